@@ -1,0 +1,88 @@
+# "make" lists the targets.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/sh
+
+# nft is not in an ordinary user's path; programs need no version stamp.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+
+LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
+STEP := .ci/step
+
+BENCHTIME ?= 1s
+FUZZTIME ?= 30s
+
+# Packages that touch the kernel run without the race detector, which slows
+# them down without seeing what is on the other side.
+KERNEL := /backends/nftables|/backends/backendtest|/internal/nfnetlink|/internal/netns|/examples/
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: test
+test: install check lint cross examples bench-once race ## install what the tests need, check everything, run all tests
+	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
+
+.PHONY: install
+install:
+	@.ci/install nft=nftables
+
+.PHONY: check
+check:
+	@$(STEP) 'gofmt' sh -c 'found=$$(gofmt -l .); [ -z "$$found" ] || { echo "$$found"; exit 1; }'
+	@$(STEP) 'go mod verify' go mod verify
+	@$(STEP) 'go mod tidy' go mod tidy -diff
+	@$(STEP) 'house rules' go test -count=1 ./internal/house
+	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet ./... || exit 1; done
+
+.PHONY: lint
+lint: ## run golangci-lint
+	@$(STEP) 'golangci-lint' $(LINT) run
+
+.PHONY: cross
+cross:
+	@for target in windows/amd64 linux/arm64; do \
+		$(STEP) "test binaries for $$target" env CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} \
+			go test -c -o /dev/null ./... || exit 1; \
+	done
+
+.PHONY: examples
+examples:
+	@for example in quickstart; do \
+		[ ! -d examples/$$example ] || $(STEP) "examples/$$example" timeout 120 go run ./examples/$$example || exit 1; \
+	done
+
+.PHONY: bench-once
+bench-once:
+	@$(STEP) 'each benchmark once' go test -run '^$$' -bench . -benchtime 1x ./...
+
+.PHONY: race
+race:
+	@if command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; then \
+		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
+			$(TEST) -race $$(go list ./... | grep -vE '$(KERNEL)'); \
+	else echo '==> no C compiler: tests with the race detector are left out'; fi
+
+.PHONY: bench
+bench: ## run all benchmarks (BENCHTIME=1s)
+	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func / /' | while read -r file name; do \
+		$(STEP) "$$name in $$(dirname $$file)" \
+			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
+	done
+
+.PHONY: fmt
+fmt: ## format all code
+	$(LINT) fmt
+
+.PHONY: clean
+clean: ## remove what builds and tests left behind
+	go clean ./...
+	go clean -testcache
+	rm -f *.test *.prof *.out

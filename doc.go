@@ -1,0 +1,23 @@
+// Package vipkit is the map of a library with which anyone builds a Kubernetes
+// service proxy: the part of a node agent that turns Services and
+// EndpointSlices into virtual IPs that work.
+//
+// Data flows one way through the packages, from the bottom of this list to the
+// top, and every package imports only what stands below it:
+//
+//   - examples/...: small programs that assemble the parts into working proxies
+//   - [github.com/vipkit/vipkit/backends/nftables]: virtual IPs in nf_tables
+//     maps, over netlink, at a cost that follows the size of the change
+//   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite that
+//     every backend passes, on real kernels with real packets
+//   - [github.com/vipkit/vipkit/backends]: a backend out of one pure function
+//     and one small kernel edge
+//   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
+//   - [github.com/vipkit/vipkit/proxy]: the model (ServicePort, Snapshot), the
+//     ServiceChangeTracker that builds it, the Runner that drives a Backend, and
+//     Route, the specification as a function
+//   - [github.com/vipkit/vipkit/endpoints]: which endpoints a node may use
+//   - [github.com/vipkit/vipkit/affinity]: session affinity as Services ask for it
+//
+// Start with the README, then with package proxy.
+package vipkit

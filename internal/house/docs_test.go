@@ -1,0 +1,189 @@
+package house
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+)
+
+// maxSurface is how many entries the index of a package may have: functions,
+// types, variables and groups of constants, without methods.
+const maxSurface = 40
+
+// checkComments wants a comment on everything that a package exports, and on
+// the methods of the interfaces among it.
+func checkComments(s *source) []finding {
+	if s.isTest() || s.isCommand() {
+		return nil
+	}
+	var all []finding
+	for _, decl := range s.ast.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			if isExported(decl) && decl.Doc.Text() == "" {
+				all = append(all, s.found(decl.Pos(), "%s is exported and has no comment", decl.Name.Name))
+			}
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				all = append(all, s.checkSpec(decl, spec)...)
+			}
+		}
+	}
+	return all
+}
+
+// isExported reports whether a function, or a method and its type, can be seen
+// from outside.
+func isExported(f *ast.FuncDecl) bool {
+	if f.Recv == nil {
+		return f.Name.IsExported()
+	}
+	receiver := f.Recv.List[0].Type
+	for {
+		switch r := receiver.(type) {
+		case *ast.StarExpr:
+			receiver = r.X
+		case *ast.IndexExpr:
+			receiver = r.X
+		case *ast.IndexListExpr:
+			receiver = r.X
+		case *ast.Ident:
+			return r.IsExported() && f.Name.IsExported()
+		default:
+			return false
+		}
+	}
+}
+
+func (s *source) checkSpec(decl *ast.GenDecl, spec ast.Spec) []finding {
+	var all []finding
+	missing := func(name *ast.Ident, comments ...*ast.CommentGroup) {
+		says := func(c *ast.CommentGroup) bool { return c.Text() != "" }
+		if name.IsExported() && !slices.ContainsFunc(comments, says) {
+			all = append(all, s.found(name.Pos(), "%s is exported and has no comment", name.Name))
+		}
+	}
+	switch spec := spec.(type) {
+	case *ast.ValueSpec:
+		for _, name := range spec.Names {
+			missing(name, decl.Doc, spec.Doc, spec.Comment)
+		}
+	case *ast.TypeSpec:
+		missing(spec.Name, decl.Doc, spec.Doc)
+		if i, ok := spec.Type.(*ast.InterfaceType); ok && spec.Name.IsExported() {
+			for _, m := range ownMethods(i) {
+				missing(m.Names[0], m.Doc, m.Comment)
+			}
+		}
+	}
+	return all
+}
+
+// checkPackageComment wants one package comment: in doc.go, or beside main.
+func checkPackageComment(d *folder) []finding {
+	var all []finding
+	commented := 0
+	first := d.sources[0]
+	for _, s := range d.sources {
+		text := s.ast.Doc.Text()
+		if s.isTest() || text == "" {
+			continue
+		}
+		commented++
+		switch name := s.ast.Name.Name; {
+		case s.isCommand():
+		case path.Base(s.path) != "doc.go":
+			all = append(all, s.found(s.ast.Package, "the package comment belongs into doc.go"))
+		case !strings.HasPrefix(text, "Package "+name+" "):
+			all = append(all, s.found(s.ast.Package, "the package comment begins with %q", "Package "+name))
+		}
+	}
+	if commented != 1 {
+		all = append(all, first.found(first.ast.Package, "package has %d package comments, wanted one", commented))
+	}
+	return all
+}
+
+// checkExample wants an example that runs in every package that others import.
+func checkExample(d *folder) []finding {
+	first := d.sources[0]
+	if first.isCommand() || strings.Contains("/"+d.path+"/", "/internal/") || len(d.exported()) == 0 {
+		return nil
+	}
+	var tests []*ast.File
+	for _, s := range d.sources {
+		if s.isTest() {
+			tests = append(tests, s.ast)
+		}
+	}
+	for _, e := range doc.Examples(tests...) {
+		if e.Output != "" || e.EmptyOutput {
+			return nil
+		}
+	}
+	return []finding{first.found(first.ast.Package, "package has no Example with an // Output: comment")}
+}
+
+func checkSurface(d *folder) []finding {
+	names := d.exported()
+	if len(names) <= maxSurface {
+		return nil
+	}
+	first := d.sources[0]
+	return []finding{first.found(first.ast.Package, "package exports %d names, at most %d are allowed: %s",
+		len(names), maxSurface, strings.Join(names, " "))}
+}
+
+// exported gives the entries of the package's index; a group of constants is
+// one, by the name of its first.
+func (d *folder) exported() []string {
+	var names []string
+	for _, s := range d.sources {
+		if s.isTest() || s.isCommand() {
+			continue
+		}
+		for _, decl := range s.ast.Decls {
+			names = append(names, exportedBy(decl)...)
+		}
+	}
+	return names
+}
+
+func exportedBy(decl ast.Decl) []string {
+	switch decl := decl.(type) {
+	case *ast.FuncDecl:
+		if decl.Recv == nil && decl.Name.IsExported() {
+			return []string{decl.Name.Name}
+		}
+	case *ast.GenDecl:
+		var names []string
+		for _, spec := range decl.Specs {
+			names = append(names, exportedNames(spec)...)
+		}
+		if decl.Tok == token.CONST && len(names) > 1 {
+			return names[:1]
+		}
+		return names
+	}
+	return nil
+}
+
+func exportedNames(spec ast.Spec) []string {
+	var names []string
+	switch spec := spec.(type) {
+	case *ast.TypeSpec:
+		if spec.Name.IsExported() {
+			names = append(names, spec.Name.Name)
+		}
+	case *ast.ValueSpec:
+		for _, name := range spec.Names {
+			if name.IsExported() {
+				names = append(names, name.Name)
+			}
+		}
+	}
+	return names
+}

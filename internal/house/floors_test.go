@@ -1,0 +1,184 @@
+package house
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// floors says how high each package stands. It imports lower ones only; its
+// tests may import its own floor too. A new package finds its place here first.
+func floors() map[string]int {
+	return map[string]int{
+		".":                        0,
+		"internal/house":           0,
+		"internal/house/skipcheck": 0,
+		"internal/ipaddr":          0,
+		"internal/netns":           0,
+		"internal/nfnetlink":       0,
+		"internal/pmap":            0,
+
+		"affinity":  1,
+		"endpoints": 1,
+
+		"proxy": 2,
+
+		"backends":       3,
+		"proxy/manifest": 3,
+
+		"backends/backendtest": 4,
+		"backends/nftables":    4,
+
+		"examples/manifestproxy": 5,
+		"examples/quickstart":    5,
+		"examples/scale":         5,
+	}
+}
+
+func checkFloors(d *folder) []finding {
+	first := d.sources[0]
+	own, ok := floors()[d.path]
+	if !ok {
+		return []finding{first.found(first.ast.Package, "package %s has no floor in internal/house/floors_test.go", d.path)}
+	}
+	var all []finding
+	for _, s := range d.sources {
+		for _, spec := range s.ast.Imports {
+			target, isOurs := ourPackage(spec.Path.Value)
+			if !isOurs || s.isTest() && target == d.path {
+				continue
+			}
+			floor, ok := floors()[target]
+			switch {
+			case !ok:
+				all = append(all, s.found(spec.Pos(), "%s has no floor", target))
+			case floor > own, floor == own && !s.isTest():
+				all = append(all, s.found(spec.Pos(), "floor %d imports %s of floor %d", own, target, floor))
+			}
+		}
+	}
+	return all
+}
+
+// ourPackage gives the folder of an import of this module.
+func ourPackage(literal string) (string, bool) {
+	name := strings.Trim(literal, `"`)
+	if name == module {
+		return ".", true
+	}
+	return strings.CutPrefix(name, module+"/")
+}
+
+// edge is a set of packages that only some files may import.
+type edge struct {
+	packages []string // with what is below them
+	files    []string // patterns of [path.Match]; a folder's name takes all of it
+	tests    bool     // any test may
+}
+
+func edges() []edge {
+	return []edge{
+		{packages: []string{"k8s.io/kubernetes", "k8s.io/klog"}},
+		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch"}},
+		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics"}},
+		{
+			packages: []string{
+				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
+				"github.com/mdlayher", "github.com/vishvananda",
+			},
+			files: []string{
+				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns",
+				"backends/nftables/*_linux.go", "backends/backendtest", "examples",
+			},
+			tests: true,
+		},
+	}
+}
+
+func checkImports(s *source) []finding {
+	var all []finding
+	for _, spec := range s.ast.Imports {
+		name := strings.Trim(spec.Path.Value, `"`)
+		for _, e := range edges() {
+			if e.guards(name) && !e.admits(s) {
+				all = append(all, s.found(spec.Pos(), "%s may not be imported here", name))
+			}
+		}
+	}
+	return all
+}
+
+func (e edge) guards(pkg string) bool {
+	return slices.ContainsFunc(e.packages, func(p string) bool { return isBelow(pkg, p) })
+}
+
+func (e edge) admits(s *source) bool {
+	return e.tests && s.isTest() || slices.ContainsFunc(e.files, func(pattern string) bool {
+		isMatch, err := path.Match(pattern, s.path)
+		return isMatch && err == nil || isBelow(s.path, pattern)
+	})
+}
+
+// isBelow reports whether a path is another one, a newer major version of it,
+// or within it.
+func isBelow(name, parent string) bool { return strings.HasPrefix(name+"/", parent+"/") }
+
+func TestFloorsHaveTheirPackages(t *testing.T) {
+	var have []string
+	for _, d := range readTree(t) {
+		have = append(have, d.path)
+	}
+	for name := range floors() {
+		if !slices.Contains(have, name) {
+			t.Errorf("internal/house/floors_test.go: there is no package %s any more", name)
+		}
+	}
+}
+
+func TestTopLevelFolders(t *testing.T) {
+	want := []string{".ci", "affinity", "allocator", "backends", "docs", "endpoints", "examples", "internal", "proxy"}
+	personal := []string{".git", ".idea", ".vscode"}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !slices.Contains(want, e.Name()) && !slices.Contains(personal, e.Name()) {
+			t.Errorf("%s: folder is none of %v", e.Name(), want)
+		}
+	}
+}
+
+// TestModule holds what importers rely on: replacements are not inherited, and
+// k8s.io/kubernetes cannot be had without them.
+func TestModule(t *testing.T) {
+	for name, forbidden := range map[string][]string{
+		"go.mod": {"replace", "k8s.io/kubernetes"},
+		"go.sum": {"k8s.io/kubernetes"},
+	} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, word := range badLines(string(text), forbidden) {
+			t.Errorf("%s:%d: %s is not allowed", name, i, word)
+		}
+	}
+}
+
+// badLines gives the forbidden words of a module file by line.
+func badLines(text string, forbidden []string) map[int]string {
+	bad := map[int]string{}
+	for i, line := range strings.Split(text, "\n") {
+		code, _, _ := strings.Cut(line, "//")
+		for word := range strings.FieldsSeq(code) {
+			if slices.Contains(forbidden, word) {
+				bad[i+1] = word
+			}
+		}
+	}
+	return bad
+}

@@ -1,0 +1,53 @@
+// Command skipcheck runs "go test -json" with its own arguments and says in
+// short what came of it: a line for each package, the output of what failed,
+// what was skipped and why, and at the end the totals as
+//
+//	12 passed, 0 failed, 1 skipped
+//
+// Subtests, examples and seeds of fuzz targets count as tests. The exit status
+// is 0 if all tests passed. Where the environment says CI=true, a skipped test
+// is a failure: a test that never runs there proves nothing.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+func main() {
+	if err := run(os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "skipcheck:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out io.Writer, args []string) error {
+	begin := time.Now()
+	command := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	command.Stderr = os.Stderr
+	events, err := command.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("starting go test: %w", err)
+	}
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("starting go test: %w", err)
+	}
+	r := newReport(out)
+	readErr := r.read(events)
+	if readErr != nil {
+		// Somebody must read on, or go test never ends.
+		_, _ = io.Copy(io.Discard, events)
+	}
+	waitErr := command.Wait()
+	r.close(time.Since(begin))
+	switch {
+	case readErr != nil:
+		return readErr
+	case waitErr != nil:
+		return fmt.Errorf("go test: %w", waitErr)
+	}
+	return r.verdict(os.Getenv("CI") == "true")
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// line writes an event as go test does.
+func line(action, pkg, test, output string) string {
+	return `{"Action":"` + action + `","Package":"` + pkg + `","Test":"` + test + `","Output":"` + output + `"}` + "\n"
+}
+
+func TestReport(t *testing.T) {
+	passes := line("run", "p", "TestA", "") + line("pass", "p", "TestA", "")
+	skips := line("run", "p", "TestS", "") +
+		line("output", "p", "TestS", `=== RUN   TestS\n`) +
+		line("output", "p", "TestS", `    s_test.go:7: needs the moon\n`) +
+		line("output", "p", "TestS", `--- SKIP: TestS (0.00s)\n`) +
+		line("skip", "p", "TestS", "")
+	for name, c := range map[string]struct {
+		events     string
+		want       []string
+		here, inCI string // errors
+	}{
+		"all pass": {
+			events: passes + line("pass", "p", "", ""),
+			want:   []string{"pass  p  0.0 s, 1 passed, 0 failed, 0 skipped\n", "\n1 passed, 0 failed, 0 skipped\n"},
+		},
+		"a skip": {
+			events: passes + skips + line("pass", "p", "", ""),
+			want:   []string{"skipped  p TestS: s_test.go:7: needs the moon\n", "\n1 passed, 0 failed, 1 skipped\n"},
+			inCI:   "CI must not skip tests, and 1 were",
+		},
+		"a package without tests is not a skip": {
+			events: passes + line("pass", "p", "", "") + line("skip", "q", "", ""),
+			want:   []string{"\n1 passed, 0 failed, 0 skipped\n"},
+		},
+		"a failure": {
+			events: passes + line("output", "p", "TestF", `got 1, wanted 2\n`) + line("fail", "p", "TestF", "") + line("fail", "p", "", ""),
+			want:   []string{"got 1, wanted 2\n", "\n1 passed, 1 failed, 0 skipped\n"},
+			here:   "1 tests failed", inCI: "1 tests failed",
+		},
+		"a package that does not build": {
+			events: passes + line("pass", "p", "", "") + line("build-output", "", "", `x.go:1: oh\n`) +
+				line("output", "q", "", `FAIL q [build failed]\n`) + line("fail", "q", "", ""),
+			want: []string{"x.go:1: oh\n", "FAIL q [build failed]\n", "\n1 passed, 1 failed, 0 skipped\n"},
+			here: "1 tests failed", inCI: "1 tests failed",
+		},
+		"a crash": {
+			events: passes + line("run", "p", "TestC", "") + line("output", "p", "TestC", `panic: oh\n`) + line("fail", "p", "", ""),
+			want:   []string{"panic: oh\n", "\n1 passed, 1 failed, 0 skipped\n"},
+			here:   "1 tests failed", inCI: "1 tests failed",
+		},
+		"killed": {
+			events: passes + line("run", "p", "TestC", ""),
+			want:   []string{"\n1 passed, 1 failed, 0 skipped\n"},
+			here:   "1 tests failed", inCI: "1 tests failed",
+		},
+		"nothing": {
+			want: []string{"\n0 passed, 0 failed, 0 skipped\n"},
+			here: "no tests ran", inCI: "no tests ran",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			r := newReport(&out)
+			if err := r.read(strings.NewReader(c.events)); err != nil {
+				t.Fatal(err)
+			}
+			r.close(time.Second)
+			for _, want := range c.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("wanted %q in\n%s", want, out.String())
+				}
+			}
+			checkError(t, "here", r.verdict(false), c.here)
+			checkError(t, "in CI", r.verdict(true), c.inCI)
+		})
+	}
+}
+
+func checkError(t *testing.T, where string, err error, want string) {
+	t.Helper()
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	if got != want {
+		t.Errorf("%s: error %q, wanted %q", where, got, want)
+	}
+}
+
+func TestReadRefusesWhatIsNoEvent(t *testing.T) {
+	if err := newReport(&strings.Builder{}).read(strings.NewReader("panic: oh\n")); err == nil {
+		t.Error("no error for a line that is no JSON")
+	}
+}

@@ -1,0 +1,88 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"strings"
+)
+
+func checkInit(s *source) []finding {
+	var all []finding
+	for _, decl := range s.ast.Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+			all = append(all, s.found(f.Pos(), "init() runs behind the caller's back"))
+		}
+	}
+	return all
+}
+
+// checkExit wants that only programs, and the TestMain of a package, end the
+// process.
+func checkExit(s *source) []finding {
+	if s.isCommand() {
+		return nil
+	}
+	var all []finding
+	for _, decl := range s.ast.Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok && s.isTest() && f.Name.Name == "TestMain" {
+			continue
+		}
+		ast.Inspect(decl, func(n ast.Node) bool {
+			e, ok := n.(ast.Expr)
+			if !ok || !s.endsProcess(e) {
+				return true
+			}
+			all = append(all, s.found(n.Pos(), "only a program may end the process; return an error"))
+			return true
+		})
+	}
+	return all
+}
+
+func (s *source) endsProcess(e ast.Expr) bool {
+	return s.isCall(e, "os", "Exit") || s.isCall(e, "syscall", "Exit") || s.isCall(e, "log", "Fatal*", "Panic*")
+}
+
+func checkGlobals(s *source) []finding {
+	var all []finding
+	for _, decl := range s.ast.Decls {
+		vars, ok := decl.(*ast.GenDecl)
+		if !ok || vars.Tok != token.VAR {
+			continue
+		}
+		for _, spec := range vars.Specs {
+			v, ok := spec.(*ast.ValueSpec)
+			if ok && !s.isConstant(v) && !hasLine(v.Doc, "//go:embed ") && !hasLine(vars.Doc, "//go:embed ") {
+				all = append(all, s.found(v.Pos(), "variable %s is state of the whole package", v.Names[0].Name))
+			}
+		}
+	}
+	return all
+}
+
+// isConstant reports whether a package-level variable is one only because Go
+// has no constants of its type.
+func (s *source) isConstant(v *ast.ValueSpec) bool {
+	for i, name := range v.Names {
+		if name.Name == "_" {
+			continue
+		}
+		if len(v.Values) <= i || !s.isConstantValue(name.Name, v.Values[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *source) isConstantValue(name string, e ast.Expr) bool {
+	isError := strings.HasPrefix(name, "Err") || strings.HasPrefix(name, "err")
+	switch {
+	case isError && (s.isCall(e, "errors", "New") || s.isCall(e, "fmt", "Errorf")):
+		return true
+	case s.isCall(e, "regexp", "MustCompile"):
+		return true
+	case s.isTest() && (s.isCall(e, "flag", "*") || s.isCall(e, "net/netip", "Must*")):
+		return true
+	}
+	return false
+}

@@ -1,0 +1,198 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/vipkit/vipkit"
+)
+
+// source is one parsed Go file. Its path is relative to the root of the tree,
+// with slashes.
+type source struct {
+	path string
+	fset *token.FileSet
+	ast  *ast.File
+}
+
+// folder is one package with its tests, external ones included.
+type folder struct {
+	path    string
+	sources []*source
+}
+
+// finding is a place that breaks a rule.
+type finding struct {
+	path string
+	line int
+	text string
+}
+
+func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
+
+// rule looks at one folder.
+type rule struct {
+	name  string
+	check func(*folder) []finding
+}
+
+func rules() []rule {
+	return []rule{
+		{"length", eachSource(checkLength)},
+		{"width", eachSource(checkWidth)},
+		{"init", eachSource(checkInit)},
+		{"exit", eachSource(checkExit)},
+		{"global", eachSource(checkGlobals)},
+		{"comment", eachSource(checkComments)},
+		{"package", checkPackageComment},
+		{"example", checkExample},
+		{"surface", checkSurface},
+		{"floor", checkFloors},
+		{"import", eachSource(checkImports)},
+	}
+}
+
+func eachSource(check func(*source) []finding) func(*folder) []finding {
+	return func(d *folder) []finding {
+		var all []finding
+		for _, s := range d.sources {
+			all = append(all, check(s)...)
+		}
+		return all
+	}
+}
+
+func TestTree(t *testing.T) {
+	tree := readTree(t)
+	for _, r := range rules() {
+		t.Run(r.name, func(t *testing.T) {
+			for _, d := range tree {
+				for _, f := range r.check(d) {
+					f.text = r.name + ": " + f.text
+					t.Error(f)
+				}
+			}
+		})
+	}
+}
+
+// readTree parses every Go file of the tree, for whatever system it is, and
+// gives the folders in order.
+func readTree(t *testing.T) []*folder {
+	t.Helper()
+	folders := map[string]*folder{}
+	for _, name := range goFiles(t) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := parse(name, string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := path.Dir(s.path)
+		if folders[dir] == nil {
+			folders[dir] = &folder{path: dir}
+		}
+		folders[dir].sources = append(folders[dir].sources, s)
+	}
+	if folders["."] == nil || folders["internal/house"] == nil {
+		t.Fatalf("%s is not the root of the tree", root)
+	}
+	return slices.SortedFunc(maps.Values(folders), func(a, b *folder) int { return strings.Compare(a.path, b.path) })
+}
+
+// goFiles names the Go files of the tree, relative to its root, without the
+// folders that the go command leaves out.
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
+		base := entry.Name()
+		switch {
+		case err != nil:
+			return err
+		case !entry.IsDir() && path.Ext(name) == ".go":
+			names = append(names, name)
+		case !entry.IsDir() || name == ".":
+		case base == "testdata", base[0] == '.', base[0] == '_':
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("reading the tree: %v", err)
+	}
+	return names
+}
+
+func parse(name, text string) (*source, error) {
+	fset := token.NewFileSet()
+	tree, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, fmt.Errorf("parsing: %w", err)
+	}
+	return &source{path: name, fset: fset, ast: tree}, nil
+}
+
+func (s *source) line(p token.Pos) int { return s.fset.Position(p).Line }
+
+func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
+
+func (s *source) isGenerated() bool { return ast.IsGenerated(s.ast) }
+
+// isCommand reports whether the file belongs to a program.
+func (s *source) isCommand() bool { return s.ast.Name.Name == "main" }
+
+func (s *source) found(p token.Pos, format string, args ...any) finding {
+	return finding{path: s.path, line: s.line(p), text: fmt.Sprintf(format, args...)}
+}
+
+// importName gives the name by which the file knows a package; empty if it does
+// not import it.
+func (s *source) importName(pkg string) string {
+	for _, spec := range s.ast.Imports {
+		if strings.Trim(spec.Path.Value, `"`) != pkg {
+			continue
+		}
+		if spec.Name != nil {
+			return spec.Name.Name
+		}
+		return path.Base(pkg)
+	}
+	return ""
+}
+
+// isCall reports whether an expression calls one of a package's functions.
+func (s *source) isCall(e ast.Expr, pkg string, names ...string) bool {
+	call, ok := e.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	name, ok := selector.X.(*ast.Ident)
+	return ok && name.Name == s.importName(pkg) &&
+		slices.ContainsFunc(names, func(want string) bool { return matches(selector.Sel.Name, want) })
+}
+
+// matches compares with a name, or with the beginning of one that ends in a star.
+func matches(name, want string) bool {
+	begin, isPrefix := strings.CutSuffix(want, "*")
+	return name == want || isPrefix && strings.HasPrefix(name, begin)
+}
