@@ -1,0 +1,91 @@
+package ipaddr
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Parse reads an address without zone. Leading zeros in IPv4 octets do not make
+// them octal, and an IPv4 address in IPv6 form comes back as IPv4.
+func Parse(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil && strings.Contains(s, ".") {
+		a, err = netip.ParseAddr(trimZeros(s))
+	}
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	}
+	if a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
+	}
+	return a.Unmap(), nil
+}
+
+// ParsePrefix reads a prefix in CIDR notation with the same leniency, and
+// clears the bits behind the prefix length.
+func ParsePrefix(s string) (netip.Prefix, error) {
+	addr, length, ok := strings.Cut(s, "/")
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("%q is not in CIDR notation", s)
+	}
+	bits, err := strconv.ParseUint(length, 10, 8)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q has no valid prefix length", s)
+	}
+	a, err := Parse(addr)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	n := int(bits)
+	if a.Is4() && strings.Contains(addr, ":") {
+		n -= 96
+	}
+	p, err := a.Prefix(n)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q has no valid prefix length", s)
+	}
+	return p, nil
+}
+
+// Errors of [CheckHost]; each says of what kind an address is.
+var (
+	ErrUnspecified = errors.New("is the unspecified address")
+	ErrLoopback    = errors.New("is a loopback address")
+	ErrLinkLocal   = errors.New("is a link-local address")
+	ErrMulticast   = errors.New("is a multicast address")
+)
+
+// CheckHost reports why an address cannot be that of an endpoint or a virtual
+// IP: the Kubernetes API refuses unspecified, loopback, link-local and
+// multicast addresses.
+func CheckHost(a netip.Addr) error {
+	var err error
+	switch {
+	case a.IsUnspecified():
+		err = ErrUnspecified
+	case a.IsLoopback():
+		err = ErrLoopback
+	case a.IsMulticast():
+		err = ErrMulticast
+	case a.IsLinkLocalUnicast():
+		err = ErrLinkLocal
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s %w", a, err)
+}
+
+func trimZeros(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		startOfOctet := i == 0 || s[i-1] == '.' || s[i-1] == ':'
+		for startOfOctet && s[i] == '0' && i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9' {
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
