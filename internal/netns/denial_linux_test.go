@@ -1,0 +1,44 @@
+package netns
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDenial(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		err     error
+		sysctls map[string]string
+		want    string
+	}{
+		{"none allowed", unix.ENOSPC, map[string]string{"user/max_user_namespaces": "0"}, "user.max_user_namespaces"},
+		{"Debian's switch", unix.EPERM, map[string]string{"kernel/unprivileged_userns_clone": "0"}, "unprivileged_userns_clone"},
+		{"AppArmor", unix.EACCES, map[string]string{"kernel/apparmor_restrict_unprivileged_userns": "1"}, "AppArmor"},
+		{"too many", unix.ENOSPC, map[string]string{"user/max_user_namespaces": "100"}, "too many"},
+		{"not built in", unix.EINVAL, nil, "built without"},
+		{"forbidden", unix.EPERM, map[string]string{"kernel/unprivileged_userns_clone": "1"}, "security policy"},
+		{"anything else", unix.ENOMEM, nil, "run as root"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := denial(c.err, func(name string) string { return c.sysctls[name] })
+			if !strings.Contains(got, c.want) {
+				t.Errorf("denial(%v) = %q, want something about %q", c.err, got, c.want)
+			}
+			if !strings.Contains(got, "run as root") {
+				t.Errorf("denial(%v) = %q, want it to say what always helps", c.err, got)
+			}
+		})
+	}
+}
+
+func TestSysctlValue(t *testing.T) {
+	if got := sysctlValue("kernel/ostype"); got != "Linux" {
+		t.Errorf("kernel/ostype is %q, want Linux", got)
+	}
+	if got := sysctlValue("kernel/no_such_thing"); got != "" {
+		t.Errorf("an unknown sysctl is %q, want nothing", got)
+	}
+}

@@ -1,0 +1,178 @@
+package netns_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+func link(t *testing.T, a *netns.NS, aName string, b *netns.NS, bName string) {
+	t.Helper()
+	if err := netns.Link(netns.End{NS: a, Name: aName}, netns.End{NS: b, Name: bName}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// router joins two hosts by a third namespace, using everything that a link
+// can have, and gives the hosts. Host b answers at all of 198.51.100.0/24 and
+// 2001:db8:2::/64.
+func router(t *testing.T) (a, b *netns.NS) {
+	t.Helper()
+	a, b = newNS(t), newNS(t)
+	middle := newNS(t)
+	must(t, middle.Forward())
+	for i, host := range []*netns.NS{a, b} {
+		near := fmt.Sprintf("to-%d", i)
+		link(t, middle, near, host, "eth0")
+		hw, err := middle.HardwareAddr(near)
+		must(t, err,
+			middle.AddAddress(near, netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/28", 1+16*i))),
+			middle.AddAddress(near, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%d::1/64", 10+i))),
+			host.AddAddress("eth0", netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/28", 2+16*i))),
+			host.AddAddress("eth0", netip.MustParsePrefix(fmt.Sprintf("2001:db8:%d::2/64", 10+i))),
+			host.AddRoute(netns.Route{
+				To: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0",
+				Via: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 1+16*i)),
+			}),
+			// A next hop outside of the link's own range, known by its
+			// hardware address alone.
+			host.AddRoute(netns.Route{
+				To: netip.MustParsePrefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fe80::1234"),
+			}),
+			host.AddNeighbor("eth0", netip.MustParseAddr("fe80::1234"), hw))
+	}
+	for _, r := range []struct{ to, via string }{
+		{"198.51.100.0/24", "192.0.2.18"}, {"2001:db8:2::/64", "2001:db8:11::2"},
+	} {
+		to := netip.MustParsePrefix(r.to)
+		must(t,
+			middle.AddRoute(netns.Route{To: to, Link: "to-1", Via: netip.MustParseAddr(r.via)}),
+			b.AddRoute(netns.Route{To: to, Link: "lo", Local: true}))
+	}
+	return a, b
+}
+
+// greet tells each client from which address it comes.
+func greet(t *testing.T, l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return // The listener is closed.
+		}
+		if _, err := io.WriteString(conn, hostOf(t, conn.RemoteAddr())); err != nil {
+			t.Error(err)
+		}
+		ends(t, conn)
+	}
+}
+
+func hostOf(t *testing.T, a net.Addr) string {
+	t.Helper()
+	addr, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		t.Error(err)
+	}
+	return addr.Addr().Unmap().String()
+}
+
+func ends(t *testing.T, c io.Closer) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTrafficThroughRouter(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	a, b := router(t)
+	listener, err := b.Listen(ctx, "tcp", "[::]:8080")
+	must(t, err)
+	go greet(t, listener)
+	defer ends(t, listener)
+	for to, want := range map[string]string{
+		"192.0.2.18:8080":       "192.0.2.2",
+		"198.51.100.77:8080":    "192.0.2.2",
+		"[2001:db8:11::2]:8080": "2001:db8:10::2",
+		"[2001:db8:2::7]:8080":  "2001:db8:10::2",
+	} {
+		conn, err := a.Dial(ctx, "tcp", to)
+		if err != nil {
+			t.Errorf("%s: %v", to, err)
+			continue
+		}
+		seen, err := io.ReadAll(conn)
+		ends(t, conn)
+		if err != nil || string(seen) != want {
+			t.Errorf("%s saw the client at %q (error %v), want %s", to, seen, err, want)
+		}
+	}
+}
+
+func TestSecondaryIsNoSource(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	a, b := newNS(t), newNS(t)
+	link(t, a, "eth0", b, "eth0")
+	must(t,
+		a.AddAddress("eth0", netip.MustParsePrefix("fd00::1/64")),
+		a.AddSecondary("eth0", netip.MustParsePrefix("fd00::2/64")),
+		b.AddAddress("eth0", netip.MustParsePrefix("fd00::9/64")))
+	packets, err := b.ListenPacket(ctx, "udp", "[fd00::9]:53")
+	must(t, err)
+	defer ends(t, packets)
+	conn, err := a.Dial(ctx, "udp", "[fd00::9]:53")
+	must(t, err)
+	defer ends(t, conn)
+	_, err = conn.Write([]byte("?"))
+	must(t, err, packets.SetDeadline(time.Now().Add(5*time.Second)))
+	_, from, err := packets.ReadFrom(make([]byte, 8))
+	must(t, err)
+	if got := hostOf(t, from); got != "fd00::1" {
+		t.Errorf("the datagram came from %s, want the primary address fd00::1", got)
+	}
+	back, err := b.Dial(ctx, "udp", "[fd00::2]:53")
+	must(t, err, back.Close())
+}
+
+func TestLinkErrors(t *testing.T) {
+	a, b := newNS(t), newNS(t)
+	link(t, a, "eth0", b, "eth0")
+	address := netip.MustParsePrefix("10.1.0.1/24")
+	route := netns.Route{To: netip.MustParsePrefix("10.2.0.0/16"), Link: "eth0"}
+	neighbour, hw := netip.MustParseAddr("10.1.0.2"), net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	must(t, a.AddAddress("eth0", address), a.AddRoute(route), a.AddNeighbor("eth0", neighbour, hw))
+	_, noHardware := a.HardwareAddr("eth9")
+	astray := netns.Route{To: route.To, Link: "eth9"}
+	for what, err := range map[string]error{
+		"a name that is taken":        netns.Link(netns.End{NS: a, Name: "eth0"}, netns.End{NS: b, Name: "eth1"}),
+		"a name that is too long":     netns.Link(netns.End{NS: a, Name: "a-name-of-17-char"}, netns.End{NS: b, Name: "eth1"}),
+		"hardware of no interface":    noHardware,
+		"an address on no interface":  a.AddAddress("eth9", address),
+		"a secondary on no interface": a.AddSecondary("eth9", address),
+		"a route over no interface":   a.AddRoute(astray),
+		"a neighbour on no interface": a.AddNeighbor("eth9", neighbour, hw),
+		"a route that is there":       a.AddRoute(route),
+		"an address that is there":    a.AddAddress("eth0", address),
+		"a neighbour that is there":   a.AddNeighbor("eth0", neighbour, hw),
+	} {
+		if err == nil {
+			t.Errorf("%s gave no error", what)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+//go:build linux
+
+package netns_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+func TestMain(m *testing.M) {
+	if act := os.Getenv(actVariable); act != "" {
+		os.Exit(perform(act))
+	}
+	run := func() int { return runTests(m) }
+	status, err := netns.Privileged(run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = run()
+	}
+	os.Exit(status)
+}
+
+func runTests(m *testing.M) int {
+	status := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(status, 1)
+	}
+	return status
+}
+
+// newNS makes a namespace that ends with the test.
+func newNS(t *testing.T) *netns.NS {
+	t.Helper()
+	if !netns.CanCreate() {
+		t.Skip("no privileges to make network namespaces")
+	}
+	n, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}

@@ -1,0 +1,174 @@
+package netns_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// The tests of Privileged run this test binary without privileges; actVariable
+// says what it then does in place of tests.
+const actVariable = "NETNS_TEST_ACT"
+
+const nobody = 65534
+
+func perform(act string) int {
+	status, err := netns.Privileged(func() int { return actPrivileged(act) })
+	if err != nil {
+		fmt.Println(err)
+		return 99
+	}
+	return status
+}
+
+func actPrivileged(act string) int {
+	n, err := netns.New()
+	if err != nil {
+		fmt.Println(err)
+		return 98
+	}
+	defer func() { _ = n.Close() }() // The process ends anyway.
+	switch act {
+	case "echo":
+		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
+			return 96
+		}
+		fmt.Fprintln(os.Stderr, strings.Join(os.Args[1:], " "))
+		return 7
+	case "signal":
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, unix.SIGTERM)
+		fmt.Println(os.Getpid())
+		if <-signals == unix.SIGTERM {
+			return 8
+		}
+	case "die":
+		fmt.Println(unix.Kill(os.Getpid(), unix.SIGKILL))
+	}
+	return 97
+}
+
+// unprivileged prepares a run of this program as a user without rights.
+func unprivileged(t *testing.T, act string, args ...string) *exec.Cmd {
+	t.Helper()
+	newNS(t) // Skips where there are no privileges to begin with.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = []string{actVariable + "=" + act}
+	if os.Getuid() == 0 && !inUserNamespace(t) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		return cmd
+	}
+	t.Skip("this process is not root itself, so the whole test program has gone through Privileged")
+	return nil
+}
+
+// inUserNamespace tells by the map of user identities: only the first user
+// namespace has all of them.
+func inUserNamespace(t *testing.T) bool {
+	t.Helper()
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
+}
+
+func TestPrivilegedPassesOn(t *testing.T) {
+	cmd := unprivileged(t, "echo", "one", "two")
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("hello"), &out, &errs
+	err := cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != 7 {
+		t.Errorf("exit status %d (%v), want 7", got, err)
+	}
+	// The runtime has more to say there when the tests' coverage is measured.
+	said, _, _ := strings.Cut(errs.String(), "\n")
+	if out.String() != "hello" || said != "one two" {
+		t.Errorf("standard output %q and error %q, want %q and %q", out.String(), said, "hello", "one two")
+	}
+}
+
+func TestPrivilegedStatusOfKilled(t *testing.T) {
+	cmd := unprivileged(t, "die")
+	err := cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != 128+9 {
+		t.Errorf("exit status %d (%v) after SIGKILL of the second process, want 137", got, err)
+	}
+}
+
+// start runs the act "signal" and gives the identity of its second process.
+func start(t *testing.T) (first *exec.Cmd, second int) {
+	t.Helper()
+	first = unprivileged(t, "signal")
+	out, err := first.StdoutPipe()
+	must(t, err, first.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the second process said %q: %v", line, err)
+	}
+	second, err = strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatalf("the second process said %q, want its identity", line)
+	}
+	return first, second
+}
+
+func TestPrivilegedPassesSignals(t *testing.T) {
+	first, _ := start(t)
+	must(t, first.Process.Signal(unix.SIGTERM))
+	err := first.Wait()
+	if got := first.ProcessState.ExitCode(); got != 8 {
+		t.Errorf("exit status %d (%v), want 8 from the handler of SIGTERM", got, err)
+	}
+}
+
+func TestPrivilegedDiesWithFirst(t *testing.T) {
+	first, second := start(t)
+	pidfd, err := unix.PidfdOpen(second, 0)
+	must(t, err)
+	defer func() { must(t, unix.Close(pidfd)) }()
+	must(t, first.Process.Kill())
+	if err := first.Wait(); err == nil {
+		t.Error("the first process ended well although it was killed")
+	}
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	ready, err := unix.Poll(fds, int((5 * time.Second).Milliseconds()))
+	if ready != 1 {
+		t.Errorf("the second process lives 5 s after the first one was killed (error %v)", err)
+		must(t, unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0))
+	}
+}
+
+func TestPrivilegedDoesNotRunTwice(t *testing.T) {
+	cmd := unprivileged(t, "echo")
+	cmd.Env = append(cmd.Env, "VIPKIT_USER_NAMESPACE=1")
+	out, err := cmd.CombinedOutput()
+	if got := cmd.ProcessState.ExitCode(); got != 99 || !strings.Contains(string(out), "CAP_NET_ADMIN") {
+		t.Errorf("exit status %d (%v), output %q; want 99 and a word about CAP_NET_ADMIN", got, err, out)
+	}
+}
+
+func TestUserNamespaceError(t *testing.T) {
+	err := error(&netns.UserNamespaceError{Reason: "because.", Err: unix.EPERM})
+	want := "netns: no user namespace to be had (operation not permitted): because."
+	if err.Error() != want {
+		t.Errorf("the error says %q, want %q", err, want)
+	}
+	if !errors.Is(err, unix.EPERM) {
+		t.Errorf("%v is not EPERM, want it to be", err)
+	}
+}
