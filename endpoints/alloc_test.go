@@ -1,0 +1,83 @@
+package endpoints
+
+import (
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// TestAllocations holds the numbers of allocations, which unlike times are the
+// same on every machine.
+func TestAllocations(t *testing.T) {
+	many, slice := manyCache(t), serviceSlice(77)
+	big, bigSlice := bigCache(t)
+	changed, bigChanged := flip(slice), flip(bigSlice)
+	two := with(serviceSlice(78), func(s *discoveryv1.EndpointSlice) { s.Ports = append(s.Ports, apiPort("https", "TCP", 443)) })
+	twoChanged := flip(two)
+	hinted := serviceSlice(79)
+	for i := range hinted.Endpoints {
+		hintsOf(&hinted.Endpoints[i]).ForZones = []discoveryv1.ForZone{{Name: "a"}}
+	}
+	hintedChanged := flip(hinted)
+	key, bigKey := httpKey(serviceName(77)), httpKey("big")
+
+	update := func(c *Cache, s *discoveryv1.EndpointSlice) {
+		if err := c.Update(s); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		max  float64
+		run  func()
+	}{
+		{"same slice", 0, func() { update(many, slice) }},
+		{"endpoint changes, twice", 2, func() { update(many, changed); update(many, slice) }},
+		{"endpoint changes, selected, twice", 3, func() {
+			update(many, changed)
+			Select(many.Endpoints(key), onlyCluster())
+			update(many, slice)
+			Select(many.Endpoints(key), onlyCluster())
+		}},
+		{"endpoint with two ports changes, twice", 4, func() { update(many, twoChanged); update(many, two) }},
+		{"same slice with hints", 0, func() { update(many, hinted); update(many, hinted) }},
+		{"endpoint with hints changes, twice", 2, func() { update(many, hintedChanged); update(many, hinted) }},
+		{"same slice of the big service", 0, func() { update(big, bigSlice); big.Endpoints(bigKey) }},
+		{"endpoint of the big service changes, twice", 4, func() {
+			update(big, bigChanged)
+			big.Endpoints(bigKey)
+			update(big, bigSlice)
+			big.Endpoints(bigKey)
+		}},
+		{"unknown slice goes", 0, func() { many.Delete(sliceName("unknown")) }},
+		{"same view", 0, func() { many.SetView(many.reader.view) }},
+		{"endpoints asked for", 0, func() { many.Endpoints(key); big.Endpoints(bigKey) }},
+	} {
+		tc.run() // Once before counting: what follows is the usual case.
+		if got := testing.AllocsPerRun(100, tc.run); got > tc.max {
+			t.Errorf("%s: %v allocations, want at most %v", tc.name, got, tc.max)
+		}
+	}
+}
+
+func TestSelectAllocations(t *testing.T) {
+	for _, tc := range []struct {
+		endpoints string
+		policy    Policy
+		max       float64
+	}{
+		{"R R R", onlyCluster(), 0},
+		{"R R R", both(), 0},
+		{"Rl Rl", both(), 0},
+		{"T T", onlyCluster(), 0},
+		{"Rz+ Rz+", onlyCluster(), 0},
+		{"", both(), 0},
+		{"R R U", onlyCluster(), 1},
+		{"R Rl U", both(), 2},
+	} {
+		all := makeEndpoints(t, tc.endpoints)
+		if got := testing.AllocsPerRun(100, func() { Select(all, tc.policy) }); got > tc.max {
+			t.Errorf("Select(%s, %+v): %v allocations, want at most %v", tc.endpoints, tc.policy, got, tc.max)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package endpoints
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const manyServices = 10_000
+
+// makeSlice gives a slice of a Service with n endpoints, in no particular
+// order, on 1,000 nodes. Addresses begin at the number first.
+func makeSlice(service, slice string, first, n int) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default",
+			Name:      slice,
+			Labels:    map[string]string{discoveryv1.LabelServiceName: service, "app": service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
+	}
+	for i := range n {
+		a := first + i*7%n
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", a>>16&255, a>>8&255, a&255)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+			NodeName:   new(fmt.Sprintf("node-%04d.example.org", a%1000)),
+		})
+	}
+	return s
+}
+
+// flip gives a copy of a slice with one endpoint that is no longer ready.
+func flip(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s = s.DeepCopy()
+	s.Endpoints[len(s.Endpoints)/2].Conditions.Ready = new(false)
+	return s
+}
+
+// without gives a copy of a slice with one endpoint less.
+func without(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s = s.DeepCopy()
+	half := len(s.Endpoints) / 2
+	s.Endpoints = append(s.Endpoints[:half], s.Endpoints[half+1:]...)
+	return s
+}
+
+func httpKey(service string) PortKey {
+	return PortKey{
+		Service:  types.NamespacedName{Namespace: "default", Name: service},
+		Port:     "http",
+		Protocol: v1.ProtocolTCP,
+		Family:   v1.IPv4Protocol,
+	}
+}
+
+func serviceName(i int) string { return fmt.Sprintf("service-%05d", i) }
+
+func serviceSlice(i int) *discoveryv1.EndpointSlice {
+	return makeSlice(serviceName(i), serviceName(i)+"-x7k2p", i*10+1, 10)
+}
+
+// manyCache holds 10,000 Services of 10 endpoints each.
+func manyCache(tb testing.TB) *Cache {
+	tb.Helper()
+	c := NewCache(View{NodeName: "node-0001.example.org", Zone: "a"}, nil)
+	for i := range manyServices {
+		must(tb, c.Update(serviceSlice(i)))
+	}
+	return c
+}
+
+// bigCache adds to them one Service of 5,000 endpoints in 50 slices, and gives
+// one of these.
+func bigCache(tb testing.TB) (*Cache, *discoveryv1.EndpointSlice) {
+	tb.Helper()
+	c := manyCache(tb)
+	var s *discoveryv1.EndpointSlice
+	for i := range 50 {
+		x := makeSlice("big", fmt.Sprintf("big-%d", i), i*100+1, 100)
+		must(tb, c.Update(x))
+		if i == 25 {
+			s = x
+		}
+	}
+	return c, s
+}
+
+// alternate takes two versions of a slice in turn, as a tracker does.
+func alternate(b *testing.B, c *Cache, key PortKey, even, odd *discoveryv1.EndpointSlice) {
+	b.Helper()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		s := even
+		if i&1 == 1 {
+			s = odd
+		}
+		if err := c.Update(s); err != nil {
+			b.Fatal(err)
+		}
+		if sel := Select(c.Endpoints(key), Policy{Cluster: true}); !sel.Any {
+			b.Fatal("no endpoints")
+		}
+	}
+}
+
+func BenchmarkUpdateOneOfManyServices(b *testing.B) {
+	c, s := manyCache(b), serviceSlice(77)
+	alternate(b, c, httpKey(serviceName(77)), s, flip(s))
+}
+
+func BenchmarkUpdateSame(b *testing.B) {
+	c, s := manyCache(b), serviceSlice(77)
+	alternate(b, c, httpKey(serviceName(77)), s, s)
+}
+
+func BenchmarkUpdateBigService(b *testing.B) {
+	c, s := bigCache(b)
+	alternate(b, c, httpKey("big"), without(s), s)
+}
+
+// Here Select has to copy too, every other time.
+func BenchmarkUpdateBigServiceUnready(b *testing.B) {
+	c, s := bigCache(b)
+	alternate(b, c, httpKey("big"), flip(s), s)
+}
+
+// BenchmarkCopyBigService is the floor of the two above: one list of 5,000 is
+// made and filled, and nothing else.
+func BenchmarkCopyBigService(b *testing.B) {
+	c, _ := bigCache(b)
+	list := c.Endpoints(httpKey("big"))
+	var copied []Endpoint
+	b.ReportAllocs()
+	for b.Loop() {
+		copied = append(make([]Endpoint, 0, len(list)), list...)
+	}
+	runtime.KeepAlive(copied)
+	runtime.KeepAlive(c)
+}
+
+func BenchmarkUpdateBigServiceSame(b *testing.B) {
+	c, s := bigCache(b)
+	alternate(b, c, httpKey("big"), s, s)
+}
+
+func BenchmarkFillManyServices(b *testing.B) {
+	objects := make([]*discoveryv1.EndpointSlice, manyServices)
+	for i := range objects {
+		objects[i] = serviceSlice(i)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c := NewCache(View{NodeName: "node-0001.example.org"}, nil)
+		for _, s := range objects {
+			if err := c.Update(s); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func BenchmarkSetViewManyServices(b *testing.B) {
+	c := manyCache(b)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c.SetView(View{NodeName: fmt.Sprintf("node-%04d.example.org", i%1000)})
+	}
+}
+
+// BenchmarkLiveHeap reports what the cache keeps alive for 10,000 Services.
+func BenchmarkLiveHeap(b *testing.B) {
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		c := manyCache(b)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+		runtime.KeepAlive(c)
+	}
+}

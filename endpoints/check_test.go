@@ -1,0 +1,95 @@
+package endpoints
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// checkCache checks what must be true of a Cache between calls.
+func checkCache(t *testing.T, c *Cache) {
+	t.Helper()
+	partsOf := map[*port][]*part{}
+	uses := map[string]int{}
+	for name, s := range c.slices {
+		if len(s.parts) == 0 {
+			t.Errorf("slice %v contributes nothing and is kept", name)
+		}
+		for i, p := range s.parts {
+			if i > 0 && s.parts[i-1].portNumber().compare(p.portNumber()) >= 0 {
+				t.Errorf("slice %v: port %v does not come after %v", name, p.portNumber(), s.parts[i-1].portNumber())
+			}
+			partsOf[p.port] = append(partsOf[p.port], p)
+			if len(p.list) == 0 || s.hints != nil && len(s.hints) != len(p.list) {
+				t.Errorf("slice %v: %d endpoints, %d hints", name, len(p.list), len(s.hints))
+			}
+			for i := range p.list {
+				uses[p.list[i].NodeName]++
+			}
+		}
+		for _, h := range s.hints {
+			uses[h]++
+		}
+	}
+	delete(uses, "")
+	got := map[string]int{}
+	for text, n := range c.reader.names {
+		got[text] = n.uses
+	}
+	if diff := cmp.Diff(uses, got); diff != "" {
+		t.Errorf("users of names (-want +got):\n%s", diff)
+	}
+	for key, p := range c.ports {
+		if p.key != key || !sameElements(p.parts, partsOf[p]) {
+			t.Errorf("port %v does not have the parts that slices contribute", key)
+		}
+		checkPort(t, c, p)
+		delete(partsOf, p)
+	}
+	if len(partsOf) > 0 {
+		t.Errorf("%d ports have parts and are not in the cache", len(partsOf))
+	}
+	if len(c.touched) > 0 || len(c.parts) > 0 || len(c.reader.records) > 0 || len(c.reader.ports) > 0 || len(c.reader.places) > 0 {
+		t.Error("working memory holds something after the call")
+	}
+}
+
+// checkPort compares what a port publishes with its parts.
+func checkPort(t *testing.T, c *Cache, p *port) {
+	t.Helper()
+	var all []Endpoint
+	for _, part := range p.parts {
+		all = append(all, part.list...)
+		if !slices.IsSortedFunc(part.list, func(a, b Endpoint) int { return a.Compare(&b) }) {
+			t.Errorf("port %v: a part is not in order: %q", p.key, text(part.list))
+		}
+	}
+	sortEndpoints(all)
+	want := slices.CompactFunc(all, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+	if diff := cmp.Diff(text(want), text(c.Endpoints(p.key))); diff != "" {
+		t.Errorf("port %v: endpoints (-want +got):\n%s", p.key, diff)
+	}
+	if single := len(p.parts) == 1; single != (p.merge == nil) {
+		t.Errorf("port %v: %d parts, merge %v", p.key, len(p.parts), p.merge)
+	}
+	if p.merge != nil && len(p.merge.stale) > 0 {
+		t.Errorf("port %v: %d parts are stale after a merge", p.key, len(p.merge.stale))
+	}
+}
+
+func sameElements[T comparable](a, b []T) bool {
+	count := map[T]int{}
+	for _, x := range a {
+		count[x]++
+	}
+	for _, x := range b {
+		count[x]--
+	}
+	for _, n := range count {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}

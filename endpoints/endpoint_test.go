@@ -1,0 +1,94 @@
+package endpoints
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestUsable(t *testing.T) {
+	want := map[string]bool{"R": true, "U": false, "T": true, "X": false, "P": true, "N": true, "S": false, "Q": true}
+	got := map[string]bool{}
+	for _, l := range conditionLetters() {
+		e := Endpoint{Ready: l.ready, Serving: l.serving, Terminating: l.terminating}
+		got[l.letter] = e.Usable()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Usable by conditions (-want +got):\n%s", diff)
+	}
+}
+
+// TestCompareOrder lists endpoints in their order.
+func TestCompareOrder(t *testing.T) {
+	at := func(addr string, change func(*Endpoint)) Endpoint {
+		e := Endpoint{Addr: netip.MustParseAddrPort(addr), Ready: true, Serving: true}
+		change(&e)
+		return e
+	}
+	ordered := []Endpoint{
+		at("10.0.0.1:80", func(e *Endpoint) { e.Terminating = true }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Local = true }),
+		at("10.0.0.1:81", func(*Endpoint) {}),
+		at("10.0.0.1:81", func(e *Endpoint) { e.ZoneHint = HintElsewhere }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.ZoneHint = HintHere }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.NodeHint = HintElsewhere }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.NodeName = "a"; e.Local = true }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.NodeName = "b" }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Serving = false }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Ready = false }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Ready, e.Serving = false, false }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Terminating = true }),
+		at("10.0.0.1:81", func(e *Endpoint) { e.Ready, e.Terminating = false, true }),
+		at("10.0.0.2:80", func(*Endpoint) {}),
+		at("10.0.0.10:80", func(*Endpoint) {}),
+		at("[2001:db8::1]:80", func(*Endpoint) {}),
+	}
+	for i := range ordered {
+		for j := range ordered {
+			want := 0
+			switch {
+			case i < j:
+				want = -1
+			case i > j:
+				want = 1
+			}
+			if got := ordered[i].Compare(&ordered[j]); got != want {
+				t.Errorf("Compare(%v, %v) = %d, want %d", ordered[i], ordered[j], got, want)
+			}
+		}
+	}
+}
+
+// TestCompareIsTotal: sorting in any order ends the same way, and only equal
+// endpoints compare equal.
+func TestCompareIsTotal(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	list := make([]Endpoint, 300)
+	for i := range list {
+		list[i] = Endpoint{
+			Addr:     netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(2))}), uint16(1+r.IntN(2))),
+			NodeName: []string{"", "a", "b"}[r.IntN(3)],
+			Ready:    r.IntN(2) == 0, Serving: r.IntN(2) == 0, Terminating: r.IntN(2) == 0, Local: r.IntN(2) == 0,
+			ZoneHint: Hint(r.IntN(3)), NodeHint: Hint(r.IntN(3)),
+		}
+	}
+	sortEndpoints(list)
+	for range 20 {
+		other := slices.Clone(list)
+		r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
+		sortEndpoints(other)
+		if !slices.Equal(list, other) {
+			t.Fatalf("seed %d: two orders of the same endpoints:\n%q\n%q", seed, text(list), text(other))
+		}
+	}
+	for i := range list[1:] {
+		if equal := list[i] == list[i+1]; (list[i].Compare(&list[i+1]) == 0) != equal {
+			t.Errorf("seed %d: Compare(%v, %v) disagrees with ==", seed, list[i], list[i+1])
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package endpoints
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+func checkEmpty(t *testing.T, c *Cache) {
+	t.Helper()
+	if len(c.slices) > 0 || len(c.ports) > 0 || len(c.reader.names) > 0 {
+		t.Errorf("the cache holds %d slices, %d ports and %d names, want nothing", len(c.slices), len(c.ports), len(c.reader.names))
+	}
+	checkCache(t, c)
+}
+
+func TestUnknownRemovalsLeaveNothing(t *testing.T) {
+	c, told := newTestCache()
+	for i := range 1000 {
+		c.Delete(sliceName(fmt.Sprint(i)))
+	}
+	if n := told.take(); len(n) > 0 {
+		t.Errorf("notices of unknown slices: got %q, want none", n)
+	}
+	checkEmpty(t, c)
+}
+
+// TestCyclesLeaveNothing adds and deletes slices again and again, alone and
+// beside one that stays and that nobody asks for.
+func TestCyclesLeaveNothing(t *testing.T) {
+	cycles := 100_000
+	if testing.Short() {
+		cycles = 1000
+	}
+	c, _ := newTestCache()
+	add := func(name, service, endpoint string) {
+		must(t, c.Update(apiSlice(name, service, endpoint)))
+	}
+	for i := range cycles {
+		node := fmt.Sprint(i)
+		add(node, "service-"+node, "10.0.0.1 R @"+node+" zones="+node)
+		c.Delete(sliceName(node))
+	}
+	checkEmpty(t, c)
+
+	add("stays", "web", "10.0.0.1 R")
+	add("stays too", "web", "10.0.0.2 R")
+	for i := range 1000 {
+		node := fmt.Sprint(i)
+		add(node, "web", "10.0.0.3 R @"+node+" nodes="+node)
+		add(node, "web", "10.0.0.4 R @"+node+" nodes="+node)
+		c.Delete(sliceName(node))
+	}
+	if stale := len(c.ports[tcp("web", "http")].merge.stale); stale > 2 {
+		t.Errorf("%d parts wait for a merge that nobody asks for, want at most 2", stale)
+	}
+	checkCache(t, c)
+	c.Delete(sliceName("stays"))
+	c.Delete(sliceName("stays too"))
+	checkEmpty(t, c)
+}
+
+// TestNodeNamesAreShared: 100,000 endpoints on 1,000 nodes hold 1,000 names.
+func TestNodeNamesAreShared(t *testing.T) {
+	c := manyCache(t)
+	texts := map[*byte]bool{}
+	endpoints := 0
+	for key := range c.ports {
+		for _, e := range c.Endpoints(key) {
+			texts[unsafe.StringData(e.NodeName)] = true
+			endpoints++
+		}
+	}
+	if endpoints != 100_000 || len(texts) != 1000 || len(c.reader.names) != 1000 {
+		t.Errorf("%d endpoints have %d texts as names, %d are registered; want 100000, 1000 and 1000", endpoints, len(texts), len(c.reader.names))
+	}
+}
+
+// TestObjectsAreNotKept: when an object is gone for its owner, it is gone.
+func TestObjectsAreNotKept(t *testing.T) {
+	c, _ := newTestCache()
+	collected := make(chan struct{})
+	func() {
+		// All strings of the object are parts of one large text, as they are
+		// for those who decode without copying.
+		large := fmt.Sprintf("%01000000d a web http 10.0.0.1 node zone", 0)
+		words := strings.Fields(large)[1:]
+		s := apiSlice(words[0], words[1], "10.0.0.1 @node zones=zone")
+		s.Ports[0].Name = &words[2]
+		s.Endpoints[0].Addresses[0] = words[3]
+		s.Endpoints[0].NodeName = &words[4]
+		s.Endpoints[0].Hints.ForZones[0].Name = words[5]
+		runtime.AddCleanup(unsafe.StringData(large), func(struct{}) { close(collected) }, struct{}{})
+		must(t, c.Update(s))
+	}()
+	want := []string{"10.0.0.1:80 R @node zone-"}
+	if got := text(c.Endpoints(tcp("web", "http"))); len(got) != 1 || got[0] != want[0] {
+		t.Fatalf("endpoints: got %q, want %q", got, want)
+	}
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-collected:
+			runtime.KeepAlive(c)
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	t.Error("the text that the object consisted of is still kept")
+	runtime.KeepAlive(c)
+}
+
+func TestWorkingMemoryIsBounded(t *testing.T) {
+	c, _ := newTestCache()
+	s := makeSlice("big", "big", 1, 20_000)
+	must(t, c.Update(s))
+	must(t, c.Update(with(s, func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })))
+	if got := cap(c.reader.records); got > 2048 {
+		t.Errorf("room for %d records is kept after a huge slice, want at most 2048", got)
+	}
+	checkEmpty(t, c)
+}

@@ -1,0 +1,217 @@
+package endpoints
+
+import (
+	"net/netip"
+	"slices"
+	"sort"
+)
+
+// port is one port of one Service in one family, with the endpoints of all
+// slices that have it. It exists as long as there are any.
+type port struct {
+	key   PortKey
+	parts []*part
+	// list is what is published, as of the last merge.
+	list []Endpoint
+	// merge is nil unless there are several parts: a single one needs none.
+	merge *merge
+	// touched says that the port is among those that the Cache is changing.
+	touched bool
+}
+
+// part is what one slice has to say of one port: a list in order, all of one
+// port number. It may hold an address several times. It is never empty but
+// while the part comes or goes. Lists are replaced, never changed.
+type part struct {
+	port *port
+	list []Endpoint
+}
+
+// merge puts the lists of several parts together, when the result is asked for:
+// many parts may change before that.
+type merge struct {
+	// all are the records of all parts, in order, as of the last merge.
+	all []Endpoint
+	// stale are the parts that have changed, come or gone since.
+	stale []stalePart
+}
+
+type stalePart struct {
+	part *part
+	// was is the part's list at the last merge.
+	was []Endpoint
+}
+
+// portNumber is what tells the part from others of the same slice.
+func (p *part) portNumber() portNumber {
+	return portNumber{name: p.port.key.Port, protocol: p.port.key.Protocol, number: p.list[0].Addr.Port()}
+}
+
+// has reports whether the list of the part has these records.
+func (p *part) has(records []record) bool {
+	if len(p.list) != len(records) {
+		return false
+	}
+	for i := range records {
+		if p.list[i] != records[i].Endpoint {
+			return false
+		}
+	}
+	return true
+}
+
+// add takes a part that has no list yet.
+func (p *port) add(part *part) {
+	if len(p.parts) == 1 {
+		p.merge = &merge{all: p.parts[0].list}
+	}
+	p.parts = append(p.parts, part)
+}
+
+// remove lets go of a part.
+func (p *port) remove(part *part) {
+	i := slices.Index(p.parts, part)
+	p.parts = slices.Delete(p.parts, i, i+1)
+	p.replace(part, nil)
+}
+
+// replace gives a part another list.
+func (p *port) replace(part *part, list []Endpoint) {
+	was := part.list
+	part.list = list
+	switch len(p.parts) {
+	case 0:
+		// The port itself goes, or gets another part at once.
+	case 1:
+		sole := p.parts[0].list
+		p.list, p.merge = firstOfEach(sole, repeats(sole)), nil
+	default:
+		p.merge.note(part, was)
+	}
+}
+
+// note remembers that a part had another list.
+func (m *merge) note(p *part, was []Endpoint) {
+	i := slices.IndexFunc(m.stale, func(s stalePart) bool { return s.part == p })
+	switch {
+	case i < 0:
+		m.stale = append(m.stale, stalePart{part: p, was: was})
+	case m.stale[i].was == nil && p.list == nil:
+		// It came and went between two merges.
+		m.stale = slices.Delete(m.stale, i, i+1)
+	}
+}
+
+// endpoints gives the list to publish.
+func (p *port) endpoints() []Endpoint {
+	if m := p.merge; m != nil && len(m.stale) > 0 {
+		was, is := m.differences()
+		all, more := splice(m.all, was, is)
+		p.list = firstOfEach(all, len(m.all)-len(p.list)+more)
+		m.all, m.stale = all, reuse(m.stale)
+	}
+	return p.list
+}
+
+// differences gives what the stale parts were and what they are, in order.
+func (m *merge) differences() (was, is []Endpoint) {
+	if len(m.stale) == 1 {
+		return m.stale[0].was, m.stale[0].part.list
+	}
+	for _, s := range m.stale {
+		was = append(was, s.was...)
+		is = append(is, s.part.list...)
+	}
+	sortEndpoints(was)
+	sortEndpoints(is)
+	return was, is
+}
+
+func sortEndpoints(list []Endpoint) {
+	slices.SortFunc(list, func(a, b Endpoint) int { return a.Compare(&b) })
+}
+
+// repeats counts the records that have the address of the one before.
+func repeats(list []Endpoint) int {
+	n := 0
+	for i := 1; i < len(list); i++ {
+		if list[i].Addr == list[i-1].Addr {
+			n++
+		}
+	}
+	return n
+}
+
+// firstOfEach gives the first record of each address: the list itself where it
+// repeats none.
+func firstOfEach(list []Endpoint, repeats int) []Endpoint {
+	if repeats == 0 {
+		return list
+	}
+	out := make([]Endpoint, 0, len(list)-repeats)
+	for i := range list {
+		if i == 0 || list[i].Addr != list[i-1].Addr {
+			out = append(out, list[i])
+		}
+	}
+	return out
+}
+
+// splice takes records out of a list and puts others in. All lists are in
+// order; what lies between two differences is copied in one go. It also gives
+// by how many more records the new list repeats an address.
+func splice(all, was, is []Endpoint) (out []Endpoint, more int) {
+	out = make([]Endpoint, 0, len(all)-len(was)+len(is))
+	for len(was) > 0 || len(is) > 0 {
+		if len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+			was, is = was[1:], is[1:]
+			continue
+		}
+		addr := lowest(was, is)
+		same := sort.Search(len(all), func(i int) bool { return all[i].Addr.Compare(addr) >= 0 })
+		out = append(out, all[:same]...)
+		all = all[same:]
+
+		n, gone, come := leading(all, addr), leading(was, addr), leading(is, addr)
+		before := len(out)
+		out = exchange(out, all[:n], was[:gone], is[:come])
+		more += max(len(out)-before, 1) - max(n, 1)
+		all, was, is = all[n:], was[gone:], is[come:]
+	}
+	return append(out, all...), more
+}
+
+// exchange appends the records of one address without those that are gone and
+// with those that come.
+func exchange(out, records, gone, come []Endpoint) []Endpoint {
+	start := len(out)
+	for i := range records {
+		if len(gone) > 0 && records[i] == gone[0] {
+			gone = gone[1:]
+			continue
+		}
+		out = append(out, records[i])
+	}
+	out = append(out, come...)
+	if same := out[start:]; len(same) > 1 {
+		sortEndpoints(same)
+	}
+	return out
+}
+
+// lowest gives the address of the first record of two lists, not both empty.
+func lowest(a, b []Endpoint) netip.AddrPort {
+	if len(b) == 0 || len(a) > 0 && a[0].Addr.Compare(b[0].Addr) < 0 {
+		return a[0].Addr
+	}
+	return b[0].Addr
+}
+
+// leading counts the records at the start of a list that have the address.
+func leading(list []Endpoint, addr netip.AddrPort) int {
+	n := 0
+	for n < len(list) && list[n].Addr == addr {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,185 @@
+package endpoints
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// fields gives the complaints of an error as text, "field: reason" each.
+func fields(t *testing.T, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the parts of this very error are wanted
+	if !ok {
+		t.Fatalf("error %v (%T) does not join others", err, err)
+	}
+	var out []string
+	for _, e := range joined.Unwrap() {
+		var f *FieldError
+		if !errors.As(e, &f) {
+			t.Fatalf("error %v (%T) is not a FieldError", e, e)
+		}
+		if e.Error() != f.Field+": "+f.Err.Error() || !errors.Is(e, f.Err) {
+			t.Errorf("FieldError %v does not say field and reason", e)
+		}
+		out = append(out, e.Error())
+	}
+	return out
+}
+
+type readCase struct {
+	name   string
+	change func(*discoveryv1.EndpointSlice)
+	want   map[string][]string
+	// wrong are the complaints, in order: the field, and words of the reason.
+	wrong []string
+}
+
+const (
+	httpPort  = "ns/web:http/TCP/IPv4"
+	httpsPort = "ns/web:https/TCP/IPv4"
+)
+
+// runReadCases reads changed copies of a slice with one endpoint.
+func runReadCases(t *testing.T, cases []readCase) {
+	t.Helper()
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			s := with(apiSlice("s", "web", "10.0.0.1"), tc.change)
+			object := s.DeepCopy()
+			c := NewCache(View{NodeName: "here", Zone: "a"}, nil)
+			got := fields(t, c.Update(s))
+			for i, w := range tc.wrong {
+				field, reason, _ := strings.Cut(w, ": ")
+				if i >= len(got) || !strings.HasPrefix(got[i], field+": ") || !strings.Contains(got[i], reason) {
+					t.Errorf("errors: got %q, want %q", got, tc.wrong)
+					break
+				}
+			}
+			if len(got) != len(tc.wrong) {
+				t.Errorf("errors: got %q, want %q", got, tc.wrong)
+			}
+			if tc.want == nil {
+				tc.want = map[string][]string{}
+			}
+			if diff := cmp.Diff(tc.want, contents(c)); diff != "" {
+				t.Errorf("contents (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(object, s); diff != "" {
+				t.Errorf("the object was changed (-before +after):\n%s", diff)
+			}
+			checkCache(t, c)
+		})
+	}
+}
+
+func TestUpdateReadsSlice(t *testing.T) {
+	type es = discoveryv1.EndpointSlice
+	one := map[string][]string{httpPort: {"10.0.0.1:80 R"}}
+	runReadCases(t, []readCase{
+		{"plain", func(*es) {}, one, nil},
+		{"other labels and annotations", func(s *es) {
+			s.Labels["endpointslice.kubernetes.io/managed-by"] = "someone"
+			s.Annotations = map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "nonsense"}
+		}, one, nil},
+		{"no labels", func(s *es) { s.Labels = nil }, nil, nil},
+		{"empty service name", func(s *es) { s.Labels[discoveryv1.LabelServiceName] = "" }, nil, nil},
+		{"no name", func(s *es) { s.Name = "" }, nil, []string{"metadata.name: required"}},
+		{"no namespace", func(s *es) { s.Namespace = "" }, nil, []string{"metadata.namespace: required"}},
+		{"domain names", func(s *es) { s.AddressType = discoveryv1.AddressTypeFQDN }, nil, []string{`addressType: "FQDN"`}},
+		{"no address type", func(s *es) { s.AddressType = "" }, nil, []string{`addressType: ""`}},
+		{"domain names for nobody", func(s *es) { s.Labels, s.AddressType = nil, discoveryv1.AddressTypeFQDN }, nil, nil},
+		{"no endpoints", func(s *es) { s.Endpoints = nil }, nil, nil},
+		{"no ports", func(s *es) { s.Ports = nil }, nil, nil},
+		{"nothing", func(s *es) { *s = es{} }, nil, []string{"metadata.name: required"}},
+	})
+}
+
+func TestUpdateReadsPorts(t *testing.T) {
+	type es = discoveryv1.EndpointSlice
+	port := func(change func(*discoveryv1.EndpointPort)) func(*es) {
+		return func(s *es) {
+			s.Ports = append(s.Ports, apiPort("https", v1.ProtocolTCP, 443))
+			change(&s.Ports[0])
+		}
+	}
+	https := []string{"10.0.0.1:443 R"}
+	onlyHTTPS := map[string][]string{httpsPort: https}
+	runReadCases(t, []readCase{
+		{"two", port(func(*discoveryv1.EndpointPort) {}), map[string][]string{httpPort: {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"no name", port(func(p *discoveryv1.EndpointPort) { p.Name = nil }),
+			map[string][]string{"ns/web:/TCP/IPv4": {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"no protocol", port(func(p *discoveryv1.EndpointPort) { p.Protocol = nil }),
+			map[string][]string{httpPort: {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"empty protocol", port(func(p *discoveryv1.EndpointPort) { p.Protocol = new(v1.Protocol("")) }),
+			map[string][]string{httpPort: {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"UDP", port(func(p *discoveryv1.EndpointPort) { p.Protocol = new(v1.ProtocolUDP) }),
+			map[string][]string{"ns/web:http/UDP/IPv4": {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"SCTP", port(func(p *discoveryv1.EndpointPort) { p.Protocol = new(v1.ProtocolSCTP) }),
+			map[string][]string{"ns/web:http/SCTP/IPv4": {"10.0.0.1:80 R"}, httpsPort: https}, nil},
+		{"unknown protocol", port(func(p *discoveryv1.EndpointPort) { p.Protocol = new(v1.Protocol("tcp")) }),
+			onlyHTTPS, []string{`ports[0].protocol: "tcp"`}},
+		{"no number", port(func(p *discoveryv1.EndpointPort) { p.Port = nil }), onlyHTTPS, []string{"ports[0].port: no port number"}},
+		{"zero", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(0)) }), onlyHTTPS, []string{"ports[0].port: 0 is not"}},
+		{"negative", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(-80)) }), onlyHTTPS, []string{"ports[0].port: -80 is not"}},
+		{"too high", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(65536)) }), onlyHTTPS, []string{"ports[0].port: 65536 is not"}},
+		{"highest", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(65535)) }),
+			map[string][]string{httpPort: {"10.0.0.1:65535 R"}, httpsPort: https}, nil},
+		{"one name, two protocols", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolUDP, 443) }),
+			map[string][]string{"ns/web:https/UDP/IPv4": https, httpsPort: https}, nil},
+		{"the same twice", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolTCP, 443) }), onlyHTTPS, nil},
+		{"one name, two numbers", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolTCP, 8443) }),
+			map[string][]string{httpsPort: {"10.0.0.1:443 R", "10.0.0.1:8443 R"}}, nil},
+	})
+}
+
+func TestUpdateReadsEndpoints(t *testing.T) {
+	type es = discoveryv1.EndpointSlice
+	endpoints := func(specs ...string) func(*es) {
+		return func(s *es) { s.Endpoints = apiSlice("", "", specs...).Endpoints }
+	}
+	v6 := func(specs ...string) func(*es) {
+		return func(s *es) {
+			s.AddressType = discoveryv1.AddressTypeIPv6
+			endpoints(specs...)(s)
+		}
+	}
+	list := func(want ...string) map[string][]string { return map[string][]string{httpPort: want} }
+	runReadCases(t, []readCase{
+		{"sorted by number", endpoints("10.0.0.10", "10.0.0.9", "9.255.0.1"),
+			list("9.255.0.1:80 R", "10.0.0.9:80 R", "10.0.0.10:80 R"), nil},
+		{"conditions", endpoints("10.0.0.1 R", "10.0.0.2 U", "10.0.0.3 T", "10.0.0.4 X", "10.0.0.5 P", "10.0.0.6 N", "10.0.0.7 S", "10.0.0.8 Q"),
+			list("10.0.0.1:80 R", "10.0.0.2:80 U", "10.0.0.3:80 T", "10.0.0.4:80 X", "10.0.0.5:80 P", "10.0.0.6:80 N", "10.0.0.7:80 S", "10.0.0.8:80 Q"), nil},
+		{"only ready is said", func(s *es) { s.Endpoints[0].Conditions.Ready = new(false) }, list("10.0.0.1:80 S"), nil},
+		{"only terminating is said", func(s *es) { s.Endpoints[0].Conditions.Terminating = new(true) }, list("10.0.0.1:80 P"), nil},
+		{"nodes", endpoints("10.0.0.1 R @here", "10.0.0.2 R @there", "10.0.0.3 R"),
+			list("10.0.0.1:80 R @here local", "10.0.0.2:80 R @there", "10.0.0.3:80 R"), nil},
+		{"empty node name", func(s *es) { s.Endpoints[0].NodeName = new("") }, list("10.0.0.1:80 R"), nil},
+		{"hints", endpoints("10.0.0.1 R zones=a", "10.0.0.2 R zones=b,c", "10.0.0.3 R zones=c,a nodes=there,here", "10.0.0.4 R nodes=there"),
+			list("10.0.0.1:80 R zone+", "10.0.0.2:80 R zone-", "10.0.0.3:80 R zone+ node+", "10.0.0.4:80 R node-"), nil},
+		{"empty hints", func(s *es) { s.Endpoints[0].Hints = &discoveryv1.EndpointHints{} }, list("10.0.0.1:80 R"), nil},
+		{"hints to nowhere", endpoints("10.0.0.1 R zones= nodes=", "10.0.0.2 R zones=\x00a"),
+			list("10.0.0.1:80 R zone- node-", "10.0.0.2:80 R zone-"), nil},
+		{"only the first address counts", func(s *es) { s.Endpoints[0].Addresses = []string{"10.0.0.7", "10.0.0.8", "nonsense"} },
+			list("10.0.0.7:80 R"), nil},
+		{"no address", func(s *es) { s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{}) },
+			list("10.0.0.1:80 R"), []string{"endpoints[1].addresses: no address"}},
+		{"bad addresses", endpoints("nonsense", "10.0.0.1", "127.0.0.1", "2001:db8::1"),
+			list("10.0.0.1:80 R"), []string{"endpoints[0].addresses[0]: not an IP", "endpoints[2].addresses[0]: loopback", "endpoints[3].addresses[0]: not an IPv4"}},
+		{"leading zeros", endpoints("010.0.0.01"), list("10.0.0.1:80 R"), nil},
+		{"IPv6", v6("2001:db8::2", "2001:db8::1", "10.0.0.1", "::ffff:10.0.0.1"),
+			map[string][]string{"ns/web:http/TCP/IPv6": {"[2001:db8::1]:80 R", "[2001:db8::2]:80 R"}},
+			[]string{"endpoints[2].addresses[0]: not an IPv6", "endpoints[3].addresses[0]: not an IPv6"}},
+		{"the same address again", endpoints("10.0.0.1 U", "10.0.0.1 R @there", "10.0.0.1 T", "10.0.0.1 R @here"),
+			list("10.0.0.1:80 R @here local"), nil},
+		{"the same record again", endpoints("10.0.0.1 R", "10.0.0.1 R"), list("10.0.0.1:80 R"), nil},
+		{"all of it wrong", endpoints("nonsense"), nil, []string{"endpoints[0].addresses[0]: not an IP"}},
+	})
+}
