@@ -1,0 +1,124 @@
+package nfnetlink
+
+import (
+	"fmt"
+	"testing"
+)
+
+const benchElements = 100_000
+
+// BenchmarkEncode builds a transaction of 100,000 elements of 16 + 8 bytes.
+func BenchmarkEncode(b *testing.B) {
+	table := Table{Family: IPv4, Name: "vip"}
+	var batch Batch
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		if fill(&batch, table, 0, benchElements, 1<<30) != benchElements {
+			b.Fatal("the batch is not full")
+		}
+	}
+	b.SetBytes(int64(batch.Len()))
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchElements, "ns/element")
+}
+
+// BenchmarkLoad fills an empty set with 100,000 elements in one transaction
+// and removes the table, as sized sets and as ones that grow.
+func BenchmarkLoad(b *testing.B) {
+	for _, size := range []uint32{0, bigSet.Size} {
+		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
+			c := openInNamespace(b)
+			table := Table{Family: IPv4, Name: "vip"}
+			set := *bigSet
+			set.Size = size
+			var batch, gone Batch
+			gone.DelTable(table)
+			batch.AddTable(table, "")
+			batch.AddSet(table, &set)
+			fill(&batch, table, 0, benchElements, c.MaxBatch())
+			b.ReportAllocs()
+			for b.Loop() {
+				commit(b, c, &batch)
+				b.StopTimer()
+				commit(b, c, &gone)
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkReplaceOne is one changed element beside 100,000 others: delete and
+// add in one transaction.
+func BenchmarkReplaceOne(b *testing.B) {
+	c := openInNamespace(b)
+	table := Table{Family: IPv4, Name: "vip"}
+	load(b, c, table, benchElements)
+	var batch Batch
+	var key, data [16]byte
+	bigKey(key[:], data[:8], benchElements/2)
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		w := batch.Elements(OpDelete, table, bigSet.Name)
+		w.Key(key[:])
+		data[7]++ // padding, which the kernel keeps; any change will do
+		w = batch.Elements(OpAdd, table, bigSet.Name)
+		w.KeyData(key[:], data[:8])
+		commit(b, c, &batch)
+	}
+}
+
+// BenchmarkCommitEmpty is a transaction with nothing in it.
+func BenchmarkCommitEmpty(b *testing.B) {
+	c := openInNamespace(b)
+	var batch Batch
+	b.ReportAllocs()
+	ctx := b.Context()
+	for b.Loop() {
+		if err := c.Commit(ctx, &batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkDump reads 100,000 elements of 16 + 8 bytes back from the kernel.
+func BenchmarkDump(b *testing.B) {
+	c := openInNamespace(b)
+	table := Table{Family: IPv4, Name: "vip"}
+	load(b, c, table, benchElements)
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		err := c.Elements(b.Context(), table, bigSet.Name, Visitor[Element]{
+			Begin: func() { n = 0 },
+			Each:  func(e *Element) error { n += len(e.Key) / 16; return nil },
+		})
+		if err != nil || n != benchElements {
+			b.Fatalf("dumped %d elements, %v, want %d", n, err, benchElements)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchElements, "ns/element")
+}
+
+// BenchmarkDecode is the part of a dump that is ours: the message of elements
+// is in the buffer.
+func BenchmarkDecode(b *testing.B) {
+	var batch Batch
+	const n = 500
+	fill(&batch, Table{Family: IPv4, Name: "vip"}, 0, n, 1<<30)
+	a := attrs(batch.at(1)[headerLen:])
+	var e Element
+	got := 0
+	each := func(e *Element) error { got += len(e.Key) / 16; return nil }
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := eachElement(a.find(3), &e, each); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if got != n*b.N {
+		b.Fatalf("decoded %d elements, want %d", got, n*b.N)
+	}
+	b.SetBytes(int64(len(a)))
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
+}

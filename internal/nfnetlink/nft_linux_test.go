@@ -1,0 +1,106 @@
+package nfnetlink
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// sortElements makes listings comparable: the elements of a hash have no
+// order.
+func sortElements(listing string) string {
+	lines := strings.Split(listing, "\n")
+	for i := 0; i < len(lines); i++ {
+		if !strings.Contains(lines[i], "elements = {") {
+			continue
+		}
+		end := i
+		for !strings.HasSuffix(lines[end], "}") {
+			end++
+		}
+		body := strings.Join(lines[i:end+1], " ")
+		_, body, _ = strings.Cut(body, "{")
+		elems := strings.Split(strings.TrimSuffix(body, "}"), ",")
+		for j := range elems {
+			elems[j] = strings.TrimSpace(elems[j])
+		}
+		slices.Sort(elems)
+		lines = slices.Replace(lines, i, end+1, "elements: "+strings.Join(elems, ", "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// What nft prints must be in typeof notation, must be valid as JSON output,
+// and must load again to the same.
+func TestNftListsAndLoadsAgain(t *testing.T) {
+	c := openInNamespace(t)
+	for _, table := range testTables {
+		newBalancer(t, c, table)
+	}
+	var want strings.Builder
+	for _, table := range testTables {
+		want.WriteString(balancerText(table))
+	}
+	listing := nft(t, "list", "ruleset")
+	if diff := cmp.Diff(sortElements(want.String()), sortElements(listing)); diff != "" {
+		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
+	}
+	if out := nft(t, "-j", "list", "ruleset"); !strings.HasPrefix(out, `{"nftables":`) {
+		t.Errorf("nft -j list ruleset printed %.100q, want JSON", out)
+	}
+
+	nft(t, "flush", "ruleset")
+	loadNft(t, listing)
+	if diff := cmp.Diff(sortElements(listing), sortElements(nft(t, "list", "ruleset"))); diff != "" {
+		t.Errorf("the listing, loaded and listed again (-first +second):\n%s", diff)
+	}
+}
+
+// What nft creates from its own text, and what this package creates, must be
+// the same set to the last byte of user data.
+func TestSetsAreThoseOfNft(t *testing.T) {
+	for _, table := range testTables {
+		t.Run(table.Family.String(), func(t *testing.T) {
+			c := openInNamespace(t)
+			loadNft(t, balancerText(table))
+			byNft := listSets(t, c, table)
+
+			var b Batch
+			b.DestroyTable(table)
+			addBalancer(&b, table)
+			commit(t, c, &b)
+			byUs := listSets(t, c, table)
+
+			for _, want := range balancerSets() {
+				spec := want.Spec(table.Family)
+				if diff := cmp.Diff(spec, byUs[want.Name].SetSpec); diff != "" {
+					t.Errorf("set %s: Spec and the kernel's view of AddSet differ (-spec +kernel):\n%s", want.Name, diff)
+				}
+				if diff := cmp.Diff(byNft[want.Name].SetSpec, byUs[want.Name].SetSpec); diff != "" {
+					t.Errorf("set %s (-nft +ours):\n%s", want.Name, diff)
+				}
+				if got := byUs[want.Name]; got.Comment() != want.Comment {
+					t.Errorf("comment of set %s: got %q, want %q", want.Name, got.Comment(), want.Comment)
+				}
+			}
+		})
+	}
+}
+
+// listSets returns the named sets of a table.
+func listSets(t testing.TB, c *Conn, table Table) map[string]SetInfo {
+	t.Helper()
+	var list []SetInfo
+	if err := c.Sets(t.Context(), table, Collect(&list)); err != nil {
+		t.Fatalf("Sets: %v", err)
+	}
+	sets := make(map[string]SetInfo)
+	for _, s := range list {
+		if s.Flags&setAnonymous == 0 {
+			sets[s.Name] = s
+		}
+	}
+	return sets
+}

@@ -1,0 +1,247 @@
+package nfnetlink
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// script is a kernel that has all its answers ready: each is what one read
+// returns. The numbers of the requests are known, they start at 1.
+func script(t *testing.T, reads ...[]byte) *Conn {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("socketpair: %v", err)
+	}
+	c, err := wrapConn(fds[0], 1<<20, 20*time.Millisecond)
+	if err != nil {
+		t.Fatalf("wrapConn: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), unix.Close(fds[1])); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	for _, r := range reads {
+		if _, err := unix.Write(fds[1], r); err != nil {
+			t.Fatalf("write the script: %v", err)
+		}
+	}
+	return c
+}
+
+// wire composes a message.
+func wire(typ, flags uint16, seq uint32, payload ...[]byte) []byte {
+	p := slices.Concat(payload...)
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(p)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, flags)
+	b = binary.NativeEndian.AppendUint32(b, seq)
+	return pad(append(append(b, 0, 0, 0, 0), p...))
+}
+
+// code is the errno in an answer.
+func code(e unix.Errno) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(-int32(e))) }
+
+// answer is the kernel's answer to message seq.
+func answer(seq uint32, e unix.Errno, tlvs ...[]byte) []byte {
+	flags := uint16(unix.NLM_F_CAPPED)
+	if len(tlvs) > 0 {
+		flags |= unix.NLM_F_ACK_TLVS
+	}
+	return wire(unix.NLMSG_ERROR, flags, seq, code(e), make([]byte, unix.NLMSG_HDRLEN), slices.Concat(tlvs...))
+}
+
+// listed is a table in a dump.
+func listed(seq uint32, flags uint16, name string) []byte {
+	return wire(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, unix.NLM_F_MULTI|flags, seq,
+		[]byte{byte(IPv4), 0, 0, 0}, appendString(nil, unix.NFTA_TABLE_NAME, name))
+}
+
+func done(seq uint32, flags uint16, e unix.Errno) []byte {
+	return wire(unix.NLMSG_DONE, unix.NLM_F_MULTI|flags, seq, code(e))
+}
+
+func TestAcknowledgement(t *testing.T) {
+	table := Table{Family: IPv4, Name: "vip"}
+	text := appendString(nil, unix.NLMSGERR_ATTR_MSG, "not today")
+	tests := []struct {
+		name  string
+		reads [][]byte
+		want  error
+	}{
+		{name: "committed", reads: [][]byte{answer(3, 0)}},
+		{name: "after answers to others", reads: [][]byte{answer(0, unix.EINVAL), slices.Concat(answer(99, unix.EBUSY), answer(3, 0))}},
+		{name: "after messages of other kinds", reads: [][]byte{listed(3, 0, "x"), done(2, 0, 0), answer(3, 0)}},
+		{name: "after a broken one", reads: [][]byte{wire(unix.NLMSG_ERROR, 0, 3, []byte{1}), {1, 2, 3}, answer(3, 0)}},
+		{
+			name: "refused at the commit", reads: [][]byte{answer(1, unix.EMLINK, text), answer(3, 0)},
+			want: &Error{Errno: unix.EMLINK, Op: "commit", Message: -1, Detail: "not today"},
+		},
+		{
+			name: "refused in the middle", reads: [][]byte{slices.Concat(answer(3, unix.ENOENT), answer(3, 0))},
+			want: &Error{Errno: unix.ENOENT, Op: "delete chain", Table: table, Object: "b", Message: 1},
+		},
+		{
+			name: "refused, not capped",
+			reads: [][]byte{wire(unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, 2, code(unix.EBUSY),
+				wire(1, 0, 2, make([]byte, 8)), text)},
+			want: &Error{Errno: unix.EBUSY, Op: "delete chain", Table: table, Object: "a", Detail: "not today"},
+		},
+		{name: "no answer", want: ErrUnknownOutcome},
+		{name: "no answer to this", reads: [][]byte{answer(7, 0)}, want: ErrUnknownOutcome},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := script(t, tt.reads...)
+			var b Batch
+			b.DelChain(table, "a")
+			b.DelChain(table, "b")
+			err := c.Commit(context.Background(), &b)
+			var want, got *Error
+			if !errors.As(tt.want, &want) {
+				if !errors.Is(err, tt.want) {
+					t.Errorf("Commit: got %v, want %v", err, tt.want)
+				}
+				return
+			}
+			if !errors.As(err, &got) {
+				t.Fatalf("Commit: got %v, want %v", err, want)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDumpRestart(t *testing.T) {
+	const intr = unix.NLM_F_DUMP_INTR
+	var always [][]byte
+	for try := range uint32(maxTries) {
+		always = append(always, slices.Concat(listed(try+1, 0, "a"), listed(try+1, intr, "b"), done(try+1, intr, 0)))
+	}
+	tests := []struct {
+		name   string
+		reads  [][]byte
+		begun  int
+		tables []string
+		want   error
+	}{
+		{name: "whole", reads: [][]byte{listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0)}, begun: 1, tables: []string{"a", "b"}},
+		{
+			name:  "interrupted once",
+			reads: [][]byte{listed(1, 0, "a"), listed(1, intr, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0)},
+			begun: 2, tables: []string{"c"},
+		},
+		{
+			name:  "interrupted at its end",
+			reads: [][]byte{listed(1, 0, "a"), done(1, intr, 0), listed(2, 0, "c"), done(2, 0, 0)},
+			begun: 2, tables: []string{"c"},
+		},
+		{
+			name:  "given up by the kernel",
+			reads: [][]byte{listed(1, 0, "a"), done(1, 0, unix.EINTR), listed(2, 0, "c"), done(2, 0, 0)},
+			begun: 2, tables: []string{"c"},
+		},
+		{name: "interrupted always", reads: always, begun: maxTries, tables: []string{"a", "b"}, want: ErrInterrupted},
+		{name: "failed", reads: [][]byte{listed(1, 0, "a"), done(1, 0, unix.ENOMEM)}, begun: 1, tables: []string{"a"}, want: unix.ENOMEM},
+		{name: "refused", reads: [][]byte{answer(1, unix.EPERM)}, begun: 1, want: unix.EPERM},
+		{name: "cut off", reads: [][]byte{listed(1, 0, "a")[:24]}, begun: 1, want: errMalformed},
+		{name: "no answer", begun: 1, want: unix.EAGAIN},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := script(t, tt.reads...)
+			begun := 0
+			var tables []string
+			err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{
+				Begin: func() { begun++; tables = nil },
+				Each:  func(i *TableInfo) error { tables = append(tables, i.Name); return nil },
+			})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("Tables: got error %v, want %v", err, tt.want)
+			}
+			if begun != tt.begun {
+				t.Errorf("Begin was called %d times, want %d", begun, tt.begun)
+			}
+			if diff := cmp.Diff(tt.tables, tables); diff != "" {
+				t.Errorf("tables of the last try (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A dump that was given up must not get in the way of what comes next.
+func TestDumpGivenUp(t *testing.T) {
+	errEnough := errors.New("enough")
+	rest := [][]byte{slices.Concat(listed(1, 0, "a"), listed(1, 0, "b")), listed(1, 0, "c"), done(1, 0, 0)}
+	c := script(t, append(rest, answer(3, 0))...)
+	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{Each: func(*TableInfo) error { return errEnough }})
+	if !errors.Is(err, errEnough) {
+		t.Fatalf("Tables: got %v, want the error of the visitor", err)
+	}
+	var b Batch
+	b.DelTable(Table{Family: IPv4, Name: "a"})
+	if err := c.Commit(context.Background(), &b); err != nil {
+		t.Errorf("Commit after a dump that was given up: got %v, want nil", err)
+	}
+}
+
+// If the end of a dump never came, the next call waits once and goes on.
+func TestDumpWithoutEnd(t *testing.T) {
+	c := script(t, listed(1, 0, "a"))
+	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{Each: func(*TableInfo) error { return nil }})
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatalf("Tables: got %v, want EAGAIN", err)
+	}
+	if err := c.settle(context.Background()); err != nil {
+		t.Fatalf("settle: got %v, want nil", err)
+	}
+	if c.dump != 0 {
+		t.Errorf("dump %d is still awaited", c.dump)
+	}
+}
+
+// A visitor can have a dump started again that it finds wrong.
+func TestDumpRestartedByVisitor(t *testing.T) {
+	reads := [][]byte{listed(1, 0, "a"), listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0), listed(2, 0, "a"), done(2, 0, 0)}
+	c := script(t, reads...)
+	var seen []string
+	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{
+		Begin: func() { seen = nil },
+		Each: func(i *TableInfo) error {
+			if slices.Contains(seen, i.Name) {
+				return ErrInterrupted
+			}
+			seen = append(seen, i.Name)
+			return nil
+		},
+	})
+	if err != nil || !slices.Equal(seen, []string{"a"}) {
+		t.Errorf("Tables: got %v, %v, want [a], nil", seen, err)
+	}
+}
+
+// Messages of one dump that come from different generations are as good as
+// flagged: the kernel flags not all dumps.
+func TestDumpOfTwoGenerations(t *testing.T) {
+	at := func(generation byte, seq uint32, name string) []byte {
+		m := listed(seq, 0, name)
+		m[unix.NLMSG_HDRLEN+3] = generation
+		return m
+	}
+	c := script(t, at(1, 1, "a"), at(2, 1, "b"), done(1, 0, 0), at(2, 2, "b"), at(2, 2, "c"), done(2, 0, 0))
+	var tables []TableInfo
+	err := c.Tables(context.Background(), IPv4, Collect(&tables))
+	if diff := cmp.Diff([]TableInfo{{Name: "b"}, {Name: "c"}}, tables); err != nil || diff != "" {
+		t.Errorf("Tables: error %v, (-want +got):\n%s", err, diff)
+	}
+}
