@@ -1,0 +1,219 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// objectsOf reads a file of testdata without problems.
+func objectsOf(t *testing.T, path string) map[key]apiObject {
+	t.Helper()
+	f, _ := follow(t, path)
+	settle(t, f)
+	if err := f.problems(); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	objects := make(map[key]apiObject)
+	wanted, _ := f.merge()
+	for _, o := range wanted {
+		objects[o.key] = o.value
+	}
+	return objects
+}
+
+func get[T apiObject](t *testing.T, objects map[key]apiObject, k kind, namespace, name string) T {
+	t.Helper()
+	o, ok := objects[key{k, types.NamespacedName{Namespace: namespace, Name: name}}].(T)
+	if !ok {
+		t.Fatalf("%v %s/%s is missing", k, namespace, name)
+	}
+	return o
+}
+
+// What kubectl prints in both formats gives the same objects.
+func TestClusterFormats(t *testing.T) {
+	fromYAML := objectsOf(t, "testdata/cluster.yaml")
+	fromJSON := objectsOf(t, "testdata/cluster.json")
+	if diff := cmp.Diff(fromYAML, fromJSON); diff != "" {
+		t.Errorf("-YAML +JSON:\n%s", diff)
+	}
+	if got, want := len(fromYAML), 9; got != want {
+		t.Errorf("%d objects, want %d", got, want)
+	}
+}
+
+func TestClusterService(t *testing.T) {
+	objects := objectsOf(t, "testdata/cluster.yaml")
+	web := get[*v1.Service](t, objects, serviceKind, "shop", "web")
+	want := v1.ServiceSpec{
+		Type:                          v1.ServiceTypeLoadBalancer,
+		ClusterIP:                     "10.96.143.7",
+		ClusterIPs:                    []string{"10.96.143.7", "fd00:96::8f07"},
+		IPFamilies:                    []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol},
+		IPFamilyPolicy:                new(v1.IPFamilyPolicyPreferDualStack),
+		ExternalIPs:                   []string{"192.0.2.15"},
+		ExternalTrafficPolicy:         v1.ServiceExternalTrafficPolicyLocal,
+		InternalTrafficPolicy:         new(v1.ServiceInternalTrafficPolicyCluster),
+		HealthCheckNodePort:           31942,
+		AllocateLoadBalancerNodePorts: new(true),
+		LoadBalancerSourceRanges:      []string{"198.51.100.0/24"},
+		Selector:                      map[string]string{"app": "web"},
+		SessionAffinity:               v1.ServiceAffinityClientIP,
+		SessionAffinityConfig:         &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: new(int32(600))}},
+		TrafficDistribution:           new("PreferClose"),
+		Ports: []v1.ServicePort{
+			{Name: "http", Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30080, TargetPort: intstr.FromString("http")},
+		},
+	}
+	if diff := cmp.Diff(want, web.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	ingress := []v1.LoadBalancerIngress{
+		{IP: "203.0.113.20", IPMode: new(v1.LoadBalancerIPModeVIP), Ports: []v1.PortStatus{{Port: 80, Protocol: v1.ProtocolTCP}}},
+		{IP: "203.0.113.21", IPMode: new(v1.LoadBalancerIPModeProxy)},
+		{Hostname: "web.example.com"},
+	}
+	if diff := cmp.Diff(ingress, web.Status.LoadBalancer.Ingress); diff != "" {
+		t.Errorf("ingress (-want +got):\n%s", diff)
+	}
+	dns := get[*v1.Service](t, objects, serviceKind, "kube-system", "kube-dns")
+	if len(dns.ManagedFields) != 0 {
+		t.Errorf("managedFields are still there: %v", dns.ManagedFields)
+	}
+	if got := dns.Spec.Ports[0].Protocol; got != v1.ProtocolUDP {
+		t.Errorf("protocol of kube-dns is %q, want UDP", got)
+	}
+}
+
+func TestClusterEndpointSlice(t *testing.T) {
+	objects := objectsOf(t, "testdata/cluster.yaml")
+	want := []discoveryv1.Endpoint{
+		{
+			Addresses:  []string{"10.244.1.12"},
+			Conditions: conditions(true, true, false),
+			Hints:      &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "eu-1a"}}},
+			NodeName:   new("worker-1"),
+			TargetRef:  pod("web-7d4f9c6b5d-2xk8p", "6d4e6b8e-3c36-46ad-a1d6-0f4a1c1b7f10"),
+			Zone:       new("eu-1a"),
+		},
+		{
+			Addresses:  []string{"10.244.2.31"},
+			Conditions: conditions(false, true, true),
+			NodeName:   new("worker-2"),
+			TargetRef:  pod("web-7d4f9c6b5d-9qzvt", "0b1f1c54-7a3d-4b8f-8f1e-92f0d46a2c02"),
+			Zone:       new("eu-1b"),
+		},
+	}
+	web := get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "shop", "web-6fx2d")
+	if diff := cmp.Diff(want, web.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+	// Conditions that are not said are not made up.
+	kubernetes := get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "kubernetes")
+	if diff := cmp.Diff(discoveryv1.EndpointConditions{Ready: new(true)}, kubernetes.Endpoints[0].Conditions); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+}
+
+func TestClusterNode(t *testing.T) {
+	node := get[*v1.Node](t, objectsOf(t, "testdata/cluster.yaml"), nodeKind, "", "worker-1")
+	want := []v1.NodeAddress{
+		{Type: v1.NodeInternalIP, Address: "172.18.0.3"},
+		{Type: v1.NodeInternalIP, Address: "fc00:f853:ccd:e793::3"},
+		{Type: v1.NodeHostName, Address: "worker-1"},
+	}
+	if diff := cmp.Diff(want, node.Status.Addresses); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.244.1.0/24", "fd00:10:244:1::/64"}, node.Spec.PodCIDRs); diff != "" {
+		t.Errorf("podCIDRs (-want +got):\n%s", diff)
+	}
+	if got, want := node.Labels[v1.LabelTopologyZone], "eu-1a"; got != want {
+		t.Errorf("zone %q, want %q", got, want)
+	}
+}
+
+// What is filled in, and that nothing else is.
+func TestDefaults(t *testing.T) {
+	slice := "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1}\nendpoints: [{addresses: [10.1.0.1]}]\nports: [{port: 80}, {port: 53, protocol: UDP, name: dns}]\n"
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("web", 80)+"---\n"+slice)
+	objects := objectsOf(t, dir)
+	wantService := &v1.Service{Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}}}}
+	wantService.APIVersion, wantService.Kind, wantService.Name, wantService.Namespace = "v1", "Service", "web", "default"
+	if diff := cmp.Diff(wantService, get[*v1.Service](t, objects, serviceKind, "default", "web")); diff != "" {
+		t.Errorf("Service (-want +got):\n%s", diff)
+	}
+	wantSlice := &discoveryv1.EndpointSlice{
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new(""), Port: new(int32(80)), Protocol: new(v1.ProtocolTCP)},
+			{Name: new("dns"), Port: new(int32(53)), Protocol: new(v1.ProtocolUDP)},
+		},
+	}
+	wantSlice.APIVersion, wantSlice.Kind, wantSlice.Name, wantSlice.Namespace = "discovery.k8s.io/v1", "EndpointSlice", "web-1", "default"
+	if diff := cmp.Diff(wantSlice, get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "web-1")); diff != "" {
+		t.Errorf("EndpointSlice (-want +got):\n%s", diff)
+	}
+}
+
+// The same text in what editors and shells of all systems make of it.
+func TestEncodings(t *testing.T) {
+	plain := "# Größe\n" + service("web", 80) + "---\n" + service("api", 81)
+	wide := func(order binary.AppendByteOrder) string {
+		var b []byte
+		for _, u := range utf16.Encode([]rune("\ufeff# 𝄞\n" + plain)) {
+			b = order.AppendUint16(b, u)
+		}
+		return string(b)
+	}
+	want := []string{"Service default/api", "Service default/web"}
+	for name, text := range map[string]string{
+		"plain":         plain,
+		"CRLF":          strings.ReplaceAll(plain, "\n", "\r\n"),
+		"BOM":           "\ufeff" + plain,
+		"BOM and CRLF":  "\ufeff" + strings.ReplaceAll(plain, "\n", "\r\n"),
+		"UTF-16 little": wide(binary.LittleEndian),
+		"UTF-16 big":    wide(binary.BigEndian),
+		"no last line":  strings.TrimSuffix(plain, "\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := loadText(t, "a.yaml", text)
+			if err != nil {
+				t.Errorf("Load: %v", err)
+			}
+			if diff := cmp.Diff(want, r.names()); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("not a text", func(t *testing.T) {
+		for _, text := range []string{"\xff\xfea", "\xfe\xff\xd8", "\x00\x01", "\xff"} {
+			if _, err := loadText(t, "a.yaml", text); err == nil {
+				t.Errorf("no error for %q", text)
+			}
+		}
+	})
+}
+
+// A file that kubectl wrote under Windows.
+func TestClusterCRLF(t *testing.T) {
+	data, err := os.ReadFile("testdata/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "cluster.yaml", strings.ReplaceAll(string(data), "\n", "\r\n"))
+	if diff := cmp.Diff(objectsOf(t, "testdata/cluster.yaml"), objectsOf(t, dir)); diff != "" {
+		t.Errorf("-LF +CRLF:\n%s", diff)
+	}
+}

@@ -1,0 +1,89 @@
+package manifest_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/manifest"
+)
+
+// A tracker takes what a Source reads.
+var _ manifest.Handler = proxy.ServiceChangeTracker(nil)
+
+// printer stands for a tracker.
+type printer struct{}
+
+func (printer) UpdateService(s *v1.Service) {
+	fmt.Printf("Service %s/%s at %s, port %d/%s\n", s.Namespace, s.Name, s.Spec.ClusterIP, s.Spec.Ports[0].Port, s.Spec.Ports[0].Protocol)
+}
+
+func (printer) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
+	fmt.Printf("EndpointSlice %s/%s with %d endpoints\n", s.Namespace, s.Name, len(s.Endpoints))
+}
+
+func (printer) UpdateNode(n *v1.Node)                      { fmt.Println("Node", n.Name) }
+func (printer) DeleteService(n types.NamespacedName)       { fmt.Println("no Service", n) }
+func (printer) DeleteEndpointSlice(n types.NamespacedName) { fmt.Println("no EndpointSlice", n) }
+func (printer) Synced()                                    { fmt.Println("synced") }
+
+const objects = `
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+spec:
+  clusterIP: 10.96.0.20
+  ports:
+  - port: 80
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: web-1
+  labels:
+    kubernetes.io/service-name: web
+addressType: IPv4
+endpoints:
+- addresses: [10.244.1.12]
+- addresses: [10.244.2.31]
+ports:
+- port: 8080
+---
+apiVersion: v1
+kind: Service
+metadata: {}
+`
+
+// Load hands over what is good and returns what is not, with its place. A program
+// that stays calls Run instead, which goes on to follow the files.
+func ExampleSource() {
+	dir, err := os.MkdirTemp("", "manifests")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "web.yaml")
+	if err := os.WriteFile(path, []byte(objects), 0o600); err != nil {
+		log.Fatal(err)
+	}
+
+	source := manifest.Source{Path: path, Handler: printer{}}
+	err = source.Load(context.Background())
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+		bad := e.(*manifest.DocumentError)
+		fmt.Printf("line %d: %v\n", bad.Line, bad.Err)
+	}
+	// Output:
+	// Service default/web at 10.96.0.20, port 80/TCP
+	// EndpointSlice default/web-1 with 2 endpoints
+	// synced
+	// line 24: Service without metadata.name
+}

@@ -1,0 +1,105 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/yaml"
+)
+
+// addSeeds adds all files of testdata.
+func addSeeds(f *testing.F) {
+	f.Helper()
+	for _, path := range []string{"testdata/cluster.yaml", "testdata/cluster.json"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	paths, err := filepath.Glob("testdata/scenarios/*.txtar")
+	if err != nil || len(paths) == 0 {
+		f.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			f.Add(file.Data)
+		}
+	}
+	f.Add([]byte("\ufeff--- {a: b}\r\n...\r\n%YAML 1.1\n---\n\u0085---\u0085x"))
+}
+
+// FuzzRead reads anything: no panic, bounded time, and each object and each
+// error has its place within the file.
+func FuzzRead(f *testing.F) {
+	addSeeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		start := time.Now()
+		c, err := readContent(t.Context(), "a.yaml", data)
+		if err != nil {
+			t.Fatalf("readContent: %v, want only errors of documents", err)
+		}
+		if took := time.Since(start); took > bounded {
+			t.Errorf("took %v", took)
+		}
+		last := bytes.Count(utf8Text(data), []byte("\n")) + 1
+		for _, o := range c.objects {
+			if o.line < 1 || o.line > last || o.Name == "" || o.kind != nodeKind && o.Namespace == "" {
+				t.Errorf("%v at line %d of %d", o.key, o.line, last)
+			}
+		}
+		for _, e := range c.errs {
+			if e.File != "a.yaml" || e.Err == nil || e.Line < 0 || e.Line > last || e.Item < noItem {
+				t.Errorf("%+v in a file of %d lines", e, last)
+			}
+		}
+	})
+}
+
+// FuzzYAML compares what is made of a YAML document with what kubectl's parser
+// makes of it.
+func FuzzYAML(f *testing.F) {
+	addSeeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := parseYAML(data, len(data))
+		if err != nil {
+			return
+		}
+		got, err := json.Marshal(v)
+		if err != nil {
+			t.Fatalf("not to be written as JSON: %v", err)
+		}
+		reference := yaml.YAMLToJSONStrict
+		if bytes.Contains(data, []byte("<<")) {
+			reference = yaml.YAMLToJSON
+		}
+		want, err := reference(data)
+		if err != nil {
+			t.Fatalf("kubectl refuses it: %v", err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// FuzzListing compares a List that is read item by item with the same List read
+// as a whole.
+func FuzzListing(f *testing.F) {
+	addSeeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for doc := range documents(utf8Text(data)) {
+			checkListing(t, doc)
+		}
+	})
+}

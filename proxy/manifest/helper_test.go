@@ -1,0 +1,160 @@
+package manifest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// recorder is a handler that notes the calls, keeps the objects and holds the
+// source to its contract.
+type recorder struct {
+	t       testing.TB
+	calls   []string
+	objects map[string]string // JSON by kind and name
+	synced  bool
+}
+
+func newRecorder(t testing.TB) *recorder {
+	return &recorder{t: t, objects: make(map[string]string)}
+}
+
+func (r *recorder) update(name string, o any) {
+	r.t.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		r.t.Fatalf("marshal %s: %v", name, err)
+	}
+	if r.objects[name] == string(data) {
+		r.t.Errorf("%s handed over again without a change", name)
+	}
+	r.objects[name] = string(data)
+	r.calls = append(r.calls, "update "+name)
+}
+
+func (r *recorder) remove(name string) {
+	r.t.Helper()
+	if _, ok := r.objects[name]; !ok {
+		r.t.Errorf("%s deleted, but the handler does not have it", name)
+	}
+	delete(r.objects, name)
+	r.calls = append(r.calls, "delete "+name)
+}
+
+func (r *recorder) UpdateService(s *v1.Service) { r.update("Service "+s.Namespace+"/"+s.Name, s) }
+
+func (r *recorder) DeleteService(n types.NamespacedName) { r.remove("Service " + n.String()) }
+
+func (r *recorder) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
+	r.update("EndpointSlice "+s.Namespace+"/"+s.Name, s)
+}
+
+func (r *recorder) DeleteEndpointSlice(n types.NamespacedName) {
+	r.remove("EndpointSlice " + n.String())
+}
+
+func (r *recorder) UpdateNode(n *v1.Node) { r.update("Node "+n.Name, n) }
+
+func (r *recorder) Synced() {
+	if r.synced {
+		r.t.Error("Synced called twice")
+	}
+	r.synced = true
+	r.calls = append(r.calls, "synced")
+}
+
+// take gives the calls since the last take.
+func (r *recorder) take() []string {
+	calls := r.calls
+	r.calls = nil
+	return calls
+}
+
+// names gives the names of the objects that the handler has.
+func (r *recorder) names() []string { return slices.Sorted(maps.Keys(r.objects)) }
+
+// settle looks until nothing is waited for.
+func settle(t testing.TB, f *follower) {
+	t.Helper()
+	for range 5 {
+		settled, err := f.look(t.Context())
+		if err != nil {
+			t.Fatalf("look: %v", err)
+		}
+		if settled {
+			return
+		}
+	}
+	t.Fatal("not settled after five looks")
+}
+
+// follow starts to follow path without time: settle is the clock.
+func follow(t testing.TB, path string) (*follower, *recorder) {
+	t.Helper()
+	r := newRecorder(t)
+	f, err := newFollower(&Source{Path: path, Handler: r})
+	if err != nil {
+		t.Fatalf("newFollower: %v", err)
+	}
+	return f, r
+}
+
+func write(t testing.TB, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load reads path and gives what the handler has then.
+func load(t testing.TB, path string) (*recorder, error) {
+	t.Helper()
+	r := newRecorder(t)
+	err := (&Source{Path: path, Handler: r}).Load(context.Background())
+	return r, err
+}
+
+// loadText reads a file with the text.
+func loadText(t testing.TB, name, text string) (*recorder, error) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, name, text)
+	return load(t, filepath.Join(dir, name))
+}
+
+// errorLines gives the joined errors one by one.
+func errorLines(err error) []string {
+	var lines []string
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		for _, e := range joined.Unwrap() {
+			lines = append(lines, e.Error())
+		}
+	} else if err != nil {
+		lines = append(lines, err.Error())
+	}
+	return lines
+}
+
+// service gives a Service as YAML.
+func service(name string, port int) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  ports:\n  - port: %d\n", name, port)
+}
+
+func conditions(ready, serving, terminating bool) discoveryv1.EndpointConditions {
+	return discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
+}
+
+func pod(name, uid string) *v1.ObjectReference {
+	return &v1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name, UID: types.UID(uid)}
+}

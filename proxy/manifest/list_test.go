@@ -1,0 +1,94 @@
+package manifest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// checkListing compares a document that is read item by item with the same
+// document as a whole. It says whether the document was split and all its
+// parts were good.
+func checkListing(t *testing.T, doc document) bool {
+	t.Helper()
+	l, ok := splitItems(doc)
+	if !ok {
+		return false
+	}
+	split, bad, err := l.values(t.Context())
+	if err != nil || len(bad) > 0 || len(split) == 0 || split[0].item == noItem {
+		return false // the whole is tried then, or there are no items to speak of
+	}
+	whole, err := wholeYAML(doc)
+	if err != nil {
+		t.Fatalf("right in parts, but not as a whole: %v\n%s", err, doc.text)
+	}
+	if diff := cmp.Diff(texts(whole), texts(split)); diff != "" {
+		t.Fatalf("-whole +split:\n%s\n%s", diff, doc.text)
+	}
+	return true
+}
+
+func texts(values []raw) []string {
+	var all []string
+	for _, v := range values {
+		all = append(all, v.typ.String()+string(v.data))
+	}
+	return all
+}
+
+// Lists out of random lines, many of which look like the beginning of an item but
+// stand in quotes, blocks or brackets.
+func TestRandomListings(t *testing.T) {
+	fragments := []string{
+		"- a: 1\n", "- a: 2\n", "  b: 2\n", "  c: &x 1\n", "  d: *x\n", "- *x\n", "-\n", "- \n", "-   - a\n", "  - a\n", " - a\n",
+		"- \"q\n", "- q\"\n", "  q: \"q\n", "  q\"\n", "- 'a\n", "- b'\n", "- [1,\n", "- 2]\n", "- {a: 1,\n", "  b: 2}\n", "- }\n",
+		"- |\n", "- >-\n", "  text\n", "  e: |\n", "    text\n", "    - text\n", "  # text\n", "# text\n", "\n", "   \n", "- - - x\n",
+		"- ? x\n", "  : y\n", "- !t a\n", "- &x a\n", "- a\n", "-a\n", "--\n", "metadata: {}\n", "more:\n", "more: |\n", "more: \"\n", "\t- a\n", "- a # c\n",
+	}
+	good := 0
+	for seed := range uint64(10_000) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		var b strings.Builder
+		b.WriteString("kind: List\napiVersion: v1\nitems:\n")
+		for range 1 + rng.IntN(7) {
+			b.WriteString(fragments[rng.IntN(len(fragments))])
+		}
+		if checkListing(t, document{line: 1, text: []byte(b.String())}) {
+			good++
+		}
+	}
+	if good < 500 {
+		t.Errorf("only %d lists were good in all parts: the test says little", good)
+	}
+}
+
+// Each item is found with its line, and the frame keeps its lines.
+func TestSplitItems(t *testing.T) {
+	text := "kind: List\nitems: # here\n\n- a: 1\n  b: 2\n# comment\n- c\n\nmetadata: {}\n"
+	l, ok := splitItems(document{line: 11, text: []byte(text)})
+	if !ok {
+		t.Fatal("not split")
+	}
+	var got []string
+	for _, item := range l.items {
+		got = append(got, fmt.Sprintf("%d:%q", item.line, item.text))
+	}
+	want := []string{`14:"- a: 1\n  b: 2\n# comment\n"`, `17:"- c\n\n"`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("items (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff("kind: List\nitems: # here\n\n\n\n\n\n\nmetadata: {}\n", string(l.frame)); diff != "" {
+		t.Errorf("frame (-want +got):\n%s", diff)
+	}
+	for _, text := range []string{
+		"kind: List\n", "items: []\n", "items:\n", "items:\n  a: b\n", "items:\n# nothing\n", "  items:\n  - a\n", "items:\n-a\n", "%YAML 1.1\n---\nitems:\n- a\n",
+	} {
+		if l, ok := splitItems(document{line: 1, text: []byte(text)}); ok {
+			t.Errorf("%q gives %d items, want no split", text, len(l.items))
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestLoadErrorsAreTyped(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("web", 80)+"---\nkind: List\napiVersion: v1\nitems:\n- {apiVersion: v1, kind: Node}\n")
+	r, err := load(t, dir)
+	var got *DocumentError
+	if !errors.As(err, &got) {
+		t.Fatalf("Load: %v, want a DocumentError", err)
+	}
+	if got.Err == nil || got.Err.Error() != "Node without metadata.name" {
+		t.Errorf("reason %v, want that the name is missing", got.Err)
+	}
+	got.Err = nil
+	want := &DocumentError{File: filepath.Join(dir, "a.yaml"), Line: 12, Item: 0}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"update Service default/web", "synced"}, r.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadWithoutPath(t *testing.T) {
+	r, err := load(t, filepath.Join(t.TempDir(), "missing"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Load: %v, want %v", err, fs.ErrNotExist)
+	}
+	if r.synced {
+		t.Error("Synced called, though nothing is known")
+	}
+}
+
+// canceler ends the context at the first Service.
+type canceler struct {
+	*recorder
+	cancel context.CancelFunc
+}
+
+func (c *canceler) UpdateService(s *v1.Service) {
+	c.recorder.UpdateService(s)
+	c.cancel()
+}
+
+func TestLoadCanceled(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("one", 80)+"---\n"+service("two", 80))
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &canceler{newRecorder(t), cancel}
+	s := &Source{Path: dir, Handler: r}
+	for _, want := range [][]string{{"update Service default/one"}, nil} {
+		if err := s.Load(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Load: %v, want %v", err, context.Canceled)
+		}
+		if diff := cmp.Diff(want, r.take()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// What is no file, or none that can be read, is an error of its own and takes
+// nothing down.
+func TestUnreadableFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("web", 80))
+	f, r := follow(t, dir)
+	settle(t, f)
+	r.take()
+	path := filepath.Join(dir, "a.yaml")
+	for _, c := range []struct {
+		name, reason string
+		replace      func() error
+	}{
+		{"too large", "too large", func() error { return os.Truncate(path, maxFile+1) }},
+		{"loop", "", func() error { return errors.Join(os.Remove(path), os.Symlink("a.yaml", path)) }},
+		{"link to nothing", "no such file", func() error { return errors.Join(os.Remove(path), os.Symlink("b", path)) }},
+		{"socket", "not a regular file", func() error {
+			l, err := net.Listen("unix", path+".socket")
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+			return errors.Join(os.Remove(path), os.Symlink("a.yaml.socket", path))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.replace(); err != nil {
+				t.Fatal(err)
+			}
+			settle(t, f)
+			if calls := r.take(); len(calls) > 0 {
+				t.Errorf("calls %q, want none", calls)
+			}
+			err := f.problems()
+			if err == nil || !strings.Contains(err.Error(), c.reason) {
+				t.Errorf("problems %v, want %q", err, c.reason)
+			}
+		})
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "a.yaml", service("web", 80))
+	settle(t, f)
+	if err := f.problems(); err != nil || len(r.calls) > 0 {
+		t.Errorf("as at the beginning: problems %v, calls %q; want none", err, r.calls)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, f)
+	if diff := cmp.Diff([]string{"delete Service default/web"}, r.take()); diff != "" {
+		t.Errorf("calls after deletion (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadFileUnsteady(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, dir, "a.yaml", service("web", 80))
+	seen := stateOf(path)
+	if data, err := readFile(path, seen); err != nil || string(data) != service("web", 80) {
+		t.Errorf("as it was seen: %q, %v", data, err)
+	}
+	write(t, dir, "a.yaml", service("web", 8080))
+	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
+		t.Errorf("after a change: %v, want %v", err, errUnsteady)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
+		t.Errorf("deleted: %v, want %v", err, errUnsteady)
+	}
+}
+
+// A large file is given up in the middle when the context ends.
+func TestReadContentCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, text := range []string{
+		service("web", 80),
+		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: web}}\n",
+		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}]}`,
+	} {
+		if _, err := readContent(ctx, "a.yaml", []byte(text)); !errors.Is(err, context.Canceled) {
+			t.Errorf("%.20q: %v, want %v", text, err, context.Canceled)
+		}
+	}
+}
+
+// A file that cannot be opened is tried again though it looks the same, and
+// says so once.
+func TestOpenAgain(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("web", 80))
+	f, r := follow(t, dir)
+	passes := 0
+	f.Observe = func(Summary) { passes++ }
+	info := stateOf(filepath.Join(dir, "a.yaml"))
+	path := filepath.Join(dir, "b.yaml")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// The folder poses as a file that opens but cannot be read.
+	f.stat = func(string) state { return info }
+	settle(t, f)
+	settle(t, f)
+	if err := f.problems(); err == nil || !strings.Contains(err.Error(), "b.yaml: ") {
+		t.Errorf("problems %v, want one of b.yaml", err)
+	}
+	if passes != 1 {
+		t.Errorf("%d passes that read something new, want 1", passes)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "a.yaml"), path); err != nil {
+		t.Fatal(err)
+	}
+	f.stat = func(p string) state {
+		if p == path {
+			return info
+		}
+		return state{}
+	}
+	settle(t, f)
+	if err := f.problems(); err != nil {
+		t.Errorf("problems %v, want none", err)
+	}
+	if diff := cmp.Diff([]string{"Service default/web"}, r.names()); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// At first, files that change while they are read are waited for, but not for ever.
+func TestLoadUnsteady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "a.yaml")
+		write(t, dir, "a.yaml", service("web", 80))
+		old := stateOf(path)
+		write(t, dir, "a.yaml", service("web", 8080))
+		f, r := follow(t, dir)
+		f.stat = func(string) state { return old }
+		for i := range patience {
+			if r.synced {
+				t.Errorf("synced after %d looks, want %d", i, patience)
+			}
+			settled, err := f.look(t.Context())
+			if err != nil || settled != r.synced {
+				t.Errorf("look %d: settled %v, %v; synced %v", i, settled, err, r.synced)
+			}
+		}
+		if !r.synced {
+			t.Errorf("not synced after %d looks", patience)
+		}
+		if err := f.problems(); !errors.Is(err, errUnsteady) {
+			t.Errorf("problems %v, want %v", err, errUnsteady)
+		}
+		f.stat = stateOf
+		settle(t, f)
+		if err := f.problems(); err != nil {
+			t.Errorf("problems %v, want none", err)
+		}
+		if diff := cmp.Diff([]string{"Service default/web"}, r.names()); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A file that changes twice within one tick of its file system's clock looks the
+// same after the second time.
+func TestCoarseClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "a.yaml")
+		now := time.Now()
+		stamped := func(port int) {
+			t.Helper()
+			write(t, dir, "a.yaml", service("web", port))
+			if err := os.Chtimes(path, now, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stamped(80)
+		f, r := follow(t, dir)
+		settle(t, f)
+		r.take()
+		time.Sleep(coarse / 2)
+		stamped(81)
+		settle(t, f)
+		if diff := cmp.Diff([]string{"update Service default/web"}, r.take()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		time.Sleep(coarse)
+		settle(t, f)
+		if f.files[path].recheck {
+			t.Error("a file that rests is read again and again")
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// holding is what the model thinks a file holds: the version of each Service.
+type holding struct {
+	services map[string]int
+	broken   bool
+}
+
+// write gives the file, with the broken part in any place.
+func (c holding) write(rng *rand.Rand) string {
+	var docs []string
+	for _, name := range slices.Sorted(maps.Keys(c.services)) {
+		docs = append(docs, service(name, c.services[name]))
+	}
+	rng.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
+	if c.broken {
+		bad := []string{"oops\n", "a: [\n", "\tb\n", service("\"\"", 1), "apiVersion: v2\nkind: Service\nmetadata: {name: x}\n"}
+		docs = slices.Insert(docs, rng.IntN(len(docs)+1), bad[rng.IntN(len(bad))])
+	}
+	return strings.Join(docs, "---\n") + strings.Repeat("\n", rng.IntN(3))
+}
+
+// model says naively what must come out of the files.
+type model struct {
+	files map[string]holding        // on disk
+	shown map[string]holding        // at the last look
+	kept  map[string]map[string]int // by file
+}
+
+// look takes over what is on disk.
+func (m *model) look() {
+	for name, old := range m.shown {
+		if _, ok := m.files[name]; !ok {
+			delete(m.shown, name)
+			delete(m.kept, name)
+			continue
+		}
+		if m.kept[name] == nil {
+			m.kept[name] = make(map[string]int)
+		}
+		maps.Copy(m.kept[name], old.services)
+	}
+	for name, now := range m.files {
+		m.shown[name] = now
+		if !now.broken {
+			delete(m.kept, name)
+		}
+		for s := range now.services {
+			delete(m.kept[name], s)
+		}
+	}
+}
+
+// want gives the version of each Service that must be in force.
+func (m *model) want() map[string]int {
+	want := make(map[string]int)
+	for _, in := range []func(file string) map[string]int{
+		func(file string) map[string]int { return m.shown[file].services },
+		func(file string) map[string]int { return m.kept[file] },
+	} {
+		for _, file := range slices.Sorted(maps.Keys(m.shown)) {
+			for name, version := range in(file) {
+				if _, ok := want[name]; !ok {
+					want[name] = version
+				}
+			}
+		}
+	}
+	return want
+}
+
+// edit does something to a file.
+func (m *model) edit(t *testing.T, rng *rand.Rand, dir string) string {
+	name := fmt.Sprintf("%d.yaml", rng.IntN(4))
+	_, there := m.files[name]
+	switch n := rng.IntN(10); {
+	case n == 0 && there:
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		delete(m.files, name)
+		return "delete " + name
+	case n == 1 && there:
+		to := fmt.Sprintf("%d.yaml", rng.IntN(4))
+		if err := os.Rename(filepath.Join(dir, name), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+		moved := m.files[name]
+		delete(m.files, name)
+		m.files[to] = moved
+		return "move " + name + " to " + to
+	}
+	c := holding{services: make(map[string]int), broken: rng.IntN(4) == 0}
+	for range rng.IntN(5) {
+		c.services[fmt.Sprintf("s%d", rng.IntN(6))] = 1 + rng.IntN(3)
+	}
+	m.files[name] = c
+	write(t, dir, name, c.write(rng))
+	return fmt.Sprintf("write %s %v", name, c)
+}
+
+// TestRandomEdits plays random histories: after each look the handler has what
+// the model says, and when all files are good at the end, what a fresh Load
+// gives.
+func TestRandomEdits(t *testing.T) {
+	versions := loadVersions(t)
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			dir := t.TempDir()
+			f, r := follow(t, dir)
+			m := model{files: map[string]holding{}, shown: map[string]holding{}, kept: map[string]map[string]int{}}
+			var history []string
+			for range 60 {
+				for range rng.IntN(4) {
+					history = append(history, m.edit(t, rng, dir))
+				}
+				settle(t, f)
+				m.look()
+				history = append(history, "look")
+				want := make(map[string]string)
+				for name, version := range m.want() {
+					want["Service default/"+name] = versions[version]["Service default/"+name]
+				}
+				if diff := cmp.Diff(want, r.objects); diff != "" {
+					t.Fatalf("handler (-want +got):\n%s\n%s", diff, strings.Join(history, "\n"))
+				}
+			}
+			for name, c := range m.files {
+				c.broken = false
+				write(t, dir, name, c.write(rng))
+			}
+			settle(t, f)
+			fresh, err := load(t, dir)
+			if want, got := fmt.Sprint(err), fmt.Sprint(f.problems()); want != got {
+				t.Errorf("problems: %s, want %s", got, want)
+			}
+			if diff := cmp.Diff(fresh.objects, r.objects); diff != "" {
+				t.Errorf("followed, not as freshly loaded (-fresh +followed):\n%s\n%s", diff, strings.Join(history, "\n"))
+			}
+		})
+	}
+}
+
+// loadVersions gives the Services of the model by version, as the recorder has
+// them.
+func loadVersions(t *testing.T) map[int]map[string]string {
+	t.Helper()
+	versions := make(map[int]map[string]string)
+	for version := 1; version <= 3; version++ {
+		var docs []string
+		for n := range 6 {
+			docs = append(docs, service(fmt.Sprintf("s%d", n), version))
+		}
+		r, err := loadText(t, "a.yaml", strings.Join(docs, "---\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions[version] = r.objects
+	}
+	return versions
+}

@@ -1,0 +1,273 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const interval = 10 * time.Second
+
+// running is a Source that runs in a bubble of synctest.
+type running struct {
+	*recorder
+	t         *testing.T
+	reports   []string
+	summaries []Summary
+	end       func() error // ends the Run and gives its error
+}
+
+// run starts to follow path in the bubble and waits for the first look.
+func run(t *testing.T, path string) *running {
+	t.Helper()
+	r := &running{t: t, recorder: newRecorder(t)}
+	s := &Source{
+		Path:     path,
+		Interval: interval,
+		Handler:  r.recorder,
+		Report:   func(err error) { r.reports = append(r.reports, shorten(err, path)) },
+		Observe:  func(s Summary) { r.summaries = append(r.summaries, s) },
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	r.end = func() error {
+		cancel()
+		return <-done
+	}
+	synctest.Wait()
+	return r
+}
+
+// shorten gives the text of an error without the folder.
+func shorten(err error, dir string) string {
+	if err == nil {
+		return "well"
+	}
+	return strings.ReplaceAll(err.Error(), dir, "DIR")
+}
+
+// after lets time pass and gives the calls in it.
+func (r *running) after(d time.Duration) []string {
+	time.Sleep(d)
+	synctest.Wait()
+	return r.take()
+}
+
+func (r *running) want(what string, got []string, want ...string) {
+	r.t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		r.t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestRunFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "a.yaml", service("web", 80))
+		r := run(t, dir)
+		r.want("at first", r.take(), "update Service default/web", "synced")
+		r.want("nothing changed", r.after(100*interval))
+
+		write(t, dir, "a.yaml", service("web", 8080))
+		write(t, dir, "b.yaml", service("api", 80))
+		r.want("at the look that sees it", r.after(interval))
+		r.want("at the look that confirms it", r.after(interval/settleFraction),
+			"update Service default/web", "update Service default/api")
+
+		if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		r.want("deleted", r.after(2*interval), "delete Service default/web")
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+		r.want("at the end", r.take())
+		r.want("reports", r.reports)
+		summaries := []Summary{
+			{Files: 1, Services: 1, Ignored: map[string]int{}},
+			{Files: 2, Services: 2, Ignored: map[string]int{}},
+			{Files: 1, Services: 1, Ignored: map[string]int{}},
+		}
+		if diff := cmp.Diff(summaries, r.summaries); diff != "" {
+			t.Errorf("summaries (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A file that is cut off and written again piece by piece takes nothing down,
+// though all that can be seen of it in between is well-formed.
+func TestRunWaitsForWriters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		before := service("web", 80) + "---\n" + service("api", 80)
+		after := service("web", 80) + "---\n" + service("api", 8080)
+		write(t, dir, "a.yaml", before)
+		r := run(t, dir)
+		r.take()
+		time.Sleep(interval - time.Millisecond)
+		for n := 0; n < len(after); n += 8 {
+			write(t, dir, "a.yaml", after[:n])
+			r.want("while it is written", r.after(interval/settleFraction))
+		}
+		write(t, dir, "a.yaml", after)
+		r.want("when it is written", r.after(interval), "update Service default/api")
+
+		// An editor moves the old file away before it writes the new one; at most
+		// one look falls between.
+		name := filepath.Join(dir, "a.yaml")
+		for range 50 {
+			if err := os.Rename(name, name+"~"); err != nil {
+				t.Fatal(err)
+			}
+			r.want("while it is away", r.after(interval/settleFraction-time.Millisecond))
+			write(t, dir, "a.yaml", after)
+			r.want("when it is back", r.after(interval/7))
+		}
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+func TestRunReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "a.yaml", service("web", 80))
+		r := run(t, dir)
+		for _, text := range []string{"oops", "oops", "[", service("web", 80), service("web", 80) + "\n"} {
+			write(t, dir, "a.yaml", text)
+			r.after(2 * interval)
+		}
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+		r.want("reports", r.reports,
+			"DIR/a.yaml:1: not an object",
+			"DIR/a.yaml:1: did not find expected node content",
+			"well")
+		if got, want := r.summaries[1].Kept, 1; got != want {
+			t.Errorf("%d objects kept, want %d", got, want)
+		}
+		if got, want := len(r.summaries), 5; got != want {
+			t.Errorf("%d summaries, want %d: one for each new content", got, want)
+		}
+	})
+}
+
+// As long as Path cannot be read nothing is known: not at the start, when
+// Synced would say that there are no services, and not later.
+func TestRunWithoutPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parent := t.TempDir()
+		dir, aside := filepath.Join(parent, "dir"), filepath.Join(parent, "aside")
+		r := run(t, dir)
+		r.want("no folder", r.after(3*interval))
+		if len(r.reports) != 1 || !strings.Contains(r.reports[0], "DIR") {
+			t.Errorf("reports %q, want one that names the folder", r.reports)
+		}
+		if err := os.Mkdir(aside, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, aside, "a.yaml", service("web", 80))
+		for _, move := range []struct {
+			from, to string
+			calls    []string
+		}{
+			{aside, dir, []string{"update Service default/web", "synced"}},
+			{dir, aside, nil},
+			{aside, dir, nil},
+		} {
+			if err := os.Rename(move.from, move.to); err != nil {
+				t.Fatal(err)
+			}
+			r.want("to "+filepath.Base(move.to), r.after(3*interval), move.calls...)
+		}
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+		missing := r.reports[0]
+		r.want("reports", r.reports, missing, "well", missing, "well")
+	})
+}
+
+// A ConfigMap's volume is a folder of symbolic links through a link that is
+// replaced.
+func TestRunConfigMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		link := func(target, name string) {
+			t.Helper()
+			temporary := filepath.Join(dir, "..tmp")
+			if err := os.Symlink(target, temporary); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for version, port := range map[string]int{"..1": 80, "..2": 81} {
+			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, dir, filepath.Join(version, "a.yaml"), service("web", port))
+		}
+		link("..1", "..data")
+		link(filepath.Join("..data", "a.yaml"), "a.yaml")
+		r := run(t, dir)
+		r.want("at first", r.take(), "update Service default/web", "synced")
+		link("..2", "..data")
+		r.want("after the swap", r.after(2*interval), "update Service default/web")
+		if err := os.RemoveAll(filepath.Join(dir, "..2")); err != nil {
+			t.Fatal(err)
+		}
+		r.want("without the target", r.after(2*interval))
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+		if len(r.reports) != 1 {
+			t.Errorf("reports %q, want one of the link without a target", r.reports)
+		}
+	})
+}
+
+func TestRunSingleFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "objects")
+		write(t, dir, "objects", service("web", 80))
+		r := run(t, path)
+		r.want("at first", r.take(), "update Service default/web", "synced")
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		r.want("without the file", r.after(3*interval))
+		write(t, dir, "objects", service("api", 80))
+		r.want("with another", r.after(2*interval), "update Service default/api", "delete Service default/web")
+		if err := r.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+func TestSettings(t *testing.T) {
+	for name, s := range map[string]*Source{
+		"without Path":      {Handler: newRecorder(t)},
+		"without Handler":   {Path: t.TempDir()},
+		"negative Interval": {Path: t.TempDir(), Handler: newRecorder(t), Interval: -1},
+	} {
+		if err := s.Load(t.Context()); err == nil {
+			t.Errorf("%s: Load gives no error", name)
+		}
+		if err := s.Run(t.Context()); err == nil || t.Context().Err() != nil {
+			t.Errorf("%s: Run gives %v, want an error of its own", name, err)
+		}
+	}
+}

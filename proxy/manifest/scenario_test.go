@@ -1,0 +1,82 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// TestScenarios plays the archives in testdata/scenarios. Their sections are
+// read in order: a section "look" lets the source look until all is settled and
+// lists the calls of the handler since the last look, and the problems and
+// ignored kinds that stand now. A section "-NAME" deletes a file; any other one writes it.
+func TestScenarios(t *testing.T) {
+	paths, err := filepath.Glob("testdata/scenarios/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			playScenario(t, archive)
+		})
+	}
+}
+
+func playScenario(t *testing.T, archive *txtar.Archive) {
+	dir := t.TempDir()
+	f, r := follow(t, dir)
+	looks := 0
+	for _, section := range archive.Files {
+		name, text := section.Name, string(section.Data)
+		if name == "look" {
+			looks++
+			settle(t, f)
+			want := strings.Split(strings.TrimSpace(text), "\n")
+			got := append(r.take(), standing(f, dir)...)
+			if len(got) == 0 {
+				got = []string{""}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("look %d (-want +got):\n%s", looks, diff)
+			}
+			continue
+		}
+		if name, ok := strings.CutPrefix(name, "-"); ok {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, name, text)
+	}
+	if looks == 0 {
+		t.Error("scenario without a look")
+	}
+}
+
+// standing lists problems and ignored kinds.
+func standing(f *follower, dir string) []string {
+	var lines []string
+	for _, line := range errorLines(f.problems()) {
+		lines = append(lines, "problem "+strings.ReplaceAll(line, dir+string(filepath.Separator), ""))
+	}
+	ignored := f.summary(nil, 0).Ignored
+	for _, k := range slices.Sorted(maps.Keys(ignored)) {
+		lines = append(lines, fmt.Sprintf("ignored %d %s", ignored[k], k))
+	}
+	return lines
+}
