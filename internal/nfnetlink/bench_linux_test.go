@@ -14,7 +14,7 @@ func BenchmarkEncode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		batch.Reset()
-		if fill(&batch, table, 0, benchElements, 1<<30) != benchElements {
+		if fill(&batch, table, span{0, benchElements}, 1<<30) != benchElements {
 			b.Fatal("the batch is not full")
 		}
 	}
@@ -25,17 +25,17 @@ func BenchmarkEncode(b *testing.B) {
 // BenchmarkLoad fills an empty set with 100,000 elements in one transaction
 // and removes the table, as sized sets and as ones that grow.
 func BenchmarkLoad(b *testing.B) {
-	for _, size := range []uint32{0, bigSet.Size} {
+	for _, size := range []uint32{0, bigSet().Size} {
 		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
 			c := openInNamespace(b)
 			table := Table{Family: IPv4, Name: "vip"}
-			set := *bigSet
+			set := *bigSet()
 			set.Size = size
 			var batch, gone Batch
 			gone.DelTable(table)
 			batch.AddTable(table, "")
 			batch.AddSet(table, &set)
-			fill(&batch, table, 0, benchElements, c.MaxBatch())
+			fill(&batch, table, span{0, benchElements}, c.MaxBatch())
 			b.ReportAllocs()
 			for b.Loop() {
 				commit(b, c, &batch)
@@ -59,10 +59,10 @@ func BenchmarkReplaceOne(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		batch.Reset()
-		w := batch.Elements(OpDelete, table, bigSet.Name)
+		w := batch.Elements(OpDelete, table, bigSet().Name)
 		w.Key(key[:])
 		data[7]++ // padding, which the kernel keeps; any change will do
-		w = batch.Elements(OpAdd, table, bigSet.Name)
+		w = batch.Elements(OpAdd, table, bigSet().Name)
 		w.KeyData(key[:], data[:8])
 		commit(b, c, &batch)
 	}
@@ -89,7 +89,7 @@ func BenchmarkDump(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
-		err := c.Elements(b.Context(), table, bigSet.Name, Visitor[Element]{
+		err := c.Elements(b.Context(), table, bigSet().Name, Visitor[Element]{
 			Begin: func() { n = 0 },
 			Each:  func(e *Element) error { n += len(e.Key) / 16; return nil },
 		})
@@ -105,7 +105,7 @@ func BenchmarkDump(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	var batch Batch
 	const n = 500
-	fill(&batch, Table{Family: IPv4, Name: "vip"}, 0, n, 1<<30)
+	fill(&batch, Table{Family: IPv4, Name: "vip"}, span{0, n}, 1<<30)
 	a := attrs(batch.at(1)[headerLen:])
 	var e Element
 	got := 0

@@ -15,7 +15,7 @@ import (
 )
 
 func TestDumpsMatchNft(t *testing.T) {
-	for _, table := range testTables {
+	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
 			newBalancer(t, c, table)
@@ -114,7 +114,7 @@ func elements(t testing.TB, c *Conn, table Table, set string) map[elem]bool {
 }
 
 func TestDumpElements(t *testing.T) {
-	for _, table := range testTables {
+	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
 			newBalancer(t, c, table)

@@ -235,7 +235,7 @@ func balancerText(t Table) string {
 	return strings.Replace(text, " vip {", " "+t.Name+" {", 1)
 }
 
-var testTables = []Table{{Family: IPv4, Name: "vip"}, {Family: IPv6, Name: "vip"}}
+func testTables() []Table { return []Table{{Family: IPv4, Name: "vip"}, {Family: IPv6, Name: "vip"}} }
 
 func newBalancer(t testing.TB, c *Conn, table Table) {
 	t.Helper()

@@ -11,9 +11,11 @@ import (
 )
 
 // bigSet has a size, so that it can be dumped right after it was filled.
-var bigSet = &Set{
-	Name: "endpoints", Size: 300_000,
-	Key: []Selector{DestAddr, L4Proto, DestPort, RandomIndex}, Data: []Selector{DestAddr, DestPort},
+func bigSet() *Set {
+	return &Set{
+		Name: "endpoints", Size: 300_000,
+		Key: []Selector{DestAddr, L4Proto, DestPort, RandomIndex}, Data: []Selector{DestAddr, DestPort},
+	}
 }
 
 // bigKey writes key i of 16 bytes and its datum of 8 bytes.
@@ -40,13 +42,14 @@ func bigIndex(e *Element) int {
 	return i
 }
 
-// fill appends elements from first on until the batch has room no longer, and
-// returns the next one.
-func fill(b *Batch, table Table, first, n, limit int) int {
+// fill appends a span of elements until the batch has reached its
+// limit, and returns the next one.
+func fill(b *Batch, table Table, r span, limit int) int {
 	const most = 60 + 100 // an element, and a message that may start with it
 	var key, data [16]byte
-	w := b.Elements(OpAdd, table, bigSet.Name)
-	for first < n && b.Len()+most <= limit {
+	w := b.Elements(OpAdd, table, bigSet().Name)
+	first := r.first
+	for first < r.behind && b.Len()+most <= limit {
 		bigKey(key[:], data[:8], first)
 		w.KeyData(key[:], data[:8])
 		first++
@@ -54,15 +57,18 @@ func fill(b *Batch, table Table, first, n, limit int) int {
 	return first
 }
 
+// span is a range of numbers of elements.
+type span struct{ first, behind int }
+
 // load fills the big set with n elements in as few transactions as the
 // connection allows, and returns their number.
 func load(t testing.TB, c *Conn, table Table, n int) (commits int) {
 	t.Helper()
 	var b Batch
 	b.AddTable(table, "")
-	b.AddSet(table, bigSet)
+	b.AddSet(table, bigSet())
 	for i := 0; i < n; commits++ {
-		i = fill(&b, table, i, n, c.MaxBatch())
+		i = fill(&b, table, span{i, n}, c.MaxBatch())
 		commit(t, c, &b)
 		b.Reset()
 	}
@@ -73,7 +79,7 @@ func load(t testing.TB, c *Conn, table Table, n int) (commits int) {
 func wantAll(t *testing.T, c *Conn, table Table, n int) {
 	t.Helper()
 	var seen []int
-	err := c.Elements(t.Context(), table, bigSet.Name, Visitor[Element]{
+	err := c.Elements(t.Context(), table, bigSet().Name, Visitor[Element]{
 		Begin: func() { seen = make([]int, n) },
 		Each: func(e *Element) error {
 			i := bigIndex(e)
@@ -93,7 +99,7 @@ func wantAll(t *testing.T, c *Conn, table Table, n int) {
 			t.Fatalf("element %d was dumped %d times, want once", i, times)
 		}
 	}
-	if got := listSets(t, c, table)[bigSet.Name].Count; got != n && got != -1 {
+	if got := listSets(t, c, table)[bigSet().Name].Count; got != n && got != -1 {
 		t.Errorf("the kernel counts %d elements, want %d", got, n)
 	}
 }
@@ -106,8 +112,8 @@ func TestHugeBatch(t *testing.T) {
 	table := Table{Family: IPv4, Name: "vip"}
 	var b Batch
 	b.AddTable(table, "")
-	b.AddSet(table, bigSet)
-	if got := fill(&b, table, 0, n, 1<<30); got != n {
+	b.AddSet(table, bigSet())
+	if got := fill(&b, table, span{0, n}, 1<<30); got != n {
 		t.Fatalf("filled %d elements, want %d", got, n)
 	}
 	err := c.Commit(t.Context(), &b)
@@ -181,7 +187,7 @@ func TestDumpRestartsOnKernel(t *testing.T) {
 
 	for _, disturb := range []int{1, 3, maxTries} {
 		begun, seen := 0, 0
-		err := c.Elements(t.Context(), table, bigSet.Name, Visitor[Element]{
+		err := c.Elements(t.Context(), table, bigSet().Name, Visitor[Element]{
 			Begin: func() { begun, seen = begun+1, 0 },
 			Each: func(*Element) error {
 				if seen++; seen > 1 || begun > disturb {
@@ -211,7 +217,7 @@ func TestDumpGivenUpOnKernel(t *testing.T) {
 	load(t, c, table, n)
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := c.Elements(ctx, table, bigSet.Name, Visitor[Element]{Each: func(*Element) error {
+		err := c.Elements(ctx, table, bigSet().Name, Visitor[Element]{Each: func(*Element) error {
 			cancel()
 			return nil
 		}})
@@ -234,7 +240,7 @@ func TestRemoveMany(t *testing.T) {
 	load(t, c, table, n)
 	var b Batch
 	var key, data [16]byte
-	w := b.Elements(OpDelete, table, bigSet.Name)
+	w := b.Elements(OpDelete, table, bigSet().Name)
 	for i := n / 2; i < n; i++ {
 		bigKey(key[:], data[:8], i)
 		w.Key(key[:])
@@ -242,11 +248,11 @@ func TestRemoveMany(t *testing.T) {
 	commit(t, c, &b)
 	wantAll(t, c, table, n/2)
 	b.Reset()
-	b.FlushSet(table, bigSet.Name)
+	b.FlushSet(table, bigSet().Name)
 	commit(t, c, &b)
 	wantAll(t, c, table, 0)
 	b.Reset()
-	b.DelSet(table, bigSet.Name)
+	b.DelSet(table, bigSet().Name)
 	commit(t, c, &b)
 	if sets := listSets(t, c, table); len(sets) != 0 {
 		t.Errorf("after DelSet there are %d sets, want none", len(sets))

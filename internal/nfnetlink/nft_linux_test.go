@@ -36,11 +36,11 @@ func sortElements(listing string) string {
 // and must load again to the same.
 func TestNftListsAndLoadsAgain(t *testing.T) {
 	c := openInNamespace(t)
-	for _, table := range testTables {
+	for _, table := range testTables() {
 		newBalancer(t, c, table)
 	}
 	var want strings.Builder
-	for _, table := range testTables {
+	for _, table := range testTables() {
 		want.WriteString(balancerText(table))
 	}
 	listing := nft(t, "list", "ruleset")
@@ -61,7 +61,7 @@ func TestNftListsAndLoadsAgain(t *testing.T) {
 // What nft creates from its own text, and what this package creates, must be
 // the same set to the last byte of user data.
 func TestSetsAreThoseOfNft(t *testing.T) {
-	for _, table := range testTables {
+	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
 			loadNft(t, balancerText(table))

@@ -3,7 +3,6 @@ package manifest_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -67,12 +66,14 @@ metadata: {}
 func ExampleSource() {
 	dir, err := os.MkdirTemp("", "manifests")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "web.yaml")
 	if err := os.WriteFile(path, []byte(objects), 0o600); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 
 	source := manifest.Source{Path: path, Handler: printer{}}
