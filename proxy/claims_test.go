@@ -1,0 +1,168 @@
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+// owners gives, for every address, the Service ports that have a frontend there.
+func owners(s Snapshot) map[string][]string {
+	out := map[string][]string{}
+	for p := range s.All() {
+		for _, f := range p.Frontends {
+			key := fmt.Sprintf("%s/%s", f.Addr, p.Name.Protocol)
+			out[key] = append(out[key], p.Name.Name+":"+p.Name.Port)
+		}
+	}
+	return out
+}
+
+// rivals are Services that all want something that another one wants.
+func rivals() []*v1.Service {
+	return []*v1.Service{
+		apiService("young", "10.96.0.1", created(9), externalIPs("198.51.100.1")),
+		apiService("old", "10.96.0.2", created(1), loadBalancer("198.51.100.1")),
+		apiService("middle", "10.96.0.3", created(5), externalIPs("198.51.100.1", "10.96.0.1"), nodePort(30080)),
+		apiService("aged", "10.96.0.4", created(5), externalIPs("198.51.100.1"), nodePort(30080)),
+		apiService("other-port", "10.96.0.5", externalIPs("198.51.100.1"), ports(v1.ServicePort{Name: "http", Port: 81})),
+		apiService("udp", "10.96.0.6", created(2), externalIPs("198.51.100.1"), ports(v1.ServicePort{Name: "http", Port: 80, Protocol: v1.ProtocolUDP, NodePort: 30080})),
+		apiService("same-ip", "10.96.0.6", created(3)),
+		apiService("same-ip-younger", "10.96.0.6", created(4)),
+		apiService("twice", "10.96.0.7", ports(v1.ServicePort{Name: "b", Port: 80}, v1.ServicePort{Name: "a", Port: 80})),
+	}
+}
+
+func TestOwnersDoNotDependOnOrder(t *testing.T) {
+	wantOwners := map[string][]string{
+		"10.96.0.1:80/TCP":    {"young:http"}, // its own ClusterIP, though an older Service wants it as external IP
+		"10.96.0.2:80/TCP":    {"old:http"},
+		"10.96.0.3:80/TCP":    {"middle:http"},
+		"10.96.0.4:80/TCP":    {"aged:http"},
+		"10.96.0.5:81/TCP":    {"other-port:http"},
+		"10.96.0.6:80/UDP":    {"udp:http"},
+		"10.96.0.6:80/TCP":    {"same-ip:http"},
+		"10.96.0.7:80/TCP":    {"twice:a"},
+		"198.51.100.1:80/TCP": {"old:http"},
+		"198.51.100.1:81/TCP": {"other-port:http"},
+		"198.51.100.1:80/UDP": {"udp:http"},
+		"0.0.0.0:30080/TCP":   {"aged:http"}, // as old as middle, but first by name
+		"0.0.0.0:30080/UDP":   {"udp:http"},
+	}
+	wantProblems := []string{
+		"Service ns/aged: spec.externalIPs: 198.51.100.1:80/TCP already belongs to Service ns/old",
+		"Service ns/middle: spec.externalIPs: 10.96.0.1:80/TCP already belongs to Service ns/young",
+		"Service ns/middle: spec.externalIPs: 198.51.100.1:80/TCP already belongs to Service ns/old",
+		"Service ns/middle: spec.ports.nodePort: 0.0.0.0:30080/TCP already belongs to Service ns/aged",
+		"Service ns/same-ip-younger: spec.clusterIPs: 10.96.0.6:80/TCP already belongs to Service ns/same-ip",
+		"Service ns/twice: spec.clusterIPs: 10.96.0.7:80/TCP already belongs to Service ns/twice",
+		"Service ns/young: spec.externalIPs: 198.51.100.1:80/TCP already belongs to Service ns/old",
+	}
+	const seed = 20260101
+	random := rand.New(rand.NewPCG(seed, 0))
+	for round := range 300 {
+		tr, list := newTestTracker(), rivals()
+		random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		for _, s := range list {
+			tr.UpdateService(s)
+			if random.IntN(3) == 0 {
+				newest(t, tr)
+			}
+		}
+		s := newest(t, tr)
+		if diff := cmp.Diff(wantOwners, owners(s)); diff != "" {
+			t.Fatalf("seed %d, round %d: owners (-want +got):\n%s", seed, round, diff)
+		}
+		if diff := cmp.Diff(wantProblems, problemText(s)); diff != "" {
+			t.Fatalf("seed %d, round %d: problems (-want +got):\n%s", seed, round, diff)
+		}
+	}
+}
+
+// TestOwnersHandOver removes the owners of one address one after the other.
+func TestOwnersHandOver(t *testing.T) {
+	const wanted = "198.51.100.1:80/TCP"
+	tr := newTestTracker()
+	names := []string{"a", "b", "c", "d"}
+	for i, name := range names {
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), created(int64(i)), externalIPs("198.51.100.1")))
+	}
+	for i, owner := range names {
+		s := newest(t, tr)
+		if diff := cmp.Diff([]string{owner + ":http"}, owners(s)[wanted]); diff != "" {
+			t.Errorf("with %d Services gone: owners (-want +got):\n%s", i, diff)
+		}
+		var want []string
+		for _, loser := range names[i+1:] {
+			want = append(want, fmt.Sprintf("Service ns/%s: spec.externalIPs: %s already belongs to Service ns/%s", loser, wanted, owner))
+		}
+		if diff := cmp.Diff(want, problemText(s)); diff != "" {
+			t.Errorf("with %d Services gone: problems (-want +got):\n%s", i, diff)
+		}
+		tr.DeleteService(objectName(owner))
+	}
+	if got := owners(newest(t, tr)); len(got) > 0 {
+		t.Errorf("with all Services gone: got owners %v, want none", got)
+	}
+}
+
+// TestOwnersComeAsTheyAge: every newcomer is older than those before.
+func TestOwnersComeAsTheyAge(t *testing.T) {
+	tr := newTestTracker()
+	for i := range 4 {
+		name := fmt.Sprintf("s%d", i)
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), created(int64(10-i)), externalIPs("198.51.100.1")))
+		s := newest(t, tr)
+		if diff := cmp.Diff([]string{name + ":http"}, owners(s)["198.51.100.1:80/TCP"]); diff != "" {
+			t.Errorf("after %s: owners (-want +got):\n%s", name, diff)
+		}
+		problems := problemText(s)
+		if len(problems) != i {
+			t.Errorf("after %s: got problems %q, want %d", name, problems, i)
+		}
+		for _, p := range problems {
+			if want := "already belongs to Service ns/" + name; !strings.HasSuffix(p, want) {
+				t.Errorf("after %s: got problem %q, want one that ends in %q", name, p, want)
+			}
+		}
+	}
+}
+
+// TestConflictEndsByUpdate: the report goes as soon as one of the two gives up,
+// and a Service that only changes otherwise keeps what it has.
+func TestConflictEndsByUpdate(t *testing.T) {
+	const wanted = "198.51.100.1:80/TCP"
+	for _, tc := range []struct {
+		name   string
+		update *v1.Service
+		owners []string
+		rivals int
+	}{
+		{"owner moves", apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.2")), []string{"b:http"}, 0},
+		{"owner is no longer proxied", apiService("a", v1.ClusterIPNone, created(1), externalIPs("198.51.100.1")), []string{"b:http"}, 0},
+		{"owner is younger", apiService("a", "10.96.0.1", created(3), externalIPs("198.51.100.1")), []string{"b:http"}, 1},
+		{"loser moves", apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.2")), []string{"a:http"}, 0},
+		{"loser is older", apiService("b", "10.96.0.2", created(0), externalIPs("198.51.100.1")), []string{"b:http"}, 1},
+		{"owner changes otherwise", apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.1"), internalLocal), []string{"a:http"}, 1},
+		{"loser changes otherwise", apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.1"), internalLocal), []string{"a:http"}, 1},
+	} {
+		tr := newTestTracker()
+		tr.UpdateService(apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.1")))
+		tr.UpdateService(apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.1")))
+		if got := problemText(newest(t, tr)); len(got) != 1 {
+			t.Fatalf("%s: before: got problems %q, want one", tc.name, got)
+		}
+		tr.UpdateService(tc.update)
+		s := newest(t, tr)
+		if diff := cmp.Diff(tc.owners, owners(s)[wanted]); diff != "" {
+			t.Errorf("%s: owners (-want +got):\n%s", tc.name, diff)
+		}
+		if got := problemText(s); len(got) != tc.rivals {
+			t.Errorf("%s: got problems %q, want %d", tc.name, got, tc.rivals)
+		}
+	}
+}

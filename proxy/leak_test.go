@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// checkEmpty wants a tracker to remember nothing once everything is gone.
+func checkEmpty(t *testing.T, source ServiceChangeTracker) {
+	t.Helper()
+	s := newest(t, source)
+	tr, ok := source.(*tracker)
+	if !ok {
+		t.Fatalf("got a %T, want a *tracker", source)
+	}
+	if s.Len() != 0 || len(problemText(s)) != 0 {
+		t.Errorf("with all objects gone: got ports %q and problems %q, want neither", snapshotNames(s), problemText(s))
+	}
+	for what, n := range map[string]int{
+		"services": len(tr.services), "claims": len(tr.claims), "problems": len(tr.problems.byObject),
+		"ports to resolve": len(tr.dirty), "ports to remove": len(tr.removed),
+	} {
+		if n != 0 {
+			t.Errorf("with all objects gone: %d %s are left, want none", n, what)
+		}
+	}
+	for _, p := range tr.dirty[:cap(tr.dirty)] {
+		if p != nil {
+			t.Errorf("with all objects gone: the work list still refers to %s", p.spec.name)
+		}
+	}
+}
+
+func TestUnknownRemovalsLeaveNothing(t *testing.T) {
+	tr := newTestTracker()
+	for i := range 1000 {
+		tr.DeleteService(objectName(fmt.Sprint(i)))
+		tr.DeleteEndpointSlice(objectName(fmt.Sprint(i)))
+	}
+	if len(tr.dirty)+len(tr.removed) != 0 {
+		t.Errorf("unknown removals left %d ports to resolve and %d to remove, want none", len(tr.dirty), len(tr.removed))
+	}
+	checkEmpty(t, tr)
+	if g := newest(t, tr).Generation(); g != 1 {
+		t.Errorf("after unknown removals: got generation %d, want 1", g)
+	}
+}
+
+// TestUnseenChangesLeaveNothing: nobody asks for a snapshot, for a long time.
+func TestUnseenChangesLeaveNothing(t *testing.T) {
+	tr := newTestTracker()
+	tr.UpdateService(apiService("stays", "10.96.0.1", externalIPs("198.51.100.1"), created(5)))
+	newest(t, tr)
+	for i := range 1000 {
+		tr.UpdateService(apiService("changes", "10.96.0.2", nodePort(int32(30000+i)), externalIPs("198.51.100.1"), created(int64(i))))
+		tr.UpdateService(apiService(fmt.Sprint("s", i), "10.96.0.3", nodePort(30000)))
+		tr.DeleteService(objectName(fmt.Sprint("s", i)))
+		tr.DeleteService(objectName("stays"))
+		tr.UpdateService(apiService("stays", "10.96.0.1", externalIPs("198.51.100.1"), created(5)))
+	}
+	if len(tr.dirty) > 2 || len(tr.removed) > 0 {
+		t.Errorf("got %d ports to resolve and %d to remove, want at most 2 and none", len(tr.dirty), len(tr.removed))
+	}
+	tr.DeleteService(objectName("changes"))
+	tr.DeleteService(objectName("stays"))
+	if len(tr.dirty) > 0 || len(tr.removed) != 1 {
+		t.Errorf("got %d ports to resolve and %d to remove, want none and 1", len(tr.dirty), len(tr.removed))
+	}
+	checkEmpty(t, tr)
+}
+
+func TestCyclesLeaveNothing(t *testing.T) {
+	tr := newTestTracker()
+	for i := range 1000 {
+		name := fmt.Sprint("s", i)
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.%d.%d", i/200, i%200+1), externalIPs("198.51.100.1", "bad"), nodePort(30080)))
+		tr.UpdateEndpointSlice(apiSlice(name, name, "10.0.0.1", "bad"))
+		if i%3 == 0 {
+			newest(t, tr)
+		}
+		tr.DeleteService(objectName(name))
+		tr.DeleteEndpointSlice(objectName(name))
+	}
+	checkEmpty(t, tr)
+	runtime.KeepAlive(tr)
+}

@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Node is what a service proxy needs to know of the node that it runs on. A
+// published Node, and all that it refers to, is never changed.
+type Node struct {
+	// Name is the node's name; Zone its topology zone, empty when not known.
+	Name, Zone string
+	// Addresses are the node's own, the internal ones first. The first of a
+	// family is the primary one of that family.
+	Addresses []netip.Addr
+	// NodePorts are the addresses that node ports answer at. In a Node the
+	// choice is resolved: without All and without Prefixes there are none.
+	NodePorts NodePortAddresses
+	// LocalTraffic tells the traffic of pods from other traffic.
+	LocalTraffic LocalTraffic
+	// ServiceCIDRs are the ranges that ClusterIPs come from. Where they are
+	// known, traffic to an address that no Service has is dropped.
+	ServiceCIDRs []netip.Prefix
+}
+
+// Equal reports whether n and o say the same; a nil Node equals only nil.
+func (n *Node) Equal(o *Node) bool {
+	if n == o {
+		return true
+	}
+	if n == nil || o == nil {
+		return false
+	}
+	return n.Name == o.Name && n.Zone == o.Zone &&
+		slices.Equal(n.Addresses, o.Addresses) &&
+		n.NodePorts.Equal(o.NodePorts) &&
+		n.LocalTraffic.Equal(o.LocalTraffic) &&
+		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// NodePortAddresses chooses the addresses of the node that node ports answer
+// at. The zero value stands for the primary addresses, one a family. Loopback
+// addresses never serve node ports.
+type NodePortAddresses struct {
+	// All takes every address of the node.
+	All bool
+	// Prefixes takes the node's addresses within them. A family without a
+	// prefix gets no node ports.
+	Prefixes []netip.Prefix
+}
+
+// Equal reports whether a and o say the same.
+func (a NodePortAddresses) Equal(o NodePortAddresses) bool {
+	return a.All == o.All && slices.Equal(a.Prefixes, o.Prefixes)
+}
+
+// LocalTraffic tells which traffic comes from pods. Any match counts. Without
+// any criterion for a family no traffic of that family is known to come from pods.
+type LocalTraffic struct {
+	// Sources are ranges of pod addresses: the cluster's or the node's.
+	Sources []netip.Prefix
+	// NodePodCIDRs adds the pod ranges of the Node object, as they are at any
+	// time. In a Node they have been added to Sources.
+	NodePodCIDRs bool
+	// Interface is the name of the bridge that pods are attached to.
+	Interface string
+	// InterfacePrefix is what the names of the pods' interfaces begin with.
+	InterfacePrefix string
+}
+
+// Equal reports whether t and o say the same.
+func (t LocalTraffic) Equal(o LocalTraffic) bool {
+	return t.NodePodCIDRs == o.NodePodCIDRs && t.Interface == o.Interface &&
+		t.InterfacePrefix == o.InterfacePrefix && slices.Equal(t.Sources, o.Sources)
+}
+
+// Detects reports whether there is any criterion for a family.
+func (t LocalTraffic) Detects(family v1.IPFamily) bool {
+	return t.Interface != "" || t.InterfacePrefix != "" ||
+		slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == family })
+}
+
+// Match reports whether a packet with this source that came in by this
+// interface (empty: it starts on the node) comes from a pod.
+func (t LocalTraffic) Match(source netip.Addr, iface string) bool {
+	if iface != "" && (iface == t.Interface || t.InterfacePrefix != "" && strings.HasPrefix(iface, t.InterfacePrefix)) {
+		return true
+	}
+	return slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return p.Contains(source) })
+}
+
+// FamilyOf gives the IP family of an address; an IPv4 address in IPv6 form
+// counts as IPv4.
+func FamilyOf(a netip.Addr) v1.IPFamily {
+	if a.Unmap().Is4() {
+		return v1.IPv4Protocol
+	}
+	return v1.IPv6Protocol
+}

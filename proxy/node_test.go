@@ -1,0 +1,265 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+// nodeText writes a node, what says nothing left out.
+func nodeText(n *Node) string {
+	out := []string{n.Name}
+	add := func(what string, list string) {
+		if list != "[]" {
+			out = append(out, what+list)
+		}
+	}
+	if n.Zone != "" {
+		out = append(out, "zone="+n.Zone)
+	}
+	add("", fmt.Sprint(n.Addresses))
+	if n.NodePorts.All {
+		out = append(out, "node-ports=all")
+	}
+	add("node-ports=", fmt.Sprint(n.NodePorts.Prefixes))
+	add("pods=", fmt.Sprint(n.LocalTraffic.Sources))
+	add("services=", fmt.Sprint(n.ServiceCIDRs))
+	return strings.Join(out, " ")
+}
+
+func TestNodeFollowsItsObject(t *testing.T) {
+	address := func(kind v1.NodeAddressType, a string) v1.NodeAddress { return v1.NodeAddress{Type: kind, Address: a} }
+	status := func(list ...v1.NodeAddress) *v1.Node {
+		n := apiNode("here", "a")
+		n.Status.Addresses = list
+		return n
+	}
+	podCIDRs := func(old string, list ...string) *v1.Node {
+		n := apiNode("here", "")
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = old, list
+		return n
+	}
+	for _, tc := range []struct {
+		name     string
+		options  TrackerOptions
+		node     *v1.Node
+		want     string
+		problems []string
+	}{
+		{"nothing known: no node ports", TrackerOptions{}, nil, "here", nil},
+		{
+			"nothing but options", TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, nil,
+			"here [192.0.2.1] node-ports=[192.0.2.1/32]", nil,
+		},
+		{
+			"internal before external, one primary a family", TrackerOptions{},
+			status(
+				address(v1.NodeExternalIP, "203.0.113.1"), address(v1.NodeHostName, "here"), address(v1.NodeInternalIP, "192.0.2.1"),
+				address(v1.NodeInternalIP, "2001:db8::1"), address(v1.NodeInternalIP, "192.0.2.2"), address(v1.NodeExternalIP, "192.0.2.1"),
+			),
+			"here zone=a [192.0.2.1 2001:db8::1 192.0.2.2 203.0.113.1] node-ports=[192.0.2.1/32 2001:db8::1/128]", nil,
+		},
+		{
+			"object before options", TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, status(address(v1.NodeInternalIP, "192.0.2.1")),
+			"here zone=a [192.0.2.1] node-ports=[192.0.2.1/32]", nil,
+		},
+		{
+			"options while the object has none", TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, status(),
+			"here zone=a [192.0.2.9] node-ports=[192.0.2.9/32]", nil,
+		},
+		{
+			"loopback is never primary", TrackerOptions{}, status(address(v1.NodeInternalIP, "127.0.0.1"), address(v1.NodeInternalIP, "192.0.2.1")),
+			"here zone=a [127.0.0.1 192.0.2.1] node-ports=[192.0.2.1/32]", nil,
+		},
+		{"loopback alone", TrackerOptions{}, status(address(v1.NodeInternalIP, "127.0.0.1")), "here zone=a [127.0.0.1]", nil},
+		{
+			"bad address", TrackerOptions{}, status(address(v1.NodeInternalIP, "x"), address(v1.NodeInternalIP, "192.0.2.1")),
+			"here zone=a [192.0.2.1] node-ports=[192.0.2.1/32]", []string{`Node here: status.addresses[0].address: "x" is not an IP address`},
+		},
+		{"all", TrackerOptions{NodePortAddresses: NodePortAddresses{All: true}}, apiNode("here", "", "192.0.2.1"), "here [192.0.2.1] node-ports=all", nil},
+		{
+			"prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1"),
+			"here [192.0.2.1] node-ports=[10.0.0.0/8]", nil,
+		},
+		{"pod ranges not asked for", TrackerOptions{}, podCIDRs("10.1.0.0/24"), "here", nil},
+		{"pod ranges", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24", "10.1.0.0/24", "fd01::/64"), "here pods=[10.1.0.0/24 fd01::/64]", nil},
+		{"old pod range", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24"), "here pods=[10.1.0.0/24]", nil},
+		{
+			"pod ranges beside others", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true, Sources: prefixes("10.2.0.0/16", "10.1.0.0/16")}}, podCIDRs("10.1.7.0/24", "10.3.0.0/24"),
+			"here pods=[10.1.0.0/16 10.2.0.0/16 10.3.0.0/24]", []string(nil),
+		},
+		{
+			"bad pod range", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("", "x", "10.1.0.0/24"), "here pods=[10.1.0.0/24]",
+			[]string{`Node here: spec.podCIDRs: "x" is not in CIDR notation`},
+		},
+		{"service ranges", TrackerOptions{ServiceCIDRs: prefixes("fd00::/112", "10.96.0.0/16", "10.96.1.0/24")}, nil, "here services=[10.96.0.0/16 fd00::/112]", nil},
+	} {
+		tc.options.NodeName = "here"
+		tr := NewServiceChangeTracker(tc.options)
+		tr.UpdateNode(apiNode("there", "b", "192.0.2.77"))
+		tr.UpdateNode(tc.node)
+		tr.Synced()
+		s := newest(t, tr)
+		if got := nodeText(s.Node()); got != tc.want {
+			t.Errorf("%s:\n got node %s\nwant node %s", tc.name, got, tc.want)
+		}
+		if diff := cmp.Diff(tc.problems, problemText(s)); diff != "" {
+			t.Errorf("%s: problems (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+// TestNodeChangesAreLive: a new zone, address or pod range takes effect at once,
+// also on the ports that are there.
+func TestNodeChangesAreLive(t *testing.T) {
+	tr := newTestTracker(func(o *TrackerOptions) {
+		o.LocalTraffic = LocalTraffic{NodePodCIDRs: true}
+		o.NodeAddresses = nil
+	})
+	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("198.51.100.1"), sourceRanges("192.168.0.0/24"), nodePort(30080)))
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 zone=a", "10.0.0.2 zone=b"))
+	nodePortPacket := Packet{
+		Protocol: v1.ProtocolTCP, Source: netip.MustParseAddrPort("203.0.113.9:999"), Interface: "eth0",
+		Destination: netip.MustParseAddrPort("192.168.0.1:30080"), ToNode: true,
+	}
+	look := func() string {
+		s := newest(t, tr)
+		p := get(t, s, portName("web"))
+		return fmt.Sprint(frontendText(p.Frontends)[1], " ", p.Frontends[0].FromOutside.Masquerade, " ", addrs(s, p.Name), " ", Route(s, nodePortPacket).Action)
+	}
+	node := apiNode("here", "a", "192.168.0.1")
+	if got, want := look(), "LoadBalancer 198.51.100.1:80 [192.168.0.0/24] never [10.0.0.1:8080 10.0.0.2:8080] pass"; got != want {
+		t.Errorf("before the Node is known:\n got %s\nwant %s", got, want)
+	}
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "LoadBalancer 198.51.100.1:80 [192.168.0.0/24 198.51.100.1/32] never [10.0.0.1:8080] forward"},
+		{func() { node.Labels[v1.LabelTopologyZone] = "b" }, "LoadBalancer 198.51.100.1:80 [192.168.0.0/24 198.51.100.1/32] never [10.0.0.2:8080] forward"},
+		{func() { node.Spec.PodCIDR = "10.0.0.0/24" }, "LoadBalancer 198.51.100.1:80 [192.168.0.0/24 198.51.100.1/32] always [10.0.0.2:8080] forward"},
+		{func() { node.Status.Addresses[0].Address = "192.168.9.1" }, "LoadBalancer 198.51.100.1:80 [192.168.0.0/24] always [10.0.0.2:8080] pass"},
+		{func() { node.Labels, node.Spec.PodCIDR = nil, "" }, "LoadBalancer 198.51.100.1:80 [192.168.0.0/24] never [10.0.0.1:8080 10.0.0.2:8080] pass"},
+	} {
+		step.change()
+		tr.UpdateNode(node)
+		if got := look(); got != step.want {
+			t.Errorf("\n got %s\nwant %s", got, step.want)
+		}
+	}
+}
+
+// TestOptionsAreCopied: what a caller does with its slices later is no matter.
+func TestOptionsAreCopied(t *testing.T) {
+	o := TrackerOptions{
+		NodeName:          "here",
+		NodeAddresses:     []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		NodePortAddresses: NodePortAddresses{Prefixes: prefixes("192.0.2.0/24")},
+		LocalTraffic:      LocalTraffic{Sources: prefixes("10.0.0.0/8")},
+		ServiceCIDRs:      prefixes("10.96.0.0/16"),
+	}
+	tr := NewServiceChangeTracker(o)
+	tr.Synced()
+	s := newest(t, tr)
+	before := fingerprint(s)
+	o.NodeAddresses[0] = netip.MustParseAddr("192.0.2.2")
+	for _, list := range [][]netip.Prefix{o.NodePortAddresses.Prefixes, o.LocalTraffic.Sources, o.ServiceCIDRs} {
+		list[0] = netip.MustParsePrefix("::/0")
+	}
+	tr.UpdateNode(apiNode("here", ""))
+	if fingerprint(s) != before {
+		t.Errorf("the published node changed with the options to %s", nodeText(s.Node()))
+	}
+	if got, want := nodeText(newest(t, tr).Node()), "here [192.0.2.1] node-ports=[192.0.2.0/24] pods=[10.0.0.0/8] services=[10.96.0.0/16]"; got != want {
+		t.Errorf("a node from changed options:\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestParseNodePortAddresses(t *testing.T) {
+	for _, tc := range []struct {
+		list string
+		want NodePortAddresses
+		err  string
+	}{
+		{"", NodePortAddresses{}, ""},
+		{"primary", NodePortAddresses{}, ""},
+		{"all", NodePortAddresses{All: true}, ""},
+		{"192.0.2.7/24 10.0.0.0/8 10.1.0.0/16", NodePortAddresses{Prefixes: prefixes("10.0.0.0/8", "192.0.2.0/24")}, ""},
+		{"2001:db8::/32", NodePortAddresses{Prefixes: prefixes("2001:db8::/32")}, ""},
+		{"192.0.2.7", NodePortAddresses{}, `node-port addresses are "primary", "all" or prefixes: "192.0.2.7" is not in CIDR notation`},
+		{"primary 10.0.0.0/8", NodePortAddresses{}, `node-port addresses are "primary", "all" or prefixes: "primary" is not in CIDR notation`},
+	} {
+		got, err := ParseNodePortAddresses(strings.Fields(tc.list)...)
+		if !got.Equal(tc.want) {
+			t.Errorf("%q: got %+v, want %+v", tc.list, got, tc.want)
+		}
+		if text := fmt.Sprint(err); tc.err == "" && err != nil || tc.err != "" && text != tc.err {
+			t.Errorf("%q: got error %q, want %q", tc.list, text, tc.err)
+		}
+	}
+}
+
+func TestLocalTraffic(t *testing.T) {
+	v4 := LocalTraffic{Sources: prefixes("10.0.0.0/8")}
+	bridge, veth := LocalTraffic{Interface: "cni0"}, LocalTraffic{InterfacePrefix: "veth"}
+	for _, tc := range []struct {
+		traffic       LocalTraffic
+		source, iface string
+		match         bool
+		v4, v6        bool
+	}{
+		{LocalTraffic{}, "10.0.0.1", "cni0", false, false, false},
+		{v4, "10.0.0.1", "", true, true, false},
+		{v4, "11.0.0.1", "cni0", false, true, false},
+		{v4, "fd00::1", "cni0", false, true, false},
+		{LocalTraffic{Sources: prefixes("10.0.0.0/8", "fd00::/8")}, "fd00::1", "", true, true, true},
+		{bridge, "11.0.0.1", "cni0", true, true, true},
+		{bridge, "11.0.0.1", "cni01", false, true, true},
+		{bridge, "11.0.0.1", "", false, true, true},
+		{veth, "11.0.0.1", "veth1234", true, true, true},
+		{veth, "11.0.0.1", "eth0", false, true, true},
+		{veth, "11.0.0.1", "", false, true, true},
+	} {
+		if got := tc.traffic.Match(netip.MustParseAddr(tc.source), tc.iface); got != tc.match {
+			t.Errorf("%+v: match of %s by %q: got %v, want %v", tc.traffic, tc.source, tc.iface, got, tc.match)
+		}
+		if v4, v6 := tc.traffic.Detects(v1.IPv4Protocol), tc.traffic.Detects(v1.IPv6Protocol); v4 != tc.v4 || v6 != tc.v6 {
+			t.Errorf("%+v: detects IPv4 %v and IPv6 %v, want %v and %v", tc.traffic, v4, v6, tc.v4, tc.v6)
+		}
+	}
+}
+
+func TestNodeEqual(t *testing.T) {
+	full := func() *Node {
+		return &Node{
+			Name: "here", Zone: "a", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			NodePorts:    NodePortAddresses{Prefixes: prefixes("192.0.2.0/24")},
+			LocalTraffic: LocalTraffic{Sources: prefixes("10.0.0.0/8")},
+			ServiceCIDRs: prefixes("10.96.0.0/16"),
+		}
+	}
+	if !full().Equal(full()) || full().Equal(nil) || (*Node)(nil).Equal(full()) || !(*Node)(nil).Equal(nil) {
+		t.Error("a node equals another with the same content, and only nil equals nil")
+	}
+	for i, change := range []func(*Node){
+		func(n *Node) { n.Name = "x" },
+		func(n *Node) { n.Zone = "x" },
+		func(n *Node) { n.Addresses = nil },
+		func(n *Node) { n.NodePorts.All = true },
+		func(n *Node) { n.NodePorts.Prefixes = nil },
+		func(n *Node) { n.LocalTraffic.Sources = nil },
+		func(n *Node) { n.LocalTraffic.NodePodCIDRs = true },
+		func(n *Node) { n.LocalTraffic.Interface = "x" },
+		func(n *Node) { n.LocalTraffic.InterfacePrefix = "x" },
+		func(n *Node) { n.ServiceCIDRs = nil },
+	} {
+		n := full()
+		if change(n); n.Equal(full()) || full().Equal(n) {
+			t.Errorf("change %d: %+v equals %+v, want that it does not", i, n, full())
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Problem is something in an API object that cannot be honoured. The rest of
+// the object, and all other objects, are.
+type Problem struct {
+	// Kind is the kind of the object: Service, EndpointSlice or Node.
+	Kind string
+	types.NamespacedName
+	// Field is the path of the field within the object.
+	Field string
+	// Err says what is wrong with it.
+	Err error
+}
+
+// Error gives kind, namespace/name, field and reason in one line.
+func (p *Problem) Error() string {
+	name := p.Name
+	if p.Namespace != "" {
+		name = p.Namespace + "/" + p.Name
+	}
+	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.Err)
+}
+
+// Unwrap gives the reason.
+func (p *Problem) Unwrap() error { return p.Err }
+
+func (p *Problem) compare(o *Problem) int {
+	return cmp.Or(
+		strings.Compare(p.Kind, o.Kind),
+		strings.Compare(p.Namespace, o.Namespace),
+		strings.Compare(p.Name, o.Name),
+		strings.Compare(p.Field, o.Field),
+		strings.Compare(p.Err.Error(), o.Err.Error()),
+	)
+}

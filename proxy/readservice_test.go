@@ -1,0 +1,330 @@
+package proxy
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// specText writes a reading: what holds for the whole Service, then every port
+// with its frontends, then what was wrong.
+func specText(s *serviceSpec) []string {
+	if s == nil {
+		return nil
+	}
+	header := "policy:"
+	if s.internalLocal {
+		header += " internal-local"
+	}
+	if s.externalLocal {
+		header += " external-local"
+	}
+	if s.affinity.Enabled() {
+		header += fmt.Sprintf(" affinity=%v", s.affinity.Timeout)
+	}
+	if s.healthCheckNodePort != 0 {
+		header += fmt.Sprintf(" health=%d", s.healthCheckNodePort)
+	}
+	out := []string{header}
+	for _, p := range s.ports {
+		var list []Frontend
+		for _, c := range p.candidates {
+			list = append(list, Frontend{Kind: c.kind, Addr: c.addr, Restricted: c.restricted, AllowedSources: c.sources})
+		}
+		out = append(out, fmt.Sprintf("%s/%s/%s %q", p.name.Port, p.name.Protocol, p.name.Family, frontendText(list)))
+	}
+	for _, p := range s.problems {
+		out = append(out, fmt.Sprintf("! %s: %v", p.Field, p.Err))
+	}
+	return out
+}
+
+type readCase struct {
+	name    string
+	service *v1.Service
+	want    []string
+}
+
+func runReadCases(t *testing.T, options *TrackerOptions, cases []readCase) {
+	t.Helper()
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			before := tc.service.DeepCopy()
+			got := readService(tc.service, options)
+			if diff := cmp.Diff(tc.want, specText(got)); diff != "" {
+				t.Errorf("reading (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, tc.service); diff != "" {
+				t.Errorf("the object was changed (-before +after):\n%s", diff)
+			}
+			if got != nil && !got.equal(readService(before, options)) {
+				t.Error("two readings of one object are not equal")
+			}
+		})
+	}
+}
+
+func TestReadServiceSkipsWhatNeedsNoProxy(t *testing.T) {
+	runReadCases(t, &TrackerOptions{}, []readCase{
+		{"no ClusterIP yet", apiService("web", ""), nil},
+		{"headless", apiService("web", v1.ClusterIPNone), nil},
+		{"headless without ports", apiService("web", v1.ClusterIPNone, ports()), nil},
+		{"external name", apiService("web", "", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeExternalName }), nil},
+		{"external name with ClusterIP", apiService("web", "10.96.0.1", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeExternalName }), nil},
+		{"empty object", &v1.Service{}, nil},
+		{"no ports", apiService("web", "10.96.0.1", ports()), []string{"policy:"}},
+	})
+}
+
+func TestReadServiceClusterIPs(t *testing.T) {
+	v4 := `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`
+	v6 := `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`
+	families := func(ips []string, families ...v1.IPFamily) edit {
+		return func(s *v1.Service) { s.Spec.ClusterIPs, s.Spec.IPFamilies = ips, families }
+	}
+	onlyOld := func(s *v1.Service) { s.Spec.ClusterIPs = nil }
+	runReadCases(t, &TrackerOptions{}, []readCase{
+		{"old IPv4", apiService("web", "10.96.0.1", onlyOld), []string{"policy:", v4}},
+		{"old IPv6", apiService("web", "fd00::1", onlyOld), []string{"policy:", v6}},
+		{"single IPv4", apiService("web", "10.96.0.1", dualStack("10.96.0.1")), []string{"policy:", v4}},
+		{"single IPv6", apiService("web", "fd00::1", dualStack("fd00::1")), []string{"policy:", v6}},
+		{"IPv4 first", apiService("web", "", dualStack("10.96.0.1", "fd00::1")), []string{"policy:", v4, v6}},
+		{"IPv6 first", apiService("web", "", dualStack("fd00::1", "10.96.0.1")), []string{"policy:", v4, v6}},
+		{
+			"family without address yet", apiService("web", "10.96.0.1", families([]string{"10.96.0.1"}, v1.IPv4Protocol, v1.IPv6Protocol)),
+			[]string{"policy:", v4},
+		},
+		{
+			"family and address disagree", apiService("web", "10.96.0.1", families([]string{"10.96.0.1", "10.96.0.2"}, v1.IPv4Protocol, v1.IPv6Protocol)),
+			[]string{"policy:", v4, "! spec.clusterIPs[1]: 10.96.0.2 is not an IPv6 address"},
+		},
+		{"leading zeros", apiService("web", "010.96.000.01"), []string{"policy:", v4}},
+		{"IPv4 in IPv6 form", apiService("web", "::ffff:10.96.0.1"), []string{"policy:", v4}},
+		{"old and bad", apiService("web", "nonsense"), []string{"policy:", `! spec.clusterIP: "nonsense" is not an IP address`}},
+		{"old and loopback", apiService("web", "127.0.0.1"), []string{"policy:", "! spec.clusterIP: 127.0.0.1 is a loopback address"}},
+		{
+			"one family bad", apiService("web", "fd00::1", families([]string{"fd00::1", "10.96.0"}, v1.IPv6Protocol, v1.IPv4Protocol)),
+			[]string{"policy:", v6, `! spec.clusterIPs[1]: "10.96.0" is not an IP address`},
+		},
+	})
+}
+
+func TestReadServicePorts(t *testing.T) {
+	at := func(name string, protocol v1.Protocol, port, nodePort int32) v1.ServicePort {
+		return v1.ServicePort{Name: name, Protocol: protocol, Port: port, NodePort: nodePort}
+	}
+	one := `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`
+	runReadCases(t, &TrackerOptions{}, []readCase{
+		{"unnamed", apiService("web", "10.96.0.1", ports(at("", "TCP", 80, 0))), []string{"policy:", `/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`}},
+		{"no protocol is TCP", apiService("web", "10.96.0.1", ports(at("http", "", 80, 0))), []string{"policy:", one}},
+		{
+			"one number, three protocols",
+			apiService("dns", "10.96.0.1", ports(at("a", "UDP", 53, 0), at("b", "TCP", 53, 0), at("c", "SCTP", 53, 0))),
+			[]string{"policy:", `a/UDP/IPv4 ["ClusterIP 10.96.0.1:53"]`, `b/TCP/IPv4 ["ClusterIP 10.96.0.1:53"]`, `c/SCTP/IPv4 ["ClusterIP 10.96.0.1:53"]`},
+		},
+		{
+			"unknown protocol", apiService("web", "10.96.0.1", ports(at("x", "QUIC", 80, 0), at("http", "TCP", 80, 0))),
+			[]string{"policy:", one, `! spec.ports[0].protocol: unknown protocol "QUIC"`},
+		},
+		{"port zero", apiService("web", "10.96.0.1", ports(at("http", "TCP", 0, 0))), []string{"policy:", "! spec.ports[0].port: 0 is not a port number"}},
+		{"port negative", apiService("web", "10.96.0.1", ports(at("http", "TCP", -1, 0))), []string{"policy:", "! spec.ports[0].port: -1 is not a port number"}},
+		{
+			"port too large is told once, for both families",
+			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 65536, 0))),
+			[]string{"policy:", "! spec.ports[0].port: 65536 is not a port number"},
+		},
+		{
+			"largest numbers", apiService("web", "10.96.0.1", ports(at("http", "TCP", 65535, 65535))),
+			[]string{"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:65535" "NodePort 0.0.0.0:65535"]`},
+		},
+		{"bad node port", apiService("web", "10.96.0.1", ports(at("http", "TCP", 80, 70000))), []string{"policy:", one, "! spec.ports[0].nodePort: 70000 is not a port number"}},
+		{
+			"one name and protocol twice: the first counts",
+			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 80, 0), at("http", "TCP", 81, 0), at("http", "UDP", 81, 0))),
+			[]string{
+				"policy:", one, `http/UDP/IPv4 ["ClusterIP 10.96.0.1:81"]`, `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`, `http/UDP/IPv6 ["ClusterIP [fd00::1]:81"]`,
+				`! spec.ports[1]: another port has the name "http" and protocol TCP; this one is ignored`,
+			},
+		},
+		{
+			"node port, whatever the type",
+			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080)),
+			[]string{"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "NodePort 0.0.0.0:30080"]`, `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "NodePort [::]:30080"]`},
+		},
+	})
+}
+
+func TestReadServiceExternalAddresses(t *testing.T) {
+	v4 := func(frontends string) string { return `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"` + frontends + `]` }
+	mode := func(mode v1.LoadBalancerIPMode) edit {
+		return func(s *v1.Service) { s.Status.LoadBalancer.Ingress[0].IPMode = new(mode) }
+	}
+	both := dualStack("10.96.0.1", "fd00::1")
+	cases := []readCase{
+		{"VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1")), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeVIP)), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode Proxy", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeProxy)), []string{"policy:", v4("")}},
+		{
+			"ingress counts whatever the type", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
+			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)},
+		},
+		{
+			"host name only", apiService("web", "10.96.0.1", func(s *v1.Service) {
+				s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "lb.example.org"}}
+			}), []string{"policy:", v4("")},
+		},
+		{
+			"families are told apart", apiService("web", "", both, externalIPs("198.51.100.1", "2001:db8::1"), loadBalancer("2001:db8::2", "203.0.113.1")),
+			[]string{
+				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`),
+				`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80" "LoadBalancer [2001:db8::2]:80"]`,
+			},
+		},
+		{
+			"duplicates count once", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), loadBalancer("203.0.113.1", "203.0.113.1")),
+			[]string{"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`)},
+		},
+		{
+			"an external IP that is also an ingress obeys the ranges",
+			apiService("web", "10.96.0.1", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), sourceRanges("192.0.2.0/24")),
+			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80 [192.0.2.0/24]"`)},
+		},
+		{"its own ClusterIP", apiService("web", "10.96.0.1", externalIPs("10.96.0.1")), []string{"policy:", v4("")}},
+		{"blank", apiService("web", "10.96.0.1", externalIPs("", "  ")), []string{"policy:", v4("")}},
+		{
+			"bad ones are told once and by place", apiService("web", "", both,
+				externalIPs("198.51.100.1", "nonsense", "127.0.0.1", "fe80::1%eth0"), loadBalancer("0.0.0.0", "224.0.0.1", "169.254.0.1")),
+			[]string{
+				"policy:", v4(` "ExternalIP 198.51.100.1:80"`), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`,
+				`! spec.externalIPs[1]: "nonsense" is not an IP address`,
+				"! spec.externalIPs[2]: 127.0.0.1 is a loopback address",
+				`! spec.externalIPs[3]: "fe80::1%eth0" has a zone`,
+				"! status.loadBalancer.ingress[0].ip: 0.0.0.0 is the unspecified address",
+				"! status.loadBalancer.ingress[1].ip: 224.0.0.1 is a multicast address",
+				"! status.loadBalancer.ingress[2].ip: 169.254.0.1 is a link-local address",
+			},
+		},
+	}
+	runReadCases(t, &TrackerOptions{}, cases)
+	runReadCases(t, &TrackerOptions{IgnoreExternalIPs: true}, []readCase{{
+		"external IPs overlooked", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "nonsense"), externalLocal, nodePort(30080)),
+		[]string{"policy:", v4(` "NodePort 0.0.0.0:30080"`)},
+	}})
+}
+
+func TestReadServiceSourceRanges(t *testing.T) {
+	reading := func(v4, v6 string, problems ...string) []string {
+		return append([]string{
+			"policy:",
+			`http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80` + v4 + `"]`,
+			`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "LoadBalancer [2001:db8::2]:80` + v6 + `"]`,
+		}, problems...)
+	}
+	var cases []readCase
+	for _, c := range []struct {
+		name   string
+		ranges []string
+		want   []string
+	}{
+		{"none", nil, reading("", "")},
+		{"only blanks", []string{"", " "}, reading("", "")},
+		{"padded, with host bits", []string{" 10.1.2.3/8 ", "2001:db8:1::1/48"}, reading(" [10.0.0.0/8]", " [2001:db8:1::/48]")},
+		{"sorted without overlap", []string{"192.0.2.0/24", "10.1.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32"}, reading(" [10.0.0.0/8 192.0.2.0/24]", " [2001:db8::/32]")},
+		{"all of one family opens that family alone", []string{"0.0.0.0/0", "10.0.0.0/8"}, reading("", " []")},
+		{"all of both", []string{"0.0.0.0/0", "::/0"}, reading("", "")},
+		{"only the other family closes this one", []string{"2001:db8::/32"}, reading(" []", " [2001:db8::/32]")},
+		{"IPv4 in IPv6 form", []string{"::ffff:10.0.0.0/104"}, reading(" [10.0.0.0/8]", " []")},
+		{"nonsense closes both", []string{"garbage"}, reading(" []", " []", `! spec.loadBalancerSourceRanges[0]: "garbage" is not in CIDR notation`)},
+		{
+			"what is usable counts", []string{"10.0.0.0/8", "10.0.0.0/33", "x/8"},
+			reading(" [10.0.0.0/8]", " []",
+				`! spec.loadBalancerSourceRanges[1]: "10.0.0.0/33" has no valid prefix length`,
+				`! spec.loadBalancerSourceRanges[2]: "x" is not an IP address`),
+		},
+	} {
+		s := apiService("web", "", dualStack("10.96.0.1", "fd00::1"), externalIPs("198.51.100.1"), loadBalancer("203.0.113.1", "2001:db8::2"), sourceRanges(c.ranges...))
+		cases = append(cases, readCase{c.name, s, c.want})
+	}
+	runReadCases(t, &TrackerOptions{}, cases)
+}
+
+func TestReadServicePolicies(t *testing.T) {
+	plain := `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`
+	affinity := func(kind v1.ServiceAffinity, c *v1.SessionAffinityConfig) edit {
+		return func(s *v1.Service) { s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = kind, c }
+	}
+	timeout := func(seconds int32) *v1.SessionAffinityConfig {
+		return &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
+	kind := func(k v1.ServiceType) edit { return func(s *v1.Service) { s.Spec.Type = k } }
+	runReadCases(t, &TrackerOptions{}, []readCase{
+		{"internal Local", apiService("web", "10.96.0.1", internalLocal), []string{"policy: internal-local", plain}},
+		{"internal Cluster", apiService("web", "10.96.0.1", func(s *v1.Service) { s.Spec.InternalTrafficPolicy = new(v1.ServiceInternalTrafficPolicyCluster) }), []string{"policy:", plain}},
+		{"external Local, nothing external", apiService("web", "10.96.0.1", externalLocal), []string{"policy:", plain}},
+		{"external Local, NodePort", apiService("web", "10.96.0.1", externalLocal, kind(v1.ServiceTypeNodePort), health(30001)), []string{"policy: external-local", plain}},
+		{
+			"external Local, external IPs", apiService("web", "10.96.0.1", externalLocal, externalIPs("198.51.100.1"), health(30001)),
+			[]string{"policy: external-local", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "ExternalIP 198.51.100.1:80"]`},
+		},
+		{"external Local, LoadBalancer", apiService("web", "10.96.0.1", externalLocal, loadBalancer(), health(30001)), []string{"policy: external-local health=30001", plain}},
+		{"external Cluster, LoadBalancer", apiService("web", "10.96.0.1", loadBalancer(), health(30001)), []string{"policy:", plain}},
+		{
+			"bad health port", apiService("web", "10.96.0.1", externalLocal, loadBalancer(), health(-5)),
+			[]string{"policy: external-local", plain, "! spec.healthCheckNodePort: -5 is not a port number"},
+		},
+		{"affinity None", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityNone, timeout(5))), []string{"policy:", plain}},
+		{"affinity without config", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, nil)), []string{"policy: affinity=3h0m0s", plain}},
+		{"affinity with empty config", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, &v1.SessionAffinityConfig{})), []string{"policy: affinity=3h0m0s", plain}},
+		{"affinity with timeout", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(60))), []string{"policy: affinity=1m0s", plain}},
+		{
+			"affinity with bad timeout", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(-1))),
+			[]string{"policy: affinity=3h0m0s", plain, "! spec.sessionAffinityConfig.clientIP.timeoutSeconds: -1s is not within 1s and 24h0m0s"},
+		},
+		{"affinity unknown", apiService("web", "10.96.0.1", affinity("Cookie", nil)), []string{"policy:", plain, `! spec.sessionAffinity: unknown kind "Cookie"`}},
+	})
+}
+
+// TestReadingsDiffer: what concerns the proxy makes readings unequal, what does
+// not concern it does not.
+func TestReadingsDiffer(t *testing.T) {
+	full := func(edits ...edit) *v1.Service {
+		all := []edit{loadBalancer("203.0.113.1"), externalIPs("198.51.100.1"), sourceRanges("192.0.2.0/24"), nodePort(30080)}
+		return apiService("web", "10.96.0.1", append(all, edits...)...)
+	}
+	base := readService(full(), &TrackerOptions{})
+	for _, tc := range []struct {
+		name string
+		edit edit
+		same bool
+	}{
+		{"nothing", func(*v1.Service) {}, true},
+		{"annotation", func(s *v1.Service) { s.Annotations = map[string]string{"a": "b"} }, true},
+		{"label", func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} }, true},
+		{"resource version", func(s *v1.Service) { s.ResourceVersion = "7" }, true},
+		{"selector", func(s *v1.Service) { s.Spec.Selector = map[string]string{"a": "b"} }, true},
+		{"target port", func(s *v1.Service) { s.Spec.Ports[0].TargetPort.IntVal = 7 }, true},
+		{"creation, another zone", func(s *v1.Service) { s.CreationTimestamp = metav1.Time{Time: time.Unix(1000, 0).UTC()} }, true},
+		{"creation", created(1), false},
+		{"namespace", func(s *v1.Service) { s.Namespace = "other" }, false},
+		{"internal policy", internalLocal, false},
+		{"external policy", externalLocal, false},
+		{"affinity", func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }, false},
+		{"port name", func(s *v1.Service) { s.Spec.Ports[0].Name = "web" }, false},
+		{"port number", func(s *v1.Service) { s.Spec.Ports[0].Port = 81 }, false},
+		{"protocol", func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP }, false},
+		{"node port", nodePort(30081), false},
+		{"external IP", externalIPs("198.51.100.2"), false},
+		{"ranges", sourceRanges("192.0.3.0/24"), false},
+		{"ranges gone", sourceRanges(), false},
+		{"a problem", externalIPs("198.51.100.1", "x"), false},
+	} {
+		if got := readService(full(tc.edit), &TrackerOptions{}).equal(base); got != tc.same {
+			t.Errorf("%s: readings equal: got %v, want %v", tc.name, got, tc.same)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vipkit/vipkit/endpoints"
+)
+
+// portRoutes are the routes of all frontends of one service port: those of the
+// ClusterIP follow the internal traffic policy, all others the external one.
+type portRoutes struct {
+	internalFromInside, internalFromOutside TrafficRoute
+	externalFromInside, externalFromOutside TrafficRoute
+}
+
+// resolve makes the service port as this node must program it, from the API
+// facts, the endpoints of the moment and the conflicts with other Services.
+func (t *tracker) resolve(p *portState) *ServicePort {
+	svc, spec := p.service.spec, p.spec
+	external := spec.external()
+	sel := endpoints.Select(t.cache.Endpoints(p.key), endpoints.Policy{
+		Cluster:       !svc.internalLocal || external,
+		Local:         svc.internalLocal || svc.externalLocal && external,
+		LocalFallback: t.options.LocalFallback,
+	})
+	out := &ServicePort{
+		Name:                spec.name,
+		Cluster:             sel.Cluster,
+		Local:               sel.Local,
+		Affinity:            svc.affinity,
+		InternalLocal:       svc.internalLocal,
+		ExternalLocal:       svc.externalLocal,
+		HasEndpoints:        sel.Any,
+		HealthCheckNodePort: svc.healthCheckNodePort,
+	}
+	routes := t.routes(p, &sel)
+	if p.frontends == nil || routes != p.routes {
+		p.frontends, p.routes = t.frontends(p, routes), routes
+	}
+	out.Frontends = p.frontends
+	return out
+}
+
+func (t *tracker) routes(p *portState, sel *endpoints.Selection) portRoutes {
+	svc := p.service.spec
+	var r portRoutes
+
+	internal := PoolCluster
+	if svc.internalLocal {
+		internal = PoolLocal
+	}
+	inside, outside := MasqueradeNever, MasqueradeNever
+	switch {
+	case t.options.MasqueradeAll:
+		inside, outside = MasqueradeAlways, MasqueradeAlways
+	case t.node.LocalTraffic.Detects(p.key.Family):
+		inside, outside = MasqueradeNonPods, MasqueradeAlways
+	}
+	r.internalFromInside = route(sel, internal, inside)
+	r.internalFromOutside = route(sel, internal, outside)
+
+	if svc.externalLocal && !sel.LocalIsCluster {
+		// The cluster's own traffic need not leave the cluster to come back
+		// through a load balancer that honours the policy: it may use all
+		// endpoints.
+		r.externalFromInside = route(sel, PoolCluster, MasqueradeNonPods)
+		r.externalFromOutside = route(sel, PoolLocal, MasqueradeNever)
+	} else {
+		r.externalFromInside = route(sel, PoolCluster, MasqueradeAlways)
+		r.externalFromOutside = r.externalFromInside
+	}
+	return r
+}
+
+func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRoute {
+	chosen := sel.Cluster
+	if pool == PoolLocal {
+		chosen = sel.Local
+	}
+	switch {
+	case !sel.Any:
+		return TrafficRoute{Action: Reject}
+	case len(chosen) == 0:
+		return TrafficRoute{Action: Drop}
+	}
+	return TrafficRoute{Action: Forward, Pool: pool, Masquerade: masquerade}
+}
+
+// frontends gives the frontends that the port owns, and records those that it
+// does not as problems.
+func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
+	out := make([]Frontend, 0, len(p.spec.candidates))
+	var conflicts []*Problem
+	for _, c := range p.spec.candidates {
+		if owner := t.claims.owner(c, p.spec.name.Protocol); owner != p {
+			conflicts = append(conflicts, &Problem{
+				Kind:           "Service",
+				NamespacedName: p.spec.name.NamespacedName,
+				Field:          candidateField(c.kind),
+				Err:            fmt.Errorf("%s/%s already belongs to Service %s", c.addr, p.spec.name.Protocol, owner.spec.name.NamespacedName),
+			})
+			continue
+		}
+		f := Frontend{
+			Kind:           c.kind,
+			Addr:           c.addr,
+			Restricted:     c.restricted,
+			AllowedSources: t.allowedSources(c),
+			FromInside:     r.externalFromInside,
+			FromOutside:    r.externalFromOutside,
+		}
+		if c.kind == ClusterIP {
+			f.FromInside, f.FromOutside = r.internalFromInside, r.internalFromOutside
+		}
+		out = append(out, f)
+	}
+	if len(conflicts) > 0 || t.problems.any() {
+		t.problems.set(conflictKey(p.spec.name), conflicts)
+	}
+	return out
+}
+
+func candidateField(k FrontendKind) string {
+	return [...]string{"spec.clusterIPs", "spec.externalIPs", "status.loadBalancer.ingress", "spec.ports.nodePort"}[k&3]
+}
+
+// allowedSources adds the frontend's own address where the node itself is
+// allowed: a node on which that address is bound uses it as source.
+func (t *tracker) allowedSources(c candidate) []netip.Prefix {
+	nodeAllowed := slices.ContainsFunc(t.node.Addresses, func(a netip.Addr) bool {
+		return slices.ContainsFunc(c.sources, func(s netip.Prefix) bool { return s.Contains(a) })
+	})
+	if !nodeAllowed {
+		return c.sources
+	}
+	own := netip.PrefixFrom(c.addr.Addr(), c.addr.Addr().BitLen())
+	return tidyPrefixes(append(slices.Clone(c.sources), own))
+}

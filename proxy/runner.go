@@ -1,0 +1,225 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Defaults of a [Runner].
+const (
+	// DefaultRetryInterval is how long after a first failure Apply is tried
+	// again. Every further failure in a row doubles the time, up to
+	// MaxRetryInterval.
+	DefaultRetryInterval = 100 * time.Millisecond
+	MaxRetryInterval     = 30 * time.Second
+)
+
+// Runner drives a Backend from a Source. Source and Backend are required.
+type Runner struct {
+	Source  Source
+	Backend Backend
+	// MinInterval is the least time between the end of one Apply and the start
+	// of the next; what changes meanwhile goes into one Apply. Zero applies
+	// every change at once.
+	MinInterval time.Duration
+	// ResyncInterval is how long after an Apply from the zero Snapshot the next
+	// one from there follows, whatever is applied in between: it looks at what
+	// is really there and repairs it. Zero means never.
+	ResyncInterval time.Duration
+	// RetryInterval is the time to the first retry after a failure; zero means
+	// [DefaultRetryInterval].
+	RetryInterval time.Duration
+	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
+	Observe func(Sync)
+	// Logger gets one line for each failed Apply; the zero value discards it.
+	Logger logr.Logger
+}
+
+// Sync is the account of one Apply.
+type Sync struct {
+	// Snapshot is what was to be achieved.
+	Snapshot Snapshot
+	// Full says that Apply started from the zero Snapshot.
+	Full bool
+	// Changed is the number of service ports that Apply had to look at.
+	Changed int
+	// Operations is the number of kernel operations, where the Backend counts
+	// them (see [OperationCounter]).
+	Operations uint64
+	Start      time.Time
+	Duration   time.Duration
+	// Err is nil, or what Apply returned.
+	Err error
+}
+
+// OperationCounter is an optional ability of a [Backend].
+type OperationCounter interface {
+	// Operations gives the number of kernel operations since the backend was
+	// made. What is one operation depends on the backend: an element written,
+	// a rule, a call.
+	Operations() uint64
+}
+
+// Run applies the newest snapshot whenever there is a new one, retries what
+// failed, and resyncs. It returns nil when ctx ends, leaving the dataplane as it
+// is, and an error when the Source fails or the Backend reports
+// [ErrUnsupported] for all of its work. A panic of the Backend counts as a
+// failed Apply. A Runner runs once at a time.
+func (r *Runner) Run(ctx context.Context) error {
+	s := runState{Runner: r}
+	for {
+		err := s.wait(ctx)
+		if !alive(ctx) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err = s.apply(ctx); !alive(ctx) {
+			return nil
+		}
+		var partial PortErrors
+		if errors.Is(err, ErrUnsupported) && !errors.As(err, &partial) {
+			return fmt.Errorf("backend: %w", err)
+		}
+		if err != nil {
+			r.Logger.Error(err, "services not all programmed", "retryAfter", time.Until(s.due).Round(time.Millisecond).String())
+		}
+		if !sleep(ctx, r.MinInterval) {
+			return nil
+		}
+	}
+}
+
+// runState is what a Runner remembers while it runs.
+type runState struct {
+	*Runner
+	// want is the newest snapshot, applied what the dataplane holds: the zero
+	// one where that is not known.
+	want, applied Snapshot
+	// due is when Apply must run although nothing has changed; zero for never.
+	due time.Time
+	// resync is when an Apply must start from the zero Snapshot; zero for never.
+	resync   time.Time
+	failures int
+}
+
+// wait returns when there is something to apply.
+func (s *runState) wait(ctx context.Context) error {
+	next := ctx
+	if !s.due.IsZero() {
+		var cancel context.CancelFunc
+		next, cancel = context.WithDeadline(ctx, s.due)
+		defer cancel()
+	}
+	snapshot, err := s.Source.Next(next, s.want)
+	switch {
+	case err == nil:
+		s.want = snapshot
+	case ctx.Err() != nil || next.Err() == nil:
+		return fmt.Errorf("source: %w", err)
+	}
+	if !s.resync.IsZero() && !time.Now().Before(s.resync) {
+		s.applied = Snapshot{} // a resync takes nothing for granted
+	}
+	return nil
+}
+
+func (s *runState) apply(ctx context.Context) error {
+	account := Sync{Snapshot: s.want, Full: s.applied.IsZero(), Start: time.Now()}
+	counter, counts := s.Backend.(OperationCounter)
+	if counts {
+		account.Operations = counter.Operations()
+	}
+	if s.Observe != nil {
+		account.Changed = countChanges(s.applied, s.want)
+	}
+	err := applySafely(ctx, s.Backend, s.applied, s.want)
+	account.Duration, account.Err = time.Since(account.Start), err
+	if counts {
+		account.Operations = counter.Operations() - account.Operations
+	}
+	s.settle(err)
+	if s.Observe != nil {
+		s.Observe(account)
+	}
+	return err
+}
+
+// settle draws the consequences of an Apply.
+func (s *runState) settle(err error) {
+	full := s.applied.IsZero()
+	var partial PortErrors
+	switch {
+	case err == nil:
+		s.applied = s.want
+	case errors.Is(err, ErrDataplaneLost):
+		s.applied = Snapshot{}
+	case errors.As(err, &partial):
+		s.applied = s.want.Revert(s.applied, slices.Collect(maps.Keys(partial))...)
+	}
+	if full && !s.applied.IsZero() && s.ResyncInterval > 0 {
+		s.resync = time.Now().Add(s.ResyncInterval)
+	}
+	if err == nil {
+		s.failures = 0
+		s.due = s.resync
+		return
+	}
+	s.due = time.Now().Add(s.backoff())
+	s.failures++
+}
+
+func (s *runState) backoff() time.Duration {
+	d := s.RetryInterval
+	if d <= 0 {
+		d = DefaultRetryInterval
+	}
+	if d >= MaxRetryInterval {
+		return d
+	}
+	return min(d<<min(s.failures, 20), MaxRetryInterval)
+}
+
+func countChanges(old, new Snapshot) int {
+	n := 0
+	for range new.Changes(old) {
+		n++
+	}
+	return n
+}
+
+// applySafely turns a panic into an error: a defect that one Service brings to
+// light must not end the agent that serves all others.
+func applySafely(ctx context.Context, b Backend, old, new Snapshot) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: panic: %v\n%s", ErrDataplaneLost, p, debug.Stack())
+		}
+	}()
+	return b.Apply(ctx, old, new)
+}
+
+func alive(ctx context.Context) bool { return ctx.Err() == nil }
+
+// sleep waits, and reports whether the context is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return alive(ctx)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,337 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+)
+
+const second = time.Second
+
+func TestRunnerAppliesAtOnceAndCoalesces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{MinInterval: 10 * second}, nil)
+		x.want(t, "first", call{0, 0, 1, "a"})
+		x.service("b")
+		sleepAndWait(4 * second)
+		x.service("c")
+		x.tracker.DeleteService(objectName("a"))
+		x.want(t, "within the interval")
+		sleepAndWait(6 * second)
+		x.want(t, "after the interval", call{10 * second, 1, 2, "-a b c"})
+		sleepAndWait(90 * second)
+		x.want(t, "nothing changes")
+		x.service("d")
+		synctest.Wait()
+		x.want(t, "long after", call{100 * second, 2, 3, "d"})
+		x.stop()
+		synctest.Wait()
+		x.wantEnd(t, nil)
+	})
+}
+
+func TestRunnerWithoutMinInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{}, nil)
+		for _, name := range []string{"b", "c"} {
+			x.service(name)
+			synctest.Wait()
+		}
+		x.want(t, "each at once", call{0, 0, 1, "a"}, call{0, 1, 2, "b"}, call{0, 2, 3, "c"})
+	})
+}
+
+// TestRunnerCountsFromTheEnd: the interval begins when an Apply is done.
+func TestRunnerCountsFromTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{MinInterval: 10 * second}, func(int, Snapshot, Snapshot) error { time.Sleep(3 * second); return nil })
+		x.service("b")
+		sleepAndWait(30 * second)
+		x.want(t, "slow backend", call{0, 0, 1, "a"}, call{13 * second, 1, 2, "b"})
+	})
+}
+
+func TestRunnerRetriesWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{RetryInterval: second}, func(n int, _, _ Snapshot) error {
+			if n == 4 || n == 6 {
+				return nil
+			}
+			return io.ErrUnexpectedEOF
+		})
+		sleepAndWait(100 * second)
+		if diff := cmp.Diff([]call{{0, 0, 1, "a"}, {second, 0, 1, "a"}, {3 * second, 0, 1, "a"}, {7 * second, 0, 1, "a"}}, x.backend.calls); diff != "" {
+			t.Errorf("three failures: calls of Apply (-want +got):\n%s", diff)
+		}
+		x.service("b")
+		sleepAndWait(second)
+		if diff := cmp.Diff([]call{{100 * second, 1, 2, "b"}, {101 * second, 1, 2, "b"}}, x.backend.calls[4:]); diff != "" {
+			t.Errorf("a failure after a success: calls of Apply (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRunnerBackoffIsBounded(t *testing.T) {
+	for _, tc := range []struct {
+		interval    time.Duration
+		first, last time.Duration
+	}{
+		{0, DefaultRetryInterval, MaxRetryInterval},
+		{-second, DefaultRetryInterval, MaxRetryInterval},
+		{time.Nanosecond, time.Nanosecond, 1 << 20},
+		{45 * second, 45 * second, 45 * second},
+		{100 * 24 * time.Hour, 100 * 24 * time.Hour, 100 * 24 * time.Hour},
+	} {
+		s := runState{Runner: &Runner{RetryInterval: tc.interval}}
+		if got := s.backoff(); got != tc.first {
+			t.Errorf("interval %v: got first retry after %v, want %v", tc.interval, got, tc.first)
+		}
+		last := time.Duration(0)
+		for s.failures = range 100 {
+			if got := s.backoff(); got < last {
+				t.Errorf("interval %v: got %v after %d failures, less than before: %v", tc.interval, got, s.failures, last)
+			} else {
+				last = got
+			}
+		}
+		if last != tc.last {
+			t.Errorf("interval %v: got retries after %v in the end, want %v", tc.interval, last, tc.last)
+		}
+	}
+}
+
+// TestRunnerChangesDuringBackoff: what is new is tried at once, and does not
+// shorten the backoff that follows.
+func TestRunnerChangesDuringBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{RetryInterval: 10 * second}, fails(2, io.ErrUnexpectedEOF))
+		sleepAndWait(second)
+		x.service("b")
+		sleepAndWait(60 * second)
+		x.want(t, "new snapshot", call{0, 0, 1, "a"}, call{second, 0, 2, "a b"}, call{21 * second, 0, 2, "a b"})
+	})
+}
+
+func TestRunnerRetryKeepsMinInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{RetryInterval: second, MinInterval: 10 * second}, fails(1, io.ErrUnexpectedEOF))
+		sleepAndWait(60 * second)
+		x.want(t, "retry shorter than the interval", call{0, 0, 1, "a"}, call{10 * second, 0, 1, "a"})
+	})
+}
+
+func TestRunnerRevertsOnlyFailedPorts(t *testing.T) {
+	for _, reason := range []error{io.ErrUnexpectedEOF, fmt.Errorf("port: %w", ErrUnsupported)} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &Runner{RetryInterval: second}, nil)
+			x.backend.behave(fails(2, fmt.Errorf("apply: %w", PortErrors{portName("b"): reason, portName("a"): reason})))
+			x.backend.taken()
+			x.service("b")
+			x.service("c")
+			x.tracker.UpdateEndpointSlice(apiSlice("a-1", "a", "10.0.0.1"))
+			synctest.Wait()
+			x.want(t, "first try", call{0, 1, 2, "a b c"})
+			x.backend.behave(nil)
+			sleepAndWait(second)
+			x.want(t, "retry", call{second, 2, 2, "a b"})
+			sleepAndWait(100 * second)
+			x.want(t, "after success")
+		})
+	}
+}
+
+func TestRunnerStartsOverAfterLoss(t *testing.T) {
+	for _, loss := range []func() error{
+		func() error { return fmt.Errorf("apply: %w", ErrDataplaneLost) },
+		func() error { return PortErrors{portName("b"): ErrDataplaneLost} },
+		func() error { panic("defect") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &Runner{RetryInterval: second}, func(n int, _, _ Snapshot) error {
+				if n == 2 {
+					return loss()
+				}
+				return nil
+			})
+			x.service("b")
+			sleepAndWait(60 * second)
+			x.want(t, "loss", call{0, 0, 1, "a"}, call{0, 1, 2, "b"}, call{second, 0, 2, "a b"})
+		})
+	}
+}
+
+func TestRunnerTurnsPanicsIntoErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		logger := funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})
+		x := start(t, &Runner{RetryInterval: second, Logger: logger}, func(n int, _, _ Snapshot) error {
+			if n == 1 {
+				_ = make([]int, n)[n]
+			}
+			return nil
+		})
+		sleepAndWait(10 * second)
+		x.stop()
+		synctest.Wait()
+		x.wantEnd(t, nil)
+		if len(x.syncs) != 2 || x.syncs[1].Err != nil {
+			t.Fatalf("got syncs %+v, want a failed one and a good one", x.syncs)
+		}
+		for _, want := range []string{"panic: runtime error: index out of range", "runner_test.go"} {
+			if err := x.syncs[0].Err; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got error %v, want one with %q", err, want)
+			}
+		}
+		if len(log) != 1 || !strings.Contains(log[0], `"retryAfter"="1s"`) {
+			t.Errorf("got log %q, want one line that says when the retry is", log)
+		}
+	})
+}
+
+func TestRunnerEndsWhenUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{}, fails(9, fmt.Errorf("no such set type: %w", ErrUnsupported)))
+		x.wantEnd(t, ErrUnsupported)
+		x.want(t, "once", call{0, 0, 1, "a"})
+		if len(x.syncs) != 1 || !errors.Is(x.syncs[0].Err, ErrUnsupported) {
+			t.Errorf("got syncs %+v, want one with that error", x.syncs)
+		}
+	})
+}
+
+// failingSource fails after a while.
+type failingSource struct{ after time.Duration }
+
+func (s failingSource) Next(context.Context, Snapshot) (Snapshot, error) {
+	time.Sleep(s.after)
+	return Snapshot{}, io.ErrNoProgress
+}
+
+func TestRunnerEndsWithItsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{Source: failingSource{second}}, nil)
+		sleepAndWait(2 * second)
+		x.wantEnd(t, io.ErrNoProgress)
+		x.want(t, "nothing known")
+	})
+}
+
+func TestRunnerEndsWithItsContext(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		runner Runner
+		apply  func(int, Snapshot, Snapshot) error
+	}{
+		{"while it waits", Runner{}, nil},
+		{"in its interval", Runner{MinInterval: time.Hour}, nil},
+		{"in backoff", Runner{RetryInterval: time.Hour}, fails(9, io.ErrUnexpectedEOF)},
+		{"before a resync", Runner{ResyncInterval: time.Hour}, nil},
+		{"in Apply", Runner{}, func(int, Snapshot, Snapshot) error { time.Sleep(second); return ErrUnsupported }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &tc.runner, tc.apply)
+			x.stop()
+			sleepAndWait(second)
+			select {
+			case err := <-x.done:
+				if err != nil {
+					t.Errorf("%s: Run: got error %v, want none", tc.name, err)
+				}
+			default:
+				t.Errorf("%s: Run still runs after its context", tc.name)
+			}
+			x.want(t, tc.name, call{0, 0, 1, "a"})
+		})
+	}
+	r := Runner{Source: newTestTracker(), Backend: &fakeBackend{apply: fails(9, io.ErrUnexpectedEOF)}}
+	if err := r.Run(ended(t)); err != nil {
+		t.Errorf("with a context that has ended: got error %v, want none", err)
+	}
+}
+
+func TestRunnerResyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{ResyncInterval: 60 * second}, nil)
+		x.service("b")
+		sleepAndWait(130 * second)
+		x.want(t, "quiet", call{0, 0, 1, "a"}, call{0, 1, 2, "b"}, call{60 * second, 0, 2, "a b"}, call{120 * second, 0, 2, "a b"})
+	})
+}
+
+// TestRunnerResyncsInSpiteOf: neither constant changes nor a port that cannot
+// be programmed put the look at what is really there off for ever.
+func TestRunnerResyncsInSpiteOf(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		apply func(int, Snapshot, Snapshot) error
+		every time.Duration
+	}{
+		{"changes", nil, 10 * second},
+		{"a poisoned port", func(int, Snapshot, Snapshot) error { return PortErrors{portName("a"): io.ErrUnexpectedEOF} }, time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &Runner{ResyncInterval: 60 * second}, tc.apply)
+			for i := range 20 {
+				sleepAndWait(min(tc.every, 10*second))
+				if tc.every < time.Minute {
+					x.service(string(rune('b' + i)))
+					synctest.Wait()
+				}
+			}
+			full := 0
+			for _, c := range x.backend.taken() {
+				if c.Old == 0 {
+					full++
+				}
+			}
+			if full < 3 || full > 4 {
+				t.Errorf("%s: got %d calls of Apply from the zero Snapshot in 200s, want 3 or 4", tc.name, full)
+			}
+		})
+	}
+}
+
+func TestRunnerAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		x := start(t, &Runner{RetryInterval: second}, func(n int, _, _ Snapshot) error {
+			time.Sleep(time.Duration(n) * time.Millisecond)
+			if n == 2 {
+				return PortErrors{portName("c"): io.ErrUnexpectedEOF}
+			}
+			return nil
+		})
+		sleepAndWait(10 * second)
+		x.service("b")
+		x.service("c")
+		sleepAndWait(20 * second)
+		x.stop()
+		synctest.Wait()
+		type account struct {
+			Generation, Operations uint64
+			Full, Failed           bool
+			Changed                int
+			Start, Duration        time.Duration
+		}
+		var got []account
+		for _, s := range x.syncs {
+			got = append(got, account{s.Snapshot.Generation(), s.Operations, s.Full, s.Err != nil, s.Changed, s.Start.Sub(began), s.Duration})
+		}
+		want := []account{
+			{1, 1, true, false, 1, 0, time.Millisecond},
+			{2, 2, false, true, 2, 10 * second, 2 * time.Millisecond},
+			{2, 1, false, false, 1, 11*second + 2*time.Millisecond, 3 * time.Millisecond},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("accounts (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/ipaddr"
+)
+
+// serviceSpec is what of a Service concerns a proxy, in one place for all its
+// ports and families.
+type serviceSpec struct {
+	name                         types.NamespacedName
+	created                      time.Time
+	affinity                     affinity.Config
+	internalLocal, externalLocal bool
+	healthCheckNodePort          uint16
+	ports                        []portSpec
+	problems                     []*Problem
+}
+
+// portSpec is one port of a Service in one family.
+type portSpec struct {
+	name       ServicePortName
+	candidates []candidate
+}
+
+// candidate is a frontend that a Service asks for; a conflict with another
+// Service may take it away.
+type candidate struct {
+	kind       FrontendKind
+	addr       netip.AddrPort
+	restricted bool
+	sources    []netip.Prefix
+}
+
+// external reports whether traffic can reach the port at another address than
+// its ClusterIP.
+func (p *portSpec) external() bool {
+	return slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.kind != ClusterIP })
+}
+
+// equal reports whether two readings of a Service say the same.
+func (s *serviceSpec) equal(o *serviceSpec) bool {
+	return s.name == o.name && s.created.Equal(o.created) && s.affinity == o.affinity &&
+		s.internalLocal == o.internalLocal && s.externalLocal == o.externalLocal &&
+		s.healthCheckNodePort == o.healthCheckNodePort &&
+		slices.EqualFunc(s.ports, o.ports, portSpec.equal) &&
+		slices.EqualFunc(s.problems, o.problems, func(a, b *Problem) bool { return a.compare(b) == 0 })
+}
+
+func (p portSpec) equal(o portSpec) bool {
+	return p.name == o.name && slices.EqualFunc(p.candidates, o.candidates, func(a, b candidate) bool {
+		return a.kind == b.kind && a.addr == b.addr && a.restricted == b.restricted && slices.Equal(a.sources, b.sources)
+	})
+}
+
+// specReader reads one Service and collects what is wrong with it.
+type specReader struct {
+	service  *v1.Service
+	options  *TrackerOptions
+	problems []*Problem
+}
+
+// readService gives nil for a Service that needs no proxy: headless, without
+// ClusterIP yet, or an external name.
+func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
+	spec := &s.Spec
+	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName {
+		return nil
+	}
+	r := &specReader{service: s, options: o}
+	out := &serviceSpec{
+		name:          types.NamespacedName{Namespace: s.Namespace, Name: s.Name},
+		created:       s.CreationTimestamp.Time,
+		internalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
+		externalLocal: spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && externallyAccessible(spec, o),
+	}
+	var err error
+	if out.affinity, err = affinity.FromService(spec); err != nil {
+		field, reason, _ := strings.Cut(err.Error(), ": ")
+		r.report(field, errors.New(reason))
+	}
+	if spec.Type == v1.ServiceTypeLoadBalancer && out.externalLocal {
+		out.healthCheckNodePort = r.port("spec.healthCheckNodePort", spec.HealthCheckNodePort)
+	}
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		out.ports = append(out.ports, r.ports(out.name, family)...)
+	}
+	out.problems = r.problems
+	return out
+}
+
+// externallyAccessible says whether the external traffic policy of a Service
+// counts: only these have external addresses at all.
+func externallyAccessible(spec *v1.ServiceSpec, o *TrackerOptions) bool {
+	return spec.Type == v1.ServiceTypeLoadBalancer || spec.Type == v1.ServiceTypeNodePort ||
+		len(spec.ExternalIPs) > 0 && !o.IgnoreExternalIPs
+}
+
+// report notes what is wrong with a field, once: both families read most of them.
+func (r *specReader) report(field string, err error) {
+	if slices.ContainsFunc(r.problems, func(p *Problem) bool { return p.Field == field }) {
+		return
+	}
+	r.problems = append(r.problems, &Problem{
+		Kind:           "Service",
+		NamespacedName: types.NamespacedName{Namespace: r.service.Namespace, Name: r.service.Name},
+		Field:          field,
+		Err:            err,
+	})
+}
+
+// port reads a port number that may be zero for none.
+func (r *specReader) port(field string, n int32) uint16 {
+	if n < 0 || n > 65535 {
+		r.report(field, fmt.Errorf("%d is not a port number", n))
+		return 0
+	}
+	return uint16(n)
+}
+
+func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []portSpec {
+	clusterIP, ok := r.clusterIP(family)
+	if !ok {
+		return nil
+	}
+	external := r.externalAddrs(family)
+	var out []portSpec
+	for i := range r.service.Spec.Ports {
+		port := &r.service.Spec.Ports[i]
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		protocol, err := readProtocol(port.Protocol)
+		if err != nil {
+			r.report(field+".protocol", err)
+			continue
+		}
+		number := r.port(field+".port", port.Port)
+		if number == 0 {
+			r.report(field+".port", errors.New("0 is not a port number"))
+			continue
+		}
+		p := portSpec{name: ServicePortName{NamespacedName: service, Port: port.Name, Protocol: protocol, Family: family}}
+		if slices.ContainsFunc(out, func(o portSpec) bool { return o.name == p.name }) {
+			r.report(field, fmt.Errorf("another port has the name %q and protocol %s; this one is ignored", port.Name, protocol))
+			continue
+		}
+		p.candidates = append(p.candidates, candidate{kind: ClusterIP, addr: netip.AddrPortFrom(clusterIP, number)})
+		for _, e := range external {
+			if e.addr.Addr() == clusterIP {
+				continue
+			}
+			e.addr = netip.AddrPortFrom(e.addr.Addr(), number)
+			p.candidates = append(p.candidates, e)
+		}
+		if n := r.port(field+".nodePort", port.NodePort); n != 0 {
+			p.candidates = append(p.candidates, candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(family), n)})
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func unspecified(family v1.IPFamily) netip.Addr {
+	if family == v1.IPv6Protocol {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func readProtocol(p v1.Protocol) (v1.Protocol, error) {
+	switch p {
+	case "":
+		return v1.ProtocolTCP, nil
+	case v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP:
+		return p, nil
+	}
+	return "", fmt.Errorf("unknown protocol %q", p)
+}
+
+// clusterIP finds the ClusterIP of a family. Objects from before dual stack
+// have only spec.clusterIP, whose own family counts.
+func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
+	spec := &r.service.Spec
+	text, field := spec.ClusterIP, "spec.clusterIP"
+	if len(spec.IPFamilies) > 0 {
+		i := slices.Index(spec.IPFamilies, family)
+		if i < 0 || i >= len(spec.ClusterIPs) {
+			return netip.Addr{}, false
+		}
+		text, field = spec.ClusterIPs[i], fmt.Sprintf("spec.clusterIPs[%d]", i)
+	}
+	a, err := ipaddr.Parse(text)
+	if err == nil {
+		if len(spec.IPFamilies) == 0 && FamilyOf(a) != family {
+			return netip.Addr{}, false
+		}
+		err = r.checkFamily(a, family)
+	} else if len(spec.IPFamilies) == 0 && family == v1.IPv6Protocol {
+		return netip.Addr{}, false // reported once, for the first family
+	}
+	if err != nil {
+		r.report(field, err)
+		return netip.Addr{}, false
+	}
+	return a, true
+}
+
+func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
+	if FamilyOf(a) != family {
+		return fmt.Errorf("%s is not an %s address", a, family)
+	}
+	return ipaddr.CheckHost(a)
+}
+
+// externalAddrs gives the external IPs and load-balancer IPs of a family, each
+// address once. An address that is both obeys the source ranges.
+func (r *specReader) externalAddrs(family v1.IPFamily) []candidate {
+	var out []candidate
+	add := func(c candidate) {
+		i := slices.IndexFunc(out, func(o candidate) bool { return o.addr == c.addr })
+		switch {
+		case i < 0:
+			out = append(out, c)
+		case c.kind == LoadBalancer:
+			out[i] = c
+		}
+	}
+	if !r.options.IgnoreExternalIPs {
+		for i, text := range r.service.Spec.ExternalIPs {
+			if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family); ok {
+				add(candidate{kind: ExternalIP, addr: netip.AddrPortFrom(a, 0)})
+			}
+		}
+	}
+	restricted, sources := r.sourceRanges(family)
+	for i, in := range r.service.Status.LoadBalancer.Ingress {
+		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
+			continue
+		}
+		if a, ok := r.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, family); ok {
+			add(candidate{kind: LoadBalancer, addr: netip.AddrPortFrom(a, 0), restricted: restricted, sources: sources})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b candidate) int { return int(a.kind) - int(b.kind) })
+	return out
+}
+
+// address reads an external address.
+func (r *specReader) address(field, text string, family v1.IPFamily) (netip.Addr, bool) {
+	if strings.TrimSpace(text) == "" {
+		return netip.Addr{}, false
+	}
+	a, err := ipaddr.Parse(text)
+	if err == nil {
+		err = ipaddr.CheckHost(a)
+	}
+	if err != nil {
+		r.report(field, err)
+		return netip.Addr{}, false
+	}
+	return a, FamilyOf(a) == family
+}
+
+// sourceRanges gives the allowed clients of load-balancer IPs. A list that has
+// entries, but none that is usable for the family, allows nobody: a typing
+// error must not open what was meant to be closed.
+func (r *specReader) sourceRanges(family v1.IPFamily) (restricted bool, sources []netip.Prefix) {
+	for i, text := range r.service.Spec.LoadBalancerSourceRanges {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		restricted = true
+		p, err := ipaddr.ParsePrefix(text)
+		switch {
+		case err != nil:
+			r.report(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), err)
+		case FamilyOf(p.Addr()) != family:
+		case p.Bits() == 0:
+			return false, nil
+		default:
+			sources = append(sources, p)
+		}
+	}
+	return restricted, tidyPrefixes(sources)
+}
+
+// tidyPrefixes sorts prefixes and drops those that lie within another.
+func tidyPrefixes(in []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(in, netip.Prefix.Compare)
+	out := in[:0]
+	for _, p := range in {
+		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}

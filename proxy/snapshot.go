@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/vipkit/vipkit/internal/pmap"
+)
+
+// Snapshot is an immutable picture of all service ports of a node, in name
+// order. Snapshots of one tracker share what did not change between them, so
+// keeping an old one is cheap, and comparing two costs no more than their
+// differences. The zero Snapshot means that nothing is known.
+//
+// Any number of goroutines may read a Snapshot.
+type Snapshot struct {
+	generation uint64
+	node       *Node
+	ports      pmap.Map[ServicePortName, *ServicePort]
+	problems   []*Problem
+}
+
+// Change is one difference between two snapshots. Old is nil for a port that
+// was added, New for one that was removed.
+type Change struct{ Old, New *ServicePort }
+
+// NewSnapshot makes a snapshot of generation 1 by hand, for programs that have
+// no tracker. The caller does not change node and ports any more. Of two ports
+// of one name the later counts.
+func NewSnapshot(node *Node, ports ...*ServicePort) Snapshot {
+	if node == nil {
+		node = &Node{}
+	}
+	edit := pmap.New[ServicePortName, *ServicePort]().Edit()
+	for _, p := range ports {
+		edit.Set(p.Name, p)
+	}
+	return Snapshot{generation: 1, node: node, ports: edit.Map()}
+}
+
+// IsZero reports whether s is the zero Snapshot: nothing is known, which is not
+// the same as that there are no services.
+func (s Snapshot) IsZero() bool { return s.node == nil }
+
+// Generation numbers the snapshots of one tracker, from 1. The zero Snapshot
+// has generation 0.
+func (s Snapshot) Generation() uint64 { return s.generation }
+
+// Node gives the node; nil in the zero Snapshot.
+func (s Snapshot) Node() *Node { return s.node }
+
+// Len gives the number of service ports.
+func (s Snapshot) Len() int { return s.ports.Len() }
+
+// Get finds a service port by name.
+func (s Snapshot) Get(name ServicePortName) (*ServicePort, bool) { return s.ports.Get(name) }
+
+// All yields the service ports in name order.
+func (s Snapshot) All() iter.Seq[*ServicePort] {
+	return func(yield func(*ServicePort) bool) {
+		for _, p := range s.ports.All() {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// Changes yields, in name order, every service port that differs from since.
+// Between snapshots of one tracker it costs O(changes · log ports).
+func (s Snapshot) Changes(since Snapshot) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		for c := range s.ports.Diff(since.ports) {
+			if !yield(Change{Old: c.Old, New: c.New}) {
+				return
+			}
+		}
+	}
+}
+
+// Revert gives s with the named ports as they are in old: what a dataplane
+// holds that achieved s but for these.
+func (s Snapshot) Revert(old Snapshot, names ...ServicePortName) Snapshot {
+	edit := s.ports.Edit()
+	for _, n := range names {
+		if p, ok := old.Get(n); ok {
+			edit.Set(n, p)
+		} else {
+			edit.Delete(n)
+		}
+	}
+	s.ports = edit.Map()
+	return s
+}
+
+// Problems yields what the tracker found in API objects that cannot be
+// honoured, in the order of kind, object and field.
+func (s Snapshot) Problems() iter.Seq[*Problem] { return slices.Values(s.problems) }
