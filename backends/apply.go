@@ -1,0 +1,253 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// chunk is how many objects of a first load go into one commit, about; of a
+// large one a sixteenth. Smaller
+// ones bound the memory for a large load, larger ones spare commits.
+const chunk = 1 << 13
+
+// change is one rendering that gives way to another: of a service port, or of
+// the static objects where both ports are nil and static is set.
+type change struct {
+	old, new         *proxy.ServicePort
+	oldNode, newNode *proxy.Node
+	static           bool
+}
+
+func (c *change) name() proxy.ServicePortName {
+	switch {
+	case c.new != nil:
+		return c.new.Name
+	case c.old != nil:
+		return c.old.Name
+	}
+	return proxy.ServicePortName{}
+}
+
+// Apply implements [proxy.Backend].
+func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	full, before := old.IsZero() || !r.known, r.committed
+	var err error
+	if full {
+		err = r.applyFull(ctx, new)
+	} else {
+		err = r.applyChanges(ctx, old, new)
+	}
+	if errors.Is(err, ErrReplace) {
+		full = true
+		err = r.applyFull(ctx, new)
+	}
+	if err == nil {
+		return nil
+	}
+	var failed proxy.PortErrors
+	switch {
+	case errors.As(err, &failed):
+		if old.IsZero() || !full && old.Node().Equal(new.Node()) {
+			break
+		}
+		// Those ports are gone, or as they were for another node, and not
+		// as in old.
+		r.known = false
+		err = fmt.Errorf("%w where these failed: %w", proxy.ErrDataplaneLost, failed)
+	case errors.Is(err, proxy.ErrDataplaneLost) || r.committed != before:
+		r.known = false
+	}
+	return err
+}
+
+// applyChanges goes from one known state to another, in one commit.
+func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snapshot) error {
+	changes := r.planner.changes[:0]
+	if !old.Node().Equal(new.Node()) {
+		changes = nodeChanges(changes, old, new)
+	} else {
+		for c := range new.Changes(old) {
+			changes = append(changes, change{old: c.Old, new: c.New, oldNode: old.Node(), newNode: new.Node()})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	err := r.try(ctx, changes)
+	clear(changes)
+	r.planner.changes = changes[:0]
+	return err
+}
+
+// lost turns a conflict between known states into what it means.
+func (r *reconciler[K, V]) lost(err error) error {
+	if r.known && errors.Is(err, ErrConflict) {
+		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+	}
+	return err
+}
+
+// nodeChanges renders everything anew: what the node is goes into all of it.
+func nodeChanges(changes []change, old, new proxy.Snapshot) []change {
+	changes = append(changes, change{static: true, oldNode: old.Node(), newNode: new.Node()})
+	for p := range new.All() {
+		was, _ := old.Get(p.Name)
+		changes = append(changes, change{old: was, new: p, oldNode: old.Node(), newNode: new.Node()})
+	}
+	for p := range old.All() {
+		if _, ok := new.Get(p.Name); !ok {
+			changes = append(changes, change{old: p, oldNode: old.Node(), newNode: new.Node()})
+		}
+	}
+	return changes
+}
+
+// portSize guesses how many objects a service port needs: most of them are
+// endpoints.
+func portSize(p *proxy.ServicePort) int { return 2 * (len(p.Cluster) + len(p.Local) + 1) }
+
+func sizeOf(s proxy.Snapshot) int {
+	n := 0
+	for p := range s.All() {
+		n += portSize(p)
+	}
+	return n
+}
+
+// applyFull goes from whatever is there to new.
+func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) error {
+	r.known = false
+	r.owners = map[K]owned[V]{}
+	defer func() { r.leftovers = nil }()
+	limit := max(chunk, sizeOf(new)/16)
+	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(new) {
+		limit = int(^uint(0) >> 1)
+	} else if err := r.list(ctx); err != nil {
+		return err
+	}
+	failed := proxy.PortErrors{}
+	changes := []change{{static: true, newNode: new.Node()}}
+	size := 0
+	flush := func() error {
+		err := r.try(ctx, changes)
+		changes, size = changes[:0], 0
+		if some, ok := errors.AsType[proxy.PortErrors](err); ok {
+			maps.Copy(failed, some)
+			return nil
+		}
+		return err
+	}
+	for p := range new.All() {
+		changes = append(changes, change{new: p, newNode: new.Node()})
+		if size += portSize(p); size >= limit {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	if err := r.commit(ctx, r.leftovers.removals()); err != nil {
+		return err
+	}
+	r.known = true
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+func (r *reconciler[K, V]) list(ctx context.Context) error {
+	var objects []Object[K, V]
+	for o, err := range r.target.List(ctx) {
+		if err != nil {
+			return fmt.Errorf("looking at what is there: %w", err)
+		}
+		objects = append(objects, o)
+	}
+	r.leftovers = newLeftovers(objects)
+	shared := 0
+	for i := range objects {
+		if objects[i].Key.Shared() {
+			shared++
+		}
+	}
+	r.owners = make(map[K]owned[V], shared)
+	return nil
+}
+
+// try commits changes together. If that fails it halves them until the service
+// ports that the target refuses stand alone; all others are committed.
+func (r *reconciler[K, V]) try(ctx context.Context, changes []change) error {
+	plan := r.planner.plan(r, changes)
+	err := r.lost(r.commit(ctx, plan.ops))
+	if err == nil {
+		r.settle(plan)
+		return nil
+	}
+	r.leftovers.release(plan.claimed)
+	if final(ctx, err) || changes[0].static && len(changes) == 1 {
+		return err
+	}
+	if len(changes) == 1 {
+		return proxy.PortErrors{changes[0].name(): err}
+	}
+	if plan.moved {
+		// In parts, one might take away what another has just given.
+		return fmt.Errorf("%w: an object changes its owner, and not everything could be done at once: %w", proxy.ErrDataplaneLost, err)
+	}
+	half := len(changes) / 2
+	if changes[0].static {
+		half = 1
+	}
+	failed := proxy.PortErrors{}
+	for _, part := range [][]change{changes[:half], changes[half:]} {
+		var some proxy.PortErrors
+		switch err := r.try(ctx, part); {
+		case errors.As(err, &some):
+			maps.Copy(failed, some)
+		case err != nil:
+			return err
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return failed
+}
+
+// final reports whether an error is no matter of single service ports.
+func final(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, ErrReplace) ||
+		errors.Is(err, proxy.ErrDataplaneLost) || errors.Is(err, proxy.ErrUnsupported)
+}
+
+// settle takes note of a plan that was carried out.
+func (r *reconciler[K, V]) settle(p *plan[K, V]) {
+	for i := range p.shared {
+		d := &p.shared[i]
+		if d.count == 0 && !d.valued {
+			continue
+		}
+		o := r.owners[d.key]
+		o.count += d.count
+		if d.valued {
+			o.value = d.value
+		}
+		if o.count > 0 {
+			r.owners[d.key] = o
+		} else {
+			delete(r.owners, d.key)
+		}
+	}
+}

@@ -1,0 +1,14 @@
+package backends
+
+import "errors"
+
+// ErrConflict marks an error of [Target.Commit] that says: an object exists that
+// should not, or does not exist that should. Between known states that means
+// that somebody else changed the dataplane; in a first load it is the fault of
+// the service port.
+var ErrConflict = errors.New("an object is not as expected")
+
+// ErrReplace marks an error of the Commit of a [Replacer] that says: what is
+// there cannot be changed in place. Nothing was done; Apply begins again from
+// the zero snapshot, and Replace says yes.
+var ErrReplace = errors.New("the objects are to be replaced as a whole")

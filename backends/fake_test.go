@@ -1,0 +1,259 @@
+package backends_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// seedVariable names the environment variable that repeats a random test.
+const seedVariable = "BACKENDS_SEED"
+
+func newRandom(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(seedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%s=%d repeats this test", seedVariable, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// The kinds of objects of the kernel that the tests make up. A slot refers to
+// the base, a frontend to a picker and to the hosts behind it.
+const (
+	baseKind     = iota // one, static
+	pickerKind          // one for each number of endpoints, shared
+	hostKind            // one for each endpoint address, shared
+	slotKind            // one for each frontend and endpoint
+	frontendKind        // one for each frontend
+)
+
+type fakeKey struct {
+	kind           int
+	name, endpoint string
+}
+
+func (k fakeKey) Rank() int    { return k.kind }
+func (k fakeKey) Shared() bool { return k.kind == pickerKind || k.kind == hostKind }
+
+type (
+	fakeObject = backends.Object[fakeKey, string]
+	fakeOp     = backends.Op[fakeKey, string]
+)
+
+// poisonPort is the port of endpoints that the kernel does not take while it is
+// poisoned.
+const poisonPort = 666
+
+// renderFake asks for the objects of a service port. The zone of the node goes
+// into all of them.
+func renderFake(node *proxy.Node, port *proxy.ServicePort, to []fakeObject) []fakeObject {
+	return append(to, objectsOf(node, port)...)
+}
+
+func objectsOf(node *proxy.Node, port *proxy.ServicePort) (out []fakeObject) {
+	add := func(kind int, name, endpoint, value string) {
+		out = append(out, fakeObject{Key: fakeKey{kind, name, endpoint}, Value: value})
+	}
+	if port == nil {
+		add(baseKind, "base", "", node.Zone)
+		return out
+	}
+	picker := strconv.Itoa(len(port.Cluster))
+	for _, f := range port.Frontends {
+		add(pickerKind, picker, "", node.Zone)
+		for _, e := range port.Cluster {
+			add(slotKind, f.Addr.String(), e.Addr.String(), node.Zone)
+		}
+		add(frontendKind, f.Addr.String(), "", picker)
+	}
+	for _, e := range port.Cluster {
+		add(hostKind, e.Addr.Addr().String(), "", "")
+	}
+	return out
+}
+
+// wanted gives all that render asks for.
+func wanted(s proxy.Snapshot) map[fakeKey]string {
+	all := map[fakeKey]string{}
+	if s.IsZero() {
+		return all
+	}
+	for _, o := range objectsOf(s.Node(), nil) {
+		all[o.Key] = o.Value
+	}
+	for p := range s.All() {
+		for _, o := range objectsOf(s.Node(), p) {
+			all[o.Key] = o.Value
+		}
+	}
+	return all
+}
+
+var (
+	errFault  = errors.New("a fault at random")
+	errPoison = errors.New("the kernel does not take this")
+)
+
+// fakeKernel is a target that refuses what a kernel refuses. A broken promise of
+// the reconciler about operations is an error of the test.
+type fakeKernel struct {
+	t       testing.TB
+	objects map[fakeKey]string
+	// poisoned says that objects of endpoints at poisonPort are refused.
+	poisoned bool
+	// fail, if not nil, may stop a commit before anything is done.
+	fail func() error
+	// lose, if not nil, decides how many of some operations are carried out
+	// before the outcome becomes unknown; none are lost where it says false.
+	lose           func(ops int) (done int, lost bool)
+	lists, commits int
+	// committed, if not nil, is called after each commit.
+	committed func()
+}
+
+func newFakeKernel(t testing.TB) *fakeKernel {
+	return &fakeKernel{t: t, objects: map[fakeKey]string{}}
+}
+
+func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
+	k.lists++
+	return func(yield func(fakeObject, error) bool) {
+		if k.fail != nil {
+			if err := k.fail(); err != nil {
+				yield(fakeObject{}, err)
+				return
+			}
+		}
+		for key, value := range k.objects {
+			if !yield(fakeObject{Key: key, Value: value}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (k *fakeKernel) Commit(_ context.Context, ops []fakeOp) error {
+	k.commits++
+	k.checkOrder(ops)
+	if k.fail != nil {
+		if err := k.fail(); err != nil {
+			return err
+		}
+	}
+	before := maps.Clone(k.objects)
+	if k.lose != nil {
+		if done, lost := k.lose(len(ops)); lost {
+			for _, op := range ops[:done] {
+				_ = k.carryOut(op) // what comes of it is not to be known
+			}
+			return fmt.Errorf("%w: no answer", proxy.ErrDataplaneLost)
+		}
+	}
+	for _, op := range ops {
+		if err := k.carryOut(op); err != nil {
+			k.objects = before
+			return err
+		}
+	}
+	if err := k.checkReferences(); err != nil {
+		k.objects = before
+		return err
+	}
+	if k.committed != nil {
+		k.committed()
+	}
+	return nil
+}
+
+func (k *fakeKernel) carryOut(op fakeOp) error {
+	value, exists := k.objects[op.Key]
+	if exists == (op.Kind == backends.Add) {
+		return fmt.Errorf("%w: %v %v, which exists: %t", backends.ErrConflict, op.Kind, op.Key, exists)
+	}
+	if op.Kind == backends.Remove {
+		if op.Value != value {
+			k.t.Errorf("remove %v: the operation says that its value was %q, want %q", op.Key, op.Value, value)
+		}
+		delete(k.objects, op.Key)
+		return nil
+	}
+	if op.Kind == backends.Replace && op.Value == value {
+		k.t.Errorf("replace %v: it has the value %q already", op.Key, value)
+	}
+	if k.poisoned && poisonous(op.Key) {
+		return fmt.Errorf("%w: %v", errPoison, op.Key)
+	}
+	k.objects[op.Key] = op.Value
+	return nil
+}
+
+func poisonous(k fakeKey) bool {
+	e, err := netip.ParseAddrPort(k.endpoint)
+	return err == nil && e.Port() == poisonPort
+}
+
+// checkOrder holds a commit to what [backends.Target] promises.
+func (k *fakeKernel) checkOrder(ops []fakeOp) {
+	if len(ops) == 0 {
+		k.t.Error("a commit of nothing, want none")
+	}
+	for i := 1; i < len(ops); i++ {
+		a, b := ops[i-1], ops[i]
+		aRemove, bRemove := a.Kind == backends.Remove, b.Kind == backends.Remove
+		switch {
+		case aRemove && !bRemove:
+			k.t.Errorf("%v %v comes before %v %v, want removals last", a.Kind, a.Key, b.Kind, b.Key)
+		case !bRemove && a.Key.Rank() > b.Key.Rank():
+			k.t.Errorf("%v %v comes before %v %v, want rising ranks", a.Kind, a.Key, b.Kind, b.Key)
+		case aRemove && a.Key.Rank() < b.Key.Rank():
+			k.t.Errorf("%v %v comes before %v %v, want falling ranks", a.Kind, a.Key, b.Kind, b.Key)
+		}
+	}
+}
+
+// checkReferences refuses a state in which an object refers to one that does
+// not exist.
+func (k *fakeKernel) checkReferences() error {
+	for key, value := range k.objects {
+		if needs, dangling := k.dangles(key, value); dangling {
+			return fmt.Errorf("%w: %v refers to %v", backends.ErrConflict, key, needs)
+		}
+	}
+	return nil
+}
+
+func (k *fakeKernel) dangles(key fakeKey, value string) (needs fakeKey, dangling bool) {
+	switch key.kind {
+	case frontendKind:
+		needs = fakeKey{pickerKind, value, ""}
+	case slotKind:
+		needs = fakeKey{hostKind, netip.MustParseAddrPort(key.endpoint).Addr().String(), ""}
+	default:
+		return needs, false
+	}
+	_, exists := k.objects[needs]
+	return needs, !exists
+}
+
+// makeConsistent removes objects that could not exist.
+func (k *fakeKernel) makeConsistent() {
+	maps.DeleteFunc(k.objects, func(key fakeKey, value string) bool {
+		_, dangling := k.dangles(key, value)
+		return dangling
+	})
+}

@@ -1,0 +1,224 @@
+package backends_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// driver applies snapshots like a [proxy.Runner].
+type driver struct {
+	backend proxy.Backend
+	kernel  *fakeKernel
+	applied proxy.Snapshot
+}
+
+func newDriver(t testing.TB) *driver {
+	k := newFakeKernel(t)
+	return &driver{kernel: k, backend: backends.New(renderFake, k)}
+}
+
+// restart forgets everything, as a new process would.
+func (d *driver) restart() {
+	d.backend, d.applied = backends.New(renderFake, d.kernel), proxy.Snapshot{}
+}
+
+func (d *driver) apply(ctx context.Context, want proxy.Snapshot) error {
+	err := d.backend.Apply(ctx, d.applied, want)
+	d.applied = settle(d.applied, want, err)
+	return err
+}
+
+// kernelHolds compares the kernel with what render asks for.
+func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
+	t.Helper()
+	if diff := cmp.Diff(wanted(s), d.kernel.objects); diff != "" {
+		t.Fatalf("%s: the kernel does not hold what is wanted (-want +got):\n%s", when, diff)
+	}
+}
+
+// Without faults the kernel holds, after each Apply, exactly what render asks
+// for, shared objects included; and no more is written than differs.
+func TestApplyFollowsHistory(t *testing.T) {
+	r := newRandom(t)
+	d := newDriver(t)
+	h := newHistory(r)
+	for step := range 3000 {
+		if r.IntN(50) == 0 {
+			d.restart()
+		}
+		h.step()
+		want := h.snapshot()
+		if err := d.apply(t.Context(), want); err != nil {
+			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
+		}
+		d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
+	}
+}
+
+// A port that the kernel refuses is named, all others are applied; once the
+// kernel takes it, the next try makes up for it.
+func TestApplyIsolatesPoison(t *testing.T) {
+	r := newRandom(t)
+	d := newDriver(t)
+	h := newHistory(r)
+	partial, lost := 0, 0
+	for step := range 3000 {
+		if r.IntN(50) == 0 {
+			d.restart()
+		}
+		d.kernel.poisoned = r.IntN(10) > 0
+		if r.IntN(3) > 0 {
+			h.step()
+		}
+		if d.kernel.poisoned {
+			h.forget(d.kernel)
+		}
+		want := h.snapshot()
+		before := d.applied
+		err := d.apply(t.Context(), want)
+		if errors.Is(err, proxy.ErrDataplaneLost) {
+			// A failed move between ports, or to another node, is sorted
+			// out from the beginning.
+			lost++
+			before = d.applied
+			err = d.apply(t.Context(), want)
+		}
+		var refused []string
+		if d.kernel.poisoned {
+			refused = poisonedPorts(want)
+		}
+		if diff := cmp.Diff(refused, failedPorts(err)); diff != "" {
+			t.Fatalf("step %d, from the zero snapshot: %t: ports that failed (-want +got):\n%s\nerror: %v", step, before.IsZero(), diff, err)
+		}
+		if err != nil && len(refused) == 0 {
+			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
+		}
+		if len(refused) > 0 {
+			partial++
+		}
+		d.kernelHolds(t, d.applied, fmt.Sprintf("step %d", step))
+	}
+	if partial < 100 || lost > 1000 {
+		t.Errorf("%d steps with refused ports and %d that started anew, want at least 100 and at most 1000", partial, lost)
+	}
+}
+
+// forget removes the ports with poison if there is poison in the kernel, from
+// when it was not poisoned: what is there already is not refused.
+func (h *history) forget(k *fakeKernel) {
+	for key := range k.objects {
+		if !poisonous(key) {
+			continue
+		}
+		for i, p := range h.ports {
+			if p != nil && slices.ContainsFunc(p.Cluster, func(e endpoints.Endpoint) bool { return e.Addr.Port() == poisonPort }) {
+				h.ports[i] = nil
+			}
+		}
+		return
+	}
+}
+
+// Whatever fails on the way, once nothing fails any more the kernel ends up as
+// wanted; and an Apply that reports success has done everything.
+func TestApplyConvergesUnderFaults(t *testing.T) {
+	r := newRandom(t)
+	d := newDriver(t)
+	h := newHistory(r)
+	faults := true
+	d.kernel.fail = func() error {
+		switch {
+		case !faults || r.IntN(8) > 0:
+			return nil
+		case r.IntN(4) == 0:
+			return fmt.Errorf("%w: somebody was here", backends.ErrConflict)
+		}
+		return errFault
+	}
+	d.kernel.lose = func(ops int) (int, bool) { return r.IntN(ops + 1), faults && r.IntN(20) == 0 }
+	for step := range 2000 {
+		h.step()
+		want := h.snapshot()
+		d.kernel.poisoned = r.IntN(2) == 0
+		ctx, cancel := context.WithCancel(t.Context())
+		d.kernel.committed = func() {
+			if faults && r.IntN(20) == 0 {
+				cancel()
+			}
+		}
+		if err := d.apply(ctx, want); err == nil {
+			d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
+		}
+		cancel()
+		if step%10 > 0 {
+			continue
+		}
+		faults, d.kernel.poisoned = false, false
+		d.converge(t, want, step)
+		faults = true
+	}
+}
+
+// converge tries as often as a fault may take: once that finds out, once that
+// repairs.
+func (d *driver) converge(t *testing.T, want proxy.Snapshot, step int) {
+	t.Helper()
+	var errs []error
+	for range 2 {
+		err := d.apply(t.Context(), want)
+		if err == nil {
+			d.kernelHolds(t, want, fmt.Sprintf("step %d, after the faults", step))
+			return
+		}
+		errs = append(errs, err)
+	}
+	t.Fatalf("step %d: two tries without faults failed, want success:\n%v", step, errors.Join(errs...))
+}
+
+// An earlier process may have left anything.
+func TestApplyAdoptsLeftovers(t *testing.T) {
+	r := newRandom(t)
+	for round := range 300 {
+		d := newDriver(t)
+		h := newHistory(r)
+		for range 30 {
+			h.step()
+		}
+		for k, v := range wanted(h.snapshot()) {
+			switch r.IntN(10) {
+			case 0: // it is not there
+			case 1:
+				d.kernel.objects[k] = "in a state that no value describes"
+			default:
+				d.kernel.objects[k] = v
+			}
+		}
+		d.kernel.objects[fakeKey{frontendKind, frontendAddr(r.IntN(16)).String(), ""}] = "another time"
+		d.kernel.objects[fakeKey{pickerKind, "another time", ""}] = ""
+		d.kernel.makeConsistent()
+		h.step()
+		want := h.snapshot()
+		if err := d.apply(t.Context(), want); err != nil {
+			t.Fatalf("round %d: Apply: got error %v, want none", round, err)
+		}
+		d.kernelHolds(t, want, fmt.Sprintf("round %d", round))
+
+		commits := d.kernel.commits
+		d.restart()
+		if err := d.apply(t.Context(), want); err != nil {
+			t.Fatalf("round %d: Apply after a restart: got error %v, want none", round, err)
+		}
+		if got := d.kernel.commits - commits; got != 0 {
+			t.Fatalf("round %d: a restart over an unchanged world took %d commits, want 0", round, got)
+		}
+	}
+}
