@@ -1,0 +1,186 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// affinitySample is a Service with session affinity and external addresses.
+func affinitySample(seconds int32, at ...place) *sample {
+	s := &sample{
+		number: 5, serviceType: v1.ServiceTypeLoadBalancer, external: v1.ServiceExternalTrafficPolicyCluster,
+		externalIP: true, loadBalancer: true, affinity: seconds,
+	}
+	for _, a := range at {
+		s.endpoints = append(s.endpoints, sampleEndpoint{at: a})
+	}
+	return s
+}
+
+// whoAnswers sends one packet and gives the name of the server.
+func (s *stage) whoAnswers(ctx context.Context, f flight) (string, error) {
+	replies, err := s.probe(ctx, probe{from: f.from, protocol: f.protocol, to: f.to})
+	if err != nil {
+		return "", err
+	}
+	if r := replies[0]; r.outcome == answered {
+		return r.by, nil
+	}
+	return "", fmt.Errorf("%s: %s", f, replies[0])
+}
+
+// testAffinity holds a backend to what goes beyond a single packet: one client
+// keeps its endpoint at all addresses of a service port, until the endpoint goes
+// or time is up.
+func (c *Config) testAffinity(t *testing.T) {
+	s := c.setUp(t)
+	all := []place{atLocal, atLocal2, atRemote, atRemote2}
+	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
+				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
+				for _, from := range []place{atClient, atNode, atOutside} {
+					c := client{from, protocol, family}
+					s.loses(t, c, s.sameEverywhere(t, c), all)
+				}
+			})
+		}
+	}
+	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
+}
+
+// client is somebody who asks at all frontends of a Service.
+type client struct {
+	from     place
+	protocol v1.Protocol
+	family   v1.IPFamily
+}
+
+func (c client) flightsTo(x *sample) []flight {
+	var out []flight
+	to := x.frontends()
+	if c.from == atNode {
+		to = to[:len(to)-1] // at its second address the node is another client
+	}
+	for _, to := range to {
+		if c.family == v1.IPv6Protocol {
+			to = netip.AddrPortFrom(twin(to.Addr()), to.Port())
+		}
+		out = append(out, flight{from: c.from, to: to, protocol: c.protocol})
+	}
+	return out
+}
+
+// sameEverywhere asks at all frontends, again and again, and gives who answers.
+func (s *stage) sameEverywhere(t *testing.T, c client) string {
+	t.Helper()
+	kept := ""
+	for range 4 {
+		for _, f := range c.flightsTo(affinitySample(300)) {
+			by, err := s.whoAnswers(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept == "" {
+				kept = by
+			}
+			if by != kept {
+				t.Fatalf("%s: %s answers, but the client had %s before", f, by, kept)
+			}
+		}
+	}
+	return kept
+}
+
+// loses takes the endpoint of a client away: it gets another one, and keeps that
+// when the first one is back.
+func (s *stage) loses(t *testing.T, c client, kept string, all []place) {
+	t.Helper()
+	rest := slices.DeleteFunc(slices.Clone(all), func(p place) bool { return string(p) == kept })
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, rest...).objects()))
+	other := s.sameEverywhere(t, c)
+	if other == kept {
+		t.Fatalf("from %s: %s is gone, and still answers", c.from, kept)
+	}
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
+	if again := s.sameEverywhere(t, c); again != other {
+		t.Fatalf("from %s: %s answers, but the client had %s before", c.from, again, other)
+	}
+}
+
+// expires waits until affinity has run out, several times: a client that never
+// gets another endpoint has one chance in a thousand to be right.
+func (s *stage) expires(t *testing.T, all []place) {
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(1, all...).objects()))
+	f := client{atOutside, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(affinitySample(1))[0]
+	first, err := s.whoAnswers(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		time.Sleep(1300 * time.Millisecond) // the kernel's clock is what is tested
+		by, err := s.whoAnswers(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by != first {
+			return
+		}
+	}
+	t.Errorf("%s still answers after affinity has run out five times", first)
+}
+
+// testBalance looks at how many connections each endpoint gets. The bounds are
+// five standard deviations wide: a fair dataplane leaves them once in a million.
+func (c *Config) testBalance(t *testing.T) {
+	s := c.setUp(t)
+	for _, all := range [][]place{
+		{atLocal, atRemote}, {atLocal, atLocal2, atRemote}, {atLocal, atLocal2, atRemote, atRemote2, atNode},
+	} {
+		x := &sample{number: 3}
+		for _, a := range all {
+			x.endpoints = append(x.endpoints, sampleEndpoint{at: a})
+		}
+		s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
+		for _, f := range []flight{
+			client{atClient, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(x)[0],
+			client{atOutside, v1.ProtocolUDP, v1.IPv6Protocol}.flightsTo(x)[0],
+		} {
+			s.balances(t, f, len(all))
+		}
+	}
+}
+
+// balances makes many connections and wants each endpoint to get its share.
+func (s *stage) balances(t *testing.T, f flight, endpoints int) {
+	t.Helper()
+	const tries, rounds = 60, 10
+	counts := map[string]int{}
+	for range rounds {
+		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, tries: tries})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range replies {
+			counts[r.by]++
+		}
+	}
+	if len(counts) != endpoints {
+		t.Errorf("%s: %d endpoints answered, want %d (all: %v)", f, len(counts), endpoints, counts)
+	}
+	const n = tries * rounds
+	share := 1 / float64(endpoints)
+	slack := 5 * math.Sqrt(n*share*(1-share))
+	for by, got := range counts {
+		if math.Abs(float64(got)-n*share) > slack {
+			t.Errorf("%s: %s answered %d of %d connections, want %.0f ± %.0f (all: %v)", f, by, got, n, n*share, slack, counts)
+		}
+	}
+}

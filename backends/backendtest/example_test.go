@@ -1,0 +1,24 @@
+//go:build linux
+
+package backendtest_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A package that has a backend holds it to everything with one test. Its TestMain
+// calls os.Exit(backendtest.Main(m)).
+func Example() {
+	testConformance := func(t *testing.T) {
+		backendtest.Run(t, backendtest.Config{
+			New:  func(testing.TB) proxy.Backend { return nil /* the backend */ },
+			Dump: func(testing.TB) string { return "" /* all that it has programmed */ },
+		})
+	}
+	fmt.Printf("%T\n", testConformance)
+	// Output: func(*testing.T)
+}

@@ -1,0 +1,214 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// testLaws holds a backend to what is true of every dataplane, whatever it does
+// with packets.
+func (c *Config) testLaws(t *testing.T) {
+	for name, law := range map[string]func(*testing.T, *stage){
+		"Idempotence":      lawIdempotence,
+		"PathIndependence": lawPathIndependence,
+		"Adoption":         lawAdoption,
+		"Economy":          lawEconomy,
+		"Cleanup":          lawCleanup,
+		"Cancellation":     lawCancellation,
+	} {
+		t.Run(name, func(t *testing.T) { law(t, c.setUp(t)) })
+	}
+}
+
+// An Apply that has nothing to do does nothing, whether it knows that or not.
+func lawIdempotence(t *testing.T, s *stage) {
+	h := newHistory(newRandom(t), 10)
+	for range 5 {
+		s.apply(t, h.next(t))
+		dump, before := s.dump(t), s.operations(t)
+		s.apply(t, h.last)
+		s.applied = proxy.Snapshot{}
+		s.apply(t, h.last)
+		if n := s.operations(t) - before; n != 0 {
+			t.Errorf("applying the same snapshot again took %d kernel operations, want 0", n)
+		}
+		if diff := cmp.Diff(dump, s.dump(t)); diff != "" {
+			t.Fatalf("applying the same snapshot again changed the dataplane (-before +after):\n%s", diff)
+		}
+	}
+}
+
+// Where the dataplane ends does not depend on the way that leads there.
+func lawPathIndependence(t *testing.T, s *stage) {
+	h := newHistory(newRandom(t), 10)
+	for range 25 {
+		s.apply(t, h.next(t))
+	}
+	walked := s.dump(t)
+	s.readable(t)
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.restart(t)
+	s.apply(t, h.last)
+	if diff := cmp.Diff(s.dump(t), walked); diff != "" {
+		t.Fatalf("the dataplane depends on its history (-straight +walked):\n%s", diff)
+	}
+}
+
+// A new process takes over what an earlier one left: an unchanged world without
+// a write, another one like a new beginning.
+func lawAdoption(t *testing.T, s *stage) {
+	h := newHistory(newRandom(t), 10)
+	for range 10 {
+		s.apply(t, h.next(t))
+	}
+	dump := s.dump(t)
+	s.restart(t)
+	s.apply(t, h.last)
+	if n := s.operations(t); n != 0 {
+		t.Errorf("taking over an unchanged world took %d kernel operations, want 0", n)
+	}
+	if diff := cmp.Diff(dump, s.dump(t)); diff != "" {
+		t.Fatalf("taking over changed the dataplane (-before +after):\n%s", diff)
+	}
+	s.restart(t)
+	for range 5 {
+		h.next(t)
+	}
+	s.apply(t, h.last)
+	adopted := s.dump(t)
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.restart(t)
+	s.apply(t, h.last)
+	if diff := cmp.Diff(s.dump(t), adopted); diff != "" {
+		t.Fatalf("leftovers of another world show (-fresh +adopted):\n%s", diff)
+	}
+}
+
+// What a change costs follows the size of the change, not that of the world.
+func lawEconomy(t *testing.T, s *stage) {
+	var costs []uint64
+	for _, services := range []int{10, 500} {
+		tracker := proxy.NewServiceChangeTracker(nodeOptions())
+		for i := range services {
+			o := plainSample(i, 0).objects()
+			o.handTo(tracker)
+		}
+		tracker.Synced()
+		s.apply(t, nextOf(t, tracker, proxy.Snapshot{}))
+		before := s.operations(t)
+		tracker.UpdateEndpointSlice(plainSample(services/2, 1).slice())
+		s.apply(t, nextOf(t, tracker, s.applied))
+		costs = append(costs, s.operations(t)-before)
+	}
+	if costs[0] == 0 || costs[0] != costs[1] {
+		t.Errorf("one endpoint replaced took %d kernel operations among 10 services and %d among 500, want the same", costs[0], costs[1])
+	}
+}
+
+// plainSample is a Service with three endpoints that nobody asks, of which the
+// last is of a given generation.
+func plainSample(number, generation int) *sample {
+	s := &sample{number: number}
+	for i, gen := range []int{0, 0, generation} {
+		s.endpoints = append(s.endpoints, sampleEndpoint{addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
+	}
+	return s
+}
+
+func nextOf(t *testing.T, tracker proxy.ServiceChangeTracker, after proxy.Snapshot) proxy.Snapshot {
+	t.Helper()
+	s, err := tracker.Next(t.Context(), after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const foreignTable = `table ip somebody-elses {
+	map services {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 192.0.2.1 . tcp . 80 : drop }
+	}
+
+	chain prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		ip daddr . meta l4proto . th dport vmap @services
+	}
+}
+`
+
+// Cleanup removes everything of the backend's own, and nothing of others.
+func lawCleanup(t *testing.T, s *stage) {
+	n := findNFT(t, s.node())
+	if err := n.load(t.Context(), foreignTable); err != nil {
+		t.Fatal(err)
+	}
+	before, err := n.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHistory(newRandom(t), 10)
+	for range 5 {
+		s.apply(t, h.next(t))
+	}
+	if s.dump(t) == "" {
+		t.Fatal("the dump of a working dataplane is empty")
+	}
+	s.restart(t)
+	for range 2 { // the second time, there is nothing to do
+		if err := s.backend.Cleanup(t.Context()); err != nil {
+			t.Fatalf("Cleanup: %v", err)
+		}
+		if d := s.dump(t); d != "" {
+			t.Fatalf("after Cleanup, this is left:\n%s", d)
+		}
+	}
+	after, err := n.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Fatalf("what is not the backend's own has changed (-before +after):\n%s", diff)
+	}
+}
+
+// An Apply whose context has ended says so, and the next one makes up for it.
+func lawCancellation(t *testing.T, s *stage) {
+	h := newHistory(newRandom(t), 10)
+	s.apply(t, h.next(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for h.last.Generation() == s.applied.Generation() {
+		h.next(t)
+	}
+	if err := s.backend.Apply(ctx, s.applied, h.last); !errors.Is(err, context.Canceled) {
+		t.Errorf("Apply under a cancelled context: got error %v, want %v", err, context.Canceled)
+	}
+	s.applied = proxy.Snapshot{}
+	s.apply(t, h.last)
+	applied := s.dump(t)
+	s.restart(t)
+	s.apply(t, h.last)
+	if n := s.operations(t); n != 0 {
+		t.Errorf("after a cancelled Apply and a good one, %d kernel operations were missing", n)
+	}
+	if diff := cmp.Diff(applied, s.dump(t)); diff != "" {
+		t.Error(diff)
+	}
+}

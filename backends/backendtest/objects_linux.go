@@ -1,0 +1,118 @@
+package backendtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// objects are API objects of one family or both.
+type objects struct {
+	services []*v1.Service
+	slices   []*discoveryv1.EndpointSlice
+}
+
+// parseObjects reads Services and EndpointSlices of IPv4, and adds to each its
+// twin of IPv6.
+func parseObjects(data []byte) (objects, error) {
+	var out objects
+	for doc := range bytes.SplitSeq(data, []byte("\n---\n")) {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(doc, &kind); err != nil {
+			return out, err
+		}
+		switch kind.Kind {
+		case "Service":
+			s := new(v1.Service)
+			if err := yaml.UnmarshalStrict(doc, s); err != nil {
+				return out, err
+			}
+			out.services = append(out.services, s, twinService(s))
+		case "EndpointSlice":
+			s := new(discoveryv1.EndpointSlice)
+			if err := yaml.UnmarshalStrict(doc, s); err != nil {
+				return out, err
+			}
+			out.slices = append(out.slices, s, twinSlice(s))
+		default:
+			return out, fmt.Errorf("kind %q", kind.Kind)
+		}
+	}
+	return out, nil
+}
+
+// handTo gives all objects to a tracker.
+func (o *objects) handTo(t proxy.ServiceChangeTracker) {
+	for _, s := range o.services {
+		t.UpdateService(s)
+	}
+	for _, s := range o.slices {
+		t.UpdateEndpointSlice(s)
+	}
+}
+
+// frontend gives the first frontend of the first Service by its kind, for IPv4.
+func (o *objects) frontend(kind string) (netip.AddrPort, error) {
+	if len(o.services) == 0 {
+		return netip.AddrPort{}, errors.New("there is no Service")
+	}
+	s := o.services[0]
+	port := uint16(s.Spec.Ports[0].Port)
+	text := ""
+	switch kind {
+	case "cluster":
+		text = s.Spec.ClusterIP
+	case "external":
+		text = s.Spec.ExternalIPs[0]
+	case "lb":
+		text = s.Status.LoadBalancer.Ingress[0].IP
+	case "nodeport":
+		return netip.AddrPortFrom(netip.MustParseAddr("172.18.0.2"), uint16(s.Spec.Ports[0].NodePort)), nil
+	default:
+		return netip.AddrPort{}, fmt.Errorf("%q is no kind of frontend", kind)
+	}
+	a, err := netip.ParseAddr(text)
+	return netip.AddrPortFrom(a, port), err
+}
+
+const twinSuffix = "-v6"
+
+func twinText(addr string) string { return twin(netip.MustParseAddr(addr)).String() }
+
+// twinService gives the same Service for IPv6, under another name.
+func twinService(s *v1.Service) *v1.Service {
+	t := s.DeepCopy()
+	t.Name += twinSuffix
+	t.Spec.ClusterIP = twinText(s.Spec.ClusterIP)
+	for i, a := range t.Spec.ExternalIPs {
+		t.Spec.ExternalIPs[i] = twinText(a)
+	}
+	for i, r := range t.Spec.LoadBalancerSourceRanges {
+		t.Spec.LoadBalancerSourceRanges[i] = twinPrefix(netip.MustParsePrefix(r)).String()
+	}
+	for i, in := range t.Status.LoadBalancer.Ingress {
+		t.Status.LoadBalancer.Ingress[i].IP = twinText(in.IP)
+	}
+	return t
+}
+
+func twinSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	t := s.DeepCopy()
+	t.Name += twinSuffix
+	t.Labels[discoveryv1.LabelServiceName] += twinSuffix
+	t.AddressType = discoveryv1.AddressTypeIPv6
+	for i := range t.Endpoints {
+		for j, a := range t.Endpoints[i].Addresses {
+			t.Endpoints[i].Addresses[j] = twinText(a)
+		}
+	}
+	return t
+}

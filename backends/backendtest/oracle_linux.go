@@ -1,0 +1,204 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// flight is a packet to send in the testbed.
+type flight struct {
+	from     place
+	to       netip.AddrPort
+	protocol v1.Protocol
+}
+
+func (f flight) String() string {
+	if f.protocol == icmp {
+		return fmt.Sprintf("%s to %s/ICMP", f.from, f.to.Addr())
+	}
+	return fmt.Sprintf("%s to %s/%s", f.from, f.to, f.protocol)
+}
+
+func (f flight) family() v1.IPFamily { return proxy.FamilyOf(f.to.Addr()) }
+
+// packet gives the first packet of a flight as [proxy.Route] knows it.
+func (b *testbed) packet(f flight) proxy.Packet {
+	source := b.addr(f.from, f.family())
+	if f.from == atNode && b.isNode(f.to.Addr()) {
+		source = f.to.Addr() // what a host sends to itself comes from there
+	}
+	return proxy.Packet{
+		Protocol:    f.protocol,
+		Source:      netip.AddrPortFrom(source, 0),
+		Destination: f.to,
+		FromNode:    f.from == atNode,
+		Interface:   b.entry(f.from),
+		ToNode:      b.isNode(f.to.Addr()),
+	}
+}
+
+func (b *testbed) isNode(a netip.Addr) bool {
+	return a.IsLoopback() || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
+}
+
+// allowed gives the fates that a verdict allows a flight, as replies write
+// themselves.
+func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
+	p := b.packet(f)
+	switch v.Action {
+	case proxy.Reject:
+		return []string{reply{outcome: refused}.String()}
+	case proxy.Drop:
+		return []string{reply{outcome: silence}.String()}
+	case proxy.Pass:
+		return []string{b.untouched(f, p)}
+	case proxy.Forward:
+	}
+	var out []string
+	for _, e := range v.Endpoints {
+		client := p.Source.Addr()
+		if e.Masquerade {
+			client = b.addr(atNode, f.family())
+		}
+		out = append(out, reply{outcome: answered, by: b.serverAt(e.Addr.Addr()), client: netip.AddrPortFrom(client, 0)}.String())
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// untouched is the fate of a flight that nobody translates: the node's own
+// server answers at its addresses, and the gateway at virtual ones.
+func (b *testbed) untouched(f flight, p proxy.Packet) string {
+	r := reply{outcome: answered, by: byGateway, client: p.Source}
+	if p.ToNode {
+		r.by = byHost
+	}
+	if f.protocol == icmp {
+		r.by = ""
+	}
+	return r.String()
+}
+
+func (b *testbed) serverAt(a netip.Addr) string {
+	for _, h := range b.hosts {
+		if slices.Contains(h.addrs, a) {
+			if h.name == atNode {
+				return byHostNetwork
+			}
+			return string(h.name)
+		}
+	}
+	return "nobody at " + a.String()
+}
+
+// Numbers of tries: two endpoints both show in 8 tries with a probability of
+// 99 percent. Where one does not, many more tries decide.
+const (
+	firstTries = 8
+	manyTries  = 64
+)
+
+// checkOracle sends flights and holds what becomes of them to what
+// [proxy.Route] says of the snapshot. It gives a message for each that is wrong.
+func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []flight) ([]string, error) {
+	var wrong []string
+	for from, group := range byOrigin(flights) {
+		if err := b.flush(); err != nil {
+			return nil, err
+		}
+		unknown, err := b.introduce(ctx, s, group)
+		if err != nil {
+			return nil, fmt.Errorf("from %s: %w", from, err)
+		}
+		wrong = append(wrong, unknown...)
+		missed, messages, err := b.tryFlights(ctx, s, group, firstTries)
+		if err != nil {
+			return nil, fmt.Errorf("from %s: %w", from, err)
+		}
+		wrong = append(wrong, messages...)
+		if len(missed) > 0 {
+			_, messages, err := b.tryFlights(ctx, s, missed, manyTries)
+			if err != nil {
+				return nil, fmt.Errorf("from %s: %w", from, err)
+			}
+			wrong = append(wrong, messages...)
+		}
+	}
+	return wrong, nil
+}
+
+// introduce makes clients known where there is session affinity, one connection
+// after the other: two first ones at once may well get different endpoints.
+func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []flight) (wrong []string, err error) {
+	for _, f := range flights {
+		v := proxy.Route(s, b.packet(f))
+		if v.Action != proxy.Forward || !v.Affinity.Enabled() {
+			continue
+		}
+		replies, err := b.probe(ctx, probe{from: f.from, protocol: f.protocol, to: f.to})
+		if err != nil {
+			return nil, err
+		}
+		if got := summary(replies); !slices.Contains(b.allowed(f, v), got[0]) {
+			wrong = append(wrong, mismatch(f, v, b.allowed(f, v), got))
+		}
+	}
+	return wrong, nil
+}
+
+func byOrigin(flights []flight) map[place][]flight {
+	out := map[place][]flight{}
+	for _, f := range flights {
+		out[f.from] = append(out[f.from], f)
+	}
+	return out
+}
+
+// tryFlights sends flights. Those of which an allowed fate was not seen come
+// back to be tried again, unless this was many tries already.
+func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []flight, tries int) (missed []flight, wrong []string, err error) {
+	probes := make([]probe, len(flights))
+	verdicts := make([]proxy.Verdict, len(flights))
+	for i, f := range flights {
+		verdicts[i] = proxy.Route(s, b.packet(f))
+		probes[i] = probe{from: f.from, protocol: f.protocol, to: f.to, tries: 1}
+		if verdicts[i].Action == proxy.Drop {
+			probes[i].patience = impatience
+		}
+		if len(verdicts[i].Endpoints) > 1 {
+			probes[i].tries = tries
+		}
+	}
+	replies, err := b.probeAll(ctx, probes)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, f := range flights {
+		want, got := b.allowed(f, verdicts[i]), summary(replies[i])
+		alien := slices.ContainsFunc(got, func(g string) bool { return !slices.Contains(want, g) })
+		sticky := verdicts[i].Affinity.Enabled()
+		switch {
+		case alien, sticky && len(got) > 1, !sticky && len(got) < len(want) && tries == manyTries:
+			wrong = append(wrong, mismatch(f, verdicts[i], want, got))
+		case !sticky && len(got) < len(want):
+			missed = append(missed, f)
+		}
+	}
+	return missed, wrong, nil
+}
+
+func mismatch(f flight, v proxy.Verdict, want, got []string) string {
+	all := "all of"
+	if v.Affinity.Enabled() {
+		all = "one of"
+	}
+	return fmt.Sprintf("%s:\n  got  %s\n  want %s %s\n  since %s", f,
+		strings.Join(got, ", "), all, strings.Join(want, ", "), strings.Join(v.Reasons, "; "))
+}

@@ -1,0 +1,258 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+// The virtual addresses of testdata/verdicts.nft, by their last number.
+const (
+	toLocal = iota + 1
+	toLocalMasked
+	toRemote
+	toRemoteMasked
+	toEither
+	toHost
+	toRefused
+	toDropped
+	toReset
+	toProhibited
+)
+
+// The node ports of testdata/verdicts.nft.
+const (
+	nodePortLocal   = 30001
+	nodePortRefused = 30002
+	nodePortDropped = 30003
+)
+
+// vip gives the virtual address with a number, of the range of ClusterIPs.
+func vip(family v1.IPFamily, n byte) netip.Addr {
+	if family == v1.IPv4Protocol {
+		return netip.AddrFrom4([4]byte{10, 96, 0, n})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfd, 3: 0x96, 15: n})
+}
+
+// setUpVerdicts gives a testbed whose node has the rules.
+func setUpVerdicts(t *testing.T) *testbed {
+	t.Helper()
+	b := setUp(t)
+	rules, err := os.ReadFile("testdata/verdicts.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := findNFT(t, b.node()).load(t.Context(), string(rules)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Each verdict is told from the others, from wherever the packet comes.
+func TestVerdicts(t *testing.T) {
+	b := setUpVerdicts(t)
+	var all []expectation
+	for _, from := range []place{atNode, atClient, atLocal, atLocal2, atRemoteNode, atRemote, atOutside, atStranger} {
+		for _, family := range families() {
+			for _, protocol := range transports() {
+				all = append(all, wantedVerdicts(b, from, family, protocol)...)
+			}
+			all = append(all,
+				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toRefused), 0)}, []string{"refused"}},
+				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toDropped), 0)}, []string{"silence"}},
+				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toReset), 0)}, []string{"answered"}})
+		}
+	}
+	check(t, b, all)
+}
+
+func wantedVerdicts(b *testbed, from place, family v1.IPFamily, protocol v1.Protocol) []expectation {
+	own, node := b.addr(from, family), b.addr(atNode, family)
+	at := func(n byte, want ...string) expectation {
+		return expectation{
+			probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, n), 80), tries: 4}, want,
+		}
+	}
+	port := func(n uint16, want ...string) expectation {
+		return expectation{probe{from: from, protocol: protocol, to: netip.AddrPortFrom(node, n), tries: 2}, want}
+	}
+	all := []expectation{
+		at(toLocalMasked, sees("local", node)...),
+		at(toRemoteMasked, sees("remote", node)...),
+		at(toHost, sees(byHostNetwork, own)...),
+		at(toRefused, "refused"),
+		at(toDropped, "silence"),
+		port(firstHostPort, sees(byHost, own)...),
+		port(nodePortLocal, sees("local", node)...),
+		port(nodePortRefused, "refused"),
+		port(nodePortDropped, "silence"),
+	}
+	if protocol == v1.ProtocolTCP {
+		all = append(all, at(toReset, "reset"))
+	} else {
+		all = append(all, at(toReset, sees(byGateway, own)...))
+	}
+	if from != atLocal { // Not back to itself without a masquerade.
+		all = append(all, at(toLocal, sees("local", own)...))
+	}
+	// Nor by another way back than the way there.
+	if from != atRemote && from != atRemoteNode {
+		all = append(all, at(toRemote, sees("remote", own)...))
+	}
+	return all
+}
+
+// The tries of a probe show all endpoints that a service has.
+func TestTriesShowAllEndpoints(t *testing.T) {
+	b := setUpVerdicts(t)
+	var all []expectation
+	for _, family := range families() {
+		for _, protocol := range transports() {
+			want := append(sees("local", b.addr(atNode, family)), sees("remote", b.addr(atNode, family))...)
+			p := probe{from: atOutside, protocol: protocol, to: netip.AddrPortFrom(vip(family, toEither), 80), tries: 4}
+			all = append(all, expectation{p, want})
+		}
+	}
+	check(t, b, all)
+}
+
+// A refusal that is not the one of services without endpoints is a failure with
+// a reason.
+func TestOtherRefusalsFail(t *testing.T) {
+	b := setUpVerdicts(t)
+	for _, from := range []place{atNode, atClient} {
+		for _, family := range families() {
+			for _, protocol := range transports() {
+				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
+				replies, err := b.probe(t.Context(), p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r := replies[0]; r.outcome != failed || r.err == nil {
+					t.Errorf("%s to %v/%s: %v, want a failure", from, p.to, protocol, r)
+				}
+			}
+		}
+	}
+}
+
+// A chosen source address, and a chosen port, are what the server sees.
+func TestChosenSource(t *testing.T) {
+	b := setUp(t)
+	for _, source := range []string{"172.18.1.2:0", "172.18.1.2:5555", "[fd00:18:1::2]:0", "[fd00:18:1::2]:5555"} {
+		for _, protocol := range transports() {
+			from := netip.MustParseAddrPort(source)
+			to := netip.MustParseAddrPort("10.0.0.5:8080")
+			if from.Addr().Is6() {
+				to = netip.MustParseAddrPort("[fd00:10::5]:8080")
+			}
+			for i := range 2 { // The port is free again after the probe.
+				replies, err := b.probe(t.Context(), probe{from: atNode, protocol: protocol, to: to, source: from})
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen := replies[0].client
+				if seen.Addr() != from.Addr() || from.Port() != 0 && seen.Port() != from.Port() {
+					t.Errorf("from %s/%s, time %d: %v, want the source that was chosen", source, protocol, i, replies[0])
+				}
+			}
+		}
+	}
+}
+
+func TestProbeErrors(t *testing.T) {
+	b := setUp(t)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	to := netip.MustParseAddrPort("10.0.0.5:8080")
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		probe
+	}{
+		{"no such place", t.Context(), probe{from: "nowhere", protocol: v1.ProtocolTCP, to: to}},
+		{"no such protocol", t.Context(), probe{from: atClient, protocol: v1.ProtocolSCTP, to: to}},
+		{"not an own address", t.Context(), probe{
+			from: atClient, protocol: v1.ProtocolUDP, to: to, source: netip.MustParseAddrPort("10.0.0.5:0"),
+		}},
+		{"cancelled", cancelled, probe{from: atClient, protocol: v1.ProtocolTCP, to: to}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if replies, err := b.probe(c.ctx, c.probe); err == nil {
+				t.Errorf("probe gave %v and no error", replies)
+			}
+			if replies, err := b.probeAll(c.ctx, []probe{c.probe}); err == nil {
+				t.Errorf("probeAll gave %v and no error", replies)
+			}
+		})
+	}
+}
+
+// Where no route leads, the probe says what the kernel said.
+func TestNoRoute(t *testing.T) {
+	b := setUp(t)
+	replies, err := b.probe(t.Context(), probe{
+		from: atClient, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("224.0.0.1:80"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := replies[0]; r.outcome != failed || r.err == nil {
+		t.Errorf("a connection to a multicast address: %v, want a failure with its reason", r)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.6:1024")
+	got := summary([]reply{
+		{outcome: silence}, {outcome: refused}, {outcome: reset}, {outcome: answered},
+		{outcome: failed, err: errors.New("why")},
+		{outcome: answered, by: "local", client: client},
+		{outcome: answered, by: "local", client: netip.AddrPortFrom(client.Addr(), 2048)},
+	})
+	want := []string{"answered", "failed: why", "local sees 10.0.0.6", "refused", "reset", "silence"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// Probes cost little, and silence costs its patience once for many probes.
+func TestSilenceIsWaitedForTogether(t *testing.T) {
+	b := setUpVerdicts(t)
+	probes := make([]probe, 2*probesAtOnce)
+	for i := range probes {
+		probes[i] = probe{
+			from: atClient, protocol: v1.ProtocolUDP, tries: 8, patience: 100 * time.Millisecond,
+			to: netip.AddrPortFrom(vip(v1.IPv4Protocol, toDropped), 80),
+		}
+	}
+	begin := time.Now()
+	if _, err := b.probeAll(t.Context(), probes); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < 200*time.Millisecond || took > 5*time.Second {
+		t.Errorf("%d silent probes took %v, want two times 100 ms and little more", len(probes), took)
+	}
+}
+
+func BenchmarkProbe(b *testing.B) {
+	bed := setUp(b)
+	for _, protocol := range append(transports(), icmp) {
+		b.Run(string(protocol), func(b *testing.B) {
+			p := probe{from: atOutside, protocol: protocol, to: netip.MustParseAddrPort("10.1.0.5:8080"), tries: 8}
+			for b.Loop() {
+				replies, err := bed.probe(b.Context(), p)
+				if err != nil || replies[0].outcome != answered {
+					b.Fatal(replies, err)
+				}
+			}
+		})
+	}
+}

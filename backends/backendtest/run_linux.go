@@ -1,0 +1,189 @@
+package backendtest
+
+import (
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Config says which backend is tested, and how to look at it.
+type Config struct {
+	// New makes a backend for the network namespace of the calling thread. It
+	// is called many times; each backend made later takes over what the
+	// earlier ones left.
+	New func(testing.TB) proxy.Backend
+	// Dump gives, in a form that is the same for the same dataplane, all that
+	// backends of this kind have programmed in the network namespace of the
+	// calling thread; empty if nothing.
+	Dump func(testing.TB) string
+	// Tables says that the dataplane consists of nf_tables tables: the
+	// program nft must then be able to list and to load it.
+	Tables bool
+}
+
+// Run holds a backend to the specification and to the laws, each a subtest.
+// It takes the privileges to make network namespaces; call [Main] from TestMain.
+func Run(t *testing.T, c Config) {
+	t.Run("Scenarios", func(t *testing.T) { c.testScenarios(t) })
+	t.Run("Affinity", func(t *testing.T) { c.testAffinity(t) })
+	t.Run("Random", func(t *testing.T) { c.testRandom(t) })
+	t.Run("Balance", func(t *testing.T) { c.testBalance(t) })
+	t.Run("Laws", func(t *testing.T) { c.testLaws(t) })
+}
+
+// stage is a testbed with a backend on its node.
+type stage struct {
+	*testbed
+	config  Config
+	backend proxy.Backend
+	applied proxy.Snapshot
+}
+
+func (c *Config) setUp(t testing.TB) *stage {
+	t.Helper()
+	s := &stage{testbed: setUp(t), config: *c}
+	s.restart(t)
+	return s
+}
+
+// restart puts a new backend in the place of the one before, as a new process
+// would: it knows nothing.
+func (s *stage) restart(t testing.TB) {
+	t.Helper()
+	s.onNode(t, func() error {
+		s.backend = s.config.New(t)
+		return nil
+	})
+	s.applied = proxy.Snapshot{}
+}
+
+// onNode calls f in the namespace of the node.
+func (s *stage) onNode(t testing.TB, f func() error) {
+	t.Helper()
+	if err := s.node().Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// apply brings the dataplane to a snapshot.
+func (s *stage) apply(t testing.TB, next proxy.Snapshot) {
+	t.Helper()
+	if err := s.backend.Apply(t.Context(), s.applied, next); err != nil {
+		t.Fatalf("Apply: %v", err)
+	}
+	s.applied = next
+}
+
+// dump gives what is on the node.
+func (s *stage) dump(t testing.TB) (out string) {
+	t.Helper()
+	s.onNode(t, func() error {
+		out = s.config.Dump(t)
+		return nil
+	})
+	return out
+}
+
+// readable holds the node to what operators expect of tables.
+func (s *stage) readable(t testing.TB) {
+	t.Helper()
+	if !s.config.Tables {
+		return
+	}
+	if err := findNFT(t, s.node()).checkReadable(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// snapshotOf resolves objects for the node of the testbed.
+func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snapshot {
+	t.Helper()
+	tracker := proxy.NewServiceChangeTracker(o)
+	for i := range all {
+		all[i].handTo(tracker)
+	}
+	tracker.Synced()
+	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range s.Problems() {
+		t.Fatalf("the objects of a test are wrong: %v", p)
+	}
+	return s
+}
+
+// testScenarios holds every scenario to its own demands, and the backend to
+// what [proxy.Route] says of it. Scenarios with equal options are applied
+// together.
+func (c *Config) testScenarios(t *testing.T) {
+	all, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.setUp(t)
+	groups, order := map[string][]*scenario{}, []string{}
+	for _, sc := range all {
+		key := fmt.Sprintf("%+v", sc.options)
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], sc)
+	}
+	for _, key := range order {
+		group := groups[key]
+		var together []objects
+		for _, sc := range group {
+			together = append(together, sc.objects)
+		}
+		snapshot := snapshotOf(t, group[0].options, together...)
+		s.apply(t, snapshot)
+		s.readable(t)
+		for _, sc := range group {
+			t.Run(sc.name, func(t *testing.T) { s.testScenario(t, sc, snapshot) })
+		}
+	}
+}
+
+func (s *stage) testScenario(t *testing.T, sc *scenario, snapshot proxy.Snapshot) {
+	var flights []flight
+	for i := range sc.cases {
+		c := &sc.cases[i]
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			for _, f := range c.packets(family) {
+				v := proxy.Route(snapshot, s.packet(f))
+				if got := s.code(v, family); got != c.want {
+					t.Errorf("Route: %s (%s): got %s, want %s, since %q", c.line, f, got, c.want, v.Reasons)
+				}
+				flights = append(flights, f)
+			}
+		}
+	}
+	s.hold(t, snapshot, flights)
+}
+
+// hold sends flights and reports what does not go as [proxy.Route] says.
+func (s *stage) hold(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
+	t.Helper()
+	wrong, err := s.checkOracle(t.Context(), snapshot, flights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wrong {
+		t.Error(w)
+	}
+}
+
+// operations gives the number of kernel operations of the backend so far, if it
+// counts them.
+func (s *stage) operations(t testing.TB) uint64 {
+	t.Helper()
+	c, ok := s.backend.(proxy.OperationCounter)
+	if !ok {
+		t.Skip("the backend does not count its operations")
+	}
+	return c.Operations()
+}

@@ -1,0 +1,208 @@
+package backendtest
+
+import (
+	"embed"
+	"fmt"
+	"net/netip"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+//go:embed scenarios/*.txtar
+var scenarioFiles embed.FS
+
+// scenario is a set of objects with what must become of packets. It is written
+// for IPv4, and holds for IPv6 as well.
+//
+// The comment of the file says what it is about. Its sections are options (see
+// parseOption), objects.yaml, expect (a table: for each place that packets come
+// from, what becomes of them at the frontends of the one Service) and probes (a
+// line each: from, destination, what becomes of it). Frontends are tried with
+// TCP and UDP.
+//
+// What becomes of packets is written as L, L2, R, R2 (the endpoint of the pod
+// local, local2, remote, remote2) or H (the node's own network), with m where
+// the endpoint sees the node instead of the client, and + between those that
+// must all be seen; 1: before it says that one client sees one of them only.
+// REJ is an ICMP error, DROP silence, and FALL that the packet is left alone.
+type scenario struct {
+	name    string
+	title   string
+	options proxy.TrackerOptions
+	objects objects
+	cases   []scenarioCase
+}
+
+// scenarioCase is a packet with the fate that the scenario demands.
+type scenarioCase struct {
+	from place
+	to   netip.AddrPort
+	icmp bool
+	want string
+	// line is where it stands in the file's section, for messages.
+	line string
+}
+
+// scenarios reads all scenarios of the suite.
+func scenarios() ([]*scenario, error) {
+	files, err := scenarioFiles.ReadDir("scenarios")
+	if err != nil {
+		return nil, err
+	}
+	var out []*scenario
+	for _, f := range files {
+		data, err := scenarioFiles.ReadFile(path.Join("scenarios", f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		s, err := parseScenario(strings.TrimSuffix(f.Name(), ".txtar"), data)
+		if err != nil {
+			return nil, fmt.Errorf("scenario %s: %w", f.Name(), err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func parseScenario(name string, data []byte) (*scenario, error) {
+	archive := txtar.Parse(data)
+	s := &scenario{name: name, title: strings.TrimSpace(string(archive.Comment)), options: nodeOptions()}
+	for _, f := range archive.Files {
+		var err error
+		text := string(f.Data)
+		switch f.Name {
+		case "options":
+			s.options, err = parseOptions(text)
+		case "objects.yaml":
+			s.objects, err = parseObjects(f.Data)
+		case "expect":
+			err = s.parseExpect(text)
+		case "probes":
+			err = s.parseProbes(text)
+		default:
+			err = fmt.Errorf("unknown section")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	if len(s.cases) == 0 {
+		return nil, fmt.Errorf("it demands nothing")
+	}
+	return s, nil
+}
+
+// parseExpect reads the table of a scenario with a single Service.
+func (s *scenario) parseExpect(text string) error {
+	var columns []string
+	for line := range strings.Lines(text) {
+		cells := strings.Fields(line)
+		switch {
+		case len(cells) == 0:
+		case columns == nil:
+			columns = cells
+		case len(cells) != len(columns):
+			return fmt.Errorf("%q has %d cells, not %d", line, len(cells), len(columns))
+		default:
+			for i := 1; i < len(cells); i++ {
+				to, err := s.objects.frontend(columns[i])
+				if err != nil {
+					return err
+				}
+				s.cases = append(s.cases, scenarioCase{
+					from: place(cells[0]), to: to, want: cells[i], line: cells[0] + " to " + columns[i],
+				})
+			}
+		}
+	}
+	return nil
+}
+
+func (s *scenario) parseProbes(text string) error {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			return fmt.Errorf("%q is not: from, destination, fate", line)
+		}
+		c := scenarioCase{from: place(f[0]), want: f[2], line: f[0] + " to " + f[1]}
+		addr, isICMP := strings.CutSuffix(f[1], "/icmp")
+		if isICMP {
+			c.icmp = true
+			addr += ":0"
+		}
+		to, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return err
+		}
+		c.to = to
+		s.cases = append(s.cases, c)
+	}
+	return nil
+}
+
+// packets gives the packets of a case in a family.
+func (c *scenarioCase) packets(family v1.IPFamily) []flight {
+	to := c.to
+	if family == v1.IPv6Protocol {
+		to = netip.AddrPortFrom(twin(to.Addr()), to.Port())
+	}
+	if c.icmp {
+		return []flight{{from: c.from, to: to, protocol: icmp}}
+	}
+	return []flight{{from: c.from, to: to, protocol: v1.ProtocolTCP}, {from: c.from, to: to, protocol: v1.ProtocolUDP}}
+}
+
+// code writes a verdict as scenarios do.
+func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
+	switch v.Action {
+	case proxy.Pass:
+		return "FALL"
+	case proxy.Reject:
+		return "REJ"
+	case proxy.Drop:
+		return "DROP"
+	case proxy.Forward:
+	}
+	var codes []string
+	for _, letter := range endpointLetters() {
+		for _, e := range v.Endpoints {
+			if e.Addr != netip.AddrPortFrom(b.addr(letter.at, family), endpointPort) {
+				continue
+			}
+			code := letter.letter
+			if e.Masquerade {
+				code += "m"
+			}
+			codes = append(codes, code)
+		}
+	}
+	joined := strings.Join(codes, "+")
+	if len(codes) != len(v.Endpoints) {
+		joined += "+" + strconv.Itoa(len(v.Endpoints)-len(codes)) + " others"
+	}
+	if v.Affinity.Enabled() {
+		return "1:" + joined
+	}
+	return joined
+}
+
+type endpointLetter struct {
+	letter string
+	at     place
+}
+
+func endpointLetters() []endpointLetter {
+	return []endpointLetter{
+		{"L", atLocal}, {"L2", atLocal2}, {"R", atRemote}, {"R2", atRemote2}, {"H", atNode},
+	}
+}

@@ -1,0 +1,34 @@
+package backendtest
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseAnswer(t *testing.T) {
+	s := &server{name: "local"}
+	client, own := netip.MustParseAddrPort("[::ffff:10.0.0.6]:1024"), netip.MustParseAddrPort("[fd00::1]:8080")
+	got, err := parseAnswer(string(s.answer("17", client, own)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := answer{question: "17", name: "local", client: netip.MustParseAddrPort("10.0.0.6:1024"), own: own}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(answer{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+	for _, line := range []string{"", "0 local 10.0.0.6:1", "0 local 10.0.0.6 10.0.0.5:80", "0 local 10.0.0.6:1 here", "0 a b c d"} {
+		if a, err := parseAnswer(line); err == nil {
+			t.Errorf("parseAnswer(%q) = %+v, want an error", line, a)
+		}
+	}
+}
+
+func TestDestinationErrors(t *testing.T) {
+	for name, control := range map[string][]byte{"none": nil, "cut off": {1, 0, 0}} {
+		if a, err := destination(control); err == nil {
+			t.Errorf("%s: destination %v, want an error", name, a)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// testbed is a small cluster of network namespaces, with real servers:
+//
+//	client  local  local2         outside   stranger
+//	      \   |   /                   |      |
+//	       [ node ]-------------------+------+
+//	        |    |
+//	 [ gateway ] [ remote-node ]
+//	               |        |
+//	             remote  remote2
+//
+// The node is where a backend programs its dataplane. Every way between two
+// places of the drawing leads through what stands between them, both ways. The
+// gateway is the node's default route and owns all ranges of virtual addresses,
+// so it answers what leaves the node without having been translated. Links have
+// no addresses but the hosts' own, so the node appears as its primary address
+// wherever it masquerades.
+//
+// Its methods may be called from several goroutines at once.
+type testbed struct {
+	hosts   []*host
+	servers []*server
+}
+
+// host is a place with its network namespace.
+type host struct {
+	site
+	ns *netns.NS
+	// uplink is the host that the default route leads to; nil for the node.
+	uplink *host
+}
+
+// newTestbed builds the testbed. It takes the privileges of [netns.New].
+func newTestbed(ctx context.Context) (*testbed, error) {
+	b := new(testbed)
+	if err := b.build(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("building the testbed: %w", err), b.Close())
+	}
+	return b, nil
+}
+
+// Close ends the servers and the namespaces.
+func (b *testbed) Close() error {
+	var errs []error
+	for _, s := range b.servers {
+		errs = append(errs, s.Close())
+	}
+	for _, h := range b.hosts {
+		errs = append(errs, h.ns.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// host gives a place of the testbed; nil if there is none of that name.
+func (b *testbed) host(at place) *host {
+	i := slices.IndexFunc(b.hosts, func(h *host) bool { return h.name == at })
+	if i < 0 {
+		return nil
+	}
+	return b.hosts[i]
+}
+
+// node gives the namespace of the node.
+func (b *testbed) node() *netns.NS { return b.host(atNode).ns }
+
+// addr gives the first address of a place in a family.
+func (b *testbed) addr(at place, family v1.IPFamily) netip.Addr {
+	return b.host(at).addr(family)
+}
+
+// entry gives the interface by which packets from a place reach the node; empty
+// for the node itself.
+func (b *testbed) entry(from place) string {
+	h := b.host(from)
+	for h.uplink != nil && h.uplink.uplink != nil {
+		h = h.uplink
+	}
+	return h.attachment
+}
+
+// flush makes the node forget all connections, so that what was decided for
+// earlier ones has no part in what comes. Connections that are translated
+// break.
+func (b *testbed) flush() error {
+	// It stands for all families: the kernel heeds the family only in
+	// messages of version 1.
+	if err := b.node().Netlink().ConntrackTableFlush(conntrackTable); err != nil {
+		return fmt.Errorf("flushing the node's connections: %w", err)
+	}
+	return nil
+}
+
+// conntrackTable is the table of connections, as against that of expectations.
+const conntrackTable = 1
+
+func (b *testbed) build(ctx context.Context) error {
+	for _, s := range sites() {
+		if err := b.add(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	if err := b.routeVirtual(); err != nil {
+		return err
+	}
+	for _, s := range services() {
+		if err := b.serve(ctx, s.at, s.name, s.ports...); err != nil {
+			return fmt.Errorf("server %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// add makes a host and links it to its uplink, which must be there already.
+func (b *testbed) add(s site) error {
+	ns, err := netns.New()
+	if err != nil {
+		return err
+	}
+	h := &host{site: s, ns: ns, uplink: b.host(s.uplink)}
+	b.hosts = append(b.hosts, h)
+	if s.router {
+		if err := ns.Forward(); err != nil {
+			return err
+		}
+	}
+	if h.uplink == nil {
+		return nil
+	}
+	return h.attach()
+}
+
+// attach joins a host to its uplink. Neighbours are known from the start: no
+// packet waits for an answer to who has an address.
+func (h *host) attach() error {
+	up := h.uplink
+	err := netns.Link(netns.End{NS: up.ns, Name: h.attachment}, netns.End{NS: h.ns, Name: uplinkName})
+	if err != nil {
+		return err
+	}
+	below, err := h.ns.HardwareAddr(uplinkName)
+	if err != nil {
+		return err
+	}
+	above, err := up.ns.HardwareAddr(h.attachment)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range h.addrs {
+		hop := uplinkAddr(a)
+		errs = append(errs,
+			h.ns.AddAddress(uplinkName, single(a)),
+			h.ns.AddNeighbor(uplinkName, hop, above),
+			h.ns.AddRoute(netns.Route{To: everything(a), Link: uplinkName, Via: hop}),
+			up.ns.AddNeighbor(h.attachment, a, below),
+			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
+			up.announce(a))
+	}
+	return errors.Join(errs...)
+}
+
+// announce tells the routers above that an address is behind this one.
+func (h *host) announce(a netip.Addr) error {
+	if h.uplink == nil {
+		return nil
+	}
+	err := h.uplink.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment, Via: h.addr(proxy.FamilyOf(a))})
+	return errors.Join(err, h.uplink.announce(a))
+}
+
+// routeVirtual gives the node its own addresses and its default route, and the
+// gateway the virtual addresses.
+func (b *testbed) routeVirtual() error {
+	node, gateway := b.host(atNode), b.host(atGateway)
+	var errs []error
+	for _, a := range node.addrs {
+		errs = append(errs,
+			node.ns.AddAddress(gateway.attachment, single(a)),
+			node.ns.AddRoute(netns.Route{
+				To: everything(a), Link: gateway.attachment, Via: gateway.addr(proxy.FamilyOf(a)),
+			}))
+	}
+	for _, a := range secondaryAddrs() {
+		errs = append(errs, node.ns.AddSecondary(gateway.attachment, single(a)))
+	}
+	// Answers come from virtual addresses, which IPv6 does not take for its
+	// own.
+	errs = append(errs, gateway.ns.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
+	for _, r := range virtualRanges() {
+		errs = append(errs, gateway.ns.AddRoute(netns.Route{To: r, Link: "lo", Local: true}))
+	}
+	return errors.Join(errs...)
+}
+
+// serve starts servers for TCP and UDP at all addresses of a place.
+func (b *testbed) serve(ctx context.Context, at place, name string, ports ...uint16) error {
+	for _, port := range ports {
+		s, err := startServer(ctx, b.host(at).ns, name, port)
+		if err != nil {
+			return err
+		}
+		b.servers = append(b.servers, s)
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package backendtest
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+func families() []v1.IPFamily   { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} }
+
+// expectation is a probe and what should become of it.
+type expectation struct {
+	probe
+	want []string
+}
+
+// check makes all probes and compares what became of them.
+func check(t *testing.T, b *testbed, all []expectation) {
+	t.Helper()
+	var probes []probe
+	for _, e := range all {
+		if slices.Contains(e.want, "silence") {
+			e.patience = impatience
+		}
+		probes = append(probes, e.probe)
+	}
+	replies, err := b.probeAll(t.Context(), probes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range all {
+		what := fmt.Sprintf("%s to %v/%s", e.from, e.to, e.protocol)
+		if diff := cmp.Diff(e.want, summary(replies[i])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+		if want := max(e.tries, 1); len(replies[i]) != want {
+			t.Errorf("%s: %d replies, want %d", what, len(replies[i]), want)
+		}
+	}
+}
+
+func sees(server string, client netip.Addr) []string {
+	return []string{fmt.Sprintf("%s sees %v", server, client)}
+}
+
+// Every place reaches every server at its address, and is seen at its own.
+func TestEveryPlaceReachesEveryServer(t *testing.T) {
+	b := setUp(t)
+	var all []expectation
+	for _, from := range sites() {
+		for _, s := range services() {
+			for _, family := range families() {
+				for _, protocol := range transports() {
+					to := netip.AddrPortFrom(b.addr(s.at, family), s.ports[len(s.ports)-1])
+					all = append(all, expectation{
+						probe{from: from.name, protocol: protocol, to: to},
+						sees(s.name, b.addr(from.name, family)),
+					})
+				}
+			}
+		}
+		for _, to := range sites() {
+			for _, a := range to.addrs {
+				p := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(a, 0)}
+				all = append(all, expectation{p, []string{"answered"}})
+			}
+		}
+	}
+	check(t, b, all)
+}
+
+// A reply says at which address and port the server was reached.
+func TestReplyTellsServersAddress(t *testing.T) {
+	b := setUp(t)
+	for _, to := range []string{"10.1.0.5:8080", "[fd00:10:1::5]:8080", "10.96.7.7:443", "[fd00:96::7]:443"} {
+		for _, protocol := range transports() {
+			p := probe{from: atClient, protocol: protocol, to: netip.MustParseAddrPort(to), tries: 3}
+			replies, err := b.probe(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports := map[uint16]bool{}
+			for _, r := range replies {
+				ports[r.client.Port()] = true
+				if r.own != p.to {
+					t.Errorf("%s/%s: the server says that it was reached at %v", to, protocol, r.own)
+				}
+			}
+			if len(ports) != 3 {
+				t.Errorf("%s/%s: 3 tries came from ports %v, want 3 different ones", to, protocol, ports)
+			}
+		}
+	}
+}
+
+// Without a backend, the gateway answers for all virtual addresses.
+func TestVirtualAddressesFallThrough(t *testing.T) {
+	b := setUp(t)
+	var all []expectation
+	for _, from := range sites() {
+		if from.name == atGateway {
+			continue
+		}
+		for _, r := range virtualRanges() {
+			vip := r.Addr().Next()
+			for _, protocol := range transports() {
+				p := probe{from: from.name, protocol: protocol, to: netip.AddrPortFrom(vip, 80)}
+				client := from.addrs[0]
+				if vip.Is6() {
+					client = from.addrs[1]
+				}
+				all = append(all, expectation{p, sees(byGateway, client)})
+			}
+			ping := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(vip, 0)}
+			all = append(all, expectation{ping, []string{"answered"}})
+		}
+	}
+	check(t, b, all)
+}
+
+// A node port that nobody translates is answered by the host, at all addresses
+// of the node.
+func TestHostAnswersAtNodePorts(t *testing.T) {
+	b := setUp(t)
+	var all []expectation
+	for _, from := range []place{atClient, atLocal, atRemote, atOutside, atStranger} {
+		for i, family := range families() {
+			for _, a := range []netip.Addr{b.addr(atNode, family), secondaryAddrs()[i]} {
+				for _, port := range []uint16{firstHostPort, firstHostPort + hostPorts - 1} {
+					for _, protocol := range transports() {
+						p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(a, port)}
+						all = append(all, expectation{p, sees(byHost, b.addr(from, family))})
+					}
+				}
+			}
+		}
+	}
+	check(t, b, all)
+}
+
+func TestEntry(t *testing.T) {
+	b := setUp(t)
+	got := map[place]string{}
+	for _, s := range sites() {
+		got[s.name] = b.entry(s.name)
+	}
+	want := map[place]string{
+		atNode: "", atGateway: "eth0", atRemoteNode: "eth1", atOutside: "eth2", atStranger: "eth3",
+		atLocal: "cali-local", atClient: "cali-client", atLocal2: "cali-local2",
+		atRemote: "eth1", atRemote2: "eth1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("interfaces by which packets reach the node (-want +got):\n%s", diff)
+	}
+}
+
+func TestServeMore(t *testing.T) {
+	b := setUp(t)
+	if err := b.serve(t.Context(), atRemote, "extra", 9090); err != nil {
+		t.Fatal(err)
+	}
+	check(t, b, []expectation{{
+		probe{from: atLocal, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("10.1.0.5:9090")},
+		sees("extra", netip.MustParseAddr("10.0.0.5")),
+	}})
+	if err := b.serve(t.Context(), atRemote, "again", 9090); err == nil {
+		t.Error("two servers share a port without error")
+	}
+}
+
+// The testbed needs no root: this runs a test of it as a user without rights.
+func TestUnprivileged(t *testing.T) {
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295" || os.Getuid() != 0 {
+		t.Skip("this process is not root itself, so all tests run as a user without rights")
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$")
+	const nobody = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestEveryPlaceReachesEveryServer") {
+		t.Errorf("the test does not pass (%v):\n%s", err, out)
+	}
+}
+
+// recorder is a test that notes how it ended, and does not end.
+type recorder struct {
+	testing.TB
+	ended string
+}
+
+func (r *recorder) Helper()                   {}
+func (r *recorder) Skip(args ...any)          { r.end("skipped: " + fmt.Sprint(args...)) }
+func (r *recorder) Fatalf(f string, a ...any) { r.end("failed: " + fmt.Sprintf(f, a...)) }
+
+func (r *recorder) end(how string) {
+	if r.ended == "" {
+		r.ended = how
+	}
+}
+
+func TestCannotRun(t *testing.T) {
+	for ci, want := range map[string]string{
+		"":     "skipped: no luck",
+		"true": "failed: CI must be able to run this test: no luck",
+	} {
+		t.Setenv("CI", ci)
+		r := &recorder{TB: t}
+		cannotRun(r, "no luck")
+		if r.ended != want {
+			t.Errorf("with CI=%q the test %s, want %s", ci, r.ended, want)
+		}
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	setUp(b)
+	for b.Loop() {
+		bed, err := newTestbed(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := bed.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package backendtest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCheckReadable(t *testing.T) {
+	b := setUpVerdicts(t)
+	n := findNFT(t, b.node())
+	// Counters and what is left of timeouts may differ.
+	err := n.load(t.Context(), `table inet more {
+		set seen { type ipv4_addr; flags timeout; elements = { 10.0.0.1 timeout 1h } }
+		map ports { type inet_proto . inet_service : verdict; elements = { tcp . 80 : drop } }
+		chain c { type filter hook input priority 10; counter accept; }
+	}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.checkReadable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	text, err := n.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"table inet verdicts", "table inet more"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the listing has no %q:\n%s", want, text)
+		}
+	}
+	if err := n.load(t.Context(), "no such statement"); err == nil || !strings.Contains(err.Error(), "syntax error") {
+		t.Errorf("loading nonsense gave %v, want what nft says about it", err)
+	}
+}
+
+// The gate notices each way in which a ruleset can be unreadable. Programs that
+// behave as nft does with such rulesets stand for it.
+func TestCheckReadableNotices(t *testing.T) {
+	b := setUp(t)
+	for name, c := range map[string]struct{ script, want string }{
+		"aborts":        {`case "$*" in "list ruleset") kill -ABRT $$;; esac`, "aborted"},
+		"JSON aborts":   {`case "$*" in *json*) exit 1;; esac`, "exit status 1"},
+		"no JSON":       {`case "$*" in *json*) echo '{';; esac`, "no JSON"},
+		"no text":       {`case "$*" in *json*) echo '{}';; *stateless*) exit 2;; esac`, "exit status 2"},
+		"does not load": {`case "$*" in *json*) echo '{}';; *-f*) exit 3;; esac`, "exit status 3"},
+		"changes":       {`case "$*" in *json*) echo '{}';; *) echo $$;; esac`, "changes when its text is loaded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "nft")
+			if err := os.WriteFile(path, []byte("#!/bin/sh\ncat >/dev/null\n"+c.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			err := nft{path: path, ns: b.node()}.checkReadable(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("checkReadable gave %v, want an error with %q", err, c.want)
+			}
+		})
+	}
+}
