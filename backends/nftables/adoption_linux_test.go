@@ -1,0 +1,215 @@
+package nftables
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// sampleWorld needs an object of each kind that there is, in both families: but
+// for the maps of clients and for local endpoints of node ports, every map has
+// an element.
+func sampleWorld() proxy.Snapshot {
+	var all []*proxy.ServicePort
+	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		plain := newPort(fam, 0, 3)
+
+		sticky := newPort(fam, 1, 2)
+		sticky.Affinity = affinity.Config{Timeout: time.Hour}
+		sticky.Frontends = append(sticky.Frontends, nodePort(fam, 30001))
+
+		local := newPort(fam, 2, 5)
+		local.Local = local.Cluster[:2]
+		outside := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
+		lb, np := local.Frontends[0], nodePort(fam, 30002)
+		lb.Kind, lb.FromOutside = proxy.LoadBalancer, outside
+		lb.Addr = newPort(fam, 500, 0).Frontends[0].Addr
+		lb.Restricted, lb.AllowedSources = true, allowedSources(fam)
+		np.FromOutside = outside
+		local.Frontends = append(local.Frontends, lb, np)
+
+		dead := newPort(fam, 3, 0)
+		dead.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
+		dead.Frontends[0].FromOutside = dead.Frontends[0].FromInside
+		all = append(all, plain, sticky, local, dead)
+	}
+	return proxy.NewSnapshot(testNode(), all...)
+}
+
+// A restart over an unchanged world is not even a transaction.
+func TestRestartWritesNothing(t *testing.T) {
+	s := newStage(t, Options{})
+	world := sampleWorld()
+	s.apply(t, world)
+	c := s.conn(t)
+	before, listing := s.generation(t, c), s.listing(t)
+	s.restart(t)
+	s.apply(t, world)
+	if after := s.generation(t, c); after != before {
+		t.Errorf("generation of the ruleset after a restart: got %d, want %d as before", after, before)
+	}
+	s.holds(t, listing, "after a restart")
+}
+
+// tampering is what somebody may do to our tables.
+type tampering struct {
+	name string
+	do   func(t *testing.T, s *stage)
+}
+
+func nftDoes(commands ...string) func(*testing.T, *stage) {
+	return func(t *testing.T, s *stage) {
+		t.Helper()
+		s.load(t, strings.Join(commands, "\n")+"\n")
+	}
+}
+
+func tamperings() []tampering {
+	all := []tampering{
+		{"foreign rule in a chain", nftDoes("add rule ip vipkit pick-4 counter")},
+		{"foreign rule with an anonymous set", nftDoes("insert rule ip vipkit services tcp dport { 80, 443 } accept")},
+		{"foreign rule in a base chain", nftDoes("add rule ip6 vipkit prerouting meta l4proto { tcp, udp } counter")},
+		{"foreign chain that leads to ours", nftDoes("add chain ip vipkit theirs", "add rule ip vipkit theirs goto pick-4")},
+		{"foreign base chain with an anonymous set", nftDoes("add chain ip vipkit theirs { type filter hook input priority 0; }", "add rule ip vipkit theirs tcp dport { 1, 2 } drop")},
+		{"foreign set, and a rule that uses it", nftDoes("add set ip vipkit theirs { type ipv4_addr; }", "insert rule ip vipkit services ip saddr @theirs accept")},
+		{"foreign element", nftDoes("add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto pick-4 }")},
+		{"foreign element that leads to a foreign chain", nftDoes("add chain ip vipkit theirs", "add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto theirs }")},
+		{"another verdict", nftDoes("delete element ip vipkit services { 10.128.0.1 . tcp . 80 }", "add element ip vipkit services { 10.128.0.1 . tcp . 80 : drop }")},
+		{"jump instead of goto", nftDoes("delete element ip vipkit nodeports { tcp . 30001 }", "add element ip vipkit nodeports { tcp . 30001 : jump pick-4 }")},
+		{"accept instead of goto", nftDoes("delete element ip6 vipkit services { fd00:96::1 . tcp . 80 }", "add element ip6 vipkit services { fd00:96::1 . tcp . 80 : accept }")},
+		{"another endpoint", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 : 192.0.2.7 . 1 }")},
+		{"one endpoint twice", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 : 10.0.0.1 . 8080 }")},
+		{"gap among the endpoints", nftDoes("delete element ip6 vipkit endpoints { fd00:96::1 . tcp . 80 . 0 }")},
+		{"no rules in a chain", nftDoes("flush chain ip vipkit reject-service")},
+		{"no base chain", nftDoes("flush chain ip vipkit prerouting", "delete chain ip vipkit prerouting")},
+		{"no elements in a map", nftDoes("flush map ip vipkit services")},
+		{"no chain", nftDoes("flush map ip vipkit services", "flush map ip vipkit nodeports", "flush chain ip vipkit masquerade-nonpods-pick-4", "delete chain ip vipkit masquerade-nonpods-pick-4")},
+		{"a set with other flags", nftDoes("delete table ip vipkit", "table ip vipkit { set cluster-ips { type ipv4_addr; flags timeout; }; }")},
+		{"an empty table", nftDoes("delete table ip6 vipkit", "add table ip6 vipkit")},
+		{"no table", nftDoes("delete table ip6 vipkit")},
+		{"no tables", nftDoes("delete table ip vipkit", "delete table ip6 vipkit")},
+	}
+	for _, fam := range []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
+		table := nfnetlink.Table{Family: fam, Name: "vipkit"}
+		for _, set := range fixedSets() {
+			all = append(all, tampering{fmt.Sprintf("one element of %v %s less", table, set.Name), func(t *testing.T, s *stage) {
+				s.deleteElement(t, table, set.Name)
+			}})
+		}
+		all = append(all, tampering{"a source range less in " + fam.String(), func(t *testing.T, s *stage) {
+			s.deleteElement(t, table, s.sourcesOf(t, table))
+		}})
+	}
+	return all
+}
+
+// deleteElement removes an element of a set, if it has one.
+func (s *stage) deleteElement(t *testing.T, table nfnetlink.Table, set string) {
+	t.Helper()
+	c := s.conn(t)
+	var victim nfnetlink.Element
+	err := c.Elements(t.Context(), table, set, nfnetlink.Visitor[nfnetlink.Element]{Each: func(e *nfnetlink.Element) error {
+		if victim.Key == nil {
+			victim = nfnetlink.Element{Key: bytes.Clone(e.Key), IntervalEnd: e.IntervalEnd}
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if victim.Key == nil {
+		t.Fatalf("%v %s has no element to lose", table, set)
+	}
+	var b nfnetlink.Batch
+	w := b.Elements(nfnetlink.OpDelete, table, set)
+	if victim.IntervalEnd {
+		w.KeyEnd(victim.Key)
+	} else {
+		w.Key(victim.Key)
+	}
+	if err := c.Commit(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sourcesOf names a set of source ranges.
+func (s *stage) sourcesOf(t *testing.T, table nfnetlink.Table) string {
+	t.Helper()
+	var sets []nfnetlink.SetInfo
+	if err := s.conn(t).Sets(t.Context(), table, nfnetlink.Collect(&sets)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range sets {
+		if strings.HasPrefix(sets[i].Name, sourcesSet("")) {
+			return sets[i].Name
+		}
+	}
+	t.Fatalf("%v has no set of source ranges", table)
+	return ""
+}
+
+// Whatever somebody does to the tables, an Apply that takes nothing for granted
+// makes them what they were; the next one has nothing to do.
+func TestAdoptionRepairs(t *testing.T) {
+	world := sampleWorld()
+	for _, c := range tamperings() {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t, Options{})
+			s.apply(t, world)
+			want := s.listing(t)
+			c.do(t, s)
+			if s.listing(t) == want {
+				t.Fatal("the tampering does not show in the ruleset")
+			}
+			s.restart(t)
+			s.repair(t, world)
+			s.holds(t, want, "after the repair")
+
+			conn := s.conn(t)
+			before := s.generation(t, conn)
+			s.restart(t)
+			s.apply(t, world)
+			if after := s.generation(t, conn); after != before {
+				t.Errorf("generation of the ruleset: got %d after one more restart, want %d as after the repair", after, before)
+			}
+			if err := s.backend.Cleanup(t.Context()); err != nil {
+				t.Fatalf("Cleanup: got error %v, want none", err)
+			}
+			s.holds(t, "", "after Cleanup")
+		})
+	}
+}
+
+// A change that meets a table which is not as it was left says so.
+func TestApplyNoticesLoss(t *testing.T) {
+	world := sampleWorld()
+	changed := newPort(v1.IPv4Protocol, 0, 4)
+	next := world.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
+	for _, c := range []tampering{
+		{"no tables", nftDoes("flush ruleset")},
+		{"an empty table", nftDoes("delete table ip vipkit", "add table ip vipkit")},
+		{"no elements", nftDoes("flush set ip vipkit hairpins", "flush map ip vipkit endpoints", "flush map ip vipkit services")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t, Options{})
+			s.apply(t, world)
+			want := s.listing(t)
+			s.apply(t, next)
+			c.do(t, s)
+			if err := s.backend.Apply(t.Context(), s.applied, world); !errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Fatalf("Apply of a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
+			}
+			s.repair(t, world)
+			s.holds(t, want, "after the repair")
+		})
+	}
+}

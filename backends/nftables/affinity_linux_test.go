@@ -1,0 +1,216 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func stickyPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
+	p := newPort(fam, i, n)
+	p.Affinity = affinity.Config{Timeout: time.Hour}
+	return p
+}
+
+func bothFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+// addClients lets clients have connected: client i has the i-th endpoint, in
+// turn. It gives how many the maps took.
+func (s *stage) addClients(t *testing.T, p *proxy.ServicePort, n int) {
+	t.Helper()
+	c := s.conn(t)
+	fam := familyOf(p.Name.Family)
+	name := affinityMap(affinityID(p.Name), proxy.PoolCluster)
+	table := nfnetlink.Table{Family: nfnetlink.Family(fam), Name: "vipkit"}
+	for first := 0; first < n; first += 1000 {
+		var b nfnetlink.Batch
+		for _, part := range []string{"address", "port"} {
+			if part == "port" && fam == ipv4 {
+				continue
+			}
+			set := name
+			if part == "port" {
+				set = affinityPortMap(name)
+			}
+			w := b.Elements(nfnetlink.OpAdd, table, set)
+			for i := first; i < min(n, first+1000); i++ {
+				e := p.Cluster[i%len(p.Cluster)].Addr
+				to := slot{addr: fam.bytes(e.Addr()), port: e.Port()}
+				data := to.append(nil, fam)
+				switch {
+				case part == "port":
+					data = data[16:18]
+				case fam == ipv6:
+					data = data[:16]
+				}
+				w.KeyData(clientKey(fam, i), data)
+			}
+		}
+		if err := c.Commit(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func clientKey(fam family, i int) []byte {
+	k := make([]byte, fam.addrLen())
+	k[0] = 11
+	binary.BigEndian.PutUint16(k[len(k)-2:], uint16(i))
+	k[1] = byte(i >> 16)
+	return k
+}
+
+// clients counts the clients of a service port by the address of their endpoint.
+func (s *stage) clients(t *testing.T, p *proxy.ServicePort) map[string]int {
+	t.Helper()
+	fam := familyOf(p.Name.Family)
+	counts := map[string]int{}
+	err := s.conn(t).Elements(t.Context(), nfnetlink.Table{Family: nfnetlink.Family(fam), Name: "vipkit"},
+		affinityMap(affinityID(p.Name), proxy.PoolCluster), nfnetlink.Visitor[nfnetlink.Element]{
+			Begin: func() { clear(counts) },
+			Each: func(e *nfnetlink.Element) error {
+				var a [16]byte
+				copy(a[:], e.Data[:fam.addrLen()])
+				counts[addrText(fam, a)]++
+				return nil
+			},
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
+// Clients forget an endpoint when it goes, also one that went while no backend
+// was there, and keep all others.
+func TestClientsForgetRemovedEndpoints(t *testing.T) {
+	for _, fam := range bothFamilies() {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
+				s := newStage(t, Options{})
+				three, other := stickyPort(fam, 0, 3), stickyPort(fam, 1, 2)
+				s.apply(t, proxy.NewSnapshot(testNode(), three, other))
+				s.addClients(t, three, 30)
+				s.addClients(t, other, 10)
+				want := s.clients(t, three)
+				delete(want, three.Cluster[1].Addr.Addr().String())
+				others := s.clients(t, other)
+
+				two := *three
+				two.Cluster = append(two.Cluster[:1:1], three.Cluster[2])
+				if restart {
+					s.restart(t)
+				}
+				s.apply(t, proxy.NewSnapshot(testNode(), &two, other))
+				if diff := cmp.Diff(want, s.clients(t, three)); diff != "" {
+					t.Errorf("clients by endpoint (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(others, s.clients(t, other)); diff != "" {
+					t.Errorf("clients of another service port (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// Two endpoints may share an address: the clients of one forget it, those of the
+// other do not.
+func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
+	for _, fam := range bothFamilies() {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
+				s := newStage(t, Options{})
+				p := stickyPort(fam, 0, 1)
+				p.Cluster = append(p.Cluster, endpoint(fam, 1, 9090))
+				s.apply(t, proxy.NewSnapshot(testNode(), p))
+				s.addClients(t, p, 20)
+				one := *p
+				one.Cluster = p.Cluster[1:]
+				if restart {
+					s.restart(t)
+				}
+				s.apply(t, proxy.NewSnapshot(testNode(), &one))
+				want := map[string]int{p.Cluster[0].Addr.Addr().String(): 10}
+				if diff := cmp.Diff(want, s.clients(t, p)); diff != "" {
+					t.Errorf("clients by endpoint (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// A great many clients of one service port can be remembered, and survive a
+// restart.
+func TestManyClients(t *testing.T) {
+	const clients = 70_000
+	for _, fam := range bothFamilies() {
+		t.Run(string(fam), func(t *testing.T) {
+			s := newStage(t, Options{AffinityClients: 1 << 17})
+			p := stickyPort(fam, 0, 7)
+			s.apply(t, proxy.NewSnapshot(testNode(), p))
+			s.addClients(t, p, clients)
+			s.restart(t)
+			s.apply(t, proxy.NewSnapshot(testNode(), p))
+			total := 0
+			for _, n := range s.clients(t, p) {
+				total += n
+			}
+			if total != clients {
+				t.Errorf("clients that are remembered after a restart: got %d, want %d", total, clients)
+			}
+			six := *p
+			six.Cluster = p.Cluster[1:]
+			start := time.Now()
+			s.apply(t, proxy.NewSnapshot(testNode(), &six))
+			t.Logf("one of 7 endpoints of %d clients removed in %v", clients, time.Since(start).Round(time.Millisecond))
+			if got := s.clients(t, p); len(got) != 6 || got[p.Cluster[0].Addr.Addr().String()] != 0 {
+				t.Errorf("clients by endpoint: got %v, want those of the six that are left", got)
+			}
+		})
+	}
+}
+
+// Names are reused; no chain or map may get the one of another.
+func TestServicesComeAndGo(t *testing.T) {
+	r := newRandom(t)
+	s := newStage(t, Options{})
+	for round := range 60 {
+		var all []*proxy.ServicePort
+		for i := range 6 {
+			for _, fam := range bothFamilies() {
+				p := newPort(fam, i, 1+r.IntN(12))
+				if r.IntN(2) == 0 {
+					p.Affinity.Timeout = time.Duration(1+r.IntN(3)) * time.Minute
+				}
+				if r.IntN(3) == 0 {
+					f := &p.Frontends[0]
+					f.Restricted, f.AllowedSources = true, allowedSources(fam)[:1]
+				}
+				if r.IntN(3) > 0 {
+					all = append(all, p)
+				}
+			}
+		}
+		want := proxy.NewSnapshot(testNode(), all...)
+		if r.IntN(6) == 0 {
+			s.restart(t)
+		}
+		s.apply(t, want)
+		if round%6 > 0 {
+			continue
+		}
+		fresh := newStage(t, Options{})
+		fresh.apply(t, want)
+		if diff := cmp.Diff(withoutSlots(fresh.listing(t)), withoutSlots(s.listing(t))); diff != "" {
+			t.Fatalf("round %d: the ruleset, made anew and after all that (-new +got):\n%s", round, diff)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// layout numbers the form of what this package writes. Chains of another form,
+// which an older or newer program left behind, are replaced.
+const layout = "1"
+
+type object = backends.Object[key, value]
+
+// book holds what sets and chains consist of, under the hash by which objects
+// speak of them, so that the kernel edge can write what was rendered. Rendering
+// and committing never happen at once.
+type book struct {
+	options Options
+	// pages are for the last two nodes: while a node changes, both are rendered.
+	pages [2]*page
+	names familyNames
+}
+
+// page is the book for one node.
+type page struct {
+	node     *proxy.Node
+	print    string
+	options  *Options
+	names    *familyNames
+	chains   map[definitionID]chainDefinition
+	sets     map[definitionID]setDefinition
+	verdicts map[verdictQuery]*verdict
+}
+
+type definitionID struct {
+	fam  family
+	name string
+	hash value
+}
+
+type chainDefinition struct {
+	rules [][]byte
+	base  *baseChain
+	// err says why the rules could not be written.
+	err error
+	// lasting definitions are kept when their chain goes.
+	lasting bool
+}
+
+func (b *book) page(node *proxy.Node) *page {
+	for i, p := range b.pages {
+		if p != nil && p.node == node {
+			b.pages[0], b.pages[i] = b.pages[i], b.pages[0]
+			return p
+		}
+	}
+	p := &page{
+		node:     node,
+		print:    fmt.Sprintf("%s %+v %x", layout, node.LocalTraffic, b.options.Identity.Mark),
+		options:  &b.options,
+		names:    &b.names,
+		chains:   map[definitionID]chainDefinition{},
+		sets:     map[definitionID]setDefinition{},
+		verdicts: map[verdictQuery]*verdict{},
+	}
+	b.pages[0], b.pages[1] = p, b.pages[0]
+	return p
+}
+
+// chain finds what a chain consists of.
+func (b *book) chain(id definitionID) (chainDefinition, error) {
+	for _, p := range b.pages {
+		if p != nil {
+			if d, ok := p.chains[id]; ok {
+				return d, d.err
+			}
+		}
+	}
+	return chainDefinition{}, fmt.Errorf("chain %s %x is not in the book", id.name, id.hash)
+}
+
+// set finds what a set is like.
+func (b *book) set(id definitionID) (setDefinition, error) {
+	for _, p := range b.pages {
+		if p != nil {
+			if d, ok := p.sets[id]; ok {
+				return d, nil
+			}
+		}
+	}
+	return setDefinition{}, fmt.Errorf("set %s %x is not in the book", id.name, id.hash)
+}
+
+// forget drops the definition of a chain or set that is no more, if it was one
+// service port's own.
+func (b *book) forget(k key, v value) {
+	id := definitionID{k.fam, b.names.of(k.fam).text(k.name), v}
+	own := false
+	for _, p := range b.pages {
+		if p == nil {
+			continue
+		}
+		if d, ok := p.chains[id]; ok && !d.lasting {
+			own = true
+			delete(p.chains, id)
+		}
+		if d, ok := p.sets[id]; ok && !d.lasting {
+			own = true
+			delete(p.sets, id)
+		}
+	}
+	if own { // what stands in no book may have the name of something else that does
+		b.names.of(k.fam).release(k.name)
+	}
+}
+
+// hash stands for everything that a definition is made from.
+func (p *page) hash(name, details string) value {
+	h := fnv.New64a()
+	for _, part := range [...]string{p.print, name, details} {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+		_, _ = h.Write(n[:]) // a hash does not fail
+		_, _ = h.Write([]byte(part))
+	}
+	return value(h.Sum64())
+}
+
+// chainObject gives the object of a chain, and enters its definition unless it
+// stands there already. What build writes must follow from the node, the name
+// and the details.
+func (p *page) chainObject(c chainSpec, build func(*assembler)) object {
+	k := key{kind: kindChain, fam: c.fam, level: c.level, name: p.names.of(c.fam).number(c.name)}
+	v := p.hash(c.name, c.details)
+	id := definitionID{c.fam, c.name, v}
+	if _, ok := p.chains[id]; !ok {
+		a := &assembler{fam: c.fam, mark: p.options.Identity.Mark}
+		build(a)
+		p.chains[id] = chainDefinition{rules: a.rules, err: a.err, base: c.base, lasting: c.lasting}
+	}
+	return object{Key: k, Value: v}
+}
+
+type chainSpec struct {
+	fam     family
+	name    string
+	details string
+	level   uint8
+	base    *baseChain
+	lasting bool
+}
+
+// baseChain is a place in the kernel's path of packets.
+type baseChain struct {
+	hook     nfnetlink.Hook
+	priority int32
+}

@@ -1,0 +1,32 @@
+package nftables_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
+
+func TestConformance(t *testing.T) {
+	backendtest.Run(t, backendtest.Config{
+		New: func(t testing.TB) proxy.Backend {
+			b, err := nftables.New(nftables.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Dump: func(t testing.TB) string {
+			out, err := nftables.Dump(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		},
+		Tables: true,
+	})
+}

@@ -1,0 +1,54 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fault says why a service port cannot be programmed, if so. No tracker makes
+// such ports, but programs may make their own.
+func fault(port *proxy.ServicePort) error {
+	four := port.Name.Family != v1.IPv6Protocol
+	fits := func(a netip.Addr) bool { return a.IsValid() && (a.Is4() || a.Is4In6()) == four }
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		addr := f.Addr.Addr()
+		if !fits(addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
+			return fmt.Errorf("frontend %v: no address of family %s", f.Addr, port.Name.Family)
+		}
+		wrong := func(s netip.Prefix) bool { return !s.IsValid() || !fits(s.Addr()) }
+		if slices.ContainsFunc(f.AllowedSources, wrong) {
+			return fmt.Errorf("frontend %v: source ranges %v: not of family %s", f.Addr, f.AllowedSources, port.Name.Family)
+		}
+	}
+	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+		if e := misfit(port.Pool(pool), fits); e != nil {
+			return fmt.Errorf("endpoint %v: no address of family %s", e.Addr, port.Name.Family)
+		}
+	}
+	return nil
+}
+
+func misfit(list []endpoints.Endpoint, fits func(netip.Addr) bool) *endpoints.Endpoint {
+	for i := range list {
+		if !fits(list[i].Addr.Addr()) {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// refusal is an object that cannot be written. It makes the commit fail, and so
+// has the port that needs it reported.
+func (p *page) refusal(port *proxy.ServicePort, err error) object {
+	fam, name := familyOf(port.Name.Family), "refused-"+port.Name.String()
+	v := p.hash(name, err.Error())
+	p.chains[definitionID{fam, name, v}] = chainDefinition{err: err}
+	return object{Key: key{kind: kindChain, fam: fam, name: p.names.of(fam).number(name)}, Value: v}
+}

@@ -1,0 +1,249 @@
+package nftables
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+const foreignTables = `table inet somebody-elses {
+	comment "not ours"
+	counter hits { comment "of something" }
+	quota much { over 25 mbytes }
+	set noted { type ipv4_addr; counter; comment "x"; elements = { 192.0.2.1 comment "y" }; }
+	map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.128.0.1 . tcp . 80 : drop }; }
+	chain prerouting {
+		type nat hook prerouting priority -90; policy accept;
+		counter name "hits" quota name "much" comment "odd"
+		ip daddr . meta l4proto . th dport vmap @services
+		tcp dport { 22, 443 } meter m { ip saddr limit rate 5/second } accept
+	}
+}
+table ip6 somebody-elses {
+	chain vipkit { jhash ip6 saddr mod 3 vmap { 0 : accept, 1 : drop, 2 : return }; }
+}
+table arp odd { chain input { type filter hook input priority 0; arp operation request counter accept; }; }
+`
+
+// addOddTable adds a table with user data that no program understands.
+func addOddTable(t *testing.T, c *nfnetlink.Conn) {
+	t.Helper()
+	var b nfnetlink.Batch
+	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "odd"}
+	b.AddTable(table, "")
+	b.AddChain(table, nfnetlink.Chain{Name: "c"})
+	b.AddEncodedRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
+	b.AddEncodedRule(table, "c", nil, []byte{tagType, 12, 1})
+	if err := c.Commit(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What others have in their tables stops nothing, and stays as it is.
+func TestForeignTablesAreLeftAlone(t *testing.T) {
+	s := newStage(t, Options{})
+	s.load(t, foreignTables)
+	addOddTable(t, s.conn(t))
+	foreign := s.listing(t)
+	world := sampleWorld()
+	for range 2 {
+		s.apply(t, world)
+		s.restart(t)
+	}
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Fatalf("Cleanup: got error %v, want none", err)
+	}
+	s.holds(t, foreign, "after Cleanup")
+}
+
+// Instances of different identities share nothing: each can come, change and go
+// without the other.
+func TestInstancesAreDisjoint(t *testing.T) {
+	s := newStage(t, Options{})
+	other := &stage{ns: s.ns, options: Options{Identity: identity("other", 0x8000, -5)}}
+	other.restart(t)
+
+	world := sampleWorld()
+	s.apply(t, world)
+	alone := s.nft(t, "list", "ruleset")
+	other.apply(t, world)
+	both := s.nft(t, "list", "ruleset")
+	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00004000"} {
+		if !strings.Contains(both, want) {
+			t.Errorf("the ruleset of both lacks %q:\n%s", want, both)
+		}
+	}
+	s.restart(t)
+	s.apply(t, world)
+	if got := s.nft(t, "list", "ruleset"); got != both {
+		t.Errorf("a restart of one (-before +after):\n%s", cmp.Diff(both, got))
+	}
+	if err := other.backend.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.nft(t, "list", "ruleset"); got != alone {
+		t.Errorf("what is left of one when the other has gone (-before +after):\n%s", cmp.Diff(alone, got))
+	}
+}
+
+// Another priority or mark takes effect after a restart with the same name.
+func TestIdentityChanges(t *testing.T) {
+	s := newStage(t, Options{})
+	world := sampleWorld()
+	s.apply(t, world)
+	s.options.Identity = identity("", 0x8000, -5)
+	s.restart(t)
+	s.repair(t, world)
+	changed := s.listing(t)
+	fresh := newStage(t, s.options)
+	fresh.apply(t, world)
+	if diff := cmp.Diff(fresh.listing(t), changed); diff != "" {
+		t.Errorf("the ruleset, made anew and taken over (-new +taken over):\n%s", diff)
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	for _, c := range []struct {
+		families []v1.IPFamily
+		want     []string
+	}{
+		{nil, []string{"table ip vipkit", "table ip6 vipkit"}},
+		{[]v1.IPFamily{v1.IPv4Protocol}, []string{"table ip vipkit"}},
+		{[]v1.IPFamily{v1.IPv6Protocol}, []string{"table ip6 vipkit"}},
+		{[]v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}, []string{"table ip vipkit", "table ip6 vipkit"}},
+	} {
+		s := newStage(t, Options{})
+		s.apply(t, sampleWorld())
+		s.options.Families = c.families
+		s.restart(t)
+		s.apply(t, sampleWorld())
+		got := strings.Split(strings.TrimSpace(s.nft(t, "list", "tables")), "\n")
+		slices.Sort(got)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("families %v: tables (-want +got):\n%s", c.families, diff)
+		}
+	}
+}
+
+func TestNewRefusesOptions(t *testing.T) {
+	for _, o := range []Options{
+		{Identity: identity("No", 0, 0)},
+		{Identity: identity("", 3, 0)},
+		{Families: []v1.IPFamily{"IPv5"}},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("New(%+v): got no error, want one", o)
+		}
+	}
+}
+
+// What the kernel refuses of one service port stops no other, in the first load
+// and later.
+func TestPoisonedServices(t *testing.T) {
+	collides := newPort(v1.IPv4Protocol, 40, 9)
+	collides.Frontends[0].Addr = newPort(v1.IPv4Protocol, 3, 0).Frontends[0].Addr
+	overlaps := newPort(v1.IPv4Protocol, 41, 2)
+	overlaps.Frontends[0].Restricted, overlaps.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	wrongFamily := newPort(v1.IPv4Protocol, 42, 1)
+	wrongFamily.Cluster = append(wrongFamily.Cluster, endpoint(v1.IPv6Protocol, 1, 80))
+	noAddress := newPort(v1.IPv4Protocol, 43, 1)
+	noAddress.Cluster = []endpoints.Endpoint{{}}
+	wrongFrontend := newPort(v1.IPv4Protocol, 44, 1)
+	wrongFrontend.Frontends[0].Addr = netip.MustParseAddrPort("[fd00:96::1]:80")
+
+	var good []*proxy.ServicePort
+	for i := range 30 {
+		good = append(good, newPort(v1.IPv4Protocol, i, 3))
+	}
+	for _, c := range []struct {
+		name   string
+		poison *proxy.ServicePort
+	}{
+		{"a frontend that belongs to another", collides},
+		{"source ranges that overlap", overlaps},
+		{"an endpoint of another family", wrongFamily},
+		{"an endpoint without an address", noAddress},
+		{"a frontend of another family", wrongFrontend},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t, Options{})
+			healthy := proxy.NewSnapshot(testNode(), good...)
+			s.apply(t, healthy)
+			want := s.listing(t)
+			ill := proxy.NewSnapshot(testNode(), append(slices.Clone(good), c.poison)...)
+			for _, start := range []proxy.Snapshot{healthy, {}} {
+				if start.IsZero() {
+					s.restart(t)
+				}
+				s.applyIll(t, start, ill, c.poison.Name)
+				s.holds(t, want, "without the ill one")
+			}
+			fresh := newStage(t, Options{})
+			fresh.applyIll(t, proxy.Snapshot{}, ill, c.poison.Name)
+			fresh.holds(t, want, "after a first load")
+		})
+	}
+}
+
+// A service that needs a new chain has it committed first; if what follows is
+// refused, that is undone.
+func TestPoisonBesideNewChains(t *testing.T) {
+	ill := newPort(v1.IPv4Protocol, 9, 1)
+	ill.Frontends[0].Restricted, ill.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	s := newStage(t, Options{})
+	before := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 3), newPort(v1.IPv4Protocol, 1, 3))
+	s.apply(t, before)
+	grown := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 9), newPort(v1.IPv4Protocol, 1, 20), ill)
+	s.applyIll(t, before, grown, ill.Name)
+
+	fresh := newStage(t, Options{})
+	fresh.apply(t, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 9), newPort(v1.IPv4Protocol, 1, 20)))
+	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
+		t.Errorf("the ruleset, without the ill one (-want +got):\n%s", diff)
+	}
+}
+
+// applyIll expects that one port is refused, at the latest when all is begun
+// anew.
+func (s *stage) applyIll(t *testing.T, start, ill proxy.Snapshot, name proxy.ServicePortName) {
+	t.Helper()
+	err := s.backend.Apply(t.Context(), start, ill)
+	for range 2 {
+		if errors.Is(err, proxy.ErrDataplaneLost) {
+			err = s.backend.Apply(t.Context(), proxy.Snapshot{}, ill)
+		}
+	}
+	var failed proxy.PortErrors
+	if !errors.As(err, &failed) || len(failed) != 1 || failed[name] == nil {
+		t.Fatalf("Apply: got error %v, want one that names %v alone", err, name)
+	}
+}
+
+// SCTP has no sockets everywhere, so that packets cannot show it; its rules and
+// elements are those of TCP but for the protocol.
+func TestSCTP(t *testing.T) {
+	listing := func(protocol v1.Protocol) string {
+		s := newStage(t, Options{})
+		p := newPort(v1.IPv4Protocol, 0, 3)
+		p.Frontends = append(p.Frontends, nodePort(v1.IPv4Protocol, 30000))
+		p.Name.Protocol = protocol
+		s.apply(t, proxy.NewSnapshot(testNode(), p))
+		s.restart(t)
+		s.apply(t, s.applied)
+		return s.listing(t)
+	}
+	want := strings.ReplaceAll(listing(v1.ProtocolTCP), " tcp . ", " sctp . ")
+	want = strings.ReplaceAll(want, "\ntcp . ", "\nsctp . ")
+	if diff := cmp.Diff(want, listing(v1.ProtocolSCTP)); diff != "" {
+		t.Errorf("the ruleset for SCTP (-want +got):\n%s", diff)
+	}
+}

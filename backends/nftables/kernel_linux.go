@@ -1,0 +1,199 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// listLimit is how many objects are read back from an existing table to see
+// what fits. The time that takes grows with the square of their number; above
+// the limit, replacing the table in one transaction is faster.
+const listLimit = 300_000
+
+// kernel is the edge to nf_tables.
+type kernel struct {
+	book  *book
+	conn  *nfnetlink.Conn
+	batch nfnetlink.Batch
+	slots map[slotPool][]slot
+	fills map[setID]fill
+	// wanted counts what is wanted by the time that sets are made.
+	wanted map[setID]int
+	// rebuild says that the next commit starts by removing the tables.
+	rebuild bool
+	ops     atomic.Uint64
+}
+
+type op = backends.Op[key, value]
+
+func (k *kernel) table(fam family) nfnetlink.Table {
+	return nfnetlink.Table{Family: nfnetlink.Family(fam), Name: k.book.options.Identity.Name}
+}
+
+// Operations implements [proxy.OperationCounter]: elements, rules, chains, sets
+// and tables written or removed.
+func (k *kernel) Operations() uint64 { return k.ops.Load() }
+
+// Replace implements [backends.Replacer].
+func (k *kernel) Replace(want proxy.Snapshot) bool {
+	k.wanted = census(want)
+	total := 0
+	for _, n := range k.wanted {
+		total += n
+	}
+	k.rebuild = k.rebuild || total > listLimit && k.exists()
+	if k.rebuild {
+		k.slots, k.fills = map[slotPool][]slot{}, map[setID]fill{}
+	}
+	return k.rebuild
+}
+
+// exists reports whether there is a table of ours. If that cannot be found out,
+// the listing that follows says why.
+func (k *kernel) exists() bool {
+	for _, fam := range []family{ipv4, ipv6} {
+		if k.findTable(context.Background(), fam) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+var errNoTable = errors.New("no such table")
+
+// findTable gives errNoTable where the table of a family does not exist.
+func (k *kernel) findTable(ctx context.Context, fam family) error {
+	var all []nfnetlink.TableInfo
+	if err := k.conn.Tables(ctx, nfnetlink.Family(fam), nfnetlink.Collect(&all)); err != nil {
+		return k.explain(err)
+	}
+	for i := range all {
+		if all[i].Name == k.book.options.Identity.Name {
+			return nil
+		}
+	}
+	return errNoTable
+}
+
+// Commit implements [backends.Target].
+func (k *kernel) Commit(ctx context.Context, ops []op) error {
+	first, rest := chainsAhead(ops)
+	if len(first) == 0 {
+		return k.commit(ctx, ops)
+	}
+	return k.commitBoth(ctx, first, rest)
+}
+
+// commit makes one transaction if that is possible.
+func (k *kernel) commit(ctx context.Context, ops []op) error {
+	w := writer{kernel: k, slots: slotPlan{}}
+	counts, room := k.grow(ops)
+	if !room {
+		return w.startAnew("a full set")
+	}
+	k.batch.Reset()
+	if k.rebuild {
+		for _, fam := range []family{ipv4, ipv6} {
+			k.batch.DestroyTable(k.table(fam))
+		}
+	}
+	if err := w.write(ops); err != nil {
+		return err
+	}
+	err := k.conn.Commit(ctx, &k.batch)
+	var size *nfnetlink.SizeError
+	if errors.As(err, &size) && len(ops) > 1 {
+		return k.commitParts(ctx, ops)
+	}
+	if err != nil {
+		return k.explain(err)
+	}
+	k.rebuild = false
+	k.ops.Add(w.count)
+	w.slots.settle(k.slots)
+	k.settleFills(counts)
+	for i := range ops {
+		if ops[i].Kind == backends.Remove && (ops[i].Key.kind == kindChain || ops[i].Key.kind == kindSet) {
+			k.book.forget(ops[i].Key, ops[i].Value)
+		}
+	}
+	return k.purge(ctx, w.purges)
+}
+
+// commitParts makes several transactions out of one that exceeds the send
+// buffer, as it may in an unprivileged user namespace. The order of the
+// operations keeps every state between them consistent.
+func (k *kernel) commitParts(ctx context.Context, ops []op) error {
+	half := len(ops) / 2
+	return k.commitBoth(ctx, ops[:half], ops[half:])
+}
+
+// Cleanup implements [backends.Cleaner].
+func (k *kernel) Cleanup(ctx context.Context) error {
+	k.batch.Reset()
+	for _, fam := range []family{ipv4, ipv6} {
+		err := k.findTable(ctx, fam)
+		if errors.Is(err, errNoTable) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		k.batch.DelTable(k.table(fam))
+		k.ops.Add(1)
+	}
+	k.slots, k.fills = map[slotPool][]slot{}, map[setID]fill{}
+	return k.explain(k.conn.Commit(ctx, &k.batch))
+}
+
+// explain puts an error of the kernel in terms that callers can act on.
+func (k *kernel) explain(err error) error {
+	var refused *nfnetlink.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
+		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("nftables: %w: CAP_NET_ADMIN is needed in the network namespace: %w", proxy.ErrUnsupported, err)
+	case !errors.As(err, &refused):
+		return err
+	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
+		return fmt.Errorf("nftables: %w: the kernel lacks something that the rules of chain %s need: %w", proxy.ErrUnsupported, refused.Object, err)
+	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
+		return fmt.Errorf("nftables: %w: %w", backends.ErrConflict, err)
+	case refused.Errno == unix.EOPNOTSUPP || refused.Errno == unix.EAFNOSUPPORT || refused.Errno == unix.EPROTONOSUPPORT:
+		return fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)
+	}
+	return fmt.Errorf("nftables: %w", err)
+}
+
+// tagType marks the user data of rules in which this package notes what chain
+// definition they belong to. It is none of nft's own, which passes it over.
+const tagType = 0x76
+
+// appendTag writes the tag of rule i of n.
+func appendTag(b []byte, hash value, i, n int) []byte {
+	b = append(b, tagType, 12)
+	b = binary.BigEndian.AppendUint64(b, uint64(hash))
+	b = binary.BigEndian.AppendUint16(b, uint16(i))
+	return binary.BigEndian.AppendUint16(b, uint16(n))
+}
+
+func parseTag(s string) (hash value, i, n int, ok bool) {
+	if len(s) != 14 || s[0] != tagType || s[1] != 12 {
+		return 0, 0, 0, false
+	}
+	b := []byte(s[2:])
+	return value(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint16(b[8:])), int(binary.BigEndian.Uint16(b[10:])), true
+}

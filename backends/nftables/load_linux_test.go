@@ -1,0 +1,157 @@
+package nftables
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A big world is too big to be read back.
+const services, hosts = 1600, 200
+
+// bigWorld has many services, all with the same many endpoints, of which the
+// first one can be chosen.
+func bigWorld(first netip.Addr) proxy.Snapshot {
+	var pool []endpoints.Endpoint
+	for i := range hosts {
+		pool = append(pool, endpoint(v1.IPv4Protocol, 1000+i, 8080))
+	}
+	all := make([]*proxy.ServicePort, services)
+	for i := range all {
+		all[i] = newPort(v1.IPv4Protocol, i, 0)
+		all[i].Cluster = pool
+	}
+	pool[0].Addr = netip.AddrPortFrom(first, 8080)
+	return proxy.NewSnapshot(testNode(), all...)
+}
+
+// countElements counts the elements of a set.
+func (s *stage) countElements(t testing.TB, set string) int {
+	t.Helper()
+	n := 0
+	err := s.conn(t).Elements(t.Context(), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "vipkit"}, set, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { n = 0 },
+		Each: func(*nfnetlink.Element) error {
+			n++
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A world too big to be read back is replaced, in one transaction.
+func TestBigWorldIsReplaced(t *testing.T) {
+	s := newStage(t, Options{})
+	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 1)))
+	c := s.conn(t)
+	before := s.generation(t, c)
+	s.restart(t)
+	start := time.Now()
+	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 2)))
+	t.Logf("%d services with %d endpoints each replaced in %v", services, hosts, time.Since(start).Round(time.Millisecond))
+	if after := s.generation(t, c); after != before+1 {
+		t.Errorf("generation of the ruleset after the replacement: got %d, want %d: one transaction", after, before+1)
+	}
+	for set, want := range map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services} {
+		if got := s.countElements(t, set); got != want {
+			t.Errorf("elements of %s after the replacement: got %d, want %d", set, got, want)
+		}
+	}
+	if got := s.slotsOf(t, "10.0.0.2"); got != services {
+		t.Errorf("services with the endpoint of the new world: got %d, want %d", got, services)
+	}
+}
+
+// slotsOf counts the slots that an endpoint stands in.
+func (s *stage) slotsOf(t *testing.T, addr string) int {
+	t.Helper()
+	n, want := 0, netip.MustParseAddr(addr).As4()
+	err := s.conn(t).Elements(t.Context(), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "vipkit"}, "endpoints", nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { n = 0 },
+		Each: func(e *nfnetlink.Element) error {
+			if [4]byte(e.Data) == want {
+				n++
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// runsAgain marks the copy of the test binary that runs in a user namespace.
+const runsAgain = "NFTABLES_TEST_USERNS"
+
+// In an unprivileged user namespace, buffers are small, and a big load takes
+// several transactions.
+func TestSmallBuffers(t *testing.T) {
+	if os.Getenv(runsAgain) != "" {
+		testSmallBuffers(t)
+		return
+	}
+	newNS(t) // or skip
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	runtime.LockOSThread() // the copy ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.run", "^TestSmallBuffers$")
+	cmd.Env = append(os.Environ(), runsAgain+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		Pdeathsig:   unix.SIGKILL,
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestSmallBuffers") {
+		t.Fatalf("the test in a user namespace: %v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
+
+func testSmallBuffers(t *testing.T) {
+	s := newStage(t, Options{})
+	c := s.conn(t)
+	t.Logf("a transaction may have %d bytes", c.MaxBatch())
+	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 1)))
+	before := s.generation(t, c)
+	s.restart(t)
+
+	// One that is refused does not stop the others here either.
+	ill := newPort(v1.IPv4Protocol, services, 2)
+	ill.Frontends[0].Restricted, ill.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	all := []*proxy.ServicePort{ill}
+	for p := range bigWorld(hostIP(v1.IPv4Protocol, 2)).All() {
+		all = append(all, p)
+	}
+	start := time.Now()
+	s.applyIll(t, proxy.Snapshot{}, proxy.NewSnapshot(testNode(), all...), ill.Name)
+	parts := s.generation(t, c) - before
+	t.Logf("replaced in %d transactions and %v", parts, time.Since(start).Round(time.Millisecond))
+	if parts < 2 {
+		t.Errorf("the replacement took %d transactions, want several: the test shows nothing", parts)
+	}
+	for set, want := range map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts} {
+		if got := s.countElements(t, set); got != want {
+			t.Errorf("elements of %s: got %d, want %d", set, got, want)
+		}
+	}
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package nftables
+
+import (
+	"fmt"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// New reports [proxy.ErrUnsupported]: only Linux has nf_tables.
+func New(Options) (proxy.Backend, error) {
+	return nil, fmt.Errorf("nftables: %w: not on this operating system", proxy.ErrUnsupported)
+}

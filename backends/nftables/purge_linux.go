@@ -1,0 +1,145 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// purge is an endpoint that clients must not stick to any longer.
+type purge struct {
+	fam  family
+	set  string
+	slot slot
+}
+
+// purgeRounds bounds how often a map is looked at: once the frontend no longer
+// leads to an endpoint, only clients that stick to it can bring it back, and
+// these are what is removed.
+const purgeRounds = 5
+
+// purge makes clients forget endpoints. It follows the commit that took the
+// endpoints away, so that no new client can be added behind its back.
+func (k *kernel) purge(ctx context.Context, purges []purge) error {
+	bySet := map[elementTarget][]purge{}
+	for _, p := range purges {
+		t := elementTarget{fam: p.fam, set: p.set}
+		bySet[t] = append(bySet[t], p)
+	}
+	for t, endpoints := range bySet {
+		for round := 1; ; round++ {
+			clients, err := k.clientsOf(ctx, t, endpoints)
+			if err == nil && len(clients) == 0 {
+				break
+			}
+			if err == nil {
+				err = k.forgetClients(ctx, t, clients)
+			}
+			if err != nil || round == purgeRounds {
+				return fmt.Errorf("%w: clients may still stick to endpoints that are gone, in map %s: %w", proxy.ErrDataplaneLost, t.set, err)
+			}
+		}
+	}
+	return nil
+}
+
+// eachClient calls each with every client in a map and the endpoint that it
+// sticks to. One whose port is not known sticks to none, and comes with port 0.
+func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(client string, to slot)) error {
+	n := t.fam.addrLen()
+	endpoints := map[string]slot{}
+	read := func(set string, note func(client string, data []byte)) error {
+		return k.conn.Elements(ctx, k.table(t.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+			Each: func(e *nfnetlink.Element) error {
+				note(string(e.Key), e.Data)
+				return nil
+			},
+		})
+	}
+	err := read(t.set, func(client string, data []byte) {
+		var to slot
+		if len(data) >= n {
+			copy(to.addr[:], data[:n])
+		}
+		if len(data) >= n+2 {
+			to.port = binary.BigEndian.Uint16(data[n:])
+		}
+		endpoints[client] = to
+	})
+	if err == nil && t.fam == ipv6 {
+		err = read(affinityPortMap(t.set), func(client string, data []byte) {
+			if to, ok := endpoints[client]; ok && len(data) >= 2 {
+				to.port = binary.BigEndian.Uint16(data)
+				endpoints[client] = to
+			}
+		})
+		if errors.Is(err, unix.ENOENT) {
+			err = nil // somebody took that map away; it will be made again
+		}
+	}
+	for client, to := range endpoints {
+		each(client, to)
+	}
+	return err
+}
+
+// clientsOf gives the keys of the clients that stick to some endpoints.
+func (k *kernel) clientsOf(ctx context.Context, t elementTarget, endpoints []purge) ([]string, error) {
+	gone := map[slot]bool{}
+	for i := range endpoints {
+		gone[endpoints[i].slot] = true
+	}
+	var clients []string
+	err := k.eachClient(ctx, t, func(client string, to slot) {
+		if gone[to] {
+			clients = append(clients, client)
+		}
+	})
+	return clients, err
+}
+
+// forgetClients removes clients from a map. One that expires meanwhile makes
+// the kernel refuse the transaction, unless it knows removal of what may not be
+// there (Linux 6.3); then each goes by itself.
+func (k *kernel) forgetClients(ctx context.Context, t elementTarget, clients []string) error {
+	sets := []string{t.set}
+	if t.fam == ipv6 {
+		// A port that stayed would go with the address of another endpoint:
+		// the kernel notes a client anew without changing what it has.
+		sets = append(sets, affinityPortMap(t.set))
+	}
+	err := k.removeClients(ctx, elementTarget{nfnetlink.OpDestroy, t.fam, ""}, sets, clients)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	for i := range clients {
+		for j := range sets {
+			err := k.removeClients(ctx, elementTarget{nfnetlink.OpDelete, t.fam, ""}, sets[j:j+1], clients[i:i+1])
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clients []string) error {
+	k.batch.Reset()
+	for _, set := range sets {
+		w := k.batch.Elements(t.op, k.table(t.fam), set)
+		for _, c := range clients {
+			w.Key([]byte(c))
+		}
+	}
+	if err := k.conn.Commit(ctx, &k.batch); err != nil {
+		return err
+	}
+	k.ops.Add(uint64(len(sets) * len(clients)))
+	return nil
+}

@@ -1,0 +1,204 @@
+package nftables
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// render appends the objects that a service port needs; without a port, those
+// that are always there.
+func (b *book) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
+	p := b.page(node)
+	if port != nil {
+		if b.serves(familyOf(port.Name.Family)) {
+			return p.port(port, out)
+		}
+		return out
+	}
+	for _, fam := range []family{ipv4, ipv6} {
+		if b.serves(fam) {
+			out = p.static(fam, out)
+		}
+	}
+	return out
+}
+
+func (b *book) serves(fam family) bool {
+	return len(b.options.Families) == 0 || slices.Contains(b.options.Families, fam.api())
+}
+
+// port appends the objects of one service port.
+func (p *page) port(port *proxy.ServicePort, out []object) []object {
+	if err := fault(port); err != nil {
+		return append(out, p.refusal(port, err))
+	}
+	w := portWriter{
+		page: p, port: port, out: out,
+		fam: familyOf(port.Name.Family), proto: protocolNumber(port.Name.Protocol),
+	}
+	if port.Affinity.Enabled() {
+		w.affinity = affinityID(port.Name)
+	}
+	for i := range port.Frontends {
+		w.frontend(&port.Frontends[i])
+	}
+	for _, pool := range [...][]endpoints.Endpoint{port.Cluster, port.Local} {
+		for i := range pool {
+			w.add(key{kind: kindHairpin, fam: w.fam, eaddr: w.fam.bytes(pool[i].Addr.Addr())}, 0)
+		}
+	}
+	return w.out
+}
+
+// affinityID names the affinity maps of a service port: short, and the same in
+// every process.
+func affinityID(name proxy.ServicePortName) string {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%q", []string{name.Namespace, name.Name, name.Port, string(name.Protocol)}) // a hash does not fail
+	return shortName(h.Sum64())
+}
+
+// portWriter appends the objects of one service port.
+type portWriter struct {
+	page     *page
+	port     *proxy.ServicePort
+	out      []object
+	fam      family
+	proto    uint8
+	affinity string
+}
+
+func (w *portWriter) add(k key, v value) { w.out = append(w.out, object{Key: k, Value: v}) }
+
+// frontend adds what one frontend needs.
+func (w *portWriter) frontend(f *proxy.Frontend) {
+	at := key{fam: w.fam, proto: w.proto, port: f.Addr.Port()}
+	if f.Kind != proxy.NodePort {
+		at.addr = w.fam.bytes(f.Addr.Addr())
+	}
+	if f.Kind == proxy.ClusterIP {
+		w.add(key{kind: kindClusterIP, fam: w.fam, addr: at.addr}, 0)
+	}
+	if f.Restricted {
+		w.restriction(f, at)
+	}
+	q := query(w.port, f, w.affinity)
+	v := w.page.verdict(q)
+	if w.affinity != "" {
+		w.memory(f, at, &q)
+	}
+	w.out = append(w.out, v.chains...)
+	w.add(at.as(kindFrontend), to(v.ref))
+	w.slots(f, at)
+}
+
+func (k key) as(kind kind) key {
+	k.kind = kind
+	return k
+}
+
+// slots adds the endpoints that a frontend chooses from.
+func (w *portWriter) slots(f *proxy.Frontend, at key) {
+	for _, pool := range poolsOf(f) {
+		k := at.as(kindEndpoint)
+		k.pool = pool
+		list := w.port.Pool(pool)
+		for i := range list {
+			k.eaddr, k.eport = w.fam.bytes(list[i].Addr.Addr()), list[i].Addr.Port()
+			w.add(k, 0)
+		}
+	}
+}
+
+// poolsOf gives the pools that the routes of a frontend choose from.
+func poolsOf(f *proxy.Frontend) []proxy.Pool {
+	var used [2]bool
+	for _, r := range [...]proxy.TrafficRoute{f.FromInside, f.FromOutside} {
+		used[r.Pool&1] = used[r.Pool&1] || r.Action == proxy.Forward
+	}
+	switch used {
+	case [2]bool{true, false}:
+		return []proxy.Pool{proxy.PoolCluster}
+	case [2]bool{false, true}:
+		return []proxy.Pool{proxy.PoolLocal}
+	case [2]bool{true, true}:
+		return []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal}
+	}
+	return nil
+}
+
+// restriction adds what closes a frontend to all but its allowed sources.
+func (w *portWriter) restriction(f *proxy.Frontend, at key) {
+	leads := to(noName)
+	if len(f.AllowedSources) > 0 {
+		set, name := w.page.sourceSet(w.fam, f.AllowedSources)
+		chain := w.page.chainObject(chainSpec{fam: w.fam, name: "restrict-" + name, level: levelSource}, func(a *assembler) {
+			a.rule(a.sourceNotInSet(name), a.drop())
+		})
+		leads = to(chain.Key.name)
+		w.out = append(w.out, set, chain)
+	}
+	w.add(at.as(kindRestriction), leads)
+}
+
+// memory adds what remembers the clients of a frontend, in the map of the pool
+// that they chose from, and the endpoints that may be remembered.
+func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
+	for _, pool := range poolsOf(f) {
+		text := affinityMap(w.affinity, pool)
+		for _, set := range affinitySets(w.fam, text, w.page.options.AffinityClients) {
+			w.out = append(w.out, w.page.setObject(w.fam, setDefinition{set: set}))
+		}
+		name := w.page.names.of(w.fam).number(text)
+		list := w.port.Pool(pool)
+		for i := range list {
+			s := slot{addr: w.fam.bytes(list[i].Addr.Addr()), port: list[i].Addr.Port()}
+			w.add(stickyKey(w.fam, name, s), 0)
+		}
+	}
+	chains, ref := w.recorder(q)
+	w.out = append(w.out, chains...)
+	if ref != "" {
+		w.add(at.as(kindRecord), to(w.page.names.of(w.fam).number(ref)))
+	}
+}
+
+// recorder gives the chain that remembers clients: by source, where sources
+// choose from different pools.
+func (w *portWriter) recorder(q *verdictQuery) (chains []object, ref string) {
+	record := func(to path) string {
+		if to.action != proxy.Forward {
+			return ""
+		}
+		name := "remember-" + affinityMap(w.affinity, to.pool)
+		chains = append(chains, w.page.chainObject(chainSpec{
+			fam: w.fam, name: name, details: w.port.Affinity.Timeout.String(), level: levelPick,
+		}, func(a *assembler) { a.remembers(affinityMap(w.affinity, to.pool), w.port.Affinity) }))
+		return name
+	}
+	inside, outside := record(q.node), record(q.outside)
+	if inside == outside {
+		return chains[:min(len(chains), 1)], inside
+	}
+	name := "remember-" + w.affinity + "-by-source"
+	chains = append(chains, w.page.chainObject(chainSpec{
+		fam: w.fam, name: name, details: inside + " " + outside, level: levelStick,
+	}, func(a *assembler) {
+		if inside != "" {
+			a.fromPods(w.page.node.LocalTraffic, inside)
+			a.rule(a.sourceIsLocal(), a.gotoChain(inside))
+		}
+		if outside != "" {
+			a.rule(a.gotoChain(outside))
+		}
+	}))
+	return chains, name
+}
+
+// remembers writes the rule that remembers the endpoint of a client.
+func (a *assembler) remembers(set string, c affinity.Config) { a.rule(a.remember(set, c.Timeout)) }

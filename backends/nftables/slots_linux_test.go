@@ -1,0 +1,178 @@
+package nftables
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+)
+
+// seedVariable names the environment variable that repeats a random test.
+const seedVariable = "NFTABLES_SEED"
+
+func newRandom(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(seedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%s=%d repeats this test", seedVariable, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// slotKey is endpoint n of frontend f.
+func slotKey(f, n int) key {
+	return key{kind: kindEndpoint, fam: ipv4, proto: 6, port: 80, addr: [16]byte{10, 96, 0, byte(f + 1)}, eport: 8080, eaddr: [16]byte{10, 0, byte(n >> 8), byte(n)}}
+}
+
+func slotOps(kind backends.OpKind, keys ...key) []op {
+	var ops []op
+	for _, k := range keys {
+		ops = append(ops, op{Kind: kind, Key: k})
+	}
+	return ops
+}
+
+// writes counts the slots that differ between two states of a pool.
+func writes(before, after []slot) int {
+	n := 0
+	for i := range max(len(before), len(after)) {
+		if i >= len(before) || i >= len(after) || before[i] != after[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// However endpoints come and go, the slots of a pool hold exactly its members,
+// without gaps; and no more slots are written than must be.
+func TestSlotsFollowMembers(t *testing.T) {
+	r := newRandom(t)
+	const pools = 3
+	current := map[slotPool][]slot{}
+	var members [pools]map[int]bool
+	for f := range members {
+		members[f] = map[int]bool{}
+	}
+	for step := range 5000 {
+		var adds, removes []op
+		var added, removed [pools]int
+		most := 1 + r.IntN(20)
+		for range r.IntN(most) {
+			f, n := r.IntN(pools), r.IntN(60)
+			k := slotKey(f, n)
+			same := func(o op) bool { return o.Key == k }
+			if slices.ContainsFunc(adds, same) || slices.ContainsFunc(removes, same) {
+				continue // one operation for one object
+			}
+			if members[f][n] {
+				removes, removed[f] = append(removes, op{Kind: backends.Remove, Key: k}), removed[f]+1
+				delete(members[f], n)
+			} else {
+				adds, added[f] = append(adds, op{Kind: backends.Add, Key: k}), added[f]+1
+				members[f][n] = true
+			}
+		}
+		before := map[slotPool][]slot{}
+		for id, s := range current {
+			before[id] = slices.Clone(s)
+		}
+		var p slotPlan
+		p.plan(append(adds, removes...), current)
+		p.settle(current)
+		for f := range members {
+			k := slotKey(f, 0)
+			id := k.slotPool()
+			checkMembers(t, step, members[f], current[id])
+			// Each endpoint that comes is a write. Each one that goes
+			// leaves a slot, which is filled or falls off the end, and may
+			// free the slot of the one that fills it.
+			most := max(added[f], removed[f]) + max(0, removed[f]-added[f])
+			if got := writes(before[id], current[id]); got > most {
+				t.Fatalf("step %d: %d endpoints more and %d less write %d slots, want at most %d", step, added[f], removed[f], got, most)
+			}
+		}
+	}
+}
+
+func checkMembers(t *testing.T, step int, members map[int]bool, slots []slot) {
+	t.Helper()
+	var want, got []slot
+	for n := range members {
+		k := slotKey(0, n)
+		want = append(want, k.slot())
+	}
+	got = slices.Clone(slots)
+	order := func(a, b slot) int { return slices.Compare(a.addr[:], b.addr[:]) }
+	slices.SortFunc(want, order)
+	slices.SortFunc(got, order)
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(slot{})); diff != "" {
+		t.Fatalf("step %d: members of the slots (-want +got):\n%s", step, diff)
+	}
+}
+
+func TestSlotsWriteLittle(t *testing.T) {
+	const size = 1000
+	var all []key
+	for n := range size {
+		all = append(all, slotKey(0, n))
+	}
+	for _, c := range []struct {
+		name string
+		ops  []op
+		want int
+	}{
+		{"nothing", nil, 0},
+		{"one more", slotOps(backends.Add, slotKey(0, size)), 1},
+		{"one less in the middle", slotOps(backends.Remove, slotKey(0, 500)), 2},
+		{"one less at the end", slotOps(backends.Remove, slotKey(0, size-1)), 1},
+		{"one instead of another", append(slotOps(backends.Add, slotKey(0, size)), slotOps(backends.Remove, slotKey(0, 0))...), 1},
+		{"ten instead of others", append(slotOps(backends.Add, keysFrom(size, 10)...), slotOps(backends.Remove, all[300:310]...)...), 10},
+		{"another value of the same", slotOps(backends.Replace, slotKey(0, 5)), 0},
+		{"all", slotOps(backends.Remove, all...), size},
+	} {
+		current := map[slotPool][]slot{}
+		var first slotPlan
+		first.plan(slotOps(backends.Add, all...), current)
+		first.settle(current)
+		id := all[0].slotPool()
+		before := slices.Clone(current[id])
+		var p slotPlan
+		p.plan(c.ops, current)
+		p.settle(current)
+		if got := writes(before, current[id]); got != c.want {
+			t.Errorf("%s: %d slots of %d are written, want %d", c.name, got, size, c.want)
+		}
+	}
+}
+
+func keysFrom(first, n int) []key {
+	var keys []key
+	for i := range n {
+		keys = append(keys, slotKey(0, first+i))
+	}
+	return keys
+}
+
+// A plan that is not carried out leaves no trace.
+func TestSlotPlanIsOnlyAPlan(t *testing.T) {
+	current := map[slotPool][]slot{}
+	var p slotPlan
+	p.plan(slotOps(backends.Add, keysFrom(0, 5)...), current)
+	p.settle(current)
+	k := slotKey(0, 0)
+	before := slices.Clone(current[k.slotPool()])
+	var other slotPlan
+	other.plan(append(slotOps(backends.Add, keysFrom(10, 5)...), slotOps(backends.Remove, keysFrom(1, 3)...)...), current)
+	if diff := cmp.Diff(before, current[k.slotPool()], cmp.AllowUnexported(slot{})); diff != "" {
+		t.Errorf("the slots after a plan that was given up (-want +got):\n%s", diff)
+	}
+}

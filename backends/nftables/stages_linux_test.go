@@ -1,0 +1,50 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+)
+
+func TestChainsAhead(t *testing.T) {
+	set := op{Kind: backends.Add, Key: key{kind: kindSet, name: 1}}
+	chain := op{Kind: backends.Add, Key: key{kind: kindChain, name: 2}}
+	old := op{Kind: backends.Replace, Key: key{kind: kindChain, name: 3}}
+	added := op{Kind: backends.Add, Key: key{kind: kindFrontend, port: 1}, Value: to(2)}
+	changed := op{Kind: backends.Replace, Key: key{kind: kindFrontend, port: 2}, Value: to(2)}
+	closed := op{Kind: backends.Replace, Key: key{kind: kindRestriction, port: 2}, Value: to(2)}
+	removed := op{Kind: backends.Remove, Key: key{kind: kindChain, name: 4}}
+	for _, c := range []struct {
+		name             string
+		ops, first, rest []op
+	}{
+		{"nothing", nil, nil, nil},
+		{"a new service", []op{set, chain, added}, nil, []op{set, chain, added}},
+		{"a chain that exists", []op{old, changed, removed}, nil, []op{old, changed, removed}},
+		{"new source ranges", []op{chain, closed}, []op{chain}, []op{closed}},
+		{"a new chain for an old service", []op{set, old, chain, added, changed, removed}, []op{set, chain}, []op{old, added, changed, removed}},
+	} {
+		first, rest := chainsAhead(c.ops)
+		opt := cmp.AllowUnexported(key{})
+		if diff := cmp.Diff(c.first, first, opt); diff != "" {
+			t.Errorf("%s: what goes ahead (-want +got):\n%s", c.name, diff)
+		}
+		if diff := cmp.Diff(c.rest, rest, opt); diff != "" {
+			t.Errorf("%s: what follows (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestInverse(t *testing.T) {
+	at := func(kind backends.OpKind, n uint16) op { return op{Kind: kind, Key: key{port: n}, Value: 7} }
+	got, ok := inverse([]op{at(backends.Add, 1), at(backends.Add, 2), at(backends.Remove, 3)})
+	want := []op{at(backends.Add, 3), at(backends.Remove, 2), at(backends.Remove, 1)}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(key{})); diff != "" || !ok {
+		t.Errorf("inverse, possible: %t (-want +got):\n%s", ok, diff)
+	}
+	if _, ok := inverse([]op{at(backends.Add, 1), at(backends.Replace, 2)}); ok {
+		t.Error("the inverse of a replacement is possible, want that it is not")
+	}
+}
