@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// backend is a choice of the flag -backend.
+type backend struct {
+	// needs says, for people, what there must be for it to work.
+	needs string
+	open  func() (proxy.Backend, error)
+}
+
+func backends() map[string]backend {
+	return map[string]backend{
+		"nftables": {
+			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
+			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
+		},
+	}
+}
+
+// options is what the flags say.
+type options struct {
+	backend       backend
+	manifests     string
+	once, cleanup bool
+	verbosity     uint
+	tracker       proxy.TrackerOptions
+}
+
+// parseFlags reads the command line. What is wrong with it has been written to
+// out, with the usage, when it returns an error.
+func parseFlags(args []string, out io.Writer) (options, error) {
+	o := options{backend: backends()["nftables"]}
+	t := &o.tracker
+	f := flag.NewFlagSet("manifestproxy", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.Func("backend", "`name` of what programs the kernel: "+backendNames()+" (default nftables)", o.chooseBackend)
+	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
+	f.StringVar(&t.NodeName, "node", "", "`name` of this node (default the host's name in lower case)")
+	f.Func("cluster-cidr", "`ranges` of pod addresses, by commas", list(&t.LocalTraffic.Sources, parsePrefix))
+	f.Func("service-cidr", "`ranges` of ClusterIPs, by commas; what goes to those that no Service has is dropped", list(&t.ServiceCIDRs, parsePrefix))
+	f.Func("node-ip", "`addresses` of this node, by commas, the primary ones first, as long as no Node object tells them", list(&t.NodeAddresses, parseAddr))
+	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, or ranges of the node's addresses, by commas (default primary)",
+		func(s string) (err error) {
+			t.NodePortAddresses, err = proxy.ParseNodePortAddresses(strings.Split(s, ",")...)
+			return err
+		})
+	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
+	f.BoolVar(&o.once, "once", false, "program what the manifests say, then exit: with 0 if that was everything, else 1")
+	f.BoolVar(&o.cleanup, "cleanup", false, "remove all rules, then exit")
+	f.UintVar(&o.verbosity, "v", 0, "log more: 1 what was read, 2 each service port that changed")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if err := o.check(f.Args()); err != nil {
+		_, _ = fmt.Fprintln(out, err) // Where that fails, the status still tells.
+		f.Usage()
+		return o, err
+	}
+	return o, nil
+}
+
+// check looks at the flags as a whole and fills in the name of the node.
+func (o *options) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case o.once && o.cleanup:
+		return errors.New("-once and -cleanup exclude each other")
+	case o.manifests == "" && !o.cleanup:
+		return errors.New("-manifests is required")
+	case o.tracker.NodeName != "" || o.cleanup:
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("-node is required: %w", err)
+	}
+	o.tracker.NodeName = strings.ToLower(host)
+	return nil
+}
+
+func (o *options) chooseBackend(name string) error {
+	b, ok := backends()[name]
+	if !ok {
+		return fmt.Errorf("there is no such backend, only %s", backendNames())
+	}
+	o.backend = b
+	return nil
+}
+
+func backendNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(backends())), ", ")
+}
+
+// list reads a list with commas into a slice; the last flag of a name counts.
+func list[T any](into *[]T, parse func(string) (T, error)) func(string) error {
+	return func(text string) error {
+		*into = nil
+		for item := range strings.SplitSeq(text, ",") {
+			v, err := parse(item)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, v)
+		}
+		return nil
+	}
+}
+
+func parsePrefix(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	return p.Masked(), err
+}
+
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%s has a zone", s)
+	}
+	return a.Unmap(), err
+}

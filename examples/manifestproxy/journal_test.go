@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/manifest"
+)
+
+// logged gives the lines that f logs at a verbosity, without their time.
+func logged(verbosity int, f func(*journal)) []string {
+	var out strings.Builder
+	f(newJournal(logr.FromSlogHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{
+		Level: slog.Level(-verbosity),
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))))
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+}
+
+func TestManifestProblemsAreLoggedOnce(t *testing.T) {
+	bad := func(line, item int, reason string) error {
+		return &manifest.DocumentError{File: "web.yaml", Line: line, Item: item, Err: errors.New(reason)}
+	}
+	got := logged(0, func(j *journal) {
+		j.reported(errors.Join(errors.New("no folder"), bad(3, -1, "no name")))
+		j.reported(errors.Join(bad(3, -1, "no name"), bad(9, 1, "no kind")))
+		j.reported(nil)
+		j.reported(bad(3, -1, "no name"))
+	})
+	want := []string{
+		`level=ERROR msg="manifest problem" err="no folder"`,
+		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
+		`level=INFO msg="manifest problem gone" was="no folder"`,
+		`level=ERROR msg="manifest problem" err="no kind" file=web.yaml line=9 item=1`,
+		`level=INFO msg="manifest problem gone" file=web.yaml line=3 was="no name"`,
+		`level=INFO msg="manifest problem gone" file=web.yaml line=9 item=1 was="no kind"`,
+		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-) and got (+) differ:\n%s", diff)
+	}
+}
+
+// snapshots gives what a tracker makes of a Service with an external IP that is
+// none, of the same with a good one, and of its end.
+func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {
+	t.Helper()
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+	tracker.Synced()
+	last := proxy.Snapshot{}
+	next := func() proxy.Snapshot {
+		s, err := tracker.Next(t.Context(), last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = s
+		return s
+	}
+	service := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: v1.ServiceSpec{
+			ClusterIP:   "10.96.0.10",
+			ExternalIPs: []string{"nonsense"},
+			Ports:       []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}},
+		},
+	}
+	tracker.UpdateService(service)
+	broken = next()
+	service = service.DeepCopy()
+	service.Spec.ExternalIPs[0] = "203.0.113.9"
+	tracker.UpdateService(service)
+	good = next()
+	tracker.DeleteService(types.NamespacedName{Namespace: service.Namespace, Name: service.Name})
+	return broken, good, next()
+}
+
+func TestSyncsAreLogged(t *testing.T) {
+	broken, good, gone := snapshots(t)
+	account := proxy.Sync{Changed: 1, Operations: 4, Duration: time.Millisecond}
+	play := func(j *journal) {
+		for i, s := range []proxy.Snapshot{broken, broken, good, gone} {
+			a := account
+			a.Snapshot, a.Full = s, i == 0
+			if i == 0 {
+				a.Err = errors.New("no luck")
+			}
+			j.synced(a)
+		}
+	}
+	problem := `kind=Service object=default/web field=spec.externalIPs[0] `
+	terse := []string{
+		`level=ERROR msg="object problem" err="\"nonsense\" is not an IP address" ` + strings.TrimSpace(problem),
+		`level=ERROR msg=sync err="no luck" full=true changed=1 operations=4 took=1ms ports=1`,
+		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
+		`level=INFO msg="object problem gone" ` + problem + `was="\"nonsense\" is not an IP address"`,
+		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
+		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=0`,
+	}
+	port := `level=DEBUG+2 msg="service port" port=default/web/TCP/IPv4 `
+	verbose := []string{
+		terse[0], port + "frontends=1 clusterEndpoints=0 localEndpoints=0", terse[1], terse[2],
+		terse[3], port + "frontends=2 clusterEndpoints=0 localEndpoints=0", terse[4],
+		`level=DEBUG+2 msg="service port gone" port=default/web/TCP/IPv4`, terse[5],
+	}
+	for verbosity, want := range [][]string{terse, terse, verbose} {
+		if diff := cmp.Diff(want, logged(verbosity, play)); diff != "" {
+			t.Errorf("-v %d: want (-) and got (+) differ:\n%s", verbosity, diff)
+		}
+	}
+}
+
+func TestPassesAreLoggedIfWanted(t *testing.T) {
+	pass := func(j *journal) {
+		j.passed(manifest.Summary{Files: 1, Services: 2, EndpointSlices: 3, Nodes: 4, Kept: 5, Ignored: map[string]int{"v1 Pod": 6}})
+	}
+	for verbosity, want := range []string{"", `level=DEBUG+3 msg="manifests read" files=1 services=2 endpointSlices=3 nodes=4 kept=5 ignored="map[v1 Pod:6]"`} {
+		if diff := cmp.Diff([]string{want}, logged(verbosity, pass)); diff != "" {
+			t.Errorf("-v %d: want (-) and got (+) differ:\n%s", verbosity, diff)
+		}
+	}
+}

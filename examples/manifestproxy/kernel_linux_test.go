@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/nftables/expr"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// kernel is a look at the tables of a network namespace.
+type kernel struct {
+	t    *testing.T
+	conn *nfnetlink.Conn
+}
+
+func openKernel(t *testing.T, ns *netns.NS) kernel {
+	t.Helper()
+	k := kernel{t: t}
+	err := ns.Do(func() (err error) {
+		k.conn, err = nfnetlink.Open()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+// addTable makes a table with a chain and a rule that counts packets, as another
+// program would.
+func (k kernel) addTable(name string) {
+	k.t.Helper()
+	var b nfnetlink.Batch
+	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
+	b.AddTable(table, "somebody else's")
+	b.AddChain(table, nfnetlink.Chain{Name: "prerouting", Base: nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting}})
+	b.AddRule(table, "prerouting", []expr.Any{&expr.Counter{}}, "counts")
+	if err := k.conn.Commit(k.t.Context(), &b); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// tables gives the names of all tables.
+func (k kernel) tables() []string {
+	k.t.Helper()
+	var names []string
+	for _, family := range []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
+		var infos []nfnetlink.TableInfo
+		if err := k.conn.Tables(k.t.Context(), family, nfnetlink.Collect(&infos)); err != nil {
+			k.t.Fatal(err)
+		}
+		for _, info := range infos {
+			names = append(names, info.Name)
+		}
+	}
+	return names
+}
+
+// dump gives what there is in an IPv4 table, with the kernel's numbers, which
+// change when something is made anew.
+func (k kernel) dump(name string) string {
+	k.t.Helper()
+	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
+	var chains []nfnetlink.ChainInfo
+	var rules []nfnetlink.RuleInfo
+	if err := k.conn.Chains(k.t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := k.conn.Rules(k.t.Context(), table, nfnetlink.Collect(&rules)); err != nil {
+		k.t.Fatal(err)
+	}
+	return fmt.Sprintf("chains %+v\nrules %+v", chains, rules)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/manifest"
+)
+
+// resync is how often all of the kernel's rules are looked at, whether or not
+// anything has changed, and repaired where somebody else has meddled with them.
+const resync = time.Minute
+
+// errIncomplete is what -once ends with; the log has told the reasons.
+var errIncomplete = errors.New("not everything could be programmed; see the lines before")
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+// run is the program; it gives the exit status.
+func run(args []string, stderr io.Writer) int {
+	o, err := parseFlags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return 2
+	}
+	level := slog.Level(-int(o.verbosity)) // what logr.V(n) becomes in slog
+	log := logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
+
+	err = act(ctx, o, log)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, proxy.ErrUnsupported):
+		log.Error(err, "the backend cannot work here: "+o.backend.needs)
+	default:
+		log.Error(err, "failed")
+	}
+	return 1
+}
+
+// act does what the flags ask for.
+func act(ctx context.Context, o options, log logr.Logger) error {
+	b, err := o.backend.open()
+	if err != nil {
+		return err
+	}
+	if o.cleanup {
+		if err := b.Cleanup(ctx); err != nil {
+			return err
+		}
+		log.Info("all rules are removed")
+		return nil
+	}
+	// This is the whole proxy: files are read by source, which tells tracker,
+	// whose snapshots runner brings into the kernel.
+	j := newJournal(log)
+	tracker := proxy.NewServiceChangeTracker(o.tracker)
+	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
+	runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: resync, Observe: j.synced}
+	if o.once {
+		return once(ctx, source, runner)
+	}
+	log.Info("following the manifests", "path", o.manifests, "node", o.tracker.NodeName)
+	if err := follow(ctx, source, runner); err != nil {
+		return err
+	}
+	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
+	return nil
+}
+
+// follow keeps the kernel as the files say until ctx ends.
+func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	read := make(chan error, 1)
+	go func() {
+		defer cancel()
+		read <- source.Run(ctx)
+	}()
+	err := runner.Run(ctx)
+	cancel()
+	if readErr := <-read; !errors.Is(readErr, context.Canceled) {
+		err = errors.Join(err, readErr)
+	}
+	return err
+}
+
+// once brings the kernel to what the files say now. All that can be programmed
+// is, whatever the error.
+func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+	bad := source.Load(ctx)
+	for _, err := range split(bad) {
+		if _, ok := errors.AsType[*manifest.DocumentError](err); !ok {
+			return err // Nothing was read, and so there is nothing to program.
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var last proxy.Sync
+	observe := runner.Observe
+	runner.Observe = func(s proxy.Sync) {
+		observe(s)
+		last = s
+		cancel()
+	}
+	if err := runner.Run(ctx); err != nil {
+		return err
+	}
+	_, isPartial := errors.AsType[proxy.PortErrors](last.Err)
+	switch {
+	case last.Snapshot.IsZero():
+		return context.Cause(ctx)
+	case last.Err != nil && !isPartial:
+		return last.Err
+	case bad != nil || last.Err != nil || len(slices.Collect(last.Snapshot.Problems())) > 0:
+		return errIncomplete
+	}
+	return nil
+}

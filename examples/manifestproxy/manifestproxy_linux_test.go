@@ -1,0 +1,193 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// demo gives the manifest of the demo.
+func demo(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("demo/web.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// replace gives a text with one part replaced.
+func replace(t *testing.T, text, part, by string) string {
+	t.Helper()
+	if n := strings.Count(text, part); n != 1 {
+		t.Fatalf("%q stands %d times in the manifest, wanted once", part, n)
+	}
+	return strings.Replace(text, part, by, 1)
+}
+
+// write puts a file in the place of another at once, as editors do.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flags gives the flags to serve the manifests at a path, and more.
+func flags(path string, more ...string) []string {
+	return append([]string{"-manifests", path, "-node", "node-1", "-node-ip", nodeIP, "-cluster-cidr", "10.244.0.0/16"}, more...)
+}
+
+func TestOnce(t *testing.T) {
+	n := newNetwork(t)
+	n.wantNobody(t, virtualIP)
+	first := wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync", "full=true", "changed=1", "ports=1")
+	if first.logCount("operations=0 ") != 0 {
+		t.Error("the first run wrote nothing")
+	}
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+	n.wantAnswers(t, nodePort, endpoint1, endpoint2)
+	wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync", "full=true", "operations=0 ", "ports=1")
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+}
+
+func TestFollow(t *testing.T) {
+	n := newNetwork(t)
+	kernel := openKernel(t, n.node)
+	kernel.addTable("foreign")
+	before := kernel.dump("foreign")
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	manifest := demo(t)
+	write(t, path, manifest)
+
+	p := start(t, n.node, nil, flags(filepath.Dir(path))...)
+	p.await("msg=sync", "full=true", "ports=1")
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+
+	less := replace(t, manifest, "ready: true", "ready: false")
+	write(t, path, less)
+	p.await("msg=sync", "full=false", "changed=1")
+	n.wantAnswers(t, virtualIP, endpoint1)
+
+	// That a bracket is missing shows on the next line.
+	broken := replace(t, less, "  clusterIP: 10.96.0.10", "  clusterIP: [10.96.0.10")
+	write(t, path, broken)
+	p.await(`level=ERROR msg="manifest problem"`, "file="+path, "line=11")
+	n.wantAnswers(t, virtualIP, endpoint1)
+	write(t, path, manifest)
+	p.await(`level=INFO msg="manifest problem gone"`, "file="+path, "line=11")
+	p.await("msg=sync", "full=false", "changed=1")
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+
+	write(t, path, replace(t, manifest, "  clusterIP: 10.96.0.10", "  clusterIP: 10.96.0.10\n  externalIPs: [nonsense]"))
+	p.await(`level=ERROR msg="object problem"`, "kind=Service", "object=default/web", "field=spec.externalIPs[0]")
+	write(t, path, manifest)
+	p.await(`level=INFO msg="object problem gone"`, "object=default/web")
+
+	p.terminate()
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+	for _, what := range []string{"manifest problem", "object problem"} {
+		if got := p.logCount("level=ERROR", `"`+what+`"`); got != 1 {
+			t.Errorf("the %s is logged %d times, wanted once", what, got)
+		}
+	}
+
+	wantRun(t, n.node, []string{"-cleanup"}, 0, "all rules are removed")
+	n.wantNobody(t, virtualIP)
+	if diff := cmp.Diff([]string{"foreign"}, kernel.tables()); diff != "" {
+		t.Errorf("after -cleanup, the wanted tables (-) and those that are there (+) differ:\n%s", diff)
+	}
+	if diff := cmp.Diff(before, kernel.dump("foreign")); diff != "" {
+		t.Errorf("-cleanup has changed (-) the foreign table to (+):\n%s", diff)
+	}
+	wantRun(t, n.node, []string{"-cleanup"}, 0, "all rules are removed")
+}
+
+// TestStartBeforeManifests starts the program before there is anything to read.
+func TestStartBeforeManifests(t *testing.T) {
+	n := newNetwork(t)
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	p := start(t, n.node, nil, flags(path)...)
+	p.await(`msg="manifest problem"`, path, "no such file")
+	write(t, path, demo(t))
+	p.await(`msg="manifest problem gone"`, path)
+	if p.logCount("msg=sync") == 0 { // The order of the two is a matter of chance.
+		p.await("msg=sync", "full=true", "ports=1")
+	}
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+	p.terminate()
+}
+
+func TestOnceTellsWhatIsWrong(t *testing.T) {
+	manifest := demo(t)
+	bad := manifest + "---\nkind: Service\napiVersion: v1\nmetadata: {}\n"
+	for _, c := range []struct {
+		name, text string
+		parts      []string
+	}{
+		{"bad document", bad, []string{`msg="manifest problem"`, "Service without metadata.name", "line=36"}},
+		{
+			"object problem", replace(t, manifest, "clusterIP: 10.96.0.10", "clusterIP: 10.96.0.10\n  externalIPs: [nonsense]"),
+			[]string{`msg="object problem"`, "object=default/web", "field=spec.externalIPs[0]"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNetwork(t)
+			path := filepath.Join(t.TempDir(), "web.yaml")
+			write(t, path, c.text)
+			p := wantRun(t, n.node, flags(path, "-once"), 1, c.parts...)
+			if p.logCount("msg=failed", "not everything could be programmed") != 1 {
+				t.Error("the log does not end with what became of it")
+			}
+			n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+		})
+	}
+}
+
+func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
+	n := newNetwork(t)
+	wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync")
+	p := wantRun(t, n.node, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "msg=failed", "no such file")
+	if p.logCount("msg=sync") != 0 {
+		t.Error("there was a sync although there was nothing to read")
+	}
+	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+}
+
+func TestInterrupt(t *testing.T) {
+	n := newNetwork(t)
+	p := start(t, n.node, nil, flags("demo")...)
+	p.await("msg=sync")
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.end(); status != 0 {
+		t.Errorf("the status after SIGINT is %d, wanted 0", status)
+	}
+}
+
+// TestUnprivileged runs the program in a user namespace of its own, where it has
+// no power over the network namespace.
+func TestUnprivileged(t *testing.T) {
+	n := newNetwork(t)
+	for _, flags := range [][]string{flags("demo", "-once"), flags("demo"), {"-cleanup"}} {
+		p := start(t, n.node, func(cmd *exec.Cmd) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		}, flags...)
+		if status := p.end(); status != 1 {
+			t.Errorf("%q: the status is %d, wanted 1", flags, status)
+		}
+		if p.logCount("the backend cannot work here", "CAP_NET_ADMIN; run it as root") != 1 {
+			t.Errorf("%q: the log does not say what to do", flags)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// programVariable, in the environment of the test program, makes it the program
+// under test. Its value is the test that runs it.
+const programVariable = "QUICKSTART_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programVariable) != "" {
+		main()
+	}
+	os.Exit(backendtest.Main(m))
+}
+
+// newMachine makes a network namespace that stands for the machine that the
+// program runs on, so that nobody else changes what the test looks at.
+func newMachine(t *testing.T) *netns.NS {
+	t.Helper()
+	if !netns.CanCreate() {
+		const reason = "there are no privileges to make network namespaces"
+		if os.Getenv("CI") == "true" {
+			t.Fatal(reason)
+		}
+		t.Skip(reason)
+	}
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if hasNFT() {
+		nft(t, ns, "add table inet mine; add chain inet mine c; add rule inet mine c ip daddr 10.96.0.10 accept")
+	}
+	return ns
+}
+
+func hasNFT() bool {
+	_, err := exec.LookPath("nft")
+	return err == nil
+}
+
+// nft runs nft in a namespace and gives what it prints.
+func nft(t *testing.T, ns *netns.NS, args ...string) string {
+	t.Helper()
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.CommandContext(t.Context(), "nft", args...).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("nft %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// state is what the program must leave alone in the machine's own namespace.
+func state(t *testing.T, machine *netns.NS) string {
+	t.Helper()
+	var all strings.Builder
+	err := machine.Do(func() error {
+		links, err := os.ReadDir("/proc/sys/net/ipv4/conf")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(&all, links)
+		for _, file := range []string{"/proc/thread-self/net/route", "/proc/thread-self/net/fib_trie", "/proc/sys/net/ipv4/ip_forward"} {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			all.Write(text)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hasNFT() {
+		all.WriteString(nft(t, machine, "list", "ruleset"))
+	}
+	return all.String()
+}
+
+// processes gives those that a test has started as the program, or that these
+// have started.
+func processes(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, f := range files {
+		// What cannot be read has ended, or belongs to somebody else.
+		text, err := os.ReadFile(f)
+		if err == nil && bytes.Contains(text, []byte(programVariable+"="+t.Name())) {
+			found = append(found, filepath.Dir(f))
+		}
+	}
+	return found
+}
+
+// user says whose rights the program has.
+type user struct {
+	name       string
+	credential *syscall.Credential
+}
+
+// users gives root and, where the tests have the right to become one, a user
+// without rights.
+func users(t *testing.T) []user {
+	t.Helper()
+	all := []user{{name: "root"}}
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only the first user namespace has all identities.
+	if os.Getuid() == 0 && strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295" {
+		const nobody = 65534
+		all = append(all, user{"unprivileged", &syscall.Credential{Uid: nobody, Gid: nobody}})
+	}
+	return all
+}
+
+// outcome is how the program ended.
+type outcome struct {
+	out, errs string
+	status    int
+}
+
+// runProgram runs the program, as a user, on a new machine, and checks that
+// nothing is left of it. For each line that it prints, seen is called
+// before the next one is read.
+func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) outcome {
+	t.Helper()
+	machine := newMachine(t)
+	before := state(t, machine)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	parent, child := socketPair(t)
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), programVariable+"="+t.Name())
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", child, &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who.credential}
+	if err := machine.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Close(); err != nil {
+		t.Error(err)
+	}
+	lines := bufio.NewScanner(parent)
+	for lines.Scan() {
+		fmt.Fprintln(&out, lines.Text())
+		seen(cmd.Process, lines.Text())
+	}
+	// How it ended shows in the exit status.
+	_ = cmd.Wait()
+	if err := lines.Err(); err != nil {
+		t.Error(err)
+	}
+	if left := processes(t); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	if diff := cmp.Diff(before, state(t, machine)); diff != "" {
+		t.Errorf("the machine is not as before (-before +after):\n%s", diff)
+	}
+	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// socketPair gives the ends of a stream which takes but a few lines until they
+// are read, so that a program cannot run far ahead of its reader.
+func socketPair(t *testing.T) (parent, child *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+		t.Fatal(err)
+	}
+	parent, child = os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
+	t.Cleanup(func() { _ = parent.Close() }) // It was open for reading only.
+	return parent, child
+}
+
+func TestProgram(t *testing.T) {
+	for _, who := range users(t) {
+		t.Run(who.name, func(t *testing.T) {
+			got := runProgram(t, who, func(*os.Process, string) {})
+			if got.status != 0 || got.errs != "" {
+				t.Fatalf("exit status %d, standard error %q, want 0 and nothing, after\n%s", got.status, got.errs, got.out)
+			}
+			checkStory(t, got.out)
+		})
+	}
+}
+
+// checkStory wants the key lines, in order.
+func checkStory(t *testing.T, out string) {
+	t.Helper()
+	rest := out
+	for _, want := range []string{
+		"client 192.0.2.10 ─── 192.0.2.1 node 10.244.1.1 ─── [pod-a] [pod-b] [pod-c]\n",
+		"1. A Service appears\n", "kernel operations in ",
+		"2. A client uses it\n", " 60 requests to 10.96.0.10:80.", "pod-c  10.244.1.13  ", "█",
+		"3. Whom do the pods see?\n", "the client -> pod-c  sees 10.244.1.1 ", "pod-a      -> pod-c  sees 10.244.1.11 ",
+		"4. pod-c is deleted\n", "pod-c  10.244.1.13   0\n",
+		"5. pod-c comes back\n", "pod-c  10.244.1.13  ", "█",
+		"6. pod-c is about to terminate\n", "A connection to pod-c that was open goes on", "pod-c  10.244.1.13   0\n",
+		"7. A client sticks to its pod\n", " 60 " + strings.Repeat("█", 30) + "\n",
+		"8. Why does a packet", "- 10.96.0.10:80/TCP is a ClusterIP of default/web:http", "=> forward\n",
+		"9. A port that", "connection refused", "=> reject\n",
+		"10. Everything is taken away\n", "All is well.\n",
+	} {
+		_, after, found := strings.Cut(rest, want)
+		if !found {
+			t.Fatalf("%q is missing, in its place, in\n%s", want, out)
+		}
+		rest = after
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Errorf("there are colours, although the output is no terminal: %q", out)
+	}
+}
+
+// The first line tells that the program takes signals; when the signal comes it
+// cannot be more than a few lines further.
+func TestProgramInterrupted(t *testing.T) {
+	for _, who := range users(t) {
+		for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(who.name+"/"+s.String(), func(t *testing.T) {
+				first := true
+				got := runProgram(t, who, func(p *os.Process, _ string) {
+					if !first {
+						return
+					}
+					first = false
+					if err := p.Signal(s); err != nil {
+						t.Error(err)
+					}
+				})
+				if got.status != 1 || !strings.Contains(got.errs, "interrupted; nothing is left behind") {
+					t.Errorf("exit status %d, standard error %q, want 1 and a word about the interruption", got.status, got.errs)
+				}
+				if strings.Contains(got.out, "All is well.") {
+					t.Errorf("the program went on to the end:\n%s", got.out)
+				}
+			})
+		}
+	}
+}
+
+// A user whom the system denies the privileges is told what to do.
+func TestProgramDenied(t *testing.T) {
+	all := users(t)
+	if len(all) == 1 {
+		t.Skip("this process is not root itself, so it cannot become a user without rights")
+	}
+	t.Setenv("VIPKIT_USER_NAMESPACE", "1") // As if it had come without them.
+	got := runProgram(t, all[1], func(*os.Process, string) {})
+	if got.status != 1 || got.out != "" || !strings.Contains(got.errs, "user namespace") || !strings.Contains(got.errs, "sudo /tmp/quickstart") {
+		t.Errorf("exit status %d, output %q, standard error %q, want 1, nothing, and what to do", got.status, got.out, got.errs)
+	}
+}

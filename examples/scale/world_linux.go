@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// world is a cluster of equal services, each with the numbers of its endpoints.
+// Two worlds with the same history are the same.
+type world struct {
+	random    *rand.Rand
+	endpoints [][]uint32
+	last      uint32
+}
+
+// newWorld makes a world in which nothing has happened yet.
+func newWorld(services, endpoints int) *world {
+	w := &world{random: rand.New(rand.NewPCG(1, 2)), endpoints: make([][]uint32, services)}
+	for i := range w.endpoints {
+		for range endpoints {
+			w.endpoints[i] = append(w.endpoints[i], w.next())
+		}
+	}
+	return w
+}
+
+// next gives the number of an endpoint that never was.
+func (w *world) next() uint32 {
+	w.last++
+	return w.last
+}
+
+// replace changes one endpoint of a random service and gives the service.
+func (w *world) replace() int {
+	i := w.random.IntN(len(w.endpoints))
+	w.endpoints[i][w.random.IntN(len(w.endpoints[i]))] = w.next()
+	return i
+}
+
+// grow adds an endpoint to a random service, shrink takes the last one off it.
+func (w *world) grow() int {
+	i := w.random.IntN(len(w.endpoints))
+	w.endpoints[i] = append(w.endpoints[i], w.next())
+	return i
+}
+
+func (w *world) shrink(i int) { w.endpoints[i] = w.endpoints[i][:len(w.endpoints[i])-1] }
+
+// count gives the number of endpoints.
+func (w *world) count() int {
+	n := 0
+	for _, e := range w.endpoints {
+		n += len(e)
+	}
+	return n
+}
+
+// clusterIP gives addresses from 10.64.0.0/11, endpointAddr from 10.128.0.0/9.
+func clusterIP(i int) netip.Addr { return address(10<<24 | 64<<16 | uint32(i+1)) }
+
+func endpointAddr(n uint32) netip.Addr { return address(10<<24 | 128<<16 | n) }
+
+func address(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+const (
+	servicePort  = 80
+	endpointPort = 8080
+)
+
+func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
+
+// service and slice give the API objects of a service as it is now.
+func (w *world) service(i int) *v1.Service {
+	return &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "scale", Name: serviceName(i)},
+		Spec: v1.ServiceSpec{
+			ClusterIP: clusterIP(i).String(),
+			Ports:     []v1.ServicePort{{Port: servicePort, Protocol: v1.ProtocolTCP}},
+		},
+	}
+}
+
+func (w *world) slice(i int) *discoveryv1.EndpointSlice {
+	name, port, protocol := "", int32(endpointPort), v1.ProtocolTCP
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "scale", Name: serviceName(i) + "-slice",
+			Labels: map[string]string{discoveryv1.LabelServiceName: serviceName(i)},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	node := fmt.Sprintf("node-%d", i%100)
+	for _, e := range w.endpoints[i] {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{endpointAddr(e).String()}, NodeName: &node})
+	}
+	return s
+}
+
+// load hands all objects to a tracker, each made when it is needed.
+func (w *world) load(t proxy.ServiceChangeTracker) {
+	for i := range w.endpoints {
+		t.UpdateService(w.service(i))
+		t.UpdateEndpointSlice(w.slice(i))
+	}
+	t.Synced()
+}
