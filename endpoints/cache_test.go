@@ -229,7 +229,7 @@ func TestCacheDuplicates(t *testing.T) {
 			}
 		}
 		for n := range records {
-			got := text(c.Endpoints(tcp("web", "http")))
+			got := text(c.Endpoints(webPort("http")))
 			if got[0] != want[n] || len(got) != len(records)-n+1 {
 				t.Errorf("arrival from %d on, %d best records gone: got %q, want %q and %d others", first, n, got, want[n], len(records)-n)
 			}
@@ -331,7 +331,7 @@ func TestHintsAndSelect(t *testing.T) {
 			c := NewCache(tc.view, nil)
 			must(t, c.Update(apiSlice("a", "web", tc.endpoints...)))
 			tc.want.Any, tc.want.Local = true, "-"
-			if diff := cmp.Diff(tc.want, summary(Select(c.Endpoints(tcp("web", "http")), onlyCluster()))); diff != "" {
+			if diff := cmp.Diff(tc.want, summary(Select(c.Endpoints(webPort("http")), onlyCluster()))); diff != "" {
 				t.Errorf("selection (-want +got):\n%s", diff)
 			}
 		})
@@ -354,7 +354,7 @@ func TestNoticeComesLast(t *testing.T) {
 func TestEndpointsOfUnknownPort(t *testing.T) {
 	c, _ := newTestCache()
 	must(t, c.Update(apiSlice("a", "web", "10.0.0.1")))
-	if got := c.Endpoints(tcp("web", "unknown")); got != nil {
+	if got := c.Endpoints(webPort("unknown")); got != nil {
 		t.Errorf("endpoints of an unknown port: got %q, want nil", text(got))
 	}
 }

@@ -10,36 +10,8 @@ import (
 // checkCache checks what must be true of a Cache between calls.
 func checkCache(t *testing.T, c *Cache) {
 	t.Helper()
-	partsOf := map[*port][]*part{}
-	uses := map[string]int{}
-	for name, s := range c.slices {
-		if len(s.parts) == 0 {
-			t.Errorf("slice %v contributes nothing and is kept", name)
-		}
-		for i, p := range s.parts {
-			if i > 0 && s.parts[i-1].portNumber().compare(p.portNumber()) >= 0 {
-				t.Errorf("slice %v: port %v does not come after %v", name, p.portNumber(), s.parts[i-1].portNumber())
-			}
-			partsOf[p.port] = append(partsOf[p.port], p)
-			if len(p.list) == 0 || s.hints != nil && len(s.hints) != len(p.list) {
-				t.Errorf("slice %v: %d endpoints, %d hints", name, len(p.list), len(s.hints))
-			}
-			for i := range p.list {
-				uses[p.list[i].NodeName]++
-			}
-		}
-		for _, h := range s.hints {
-			uses[h]++
-		}
-	}
-	delete(uses, "")
-	got := map[string]int{}
-	for text, n := range c.reader.names {
-		got[text] = n.uses
-	}
-	if diff := cmp.Diff(uses, got); diff != "" {
-		t.Errorf("users of names (-want +got):\n%s", diff)
-	}
+	checkNames(t, c)
+	partsOf := checkSlices(t, c)
 	for key, p := range c.ports {
 		if p.key != key || !sameElements(p.parts, partsOf[p]) {
 			t.Errorf("port %v does not have the parts that slices contribute", key)
@@ -52,6 +24,52 @@ func checkCache(t *testing.T, c *Cache) {
 	}
 	if len(c.touched) > 0 || len(c.parts) > 0 || len(c.reader.records) > 0 || len(c.reader.ports) > 0 || len(c.reader.places) > 0 {
 		t.Error("working memory holds something after the call")
+	}
+}
+
+// checkSlices checks what the cache keeps of each slice, and gives the parts
+// that the slices contribute to each port.
+func checkSlices(t *testing.T, c *Cache) map[*port][]*part {
+	t.Helper()
+	partsOf := map[*port][]*part{}
+	for name, s := range c.slices {
+		if len(s.parts) == 0 {
+			t.Errorf("slice %v contributes nothing and is kept", name)
+		}
+		for i, p := range s.parts {
+			if i > 0 && s.parts[i-1].portNumber().compare(p.portNumber()) >= 0 {
+				t.Errorf("slice %v: port %v does not come after %v", name, p.portNumber(), s.parts[i-1].portNumber())
+			}
+			partsOf[p.port] = append(partsOf[p.port], p)
+			if len(p.list) == 0 || s.hints != nil && len(s.hints) != len(p.list) {
+				t.Errorf("slice %v: %d endpoints, %d hints", name, len(p.list), len(s.hints))
+			}
+		}
+	}
+	return partsOf
+}
+
+// checkNames checks that the users of each name are counted.
+func checkNames(t *testing.T, c *Cache) {
+	t.Helper()
+	want := map[string]int{}
+	for _, s := range c.slices {
+		for _, p := range s.parts {
+			for i := range p.list {
+				want[p.list[i].NodeName]++
+			}
+		}
+		for _, h := range s.hints {
+			want[h]++
+		}
+	}
+	delete(want, "")
+	got := map[string]int{}
+	for text, n := range c.reader.names {
+		got[text] = n.uses
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("users of names (-want +got):\n%s", diff)
 	}
 }
 

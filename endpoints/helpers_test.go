@@ -65,8 +65,10 @@ func hintWords(kind string, h Hint) []string {
 		return []string{kind + "+"}
 	case HintElsewhere:
 		return []string{kind + "-"}
+	case HintNone:
+		return nil
 	}
-	return nil
+	return []string{fmt.Sprintf("%s %v", kind, h)}
 }
 
 // apiEndpoint makes an API endpoint out of words: its address, then a letter
@@ -140,9 +142,10 @@ func with(s *discoveryv1.EndpointSlice, change func(*discoveryv1.EndpointSlice))
 	return s
 }
 
-func tcp(service, port string) PortKey {
+// webPort is the key of a port of Service ns/web, TCP and IPv4.
+func webPort(port string) PortKey {
 	return PortKey{
-		Service:  types.NamespacedName{Namespace: "ns", Name: service},
+		Service:  types.NamespacedName{Namespace: "ns", Name: "web"},
 		Port:     port,
 		Protocol: v1.ProtocolTCP,
 		Family:   v1.IPv4Protocol,

@@ -55,7 +55,7 @@ func TestCyclesLeaveNothing(t *testing.T) {
 		add(node, "web", "10.0.0.4 R @"+node+" nodes="+node)
 		c.Delete(sliceName(node))
 	}
-	if stale := len(c.ports[tcp("web", "http")].merge.stale); stale > 2 {
+	if stale := len(c.ports[webPort("http")].merge.stale); stale > 2 {
 		t.Errorf("%d parts wait for a merge that nobody asks for, want at most 2", stale)
 	}
 	checkCache(t, c)
@@ -98,7 +98,7 @@ func TestObjectsAreNotKept(t *testing.T) {
 		must(t, c.Update(s))
 	}()
 	want := []string{"10.0.0.1:80 R @node zone-"}
-	if got := text(c.Endpoints(tcp("web", "http"))); len(got) != 1 || got[0] != want[0] {
+	if got := text(c.Endpoints(webPort("http"))); len(got) != 1 || got[0] != want[0] {
 		t.Fatalf("endpoints: got %q, want %q", got, want)
 	}
 	for range 100 {

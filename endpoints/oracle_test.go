@@ -33,17 +33,7 @@ func (o *oracle) records() map[PortKey][]Endpoint {
 		if s.Name == "" || s.Namespace == "" || service == "" || family != v1.IPv4Protocol && family != v1.IPv6Protocol {
 			continue
 		}
-		seen := map[portNumber]bool{}
-		for _, p := range s.Ports {
-			n := portNumber{name: deref(p.Name), protocol: deref(p.Protocol), number: uint16(deref(p.Port))}
-			if n.protocol == "" {
-				n.protocol = v1.ProtocolTCP
-			}
-			known := slices.Contains([]v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}, n.protocol)
-			if !known || n.number == 0 || int32(n.number) != deref(p.Port) || seen[n] {
-				continue
-			}
-			seen[n] = true
+		for _, n := range usablePorts(s) {
 			key := PortKey{Service: types.NamespacedName{Namespace: s.Namespace, Name: service}, Port: n.name, Protocol: n.protocol, Family: family}
 			for i := range s.Endpoints {
 				if e, ok := o.look(&s.Endpoints[i], family, n.number); ok {
@@ -54,6 +44,23 @@ func (o *oracle) records() map[PortKey][]Endpoint {
 	}
 	for _, list := range out {
 		sortEndpoints(list)
+	}
+	return out
+}
+
+// usablePorts gives the good ports of a slice, each once.
+func usablePorts(s *discoveryv1.EndpointSlice) []portNumber {
+	var out []portNumber
+	for _, p := range s.Ports {
+		n := portNumber{name: deref(p.Name), protocol: deref(p.Protocol), number: uint16(deref(p.Port))}
+		if n.protocol == "" {
+			n.protocol = v1.ProtocolTCP
+		}
+		known := slices.Contains([]v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}, n.protocol)
+		if !known || n.number == 0 || int32(n.number) != deref(p.Port) || slices.Contains(out, n) {
+			continue
+		}
+		out = append(out, n)
 	}
 	return out
 }

@@ -16,14 +16,14 @@ func fields(t *testing.T, err error) []string {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the parts of this very error are wanted
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		t.Fatalf("error %v (%T) does not join others", err, err)
 	}
 	var out []string
 	for _, e := range joined.Unwrap() {
-		var f *FieldError
-		if !errors.As(e, &f) {
+		f, ok := errors.AsType[*FieldError](e)
+		if !ok {
 			t.Fatalf("error %v (%T) is not a FieldError", e, e)
 		}
 		if e.Error() != f.Field+": "+f.Err.Error() || !errors.Is(e, f.Err) {

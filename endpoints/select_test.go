@@ -213,58 +213,57 @@ func TestSelectShares(t *testing.T) {
 	}
 }
 
+// only gives the endpoints that keep approves.
+func only(all []Endpoint, keep func(e Endpoint) bool) []Endpoint {
+	var out []Endpoint
+	for _, e := range all {
+		if keep(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // selectByTheBook selects as the documentation of the package says it, without
 // a thought for cost.
 func selectByTheBook(all []Endpoint, p Policy) Selection {
-	filter := func(keep func(e Endpoint) bool) []Endpoint {
-		var out []Endpoint
-		for _, e := range all {
-			if keep(e) {
-				out = append(out, e)
-			}
-		}
-		return out
-	}
-	isReady := func(e Endpoint) bool { return e.Ready }
-	isDraining := func(e Endpoint) bool { return e.Serving && e.Terminating }
-	every := func(keep func(e Endpoint) bool) bool {
-		for _, e := range all {
-			if e.Ready && !keep(e) {
-				return false
-			}
-		}
-		return true
-	}
-
-	s := Selection{Any: len(filter(func(e Endpoint) bool { return e.Usable() })) > 0}
-	cluster, topology := filter(isReady), TopologyNone
-	sameNode := filter(func(e Endpoint) bool { return e.Ready && e.NodeHint == HintHere })
-	sameZone := filter(func(e Endpoint) bool { return e.Ready && e.ZoneHint == HintHere })
-	switch {
-	case len(cluster) == 0:
-		cluster = filter(isDraining)
-	case len(sameNode) > 0 && every(func(e Endpoint) bool { return e.NodeHint != HintNone }):
-		cluster, topology = sameNode, TopologySameNode
-	case len(sameZone) > 0 && every(func(e Endpoint) bool { return e.ZoneHint != HintNone }):
-		cluster, topology = sameZone, TopologySameZone
-	}
+	s := Selection{Any: len(only(all, func(e Endpoint) bool { return e.Usable() })) > 0}
+	cluster, topology := clusterByTheBook(all)
 	if p.Cluster {
 		s.Cluster, s.Topology = cluster, topology
 	}
 	if !p.Local {
 		return s
 	}
-	s.Local = filter(func(e Endpoint) bool { return e.Local && e.Ready })
-	here := filter(func(e Endpoint) bool { return e.Local })
-	dying := filter(func(e Endpoint) bool { return e.Local && e.Terminating })
+	here := only(all, func(e Endpoint) bool { return e.Local })
+	dying := only(here, func(e Endpoint) bool { return e.Terminating })
+	s.Local = only(here, func(e Endpoint) bool { return e.Ready })
 	switch {
 	case len(s.Local) > 0:
 	case p.LocalFallback == FallbackTerminating:
-		s.Local = filter(func(e Endpoint) bool { return e.Local && isDraining(e) })
+		s.Local = only(dying, func(e Endpoint) bool { return e.Serving })
 	case p.LocalFallback == FallbackCluster && len(here) > 0 && len(dying) == len(here):
 		s.Local, s.LocalIsCluster, s.Topology = cluster, true, topology
 	}
 	return s
+}
+
+// clusterByTheBook gives the endpoints of policy Cluster, and by which hints.
+func clusterByTheBook(all []Endpoint) ([]Endpoint, Topology) {
+	ready := only(all, func(e Endpoint) bool { return e.Ready })
+	sameNode := only(ready, func(e Endpoint) bool { return e.NodeHint == HintHere })
+	sameZone := only(ready, func(e Endpoint) bool { return e.ZoneHint == HintHere })
+	noNode := only(ready, func(e Endpoint) bool { return e.NodeHint == HintNone })
+	noZone := only(ready, func(e Endpoint) bool { return e.ZoneHint == HintNone })
+	switch {
+	case len(ready) == 0:
+		return only(all, func(e Endpoint) bool { return e.Serving && e.Terminating }), TopologyNone
+	case len(sameNode) > 0 && len(noNode) == 0:
+		return sameNode, TopologySameNode
+	case len(sameZone) > 0 && len(noZone) == 0:
+		return sameZone, TopologySameZone
+	}
+	return ready, TopologyNone
 }
 
 func TestSelectAgainstOracle(t *testing.T) {

@@ -137,8 +137,7 @@ func (s *stage) expires(t *testing.T, all []place) {
 	t.Errorf("%s still answers after affinity has run out five times", first)
 }
 
-// testBalance looks at how many connections each endpoint gets. The bounds are
-// five standard deviations wide: a fair dataplane leaves them once in a million.
+// testBalance looks at how many connections each endpoint gets.
 func (c *Config) testBalance(t *testing.T) {
 	s := c.setUp(t)
 	for _, all := range [][]place{
@@ -158,7 +157,9 @@ func (c *Config) testBalance(t *testing.T) {
 	}
 }
 
-// balances makes many connections and wants each endpoint to get its share.
+// balances makes many connections and wants each endpoint to get its share. The
+// bounds are five standard deviations wide: a fair dataplane leaves them once in
+// a million.
 func (s *stage) balances(t *testing.T, f flight, endpoints int) {
 	t.Helper()
 	const tries, rounds = 60, 10

@@ -26,9 +26,9 @@ type kernel struct {
 	conn  *nfnetlink.Conn
 	batch nfnetlink.Batch
 	slots map[slotPool][]slot
-	fills map[setID]fill
+	fills perSet[fill]
 	// wanted counts what is wanted by the time that sets are made.
-	wanted map[setID]int
+	wanted perSet[int]
 	// rebuild says that the next commit starts by removing the tables.
 	rebuild bool
 	ops     atomic.Uint64
@@ -48,12 +48,14 @@ func (k *kernel) Operations() uint64 { return k.ops.Load() }
 func (k *kernel) Replace(want proxy.Snapshot) bool {
 	k.wanted = census(want)
 	total := 0
-	for _, n := range k.wanted {
-		total += n
+	for _, table := range k.wanted {
+		for _, n := range table {
+			total += n
+		}
 	}
 	k.rebuild = k.rebuild || total > listLimit && k.exists()
 	if k.rebuild {
-		k.slots, k.fills = map[slotPool][]slot{}, map[setID]fill{}
+		k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
 	}
 	return k.rebuild
 }
@@ -121,7 +123,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	k.rebuild = false
 	k.ops.Add(w.count)
 	w.slots.settle(k.slots)
-	k.settleFills(counts)
+	k.settleFills(&counts)
 	for i := range ops {
 		if ops[i].Kind == backends.Remove && (ops[i].Key.kind == kindChain || ops[i].Key.kind == kindSet) {
 			k.book.forget(ops[i].Key, ops[i].Value)
@@ -152,7 +154,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 		k.batch.DelTable(k.table(fam))
 		k.ops.Add(1)
 	}
-	k.slots, k.fills = map[slotPool][]slot{}, map[setID]fill{}
+	k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
 	return k.explain(k.conn.Commit(ctx, &k.batch))
 }
 

@@ -21,7 +21,7 @@ import (
 // with a value that nobody wants, so that it is replaced or removed.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		k.slots, k.fills = map[slotPool][]slot{}, map[setID]fill{}
+		k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
 		for _, fam := range []family{ipv4, ipv6} {
 			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield}
 			err := l.list()
@@ -170,7 +170,9 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 		before := len(l.objects)
 		l.objects = slices.Grow(l.objects, max(s.Count, 0))
 		err = l.fixedSet(s.Name)
-		l.fills[setID{l.fam, s.Name}] = fill{count: len(l.objects) - before, size: int(s.Size)}
+		if f := l.fills.byName(l.fam, s.Name); f != nil {
+			*f = fill{count: len(l.objects) - before, size: int(s.Size)}
+		}
 	case strings.HasPrefix(s.Name, sourcesSet("")):
 		var name string
 		if name, err = l.sources(s.Name); name != s.Name {

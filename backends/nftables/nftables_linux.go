@@ -33,5 +33,5 @@ func New(options Options) (proxy.Backend, error) {
 		return nil, fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)
 	}
 	b := &book{options: options}
-	return backends.New(b.render, &kernel{book: b, conn: conn, slots: map[slotPool][]slot{}, fills: map[setID]fill{}}), nil
+	return backends.New(b.render, &kernel{book: b, conn: conn, slots: map[slotPool][]slot{}}), nil
 }

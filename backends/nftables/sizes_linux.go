@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"slices"
+
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -11,10 +13,53 @@ import (
 // by itself is not. A set that is full is no error but a reason to write the
 // tables anew, with room for twice as much.
 
-// setID names a set of one of the tables.
-type setID struct {
-	fam  family
-	name string
+// setCount is the number of fixed sets of one table.
+const setCount = 11
+
+// fixedNames gives the names of the fixed sets in the order of their numbers.
+func fixedNames() [setCount]string {
+	return [setCount]string{
+		setClusterIPs, setHairpins, setRestrictions, setServices, setNodePorts, setRecorders, setNodePortRecorders,
+		endpointsMap(proxy.PoolCluster, false), endpointsMap(proxy.PoolCluster, true),
+		endpointsMap(proxy.PoolLocal, false), endpointsMap(proxy.PoolLocal, true),
+	}
+}
+
+// The numbers of the fixed sets. What has a twin for node ports comes right
+// before it.
+const (
+	atClusterIPs = iota
+	atHairpins
+	atRestrictions
+	atServices
+	atNodePorts
+	atRecorders
+	atNodePortRecorders
+	atEndpoints
+	atNodePortEndpoints
+	atLocalEndpoints
+	atNodePortLocalEndpoints
+	atNone
+)
+
+// perSet holds something for each of the fixed sets of both tables.
+type perSet[T any] [2][setCount]T
+
+func (p *perSet[T]) of(fam family) *[setCount]T {
+	if fam == ipv6 {
+		return &p[1]
+	}
+	return &p[0]
+}
+
+// byName finds what there is for a set, by its name; nil for a set that is none
+// of the fixed ones.
+func (p *perSet[T]) byName(fam family, name string) *T {
+	names := fixedNames()
+	if i := slices.Index(names[:], name); i >= 0 {
+		return &p.of(fam)[i]
+	}
+	return nil
 }
 
 // fill is how full a set is.
@@ -35,84 +80,102 @@ func sizeFor(count int) int {
 
 // census counts what a snapshot needs, by set. Where an element may be shared,
 // the count is an upper bound.
-func census(s proxy.Snapshot) map[setID]int {
-	out := map[setID]int{}
+func census(s proxy.Snapshot) perSet[int] {
+	var out perSet[int]
 	for p := range s.All() {
-		fam := familyOf(p.Name.Family)
-		out[setID{fam, setHairpins}] += len(p.Cluster) + len(p.Local)
+		counts := out.of(familyOf(p.Name.Family))
+		counts[atHairpins] += len(p.Cluster) + len(p.Local)
 		for i := range p.Frontends {
-			countFrontend(out, p, &p.Frontends[i])
+			countFrontend(counts, p, &p.Frontends[i])
 		}
 	}
 	return out
 }
 
-func countFrontend(out map[setID]int, p *proxy.ServicePort, f *proxy.Frontend) {
-	fam := familyOf(p.Name.Family)
-	frontends, recorders := setServices, setRecorders
+func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Frontend) {
+	twin := 0
 	if f.Kind == proxy.NodePort {
-		frontends, recorders = setNodePorts, setNodePortRecorders
+		twin = 1
 	}
-	out[setID{fam, frontends}]++
+	counts[atServices+twin]++
 	if f.Kind == proxy.ClusterIP {
-		out[setID{fam, setClusterIPs}]++
+		counts[atClusterIPs]++
 	}
 	if f.Restricted {
-		out[setID{fam, setRestrictions}]++
+		counts[atRestrictions]++
 	}
 	if p.Affinity.Enabled() {
-		out[setID{fam, recorders}]++
+		counts[atRecorders+twin]++
 	}
 	for _, pool := range poolsOf(f) {
-		out[setID{fam, endpointsMap(pool, f.Kind == proxy.NodePort)}] += len(p.Pool(pool))
+		counts[endpointsAt(pool)+twin] += len(p.Pool(pool))
 	}
 }
 
-// setOf gives the fixed set that an object is an element of.
-func (k *key) setOf() setID {
+func endpointsAt(pool proxy.Pool) int {
+	if pool == proxy.PoolLocal {
+		return atLocalEndpoints
+	}
+	return atEndpoints
+}
+
+// setOf gives the number of the fixed set that an object is an element of, and
+// atNone for what is no such element.
+func (k *key) setOf() int {
+	twin := 0
+	if k.addr == [16]byte{} {
+		twin = 1
+	}
 	switch k.kind {
 	case kindEndpoint:
-		return setID{k.fam, endpointsMap(k.pool, k.addr == [16]byte{})}
-	case kindHairpin, kindClusterIP, kindRestriction, kindRecord, kindFrontend:
-		var buf [48]byte
-		set, _ := elementOf(buf[:0], k)
-		return setID{k.fam, set}
+		return endpointsAt(k.pool) + twin
+	case kindFrontend:
+		return atServices + twin
+	case kindRecord:
+		return atRecorders + twin
+	case kindHairpin:
+		return atHairpins
+	case kindClusterIP:
+		return atClusterIPs
+	case kindRestriction:
+		return atRestrictions
 	case kindTable, kindSet, kindChain, kindSticky:
 	}
-	return setID{}
+	return atNone
 }
 
-// grow works out how full the sets will be, and whether they have room. The
-// kernel counts an element that is replaced twice until the transaction ends.
-func (k *kernel) grow(ops []op) (counts map[setID]int, room bool) {
-	counts = map[setID]int{}
-	most := map[setID]int{}
+// grow works out how much fuller the sets will be, and whether they have room.
+// The kernel counts an element that is replaced twice until the transaction ends.
+func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
+	var most perSet[int]
 	for i := range ops {
-		id := ops[i].Key.setOf()
-		if id == (setID{}) {
+		at, fam := ops[i].Key.setOf(), ops[i].Key.fam
+		if at == atNone {
 			continue
 		}
-		most[id]++
+		most.of(fam)[at]++
 		switch ops[i].Kind {
 		case backends.Add:
-			counts[id]++
+			counts.of(fam)[at]++
 		case backends.Remove:
-			counts[id]--
+			counts.of(fam)[at]--
 		case backends.Replace:
 		}
 	}
-	for id, n := range most {
-		if f, ok := k.fills[id]; ok && f.count+n > f.size {
-			return nil, false
+	for t := range most {
+		for at, n := range most[t] {
+			if f := k.fills[t][at]; n > 0 && f.size > 0 && f.count+n > f.size {
+				return counts, false
+			}
 		}
 	}
 	return counts, true
 }
 
-func (k *kernel) settleFills(counts map[setID]int) {
-	for id, n := range counts {
-		f := k.fills[id]
-		f.count += n
-		k.fills[id] = f
+func (k *kernel) settleFills(counts *perSet[int]) {
+	for t := range counts {
+		for at, n := range counts[t] {
+			k.fills[t][at].count += n
+		}
 	}
 }

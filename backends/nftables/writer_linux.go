@@ -100,10 +100,14 @@ func (w *writer) writeSet(o *op) error {
 		return err
 	}
 	if d.lasting {
-		id := setID{o.Key.fam, name}
-		f := fill{size: sizeFor(w.wanted[id])}
-		w.fills[id] = f
-		d.set.Size = uint32(f.size)
+		size := leastSize
+		if wanted := w.wanted.byName(o.Key.fam, name); wanted != nil {
+			size = sizeFor(*wanted)
+		}
+		if f := w.fills.byName(o.Key.fam, name); f != nil {
+			*f = fill{size: size}
+		}
+		d.set.Size = uint32(size)
 	}
 	w.batch.AddSet(t, &d.set)
 	n := o.Key.fam.addrLen()

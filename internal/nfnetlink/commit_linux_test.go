@@ -173,10 +173,9 @@ func TestCommitWithoutSystemCall(t *testing.T) {
 			var b Batch
 			tt.build(&b)
 			err := c.Commit(tt.ctx, &b)
-			var size *SizeError
-			if errors.As(tt.want, &size) {
-				var got *SizeError
-				if !errors.As(err, &got) || *got != *size {
+			if size, ok := errors.AsType[*SizeError](tt.want); ok {
+				got, ok := errors.AsType[*SizeError](err)
+				if !ok || *got != *size {
 					t.Errorf("Commit: got %v, want %v", err, tt.want)
 				}
 				return

@@ -168,27 +168,27 @@ func (c *Conn) readDump(ctx context.Context, seq uint32, each func(message) erro
 		if err != nil {
 			return fmt.Errorf("nfnetlink: %w", err)
 		}
-		rest := messages(buf)
-		for {
-			m, ok := rest.next()
-			if !ok {
-				break
-			}
-			if m.seq != seq {
-				continue
-			}
-			end := m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR
-			if end {
-				c.dump = 0
-			}
-			if err := each(m); err != nil || end {
-				return err
-			}
-		}
-		if err := rest.err(); err != nil {
+		if end, err := c.handOut(messages(buf), seq, each); err != nil || end {
 			return err
 		}
 	}
+}
+
+// handOut gives those messages that belong to dump seq to each, and says whether
+// the last one of the dump was among them.
+func (c *Conn) handOut(rest messages, seq uint32, each func(message) error) (end bool, err error) {
+	for m, ok := rest.next(); ok; m, ok = rest.next() {
+		if m.seq != seq {
+			continue
+		}
+		if end = m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR; end {
+			c.dump = 0
+		}
+		if err := each(m); err != nil || end {
+			return end, err
+		}
+	}
+	return false, rest.err()
 }
 
 // settle reads what is left of a dump that was given up: the kernel starts no

@@ -274,7 +274,7 @@ func addGarbage(t *testing.T, c *Conn, table Table, name string, udata []byte) {
 func TestDumpOfNothing(t *testing.T) {
 	c := openInNamespace(t)
 	none := Table{Family: IPv4, Name: "none"}
-	each := func(e *Element) error { return errors.New("an element of nothing") }
+	each := func(*Element) error { return errors.New("an element of nothing") }
 	ctx := t.Context()
 	tests := []struct {
 		name string

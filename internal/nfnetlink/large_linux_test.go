@@ -147,7 +147,11 @@ func TestMaxBatchIsExact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: got %v, want nil", err)
+		}
+	})
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
 		t.Fatal(err)
 	}

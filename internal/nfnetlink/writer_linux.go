@@ -164,6 +164,7 @@ func (w *ElementWriter) start() {
 	b := w.b
 	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(unix.NLM_F_CREATE)
 	switch w.op {
+	case OpAdd:
 	case OpDelete:
 		typ, flags = unix.NFT_MSG_DELSETELEM, 0
 	case OpDestroy:

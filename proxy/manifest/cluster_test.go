@@ -187,7 +187,7 @@ func TestEncodings(t *testing.T) {
 		"no last line":  strings.TrimSuffix(plain, "\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := loadText(t, "a.yaml", text)
+			r, err := loadText(t, text)
 			if err != nil {
 				t.Errorf("Load: %v", err)
 			}
@@ -198,7 +198,7 @@ func TestEncodings(t *testing.T) {
 	}
 	t.Run("not a text", func(t *testing.T) {
 		for _, text := range []string{"\xff\xfea", "\xfe\xff\xd8", "\x00\x01", "\xff"} {
-			if _, err := loadText(t, "a.yaml", text); err == nil {
+			if _, err := loadText(t, text); err == nil {
 				t.Errorf("no error for %q", text)
 			}
 		}

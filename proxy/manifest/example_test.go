@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -69,7 +70,11 @@ func ExampleSource() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Println(err)
+		}
+	}()
 	path := filepath.Join(dir, "web.yaml")
 	if err := os.WriteFile(path, []byte(objects), 0o600); err != nil {
 		fmt.Println(err)
@@ -78,9 +83,13 @@ func ExampleSource() {
 
 	source := manifest.Source{Path: path, Handler: printer{}}
 	err = source.Load(context.Background())
-	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
-		bad := e.(*manifest.DocumentError)
-		fmt.Printf("line %d: %v\n", bad.Line, bad.Err)
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		for _, e := range joined.Unwrap() {
+			if bad, ok := errors.AsType[*manifest.DocumentError](e); ok {
+				fmt.Printf("line %d: %v\n", bad.Line, bad.Err)
+			}
+		}
 	}
 	// Output:
 	// Service default/web at 10.96.0.20, port 80/TCP

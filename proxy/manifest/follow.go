@@ -65,15 +65,9 @@ func (f *follower) look(ctx context.Context) (settled bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	paths, err := listFiles(f.Path)
-	if f.pathErr = err; err != nil {
+	if !f.list() {
 		f.report()
 		return true, nil
-	}
-	for _, path := range paths {
-		if f.files[path] == nil {
-			f.files[path] = &file{path: path}
-		}
 	}
 	f.looks++
 	settled, changed := true, !f.synced
@@ -95,6 +89,19 @@ func (f *follower) look(ctx context.Context) (settled bool, err error) {
 	}
 	f.report()
 	return settled, nil
+}
+
+// list takes in files that are new. It says whether Path can be read; pathErr
+// says why not.
+func (f *follower) list() bool {
+	var paths []string
+	paths, f.pathErr = listFiles(f.Path)
+	for _, path := range paths {
+		if f.files[path] == nil {
+			f.files[path] = &file{path: path}
+		}
+	}
+	return f.pathErr == nil
 }
 
 // refresh looks at one file. It says whether the file is calm, so that there is

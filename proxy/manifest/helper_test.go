@@ -124,12 +124,12 @@ func load(t testing.TB, path string) (*recorder, error) {
 	return r, err
 }
 
-// loadText reads a file with the text.
-func loadText(t testing.TB, name, text string) (*recorder, error) {
+// loadText reads a file a.yaml with the text.
+func loadText(t testing.TB, text string) (*recorder, error) {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, dir, name, text)
-	return load(t, filepath.Join(dir, name))
+	write(t, dir, "a.yaml", text)
+	return load(t, filepath.Join(dir, "a.yaml"))
 }
 
 // errorLines gives the joined errors one by one.

@@ -47,7 +47,7 @@ func TestBombs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
-			_, err := loadText(t, "a.yaml", c.text)
+			_, err := loadText(t, c.text)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Load: %.200v, want %q", err, c.want)
 			}
@@ -60,7 +60,7 @@ func TestBombs(t *testing.T) {
 
 // Of many errors the first ones are told, and how many there are.
 func TestManyErrors(t *testing.T) {
-	_, err := loadText(t, "a.yaml", strings.Repeat("---\noops\n", 3*maxErrors))
+	_, err := loadText(t, strings.Repeat("---\noops\n", 3*maxErrors))
 	lines := errorLines(err)
 	if got, want := len(lines), maxErrors+1; got != want {
 		t.Fatalf("%d errors, want %d", got, want)
@@ -84,7 +84,7 @@ func TestLargeList(t *testing.T) {
 	if b.Len() <= maxYAML {
 		t.Fatalf("the list has %d bytes only", b.Len())
 	}
-	r, err := loadText(t, "a.yaml", b.String())
+	r, err := loadText(t, b.String())
 	if got := len(r.objects); got != count {
 		t.Errorf("%d objects, want %d", got, count)
 	}

@@ -95,7 +95,11 @@ func TestUnreadableFiles(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			t.Cleanup(func() { l.Close() })
+			t.Cleanup(func() {
+				if err := l.Close(); err != nil {
+					t.Errorf("closing the socket: %v", err)
+				}
+			})
 			return errors.Join(os.Remove(path), os.Symlink("a.yaml.socket", path))
 		}},
 	} {

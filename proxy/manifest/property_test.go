@@ -165,7 +165,7 @@ func loadVersions(t *testing.T) map[int]map[string]string {
 		for n := range 6 {
 			docs = append(docs, service(fmt.Sprintf("s%d", n), version))
 		}
-		r, err := loadText(t, "a.yaml", strings.Join(docs, "---\n"))
+		r, err := loadText(t, strings.Join(docs, "---\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
