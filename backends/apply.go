@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -130,7 +131,8 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	defer func() { r.leftovers = nil }()
 	limit := max(chunk, sizeOf(new)/16)
 	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(new) {
-		limit = int(^uint(0) >> 1)
+		limit = math.MaxInt
+		r.planner.reserve(sizeOf(new))
 	} else if err := r.list(ctx); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func (pl *planner[K, V]) inOrder(ops []Op[K, V]) []Op[K, V] {
 	}
 	slices.Sort(ranks)
 	pl.order = ranks
-	if cap(pl.sorted) < len(ops) || cap(pl.sorted) > 4*chunk {
+	if cap(pl.sorted) < len(ops) || cap(pl.sorted) > 4*chunk && len(ops) < chunk {
 		pl.sorted = make([]Op[K, V], 0, len(ops))
 	}
 	pl.sorted = pl.sorted[:0]

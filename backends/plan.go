@@ -28,6 +28,8 @@ type plan[K Key, V comparable] struct {
 	claimed []int32
 	// moved says that an object goes from one port to another.
 	moved bool
+	// reserved says that the memory is for the next plan, however large.
+	reserved bool
 }
 
 type sharedDelta[K Key, V comparable] struct {
@@ -36,6 +38,12 @@ type sharedDelta[K Key, V comparable] struct {
 	value V
 	// valued says that value is what an owner wants.
 	valued bool
+}
+
+// reserve makes room for a plan of about n objects, half of them shared.
+func (pl *planner[K, V]) reserve(n int) {
+	pl.current = plan[K, V]{ops: make([]Op[K, V], 0, n), shared: make([]sharedDelta[K, V], 0, n/2), reserved: true}
+	pl.sorted = make([]Op[K, V], 0, n)
 }
 
 // few is how many entries are searched one by one before an index pays.
@@ -60,9 +68,10 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V]
 }
 
 func (p *plan[K, V]) reset() {
-	if cap(p.ops) > 2*chunk {
+	if cap(p.ops) > 2*chunk && !p.reserved {
 		*p = plan[K, V]{}
 	}
+	p.reserved = false
 	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
 }
 
@@ -133,7 +142,7 @@ func (p *plan[K, V]) share(o *Object[K, V], count int) {
 
 func (p *plan[K, V]) delta(k K) *sharedDelta[K, V] {
 	if p.index == nil && len(p.shared) > few {
-		p.index = make(map[K]int, 4*few)
+		p.index = make(map[K]int, max(4*few, cap(p.shared)))
 		for i := range p.shared {
 			p.index[p.shared[i].key] = i
 		}

@@ -31,7 +31,7 @@
 // The endpoints of a frontend stand in slots without gaps. A new endpoint takes
 // the slot of one that leaves, and a gap is filled with the last slot: two or
 // three map elements, and two of the set that finds hairpins, for each frontend.
-// A pick chain serves all frontends with up to 1, 4, 8, 16, ... endpoints; it
+// A pick chain serves all frontends with up to 4, 8, 16, ... endpoints; it
 // tries random slots until it finds one that is filled. So the verdict of a
 // frontend changes only when its number of endpoints leaves its class. All
 // changes of an Apply go in one transaction, after those chains that they lead to.
