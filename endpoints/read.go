@@ -79,10 +79,25 @@ type place struct {
 func (r *reader) read(s *discoveryv1.EndpointSlice) error {
 	r.wrong = nil
 	if r.readOwner(s) {
-		r.readPorts(s.Ports)
+		r.readPorts(s.Ports[:r.affordable(s)])
 		r.readEndpoints(s.Endpoints)
 	}
 	return r.wrong.join()
+}
+
+// maxRecords bounds what one slice may hold: its endpoints at each of its ports.
+// A slice that Kubernetes makes has 100 endpoints by default and 1,000 at most.
+const maxRecords = 100_000
+
+// affordable gives how many ports of a slice can be taken.
+func (r *reader) affordable(s *discoveryv1.EndpointSlice) int {
+	most := max(1, maxRecords/max(1, len(s.Endpoints)))
+	if len(s.Ports) <= most {
+		return len(s.Ports)
+	}
+	r.wrong.add(fmt.Sprintf("ports from number %d on are", most),
+		fmt.Errorf("%d endpoints at %d ports are more than %d", len(s.Endpoints), len(s.Ports), maxRecords), "ports")
+	return most
 }
 
 // forget lets go of the API object that was read.

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -182,4 +183,27 @@ func TestUpdateReadsEndpoints(t *testing.T) {
 		{"the same record again", endpoints("10.0.0.1 R", "10.0.0.1 R"), list("10.0.0.1:80 R"), nil},
 		{"all of it wrong", endpoints("nonsense"), nil, []string{"endpoints[0].addresses[0]: not an IP"}},
 	})
+}
+
+// A small object must not cost gigabytes: ports and endpoints multiply.
+func TestSliceIsBounded(t *testing.T) {
+	s := apiSlice("web-1", "web", "10.0.0.1")
+	for i := range 1000 {
+		s.Endpoints = append(s.Endpoints, apiEndpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
+	}
+	s.Ports = nil
+	for i := range 2000 {
+		s.Ports = append(s.Ports, apiPort(fmt.Sprintf("p%d", i), v1.ProtocolTCP, 8080))
+	}
+	c := NewCache(View{}, nil)
+	if err := c.Update(s); err == nil || !strings.Contains(err.Error(), "2000 ports are more than 100000") {
+		t.Errorf("Update of a slice of 2000 ports and 1001 endpoints: got error %v, want one that says so", err)
+	}
+	records := 0
+	for _, list := range contents(c) {
+		records += len(list)
+	}
+	if records == 0 || records > maxRecords {
+		t.Errorf("got %d endpoints at all ports, want some, at most %d", records, maxRecords)
+	}
 }

@@ -10,9 +10,9 @@ import (
 
 // claims settles which service port owns an address and port that several ask
 // for. The owner is the same whatever the order in which Services were heard of:
-// a ClusterIP comes before external addresses, so that nobody takes over a
-// Service's own address with an external IP; then the older Service wins, then
-// the one that comes first by name.
+// a ClusterIP comes before a load balancer's address, and that before an external
+// IP, so that nobody takes over another Service's address by writing it down; then
+// the older Service wins, then the one that comes first by name.
 type claims map[claimKey][]claim
 
 type claimKey struct {
@@ -27,10 +27,23 @@ type claim struct {
 
 func (c claim) compare(o claim) int {
 	return cmp.Or(
-		cmp.Compare(min(c.kind, ExternalIP), min(o.kind, ExternalIP)),
+		cmp.Compare(standing(c.kind), standing(o.kind)),
 		c.port.service.spec.created.Compare(o.port.service.spec.created),
 		c.port.spec.name.Compare(o.port.spec.name),
 	)
+}
+
+// standing ranks the kinds of claims by who makes them: what the cluster has
+// allocated or a load balancer has reported stands above what a user wrote.
+func standing(k FrontendKind) int {
+	switch k {
+	case ClusterIP:
+		return 0
+	case LoadBalancer, NodePort:
+		return 1
+	case ExternalIP:
+	}
+	return 2
 }
 
 // add enters all claims of a port. It gives the ports that have another owner

@@ -166,3 +166,15 @@ func TestConflictEndsByUpdate(t *testing.T) {
 		}
 	}
 }
+
+// An older Service does not get another one's load balancer address by writing
+// it down as external IP, which would also do away with its source ranges.
+func TestLoadBalancerBeatsOlderExternalIP(t *testing.T) {
+	tr := newTestTracker()
+	tr.UpdateService(apiService("victim", "10.96.0.1", created(9), loadBalancer("203.0.113.1"), sourceRanges("198.51.100.0/24")))
+	tr.UpdateService(apiService("old", "10.96.0.2", created(1), externalIPs("203.0.113.1")))
+	tr.Synced()
+	if got := owners(newest(t, tr))["203.0.113.1:80/TCP"]; len(got) != 1 || got[0] != "victim:http" {
+		t.Errorf("owner of the load balancer's address: got %q, want the Service that has it", got)
+	}
+}

@@ -24,8 +24,11 @@
 // and folds them. An event costs what the object holds, not what the cluster
 // holds. Objects may be wrong: what cannot be honoured is denied rather than
 // allowed, is named in [Snapshot.Problems], and harms nothing else. Where two
-// Services claim one address and port, a ClusterIP wins over external addresses,
-// then the older Service, then the one that comes first by name.
+// Services claim one address and port, a ClusterIP wins over a load balancer's
+// address and that over an external IP, then the older Service, then the one that
+// comes first by name. An external IP that is an address of the node itself serves
+// before node ports and the node's own programs do: where users who write Services
+// are not trusted with that, set TrackerOptions.IgnoreExternalIPs.
 //
 // Which Services count, TrackerOptions.Accept decides; it is called under the
 // tracker's lock, so it must not call the tracker.

@@ -14,6 +14,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 func objectName(name string) types.NamespacedName {
@@ -52,7 +54,7 @@ func dualStack(addrs ...string) edit {
 	return func(s *v1.Service) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies = addrs[0], addrs, nil
 		for _, a := range addrs {
-			s.Spec.IPFamilies = append(s.Spec.IPFamilies, FamilyOf(netip.MustParseAddr(a)))
+			s.Spec.IPFamilies = append(s.Spec.IPFamilies, ipaddr.FamilyOf(netip.MustParseAddr(a)))
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // Node is what a service proxy needs to know of the node that it runs on. A
@@ -80,7 +82,7 @@ func (t LocalTraffic) Equal(o LocalTraffic) bool {
 // Detects reports whether there is any criterion for a family.
 func (t LocalTraffic) Detects(family v1.IPFamily) bool {
 	return t.Interface != "" || t.InterfacePrefix != "" ||
-		slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == family })
+		slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 }
 
 // Match reports whether a packet with this source that came in by this
@@ -90,13 +92,4 @@ func (t LocalTraffic) Match(source netip.Addr, iface string) bool {
 		return true
 	}
 	return slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return p.Contains(source) })
-}
-
-// FamilyOf gives the IP family of an address; an IPv4 address in IPv6 form
-// counts as IPv4.
-func FamilyOf(a netip.Addr) v1.IPFamily {
-	if a.Unmap().Is4() {
-		return v1.IPv4Protocol
-	}
-	return v1.IPv6Protocol
 }

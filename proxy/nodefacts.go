@@ -88,7 +88,7 @@ func resolveNode(o *TrackerOptions, facts nodeFacts) *Node {
 func primaryAddresses(addrs []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range addrs {
-		taken := slices.ContainsFunc(out, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == FamilyOf(a) })
+		taken := slices.ContainsFunc(out, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == ipaddr.FamilyOf(a) })
 		if !taken && !a.IsLoopback() {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}

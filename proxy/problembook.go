@@ -46,8 +46,9 @@ func (b *problemBook) set(key problemKey, problems []*Problem) {
 	if b.byObject == nil {
 		b.byObject = map[problemKey][]*Problem{}
 	}
+	same := slices.EqualFunc(b.byObject[key], problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
 	b.byObject[key] = problems
-	b.stale = true
+	b.stale = b.stale || !same
 }
 
 // list gives all problems in order.

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -326,5 +328,30 @@ func TestReadingsDiffer(t *testing.T) {
 		if got := readService(full(tc.edit), &TrackerOptions{}).equal(base); got != tc.same {
 			t.Errorf("%s: readings equal: got %v, want %v", tc.name, got, tc.same)
 		}
+	}
+}
+
+// No Service costs more than a good part of all others together.
+func TestServiceIsBounded(t *testing.T) {
+	s := apiService("greedy", "10.96.0.1")
+	s.Spec.Ports = nil
+	for i := range 2000 {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1 + i)})
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i / 250), byte(1 + i%250)}).String())
+	}
+	spec := readService(s, &TrackerOptions{})
+	frontends := 0
+	for i := range spec.ports {
+		frontends += len(spec.ports[i].candidates)
+	}
+	if frontends == 0 || frontends > 2*maxFrontends {
+		t.Errorf("got %d frontends, want some, at most %d", frontends, 2*maxFrontends)
+	}
+	var fields []string
+	for _, p := range spec.problems {
+		fields = append(fields, p.Field)
+	}
+	if want := []string{"spec.externalIPs", "spec.ports"}; !slices.Equal(fields, want) {
+		t.Errorf("reported fields: got %q, want %q", fields, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // Packet is the first packet of a connection, as it meets the node. It is a
@@ -90,7 +91,7 @@ func (r *router) run() {
 		return
 	}
 	if r.packet.ToNode && r.servesNodePorts(dst.Addr()) {
-		wanted := netip.AddrPortFrom(unspecified(FamilyOf(dst.Addr())), dst.Port())
+		wanted := netip.AddrPortFrom(unspecified(ipaddr.FamilyOf(dst.Addr())), dst.Port())
 		if port, f := r.find(wanted); port != nil {
 			r.because("%s/%s is a %s of %s, and %s serves node ports", dst, r.packet.Protocol, f.Kind, port.Name, dst.Addr())
 			r.frontend(port, f)

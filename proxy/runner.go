@@ -67,6 +67,14 @@ type OperationCounter interface {
 	Operations() uint64
 }
 
+// DriftChecker is an optional ability of a [Backend]. With it, a resync begins
+// from the zero Snapshot only if there is a reason to.
+type DriftChecker interface {
+	// Drifted reports, at little cost, whether somebody else may have changed
+	// the dataplane since the last Apply. It may say yes without need.
+	Drifted(ctx context.Context) bool
+}
+
 // Run applies the newest snapshot whenever there is a new one, retries what
 // failed, and resyncs. It returns nil when ctx ends, leaving the dataplane as it
 // is, and an error when the Source fails or the Backend reports
@@ -113,6 +121,28 @@ type runState struct {
 
 // wait returns when there is something to apply.
 func (s *runState) wait(ctx context.Context) error {
+	for {
+		fresh, err := s.next(ctx)
+		if err != nil {
+			return err
+		}
+		if s.resync.IsZero() || time.Now().Before(s.resync) {
+			return nil
+		}
+		if s.drifted(ctx) {
+			s.applied = Snapshot{} // a resync takes nothing for granted
+			return nil
+		}
+		s.resync = time.Now().Add(s.ResyncInterval)
+		if fresh || s.failures > 0 {
+			return nil
+		}
+		s.due = s.resync
+	}
+}
+
+// next waits for a snapshot, or until Apply is due without one.
+func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	next := ctx
 	if !s.due.IsZero() {
 		var cancel context.CancelFunc
@@ -123,13 +153,18 @@ func (s *runState) wait(ctx context.Context) error {
 	switch {
 	case err == nil:
 		s.want = snapshot
+		return true, nil
 	case ctx.Err() != nil || next.Err() == nil:
-		return fmt.Errorf("source: %w", err)
+		return false, fmt.Errorf("source: %w", err)
 	}
-	if !s.resync.IsZero() && !time.Now().Before(s.resync) {
-		s.applied = Snapshot{} // a resync takes nothing for granted
-	}
-	return nil
+	return false, nil
+}
+
+// drifted reports whether there is anything to look for; without a way to tell,
+// there is.
+func (s *runState) drifted(ctx context.Context) bool {
+	d, can := s.Backend.(DriftChecker)
+	return !can || s.applied.IsZero() || d.Drifted(ctx)
 }
 
 func (s *runState) apply(ctx context.Context) error {

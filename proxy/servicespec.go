@@ -63,6 +63,14 @@ func (p portSpec) equal(o portSpec) bool {
 	})
 }
 
+// Bounds of what one Service may ask for, so that no object, by mistake or by
+// intent, costs more than a good part of all others together.
+const (
+	maxPorts     = 1000
+	maxAddresses = 1000
+	maxFrontends = 10_000
+)
+
 // specReader reads one Service and collects what is wrong with it.
 type specReader struct {
 	service  *v1.Service
@@ -136,6 +144,10 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 	external := r.externalAddrs(family)
 	var out []portSpec
 	for i := range r.service.Spec.Ports {
+		if i == maxPorts || i*(len(external)+2) > maxFrontends {
+			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d addresses and ports, are asked for; the rest is ignored", maxPorts, maxFrontends))
+			break
+		}
 		port := &r.service.Spec.Ports[i]
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		protocol, err := readProtocol(port.Protocol)
@@ -153,20 +165,24 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 			r.report(field, fmt.Errorf("another port has the name %q and protocol %s; this one is ignored", port.Name, protocol))
 			continue
 		}
-		p.candidates = append(p.candidates, candidate{kind: ClusterIP, addr: netip.AddrPortFrom(clusterIP, number)})
-		for _, e := range external {
-			if e.addr.Addr() == clusterIP {
-				continue
-			}
-			e.addr = netip.AddrPortFrom(e.addr.Addr(), number)
-			p.candidates = append(p.candidates, e)
-		}
+		p.addAddresses(number, clusterIP, external)
 		if n := r.port(field+".nodePort", port.NodePort); n != 0 {
 			p.candidates = append(p.candidates, candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(family), n)})
 		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// addAddresses adds the frontends at a port number.
+func (p *portSpec) addAddresses(number uint16, clusterIP netip.Addr, external []candidate) {
+	p.candidates = append(p.candidates, candidate{kind: ClusterIP, addr: netip.AddrPortFrom(clusterIP, number)})
+	for _, e := range external {
+		if e.addr.Addr() != clusterIP {
+			e.addr = netip.AddrPortFrom(e.addr.Addr(), number)
+			p.candidates = append(p.candidates, e)
+		}
+	}
 }
 
 func unspecified(family v1.IPFamily) netip.Addr {
@@ -200,7 +216,7 @@ func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
 	}
 	a, err := ipaddr.Parse(text)
 	if err == nil {
-		if len(spec.IPFamilies) == 0 && FamilyOf(a) != family {
+		if len(spec.IPFamilies) == 0 && ipaddr.FamilyOf(a) != family {
 			return netip.Addr{}, false
 		}
 		err = r.checkFamily(a, family)
@@ -215,7 +231,7 @@ func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
 }
 
 func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
-	if FamilyOf(a) != family {
+	if ipaddr.FamilyOf(a) != family {
 		return fmt.Errorf("%s is not an %s address", a, family)
 	}
 	return ipaddr.CheckHost(a)
@@ -224,33 +240,49 @@ func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
 // externalAddrs gives the external IPs and load-balancer IPs of a family, each
 // address once. An address that is both obeys the source ranges.
 func (r *specReader) externalAddrs(family v1.IPFamily) []candidate {
-	var out []candidate
-	add := func(c candidate) {
-		i := slices.IndexFunc(out, func(o candidate) bool { return o.addr == c.addr })
-		switch {
-		case i < 0:
-			out = append(out, c)
-		case c.kind == LoadBalancer:
-			out[i] = c
-		}
-	}
-	if !r.options.IgnoreExternalIPs {
-		for i, text := range r.service.Spec.ExternalIPs {
-			if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family); ok {
-				add(candidate{kind: ExternalIP, addr: netip.AddrPortFrom(a, 0)})
-			}
-		}
-	}
-	restricted, sources := r.sourceRanges(family)
-	for i, in := range r.service.Status.LoadBalancer.Ingress {
-		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
-			continue
-		}
-		if a, ok := r.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, family); ok {
-			add(candidate{kind: LoadBalancer, addr: netip.AddrPortFrom(a, 0), restricted: restricted, sources: sources})
+	external := r.externalIPs(family)
+	out := r.loadBalancerIPs(family)
+	for _, e := range external {
+		if !slices.ContainsFunc(out, func(o candidate) bool { return o.addr == e.addr }) {
+			out = append(out, e)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b candidate) int { return int(a.kind) - int(b.kind) })
+	return out
+}
+
+func (r *specReader) externalIPs(family v1.IPFamily) (out []candidate) {
+	list := r.service.Spec.ExternalIPs
+	if r.options.IgnoreExternalIPs {
+		list = nil
+	}
+	for i, text := range list {
+		if i == maxAddresses {
+			r.report("spec.externalIPs", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			break
+		}
+		if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family); ok {
+			out = append(out, candidate{kind: ExternalIP, addr: netip.AddrPortFrom(a, 0)})
+		}
+	}
+	return out
+}
+
+func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []candidate) {
+	restricted, sources := r.sourceRanges(family)
+	for i, in := range r.service.Status.LoadBalancer.Ingress {
+		if i == maxAddresses {
+			r.report("status.loadBalancer.ingress", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			break
+		}
+		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
+			continue
+		}
+		a, ok := r.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, family)
+		if ok && !slices.ContainsFunc(out, func(o candidate) bool { return o.addr.Addr() == a }) {
+			out = append(out, candidate{kind: LoadBalancer, addr: netip.AddrPortFrom(a, 0), restricted: restricted, sources: sources})
+		}
+	}
 	return out
 }
 
@@ -267,7 +299,7 @@ func (r *specReader) address(field, text string, family v1.IPFamily) (netip.Addr
 		r.report(field, err)
 		return netip.Addr{}, false
 	}
-	return a, FamilyOf(a) == family
+	return a, ipaddr.FamilyOf(a) == family
 }
 
 // sourceRanges gives the allowed clients of load-balancer IPs. A list that has
@@ -284,7 +316,7 @@ func (r *specReader) sourceRanges(family v1.IPFamily) (restricted bool, sources 
 		switch {
 		case err != nil:
 			r.report(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), err)
-		case FamilyOf(p.Addr()) != family:
+		case ipaddr.FamilyOf(p.Addr()) != family:
 		case p.Bits() == 0:
 			return false, nil
 		default:

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 // Parse reads an address without zone. Leading zeros in IPv4 octets do not make
@@ -48,6 +50,15 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q has no valid prefix length", s)
 	}
 	return p, nil
+}
+
+// FamilyOf gives the IP family of an address; an IPv4 address in IPv6 form
+// counts as IPv4.
+func FamilyOf(a netip.Addr) v1.IPFamily {
+	if a.Unmap().Is4() {
+		return v1.IPv4Protocol
+	}
+	return v1.IPv6Protocol
 }
 
 // Errors of [CheckHost]; each says of what kind an address is.
