@@ -127,7 +127,7 @@ func sizeOf(s proxy.Snapshot) int {
 // applyFull goes from whatever is there to new.
 func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) error {
 	r.known = false
-	r.owners = map[K]owned[V]{}
+	r.owners = make(map[K]owned[V], sizeOf(new)/2)
 	defer func() { r.leftovers = nil }()
 	limit := max(chunk, sizeOf(new)/16)
 	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(new) {
@@ -178,13 +178,6 @@ func (r *reconciler[K, V]) list(ctx context.Context) error {
 		objects = append(objects, o)
 	}
 	r.leftovers = newLeftovers(objects)
-	shared := 0
-	for i := range objects {
-		if objects[i].Key.Shared() {
-			shared++
-		}
-	}
-	r.owners = make(map[K]owned[V], shared)
 	return nil
 }
 

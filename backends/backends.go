@@ -127,6 +127,13 @@ func (r *reconciler[K, V]) Operations() uint64 {
 	return r.committed
 }
 
+// Drifted implements [proxy.DriftChecker]: as the target says if it can, and else
+// yes.
+func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
+	d, can := r.target.(proxy.DriftChecker)
+	return !can || d.Drifted(ctx)
+}
+
 // Cleanup implements [proxy.Backend].
 func (r *reconciler[K, V]) Cleanup(ctx context.Context) error {
 	r.mu.Lock()

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,7 +27,7 @@ func (f flight) String() string {
 	return fmt.Sprintf("%s to %s/%s", f.from, f.to, f.protocol)
 }
 
-func (f flight) family() v1.IPFamily { return proxy.FamilyOf(f.to.Addr()) }
+func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
 
 // packet gives the first packet of a flight as [proxy.Route] knows it.
 func (b *testbed) packet(f flight) proxy.Packet {

@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // place names a place of the testbed.
@@ -66,7 +66,7 @@ type site struct {
 }
 
 func (s *site) addr(family v1.IPFamily) netip.Addr {
-	i := slices.IndexFunc(s.addrs, func(a netip.Addr) bool { return proxy.FamilyOf(a) == family })
+	i := slices.IndexFunc(s.addrs, func(a netip.Addr) bool { return ipaddr.FamilyOf(a) == family })
 	if i < 0 {
 		return netip.Addr{}
 	}

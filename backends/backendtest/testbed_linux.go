@@ -9,8 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // testbed is a small cluster of network namespaces, with real servers:
@@ -178,7 +178,7 @@ func (h *host) announce(a netip.Addr) error {
 	if h.uplink == nil {
 		return nil
 	}
-	err := h.uplink.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment, Via: h.addr(proxy.FamilyOf(a))})
+	err := h.uplink.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))})
 	return errors.Join(err, h.uplink.announce(a))
 }
 
@@ -191,7 +191,7 @@ func (b *testbed) routeVirtual() error {
 		errs = append(errs,
 			node.ns.AddAddress(gateway.attachment, single(a)),
 			node.ns.AddRoute(netns.Route{
-				To: everything(a), Link: gateway.attachment, Via: gateway.addr(proxy.FamilyOf(a)),
+				To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
 			}))
 	}
 	for _, a := range secondaryAddrs() {

@@ -31,7 +31,10 @@ type kernel struct {
 	wanted perSet[int]
 	// rebuild says that the next commit starts by removing the tables.
 	rebuild bool
-	ops     atomic.Uint64
+	// generation is that of the ruleset, all tables of everybody's included,
+	// when it was looked at last; commits is how many of ours came after.
+	generation, commits uint32
+	ops                 atomic.Uint64
 }
 
 type op = backends.Op[key, value]
@@ -44,8 +47,26 @@ func (k *kernel) table(fam family) nfnetlink.Table {
 // and tables written or removed.
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
+// remember takes note of the generation of the ruleset before it is looked at.
+// If that cannot be had, the next resync looks again.
+func (k *kernel) remember(ctx context.Context) {
+	generation, err := k.conn.Generation(ctx)
+	if err != nil {
+		generation = 0
+	}
+	k.generation, k.commits = generation, 0
+}
+
+// Drifted implements [proxy.DriftChecker]: every commit, whoever makes it, moves
+// the generation of the ruleset by one.
+func (k *kernel) Drifted(ctx context.Context) bool {
+	generation, err := k.conn.Generation(ctx)
+	return err != nil || k.generation == 0 || generation != k.generation+k.commits
+}
+
 // Replace implements [backends.Replacer].
 func (k *kernel) Replace(want proxy.Snapshot) bool {
+	k.remember(context.Background())
 	k.wanted = census(want)
 	total := 0
 	for _, table := range k.wanted {
@@ -55,9 +76,18 @@ func (k *kernel) Replace(want proxy.Snapshot) bool {
 	}
 	k.rebuild = k.rebuild || total > listLimit && k.exists()
 	if k.rebuild {
-		k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
+		k.forgetSlots()
 	}
 	return k.rebuild
+}
+
+// forgetSlots starts with nothing known, and room for what is wanted.
+func (k *kernel) forgetSlots() {
+	frontends := 0
+	for _, table := range k.wanted {
+		frontends += table[atServices] + table[atNodePorts]
+	}
+	k.slots, k.fills = make(map[slotPool][]slot, frontends), perSet[fill]{}
 }
 
 // exists reports whether there is a table of ours. If that cannot be found out,
@@ -121,6 +151,9 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 		return k.explain(err)
 	}
 	k.rebuild = false
+	if !k.batch.Empty() {
+		k.commits++
+	}
 	k.ops.Add(w.count)
 	w.slots.settle(k.slots)
 	k.settleFills(&counts)
@@ -154,7 +187,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 		k.batch.DelTable(k.table(fam))
 		k.ops.Add(1)
 	}
-	k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
+	k.forgetSlots()
 	return k.explain(k.conn.Commit(ctx, &k.batch))
 }
 

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // Names of the chains that every table has.
@@ -66,7 +66,7 @@ func (p *page) dispatch(a *assembler) {
 	// at all at addresses that no Service has.
 	a.rule(a.destinationInSet(setClusterIPs), a.reject())
 	for _, cidr := range p.node.ServiceCIDRs {
-		if familyOf(proxy.FamilyOf(cidr.Addr())) == a.fam {
+		if familyOf(ipaddr.FamilyOf(cidr.Addr())) == a.fam {
 			a.rule(a.destinationIn(cidr), a.drop())
 		}
 	}
@@ -83,7 +83,7 @@ func (p *page) nodePortRules(a *assembler) {
 		return
 	}
 	for _, at := range p.node.NodePorts.Prefixes {
-		if familyOf(proxy.FamilyOf(at.Addr())) == a.fam {
+		if familyOf(ipaddr.FamilyOf(at.Addr())) == a.fam {
 			a.rule(a.destinationNotIn(a.fam.loopback()), a.destinationIn(at), a.destinationIsLocal(), a.verdictMap(setNodePorts, true))
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"iter"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ import (
 // with a value that nobody wants, so that it is replaced or removed.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		k.slots, k.fills = map[slotPool][]slot{}, perSet[fill]{}
+		k.forgetSlots()
 		for _, fam := range []family{ipv4, ipv6} {
 			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield}
 			err := l.list()
@@ -376,12 +375,12 @@ func (l *lister) sources(set string) (string, error) {
 
 // sourcesName names a set of sources by its content.
 func sourcesName(starts, ends [][16]byte, n int) string {
-	h := fnv.New64a()
+	var content []byte
 	for _, list := range [...][][16]byte{starts, ends} {
+		content = binary.BigEndian.AppendUint32(content, uint32(len(list)))
 		for i := range list {
-			_, _ = h.Write(list[i][:n]) // a hash does not fail
+			content = append(content, list[i][:n]...)
 		}
-		_, _ = h.Write([]byte{byte(len(list))})
 	}
-	return sourcesSet(shortName(h.Sum64()))
+	return sourcesSet(digest(content))
 }

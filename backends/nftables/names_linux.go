@@ -20,6 +20,12 @@ type names struct {
 // object of one family may be that of another object of the other.
 type familyNames struct{ v4, v6 names }
 
+// familyName is a name with the family that it is of: each family counts its own.
+type familyName struct {
+	fam  family
+	name name
+}
+
 func (n *familyNames) of(fam family) *names {
 	if fam == ipv6 {
 		return &n.v6

@@ -24,6 +24,8 @@ type purge struct {
 // these are what is removed.
 const purgeRounds = 5
 
+var errComeBack = errors.New("new ones come as fast as they are removed")
+
 // purge makes clients forget endpoints. It follows the commit that took the
 // endpoints away, so that no new client can be added behind its back.
 func (k *kernel) purge(ctx context.Context, purges []purge) error {
@@ -33,20 +35,25 @@ func (k *kernel) purge(ctx context.Context, purges []purge) error {
 		bySet[t] = append(bySet[t], p)
 	}
 	for t, endpoints := range bySet {
-		for round := 1; ; round++ {
-			clients, err := k.clientsOf(ctx, t, endpoints)
-			if err == nil && len(clients) == 0 {
-				break
-			}
-			if err == nil {
-				err = k.forgetClients(ctx, t, clients)
-			}
-			if err != nil || round == purgeRounds {
-				return fmt.Errorf("%w: clients may still stick to endpoints that are gone, in map %s: %w", proxy.ErrDataplaneLost, t.set, err)
-			}
+		if err := k.purgeSet(ctx, t, endpoints); err != nil {
+			return fmt.Errorf("%w: clients may still stick to endpoints that are gone, in map %s: %w", proxy.ErrDataplaneLost, t.set, err)
 		}
 	}
 	return nil
+}
+
+// purgeSet removes clients from one map until none is left.
+func (k *kernel) purgeSet(ctx context.Context, t elementTarget, endpoints []purge) error {
+	for range purgeRounds {
+		clients, err := k.clientsOf(ctx, t, endpoints)
+		if err != nil || len(clients) == 0 {
+			return err
+		}
+		if err := k.forgetClients(ctx, t, clients); err != nil {
+			return err
+		}
+	}
+	return errComeBack
 }
 
 // eachClient calls each with every client in a map and the endpoint that it
@@ -140,6 +147,7 @@ func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clien
 	if err := k.conn.Commit(ctx, &k.batch); err != nil {
 		return err
 	}
+	k.commits++
 	k.ops.Add(uint64(len(sets) * len(clients)))
 	return nil
 }

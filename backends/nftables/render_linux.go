@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	"github.com/vipkit/vipkit/affinity"
@@ -58,9 +57,7 @@ func (p *page) port(port *proxy.ServicePort, out []object) []object {
 // affinityID names the affinity maps of a service port: short, and the same in
 // every process.
 func affinityID(name proxy.ServicePortName) string {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q", []string{name.Namespace, name.Name, name.Port, string(name.Protocol)}) // a hash does not fail
-	return shortName(h.Sum64())
+	return digest(fmt.Appendf(nil, "%q", []string{name.Namespace, name.Name, name.Port, string(name.Protocol)}))
 }
 
 // portWriter appends the objects of one service port.

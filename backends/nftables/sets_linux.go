@@ -1,8 +1,8 @@
 package nftables
 
 import (
+	"crypto/sha256"
 	"encoding/base32"
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
@@ -177,9 +177,9 @@ func successor(a [16]byte, n int) (next [16]byte, overflow bool) {
 	return a, true
 }
 
-// shortName writes a hash as part of a name.
-func shortName(h uint64) string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], h)
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+// digest names something by its content, in a form that can be part of a name.
+// Users choose the content, so two contents must not have one digest.
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
 }

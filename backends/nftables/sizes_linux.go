@@ -145,7 +145,7 @@ func (k *key) setOf() int {
 }
 
 // grow works out how much fuller the sets will be, and whether they have room.
-// The kernel counts an element that is replaced twice until the transaction ends.
+// What is removed in a transaction makes no room for what it adds before its end.
 func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
 	var most perSet[int]
 	for i := range ops {
@@ -153,13 +153,14 @@ func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
 		if at == atNone {
 			continue
 		}
-		most.of(fam)[at]++
 		switch ops[i].Kind {
 		case backends.Add:
+			most.of(fam)[at]++
 			counts.of(fam)[at]++
 		case backends.Remove:
 			counts.of(fam)[at]--
 		case backends.Replace:
+			most.of(fam)[at]++
 		}
 	}
 	for t := range most {

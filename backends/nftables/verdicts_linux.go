@@ -3,6 +3,7 @@ package nftables
 import (
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -150,7 +151,7 @@ func orDrop(ref string) string {
 // fromPods leads the traffic of pods to a chain, or drops it.
 func (a *assembler) fromPods(t proxy.LocalTraffic, ref string) {
 	for _, p := range t.Sources {
-		if familyOf(proxy.FamilyOf(p.Addr())) == a.fam {
+		if familyOf(ipaddr.FamilyOf(p.Addr())) == a.fam {
 			a.rule(a.sourceIn(p), a.end(ref))
 		}
 	}

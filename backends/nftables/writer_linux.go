@@ -32,10 +32,10 @@ type elementTarget struct {
 
 func (w *writer) write(ops []op) error {
 	w.slots.plan(ops, w.kernel.slots)
-	var removedSets []name
+	var removed []familyName
 	for i := range ops {
 		if ops[i].Kind == backends.Remove && ops[i].Key.kind == kindSet {
-			removedSets = append(removedSets, ops[i].Key.name)
+			removed = append(removed, familyName{ops[i].Key.fam, ops[i].Key.name})
 		}
 	}
 	for i := range ops {
@@ -51,7 +51,7 @@ func (w *writer) write(ops []op) error {
 		case kindEndpoint:
 			w.writeSlots()
 		case kindSticky:
-			if o.Kind == backends.Remove && !slices.Contains(removedSets, o.Key.name) {
+			if o.Kind == backends.Remove && !slices.Contains(removed, familyName{o.Key.fam, o.Key.name}) {
 				w.purges = append(w.purges, purge{fam: o.Key.fam, set: w.book.names.of(o.Key.fam).text(o.Key.name), slot: o.Key.slot()})
 			}
 		default:

@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/proxy"
@@ -32,7 +33,7 @@ func main() {
 		}
 	}()
 	runner := proxy.Runner{
-		Source: tracker, Backend: backend,
+		Source: tracker, Backend: backend, ResyncInterval: time.Second,
 		Observe: func(s proxy.Sync) { log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err) },
 	}
 	if err := runner.Run(ctx); err != nil {

@@ -1,0 +1,85 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Names are counted for each family: that the affinity map of a Service of one
+// goes must not keep clients of one of the other from forgetting an endpoint.
+func TestFamiliesForgetApart(t *testing.T) {
+	s := newStage(t, Options{})
+	gone, stays := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv6Protocol, 1, 2)
+	s.apply(t, proxy.NewSnapshot(testNode(), gone, stays))
+	s.addClients(t, stays, 10)
+	want := s.clients(t, stays)
+	delete(want, stays.Cluster[1].Addr.Addr().String())
+
+	one := *stays
+	one.Cluster = stays.Cluster[:1]
+	s.apply(t, proxy.NewSnapshot(testNode(), &one))
+	if diff := cmp.Diff(want, s.clients(t, stays)); diff != "" {
+		t.Errorf("clients by endpoint (-want +got):\n%s", diff)
+	}
+}
+
+// A Service that comes and goes, however large, is no reason to write others
+// anew: they keep their clients, and the operations are those of the one.
+func TestDeletionLeavesOthersAlone(t *testing.T) {
+	s := newStage(t, Options{})
+	sticky := stickyPort(v1.IPv4Protocol, 0, 2)
+	all := []*proxy.ServicePort{sticky}
+	for i := range 300 {
+		all = append(all, newPort(v1.IPv4Protocol, 10+i, 1))
+	}
+	s.apply(t, proxy.NewSnapshot(testNode(), all...))
+	large := newPort(v1.IPv4Protocol, 5000, 600)
+	s.apply(t, proxy.NewSnapshot(testNode(), append(all, large)...))
+	s.addClients(t, sticky, 100)
+	want := s.clients(t, sticky)
+	counter, ok := s.backend.(proxy.OperationCounter)
+	if !ok {
+		t.Fatal("the backend does not count its operations")
+	}
+	before := counter.Operations()
+	s.apply(t, proxy.NewSnapshot(testNode(), all...))
+	if n := counter.Operations() - before; n > 1500 {
+		t.Errorf("a Service with 600 endpoints removed took %d operations, want no more than 1500", n)
+	}
+	if diff := cmp.Diff(want, s.clients(t, sticky)); diff != "" {
+		t.Errorf("clients of another Service (-want +got):\n%s", diff)
+	}
+}
+
+// A change by somebody else is noticed, one of our own is not taken for one.
+func TestDrifted(t *testing.T) {
+	s := newStage(t, Options{})
+	d, ok := s.backend.(proxy.DriftChecker)
+	if !ok {
+		t.Fatal("the backend cannot tell whether the dataplane has drifted")
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		if got := d.Drifted(t.Context()); got != want {
+			t.Errorf("%s: drifted: got %t, want %t", when, got, want)
+		}
+	}
+	p := stickyPort(v1.IPv4Protocol, 0, 2)
+	s.apply(t, proxy.NewSnapshot(testNode(), p))
+	check("after a first load", false)
+	one := *p
+	one.Cluster = p.Cluster[:1]
+	s.apply(t, proxy.NewSnapshot(testNode(), &one))
+	check("after a change", false)
+	s.apply(t, proxy.NewSnapshot(testNode(), &one))
+	check("after nothing", false)
+	s.nft(t, "add table ip somebody-elses")
+	check("after somebody else's change", true)
+	s.applied = proxy.Snapshot{}
+	s.apply(t, proxy.NewSnapshot(testNode(), &one))
+	check("after looking again", false)
+}
