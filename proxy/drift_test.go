@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,22 +10,22 @@ import (
 
 // watchful is a backend that can tell whether it was tampered with.
 type watchful struct {
-	full, partial int
-	drifted       bool
+	full, partial atomic.Int32
+	drifted       atomic.Bool
 }
 
 func (b *watchful) Apply(_ context.Context, old, _ Snapshot) error {
 	if old.IsZero() {
-		b.full++
+		b.full.Add(1)
 	} else {
-		b.partial++
+		b.partial.Add(1)
 	}
 	return nil
 }
 
 func (b *watchful) Cleanup(context.Context) error { return nil }
 
-func (b *watchful) Drifted(context.Context) bool { return b.drifted }
+func (b *watchful) Drifted(context.Context) bool { return b.drifted.Load() }
 
 // With a backend that can tell, a resync looks only when there is a reason to.
 func TestResyncNeedsAReason(t *testing.T) {
@@ -39,20 +40,20 @@ func TestResyncNeedsAReason(t *testing.T) {
 
 		time.Sleep(10*time.Second + time.Millisecond)
 		synctest.Wait()
-		if b.full != 1 || b.partial != 0 {
-			t.Errorf("in ten quiet seconds: got %d full and %d other Applies, want 1 and 0", b.full, b.partial)
+		if full, partial := b.full.Load(), b.partial.Load(); full != 1 || partial != 0 {
+			t.Errorf("in ten quiet seconds: got %d full and %d other Applies, want 1 and 0", full, partial)
 		}
-		b.drifted = true
+		b.drifted.Store(true)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if b.full != 4 || b.partial != 0 {
-			t.Errorf("after three seconds of drift: got %d full and %d other Applies, want 4 and 0", b.full, b.partial)
+		if full, partial := b.full.Load(), b.partial.Load(); full != 4 || partial != 0 {
+			t.Errorf("after three seconds of drift: got %d full and %d other Applies, want 4 and 0", full, partial)
 		}
-		b.drifted = false
+		b.drifted.Store(false)
 		tr.UpdateService(apiService("web", "10.96.0.1"))
 		synctest.Wait()
-		if b.full != 4 || b.partial != 1 {
-			t.Errorf("after a change: got %d full and %d other Applies, want 4 and 1", b.full, b.partial)
+		if full, partial := b.full.Load(), b.partial.Load(); full != 4 || partial != 1 {
+			t.Errorf("after a change: got %d full and %d other Applies, want 4 and 1", full, partial)
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -3,6 +3,7 @@ package house
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -23,5 +24,26 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 	}
 	if want := "```go\npackage main\n" + code + "```"; !strings.Contains(string(readme), want) {
 		t.Errorf("the README does not show examples/embed/main.go as it is; want this block:\n%s", want)
+	}
+}
+
+// Links from documents to files of the tree lead somewhere.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, document := range []string{
+		"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+		"docs/architecture.md", "docs/performance.md", "docs/dataplane/nftables.md",
+	} {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target := filepath.Join(root, filepath.Dir(document), m[1])
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which is not there", document, m[1])
+			}
+		}
 	}
 }
