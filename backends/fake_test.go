@@ -6,31 +6,13 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
-	"os"
 	"strconv"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// seedVariable names the environment variable that repeats a random test.
-const seedVariable = "BACKENDS_SEED"
-
-func newRandom(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d repeats this test", seedVariable, seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // The kinds of objects of the kernel that the tests make up. A slot refers to
 // the base, a frontend to a picker and to the hosts behind it.

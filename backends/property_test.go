@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -48,7 +49,7 @@ func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
 // Without faults the kernel holds, after each Apply, exactly what render asks
 // for, shared objects included; and no more is written than differs.
 func TestApplyFollowsHistory(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	d := newDriver(t)
 	h := newHistory(r)
 	for step := range 3000 {
@@ -67,7 +68,7 @@ func TestApplyFollowsHistory(t *testing.T) {
 // A port that the kernel refuses is named, all others are applied; once the
 // kernel takes it, the next try makes up for it.
 func TestApplyIsolatesPoison(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	d := newDriver(t)
 	h := newHistory(r)
 	partial, lost := 0, 0
@@ -131,7 +132,7 @@ func (h *history) forget(k *fakeKernel) {
 // Whatever fails on the way, once nothing fails any more the kernel ends up as
 // wanted; and an Apply that reports success has done everything.
 func TestApplyConvergesUnderFaults(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	d := newDriver(t)
 	h := newHistory(r)
 	faults := true
@@ -186,7 +187,7 @@ func (d *driver) converge(t *testing.T, want proxy.Snapshot, step int) {
 
 // An earlier process may have left anything.
 func TestApplyAdoptsLeftovers(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	for round := range 300 {
 		d := newDriver(t)
 		h := newHistory(r)

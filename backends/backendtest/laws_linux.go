@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,7 +35,7 @@ func (c *Config) testLaws(t *testing.T) {
 
 // An Apply that has nothing to do does nothing, whether it knows that or not.
 func lawIdempotence(t *testing.T, s *stage) {
-	h := newHistory(newRandom(t), 10)
+	h := newHistory(testenv.Random(t), 10)
 	for range 5 {
 		s.apply(t, h.next(t))
 		dump, before := s.dump(t), s.operations(t)
@@ -52,7 +53,7 @@ func lawIdempotence(t *testing.T, s *stage) {
 
 // Where the dataplane ends does not depend on the way that leads there.
 func lawPathIndependence(t *testing.T, s *stage) {
-	h := newHistory(newRandom(t), 10)
+	h := newHistory(testenv.Random(t), 10)
 	for range 25 {
 		s.apply(t, h.next(t))
 	}
@@ -71,7 +72,7 @@ func lawPathIndependence(t *testing.T, s *stage) {
 // A new process takes over what an earlier one left: an unchanged world without
 // a write, another one like a new beginning.
 func lawAdoption(t *testing.T, s *stage) {
-	h := newHistory(newRandom(t), 10)
+	h := newHistory(testenv.Random(t), 10)
 	for range 10 {
 		s.apply(t, h.next(t))
 	}
@@ -163,7 +164,7 @@ func lawCleanup(t *testing.T, s *stage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHistory(newRandom(t), 10)
+	h := newHistory(testenv.Random(t), 10)
 	for range 5 {
 		s.apply(t, h.next(t))
 	}
@@ -190,7 +191,7 @@ func lawCleanup(t *testing.T, s *stage) {
 
 // An Apply whose context has ended says so, and the next one makes up for it.
 func lawCancellation(t *testing.T, s *stage) {
-	h := newHistory(newRandom(t), 10)
+	h := newHistory(testenv.Random(t), 10)
 	s.apply(t, h.next(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

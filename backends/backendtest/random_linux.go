@@ -4,32 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"strconv"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// seedVariable names the environment variable that repeats a random test.
-const seedVariable = "BACKENDTEST_SEED"
-
-func newRandom(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d repeats this test", seedVariable, seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // sample is a Service of random kind, or of a kind that a test has chosen.
 type sample struct {
@@ -261,7 +244,7 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 
 // testRandom walks through random worlds, and looks at each with random packets.
 func (c *Config) testRandom(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	s := c.setUp(t)
 	h := newHistory(r, 6)
 	for step := range randomSteps {

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
@@ -181,50 +181,10 @@ func TestServeMore(t *testing.T) {
 
 // The testbed needs no root: this runs a test of it as a user without rights.
 func TestUnprivileged(t *testing.T) {
-	ids, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295" || os.Getuid() != 0 {
-		t.Skip("this process is not root itself, so all tests run as a user without rights")
-	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$")
-	const nobody = 65534
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	cmd.Dir = "/"
+	cmd := netnstest.Unprivileged(t, "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestEveryPlaceReachesEveryServer") {
 		t.Errorf("the test does not pass (%v):\n%s", err, out)
-	}
-}
-
-// recorder is a test that notes how it ended, and does not end.
-type recorder struct {
-	testing.TB
-	ended string
-}
-
-func (r *recorder) Helper()                   {}
-func (r *recorder) Skip(args ...any)          { r.end("skipped: " + fmt.Sprint(args...)) }
-func (r *recorder) Fatalf(f string, a ...any) { r.end("failed: " + fmt.Sprintf(f, a...)) }
-
-func (r *recorder) end(how string) {
-	if r.ended == "" {
-		r.ended = how
-	}
-}
-
-func TestCannotRun(t *testing.T) {
-	for ci, want := range map[string]string{
-		"":     "skipped: no luck",
-		"true": "failed: CI must be able to run this test: no luck",
-	} {
-		t.Setenv("CI", ci)
-		r := &recorder{TB: t}
-		cannotRun(r, "no luck")
-		if r.ended != want {
-			t.Errorf("with CI=%q the test %s, want %s", ci, r.ended, want)
-		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // nft is the program nft, run in a namespace.
@@ -25,14 +26,7 @@ type nft struct {
 // cannot run without.
 func findNFT(t testing.TB, ns *netns.NS) nft {
 	t.Helper()
-	// Users who are not root seldom have the second one in their path.
-	for _, name := range []string{"nft", "/usr/sbin/nft"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return nft{path: path, ns: ns}
-		}
-	}
-	cannotRun(t, "the program nft is not installed")
-	return nft{}
+	return nft{path: netnstest.NFT(t), ns: ns}
 }
 
 // run gives the program its input and arguments, and returns what it says.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -180,7 +181,7 @@ func TestManyClients(t *testing.T) {
 
 // Names are reused; no chain or map may get the one of another.
 func TestServicesComeAndGo(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	s := newStage(t, Options{})
 	for round := range 60 {
 		var all []*proxy.ServicePort

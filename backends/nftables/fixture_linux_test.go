@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -119,35 +119,9 @@ type stage struct {
 	applied proxy.Snapshot
 }
 
-// cannotRun skips a test for a reason, which on a CI machine fails it.
-func cannotRun(t testing.TB, reason string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("CI must be able to run this test: %s", reason)
-	}
-	t.Skip(reason)
-}
-
-func newNS(t testing.TB) *netns.NS {
-	t.Helper()
-	if !netns.CanCreate() {
-		cannotRun(t, "there are no privileges to make network namespaces")
-	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ns
-}
-
 func newStage(t testing.TB, o Options) *stage {
 	t.Helper()
-	s := &stage{ns: newNS(t), options: o}
+	s := &stage{ns: netnstest.NewNS(t), options: o}
 	s.restart(t)
 	return s
 }
@@ -225,18 +199,8 @@ func (s *stage) generation(t testing.TB, c *nfnetlink.Conn) uint32 {
 // tryNft runs the program nft in the namespace.
 func (s *stage) tryNft(t testing.TB, input string, args ...string) (string, error) {
 	t.Helper()
-	path := ""
-	for _, name := range []string{"nft", "/usr/sbin/nft"} {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	if path == "" {
-		cannotRun(t, "the program nft is not installed")
-	}
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), netnstest.NFT(t), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	err := s.ns.Do(cmd.Start)
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -107,7 +108,7 @@ func TestSmallBuffers(t *testing.T) {
 		testSmallBuffers(t)
 		return
 	}
-	newNS(t) // or skip
+	netnstest.NewNS(t) // or skip
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	runtime.LockOSThread() // the copy ends with the thread that started it

@@ -1,32 +1,14 @@
 package nftables
 
 import (
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
-
-// seedVariable names the environment variable that repeats a random test.
-const seedVariable = "NFTABLES_SEED"
-
-func newRandom(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d repeats this test", seedVariable, seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // slotKey is endpoint n of frontend f.
 func slotKey(f, n int) key {
@@ -55,7 +37,7 @@ func writes(before, after []slot) int {
 // However endpoints come and go, the slots of a pool hold exactly its members,
 // without gaps; and no more slots are written than must be.
 func TestSlotsFollowMembers(t *testing.T) {
-	r := newRandom(t)
+	r := testenv.Random(t)
 	const pools = 3
 	current := map[slotPool][]slot{}
 	var members [pools]map[int]bool

@@ -17,6 +17,8 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -32,7 +34,7 @@ type street struct {
 
 func newStreet(t testing.TB, hosts int) *street {
 	t.Helper()
-	client, server := newNS(t), newNS(t)
+	client, server := netnstest.NewNS(t), netnstest.NewNS(t)
 	s := &street{stage: newStage(t, Options{}), client: client}
 	must := func(err error) {
 		t.Helper()
@@ -144,7 +146,7 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 		length  = 4 * time.Second
 		most    = 10_000
 	)
-	r := newRandom(t)
+	r := testenv.Random(t)
 	s := newStreet(t, 16)
 	vip := newPort(v1.IPv4Protocol, 0, 0)
 	vip.Cluster = s.pool(0, 4)

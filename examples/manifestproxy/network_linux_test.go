@@ -7,13 +7,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // Where the manifest of the demo can be reached, and who answers.
@@ -33,10 +33,7 @@ type network struct {
 
 func newNetwork(t *testing.T) network {
 	t.Helper()
-	if !netns.CanCreate() {
-		cannotRun(t, "there are no privileges to make network namespaces")
-	}
-	n := network{node: newNS(t), client: newNS(t), pods: newNS(t)}
+	n := network{node: netnstest.NewNS(t), client: netnstest.NewNS(t), pods: netnstest.NewNS(t)}
 	if err := n.wire(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,29 +41,6 @@ func newNetwork(t *testing.T) network {
 		serve(t, n.pods, at)
 	}
 	return n
-}
-
-// cannotRun skips a test for a reason, which on a CI machine fails it.
-func cannotRun(t *testing.T, reason string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("CI must be able to run this test: %s", reason)
-	}
-	t.Skip(reason)
-}
-
-func newNS(t *testing.T) *netns.NS {
-	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ns
 }
 
 func (n network) wire() error {

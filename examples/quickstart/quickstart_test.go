@@ -20,6 +20,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // programVariable, in the environment of the test program, makes it the program
@@ -37,22 +38,7 @@ func TestMain(m *testing.M) {
 // program runs on, so that nobody else changes what the test looks at.
 func newMachine(t *testing.T) *netns.NS {
 	t.Helper()
-	if !netns.CanCreate() {
-		const reason = "there are no privileges to make network namespaces"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(reason)
-		}
-		t.Skip(reason)
-	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	ns := netnstest.NewNS(t)
 	if hasNFT() {
 		nft(t, ns, "add table inet mine; add chain inet mine c; add rule inet mine c ip daddr 10.96.0.10 accept")
 	}
@@ -136,14 +122,8 @@ type user struct {
 func users(t *testing.T) []user {
 	t.Helper()
 	all := []user{{name: "root"}}
-	ids, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Only the first user namespace has all identities.
-	if os.Getuid() == 0 && strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295" {
-		const nobody = 65534
-		all = append(all, user{"unprivileged", &syscall.Credential{Uid: nobody, Gid: nobody}})
+	if netnstest.IsRoot(t) {
+		all = append(all, user{"unprivileged", &syscall.Credential{Uid: netnstest.Nobody, Gid: netnstest.Nobody}})
 	}
 	return all
 }

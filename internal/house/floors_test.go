@@ -18,11 +18,13 @@ func floors() map[string]int {
 		"internal/house/skipcheck": 0,
 		"internal/ipaddr":          0,
 		"internal/netns":           0,
-		"internal/nfnetlink":       0,
 		"internal/pmap":            0,
+		"internal/testenv":         0,
 
-		"affinity":  1,
-		"endpoints": 1,
+		"affinity":                 1,
+		"endpoints":                1,
+		"internal/netns/netnstest": 1,
+		"internal/nfnetlink":       1,
 
 		"proxy": 2,
 

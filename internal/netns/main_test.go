@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +39,7 @@ func runTests(m *testing.M) int {
 func newNS(t *testing.T) *netns.NS {
 	t.Helper()
 	if !netns.CanCreate() {
-		t.Skip("no privileges to make network namespaces")
+		testenv.CannotRun(t, "there are no privileges to make network namespaces")
 	}
 	n, err := netns.New()
 	if err != nil {

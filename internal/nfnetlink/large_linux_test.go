@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // bigSet has a size, so that it can be dumped right after it was filled.
@@ -120,7 +122,7 @@ func TestHugeBatch(t *testing.T) {
 	var size *SizeError
 	switch {
 	case errors.As(err, &size):
-		if !inUserNamespace() {
+		if !netnstest.InUserNamespace(t) {
 			t.Fatalf("Commit of %d bytes with privileges: %v", b.Len(), err)
 		}
 		if size.Size != b.Len() || size.Max != c.MaxBatch() || size.Size <= size.Max {

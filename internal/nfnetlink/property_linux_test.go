@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // model is the naive picture of a table: what the kernel must show after all
@@ -27,15 +27,7 @@ type model struct {
 
 // Random tables, changed at random, must be in the kernel what was encoded.
 func TestEncoderAgainstKernel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("NFNETLINK_TEST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("NFNETLINK_TEST_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := testenv.Random(t)
 	c := openInNamespace(t)
 	remove := []Op{OpDelete, OpDestroy}
 	if !hasDestroy(t, c) {

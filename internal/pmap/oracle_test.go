@@ -3,12 +3,8 @@ package pmap_test
 import (
 	"cmp"
 	"maps"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -23,18 +19,6 @@ type (
 	intMap = pmap.Map[key, int]
 	change = pmap.Change[key, int]
 )
-
-// newRand gives random numbers whose seed is in the log of a failed test; the
-// environment variable PMAP_SEED sets it.
-func newRand(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed, err := strconv.ParseUint(os.Getenv("PMAP_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("PMAP_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // version is a map and what it must contain for ever.
 type version struct {

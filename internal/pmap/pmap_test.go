@@ -10,6 +10,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/pmap"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // numbers gives a map of the keys from 0 to n-1, all with value 0.
@@ -79,7 +80,7 @@ func TestNoChangeGivesTheSameMap(t *testing.T) {
 // TestShapeFollowsContents builds the same contents in different ways.
 func TestShapeFollowsContents(t *testing.T) {
 	const n = 2_000
-	r := newRand(t)
+	r := testenv.Random(t)
 	empty := pmap.New[key, int]()
 	sorted := empty.Edit()
 	for k := range key(n) {
@@ -104,7 +105,7 @@ func TestShapeFollowsContents(t *testing.T) {
 
 func TestChosenPrioritiesGiveOneShape(t *testing.T) {
 	const n = 300
-	r := newRand(t)
+	r := testenv.Random(t)
 	empty := pmap.New[key, int]()
 	build := func() intMap {
 		e := empty.Edit()
@@ -124,7 +125,7 @@ func TestChosenPrioritiesGiveOneShape(t *testing.T) {
 // enters some 40 nodes for a change here, 20 in each tree.
 func TestDiffCost(t *testing.T) {
 	const n, most, mean = 1 << 14, 300, 80
-	r := newRand(t)
+	r := testenv.Random(t)
 	m := numbers(n)
 	for k := range key(n) { // leave gaps to add keys in
 		if k%2 == 1 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/pmap"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestRandomHistory takes random steps of all kinds and compares every version
@@ -14,7 +15,7 @@ import (
 func TestRandomHistory(t *testing.T) {
 	for _, keys := range []int{3, 40, 300, 1_000} {
 		t.Run(fmt.Sprintf("keys=%d", keys), func(t *testing.T) {
-			w := walker{history: newHistory(), r: newRand(t), keys: keys}
+			w := walker{history: newHistory(), r: testenv.Random(t), keys: keys}
 			w.keep()
 			for range 3_000 {
 				w.step(t)
@@ -125,7 +126,7 @@ func FuzzHistory(f *testing.F) {
 // TestDiffOfOrigins compares maps that share nothing, as their priorities have
 // different seeds.
 func TestDiffOfOrigins(t *testing.T) {
-	r := newRand(t)
+	r := testenv.Random(t)
 	for range 300 {
 		a, b := newHistory(), newHistory()
 		for range r.IntN(200) {
@@ -154,7 +155,7 @@ func TestChosenPriorities(t *testing.T) {
 		"left comb":   func(k key) uint32 { return uint32(k) << (16 * (k % 2)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRand(t)
+			r := testenv.Random(t)
 			old := version{pmap.New[key, int](), map[key]int{}}
 			for range 300 {
 				e, want := old.m.Edit(), maps.Clone(old.want)

@@ -1,0 +1,74 @@
+package netnstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// Main runs the tests of a package with the privileges to make network
+// namespaces: without them it runs the test program again in a user namespace.
+// It is for TestMain, and gives the status to exit with, which is not 0 if a
+// test failed or a goroutine was left behind. Where the system denies user
+// namespaces it says so on standard error, and leaves it to the tests to skip.
+func Main(m *testing.M) int {
+	run := func() int { return runTests(m) }
+	status, err := netns.Privileged(run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return run()
+	}
+	return status
+}
+
+func runTests(m *testing.M) int {
+	status := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(status, 1)
+	}
+	return status
+}
+
+// NeedNamespaces ends a test that cannot make network namespaces.
+func NeedNamespaces(t testing.TB) {
+	t.Helper()
+	if !netns.CanCreate() {
+		testenv.CannotRun(t, "there are no privileges to make network namespaces")
+	}
+}
+
+// NewNS makes a network namespace that ends with the test.
+func NewNS(t testing.TB) *netns.NS {
+	t.Helper()
+	NeedNamespaces(t)
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns
+}
+
+// NFT gives the path of the program nft.
+func NFT(t testing.TB) string {
+	t.Helper()
+	// Users who are not root seldom have the second one in their path.
+	for _, name := range []string{"nft", "/usr/sbin/nft"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	testenv.CannotRun(t, "the program nft is not installed")
+	return ""
+}
