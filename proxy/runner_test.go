@@ -131,17 +131,18 @@ func TestRunnerRetryKeepsMinInterval(t *testing.T) {
 func TestRunnerRevertsOnlyFailedPorts(t *testing.T) {
 	for _, reason := range []error{io.ErrUnexpectedEOF, fmt.Errorf("port: %w", ErrUnsupported)} {
 		synctest.Test(t, func(t *testing.T) {
-			x := start(t, &Runner{RetryInterval: second}, nil)
+			// The interval brings the three changes into one Apply.
+			x := start(t, &Runner{MinInterval: second, RetryInterval: 2 * second}, nil)
 			x.backend.behave(fails(2, fmt.Errorf("apply: %w", PortErrors{portName("b"): reason, portName("a"): reason})))
 			x.backend.taken()
 			x.service("b")
 			x.service("c")
 			x.tracker.UpdateEndpointSlice(apiSlice("a-1", "a", "10.0.0.1"))
-			synctest.Wait()
-			x.want(t, "first try", call{0, 1, 2, "a b c"})
-			x.backend.behave(nil)
 			sleepAndWait(second)
-			x.want(t, "retry", call{second, 2, 2, "a b"})
+			x.want(t, "first try", call{second, 1, 2, "a b c"})
+			x.backend.behave(nil)
+			sleepAndWait(2 * second)
+			x.want(t, "retry", call{3 * second, 2, 2, "a b"})
 			sleepAndWait(100 * second)
 			x.want(t, "after success")
 		})
@@ -302,17 +303,17 @@ func TestRunnerResyncsInSpiteOf(t *testing.T) {
 func TestRunnerAccounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		x := start(t, &Runner{RetryInterval: second}, func(n int, _, _ Snapshot) error {
+		x := start(t, &Runner{MinInterval: 10 * second, RetryInterval: second}, func(n int, _, _ Snapshot) error {
 			time.Sleep(time.Duration(n) * time.Millisecond)
 			if n == 2 {
 				return PortErrors{portName("c"): io.ErrUnexpectedEOF}
 			}
 			return nil
 		})
-		sleepAndWait(10 * second)
+		sleepAndWait(5 * second)
 		x.service("b")
-		x.service("c")
-		sleepAndWait(20 * second)
+		x.service("c") // still within the interval: both go into one Apply
+		sleepAndWait(30 * second)
 		x.stop()
 		synctest.Wait()
 		type account struct {
@@ -327,8 +328,8 @@ func TestRunnerAccounts(t *testing.T) {
 		}
 		want := []account{
 			{1, 1, true, false, 1, 0, time.Millisecond},
-			{2, 2, false, true, 2, 10 * second, 2 * time.Millisecond},
-			{2, 1, false, false, 1, 11*second + 2*time.Millisecond, 3 * time.Millisecond},
+			{2, 2, false, true, 2, 10*second + time.Millisecond, 2 * time.Millisecond},
+			{2, 1, false, false, 1, 20*second + 3*time.Millisecond, 3 * time.Millisecond},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("accounts (-want +got):\n%s", diff)
