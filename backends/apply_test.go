@@ -21,7 +21,7 @@ func port(i int, frontends, hosts []int) *proxy.ServicePort {
 		p.Frontends = append(p.Frontends, proxy.Frontend{Addr: frontendAddr(f)})
 	}
 	for _, e := range hosts {
-		p.Cluster = append(p.Cluster, endpoints.Endpoint{Addr: endpointAddr(e, 8080)})
+		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: endpointAddr(e, 8080)})
 	}
 	return p
 }
@@ -112,7 +112,7 @@ func TestApplyMovesDespitePoison(t *testing.T) {
 	d.kernel.poisoned = true
 	d.mustApply(t, inZone("a", port(5, []int{0}, []int{0})))
 	bad := port(3, []int{3}, nil)
-	bad.Cluster = []endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
+	bad.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	want := inZone("a", port(0, []int{0}, []int{0}), bad, port(5, nil, []int{0}))
 	if err := d.apply(t.Context(), want); !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Fatalf("Apply: got error %v, want %v", err, proxy.ErrDataplaneLost)
@@ -129,7 +129,7 @@ func TestApplyMovesDespitePoison(t *testing.T) {
 func TestApplyOfAnotherNodeDespitePoison(t *testing.T) {
 	d := newDriver(t)
 	bad := port(1, []int{1}, nil)
-	bad.Cluster = []endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
+	bad.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), bad))
 	d.kernel.poisoned = true
 	want := inZone("b", port(0, []int{0}, []int{0}), bad)
@@ -151,7 +151,7 @@ func TestApplyCancelledHalfWay(t *testing.T) {
 	first := inZone("a", port(0, []int{0}, []int{0}))
 	d.mustApply(t, first)
 	bad := port(3, []int{3}, nil)
-	bad.Cluster = []endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
+	bad.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	want := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{0}), bad)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.kernel.committed = cancel
@@ -201,7 +201,7 @@ func TestApplyLoadsInChunks(t *testing.T) {
 	for i := range ports {
 		p := &proxy.ServicePort{Name: portName(i), Frontends: []proxy.Frontend{{Addr: frontendAddr(i)}}}
 		for e := range hosts {
-			p.Cluster = append(p.Cluster, endpoints.Endpoint{Addr: endpointAddr(e, 8080)})
+			p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: endpointAddr(e, 8080)})
 		}
 		all = append(all, p)
 	}
@@ -263,7 +263,7 @@ func TestApplyReplacesEverything(t *testing.T) {
 	k.poisoned = true
 	d := &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}
 	bad := port(2, []int{2}, nil)
-	bad.Cluster = []endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
+	bad.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	want := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{0}), bad)
 	err := d.apply(t.Context(), want)
 	if diff := cmp.Diff([]string{bad.Name.String()}, failedPorts(err)); diff != "" {

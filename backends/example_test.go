@@ -63,7 +63,7 @@ func ExampleNew() {
 			Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80")}},
 		}
 		for _, a := range addrs {
-			port.Cluster = append(port.Cluster, endpoints.Endpoint{Addr: netip.MustParseAddrPort(a)})
+			port.Cluster = append(port.Cluster, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(a)})
 		}
 		return proxy.NewSnapshot(nil, port)
 	}

@@ -66,14 +66,14 @@ func (h *history) step() {
 	}
 }
 
-func (h *history) endpoints() (out []endpoints.Endpoint) {
+func (h *history) endpoints() (out []*endpoints.Endpoint) {
 	for i := range 12 {
 		if h.random.IntN(4) == 0 {
-			out = append(out, endpoints.Endpoint{Addr: endpointAddr(i, 8080)})
+			out = append(out, &endpoints.Endpoint{Addr: endpointAddr(i, 8080)})
 		}
 	}
 	if h.random.IntN(6) == 0 {
-		out = append(out, endpoints.Endpoint{Addr: endpointAddr(12, poisonPort)})
+		out = append(out, &endpoints.Endpoint{Addr: endpointAddr(12, poisonPort)})
 	}
 	return out
 }

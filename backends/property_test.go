@@ -121,7 +121,7 @@ func (h *history) forget(k *fakeKernel) {
 			continue
 		}
 		for i, p := range h.ports {
-			if p != nil && slices.ContainsFunc(p.Cluster, func(e endpoints.Endpoint) bool { return e.Addr.Port() == poisonPort }) {
+			if p != nil && slices.ContainsFunc(p.Cluster, func(e *endpoints.Endpoint) bool { return e.Addr.Port() == poisonPort }) {
 				h.ports[i] = nil
 			}
 		}

@@ -136,10 +136,10 @@ func BenchmarkUpdateBigServiceUnready(b *testing.B) {
 func BenchmarkCopyBigService(b *testing.B) {
 	c, _ := bigCache(b)
 	list := c.Endpoints(httpKey("big"))
-	var copied []Endpoint
+	var copied []*Endpoint
 	b.ReportAllocs()
 	for b.Loop() {
-		copied = append(make([]Endpoint, 0, len(list)), list...)
+		copied = append(make([]*Endpoint, 0, len(list)), list...)
 	}
 	runtime.KeepAlive(copied)
 	runtime.KeepAlive(c)

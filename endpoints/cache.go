@@ -54,9 +54,11 @@ func NewCache(view View, changed func(PortKey)) *Cache {
 
 // Endpoints gives the endpoints of a service port, sorted by
 // [Endpoint.Compare], no two with one address: where slices disagree on an
-// address, the record that comes first in that order counts. The list never
-// changes, and nobody may change it. It is nil where there are none.
-func (c *Cache) Endpoints(key PortKey) []Endpoint {
+// address, the record that comes first in that order counts. The list and its
+// endpoints never change, and nobody may change them; an endpoint that stays as
+// it was is the same pointer in the next list. The list is nil where there are
+// none.
+func (c *Cache) Endpoints(key PortKey) []*Endpoint {
 	if p := c.ports[key]; p != nil {
 		return p.endpoints()
 	}

@@ -76,15 +76,15 @@ func checkNames(t *testing.T, c *Cache) {
 // checkPort compares what a port publishes with its parts.
 func checkPort(t *testing.T, c *Cache, p *port) {
 	t.Helper()
-	var all []Endpoint
+	var all []*Endpoint
 	for _, part := range p.parts {
 		all = append(all, part.list...)
-		if !slices.IsSortedFunc(part.list, func(a, b Endpoint) int { return a.Compare(&b) }) {
+		if !slices.IsSortedFunc(part.list, (*Endpoint).Compare) {
 			t.Errorf("port %v: a part is not in order: %q", p.key, text(part.list))
 		}
 	}
 	sortEndpoints(all)
-	want := slices.CompactFunc(all, func(a, b Endpoint) bool { return a.Addr == b.Addr })
+	want := slices.CompactFunc(all, func(a, b *Endpoint) bool { return a.Addr == b.Addr })
 	if diff := cmp.Diff(text(want), text(c.Endpoints(p.key))); diff != "" {
 		t.Errorf("port %v: endpoints (-want +got):\n%s", p.key, diff)
 	}

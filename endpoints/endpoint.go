@@ -9,7 +9,8 @@ import (
 )
 
 // Endpoint is one address and port that can answer for a service port, as one
-// node sees it. It is a comparable value.
+// node sees it. It is a comparable value. Lists hold pointers, so that they share
+// what they have in common; what is in a list is never changed.
 type Endpoint struct {
 	// Addr is where the endpoint answers.
 	Addr netip.AddrPort

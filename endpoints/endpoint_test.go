@@ -68,9 +68,9 @@ func TestCompareIsTotal(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	list := make([]Endpoint, 300)
+	list := make([]*Endpoint, 300)
 	for i := range list {
-		list[i] = Endpoint{
+		list[i] = &Endpoint{
 			Addr:     netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(2))}), uint16(1+r.IntN(2))),
 			NodeName: []string{"", "a", "b"}[r.IntN(3)],
 			Ready:    r.IntN(2) == 0, Serving: r.IntN(2) == 0, Terminating: r.IntN(2) == 0, Local: r.IntN(2) == 0,
@@ -82,13 +82,13 @@ func TestCompareIsTotal(t *testing.T) {
 		other := slices.Clone(list)
 		r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
 		sortEndpoints(other)
-		if !slices.Equal(list, other) {
+		if !slices.EqualFunc(list, other, same) {
 			t.Fatalf("seed %d: two orders of the same endpoints:\n%q\n%q", seed, text(list), text(other))
 		}
 	}
 	for i := range list[1:] {
-		if equal := list[i] == list[i+1]; (list[i].Compare(&list[i+1]) == 0) != equal {
-			t.Errorf("seed %d: Compare(%v, %v) disagrees with ==", seed, list[i], list[i+1])
+		if equal := *list[i] == *list[i+1]; (list[i].Compare(list[i+1]) == 0) != equal {
+			t.Errorf("seed %d: Compare(%v, %v) disagrees with ==", seed, *list[i], *list[i+1])
 		}
 	}
 }

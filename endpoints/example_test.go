@@ -15,7 +15,7 @@ import (
 // The last local endpoint is shutting down: the Local policy still uses it, the
 // Cluster policy uses those that are ready elsewhere.
 func ExampleSelect() {
-	all := []endpoints.Endpoint{
+	all := []*endpoints.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.1.0.7:8080"), NodeName: "here", Local: true, Serving: true, Terminating: true},
 		{Addr: netip.MustParseAddrPort("10.1.1.4:8080"), NodeName: "there", Ready: true, Serving: true},
 		{Addr: netip.MustParseAddrPort("10.1.1.5:8080"), NodeName: "there"},

@@ -41,10 +41,9 @@ func letterOf(e *Endpoint) string {
 }
 
 // text writes endpoints in words: address, letter, and what else there is.
-func text(list []Endpoint) []string {
+func text(list []*Endpoint) []string {
 	var out []string
-	for i := range list {
-		e := &list[i]
+	for _, e := range list {
 		words := []string{e.Addr.String(), letterOf(e)}
 		if e.NodeName != "" {
 			words = append(words, "@"+e.NodeName)

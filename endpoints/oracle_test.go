@@ -25,8 +25,8 @@ func (o *oracle) update(s *discoveryv1.EndpointSlice) {
 }
 
 // records gives all usable records of all ports, in order.
-func (o *oracle) records() map[PortKey][]Endpoint {
-	out := map[PortKey][]Endpoint{}
+func (o *oracle) records() map[PortKey][]*Endpoint {
+	out := map[PortKey][]*Endpoint{}
 	for _, s := range o.objects {
 		service := s.Labels[discoveryv1.LabelServiceName]
 		family := v1.IPFamily(s.AddressType)
@@ -37,7 +37,7 @@ func (o *oracle) records() map[PortKey][]Endpoint {
 			key := PortKey{Service: types.NamespacedName{Namespace: s.Namespace, Name: service}, Port: n.name, Protocol: n.protocol, Family: family}
 			for i := range s.Endpoints {
 				if e, ok := o.look(&s.Endpoints[i], family, n.number); ok {
-					out[key] = append(out[key], e)
+					out[key] = append(out[key], &e)
 				}
 			}
 		}
@@ -107,8 +107,8 @@ func hintFor(names []string, here string) Hint {
 }
 
 // published leaves the first record of each address.
-func published(records []Endpoint) []Endpoint {
-	return slices.CompactFunc(slices.Clone(records), func(a, b Endpoint) bool { return a.Addr == b.Addr })
+func published(records []*Endpoint) []*Endpoint {
+	return slices.CompactFunc(slices.Clone(records), func(a, b *Endpoint) bool { return a.Addr == b.Addr })
 }
 
 func deref[T any](p *T) T {

@@ -84,19 +84,28 @@ func (c *Cache) relist(p *part, number uint16) {
 		return
 	}
 	c.touch(p.port)
-	list := make([]Endpoint, len(records))
+	list := make([]*Endpoint, len(records))
 	old := p.list
+	var fresh []Endpoint
+	if len(old) == 0 {
+		fresh = make([]Endpoint, len(records)) // side by side where they are read
+	}
 	for i := range records {
 		e := &records[i].Endpoint
-		for len(old) > 0 && old[0] != *e && old[0].Compare(e) < 0 {
+		for len(old) > 0 && *old[0] != *e && old[0].Compare(e) < 0 {
 			c.reader.names.release(old[0].NodeName)
 			old = old[1:]
 		}
-		if len(old) > 0 && old[0] == *e {
+		if len(old) > 0 && *old[0] == *e {
 			list[i], old = old[0], old[1:]
 			continue
 		}
-		list[i] = *e
+		if fresh != nil {
+			list[i] = &fresh[i]
+		} else {
+			list[i] = new(Endpoint)
+		}
+		*list[i] = *e
 		list[i].NodeName = c.reader.names.acquire(e.NodeName)
 	}
 	for i := range old {

@@ -12,7 +12,7 @@ type port struct {
 	key   PortKey
 	parts []*part
 	// list is what is published, as of the last merge.
-	list []Endpoint
+	list []*Endpoint
 	// merge is nil unless there are several parts: a single one needs none.
 	merge *merge
 	// touched says that the port is among those that the Cache is changing.
@@ -24,14 +24,14 @@ type port struct {
 // while the part comes or goes. Lists are replaced, never changed.
 type part struct {
 	port *port
-	list []Endpoint
+	list []*Endpoint
 }
 
 // merge puts the lists of several parts together, when the result is asked for:
 // many parts may change before that.
 type merge struct {
 	// all are the records of all parts, in order, as of the last merge.
-	all []Endpoint
+	all []*Endpoint
 	// stale are the parts that have changed, come or gone since.
 	stale []stalePart
 }
@@ -39,7 +39,7 @@ type merge struct {
 type stalePart struct {
 	part *part
 	// was is the part's list at the last merge.
-	was []Endpoint
+	was []*Endpoint
 }
 
 // portNumber is what tells the part from others of the same slice.
@@ -53,7 +53,7 @@ func (p *part) has(records []record) bool {
 		return false
 	}
 	for i := range records {
-		if p.list[i] != records[i].Endpoint {
+		if *p.list[i] != records[i].Endpoint {
 			return false
 		}
 	}
@@ -76,7 +76,7 @@ func (p *port) remove(part *part) {
 }
 
 // replace gives a part another list.
-func (p *port) replace(part *part, list []Endpoint) {
+func (p *port) replace(part *part, list []*Endpoint) {
 	was := part.list
 	part.list = list
 	switch len(p.parts) {
@@ -91,7 +91,7 @@ func (p *port) replace(part *part, list []Endpoint) {
 }
 
 // note remembers that a part had another list.
-func (m *merge) note(p *part, was []Endpoint) {
+func (m *merge) note(p *part, was []*Endpoint) {
 	i := slices.IndexFunc(m.stale, func(s stalePart) bool { return s.part == p })
 	switch {
 	case i < 0:
@@ -103,7 +103,7 @@ func (m *merge) note(p *part, was []Endpoint) {
 }
 
 // endpoints gives the list to publish.
-func (p *port) endpoints() []Endpoint {
+func (p *port) endpoints() []*Endpoint {
 	if m := p.merge; m != nil && len(m.stale) > 0 {
 		was, is := m.differences()
 		all, more := splice(m.all, was, is)
@@ -114,7 +114,7 @@ func (p *port) endpoints() []Endpoint {
 }
 
 // differences gives what the stale parts were and what they are, in order.
-func (m *merge) differences() (was, is []Endpoint) {
+func (m *merge) differences() (was, is []*Endpoint) {
 	if len(m.stale) == 1 {
 		return m.stale[0].was, m.stale[0].part.list
 	}
@@ -127,12 +127,12 @@ func (m *merge) differences() (was, is []Endpoint) {
 	return was, is
 }
 
-func sortEndpoints(list []Endpoint) {
-	slices.SortFunc(list, func(a, b Endpoint) int { return a.Compare(&b) })
+func sortEndpoints(list []*Endpoint) {
+	slices.SortFunc(list, (*Endpoint).Compare)
 }
 
 // repeats counts the records that have the address of the one before.
-func repeats(list []Endpoint) int {
+func repeats(list []*Endpoint) int {
 	n := 0
 	for i := 1; i < len(list); i++ {
 		if list[i].Addr == list[i-1].Addr {
@@ -144,11 +144,11 @@ func repeats(list []Endpoint) int {
 
 // firstOfEach gives the first record of each address: the list itself where it
 // repeats none.
-func firstOfEach(list []Endpoint, repeats int) []Endpoint {
+func firstOfEach(list []*Endpoint, repeats int) []*Endpoint {
 	if repeats == 0 {
 		return list
 	}
-	out := make([]Endpoint, 0, len(list)-repeats)
+	out := make([]*Endpoint, 0, len(list)-repeats)
 	for i := range list {
 		if i == 0 || list[i].Addr != list[i-1].Addr {
 			out = append(out, list[i])
@@ -160,17 +160,17 @@ func firstOfEach(list []Endpoint, repeats int) []Endpoint {
 // splice takes records out of a list and puts others in. All lists are in
 // order; what lies between two differences is copied in one go. It also gives
 // by how many more records the new list repeats an address.
-func splice(all, was, is []Endpoint) (out []Endpoint, more int) {
-	out = make([]Endpoint, 0, len(all)-len(was)+len(is))
+func splice(all, was, is []*Endpoint) (out []*Endpoint, more int) {
+	out = make([]*Endpoint, 0, len(all)-len(was)+len(is))
 	for len(was) > 0 || len(is) > 0 {
-		if len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		if len(was) > 0 && len(is) > 0 && same(was[0], is[0]) {
 			was, is = was[1:], is[1:]
 			continue
 		}
 		addr := lowest(was, is)
-		same := sort.Search(len(all), func(i int) bool { return all[i].Addr.Compare(addr) >= 0 })
-		out = append(out, all[:same]...)
-		all = all[same:]
+		ahead := sort.Search(len(all), func(i int) bool { return all[i].Addr.Compare(addr) >= 0 })
+		out = append(out, all[:ahead]...)
+		all = all[ahead:]
 
 		n, gone, come := leading(all, addr), leading(was, addr), leading(is, addr)
 		before := len(out)
@@ -183,24 +183,27 @@ func splice(all, was, is []Endpoint) (out []Endpoint, more int) {
 
 // exchange appends the records of one address without those that are gone and
 // with those that come.
-func exchange(out, records, gone, come []Endpoint) []Endpoint {
+func exchange(out, records, gone, come []*Endpoint) []*Endpoint {
 	start := len(out)
 	for i := range records {
-		if len(gone) > 0 && records[i] == gone[0] {
+		if len(gone) > 0 && same(records[i], gone[0]) {
 			gone = gone[1:]
 			continue
 		}
 		out = append(out, records[i])
 	}
 	out = append(out, come...)
-	if same := out[start:]; len(same) > 1 {
-		sortEndpoints(same)
+	if twins := out[start:]; len(twins) > 1 {
+		sortEndpoints(twins)
 	}
 	return out
 }
 
+// same reports whether two records say the same; most often they are one.
+func same(a, b *Endpoint) bool { return a == b || *a == *b }
+
 // lowest gives the address of the first record of two lists, not both empty.
-func lowest(a, b []Endpoint) netip.AddrPort {
+func lowest(a, b []*Endpoint) netip.AddrPort {
 	if len(b) == 0 || len(a) > 0 && a[0].Addr.Compare(b[0].Addr) < 0 {
 		return a[0].Addr
 	}
@@ -208,7 +211,7 @@ func lowest(a, b []Endpoint) netip.AddrPort {
 }
 
 // leading counts the records at the start of a list that have the address.
-func leading(list []Endpoint, addr netip.AddrPort) int {
+func leading(list []*Endpoint, addr netip.AddrPort) int {
 	n := 0
 	for n < len(list) && list[n].Addr == addr {
 		n++

@@ -237,12 +237,12 @@ func (r *reader) reread(s *sliceState) bool {
 	different := false
 	r.hinted = s.hints != nil
 	for i, e := range s.parts[0].list {
-		seen := record{Endpoint: e}
+		seen := record{Endpoint: *e}
 		if r.hinted {
 			seen.hints = s.hints[i]
 		}
 		r.view.look(&seen.Endpoint, seen.hints)
-		different = different || seen.Endpoint != e
+		different = different || seen.Endpoint != *e
 		r.records = append(r.records, seen)
 	}
 	r.sortTwins()

@@ -43,7 +43,7 @@ const (
 type Selection struct {
 	// Cluster are the endpoints for the Cluster policy, Local those for the
 	// Local policy. A list that was not asked for, or is empty, is nil.
-	Cluster, Local []Endpoint
+	Cluster, Local []*Endpoint
 	// Any says that some endpoint, here or elsewhere, can serve. Where it is
 	// false traffic is rejected; where it is true and the list of the policy
 	// is empty, traffic is dropped.
@@ -60,7 +60,7 @@ type Selection struct {
 // they are not changed. Select copies only where some endpoints qualify and
 // others do not: where all do, which is the usual case, the result is the very
 // list that was passed.
-func Select(all []Endpoint, p Policy) Selection {
+func Select(all []*Endpoint, p Policy) Selection {
 	n := takeCensus(all)
 	s := Selection{
 		Any: n.ready+n.draining > 0,
@@ -84,7 +84,7 @@ func Select(all []Endpoint, p Policy) Selection {
 	return s
 }
 
-func selectCluster(all []Endpoint, n *census) ([]Endpoint, Topology) {
+func selectCluster(all []*Endpoint, n *census) ([]*Endpoint, Topology) {
 	switch {
 	case n.ready == 0:
 		return pick(all, n.draining, draining), TopologyNone
@@ -100,17 +100,17 @@ func selectCluster(all []Endpoint, n *census) ([]Endpoint, Topology) {
 func draining(e *Endpoint) bool { return e.Serving && e.Terminating }
 
 // pick gives the endpoints to keep, of which there are n.
-func pick(all []Endpoint, n int, keep func(*Endpoint) bool) []Endpoint {
+func pick(all []*Endpoint, n int, keep func(*Endpoint) bool) []*Endpoint {
 	switch n {
 	case 0:
 		return nil
 	case len(all):
 		return all
 	}
-	out := make([]Endpoint, 0, n)
+	out := make([]*Endpoint, 0, n)
 	for i := 0; len(out) < n; i++ {
 		start := i
-		for i < len(all) && keep(&all[i]) {
+		for i < len(all) && keep(all[i]) {
 			i++
 		}
 		out = append(out, all[start:i]...)
@@ -127,13 +127,13 @@ type census struct {
 	nodeHinted, nodeHere, zoneHinted, zoneHere int
 }
 
-func takeCensus(all []Endpoint) census {
+func takeCensus(all []*Endpoint) census {
 	var n census
 	for i := 0; i < len(all); i++ {
 		plain := plainPrefix(all[i:])
 		n.ready += plain
 		if i += plain; i < len(all) {
-			n.add(&all[i])
+			n.add(all[i])
 		}
 	}
 	return n
@@ -141,9 +141,9 @@ func takeCensus(all []Endpoint) census {
 
 // plainPrefix counts the leading endpoints that are ready, remote and without
 // hints: usually nearly all of them, and cheap to recognise.
-func plainPrefix(all []Endpoint) int {
+func plainPrefix(all []*Endpoint) int {
 	for i := range all {
-		e := &all[i]
+		e := all[i]
 		if !e.Ready || e.Local || e.NodeHint|e.ZoneHint != HintNone {
 			return i
 		}

@@ -14,11 +14,11 @@ import (
 // conditions, then l for a local one, z+ or z- for a zone hint that means this
 // zone or another one, n+ or n- for a node hint. The first has address
 // 10.0.0.0, and so on.
-func makeEndpoints(t *testing.T, words string) []Endpoint {
+func makeEndpoints(t *testing.T, words string) []*Endpoint {
 	t.Helper()
-	var out []Endpoint
+	var out []*Endpoint
 	for i, w := range strings.Fields(words) {
-		e := Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)}
+		e := &Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)}
 		known := false
 		for _, l := range conditionLetters() {
 			if l.letter == w[:1] {
@@ -50,7 +50,7 @@ func cutHint(s, kind string) (string, Hint) {
 
 // which names the endpoints by the last byte of the address: - for a nil list,
 // empty for one that is only empty.
-func which(list []Endpoint) string {
+func which(list []*Endpoint) string {
 	if list == nil {
 		return "-"
 	}
@@ -89,11 +89,11 @@ func runSelectCases(t *testing.T, cases []selectCase) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			all := makeEndpoints(t, tc.endpoints)
-			before := append([]Endpoint(nil), all...)
+			before := text(all)
 			if diff := cmp.Diff(tc.want, summary(Select(all, tc.policy))); diff != "" {
 				t.Errorf("Select(%s) (-want +got):\n%s", tc.endpoints, diff)
 			}
-			if diff := cmp.Diff(text(before), text(all)); diff != "" {
+			if diff := cmp.Diff(before, text(all)); diff != "" {
 				t.Errorf("Select changed its argument (-before +after):\n%s", diff)
 			}
 		})
@@ -214,8 +214,8 @@ func TestSelectShares(t *testing.T) {
 }
 
 // only gives the endpoints that keep approves.
-func only(all []Endpoint, keep func(e Endpoint) bool) []Endpoint {
-	var out []Endpoint
+func only(all []*Endpoint, keep func(e *Endpoint) bool) []*Endpoint {
+	var out []*Endpoint
 	for _, e := range all {
 		if keep(e) {
 			out = append(out, e)
@@ -226,8 +226,8 @@ func only(all []Endpoint, keep func(e Endpoint) bool) []Endpoint {
 
 // selectByTheBook selects as the documentation of the package says it, without
 // a thought for cost.
-func selectByTheBook(all []Endpoint, p Policy) Selection {
-	s := Selection{Any: len(only(all, func(e Endpoint) bool { return e.Usable() })) > 0}
+func selectByTheBook(all []*Endpoint, p Policy) Selection {
+	s := Selection{Any: len(only(all, func(e *Endpoint) bool { return e.Usable() })) > 0}
 	cluster, topology := clusterByTheBook(all)
 	if p.Cluster {
 		s.Cluster, s.Topology = cluster, topology
@@ -235,13 +235,13 @@ func selectByTheBook(all []Endpoint, p Policy) Selection {
 	if !p.Local {
 		return s
 	}
-	here := only(all, func(e Endpoint) bool { return e.Local })
-	dying := only(here, func(e Endpoint) bool { return e.Terminating })
-	s.Local = only(here, func(e Endpoint) bool { return e.Ready })
+	here := only(all, func(e *Endpoint) bool { return e.Local })
+	dying := only(here, func(e *Endpoint) bool { return e.Terminating })
+	s.Local = only(here, func(e *Endpoint) bool { return e.Ready })
 	switch {
 	case len(s.Local) > 0:
 	case p.LocalFallback == FallbackTerminating:
-		s.Local = only(dying, func(e Endpoint) bool { return e.Serving })
+		s.Local = only(dying, func(e *Endpoint) bool { return e.Serving })
 	case p.LocalFallback == FallbackCluster && len(here) > 0 && len(dying) == len(here):
 		s.Local, s.LocalIsCluster, s.Topology = cluster, true, topology
 	}
@@ -249,15 +249,15 @@ func selectByTheBook(all []Endpoint, p Policy) Selection {
 }
 
 // clusterByTheBook gives the endpoints of policy Cluster, and by which hints.
-func clusterByTheBook(all []Endpoint) ([]Endpoint, Topology) {
-	ready := only(all, func(e Endpoint) bool { return e.Ready })
-	sameNode := only(ready, func(e Endpoint) bool { return e.NodeHint == HintHere })
-	sameZone := only(ready, func(e Endpoint) bool { return e.ZoneHint == HintHere })
-	noNode := only(ready, func(e Endpoint) bool { return e.NodeHint == HintNone })
-	noZone := only(ready, func(e Endpoint) bool { return e.ZoneHint == HintNone })
+func clusterByTheBook(all []*Endpoint) ([]*Endpoint, Topology) {
+	ready := only(all, func(e *Endpoint) bool { return e.Ready })
+	sameNode := only(ready, func(e *Endpoint) bool { return e.NodeHint == HintHere })
+	sameZone := only(ready, func(e *Endpoint) bool { return e.ZoneHint == HintHere })
+	noNode := only(ready, func(e *Endpoint) bool { return e.NodeHint == HintNone })
+	noZone := only(ready, func(e *Endpoint) bool { return e.ZoneHint == HintNone })
 	switch {
 	case len(ready) == 0:
-		return only(all, func(e Endpoint) bool { return e.Serving && e.Terminating }), TopologyNone
+		return only(all, func(e *Endpoint) bool { return e.Serving && e.Terminating }), TopologyNone
 	case len(sameNode) > 0 && len(noNode) == 0:
 		return sameNode, TopologySameNode
 	case len(sameZone) > 0 && len(noZone) == 0:
@@ -271,12 +271,12 @@ func TestSelectAgainstOracle(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 20_000 {
-		all := make([]Endpoint, r.IntN(7))
+		all := make([]*Endpoint, r.IntN(7))
 		// Few kinds of endpoints at a time, so that "all of them" comes about.
 		kinds := 1 + r.IntN(len(conditionLetters()))
 		for i := range all {
 			l := conditionLetters()[r.IntN(kinds)]
-			all[i] = Endpoint{
+			all[i] = &Endpoint{
 				Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
 				Ready: l.ready, Serving: l.serving, Terminating: l.terminating,
 				Local:    r.IntN(3) == 0,
@@ -294,18 +294,18 @@ func TestSelectAgainstOracle(t *testing.T) {
 
 func BenchmarkSelect(b *testing.B) {
 	for _, n := range []int{10, 100, 5000} {
-		ready := make([]Endpoint, n)
+		ready := make([]*Endpoint, n)
 		for i := range ready {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-			ready[i] = Endpoint{Addr: netip.AddrPortFrom(addr, 80), NodeName: "node", Ready: true, Serving: true}
+			ready[i] = &Endpoint{Addr: netip.AddrPortFrom(addr, 80), NodeName: "node", Ready: true, Serving: true}
 		}
-		oneLocal := append([]Endpoint(nil), ready...)
-		oneLocal[n/2].Local = true
-		mixed := append([]Endpoint(nil), ready...)
-		mixed[n/2].Ready = false
+		oneLocal := append([]*Endpoint(nil), ready...)
+		oneLocal[n/2] = &Endpoint{Addr: ready[n/2].Addr, Local: true, Ready: true, Serving: true}
+		mixed := append([]*Endpoint(nil), ready...)
+		mixed[n/2] = &Endpoint{Addr: ready[n/2].Addr}
 		for _, bb := range []struct {
 			name   string
-			all    []Endpoint
+			all    []*Endpoint
 			policy Policy
 		}{
 			{"AllReady/Cluster", ready, onlyCluster()},

@@ -17,8 +17,8 @@ func forward(pool Pool, m Masquerade) TrafficRoute {
 	return TrafficRoute{Action: Forward, Pool: pool, Masquerade: m}
 }
 
-func oneEndpoint(addr string) []endpoints.Endpoint {
-	return []endpoints.Endpoint{{Addr: netip.MustParseAddrPort(addr), Ready: true}}
+func oneEndpoint(addr string) []*endpoints.Endpoint {
+	return []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(addr), Ready: true}}
 }
 
 // routeSnapshot has one port with a frontend of each kind, which differ in

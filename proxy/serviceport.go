@@ -18,8 +18,9 @@ type ServicePort struct {
 	// ClusterIP, external IPs, load-balancer IPs, node port.
 	Frontends []Frontend
 	// Cluster and Local are the pools that routes choose from, sorted by
-	// address. A pool that no route uses is nil. They may share memory.
-	Cluster, Local []endpoints.Endpoint
+	// address. A pool that no route uses is nil. They may share memory, and
+	// pools of successive snapshots share the endpoints that did not change.
+	Cluster, Local []*endpoints.Endpoint
 	// Affinity is the session affinity of the port. It is kept by client
 	// address, for all frontends together, and apart for each pool.
 	Affinity affinity.Config
@@ -35,7 +36,7 @@ type ServicePort struct {
 }
 
 // Pool gives the endpoints of one of the two pools.
-func (p *ServicePort) Pool(pool Pool) []endpoints.Endpoint {
+func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 	if pool == PoolLocal {
 		return p.Local
 	}
@@ -57,8 +58,14 @@ func (p *ServicePort) Equal(o *ServicePort) bool {
 		p.HasEndpoints == o.HasEndpoints &&
 		p.HealthCheckNodePort == o.HealthCheckNodePort &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
-		slices.Equal(p.Cluster, o.Cluster) &&
-		slices.Equal(p.Local, o.Local)
+		samePool(p.Cluster, o.Cluster) &&
+		samePool(p.Local, o.Local)
+}
+
+// samePool compares what two pools say. Pools of one tracker mostly share their
+// endpoints, so that comparing pointers decides.
+func samePool(a, b []*endpoints.Endpoint) bool {
+	return slices.EqualFunc(a, b, func(x, y *endpoints.Endpoint) bool { return x == y || *x == *y })
 }
 
 // Frontend is one address and port at which a Service port answers.

@@ -76,8 +76,8 @@ func TestServicePortEqual(t *testing.T) {
 		return &ServicePort{
 			Name:      portName("web"),
 			Frontends: []Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), AllowedSources: prefixes("10.0.0.0/8")}},
-			Cluster:   []endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
-			Local:     []endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
+			Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
+			Local:     []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
 		}
 	}
 	if !full().Equal(full()) || full().Equal(nil) || (*ServicePort)(nil).Equal(full()) || !(*ServicePort)(nil).Equal(nil) {

@@ -35,10 +35,10 @@ func fault(port *proxy.ServicePort) error {
 	return nil
 }
 
-func misfit(list []endpoints.Endpoint, fits func(netip.Addr) bool) *endpoints.Endpoint {
-	for i := range list {
-		if !fits(list[i].Addr.Addr()) {
-			return &list[i]
+func misfit(list []*endpoints.Endpoint, fits func(netip.Addr) bool) *endpoints.Endpoint {
+	for _, e := range list {
+		if !fits(e.Addr.Addr()) {
+			return e
 		}
 	}
 	return nil

@@ -73,8 +73,8 @@ func hostIP(fam v1.IPFamily, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-func endpoint(fam v1.IPFamily, i int, port uint16) endpoints.Endpoint {
-	return endpoints.Endpoint{Addr: netip.AddrPortFrom(hostIP(fam, i), port), Ready: true, Serving: true}
+func endpoint(fam v1.IPFamily, i int, port uint16) *endpoints.Endpoint {
+	return &endpoints.Endpoint{Addr: netip.AddrPortFrom(hostIP(fam, i), port), Ready: true, Serving: true}
 }
 
 func forward(m proxy.Masquerade) proxy.TrafficRoute {

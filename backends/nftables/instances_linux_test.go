@@ -156,7 +156,7 @@ func TestPoisonedServices(t *testing.T) {
 	wrongFamily := newPort(v1.IPv4Protocol, 42, 1)
 	wrongFamily.Cluster = append(wrongFamily.Cluster, endpoint(v1.IPv6Protocol, 1, 80))
 	noAddress := newPort(v1.IPv4Protocol, 43, 1)
-	noAddress.Cluster = []endpoints.Endpoint{{}}
+	noAddress.Cluster = []*endpoints.Endpoint{{}}
 	wrongFrontend := newPort(v1.IPv4Protocol, 44, 1)
 	wrongFrontend.Frontends[0].Addr = netip.MustParseAddrPort("[fd00:96::1]:80")
 

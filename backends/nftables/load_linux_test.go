@@ -26,7 +26,7 @@ const services, hosts = 1600, 200
 // bigWorld has many services, all with the same many endpoints, of which the
 // first one can be chosen.
 func bigWorld(first netip.Addr) proxy.Snapshot {
-	var pool []endpoints.Endpoint
+	var pool []*endpoints.Endpoint
 	for i := range hosts {
 		pool = append(pool, endpoint(v1.IPv4Protocol, 1000+i, 8080))
 	}

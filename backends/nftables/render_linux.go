@@ -46,9 +46,9 @@ func (p *page) port(port *proxy.ServicePort, out []object) []object {
 	for i := range port.Frontends {
 		w.frontend(&port.Frontends[i])
 	}
-	for _, pool := range [...][]endpoints.Endpoint{port.Cluster, port.Local} {
-		for i := range pool {
-			w.add(key{kind: kindHairpin, fam: w.fam, eaddr: w.fam.bytes(pool[i].Addr.Addr())}, 0)
+	for _, pool := range [...][]*endpoints.Endpoint{port.Cluster, port.Local} {
+		for _, e := range pool {
+			w.add(key{kind: kindHairpin, fam: w.fam, eaddr: w.fam.bytes(e.Addr.Addr())}, 0)
 		}
 	}
 	return w.out
@@ -104,9 +104,8 @@ func (w *portWriter) slots(f *proxy.Frontend, at key) {
 	for _, pool := range poolsOf(f) {
 		k := at.as(kindEndpoint)
 		k.pool = pool
-		list := w.port.Pool(pool)
-		for i := range list {
-			k.eaddr, k.eport = w.fam.bytes(list[i].Addr.Addr()), list[i].Addr.Port()
+		for _, e := range w.port.Pool(pool) {
+			k.eaddr, k.eport = w.fam.bytes(e.Addr.Addr()), e.Addr.Port()
 			w.add(k, 0)
 		}
 	}
@@ -152,9 +151,8 @@ func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
 			w.out = append(w.out, w.page.setObject(w.fam, setDefinition{set: set}))
 		}
 		name := w.page.names.of(w.fam).number(text)
-		list := w.port.Pool(pool)
-		for i := range list {
-			s := slot{addr: w.fam.bytes(list[i].Addr.Addr()), port: list[i].Addr.Port()}
+		for _, e := range w.port.Pool(pool) {
+			s := slot{addr: w.fam.bytes(e.Addr.Addr()), port: e.Addr.Port()}
 			w.add(stickyKey(w.fam, name, s), 0)
 		}
 	}

@@ -128,13 +128,13 @@ func askFrom(ctx context.Context, source netip.Addr, address string) error {
 }
 
 // pool takes n endpoints from first on, around the corner.
-func (s *street) pool(first, n int) []endpoints.Endpoint {
-	var out []endpoints.Endpoint
+func (s *street) pool(first, n int) []*endpoints.Endpoint {
+	var out []*endpoints.Endpoint
 	for i := range n {
 		a := s.hosts[(first+i)%len(s.hosts)]
-		out = append(out, endpoints.Endpoint{Addr: netip.AddrPortFrom(a, 8080), Ready: true, Serving: true})
+		out = append(out, &endpoints.Endpoint{Addr: netip.AddrPortFrom(a, 8080), Ready: true, Serving: true})
 	}
-	slices.SortFunc(out, func(a, b endpoints.Endpoint) int { return a.Compare(&b) })
+	slices.SortFunc(out, (*endpoints.Endpoint).Compare)
 	return out
 }
 
