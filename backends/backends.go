@@ -54,6 +54,16 @@ type Replacer interface {
 	Replace(want proxy.Snapshot) bool
 }
 
+// DiffRenderer is an optional ability of a [Target], for service ports of many
+// endpoints: rendering what a change of one makes different, and nothing else.
+type DiffRenderer[K Key, V comparable] interface {
+	// RenderDiff appends what only the old port needs to removed and what only
+	// the new one needs to added, as the full renderings of both would have it,
+	// and gives the longer lists. Neither port is nil. If it reports false,
+	// both are rendered in full.
+	RenderDiff(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
+}
+
 // Cleaner is an optional ability of a [Target]: removing everything without
 // looking at it first.
 type Cleaner interface {
@@ -92,13 +102,17 @@ func (k OpKind) String() string {
 // counts its operations ([proxy.OperationCounter]): as target does if it can,
 // else by ops committed.
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
-	return &reconciler[K, V]{render: render, target: target}
+	r := &reconciler[K, V]{render: render, target: target}
+	r.diff, _ = target.(DiffRenderer[K, V])
+	return r
 }
 
 // reconciler is the generic backend.
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
+	// diff is target's ability, nil if it has none.
+	diff DiffRenderer[K, V]
 
 	mu sync.Mutex
 	// known says that owners matches what was applied last.

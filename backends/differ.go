@@ -12,7 +12,7 @@ type differ[K Key, V comparable] struct {
 }
 
 func (d *differ[K, V]) run(old, new []Object[K, V]) {
-	d.removed, d.added, d.changed = reuse(d.removed), reuse(d.added), reuse(d.changed)
+	d.reset()
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
 		old, new = old[1:], new[1:]
 	}
@@ -21,6 +21,10 @@ func (d *differ[K, V]) run(old, new []Object[K, V]) {
 	}
 	d.walk(old, new)
 	d.settle()
+}
+
+func (d *differ[K, V]) reset() {
+	d.removed, d.added, d.changed = reuse(d.removed), reuse(d.added), reuse(d.changed)
 }
 
 // reuse empties a list, and drops the memory of an unusually long one.

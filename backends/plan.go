@@ -54,10 +54,7 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V]
 	p := &pl.current
 	p.reset()
 	for i := range changes {
-		c := &changes[i]
-		pl.old = collect(pl.old[:0], r.render, side{c.oldNode, c.old, c.static})
-		pl.new = collect(pl.new[:0], r.render, side{c.newNode, c.new, c.static})
-		pl.differ.run(pl.old, pl.new)
+		pl.compare(r, &changes[i])
 		p.note(&pl.differ, r.leftovers)
 	}
 	if len(changes) > 1 {
@@ -65,6 +62,21 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V]
 	}
 	p.sharedOps(r.owners, r.leftovers)
 	return p
+}
+
+// compare finds what a change makes different.
+func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
+	d := &pl.differ
+	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode {
+		var done bool
+		d.reset()
+		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
+			return
+		}
+	}
+	pl.old = collect(pl.old[:0], r.render, side{c.oldNode, c.old, c.static})
+	pl.new = collect(pl.new[:0], r.render, side{c.newNode, c.new, c.static})
+	d.run(pl.old, pl.new)
 }
 
 func (p *plan[K, V]) reset() {

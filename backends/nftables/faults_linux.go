@@ -7,38 +7,40 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // fault says why a service port cannot be programmed, if so. No tracker makes
 // such ports, but programs may make their own.
 func fault(port *proxy.ServicePort) error {
-	four := port.Name.Family != v1.IPv6Protocol
-	fits := func(a netip.Addr) bool { return a.IsValid() && (a.Is4() || a.Is4In6()) == four }
-	for i := range port.Frontends {
-		f := &port.Frontends[i]
-		addr := f.Addr.Addr()
-		if !fits(addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
-			return fmt.Errorf("frontend %v: no address of family %s", f.Addr, port.Name.Family)
-		}
-		wrong := func(s netip.Prefix) bool { return !s.IsValid() || !fits(s.Addr()) }
-		if slices.ContainsFunc(f.AllowedSources, wrong) {
-			return fmt.Errorf("frontend %v: source ranges %v: not of family %s", f.Addr, f.AllowedSources, port.Name.Family)
-		}
+	if err := faultyFrontend(port); err != nil {
+		return err
 	}
 	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
-		if e := misfit(port.Pool(pool), fits); e != nil {
-			return fmt.Errorf("endpoint %v: no address of family %s", e.Addr, port.Name.Family)
+		for _, e := range port.Pool(pool) {
+			if !fits(port, e.Addr.Addr()) {
+				return fmt.Errorf("endpoint %v: no address of family %s", e.Addr, port.Name.Family)
+			}
 		}
 	}
 	return nil
 }
 
-func misfit(list []*endpoints.Endpoint, fits func(netip.Addr) bool) *endpoints.Endpoint {
-	for _, e := range list {
-		if !fits(e.Addr.Addr()) {
-			return e
+// fits reports whether an address is one of the port's family.
+func fits(port *proxy.ServicePort, a netip.Addr) bool {
+	return a.IsValid() && (a.Is4() || a.Is4In6()) == (port.Name.Family != v1.IPv6Protocol)
+}
+
+func faultyFrontend(port *proxy.ServicePort) error {
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		addr := f.Addr.Addr()
+		if !fits(port, addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
+			return fmt.Errorf("frontend %v: no address of family %s", f.Addr, port.Name.Family)
+		}
+		wrong := func(s netip.Prefix) bool { return !s.IsValid() || !fits(port, s.Addr()) }
+		if slices.ContainsFunc(f.AllowedSources, wrong) {
+			return fmt.Errorf("frontend %v: source ranges %v: not of family %s", f.Addr, f.AllowedSources, port.Name.Family)
 		}
 	}
 	return nil

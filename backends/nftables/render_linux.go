@@ -36,19 +36,14 @@ func (p *page) port(port *proxy.ServicePort, out []object) []object {
 	if err := fault(port); err != nil {
 		return append(out, p.refusal(port, err))
 	}
-	w := portWriter{
-		page: p, port: port, out: out,
-		fam: familyOf(port.Name.Family), proto: protocolNumber(port.Name.Protocol),
-	}
-	if port.Affinity.Enabled() {
-		w.affinity = affinityID(port.Name)
-	}
+	w := portWriter{page: p, port: port, out: out}
+	w.identify()
 	for i := range port.Frontends {
 		w.frontend(&port.Frontends[i])
 	}
 	for _, pool := range [...][]*endpoints.Endpoint{port.Cluster, port.Local} {
 		for _, e := range pool {
-			w.add(key{kind: kindHairpin, fam: w.fam, eaddr: w.fam.bytes(e.Addr.Addr())}, 0)
+			w.hairpin(w.slot(e))
 		}
 	}
 	return w.out
@@ -70,14 +65,23 @@ type portWriter struct {
 	affinity string
 }
 
+// identify fills in what follows from the port's name.
+func (w *portWriter) identify() {
+	w.fam, w.proto = familyOf(w.port.Name.Family), protocolNumber(w.port.Name.Protocol)
+	if w.port.Affinity.Enabled() {
+		w.affinity = affinityID(w.port.Name)
+	}
+}
+
+func (w *portWriter) slot(e *endpoints.Endpoint) slot {
+	return slot{addr: w.fam.bytes(e.Addr.Addr()), port: e.Addr.Port()}
+}
+
 func (w *portWriter) add(k key, v value) { w.out = append(w.out, object{Key: k, Value: v}) }
 
 // frontend adds what one frontend needs.
 func (w *portWriter) frontend(f *proxy.Frontend) {
-	at := key{fam: w.fam, proto: w.proto, port: f.Addr.Port()}
-	if f.Kind != proxy.NodePort {
-		at.addr = w.fam.bytes(f.Addr.Addr())
-	}
+	at := w.at(f)
 	if f.Kind == proxy.ClusterIP {
 		w.add(key{kind: kindClusterIP, fam: w.fam, addr: at.addr}, 0)
 	}
@@ -94,6 +98,35 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	w.slots(f, at)
 }
 
+// at gives what all objects of a frontend have in their keys.
+func (w *portWriter) at(f *proxy.Frontend) key {
+	at := key{fam: w.fam, proto: w.proto, port: f.Addr.Port()}
+	if f.Kind != proxy.NodePort {
+		at.addr = w.fam.bytes(f.Addr.Addr())
+	}
+	return at
+}
+
+// hairpin makes connections of an endpoint that come back to itself be
+// masqueraded.
+func (w *portWriter) hairpin(s slot) {
+	w.add(key{kind: kindHairpin, fam: w.fam, eaddr: s.addr}, 0)
+}
+
+// filled puts an endpoint into a pool of a frontend.
+func (w *portWriter) filled(at key, pool proxy.Pool, s slot) {
+	at.kind, at.pool, at.eaddr, at.eport = kindEndpoint, pool, s.addr, s.port
+	w.add(at, 0)
+}
+
+// sticky lets clients be remembered with an endpoint.
+func (w *portWriter) sticky(set name, s slot) { w.add(stickyKey(w.fam, set, s), 0) }
+
+// affinitySet is the set by which the clients of a pool are known.
+func (w *portWriter) affinitySet(pool proxy.Pool) name {
+	return w.page.names.of(w.fam).number(affinityMap(w.affinity, pool))
+}
+
 func (k key) as(kind kind) key {
 	k.kind = kind
 	return k
@@ -102,30 +135,27 @@ func (k key) as(kind kind) key {
 // slots adds the endpoints that a frontend chooses from.
 func (w *portWriter) slots(f *proxy.Frontend, at key) {
 	for _, pool := range poolsOf(f) {
-		k := at.as(kindEndpoint)
-		k.pool = pool
 		for _, e := range w.port.Pool(pool) {
-			k.eaddr, k.eport = w.fam.bytes(e.Addr.Addr()), e.Addr.Port()
-			w.add(k, 0)
+			w.filled(at, pool, w.slot(e))
 		}
 	}
 }
 
 // poolsOf gives the pools that the routes of a frontend choose from.
 func poolsOf(f *proxy.Frontend) []proxy.Pool {
-	var used [2]bool
-	for _, r := range [...]proxy.TrafficRoute{f.FromInside, f.FromOutside} {
-		used[r.Pool&1] = used[r.Pool&1] || r.Action == proxy.Forward
+	pools := make([]proxy.Pool, 0, 2)
+	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+		if chooses(f, pool) {
+			pools = append(pools, pool)
+		}
 	}
-	switch used {
-	case [2]bool{true, false}:
-		return []proxy.Pool{proxy.PoolCluster}
-	case [2]bool{false, true}:
-		return []proxy.Pool{proxy.PoolLocal}
-	case [2]bool{true, true}:
-		return []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal}
-	}
-	return nil
+	return pools
+}
+
+// chooses reports whether a route of a frontend chooses from a pool.
+func chooses(f *proxy.Frontend, pool proxy.Pool) bool {
+	from := func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward && r.Pool == pool }
+	return from(f.FromInside) || from(f.FromOutside)
 }
 
 // restriction adds what closes a frontend to all but its allowed sources.
@@ -150,10 +180,9 @@ func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
 		for _, set := range affinitySets(w.fam, text, w.page.options.AffinityClients) {
 			w.out = append(w.out, w.page.setObject(w.fam, setDefinition{set: set}))
 		}
-		name := w.page.names.of(w.fam).number(text)
+		set := w.affinitySet(pool)
 		for _, e := range w.port.Pool(pool) {
-			s := slot{addr: w.fam.bytes(e.Addr.Addr()), port: e.Addr.Port()}
-			w.add(stickyKey(w.fam, name, s), 0)
+			w.sticky(set, w.slot(e))
 		}
 	}
 	chains, ref := w.recorder(q)

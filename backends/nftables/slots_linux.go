@@ -19,10 +19,21 @@ type slotPlan struct {
 }
 
 type poolPlan struct {
-	id       slotPool
-	old, new []slot
-	removed  []slot
-	added    []slot
+	id      slotPool
+	old     []slot
+	removed []slot
+	added   []slot
+	// changes are what to write, each slot once; length is how many slots are
+	// filled then.
+	changes []slotChange
+	length  int
+}
+
+// slotChange puts an endpoint in a slot, or leaves it empty.
+type slotChange struct {
+	at     int
+	filled bool
+	slot   slot
 }
 
 // plan works out the slots after some operations.
@@ -63,28 +74,28 @@ func (p *slotPlan) pool(id slotPool, current map[slotPool][]slot) int {
 }
 
 func (p *poolPlan) fill() {
-	if len(p.old) == 0 {
-		p.new = slices.Clone(p.added) // no larger than it must be: it is kept
-		return
-	}
+	p.length = len(p.old)
 	gaps := p.gaps()
-	p.new = append(make([]slot, 0, len(p.old)+max(0, len(p.added)-len(gaps))), p.old...)
-	n := min(len(gaps), len(p.added))
-	for i, at := range gaps[:n] {
-		p.new[at] = p.added[i]
-	}
-	p.new = append(p.new, p.added[n:]...)
-	// The last slots move into what gaps are left, the lowest gap first.
-	gaps = gaps[n:]
-	for len(gaps) > 0 {
-		end := len(p.new) - 1
-		if highest := gaps[len(gaps)-1]; highest == end {
-			gaps = gaps[:len(gaps)-1]
+	p.changes = make([]slotChange, 0, max(len(p.added), len(gaps)))
+	for _, s := range p.added {
+		at := p.length
+		if len(gaps) > 0 {
+			at, gaps = gaps[0], gaps[1:]
 		} else {
-			p.new[gaps[0]] = p.new[end]
+			p.length++
+		}
+		p.changes = append(p.changes, slotChange{at: at, filled: true, slot: s})
+	}
+	// The last slots move into what gaps are left, the lowest gap first.
+	for len(gaps) > 0 {
+		p.length--
+		if highest := len(gaps) - 1; gaps[highest] == p.length {
+			gaps = gaps[:highest]
+		} else {
+			p.changes = append(p.changes, slotChange{at: gaps[0], filled: true, slot: p.old[p.length]})
 			gaps = gaps[1:]
 		}
-		p.new = p.new[:end]
+		p.changes = append(p.changes, slotChange{at: p.length})
 	}
 }
 
@@ -118,10 +129,30 @@ func (p *poolPlan) gaps() []int {
 // settle notes the slots of a plan that was carried out.
 func (p *slotPlan) settle(current map[slotPool][]slot) {
 	for i := range p.pools {
-		if pool := &p.pools[i]; len(pool.new) > 0 {
-			current[pool.id] = pool.new
-		} else {
+		pool := &p.pools[i]
+		slots := resized(pool.old, pool.length)
+		for _, c := range pool.changes {
+			if c.filled {
+				slots[c.at] = c.slot
+			}
+		}
+		switch {
+		case pool.length == 0:
 			delete(current, pool.id)
+		case pool.length != len(pool.old):
+			current[pool.id] = slots
 		}
 	}
+}
+
+// resized gives as many slots as are needed, in the same memory unless that is
+// too small or much too large.
+func resized(slots []slot, n int) []slot {
+	if n == len(slots) {
+		return slots
+	}
+	if n > cap(slots) || n < cap(slots)/4 {
+		return append(make([]slot, 0, n), slots[:min(n, len(slots))]...)[:n]
+	}
+	return slots[:n]
 }

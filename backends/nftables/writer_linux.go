@@ -235,19 +235,16 @@ func (w *writer) writeSlots() {
 		set := endpointsMap(p.id.pool, p.id.addr == [16]byte{})
 		var buf [64]byte
 		k := p.id.append(buf[:0])
-		for n := range max(len(p.old), len(p.new)) {
-			had, has := n < len(p.old), n < len(p.new)
-			if had && has && p.old[n] == p.new[n] {
-				continue
-			}
-			elem := binary.NativeEndian.AppendUint32(k, uint32(n))
-			if had {
+		for n := range p.changes {
+			c := &p.changes[n]
+			elem := binary.NativeEndian.AppendUint32(k, uint32(c.at))
+			if c.at < len(p.old) {
 				w.into(nfnetlink.OpDelete, p.id.fam, set).Key(elem)
 				w.count++
 			}
-			if has {
+			if c.filled {
 				var data [20]byte
-				w.into(nfnetlink.OpAdd, p.id.fam, set).KeyData(elem, p.new[n].append(data[:0], p.id.fam))
+				w.into(nfnetlink.OpAdd, p.id.fam, set).KeyData(elem, c.slot.append(data[:0], p.id.fam))
 				w.count++
 			}
 		}

@@ -1,0 +1,105 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// RenderDiff implements [backends.DiffRenderer] for the usual change: endpoints
+// come and go, and the frontends and where they lead stay as they are.
+func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
+	if !k.book.serves(familyOf(c.New.Name.Family)) || !sameFrontends(c.Old, c.New) || faultyFrontend(c.New) != nil {
+		return removed, added, false
+	}
+	d := portDiff{
+		removed: portWriter{page: k.book.page(node), port: c.Old, out: removed},
+		added:   portWriter{page: k.book.page(node), port: c.New, out: added},
+	}
+	d.removed.identify()
+	d.added.identify()
+	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+		if !d.pool(pool) {
+			return removed, added, false
+		}
+	}
+	return d.removed.out, d.added.out, true
+}
+
+// sameFrontends reports whether two states of a service port lead to the same
+// chains, whatever their endpoints are.
+func sameFrontends(old, new *proxy.ServicePort) bool {
+	if old.Name != new.Name || old.Affinity != new.Affinity {
+		return false
+	}
+	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+		was, is := len(old.Pool(pool)), len(new.Pool(pool))
+		if (was == 0) != (is == 0) || classOf(was) != classOf(is) {
+			return false
+		}
+	}
+	a, b := old.Frontends, new.Frontends
+	same := len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	return same || slices.EqualFunc(a, b, proxy.Frontend.Equal)
+}
+
+// portDiff appends what one state of a service port needs and the other does not.
+type portDiff struct{ removed, added portWriter }
+
+// pool goes through both states of a pool side by side. It reports false if it
+// meets an endpoint that cannot be written.
+func (d *portDiff) pool(pool proxy.Pool) bool {
+	old, new := d.removed.port.Pool(pool), d.added.port.Pool(pool)
+	for {
+		for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+			old, new = old[1:], new[1:]
+		}
+		order := 0
+		switch {
+		case len(old) == 0 && len(new) == 0:
+			return true
+		case len(old) == 0:
+			order = 1
+		case len(new) == 0:
+			order = -1
+		default:
+			order = old[0].Addr.Compare(new[0].Addr)
+		}
+		switch {
+		case order < 0:
+			if !d.removed.endpoint(pool, old[0]) {
+				return false
+			}
+			old = old[1:]
+		case order > 0:
+			if !d.added.endpoint(pool, new[0]) {
+				return false
+			}
+			new = new[1:]
+		default: // another state of it, which the kernel does not have
+			old, new = old[1:], new[1:]
+		}
+	}
+}
+
+// endpoint appends all that a service port needs for one endpoint of a pool. It
+// reports false if the endpoint cannot be written.
+func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) bool {
+	if !fits(w.port, e.Addr.Addr()) {
+		return false
+	}
+	s := w.slot(e)
+	w.hairpin(s)
+	for i := range w.port.Frontends {
+		f := &w.port.Frontends[i]
+		if !chooses(f, pool) {
+			continue
+		}
+		if w.affinity != "" {
+			w.sticky(w.affinitySet(pool), s)
+		}
+		w.filled(w.at(f), pool, s)
+	}
+	return true
+}

@@ -1,0 +1,144 @@
+package nftables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// newRenderer gives the edge to a kernel that is never asked.
+func newRenderer(t *testing.T) *kernel {
+	t.Helper()
+	identity, err := backends.Identity{}.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kernel{book: &book{options: Options{Identity: identity, AffinityClients: DefaultAffinityClients}}}
+}
+
+// counted counts objects: shared ones may occur several times.
+func counted(lists ...[]object) map[object]int {
+	out := map[object]int{}
+	for i, list := range lists {
+		for _, o := range list {
+			out[o] += 1 - 2*i
+		}
+	}
+	for o, n := range out {
+		if n == 0 {
+			delete(out, o)
+		}
+	}
+	return out
+}
+
+// TestRenderDiffIsTheDifference: the short cut says what two full renderings
+// say, or nothing.
+func TestRenderDiffIsTheDifference(t *testing.T) {
+	r := testenv.Random(t)
+	k := newRenderer(t)
+	node := &proxy.Node{}
+	short := 0
+	for range 20_000 {
+		c := randomChange(r)
+		removed, added, ok := k.RenderDiff(node, c, nil, nil)
+		if !ok {
+			if len(removed)+len(added) > 0 {
+				t.Fatalf("no short cut, but objects: %v, %v", removed, added)
+			}
+			continue
+		}
+		short++
+		want := counted(k.book.render(node, c.New, nil), k.book.render(node, c.Old, nil))
+		got := counted(added, removed)
+		if fmt.Sprint(want) != fmt.Sprint(got) {
+			t.Fatalf("from %+v\nto   %+v:\ngot  %v\nwant %v", c.Old, c.New, got, want)
+		}
+	}
+	if short < 1000 {
+		t.Errorf("%d of 20000 changes took the short cut, want at least 1000", short)
+	}
+}
+
+// randomChange changes the endpoints of a service port, and sometimes more.
+func randomChange(r *rand.Rand) proxy.Change {
+	fam := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}[r.IntN(2)]
+	one := newPort(fam, 1, 0)
+	if r.IntN(2) == 0 {
+		one.Frontends = append(one.Frontends, nodePort(fam, 30080))
+	}
+	if r.IntN(2) == 0 {
+		one.Frontends[0].FromOutside.Pool = proxy.PoolLocal
+	}
+	if r.IntN(3) == 0 {
+		one.Affinity = affinity.Config{Timeout: time.Hour}
+	}
+	other := *one
+	switch r.IntN(6) {
+	case 0:
+		other.Affinity = affinity.Config{Timeout: time.Minute}
+	case 1:
+		other.Frontends = slices.Clone(one.Frontends)
+		other.Frontends[0].FromInside.Masquerade = proxy.MasqueradeAlways
+	case 2:
+		other.Frontends = slices.Clone(one.Frontends)
+	}
+	most := 1 + r.IntN(7)
+	one.Cluster, one.Local = randomPool(r, fam, most), randomPool(r, fam, most)
+	other.Cluster, other.Local = randomPool(r, fam, most), randomPool(r, fam, most)
+	if r.IntN(2) == 0 { // as a tracker does: what stays is the same pointer
+		other.Cluster = append(slices.Clone(one.Cluster), other.Cluster...)
+		slices.SortFunc(other.Cluster, (*endpoints.Endpoint).Compare)
+		other.Cluster = slices.CompactFunc(other.Cluster, func(a, b *endpoints.Endpoint) bool { return a.Addr == b.Addr })
+	}
+	return proxy.Change{Old: one, New: &other}
+}
+
+func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endpoint) {
+	for i := range 8 {
+		if r.IntN(8) < most {
+			e := endpoint(fam, 100+i, 8080)
+			e.Serving = r.IntN(2) == 0
+			pool = append(pool, e)
+		}
+	}
+	return pool
+}
+
+// TestRenderDiffRefusesBadEndpoints: what cannot be written is left to the full
+// rendering, which reports it.
+func TestRenderDiffRefusesBadEndpoints(t *testing.T) {
+	k, old := newRenderer(t), newPort(v1.IPv4Protocol, 1, 3)
+	bad := *old
+	bad.Cluster = append(slices.Clone(old.Cluster), endpoint(v1.IPv6Protocol, 9, 80))
+	if _, _, ok := k.RenderDiff(&proxy.Node{}, proxy.Change{Old: old, New: &bad}, nil, nil); ok {
+		t.Error("an IPv6 endpoint of an IPv4 port: got a difference, want none")
+	}
+}
+
+// TestRenderDiffOfManyIsSmall: one endpoint of thousands costs one of all.
+func TestRenderDiffOfManyIsSmall(t *testing.T) {
+	k, old, node := newRenderer(t), newPort(v1.IPv4Protocol, 1, 5000), &proxy.Node{}
+	other := *old
+	other.Cluster = slices.Clone(old.Cluster)
+	other.Cluster[2500] = endpoint(v1.IPv4Protocol, 3_000_000, 8080)
+	slices.SortFunc(other.Cluster, (*endpoints.Endpoint).Compare)
+	change := proxy.Change{Old: old, New: &other}
+	removed, added, ok := k.RenderDiff(node, change, nil, nil)
+	if !ok || len(removed) != 2 || len(added) != 2 {
+		t.Fatalf("got %d objects less and %d more (%v), want a slot and a hairpin each", len(removed), len(added), ok)
+	}
+	if got := testing.AllocsPerRun(100, func() { k.RenderDiff(node, change, removed[:0], added[:0]) }); got > 2 {
+		t.Errorf("got %v allocations, want at most 2", got)
+	}
+}
