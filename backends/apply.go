@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -130,10 +129,8 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	r.owners = make(map[K]owned[V], sizeOf(new)/2)
 	defer func() { r.leftovers = nil }()
 	limit := max(chunk, sizeOf(new)/16)
-	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(new) {
-		limit = math.MaxInt
-		r.planner.reserve(sizeOf(new))
-	} else if err := r.list(ctx); err != nil {
+	finish, err := r.begin(ctx, new)
+	if err != nil {
 		return err
 	}
 	failed := proxy.PortErrors{}
@@ -159,7 +156,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	if err := flush(); err != nil {
 		return err
 	}
-	if err := r.commit(ctx, r.leftovers.removals()); err != nil {
+	if err := finish(ctx); err != nil {
 		return err
 	}
 	r.known = true
@@ -167,6 +164,18 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 		return failed
 	}
 	return nil
+}
+
+// begin looks at what there is, unless it is to be replaced. What finish does,
+// when all is made, is to make everything else go.
+func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, err error) {
+	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(ctx, new) {
+		return replacer.Replaced, nil
+	}
+	if err := r.list(ctx); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, nil
 }
 
 func (r *reconciler[K, V]) list(ctx context.Context) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -231,37 +230,42 @@ func TestApplyLoadsInChunks(t *testing.T) {
 	}
 }
 
-// replacingKernel prefers replacing everything to looking at it.
+// replacingKernel prefers making everything anew to looking at it.
 type replacingKernel struct {
 	*fakeKernel
 	asked proxy.Snapshot
-	clean bool
+	// serving is what was there before, until it is replaced.
+	serving map[fakeKey]string
+	// finished is the number of commits at each Replaced; refuse lets it fail.
+	finished []int
+	refuse   error
 }
 
-func (k *replacingKernel) Replace(want proxy.Snapshot) bool {
-	k.asked, k.clean = want, true
+func (k *replacingKernel) Replace(_ context.Context, want proxy.Snapshot) bool {
+	if k.serving == nil {
+		k.serving = k.objects
+	}
+	k.asked, k.objects = want, map[fakeKey]string{}
 	return true
 }
 
-func (k *replacingKernel) Commit(ctx context.Context, ops []fakeOp) error {
-	before := maps.Clone(k.objects)
-	if k.clean {
-		k.objects = map[fakeKey]string{}
+func (k *replacingKernel) Replaced(context.Context) error {
+	k.finished = append(k.finished, k.commits)
+	if k.refuse == nil {
+		k.serving = nil
 	}
-	err := k.fakeKernel.Commit(ctx, ops)
-	if err != nil {
-		k.objects = before
-		return err
-	}
-	k.clean = false
-	return nil
+	return k.refuse
+}
+
+func newReplacingKernel(t *testing.T) (*replacingKernel, *driver) {
+	k := &replacingKernel{fakeKernel: newFakeKernel(t)}
+	k.objects[fakeKey{hostKind, "192.0.2.1", ""}] = "from another time"
+	return k, &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}
 }
 
 func TestApplyReplacesEverything(t *testing.T) {
-	k := &replacingKernel{fakeKernel: newFakeKernel(t)}
-	k.objects[fakeKey{hostKind, "192.0.2.1", ""}] = "from another time"
+	k, d := newReplacingKernel(t)
 	k.poisoned = true
-	d := &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}
 	bad := port(2, []int{2}, nil)
 	bad.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	want := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{0}), bad)
@@ -275,6 +279,34 @@ func TestApplyReplacesEverything(t *testing.T) {
 	}
 	if diff := cmp.Diff(wanted(want), wanted(k.asked)); diff != "" {
 		t.Errorf("what Replace was told will be wanted (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]int{k.commits}, k.finished); diff != "" || k.serving != nil {
+		t.Errorf("commits before Replaced (-want +got):\n%s", diff)
+	}
+}
+
+// TestApplyReplacesInTheEnd: what was there stays until all is made, however
+// often that fails.
+func TestApplyReplacesInTheEnd(t *testing.T) {
+	k, d := newReplacingKernel(t)
+	want := inZone("a", port(0, []int{0}, []int{0, 1}))
+	for _, fail := range []func(error){
+		func(err error) { k.fail = func() error { return err } },
+		func(err error) { k.fail, k.refuse = nil, err },
+	} {
+		fail(errFault)
+		if err := d.apply(t.Context(), want); !errors.Is(err, errFault) {
+			t.Errorf("got error %v, want %v", err, errFault)
+		}
+		if len(k.serving) != 1 {
+			t.Errorf("what was there before is gone after a failure")
+		}
+	}
+	k.refuse = nil
+	d.mustApply(t, want)
+	d.kernelHolds(t, want, "after the replacement")
+	if k.serving != nil || len(k.finished) != 2 {
+		t.Errorf("what was there still serves after %d calls of Replaced", len(k.finished))
 	}
 }
 

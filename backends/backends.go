@@ -49,9 +49,12 @@ type Target[K Key, V comparable] interface {
 // Replacer is an optional ability of a [Target].
 type Replacer interface {
 	// Replace is asked before an Apply from the zero snapshot, with what will
-	// be wanted. If it says yes, List is not called; all objects come in one
-	// Commit, which starts by removing what there is in the same transaction.
-	Replace(want proxy.Snapshot) bool
+	// be wanted. If it says yes, List is not called: everything is made anew
+	// beside what there is.
+	Replace(ctx context.Context, want proxy.Snapshot) bool
+	// Replaced is called after Replace has said yes and everything that could
+	// be made was. What there was before gives way now, and not earlier.
+	Replaced(ctx context.Context) error
 }
 
 // DiffRenderer is an optional ability of a [Target], for service ports of many

@@ -9,7 +9,7 @@ import (
 // this library, kube-proxy, or another vendor's. A backend touches only what
 // its identity marks as its own. The zero value is usable.
 type Identity struct {
-	// Name names the tables, or begins the names of chains and sets. It
+	// Name names the tables, or begins the names of tables, chains and sets. It
 	// consists of lower-case letters, digits and dashes, at most 24 of them,
 	// and begins with a letter. Empty means "vipkit".
 	Name string

@@ -28,8 +28,6 @@ type plan[K Key, V comparable] struct {
 	claimed []int32
 	// moved says that an object goes from one port to another.
 	moved bool
-	// reserved says that the memory is for the next plan, however large.
-	reserved bool
 }
 
 type sharedDelta[K Key, V comparable] struct {
@@ -38,12 +36,6 @@ type sharedDelta[K Key, V comparable] struct {
 	value V
 	// valued says that value is what an owner wants.
 	valued bool
-}
-
-// reserve makes room for a plan of about n objects, half of them shared.
-func (pl *planner[K, V]) reserve(n int) {
-	pl.current = plan[K, V]{ops: make([]Op[K, V], 0, n), shared: make([]sharedDelta[K, V], 0, n/2), reserved: true}
-	pl.sorted = make([]Op[K, V], 0, n)
 }
 
 // few is how many entries are searched one by one before an index pays.
@@ -80,10 +72,9 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
 }
 
 func (p *plan[K, V]) reset() {
-	if cap(p.ops) > 2*chunk && !p.reserved {
+	if cap(p.ops) > 2*chunk {
 		*p = plan[K, V]{}
 	}
-	p.reserved = false
 	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
 }
 

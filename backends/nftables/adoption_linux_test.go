@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -91,6 +92,7 @@ func tamperings() []tampering {
 		{"gap among the endpoints", nftDoes("delete element ip6 vipkit endpoints { fd00:96::1 . tcp . 80 . 0 }")},
 		{"no rules in a chain", nftDoes("flush chain ip vipkit reject-service")},
 		{"no base chain", nftDoes("flush chain ip vipkit prerouting", "delete chain ip vipkit prerouting")},
+		{"base chain in another place, with the same rules", movesBaseChain},
 		{"no elements in a map", nftDoes("flush map ip vipkit services")},
 		{"no chain", nftDoes("flush map ip vipkit services", "flush map ip vipkit nodeports", "flush chain ip vipkit masquerade-nonpods-pick-4", "delete chain ip vipkit masquerade-nonpods-pick-4")},
 		{"a set with other flags", nftDoes("delete table ip vipkit", "table ip vipkit { set cluster-ips { type ipv4_addr; flags timeout; }; }")},
@@ -110,6 +112,37 @@ func tamperings() []tampering {
 		}})
 	}
 	return all
+}
+
+// movesBaseChain gives a base chain another priority; its rules, and what they
+// are marked with, stay.
+func movesBaseChain(t *testing.T, s *stage) {
+	t.Helper()
+	err := s.ns.Do(func() error {
+		k, err := newKernel(s.options)
+		if err != nil {
+			return err
+		}
+		defer k.conn.Close() //nolint:errcheck // the test is over if it matters
+		for _, o := range k.book.render(testNode(), nil, nil) {
+			id := definitionID{o.Key.fam, k.book.names.of(o.Key.fam).text(o.Key.name), o.Value}
+			if o.Key.kind != kindChain || id.name != chainPrerouting {
+				continue
+			}
+			d := k.book.pages[0].chains[id]
+			moved := *d.base
+			moved.Priority += 7
+			d.base = &moved
+			k.book.pages[0].chains[id] = d
+			if err := k.commit(t.Context(), []op{{Kind: backends.Replace, Key: o.Key, Value: o.Value}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // deleteElement removes an element of a set, if it has one.

@@ -45,7 +45,7 @@ type definitionID struct {
 
 type chainDefinition struct {
 	rules [][]byte
-	base  *baseChain
+	base  *nfnetlink.BaseChain
 	// err says why the rules could not be written.
 	err error
 	// lasting definitions are kept when their chain goes.
@@ -151,12 +151,6 @@ type chainSpec struct {
 	name    string
 	details string
 	level   uint8
-	base    *baseChain
+	base    *nfnetlink.BaseChain
 	lasting bool
-}
-
-// baseChain is a place in the kernel's path of packets.
-type baseChain struct {
-	hook     nfnetlink.Hook
-	priority int32
 }

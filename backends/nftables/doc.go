@@ -43,8 +43,9 @@
 //
 // A new process reads back what is there, keeps what fits and writes what
 // differs: nothing, if nothing has changed. Rules carry, as user data, a hash of
-// what they are made from. Above some hundred thousand elements the table is
-// replaced in one transaction instead, which is faster than reading it.
+// what they are made from. Above some hundred thousand elements everything is
+// made anew in a second table instead, which then takes the place of the first:
+// that is faster than reading it back, and no packet meets anything unfinished.
 //
 // # Between restarts
 //

@@ -17,19 +17,24 @@ import (
 
 // listLimit is how many objects are read back from an existing table to see
 // what fits. The time that takes grows with the square of their number; above
-// the limit, replacing the table in one transaction is faster.
+// the limit, building the table anew is faster.
 const listLimit = 300_000
 
 // kernel is the edge to nf_tables.
 type kernel struct {
-	book  *book
-	conn  *nfnetlink.Conn
+	book *book
+	conn *nfnetlink.Conn
+	// limit is how many objects are read back from existing tables.
+	limit int
 	batch nfnetlink.Batch
 	slots map[slotPool][]slot
 	fills perSet[fill]
 	// wanted counts what is wanted by the time that sets are made.
 	wanted perSet[int]
-	// rebuild says that the next commit starts by removing the tables.
+	places places
+	// rebuild says that something cannot be changed in place; while it is being
+	// built beside what there is, that the next commit starts by removing what
+	// an earlier attempt left there.
 	rebuild bool
 	// generation is that of the ruleset, all tables of everybody's included,
 	// when it was looked at last; commits is how many of ours came after.
@@ -38,10 +43,6 @@ type kernel struct {
 }
 
 type op = backends.Op[key, value]
-
-func (k *kernel) table(fam family) nfnetlink.Table {
-	return nfnetlink.Table{Family: nfnetlink.Family(fam), Name: k.book.options.Identity.Name}
-}
 
 // Operations implements [proxy.OperationCounter]: elements, rules, chains, sets
 // and tables written or removed.
@@ -64,23 +65,6 @@ func (k *kernel) Drifted(ctx context.Context) bool {
 	return err != nil || k.generation == 0 || generation != k.generation+k.commits
 }
 
-// Replace implements [backends.Replacer].
-func (k *kernel) Replace(want proxy.Snapshot) bool {
-	k.remember(context.Background())
-	k.wanted = census(want)
-	total := 0
-	for _, table := range k.wanted {
-		for _, n := range table {
-			total += n
-		}
-	}
-	k.rebuild = k.rebuild || total > listLimit && k.exists()
-	if k.rebuild {
-		k.forgetSlots()
-	}
-	return k.rebuild
-}
-
 // forgetSlots starts with nothing known, and room for what is wanted.
 func (k *kernel) forgetSlots() {
 	frontends := 0
@@ -88,33 +72,6 @@ func (k *kernel) forgetSlots() {
 		frontends += table[atServices] + table[atNodePorts]
 	}
 	k.slots, k.fills = make(map[slotPool][]slot, frontends), perSet[fill]{}
-}
-
-// exists reports whether there is a table of ours. If that cannot be found out,
-// the listing that follows says why.
-func (k *kernel) exists() bool {
-	for _, fam := range []family{ipv4, ipv6} {
-		if k.findTable(context.Background(), fam) == nil {
-			return true
-		}
-	}
-	return false
-}
-
-var errNoTable = errors.New("no such table")
-
-// findTable gives errNoTable where the table of a family does not exist.
-func (k *kernel) findTable(ctx context.Context, fam family) error {
-	var all []nfnetlink.TableInfo
-	if err := k.conn.Tables(ctx, nfnetlink.Family(fam), nfnetlink.Collect(&all)); err != nil {
-		return k.explain(err)
-	}
-	for i := range all {
-		if all[i].Name == k.book.options.Identity.Name {
-			return nil
-		}
-	}
-	return errNoTable
 }
 
 // Commit implements [backends.Target].
@@ -128,6 +85,10 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 
 // commit makes one transaction if that is possible.
 func (k *kernel) commit(ctx context.Context, ops []op) error {
+	ops = k.places.hold(ops)
+	if len(ops) == 0 {
+		return nil
+	}
 	w := writer{kernel: k, slots: slotPlan{}}
 	counts, room := k.grow(ops)
 	if !room {
@@ -171,24 +132,6 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 func (k *kernel) commitParts(ctx context.Context, ops []op) error {
 	half := len(ops) / 2
 	return k.commitBoth(ctx, ops[:half], ops[half:])
-}
-
-// Cleanup implements [backends.Cleaner].
-func (k *kernel) Cleanup(ctx context.Context) error {
-	k.batch.Reset()
-	for _, fam := range []family{ipv4, ipv6} {
-		err := k.findTable(ctx, fam)
-		if errors.Is(err, errNoTable) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		k.batch.DelTable(k.table(fam))
-		k.ops.Add(1)
-	}
-	k.forgetSlots()
-	return k.explain(k.conn.Commit(ctx, &k.batch))
 }
 
 // explain puts an error of the kernel in terms that callers can act on.

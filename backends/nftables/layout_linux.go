@@ -33,10 +33,10 @@ func (p *page) static(fam family, out []object) []object {
 	for _, s := range fixedSets() {
 		out = append(out, p.setObject(fam, setDefinition{set: s, lasting: true}))
 	}
-	base := func(name string, hook nfnetlink.Hook, priority int32, build func(*assembler)) object {
-		priority += p.options.Identity.Priority
-		return p.chainObject(chainSpec{fam: fam, name: name, level: levelBase, lasting: true, details: strconv.Itoa(int(priority)),
-			base: &baseChain{hook: hook, priority: priority}}, build)
+	base := func(name string, build func(*assembler)) object {
+		place := p.options.baseChain(name)
+		return p.chainObject(chainSpec{fam: fam, name: name, level: levelBase, lasting: true, details: strconv.Itoa(int(place.Priority)),
+			base: &place}, build)
 	}
 	fixed := func(name string, level uint8, details string, build func(*assembler)) object {
 		return p.chainObject(chainSpec{fam: fam, name: name, level: level, details: details, lasting: true}, build)
@@ -47,14 +47,34 @@ func (p *page) static(fam family, out []object) []object {
 		fixed(rejectChain, levelReject, "", func(a *assembler) { a.rule(a.reject()) }),
 		fixed(chainServices, levelDispatch, p.dispatchDetails(), p.dispatch),
 		fixed(chainRemember, levelDispatch, "", (*assembler).rememberDispatch),
-		base(chainPrerouting, nfnetlink.Prerouting, priorityDNAT, toServices),
-		base(chainOutput, nfnetlink.Output, priorityDNAT, toServices),
-		base(chainInput, nfnetlink.Input, prioritySNAT, toRemember),
-		base(chainPostrouting, nfnetlink.Postrouting, prioritySNAT, func(a *assembler) {
+		base(chainPrerouting, toServices),
+		base(chainOutput, toServices),
+		base(chainInput, toRemember),
+		base(chainPostrouting, func(a *assembler) {
 			toRemember(a)
 			a.rule(a.marked(), a.clearMark(), a.masquerade())
 			a.rule(a.translated(), a.sourceAndDestinationInSet(setHairpins), a.masquerade())
 		}))
+}
+
+// baseChain gives the place of a chain in the kernel's path of packets; the zero
+// value for one that has none.
+func (o *Options) baseChain(name string) nfnetlink.BaseChain {
+	c := nfnetlink.BaseChain{Type: "nat"}
+	switch name {
+	case chainPrerouting:
+		c.Hook, c.Priority = nfnetlink.Prerouting, priorityDNAT
+	case chainOutput:
+		c.Hook, c.Priority = nfnetlink.Output, priorityDNAT
+	case chainInput:
+		c.Hook, c.Priority = nfnetlink.Input, prioritySNAT
+	case chainPostrouting:
+		c.Hook, c.Priority = nfnetlink.Postrouting, prioritySNAT
+	default:
+		return nfnetlink.BaseChain{}
+	}
+	c.Priority += o.Identity.Priority
+	return c
 }
 
 // dispatch writes the chain in which every new connection is looked up.

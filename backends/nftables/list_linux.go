@@ -21,6 +21,7 @@ import (
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		k.forgetSlots()
+		k.places = places{}
 		for _, fam := range []family{ipv4, ipv6} {
 			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield}
 			err := l.list()
@@ -64,13 +65,15 @@ func (l *lister) add(k key, v value) {
 }
 
 func (l *lister) list() error {
-	if err := l.findTable(l.ctx, l.fam); err != nil {
-		if errors.Is(err, errNoTable) {
-			return nil
-		}
+	name, stray, err := l.serving(l.ctx, l.fam)
+	if err != nil || name == "" {
 		return err
 	}
+	*l.places.name(l.fam) = name
 	l.add(key{kind: kindTable}, 0)
+	if stray != "" {
+		l.add(key{kind: kindTable, name: l.book.names.of(l.fam).number(stray)}, 0)
+	}
 	if err := l.chains(); err != nil {
 		return l.explain(err)
 	}
@@ -96,7 +99,7 @@ func (l *lister) list() error {
 }
 
 // chains lists chains with the hash that all their rules carry, and none where
-// a rule is missing, foreign or out of place.
+// a rule is missing, foreign or out of place, or the chain is.
 func (l *lister) chains() error {
 	var chains []nfnetlink.ChainInfo
 	var rules []nfnetlink.RuleInfo
@@ -112,7 +115,11 @@ func (l *lister) chains() error {
 	}
 	for i := range chains {
 		c := &chains[i]
-		l.add(key{kind: kindChain, name: l.book.names.of(l.fam).number(c.Name), level: levelOf(c)}, hashOf(byChain[c.Name]))
+		hash := hashOf(byChain[c.Name])
+		if c.Base != l.book.options.baseChain(c.Name) {
+			hash = 0
+		}
+		l.add(key{kind: kindChain, name: l.book.names.of(l.fam).number(c.Name), level: levelOf(c)}, hash)
 	}
 	return nil
 }

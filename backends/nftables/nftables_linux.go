@@ -15,6 +15,14 @@ import (
 // shows as [proxy.ErrUnsupported], here or at the first Apply. The backend counts
 // its operations ([proxy.OperationCounter]).
 func New(options Options) (proxy.Backend, error) {
+	k, err := newKernel(options)
+	if err != nil {
+		return nil, err
+	}
+	return backends.New(k.book.render, k), nil
+}
+
+func newKernel(options Options) (*kernel, error) {
 	identity, err := options.Identity.Complete()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -32,6 +40,5 @@ func New(options Options) (proxy.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)
 	}
-	b := &book{options: options}
-	return backends.New(b.render, &kernel{book: b, conn: conn, slots: map[slotPool][]slot{}}), nil
+	return &kernel{book: &book{options: options}, conn: conn, limit: listLimit, slots: map[slotPool][]slot{}}, nil
 }

@@ -40,7 +40,7 @@ type key struct {
 	// eport and eaddr are those of an endpoint.
 	eport uint16
 	eaddr [16]byte
-	// name is that of a set or chain.
+	// name is that of a set or chain, or of a table that is not in use.
 	name name
 }
 

@@ -142,9 +142,8 @@ func (s *street) pool(first, n int) []*endpoints.Endpoint {
 // before one, and its endpoints as they are after it.
 func TestNoConnectionIsLostToCommits(t *testing.T) {
 	const (
-		clients = 8
-		length  = 4 * time.Second
-		most    = 10_000
+		length = 4 * time.Second
+		most   = 10_000
 	)
 	r := testenv.Random(t)
 	s := newStreet(t, 16)
@@ -154,9 +153,29 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), length)
 	defer cancel()
+	done := s.askOnAndOn(ctx, t, vip.Frontends[0].Addr.String())
+	commits, start := 0, time.Now()
+	for ; commits < most && ctx.Err() == nil; commits++ {
+		next := *vip
+		next.Cluster = s.pool(r.IntN(len(s.hosts)), 1+r.IntN(len(s.hosts)))
+		s.apply(t, proxy.NewSnapshot(testNode(), &next))
+	}
+	elapsed := time.Since(start).Round(time.Millisecond)
+	cancel()
+	asked, failed := done()
+	t.Logf("%d connections, %d failed, while the endpoints were replaced %d times in %v", asked, failed, commits, elapsed)
+	if asked < 100 || commits < 100 {
+		t.Errorf("only %d connections and %d commits show nothing", asked, commits)
+	}
+}
+
+// askOnAndOn has several clients connect again and again until ctx ends. Every
+// connection that fails is an error of the test.
+func (s *street) askOnAndOn(ctx context.Context, t *testing.T, address string) (done func() (asked, failed int64)) {
+	t.Helper()
+	const clients = 8
 	var asked, failed atomic.Int64
 	var wg sync.WaitGroup
-	address := vip.Frontends[0].Addr.String()
 	for range clients {
 		wg.Go(func() {
 			err := s.client.Do(func() error {
@@ -174,18 +193,9 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 			}
 		})
 	}
-	commits, start := 0, time.Now()
-	for ; commits < most && ctx.Err() == nil; commits++ {
-		next := *vip
-		next.Cluster = s.pool(r.IntN(len(s.hosts)), 1+r.IntN(len(s.hosts)))
-		s.apply(t, proxy.NewSnapshot(testNode(), &next))
-	}
-	elapsed := time.Since(start).Round(time.Millisecond)
-	cancel()
-	wg.Wait()
-	t.Logf("%d connections, %d failed, while the endpoints were replaced %d times in %v", asked.Load(), failed.Load(), commits, elapsed)
-	if asked.Load() < 100 || commits < 100 {
-		t.Errorf("only %d connections and %d commits show nothing", asked.Load(), commits)
+	return func() (int64, int64) {
+		wg.Wait()
+		return asked.Load(), failed.Load()
 	}
 }
 

@@ -66,11 +66,15 @@ func (w *writer) write(ops []op) error {
 
 func (w *writer) writeTable(o *op) error {
 	w.count++
+	t := w.table(o.Key.fam)
+	if o.Key.name != noName {
+		t.Name = w.book.names.of(o.Key.fam).text(o.Key.name)
+	}
 	switch o.Kind {
 	case backends.Add:
-		w.batch.AddTable(w.table(o.Key.fam), "")
+		w.batch.AddTable(t, "")
 	case backends.Remove:
-		w.batch.DelTable(w.table(o.Key.fam))
+		w.batch.DelTable(t)
 	case backends.Replace:
 		return w.startAnew("the table")
 	}
@@ -138,7 +142,7 @@ func (w *writer) writeChain(o *op) error {
 	}
 	c := nfnetlink.Chain{Name: name}
 	if d.base != nil {
-		c.Base = nfnetlink.BaseChain{Type: "nat", Hook: d.base.hook, Priority: d.base.priority}
+		c.Base = *d.base
 		if o.Kind == backends.Replace {
 			w.batch.DelChain(t, name)
 		}
