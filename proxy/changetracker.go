@@ -115,6 +115,7 @@ func (t *tracker) setService(name types.NamespacedName, spec *serviceSpec) {
 		for _, p := range old.ports {
 			t.markFrontends(t.claims.remove(p)...)
 			t.problems.set(conflictKey(p.spec.name), nil)
+			t.problems.countNodePorts(p.spec, -1)
 			t.unmark(p)
 			if _, known := t.snapshot.ports.Get(p.spec.name); known {
 				t.removed[p.spec.name] = struct{}{}
@@ -141,6 +142,7 @@ func (t *tracker) addService(spec *serviceSpec) {
 			key:     endpoints.PortKey{Service: n.NamespacedName, Port: n.Port, Protocol: n.Protocol, Family: n.Family},
 		}
 		s.ports[i] = p
+		t.problems.countNodePorts(p.spec, +1)
 		delete(t.removed, n)
 		t.markFrontends(t.claims.add(p)...)
 		t.mark(p)
@@ -282,6 +284,7 @@ func (t *tracker) poll(after Snapshot) (Snapshot, <-chan struct{}) {
 // publish brings the snapshot up to date. What was changed and changed back
 // since the last one leaves no trace.
 func (t *tracker) publish() {
+	t.problems.checkNodePorts(&t.options, t.node)
 	first := t.snapshot.generation == 0
 	if !first && len(t.dirty) == 0 && len(t.removed) == 0 && !t.problems.stale && t.snapshot.node == t.node {
 		return

@@ -214,12 +214,29 @@ func snapshotNames(s Snapshot) []string {
 	return out
 }
 
+// portText writes all that a service port says and refers to.
+func portText(p *ServicePort) string {
+	if p == nil {
+		return "none"
+	}
+	flat := *p
+	flat.Cluster, flat.Local = nil, nil
+	text := fmt.Sprintf("%+v", flat)
+	for _, pool := range [...]Pool{PoolCluster, PoolLocal} {
+		text += fmt.Sprintf(" %s:", pool)
+		for _, e := range p.Pool(pool) {
+			text += fmt.Sprintf(" %+v", *e)
+		}
+	}
+	return text
+}
+
 // fingerprint covers all that a snapshot says and refers to.
 func fingerprint(s Snapshot) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(fmt.Appendf(nil, "%d %+v %q\n", s.Generation(), s.Node(), problemText(s)))
 	for p := range s.All() {
-		h.Write(fmt.Appendf(nil, "%+v\n", *p))
+		h.Write(fmt.Appendf(nil, "%s\n", portText(p)))
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
@@ -235,12 +252,12 @@ func differences(got, want Snapshot) []string {
 	}
 	for p := range want.All() {
 		if g, ok := got.Get(p.Name); !ok || !g.Equal(p) {
-			out = append(out, fmt.Sprintf("%s:\n got %+v\nwant %+v", p.Name, g, p))
+			out = append(out, fmt.Sprintf("%s:\n got %s\nwant %s", p.Name, portText(g), portText(p)))
 		}
 	}
 	for p := range got.All() {
 		if _, ok := want.Get(p.Name); !ok {
-			out = append(out, fmt.Sprintf("%s: got %+v, want none", p.Name, p))
+			out = append(out, fmt.Sprintf("%s: got %s, want none", p.Name, portText(p)))
 		}
 	}
 	return out

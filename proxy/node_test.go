@@ -153,6 +153,38 @@ func TestNodeChangesAreLive(t *testing.T) {
 	}
 }
 
+// TestNodePortsWithoutAddress: whoever relies on the primary addresses learns
+// that there are none, as long as that is so and there are node ports.
+func TestNodePortsWithoutAddress(t *testing.T) {
+	four := "Node here: status.addresses: no IPv4 address is known: the node ports of 1 service ports are not served"
+	six := "Node here: status.addresses: no IPv6 address is known: the node ports of 1 service ports are not served"
+	for _, tc := range []struct {
+		name  string
+		ports NodePortAddresses
+		node  *v1.Node
+		want  []string
+	}{
+		{"nothing known", NodePortAddresses{}, nil, []string{four, six}},
+		{"IPv4 known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1"), []string{six}},
+		{"both known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1", "fd00::1"), nil},
+		{"all", NodePortAddresses{All: true}, nil, nil},
+		{"one family by choice", NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}}, nil, nil},
+	} {
+		tr := newTestTracker(func(o *TrackerOptions) { o.NodeAddresses, o.NodePortAddresses = nil, tc.ports })
+		tr.UpdateService(apiService("web", "10.96.0.1", dualStack("10.96.0.1", "fd00:96::1"), nodePort(30080)))
+		if tc.node != nil {
+			tr.UpdateNode(tc.node)
+		}
+		if diff := cmp.Diff(tc.want, problemText(newest(t, tr))); diff != "" {
+			t.Errorf("%s: problems (-want +got):\n%s", tc.name, diff)
+		}
+		tr.UpdateService(apiService("web", "10.96.0.1"))
+		if diff := cmp.Diff([]string(nil), problemText(newest(t, tr))); diff != "" {
+			t.Errorf("%s, without node ports: problems (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
 // TestOptionsAreCopied: what a caller does with its slices later is no matter.
 func TestOptionsAreCopied(t *testing.T) {
 	o := TrackerOptions{

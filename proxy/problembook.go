@@ -2,11 +2,15 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // problemBook keeps what is wrong with objects, by object.
@@ -14,6 +18,8 @@ type problemBook struct {
 	byObject map[problemKey][]*Problem
 	// stale says that the list must be made anew.
 	stale bool
+	// nodePorts counts the node ports of IPv4 and IPv6 that Services ask for.
+	nodePorts [2]int
 }
 
 // problemKey names an object, or one port of a Service for what concerns its
@@ -49,6 +55,38 @@ func (b *problemBook) set(key problemKey, problems []*Problem) {
 	same := slices.EqualFunc(b.byObject[key], problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
 	b.byObject[key] = problems
 	b.stale = b.stale || !same
+}
+
+// countNodePorts notes that a service port comes (+1) or goes (-1).
+func (b *problemBook) countNodePorts(p *portSpec, by int) {
+	for _, c := range p.candidates {
+		switch {
+		case c.kind != NodePort:
+		case p.name.Family == v1.IPv6Protocol:
+			b.nodePorts[1] += by
+		default:
+			b.nodePorts[0] += by
+		}
+	}
+}
+
+// checkNodePorts reports node ports that are to be served at the primary
+// addresses of a node that is not known to have any.
+func (b *problemBook) checkNodePorts(o *TrackerOptions, n *Node) {
+	if b.nodePorts == [2]int{} && len(b.byObject) == 0 {
+		return
+	}
+	name := types.NamespacedName{Name: n.Name}
+	var problems []*Problem
+	for i, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		served := o.NodePortAddresses.All || len(o.NodePortAddresses.Prefixes) > 0 ||
+			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
+		if b.nodePorts[i] > 0 && !served {
+			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses",
+				Err: fmt.Errorf("no %s address is known: the node ports of %d service ports are not served", family, b.nodePorts[i])})
+		}
+	}
+	b.set(problemKey{kind: "node ports"}, problems)
 }
 
 // list gives all problems in order.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -32,7 +33,7 @@ func TestOnceTellsWhatTheBackendSays(t *testing.T) {
 		{"a port is unsupported", proxy.PortErrors{port: proxy.ErrUnsupported}, errIncomplete},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 			syncs := 0
 			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Observe: func(proxy.Sync) { syncs++ }}
 			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker}, runner)
