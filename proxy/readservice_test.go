@@ -279,10 +279,6 @@ func TestReadServicePolicies(t *testing.T) {
 			"bad health port", apiService("web", "10.96.0.1", externalLocal, loadBalancer(), health(-5)),
 			[]string{"policy: external-local", plain, "! spec.healthCheckNodePort: -5 is not a port number"},
 		},
-		{
-			"no health port", apiService("web", "10.96.0.1", externalLocal, loadBalancer()),
-			[]string{"policy: external-local", plain, "! spec.healthCheckNodePort: there is none: load balancers cannot tell which nodes have endpoints"},
-		},
 		{"affinity None", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityNone, timeout(5))), []string{"policy:", plain}},
 		{"affinity without config", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, nil)), []string{"policy: affinity=3h0m0s", plain}},
 		{"affinity with empty config", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, &v1.SessionAffinityConfig{})), []string{"policy: affinity=3h0m0s", plain}},

@@ -99,9 +99,6 @@ func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
 	}
 	if spec.Type == v1.ServiceTypeLoadBalancer && out.externalLocal {
 		out.healthCheckNodePort = r.port("spec.healthCheckNodePort", spec.HealthCheckNodePort)
-		if spec.HealthCheckNodePort == 0 {
-			r.report("spec.healthCheckNodePort", errors.New("there is none: load balancers cannot tell which nodes have endpoints"))
-		}
 	}
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		out.ports = append(out.ports, r.ports(out.name, family)...)
