@@ -3,10 +3,15 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -21,15 +26,30 @@ func nameOf(o metav1.Object) types.NamespacedName {
 // testLaws holds a backend to what is true of every dataplane, whatever it does
 // with packets.
 func (c *Config) testLaws(t *testing.T) {
-	for name, law := range map[string]func(*testing.T, *stage){
-		"Idempotence":      lawIdempotence,
-		"PathIndependence": lawPathIndependence,
-		"Adoption":         lawAdoption,
-		"Economy":          lawEconomy,
-		"Cleanup":          lawCleanup,
-		"Cancellation":     lawCancellation,
+	for _, law := range []struct {
+		name  string
+		check func(*testing.T, *stage)
+		// calm is for laws that count operations.
+		calm bool
+	}{
+		{"Idempotence", lawIdempotence, true},
+		{"PathIndependence", lawPathIndependence, false},
+		{"Adoption", lawAdoption, true},
+		{"EstablishedFlows", lawEstablishedFlows, false},
+		{"Economy", lawEconomy, true},
+		{"Faults", lawFaults, false},
+		{"Cleanup", lawCleanup, true},
+		{"Cancellation", lawCancellation, true},
+		{"Leaks", lawLeaks, false},
+		{"Readers", lawReaders, false},
 	} {
-		t.Run(name, func(t *testing.T) { law(t, c.setUp(t)) })
+		t.Run(law.name, func(t *testing.T) {
+			s := c.setUp(t)
+			if law.calm {
+				s.calm()
+			}
+			law.check(t, s)
+		})
 	}
 }
 
@@ -59,6 +79,7 @@ func lawPathIndependence(t *testing.T, s *stage) {
 	}
 	walked := s.dump(t)
 	s.readable(t)
+	s.calm()
 	if err := s.backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +119,34 @@ func lawAdoption(t *testing.T, s *stage) {
 	s.apply(t, h.last)
 	if diff := cmp.Diff(s.dump(t), adopted); diff != "" {
 		t.Fatalf("leftovers of another world show (-fresh +adopted):\n%s", diff)
+	}
+}
+
+// A connection that is there goes on, whatever process takes over and whatever
+// else changes.
+func lawEstablishedFlows(t *testing.T, s *stage) {
+	h := newHistory(testenv.Random(t), 10)
+	steady := &sample{number: 77, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}}}
+	o := steady.objects()
+	o.handTo(h.tracker)
+	s.apply(t, h.next(t))
+	for _, from := range []place{atClient, atNode, atOutside} {
+		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.frontends()[0], tries: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := askAll(flows)
+		for range 5 {
+			s.restart(t)
+			s.apply(t, h.next(t))
+		}
+		after := askAll(flows)
+		for i := range flows {
+			if before[i].outcome != answered || before[i].String() != after[i].String() {
+				t.Errorf("from %s: a connection that began as %q went on as %q", from, before[i], after[i])
+			}
+			flows[i].Close()
+		}
 	}
 }
 
@@ -211,5 +260,65 @@ func lawCancellation(t *testing.T, s *stage) {
 	}
 	if diff := cmp.Diff(applied, s.dump(t)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A backend that works on keeps no more open than one that has begun to.
+func lawLeaks(t *testing.T, s *stage) {
+	h := newHistory(testenv.Random(t), 10)
+	s.apply(t, h.next(t))
+	s.apply(t, h.next(t))
+	files, routines := openFiles(t), runtime.NumGoroutine()
+	for range 50 {
+		s.apply(t, h.next(t))
+	}
+	if n := openFiles(t); n > files {
+		t.Errorf("%d files are open after 50 more Applies, want %d as before", n, files)
+	}
+	if n := runtime.NumGoroutine(); n > routines {
+		t.Errorf("%d goroutines run after 50 more Applies, want %d as before", n, routines)
+	}
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// A snapshot stays what it is while a backend works with it: anybody may read it
+// meanwhile.
+func lawReaders(t *testing.T, s *stage) {
+	h := newHistory(testenv.Random(t), 10)
+	for range 10 {
+		next := h.next(t)
+		packet := s.packet(flight{from: atClient, to: h.samples[0].frontends()[0], protocol: v1.ProtocolTCP})
+		stop := make(chan struct{})
+		var readers sync.WaitGroup
+		for range 4 {
+			readers.Go(func() { readOnAndOn(t, next, packet, stop) })
+		}
+		s.apply(t, next)
+		close(stop)
+		readers.Wait()
+	}
+}
+
+// readOnAndOn asks a snapshot the same again and again, at least twice.
+func readOnAndOn(t testing.TB, s proxy.Snapshot, p proxy.Packet, stop <-chan struct{}) {
+	before := fmt.Sprint(proxy.Route(s, p))
+	for {
+		if after := fmt.Sprint(proxy.Route(s, p)); after != before {
+			t.Errorf("while it is applied, a snapshot routes otherwise: got %s, want %s", after, before)
+			return
+		}
+		select {
+		case <-stop:
+			return
+		default:
+		}
 	}
 }

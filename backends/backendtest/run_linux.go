@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,6 +16,11 @@ type Config struct {
 	// is called many times; each backend made later takes over what the
 	// earlier ones left.
 	New func(testing.TB) proxy.Backend
+	// Faulty makes a backend as New does, but one whose every commit to the
+	// kernel goes through around: it calls commit, or does not, and gives the
+	// error that the commit is to end with. With it, a tenth of all commits
+	// fails wherever nothing is counted. Nil if the backend cannot do that.
+	Faulty func(t testing.TB, around func(commit func() error) error) proxy.Backend
 	// Dump gives, in a form that is the same for the same dataplane, all that
 	// backends of this kind have programmed in the network namespace of the
 	// calling thread; empty if nothing.
@@ -40,11 +46,12 @@ type stage struct {
 	config  Config
 	backend proxy.Backend
 	applied proxy.Snapshot
+	faults  *faults
 }
 
 func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
-	s := &stage{testbed: setUp(t), config: *c}
+	s := &stage{testbed: setUp(t), config: *c, faults: &faults{random: testenv.Random(t), percent: faultShare}}
 	s.restart(t)
 	return s
 }
@@ -54,7 +61,11 @@ func (c *Config) setUp(t testing.TB) *stage {
 func (s *stage) restart(t testing.TB) {
 	t.Helper()
 	s.onNode(t, func() error {
-		s.backend = s.config.New(t)
+		if s.config.Faulty != nil {
+			s.backend = s.config.Faulty(t, s.faults.around)
+		} else {
+			s.backend = s.config.New(t)
+		}
 		return nil
 	})
 	s.applied = proxy.Snapshot{}
@@ -68,13 +79,16 @@ func (s *stage) onNode(t testing.TB, f func() error) {
 	}
 }
 
-// apply brings the dataplane to a snapshot.
+// apply brings the dataplane to a snapshot, however often commits fail.
 func (s *stage) apply(t testing.TB, next proxy.Snapshot) {
 	t.Helper()
-	if err := s.backend.Apply(t.Context(), s.applied, next); err != nil {
-		t.Fatalf("Apply: %v", err)
+	var err error
+	for range patienceWithFaults {
+		if err = s.try(t, next); err == nil {
+			return
+		}
 	}
-	s.applied = next
+	t.Fatalf("Apply does not succeed in %d tries: %v", patienceWithFaults, err)
 }
 
 // dump gives what is on the node.

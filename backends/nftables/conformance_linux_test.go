@@ -20,6 +20,13 @@ func TestConformance(t *testing.T) {
 			}
 			return b
 		},
+		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
+			b, err := nftables.NewFaulty(nftables.Options{}, around)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
 		Dump: func(t testing.TB) string {
 			out, err := nftables.Dump(t.Context())
 			if err != nil {
