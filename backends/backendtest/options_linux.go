@@ -147,7 +147,16 @@ func fixedTwins() map[netip.Addr]netip.Addr {
 	return out
 }
 
+// twinPrefix gives the range of the other family that stands for one. Of IPv6 it
+// takes what lies in one of the twin ranges.
 func twinPrefix(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is6() {
+		for four, base := range twinRanges() {
+			if p.Contains(netip.MustParseAddr(base)) {
+				return four
+			}
+		}
+	}
 	a := twin(p.Addr())
 	switch {
 	case p.Addr().IsLoopback():
