@@ -74,17 +74,24 @@ func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 	return slices.Compact(out)
 }
 
-// untouched is the fate of a flight that nobody translates: the node's own
-// server answers at its addresses, and the gateway at virtual ones.
+// untouched is the fate of a flight that nobody translates: who has its
+// destination answers, the gateway for virtual addresses.
 func (b *testbed) untouched(f flight, p proxy.Packet) string {
 	r := reply{outcome: answered, by: byGateway, client: p.Source}
-	if p.ToNode {
-		r.by = byHost
+	for _, s := range services() {
+		if b.has(s.at, f.to.Addr()) && slices.Contains(s.ports, f.to.Port()) {
+			r.by = s.name
+		}
 	}
 	if f.protocol == icmp {
 		r.by = ""
 	}
 	return r.String()
+}
+
+// has reports whether an address is one of a place's own.
+func (b *testbed) has(at place, a netip.Addr) bool {
+	return at == atNode && b.isNode(a) || slices.Contains(b.host(at).addrs, a)
 }
 
 func (b *testbed) serverAt(a netip.Addr) string {
