@@ -42,6 +42,7 @@ func (c *Config) testLaws(t *testing.T) {
 		{"Cancellation", lawCancellation, true},
 		{"Leaks", lawLeaks, false},
 		{"Readers", lawReaders, false},
+		{"Marks", lawMarks, false},
 	} {
 		t.Run(law.name, func(t *testing.T) {
 			s := c.setUp(t)
