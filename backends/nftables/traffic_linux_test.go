@@ -29,13 +29,14 @@ const greeting = "hello\n"
 type street struct {
 	*stage
 	client *netns.NS
+	server *netns.NS
 	hosts  []netip.Addr
 }
 
 func newStreet(t testing.TB, hosts int) *street {
 	t.Helper()
 	client, server := netnstest.NewNS(t), netnstest.NewNS(t)
-	s := &street{stage: newStage(t, Options{}), client: client}
+	s := &street{stage: newStage(t, Options{}), client: client, server: server}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -1,0 +1,87 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Clients of SCTP are served, and remembered. Few kernels have sockets for it, so
+// the test writes and reads the packet itself.
+func TestSCTPClientsAreRemembered(t *testing.T) {
+	s := newStreet(t, 3)
+	p := stickyPort(v1.IPv4Protocol, 0, 0)
+	p.Name.Protocol = v1.ProtocolSCTP
+	p.Cluster = s.pool(0, 3)
+	s.apply(t, proxy.NewSnapshot(testNode(), p))
+	s.needSCTP(t)
+
+	server, err := s.server.ListenPacket(t.Context(), "ip4:132", "0.0.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close() //nolint:errcheck // it was used for reading only
+	client, err := s.client.Dial(t.Context(), "ip4:132", p.Frontends[0].Addr.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close() //nolint:errcheck // it has sent what it had to
+	if _, err := client.Write(sctpInit(40_000, p.Frontends[0].Addr.Port())); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 128)
+	n, _, err := server.ReadFrom(got)
+	if err != nil {
+		t.Fatalf("waiting for the packet behind the node: %v", err)
+	}
+	if port := binary.BigEndian.Uint16(got[2:n]); port != p.Cluster[0].Addr.Port() {
+		t.Errorf("the packet is for port %d of the endpoint, want %d", port, p.Cluster[0].Addr.Port())
+	}
+	total := 0
+	for _, n := range s.clients(t, p) {
+		total += n
+	}
+	if total != 1 {
+		t.Errorf("clients that are remembered: got %d, want 1", total)
+	}
+}
+
+// needSCTP ends a test where the kernel does not know connections of SCTP.
+func (s *street) needSCTP(t *testing.T) {
+	t.Helper()
+	err := s.ns.Do(func() error {
+		_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_closed")
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		testenv.CannotRun(t, "the kernel does not track connections of SCTP")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sctpInit is the first packet of a connection.
+func sctpInit(from, to uint16) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from)
+	b = binary.BigEndian.AppendUint16(b, to)
+	b = append(b, make([]byte, 8)...)     // no verification tag yet; the checksum
+	b = append(b, 1, 0, 0, 20)            // INIT, no flags, length
+	b = append(b, 0, 0, 0, 1, 0, 1, 0, 0) // tag, window
+	b = append(b, 0, 1, 0, 1, 0, 0, 0, 1) // streams out and in, first number
+	sum := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
+	binary.LittleEndian.PutUint32(b[8:], sum)
+	return b
+}
