@@ -191,8 +191,10 @@ func follow(ctx context.Context, t *testing.T, source Source) {
 			return
 		}
 		before := fingerprint(s)
+		// Whoever misses a snapshot may find what went there and back again.
+		next := s.Generation() == last.Generation()+1
 		for c := range s.Changes(last) {
-			if c.Old.Equal(c.New) {
+			if next && c.Old.Equal(c.New) {
 				t.Errorf("change of %s changes nothing", c.New.Name)
 			}
 		}
