@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
 )
 
 // What must become of a packet, by scenario, by where it comes from and by the
@@ -161,6 +163,17 @@ func TestDecisionsWithMasqueradeAll(t *testing.T) {
 	}, func(o *TrackerOptions) { o.MasqueradeAll = true })
 }
 
+// Where the Local policy falls back to all endpoints, nothing is left of it: what
+// comes from outside is masqueraded, or the answer would not come by here.
+func TestDecisionsWithFallbackToCluster(t *testing.T) {
+	dying := localEndpoint + " T"
+	runScenarios(t, []scenario{
+		{"local one terminates", []edit{externalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
+		{"both policies", []edit{externalLocal, internalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
+		{"local one is ready", []edit{externalLocal}, []string{localEndpoint, remoteEndpoint}, everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l")},
+	}, func(o *TrackerOptions) { o.LocalFallback = endpoints.FallbackCluster })
+}
+
 func TestDecisionsWithoutDetector(t *testing.T) {
 	both := []string{localEndpoint, remoteEndpoint}
 	list := []scenario{
@@ -214,6 +227,31 @@ func TestPoolsOfPolicies(t *testing.T) {
 		}
 		if !slices.Equal(p.Pool(PoolCluster), p.Cluster) || !slices.Equal(p.Pool(PoolLocal), p.Local) {
 			t.Errorf("%s: Pool does not give the pools", tc.name)
+		}
+	}
+}
+
+// Health checks ask what the proxy knows: whether anybody could serve, and where
+// the load balancer asks.
+func TestFactsForHealthChecks(t *testing.T) {
+	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
+	for _, tc := range []struct {
+		name      string
+		edits     []edit
+		endpoints []string
+		serves    bool
+		port      uint16
+	}{
+		{"ready elsewhere", []edit{externalLocal, health(30001)}, []string{remoteEndpoint}, true, 30001},
+		{"terminating elsewhere", []edit{externalLocal, health(30002)}, []string{remoteEndpoint + " T"}, true, 30002},
+		{"none can serve", []edit{externalLocal, health(30001)}, []string{localEndpoint + " U"}, false, 30001},
+		{"none at all", []edit{externalLocal, health(30001)}, nil, false, 30001},
+		{"external policy Cluster", []edit{health(30001)}, []string{localEndpoint}, true, 0},
+	} {
+		sc := scenario{edits: tc.edits, endpoints: tc.endpoints}
+		p := get(t, sc.snapshot(t), portName("web"))
+		if p.HasEndpoints != tc.serves || p.HealthCheckNodePort != tc.port {
+			t.Errorf("%s: got HasEndpoints %v, HealthCheckNodePort %d, want %v, %d", tc.name, p.HasEndpoints, p.HealthCheckNodePort, tc.serves, tc.port)
 		}
 	}
 }

@@ -331,27 +331,64 @@ func TestReadingsDiffer(t *testing.T) {
 	}
 }
 
+// TestReadingsDifferInLittle: what is easily taken for the same is not.
+func TestReadingsDifferInLittle(t *testing.T) {
+	read := func(edits ...edit) *serviceSpec {
+		return readService(apiService("web", "10.96.0.1", edits...), &TrackerOptions{})
+	}
+	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
+	open := loadBalancer("203.0.113.1")
+	for _, tc := range []struct {
+		name string
+		a, b *serviceSpec
+	}{
+		{"health check node port", read(open, externalLocal, health(30001)), read(open, externalLocal, health(30002))},
+		{"open to all, and closed to all", read(open), read(open, sourceRanges("2001:db8::/32"))},
+		{"whose address it is", read(open), read(loadBalancer(), externalIPs("203.0.113.1"))},
+	} {
+		if tc.a.equal(tc.b) || tc.b.equal(tc.a) {
+			t.Errorf("%s: readings are equal, want them to differ:\n%q\n%q", tc.name, specText(tc.a), specText(tc.b))
+		}
+	}
+}
+
 // No Service costs more than a good part of all others together.
 func TestServiceIsBounded(t *testing.T) {
-	s := apiService("greedy", "10.96.0.1")
-	s.Spec.Ports = nil
+	many := func(s *v1.Service) {
+		s.Spec.Ports = nil
+		for i := range 2000 {
+			s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1 + i)})
+		}
+	}
+	var addrs []string
 	for i := range 2000 {
-		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1 + i)})
-		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, netip.AddrFrom4([4]byte{203, 0, byte(i / 250), byte(1 + i%250)}).String())
+		addrs = append(addrs, netip.AddrFrom4([4]byte{203, 0, byte(i / 250), byte(1 + i%250)}).String())
 	}
-	spec := readService(s, &TrackerOptions{})
-	frontends := 0
-	for i := range spec.ports {
-		frontends += len(spec.ports[i].candidates)
-	}
-	if frontends == 0 || frontends > 2*maxFrontends {
-		t.Errorf("got %d frontends, want some, at most %d", frontends, 2*maxFrontends)
-	}
-	var fields []string
-	for _, p := range spec.problems {
-		fields = append(fields, p.Field)
-	}
-	if want := []string{"spec.externalIPs", "spec.ports"}; !slices.Equal(fields, want) {
-		t.Errorf("reported fields: got %q, want %q", fields, want)
+	for _, tc := range []struct {
+		name      string
+		edits     []edit
+		frontends int // at most
+		fields    []string
+	}{
+		{"ports", []edit{many}, maxPorts, []string{"spec.ports"}},
+		{"external IPs", []edit{externalIPs(addrs...)}, 1 + maxAddresses, []string{"spec.externalIPs"}},
+		{"load balancers", []edit{loadBalancer(addrs...)}, 1 + maxAddresses, []string{"status.loadBalancer.ingress"}},
+		{"ports and external IPs", []edit{many, externalIPs(addrs...)}, 2 * maxFrontends, []string{"spec.externalIPs", "spec.ports"}},
+	} {
+		spec := readService(apiService("greedy", "10.96.0.1", tc.edits...), &TrackerOptions{})
+		frontends := 0
+		for i := range spec.ports {
+			frontends += len(spec.ports[i].candidates)
+		}
+		if frontends == 0 || frontends > tc.frontends {
+			t.Errorf("%s: got %d frontends, want some, at most %d", tc.name, frontends, tc.frontends)
+		}
+		var fields []string
+		for _, p := range spec.problems {
+			fields = append(fields, p.Field)
+		}
+		if !slices.Equal(fields, tc.fields) {
+			t.Errorf("%s: reported fields: got %q, want %q", tc.name, fields, tc.fields)
+		}
 	}
 }
