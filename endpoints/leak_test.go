@@ -87,9 +87,10 @@ func TestObjectsAreNotKept(t *testing.T) {
 	func() {
 		// All strings of the object are parts of one large text, as they are
 		// for those who decode without copying.
-		large := fmt.Sprintf("%01000000d a web http 10.0.0.1 node zone", 0)
+		large := fmt.Sprintf("%01000000d a web http 10.0.0.1 node zone ns", 0)
 		words := strings.Fields(large)[1:]
 		s := apiSlice(words[0], words[1], "10.0.0.1 @node zones=zone")
+		s.Namespace = words[6]
 		s.Ports[0].Name = &words[2]
 		s.Endpoints[0].Addresses[0] = words[3]
 		s.Endpoints[0].NodeName = &words[4]
