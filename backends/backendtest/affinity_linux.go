@@ -53,6 +53,7 @@ func (c *Config) testAffinity(t *testing.T) {
 			})
 		}
 	}
+	t.Run("Strangers", func(t *testing.T) { s.heedsNoStrangers(t) })
 	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
 }
 
@@ -112,6 +113,35 @@ func (s *stage) loses(t *testing.T, c client, kept string, all []place) {
 	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
 	if again := s.sameEverywhere(t, c); again != other {
 		t.Fatalf("from %s: %s answers, but the client had %s before", c.from, again, other)
+	}
+}
+
+// heedsNoStrangers lets clients connect to another host at the number of the node
+// port, past the Service: what they get there is no endpoint to keep.
+func (s *stage) heedsNoStrangers(t *testing.T) {
+	x := affinitySample(300, atLocal, atRemote)
+	all := x.objects()
+	for _, o := range all.services {
+		for i := range o.Spec.Ports {
+			o.Spec.Ports[i].NodePort = endpointPort
+		}
+	}
+	s.apply(t, snapshotOf(t, nodeOptions()))
+	s.apply(t, snapshotOf(t, nodeOptions(), all))
+	for _, from := range []place{atClient, atNode, atOutside} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			stranger := flight{from: from, to: netip.AddrPortFrom(s.addr(atRemoteNode, family), endpointPort), protocol: v1.ProtocolTCP}
+			s.asks(t, stranger, atRemoteNode)
+			s.asks(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
+		}
+	}
+}
+
+// asks sends one packet, which one of some places must answer.
+func (s *stage) asks(t *testing.T, f flight, of ...place) {
+	t.Helper()
+	if by, err := s.whoAnswers(t.Context(), f); err != nil || !slices.Contains(of, place(by)) {
+		t.Errorf("%s: got an answer of %q and error %v, want one of %q", f, by, err, of)
 	}
 }
 
