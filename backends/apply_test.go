@@ -76,10 +76,13 @@ func TestApplyIsEconomical(t *testing.T) {
 		if !ok {
 			t.Fatal("the backend does not count its operations")
 		}
-		before := counter.Operations()
+		before, loads := counter.Operations(), d.kernel.commits
 		all[1] = port(1, []int{1}, []int{1, 2, 501})
 		d.mustApply(t, inZone("a", all...))
 		costs = append(costs, counter.Operations()-before)
+		if changes := d.kernel.commits - loads; loads != 1 || changes != 1 {
+			t.Errorf("%d ports took %d commits, and a change of one took %d, want one each", ports, loads, changes)
+		}
 	}
 	// One slot less and one more, and one host more.
 	if want := []uint64{3, 3}; !cmp.Equal(costs, want) {

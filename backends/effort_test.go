@@ -1,0 +1,199 @@
+package backends_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// refused makes a service port that a poisoned kernel does not take.
+func refused(i int) *proxy.ServicePort {
+	p := port(i, []int{i}, nil)
+	p.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
+	return p
+}
+
+// Where the context has ended already, nobody is asked for anything.
+func TestApplyUnderEndedContext(t *testing.T) {
+	d := newDriver(t)
+	first := inZone("a", port(0, []int{0}, []int{0}))
+	d.mustApply(t, first)
+	lists, commits := d.kernel.lists, d.kernel.commits
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, old := range []proxy.Snapshot{first, {}} {
+		for _, s := range []proxy.Snapshot{first, inZone("a", port(0, []int{0}, []int{1}))} {
+			if err := d.backend.Apply(ctx, old, s); !errors.Is(err, context.Canceled) {
+				t.Errorf("Apply from generation %d: got error %v, want %v", old.Generation(), err, context.Canceled)
+			}
+		}
+	}
+	if l, c := d.kernel.lists-lists, d.kernel.commits-commits; l+c > 0 {
+		t.Errorf("there were %d listings and %d commits, want none", l, c)
+	}
+}
+
+// What the kernel cannot do at all is the fault of no port: it is not tried with
+// fewer of them.
+func TestApplyReportsWhatIsNotSupported(t *testing.T) {
+	d := newDriver(t)
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0})))
+	d.kernel.fail = func() error { return fmt.Errorf("%w: no such thing", proxy.ErrUnsupported) }
+	commits := d.kernel.commits
+	err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{1}), port(1, []int{1}, []int{1})))
+	if !errors.Is(err, proxy.ErrUnsupported) || len(failedPorts(err)) > 0 {
+		t.Errorf("Apply: got error %v, want %v and no ports named", err, proxy.ErrUnsupported)
+	}
+	if got := d.kernel.commits - commits; got != 1 {
+		t.Errorf("it was tried %d times, want once", got)
+	}
+}
+
+// fullKernel takes nothing while it is full, unless all is replaced.
+type fullKernel struct {
+	*fakeKernel
+	full, clean bool
+}
+
+func (k *fullKernel) Replace(proxy.Snapshot) bool {
+	k.clean = k.full
+	return k.full
+}
+
+func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) error {
+	if k.full && !k.clean {
+		k.commits++
+		return fmt.Errorf("%w: there is no room", backends.ErrReplace)
+	}
+	before := maps.Clone(k.objects)
+	if k.clean {
+		clear(k.objects)
+	}
+	err := k.fakeKernel.Commit(ctx, ops)
+	if err != nil {
+		k.objects = before
+		return err
+	}
+	k.full, k.clean = false, false
+	return nil
+}
+
+func newFullDriver(t *testing.T) (*driver, *fullKernel) {
+	k := &fullKernel{fakeKernel: newFakeKernel(t)}
+	return &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, k
+}
+
+// A kernel that asks for everything anew gets it at once, in one commit, and is
+// not pestered with parts.
+func TestApplyBeginsAgain(t *testing.T) {
+	d, k := newFullDriver(t)
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1})))
+	lists, commits := k.lists, k.commits
+	k.full = true
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 2}), port(1, []int{1}, []int{2}), port(2, []int{2}, []int{2})))
+	if l, c := k.lists-lists, k.commits-commits; l != 0 || c != 2 {
+		t.Errorf("there were %d listings and %d commits, want 0 and 2", l, c)
+	}
+}
+
+// A port that fails when everything is replaced is gone, and not as it was.
+func TestApplyBeginsAgainDespitePoison(t *testing.T) {
+	d, k := newFullDriver(t)
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1})))
+	k.full, k.poisoned = true, true
+	want := inZone("a", port(0, []int{0}, []int{0, 2}), refused(1))
+	err := d.apply(t.Context(), want)
+	if diff := cmp.Diff([]string{portName(1).String()}, failedPorts(err)); diff != "" || !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("Apply: got error %v, want %v; ports that failed (-want +got):\n%s", err, proxy.ErrDataplaneLost, diff)
+	}
+	k.poisoned = false
+	d.mustApply(t, want)
+}
+
+// However much there is, it is replaced in one commit.
+func TestApplyReplacesAtOnce(t *testing.T) {
+	hosts := make([]int, 20)
+	for i := range hosts {
+		hosts[i] = i
+	}
+	var all []*proxy.ServicePort
+	for i := range 1000 {
+		all = append(all, port(i, []int{i}, hosts))
+	}
+	d, k := newFullDriver(t)
+	k.full = true
+	d.mustApply(t, inZone("a", all...))
+	if k.lists != 0 || k.commits != 1 {
+		t.Errorf("there were %d listings and %d commits, want 0 and 1", k.lists, k.commits)
+	}
+}
+
+// stutteringKernel lists objects twice, as kernels may that are changed meanwhile.
+type stutteringKernel struct{ *fakeKernel }
+
+func (k stutteringKernel) List(ctx context.Context) iter.Seq2[fakeObject, error] {
+	return func(yield func(fakeObject, error) bool) {
+		for o, err := range k.fakeKernel.List(ctx) {
+			for range 2 {
+				if !yield(o, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func TestApplyAdoptsWhatIsListedTwice(t *testing.T) {
+	k := newFakeKernel(t)
+	d := &driver{backend: backends.New(renderFake, k), kernel: k}
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1})))
+	d.backend, d.applied = backends.New(renderFake, stutteringKernel{k}), proxy.Snapshot{}
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 2})))
+}
+
+// A long list of objects may change in any way: order, values, and how often one
+// names a shared object. What is there is what the lists name, and nothing else.
+func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
+	r := testenv.Random(t)
+	lists := map[*proxy.ServicePort][]fakeObject{}
+	render := func(_ *proxy.Node, p *proxy.ServicePort, to []fakeObject) []fakeObject {
+		return append(to, lists[p]...)
+	}
+	k := newFakeKernel(t)
+	backend, applied := backends.New(render, k), proxy.NewSnapshot(nil)
+	for step := range 60 {
+		var all []*proxy.ServicePort
+		want := map[fakeKey]string{}
+		for i := range 2 {
+			p := &proxy.ServicePort{Name: portName(i)}
+			for range r.IntN(3) * 60 {
+				n := r.IntN(90)
+				own := fakeObject{Key: fakeKey{baseKind, fmt.Sprint(i, "/", n), ""}, Value: fmt.Sprint(step - r.IntN(2))}
+				if _, there := want[own.Key]; !there {
+					lists[p], want[own.Key] = append(lists[p], own), own.Value
+				}
+				shared := fakeObject{Key: fakeKey{hostKind, fmt.Sprint(r.IntN(20)), ""}}
+				lists[p], want[shared.Key] = append(lists[p], shared), ""
+			}
+			all = append(all, p)
+		}
+		next := proxy.NewSnapshot(nil, all...)
+		if err := backend.Apply(t.Context(), applied, next); err != nil {
+			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
+		}
+		if diff := cmp.Diff(want, k.objects); diff != "" {
+			t.Fatalf("step %d: the kernel (-want +got):\n%s", step, diff)
+		}
+		applied = next
+	}
+}
