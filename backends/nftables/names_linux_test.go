@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -261,6 +262,40 @@ func hashes() map[string]value {
 }
 
 func (f family) String() string { return string(f.api()) + " " }
+
+// However many Services come and go, what was written for them alone is forgotten
+// with them, and so are its names.
+func TestBookForgets(t *testing.T) {
+	o, err := Options{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &book{options: o}
+	node := testNode()
+	size := func() [4]int {
+		p := b.page(node)
+		return [4]int{len(p.chains), len(p.sets), len(p.verdicts), len(b.names.v4.byText)}
+	}
+	var first [4]int
+	for i := range 20 {
+		port := stickyPort(v1.IPv4Protocol, i, 3)
+		f := &port.Frontends[0]
+		f.Restricted, f.AllowedSources = true, prefixes(fmt.Sprintf("192.0.2.%d/32", i))
+		objects := b.render(node, port, nil)
+		before := size()
+		for _, o := range objects {
+			if o.Key.kind == kindChain || o.Key.kind == kindSet {
+				b.forget(o.Key, o.Value)
+			}
+		}
+		if i == 0 {
+			first = size()
+		}
+		if got := size(); got != first || got[0] >= before[0] || got[1] >= before[1] || got[3] >= before[3] {
+			t.Fatalf("after Service %d: got %d chains, sets, verdicts and names, before that %d; want %d as after the first one", i, got, before, first)
+		}
+	}
+}
 
 // What of the node, of the identity and of the options goes into rules must go
 // into their hash.
