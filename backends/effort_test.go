@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -59,33 +58,34 @@ func TestApplyReportsWhatIsNotSupported(t *testing.T) {
 	}
 }
 
-// fullKernel takes nothing while it is full, unless all is replaced.
+// fullKernel takes nothing while it is full, unless all is made anew.
 type fullKernel struct {
 	*fakeKernel
-	full, clean bool
+	full bool
+	// old is what is to give way; replaced counts how often it did.
+	old      map[fakeKey]string
+	replaced int
 }
 
-func (k *fullKernel) Replace(proxy.Snapshot) bool {
-	k.clean = k.full
+func (k *fullKernel) Replace(context.Context, proxy.Snapshot) bool {
+	if k.full {
+		k.old, k.objects = k.objects, map[fakeKey]string{}
+	}
 	return k.full
 }
 
+func (k *fullKernel) Replaced(context.Context) error {
+	k.full, k.old = false, nil
+	k.replaced++
+	return nil
+}
+
 func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) error {
-	if k.full && !k.clean {
+	if k.full && k.old == nil {
 		k.commits++
 		return fmt.Errorf("%w: there is no room", backends.ErrReplace)
 	}
-	before := maps.Clone(k.objects)
-	if k.clean {
-		clear(k.objects)
-	}
-	err := k.fakeKernel.Commit(ctx, ops)
-	if err != nil {
-		k.objects = before
-		return err
-	}
-	k.full, k.clean = false, false
-	return nil
+	return k.fakeKernel.Commit(ctx, ops)
 }
 
 func newFullDriver(t *testing.T) (*driver, *fullKernel) {
@@ -93,16 +93,16 @@ func newFullDriver(t *testing.T) (*driver, *fullKernel) {
 	return &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, k
 }
 
-// A kernel that asks for everything anew gets it at once, in one commit, and is
-// not pestered with parts.
+// A kernel that asks for everything anew gets it at once, and is not pestered
+// with parts of what it refused.
 func TestApplyBeginsAgain(t *testing.T) {
 	d, k := newFullDriver(t)
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1})))
 	lists, commits := k.lists, k.commits
 	k.full = true
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 2}), port(1, []int{1}, []int{2}), port(2, []int{2}, []int{2})))
-	if l, c := k.lists-lists, k.commits-commits; l != 0 || c != 2 {
-		t.Errorf("there were %d listings and %d commits, want 0 and 2", l, c)
+	if l, c := k.lists-lists, k.commits-commits; l != 0 || c != 2 || k.replaced != 1 {
+		t.Errorf("there were %d listings, %d commits and %d replacements, want 0, 2 and 1", l, c, k.replaced)
 	}
 }
 
@@ -120,8 +120,9 @@ func TestApplyBeginsAgainDespitePoison(t *testing.T) {
 	d.mustApply(t, want)
 }
 
-// However much there is, it is replaced in one commit.
-func TestApplyReplacesAtOnce(t *testing.T) {
+// What is replaced comes in chunks, as a first load does, and takes effect as a
+// whole.
+func TestApplyReplacesInChunks(t *testing.T) {
 	hosts := make([]int, 20)
 	for i := range hosts {
 		hosts[i] = i
@@ -133,8 +134,8 @@ func TestApplyReplacesAtOnce(t *testing.T) {
 	d, k := newFullDriver(t)
 	k.full = true
 	d.mustApply(t, inZone("a", all...))
-	if k.lists != 0 || k.commits != 1 {
-		t.Errorf("there were %d listings and %d commits, want 0 and 1", k.lists, k.commits)
+	if k.lists != 0 || k.commits < 2 || k.commits > 16 || k.replaced != 1 {
+		t.Errorf("there were %d listings, %d commits and %d replacements, want none, 2 to 16 and 1", k.lists, k.commits, k.replaced)
 	}
 }
 
