@@ -75,6 +75,7 @@ func nftDoes(commands ...string) func(*testing.T, *stage) {
 }
 
 func tamperings() []tampering {
+	id := affinityID(newPort(v1.IPv6Protocol, 1, 0).Name)
 	all := []tampering{
 		{"foreign rule in a chain", nftDoes("add rule ip vipkit pick-4 counter")},
 		{"foreign rule with an anonymous set", nftDoes("insert rule ip vipkit services tcp dport { 80, 443 } accept")},
@@ -96,6 +97,8 @@ func tamperings() []tampering {
 		{"no elements in a map", nftDoes("flush map ip vipkit services")},
 		{"no chain", nftDoes("flush map ip vipkit services", "flush map ip vipkit nodeports", "flush chain ip vipkit masquerade-nonpods-pick-4", "delete chain ip vipkit masquerade-nonpods-pick-4")},
 		{"a set with other flags", nftDoes("delete table ip vipkit", "table ip vipkit { set cluster-ips { type ipv4_addr; flags timeout; }; }")},
+		{"half of the memory of clients", nftDoes("flush chain ip6 vipkit remember-affinity-"+id, "flush chain ip6 vipkit stick-"+id+"-pick-4",
+			"flush chain ip6 vipkit stick-"+id+"-pick-nodeport-4", "delete map ip6 vipkit "+affinityPortMap("affinity-"+id))},
 		{"an empty table", nftDoes("delete table ip6 vipkit", "add table ip6 vipkit")},
 		{"no table", nftDoes("delete table ip6 vipkit")},
 		{"no tables", nftDoes("delete table ip vipkit", "delete table ip6 vipkit")},

@@ -71,10 +71,13 @@ func TestDrifted(t *testing.T) {
 	p := stickyPort(v1.IPv4Protocol, 0, 2)
 	s.apply(t, proxy.NewSnapshot(testNode(), p))
 	check("after a first load", false)
+	s.addClients(t, p, 4)
+	s.applied = proxy.Snapshot{}
+	s.apply(t, proxy.NewSnapshot(testNode(), p))
 	one := *p
 	one.Cluster = p.Cluster[:1]
 	s.apply(t, proxy.NewSnapshot(testNode(), &one))
-	check("after a change", false)
+	check("after a change that made clients forget", false)
 	s.apply(t, proxy.NewSnapshot(testNode(), &one))
 	check("after nothing", false)
 	s.nft(t, "add table ip somebody-elses")
