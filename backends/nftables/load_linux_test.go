@@ -161,7 +161,19 @@ func testSmallBuffers(t *testing.T) {
 	if parts < 2 {
 		t.Errorf("the replacement took %d transactions, want several: the test shows nothing", parts)
 	}
-	for set, want := range map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts} {
+	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts})
+
+	// What nobody wants any more is the matter of no port, and goes in several
+	// transactions, too.
+	s.restart(t)
+	s.apply(t, proxy.NewSnapshot(testNode()))
+	s.counts(t, map[string]int{setServices: 0, "endpoints": 0, setHairpins: 0})
+}
+
+// counts compares the numbers of elements of sets.
+func (s *stage) counts(t *testing.T, want map[string]int) {
+	t.Helper()
+	for set, want := range want {
 		if got := s.countElements(t, set); got != want {
 			t.Errorf("elements of %s: got %d, want %d", set, got, want)
 		}

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -266,11 +267,13 @@ func (f family) String() string { return string(f.api()) + " " }
 // However many Services come and go, what was written for them alone is forgotten
 // with them, and so are its names.
 func TestBookForgets(t *testing.T) {
+	s := newStage(t, Options{})
 	o, err := Options{}.complete()
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &book{options: o}
+	s.backend = backends.New(b.render, &kernel{book: b, conn: s.conn(t), slots: map[slotPool][]slot{}})
 	node := testNode()
 	size := func() [4]int {
 		p := b.page(node)
@@ -281,18 +284,14 @@ func TestBookForgets(t *testing.T) {
 		port := stickyPort(v1.IPv4Protocol, i, 3)
 		f := &port.Frontends[0]
 		f.Restricted, f.AllowedSources = true, prefixes(fmt.Sprintf("192.0.2.%d/32", i))
-		objects := b.render(node, port, nil)
-		before := size()
-		for _, o := range objects {
-			if o.Key.kind == kindChain || o.Key.kind == kindSet {
-				b.forget(o.Key, o.Value)
-			}
-		}
+		s.apply(t, proxy.NewSnapshot(node, port))
+		with := size()
+		s.apply(t, proxy.NewSnapshot(node))
 		if i == 0 {
 			first = size()
 		}
-		if got := size(); got != first || got[0] >= before[0] || got[1] >= before[1] || got[3] >= before[3] {
-			t.Fatalf("after Service %d: got %d chains, sets, verdicts and names, before that %d; want %d as after the first one", i, got, before, first)
+		if got := size(); got != first || got[0] >= with[0] || got[1] >= with[1] || got[3] >= with[3] {
+			t.Fatalf("after Service %d: got %d chains, sets, verdicts and names, with it %d; want %d as after the first one", i, got, with, first)
 		}
 	}
 }
