@@ -128,10 +128,13 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	r.known = false
 	r.owners = make(map[K]owned[V], sizeOf(new)/2)
 	defer func() { r.leftovers = nil }()
-	limit := max(chunk, sizeOf(new)/16)
-	finish, err := r.begin(ctx, new)
+	finish, pieces, err := r.begin(ctx, new)
 	if err != nil {
 		return err
+	}
+	limit := max(chunk, sizeOf(new)/16)
+	if pieces > 0 {
+		limit = sizeOf(new)/pieces + 1
 	}
 	failed := proxy.PortErrors{}
 	changes := []change{{static: true, newNode: new.Node()}}
@@ -168,14 +171,16 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 
 // begin looks at what there is, unless it is to be replaced. What finish does,
 // when all is made, is to make everything else go.
-func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, err error) {
-	if replacer, ok := r.target.(Replacer); ok && replacer.Replace(ctx, new) {
-		return replacer.Replaced, nil
+func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, pieces int, err error) {
+	if replacer, ok := r.target.(Replacer); ok {
+		if yes, pieces := replacer.Replace(ctx, new); yes {
+			return replacer.Replaced, pieces, nil
+		}
 	}
 	if err := r.list(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, nil
+	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, 0, nil
 }
 
 func (r *reconciler[K, V]) list(ctx context.Context) error {

@@ -244,12 +244,12 @@ type replacingKernel struct {
 	refuse   error
 }
 
-func (k *replacingKernel) Replace(_ context.Context, want proxy.Snapshot) bool {
+func (k *replacingKernel) Replace(_ context.Context, want proxy.Snapshot) (yes bool, pieces int) {
 	if k.serving == nil {
 		k.serving = k.objects
 	}
 	k.asked, k.objects = want, map[fakeKey]string{}
-	return true
+	return true, 0
 }
 
 func (k *replacingKernel) Replaced(context.Context) error {

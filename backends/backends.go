@@ -50,8 +50,9 @@ type Target[K Key, V comparable] interface {
 type Replacer interface {
 	// Replace is asked before an Apply from the zero snapshot, with what will
 	// be wanted. If it says yes, List is not called: everything is made anew
-	// beside what there is.
-	Replace(ctx context.Context, want proxy.Snapshot) bool
+	// beside what there is, by as many commits as pieces says; zero leaves
+	// that to the backend, which makes them of a bounded size.
+	Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pieces int)
 	// Replaced is called after Replace has said yes and everything that could
 	// be made was. What there was before gives way now, and not earlier.
 	Replaced(ctx context.Context) error

@@ -65,13 +65,15 @@ type fullKernel struct {
 	// old is what is to give way; replaced counts how often it did.
 	old      map[fakeKey]string
 	replaced int
+	// pieces is in how many commits it wants them; 0 for any number.
+	pieces int
 }
 
-func (k *fullKernel) Replace(context.Context, proxy.Snapshot) bool {
+func (k *fullKernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int) {
 	if k.full {
 		k.old, k.objects = k.objects, map[fakeKey]string{}
 	}
-	return k.full
+	return k.full, k.pieces
 }
 
 func (k *fullKernel) Replaced(context.Context) error {
@@ -131,11 +133,14 @@ func TestApplyReplacesInChunks(t *testing.T) {
 	for i := range 1000 {
 		all = append(all, port(i, []int{i}, hosts))
 	}
-	d, k := newFullDriver(t)
-	k.full = true
-	d.mustApply(t, inZone("a", all...))
-	if k.lists != 0 || k.commits < 2 || k.commits > 16 || k.replaced != 1 {
-		t.Errorf("there were %d listings, %d commits and %d replacements, want none, 2 to 16 and 1", k.lists, k.commits, k.replaced)
+	for _, tc := range []struct{ pieces, least, most int }{{0, 2, 16}, {1, 1, 1}, {4, 4, 4}} {
+		d, k := newFullDriver(t)
+		k.full, k.pieces = true, tc.pieces
+		d.mustApply(t, inZone("a", all...))
+		if k.lists != 0 || k.commits < tc.least || k.commits > tc.most || k.replaced != 1 {
+			t.Errorf("in %d pieces: there were %d listings, %d commits and %d replacements, want none, %d to %d and 1",
+				tc.pieces, k.lists, k.commits, k.replaced, tc.least, tc.most)
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (k *kernel) serving(ctx context.Context, fam family) (serves, stray string,
 }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) bool {
+func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pieces int) {
 	k.remember(ctx)
 	k.wanted = census(want)
 	total := 0
@@ -108,13 +108,13 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) bool {
 	rebuild := k.rebuild || total > k.limit
 	k.rebuild, k.places = false, places{}
 	if !rebuild {
-		return false
+		return false, 0
 	}
 	next := places{beside: true}
 	for _, fam := range []family{ipv4, ipv6} {
 		name, _, err := k.serving(ctx, fam)
 		if err != nil {
-			return false // the listing that follows says why
+			return false, 0 // the listing that follows says why
 		}
 		if name != "" {
 			next.serving = append(next.serving, nfnetlink.Table{Family: nfnetlink.Family(fam), Name: name})
@@ -122,11 +122,11 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) bool {
 		}
 	}
 	if len(next.serving) == 0 {
-		return false
+		return false, 0
 	}
 	k.rebuild, k.places = true, next
 	k.forgetSlots()
-	return true
+	return true, 0
 }
 
 // hold keeps base chains back from operations on tables that are not to serve
