@@ -42,7 +42,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%v: got %v, which does not hold it", c.err, got)
 		}
 		for _, e := range all {
-			if errors.Is(got, e) != (e == c.want) {
+			if errors.Is(got, e) != errors.Is(c.want, e) {
 				t.Errorf("%v: got %v, want it to hold %v", c.err, got, c.want)
 			}
 		}

@@ -36,10 +36,8 @@ type kernel struct {
 	// built beside what there is, that the next commit starts by removing what
 	// an earlier attempt left there.
 	rebuild bool
-	// generation is that of the ruleset, all tables of everybody's included,
-	// when it was looked at last; commits is how many of ours came after.
-	generation, commits uint32
-	ops                 atomic.Uint64
+	drift   drift
+	ops     atomic.Uint64
 }
 
 type op = backends.Op[key, value]
@@ -47,23 +45,6 @@ type op = backends.Op[key, value]
 // Operations implements [proxy.OperationCounter]: elements, rules, chains, sets
 // and tables written or removed.
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
-
-// remember takes note of the generation of the ruleset before it is looked at.
-// If that cannot be had, the next resync looks again.
-func (k *kernel) remember(ctx context.Context) {
-	generation, err := k.conn.Generation(ctx)
-	if err != nil {
-		generation = 0
-	}
-	k.generation, k.commits = generation, 0
-}
-
-// Drifted implements [proxy.DriftChecker]: every commit, whoever makes it, moves
-// the generation of the ruleset by one.
-func (k *kernel) Drifted(ctx context.Context) bool {
-	generation, err := k.conn.Generation(ctx)
-	return err != nil || k.generation == 0 || generation != k.generation+k.commits
-}
 
 // forgetSlots starts with nothing known, and room for what is wanted.
 func (k *kernel) forgetSlots() {
@@ -113,7 +94,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	}
 	k.rebuild = false
 	if !k.batch.Empty() {
-		k.commits++
+		k.drift.committed(ops)
 	}
 	k.ops.Add(w.count)
 	w.slots.settle(k.slots)

@@ -54,35 +54,3 @@ func TestDeletionLeavesOthersAlone(t *testing.T) {
 		t.Errorf("clients of another Service (-want +got):\n%s", diff)
 	}
 }
-
-// A change by somebody else is noticed, one of our own is not taken for one.
-func TestDrifted(t *testing.T) {
-	s := newStage(t, Options{})
-	d, ok := s.backend.(proxy.DriftChecker)
-	if !ok {
-		t.Fatal("the backend cannot tell whether the dataplane has drifted")
-	}
-	check := func(when string, want bool) {
-		t.Helper()
-		if got := d.Drifted(t.Context()); got != want {
-			t.Errorf("%s: drifted: got %t, want %t", when, got, want)
-		}
-	}
-	p := stickyPort(v1.IPv4Protocol, 0, 2)
-	s.apply(t, proxy.NewSnapshot(testNode(), p))
-	check("after a first load", false)
-	s.addClients(t, p, 4)
-	s.applied = proxy.Snapshot{}
-	s.apply(t, proxy.NewSnapshot(testNode(), p))
-	one := *p
-	one.Cluster = p.Cluster[:1]
-	s.apply(t, proxy.NewSnapshot(testNode(), &one))
-	check("after a change that made clients forget", false)
-	s.apply(t, proxy.NewSnapshot(testNode(), &one))
-	check("after nothing", false)
-	s.nft(t, "add table ip somebody-elses")
-	check("after somebody else's change", true)
-	s.applied = proxy.Snapshot{}
-	s.apply(t, proxy.NewSnapshot(testNode(), &one))
-	check("after looking again", false)
-}

@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -29,6 +30,8 @@ type places struct {
 	// beside says that there are such tables. Base chains are held back then.
 	beside bool
 	held   []op
+	// since is when they were begun.
+	since time.Time
 }
 
 func (p *places) name(fam family) *string {
@@ -105,12 +108,14 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pi
 			total += n
 		}
 	}
-	rebuild := k.rebuild || total > k.limit
+	// Who has the tables in view reads them back however large they are: that
+	// happens seldom, and affinity is not forgotten.
+	rebuild := k.rebuild || total > k.limit && k.drift.looked.IsZero()
 	k.rebuild, k.places = false, places{}
 	if !rebuild {
 		return false, 0
 	}
-	next := places{beside: true}
+	next := places{beside: true, since: time.Now()}
 	for _, fam := range []family{ipv4, ipv6} {
 		name, _, err := k.serving(ctx, fam)
 		if err != nil {
@@ -158,7 +163,11 @@ func (k *kernel) Replaced(ctx context.Context) error {
 	if err := k.commit(ctx, base); err != nil {
 		return err
 	}
-	return k.removeTables(ctx, old)
+	if err := k.removeTables(ctx, old); err != nil {
+		return err
+	}
+	k.drift.seen(k.places.since)
+	return nil
 }
 
 func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) error {
@@ -172,7 +181,8 @@ func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) err
 	if err := k.conn.Commit(ctx, &k.batch); err != nil {
 		return k.explain(err)
 	}
-	k.commits++
+	k.drift.committed(nil)
+	k.drift.outline = 0
 	k.ops.Add(uint64(len(tables)))
 	return nil
 }

@@ -147,7 +147,7 @@ func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clien
 	if err := k.conn.Commit(ctx, &k.batch); err != nil {
 		return err
 	}
-	k.commits++
+	k.drift.committed(nil)
 	k.ops.Add(uint64(len(sets) * len(clients)))
 	return nil
 }

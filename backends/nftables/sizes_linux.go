@@ -25,6 +25,11 @@ func fixedNames() [setCount]string {
 	}
 }
 
+func isFixedName(name string) bool {
+	names := fixedNames()
+	return slices.Contains(names[:], name)
+}
+
 // The numbers of the fixed sets. What has a twin for node ports comes right
 // before it.
 const (

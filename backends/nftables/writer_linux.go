@@ -81,10 +81,10 @@ func (w *writer) writeTable(o *op) error {
 	return nil
 }
 
-// startAnew is for what cannot be changed in place: everything is written again
-// in the next transaction.
-func (w *writer) startAnew(what string) error {
-	w.rebuild = true
+// startAnew is for what cannot be changed in place: everything is made again
+// beside it.
+func (k *kernel) startAnew(what string) error {
+	k.rebuild = true
 	return fmt.Errorf("nftables: %w: %s cannot be changed in place", backends.ErrReplace, what)
 }
 

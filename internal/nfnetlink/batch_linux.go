@@ -159,6 +159,9 @@ func (b *Batch) AddChain(t Table, c Chain) {
 		b.buf = appendUint32(b.buf, unix.NFTA_HOOK_PRIORITY, uint32(c.Base.Priority))
 		b.close(hook)
 		b.buf = appendString(b.buf, unix.NFTA_CHAIN_TYPE, c.Base.Type)
+		if c.Base.Drop {
+			b.buf = appendUint32(b.buf, unix.NFTA_CHAIN_POLICY, policyDrop)
+		}
 	}
 	b.comment(attrChainUserdata, c.Comment)
 	b.end()

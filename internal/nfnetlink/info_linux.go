@@ -115,6 +115,8 @@ func parseTable(a attrs) (TableInfo, error) {
 	}
 }
 
+const policyDrop = 0 // NF_DROP
+
 func parseChain(a attrs) (ChainInfo, error) {
 	var i ChainInfo
 	for {
@@ -130,6 +132,8 @@ func parseChain(a attrs) (ChainInfo, error) {
 		case unix.NFTA_CHAIN_HOOK:
 			i.Base.Hook = Hook(getUint32(attrs(v).find(unix.NFTA_HOOK_HOOKNUM)))
 			i.Base.Priority = int32(getUint32(attrs(v).find(unix.NFTA_HOOK_PRIORITY)))
+		case unix.NFTA_CHAIN_POLICY:
+			i.Base.Drop = getUint32(v) == policyDrop
 		case attrChainUserdata:
 			i.Userdata = string(v)
 		}

@@ -58,6 +58,8 @@ type BaseChain struct {
 	Hook Hook
 	// Priority orders the base chains of a hook; lower ones come first.
 	Priority int32
+	// Drop says that what no rule decides on is dropped, and not accepted.
+	Drop bool
 }
 
 // Chain is a chain to create.

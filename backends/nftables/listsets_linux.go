@@ -1,0 +1,258 @@
+package nftables
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// set lists a set and what is in it.
+func (l *lister) set(s *nfnetlink.SetInfo) error {
+	o := key{kind: kindSet, name: l.book.names.of(l.fam).number(s.Name)}
+	hash := specHash(s.SetSpec)
+	fixed := s.SetSpec
+	fixed.Size = 0
+	var err error
+	switch {
+	case slices.ContainsFunc(fixedSets(), func(f nfnetlink.Set) bool {
+		return f.Spec(nfnetlink.Family(l.fam)) == fixed
+	}):
+		hash = specHash(fixed)
+		before := len(l.objects)
+		l.objects = slices.Grow(l.objects, max(s.Count, 0))
+		err = l.fixedSet(s.Name)
+		if f := l.fills.byName(l.fam, s.Name); f != nil {
+			*f = fill{count: len(l.objects) - before, size: int(s.Size)}
+		}
+	case strings.HasPrefix(s.Name, sourcesSet("")):
+		var name string
+		if name, err = l.sources(s.Name); name != s.Name {
+			hash = 0
+		}
+	case strings.HasPrefix(s.Name, affinityMap("", proxy.PoolCluster)):
+		if !strings.HasSuffix(s.Name, affinityPortMap("")) {
+			err = l.clients(s.Name)
+		}
+	case !isFixedName(s.Name):
+		err = l.startAnew("set " + s.Name + ", which is none of ours,")
+	}
+	l.add(o, hash)
+	return err
+}
+
+func (l *lister) fixedSet(name string) error {
+	switch name {
+	case setClusterIPs:
+		return l.elements(name, func(e *nfnetlink.Element) { l.address(e, kindClusterIP) })
+	case setHairpins:
+		return l.hairpins()
+	case setRestrictions:
+		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindRestriction, false) })
+	case setServices, setNodePorts:
+		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindFrontend, name == setNodePorts) })
+	case setRecorders, setNodePortRecorders:
+		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindRecord, name == setNodePortRecorders) })
+	}
+	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+		for _, nodePort := range []bool{false, true} {
+			if name == endpointsMap(pool, nodePort) {
+				return l.endpoints(name, pool, nodePort)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
+	before := len(l.objects)
+	return l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { l.objects = l.objects[:before] },
+		Each: func(e *nfnetlink.Element) error {
+			each(e)
+			return nil
+		},
+	})
+}
+
+// hairpins lists pairs of one address with itself. Another pair is none of ours.
+func (l *lister) hairpins() error {
+	pairs := true
+	n := l.fam.addrLen()
+	err := l.elements(setHairpins, func(e *nfnetlink.Element) {
+		pairs = pairs && len(e.Key) >= 2*n && bytes.Equal(e.Key[:n], e.Key[n:2*n])
+		l.address(e, kindHairpin)
+	})
+	if err == nil && !pairs {
+		err = l.startAnew("an element of set " + setHairpins)
+	}
+	return err
+}
+
+// address lists an element that is one address.
+func (l *lister) address(e *nfnetlink.Element, kind kind) {
+	k := key{kind: kind}
+	n := l.fam.addrLen()
+	if len(e.Key) < n {
+		return
+	}
+	if kind == kindHairpin {
+		copy(k.eaddr[:], e.Key[:n])
+	} else {
+		copy(k.addr[:], e.Key[:n])
+	}
+	l.add(k, 0)
+}
+
+// frontend reads a frontend from the start of a key.
+func (l *lister) frontend(k *key, b []byte, nodePort bool) bool {
+	if !nodePort {
+		n := l.fam.addrLen()
+		if len(b) < n {
+			return false
+		}
+		copy(k.addr[:], b[:n])
+		b = b[n:]
+	}
+	if len(b) < 8 {
+		return false
+	}
+	k.proto, k.port = b[0], binary.BigEndian.Uint16(b[4:])
+	return true
+}
+
+// verdict lists an element that leads to a chain, or drops.
+func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) {
+	k := key{kind: kind}
+	if !l.frontend(&k, e.Key, nodePort) {
+		return
+	}
+	v := to(l.book.names.of(l.fam).ofBytes(e.Chain))
+	want := nfnetlink.VerdictGoto
+	switch {
+	case len(e.Chain) == 0:
+		want = nfnetlink.VerdictDrop
+	case kind == kindRestriction:
+		want = nfnetlink.VerdictJump
+	}
+	if e.Verdict != want {
+		v |= odd
+	}
+	l.add(k, v)
+}
+
+// endpoints lists the slots of a map, and takes note of them. Where slots are
+// missing, what is there is not how this package leaves it: it is written anew.
+func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
+	first := len(l.objects)
+	n := l.fam.addrLen()
+	l.indexes = l.indexes[:0]
+	err := l.elements(set, func(e *nfnetlink.Element) {
+		if len(l.objects) == first {
+			l.indexes = l.indexes[:0] // the listing began again
+		}
+		k := key{kind: kindEndpoint, pool: pool}
+		if !l.frontend(&k, e.Key, nodePort) || len(e.Data) < n+2 || len(e.Key) < 12 {
+			return
+		}
+		copy(k.eaddr[:], e.Data[:n])
+		k.eport = binary.BigEndian.Uint16(e.Data[n:])
+		l.add(k, 0)
+		l.indexes = append(l.indexes, binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:]))
+	})
+	if err != nil {
+		return err
+	}
+	if !l.fillSlots(l.objects[first:], l.indexes) {
+		return l.startAnew("map " + set + ", which has gaps,")
+	}
+	return nil
+}
+
+// fillSlots puts endpoints in their slots, and reports whether all are filled,
+// each with another endpoint.
+func (l *lister) fillSlots(endpoints []object, indexes []uint32) bool {
+	filled := map[slotPool]int{}
+	for i := range endpoints {
+		k := &endpoints[i].Key
+		id, at := k.slotPool(), int(indexes[i])
+		if at >= len(endpoints) {
+			return false
+		}
+		slots := l.slots[id]
+		if at >= len(slots) {
+			slots = append(slots, make([]slot, at+1-len(slots))...)
+			l.slots[id] = slots
+		}
+		if slots[at] != (slot{}) {
+			return false // an element that was listed twice hides another one
+		}
+		slots[at] = k.slot()
+		filled[id]++
+	}
+	var sorted []slot
+	for id, n := range filled {
+		if n != len(l.slots[id]) {
+			return false
+		}
+		sorted = append(sorted[:0], l.slots[id]...)
+		slices.SortFunc(sorted, slot.compare)
+		if len(slices.Compact(sorted)) != n {
+			return false
+		}
+	}
+	return true
+}
+
+// clients lists the endpoints that clients stick to in an affinity map.
+func (l *lister) clients(set string) error {
+	seen := map[slot]bool{}
+	err := l.eachClient(l.ctx, elementTarget{fam: l.fam, set: set}, func(_ string, to slot) { seen[to] = true })
+	for to := range seen {
+		l.add(stickyKey(l.fam, l.book.names.of(l.fam).number(set), to), 0)
+	}
+	return err
+}
+
+// sources gives the name that a set of sources with this content would have.
+func (l *lister) sources(set string) (string, error) {
+	var starts, ends [][16]byte
+	n := l.fam.addrLen()
+	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { starts, ends = nil, nil },
+		Each: func(e *nfnetlink.Element) error {
+			var a [16]byte
+			copy(a[:n], e.Key)
+			if e.IntervalEnd {
+				ends = append(ends, a)
+			} else {
+				starts = append(starts, a)
+			}
+			return nil
+		},
+	})
+	order := func(a, b [16]byte) int { return slices.Compare(a[:], b[:]) }
+	slices.SortFunc(starts, order)
+	slices.SortFunc(ends, order)
+	// nft itself, and so the kernel, marks where the first range begins with an
+	// end at the lowest address.
+	if len(ends) > 0 && ends[0] == [16]byte{} {
+		ends = ends[1:]
+	}
+	return sourcesName(starts, ends, n), err
+}
+
+// sourcesName names a set of sources by its content.
+func sourcesName(starts, ends [][16]byte, n int) string {
+	var content []byte
+	for _, list := range [...][][16]byte{starts, ends} {
+		content = binary.BigEndian.AppendUint32(content, uint32(len(list)))
+		for i := range list {
+			content = append(content, list[i][:n]...)
+		}
+	}
+	return sourcesSet(digest(content))
+}
