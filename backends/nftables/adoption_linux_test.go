@@ -41,7 +41,11 @@ func sampleWorld() proxy.Snapshot {
 		dead := newPort(fam, 3, 0)
 		dead.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
 		dead.Frontends[0].FromOutside = dead.Frontends[0].FromInside
-		all = append(all, plain, sticky, local, dead)
+
+		lost := newPort(fam, 4, 0)
+		lost.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Drop}
+		lost.Frontends[0].FromOutside = lost.Frontends[0].FromInside
+		all = append(all, plain, sticky, local, dead, lost)
 	}
 	return proxy.NewSnapshot(testNode(), all...)
 }
@@ -92,6 +96,8 @@ func tamperings() []tampering {
 		{"foreign element that leads to a foreign chain", nftDoes("add chain ip vipkit theirs", "add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto theirs }")},
 		{"another verdict", nftDoes("delete element ip vipkit services { 10.128.0.1 . tcp . 80 }", "add element ip vipkit services { 10.128.0.1 . tcp . 80 : drop }")},
 		{"jump instead of goto", nftDoes("delete element ip vipkit nodeports { tcp . 30001 }", "add element ip vipkit nodeports { tcp . 30001 : jump pick-4 }")},
+		{"jump to the same chain", nftDoes("delete element ip vipkit nodeports { tcp . 30001 }", "add element ip vipkit nodeports { tcp . 30001 : jump masquerade-stick-"+id+"-pick-nodeport-4 }")},
+		{"accept instead of drop", nftDoes("delete element ip vipkit services { 10.128.0.5 . tcp . 80 }", "add element ip vipkit services { 10.128.0.5 . tcp . 80 : accept }")},
 		{"accept instead of goto", nftDoes("delete element ip6 vipkit services { fd00:96::1 . tcp . 80 }", "add element ip6 vipkit services { fd00:96::1 . tcp . 80 : accept }")},
 		{"another endpoint", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 : 192.0.2.7 . 1 }")},
 		{"one endpoint twice", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 : 10.0.0.1 . 8080 }")},

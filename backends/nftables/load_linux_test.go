@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -87,6 +89,51 @@ func TestBigWorldIsReplaced(t *testing.T) {
 	}
 	if got := s.slotsOf(t, "10.0.0.2"); got != services {
 		t.Errorf("services with the endpoint of the new world: got %d, want %d", got, services)
+	}
+}
+
+// A new process knows how full the sets are that it takes over, and makes room in
+// time.
+func TestSetsGrowAfterRestart(t *testing.T) {
+	var all []*proxy.ServicePort
+	for i := range leastSize + leastSize/4 {
+		all = append(all, newPort(v1.IPv4Protocol, i, 1))
+	}
+	s := newStage(t, Options{})
+	few := proxy.NewSnapshot(testNode(), all[:leastSize/2]...)
+	s.apply(t, few)
+	s.restart(t)
+	s.apply(t, few)
+	s.apply(t, proxy.NewSnapshot(testNode(), all[:leastSize*3/4]...))
+	s.apply(t, proxy.NewSnapshot(testNode(), all...))
+	s.counts(t, map[string]int{setServices: len(all), setClusterIPs: len(all), "endpoints": len(all)})
+}
+
+// What a transaction removes, or replaces, is there until its end.
+func TestRoomInSets(t *testing.T) {
+	const free = 3
+	do := func(kind backends.OpKind, n int) []op {
+		return slices.Repeat([]op{{Kind: kind, Key: key{kind: kindClusterIP, fam: ipv6, addr: [16]byte{0xfd}}}}, n)
+	}
+	for _, c := range []struct {
+		name  string
+		ops   []op
+		after int
+		room  bool
+	}{
+		{"as many as there is room for", do(backends.Add, free), free, true},
+		{"one too many", do(backends.Add, free+1), free + 1, false},
+		{"one removed", append(do(backends.Remove, 1), do(backends.Add, free+1)...), free, false},
+		{"replaced", do(backends.Replace, free), 0, true},
+		{"replaced, one too many", do(backends.Replace, free+1), 0, false},
+		{"removed", do(backends.Remove, free+1), -free - 1, true},
+	} {
+		k := &kernel{}
+		k.fills.of(ipv6)[atClusterIPs] = fill{count: leastSize - free, size: leastSize}
+		counts, room := k.grow(c.ops)
+		if got := counts.of(ipv6)[atClusterIPs]; room != c.room || room && got != c.after {
+			t.Errorf("%s: got room: %t, %d more, want room: %t, %d more", c.name, room, got, c.room, c.after)
+		}
 	}
 }
 
