@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // affinitySample is a Service with session affinity and external addresses.
@@ -54,6 +55,7 @@ func (c *Config) testAffinity(t *testing.T) {
 		}
 	}
 	t.Run("Strangers", func(t *testing.T) { s.heedsNoStrangers(t) })
+	t.Run("Fallback", func(t *testing.T) { s.leavesFallback(t) })
 	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
 }
 
@@ -134,6 +136,26 @@ func (s *stage) heedsNoStrangers(t *testing.T) {
 			s.asks(t, stranger, atRemoteNode)
 			s.asks(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
 		}
+	}
+}
+
+// leavesFallback has clients keep an endpoint that terminates, which a Local policy
+// takes for want of another one on the node. When there is one they must let go,
+// though what the Cluster policy selects has never had the first.
+func (s *stage) leavesFallback(t *testing.T) {
+	yes, no := true, false
+	x := affinitySample(300)
+	x.external = v1.ServiceExternalTrafficPolicyLocal
+	terminates := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	x.endpoints = []sampleEndpoint{{at: atLocal, conditions: terminates}, {at: atRemote}}
+	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		s.asks(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal)
+	}
+	x.endpoints = append(x.endpoints, sampleEndpoint{at: atLocal2})
+	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		s.asks(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal2)
 	}
 }
 
