@@ -55,6 +55,7 @@ func (c *Config) testAffinity(t *testing.T) {
 		}
 	}
 	t.Run("Strangers", func(t *testing.T) { s.heedsNoStrangers(t) })
+	t.Run("OtherServices", func(t *testing.T) { s.heedsNoOtherServices(t) })
 	t.Run("Fallback", func(t *testing.T) { s.leavesFallback(t) })
 	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
 }
@@ -145,6 +146,30 @@ func (s *stage) heedsNoStrangers(t *testing.T) {
 			stranger := flight{from: from, to: netip.AddrPortFrom(s.addr(atRemoteNode, family), endpointPort), protocol: v1.ProtocolTCP}
 			s.asks(t, stranger, atRemoteNode)
 			s.asks(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
+		}
+	}
+}
+
+// heedsNoOtherServices lets clients connect to a Service without affinity whose
+// port has the number of the node port of one with affinity: an endpoint of one
+// Service is none of the other.
+func (s *stage) heedsNoOtherServices(t *testing.T) {
+	x, other := affinitySample(300, atLocal, atRemote), &sample{number: 6, endpoints: []sampleEndpoint{{at: atLocal2}}}
+	own, others := x.objects(), other.objects()
+	for _, o := range others.services {
+		for i := range o.Spec.Ports {
+			o.Spec.Ports[i].Port = x.nodePort()
+		}
+	}
+	s.apply(t, snapshotOf(t, nodeOptions()))
+	s.apply(t, snapshotOf(t, nodeOptions(), own, others))
+	for _, from := range []place{atClient, atNode, atOutside} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			c := client{from, v1.ProtocolTCP, family}
+			to := c.flightsTo(other)[0]
+			to.to = netip.AddrPortFrom(to.to.Addr(), uint16(x.nodePort()))
+			s.asks(t, to, atLocal2)
+			s.asks(t, c.flightsTo(x)[0], atLocal, atRemote)
 		}
 	}
 }

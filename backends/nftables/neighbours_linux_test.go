@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,5 +53,17 @@ func TestDeletionLeavesOthersAlone(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.clients(t, sticky)); diff != "" {
 		t.Errorf("clients of another Service (-want +got):\n%s", diff)
+	}
+}
+
+// Ranges need not end at a whole byte.
+func TestRangesOfAnyLength(t *testing.T) {
+	s := newStage(t, Options{})
+	s.apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:96::/108")}))
+	listing := s.listing(t)
+	for _, want := range []string{"ip daddr 10.96.0.0/12 drop", "ip6 daddr fd00:96::/108 drop"} {
+		if !strings.Contains(listing, want) {
+			t.Errorf("the ruleset has no %q:\n%s", want, listing)
+		}
 	}
 }
