@@ -90,7 +90,7 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 
 // lost turns a conflict between known states into what it means.
 func (r *reconciler[K, V]) lost(err error) error {
-	if r.known && errors.Is(err, ErrConflict) {
+	if r.known && errors.Is(err, ErrConflict) && !errors.Is(err, proxy.ErrDataplaneLost) {
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 	}
 	return err
@@ -128,7 +128,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	r.known = false
 	r.owners = make(map[K]owned[V], sizeOf(new)/2)
 	defer func() { r.leftovers = nil }()
-	finish, pieces, err := r.begin(ctx, new)
+	finish, pieces, replaces, err := r.begin(ctx, new)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	flush := func() error {
 		err := r.try(ctx, changes)
 		changes, size = changes[:0], 0
-		if some, ok := errors.AsType[proxy.PortErrors](err); ok {
+		if some, ok := errors.AsType[proxy.PortErrors](err); ok && (!replaces || !errors.Is(err, ErrExhausted)) {
 			maps.Copy(failed, some)
 			return nil
 		}
@@ -171,16 +171,16 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 
 // begin looks at what there is, unless it is to be replaced. What finish does,
 // when all is made, is to make everything else go.
-func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, pieces int, err error) {
+func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, pieces int, replaces bool, err error) {
 	if replacer, ok := r.target.(Replacer); ok {
 		if yes, pieces := replacer.Replace(ctx, new); yes {
-			return replacer.Replaced, pieces, nil
+			return replacer.Replaced, pieces, true, nil
 		}
 	}
 	if err := r.list(ctx); err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
-	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, 0, nil
+	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, 0, false, nil
 }
 
 func (r *reconciler[K, V]) list(ctx context.Context) error {

@@ -313,6 +313,31 @@ func TestApplyReplacesInTheEnd(t *testing.T) {
 	}
 }
 
+// TestApplyReplacesNothingByHalves: when the system runs out of memory on the way,
+// what was there serves on, and no port is blamed.
+func TestApplyReplacesNothingByHalves(t *testing.T) {
+	k, d := newReplacingKernel(t)
+	var all []*proxy.ServicePort
+	for i := range 2000 {
+		all = append(all, port(i, []int{i}, []int{0, 1, 2, 3, 4, 5, 6, 7}))
+	}
+	k.fail = func() error {
+		if k.commits > 1 {
+			return fmt.Errorf("%w: no memory", backends.ErrExhausted)
+		}
+		return nil
+	}
+	err := d.apply(t.Context(), inZone("a", all...))
+	if !errors.Is(err, backends.ErrExhausted) {
+		t.Errorf("got error %v, want %v", err, backends.ErrExhausted)
+	}
+	if len(k.finished) > 0 || len(k.serving) != 1 {
+		t.Errorf("a part took the place of the whole: Replaced was called %d times", len(k.finished))
+	}
+	k.fail = nil
+	d.mustApply(t, inZone("a", all...))
+}
+
 // cleaningKernel can clean up without looking.
 type cleaningKernel struct{ *fakeKernel }
 

@@ -8,6 +8,11 @@ import "errors"
 // the service port.
 var ErrConflict = errors.New("an object is not as expected")
 
+// ErrExhausted marks an error of [Target.Commit] that says: the system lacks
+// memory or the like, which is no fault of single service ports, though a smaller
+// commit may succeed. What is to be replaced stays in effect then.
+var ErrExhausted = errors.New("the system is short of resources")
+
 // ErrReplace marks an error of the Commit of a [Replacer] that says: what is
 // there cannot be changed in place. Nothing was done; Apply begins again from
 // the zero snapshot, and Replace says yes.

@@ -12,7 +12,7 @@ import (
 
 // layout numbers the form of what this package writes. Chains of another form,
 // which an older or newer program left behind, are replaced.
-const layout = "1"
+const layout = "2"
 
 type object = backends.Object[key, value]
 
@@ -24,6 +24,8 @@ type book struct {
 	// pages are for the last two nodes: while a node changes, both are rendered.
 	pages [2]*page
 	names familyNames
+	// own are the definitions, of one service port each, that are in use.
+	own map[familyName]value
 }
 
 // page is the book for one node.
@@ -96,11 +98,34 @@ func (b *book) set(id definitionID) (setDefinition, error) {
 	return setDefinition{}, fmt.Errorf("set %s %x is not in the book", id.name, id.hash)
 }
 
-// forget drops the definition of a chain or set that is no more, if it was one
-// service port's own.
+// settle takes note that a definition is in use, and drops the one that it takes
+// the place of, if that was one service port's own.
+func (b *book) settle(k key, v value) {
+	at := familyName{k.fam, k.name}
+	old, had := b.own[at]
+	if had && old != v {
+		b.drop(k, old)
+	}
+	if d, err := b.chain(definitionID{k.fam, b.names.of(k.fam).text(k.name), v}); k.kind == kindChain && err == nil && !d.lasting {
+		if b.own == nil {
+			b.own = map[familyName]value{}
+		}
+		b.own[at] = v
+	}
+}
+
+// forget drops the definition of a chain or set that is no more, and its name, if
+// it was one service port's own.
 func (b *book) forget(k key, v value) {
+	delete(b.own, familyName{k.fam, k.name})
+	if b.drop(k, v) { // what stands in no book may have the name of something else that does
+		b.names.of(k.fam).release(k.name)
+	}
+}
+
+// drop reports whether there was such a definition.
+func (b *book) drop(k key, v value) (own bool) {
 	id := definitionID{k.fam, b.names.of(k.fam).text(k.name), v}
-	own := false
 	for _, p := range b.pages {
 		if p == nil {
 			continue
@@ -114,9 +139,7 @@ func (b *book) forget(k key, v value) {
 			delete(p.sets, id)
 		}
 	}
-	if own { // what stands in no book may have the name of something else that does
-		b.names.of(k.fam).release(k.name)
-	}
+	return own
 }
 
 // hash stands for everything that a definition is made from.

@@ -98,6 +98,7 @@ func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) bool {
 		}
 		if w.affinity != "" {
 			w.sticky(w.affinitySet(pool), s)
+			w.nodePortClient(f, w.at(f), s)
 		}
 		w.filled(w.at(f), pool, s)
 	}

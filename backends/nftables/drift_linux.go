@@ -61,10 +61,14 @@ func (d *drift) committed(ops []op) {
 }
 
 // seen takes note that everything was looked at, or made, since a time.
-func (d *drift) seen(since time.Time) {
-	d.looked = time.Now()
-	d.took = d.looked.Sub(since)
-	d.outline = 0
+func (k *kernel) seen(ctx context.Context, since time.Time) {
+	k.drift.looked = time.Now()
+	k.drift.took = k.drift.looked.Sub(since)
+	outline, err := k.readOutline(ctx)
+	if err != nil {
+		outline = 0
+	}
+	k.drift.outline = outline
 }
 
 // Drifted implements [proxy.DriftChecker].
@@ -75,23 +79,18 @@ func (k *kernel) Drifted(ctx context.Context) bool {
 		return true
 	}
 	moved := generation != d.generation+d.commits
-	if moved && (d.outline == 0 || time.Since(d.looked) > max(lookEvery, lookShare*d.took)) {
-		return true
-	}
 	if !moved && d.outline != 0 {
 		return false
 	}
+	if moved && time.Since(d.looked) > max(lookEvery, lookShare*d.took) {
+		return true
+	}
 	outline, err := k.readOutline(ctx)
-	if err != nil {
+	if err != nil || moved && d.outline != 0 && outline != d.outline {
 		return true
 	}
-	after, err := k.conn.Generation(ctx)
-	if err != nil || after != generation {
-		return moved // nobody knows which state the outline is of
-	}
-	if moved && outline != d.outline {
-		return true
-	}
+	// Without an outline to compare with, this one has to be believed, until
+	// everything is looked at again.
 	d.outline, d.generation, d.commits = outline, generation, 0
 	return false
 }

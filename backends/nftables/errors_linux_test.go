@@ -18,7 +18,7 @@ func TestExplain(t *testing.T) {
 	refused := func(op string, errno unix.Errno) error {
 		return fmt.Errorf("committing: %w", &nfnetlink.Error{Errno: errno, Op: op, Object: "pick-4"})
 	}
-	all := []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict, backends.ErrReplace}
+	all := []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict, backends.ErrReplace, backends.ErrExhausted}
 	for _, c := range []struct {
 		err, want error
 	}{
@@ -30,11 +30,12 @@ func TestExplain(t *testing.T) {
 		{refused("add set", unix.EOPNOTSUPP), proxy.ErrUnsupported},
 		{refused("add table", unix.EAFNOSUPPORT), proxy.ErrUnsupported},
 		{refused("add chain", unix.EPROTONOSUPPORT), proxy.ErrUnsupported},
-		{refused("delete element", unix.ENOENT), backends.ErrConflict},
+		{refused("delete element", unix.ENOENT), errors.Join(proxy.ErrDataplaneLost, backends.ErrConflict)},
+		{refused("add element", unix.ENOMEM), backends.ErrExhausted},
 		{refused("add element", unix.EEXIST), backends.ErrConflict},
 		{refused("delete chain", unix.EBUSY), backends.ErrConflict},
 		{refused("add element", unix.EINVAL), nil},
-		{unix.ENOBUFS, nil},
+		{unix.ENOBUFS, backends.ErrExhausted},
 		{errors.New("something else"), nil},
 	} {
 		got := new(kernel).explain(c.err)

@@ -76,7 +76,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 		return w.startAnew("a full set")
 	}
 	k.batch.Reset()
-	if k.rebuild {
+	if k.rebuild && k.places.beside {
 		for _, fam := range []family{ipv4, ipv6} {
 			k.batch.DestroyTable(k.table(fam))
 		}
@@ -100,8 +100,12 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	w.slots.settle(k.slots)
 	k.settleFills(&counts)
 	for i := range ops {
-		if ops[i].Kind == backends.Remove && (ops[i].Key.kind == kindChain || ops[i].Key.kind == kindSet) {
+		switch {
+		case ops[i].Key.kind != kindChain && ops[i].Key.kind != kindSet:
+		case ops[i].Kind == backends.Remove:
 			k.book.forget(ops[i].Key, ops[i].Value)
+		default:
+			k.book.settle(ops[i].Key, ops[i].Value)
 		}
 	}
 	return k.purge(ctx, w.purges)
@@ -121,6 +125,8 @@ func (k *kernel) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
+		return fmt.Errorf("nftables: %w: %w", backends.ErrExhausted, err)
 	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 	case errors.Is(err, unix.EPERM):
@@ -129,7 +135,11 @@ func (k *kernel) explain(err error) error {
 		return err
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
 		return fmt.Errorf("nftables: %w: the kernel lacks something that the rules of chain %s need: %w", proxy.ErrUnsupported, refused.Object, err)
-	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
+	case refused.Errno == unix.ENOENT:
+		// All that an operation refers to was found or made before, so that
+		// somebody took it away, and nobody knows what else.
+		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
+	case refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
 		return fmt.Errorf("nftables: %w: %w", backends.ErrConflict, err)
 	case refused.Errno == unix.EOPNOTSUPP || refused.Errno == unix.EAFNOSUPPORT || refused.Errno == unix.EPROTONOSUPPORT:
 		return fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)

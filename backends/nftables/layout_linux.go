@@ -122,7 +122,7 @@ func (f family) loopback() netip.Prefix {
 // ports of a known protocol, because nft could not read the rule back otherwise.
 func (a *assembler) rememberDispatch() {
 	for _, proto := range [...]uint8{6, 17, 132} {
-		a.rule(a.originalVerdictMap(proto, setRecorders, false))
-		a.rule(a.originalVerdictMap(proto, setNodePortRecorders, true))
+		a.rule(a.protocolIs(proto), a.originalVerdictMap(setRecorders, false))
+		a.rule(a.protocolIs(proto), a.originalNodePortHasEndpoint(), a.originalVerdictMap(setNodePortRecorders, true))
 	}
 }

@@ -31,7 +31,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 				return
 			}
 		}
-		k.drift.seen(start)
+		k.seen(ctx, start)
 	}
 }
 

@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 
@@ -50,6 +51,8 @@ func (l *lister) fixedSet(name string) error {
 		return l.elements(name, func(e *nfnetlink.Element) { l.address(e, kindClusterIP) })
 	case setHairpins:
 		return l.hairpins()
+	case setNodePortClients:
+		return l.elements(name, l.nodePortClient)
 	case setRestrictions:
 		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindRestriction, false) })
 	case setServices, setNodePorts:
@@ -69,13 +72,18 @@ func (l *lister) fixedSet(name string) error {
 
 func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
 	before := len(l.objects)
-	return l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
 		Begin: func() { l.objects = l.objects[:before] },
 		Each: func(e *nfnetlink.Element) error {
 			each(e)
 			return nil
 		},
 	})
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
+		// Others commit faster than a set of this size can be read.
+		return l.startAnew("set " + set + ", which cannot be read for all the commits of others,")
+	}
+	return err
 }
 
 // hairpins lists pairs of one address with itself. Another pair is none of ours.
@@ -142,6 +150,18 @@ func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) {
 		v |= odd
 	}
 	l.add(k, v)
+}
+
+// nodePortClient lists an endpoint that clients of a node port may stick to.
+func (l *lister) nodePortClient(e *nfnetlink.Element) {
+	k := key{kind: kindNodePortClient}
+	n := l.fam.addrLen()
+	if !l.frontend(&k, e.Key, true) || len(e.Key) < 8+n+2 {
+		return
+	}
+	copy(k.eaddr[:], e.Key[8:8+n])
+	k.eport = binary.BigEndian.Uint16(e.Key[8+n:])
+	l.add(k, 0)
 }
 
 // endpoints lists the slots of a map, and takes note of them. Where slots are

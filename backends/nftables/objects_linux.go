@@ -21,6 +21,7 @@ const (
 	kindHairpin
 	kindClusterIP
 	kindSticky
+	kindNodePortClient
 	kindRecord
 	kindRestriction
 	kindFrontend
@@ -73,7 +74,7 @@ func (k key) Rank() int {
 // Shared implements [backends.Key].
 func (k key) Shared() bool {
 	switch k.kind {
-	case kindChain, kindSet, kindHairpin, kindClusterIP, kindSticky:
+	case kindChain, kindSet, kindHairpin, kindClusterIP, kindSticky, kindNodePortClient:
 		return true
 	default:
 		return false

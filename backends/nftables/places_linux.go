@@ -166,7 +166,7 @@ func (k *kernel) Replaced(ctx context.Context) error {
 	if err := k.removeTables(ctx, old); err != nil {
 		return err
 	}
-	k.drift.seen(k.places.since)
+	k.seen(ctx, k.places.since)
 	return nil
 }
 

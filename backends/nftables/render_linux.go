@@ -122,6 +122,16 @@ func (w *portWriter) filled(at key, pool proxy.Pool, s slot) {
 // sticky lets clients be remembered with an endpoint.
 func (w *portWriter) sticky(set name, s slot) { w.add(stickyKey(w.fam, set, s), 0) }
 
+// nodePortClient lets clients of a node port be remembered with an endpoint. That a
+// connection was made to such a port does not say that it was to the node: another
+// Service, or another program, may use the number at an address of its own.
+func (w *portWriter) nodePortClient(f *proxy.Frontend, at key, s slot) {
+	if f.Kind == proxy.NodePort {
+		at.kind, at.eaddr, at.eport = kindNodePortClient, s.addr, s.port
+		w.add(at, 0)
+	}
+}
+
 // affinitySet is the set by which the clients of a pool are known.
 func (w *portWriter) affinitySet(pool proxy.Pool) name {
 	return w.page.names.of(w.fam).number(affinityMap(w.affinity, pool))
@@ -183,6 +193,7 @@ func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
 		set := w.affinitySet(pool)
 		for _, e := range w.port.Pool(pool) {
 			w.sticky(set, w.slot(e))
+			w.nodePortClient(f, at, w.slot(e))
 		}
 	}
 	chains, ref := w.recorder(q)

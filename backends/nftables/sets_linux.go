@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -15,13 +16,14 @@ import (
 // The maps and sets that every table has. What is found by address, protocol
 // and port has a twin, found by protocol and port, for node ports.
 const (
-	setServices          = "services"           // frontend : where it leads
-	setNodePorts         = "nodeports"          // node port : where it leads
-	setRestrictions      = "restrictions"       // frontend : chain of its source ranges
-	setClusterIPs        = "cluster-ips"        // all ClusterIPs
-	setHairpins          = "hairpins"           // endpoint address . the same
-	setRecorders         = "affinity-services"  // frontend : chain that remembers its clients
-	setNodePortRecorders = "affinity-nodeports" // node port : the same
+	setServices          = "services"                    // frontend : where it leads
+	setNodePorts         = "nodeports"                   // node port : where it leads
+	setRestrictions      = "restrictions"                // frontend : chain of its source ranges
+	setClusterIPs        = "cluster-ips"                 // all ClusterIPs
+	setHairpins          = "hairpins"                    // endpoint address . the same
+	setRecorders         = "affinity-services"           // frontend : chain that remembers its clients
+	setNodePortRecorders = "affinity-nodeports"          // node port : the same
+	setNodePortClients   = "affinity-nodeport-endpoints" // node port . endpoint, where clients are remembered
 )
 
 // endpointsMap names the map of the slots of a pool: frontend . slot : endpoint.
@@ -97,6 +99,7 @@ func fixedSets() []nfnetlink.Set {
 		{Name: setNodePorts, Key: nodePort, Verdicts: true},
 		{Name: setRecorders, Key: frontend, Verdicts: true},
 		{Name: setNodePortRecorders, Key: nodePort, Verdicts: true},
+		{Name: setNodePortClients, Key: append(slices.Clone(nodePort), target...)},
 	}
 	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
 		sets = append(sets,

@@ -14,12 +14,13 @@ import (
 // tables anew, with room for twice as much.
 
 // setCount is the number of fixed sets of one table.
-const setCount = 11
+const setCount = 12
 
 // fixedNames gives the names of the fixed sets in the order of their numbers.
 func fixedNames() [setCount]string {
 	return [setCount]string{
 		setClusterIPs, setHairpins, setRestrictions, setServices, setNodePorts, setRecorders, setNodePortRecorders,
+		setNodePortClients,
 		endpointsMap(proxy.PoolCluster, false), endpointsMap(proxy.PoolCluster, true),
 		endpointsMap(proxy.PoolLocal, false), endpointsMap(proxy.PoolLocal, true),
 	}
@@ -40,6 +41,7 @@ const (
 	atNodePorts
 	atRecorders
 	atNodePortRecorders
+	atNodePortClients
 	atEndpoints
 	atNodePortEndpoints
 	atLocalEndpoints
@@ -114,6 +116,9 @@ func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Fronten
 	}
 	for _, pool := range poolsOf(f) {
 		counts[endpointsAt(pool)+twin] += len(p.Pool(pool))
+		if twin == 1 && p.Affinity.Enabled() {
+			counts[atNodePortClients] += len(p.Pool(pool))
+		}
 	}
 }
 
@@ -138,6 +143,8 @@ func (k *key) setOf() int {
 		return atServices + twin
 	case kindRecord:
 		return atRecorders + twin
+	case kindNodePortClient:
+		return atNodePortClients
 	case kindHairpin:
 		return atHairpins
 	case kindClusterIP:

@@ -150,28 +150,43 @@ func (a *assembler) remember(set string, timeout time.Duration) []byte {
 
 // originalVerdictMap looks up the frontend that the connection was made to,
 // before its destination was translated.
-func (a *assembler) originalVerdictMap(proto uint8, set string, nodePort bool) []byte {
-	b := a.protocolIs(proto)
+func (a *assembler) originalVerdictMap(set string, nodePort bool) []byte {
+	var b []byte
 	next := uint32(reg0)
 	if !nodePort {
-		const dstIP, dstIP6 = 20, 22 // NFT_CT_DST_IP, NFT_CT_DST_IP6
-		k := uint32(dstIP)
-		if a.fam == ipv6 {
-			k = dstIP6
-		}
-		b, next = append(b, originalTuple(k, next)...), next+a.addrRegs()
+		b, next = a.tuple(original, unix.NFT_CT_DST_IP, next), next+a.addrRegs()
 	}
 	b = append(b, a.encode(l4proto(next))...)
-	b = append(b, originalTuple(unix.NFT_CT_PROTO_DST, next+1)...)
+	b = append(b, a.tuple(original, unix.NFT_CT_PROTO_DST, next+1)...)
 	return append(b, a.encode(&expr.Lookup{SourceRegister: reg0, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set})...)
 }
 
-// originalTuple loads a part of the original direction of the connection. The
-// expr package has no way to say so for all keys.
-func originalTuple(key, reg uint32) []byte {
+// originalNodePortHasEndpoint matches connections that were made to the number of
+// a node port with affinity and have got one of its endpoints, which is where the
+// replies come from.
+func (a *assembler) originalNodePortHasEndpoint() []byte {
+	b := a.encode(l4proto(reg0))
+	b = append(b, a.tuple(original, unix.NFT_CT_PROTO_DST, reg0+1)...)
+	b = append(b, a.tuple(reply, unix.NFT_CT_SRC_IP, reg0+2)...)
+	b = append(b, a.tuple(reply, unix.NFT_CT_PROTO_SRC, reg0+2+a.addrRegs())...)
+	return append(b, a.encode(&expr.Lookup{SourceRegister: reg0, SetName: setNodePortClients})...)
+}
+
+// The directions of a connection.
+const (
+	original = 0
+	reply    = 1
+)
+
+// tuple loads a part of one direction of the connection. The expr package has no
+// way to say so for all keys.
+func (a *assembler) tuple(direction byte, key, reg uint32) []byte {
+	if a.fam == ipv6 && (key == unix.NFT_CT_SRC_IP || key == unix.NFT_CT_DST_IP) {
+		key += unix.NFT_CT_SRC_IP6 - unix.NFT_CT_SRC_IP
+	}
 	data := attribute(unix.NFTA_CT_KEY, bigEndian32(key))
 	data = append(data, attribute(unix.NFTA_CT_DREG, bigEndian32(reg))...)
-	data = append(data, attribute(unix.NFTA_CT_DIRECTION, []byte{0})...)
+	data = append(data, attribute(unix.NFTA_CT_DIRECTION, []byte{direction})...)
 	e := attribute(unix.NFTA_EXPR_NAME, []byte("ct\x00"))
 	e = append(e, attribute(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)...)
 	return attribute(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, e)

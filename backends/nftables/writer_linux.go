@@ -183,7 +183,7 @@ func (w *writer) writeElement(o *op) {
 	w.count++
 	e := w.into(nfnetlink.OpAdd, k.fam, set)
 	switch {
-	case k.kind == kindHairpin || k.kind == kindClusterIP:
+	case k.kind == kindHairpin || k.kind == kindClusterIP || k.kind == kindNodePortClient:
 		e.Key(elem)
 	case o.Value == to(noName):
 		e.KeyVerdict(elem, nfnetlink.VerdictDrop, "")
@@ -203,6 +203,9 @@ func elementOf(b []byte, k *key) (set string, elem []byte) {
 		return setHairpins, append(append(b, k.eaddr[:n]...), k.eaddr[:n]...)
 	case kindClusterIP:
 		return setClusterIPs, append(b, k.addr[:n]...)
+	case kindNodePortClient:
+		s := k.slot()
+		return setNodePortClients, s.append(k.slotPool().append(b), k.fam)
 	case kindRestriction:
 		set = setRestrictions
 	case kindRecord:

@@ -1,0 +1,106 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// flushing has somebody flush the ruleset before one of the commits.
+type flushing struct {
+	*kernel
+	commits int
+	flush   func()
+}
+
+func (f *flushing) Commit(ctx context.Context, ops []op) error {
+	if f.commits++; f.commits == 3 {
+		f.flush()
+	}
+	return f.kernel.Commit(ctx, ops)
+}
+
+// A flush of the ruleset in the middle of a first load is nobody's fault: it is
+// noticed at once, no port is blamed, and the next Apply makes all good.
+func TestFlushInFirstLoad(t *testing.T) {
+	for _, limit := range []int{listLimit, 0} {
+		w := newWatched(t, limit)
+		world := proxy.NewSnapshot(testNode(), manyPorts(5000)...)
+		if limit == 0 { // made anew beside what there is
+			w.apply(t, proxy.NewSnapshot(testNode(), manyPorts(5)...))
+			w.kernel.drift.looked = time.Time{}
+		}
+		f := &flushing{kernel: w.kernel, flush: func() { w.nft(t, "flush ruleset") }}
+		b := backends.New(w.kernel.book.render, f)
+		err := b.Apply(t.Context(), proxy.Snapshot{}, world)
+		if !errors.Is(err, proxy.ErrDataplaneLost) || f.commits > 4 {
+			t.Errorf("limit %d: got error %.200v after %d commits, want %v at once", limit, err, f.commits, proxy.ErrDataplaneLost)
+		}
+		if err := b.Apply(t.Context(), proxy.Snapshot{}, world); err != nil {
+			t.Errorf("limit %d: the next Apply: got error %v, want none", limit, err)
+		}
+		if got := w.countElements(t, setServices); got != 5000 {
+			t.Errorf("limit %d: got %d frontends, want 5000", limit, got)
+		}
+	}
+}
+
+// Others may commit faster than a large set can be read: the tables are then made
+// anew rather than never taken over.
+func TestTakeoverAmongCommits(t *testing.T) {
+	w := newWatched(t, listLimit)
+	world := proxy.NewSnapshot(testNode(), manyPorts(4000)...)
+	w.apply(t, world)
+	ctx, cancel := context.WithCancel(t.Context())
+	others, done := w.conn(t), make(chan int)
+	go func() { done <- commitOnAndOn(ctx, others) }()
+	w.restart(t)
+	w.apply(t, world)
+	cancel()
+	if n := <-done; n < 10 {
+		t.Errorf("others made %d commits meanwhile, which shows nothing", n)
+	}
+}
+
+func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn) int {
+	other := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}
+	n := 0
+	for ctx.Err() == nil {
+		var b nfnetlink.Batch
+		b.DestroyTable(other)
+		if c.Commit(ctx, &b) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// However often somebody changes the timeout of an affinity, no more is kept of it
+// than the last one.
+func TestBookKeepsTheLastTimeout(t *testing.T) {
+	w := newWatched(t, listLimit)
+	sizes := map[int]bool{}
+	for i := range 50 {
+		p := stickyPort(v1.IPv4Protocol, 1, 2)
+		p.Affinity = affinity.Config{Timeout: time.Duration(1+i) * time.Second}
+		node := w.applied.Node()
+		if node == nil {
+			node = testNode()
+		}
+		w.apply(t, proxy.NewSnapshot(node, p))
+		if i > 0 {
+			sizes[len(w.kernel.book.page(node).chains)] = true
+		}
+	}
+	if len(sizes) != 1 {
+		t.Errorf("numbers of definitions while a timeout changes: got %v, want one", sizes)
+	}
+}
