@@ -133,6 +133,13 @@ func (k *kernel) explain(err error) error {
 		return fmt.Errorf("nftables: %w: CAP_NET_ADMIN is needed in the network namespace: %w", proxy.ErrUnsupported, err)
 	case !errors.As(err, &refused):
 		return err
+	}
+	return explainRefusal(refused, err)
+}
+
+// explainRefusal does so for what the kernel refused.
+func explainRefusal(refused *nfnetlink.Error, err error) error {
+	switch {
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
 		return fmt.Errorf("nftables: %w: the kernel lacks something that the rules of chain %s need: %w", proxy.ErrUnsupported, refused.Object, err)
 	case refused.Errno == unix.ENOENT:
