@@ -115,6 +115,7 @@ func (t *tracker) setService(name types.NamespacedName, spec *serviceSpec) {
 		for _, p := range old.ports {
 			t.markFrontends(t.claims.remove(p)...)
 			t.problems.set(conflictKey(p.spec.name), nil)
+			t.problems.set(limitKey(p.spec.name), nil)
 			t.problems.countNodePorts(p.spec, -1)
 			t.unmark(p)
 			if _, known := t.snapshot.ports.Get(p.spec.name); known {

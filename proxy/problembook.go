@@ -38,6 +38,10 @@ func conflictKey(name ServicePortName) problemKey {
 	return problemKey{kind: "Service", NamespacedName: name.NamespacedName, port: name}
 }
 
+func limitKey(name ServicePortName) problemKey {
+	return problemKey{kind: "limit", NamespacedName: name.NamespacedName, port: name}
+}
+
 func (b *problemBook) any() bool { return len(b.byObject) > 0 }
 
 func (b *problemBook) set(key problemKey, problems []*Problem) {

@@ -39,7 +39,36 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 	if p.frontends == nil || routes != p.routes {
 		p.frontends, p.routes = t.frontends(p, routes), routes
 	}
-	out.Frontends = p.frontends
+	out.Frontends = t.affordable(p, max(len(sel.Cluster), len(sel.Local)))
+	return out
+}
+
+// maxSlots is how many pairs of a frontend and an endpoint one Service may have,
+// about. Dataplanes have an object for each, so that a few API objects could
+// otherwise fill the memory of every node.
+const maxSlots = 500_000
+
+// affordable gives the frontends of a port: the ClusterIP and the node port at any
+// rate, and of the others as many as its Service can have with so many endpoints.
+func (t *tracker) affordable(p *portState, endpoints int) []Frontend {
+	most := max(2, maxSlots/max(1, endpoints*len(p.service.ports)))
+	if len(p.frontends) <= most {
+		if t.problems.any() {
+			t.problems.set(limitKey(p.spec.name), nil)
+		}
+		return p.frontends
+	}
+	out := slices.Clone(p.frontends[:most])
+	if last := p.frontends[len(p.frontends)-1]; last.Kind == NodePort {
+		out[most-1] = last
+	}
+	t.problems.set(limitKey(p.spec.name), []*Problem{{
+		Kind:           "Service",
+		NamespacedName: p.spec.name.NamespacedName,
+		Field:          "spec.ports",
+		Err: fmt.Errorf("port %q has %d addresses with %d endpoints, and the Service %d ports: %d of the addresses are not served",
+			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(p.frontends)-most),
+	}})
 	return out
 }
 
@@ -92,15 +121,10 @@ func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRo
 // does not as problems.
 func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 	out := make([]Frontend, 0, len(p.spec.candidates))
-	var conflicts []*Problem
+	var conflicts conflicts
 	for _, c := range p.spec.candidates {
 		if owner := t.claims.owner(c, p.spec.name.Protocol); owner != p {
-			conflicts = append(conflicts, &Problem{
-				Kind:           "Service",
-				NamespacedName: p.spec.name.NamespacedName,
-				Field:          candidateField(c.kind),
-				Err:            fmt.Errorf("%s/%s already belongs to Service %s", c.addr, p.spec.name.Protocol, owner.spec.name.NamespacedName),
-			})
+			conflicts.add(c, owner)
 			continue
 		}
 		f := Frontend{
@@ -117,7 +141,45 @@ func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 		out = append(out, f)
 	}
 	if len(conflicts) > 0 || t.problems.any() {
-		t.problems.set(conflictKey(p.spec.name), conflicts)
+		t.problems.set(conflictKey(p.spec.name), conflicts.problems(p))
+	}
+	return out
+}
+
+// conflicts are addresses that a port asks for and others have, by kind and owner.
+type conflicts []conflict
+
+type conflict struct {
+	kind FrontendKind
+	// addr is the first of them, owner the one who has it.
+	addr  netip.AddrPort
+	owner *portState
+	count int
+}
+
+func (c *conflicts) add(wanted candidate, owner *portState) {
+	for i := range *c {
+		if (*c)[i].kind == wanted.kind && (*c)[i].owner == owner {
+			(*c)[i].count++
+			return
+		}
+	}
+	*c = append(*c, conflict{wanted.kind, wanted.addr, owner, 1})
+}
+
+// problems gives one for each kind and owner: there may be very many addresses.
+func (c conflicts) problems(p *portState) (out []*Problem) {
+	for _, x := range c {
+		more := ""
+		if x.count > 1 {
+			more = fmt.Sprintf(", and %d more are taken", x.count-1)
+		}
+		out = append(out, &Problem{
+			Kind:           "Service",
+			NamespacedName: p.spec.name.NamespacedName,
+			Field:          candidateField(x.kind),
+			Err:            fmt.Errorf("%s/%s already belongs to Service %s%s", x.addr, p.spec.name.Protocol, x.owner.spec.name.NamespacedName, more),
+		})
 	}
 	return out
 }

@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// hugeService asks for many addresses at many ports.
+func hugeService(name, clusterIP string, portCount, addrCount int) *v1.Service {
+	var list []v1.ServicePort
+	for i := range portCount {
+		list = append(list, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i), NodePort: int32(30000 + i)})
+	}
+	var addrs []string
+	for i := range addrCount {
+		addrs = append(addrs, fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250))
+	}
+	return apiService(name, clusterIP, ports(list...), externalIPs(addrs...))
+}
+
+// TestOneServiceIsBounded: a Service of some kilobytes, and a slice, must not take
+// gigabytes of every node. ClusterIPs and node ports are served at any rate.
+func TestOneServiceIsBounded(t *testing.T) {
+	const portCount, addrCount, hosts = 20, 400, 1000
+	var addrs []string
+	for i := range hosts {
+		addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250))
+	}
+	tr := newTestTracker()
+	tr.UpdateService(hugeService("huge", "10.96.0.1", portCount, addrCount))
+	slice := apiSlice("huge-1", "huge", addrs...)
+	slice.Ports = nil
+	for i := range portCount {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprintf("p%d", i)), Port: new(int32(8080))})
+	}
+	tr.UpdateEndpointSlice(slice)
+	s := newest(t, tr)
+	slots := 0
+	for p := range s.All() {
+		slots += len(p.Frontends) * len(p.Cluster)
+		kinds := []FrontendKind{p.Frontends[0].Kind, p.Frontends[len(p.Frontends)-1].Kind}
+		if !slices.Equal(kinds, []FrontendKind{ClusterIP, NodePort}) {
+			t.Errorf("%s: got %v at the ends, want the ClusterIP and the node port", p.Name, kinds)
+		}
+	}
+	if slots > maxSlots || slots < maxSlots/2 {
+		t.Errorf("got %d pairs of frontend and endpoint, want up to %d", slots, maxSlots)
+	}
+	problems := problemText(s)
+	if len(problems) != portCount || !strings.Contains(problems[0], "has 402 addresses with 1000 endpoints") {
+		t.Errorf("got problems %.300q, want one for each port", problems)
+	}
+	tr.UpdateEndpointSlice(apiSlice("huge-1", "huge", "10.1.0.1"))
+	if problems := problemText(newest(t, tr)); len(problems) != 0 {
+		t.Errorf("with few endpoints: got problems %.300q, want none", problems)
+	}
+}
+
+// TestConflictsAreCounted: who asks for very many addresses of others gets one
+// problem for all of them.
+func TestConflictsAreCounted(t *testing.T) {
+	tr := newTestTracker()
+	tr.UpdateService(hugeService("first", "10.96.0.1", 1, 300))
+	tr.UpdateService(hugeService("second", "10.96.0.2", 1, 300))
+	want := []string{
+		"Service ns/second: spec.externalIPs: 198.51.0.1:1000/TCP already belongs to Service ns/first, and 299 more are taken",
+		"Service ns/second: spec.ports.nodePort: 0.0.0.0:30000/TCP already belongs to Service ns/first",
+	}
+	if got := problemText(newest(t, tr)); !slices.Equal(got, want) {
+		t.Errorf("got problems %q, want %q", got, want)
+	}
+}
