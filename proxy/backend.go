@@ -18,7 +18,8 @@ type Backend interface {
 	// An error that holds a [PortErrors] says that all was done but the named
 	// ports, which are as in old. An error that holds [ErrDataplaneLost] says
 	// that nothing is known any more. After any other error the dataplane
-	// matches old as before. Calls do not overlap.
+	// matches old as before, or the backend knows that it does not and looks at
+	// what is there in the next Apply. Calls do not overlap.
 	Apply(ctx context.Context, old, new Snapshot) error
 	// Cleanup removes everything that this backend ever programs, and nothing
 	// else. It needs no earlier Apply, and is done when there is nothing.

@@ -149,6 +149,9 @@ func (r *router) noFrontend(dst netip.AddrPort) {
 		}
 	}
 	r.because("%s is no address of any Service", dst)
+	if !r.packet.ToNode && slices.Contains(r.snapshot.Node().Addresses, dst.Addr()) {
+		r.because("%s is the node's own: node ports answer packets that say so by ToNode", dst.Addr())
+	}
 }
 
 func (r *router) frontend(port *ServicePort, f *Frontend) {

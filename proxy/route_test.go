@@ -99,7 +99,7 @@ func TestRoute(t *testing.T) {
 		{"closed", "UDP 10.0.0.9 cni0 198.51.100.3:53", "drop: 198.51.100.3:53/UDP is a LoadBalancer of ns/dns/UDP/IPv4; 10.0.0.9 is not in the allowed source ranges"},
 		{"node port", "TCP 203.0.113.5 eth0 192.168.0.1:30080 here", "forward 10.0.0.5:8080+ sticky: " + isNodePort + fromOutside + oneOfLocal + "always" + sticky},
 		{"rejected", "TCP 10.0.0.9 cni0 192.168.0.1:30080 here", "reject: " + isNodePort + fromPod + "no endpoint anywhere can serve"},
-		{"node port of another node", "TCP 203.0.113.5 eth0 192.168.0.1:30080", "pass: 192.168.0.1:30080 is no address of any Service"},
+		{"node port of another node", "TCP 203.0.113.5 eth0 192.168.0.1:30080", "pass: 192.168.0.1:30080 is no address of any Service; 192.168.0.1 is the node's own: node ports answer packets that say so by ToNode"},
 		{"node port, address not chosen", "TCP 203.0.113.5 eth0 192.168.1.1:30080 here", "pass: 192.168.1.1 is not among the addresses that serve node ports; 192.168.1.1:30080 is no address of any Service"},
 		{"node port on loopback", "TCP 127.0.0.1 node 127.0.0.1:30080 here", "pass: 127.0.0.1 is a loopback address, which never serves node ports; 127.0.0.1:30080 is no address of any Service"},
 		{"node port, other protocol", "UDP 203.0.113.5 eth0 192.168.0.1:30080 here", "pass: 192.168.0.1:30080 is no address of any Service"},

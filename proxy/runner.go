@@ -81,6 +81,9 @@ type DriftChecker interface {
 // [ErrUnsupported] for all of its work. A panic of the Backend counts as a
 // failed Apply. A Runner runs once at a time.
 func (r *Runner) Run(ctx context.Context) error {
+	if r.Source == nil || r.Backend == nil {
+		return errors.New("runner: Source and Backend are required")
+	}
 	s := runState{Runner: r}
 	for {
 		err := s.wait(ctx)
@@ -93,8 +96,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err = s.apply(ctx); !alive(ctx) {
 			return nil
 		}
-		var partial PortErrors
-		if errors.Is(err, ErrUnsupported) && !errors.As(err, &partial) {
+		if unsupported(err) {
 			return fmt.Errorf("backend: %w", err)
 		}
 		if err != nil {
@@ -104,6 +106,12 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// unsupported reports whether the backend can do nothing at all.
+func unsupported(err error) bool {
+	var partial PortErrors
+	return errors.Is(err, ErrUnsupported) && !errors.As(err, &partial)
 }
 
 // runState is what a Runner remembers while it runs.

@@ -336,3 +336,11 @@ func TestRunnerAccounts(t *testing.T) {
 		}
 	})
 }
+
+func TestRunnerNeedsBothEnds(t *testing.T) {
+	for _, r := range []*Runner{{Backend: &fakeBackend{}}, {Source: newTestTracker()}} {
+		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "required") {
+			t.Errorf("got error %v, want one that says what is required", err)
+		}
+	}
+}

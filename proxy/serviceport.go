@@ -125,7 +125,8 @@ type Action uint8
 
 // What can become of a packet.
 const (
-	// Pass leaves the packet alone: it is no service traffic.
+	// Pass leaves the packet alone: it is no service traffic. [Route] says so;
+	// no frontend may.
 	Pass Action = iota
 	// Forward sends it to one endpoint of a pool.
 	Forward

@@ -26,14 +26,16 @@ type Change struct{ Old, New *ServicePort }
 
 // NewSnapshot makes a snapshot of generation 1 by hand, for programs that have
 // no tracker. The caller does not change node and ports any more. Of two ports
-// of one name the later counts.
+// of one name the later counts, and nil is none.
 func NewSnapshot(node *Node, ports ...*ServicePort) Snapshot {
 	if node == nil {
 		node = &Node{}
 	}
 	edit := pmap.New[ServicePortName, *ServicePort]().Edit()
 	for _, p := range ports {
-		edit.Set(p.Name, p)
+		if p != nil {
+			edit.Set(p.Name, p)
+		}
 	}
 	return Snapshot{generation: 1, node: node, ports: edit.Map()}
 }

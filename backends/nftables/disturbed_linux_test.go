@@ -60,7 +60,8 @@ func TestTakeoverAmongCommits(t *testing.T) {
 	world := proxy.NewSnapshot(testNode(), manyPorts(4000)...)
 	w.apply(t, world)
 	ctx, cancel := context.WithCancel(t.Context())
-	others, done := w.conn(t), make(chan int)
+	defer cancel()
+	others, done := w.conn(t), make(chan int, 1)
 	go func() { done <- commitOnAndOn(ctx, others) }()
 	w.restart(t)
 	w.apply(t, world)
@@ -70,6 +71,7 @@ func TestTakeoverAmongCommits(t *testing.T) {
 	}
 }
 
+// commitOnAndOn commits some hundred times a second.
 func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn) int {
 	other := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}
 	n := 0
@@ -79,6 +81,7 @@ func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn) int {
 		if c.Commit(ctx, &b) == nil {
 			n++
 		}
+		time.Sleep(2 * time.Millisecond)
 	}
 	return n
 }

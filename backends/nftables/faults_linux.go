@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,6 +15,11 @@ import (
 // fault says why a service port cannot be programmed, if so. No tracker makes
 // such ports, but programs may make their own.
 func fault(port *proxy.ServicePort) error {
+	if n := port.Name; n.Family != v1.IPv4Protocol && n.Family != v1.IPv6Protocol {
+		return fmt.Errorf("IP family %q is not known", n.Family)
+	} else if n.Protocol != v1.ProtocolTCP && n.Protocol != v1.ProtocolUDP && n.Protocol != v1.ProtocolSCTP {
+		return fmt.Errorf("protocol %q is not known", n.Protocol)
+	}
 	if err := faultyFrontend(port); err != nil {
 		return err
 	}
@@ -35,6 +42,9 @@ func faultyFrontend(port *proxy.ServicePort) error {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		addr := f.Addr.Addr()
+		if err := cmp.Or(faultyRoute(port, f.FromInside), faultyRoute(port, f.FromOutside)); err != nil {
+			return fmt.Errorf("frontend %v: %w", f.Addr, err)
+		}
 		if !fits(port, addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
 			return fmt.Errorf("frontend %v: no address of family %s", f.Addr, port.Name.Family)
 		}
@@ -42,6 +52,16 @@ func faultyFrontend(port *proxy.ServicePort) error {
 		if slices.ContainsFunc(f.AllowedSources, wrong) {
 			return fmt.Errorf("frontend %v: source ranges %v: not of family %s", f.Addr, f.AllowedSources, port.Name.Family)
 		}
+	}
+	return nil
+}
+
+func faultyRoute(port *proxy.ServicePort, r proxy.TrafficRoute) error {
+	switch {
+	case r.Action == proxy.Pass:
+		return errors.New("its traffic cannot be left alone: forward, reject or drop it")
+	case r.Action == proxy.Forward && len(port.Pool(r.Pool)) == 0:
+		return fmt.Errorf("a route leads to pool %s, which is empty", r.Pool)
 	}
 	return nil
 }

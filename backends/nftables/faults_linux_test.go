@@ -44,6 +44,10 @@ func TestFaults(t *testing.T) {
 		{"endpoints in IPv6 form", pools(mapped, mapped), false},
 		{"endpoints of the other family", pools(six, four), true},
 		{"local endpoints of the other family", pools(four, six), true},
+		{"no endpoints for a route", pools(nil, four), true},
+		{"a route that leaves traffic alone", func(p *proxy.ServicePort) { p.Frontends[0].FromOutside.Action = proxy.Pass }, true},
+		{"another protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }, true},
+		{"no family", func(p *proxy.ServicePort) { p.Name.Family = "" }, true},
 		{"endpoints without address", pools([]*endpoints.Endpoint{{}}, nil), true},
 	} {
 		p := newPort(v1.IPv4Protocol, 0, 1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ const (
 
 // Conn is a connection to nf_tables of one network namespace. It is meant to
 // be kept: closing one waits for the kernel to release what was removed
-// through it, some 16 ms.
+// through it, some 16 ms. One that nobody refers to any more is closed in time.
 //
 // One call may be under way at a time; others return [ErrBusy].
 type Conn struct {
@@ -46,6 +47,7 @@ type Conn struct {
 	request []byte
 	busy    atomic.Bool
 	closed  bool
+	lost    runtime.Cleanup
 }
 
 // Open connects to the network namespace of the calling thread; the connection
@@ -93,7 +95,10 @@ func wrapConn(fd, maxBatch int, timeout time.Duration) (*Conn, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	return &Conn{fd: fd, timeout: timeout, max: maxBatch, buf: make([]byte, readSize)}, nil
+	c := &Conn{fd: fd, timeout: timeout, max: maxBatch, buf: make([]byte, readSize)}
+	// A backend has no end of its own, so that nobody may ever call Close.
+	c.lost = runtime.AddCleanup(c, func(fd int) { _ = unix.Close(fd) }, fd)
+	return c, nil
 }
 
 // growBuffer asks for a buffer beyond the system's limit, which takes
@@ -119,6 +124,7 @@ func (c *Conn) Close() error {
 	}
 	defer c.leave()
 	c.closed = true
+	c.lost.Stop()
 	if err := unix.Close(c.fd); err != nil {
 		return fmt.Errorf("nfnetlink: %w", os.NewSyscallError("close", err))
 	}
