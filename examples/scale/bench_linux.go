@@ -146,14 +146,14 @@ func (b *bench) scaled(n int) ([]time.Duration, error) {
 	return took, nil
 }
 
-// burst is how many changes come at once.
+// burst is how many services change at once.
 const burst = 1000
 
 // burst changes many services at once, from the API objects to one commit.
 func (b *bench) burst() (ms float64, err error) {
-	slices := make([]*discoveryv1.EndpointSlice, burst)
-	for i := range slices {
-		slices[i] = b.world.slice(b.world.replace())
+	var slices []*discoveryv1.EndpointSlice
+	for _, i := range b.world.replaceMany(burst) {
+		slices = append(slices, b.world.slice(i))
 	}
 	start := time.Now()
 	for _, s := range slices {

@@ -58,7 +58,5 @@ func (w *world) replay(changes int) {
 	for range changes / 2 {
 		w.shrink(w.grow())
 	}
-	for range burst {
-		w.replace()
-	}
+	w.replaceMany(burst)
 }

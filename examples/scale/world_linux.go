@@ -44,6 +44,17 @@ func (w *world) replace() int {
 	return i
 }
 
+// replaceMany changes one endpoint of each of n services, or of all if there are
+// fewer, and gives the services.
+func (w *world) replaceMany(n int) []int {
+	services := w.random.Perm(len(w.endpoints))
+	services = services[:min(n, len(services))]
+	for _, i := range services {
+		w.endpoints[i][w.random.IntN(len(w.endpoints[i]))] = w.next()
+	}
+	return services
+}
+
 // grow adds an endpoint to a random service, shrink takes the last one off it.
 func (w *world) grow() int {
 	i := w.random.IntN(len(w.endpoints))
