@@ -22,6 +22,7 @@ func floors() map[string]int {
 		"internal/testenv":         0,
 
 		"affinity":                 1,
+		"allocator":                1,
 		"endpoints":                1,
 		"internal/netns/netnstest": 1,
 		"internal/nfnetlink":       1,

@@ -1,0 +1,240 @@
+package allocator_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.
+const mapLimit = 1 << 16
+
+func newRange(t testing.TB, text string, change ...func(*allocator.Config)) *allocator.Range {
+	t.Helper()
+	c, err := allocator.ParseConfig(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	r, err := allocator.NewRange(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustKey(t testing.TB, text string) allocator.Key {
+	t.Helper()
+	k, err := allocator.ParseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// capacity is what a prefix holds and how much of it is the lower band; want is
+// given by rows of the documented table.
+type capacity struct{ size, band uint64 }
+
+func ipv4Capacities() map[int]capacity {
+	want := map[int]capacity{
+		32: {0, 0}, 31: {0, 0}, 30: {2, 0}, 29: {6, 0}, 28: {14, 0}, 27: {30, 16},
+		26: {62, 16}, 25: {126, 16}, 24: {254, 16}, 23: {510, 32}, 22: {1022, 64}, 21: {2046, 128},
+	}
+	for bits := 20; bits >= 2; bits-- {
+		want[bits] = capacity{1<<(32-bits) - 2, 256}
+	}
+	return want
+}
+
+// ipv6Capacities are those of allocation maps, which are cut off.
+func ipv6Capacities() map[int]capacity {
+	want := map[int]capacity{
+		128: {0, 0}, 127: {1, 0}, 126: {3, 0}, 125: {7, 0}, 124: {15, 0}, 123: {31, 16}, 122: {63, 16},
+		121: {127, 16}, 120: {255, 16}, 119: {511, 32}, 118: {1023, 64}, 117: {2047, 128},
+		116: {4095, 256}, 115: {8191, 256}, 114: {16383, 256}, 113: {32767, 256}, 112: {65535, 256},
+	}
+	for bits := 111; bits >= 0; bits-- {
+		want[bits] = capacity{65535, 256}
+	}
+	return want
+}
+
+func TestCapacityOfEveryPrefix(t *testing.T) {
+	check := func(base string, bits int, limit uint64, want capacity) {
+		t.Helper()
+		c := allocator.Config{Prefix: netip.PrefixFrom(netip.MustParseAddr(base), bits), Limit: limit}
+		r, err := allocator.NewRange(c)
+		if err != nil {
+			t.Errorf("%v: %v", c, err)
+			return
+		}
+		got := capacity{r.Stats().Size, r.Stats().BandSize}
+		if got != want {
+			t.Errorf("%v, limit %d: got %+v, want %+v", c, limit, got, want)
+		}
+		checkEdges(t, r, c, want.size)
+	}
+	for bits, want := range ipv4Capacities() {
+		check("10.0.0.0", bits, 0, want)
+	}
+	for bits, want := range ipv6Capacities() {
+		check("fd00:10:96::", bits, mapLimit, want)
+	}
+	for bits := 64; bits < 112; bits++ {
+		check("fd00:10:96::", bits, 0, capacity{uint64(1)<<(128-bits) - 1, 256})
+	}
+}
+
+// checkEdges wants that the network address is left out and offset 0 is the
+// address after it, that the last one belongs to the range, and that the one after
+// it, such as the broadcast address, does not.
+func checkEdges(t *testing.T, r *allocator.Range, c allocator.Config, size uint64) {
+	t.Helper()
+	network := c.Prefix.Masked().Addr()
+	if _, ok := r.Offset(allocator.AddrKey(network)); ok {
+		t.Errorf("%v: the network address can be allocated", c)
+	}
+	if size == 0 {
+		if _, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
+			t.Errorf("%v without addresses: got error %v, want %v", c, err, allocator.ErrFull)
+		}
+		return
+	}
+	if got, want := r.Key(0), allocator.AddrKey(network.Next()); got != want {
+		t.Errorf("%v: the first address is %v, want %v", c, got, want)
+	}
+	last := r.Key(size - 1)
+	if i, ok := r.Offset(last); !ok || i != size-1 {
+		t.Errorf("%v: the last address %v has offset %d, %t, want %d", c, last, i, ok, size-1)
+	}
+	if beyond := allocator.AddrKey(last.Addr().Next()); beyond.Addr().IsValid() {
+		if _, ok := r.Offset(beyond); ok {
+			t.Errorf("%v: %v is behind the last address and can be allocated", c, beyond)
+		}
+	}
+	if got := r.Key(size); got != (allocator.Key{}) {
+		t.Errorf("%v: there is a key %v behind the last one", c, got)
+	}
+}
+
+func TestTooLargeIsAnError(t *testing.T) {
+	for _, text := range []string{"0.0.0.0/0", "0.0.0.0/1", "fd00::/63", "fd00::/48", "::/0"} {
+		c := allocator.Config{Prefix: netip.MustParsePrefix(text)}
+		_, err := allocator.NewRange(c)
+		var bad *allocator.RangeError
+		if !errors.Is(err, allocator.ErrTooLarge) || !errors.As(err, &bad) || bad.Range != text {
+			t.Errorf("%s: got error %v, want one that it is too large", text, err)
+		}
+	}
+}
+
+// TestDocumentedExamples are the three examples by which Kubernetes explains
+// its bands.
+func TestDocumentedExamples(t *testing.T) {
+	for _, c := range []struct {
+		cidr, first, bandEnd, last string
+		size, band                 uint64
+	}{
+		{"10.96.0.0/24", "10.96.0.1", "10.96.0.16", "10.96.0.254", 254, 16},
+		{"10.96.0.0/20", "10.96.0.1", "10.96.1.0", "10.96.15.254", 4094, 256},
+		{"10.96.0.0/16", "10.96.0.1", "10.96.1.0", "10.96.255.254", 65534, 256},
+	} {
+		t.Run(c.cidr, func(t *testing.T) {
+			r := newRange(t, c.cidr)
+			got := []string{r.Key(0).String(), r.Key(r.Stats().BandSize - 1).String(), r.Key(r.Stats().Size - 1).String()}
+			if diff := cmp.Diff([]string{c.first, c.bandEnd, c.last}, got); diff != "" {
+				t.Errorf("first, end of the band, last (-want +got):\n%s", diff)
+			}
+			if got := r.Stats(); got.Size != c.size || got.BandSize != c.band {
+				t.Errorf("got %+v, want size %d and band %d", got, c.size, c.band)
+			}
+			checkBandOrder(t, r)
+		})
+	}
+}
+
+// checkBandOrder fills a range and wants the lower band to come last.
+func checkBandOrder(t *testing.T, r *allocator.Range) {
+	t.Helper()
+	s := r.Stats()
+	for n := range s.Size {
+		key, err := r.AllocateNext("me")
+		if err != nil {
+			t.Fatalf("allocation %d of %d: %v", n+1, s.Size, err)
+		}
+		i, _ := r.Offset(key)
+		if isLow, late := i < s.BandSize, n >= s.Size-s.BandSize; isLow != late {
+			t.Fatalf("allocation %d of %d gave %v: in the lower band: %t", n+1, s.Size, key, isLow)
+		}
+	}
+	if key, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("a full range gave %v, error %v", key, err)
+	}
+}
+
+func TestBandOrderOfEverySmallPrefix(t *testing.T) {
+	for bits := 30; bits >= 18; bits-- {
+		checkBandOrder(t, newRange(t, fmt.Sprintf("10.96.0.0/%d", bits)))
+	}
+	for bits := 127; bits >= 114; bits-- {
+		checkBandOrder(t, newRange(t, fmt.Sprintf("fd00::/%d", bits)))
+	}
+	checkBandOrder(t, newRange(t, "30000-32767"))
+}
+
+func TestBands(t *testing.T) {
+	for size, want := range map[uint64]uint64{
+		0: 0, 8: 0, 16: 0, 17: 16, 32: 16, 256: 16, 272: 17, 512: 32, 1024: 64, 2048: 128, 4096: 256, 65536: 256, 1 << 40: 256,
+	} {
+		if got := allocator.IPBand(size); got != want {
+			t.Errorf("IPBand(%d): got %d, want %d", size, got, want)
+		}
+	}
+	for size, want := range map[uint64]uint64{
+		10: 0, 16: 0, 17: 16, 128: 16, 2048: 64, 2768: 86, 4096: 128, 8192: 128,
+	} {
+		if got := allocator.PortBand(size); got != want {
+			t.Errorf("PortBand(%d): got %d, want %d", size, got, want)
+		}
+	}
+}
+
+func TestNodePortRange(t *testing.T) {
+	r := newRange(t, "30000-32767")
+	s := r.Stats()
+	if s.Size != 2768 || s.BandSize != 86 {
+		t.Errorf("got %+v, want 2768 ports, 86 of them in the lower band", s)
+	}
+	got := []string{r.Key(0).String(), r.Key(85).String(), r.Key(86).String(), r.Key(2767).String()}
+	if diff := cmp.Diff([]string{"30000", "30085", "30086", "32767"}, got); diff != "" {
+		t.Errorf("edges of the bands (-want +got):\n%s", diff)
+	}
+}
+
+func TestSharedPool(t *testing.T) {
+	r := newRange(t, "10.96.0.0/24", func(c *allocator.Config) { c.SharedPool = true })
+	if got := r.Stats().BandSize; got != 0 {
+		t.Errorf("the lower band has %d addresses, want none", got)
+	}
+	low := 0
+	for range 200 {
+		key, err := r.AllocateNext("me")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i, _ := r.Offset(key); i < 16 {
+			low++
+		}
+	}
+	if low == 0 {
+		t.Error("200 of 254 addresses, and none of the first 16")
+	}
+}

@@ -1,0 +1,142 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Config describes a range. Either Prefix or the two ports are set.
+type Config struct {
+	// Prefix is a range of addresses. Bits beyond its length are ignored.
+	// The network address is not part of it, nor is the broadcast address of
+	// IPv4. A prefix of IPv6 has at most 64 host bits unless there is a Limit, one
+	// of IPv4 at most 30.
+	Prefix netip.Prefix
+	// FirstPort and LastPort are a range of ports, both included.
+	FirstPort, LastPort uint16
+	// SharedPool switches the bands off: every key is as likely to be handed
+	// out as any other.
+	SharedPool bool
+	// Exclude is what never to hand out, nor to give to anyone who asks for
+	// it. A block counts as far as it overlaps the range, so one list can serve
+	// ranges of both families.
+	Exclude []Block
+	// Limit, unless 0, cuts an address range down to its first addresses, the
+	// network address counted. Kubernetes' allocation maps cover the first 65,536
+	// addresses of an IPv6 range.
+	Limit uint64
+	// Draining says that nothing new may be allocated from the range, while
+	// what it has given out stays allocated.
+	Draining bool
+	// Source gives the random numbers by which keys are chosen; nil means one of
+	// its own with a random seed. It must not be used elsewhere at the same time.
+	Source rand.Source
+}
+
+// Block is a row of keys of one kind, both ends included.
+type Block struct{ First, Last Key }
+
+// PrefixBlock is the block of all addresses of a prefix.
+func PrefixBlock(p netip.Prefix) Block {
+	first := p.Masked().Addr()
+	last := first.AsSlice()
+	for i := range last {
+		hostBits := min(8, max(0, 8*(i+1)-p.Bits()))
+		last[i] |= byte(1<<hostBits - 1)
+	}
+	end, _ := netip.AddrFromSlice(last)
+	return Block{First: AddrKey(first), Last: AddrKey(end)}
+}
+
+// ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16,
+// or ports like 30000-32767.
+func ParseConfig(text string) (Config, error) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return Config{Prefix: prefix}, nil
+	}
+	first, last, _ := strings.Cut(text, "-")
+	from, err1 := strconv.ParseUint(first, 10, 16)
+	to, err2 := strconv.ParseUint(last, 10, 16)
+	if errors.Join(err1, err2) != nil {
+		return Config{}, fmt.Errorf("%q is neither a prefix nor a range of ports: %w", text, ErrInvalid)
+	}
+	return Config{FirstPort: uint16(from), LastPort: uint16(to)}, nil
+}
+
+// String is the range in canonical form.
+func (c Config) String() string {
+	if c.Prefix.IsValid() {
+		return c.Prefix.Masked().String()
+	}
+	return fmt.Sprintf("%d-%d", c.FirstPort, c.LastPort)
+}
+
+// check finds what makes no sense.
+func (c Config) check() error {
+	isPorts := c.FirstPort > 0 || c.LastPort > 0
+	switch {
+	case c.Prefix.IsValid() == isPorts:
+		return fmt.Errorf("a range has either a prefix or ports: %w", ErrInvalid)
+	case isPorts && (c.FirstPort == 0 || c.FirstPort > c.LastPort):
+		return fmt.Errorf("range of ports %v: %w", c, ErrInvalid)
+	case c.Prefix.Addr().Is4In6():
+		return fmt.Errorf("range %v is IPv4 in the clothes of IPv6: %w", c, ErrInvalid)
+	}
+	for _, b := range c.Exclude {
+		if b.First.Kind() == 0 || b.First.Kind() != b.Last.Kind() || b.First.Compare(b.Last) > 0 {
+			return fmt.Errorf("excluded block %v to %v: %w", b.First, b.Last, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// shape is the kind of a range, how many keys it has and how many of these
+// belong to the lower band, before exclusions.
+type shape struct {
+	kind    Kind
+	n, band uint64
+}
+
+func (c Config) shape() (shape, error) {
+	if err := c.check(); err != nil {
+		return shape{}, err
+	}
+	if !c.Prefix.IsValid() {
+		n := uint64(c.LastPort) - uint64(c.FirstPort) + 1
+		return shape{kind: Port, n: n, band: c.bandOf(PortBand(n))}, nil
+	}
+	sh := shape{kind: IPv6}
+	edges, most := uint64(1), 64 // the network address
+	if c.Prefix.Addr().Is4() {
+		sh.kind, edges, most = IPv4, 2, 30 // and the broadcast address
+	}
+	hostBits := c.Prefix.Addr().BitLen() - c.Prefix.Bits()
+	if hostBits > most && c.Limit == 0 {
+		return sh, &RangeError{Reason: ErrTooLarge, Range: c.String()}
+	}
+	size := uint64(math.MaxUint64) // stands for 2^64 and more
+	if hostBits < 64 {
+		size = 1 << hostBits
+	}
+	sh.n = size - min(edges, size)
+	if hostBits >= 64 {
+		sh.n = size // 2^64 - 1
+	}
+	if c.Limit > 0 && c.Limit <= sh.n {
+		size, sh.n = c.Limit, c.Limit-1
+	}
+	sh.band = min(sh.n, c.bandOf(IPBand(size)))
+	return sh, nil
+}
+
+func (c Config) bandOf(size uint64) uint64 {
+	if c.SharedPool {
+		return 0
+	}
+	return size
+}

@@ -1,0 +1,108 @@
+package allocator
+
+import "fmt"
+
+// Reason says in general why something failed. It is what [errors.Is] finds
+// within the errors of this package; the error types around it name the key,
+// the owner or the range.
+type Reason string
+
+// The reasons.
+const (
+	// ErrAllocated: the key is held by somebody else. See [HeldError].
+	ErrAllocated Reason = "already allocated"
+	// ErrNotOwner: only its owner can release or bind a key. See [HeldError].
+	ErrNotOwner Reason = "held by another owner"
+	// ErrFull: no key is left in any range that could serve. See [RangeError].
+	ErrFull Reason = "range is full"
+	// ErrNotInRange: the key lies in no range, is excluded from it, or the
+	// range is draining. See [RangeError].
+	ErrNotInRange Reason = "not in the valid range"
+	// ErrTooLarge: the range has more keys than an allocator can number. See
+	// [RangeError].
+	ErrTooLarge Reason = "range is too large"
+	// ErrInvalid: the request or the configuration makes no sense.
+	ErrInvalid Reason = "invalid"
+	// ErrExpired: a reservation ended before it was bound.
+	ErrExpired Reason = "the reservation has expired"
+	// ErrConflict: the store holds something else than was presumed; nothing
+	// was written. See [ConflictError].
+	ErrConflict Reason = "the store has changed meanwhile"
+	// ErrNoMap: the store has no allocation map. Nothing can be allocated
+	// before something, such as a repair, has made one.
+	ErrNoMap Reason = "there is no allocation map"
+	// ErrCompacted: changes that old are no longer known; load again.
+	ErrCompacted Reason = "the store no longer knows changes that old"
+	// ErrUnknown: nobody knows whether a change was made, because the store
+	// could not be asked. The keys are not handed out until it can.
+	ErrUnknown Reason = "the outcome is unknown"
+)
+
+// Error makes a Reason an error.
+func (r Reason) Error() string { return string(r) }
+
+// HeldError says who holds a key that somebody else wanted to allocate, bind or
+// release. It is [ErrAllocated] or [ErrNotOwner].
+type HeldError struct {
+	Reason Reason
+	Key    Key
+	// Owner holds the key.
+	Owner Owner
+}
+
+// Error names the key and its owner.
+func (e *HeldError) Error() string {
+	if e.Reason == ErrAllocated {
+		return fmt.Sprintf("%v is already allocated to %q", e.Key, e.Owner)
+	}
+	return fmt.Sprintf("%v is held by %q", e.Key, e.Owner)
+}
+
+// Unwrap gives the reason.
+func (e *HeldError) Unwrap() error { return e.Reason }
+
+// RangeError names the ranges that cannot serve a request. It is [ErrFull],
+// [ErrNotInRange] or [ErrTooLarge].
+type RangeError struct {
+	Reason Reason
+	// Key is what was asked for; the zero Key if any would have done.
+	Key Key
+	// Range is the range in canonical form; several are separated by commas,
+	// and without any it is empty.
+	Range string
+}
+
+// Error names the key and the range.
+func (e *RangeError) Error() string {
+	switch {
+	case e.Range == "":
+		return "no range is configured for this request: " + e.Reason.Error()
+	case e.Reason == ErrNotInRange:
+		return fmt.Sprintf("%v is not in the valid range %s", e.Key, e.Range)
+	case e.Reason == ErrTooLarge:
+		return fmt.Sprintf("range %s is too large: an IPv6 range has at most 64 host bits, an IPv4 range 30", e.Range)
+	}
+	return fmt.Sprintf("range %s is full", e.Range)
+}
+
+// Unwrap gives the reason.
+func (e *RangeError) Unwrap() error { return e.Reason }
+
+// ConflictError is what [Store.Commit] returns if a precondition does not hold.
+// Nothing was written. It is [ErrConflict].
+type ConflictError struct {
+	Key Key
+	// Current is what the store holds for the key; the zero Claim if nothing.
+	Current Claim
+}
+
+// Error names the key and who holds it.
+func (e *ConflictError) Error() string {
+	if e.Current.Version == 0 {
+		return fmt.Sprintf("%v is not held by anyone: %v", e.Key, ErrConflict)
+	}
+	return fmt.Sprintf("%v is held by %q at version %d: %v", e.Key, e.Current.Owner, e.Current.Version, ErrConflict)
+}
+
+// Unwrap gives the reason.
+func (e *ConflictError) Unwrap() error { return ErrConflict }

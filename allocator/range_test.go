@@ -1,0 +1,230 @@
+package allocator_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+func TestExclusions(t *testing.T) {
+	both := func(c *allocator.Config) {
+		c.Exclude = []allocator.Block{
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.0/29")),  // .0-.7, of which .0 is no address
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.4/30")),  // within the first
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.32/27")), // .32-.63
+			allocator.PrefixBlock(netip.MustParsePrefix("fd00::1:0/112")),
+			{First: mustKey(t, "9.0.0.0"), Last: mustKey(t, "9.255.255.255")},
+			{First: mustKey(t, "10.96.0.250"), Last: mustKey(t, "10.96.2.1")}, // .250-.254
+		}
+	}
+	r := newRange(t, "10.96.0.0/24", both)
+	if got, want := r.Stats(), (allocator.Stats{Size: 254 - 7 - 32 - 5, BandSize: 16 - 7}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, text := range []string{"10.96.0.1", "10.96.0.7", "10.96.0.32", "10.96.0.63", "10.96.0.254", "10.96.0.0", "10.96.0.255"} {
+		if err := r.Allocate("me", mustKey(t, text)); !errors.Is(err, allocator.ErrNotInRange) {
+			t.Errorf("%s: got error %v, want %v", text, err, allocator.ErrNotInRange)
+		}
+	}
+	checkBandOrder(t, newRange(t, "fd00::/110", both))
+	six := newRange(t, "fd00::/64", both)
+	if got, want := six.Stats().Size, ^uint64(0)-1<<16; got != want {
+		t.Errorf("size of the /64: got %d, want %d", got, want)
+	}
+}
+
+// TestNearlyAllExcluded leaves very little of a range that has no bitmap.
+func TestNearlyAllExcluded(t *testing.T) {
+	r := newRange(t, "fd00::/64", func(c *allocator.Config) {
+		c.Exclude = []allocator.Block{
+			{First: mustKey(t, "fd00::"), Last: mustKey(t, "fd00::8000")},
+			{First: mustKey(t, "fd00::8003"), Last: mustKey(t, "fd00::ffff:ffff:ffff:ffff")},
+		}
+	})
+	keys, err := r.AllocateN("me", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(keys, allocator.Key.Compare)
+	if got, want := fmt.Sprint(keys), "[fd00::8001 fd00::8002]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if _, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("got error %v, want %v", err, allocator.ErrFull)
+	}
+}
+
+func TestErrorsNameWhatTheyMean(t *testing.T) {
+	r := newRange(t, "10.96.0.0/30")
+	if err := r.Allocate("default/web", mustKey(t, "10.96.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Allocate("default/db", mustKey(t, "::ffff:10.96.0.2")); err != nil {
+		t.Fatalf("an IPv4-mapped address: %v", err)
+	}
+	_, full := r.AllocateNext("me")
+	_, fullN := r.AllocateN("me", 1)
+	for _, c := range []struct {
+		err    error
+		reason allocator.Reason
+		text   string
+	}{
+		{r.Allocate("me", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
+		{r.Allocate("default/web", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
+		{r.Allocate("me", mustKey(t, "10.96.0.3")), allocator.ErrNotInRange, "10.96.0.3 is not in the valid range 10.96.0.0/30"},
+		{r.Allocate("me", mustKey(t, "fd00::1")), allocator.ErrNotInRange, "fd00::1 is not in the valid range 10.96.0.0/30"},
+		{r.Allocate("me", mustKey(t, "80")), allocator.ErrNotInRange, "80 is not in the valid range 10.96.0.0/30"},
+		{r.Allocate("", mustKey(t, "10.96.0.1")), allocator.ErrInvalid, "an owner needs a name: invalid"},
+		{r.Release("me", mustKey(t, "10.96.0.2")), allocator.ErrNotOwner, `10.96.0.2 is held by "default/db"`},
+		{full, allocator.ErrFull, "range 10.96.0.0/30 is full"},
+		{fullN, allocator.ErrFull, "range 10.96.0.0/30 is full"},
+	} {
+		if !errors.Is(c.err, c.reason) || c.err.Error() != c.text {
+			t.Errorf("got error %q, want %q, which is %q", c.err, c.text, c.reason)
+		}
+	}
+}
+
+func TestConfigsThatMakeNoSense(t *testing.T) {
+	six := netip.MustParsePrefix("fd00::/64")
+	for name, c := range map[string]allocator.Config{
+		"nothing":           {},
+		"both":              {Prefix: six, FirstPort: 1, LastPort: 2},
+		"ports backwards":   {FirstPort: 9, LastPort: 8},
+		"port 0":            {LastPort: 8},
+		"IPv4 in IPv6":      {Prefix: netip.MustParsePrefix("::ffff:10.0.0.0/112")},
+		"backward block":    {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "::2"), Last: mustKey(t, "::1")}}},
+		"block of two sets": {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "10.0.0.1"), Last: mustKey(t, "::1")}}},
+		"empty block":       {Prefix: six, Exclude: []allocator.Block{{}}},
+	} {
+		if r, err := allocator.NewRange(c); !errors.Is(err, allocator.ErrInvalid) {
+			t.Errorf("%s: got %v, error %v, want %v", name, r, err, allocator.ErrInvalid)
+		}
+	}
+	for _, text := range []string{"", "10.0.0.0", "10.0.0.0/33", "80", "a-b", "1-65536"} {
+		if c, err := allocator.ParseConfig(text); !errors.Is(err, allocator.ErrInvalid) {
+			t.Errorf("ParseConfig(%q): got %v, error %v, want %v", text, c, err, allocator.ErrInvalid)
+		}
+	}
+	if got := (allocator.Config{Prefix: netip.MustParsePrefix("10.96.3.4/16")}).String(); got != "10.96.0.0/16" {
+		t.Errorf("got %s, want the canonical 10.96.0.0/16", got)
+	}
+}
+
+// TestAllHoldsNoLock changes a range while it goes through it.
+func TestAllHoldsNoLock(t *testing.T) {
+	for _, text := range []string{"10.96.0.0/20", "fd00::/64"} {
+		r := newRange(t, text)
+		stays, err := r.AllocateN("stays", 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []allocator.Key
+		for key, owner := range r.All() {
+			if owner == "stays" {
+				seen = append(seen, key)
+			}
+			if len(seen)%10 == 0 {
+				if next, err := r.AllocateNext("comes"); err != nil {
+					t.Fatal(err)
+				} else if err := r.Release("comes", next); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		slices.SortFunc(stays, allocator.Key.Compare)
+		if diff := cmp.Diff(fmt.Sprint(stays), fmt.Sprint(seen)); diff != "" {
+			t.Errorf("%s: keys that were there throughout (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
+func TestAllCanStop(t *testing.T) {
+	r := newRange(t, "10.96.0.0/24")
+	if _, err := r.AllocateN("me", 5); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for range r.All() {
+		if count++; count == 2 {
+			break
+		}
+	}
+	if count != 2 {
+		t.Errorf("got %d keys, want to have stopped at 2", count)
+	}
+}
+
+// TestDryRunChecks wants that a dry run looks at what is taken, and takes nothing.
+func TestDryRunChecks(t *testing.T) {
+	r := newRange(t, "10.96.0.0/29")
+	taken, err := r.AllocateN("me", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := maps.Collect(r.All())
+	dry := r.DryRun()
+	if err := dry.Allocate("you", taken[0]); !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("a taken address: got error %v, want %v", err, allocator.ErrAllocated)
+	}
+	for range 20 {
+		key, err := dry.AllocateNext("you")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner, held := r.Lookup(key); held {
+			t.Errorf("a dry run offers %v, which %s has", key, owner)
+		}
+		if _, ok := r.Offset(key); !ok {
+			t.Errorf("a dry run offers %v, which cannot be allocated", key)
+		}
+	}
+	if err := dry.AllocateN("you", 3); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("three of two: got error %v, want %v", err, allocator.ErrFull)
+	}
+	if err := dry.Release("me", taken[1]); err != nil {
+		t.Errorf("releasing: %v", err)
+	}
+	if diff := cmp.Diff(fmt.Sprint(before), fmt.Sprint(maps.Collect(r.All()))); diff != "" {
+		t.Errorf("a dry run has changed the range:\n%s", diff)
+	}
+}
+
+// TestChoiceIsSpread wants that no part of a half-full range is preferred.
+func TestChoiceIsSpread(t *testing.T) {
+	const rounds, buckets = 20_000, 8
+	r := newRange(t, "10.96.0.0/20", func(c *allocator.Config) { c.SharedPool = true })
+	if _, err := r.AllocateN("filler", 2047); err != nil {
+		t.Fatal(err)
+	}
+	var got [buckets]int
+	free := [buckets]int{}
+	for i := range r.Stats().Size {
+		if _, held := r.Lookup(r.Key(i)); !held {
+			free[i*buckets/r.Stats().Size]++
+		}
+	}
+	for range rounds {
+		key, err := r.AllocateNext("me")
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, _ := r.Offset(key)
+		got[i*buckets/r.Stats().Size]++
+		if err := r.Release("me", key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, n := range got {
+		if want := rounds * free[i] / 2047; n < want*8/10 || n > want*12/10 {
+			t.Errorf("part %d with %d free addresses was chosen %d times, want about %d", i, free[i], n, want)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package allocator
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// entry is a taken offset.
+type entry struct {
+	offset uint64
+	owner  Owner
+}
+
+// sparse keeps ranges that are too large for a bitmap, up to 2^64 offsets. What
+// is taken stands without gaps in pages of entries; index finds it: an open hash
+// table of entry numbers, from 1. An entry and its share of the index take 31 to
+// 37 bytes.
+type sparse struct {
+	n       uint64
+	blocked []span
+	seed    uint64
+	index   []uint32 // a power of two
+	pages   []*[pageSize]entry
+	count   int
+}
+
+const minIndex = 64
+
+func newSparse(n uint64, blocked []span, seed uint64) *sparse {
+	return &sparse{n: n, blocked: blocked, seed: seed, index: make([]uint32, minIndex)}
+}
+
+func (s *sparse) at(number uint32) *entry {
+	i := number - 1
+	return &s.pages[i/pageSize][i%pageSize]
+}
+
+// home is where the search for an offset begins. The seed keeps people who
+// choose their addresses from choosing collisions.
+func (s *sparse) home(offset uint64) int {
+	h := (offset ^ s.seed) * 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	h *= 0xd6e8feb86659fd93
+	return int(h >> (64 - bits.TrailingZeros(uint(len(s.index)))))
+}
+
+// find gives the place of an offset in the index, or the empty one where it
+// would stand.
+func (s *sparse) find(offset uint64) (place int, found bool) {
+	for i := s.home(offset); ; i = (i + 1) & (len(s.index) - 1) {
+		switch number := s.index[i]; {
+		case number == 0:
+			return i, false
+		case s.at(number).offset == offset:
+			return i, true
+		}
+	}
+}
+
+func (s *sparse) isFree(i uint64) bool {
+	if _, found := s.find(i); found {
+		return false
+	}
+	_, isBlocked := blockedAt(s.blocked, i)
+	return !isBlocked
+}
+
+func (s *sparse) take(i uint64, owner Owner) {
+	if (s.count+1)*8 > len(s.index)*5 {
+		s.grow()
+	}
+	place, _ := s.find(i)
+	if s.count == len(s.pages)*pageSize {
+		s.pages = append(s.pages, new([pageSize]entry))
+	}
+	s.count++
+	s.index[place] = uint32(s.count)
+	*s.at(uint32(s.count)) = entry{offset: i, owner: owner}
+}
+
+func (s *sparse) grow() {
+	s.index = make([]uint32, 2*len(s.index))
+	for number := 1; number <= s.count; number++ {
+		place, _ := s.find(s.at(uint32(number)).offset)
+		s.index[place] = uint32(number)
+	}
+}
+
+func (s *sparse) put(i uint64) {
+	place, _ := s.find(i)
+	hole, last := s.index[place], uint32(s.count)
+	s.unlink(place)
+	if hole != last {
+		moved, _ := s.find(s.at(last).offset)
+		s.index[moved] = hole
+		*s.at(hole) = *s.at(last)
+	}
+	*s.at(last) = entry{}
+	s.count--
+	// One page stays, so that a pair of calls at its edge allocates nothing.
+	if spare := s.count/pageSize + 2; len(s.pages) > spare {
+		s.pages[spare] = nil
+		s.pages = s.pages[:spare]
+	}
+}
+
+// unlink empties a place, and moves up what could no longer be found past it.
+func (s *sparse) unlink(hole int) {
+	mask := len(s.index) - 1
+	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
+		distance := (i - s.home(s.at(s.index[i]).offset)) & mask
+		if distance >= (i-hole)&mask {
+			s.index[hole] = s.index[i]
+			hole = i
+		}
+	}
+	s.index[hole] = 0
+}
+
+func (s *sparse) owner(i uint64) (Owner, bool) {
+	place, found := s.find(i)
+	if !found {
+		return "", false
+	}
+	return s.at(s.index[place]).owner, true
+}
+
+// next looks at one offset after the other. That is quick while the range is
+// far from full, as one of this size mostly is.
+func (s *sparse) next(i uint64) (uint64, bool) {
+	for i < s.n {
+		if end, isBlocked := blockedAt(s.blocked, i); isBlocked {
+			i = end + 1
+			if i == 0 {
+				break
+			}
+			continue
+		}
+		if _, found := s.find(i); !found {
+			return i, true
+		}
+		i++
+	}
+	return 0, false
+}
+
+// after copies everything at once, in no order, since there is none to go on by.
+func (s *sparse) after(i uint64, into []entry) ([]entry, bool) {
+	for number := 1; number <= s.count; number++ {
+		if e := *s.at(uint32(number)); e.offset >= i {
+			into = append(into, e)
+		}
+	}
+	return into, false
+}
+
+// blockedAt reports whether an offset lies in one of the spans, and where that
+// ends.
+func blockedAt(blocked []span, i uint64) (end uint64, ok bool) {
+	at, found := slices.BinarySearchFunc(blocked, i, func(s span, i uint64) int {
+		switch {
+		case s.last < i:
+			return -1
+		case s.first > i:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return 0, false
+	}
+	return blocked[at].last, true
+}
