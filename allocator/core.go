@@ -119,6 +119,7 @@ func (r *core) key(offset uint64) Key {
 		return Key{port: uint16(lo)}
 	case IPv4:
 		return Key{addr: netip.AddrFrom4([4]byte{byte(lo >> 24), byte(lo >> 16), byte(lo >> 8), byte(lo)})}
+	default:
 	}
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], r.hi+carry)

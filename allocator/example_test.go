@@ -1,6 +1,7 @@
 package allocator_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -29,4 +30,36 @@ func ExampleRange() {
 	// 10.96.0.10 is already allocated to "kube-system/kube-dns"
 	// above the lower band: true <nil>
 	// true 2
+}
+
+func ExamplePool() {
+	ctx := context.Background()
+	pool, err := allocator.NewPool(allocator.NewMemory(allocator.State{}, nil), allocator.PoolOptions{
+		Ranges: []allocator.Config{
+			{Prefix: netip.MustParsePrefix("10.96.0.0/16")},
+			{Prefix: netip.MustParsePrefix("fd00:10:96::/112")},
+			{FirstPort: 30000, LastPort: 32767},
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// One change takes an address of each family and two node ports, or nothing.
+	claims, err := pool.Reserve(ctx, "default/web",
+		allocator.Request{Key: allocator.AddrKey(netip.MustParseAddr("10.96.0.80"))},
+		allocator.Request{Kind: allocator.IPv6},
+		allocator.Request{Kind: allocator.Port, Count: 2},
+	)
+	fmt.Println(len(claims), claims[0].Key, claims[0].IsBound(), err)
+
+	// Here the Service is stored. If that failed, the reservation would end by itself.
+	claims, err = pool.Bind(ctx, claims...)
+	fmt.Println(claims[0].IsBound(), err)
+
+	fmt.Println(pool.Release(ctx, claims...), pool.Stats(allocator.IPv4).Used)
+	// Output:
+	// 4 10.96.0.80 false <nil>
+	// true <nil>
+	// <nil> 0
 }

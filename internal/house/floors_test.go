@@ -27,7 +27,9 @@ func floors() map[string]int {
 		"internal/netns/netnstest": 1,
 		"internal/nfnetlink":       1,
 
-		"proxy": 2,
+		"allocator/filestore": 2,
+		"internal/storetest":  2,
+		"proxy":               2,
 
 		"backends":       3,
 		"proxy/manifest": 3,

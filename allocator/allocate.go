@@ -1,0 +1,189 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Reserve takes keys for owner for as long as the TTL of the pool: all that is
+// requested in one change, or nothing. [Pool.Bind] makes them last. Between both
+// the caller stores the object that owns them; so if it crashes, what it had taken
+// becomes free by itself.
+//
+// The claims come in the order of the requests. Errors are [ErrAllocated],
+// [ErrNotInRange], [ErrFull], [ErrInvalid], [ErrNoMap] if nothing can be allocated
+// from this store yet, ErrConflict if others were faster again and again, and
+// ErrUnknown: the store did not answer, so that the keys may be reserved until the
+// TTL ends.
+func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
+	return p.allocate(ctx, owner, p.now().Add(p.ttl), requests)
+}
+
+// Allocate does the same as Reserve and Bind in one change. It is for owners that
+// exist already: if the caller crashes before it has noted what it got, or the
+// outcome is unknown, only a repair can tell that nobody uses it.
+func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
+	return p.allocate(ctx, owner, time.Time{}, requests)
+}
+
+// DryRun gives keys that Reserve could give now, or its error, and changes
+// nothing.
+func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]Key, error) {
+	ops, err := p.plan(ctx, owner, requests, func(x *index, ops []Op) { x.unplan(ops) })
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]Key, len(ops))
+	for i, op := range ops {
+		keys[i] = op.Claim.Key
+	}
+	return keys, nil
+}
+
+func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, requests []Request) (claims []Claim, err error) {
+	start := p.now()
+	if p.observer != nil {
+		defer func() { p.observe(requests, p.now().Sub(start), err) }()
+	}
+	for range attempts {
+		var ops []Op
+		ops, err = p.plan(ctx, owner, requests, func(*index, []Op) {})
+		if err != nil {
+			return nil, err
+		}
+		for i := range ops {
+			c := &ops[i].Claim
+			c.Owner, c.Token, c.Since, c.Expires = owner, newToken(), instant(start), instant(expires)
+		}
+		if claims, err = p.create(ctx, ops); !errors.Is(err, ErrConflict) {
+			return claims, err
+		}
+	}
+	return nil, fmt.Errorf("others were faster %d times: %w", attempts, err)
+}
+
+// instant is a time as claims have it.
+func instant(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.Round(0).UTC()
+}
+
+func (p *Pool) observe(requests []Request, took time.Duration, err error) {
+	for _, q := range requests {
+		isStatic := q.Key.Kind() != 0
+		kind := q.Kind
+		if isStatic {
+			kind = q.Key.Kind()
+		}
+		for range max(1, q.Count) {
+			p.observer.Allocated(kind, isStatic, took, err)
+		}
+	}
+}
+
+// plan chooses keys. What the pool knows may be stale, so before it says that
+// one is taken, or none is left, it asks the store once.
+func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then func(*index, []Op)) ([]Op, error) {
+	if err := checkRequests(owner, requests); err != nil {
+		return nil, err
+	}
+	if err := p.prepare(ctx); err != nil {
+		return nil, fmt.Errorf("no address or port can be allocated: %w", err)
+	}
+	once := func() ([]Op, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		ops, err := p.index.plan(owner, requests, p.now())
+		if err == nil {
+			then(&p.index, ops)
+		}
+		return ops, err
+	}
+	ops, err := once()
+	held, isHeld := errors.AsType[*HeldError](err)
+	switch {
+	case isHeld:
+		_, readErr := p.read(ctx, []Key{held.Key})
+		if readErr != nil {
+			return nil, errors.Join(err, readErr)
+		}
+	case errors.Is(err, ErrFull):
+		if readErr := errors.Join(p.Sync(ctx), p.expire(ctx)); readErr != nil {
+			return nil, errors.Join(err, readErr)
+		}
+	default:
+		return ops, err
+	}
+	return once()
+}
+
+// create commits new claims.
+func (p *Pool) create(ctx context.Context, ops []Op) ([]Claim, error) {
+	versions, err := p.store.Commit(ctx, ops)
+	if err == nil {
+		return p.created(ops, versions), nil
+	}
+	conflict, isConflict := errors.AsType[*ConflictError](err)
+	if isConflict && !isOurs(ops, conflict.Current) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.index.unplan(ops)
+		if conflict.Current.Version == 0 {
+			p.index.forget(conflict.Key, ^Version(0))
+		} else {
+			p.index.learn(conflict.Current)
+		}
+		return nil, err
+	}
+	return p.find(ctx, ops, err)
+}
+
+func (p *Pool) created(ops []Op, versions []Version) []Claim {
+	claims := make([]Claim, len(ops))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, op := range ops {
+		claims[i] = op.Claim
+		claims[i].Version = versions[i]
+		p.index.learn(claims[i])
+		p.index.drop(op.Claim.Key, p.index.pending)
+	}
+	return claims
+}
+
+// isOurs reports whether a claim was made by one of these operations. That it
+// stands in the way of them means that they came twice.
+func isOurs(ops []Op, c Claim) bool {
+	for _, op := range ops {
+		if c.Version != 0 && op.Claim.Key == c.Key && op.Claim.Token == c.Token {
+			return true
+		}
+	}
+	return false
+}
+
+// find asks what became of operations, of which nothing is known but an error.
+func (p *Pool) find(ctx context.Context, ops []Op, cause error) ([]Claim, error) {
+	keys := make([]Key, len(ops))
+	p.mu.Lock()
+	for i, op := range ops {
+		keys[i] = op.Claim.Key
+		p.index.hold(keys[i], op.Claim.Owner, p.index.unsure)
+		p.index.drop(keys[i], p.index.pending)
+	}
+	p.mu.Unlock()
+	claims, err := p.read(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, errors.Join(cause, err))
+	}
+	for _, c := range claims {
+		if !isOurs(ops, c) {
+			return nil, cause
+		}
+	}
+	return claims, nil
+}

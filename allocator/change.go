@@ -1,0 +1,188 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bind makes reservations last until they are released: all of them, or none. To
+// bind again what is bound is no error. If a reservation has ended and was taken
+// away, the error is [ErrExpired], and the keys may have other owners.
+func (p *Pool) Bind(ctx context.Context, claims ...Claim) ([]Claim, error) {
+	now := instant(p.now())
+	bound := slices.Clone(claims)
+	err := p.change(ctx, bound, func(want, current Claim) (Op, bool, error) {
+		switch {
+		case current.Version == 0:
+			return Op{}, false, fmt.Errorf("binding %v: %w", want.Key, ErrExpired)
+		case current.Token != want.Token:
+			other := &HeldError{Reason: ErrNotOwner, Key: want.Key, Owner: current.Owner}
+			return Op{}, false, fmt.Errorf("%w: %w", ErrExpired, other)
+		case current.IsBound():
+			return Op{}, false, nil
+		}
+		next := want
+		next.Version, next.Since, next.Expires = current.Version, now, time.Time{}
+		return Op{Claim: next}, true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return bound, nil
+}
+
+// Release frees what was reserved or bound. A claim with a token frees only the
+// very allocation that it came from: to release it late or again does nothing, whoever
+// has the key by then. With token 0 the claim needs no more than key and owner, and
+// frees whatever allocation of that owner there is; if somebody else has the key, that
+// stays, and the error is [ErrNotOwner]. Such an error does not keep the other claims
+// from being released.
+func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
+	named, foreign, err := p.nameAllocations(ctx, claims)
+	if err != nil {
+		return err
+	}
+	err = p.change(ctx, named, func(want, current Claim) (Op, bool, error) {
+		isIt := current.Version != 0 && current.Token == want.Token
+		return Op{Claim: current, Delete: true}, isIt, nil
+	})
+	return errors.Join(foreign, err)
+}
+
+// nameAllocations gives the claims with the tokens that those lack, without those
+// that are free or, which is an error for the caller, somebody else's.
+func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Claim, foreign, err error) {
+	nameless := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return c.Token != 0 })
+	named = slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return c.Token == 0 })
+	if len(nameless) == 0 {
+		return named, nil, nil
+	}
+	current, err := p.read(ctx, keysOf(nameless))
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, c := range current {
+		switch {
+		case c.Version == 0:
+		case c.Owner != nameless[i].Owner:
+			foreign = errors.Join(foreign, &HeldError{Reason: ErrNotOwner, Key: c.Key, Owner: c.Owner})
+		default:
+			named = append(named, c)
+		}
+	}
+	return named, foreign, nil
+}
+
+// expire frees the reservations that have ended.
+func (p *Pool) expire(ctx context.Context) error {
+	now := p.now()
+	var over []Claim
+	p.mu.Lock()
+	for k := range p.index.reserved {
+		if c := p.index.claims[k]; c.IsExpired(now) {
+			over = append(over, c)
+		}
+	}
+	p.mu.Unlock()
+	for batch := range slices.Chunk(over, 64) {
+		err := p.change(ctx, batch, func(_, current Claim) (Op, bool, error) {
+			return Op{Claim: current, Delete: true}, current.Version != 0 && current.IsExpired(now), nil
+		})
+		if err != nil {
+			return fmt.Errorf("freeing reservations that have ended: %w", err)
+		}
+	}
+	return nil
+}
+
+// decide says what to do about a claim that somebody wants changed, when the
+// store holds the current one: an operation; nothing, because it is done; or give
+// up.
+type decide func(want, current Claim) (Op, bool, error)
+
+// change brings all claims into the state that decide wants, and writes it into
+// them. Whatever goes wrong, it looks again what the store holds, and decides anew.
+// So it finds out what became of a write, and does not guess.
+func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error {
+	current, err := p.current(ctx, claims)
+	if err != nil {
+		return err
+	}
+	var last error
+	for range attempts {
+		ops, at, err := decideAll(claims, current, decide)
+		if err != nil {
+			return err
+		}
+		versions := []Version(nil)
+		if len(ops) > 0 {
+			versions, last = p.store.Commit(ctx, ops)
+		}
+		if len(ops) == 0 || last == nil {
+			copy(claims, current)
+			p.changed(ops, versions)
+			note(claims, ops, versions, at)
+			return nil
+		}
+		if current, err = p.read(ctx, keysOf(claims)); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnknown, errors.Join(last, err))
+		}
+	}
+	return fmt.Errorf("tried %d times: %w", attempts, last)
+}
+
+// note writes what operations have made of claims to their places.
+func note(claims []Claim, ops []Op, versions []Version, at []int) {
+	for i, op := range ops {
+		claims[at[i]] = op.Claim
+		claims[at[i]].Version = versions[i]
+	}
+}
+
+// current gives claims as the store has them, which is at first believed to be as
+// the caller has them.
+func (p *Pool) current(ctx context.Context, claims []Claim) ([]Claim, error) {
+	if slices.ContainsFunc(claims, func(c Claim) bool { return c.Version == 0 }) {
+		return p.read(ctx, keysOf(claims))
+	}
+	return claims, nil
+}
+
+// decideAll gives the operations that are needed, and the places of their claims.
+func decideAll(claims, current []Claim, decide decide) (ops []Op, at []int, err error) {
+	for i, c := range claims {
+		op, isNeeded, err := decide(c, current[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		if isNeeded {
+			ops, at = append(ops, op), append(at, i)
+		}
+	}
+	return ops, at, nil
+}
+
+func (p *Pool) changed(ops []Op, versions []Version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, op := range ops {
+		if op.Delete {
+			p.index.forget(op.Claim.Key, versions[i])
+			continue
+		}
+		c := op.Claim
+		c.Version = versions[i]
+		p.index.learn(c)
+	}
+}
+
+func keysOf(claims []Claim) []Key {
+	keys := make([]Key, len(claims))
+	for i, c := range claims {
+		keys[i] = c.Key
+	}
+	return keys
+}

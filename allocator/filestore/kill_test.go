@@ -1,0 +1,177 @@
+package filestore_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// victimVariable in the environment makes the test program the one that is
+// killed, and names its file.
+const victimVariable = "FILESTORE_TEST_VICTIM"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(victimVariable); path != "" {
+		// It ends with its test, however that ends.
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(3)
+		}()
+		if err := victim(path); err != nil {
+			fmt.Println("failed:", err)
+		}
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// victim takes and frees keys until it is killed, and says on its output what
+// it is about to do and what was acknowledged.
+func victim(path string) error {
+	s, err := filestore.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := s.Create(context.Background()); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	say := func(what string, key int, token uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(what, key, token)
+	}
+	failed := make(chan error)
+	for worker := range 8 {
+		go func() {
+			for i := 0; ; i++ {
+				key, token := worker*100+i%100, uint64(time.Now().UnixNano())
+				if err := toggle(s, key, token, say); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// toggle frees a key that is taken, and takes one that is free.
+func toggle(s *filestore.Store, key int, token uint64, say func(string, int, uint64)) error {
+	claims, err := s.Get(context.Background(), storetest.Key(key))
+	if err != nil {
+		return err
+	}
+	op := allocator.Op{Claim: claims[0], Delete: true}
+	if claims[0].Version == 0 {
+		op = allocator.Op{Claim: allocator.Claim{Key: storetest.Key(key), Owner: "victim", Token: token}}
+	} else {
+		token = 0
+	}
+	say("try", key, token)
+	if _, err := s.Commit(context.Background(), []allocator.Op{op}); err != nil {
+		return err
+	}
+	say("done", key, token)
+	return nil
+}
+
+// TestKill kills a process that writes, again and again. What it had said to be
+// done must be there, and nothing that it had not tried.
+func TestKill(t *testing.T) {
+	rnd := testenv.Random(t)
+	path := filepath.Join(t.TempDir(), "map")
+	acked := map[string]string{} // token by key; "0" is free
+	done := 0
+	for range 15 {
+		tried := kill(t, path, time.Duration(20+rnd.IntN(100))*time.Millisecond, func(key, token string) {
+			acked[key] = token
+			done++
+		})
+		checkSurvivors(t, path, acked, tried)
+	}
+	if done < 100 {
+		t.Errorf("only %d changes were made; the test shows nothing", done)
+	}
+	t.Logf("%d changes, 15 kills", done)
+}
+
+// kill runs a victim for a while, and gives what it had tried at the end and not
+// yet done.
+func kill(t *testing.T, path string, after time.Duration, ack func(key, token string)) (tried map[string]string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), victimVariable+"="+path)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // It may have ended.
+	defer timer.Stop()
+	tried = map[string]string{}
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break // a line that was cut short counts as not said
+		}
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 3 && words[0] == "try":
+			tried[words[1]] = words[2]
+		case len(words) == 3 && words[0] == "done":
+			delete(tried, words[1])
+			ack(words[1], words[2])
+		default:
+			t.Errorf("the victim says %q", line)
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the victim ended by itself")
+	}
+	return tried
+}
+
+func checkSurvivors(t *testing.T, path string, acked, tried map[string]string) {
+	t.Helper()
+	s := mustOpen(t, path)
+	defer mustClose(t, s)
+	for i := range 800 {
+		key := fmt.Sprint(i)
+		claims, err := s.Get(t.Context(), storetest.Key(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(claims[0].Token)
+		want := acked[key]
+		if want == "" {
+			want = "0"
+		}
+		may, isTried := tried[key]
+		if got != want && (!isTried || got != may) {
+			t.Errorf("key %s has token %s, want %s, or %q", key, got, want, may)
+		}
+		acked[key] = got
+	}
+}

@@ -1,0 +1,161 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"sync"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+var (
+	// ErrLocked says that the file is open elsewhere.
+	ErrLocked = errors.New("the file is in use by another process")
+	// ErrClosed says that the store was closed.
+	ErrClosed = errors.New("the store is closed")
+)
+
+// CorruptError says that a file is damaged in a way that no crash explains.
+type CorruptError struct {
+	Path string
+	// Offset is where the damage begins, in bytes.
+	Offset int64
+	Err    error
+}
+
+// Error names the place.
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("%s is damaged at byte %d: %v", e.Path, e.Offset, e.Err)
+}
+
+// Unwrap gives what was found there.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Store is an [allocator.Store] in a file. Any number of goroutines may use it.
+//
+// After a write has failed nobody knows what is on the disk. From then on every
+// change fails; a new Open finds out.
+type Store struct {
+	path string
+	lock *lock
+
+	mu     sync.Mutex
+	memory *allocator.Memory // nil without a file
+	log    *log
+	closed bool
+}
+
+var _ allocator.Store = (*Store)(nil)
+
+// Open locks and reads the file at a path. Where there is none, the store has no
+// map: until [Store.Create] has made one, everything fails with
+// [allocator.ErrNoMap]. Opening fails with [ErrLocked] or a [*CorruptError].
+func Open(path string) (*Store, error) {
+	l, err := acquire(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, lock: l}
+	if err := s.open(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, l.release())
+	}
+	return s, nil
+}
+
+func (s *Store) open() error {
+	log, state, err := openLog(s.path)
+	if err != nil {
+		return err
+	}
+	s.log = log
+	s.memory = allocator.NewMemory(state, log)
+	log.state = s.memory.Load
+	return nil
+}
+
+// Create makes an empty map if there is none.
+func (s *Store) Create(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return ErrClosed
+	case s.memory != nil:
+		return nil
+	}
+	if err := replaceFile(s.path, []byte(header)); err != nil {
+		return fmt.Errorf("creating a map: %w", err)
+	}
+	return s.open()
+}
+
+// Close waits for a write under way, frees the lock and makes the store useless.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var err error
+	if s.log != nil {
+		err = s.log.close()
+	}
+	return errors.Join(err, s.lock.release())
+}
+
+// inner gives the store once there is one.
+func (s *Store) inner() (*allocator.Memory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, ErrClosed
+	case s.memory == nil:
+		return nil, fmt.Errorf("%s does not exist: %w", s.path, allocator.ErrNoMap)
+	}
+	return s.memory, nil
+}
+
+// Load implements [allocator.Store].
+func (s *Store) Load(ctx context.Context) (allocator.State, error) {
+	m, err := s.inner()
+	if err != nil {
+		return allocator.State{}, err
+	}
+	return m.Load(ctx)
+}
+
+// Get implements [allocator.Store].
+func (s *Store) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+	m, err := s.inner()
+	if err != nil {
+		return nil, err
+	}
+	return m.Get(ctx, keys...)
+}
+
+// Commit implements [allocator.Store]. When it returns, the changes are on the
+// disk.
+func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	m, err := s.inner()
+	if err != nil {
+		return nil, err
+	}
+	return m.Commit(ctx, ops)
+}
+
+// Watch implements [allocator.Store].
+func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
+	m, err := s.inner()
+	if err != nil {
+		return func(yield func(allocator.Event, error) bool) { yield(allocator.Event{}, err) }
+	}
+	return m.Watch(ctx, after)
+}

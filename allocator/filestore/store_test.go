@@ -1,0 +1,292 @@
+package filestore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/internal/storetest"
+)
+
+func mustOpen(t testing.TB, path string) *filestore.Store {
+	t.Helper()
+	s, err := filestore.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Create(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustClose(t testing.TB, s *filestore.Store) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContract(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) allocator.Store { return mustOpen(t, filepath.Join(t.TempDir(), "map")) })
+}
+
+// contents gives what a store holds, in order.
+func contents(t testing.TB, s allocator.Store) []allocator.Claim {
+	t.Helper()
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(state.Claims, func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) })
+	return state.Claims
+}
+
+func sameClaims(t *testing.T, want, got []allocator.Claim) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b allocator.Claim) bool { return a == b })); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+}
+
+// put commits a new bound claim.
+func put(t testing.TB, s allocator.Store, i int) {
+	t.Helper()
+	c := allocator.Claim{Key: storetest.Key(i), Owner: "me", Token: uint64(i + 1)}
+	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	for i := range 20 {
+		put(t, s, i)
+	}
+	first := contents(t, s)[0]
+	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: first, Delete: true}}); err != nil {
+		t.Fatal(err)
+	}
+	want := contents(t, s)
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	again := mustOpen(t, path)
+	sameClaims(t, want, contents(t, again))
+	if after, err := again.Load(t.Context()); err != nil || after.Version != state.Version {
+		t.Errorf("version %d after opening again, error %v, want %d", after.Version, err, state.Version)
+	}
+}
+
+func TestNoMap(t *testing.T) {
+	s, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, s)
+	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); !errors.Is(err, allocator.ErrNoMap) {
+		t.Errorf("got error %v, want %v", err, allocator.ErrNoMap)
+	}
+	if err := s.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); err != nil {
+		t.Errorf("with a map: %v", err)
+	}
+}
+
+func TestOneProcessAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	if other, err := filestore.Open(path); !errors.Is(err, filestore.ErrLocked) {
+		t.Errorf("opened twice: got %v, error %v, want %v", other, err, filestore.ErrLocked)
+	}
+	mustClose(t, s)
+	if _, err := s.Load(t.Context()); !errors.Is(err, filestore.ErrClosed) {
+		t.Errorf("a closed store: got error %v, want %v", err, filestore.ErrClosed)
+	}
+	mustOpen(t, path)
+}
+
+// TestTornRecord cuts the file at every byte of its last records, and puts
+// garbage behind: what was acknowledged before must be there, and writing must go on.
+func TestTornRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	var ends []int
+	for i := range 4 {
+		put(t, s, i)
+		ends = append(ends, int(fileSize(t, path)))
+	}
+	all := contents(t, s)
+	mustClose(t, s)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := ends[1]; cut < len(whole); cut++ {
+		for _, tail := range []string{"", "\x00\x00\x00\x00\x00\x00\x00\x00", "garbage"} {
+			content := append(slices.Clone(whole[:cut]), tail...)
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			torn := mustOpen(t, path)
+			kept := 2
+			for _, end := range ends[2:] {
+				if bytes.HasPrefix(content, whole[:end]) { // The tail may happen to be what was cut off.
+					kept++
+				}
+			}
+			sameClaims(t, all[:kept], contents(t, torn))
+			put(t, torn, 9)
+			mustClose(t, torn)
+			again := mustOpen(t, path)
+			if got := len(contents(t, again)); got != kept+1 {
+				t.Fatalf("cut at %d with tail %q, then written: %d claims, want %d", cut, tail, got, kept+1)
+			}
+			mustClose(t, again)
+		}
+	}
+}
+
+func fileSize(t testing.TB, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// TestDamage turns a bit within an early record, which no crash can do.
+func TestDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	for i := range 3 {
+		put(t, s, i)
+	}
+	mustClose(t, s)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{0, 25, 30, 40} {
+		damaged := slices.Clone(whole)
+		damaged[at] ^= 4
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := filestore.Open(path)
+		if _, ok := errors.AsType[*filestore.CorruptError](err); !ok {
+			t.Errorf("a bit turned at byte %d: got error %v, want that the file is damaged", at, err)
+		}
+		after, err := os.ReadFile(path)
+		if err != nil || !slices.Equal(after, damaged) {
+			t.Errorf("a bit turned at byte %d: opening has changed the file, error %v", at, err)
+		}
+	}
+}
+
+// TestLogIsWrittenAnew makes many changes of few keys.
+func TestLogIsWrittenAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	put(t, s, 0)
+	claim := contents(t, s)[0]
+	claim.Owner = allocator.Owner(make([]byte, 10_000))
+	for range 500 { // 5 MB in all
+		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim.Version = versions[0]
+	}
+	if got := fileSize(t, path); got > 1<<20+100_000 {
+		t.Errorf("the log of one claim has %d bytes", got)
+	}
+	put(t, s, 1)
+	want := contents(t, s)
+	mustClose(t, s)
+	sameClaims(t, want, contents(t, mustOpen(t, path)))
+}
+
+// TestCommitsShareAWrite lets many commit at once.
+func TestCommitsShareAWrite(t *testing.T) {
+	const callers, each = 64, 20
+	path := filepath.Join(t.TempDir(), "map")
+	s := mustOpen(t, path)
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range each {
+				claim := allocator.Claim{Key: storetest.Key(c*each + i), Owner: allocator.Owner(fmt.Sprint(c)), Token: 1}
+				if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	want := contents(t, s)
+	if len(want) != callers*each {
+		t.Errorf("%d claims, want %d", len(want), callers*each)
+	}
+	mustClose(t, s)
+	sameClaims(t, want, contents(t, mustOpen(t, path)))
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, callers := range []int{1, 8, 64, 512} {
+		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
+			s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
+			share := max(1, b.N/callers)
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for c := range callers {
+				wg.Go(func() { commitPairs(b, s, c, share) })
+			}
+			wg.Wait()
+			b.ReportMetric(float64(2*share*callers)/b.Elapsed().Seconds(), "commits/s")
+		})
+	}
+}
+
+// commitPairs takes and frees one key again and again.
+func commitPairs(b *testing.B, s *filestore.Store, caller, count int) {
+	claim := allocator.Claim{Key: storetest.Key(caller), Owner: "default/web", Token: 1}
+	for range count {
+		claim.Version = 0
+		versions, err := s.Commit(b.Context(), []allocator.Op{{Claim: claim}})
+		if err == nil {
+			claim.Version = versions[0]
+			_, err = s.Commit(b.Context(), []allocator.Op{{Claim: claim, Delete: true}})
+		}
+		if err != nil {
+			b.Error(err)
+			return
+		}
+	}
+}

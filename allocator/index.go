@@ -1,0 +1,252 @@
+package allocator
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// taken is what stands in a pool's ranges for whoever has a key: the claim says
+// who it is.
+const taken = Owner("taken")
+
+// index is what a pool knows of its store and of its own changes under way. A
+// key is taken in each range that has it if there is a claim, a change under way,
+// or one whose outcome is not known.
+type index struct {
+	parts    []*core
+	claims   map[Key]Claim
+	reserved map[Key]struct{} // of the claims, those that are not bound
+	pending  map[Key]Owner    // under way
+	unsure   map[Key]Owner    // outcome unknown
+	version  Version          // of the store, when it was last loaded
+	isLoaded bool
+	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
+	used     [Port + 1]uint64
+}
+
+func newIndex() index {
+	return index{
+		claims: map[Key]Claim{}, reserved: map[Key]struct{}{}, pending: map[Key]Owner{}, unsure: map[Key]Owner{},
+	}
+}
+
+// newParts makes the ranges of configurations, the same ones merged.
+func newParts(ranges []Config) ([]*core, error) {
+	var parts []*core
+	for _, c := range ranges {
+		i := slices.IndexFunc(parts, func(r *core) bool { return r.config.String() == c.String() })
+		if i >= 0 {
+			parts[i].config.Draining = parts[i].config.Draining && c.Draining
+			continue
+		}
+		r, err := newCore(c)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, r)
+	}
+	return parts, nil
+}
+
+func (x *index) setParts(parts []*core) {
+	x.parts = parts
+	x.size, x.used = sizes(parts), [Port + 1]uint64{}
+	for k := range x.claims {
+		x.mark(k)
+		x.count(k, 1)
+	}
+	for k := range x.pending {
+		x.mark(k)
+	}
+	for k := range x.unsure {
+		x.mark(k)
+	}
+}
+
+func (x *index) mark(k Key) {
+	for _, r := range x.parts {
+		if i, ok := r.offset(k); ok && r.table.isFree(i) {
+			r.take(i, taken)
+		}
+	}
+}
+
+// unmark frees a key in all ranges unless there is still a reason to keep it.
+func (x *index) unmark(k Key) {
+	_, isClaimed := x.claims[k]
+	_, isPending := x.pending[k]
+	_, isUnsure := x.unsure[k]
+	if isClaimed || isPending || isUnsure {
+		return
+	}
+	for _, r := range x.parts {
+		if i, ok := r.offset(k); ok && !r.table.isFree(i) {
+			r.put(i)
+		}
+	}
+}
+
+// count adds to the used keys if a range that is not draining has the key.
+func (x *index) count(k Key, n int) {
+	if x.isOpen(k) {
+		x.used[k.Kind()] += uint64(n)
+	}
+}
+
+// isOpen reports whether a key may be allocated at all.
+func (x *index) isOpen(k Key) bool {
+	return slices.ContainsFunc(x.parts, func(r *core) bool {
+		_, ok := r.offset(k)
+		return ok && !r.config.Draining
+	})
+}
+
+// learn takes a claim in, unless a newer one is known.
+func (x *index) learn(c Claim) {
+	old, known := x.claims[c.Key]
+	if known && old.Version > c.Version {
+		return
+	}
+	x.claims[c.Key] = c
+	if c.IsBound() {
+		delete(x.reserved, c.Key)
+	} else {
+		x.reserved[c.Key] = struct{}{}
+	}
+	if !known {
+		x.count(c.Key, 1)
+		x.mark(c.Key)
+	}
+}
+
+// forget removes a claim that was deleted by the change of a version.
+func (x *index) forget(k Key, version Version) {
+	if old, known := x.claims[k]; !known || old.Version > version {
+		return
+	}
+	delete(x.claims, k)
+	delete(x.reserved, k)
+	x.count(k, -1)
+	x.unmark(k)
+}
+
+// hold keeps a key for a change, in one of the sets.
+func (x *index) hold(k Key, owner Owner, set map[Key]Owner) {
+	set[k] = owner
+	x.mark(k)
+}
+
+func (x *index) drop(k Key, set map[Key]Owner) {
+	delete(set, k)
+	x.unmark(k)
+}
+
+func (x *index) unsureKeys() []Key {
+	var keys []Key
+	for k := range x.unsure {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// replace takes over what the store holds, but for what became known of later
+// changes while it was read.
+func (x *index) replace(s State) {
+	for k := range x.unsure {
+		x.drop(k, x.unsure)
+	}
+	still := make(map[Key]struct{}, len(s.Claims))
+	for _, c := range s.Claims {
+		still[c.Key] = struct{}{}
+		x.learn(c)
+	}
+	for k := range x.claims {
+		if _, ok := still[k]; !ok {
+			x.forget(k, s.Version)
+		}
+	}
+	x.version, x.isLoaded = s.Version, true
+}
+
+func (x *index) all() []Claim {
+	claims := make([]Claim, 0, len(x.claims))
+	for _, c := range x.claims {
+		claims = append(claims, c)
+	}
+	return claims
+}
+
+func sortClaims(claims []Claim) {
+	slices.SortFunc(claims, func(a, b Claim) int { return a.Key.Compare(b.Key) })
+}
+
+// number is the value of a key as a 128-bit number.
+type number struct{ hi, lo uint64 }
+
+func (n number) plus(m uint64) number {
+	lo, carry := bits.Add64(n.lo, m, 0)
+	return number{n.hi + carry, lo}
+}
+
+func (n number) compare(m number) int {
+	return cmp.Or(cmp.Compare(n.hi, m.hi), cmp.Compare(n.lo, m.lo))
+}
+
+// stretch is a closed interval of numbers.
+type stretch struct{ first, last number }
+
+// sizes counts the keys of all ranges that are not draining, by kind, each once.
+func sizes(parts []*core) [Port + 1]uint64 {
+	var total [Port + 1]uint64
+	for kind := IPv4; kind <= Port; kind++ {
+		var all []stretch
+		for _, r := range parts {
+			if r.shape.kind == kind && !r.config.Draining {
+				all = append(all, r.stretches()...)
+			}
+		}
+		total[kind] = union(all)
+	}
+	return total
+}
+
+// stretches gives what a range has, without what is blocked.
+func (r *core) stretches() []stretch {
+	var all []stretch
+	base, next := number{r.hi, r.lo}, uint64(0)
+	for _, s := range r.blocked {
+		if s.first > next {
+			all = append(all, stretch{base.plus(next), base.plus(s.first - 1)})
+		}
+		next = s.last + 1
+	}
+	if next < r.shape.n {
+		all = append(all, stretch{base.plus(next), base.plus(r.shape.n - 1)})
+	}
+	return all
+}
+
+// union counts the numbers in any of the stretches; as many as fit a uint64.
+func union(all []stretch) uint64 {
+	slices.SortFunc(all, func(a, b stretch) int { return a.first.compare(b.first) })
+	total, end := uint64(0), number{}
+	for i, s := range all {
+		from := s.first
+		if i > 0 && from.compare(end) <= 0 {
+			from = end.plus(1)
+		}
+		if from.compare(s.last) > 0 {
+			continue
+		}
+		lo, borrow := bits.Sub64(s.last.lo, from.lo, 0)
+		hi, _ := bits.Sub64(s.last.hi, from.hi, borrow)
+		sum, carry := bits.Add64(total, lo, 1)
+		if hi > 0 || carry > 0 {
+			return math.MaxUint64
+		}
+		total, end = sum, s.last
+	}
+	return total
+}

@@ -1,0 +1,270 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"sort"
+	"sync"
+)
+
+const (
+	// maxHistory is how many changes a watcher may lag behind, at least.
+	maxHistory = 4096
+	// maxBatch is how many commits are written to a journal at once, at most.
+	maxBatch = 1024
+)
+
+// Journal makes the changes of a [Memory] last.
+type Journal interface {
+	// Append writes changes down, in their order, all or none. It is not called
+	// again before it has returned, and never again after an error.
+	Append(changes []Event) error
+}
+
+// Memory is a store in the memory of one process. With a journal it is as
+// durable as that is: changes are visible once they are written, and commits that
+// wait for the journal at the same time are written together.
+type Memory struct {
+	journal Journal
+
+	mu       sync.Mutex
+	claims   map[Key]Claim
+	version  Version
+	history  []Event
+	forgot   Version       // history is complete after this one
+	changed  chan struct{} // closed by the next change
+	queue    []*commit
+	flushing bool
+	broken   error
+}
+
+var _ Store = (*Memory)(nil)
+
+// commit is a change that waits for the journal.
+type commit struct {
+	ops     []Op
+	version Version
+	err     error
+	done    chan struct{}
+}
+
+// NewMemory makes a store that holds a state. The journal may be nil.
+func NewMemory(from State, journal Journal) *Memory {
+	m := &Memory{
+		journal: journal, version: from.Version, forgot: from.Version,
+		claims: make(map[Key]Claim, len(from.Claims)), changed: make(chan struct{}),
+	}
+	for _, c := range from.Claims {
+		m.claims[c.Key] = c
+	}
+	return m
+}
+
+// Load implements [Store].
+func (m *Memory) Load(ctx context.Context) (State, error) {
+	if err := ctx.Err(); err != nil {
+		return State{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := State{Claims: make([]Claim, 0, len(m.claims)), Version: m.version}
+	for _, c := range m.claims {
+		s.Claims = append(s.Claims, c)
+	}
+	return s, nil
+}
+
+// Get implements [Store].
+func (m *Memory) Get(ctx context.Context, keys ...Key) ([]Claim, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	claims := make([]Claim, len(keys))
+	for i, k := range keys {
+		claims[i] = m.claims[k]
+	}
+	return claims, nil
+}
+
+// Commit implements [Store].
+func (m *Memory) Commit(ctx context.Context, ops []Op) ([]Version, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := checkOps(ops); err != nil {
+		return nil, err
+	}
+	c := &commit{ops: ops}
+	m.mu.Lock()
+	if m.journal == nil {
+		m.publish(m.accept([]*commit{c}), m.version)
+		m.mu.Unlock()
+		return c.result()
+	}
+	c.done = make(chan struct{})
+	c.ops = slices.Clone(ops) // The caller may be gone before they are written.
+	m.queue = append(m.queue, c)
+	if !m.flushing {
+		m.flushing = true
+		go m.flush()
+	}
+	m.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.result()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (c *commit) result() ([]Version, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	return slices.Repeat([]Version{c.version}, len(c.ops)), nil
+}
+
+func checkOps(ops []Op) error {
+	for i, op := range ops {
+		if op.Claim.Key.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
+			return fmt.Errorf("change %d, of key %v: %w", i, op.Claim.Key, ErrInvalid)
+		}
+		if slices.ContainsFunc(ops[:i], func(o Op) bool { return o.Claim.Key == op.Claim.Key }) {
+			return fmt.Errorf("key %v comes twice: %w", op.Claim.Key, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// flush writes what waits until nothing does.
+func (m *Memory) flush() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.queue) > 0 {
+		batch := m.queue[:min(len(m.queue), maxBatch)]
+		m.queue = slices.Clone(m.queue[len(batch):])
+		version, events := m.version, []Event(nil)
+		if m.broken == nil {
+			events = m.accept(batch)
+			version, m.version = m.version, version
+		}
+		if len(events) > 0 {
+			m.mu.Unlock()
+			err := m.journal.Append(events)
+			m.mu.Lock()
+			m.broken = err
+		}
+		if m.broken == nil {
+			m.publish(events, version)
+		}
+		for _, c := range batch {
+			if m.broken != nil && c.err == nil {
+				c.err = fmt.Errorf("the journal: %w", m.broken)
+			}
+			close(c.done)
+		}
+	}
+	m.flushing = false
+}
+
+// accept gives the changes of those commits whose preconditions hold, each after
+// those before it, and counts m.version up. Nothing is visible yet.
+func (m *Memory) accept(batch []*commit) []Event {
+	var events []Event
+	ahead := map[Key]Claim{}
+	for _, c := range batch {
+		if c.err = m.compare(c.ops, ahead); c.err != nil {
+			continue
+		}
+		m.version++
+		c.version = m.version
+		for _, op := range c.ops {
+			e := Event{Claim: op.Claim, Deleted: op.Delete}
+			e.Claim.Version = c.version
+			events = append(events, e)
+			if op.Delete {
+				ahead[op.Claim.Key] = Claim{}
+			} else {
+				ahead[op.Claim.Key] = e.Claim
+			}
+		}
+	}
+	return events
+}
+
+// compare checks the preconditions of a commit.
+func (m *Memory) compare(ops []Op, ahead map[Key]Claim) error {
+	for _, op := range ops {
+		current, ok := ahead[op.Claim.Key]
+		if !ok {
+			current = m.claims[op.Claim.Key]
+		}
+		if current.Version != op.Claim.Version {
+			return &ConflictError{Key: op.Claim.Key, Current: current}
+		}
+	}
+	return nil
+}
+
+// publish makes changes visible.
+func (m *Memory) publish(events []Event, version Version) {
+	m.version = version
+	if len(events) == 0 {
+		return
+	}
+	for _, e := range events {
+		if e.Deleted {
+			delete(m.claims, e.Claim.Key)
+		} else {
+			m.claims[e.Claim.Key] = e.Claim
+		}
+	}
+	m.history = append(m.history, events...)
+	if excess := len(m.history) - maxHistory; excess > maxHistory {
+		m.forgot = m.history[excess-1].Claim.Version
+		m.history = slices.Clone(m.history[excess:])
+	}
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Watch implements [Store].
+func (m *Memory) Watch(ctx context.Context, after Version) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for {
+			events, changed, err := m.since(after)
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			for _, e := range events {
+				if !yield(e, nil) {
+					return
+				}
+				after = e.Claim.Version
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				yield(Event{}, context.Cause(ctx))
+				return
+			}
+		}
+	}
+}
+
+// since gives the changes after a version, and what is closed when there are
+// more.
+func (m *Memory) since(after Version) ([]Event, <-chan struct{}, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if after < m.forgot {
+		return nil, nil, fmt.Errorf("changes after version %d: %w", after, ErrCompacted)
+	}
+	first := sort.Search(len(m.history), func(i int) bool { return m.history[i].Claim.Version > after })
+	return slices.Clone(m.history[first:]), m.changed, nil
+}

@@ -1,0 +1,194 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// DefaultTTL is how long a reservation lasts unless [PoolOptions] say otherwise.
+const DefaultTTL = time.Minute
+
+// attempts is how often an operation starts again after others were faster,
+// before it fails with ErrConflict.
+const attempts = 32
+
+// Pool hands out the keys of several ranges and keeps them in a store that any
+// number of other pools, in other processes, may use too.
+//
+// The store decides. What a pool keeps in memory only tells it what to try: each
+// change has a precondition, and so no two owners ever get one key, whatever the
+// pool has missed. No lock is held while the store is asked.
+//
+// Any number of goroutines may use a Pool.
+type Pool struct {
+	store    Store
+	ttl      time.Duration
+	now      func() time.Time
+	observer Observer
+
+	mu    sync.Mutex
+	index index
+}
+
+// PoolOptions says how a pool works. The zero value of each field is its
+// default.
+type PoolOptions struct {
+	// Ranges are what the pool begins with; see [Pool.SetRanges].
+	Ranges []Config
+	// TTL is how long a reservation lasts that is not bound, [DefaultTTL] by
+	// default. It must be longer than it takes to bind one, and than the clocks
+	// of those who share a store differ.
+	TTL time.Duration
+	// Now is the clock, [time.Now] by default.
+	Now func() time.Time
+	// Observer learns what the pool does; nobody by default.
+	Observer Observer
+}
+
+// Observer learns what a pool does, for metrics. It is called in the middle of
+// things and must be quick.
+type Observer interface {
+	// Allocated is told of each request of a Reserve or Allocate: whether it was
+	// for a particular key, how long the call took, and its error.
+	Allocated(kind Kind, static bool, took time.Duration, err error)
+	// Synced is told how each attempt to read the store ended, and why following it
+	// did.
+	Synced(err error)
+}
+
+// NewPool makes a pool. The store is asked first when it is needed.
+func NewPool(store Store, o PoolOptions) (*Pool, error) {
+	p := &Pool{store: store, ttl: o.TTL, now: o.Now, observer: o.Observer, index: newIndex()}
+	if p.ttl == 0 {
+		p.ttl = DefaultTTL
+	}
+	if p.now == nil {
+		p.now = time.Now
+	}
+	if p.ttl < 0 {
+		return nil, fmt.Errorf("a TTL of %v: %w", p.ttl, ErrInvalid)
+	}
+	return p, p.SetRanges(o.Ranges...)
+}
+
+// RangeStatus is one range of a pool and how full it is. A key that several
+// ranges have counts in each.
+type RangeStatus struct {
+	Config Config
+	Stats  Stats
+}
+
+// SetRanges makes the pool's ranges these, in place of those that it had. They
+// may overlap. If a range comes several times, it is draining only if all of them
+// say so, and the first one's other settings count.
+//
+// What was allocated from a range that is gone stays allocated, and can be
+// released.
+func (p *Pool) SetRanges(ranges ...Config) error {
+	parts, err := newParts(ranges)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.index.setParts(parts)
+	return nil
+}
+
+// Ranges gives the ranges in the order in which they were set.
+func (p *Pool) Ranges() []RangeStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []RangeStatus
+	for _, r := range p.index.parts {
+		all = append(all, RangeStatus{Config: r.config, Stats: r.stats()})
+	}
+	return all
+}
+
+// Stats tells how full all ranges of a kind are together that are not draining,
+// in constant time. A key that several ranges have counts once; the bands of
+// several ranges have no sum and are left out.
+func (p *Pool) Stats(kind Kind) Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kind > Port {
+		return Stats{}
+	}
+	return Stats{Size: p.index.size[kind], Used: p.index.used[kind]}
+}
+
+// Lookup tells what the pool knows of a key, which may be older than what the
+// store does; see [Pool.Sync] and [Pool.Run].
+func (p *Pool) Lookup(key Key) (Claim, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, ok := p.index.claims[key]
+	return c, ok
+}
+
+// Claims gives everything that the pool knows to be taken, in order of the keys.
+func (p *Pool) Claims() []Claim {
+	p.mu.Lock()
+	claims := p.index.all()
+	p.mu.Unlock()
+	sortClaims(claims)
+	return claims
+}
+
+// Sync reads the whole store.
+func (p *Pool) Sync(ctx context.Context) error {
+	state, err := p.store.Load(ctx)
+	if p.observer != nil {
+		p.observer.Synced(err)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the store: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.index.replace(state)
+	return nil
+}
+
+// prepare reads the store if that was never done, and finds out what became of
+// changes whose outcome was unknown.
+func (p *Pool) prepare(ctx context.Context) error {
+	p.mu.Lock()
+	isLoaded, unsure := p.index.isLoaded, p.index.unsureKeys()
+	p.mu.Unlock()
+	if !isLoaded {
+		return p.Sync(ctx)
+	}
+	if len(unsure) == 0 {
+		return nil
+	}
+	_, err := p.read(ctx, unsure)
+	return err
+}
+
+// read asks the store for keys, and remembers the answer.
+func (p *Pool) read(ctx context.Context, keys []Key) ([]Claim, error) {
+	claims, err := p.store.Get(ctx, keys...)
+	if err != nil {
+		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, c := range claims {
+		p.index.drop(keys[i], p.index.unsure)
+		if c.Version == 0 {
+			p.index.forget(keys[i], ^Version(0))
+		} else {
+			p.index.learn(c)
+		}
+	}
+	return claims, nil
+}
+
+// newToken names an allocation. Nobody must be able to have the same one by
+// chance.
+func newToken() uint64 { return max(1, rand.Uint64()) }

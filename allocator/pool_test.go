@@ -1,0 +1,328 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// configs are ranges by their canonical form; one that is draining ends in "!".
+func configs(t testing.TB, texts ...string) []allocator.Config {
+	t.Helper()
+	var all []allocator.Config
+	for _, text := range texts {
+		draining := text[len(text)-1] == '!'
+		if draining {
+			text = text[:len(text)-1]
+		}
+		c, err := allocator.ParseConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Draining = draining
+		all = append(all, c)
+	}
+	return all
+}
+
+func newMemory() *allocator.Memory { return allocator.NewMemory(allocator.State{}, nil) }
+
+func newPool(t testing.TB, s allocator.Store, ranges ...string) *allocator.Pool {
+	t.Helper()
+	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: configs(t, ranges...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func next(kind allocator.Kind) allocator.Request { return allocator.Request{Kind: kind} }
+
+func exactly(t testing.TB, text string) allocator.Request {
+	return allocator.Request{Key: mustKey(t, text)}
+}
+
+func mustReserve(t testing.TB, p *allocator.Pool, owner allocator.Owner, requests ...allocator.Request) []allocator.Claim {
+	t.Helper()
+	claims, err := p.Reserve(t.Context(), owner, requests...)
+	if err != nil {
+		t.Fatalf("Reserve for %s: %v", owner, err)
+	}
+	return claims
+}
+
+func TestReserveBindRelease(t *testing.T) {
+	store := newMemory()
+	p := newPool(t, store, "10.96.0.0/24", "fd00::/64", "30000-32767")
+	claims := mustReserve(t, p, "web", exactly(t, "10.96.0.10"), next(allocator.IPv6), allocator.Request{Kind: allocator.Port, Count: 2})
+	if len(claims) != 4 || claims[0].Key != mustKey(t, "10.96.0.10") || claims[1].Key.Kind() != allocator.IPv6 {
+		t.Fatalf("got %v, want the address, an IPv6 address and two ports", claims)
+	}
+	for _, c := range claims {
+		if c.IsBound() || c.Owner != "web" {
+			t.Errorf("%+v is not reserved for web", c)
+		}
+	}
+	bound, err := p.Bind(t.Context(), claims...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := p.Bind(t.Context(), claims...)
+	if diff := cmp.Diff(fmt.Sprint(bound), fmt.Sprint(again)); err != nil || diff != "" {
+		t.Errorf("binding again: error %v (-first +again):\n%s", err, diff)
+	}
+	if c, ok := p.Lookup(mustKey(t, "10.96.0.10")); !ok || !c.IsBound() || c.Owner != "web" {
+		t.Errorf("Lookup: got %+v, %t", c, ok)
+	}
+	checkRelease(t, p, store, claims)
+}
+
+// checkRelease frees twice by the reservations, which still name the allocation.
+func checkRelease(t *testing.T, p *allocator.Pool, store allocator.Store, claims []allocator.Claim) {
+	t.Helper()
+	for range 2 {
+		if err := p.Release(t.Context(), claims...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := store.Load(t.Context())
+	if err != nil || len(state.Claims) != 0 || len(p.Claims()) != 0 {
+		t.Errorf("after the release: store %v, pool %v, error %v", state.Claims, p.Claims(), err)
+	}
+}
+
+func TestTransactionIsAllOrNothing(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/29", "fd00::/64", "30000-30003")
+	mustReserve(t, p, "db", exactly(t, "30001"))
+	before := fmt.Sprint(p.Claims(), p.Ranges())
+	for _, last := range []allocator.Request{
+		exactly(t, "30001"), {Kind: allocator.Port, Count: 4}, exactly(t, "10.97.0.1"), {Kind: allocator.IPv4, Count: 6},
+	} {
+		_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), next(allocator.IPv6), next(allocator.Port), last)
+		if err == nil {
+			t.Errorf("a request with %v was granted", last)
+		}
+		if after := fmt.Sprint(p.Claims(), p.Ranges()); after != before {
+			t.Errorf("a request with %v failed (%v) and left\n%s, want\n%s", last, err, after, before)
+		}
+	}
+	_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), exactly(t, "30001"))
+	held, ok := errors.AsType[*allocator.HeldError](err)
+	if !ok || held.Owner != "db" || !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("got error %v, want one that db has the port", err)
+	}
+}
+
+func TestDryRunOfPool(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/29")
+	mustReserve(t, p, "web", exactly(t, "10.96.0.1"))
+	if _, err := p.DryRun(t.Context(), "db", exactly(t, "10.96.0.1")); !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("a taken address: got error %v, want %v", err, allocator.ErrAllocated)
+	}
+	keys, err := p.DryRun(t.Context(), "db", allocator.Request{Kind: allocator.IPv4, Count: 5})
+	if err != nil || len(keys) != 5 {
+		t.Errorf("the rest: got %v, error %v", keys, err)
+	}
+	if got := p.Claims(); len(got) != 1 {
+		t.Errorf("a dry run left %v", got)
+	}
+	mustReserve(t, p, "db", allocator.Request{Kind: allocator.IPv4, Count: 5})
+}
+
+func TestSeveralRanges(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/28", "10.97.0.0/28!", "10.98.0.0/28")
+	var claims []allocator.Claim
+	for range 28 {
+		claims = append(claims, mustReserve(t, p, "web", next(allocator.IPv4))...)
+	}
+	for _, c := range claims {
+		if netip.MustParsePrefix("10.97.0.0/28").Contains(c.Key.Addr()) {
+			t.Errorf("%v comes from a draining range", c.Key)
+		}
+	}
+	if _, err := p.Reserve(t.Context(), "web", next(allocator.IPv4)); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("got error %v, want %v", err, allocator.ErrFull)
+	}
+	if _, err := p.Reserve(t.Context(), "web", exactly(t, "10.97.0.1")); !errors.Is(err, allocator.ErrNotInRange) {
+		t.Errorf("an address of the draining range: got error %v, want %v", err, allocator.ErrNotInRange)
+	}
+	// A range that is deleted leaves its addresses to their owners.
+	if err := p.SetRanges(configs(t, "10.97.0.0/28", "10.98.0.0/28!")...); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.Stats(allocator.IPv4), (allocator.Stats{Size: 14}); got != want {
+		t.Errorf("after the change: got %+v, want %+v", got, want)
+	}
+	if err := p.Release(t.Context(), claims...); err != nil {
+		t.Errorf("releasing addresses of deleted and draining ranges: %v", err)
+	}
+	if len(p.Claims()) != 0 {
+		t.Errorf("left over: %v", p.Claims())
+	}
+	// The same range twice is draining only if both say so.
+	if err := p.SetRanges(configs(t, "10.97.0.0/28!", "10.97.0.0/28")...); err != nil {
+		t.Fatal(err)
+	}
+	mustReserve(t, p, "web", exactly(t, "10.97.0.1"))
+}
+
+func TestOverlapsCountOnce(t *testing.T) {
+	for _, c := range []struct {
+		ranges []string
+		want   uint64
+	}{
+		{[]string{"10.96.0.0/16"}, 65534},
+		{[]string{"10.96.0.0/16", "10.96.0.0/24"}, 65534},
+		{[]string{"10.96.0.0/24", "10.96.0.0/16", "10.96.7.0/24", "10.97.0.0/30"}, 65536},
+		{[]string{"10.96.0.0/24", "10.96.0.0/16!"}, 254},
+		{[]string{"10.96.0.0/24", "10.96.1.0/24"}, 508},
+		{nil, 0},
+	} {
+		p := newPool(t, newMemory(), c.ranges...)
+		if got := p.Stats(allocator.IPv4).Size; got != c.want {
+			t.Errorf("%v: got %d, want %d", c.ranges, got, c.want)
+		}
+	}
+	p := newPool(t, newMemory(), "30000-30010", "30005-30020", "fd00::/64", "fd00:0:0:1::/64")
+	if got := p.Stats(allocator.Port).Size; got != 21 {
+		t.Errorf("overlapping ports: got %d, want 21", got)
+	}
+	if got := p.Stats(allocator.IPv6).Size; got != ^uint64(0) {
+		t.Errorf("two /64 have more than can be said, got %d, want %d", got, ^uint64(0))
+	}
+}
+
+func TestOverlapsShareWhatIsTaken(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/24", "10.96.0.0/28")
+	// The broadcast address of the inner range is an ordinary one of the outer.
+	mustReserve(t, p, "web", exactly(t, "10.96.0.15"))
+	seen := map[allocator.Key]bool{mustKey(t, "10.96.0.15"): true}
+	for range 253 {
+		c := mustReserve(t, p, "web", next(allocator.IPv4))[0]
+		if seen[c.Key] {
+			t.Fatalf("%v was handed out twice", c.Key)
+		}
+		seen[c.Key] = true
+	}
+	if got, want := p.Stats(allocator.IPv4), (allocator.Stats{Size: 254, Used: 254}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, r := range p.Ranges() {
+		if r.Stats.Free() != 0 {
+			t.Errorf("%v has %d free addresses, want none", r.Config, r.Stats.Free())
+		}
+	}
+}
+
+// TestPoolsShareAStore wants that a pool that has missed what others did still
+// finds what is free and never what is taken.
+func TestPoolsShareAStore(t *testing.T) {
+	store := newMemory()
+	a, b := newPool(t, store, "10.96.0.0/28"), newPool(t, store, "10.96.0.0/28")
+	for _, p := range []*allocator.Pool{a, b} {
+		if err := p.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := mustReserve(t, a, "a", allocator.Request{Kind: allocator.IPv4, Count: 14})
+	if _, err := b.Reserve(t.Context(), "b", next(allocator.IPv4)); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("b in a full range: got error %v, want %v", err, allocator.ErrFull)
+	}
+	if err := a.Release(t.Context(), all[:2]...); err != nil {
+		t.Fatal(err)
+	}
+	// b still believes that the range is full, and that the address is taken.
+	mustReserve(t, b, "b", next(allocator.IPv4))
+	if err := a.Release(t.Context(), all[5]); err != nil {
+		t.Fatal(err)
+	}
+	mustReserve(t, b, "b", allocator.Request{Key: all[5].Key})
+}
+
+func TestExpiredReservationIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		a, b := newPool(t, store, "10.96.0.0/30"), newPool(t, store, "10.96.0.0/30")
+		one := mustReserve(t, a, "a", exactly(t, "10.96.0.1"))
+		two := mustReserve(t, a, "a", exactly(t, "10.96.0.2"))
+		if _, err := b.Reserve(t.Context(), "b", exactly(t, "10.96.0.1")); !errors.Is(err, allocator.ErrAllocated) {
+			t.Errorf("before the TTL: got error %v, want %v", err, allocator.ErrAllocated)
+		}
+		time.Sleep(allocator.DefaultTTL)
+		mustReserve(t, b, "b", exactly(t, "10.96.0.1"))
+		mustReserve(t, b, "b", next(allocator.IPv4))
+		for _, late := range [][]allocator.Claim{one, two} {
+			_, err := a.Bind(t.Context(), late...)
+			held, ok := errors.AsType[*allocator.HeldError](err)
+			if !errors.Is(err, allocator.ErrExpired) || !ok || held.Owner != "b" {
+				t.Errorf("binding too late: got error %v, want that it has expired and b has it", err)
+			}
+			if err := a.Release(t.Context(), late...); err != nil {
+				t.Errorf("releasing too late: %v", err)
+			}
+		}
+		if got := b.Stats(allocator.IPv4).Used; got != 2 {
+			t.Errorf("late releases freed what belongs to b: %d are used, want 2", got)
+		}
+	})
+}
+
+func TestRunFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		a, b := newPool(t, store, "10.96.0.0/24"), newPool(t, store, "10.96.0.0/24")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Run(ctx) }()
+		kept, err := a.Allocate(t.Context(), "kept", next(allocator.IPv4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustReserve(t, a, "lost", next(allocator.IPv4))
+		synctest.Wait()
+		if got := len(b.Claims()); got != 2 {
+			t.Errorf("b knows %d claims, want 2", got)
+		}
+		time.Sleep(2 * allocator.DefaultTTL)
+		if diff := cmp.Diff(fmt.Sprint(kept), fmt.Sprint(b.Claims())); diff != "" {
+			t.Errorf("after the TTL (-want +got):\n%s", diff)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run ended with %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+func TestSenselessRequests(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/24")
+	for name, q := range map[string]allocator.Request{
+		"nothing": {}, "negative": {Kind: allocator.IPv4, Count: -1}, "unknown kind": {Kind: 9},
+		"a key and more":   {Key: mustKey(t, "10.96.0.1"), Count: 2},
+		"a key of another": {Key: mustKey(t, "10.96.0.1"), Kind: allocator.IPv6},
+	} {
+		if _, err := p.Reserve(t.Context(), "me", q); !errors.Is(err, allocator.ErrInvalid) {
+			t.Errorf("%s: got error %v, want %v", name, err, allocator.ErrInvalid)
+		}
+	}
+	if _, err := p.Reserve(t.Context(), "", next(allocator.IPv4)); !errors.Is(err, allocator.ErrInvalid) {
+		t.Errorf("no owner: got error %v, want %v", err, allocator.ErrInvalid)
+	}
+	if _, err := p.Reserve(t.Context(), "me", next(allocator.IPv6)); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("a family without range: got error %v, want %v", err, allocator.ErrFull)
+	}
+	if _, err := p.Reserve(t.Context(), "me", exactly(t, "10.96.0.1"), exactly(t, "10.96.0.1")); !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("the same address twice: got error %v, want %v", err, allocator.ErrAllocated)
+	}
+}

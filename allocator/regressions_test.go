@@ -1,0 +1,223 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// The tests of this file hold what allocators before this one got wrong.
+
+// counting is a store that counts its calls, and fails or waits on demand.
+type counting struct {
+	allocator.Store
+	mu      sync.Mutex
+	calls   map[string]int
+	err     error
+	blocked chan struct{}
+}
+
+func newCounting() *counting { return &counting{Store: newMemory(), calls: map[string]int{}} }
+
+func (c *counting) count(call string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[call]++
+	return c.err
+}
+
+func (c *counting) Load(ctx context.Context) (allocator.State, error) {
+	if err := c.count("load"); err != nil {
+		return allocator.State{}, err
+	}
+	return c.Store.Load(ctx)
+}
+
+func (c *counting) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+	if err := c.count("get"); err != nil {
+		return nil, err
+	}
+	return c.Store.Get(ctx, keys...)
+}
+
+func (c *counting) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	if err := c.count("commit"); err != nil {
+		return nil, err
+	}
+	if c.blocked != nil {
+		<-c.blocked
+	}
+	return c.Store.Commit(ctx, ops)
+}
+
+// TestCostDoesNotGrow wants one write and no read for an allocation, however
+// many there are: neither may all others be looked at, nor the store be read before
+// each write.
+func TestCostDoesNotGrow(t *testing.T) {
+	for _, existing := range []int{0, 20_000} {
+		store := newCounting()
+		p := newPool(t, store, "10.96.0.0/16", "30000-32767")
+		if existing > 0 {
+			mustReserve(t, p, "filler", allocator.Request{Kind: allocator.IPv4, Count: existing})
+		}
+		mustReserve(t, p, "first", next(allocator.IPv4))
+		store.calls = map[string]int{}
+		allocs := testing.AllocsPerRun(100, func() { mustReserve(t, p, "web", next(allocator.IPv4)) })
+		if diff := cmp.Diff(map[string]int{"commit": 101}, store.calls); diff != "" {
+			t.Errorf("calls for 101 allocations among %d (-want +got):\n%s", existing, diff)
+		}
+		if allocs > 30 {
+			t.Errorf("an allocation among %d takes %v memory allocations", existing, allocs)
+		}
+		store.calls = map[string]int{}
+		mustReserve(t, p, "ports", allocator.Request{Kind: allocator.Port, Count: 250})
+		if diff := cmp.Diff(map[string]int{"commit": 1}, store.calls); diff != "" {
+			t.Errorf("calls for 250 node ports (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestNoLockOverIO wants that allocations do not wait for each other's writes.
+func TestNoLockOverIO(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounting()
+		p := newPool(t, store, "10.96.0.0/24")
+		if err := p.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		store.blocked = make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() {
+				if _, err := p.Reserve(t.Context(), allocator.Owner(fmt.Sprint(i)), next(allocator.IPv4)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if got := store.calls["commit"]; got != 32 {
+			t.Errorf("%d of 32 writes have begun while none has ended", got)
+		}
+		if got := p.Stats(allocator.IPv4).Used; got != 0 {
+			t.Errorf("%d addresses count as used before the store has them", got)
+		}
+		close(store.blocked)
+		wg.Wait()
+		if got := p.Stats(allocator.IPv4).Used; got != 32 {
+			t.Errorf("got %d addresses, want 32", got)
+		}
+	})
+}
+
+// TestSpellingIsNoIdentity wants that two spellings of an address are one.
+func TestSpellingIsNoIdentity(t *testing.T) {
+	p := newPool(t, newMemory(), "fd00:10:96::/112")
+	mustReserve(t, p, "one", exactly(t, "fd00:10:96:0::00ab"))
+	if _, err := p.Reserve(t.Context(), "two", exactly(t, "fd00:10:96::ab")); !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("the same address in another spelling: got error %v, want %v", err, allocator.ErrAllocated)
+	}
+}
+
+// TestNothingLeaksFromTheOtherFamily wants that a dual-stack request whose second
+// family has no address left takes nothing from the first.
+func TestNothingLeaksFromTheOtherFamily(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/24", "fd00::/127")
+	mustReserve(t, p, "last", next(allocator.IPv6))
+	for range 20 {
+		if _, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), next(allocator.IPv6)); !errors.Is(err, allocator.ErrFull) {
+			t.Fatalf("got error %v, want %v", err, allocator.ErrFull)
+		}
+	}
+	if got := p.Stats(allocator.IPv4).Used; got != 0 {
+		t.Errorf("%d IPv4 addresses leaked", got)
+	}
+}
+
+// TestFailedWritesLeaveNothing wants that what was never written is never taken:
+// not in memory, and not by the next write that goes well.
+func TestFailedWritesLeaveNothing(t *testing.T) {
+	store := newCounting()
+	p := newPool(t, store, "10.96.0.0/28")
+	mustReserve(t, p, "web", next(allocator.IPv4))
+	store.err = errors.New("no space left")
+	for range 50 {
+		_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4))
+		if !errors.Is(err, store.err) {
+			t.Fatalf("got error %v, want %v", err, store.err)
+		}
+	}
+	store.err = nil
+	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 13})
+	state, err := store.Load(t.Context())
+	if err != nil || len(state.Claims) != 14 {
+		t.Errorf("the store has %d claims, error %v, want 14", len(state.Claims), err)
+	}
+}
+
+// TestUnknownOutcomeIsNotGuessed wants that a key whose write may or may not have
+// been made is not handed out before the store has told.
+func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
+	store := newCounting()
+	p := newPool(t, store, "10.96.0.0/30")
+	if err := p.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store.err = errors.New("the connection was lost")
+	_, err := p.Reserve(t.Context(), "web", exactly(t, "10.96.0.1"))
+	if !errors.Is(err, allocator.ErrUnknown) || !errors.Is(err, store.err) {
+		t.Fatalf("got error %v, want %v and the reason", err, allocator.ErrUnknown)
+	}
+	if got := p.Ranges()[0].Stats.Used; got != 1 {
+		t.Errorf("%d addresses are kept back, want 1", got)
+	}
+	store.err = nil
+	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 2})
+}
+
+// TestLateReleaseFreesNothing wants that a release works for the owner only, and
+// for the very allocation that it was meant for.
+func TestLateReleaseFreesNothing(t *testing.T) {
+	p := newPool(t, newMemory(), "10.96.0.0/24")
+	old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
+	if err := p.Release(t.Context(), old...); err != nil {
+		t.Fatal(err)
+	}
+	// The same owner's next allocation of the same address is another one.
+	again := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
+	if err := p.Release(t.Context(), old...); err != nil {
+		t.Errorf("a late release: %v", err)
+	}
+	err := p.Release(t.Context(), allocator.Claim{Key: again[0].Key, Owner: "db"})
+	held, ok := errors.AsType[*allocator.HeldError](err)
+	if !ok || !errors.Is(err, allocator.ErrNotOwner) || held.Owner != "web" {
+		t.Errorf("a release by another owner: got error %v, want that web has it", err)
+	}
+	if _, ok := p.Lookup(again[0].Key); !ok {
+		t.Fatal("a release that was not meant for it has freed the address")
+	}
+	// By name, the owner frees what it has.
+	if err := p.Release(t.Context(), allocator.Claim{Key: again[0].Key, Owner: "web"}); err != nil {
+		t.Error(err)
+	}
+	if c, ok := p.Lookup(again[0].Key); ok {
+		t.Errorf("still held: %+v", c)
+	}
+}
+
+// TestMissingMap wants the error to say that nothing could be allocated, and why.
+func TestMissingMap(t *testing.T) {
+	store := newCounting()
+	store.err = allocator.ErrNoMap
+	_, err := newPool(t, store, "10.96.0.0/24").Reserve(t.Context(), "web", next(allocator.IPv4))
+	if !errors.Is(err, allocator.ErrNoMap) || !strings.Contains(err.Error(), "no address or port can be allocated") {
+		t.Errorf("got error %v, want that no address can be allocated because there is no map", err)
+	}
+}

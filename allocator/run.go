@@ -1,0 +1,87 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Bounds of the pause before the store is read again after an error.
+const (
+	minPause = 50 * time.Millisecond
+	maxPause = 5 * time.Second
+)
+
+// Run follows the store and frees reservations that have ended, until ctx ends,
+// whose cause it returns. A pool works without it, too: but it then learns of what
+// others free only when it finds nothing else.
+func (p *Pool) Run(ctx context.Context) error {
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() { p.sweep(ctx) })
+	defer sweeping.Wait()
+	pause := minPause
+	for ctx.Err() == nil {
+		err := p.Sync(ctx)
+		if err == nil {
+			pause = minPause
+			err = p.follow(ctx)
+			p.synced(err)
+		}
+		if errors.Is(err, ErrCompacted) {
+			continue
+		}
+		wait(ctx, pause)
+		pause = min(2*pause, maxPause)
+	}
+	return context.Cause(ctx)
+}
+
+// follow takes in changes until that fails.
+func (p *Pool) follow(ctx context.Context) error {
+	p.mu.Lock()
+	after := p.index.version
+	p.mu.Unlock()
+	for event, err := range p.store.Watch(ctx, after) {
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		if event.Deleted {
+			p.index.forget(event.Claim.Key, event.Claim.Version)
+		} else {
+			p.index.learn(event.Claim)
+		}
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// sweep frees reservations that have ended. What it cannot free now it finds
+// again the next time.
+func (p *Pool) sweep(ctx context.Context) {
+	for {
+		wait(ctx, max(p.ttl/2, minPause))
+		if ctx.Err() != nil {
+			return
+		}
+		if err := p.expire(ctx); err != nil {
+			p.synced(err)
+		}
+	}
+}
+
+func (p *Pool) synced(err error) {
+	if p.observer != nil && err != nil {
+		p.observer.Synced(err)
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

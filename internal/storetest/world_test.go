@@ -1,0 +1,262 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+const ttl = time.Minute
+
+// world is several allocators that share one store, and knows who owns what.
+type world struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	store *allocator.Memory
+
+	mu     sync.Mutex
+	owners map[allocator.Key]allocator.Owner
+	// doubtful are owners that stopped in the middle of binding or releasing.
+	doubtful map[allocator.Owner]bool
+	bindings int
+}
+
+func small() []allocator.Config {
+	return []allocator.Config{
+		{Prefix: netip.MustParsePrefix("10.96.0.0/27")},
+		{Prefix: netip.MustParsePrefix("fd00::/122")},
+		{FirstPort: 30000, LastPort: 30040},
+	}
+}
+
+func newPool(t *testing.T, s allocator.Store) *allocator.Pool {
+	t.Helper()
+	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: small(), TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (w *world) random(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rnd.IntN(n)
+}
+
+// bound notes a new owner, of which there must not be another.
+func (w *world) bound(claims []allocator.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bindings++
+	for _, c := range claims {
+		if other, held := w.owners[c.Key]; held {
+			w.t.Errorf("%v has two owners: %s and %s", c.Key, other, c.Owner)
+		}
+		w.owners[c.Key] = c.Owner
+	}
+}
+
+func (w *world) released(claims []allocator.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range claims {
+		delete(w.owners, c.Key)
+	}
+}
+
+func (w *world) doubt(owner allocator.Owner) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubtful[owner] = true
+}
+
+// live is the life of one owner: reserve, bind, release.
+func (w *world) live(ctx context.Context, p *allocator.Pool, owner allocator.Owner) {
+	request := allocator.Request{Kind: allocator.IPv4}
+	if w.random(3) == 0 {
+		request = allocator.Request{Key: storetest.Key(1 + w.random(30))}
+	}
+	claims, err := p.Reserve(ctx, owner, request, allocator.Request{Kind: allocator.IPv6},
+		allocator.Request{Kind: allocator.Port, Count: 1 + w.random(2)})
+	if err != nil || w.random(8) == 0 { // The owner is never stored.
+		return
+	}
+	time.Sleep(time.Duration(w.random(70)) * time.Second) // virtual; may be too long
+	bound, err := p.Bind(ctx, claims...)
+	if err != nil {
+		if !errors.Is(err, allocator.ErrExpired) {
+			w.doubt(owner)
+		}
+		return
+	}
+	w.bound(bound)
+	if w.random(4) == 0 {
+		return
+	}
+	time.Sleep(time.Duration(w.random(100)) * time.Second)
+	w.released(bound)
+	if err := p.Release(ctx, bound...); err != nil {
+		w.doubt(owner)
+	}
+	if w.random(3) == 0 { // again, and late
+		time.Sleep(ttl)
+		if err := p.Release(ctx, claims...); err != nil {
+			w.doubt(owner)
+		}
+	}
+}
+
+// check looks at the store after the TTL: all of it must have an owner.
+func (w *world) check(ctx context.Context) {
+	w.t.Helper()
+	time.Sleep(2 * ttl)
+	sweeper := newPool(w.t, w.store)
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = sweeper.Run(running) }) // It ends with its context.
+	time.Sleep(ttl)
+	stop()
+	wg.Wait()
+	state, err := w.store.Load(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	held := map[allocator.Key]allocator.Owner{}
+	for _, c := range state.Claims {
+		held[c.Key] = c.Owner
+		if w.owners[c.Key] != c.Owner && (!c.IsBound() || !w.doubtful[c.Owner]) {
+			w.t.Errorf("%v is held by %q and owned by %q", c.Key, c.Owner, w.owners[c.Key])
+		}
+	}
+	for k, owner := range w.owners {
+		if held[k] != owner {
+			w.t.Errorf("%v is owned by %q and held by %q", k, owner, held[k])
+		}
+	}
+	if w.bindings < 20 {
+		w.t.Errorf("only %d owners came that far; the test shows nothing", w.bindings)
+	}
+}
+
+// TestWorlds lets allocators share a store that fails in one way, or in all.
+func TestWorlds(t *testing.T) {
+	for name, faults := range map[string]storetest.Faults{
+		"none":          {},
+		"lost answers":  {LostAnswer: 0.3},
+		"lost requests": {LostRequest: 0.3, LostRead: 0.2},
+		"duplicates":    {Duplicate: 0.3, Late: 0.3},
+		"storm":         {Conflict: 0.6},
+		"stale reads":   {Stale: 0.3},
+		"all": {
+			LostAnswer: 0.1, LostRequest: 0.1, LostRead: 0.1, Duplicate: 0.1, Late: 0.1, Conflict: 0.1, Stale: 0.1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rnd := testenv.Random(t)
+			synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults) })
+		})
+	}
+}
+
+func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults) {
+	const pools, workers, lives = 4, 3, 15
+	w := &world{
+		t: t, rnd: rnd, store: allocator.NewMemory(allocator.State{}, nil),
+		owners: map[allocator.Key]allocator.Owner{}, doubtful: map[allocator.Owner]bool{},
+	}
+	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var running, living sync.WaitGroup
+	for n := range pools {
+		p := newPool(t, faulty)
+		if n%2 == 0 { // The others never hear what happens.
+			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+		}
+		for worker := range workers {
+			living.Go(func() {
+				for life := range lives {
+					w.live(ctx, p, allocator.Owner(fmt.Sprintf("%d-%d-%d", n, worker, life)))
+				}
+			})
+		}
+	}
+	living.Wait()
+	cancel()
+	running.Wait()
+	w.check(t.Context())
+}
+
+// TestCrashAtEveryStep ends a process at each of its calls to the store, before
+// the call arrives and after. What it held must be free or owned after the TTL.
+func TestCrashAtEveryStep(t *testing.T) {
+	for calls := range 10 {
+		for _, after := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) { crash(t, calls, after) })
+		}
+	}
+}
+
+func crash(t *testing.T, calls int, after bool) {
+	inner := allocator.NewMemory(allocator.State{}, nil)
+	mortal := &storetest.Mortal{Store: inner, Left: calls, After: after}
+	isOwner, err := liveAndDie(t, newPool(t, mortal))
+	if err != nil && !errors.Is(err, storetest.ErrCrashed) {
+		t.Fatalf("call %d, after=%t: %v", calls, after, err)
+	}
+	time.Sleep(ttl)
+	for _, k := range []allocator.Kind{allocator.IPv4, allocator.Port} {
+		free, bound, want := inventory(t, inner, k)
+		if free+bound != want || bound > 0 && !isOwner {
+			t.Errorf("call %d, after=%t: %d of %d keys are free, %d are owned, and there may be an owner: %t",
+				calls, after, free, want, bound, isOwner)
+		}
+	}
+}
+
+// liveAndDie reserves, binds and releases, and says whether an object that owns
+// the keys may be left.
+func liveAndDie(t *testing.T, p *allocator.Pool) (isOwner bool, err error) {
+	ctx := t.Context()
+	claims, err := p.Reserve(ctx, "me", allocator.Request{Kind: allocator.IPv4}, allocator.Request{Kind: allocator.Port, Count: 3})
+	if err != nil {
+		return false, err
+	}
+	// The object is stored here, ...
+	if claims, err = p.Bind(ctx, claims...); err != nil {
+		return true, err
+	}
+	// ... and deleted here.
+	err = p.Release(ctx, claims...)
+	return err != nil, err
+}
+
+// inventory counts what another process can have, and what is owned.
+func inventory(t *testing.T, store allocator.Store, kind allocator.Kind) (free, bound, size uint64) {
+	p := newPool(t, store)
+	if err := p.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for ; free < 100; free++ {
+		if _, err := p.Reserve(t.Context(), "other", allocator.Request{Kind: kind}); err != nil {
+			break
+		}
+	}
+	for _, c := range p.Claims() {
+		if c.Owner == "me" && c.Key.Kind() == kind && c.IsBound() {
+			bound++
+		}
+	}
+	return free, bound, p.Stats(kind).Size
+}
