@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
 	"sort"
 	"sync"
@@ -145,6 +146,11 @@ func (m *Memory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for len(m.queue) > 0 {
+		// Whoever was just told of a write may be about to commit again: with a
+		// moment's patience they share the next one.
+		m.mu.Unlock()
+		runtime.Gosched()
+		m.mu.Lock()
 		batch := m.queue[:min(len(m.queue), maxBatch)]
 		m.queue = slices.Clone(m.queue[len(batch):])
 		version, events := m.version, []Event(nil)

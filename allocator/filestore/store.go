@@ -76,8 +76,9 @@ func (s *Store) open() error {
 	return nil
 }
 
-// Create makes an empty map if there is none.
-func (s *Store) Create(ctx context.Context) error {
+// Create makes a map that holds these claims, all with version 1, if there is
+// none.
+func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -89,7 +90,16 @@ func (s *Store) Create(ctx context.Context) error {
 	case s.memory != nil:
 		return nil
 	}
-	if err := replaceFile(s.path, []byte(header)); err != nil {
+	content := []byte(header)
+	if len(claims) > 0 {
+		var changes []allocator.Event
+		for _, c := range claims {
+			c.Version = 1
+			changes = append(changes, allocator.Event{Claim: c})
+		}
+		content = appendFrame(content, changes)
+	}
+	if err := replaceFile(s.path, content); err != nil {
 		return fmt.Errorf("creating a map: %w", err)
 	}
 	return s.open()

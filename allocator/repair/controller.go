@@ -1,0 +1,57 @@
+package repair
+
+import (
+	"context"
+	"time"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// DefaultInterval is how long a controller waits between two passes.
+const DefaultInterval = 3 * time.Minute
+
+// minRetry is how soon a controller tries again after an error, at first.
+const minRetry = time.Second
+
+// Controller repairs a store at intervals.
+type Controller struct {
+	// Store is what to repair, Owners lists the uses; see [Reconcile].
+	Store  allocator.Store
+	Owners func(context.Context) ([]Use, error)
+	// Options of every pass.
+	Options Options
+	// Interval from the end of a pass to the next, [DefaultInterval] if 0. After
+	// an error the next one comes sooner.
+	Interval time.Duration
+	// Observe learns what each pass has found. It may be nil.
+	Observe func([]Finding, error)
+}
+
+// Run makes passes until ctx ends, whose cause it returns.
+func (c *Controller) Run(ctx context.Context) error {
+	interval := c.Interval
+	if interval == 0 {
+		interval = DefaultInterval
+	}
+	retry := minRetry
+	for ctx.Err() == nil {
+		findings, err := Reconcile(ctx, c.Store, c.Owners, c.Options)
+		if c.Observe != nil {
+			c.Observe(findings, err)
+		}
+		pause := interval
+		if err != nil {
+			pause = min(retry, interval)
+			retry *= 2
+		} else {
+			retry = minRetry
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	return context.Cause(ctx)
+}

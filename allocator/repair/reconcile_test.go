@@ -1,0 +1,309 @@
+package repair_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/allocator/repair"
+)
+
+func start() time.Time { return time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC) }
+
+func ranges(t testing.TB) []allocator.Config {
+	t.Helper()
+	var all []allocator.Config
+	for _, text := range []string{"10.96.0.0/24", "fd00:10:96::/112", "30000-32767"} {
+		c, err := allocator.ParseConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// claims reads lines of "key owner age [reserved]": a claim that was written so
+// long before start. A reservation ends a minute after it was made.
+func claims(t testing.TB, text string) []allocator.Claim {
+	t.Helper()
+	var all []allocator.Claim
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		key, err1 := allocator.ParseKey(words[0])
+		age, err2 := time.ParseDuration(words[2])
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		c := allocator.Claim{
+			Key: key, Owner: allocator.Owner(words[1]), Token: 7, Since: start().Add(-age),
+			Version: allocator.Version(len(all) + 1),
+		}
+		if len(words) > 3 {
+			c.Expires = c.Since.Add(time.Minute)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func uses(text string) func(context.Context) ([]repair.Use, error) {
+	var all []repair.Use
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) == 2 {
+			all = append(all, repair.Use{Text: words[0], Owner: allocator.Owner(words[1])})
+		}
+	}
+	return func(context.Context) ([]repair.Use, error) { return all, nil }
+}
+
+func options(t testing.TB) repair.Options {
+	return repair.Options{Ranges: ranges(t), Now: start}
+}
+
+// held gives what a store holds, a line a claim.
+func held(t testing.TB, s allocator.Store) string {
+	t.Helper()
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, c := range state.Claims {
+		line := fmt.Sprintf("%v %s", c.Key, c.Owner)
+		if !c.IsBound() {
+			line += " reserved"
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func lines(findings []repair.Finding) string {
+	var all []string
+	for _, f := range findings {
+		all = append(all, f.String())
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestReconcile(t *testing.T) {
+	for _, c := range []struct{ name, claims, uses, findings, after string }{
+		{name: "nothing to do", claims: "10.96.0.1 a 1h\n30000 a 1h", uses: "10.96.0.1 a\n30000 a", after: "10.96.0.1 a\n30000 a"},
+		{name: "missing", uses: "10.96.0.1 a\nfd00:10:96::1 a", findings: "missing: 10.96.0.1 of a (mended)\nmissing: fd00:10:96::1 of a (mended)", after: "10.96.0.1 a\nfd00:10:96::1 a"},
+		{name: "bound too late", claims: "10.96.0.1 a 30s reserved", uses: "10.96.0.1 a", findings: "missing: 10.96.0.1 of a (mended)", after: "10.96.0.1 a"},
+		{name: "orphaned", claims: "10.96.0.1 a 1h", findings: "orphaned: 10.96.0.1 of a (mended)"},
+		{name: "orphaned and young", claims: "10.96.0.1 a 59s", after: "10.96.0.1 a"},
+		{name: "reserved", claims: "10.96.0.1 a 59s reserved", after: "10.96.0.1 a reserved"},
+		{name: "reservation has ended", claims: "10.96.0.1 a 61s reserved", findings: "orphaned: 10.96.0.1 of a (mended)"},
+		{name: "another's ended reservation", claims: "10.96.0.1 b 61s reserved", uses: "10.96.0.1 a", findings: "missing: 10.96.0.1 of a (mended)", after: "10.96.0.1 a"},
+		{name: "wrong owner", claims: "10.96.0.1 gone 1h", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by gone (mended)", after: "10.96.0.1 a"},
+		{name: "wrong owner, young", claims: "10.96.0.1 new 5s", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by new", after: "10.96.0.1 new"},
+		{name: "duplicate", claims: "10.96.0.1 b 1h", uses: "10.96.0.1 a\n10.96.0.1 b", findings: "duplicate: 10.96.0.1 of a, held by b", after: "10.96.0.1 b"},
+		{
+			name: "duplicate that nobody holds", uses: "10.96.0.1 older\n10.96.0.1 newer",
+			findings: "missing: 10.96.0.1 of older (mended)\nduplicate: 10.96.0.1 of newer, held by older", after: "10.96.0.1 older",
+		},
+		{name: "one owner says it twice", claims: "30000 a 1h", uses: "30000 a\n30000 a", after: "30000 a"},
+		{
+			name: "out of range", uses: "10.97.0.1 a\n10.96.0.0 b\n10.96.0.255 c\n80 d",
+			findings: "out of range: 10.96.0.0 of b\nout of range: 10.96.0.255 of c\nout of range: 10.97.0.1 of a\nout of range: 80 of d",
+		},
+		{name: "out of range and held", claims: "10.97.0.1 a 1h", uses: "10.97.0.1 a", findings: "out of range: 10.97.0.1 of a", after: "10.97.0.1 a"},
+		{name: "out of range and unused", claims: "10.97.0.1 a 1h", findings: "orphaned: 10.97.0.1 of a (mended)"},
+		{
+			name: "spelled otherwise", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96:0::00ab a",
+			findings: "non-canonical: fd00:10:96:0::00ab of a", after: "fd00:10:96::ab a",
+		},
+		{
+			name: "spelled otherwise by another", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96::ab a\nfd00:10:96:0::00ab b",
+			findings: "duplicate: fd00:10:96::ab of b, held by a\nnon-canonical: fd00:10:96:0::00ab of b", after: "fd00:10:96::ab a",
+		},
+		{name: "invalid", uses: "10.96.0.300 a\n010.96.0.1 a\n99999 a", findings: "invalid: 10.96.0.300 of a\ninvalid: 010.96.0.1 of a\ninvalid: 99999 of a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := claims(t, c.claims)
+			store := allocator.NewMemory(allocator.State{Claims: before, Version: 100}, nil)
+			findings, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.findings, lines(findings)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.after, held(t, store)); diff != "" {
+				t.Errorf("the store afterwards (-want +got):\n%s", diff)
+			}
+			again, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
+			if err != nil || strings.Contains(lines(again), "mended") {
+				t.Errorf("a second pass mended again: %v, error %v", again, err)
+			}
+		})
+	}
+}
+
+func TestPolicyReportsOnly(t *testing.T) {
+	const text = "10.96.0.1 gone 1h\n10.96.0.2 gone 1h\n10.97.0.1 gone 1h"
+	store := allocator.NewMemory(allocator.State{Claims: claims(t, text), Version: 100}, nil)
+	before := held(t, store)
+	o := options(t)
+	o.Policy = map[repair.Problem]repair.Action{
+		repair.Missing: repair.Report, repair.Orphaned: repair.Report, repair.WrongOwner: repair.Report, repair.OutOfRange: repair.Report,
+	}
+	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.2 a\n10.96.0.3 a"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "orphaned: 10.96.0.1 of gone\nwrong owner: 10.96.0.2 of a, held by gone\nmissing: 10.96.0.3 of a\nout of range: 10.97.0.1 of gone"
+	if diff := cmp.Diff(want, lines(findings)); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, held(t, store)); diff != "" {
+		t.Errorf("a report has changed the store (-before +after):\n%s", diff)
+	}
+}
+
+// TestMigration wants that a world without a map gets one in which everything
+// that is used is held from the beginning.
+func TestMigration(t *testing.T) {
+	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var text strings.Builder
+	var want []string
+	for i := range 200 {
+		fmt.Fprintf(&text, "10.96.0.%d service-%d\n", i+1, i)
+		want = append(want, fmt.Sprintf("10.96.0.%d service-%d", i+1, i))
+	}
+	findings, err := repair.Reconcile(t.Context(), store, uses(text.String()), options(t))
+	if err != nil || len(findings) != 200 || !findings[0].Mended {
+		t.Fatalf("%d findings, error %v, want 200 that are mended", len(findings), err)
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(strings.Join(want, "\n"), held(t, store)); diff != "" {
+		t.Errorf("the map (-want +got):\n%s", diff)
+	}
+}
+
+// busy is a store in which somebody changes a claim after it was read.
+type busy struct {
+	*allocator.Memory
+	between func()
+}
+
+func (b *busy) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	if f := b.between; f != nil {
+		b.between = nil
+		f()
+	}
+	return b.Memory.Commit(ctx, ops)
+}
+
+// TestSomebodyElseIsFaster wants that a claim that changed since it was read stays,
+// and that all others are mended.
+func TestSomebodyElseIsFaster(t *testing.T) {
+	all := claims(t, "10.96.0.1 gone 1h\n10.96.0.2 gone 1h\n10.96.0.3 gone 1h")
+	store := &busy{Memory: allocator.NewMemory(allocator.State{Claims: all, Version: 100}, nil)}
+	store.between = func() {
+		renewed := all[1]
+		renewed.Owner = "new"
+		if _, err := store.Memory.Commit(t.Context(), []allocator.Op{{Claim: renewed}}); err != nil {
+			t.Error(err)
+		}
+	}
+	findings, err := repair.Reconcile(t.Context(), store, uses(""), options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "orphaned: 10.96.0.1 of gone (mended)\norphaned: 10.96.0.2 of gone\norphaned: 10.96.0.3 of gone (mended)"
+	if diff := cmp.Diff(want, lines(findings)); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	if got := held(t, store); got != "10.96.0.2 new" {
+		t.Errorf("the store holds %q, want only what is new", got)
+	}
+}
+
+// TestEveryLeakHasItsGrace wants the grace to be that of the allocation, not of the
+// address: one that leaks a second time is as safe while it is young.
+func TestEveryLeakHasItsGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := allocator.NewMemory(allocator.State{}, nil)
+		pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := repair.Options{Ranges: ranges(t)}
+		request := allocator.Request{Key: allocator.PortKey(30000)}
+		for round := range 3 {
+			if _, err := pool.Allocate(t.Context(), "me", request); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			for _, want := range []int{0, 0, 1} {
+				findings, err := repair.Reconcile(t.Context(), store, uses(""), o)
+				if err != nil || len(findings) != want {
+					t.Errorf("round %d: found %v, error %v, want %d", round, findings, err, want)
+				}
+				time.Sleep(repair.DefaultGrace / 2)
+			}
+		}
+	})
+}
+
+func TestController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := allocator.NewMemory(allocator.State{}, nil)
+		broken := errors.New("no answer")
+		var at []time.Duration
+		begin := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		c := repair.Controller{
+			Store:   store,
+			Options: repair.Options{Ranges: ranges(t)},
+			Owners: func(context.Context) ([]repair.Use, error) {
+				if at = append(at, time.Since(begin)); len(at) <= 2 {
+					return nil, broken
+				}
+				return []repair.Use{{Owner: "a", Text: "10.96.0.1"}}, nil
+			},
+			Observe: func(_ []repair.Finding, err error) {
+				if isEarly := len(at) <= 2; isEarly != errors.Is(err, broken) {
+					t.Errorf("pass %d: error %v", len(at), err)
+				}
+				if len(at) == 5 {
+					cancel()
+				}
+			},
+		}
+		if err := c.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run ended with %v, want %v", err, context.Canceled)
+		}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 3*time.Second + repair.DefaultInterval, 3*time.Second + 2*repair.DefaultInterval}
+		if diff := cmp.Diff(want, at); diff != "" {
+			t.Errorf("times of the passes (-want +got):\n%s", diff)
+		}
+		if got := held(t, store); got != "10.96.0.1 a" {
+			t.Errorf("the store holds %q", got)
+		}
+	})
+}
