@@ -28,6 +28,7 @@ func floors() map[string]int {
 		"internal/nfnetlink":       1,
 
 		"allocator/filestore": 2,
+		"allocator/rangemap":  2,
 		"allocator/repair":    2,
 		"internal/storetest":  2,
 		"proxy":               2,

@@ -1,0 +1,81 @@
+package rangemap
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// Limit is how many addresses of an IPv6 range a map covers, the network address
+// counted.
+const Limit = 1 << 16
+
+// maxKeys is how many keys a map may have that this package writes: 2 MiB of it.
+const maxKeys = 1 << 24
+
+// ErrOutOfRange says that a map or a key goes beyond the range.
+var ErrOutOfRange = errors.New("out of the range of the map")
+
+// keysOf gives the range of a map, by its canonical form.
+func keysOf(text string) (*allocator.Range, error) {
+	c, err := allocator.ParseConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	if c.Prefix.Addr().Is6() {
+		c.Limit = Limit
+	}
+	r, err := allocator.NewRange(c)
+	if err != nil {
+		return nil, err
+	}
+	if n := r.Stats().Size; n > maxKeys {
+		return nil, fmt.Errorf("a map of %v would have %d bits: %w", c, n, allocator.ErrTooLarge)
+	}
+	return r, nil
+}
+
+// Encode gives the map of a range, such as "10.96.0.0/16" or "30000-32767", in which
+// some keys are taken. A key that it cannot hold is [ErrOutOfRange].
+func Encode(text string, taken iter.Seq[allocator.Key]) (Map, error) {
+	r, err := keysOf(text)
+	if err != nil {
+		return Map{}, err
+	}
+	data := make([]byte, (r.Stats().Size+7)/8)
+	highest := 0 // bytes that are needed
+	for k := range taken {
+		i, ok := r.Offset(k)
+		if !ok {
+			return Map{}, fmt.Errorf("%v and %v: %w", r, k, ErrOutOfRange)
+		}
+		data[len(data)-1-int(i/8)] |= 1 << (i % 8)
+		highest = max(highest, int(i/8)+1)
+	}
+	return Map{Range: r.String(), Data: data[len(data)-highest:]}, nil
+}
+
+// Keys gives the keys that are taken, in order. A bit beyond the range is
+// [ErrOutOfRange]: to ignore it would make a damaged map look whole.
+func (m Map) Keys() ([]allocator.Key, error) {
+	r, err := keysOf(m.Range)
+	if err != nil {
+		return nil, err
+	}
+	size := r.Stats().Size
+	var keys []allocator.Key
+	for at := range m.Data {
+		b := m.Data[len(m.Data)-1-at]
+		for ; b != 0; b &= b - 1 {
+			i := uint64(at)*8 + uint64(bits.TrailingZeros8(b))
+			if i >= size {
+				return nil, fmt.Errorf("bit %d of a map of %v: %w", i, r, ErrOutOfRange)
+			}
+			keys = append(keys, r.Key(i))
+		}
+	}
+	return keys, nil
+}

@@ -1,0 +1,9 @@
+// Package rangemap reads and writes the allocation maps that Kubernetes keeps in
+// etcd: RangeAllocation objects, of which every cluster has one for its node ports
+// (/registry/ranges/servicenodeports), and older ones have one for each family of
+// ClusterIPs (/registry/ranges/serviceips and secondaryserviceips).
+//
+// A map is a number: bit i says that the i-th key of the range is taken. Its bytes
+// come with the highest first and without leading zeros. It does not say who has a
+// key, and it covers no more than the first 65,536 addresses of an IPv6 range.
+package rangemap

@@ -1,0 +1,214 @@
+package rangemap_test
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func keys(t testing.TB, texts ...string) []allocator.Key {
+	t.Helper()
+	var all []allocator.Key
+	for _, text := range texts {
+		k, err := allocator.ParseKey(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, k)
+	}
+	return all
+}
+
+// TestLayout holds maps as clusters have them.
+func TestLayout(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		taken []string
+		want  string // hexadecimal
+	}{
+		{"10.96.0.0/24", nil, ""},
+		{"10.96.0.0/24", []string{"10.96.0.1"}, "01"},
+		{"10.96.0.0/24", []string{"10.96.0.1", "10.96.0.2"}, "03"},
+		{"10.96.0.0/24", []string{"10.96.0.1", "10.96.0.2", "10.96.0.9"}, "0103"},
+		{"10.96.0.0/24", []string{"10.96.0.1", "10.96.0.2", "10.96.0.9", "10.96.0.20"}, "080103"},
+		{
+			"10.96.0.0/24", []string{"10.96.0.1", "10.96.0.2", "10.96.0.9", "10.96.0.20", "10.96.0.254"},
+			"2000000000000000000000000000000000000000000000000000000000080103",
+		},
+		{"30000-32767", []string{"30000", "30010"}, "0401"},
+		{"fd00::/64", []string{"fd00::1", "fd00::11"}, "010001"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			taken := keys(t, c.taken...)
+			m, err := rangemap.Encode(c.text, slices.Values(taken))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := hex.EncodeToString(m.Data); got != c.want || m.Range != c.text {
+				t.Errorf("got %s of %s, want %s", got, m.Range, c.want)
+			}
+			back, err := m.Keys()
+			if diff := cmp.Diff(fmt.Sprint(taken), fmt.Sprint(back)); err != nil || diff != "" {
+				t.Errorf("read again: error %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// TestAgainstBigInt compares with the arithmetic that defines the form.
+func TestAgainstBigInt(t *testing.T) {
+	rnd := testenv.Random(t)
+	r, err := allocator.NewRange(allocator.Config{FirstPort: 30000, LastPort: 32767})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		number, taken := new(big.Int), []allocator.Key(nil)
+		for range rnd.IntN(500) {
+			i := rnd.Uint64N(r.Stats().Size)
+			number.SetBit(number, int(i), 1)
+			taken = append(taken, r.Key(i))
+		}
+		m, err := rangemap.Encode(r.String(), slices.Values(taken))
+		if err != nil || !slices.Equal(m.Data, number.Bytes()) {
+			t.Fatalf("got %x, error %v, want %x", m.Data, err, number.Bytes())
+		}
+	}
+}
+
+func TestBeyondTheRange(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		key  string
+	}{
+		"other range":         {"10.96.0.0/24", "10.97.0.1"},
+		"network":             {"10.96.0.0/24", "10.96.0.0"},
+		"broadcast":           {"10.96.0.0/24", "10.96.0.255"},
+		"beyond what it sees": {"fd00::/64", "fd00::1:0"},
+	} {
+		if m, err := rangemap.Encode(c.text, slices.Values(keys(t, c.key))); !errors.Is(err, rangemap.ErrOutOfRange) {
+			t.Errorf("%s: got %v, error %v, want %v", name, m, err, rangemap.ErrOutOfRange)
+		}
+	}
+	for _, m := range []rangemap.Map{
+		{Range: "10.96.0.0/29", Data: []byte{0x40}}, // bit 6 of 6
+		{Range: "10.96.0.0/24", Data: append([]byte{1}, make([]byte, 40)...)},
+	} {
+		if got, err := m.Keys(); !errors.Is(err, rangemap.ErrOutOfRange) {
+			t.Errorf("%s %x: got %v, error %v, want %v", m.Range, m.Data, got, err, rangemap.ErrOutOfRange)
+		}
+	}
+	for _, text := range []string{"", "nonsense", "10.96.0.0/0", "10.0.0.0/4"} {
+		if _, err := (rangemap.Map{Range: text}).Keys(); err == nil {
+			t.Errorf("a map of %q has no error", text)
+		}
+	}
+}
+
+// stored gives an object as an API server stores it, by the API's own code.
+func stored(t testing.TB, m rangemap.Map) (proto, asJSON []byte) {
+	t.Helper()
+	object := v1.RangeAllocation{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "RangeAllocation"},
+		ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Labels: map[string]string{"a": "b"}},
+		Range:      m.Range, Data: m.Data,
+	}
+	raw, err1 := object.Marshal()
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "RangeAllocation"}, Raw: raw}
+	envelope, err2 := unknown.Marshal()
+	asJSON, err3 := json.Marshal(object)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	return append([]byte("k8s\x00"), envelope...), asJSON
+}
+
+func TestObjectsOfALiveCluster(t *testing.T) {
+	want, err := rangemap.Encode("30000-32767", slices.Values(keys(t, "30080", "32000")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proto, asJSON := stored(t, want)
+	for name, object := range map[string][]byte{"protocol buffers": proto, "JSON": asJSON, "our own": want.Marshal()} {
+		got, err := rangemap.Unmarshal(object)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// TestTheAPIReadsOurs lets the API's own code read what this package writes.
+func TestTheAPIReadsOurs(t *testing.T) {
+	want := rangemap.Map{Range: "10.96.0.0/24", Data: []byte{8, 1, 3}}
+	var unknown runtime.Unknown
+	var object v1.RangeAllocation
+	if err := unknown.Unmarshal(want.Marshal()[4:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := object.Unmarshal(unknown.Raw); err != nil {
+		t.Fatal(err)
+	}
+	got := rangemap.Map{Range: object.Range, Data: object.Data}
+	if diff := cmp.Diff(want, got); diff != "" || unknown.Kind != "RangeAllocation" {
+		t.Errorf("kind %q (-want +got):\n%s", unknown.Kind, diff)
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	proto, _ := stored(t, rangemap.Map{Range: "30000-32767", Data: []byte{1}})
+	for name, object := range map[string][]byte{
+		"nothing":      nil,
+		"text":         []byte("hello"),
+		"another kind": []byte(`{"kind":"Service","apiVersion":"v1"}`),
+		"cut off":      proto[:20],
+	} {
+		if m, err := rangemap.Unmarshal(object); !errors.Is(err, rangemap.ErrMalformed) {
+			t.Errorf("%s: got %v, error %v, want %v", name, m, err, rangemap.ErrMalformed)
+		}
+	}
+}
+
+// FuzzUnmarshal reads anything. What can be read and makes sense is the same after
+// it was written and read again.
+func FuzzUnmarshal(f *testing.F) {
+	m := rangemap.Map{Range: "30000-32767", Data: []byte{8, 1, 3}}
+	proto, asJSON := stored(f, m)
+	f.Add(proto)
+	f.Add(asJSON)
+	f.Add(m.Marshal())
+	f.Fuzz(func(t *testing.T, object []byte) {
+		first, err := rangemap.Unmarshal(object)
+		if err != nil {
+			return
+		}
+		taken, err := first.Keys()
+		if err != nil {
+			return
+		}
+		second, err := rangemap.Encode(first.Range, slices.Values(taken))
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		third, err := rangemap.Unmarshal(second.Marshal())
+		if err != nil {
+			t.Fatalf("what was written cannot be read: %v", err)
+		}
+		again, err := third.Keys()
+		if err != nil || !slices.Equal(taken, again) {
+			t.Errorf("got %v, error %v, want %v", again, err, taken)
+		}
+	})
+}
