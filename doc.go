@@ -17,6 +17,8 @@
 //     ServiceChangeTracker that builds it, the Runner that drives a Backend, and
 //     Route, the specification as a function
 //   - [github.com/vipkit/vipkit/endpoints]: which endpoints a node may use
+//   - [github.com/vipkit/vipkit/allocator]: addresses and node ports that are never
+//     handed out twice; it needs nothing of all the others
 //   - [github.com/vipkit/vipkit/affinity]: session affinity as Services ask for it
 //
 // Start with the README, then with package proxy.

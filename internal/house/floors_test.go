@@ -39,6 +39,7 @@ func floors() map[string]int {
 		"backends/backendtest": 4,
 		"backends/nftables":    4,
 
+		"examples/allocator":     5,
 		"examples/embed":         5,
 		"examples/manifestproxy": 5,
 		"examples/quickstart":    5,

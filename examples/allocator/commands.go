@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/allocator/repair"
+)
+
+// imported owns what an allocation map says to be taken: the map does not say who
+// has it.
+const imported = allocator.Owner("imported")
+
+var errNotMended = errors.New("something is left that the store cannot mend")
+
+// printf writes to standard output.
+func (a *app) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.out, format, args...)
+	return err
+}
+
+func (a *app) allocate(ctx context.Context, args []string, isDry bool) error {
+	owner := allocator.Owner(args[0])
+	requests, err := a.requests(args[1:])
+	if err != nil {
+		return err
+	}
+	if isDry {
+		keys, err := a.pool.DryRun(ctx, owner, requests...)
+		return errors.Join(err, a.printKeys(keys))
+	}
+	claims, err := a.pool.Allocate(ctx, owner, requests...)
+	var keys []allocator.Key
+	for _, c := range claims {
+		keys = append(keys, c.Key)
+	}
+	return errors.Join(err, a.printKeys(keys))
+}
+
+func (a *app) printKeys(keys []allocator.Key) error {
+	for _, k := range keys {
+		if err := a.printf("%v\n", k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requests reads what to allocate.
+func (a *app) requests(words []string) ([]allocator.Request, error) {
+	if len(words) == 0 {
+		return []allocator.Request{{Kind: kindOf(a.ranges[0])}}, nil
+	}
+	var all []allocator.Request
+	for _, word := range words {
+		r, err := request(word)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func kindOf(c allocator.Config) allocator.Kind {
+	switch {
+	case !c.Prefix.IsValid():
+		return allocator.Port
+	case c.Prefix.Addr().Is4():
+		return allocator.IPv4
+	}
+	return allocator.IPv6
+}
+
+func request(word string) (allocator.Request, error) {
+	name, times, isMany := strings.Cut(word, "*")
+	for _, kind := range []allocator.Kind{allocator.IPv4, allocator.IPv6, allocator.Port} {
+		if !strings.EqualFold(name, kind.String()) {
+			continue
+		}
+		count := 1
+		if isMany {
+			var err error
+			if count, err = strconv.Atoi(times); err != nil || count < 1 {
+				return allocator.Request{}, fmt.Errorf("%q is no number of keys", times)
+			}
+		}
+		return allocator.Request{Kind: kind, Count: count}, nil
+	}
+	key, err := allocator.ParseKey(word)
+	return allocator.Request{Key: key}, err
+}
+
+func (a *app) release(ctx context.Context, args []string) error {
+	var claims []allocator.Claim
+	for _, text := range args[1:] {
+		key, err := allocator.ParseKey(text)
+		if err != nil {
+			return err
+		}
+		claims = append(claims, allocator.Claim{Key: key, Owner: allocator.Owner(args[0])})
+	}
+	return a.pool.Release(ctx, claims...)
+}
+
+// repair mends the store by a file of lines with a key and its owner.
+func (a *app) repair(ctx context.Context, path string) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var uses []repair.Use
+	for line := range bytes.Lines(content) {
+		switch words := strings.Fields(string(line)); len(words) {
+		case 0:
+		case 2:
+			uses = append(uses, repair.Use{Text: words[0], Owner: allocator.Owner(words[1])})
+		default:
+			return fmt.Errorf("%s: %q is not a key and an owner", path, bytes.TrimSpace(line))
+		}
+	}
+	list := func(context.Context) ([]repair.Use, error) { return uses, nil }
+	findings, err := repair.Reconcile(ctx, a.store, list, repair.Options{Ranges: a.ranges})
+	for _, f := range findings {
+		err = errors.Join(err, a.printf("%v\n", f))
+		if !f.Mended {
+			err = errors.Join(err, errNotMended)
+		}
+	}
+	return err
+}
+
+// importMap takes the keys of a RangeAllocation. Those that have an owner already
+// keep it.
+func (a *app) importMap(ctx context.Context, path string) error {
+	object, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	m, err := rangemap.Unmarshal(object)
+	if err != nil {
+		return err
+	}
+	keys, err := m.Keys()
+	if err != nil {
+		return err
+	}
+	if store, ok := a.store.(repair.Creator); ok {
+		if err := store.Create(ctx); err != nil {
+			return err
+		}
+	}
+	taken := 0
+	for _, key := range keys {
+		_, err := a.pool.Allocate(ctx, imported, allocator.Request{Key: key})
+		switch {
+		case err == nil:
+			taken++
+		case !errors.Is(err, allocator.ErrAllocated):
+			return fmt.Errorf("after %d keys: %w", taken, err)
+		}
+	}
+	return a.printf("%d keys of %s: %d imported, %d were there\n", len(keys), m.Range, taken, len(keys)-taken)
+}

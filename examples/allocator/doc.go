@@ -1,0 +1,29 @@
+// Command allocator hands out addresses and node ports of some ranges, and shows who
+// has them.
+//
+//	allocator -range 10.96.0.0/24 -store file:services.map COMMAND ...
+//
+// The ranges are prefixes and rows of ports, by commas. The store is a file, or the
+// memory of the program, which forgets everything when it ends. Without a command,
+// commands are read from standard input, a line each, while the store stays open.
+//
+// # Commands
+//
+//	allocate OWNER [WHAT...]   give keys to an owner: an address or port by name, or
+//	                           any of a kind: ipv4, ipv6, port, several as port*3.
+//	                           All that is asked for, or nothing. By default one of the
+//	                           first range
+//	try OWNER [WHAT...]        the same, but change nothing
+//	release OWNER KEY...       free what an owner has
+//	show                       ranges, bands and occupancy as a picture, and the owners
+//	repair FILE                compare with a file of "KEY OWNER" lines and mend the
+//	                           store; it makes a map where there is none
+//	import FILE                take the keys of a RangeAllocation object, as etcd or
+//	                           kubectl give it, for the owner "imported"
+//
+// A file store has no map before repair or import has made one; until then nothing
+// can be allocated.
+//
+// The exit status is 0 if all went well, 1 if a command failed or repair has found
+// something that it could not mend, and 2 for bad flags.
+package main
