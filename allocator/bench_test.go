@@ -105,3 +105,22 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// BenchmarkPool reserves and releases one address in memory.
+func BenchmarkPool(b *testing.B) {
+	for _, existing := range []int{0, 20_000} {
+		b.Run(fmt.Sprint("existing=", existing), func(b *testing.B) {
+			p := newPool(b, newMemory(), "10.96.0.0/16")
+			if existing > 0 {
+				mustReserve(b, p, "filler", allocator.Request{Kind: allocator.IPv4, Count: existing})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				claims := mustReserve(b, p, "default/web", next(allocator.IPv4))
+				if err := p.Release(b.Context(), claims...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

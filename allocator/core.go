@@ -47,7 +47,8 @@ type core struct {
 	source         rand.Source
 }
 
-func newCore(c Config) (*core, error) {
+// newCore makes an empty range. Where nobody asks for owners it can do without.
+func newCore(c Config, keepOwners bool) (*core, error) {
 	sh, err := c.shape()
 	if err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func newCore(c Config) (*core, error) {
 		}
 	}
 	if sh.n <= maxDense {
-		r.table = newDense(sh.n, r.blocked)
+		r.table = newDense(sh.n, r.blocked, keepOwners)
 	} else {
 		r.table = newSparse(sh.n, r.blocked, r.source.Uint64())
 	}

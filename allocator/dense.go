@@ -1,63 +1,99 @@
 package allocator
 
-// pageSize is how many owners are allocated at once.
-const pageSize = 256
+const (
+	// denseOwners is how many owners of neighbours are kept together.
+	denseOwners = 64
+	// maxSpare is how many empty pages wait to be used again.
+	maxSpare = 16
+)
 
-// dense keeps small ranges: a bit an offset, and the owners in pages that exist
-// once they were needed. It allocates nothing when offsets are used again.
+// dense keeps ranges of moderate size: a bit an offset, and the owners in pages that
+// exist as long as an offset of theirs is taken.
 type dense struct {
 	n      uint64
 	free   bitmap
-	owners []*[pageSize]Owner
+	owners []*page // nil if nobody asks for owners
+	spare  []*page
 }
 
-func newDense(n uint64, blocked []span) *dense {
-	return &dense{
-		n:      n,
-		free:   newBitmap(n, blocked),
-		owners: make([]*[pageSize]Owner, (n+pageSize-1)/pageSize),
+// page holds the owners of neighbouring offsets.
+type page struct {
+	count  int
+	owners [denseOwners]Owner
+}
+
+func newDense(n uint64, blocked []span, keepOwners bool) *dense {
+	d := &dense{n: n, free: newBitmap(n, blocked)}
+	if keepOwners {
+		d.owners = make([]*page, (n+denseOwners-1)/denseOwners)
+		d.spare = make([]*page, 0, maxSpare)
 	}
+	return d
 }
 
 func (d *dense) isFree(i uint64) bool { return d.free.isFree(i) }
 
 func (d *dense) take(i uint64, owner Owner) {
 	d.free.take(i)
-	page := d.owners[i/pageSize]
-	if page == nil {
-		page = new([pageSize]Owner)
-		d.owners[i/pageSize] = page
+	if d.owners == nil {
+		return
 	}
-	page[i%pageSize] = owner
+	at := &d.owners[i/denseOwners]
+	if *at == nil {
+		*at = d.newPage()
+	}
+	(*at).owners[i%denseOwners] = owner
+	(*at).count++
+}
+
+func (d *dense) newPage() *page {
+	last := len(d.spare) - 1
+	if last < 0 {
+		return new(page)
+	}
+	p := d.spare[last]
+	d.spare = d.spare[:last]
+	return p
 }
 
 func (d *dense) put(i uint64) {
 	d.free.put(i)
-	d.owners[i/pageSize][i%pageSize] = ""
+	if d.owners == nil {
+		return
+	}
+	at := &d.owners[i/denseOwners]
+	(*at).owners[i%denseOwners] = ""
+	if (*at).count--; (*at).count > 0 {
+		return
+	}
+	if len(d.spare) < maxSpare {
+		d.spare = append(d.spare, *at)
+	}
+	*at = nil
 }
 
 func (d *dense) owner(i uint64) (Owner, bool) {
-	page := d.owners[i/pageSize]
-	if page == nil {
+	if d.owners == nil || d.owners[i/denseOwners] == nil {
 		return "", false
 	}
-	owner := page[i%pageSize]
+	owner := d.owners[i/denseOwners].owners[i%denseOwners]
 	return owner, owner != ""
 }
 
 func (d *dense) next(i uint64) (uint64, bool) { return d.free.next(i) }
 
-// after copies the next taken offsets, in order.
+// after copies the next taken offsets, in order, as many as there is room for.
 func (d *dense) after(i uint64, into []entry) ([]entry, bool) {
-	for ; i < d.n; i++ {
-		if d.owners[i/pageSize] == nil {
-			i |= pageSize - 1
+	for ; d.owners != nil && i < d.n; i++ {
+		p := d.owners[i/denseOwners]
+		if p == nil {
+			i |= denseOwners - 1
 			continue
 		}
 		if len(into) == cap(into) {
 			return into, true
 		}
-		if owner := d.owners[i/pageSize][i%pageSize]; owner != "" {
+		if owner := p.owners[i%denseOwners]; owner != "" {
 			into = append(into, entry{offset: i, owner: owner})
 		}
 	}

@@ -41,7 +41,7 @@ func newParts(ranges []Config) ([]*core, error) {
 			parts[i].config.Draining = parts[i].config.Draining && c.Draining
 			continue
 		}
-		r, err := newCore(c)
+		r, err := newCore(c, false)
 		if err != nil {
 			return nil, err
 		}

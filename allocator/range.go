@@ -32,7 +32,7 @@ func (s Stats) Free() uint64 { return s.Size - s.Used }
 
 // NewRange makes an empty range. The error is [ErrTooLarge] or [ErrInvalid].
 func NewRange(c Config) (*Range, error) {
-	r, err := newCore(c)
+	r, err := newCore(c, true)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// pageSize is how many entries are allocated at once.
+const pageSize = 256
+
 // entry is a taken offset.
 type entry struct {
 	offset uint64

@@ -17,7 +17,7 @@ func TestTablesAgainstModel(t *testing.T) {
 			blocked = []span{{5, 5}, {60, 140}, {n - 3, n - 2}}
 		}
 		for name, table := range map[string]table{
-			"dense":  newDense(n, blocked),
+			"dense":  newDense(n, blocked, true),
 			"sparse": newSparse(n, blocked, rnd.Uint64()),
 		} {
 			m := tableModel{t: t, name: name, n: n, table: table, blocked: blocked, taken: map[uint64]Owner{}}

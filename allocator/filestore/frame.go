@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net/netip"
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -61,7 +62,7 @@ func appendChange(b []byte, e allocator.Event) []byte {
 	}
 	b = append(b, flags)
 	b = binary.AppendUvarint(b, uint64(c.Version))
-	b = appendText(b, c.Key.String())
+	b = appendKey(b, c.Key)
 	if e.Deleted {
 		return b
 	}
@@ -76,6 +77,21 @@ func appendChange(b []byte, e allocator.Event) []byte {
 		b = binary.AppendVarint(b, c.Expires.UnixNano())
 	}
 	return b
+}
+
+// appendKey appends the kind of a key and its 4, 16 or 2 bytes.
+func appendKey(b []byte, k allocator.Key) []byte {
+	b = append(b, byte(k.Kind()))
+	switch k.Kind() {
+	case allocator.IPv4:
+		four := k.Addr().As4()
+		return append(b, four[:]...)
+	case allocator.IPv6:
+		sixteen := k.Addr().As16()
+		return append(b, sixteen[:]...)
+	default:
+		return binary.BigEndian.AppendUint16(b, k.Port())
+	}
 }
 
 func appendText(b []byte, text string) []byte {
@@ -138,9 +154,7 @@ func (r *reader) change() allocator.Event {
 	}
 	e := allocator.Event{Deleted: flags[0]&flagDeleted != 0}
 	e.Claim.Version = allocator.Version(r.uvarint())
-	key, err := allocator.ParseKey(string(r.text()))
-	r.fail(err)
-	e.Claim.Key = key
+	e.Claim.Key = r.key()
 	if e.Deleted {
 		return e
 	}
@@ -155,9 +169,34 @@ func (r *reader) change() allocator.Event {
 		e.Claim.Expires = r.time()
 	}
 	if e.Claim.Version == 0 || e.Claim.Owner == "" {
-		r.fail(fmt.Errorf("claim of %v without version or owner", key))
+		r.fail(fmt.Errorf("claim of %v without version or owner", e.Claim.Key))
 	}
 	return e
+}
+
+func (r *reader) key() allocator.Key {
+	var k allocator.Key
+	kind := r.take(1)
+	if r.err != nil {
+		return k
+	}
+	switch allocator.Kind(kind[0]) {
+	case allocator.IPv4:
+		addr, _ := netip.AddrFromSlice(r.take(4))
+		k = allocator.AddrKey(addr)
+	case allocator.IPv6:
+		addr, _ := netip.AddrFromSlice(r.take(16))
+		k = allocator.AddrKey(addr)
+	case allocator.Port:
+		if b := r.take(2); r.err == nil {
+			k = allocator.PortKey(binary.BigEndian.Uint16(b))
+		}
+	default:
+	}
+	if k.Kind() != allocator.Kind(kind[0]) || k == (allocator.Key{}) {
+		r.fail(fmt.Errorf("key of kind %d that is none", kind[0]))
+	}
+	return k
 }
 
 func (r *reader) fail(err error) {

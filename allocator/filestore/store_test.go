@@ -257,36 +257,3 @@ func TestCommitsShareAWrite(t *testing.T) {
 	mustClose(t, s)
 	sameClaims(t, want, contents(t, mustOpen(t, path)))
 }
-
-func BenchmarkCommit(b *testing.B) {
-	for _, callers := range []int{1, 8, 64, 512} {
-		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
-			s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
-			share := max(1, b.N/callers)
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for c := range callers {
-				wg.Go(func() { commitPairs(b, s, c, share) })
-			}
-			wg.Wait()
-			b.ReportMetric(float64(2*share*callers)/b.Elapsed().Seconds(), "commits/s")
-		})
-	}
-}
-
-// commitPairs takes and frees one key again and again.
-func commitPairs(b *testing.B, s *filestore.Store, caller, count int) {
-	claim := allocator.Claim{Key: storetest.Key(caller), Owner: "default/web", Token: 1}
-	for range count {
-		claim.Version = 0
-		versions, err := s.Commit(b.Context(), []allocator.Op{{Claim: claim}})
-		if err == nil {
-			claim.Version = versions[0]
-			_, err = s.Commit(b.Context(), []allocator.Op{{Claim: claim, Delete: true}})
-		}
-		if err != nil {
-			b.Error(err)
-			return
-		}
-	}
-}
