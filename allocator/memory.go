@@ -15,6 +15,8 @@ const (
 	maxHistory = 4096
 	// maxBatch is how many commits are written to a journal at once, at most.
 	maxBatch = 1024
+	// patience is how often to let others run who may join a write.
+	patience = 64
 )
 
 // Journal makes the changes of a [Memory] last.
@@ -145,14 +147,10 @@ func checkOps(ops []Op) error {
 func (m *Memory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.queue) > 0 {
-		// Whoever was just told of a write may be about to commit again: with a
-		// moment's patience they share the next one.
-		m.mu.Unlock()
-		runtime.Gosched()
-		m.mu.Lock()
+	for last := 0; m.gather(last); {
 		batch := m.queue[:min(len(m.queue), maxBatch)]
 		m.queue = slices.Clone(m.queue[len(batch):])
+		last = len(batch)
 		version, events := m.version, []Event(nil)
 		if m.broken == nil {
 			events = m.accept(batch)
@@ -177,11 +175,26 @@ func (m *Memory) flush() {
 	m.flushing = false
 }
 
+// gather lets others run until as many wait as were written together the last
+// time, and says whether anybody does. Those are likely to commit again, and then
+// share one write instead of falling into two groups that wait for each other.
+func (m *Memory) gather(last int) bool {
+	for range patience {
+		if len(m.queue) >= last {
+			break
+		}
+		m.mu.Unlock()
+		runtime.Gosched()
+		m.mu.Lock()
+	}
+	return len(m.queue) > 0
+}
+
 // accept gives the changes of those commits whose preconditions hold, each after
 // those before it, and counts m.version up. Nothing is visible yet.
 func (m *Memory) accept(batch []*commit) []Event {
-	var events []Event
-	ahead := map[Key]Claim{}
+	events := make([]Event, 0, len(batch))
+	ahead := make(map[Key]Claim, len(batch))
 	for _, c := range batch {
 		if c.err = m.compare(c.ops, ahead); c.err != nil {
 			continue
