@@ -7,25 +7,26 @@ const (
 	maxSpare = 16
 )
 
+// page holds the owners of neighbouring offsets.
+type page [denseOwners]Owner
+
 // dense keeps ranges of moderate size: a bit an offset, and the owners in pages that
-// exist as long as an offset of theirs is taken.
+// exist as long as an offset of theirs is taken. How many are taken stands apart
+// from the pages: with millions of owners, each look into a page is a way to the
+// memory and back.
 type dense struct {
 	n      uint64
 	free   bitmap
 	owners []*page // nil if nobody asks for owners
+	counts []uint8 // of each page
 	spare  []*page
-}
-
-// page holds the owners of neighbouring offsets.
-type page struct {
-	count  int
-	owners [denseOwners]Owner
 }
 
 func newDense(n uint64, blocked []span, keepOwners bool) *dense {
 	d := &dense{n: n, free: newBitmap(n, blocked)}
 	if keepOwners {
-		d.owners = make([]*page, (n+denseOwners-1)/denseOwners)
+		pages := (n + denseOwners - 1) / denseOwners
+		d.owners, d.counts = make([]*page, pages), make([]uint8, pages)
 		d.spare = make([]*page, 0, maxSpare)
 	}
 	return d
@@ -38,12 +39,12 @@ func (d *dense) take(i uint64, owner Owner) {
 	if d.owners == nil {
 		return
 	}
-	at := &d.owners[i/denseOwners]
-	if *at == nil {
-		*at = d.newPage()
+	number := i / denseOwners
+	if d.counts[number] == 0 {
+		d.owners[number] = d.newPage()
 	}
-	(*at).owners[i%denseOwners] = owner
-	(*at).count++
+	d.counts[number]++
+	d.owners[number][i%denseOwners] = owner
 }
 
 func (d *dense) newPage() *page {
@@ -61,22 +62,22 @@ func (d *dense) put(i uint64) {
 	if d.owners == nil {
 		return
 	}
-	at := &d.owners[i/denseOwners]
-	(*at).owners[i%denseOwners] = ""
-	if (*at).count--; (*at).count > 0 {
+	number := i / denseOwners
+	d.owners[number][i%denseOwners] = ""
+	if d.counts[number]--; d.counts[number] > 0 {
 		return
 	}
 	if len(d.spare) < maxSpare {
-		d.spare = append(d.spare, *at)
+		d.spare = append(d.spare, d.owners[number])
 	}
-	*at = nil
+	d.owners[number] = nil
 }
 
 func (d *dense) owner(i uint64) (Owner, bool) {
 	if d.owners == nil || d.owners[i/denseOwners] == nil {
 		return "", false
 	}
-	owner := d.owners[i/denseOwners].owners[i%denseOwners]
+	owner := d.owners[i/denseOwners][i%denseOwners]
 	return owner, owner != ""
 }
 
@@ -93,7 +94,7 @@ func (d *dense) after(i uint64, into []entry) ([]entry, bool) {
 		if len(into) == cap(into) {
 			return into, true
 		}
-		if owner := p.owners[i%denseOwners]; owner != "" {
+		if owner := p[i%denseOwners]; owner != "" {
 			into = append(into, entry{offset: i, owner: owner})
 		}
 	}
