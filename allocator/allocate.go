@@ -132,11 +132,7 @@ func (p *Pool) create(ctx context.Context, ops []Op) ([]Claim, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.index.unplan(ops)
-		if conflict.Current.Version == 0 {
-			p.index.forget(conflict.Key, ^Version(0))
-		} else {
-			p.index.learn(conflict.Current)
-		}
+		p.index.correct(conflict.Key, conflict.Current)
 		return nil, err
 	}
 	return p.find(ctx, ops, err)

@@ -145,6 +145,11 @@ func note(claims []Claim, ops []Op, versions []Version, at []int) {
 // current gives claims as the store has them, which is at first believed to be as
 // the caller has them.
 func (p *Pool) current(ctx context.Context, claims []Claim) ([]Claim, error) {
+	p.mu.Lock()
+	for _, c := range claims {
+		p.index.newest = max(p.index.newest, c.Version)
+	}
+	p.mu.Unlock()
 	if slices.ContainsFunc(claims, func(c Claim) bool { return c.Version == 0 }) {
 		return p.read(ctx, keysOf(claims))
 	}
@@ -170,6 +175,7 @@ func (p *Pool) changed(ops []Op, versions []Version) {
 	defer p.mu.Unlock()
 	for i, op := range ops {
 		if op.Delete {
+			p.index.newest = max(p.index.newest, versions[i])
 			p.index.forget(op.Claim.Key, versions[i])
 			continue
 		}

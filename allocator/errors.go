@@ -33,6 +33,8 @@ const (
 	ErrNoMap Reason = "there is no allocation map"
 	// ErrCompacted: changes that old are no longer known; load again.
 	ErrCompacted Reason = "the store no longer knows changes that old"
+	// ErrStale: the store answers from the past again and again.
+	ErrStale Reason = "the store answers from the past"
 	// ErrUnknown: nobody knows whether a change was made, because the store
 	// could not be asked. The keys are not handed out until it can.
 	ErrUnknown Reason = "the outcome is unknown"

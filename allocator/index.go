@@ -21,6 +21,7 @@ type index struct {
 	pending  map[Key]Owner    // under way
 	unsure   map[Key]Owner    // outcome unknown
 	version  Version          // of the store, when it was last loaded
+	newest   Version          // that is known of, whatever it changed
 	isLoaded bool
 	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
 	used     [Port + 1]uint64
@@ -103,8 +104,18 @@ func (x *index) isOpen(k Key) bool {
 	})
 }
 
+// correct takes in what the store has for a key, perhaps nothing.
+func (x *index) correct(k Key, c Claim) {
+	if c.Version == 0 {
+		x.forget(k, ^Version(0))
+	} else {
+		x.learn(c)
+	}
+}
+
 // learn takes a claim in, unless a newer one is known.
 func (x *index) learn(c Claim) {
+	x.newest = max(x.newest, c.Version)
 	old, known := x.claims[c.Key]
 	if known && old.Version > c.Version {
 		return
@@ -168,6 +179,7 @@ func (x *index) replace(s State) {
 		}
 	}
 	x.version, x.isLoaded = s.Version, true
+	x.newest = max(x.newest, s.Version)
 }
 
 func (x *index) all() []Claim {

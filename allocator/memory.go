@@ -80,17 +80,19 @@ func (m *Memory) Load(ctx context.Context) (State, error) {
 }
 
 // Get implements [Store].
-func (m *Memory) Get(ctx context.Context, keys ...Key) ([]Claim, error) {
+func (m *Memory) Get(ctx context.Context, keys ...Key) (State, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return State{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	claims := make([]Claim, len(keys))
-	for i, k := range keys {
-		claims[i] = m.claims[k]
+	s := State{Version: m.version}
+	for _, k := range keys {
+		if c, ok := m.claims[k]; ok {
+			s.Claims = append(s.Claims, c)
+		}
 	}
-	return claims, nil
+	return s, nil
 }
 
 // Commit implements [Store].
@@ -132,13 +134,15 @@ func (c *commit) result() ([]Version, error) {
 }
 
 func checkOps(ops []Op) error {
+	seen := make(map[Key]struct{}, len(ops))
 	for i, op := range ops {
 		if op.Claim.Key.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
 			return fmt.Errorf("change %d, of key %v: %w", i, op.Claim.Key, ErrInvalid)
 		}
-		if slices.ContainsFunc(ops[:i], func(o Op) bool { return o.Claim.Key == op.Claim.Key }) {
+		if _, ok := seen[op.Claim.Key]; ok {
 			return fmt.Errorf("key %v comes twice: %w", op.Claim.Key, ErrInvalid)
 		}
+		seen[op.Claim.Key] = struct{}{}
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func (p *Pool) Claims() []Claim {
 
 // Sync reads the whole store.
 func (p *Pool) Sync(ctx context.Context) error {
-	state, err := p.store.Load(ctx)
+	state, err := p.fresh(func() (State, error) { return p.store.Load(ctx) })
 	if p.observer != nil {
 		p.observer.Synced(err)
 	}
@@ -152,6 +152,22 @@ func (p *Pool) Sync(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.index.replace(state)
 	return nil
+}
+
+// fresh asks the store until the answer is not older than what the pool knew
+// before it asked. What is missing from such an answer is gone for good, and not
+// yet to come.
+func (p *Pool) fresh(ask func() (State, error)) (State, error) {
+	p.mu.Lock()
+	newest := p.index.newest
+	p.mu.Unlock()
+	for range attempts {
+		state, err := ask()
+		if err != nil || state.Version == 0 || state.Version >= newest {
+			return state, err
+		}
+	}
+	return State{}, ErrStale
 }
 
 // prepare reads the store if that was never done, and finds out what became of
@@ -172,19 +188,21 @@ func (p *Pool) prepare(ctx context.Context) error {
 
 // read asks the store for keys, and remembers the answer.
 func (p *Pool) read(ctx context.Context, keys []Key) ([]Claim, error) {
-	claims, err := p.store.Get(ctx, keys...)
+	state, err := p.fresh(func() (State, error) { return p.store.Get(ctx, keys...) })
 	if err != nil {
 		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
 	}
+	found := make(map[Key]Claim, len(state.Claims))
+	for _, c := range state.Claims {
+		found[c.Key] = c
+	}
+	claims := make([]Claim, len(keys))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, c := range claims {
-		p.index.drop(keys[i], p.index.unsure)
-		if c.Version == 0 {
-			p.index.forget(keys[i], ^Version(0))
-		} else {
-			p.index.learn(c)
-		}
+	for i, k := range keys {
+		claims[i] = found[k]
+		p.index.drop(k, p.index.unsure)
+		p.index.correct(k, claims[i])
 	}
 	return claims, nil
 }

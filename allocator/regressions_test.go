@@ -41,9 +41,9 @@ func (c *counting) Load(ctx context.Context) (allocator.State, error) {
 	return c.Store.Load(ctx)
 }
 
-func (c *counting) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+func (c *counting) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if err := c.count("get"); err != nil {
-		return nil, err
+		return allocator.State{}, err
 	}
 	return c.Store.Get(ctx, keys...)
 }
@@ -209,6 +209,39 @@ func TestLateReleaseFreesNothing(t *testing.T) {
 	}
 	if c, ok := p.Lookup(again[0].Key); ok {
 		t.Errorf("still held: %+v", c)
+	}
+}
+
+// outdated is a store whose reads answer with what was there at first, as often as
+// told.
+type outdated struct {
+	allocator.Store
+	times int
+}
+
+func (o *outdated) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+	if o.times--; o.times >= 0 {
+		return allocator.State{Version: 1}, nil
+	}
+	return o.Store.Get(ctx, keys...)
+}
+
+// TestOldAnswersAreNotBelieved wants that a read from before an allocation does not
+// pass for its end.
+func TestOldAnswersAreNotBelieved(t *testing.T) {
+	for times, want := range map[int]error{3: nil, 1000: allocator.ErrStale} {
+		store := &outdated{Store: newMemory()}
+		p := newPool(t, store, "10.96.0.0/24")
+		mustReserve(t, p, "first", next(allocator.IPv4))
+		claims := mustReserve(t, p, "web", next(allocator.IPv4))
+		store.times = times
+		err := p.Release(t.Context(), allocator.Claim{Key: claims[0].Key, Owner: "web"})
+		if !errors.Is(err, want) {
+			t.Errorf("%d old answers: got error %v, want %v", times, err, want)
+		}
+		if _, held := p.Lookup(claims[0].Key); held != (want != nil) {
+			t.Errorf("%d old answers: still held: %t", times, held)
+		}
 	}
 }
 

@@ -49,16 +49,19 @@ type Event struct {
 	Deleted bool
 }
 
-// State is all that a store holds at one time, in no particular order. Version
-// is that of the last change in it.
+// State is what a store holds at one time, in no particular order.
 type State struct {
-	Claims  []Claim
+	Claims []Claim
+	// Version is that of the last change of the whole store that the state knows
+	// of. 0 says that the store has none, or cannot tell but never answers from the
+	// past.
 	Version Version
 }
 
-// Store keeps claims for any number of allocators. Its reads are linearizable:
-// they see every change that was acknowledged before they began. Any number of
-// goroutines may use it.
+// Store keeps claims for any number of allocators. Its reads should be
+// linearizable: see every change that was acknowledged before they began. If one is
+// not, its version gives that away, and a pool asks again. Any number of goroutines
+// may use a store.
 //
 // Where a version comes from is the store's matter: it may be a revision of the
 // whole, as etcd has it, or the resource version of an object.
@@ -66,9 +69,8 @@ type Store interface {
 	// Load gives everything. It fails with [ErrNoMap] if the store was never
 	// set up.
 	Load(ctx context.Context) (State, error)
-	// Get gives the claims of some keys, in the same order. Free keys have the
-	// zero Claim.
-	Get(ctx context.Context, keys ...Key) ([]Claim, error)
+	// Get gives the claims of some keys. Those that are free are left out.
+	Get(ctx context.Context, keys ...Key) (State, error)
 	// Commit makes all changes or none and gives the version of each. No key
 	// comes twice. A [*ConflictError] says that nothing was changed. After any other
 	// error nobody knows, and Get must tell. A change may become effective even

@@ -143,10 +143,10 @@ func (s *Store) Load(ctx context.Context) (allocator.State, error) {
 }
 
 // Get implements [allocator.Store].
-func (s *Store) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	m, err := s.inner()
 	if err != nil {
-		return nil, err
+		return allocator.State{}, err
 	}
 	return m.Get(ctx, keys...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -118,23 +119,17 @@ func (f *Faulty) Load(ctx context.Context) (allocator.State, error) {
 }
 
 // Get implements [allocator.Store], badly.
-func (f *Faulty) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+func (f *Faulty) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if f.happens(f.faults.LostRead) {
-		return nil, ErrLost
+		return allocator.State{}, ErrLost
 	}
 	state, ok := f.stale()
 	if !ok {
 		return f.Store.Get(ctx, keys...)
 	}
-	claims := make([]allocator.Claim, len(keys))
-	for _, c := range state.Claims {
-		for i, k := range keys {
-			if c.Key == k {
-				claims[i] = c
-			}
-		}
-	}
-	return claims, nil
+	isOther := func(c allocator.Claim) bool { return !slices.Contains(keys, c.Key) }
+	state.Claims = slices.DeleteFunc(slices.Clone(state.Claims), isOther)
+	return state, nil
 }
 
 func (f *Faulty) stale() (allocator.State, bool) {
@@ -179,9 +174,9 @@ func (m *Mortal) Load(ctx context.Context) (allocator.State, error) {
 }
 
 // Get implements [allocator.Store] until the process dies.
-func (m *Mortal) Get(ctx context.Context, keys ...allocator.Key) ([]allocator.Claim, error) {
+func (m *Mortal) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if dies, _ := m.die(); dies {
-		return nil, ErrCrashed
+		return allocator.State{}, ErrCrashed
 	}
 	return m.Store.Get(ctx, keys...)
 }

@@ -164,15 +164,21 @@ func TestWorlds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rnd := testenv.Random(t)
-			synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults) })
+			for range 5 {
+				synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults) })
+			}
 		})
 	}
 }
 
 func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults) {
 	const pools, workers, lives = 4, 3, 15
+	var journal allocator.Journal
+	if rnd.IntN(2) == 0 {
+		journal = nowhere{} // so that commits are gathered
+	}
 	w := &world{
-		t: t, rnd: rnd, store: allocator.NewMemory(allocator.State{}, nil),
+		t: t, rnd: rnd, store: allocator.NewMemory(allocator.State{}, journal),
 		owners: map[allocator.Key]allocator.Owner{}, doubtful: map[allocator.Owner]bool{},
 	}
 	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
