@@ -77,7 +77,7 @@ func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 	if err := r.core.hasRoom(owner, count); err != nil {
 		return nil, err
 	}
-	keys := make([]Key, 0, count)
+	keys := make([]Key, 0, min(count, pageSize)) // What is asked for may be absurd.
 	for range count {
 		i, _ := r.core.pick()
 		r.core.take(i, owner)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/internal/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -22,7 +24,7 @@ const ttl = time.Minute
 type world struct {
 	t     *testing.T
 	rnd   *rand.Rand
-	store *allocator.Memory
+	store allocator.Store
 
 	mu     sync.Mutex
 	owners map[allocator.Key]allocator.Owner
@@ -165,20 +167,43 @@ func TestWorlds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rnd := testenv.Random(t)
 			for range 5 {
-				synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults) })
+				synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults, inMemory(rnd)) })
 			}
 		})
 	}
 }
 
-func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults) {
-	const pools, workers, lives = 4, 3, 15
-	var journal allocator.Journal
-	if rnd.IntN(2) == 0 {
-		journal = nowhere{} // so that commits are gathered
+// TestWorldInFile does the same on the disk.
+func TestWorldInFile(t *testing.T) {
+	rnd := testenv.Random(t)
+	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := store.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	faults := storetest.Faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
+	synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults, store) })
+}
+
+// inMemory makes a store that gathers its commits, or does not.
+func inMemory(rnd *rand.Rand) *allocator.Memory {
+	if rnd.IntN(2) == 0 {
+		return allocator.NewMemory(allocator.State{}, nowhere{})
+	}
+	return allocator.NewMemory(allocator.State{}, nil)
+}
+
+func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store) {
+	const pools, workers, lives = 4, 3, 15
 	w := &world{
-		t: t, rnd: rnd, store: allocator.NewMemory(allocator.State{}, journal),
+		t: t, rnd: rnd, store: store,
 		owners: map[allocator.Key]allocator.Owner{}, doubtful: map[allocator.Owner]bool{},
 	}
 	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
