@@ -38,6 +38,11 @@ type Runner struct {
 	RetryInterval time.Duration
 	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
 	Observe func(Sync)
+	// Verified, if not nil, is called each time the whole dataplane was found
+	// to be as the snapshot says: after an Apply from the zero Snapshot, and
+	// when a resync needs none because the Backend knows that nobody meddled
+	// ([DriftChecker]). It is called on the Runner's goroutine, after Observe.
+	Verified func(Snapshot)
 	// Logger gets one line for each failed Apply; the zero value discards it.
 	Logger logr.Logger
 }
@@ -142,6 +147,7 @@ func (s *runState) wait(ctx context.Context) error {
 			return nil
 		}
 		s.resync = time.Now().Add(s.ResyncInterval)
+		s.verified()
 		if fresh || s.failures > 0 {
 			return nil
 		}
@@ -193,7 +199,16 @@ func (s *runState) apply(ctx context.Context) error {
 	if s.Observe != nil {
 		s.Observe(account)
 	}
+	if account.Full && !s.applied.IsZero() {
+		s.verified()
+	}
 	return err
+}
+
+func (s *runState) verified() {
+	if s.Verified != nil {
+		s.Verified(s.applied)
+	}
 }
 
 // settle draws the consequences of an Apply.
