@@ -12,6 +12,8 @@
 //     every backend passes, on real kernels with real packets
 //   - [github.com/vipkit/vipkit/backends]: a backend out of one pure function
 //     and one small kernel edge
+//   - [github.com/vipkit/vipkit/proxy/health]: the answers for kubelets and load
+//     balancers, those of kube-proxy
 //   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
 //   - [github.com/vipkit/vipkit/proxy]: the model (ServicePort, Snapshot), the
 //     ServiceChangeTracker that builds it, the Runner that drives a Backend, and

@@ -34,6 +34,7 @@ func floors() map[string]int {
 		"proxy":               2,
 
 		"backends":       3,
+		"proxy/health":   3,
 		"proxy/manifest": 3,
 
 		"backends/backendtest": 4,

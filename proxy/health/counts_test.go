@@ -1,0 +1,189 @@
+package health
+
+import (
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// tally is what must be known of a Service.
+type tally struct {
+	Ports      map[uint16]bool // any of them will do
+	IPv4, IPv6 int
+}
+
+// recount counts anew what a dataplane holds.
+func recount(held map[proxy.ServicePortName]*proxy.ServicePort) map[types.NamespacedName]tally {
+	type distinct struct {
+		name types.NamespacedName
+		addr netip.Addr
+	}
+	out := map[types.NamespacedName]tally{}
+	families := map[types.NamespacedName]map[v1.IPFamily]bool{}
+	seen := map[distinct]bool{}
+	for name, p := range held {
+		if p.HealthCheckNodePort == 0 {
+			continue
+		}
+		service := name.NamespacedName
+		x, ok := out[service]
+		if !ok {
+			x.Ports = map[uint16]bool{}
+			families[service] = map[v1.IPFamily]bool{}
+		}
+		x.Ports[p.HealthCheckNodePort] = true
+		families[service][name.Family] = true
+		for _, e := range p.Local {
+			d := distinct{service, e.Addr.Addr()}
+			switch {
+			case !e.Local || !e.Ready || seen[d]:
+			case name.Family == v1.IPv4Protocol:
+				x.IPv4++
+			default:
+				x.IPv6++
+			}
+			seen[d] = seen[d] || e.Local && e.Ready
+		}
+		out[service] = x
+	}
+	for service, x := range out {
+		if !families[service][v1.IPv4Protocol] {
+			x.IPv4 = x.IPv6
+		}
+		if !families[service][v1.IPv6Protocol] {
+			x.IPv6 = x.IPv4
+		}
+		out[service] = x
+	}
+	return out
+}
+
+func randomPort(r *rand.Rand) *proxy.ServicePort {
+	p := &proxy.ServicePort{Name: portName(string(rune('a'+r.IntN(6))), v1.IPv4Protocol)}
+	p.Name.Port = string(rune('p' + r.IntN(3)))
+	prefix := [4]byte{10}
+	if r.IntN(2) == 0 {
+		p.Name.Family = v1.IPv6Protocol
+	}
+	if r.IntN(5) > 0 {
+		p.HealthCheckNodePort = uint16(30000 + r.IntN(3))
+	}
+	for i := range r.IntN(5) {
+		prefix[3] = byte(i)
+		a := netip.AddrFrom4(prefix)
+		if p.Name.Family == v1.IPv6Protocol {
+			a = netip.AddrFrom16(a.As16())
+		}
+		p.Local = append(p.Local, &endpoints.Endpoint{
+			Addr: netip.AddrPortFrom(a, uint16(8080+r.IntN(2))), Local: r.IntN(4) > 0, Ready: r.IntN(4) > 0,
+		})
+	}
+	return p
+}
+
+// Whatever happens, the counts that follow the changes are those of a recount.
+func TestCountsAreThoseOfARecount(t *testing.T) {
+	rnd := testenv.Random(t)
+	for range 20 {
+		s, r := watching(t, Options{})
+		wanted := map[proxy.ServicePortName]*proxy.ServicePort{}
+		held := map[proxy.ServicePortName]*proxy.ServicePort{}
+		for range 60 {
+			for range 1 + rnd.IntN(4) {
+				p := randomPort(rnd)
+				wanted[p.Name] = p
+				if rnd.IntN(3) == 0 {
+					delete(wanted, p.Name)
+				}
+			}
+			account := randomSync(rnd, wanted, held)
+			r.Observe(account)
+			checkCounts(t, s, held)
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// randomSync plays an Apply that works, fails, or works but for some ports, and
+// does to held what it does to the dataplane.
+func randomSync(r *rand.Rand, wanted, held map[proxy.ServicePortName]*proxy.ServicePort) proxy.Sync {
+	var ports []*proxy.ServicePort
+	for _, p := range wanted {
+		ports = append(ports, p)
+	}
+	account := proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback(), ports...), Full: r.IntN(3) == 0}
+	if r.IntN(4) == 0 {
+		account.Err = io.ErrUnexpectedEOF
+		return account
+	}
+	failed := proxy.PortErrors{}
+	if account.Full {
+		clear(held)
+	}
+	all := map[proxy.ServicePortName]bool{}
+	for name := range held {
+		all[name] = true
+	}
+	for name := range wanted {
+		all[name] = true
+	}
+	for name := range all {
+		switch p := wanted[name]; {
+		case r.IntN(6) == 0:
+			failed[name] = io.ErrNoProgress
+		case p == nil:
+			delete(held, name)
+		default:
+			held[name] = p
+		}
+	}
+	if len(failed) > 0 {
+		account.Err = failed
+	}
+	return account
+}
+
+func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.ServicePort) {
+	t.Helper()
+	want := recount(held)
+	got := map[types.NamespacedName]tally{}
+	for name, svc := range s.counts.services {
+		x := tally{Ports: want[name].Ports, IPv4: svc.of(v1.IPv4Protocol), IPv6: svc.of(v1.IPv6Protocol)}
+		if !x.Ports[svc.port] {
+			t.Errorf("%s has port %d, want one of %v", name, svc.port, x.Ports)
+		}
+		got[name] = x
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+// What a change costs does not grow with the number of Services.
+func BenchmarkChangeOneOfMany(b *testing.B) {
+	s := New(Options{})
+	var ports []*proxy.ServicePort
+	for i := range 10000 {
+		ports = append(ports, servicePort(string([]byte{'s', byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676)}), v1.IPv4Protocol, uint16(1+i), "10.0.0.1", "10.0.0.2"))
+	}
+	snapshots := [2]proxy.Snapshot{proxy.NewSnapshot(nil, ports...)}
+	changed := *ports[5000]
+	changed.Local = changed.Local[:1]
+	snapshots[1] = snapshots[0].Revert(proxy.NewSnapshot(nil, &changed), changed.Name)
+	s.synced(proxy.Sync{Snapshot: snapshots[0]})
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		s.synced(proxy.Sync{Snapshot: snapshots[(i+1)%2]})
+	}
+}

@@ -1,0 +1,268 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// world runs a Server on loopback and tells what it does with sockets.
+type world struct {
+	*Server
+	runner  *proxy.Runner
+	events  chan string // "listen ADDRESS", "close ADDRESS"
+	reports chan string // "NAME: ERROR"
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+func run(t *testing.T, o Options) *world {
+	t.Helper()
+	w := &world{
+		events: make(chan string, 1000), reports: make(chan string, 1000), ended: make(chan struct{}),
+	}
+	o.Report = func(name types.NamespacedName, err error) { w.reports <- fmt.Sprintf("%s: %v", name.Name, err) }
+	w.Server, w.runner = watching(t, o)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.stop = cancel
+	go func() {
+		w.run(ctx, w, w.addresses)
+		close(w.ended)
+	}()
+	t.Cleanup(func() { cancel(); <-w.ended })
+	return w
+}
+
+func (w *world) addresses() ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}, nil
+}
+
+func (w *world) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	w.events <- "listen " + address
+	return &watchedListener{Listener: l, closed: sync.OnceFunc(func() { w.events <- "close " + address })}, nil
+}
+
+type watchedListener struct {
+	net.Listener
+	closed func()
+}
+
+func (l *watchedListener) Close() error {
+	err := l.Listener.Close()
+	l.closed()
+	return err
+}
+
+// wantEvents waits for events, in any order among those of one call.
+func (w *world) wantEvents(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for range want {
+		got = append(got, next(t, w.events))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("sockets (-want +got):\n%s", diff)
+	}
+}
+
+func next(t *testing.T, from <-chan string) string {
+	t.Helper()
+	select {
+	case s := <-from:
+		return s
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing happens for ten seconds")
+		return ""
+	}
+}
+
+// freePorts gives ports that nobody has at the moment.
+func freePorts(t *testing.T, n int) []uint16 {
+	t.Helper()
+	var ports []uint16
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() //nolint:errcheck // it was never used
+		ports = append(ports, netip.MustParseAddrPort(l.Addr().String()).Port())
+	}
+	return ports
+}
+
+func at(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
+
+// get gives what a load balancer sees, without what HTTP adds.
+func get(t *testing.T, address string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	r, err := client.Get("http://" + address + "/any/path")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err := r.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d weight %s, %s, %s\n%s", r.StatusCode, r.Header.Get("X-Load-Balancing-Endpoint-Weight"),
+		r.Header.Get("Content-Type"), r.Header.Get("X-Content-Type-Options"), body)
+}
+
+// answered is the golden answer at a health check node port.
+func answered(status, weight int, name string, healthy bool) string {
+	return fmt.Sprintf("%d weight %d, application/json, nosniff\n", status, weight) +
+		"{\n\t\"service\": {\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": \"" + name + "\"\n\t},\n" +
+		fmt.Sprintf("\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}", weight, healthy)
+}
+
+func wantAnswer(t *testing.T, address, want string) {
+	t.Helper()
+	if diff := cmp.Diff(want, get(t, address)); diff != "" {
+		t.Errorf("%s: answer (-want +got):\n%s", address, diff)
+	}
+}
+
+func TestServicePorts(t *testing.T) {
+	w := run(t, Options{})
+	p := freePorts(t, 2)
+	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1", "10.0.0.2"), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1"),
+		servicePort("b", v1.IPv4Protocol, p[1]))
+	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]), "listen "+at("::1", p[0]), "listen "+at("127.0.0.1", p[1]), "listen "+at("::1", p[1]))
+	wantAnswer(t, at("127.0.0.1", p[0]), answered(200, 2, "a", true))
+	wantAnswer(t, at("::1", p[0]), answered(200, 1, "a", true))
+	wantAnswer(t, at("127.0.0.1", p[1]), answered(503, 0, "b", true))
+
+	// Counts change in place; the only family of a Service answers for both.
+	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[0]), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1"),
+		servicePort("b", v1.IPv4Protocol, p[1], "10.0.0.9"))
+	wantAnswer(t, at("127.0.0.1", p[0]), answered(503, 0, "a", true))
+	wantAnswer(t, at("::1", p[1]), answered(200, 1, "b", true))
+
+	// What is not programmed does not count.
+	w.runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback()), Err: io.ErrUnexpectedEOF})
+	wantAnswer(t, at("::1", p[1]), answered(200, 1, "b", true))
+
+	// Two Services swap their ports.
+	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[1], "10.0.0.1"), servicePort("b", v1.IPv4Protocol, p[0]))
+	w.wantEvents(t, "close "+at("127.0.0.1", p[0]), "close "+at("::1", p[0]), "close "+at("127.0.0.1", p[1]), "close "+at("::1", p[1]))
+	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]), "listen "+at("::1", p[0]), "listen "+at("127.0.0.1", p[1]), "listen "+at("::1", p[1]))
+	wantAnswer(t, at("127.0.0.1", p[1]), answered(200, 1, "a", true))
+	wantAnswer(t, at("127.0.0.1", p[0]), answered(503, 0, "b", true))
+
+	applied(w.runner, servicePort("b", v1.IPv4Protocol, p[0]))
+	w.wantEvents(t, "close "+at("127.0.0.1", p[1]), "close "+at("::1", p[1]))
+	if c, err := net.Dial("tcp", at("127.0.0.1", p[1])); err == nil {
+		t.Errorf("a Service that is gone: connected to %v, want that nobody listens", c.RemoteAddr())
+	}
+	w.stop()
+	w.wantEvents(t, "close "+at("127.0.0.1", p[0]), "close "+at("::1", p[0]))
+	<-w.ended
+	if len(w.reports) > 0 {
+		t.Errorf("got report %s, want none", <-w.reports)
+	}
+}
+
+func TestUnhealthyProxyKeepsWeight(t *testing.T) {
+	s, r := watching(t, Options{})
+	applied(r, servicePort("a", v1.IPv4Protocol, 30000, "10.0.0.1"))
+	s.fresh.pending = time.Now().Add(-timeout)
+	server := http.Server{Handler: s.serviceHandler(key("a"))}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	wantAnswer(t, l.Addr().String(), answered(503, 1, "a", false))
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("got error %v, want that the server was closed", err)
+	}
+}
+
+func TestOneSocketForBothFamilies(t *testing.T) {
+	w := run(t, Options{})
+	p := freePorts(t, 1)
+	everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
+	w.runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(everywhere,
+		servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1"), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1", "fd00::2"))})
+	w.wantEvents(t, "listen "+at("", p[0]))
+	wantAnswer(t, at("127.0.0.1", p[0]), answered(200, 1, "a", true))
+	wantAnswer(t, at("::1", p[0]), answered(200, 2, "a", true))
+}
+
+func TestAddressOfHealthz(t *testing.T) {
+	p := freePorts(t, 1)
+	w := run(t, Options{Address: at("127.0.0.1", p[0])})
+	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]))
+	r, err := http.Get("http://" + at("127.0.0.1", p[0]) + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.StatusCode != 200 {
+		t.Errorf("/healthz: got status %d, want 200", r.StatusCode)
+	}
+	if err := r.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	// The connection is still open and idle: that must not hold up the end.
+	w.stop()
+	<-w.ended
+	if _, err := http.Get("http://" + at("127.0.0.1", p[0]) + "/healthz"); err == nil {
+		t.Error("after Run has ended somebody still answers")
+	}
+}
+
+// A port that another program has does not disturb others.
+func TestConflict(t *testing.T) {
+	w := run(t, Options{})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
+	free := freePorts(t, 1)[0]
+	applied(w.runner, servicePort("a", v1.IPv4Protocol, port, "10.0.0.1"), servicePort("b", v1.IPv4Protocol, free, "10.0.0.1"))
+	w.wantEvents(t, "listen "+at("::1", port), "listen "+at("127.0.0.1", free), "listen "+at("::1", free))
+	wantAnswer(t, at("127.0.0.1", free), answered(200, 1, "b", true))
+	wantAnswer(t, at("::1", port), answered(200, 1, "a", true))
+	want := fmt.Sprintf("a: listen tcp 127.0.0.1:%d: bind: address already in use", port)
+	if got := next(t, w.reports); got != want {
+		t.Errorf("got report %q, want %q", got, want)
+	}
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.wantEvents(t, "listen "+at("127.0.0.1", port)) // a second later
+	wantAnswer(t, at("127.0.0.1", port), answered(200, 1, "a", true))
+	if got, want := next(t, w.reports), "a: <nil>"; got != want {
+		t.Errorf("got report %q, want %q", got, want)
+	}
+}

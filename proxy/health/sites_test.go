@@ -1,0 +1,215 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fakeSockets open at once, or not at all, and log when they do.
+type fakeSockets struct {
+	start time.Time
+
+	mu     sync.Mutex
+	refuse error
+	log    []string
+	last   *fakeSocket
+	addrs  []netip.Addr // of the machine
+}
+
+func (f *fakeSockets) Listen(_ context.Context, _, address string) (net.Listener, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil {
+		f.note("refused " + address)
+		return nil, f.refuse
+	}
+	f.note("listen " + address)
+	f.last = &fakeSocket{ended: make(chan struct{})}
+	return f.last, nil
+}
+
+// change sets what happens from now on.
+func (f *fakeSockets) change(refuse error, addrs ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse, f.addrs = refuse, nil
+	for _, a := range addrs {
+		f.addrs = append(f.addrs, netip.MustParseAddr(a))
+	}
+}
+
+func (f *fakeSockets) addresses() ([]netip.Addr, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.addrs) == 0 {
+		return nil, errors.New("not now")
+	}
+	return f.addrs, nil
+}
+
+// note is called with the lock held.
+func (f *fakeSockets) note(what string) {
+	f.log = append(f.log, fmt.Sprintf("%v %s", time.Since(f.start), what))
+}
+
+func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if diff := cmp.Diff(want, f.log); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+	f.log = nil
+}
+
+// fakeSocket is one at which nobody asks.
+type fakeSocket struct {
+	net.Listener
+	ended chan struct{}
+}
+
+func (s *fakeSocket) Accept() (net.Conn, error) {
+	<-s.ended
+	return nil, errors.New("socket has ended")
+}
+
+func (s *fakeSocket) Close() error {
+	select {
+	case <-s.ended:
+	default:
+		close(s.ended)
+	}
+	return nil
+}
+
+// inBubble runs a Server with fake sockets and fake time.
+func inBubble(t *testing.T, test func(*fakeSockets, *proxy.Runner)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSockets{start: time.Now()}
+		f.change(nil, "127.0.0.1")
+		s, r := watching(t, Options{Report: func(name types.NamespacedName, err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.note(fmt.Sprintf("%s: %v", name.Name, err))
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			s.run(ctx, f, f.addresses)
+			close(done)
+		}()
+		test(f, r)
+		cancel()
+		<-done
+	})
+}
+
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestRetries(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+		f.change(errors.New("in use"), "127.0.0.1")
+		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(95 * time.Second)
+		f.want(t, "attempts and reports", "0s refused 127.0.0.1:30001", "0s a: in use",
+			"1s refused 127.0.0.1:30001", "3s refused 127.0.0.1:30001", "7s refused 127.0.0.1:30001", "15s refused 127.0.0.1:30001",
+			"31s refused 127.0.0.1:30001", "1m1s refused 127.0.0.1:30001", "1m31s refused 127.0.0.1:30001")
+		f.change(nil, "127.0.0.1")
+		applied(r, servicePort("a", v1.IPv4Protocol, 30002))
+		wait(0)
+		f.want(t, "another port is tried at once", "1m35s listen 127.0.0.1:30002", "1m35s a: <nil>")
+		wait(time.Hour)
+		f.want(t, "and then nothing")
+	})
+}
+
+func TestSocketThatEnds(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(time.Second)
+		if err := f.last.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wait(time.Minute)
+		f.want(t, "a socket that fails is replaced", "0s listen 127.0.0.1:30001", "10s listen 127.0.0.1:30001")
+	})
+}
+
+func TestAddressesAreFollowed(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(time.Second)
+		f.want(t, "at first", "0s listen 127.0.0.1:30001")
+
+		f.change(nil, "127.0.0.1", "::1", "192.0.2.1")
+		wait(time.Minute)
+		f.want(t, "the machine has got an address", "10s listen [::1]:30001")
+
+		f.change(nil)
+		wait(time.Minute)
+		f.want(t, "the machine's addresses cannot be had")
+
+		f.change(nil, "192.0.2.1")
+		wait(10 * time.Second)
+		f.want(t, "the machine has lost them", "2m10s a: "+errNoAddress.Error())
+
+		everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
+		r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(everywhere, servicePort("a", v1.IPv4Protocol, 30001))})
+		wait(0)
+		f.want(t, "the node's addresses are others", "2m11s listen :30001", "2m11s a: <nil>")
+	})
+}
+
+func TestHosts(t *testing.T) {
+	addrs := []netip.Addr{
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.5"),
+		netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5"),
+	}
+	for _, tc := range []struct {
+		name     string
+		all      bool
+		prefixes []string
+		want     []string
+	}{
+		{"none", false, nil, nil},
+		{"all", true, nil, []string{"tcp :1"}},
+		{"both families", false, []string{"0.0.0.0/0", "::/0"}, []string{"tcp :1"}},
+		{"all IPv4", false, []string{"0.0.0.0/0"}, []string{"tcp4 0.0.0.0:1"}},
+		{"all IPv6 and some IPv4", false, []string{"::/0", "192.0.2.5/32"}, []string{"tcp 192.0.2.5:1", "tcp6 [::]:1"}},
+		{"some", false, []string{"192.0.2.0/24", "192.0.0.0/8", "2001:db8::/64"}, []string{"tcp 192.0.2.5:1", "tcp 192.0.2.7:1", "tcp [2001:db8::5]:1"}},
+		{"others", false, []string{"198.51.100.0/24"}, nil},
+	} {
+		chosen := proxy.NodePortAddresses{All: tc.all}
+		for _, p := range tc.prefixes {
+			chosen.Prefixes = append(chosen.Prefixes, netip.MustParsePrefix(p))
+		}
+		var got []string
+		for _, h := range hostsOf(chosen, addrs) {
+			p := h.at(1)
+			got = append(got, p.network+" "+p.address)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: hosts (-want +got):\n%s", tc.name, diff)
+		}
+	}
+	if own, err := machineAddresses(); err != nil || len(own) == 0 {
+		t.Errorf("this machine's addresses: got %v and error %v, want some", own, err)
+	}
+}
