@@ -100,6 +100,10 @@ func TestVerifiedIsWhatIsThere(t *testing.T) {
 			if got := x.tracker.snapshot.Len(); got != 1 {
 				t.Fatalf("there are %d ports, want 1", got)
 			}
+			last := x.syncs[len(x.syncs)-1].Applied
+			if want := len(tc.ports) > 0; want == last.IsZero() || want && last.Len() != tc.ports[0] {
+				t.Errorf("%s: the account says that %d ports are applied, known: %v; want the same as of verified ones, %v", tc.name, last.Len(), !last.IsZero(), tc.ports)
+			}
 			if diff := cmp.Diff(tc.ports, ports); diff != "" {
 				t.Errorf("%s: ports of verified snapshots (-want +got):\n%s", tc.name, diff)
 			}

@@ -51,6 +51,9 @@ type Runner struct {
 type Sync struct {
 	// Snapshot is what was to be achieved.
 	Snapshot Snapshot
+	// Applied is what the dataplane is known to hold afterwards: Snapshot
+	// unless there was an Err. It is the zero Snapshot where nothing is known.
+	Applied Snapshot
 	// Full says that Apply started from the zero Snapshot.
 	Full bool
 	// Changed is the number of service ports that Apply had to look at.
@@ -196,6 +199,7 @@ func (s *runState) apply(ctx context.Context) error {
 		account.Operations = counter.Operations() - account.Operations
 	}
 	s.settle(err)
+	account.Applied = s.applied
 	if s.Observe != nil {
 		s.Observe(account)
 	}
