@@ -122,7 +122,11 @@ func TestHowLongHealthy(t *testing.T) {
 	one := servicePort("a", v1.IPv4Protocol, 0)
 	fails := func(err error, full bool) func(*testing.T, *proxy.Runner) {
 		return func(_ *testing.T, r *proxy.Runner) {
-			r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(nil, one), Full: full, Start: time.Now(), Err: err})
+			account := proxy.Sync{Snapshot: proxy.NewSnapshot(nil, one), Full: full, Start: time.Now(), Err: err}
+			if _, isPartial := errors.AsType[proxy.PortErrors](err); isPartial {
+				account.Applied = proxy.NewSnapshot(nil)
+			}
+			r.Observe(account)
 		}
 	}
 	verified := func(_ *testing.T, r *proxy.Runner) { r.Verified(proxy.NewSnapshot(nil)) }
@@ -177,7 +181,7 @@ func TestSomePortsFailing(t *testing.T) {
 		take(t, r)
 		a, b := servicePort("a", v1.IPv4Protocol, 0), servicePort("b", v1.IPv4Protocol, 0)
 		partial := proxy.PortErrors{a.Name: io.ErrNoProgress}
-		r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(nil, a, b), Err: errors.Join(partial)})
+		r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(nil, a, b), Applied: proxy.NewSnapshot(nil, b), Err: errors.Join(partial)})
 		time.Sleep(timeout)
 		if got, body := ask(t, s, http.MethodGet, "/livez"); got != 200 {
 			t.Errorf("one of two ports fails: got %d %s, want 200", got, body)

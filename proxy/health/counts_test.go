@@ -2,8 +2,10 @@ package health
 
 import (
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,11 +120,7 @@ func TestCountsAreThoseOfARecount(t *testing.T) {
 // randomSync plays an Apply that works, fails, or works but for some ports, and
 // does to held what it does to the dataplane.
 func randomSync(r *rand.Rand, wanted, held map[proxy.ServicePortName]*proxy.ServicePort) proxy.Sync {
-	var ports []*proxy.ServicePort
-	for _, p := range wanted {
-		ports = append(ports, p)
-	}
-	account := proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback(), ports...), Full: r.IntN(3) == 0}
+	account := proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback(), slices.Collect(maps.Values(wanted))...), Full: r.IntN(3) == 0}
 	if r.IntN(4) == 0 {
 		account.Err = io.ErrUnexpectedEOF
 		return account
@@ -151,6 +149,7 @@ func randomSync(r *rand.Rand, wanted, held map[proxy.ServicePortName]*proxy.Serv
 	if len(failed) > 0 {
 		account.Err = failed
 	}
+	account.Applied = proxy.NewSnapshot(atLoopback(), slices.Collect(maps.Values(held))...)
 	return account
 }
 
@@ -181,9 +180,9 @@ func BenchmarkChangeOneOfMany(b *testing.B) {
 	changed := *ports[5000]
 	changed.Local = changed.Local[:1]
 	snapshots[1] = snapshots[0].Revert(proxy.NewSnapshot(nil, &changed), changed.Name)
-	s.synced(proxy.Sync{Snapshot: snapshots[0]})
+	s.synced(proxy.Sync{Applied: snapshots[0]})
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		s.synced(proxy.Sync{Snapshot: snapshots[(i+1)%2]})
+		s.synced(proxy.Sync{Applied: snapshots[(i+1)%2]})
 	}
 }

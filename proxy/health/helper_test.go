@@ -60,7 +60,12 @@ func (snapshots) Next(context.Context, proxy.Snapshot) (proxy.Snapshot, error) {
 
 // applied plays that a Runner has made the dataplane as a snapshot says.
 func applied(r *proxy.Runner, ports ...*proxy.ServicePort) {
-	r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback(), ports...), Start: time.Now()})
+	appliedAt(r, atLoopback(), ports...)
+}
+
+func appliedAt(r *proxy.Runner, n *proxy.Node, ports ...*proxy.ServicePort) {
+	s := proxy.NewSnapshot(n, ports...)
+	r.Observe(proxy.Sync{Snapshot: s, Applied: s, Start: time.Now()})
 }
 
 // take plays that a Runner takes a snapshot to program it.

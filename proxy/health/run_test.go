@@ -211,8 +211,8 @@ func TestOneSocketForBothFamilies(t *testing.T) {
 	w := run(t, Options{})
 	p := freePorts(t, 1)
 	everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-	w.runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(everywhere,
-		servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1"), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1", "fd00::2"))})
+	appliedAt(w.runner, everywhere, servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1"),
+		servicePort("a", v1.IPv6Protocol, p[0], "fd00::1", "fd00::2"))
 	w.wantEvents(t, "listen "+at("", p[0]))
 	wantAnswer(t, at("127.0.0.1", p[0]), answered(200, 1, "a", true))
 	wantAnswer(t, at("::1", p[0]), answered(200, 2, "a", true))

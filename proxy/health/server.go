@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -119,24 +118,16 @@ func (s *Server) synced(x proxy.Sync) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	failed, isPartial := errors.AsType[proxy.PortErrors](x.Err)
-	if x.Err != nil && (!isPartial || errors.Is(x.Err, proxy.ErrDataplaneLost)) {
+	switch {
+	case x.Applied.IsZero(), x.Err != nil && !isPartial:
 		s.fresh.queue(x.Start)
 		return
-	}
-	if len(failed) > 0 && len(failed) >= x.Snapshot.Len() {
+	case isPartial && len(failed) >= x.Snapshot.Len():
 		s.fresh.queue(x.Start) // Nothing works, one by one.
-	} else {
+	default:
 		s.fresh.achieve(time.Now())
 	}
-	before := s.served
-	if x.Full {
-		before = proxy.Snapshot{}
-	}
-	next := x.Snapshot
-	if len(failed) > 0 {
-		next = next.Revert(before, slices.Collect(maps.Keys(failed))...)
-	}
-	s.follow(next)
+	s.follow(x.Applied)
 }
 
 // follow takes what the dataplane holds now.

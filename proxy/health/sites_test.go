@@ -171,7 +171,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 		f.want(t, "the machine has lost them", "2m10s a: "+errNoAddress.Error())
 
 		everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-		r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(everywhere, servicePort("a", v1.IPv4Protocol, 30001))})
+		appliedAt(r, everywhere, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(0)
 		f.want(t, "the node's addresses are others", "2m11s listen :30001", "2m11s a: <nil>")
 	})
