@@ -15,6 +15,8 @@
 //   - [github.com/vipkit/vipkit/proxy/health]: the answers for kubelets and load
 //     balancers, those of kube-proxy
 //   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
+//   - [github.com/vipkit/vipkit/proxy/prommetrics]: metrics for Prometheus, by
+//     kube-proxy's names
 //   - [github.com/vipkit/vipkit/proxy]: the model (ServicePort, Snapshot), the
 //     ServiceChangeTracker that builds it, the Runner that drives a Backend, and
 //     Route, the specification as a function

@@ -33,9 +33,10 @@ func floors() map[string]int {
 		"internal/storetest":  2,
 		"proxy":               2,
 
-		"backends":       3,
-		"proxy/health":   3,
-		"proxy/manifest": 3,
+		"backends":          3,
+		"proxy/health":      3,
+		"proxy/manifest":    3,
+		"proxy/prommetrics": 3,
 
 		"backends/backendtest": 4,
 		"backends/nftables":    4,

@@ -1,0 +1,182 @@
+package prommetrics
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// scrape gives what Prometheus reads, a sample a line; comments are left out.
+func scrape(t *testing.T, r *prometheus.Registry) []string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 200 {
+		t.Fatalf("scrape: %d %s", w.Code, w.Body)
+	}
+	return strings.Split(strings.TrimSuffix(w.Body.String(), "\n"), "\n")
+}
+
+// wantSamples checks all samples whose line matches a pattern.
+func wantSamples(t *testing.T, r *prometheus.Registry, why, pattern string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, line := range scrape(t, r) {
+		if !strings.HasPrefix(line, "#") && regexp.MustCompile(pattern).MatchString(line) {
+			got = append(got, line)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: samples of %s (-want +got):\n%s", why, pattern, diff)
+	}
+}
+
+func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	m, err := New(r, Options{Mode: mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, r
+}
+
+// backend takes a while, and fails as it is told.
+type backend struct {
+	mu    sync.Mutex
+	takes time.Duration
+	err   error
+	ops   uint64
+	last  proxy.Snapshot
+	// meddled is the number of operations that it takes to mend things.
+	meddled uint64
+}
+
+func (b *backend) Apply(_ context.Context, old, new proxy.Snapshot) error {
+	b.mu.Lock()
+	takes := b.takes
+	b.mu.Unlock()
+	time.Sleep(takes)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for range new.Changes(b.last) {
+		b.ops++
+	}
+	b.last = new
+	if old.IsZero() {
+		b.ops += b.meddled
+		b.meddled = 0
+	}
+	return b.err
+}
+
+func (b *backend) Cleanup(context.Context) error { return nil }
+
+func (b *backend) Operations() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ops
+}
+
+func (b *backend) set(change func(*backend)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
+}
+
+// node is a proxy that runs in a bubble of synctest.
+type node struct {
+	proxy.ServiceChangeTracker
+	*prometheus.Registry
+	metrics *Metrics
+	backend *backend
+}
+
+func (n *node) settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// inBubble runs a proxy that knows the Services a and b.
+func inBubble(t *testing.T, mode string, test func(*testing.T, *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{backend: &backend{takes: time.Second}}
+		n.metrics, n.Registry = newMetrics(t, mode)
+		n.ServiceChangeTracker = n.metrics.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"}))
+		runner := &proxy.Runner{Source: n, Backend: n.backend, ResyncInterval: time.Hour, RetryInterval: 10 * time.Second}
+		n.metrics.Watch(runner)
+		n.UpdateService(service("a", "10.96.0.1"))
+		n.UpdateService(service("b", "10.96.0.2"))
+		time.Sleep(time.Minute)
+		n.Synced()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- runner.Run(ctx) }()
+		n.settle(time.Minute)
+		test(t, n)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func service(name, address string) *v1.Service {
+	return &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: v1.ServiceSpec{
+			ClusterIP: address,
+			Ports:     []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// slice has one endpoint; it says that its pod has changed at a time.
+func slice(of, address string, changed time.Time) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: of + "-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: of},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new(""), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}}},
+	}
+	if !changed.IsZero() {
+		s.Annotations = map[string]string{v1.EndpointsLastChangeTriggerTime: changed.Format(time.RFC3339Nano)}
+	}
+	return s
+}
+
+// stages is what a scrape says of changes of a kind: how many there were, and
+// how long they took together.
+func stages(kind string, count int, seconds ...string) []string {
+	var out []string
+	for i, stage := range []string{"apply", "notice", "queue", "total"} {
+		if seconds[i] == "" {
+			continue
+		}
+		labels := fmt.Sprintf(`{kind=%q,stage=%q}`, kind, stage)
+		out = append(out, "vipkit_change_duration_seconds_sum"+labels+" "+seconds[i],
+			fmt.Sprintf("vipkit_change_duration_seconds_count%s %d", labels, count))
+	}
+	return out
+}
+
+const stagePattern = "^vipkit_change_duration_seconds_(sum|count)"

@@ -1,0 +1,179 @@
+package prommetrics
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
+
+func TestInitialStateIsNotTimed(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		wantSamples(t, n.Registry, "after the start", stagePattern)
+		wantSamples(t, n.Registry, "after the start", "_changes_(pending|total)",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_total 0",
+			"kubeproxy_sync_proxy_rules_service_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_service_changes_total 2")
+	})
+}
+
+func TestStages(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		// An Apply takes a second; half of it is over when more is heard.
+		n.UpdateEndpointSlice(slice("a", "10.0.0.1", time.Now().Add(-3*time.Second)))
+		n.settle(500 * time.Millisecond)
+		n.UpdateService(service("b", "10.96.0.3"))
+		n.DeleteService(key("a"))
+		n.settle(0)
+		wantSamples(t, n.Registry, "meanwhile", "_pending",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_service_changes_pending 2")
+		n.settle(time.Minute)
+		wantSamples(t, n.Registry, "afterwards", stagePattern, slices.Concat(
+			stages("EndpointSlice", 1, "1", "3", "0", "4"), stages("Service", 2, "2", "", "1", "3"))...)
+		wantSamples(t, n.Registry, "afterwards", "network_programming_duration_seconds_(sum|count)",
+			`kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 4`,
+			`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1`)
+		wantSamples(t, n.Registry, "afterwards", "_changes_(pending|total)",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_total 1",
+			"kubeproxy_sync_proxy_rules_service_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_service_changes_total 4")
+	})
+}
+
+// What makes no difference is not timed, and leaves nothing behind that would
+// make a later change look slow.
+func TestNoDifference(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		n.UpdateService(service("a", "10.96.0.1"))
+		n.UpdateEndpointSlice(slice("c", "10.0.0.1", time.Now()))
+		n.DeleteService(key("nobody"))
+		n.DeleteEndpointSlice(key("nobody-1"))
+		n.UpdateService(nil)
+		n.UpdateEndpointSlice(nil)
+		n.settle(time.Minute)
+		wantSamples(t, n.Registry, "after nothing", stagePattern)
+		wantSamples(t, n.Registry, "after nothing", "_pending",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+			"kubeproxy_sync_proxy_rules_service_changes_pending 0")
+		n.UpdateService(service("a", "10.96.0.9"))
+		n.settle(time.Minute)
+		wantSamples(t, n.Registry, "after something", stagePattern, stages("Service", 1, "1", "", "0", "1")...)
+	})
+}
+
+// Attempts that fail are part of what a change takes.
+func TestFailuresAreTimed(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
+		n.UpdateService(service("a", "10.96.0.9"))
+		n.settle(0)
+		n.UpdateEndpointSlice(slice("b", "10.0.0.1", time.Now()))
+		n.settle(5 * time.Second)
+		n.UpdateEndpointSlice(slice("b", "10.0.0.2", time.Now())) // after 5 seconds; it fails at 6 again
+		n.settle(time.Second)
+		wantSamples(t, n.Registry, "while all fails", stagePattern)
+
+		portB := proxy.ServicePortName{NamespacedName: key("b"), Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
+		n.backend.set(func(b *backend) { b.err = proxy.PortErrors{portB: io.ErrNoProgress} })
+		n.settle(time.Minute) // A retry is over after 37 seconds, another one after 68.
+		wantSamples(t, n.Registry, "while b fails", stagePattern, stages("Service", 1, "37", "", "0", "37")...)
+		wantSamples(t, n.Registry, "while b fails", "unprogrammed", "vipkit_unprogrammed_service_ports 1")
+
+		n.backend.set(func(b *backend) { b.err = nil })
+		n.settle(time.Minute)
+		wantSamples(t, n.Registry, "when all works", stagePattern, slices.Concat(
+			stages("EndpointSlice", 1, "67", "0", "1", "68"), stages("Service", 1, "37", "", "0", "37"))...)
+		wantSamples(t, n.Registry, "when all works", "network_programming_duration_seconds_(sum|count)",
+			`kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 131`,
+			`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 2`)
+		wantSamples(t, n.Registry, "when all works", "unprogrammed", "vipkit_unprogrammed_service_ports 0")
+	})
+}
+
+func TestTriggersAreBounded(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
+		for i := range 3 * maxTriggers {
+			n.UpdateEndpointSlice(slice("a", fmt.Sprintf("10.0.0.%d", 1+i%200), time.Now()))
+			n.settle(time.Second)
+		}
+		n.metrics.changes.mu.Lock()
+		defer n.metrics.changes.mu.Unlock()
+		if got := len(n.metrics.changes.taken[key("a")].triggers); got != maxTriggers {
+			t.Errorf("%d triggers are kept, want %d", got, maxTriggers)
+		}
+	})
+}
+
+// However many tell the tracker, and whenever, the Runner misses nothing and no
+// change is forgotten.
+func TestNothingIsMissed(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	inner := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+	tracker := m.Tracker(inner)
+	tracker.Synced()
+	b := &backend{}
+	reached := make(chan proxy.Snapshot, 10000)
+	runner := &proxy.Runner{Source: tracker, Backend: b, Observe: func(s proxy.Sync) { reached <- s.Applied }}
+	m.Watch(runner)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- runner.Run(ctx) }()
+
+	const writers, services = 4, 50
+	var wait sync.WaitGroup
+	for i := range writers {
+		wait.Go(func() {
+			for j := range services {
+				tracker.UpdateService(service(fmt.Sprintf("s%d-%d", i, j), fmt.Sprintf("10.96.%d.%d", i, j+1)))
+			}
+		})
+	}
+	wait.Wait()
+	for s := range reached {
+		if s.Len() == writers*services {
+			break
+		}
+	}
+	inner.UpdateService(service("aside", "10.97.0.1")) // not through the metrics
+	for s := range reached {
+		if s.Len() == writers*services+1 {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	m.changes.mu.Lock()
+	defer m.changes.mu.Unlock()
+	if len(m.changes.heard) != 0 || len(m.changes.taken) != 0 {
+		t.Errorf("%d changes heard and %d taken are left, want none", len(m.changes.heard), len(m.changes.taken))
+	}
+}
+
+// A tracker that ends, ends the Runner.
+func TestSourceThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := newMetrics(t, "")
+		runner := &proxy.Runner{Source: failing{}, Backend: &backend{}}
+		m.Watch(runner)
+		if err := runner.Run(t.Context()); err == nil {
+			t.Error("got no error, want that of the source")
+		}
+	})
+}
