@@ -71,7 +71,7 @@ func (r *running) update(ctx context.Context) {
 		r.sites.mend()
 	}
 	if all {
-		moved = slices.Collect(maps.Keys(r.ports))
+		moved = slices.AppendSeq(moved, maps.Keys(r.ports))
 	}
 	for _, name := range moved {
 		port, wanted := r.ports[name]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,8 @@ func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	slices.Sort(f.log) // Much happens at the same time.
+	slices.Sort(want)
 	if diff := cmp.Diff(want, f.log); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
@@ -171,9 +174,19 @@ func TestAddressesAreFollowed(t *testing.T) {
 		f.want(t, "the machine has lost them", "2m10s a: "+errNoAddress.Error())
 
 		everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-		appliedAt(r, everywhere, servicePort("a", v1.IPv4Protocol, 30001))
+		appliedAt(r, everywhere, servicePort("a", v1.IPv4Protocol, 30001), servicePort("b", v1.IPv4Protocol, 30002))
 		wait(0)
-		f.want(t, "the node's addresses are others", "2m11s listen :30001", "2m11s a: <nil>")
+		f.want(t, "the node's addresses are others", "2m11s a: <nil>", "2m11s listen :30001", "2m11s listen :30002")
+		last := f.last
+
+		appliedAt(r, atLoopback())
+		wait(time.Minute)
+		f.want(t, "with them a Service goes")
+		select {
+		case <-last.ended:
+		default:
+			t.Error("the socket of a Service that is gone is still open")
+		}
 	})
 }
 
