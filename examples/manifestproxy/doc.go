@@ -34,6 +34,13 @@
 // -nodeport-addresses all and a list of prefixes do without: the kernel knows
 // which addresses are the node's.
 //
+// # Health and metrics
+//
+// With -healthz-bind-address the program answers /healthz and /livez as kube-proxy
+// does, and with -metrics-bind-address it tells Prometheus what it does, by
+// kube-proxy's names and some of its own. The health check node ports of
+// Services are served without a flag. Nothing is served with -once.
+//
 // # Log
 //
 // The log goes to standard error, a line an event. Each sync has one:

@@ -37,7 +37,9 @@ type options struct {
 	manifests     string
 	once, cleanup bool
 	verbosity     uint
-	tracker       proxy.TrackerOptions
+	// healthz and metrics are the addresses to serve at; empty for nowhere.
+	healthz, metrics string
+	tracker          proxy.TrackerOptions
 }
 
 // parseFlags reads the command line. What is wrong with it has been written to
@@ -59,6 +61,8 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 			return err
 		})
 	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
+	f.StringVar(&o.healthz, "healthz-bind-address", "", "`address` and port of /healthz and /livez, for example 0.0.0.0:10256 (default none)")
+	f.StringVar(&o.metrics, "metrics-bind-address", "", "`address` and port of /metrics, for example 127.0.0.1:10249 (default none)")
 	f.BoolVar(&o.once, "once", false, "program what the manifests say, then exit: with 0 if that was everything, else 1")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all rules, then exit")
 	f.UintVar(&o.verbosity, "v", 0, "log more: 1 what was read, 2 each service port that changed")

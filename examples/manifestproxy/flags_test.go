@@ -46,7 +46,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"-backend", "-manifests", "-node", "-cluster-cidr", "-masquerade-all", "-nodeport-addresses", "-service-cidr",
-		"-node-ip", "-once", "-cleanup", "-v",
+		"-node-ip", "-once", "-cleanup", "-v", "-healthz-bind-address", "-metrics-bind-address",
 	} {
 		if !strings.Contains(out.String(), "\n  "+flag) {
 			t.Errorf("the usage lacks %s:\n%s", flag, out.String())
@@ -65,6 +65,7 @@ func TestFlags(t *testing.T) {
 	}{
 		{"-manifests m", options{manifests: "m", tracker: proxy.TrackerOptions{NodeName: strings.ToLower(host)}}},
 		{"-cleanup -backend nftables", options{cleanup: true}},
+		{"-cleanup -healthz-bind-address :1 -metrics-bind-address :2", options{cleanup: true, healthz: ":1", metrics: ":2"}},
 		{
 			"-manifests m -node n -once -v 2 -masquerade-all -cluster-cidr 10.1.2.3/16,fd00::/64 -service-cidr 10.96.0.0/16 " +
 				"-node-ip 192.0.2.1,::ffff:192.0.2.2,2001:db8::1 -nodeport-addresses 192.0.2.0/24,2001:db8::/32",

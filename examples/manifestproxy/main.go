@@ -70,33 +70,52 @@ func act(ctx context.Context, o options, log logr.Logger) error {
 	// This is the whole proxy: files are read by source, which tells tracker,
 	// whose snapshots runner brings into the kernel.
 	j := newJournal(log)
-	tracker := proxy.NewServiceChangeTracker(o.tracker)
+	metrics, registry, err := newMetrics()
+	if err != nil {
+		return err
+	}
+	tracker := metrics.Tracker(proxy.NewServiceChangeTracker(o.tracker))
 	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
 	runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: resync, Observe: j.synced}
 	if o.once {
 		return once(ctx, source, runner)
 	}
+	metrics.Watch(runner)
+	server, err := healthServer(o, runner, metrics, log)
+	if err != nil {
+		return err
+	}
 	log.Info("following the manifests", "path", o.manifests, "node", o.tracker.NodeName)
-	if err := follow(ctx, source, runner); err != nil {
+	err = follow(ctx, runner, source.Run,
+		func(ctx context.Context) error { server.Run(ctx); return nil },
+		func(ctx context.Context) error { return serveMetrics(ctx, o.metrics, registry) },
+	)
+	if err != nil {
 		return err
 	}
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
 }
 
-// follow keeps the kernel as the files say until ctx ends.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+// follow keeps the kernel as the files say until ctx ends, or until something
+// that runs beside the runner does.
+func follow(ctx context.Context, runner *proxy.Runner, beside ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	read := make(chan error, 1)
-	go func() {
-		defer cancel()
-		read <- source.Run(ctx)
-	}()
+	ended := make(chan error)
+	for _, run := range beside {
+		go func() {
+			err := run(ctx)
+			cancel()
+			ended <- err
+		}()
+	}
 	err := runner.Run(ctx)
 	cancel()
-	if readErr := <-read; !errors.Is(readErr, context.Canceled) {
-		err = errors.Join(err, readErr)
+	for range beside {
+		if e := <-ended; !errors.Is(e, context.Canceled) {
+			err = errors.Join(err, e)
+		}
 	}
 	return err
 }

@@ -94,7 +94,7 @@ func edges() []edge {
 	return []edge{
 		{packages: []string{"k8s.io/kubernetes", "k8s.io/klog"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch"}},
-		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics"}},
+		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics", "examples"}},
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
