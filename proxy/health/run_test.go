@@ -191,14 +191,31 @@ func TestUnhealthyProxyKeepsWeight(t *testing.T) {
 	s, r := watching(t, Options{})
 	applied(r, servicePort("a", v1.IPv4Protocol, 30000, "10.0.0.1"))
 	s.fresh.pending = time.Now().Add(-timeout)
-	server := http.Server{Handler: s.serviceHandler(key("a"))}
+	serve(t, s.serviceHandler(key("a")), func(address string) {
+		wantAnswer(t, address, answered(503, 1, "a", false))
+	})
+}
+
+// A question that comes in while the port is being closed gets an answer.
+func TestServiceThatGoes(t *testing.T) {
+	s, r := watching(t, Options{})
+	applied(r, servicePort("a", v1.IPv4Protocol, 30000, "10.0.0.1"))
+	serve(t, s.serviceHandler(key("a")), func(address string) {
+		applied(r)
+		wantAnswer(t, address, answered(503, 0, "a", true))
+	})
+}
+
+func serve(t *testing.T, h http.Handler, test func(address string)) {
+	t.Helper()
+	server := http.Server{Handler: h}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
-	wantAnswer(t, l.Addr().String(), answered(503, 1, "a", false))
+	test(l.Addr().String())
 	if err := server.Close(); err != nil {
 		t.Error(err)
 	}

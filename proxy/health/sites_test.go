@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -38,7 +39,7 @@ func (f *fakeSockets) Listen(_ context.Context, _, address string) (net.Listener
 		return nil, f.refuse
 	}
 	f.note("listen " + address)
-	f.last = &fakeSocket{ended: make(chan struct{})}
+	f.last = &fakeSocket{ended: make(chan struct{}), clients: make(chan net.Conn)}
 	return f.last, nil
 }
 
@@ -78,15 +79,20 @@ func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
 	f.log = nil
 }
 
-// fakeSocket is one at which nobody asks.
+// fakeSocket is one without a network.
 type fakeSocket struct {
 	net.Listener
-	ended chan struct{}
+	ended   chan struct{}
+	clients chan net.Conn
 }
 
 func (s *fakeSocket) Accept() (net.Conn, error) {
-	<-s.ended
-	return nil, errors.New("socket has ended")
+	select {
+	case c := <-s.clients:
+		return c, nil
+	case <-s.ended:
+		return nil, errors.New("socket has ended")
+	}
 }
 
 func (s *fakeSocket) Close() error {
@@ -153,6 +159,33 @@ func TestSocketThatEnds(t *testing.T) {
 		wait(time.Minute)
 		f.want(t, "a socket that fails is replaced", "0s listen 127.0.0.1:30001", "10s listen 127.0.0.1:30001")
 	})
+}
+
+// Clients that say nothing, or do not stop, get no more than a few seconds.
+func TestSlowClients(t *testing.T) {
+	for request, want := range map[string]time.Duration{
+		"":                                  5 * time.Second,
+		"GET / HTTP/1.1\r\n":                5 * time.Second,
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n": time.Minute, // it may ask again
+	} {
+		inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+			applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+			wait(0)
+			client, server := net.Pipe()
+			f.last.clients <- server
+			start := time.Now()
+			if _, err := io.WriteString(client, request); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(client)
+			if took := time.Since(start); took != want {
+				t.Errorf("%q: the connection ended after %v with %v, want %v; the answer was %q", request, took, err, want, answer)
+			}
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestAddressesAreFollowed(t *testing.T) {
