@@ -56,6 +56,7 @@ func TestBodies(t *testing.T) {
 		applied(r)
 		take(t, r)
 		time.Sleep(timeout)
+		r.Verified(proxy.Snapshot{}) // What there is is right, but not new enough.
 		family := `{"lastUpdated":` + updated + `,"healthy":false}`
 		want("/healthz", 503, `{"lastUpdated":`+updated+`,"currentTime":`+now()+`,"nodeEligible":true,"healthy":false,"status":{"IPv4":`+family+`,"IPv6":`+family+`}}`)
 		want("/livez", 503, `{"lastUpdated":`+updated+`,"currentTime":`+now()+`,"healthy":false,"status":{"IPv4":`+family+`,"IPv6":`+family+`}}`)

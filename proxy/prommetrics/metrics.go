@@ -32,13 +32,14 @@ type Metrics struct {
 	// the dataplane was known to hold.
 	latest, applied proxy.Snapshot
 	noLocal         [2][2]int // by policy and family
-	// unsure says that the dataplane was lost, or has never been known.
-	unsure bool
+	// unsure says that the dataplane was lost, or has never been known, failing
+	// that it does not hold what it must.
+	unsure, failing bool
 }
 
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
-	m := &Metrics{unsure: true, changes: newChanges(time.Now())}
+	m := &Metrics{unsure: true, failing: true, changes: newChanges(time.Now())}
 	reg := &registration{to: r}
 	m.kube = newKubeMetrics(reg, o.Mode, &m.changes)
 	m.own = newOwnMetrics(reg)

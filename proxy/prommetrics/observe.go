@@ -19,10 +19,11 @@ func (m *Metrics) synced(s proxy.Sync) {
 	failed, isPartial := errors.AsType[proxy.PortErrors](s.Err)
 	isPartial = isPartial && !s.Applied.IsZero()
 	end := s.Start.Add(s.Duration)
+	isFailure := s.Err != nil && !isPartial
 	m.countSync(s, isPartial)
 	m.kube.observe(s)
-	m.follow(s)
-	if s.Err != nil && !isPartial {
+	m.follow(s, isFailure)
+	if isFailure {
 		return
 	}
 	m.own.unprogrammed.Set(float64(len(failed)))
@@ -78,14 +79,18 @@ func (m *kubeMetrics) done(now time.Time) {
 func (m *Metrics) verified() {
 	now := time.Now()
 	m.own.verified.Set(seconds(now))
-	m.kube.done(now)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.failing {
+		m.kube.done(now)
+	}
 }
 
 // follow takes what the dataplane holds, and whether it had to be mended.
-func (m *Metrics) follow(s proxy.Sync) {
+func (m *Metrics) follow(s proxy.Sync, isFailure bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.latest = s.Snapshot
+	m.latest, m.failing = s.Snapshot, isFailure
 	if s.Applied.IsZero() {
 		// It did hold something if it was applied before: what follows mends.
 		m.unsure = true

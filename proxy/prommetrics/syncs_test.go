@@ -51,6 +51,11 @@ func TestSyncs(t *testing.T) {
 		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
 		n.UpdateService(service("b", "10.96.0.9"))
 		n.settle(5 * time.Second)
+		n.metrics.verified() // What it holds is right, but it is not what it must hold.
+		wantSamples(t, n.Registry, "during a failure", "_(last|verified).*(IPv4|verified)",
+			`kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 9.4668492e+08`,
+			`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 9.46684861e+08`,
+			`vipkit_last_verified_timestamp_seconds 9.46684925e+08`)
 		n.backend.set(func(b *backend) { b.err = nil })
 		n.settle(time.Minute)
 		wantSamples(t, n.Registry, "after a failure", "failures_total.*IPv6",
