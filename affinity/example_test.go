@@ -2,6 +2,8 @@ package affinity_test
 
 import (
 	"fmt"
+	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -18,4 +20,17 @@ func ExampleFromService() {
 	})
 	fmt.Println(config.Enabled(), config.Timeout, err)
 	// Output: true 10m0s <nil>
+}
+
+func ExampleTable() {
+	table := affinity.NewTable(10*time.Minute, 1000)
+	client := netip.MustParseAddr("192.0.2.7")
+	table.Put(client, netip.MustParseAddrPort("10.0.0.5:8080"))
+	fmt.Println(table.Get(client))
+
+	table.Remove(netip.MustParseAddrPort("10.0.0.5:8080"))
+	fmt.Println(table.Get(client))
+	// Output:
+	// 10.0.0.5:8080 true
+	// invalid AddrPort false
 }

@@ -1,0 +1,200 @@
+package affinity
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// DefaultClients is how many clients a [Table] remembers unless told otherwise.
+const DefaultClients = 65_536
+
+// Table remembers which endpoint each client address has got. It is what a
+// dataplane in user space keeps for one service port and pool.
+//
+// A client is remembered until the timeout has passed since its connection last
+// was put into or found in the table, or its endpoint is removed. A full table
+// forgets the client that has been silent for longest. Every operation takes
+// constant time, but for [Table.Remove], which takes it for each client that it
+// forgets. There is no goroutine behind a Table: what is out of date goes when
+// the table is used.
+//
+// The methods may be called from several goroutines at once.
+type Table struct {
+	mu      sync.Mutex
+	start   time.Time
+	timeout time.Duration
+	limit   int
+
+	clients   map[netip.Addr]int32
+	endpoints map[netip.AddrPort]int32 // to the newest entry of each
+	entries   []entry                  // entry 0 is the root of the list by age
+	free      int32                    // the first of the unused entries; 0 is none
+}
+
+// entry is a client with its endpoint. It is in two lists: that of all clients
+// by the time of their last connection, and that of the clients of its endpoint.
+// Entries name each other by number, which is nothing to the garbage collector.
+type entry struct {
+	client       netip.Addr
+	endpoint     netip.AddrPort
+	used         time.Duration // since the start of the table
+	older, newer int32
+	prev, next   int32 // of the same endpoint; 0 is none
+}
+
+// NewTable gives an empty table for as many clients as limit says, which share
+// a timeout. A limit of zero means [DefaultClients].
+func NewTable(timeout time.Duration, limit int) *Table {
+	if limit <= 0 {
+		limit = DefaultClients
+	}
+	return &Table{
+		start: time.Now(), timeout: timeout, limit: limit,
+		clients: map[netip.Addr]int32{}, endpoints: map[netip.AddrPort]int32{}, entries: make([]entry, 1),
+	}
+}
+
+// SetTimeout changes how long clients are remembered, also those that the table
+// knows already. Zero forgets all.
+func (t *Table) SetTimeout(timeout time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timeout = timeout
+	t.expire(time.Since(t.start))
+}
+
+// Get gives the endpoint of a client, and counts as a new connection of it.
+func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Since(t.start)
+	t.expire(now)
+	i, ok := t.clients[client]
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	t.unlinkAge(i)
+	t.linkAge(i, now)
+	return t.entries[i].endpoint, true
+}
+
+// Put notes the endpoint that a client has got, in the place of the one that it
+// had before.
+func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Since(t.start)
+	t.expire(now)
+	if t.timeout <= 0 {
+		return
+	}
+	i, ok := t.clients[client]
+	switch {
+	case ok:
+		t.unlinkAge(i)
+		t.unlinkEndpoint(i)
+	case len(t.clients) >= t.limit:
+		t.forget(t.entries[0].newer)
+		fallthrough
+	default:
+		i = t.take()
+		t.clients[client] = i
+		t.entries[i].client = client
+	}
+	t.linkAge(i, now)
+	t.linkEndpoint(i, endpoint)
+}
+
+// Remove forgets all clients of an endpoint, and gives their number.
+func (t *Table) Remove(endpoint netip.AddrPort) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(time.Since(t.start))
+	n := 0
+	for i := t.endpoints[endpoint]; i != 0; n++ {
+		next := t.entries[i].next
+		t.forget(i)
+		i = next
+	}
+	return n
+}
+
+// Len gives the number of clients that are remembered.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(time.Since(t.start))
+	return len(t.clients)
+}
+
+// expire forgets the clients whose time is up. They are the oldest ones, and
+// each is forgotten once.
+func (t *Table) expire(now time.Duration) {
+	for i := t.entries[0].newer; i != 0 && now-t.entries[i].used >= t.timeout; i = t.entries[0].newer {
+		t.forget(i)
+	}
+	if len(t.clients) == 0 && len(t.entries) > 1 {
+		// Maps and lists keep the room they once had; after a flood of
+		// clients it is given back.
+		t.clients, t.endpoints = map[netip.Addr]int32{}, map[netip.AddrPort]int32{}
+		t.entries, t.free = make([]entry, 1), 0
+	}
+}
+
+// take gives an unused entry.
+func (t *Table) take() int32 {
+	if i := t.free; i != 0 {
+		t.free = t.entries[i].next
+		t.entries[i] = entry{}
+		return i
+	}
+	t.entries = append(t.entries, entry{})
+	return int32(len(t.entries) - 1)
+}
+
+func (t *Table) forget(i int32) {
+	t.unlinkAge(i)
+	t.unlinkEndpoint(i)
+	delete(t.clients, t.entries[i].client)
+	t.entries[i] = entry{next: t.free}
+	t.free = i
+}
+
+// linkAge makes an entry the one that was used last.
+func (t *Table) linkAge(i int32, now time.Duration) {
+	e, root := &t.entries[i], &t.entries[0]
+	e.used, e.newer, e.older = now, 0, root.older
+	t.entries[e.older].newer = i
+	root.older = i
+}
+
+func (t *Table) unlinkAge(i int32) {
+	e := &t.entries[i]
+	t.entries[e.older].newer = e.newer
+	t.entries[e.newer].older = e.older
+}
+
+func (t *Table) linkEndpoint(i int32, endpoint netip.AddrPort) {
+	e := &t.entries[i]
+	e.endpoint, e.prev, e.next = endpoint, 0, t.endpoints[endpoint]
+	if e.next != 0 {
+		t.entries[e.next].prev = i
+	}
+	t.endpoints[endpoint] = i
+}
+
+func (t *Table) unlinkEndpoint(i int32) {
+	e := &t.entries[i]
+	if e.next != 0 {
+		t.entries[e.next].prev = e.prev
+	}
+	switch {
+	case e.prev != 0:
+		t.entries[e.prev].next = e.next
+	case e.next != 0:
+		t.endpoints[e.endpoint] = e.next
+	default:
+		delete(t.endpoints, e.endpoint)
+	}
+}
