@@ -33,10 +33,11 @@ func floors() map[string]int {
 		"internal/storetest":  2,
 		"proxy":               2,
 
-		"backends":          3,
-		"proxy/health":      3,
-		"proxy/manifest":    3,
-		"proxy/prommetrics": 3,
+		"backends":                           3,
+		"proxy/health":                       3,
+		"proxy/manifest":                     3,
+		"proxy/prommetrics":                  3,
+		"backends/userspace/internal/engine": 3,
 
 		"backends/backendtest": 4,
 		"backends/nftables":    4,

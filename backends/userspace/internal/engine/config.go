@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Flow is a connection or session of a client. It is a comparable value.
+type Flow struct {
+	// Protocol is TCP or UDP.
+	Protocol v1.Protocol
+	// Client is who it comes from, Frontend the address that was asked.
+	Client, Frontend netip.AddrPort
+	// Origin is where it comes from.
+	Origin Origin
+}
+
+// Origin says where a flow comes from, in the sense of [proxy.TrafficRoute].
+type Origin uint8
+
+// The origins.
+const (
+	// ByAddress leaves it to the client's address to tell.
+	ByAddress Origin = iota
+	// Pod is a pod of the cluster.
+	Pod
+	// Node is the node itself.
+	Node
+	// Outside is everywhere else.
+	Outside
+)
+
+// Dial asks for a connection to an endpoint.
+type Dial struct {
+	Protocol v1.Protocol
+	// From is the address that the endpoint must see; not valid where any of
+	// the node's will do.
+	From netip.Addr
+	To   netip.AddrPort
+}
+
+// Hooks are where a user of the engine can put in something of their own. Each
+// may be nil.
+type Hooks struct {
+	// Dial makes connections to endpoints. The default dials with package net
+	// and cannot keep the client's address: it leaves From out of account.
+	Dial func(context.Context, Dial) (net.Conn, error)
+	// Pick chooses one endpoint of several and gives its index. The default
+	// chooses at random.
+	Pick func(Flow, []*endpoints.Endpoint) int
+	// FirstConnection is called when a connection comes to a service port
+	// that has no endpoints anywhere. The connection then waits for
+	// endpoints, up to Timeouts.Wake. It is called for every such
+	// connection, and should return soon.
+	FirstConnection func(Flow, proxy.ServicePortName)
+	// ProxyProtocol says in which version of the PROXY protocol, 1 or 2, the
+	// endpoints of a service port want to be told who the client is; 0 for
+	// not at all. It is called for each TCP connection.
+	ProxyProtocol func(proxy.ServicePortName) int
+}
+
+// Timeouts are the patience of the engine. Zero values stand for the defaults.
+type Timeouts struct {
+	// Dial is how long each try to reach an endpoint may take; their number is
+	// the number of tries. The default is 250 ms, 500 ms, 1 s and 2 s.
+	Dial []time.Duration
+	// Suspect is how long an endpoint that could not be reached comes last;
+	// 5 s by default.
+	Suspect time.Duration
+	// Idle closes a connection on which nothing was sent; 2 h by default.
+	Idle time.Duration
+	// HalfClosed does the same where one side has nothing more to say; 5 min
+	// by default.
+	HalfClosed time.Duration
+	// Drain is how long connections live on whose endpoint has been removed;
+	// 10 min by default.
+	Drain time.Duration
+	// Session ends a session on which nothing was sent; 1 min by default.
+	Session time.Duration
+	// Wake is how long a connection waits for the first endpoint; 30 s by
+	// default.
+	Wake time.Duration
+}
+
+// Config is what an [Engine] is made from. The zero value is usable.
+type Config struct {
+	Hooks    Hooks
+	Timeouts Timeouts
+	// Connections and Sessions are how many there may be at a time; zero
+	// stands for 65,536 each.
+	Connections, Sessions int
+	// AffinityClients is how many clients are remembered for a service port
+	// and pool; zero stands for the default of package affinity.
+	AffinityClients int
+}
+
+const defaultLimit = 65_536
+
+func (c Config) withDefaults() Config {
+	or := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if len(c.Timeouts.Dial) == 0 {
+		c.Timeouts.Dial = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	}
+	or(&c.Timeouts.Suspect, 5*time.Second)
+	or(&c.Timeouts.Idle, 2*time.Hour)
+	or(&c.Timeouts.HalfClosed, 5*time.Minute)
+	or(&c.Timeouts.Drain, 10*time.Minute)
+	or(&c.Timeouts.Session, time.Minute)
+	or(&c.Timeouts.Wake, 30*time.Second)
+	if c.Connections <= 0 {
+		c.Connections = defaultLimit
+	}
+	if c.Sessions <= 0 {
+		c.Sessions = defaultLimit
+	}
+	if c.Hooks.Dial == nil {
+		c.Hooks.Dial = dialAny
+	}
+	return c
+}
+
+// dialAny is the default dialer.
+func dialAny(ctx context.Context, d Dial) (net.Conn, error) {
+	var dialer net.Dialer
+	if d.Protocol == v1.ProtocolUDP {
+		return dialer.DialUDP(ctx, "udp", netip.AddrPort{}, d.To)
+	}
+	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, d.To)
+}
+
+// pick chooses among endpoints, of which there is at least one.
+func (e *Engine) pick(f Flow, among []*endpoints.Endpoint) int {
+	if pick := e.config.Hooks.Pick; pick != nil {
+		if i := pick(f, among); i >= 0 && i < len(among) {
+			return i
+		}
+	}
+	return rand.IntN(len(among))
+}

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Engine carries the traffic of Services. Its methods may be called from several
+// goroutines at once.
+type Engine struct {
+	config   Config
+	start    time.Time
+	suspects suspects
+	counts   counts
+	buffers  lenders
+
+	mu        sync.RWMutex
+	applied   proxy.Snapshot
+	services  map[proxy.ServicePortName]*service
+	frontends map[frontendKey]binding
+	changed   chan struct{} // closed when there is another snapshot
+
+	sessions sessions
+	tasks    tasks
+}
+
+// counts are the numbers behind [Stats].
+type counts struct {
+	connections, sessions    atomic.Int64
+	accepted, failed, denied atomic.Uint64
+}
+
+// tasks are the goroutines of an engine, and what must be closed for them to end.
+type tasks struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{} // one for each connection
+
+	mu      sync.Mutex
+	closed  bool
+	closers map[io.Closer]struct{}
+}
+
+// Stats are numbers of an engine.
+type Stats struct {
+	// Connections and Sessions are how many there are now.
+	Connections, Sessions int
+	// Accepted is how many connections there have been.
+	Accepted uint64
+	// Failed counts connections and sessions for which no endpoint could be
+	// reached, Denied those that no route forwards, or that were too many.
+	Failed, Denied uint64
+}
+
+// New gives an engine that knows no Services yet. It must be closed.
+func New(c Config) *Engine {
+	e := &Engine{
+		config:    c.withDefaults(),
+		start:     time.Now(),
+		buffers:   lenders{small: newBuffers(16 << 10), large: newBuffers(maxDatagram)},
+		services:  map[proxy.ServicePortName]*service{},
+		frontends: map[frontendKey]binding{},
+		changed:   make(chan struct{}),
+		sessions:  sessions{byFlow: map[sessionKey]*session{}},
+	}
+	e.suspects.patience = e.config.Timeouts.Suspect
+	e.tasks.closers = map[io.Closer]struct{}{}
+	e.tasks.slots = make(chan struct{}, e.config.Connections)
+	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
+	e.tasks.wg.Go(e.keepHouse)
+	return e
+}
+
+// Close ends all connections and sessions and waits for its goroutines. The
+// engine cannot be used any more.
+func (e *Engine) Close() {
+	t := &e.tasks
+	t.cancel()
+	t.mu.Lock()
+	t.closed = true
+	for c := range t.closers {
+		_ = c.Close() // There is nobody to tell.
+	}
+	t.mu.Unlock()
+	e.sessions.closeAll()
+	t.wg.Wait()
+}
+
+// adopt has c closed with the engine; it reports false, and closes c, if that
+// has happened.
+func (t *tasks) adopt(c io.Closer) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		_ = c.Close() // There is nobody to tell.
+		return false
+	}
+	t.closers[c] = struct{}{}
+	return true
+}
+
+// run starts a goroutine that Close waits for; it reports false if that is past.
+func (t *tasks) run(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.wg.Go(f)
+	return true
+}
+
+func (t *tasks) release(c io.Closer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.closers, c)
+}
+
+// Stats gives the numbers of the engine.
+func (e *Engine) Stats() Stats {
+	return Stats{
+		Connections: int(e.counts.connections.Load()),
+		Sessions:    int(e.counts.sessions.Load()),
+		Accepted:    e.counts.accepted.Load(),
+		Failed:      e.counts.failed.Load(),
+		Denied:      e.counts.denied.Load(),
+	}
+}
+
+// now is the time on the clock by which the engine measures silence.
+func (e *Engine) now() time.Duration { return time.Since(e.start) }
+
+// Apply makes next the Services that the engine serves. New flows go by it at
+// once. Connections live on while their endpoint is one of their service port,
+// and for the grace period after that; sessions end with their endpoint.
+func (e *Engine) Apply(next proxy.Snapshot) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range next.Changes(e.applied) {
+		switch {
+		case c.New == nil:
+			e.remove(c.Old)
+		case c.Old == nil:
+			e.add(c.New)
+		default:
+			e.change(c.Old, c.New)
+		}
+	}
+	e.applied = next
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *Engine) add(p *proxy.ServicePort) {
+	s := e.services[p.Name]
+	if s == nil {
+		s = &service{engine: e, links: map[*link]struct{}{}}
+		e.services[p.Name] = s
+	}
+	s.configure(p)
+	e.bind(s, p)
+}
+
+func (e *Engine) bind(s *service, p *proxy.ServicePort) {
+	for i := range p.Frontends {
+		e.frontends[frontendKey{p.Frontends[i].Addr, p.Name.Protocol}] = binding{s, p, &p.Frontends[i]}
+	}
+}
+
+// unbind takes the frontends of a port away that are still its own.
+func (e *Engine) unbind(s *service, p *proxy.ServicePort) {
+	for i := range p.Frontends {
+		k := frontendKey{p.Frontends[i].Addr, p.Name.Protocol}
+		if b := e.frontends[k]; b.service == s && b.port == p {
+			delete(e.frontends, k)
+		}
+	}
+}
+
+func (e *Engine) remove(p *proxy.ServicePort) {
+	s := e.services[p.Name]
+	e.unbind(s, p)
+	s.lose(addresses(p), nil)
+	s.configure(nil)
+	delete(e.services, p.Name)
+}
+
+func (e *Engine) change(from, to *proxy.ServicePort) {
+	s := e.services[to.Name]
+	s.configure(to)
+	e.bind(s, to)
+	e.unbind(s, from)
+	s.lose(addresses(from), addresses(to))
+}
+
+// waiting gives a channel that is closed when there is another snapshot.
+func (e *Engine) waiting() <-chan struct{} {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.changed
+}
+
+// addresses gives the endpoints of both pools of a port.
+func addresses(p *proxy.ServicePort) map[netip.AddrPort]struct{} {
+	all := make(map[netip.AddrPort]struct{}, len(p.Cluster))
+	for _, x := range p.Cluster {
+		all[x.Addr] = struct{}{}
+	}
+	for _, x := range p.Local {
+		all[x.Addr] = struct{}{}
+	}
+	return all
+}

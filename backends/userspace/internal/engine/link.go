@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// link is a connection of a client and its twin to an endpoint.
+type link struct {
+	// used is when something was sent last, end when the link must be over
+	// (0: never), both on the engine's clock.
+	used, end atomic.Int64
+	// half says that one side has nothing more to say.
+	half     atomic.Bool
+	relaying atomic.Bool
+
+	mu       sync.Mutex
+	closed   bool
+	client   net.Conn
+	upstream net.Conn // nil until there is one
+	endpoint netip.AddrPort
+}
+
+// attach gives the link its second half; if it was closed in the meantime, it
+// closes that too and reports false.
+func (l *link) attach(upstream net.Conn, endpoint netip.AddrPort) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = upstream.Close() // Nobody has used it.
+		return false
+	}
+	l.upstream, l.endpoint = upstream, endpoint
+	return true
+}
+
+func (l *link) touch(now time.Duration) { l.used.Store(int64(now)) }
+
+// overdue reports whether the link has been silent for too long, or has had its
+// grace period.
+func (l *link) overdue(now time.Duration, t *Timeouts) bool {
+	if !l.relaying.Load() {
+		return false // It is being dialled, which has timeouts of its own.
+	}
+	patience := t.Idle
+	if l.half.Load() {
+		patience = min(t.HalfClosed, t.Idle)
+	}
+	end := l.end.Load()
+	return now-time.Duration(l.used.Load()) >= patience || end != 0 && int64(now) >= end
+}
+
+// Close closes both connections.
+func (l *link) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	err := l.client.Close()
+	if l.upstream != nil {
+		err = errors.Join(err, l.upstream.Close())
+	}
+	return err
+}
+
+// abort closes both connections in a way that tells the other ends that not
+// everything was said.
+func (l *link) abort() {
+	l.mu.Lock()
+	for _, c := range []net.Conn{l.client, l.upstream} {
+		if t, ok := c.(interface{ SetLinger(sec int) error }); ok {
+			_ = t.SetLinger(0) // It is a courtesy.
+		}
+	}
+	l.mu.Unlock()
+	_ = l.Close() // There is nobody to tell.
+}
+
+// relay carries data both ways until both sides have said everything, or one of
+// them is lost.
+func (e *Engine) relay(l *link) {
+	l.relaying.Store(true)
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		e.pump(l, l.client, l.upstream)
+	}()
+	e.pump(l, l.upstream, l.client)
+	<-back
+	_ = l.Close() // Everything has been said.
+}
+
+// pump carries data one way.
+func (e *Engine) pump(l *link, to, from net.Conn) {
+	if err := e.copy(l, to, from); err != nil {
+		l.abort()
+		return
+	}
+	l.half.Store(true)
+	l.touch(e.now())
+	if w, ok := to.(interface{ CloseWrite() error }); ok {
+		if w.CloseWrite() != nil {
+			l.abort()
+		}
+		return
+	}
+	_ = l.Close() // It cannot be closed by halves.
+}
+
+const (
+	// burst is how much goes through the kernel before anybody looks again.
+	burst = 4 << 20
+	// lull is how long such a transfer may wait for more. It holds kernel
+	// memory that a silent connection should not hold.
+	lull = 200 * time.Millisecond
+)
+
+// copy carries data until from has nothing more to say. What comes in small
+// pieces goes through a buffer that is taken only when there is something to
+// read; where a piece fills the buffer, more will follow, and the kernel is told
+// to move it by itself.
+func (e *Engine) copy(l *link, to, from net.Conn) error {
+	target, source, bulk := bulkPair(to, from)
+	r := newReader(from)
+	for {
+		buf, n, err := r.read(e.buffers.small)
+		if n > 0 {
+			_, werr := to.Write((*buf)[:n])
+			err = errors.Join(err, werr)
+			l.touch(e.now())
+		}
+		full := buf != nil && n == len(*buf)
+		e.buffers.small.put(buf)
+		if err == nil && full && bulk {
+			err = e.burst(l, target, source)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func bulkPair(to, from net.Conn) (target, source *net.TCPConn, ok bool) {
+	target, one := to.(*net.TCPConn)
+	source, two := from.(*net.TCPConn)
+	return target, source, one && two
+}
+
+// burst moves bulk data, as long as it keeps coming.
+func (e *Engine) burst(l *link, to, from *net.TCPConn) error {
+	defer from.SetReadDeadline(time.Time{}) //nolint:errcheck // the next read says what is wrong
+	for {
+		if err := from.SetReadDeadline(time.Now().Add(lull)); err != nil {
+			return err
+		}
+		n, err := to.ReadFrom(&io.LimitedReader{R: from, N: burst})
+		if n > 0 {
+			l.touch(e.now())
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && n > 0:
+			continue
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		case n < burst:
+			return io.EOF
+		}
+	}
+}

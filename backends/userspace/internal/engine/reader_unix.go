@@ -1,0 +1,74 @@
+//go:build unix
+
+package engine
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// reader reads from a connection into memory that is taken only once there is
+// something to read: a silent connection holds none.
+type reader struct {
+	conn   net.Conn
+	raw    syscall.RawConn // nil where there is no descriptor
+	stream bool
+
+	// What follows is between read and try.
+	from *buffers
+	buf  *[]byte
+	n    int
+	err  error
+	try  func(fd uintptr) bool
+}
+
+func newReader(c net.Conn) *reader {
+	r := &reader{conn: c}
+	if s, ok := c.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			r.raw = raw
+		}
+	}
+	_, datagrams := c.(net.PacketConn)
+	r.stream = !datagrams
+	r.try = r.readNow
+	return r
+}
+
+// read gives a buffer of the pool with what was read, as [io.Reader] does.
+// Whoever gets a buffer gives it back.
+func (r *reader) read(from *buffers) (*[]byte, int, error) {
+	if r.raw == nil {
+		buf := from.get()
+		n, err := r.conn.Read(*buf)
+		return buf, n, err
+	}
+	r.from, r.buf, r.n, r.err = from, nil, 0, nil
+	if err := r.raw.Read(r.try); err != nil {
+		return r.buf, 0, err
+	}
+	if r.err != nil {
+		return r.buf, 0, os.NewSyscallError("read", r.err) // n is -1
+	}
+	if r.n == 0 && r.stream {
+		return r.buf, 0, io.EOF
+	}
+	return r.buf, r.n, nil
+}
+
+func (r *reader) readNow(fd uintptr) (done bool) {
+	r.buf = r.from.get()
+	for {
+		r.n, r.err = syscall.Read(int(fd), *r.buf)
+		if r.err == syscall.EAGAIN { //nolint:errorlint // a system call gives the number itself
+			r.from.put(r.buf)
+			r.buf, r.n, r.err = nil, 0, nil
+			return false
+		}
+		if r.err != syscall.EINTR { //nolint:errorlint // a system call gives the number itself
+			return true
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func someAddr(r *rand.Rand, six bool) netip.Addr {
+	n := byte(1 + r.IntN(6))
+	if six {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 15: n})
+	}
+	return netip.AddrFrom4([4]byte{10, 0, 0, n})
+}
+
+func someRoute(r *rand.Rand) proxy.TrafficRoute {
+	return proxy.TrafficRoute{
+		Action: []proxy.Action{proxy.Forward, proxy.Forward, proxy.Reject, proxy.Drop}[r.IntN(4)],
+		Pool:   proxy.Pool(r.IntN(2)), Masquerade: proxy.Masquerade(r.IntN(3)),
+	}
+}
+
+func somePort(r *rand.Rand, name string, six bool) *proxy.ServicePort {
+	p := &proxy.ServicePort{Name: proxy.ServicePortName{Port: name, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}}
+	if r.IntN(2) == 0 {
+		p.Name.Protocol = v1.ProtocolUDP
+	}
+	pool := func() []*endpoints.Endpoint {
+		set := map[netip.AddrPort]bool{}
+		for range 1 + r.IntN(3) {
+			set[netip.AddrPortFrom(someAddr(r, six), 8080)] = true
+		}
+		var all []netip.AddrPort
+		for a := range set {
+			all = append(all, a)
+		}
+		return sortedPool(all...)
+	}
+	p.Cluster, p.Local = pool(), pool()
+	for range 1 + r.IntN(3) {
+		f := proxy.Frontend{Addr: netip.AddrPortFrom(someAddr(r, six), uint16(80+r.IntN(2))), FromInside: someRoute(r), FromOutside: someRoute(r)}
+		if r.IntN(3) == 0 {
+			f.Kind, f.Addr = proxy.NodePort, netip.AddrPortFrom(unspecified(f.Addr.Addr()), f.Addr.Port())
+		}
+		if r.IntN(3) == 0 {
+			f.Restricted = true
+			f.AllowedSources = []netip.Prefix{netip.PrefixFrom(someAddr(r, six), 30+r.IntN(2))}
+		}
+		p.Frontends = append(p.Frontends, f)
+	}
+	return p
+}
+
+// someWorld gives ports of which no two claim one frontend.
+func someWorld(r *rand.Rand) proxy.Snapshot {
+	taken := map[frontendKey]bool{}
+	var ports []*proxy.ServicePort
+	for i := range 1 + r.IntN(5) {
+		p := somePort(r, fmt.Sprint(i), r.IntN(2) == 0)
+		var kept []proxy.Frontend
+		for _, f := range p.Frontends {
+			if k := (frontendKey{f.Addr, p.Name.Protocol}); !taken[k] {
+				taken[k] = true
+				kept = append(kept, f)
+			}
+		}
+		p.Frontends = kept
+		ports = append(ports, p)
+	}
+	node := &proxy.Node{Addresses: []netip.Addr{someAddr(r, false), someAddr(r, true)}}
+	if r.IntN(2) == 0 {
+		node.LocalTraffic.Sources = []netip.Prefix{netip.PrefixFrom(someAddr(r, false), 31).Masked()}
+	}
+	node.NodePorts.All = r.IntN(3) == 0
+	if r.IntN(2) == 0 {
+		node.NodePorts.Prefixes = []netip.Prefix{netip.PrefixFrom(someAddr(r, r.IntN(2) == 0), 30).Masked()}
+	}
+	return proxy.NewSnapshot(node, ports...)
+}
+
+// The engine decides as the specification does, whatever came before.
+func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
+	r := testenv.Random(t)
+	e := New(Config{})
+	defer e.Close()
+	for range 300 {
+		s := someWorld(r)
+		e.Apply(s)
+		for range 40 {
+			six := r.IntN(2) == 0
+			f := Flow{
+				Protocol: []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}[r.IntN(2)],
+				Client:   netip.AddrPortFrom(someAddr(r, six), 1234), Frontend: netip.AddrPortFrom(someAddr(r, six), uint16(80+r.IntN(2))),
+				Origin: []Origin{Node, Outside}[r.IntN(2)],
+			}
+			compareWithRoute(t, e, s, f)
+		}
+	}
+	e.Apply(proxy.NewSnapshot(&proxy.Node{}))
+	if n, m := len(e.services), len(e.frontends); n != 0 || m != 0 {
+		t.Errorf("with no Services, %d services and %d frontends are left", n, m)
+	}
+}
+
+func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) {
+	t.Helper()
+	v := proxy.Route(s, proxy.Packet{Protocol: f.Protocol, Source: f.Client, Destination: f.Frontend, FromNode: f.Origin == Node, ToNode: true})
+	d := e.decide(f)
+	if d.action != proxy.Forward && v.Action != proxy.Forward {
+		return // what else becomes of a packet, the kernel decides
+	}
+	var got []proxy.Destination
+	for _, x := range d.endpoints {
+		if d.action == proxy.Forward {
+			got = append(got, proxy.Destination{Addr: x.Addr, Masquerade: !d.from(x).IsValid()})
+		}
+	}
+	if fmt.Sprint(d.action, got) != fmt.Sprint(v.Action, v.Endpoints) {
+		t.Fatalf("%+v: got %v %v, want %v %v, since %q", f, d.action, got, v.Action, v.Endpoints, v.Reasons)
+	}
+}

@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Door is where connections come in.
+type Door struct {
+	Listener net.Listener
+	// Origin is where the connections of this door come from.
+	Origin Origin
+	// Destination tells which frontend a connection asked for. Nil stands for
+	// the local address of the connection.
+	Destination func(net.Conn) (netip.AddrPort, error)
+}
+
+// Serve accepts connections, and gives them to endpoints, until the engine is
+// closed or the listener fails for good. It closes the listener.
+func (e *Engine) Serve(d Door) error {
+	if !e.tasks.adopt(d.Listener) {
+		return net.ErrClosed
+	}
+	defer e.tasks.release(d.Listener)
+	defer d.Listener.Close() //nolint:errcheck // what matters is that it is closed
+	pause := time.Duration(0)
+	for {
+		select {
+		case e.tasks.slots <- struct{}{}:
+		case <-e.tasks.ctx.Done():
+			return nil
+		}
+		conn, err := d.Listener.Accept()
+		if err == nil {
+			pause = 0
+			e.begin(conn, d)
+			continue
+		}
+		<-e.tasks.slots
+		if !isPassing(err) {
+			return e.unlessClosed(err)
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		select {
+		case <-time.After(pause):
+		case <-e.tasks.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// unlessClosed gives an error that is not the consequence of Close.
+func (e *Engine) unlessClosed(err error) error {
+	select {
+	case <-e.tasks.ctx.Done():
+		return nil
+	default:
+		return err
+	}
+}
+
+// begin starts to serve a connection, which gives its slot back when it ends.
+func (e *Engine) begin(conn net.Conn, d Door) {
+	e.counts.accepted.Add(1)
+	started := e.tasks.run(func() {
+		defer func() { <-e.tasks.slots }()
+		e.serve(conn, d)
+	})
+	if !started {
+		_ = conn.Close() // The engine is closed.
+		<-e.tasks.slots
+	}
+}
+
+// isPassing reports whether accepting may work again later: the process has too
+// many files, or the client has gone away.
+func isPassing(err error) bool {
+	var temporary interface{ Temporary() bool }
+	return isShortage(err) || errors.As(err, &temporary) && temporary.Temporary()
+}
+
+// serve carries one connection to its end.
+func (e *Engine) serve(conn net.Conn, d Door) {
+	l := &link{client: conn}
+	if !e.tasks.adopt(l) {
+		return
+	}
+	defer e.tasks.release(l)
+	e.counts.connections.Add(1)
+	defer e.counts.connections.Add(-1)
+	flow, err := flowOf(conn, d)
+	if err != nil {
+		e.counts.denied.Add(1)
+		l.abort()
+		return
+	}
+	if err := e.carry(l, flow); err != nil {
+		if errors.Is(err, errDenied) {
+			e.counts.denied.Add(1)
+		} else {
+			e.counts.failed.Add(1)
+		}
+		l.abort()
+	}
+}
+
+func flowOf(conn net.Conn, d Door) (Flow, error) {
+	f := Flow{Protocol: v1.ProtocolTCP, Client: addrOf(conn.RemoteAddr()), Frontend: addrOf(conn.LocalAddr()), Origin: d.Origin}
+	if d.Destination == nil {
+		return f, nil
+	}
+	to, err := d.Destination(conn)
+	f.Frontend = unmap(to)
+	return f, err
+}
+
+func addrOf(a net.Addr) netip.AddrPort {
+	if t, ok := a.(interface{ AddrPort() netip.AddrPort }); ok {
+		return unmap(t.AddrPort())
+	}
+	return netip.AddrPort{}
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// carry connects a link to an endpoint and carries its data. The error says that
+// it came to no connection.
+func (e *Engine) carry(l *link, flow Flow) error {
+	decision := e.decide(flow)
+	if decision.action != proxy.Forward {
+		var err error
+		if decision, err = e.awaken(e.tasks.ctx, decision); err != nil {
+			return err
+		}
+	}
+	conn, endpoint, err := e.connect(e.tasks.ctx, &decision)
+	if err != nil {
+		return err
+	}
+	if !l.attach(conn, endpoint.Addr) {
+		return nil // It was closed in the meantime.
+	}
+	if err := e.introduce(l, &decision); err != nil {
+		return err
+	}
+	l.touch(e.now())
+	s := decision.service
+	s.register(l, func() bool { return e.serves(&decision, endpoint.Addr) })
+	defer s.unregister(l)
+	e.relay(l)
+	return nil
+}
+
+// serves reports whether an endpoint is still one of a port.
+func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	p, ok := e.applied.Get(d.port.Name)
+	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil)
+}
+
+// introduce tells the endpoint who the client is, where it wants that.
+func (e *Engine) introduce(l *link, d *decision) error {
+	version := e.config.Hooks.ProxyProtocol
+	if version == nil {
+		return nil
+	}
+	header := proxyHeader(version(d.port.Name), d.flow.Client, d.flow.Frontend)
+	if len(header) == 0 {
+		return nil
+	}
+	_, err := l.upstream.Write(header)
+	return err
+}

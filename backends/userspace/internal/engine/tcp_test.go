@@ -1,0 +1,321 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestConnectionsReachAllEndpoints(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	one, two := named(t), named(t)
+	w.serveAt(at, one, two)
+	seen := map[string]bool{}
+	for range 40 {
+		name, c := whoAt(t, at)
+		seen[name] = true
+		shut(c)
+	}
+	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
+		t.Errorf("40 connections reached %v, want both %v and %v", seen, one, two)
+	}
+	eventually(t, "all connections are over", func() bool { return w.Stats().Connections == 0 })
+}
+
+// What comes in is what goes out, in any sizes, and the end of one direction is
+// not that of the other.
+func TestDataAndHalfClose(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, server(t, func(c net.Conn) {
+		all, err := io.ReadAll(c) // answers only when the client has said all
+		if err == nil {
+			_, _ = c.Write(all)
+		}
+	}))
+	random := testenv.Random(t)
+	for _, size := range []int{0, 1, 1000, 16 << 10, 16<<10 + 1, 3 << 20, burst + 12345} {
+		data := make([]byte, size)
+		for i := range data {
+			data[i] = byte(random.Uint32())
+		}
+		c := dialTo(t, at)
+		go func() {
+			for rest := data; len(rest) > 0; {
+				n := min(len(rest), 1+rand.IntN(200_000))
+				if _, err := c.Write(rest[:n]); err != nil {
+					return
+				}
+				rest = rest[n:]
+			}
+			_ = c.CloseWrite()
+		}()
+		got, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("%d bytes sent: got %d bytes and error %v, want the same back", size, len(got), err)
+		}
+		shut(c)
+	}
+}
+
+func TestDeadEndpointsArePassedOver(t *testing.T) {
+	for name, dead := range map[string]func(t *testing.T, d deaf) netip.AddrPort{
+		"refuses": func(t *testing.T, _ deaf) netip.AddrPort { return refusing(t) },
+		"is silent": func(t *testing.T, d deaf) netip.AddrPort {
+			a := refusing(t)
+			d[a] = true
+			return a
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := deaf{}
+			gone, good := dead(t, d), named(t)
+			first := Hooks{Dial: d.dial, Pick: pickIfThere(gone)}
+			w := newWorld(t, Config{Hooks: first, Timeouts: Timeouts{Dial: []time.Duration{50 * time.Millisecond, 5 * time.Second}}}, v1.ProtocolTCP)
+			at := w.listen(t)
+			w.serveAt(at, gone, good)
+			for i := range 5 {
+				start := time.Now()
+				if got, _ := whoAt(t, at); got != good.String() {
+					t.Fatalf("connection %d: got %s, want %v", i, got, good)
+				}
+				if took := time.Since(start); i > 0 && took > 45*time.Millisecond {
+					t.Logf("connection %d took %v", i, took)
+				}
+			}
+			if !w.suspects.is(suspectKey{gone, v1.ProtocolTCP}) {
+				t.Errorf("%v could not be reached and is no suspect", gone)
+			}
+		})
+	}
+}
+
+// pickIfThere chooses an endpoint as long as it is among the candidates.
+func pickIfThere(a netip.AddrPort) func(Flow, []*endpoints.Endpoint) int {
+	return func(_ Flow, among []*endpoints.Endpoint) int {
+		for i, e := range among {
+			if e.Addr == a {
+				return i
+			}
+		}
+		return 0
+	}
+}
+
+func TestClientIsResetWhereNobodyAnswers(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, refusing(t), refusing(t))
+	wantReset(t, at)
+	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
+}
+
+func TestResetIsPassedOn(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, server(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1))
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+	}))
+	c := dialTo(t, at)
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	}
+}
+
+func TestDeniedConnections(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	for name, prepare := range map[string]func(){
+		"nothing is known": func() {},
+		"no endpoints":     func() { w.serveAt(at) },
+		"restricted": func() {
+			w.serveAt(at, named(t))
+			p := *w.port
+			p.Frontends = []proxy.Frontend{p.Frontends[0]}
+			p.Frontends[0].Restricted = true
+			w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
+		},
+		"another port": func() { w.serveAt(netip.AddrPortFrom(at.Addr(), 1), named(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			prepare()
+			wantReset(t, at)
+		})
+	}
+	if got := w.Stats().Denied; got != 4 {
+		t.Errorf("got %d connections denied, want 4", got)
+	}
+}
+
+func TestConnectionLimitMakesClientsWait(t *testing.T) {
+	w := newWorld(t, Config{Connections: 2}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, named(t))
+	_, first := whoAt(t, at)
+	_, _ = whoAt(t, at)
+	third := dialTo(t, at) // the kernel's queue takes it
+	if err := third.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := third.Read(make([]byte, 1)); err == nil {
+		t.Fatalf("a third connection of two got %d bytes", n)
+	}
+	if got := w.Stats().Connections; got != 2 {
+		t.Errorf("got %d connections, want 2", got)
+	}
+	shut(first)
+	_ = third.SetReadDeadline(time.Now().Add(20 * time.Second))
+	readName(t, third)
+}
+
+// failing is a listener that has no descriptors left, a few times.
+type failing struct {
+	net.Listener
+	left atomic.Int32
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return f.Listener.Accept()
+}
+
+func TestLackOfDescriptorsPasses(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{Listener: l}
+	f.left.Store(4)
+	w.open(t, Door{Listener: f})
+	at := addrOf(l.Addr())
+	want := named(t)
+	w.serveAt(at, want)
+	if got, _ := whoAt(t, at); got != want.String() {
+		t.Errorf("got %s, want %v", got, want)
+	}
+}
+
+func TestRemovedEndpointDrains(t *testing.T) {
+	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 200 * time.Millisecond}}, v1.ProtocolTCP)
+	at := w.listen(t)
+	one, two := named(t), named(t)
+	w.serveAt(at, one)
+	_, old := whoAt(t, at)
+	w.serveAt(at, two)
+	if got, _ := whoAt(t, at); got != two.String() {
+		t.Fatalf("after %v has gone, got %s, want %v", one, got, two)
+	}
+	if _, err := old.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(old, make([]byte, 1)); err != nil {
+		t.Errorf("within the grace period: got error %v, want an answer", err)
+	}
+	if _, err := old.Read(make([]byte, 1)); err == nil {
+		t.Error("after the grace period the connection still lives")
+	}
+	eventually(t, "only the new connection is left", func() bool { return w.Stats().Connections == 1 })
+}
+
+func TestRemovedServiceDrains(t *testing.T) {
+	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 50 * time.Millisecond}}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, named(t))
+	_, c := whoAt(t, at)
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection of a Service that is gone outlives its grace period")
+	}
+}
+
+func TestReturningEndpointKeepsItsConnections(t *testing.T) {
+	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 100 * time.Millisecond}}, v1.ProtocolTCP)
+	at := w.listen(t)
+	one, two := named(t), named(t)
+	w.serveAt(at, one)
+	_, c := whoAt(t, at)
+	w.serveAt(at, two)
+	w.serveAt(at, one, two)
+	for _, l := range w.links() {
+		if end := l.end.Load(); end != 0 {
+			t.Errorf("the connection to %v, which has returned, ends at %v", l.endpoint, time.Duration(end))
+		}
+	}
+	_ = c
+}
+
+func TestClientKeepsItsEndpoint(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+	at := w.listen(t)
+	one, two, three := named(t), named(t), named(t)
+	w.serveAt(at, one, two, three)
+	kept, _ := whoAt(t, at)
+	for range 20 {
+		if got, _ := whoAt(t, at); got != kept {
+			t.Fatalf("got %s, want %s again", got, kept)
+		}
+	}
+	var rest []netip.AddrPort
+	for _, a := range []netip.AddrPort{one, two, three} {
+		if a.String() != kept {
+			rest = append(rest, a)
+		}
+	}
+	w.serveAt(at, rest...)
+	other, _ := whoAt(t, at)
+	w.serveAt(at, one, two, three)
+	for range 20 {
+		if got, _ := whoAt(t, at); got != other || got == kept {
+			t.Fatalf("got %s, want %s, and not %s, which was gone", got, other, kept)
+		}
+	}
+	w.sticky(time.Nanosecond)
+	w.serveAt(at, one, two, three)
+	seen := map[string]bool{}
+	for range 60 {
+		name, _ := whoAt(t, at)
+		seen[name] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("with a timeout of next to nothing, got %v, want all endpoints", seen)
+	}
+}
+
+func TestFirstConnectionWaitsForEndpoints(t *testing.T) {
+	called := make(chan proxy.ServicePortName, 1)
+	w := newWorld(t, Config{Hooks: Hooks{FirstConnection: func(_ Flow, n proxy.ServicePortName) { called <- n }}}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at)
+	c := dialTo(t, at)
+	if got := <-called; got != w.port.Name {
+		t.Errorf("the hook was called for %v, want %v", got, w.port.Name)
+	}
+	want := named(t)
+	w.serveAt(at, want)
+	if got := readName(t, c); got != want.String() {
+		t.Errorf("got %s, want %v", got, want)
+	}
+}

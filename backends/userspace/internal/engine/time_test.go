@@ -1,0 +1,218 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// halves is one end of a connection in memory that can be closed by halves.
+type halves struct {
+	net.Conn
+	in  io.ReadCloser
+	out io.WriteCloser
+}
+
+func (h halves) Read(b []byte) (int, error)  { return h.in.Read(b) }
+func (h halves) Write(b []byte) (int, error) { return h.out.Write(b) }
+func (h halves) CloseWrite() error           { return h.out.Close() }
+func (h halves) Close() error                { return errors.Join(h.in.Close(), h.out.Close(), h.Conn.Close()) }
+func (h halves) LocalAddr() net.Addr         { return net.TCPAddrFromAddrPort(memoryFrontend) }
+func (h halves) RemoteAddr() net.Addr        { return net.TCPAddrFromAddrPort(memoryClient) }
+
+var (
+	memoryFrontend = netip.MustParseAddrPort("10.96.0.1:80")
+	memoryClient   = netip.MustParseAddrPort("10.0.0.9:4321")
+	memoryEndpoint = netip.MustParseAddrPort("10.0.0.5:8080")
+)
+
+func connected() (a, b halves) {
+	one, two := net.Pipe() // for deadlines and the like, which nobody uses
+	r1, w1 := io.Pipe()
+	r2, w2 := io.Pipe()
+	return halves{one, r1, w2}, halves{two, r2, w1}
+}
+
+// memoryListener gives out connections in memory.
+type memoryListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (l *memoryListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memoryListener) Close() error {
+	select {
+	case <-l.done:
+	default:
+		close(l.done)
+	}
+	return nil
+}
+
+func (l *memoryListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(memoryFrontend) }
+
+// inMemory runs f with the two outer ends of a connection through an engine, in
+// a bubble of its own time.
+func inMemory(t *testing.T, timeouts Timeouts, f func(w *world, client, endpoint halves)) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, endpoint := connected()
+		w := newWorld(t, Config{Timeouts: timeouts, Hooks: Hooks{
+			Dial: func(context.Context, Dial) (net.Conn, error) { return inner, nil },
+		}}, v1.ProtocolTCP)
+		w.serveAt(memoryFrontend, memoryEndpoint)
+		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
+		w.open(t, Door{Listener: l})
+		client, outer := connected()
+		l.conns <- outer
+		synctest.Wait()
+		f(w, client, endpoint)
+		_ = client.Close()
+		_ = endpoint.Close()
+	})
+}
+
+// lives sends a byte through, and says whether it arrived.
+func lives(from, to halves) bool {
+	sent := make(chan error, 1)
+	go func() {
+		_, err := from.Write([]byte("x"))
+		sent <- err
+	}()
+	_, err := io.ReadFull(to, make([]byte, 1))
+	return err == nil && <-sent == nil
+}
+
+func TestIdleConnectionsEnd(t *testing.T) {
+	inMemory(t, Timeouts{Idle: time.Minute}, func(w *world, client, endpoint halves) {
+		for range 5 {
+			time.Sleep(50 * time.Second)
+			if !lives(client, endpoint) {
+				t.Fatal("a connection that is used now and then has ended")
+			}
+			time.Sleep(50 * time.Second)
+			if !lives(endpoint, client) {
+				t.Fatal("a connection on which only one side talks has ended")
+			}
+		}
+		start := time.Now()
+		if _, err := client.Read(make([]byte, 1)); err == nil {
+			t.Fatal("got data out of nothing")
+		}
+		if took := time.Since(start); took < time.Minute || took > 75*time.Second {
+			t.Errorf("a silent connection ended after %v, want about %v", took, time.Minute)
+		}
+		synctest.Wait()
+		if n := w.Stats().Connections; n != 0 {
+			t.Errorf("got %d connections, want none", n)
+		}
+	})
+}
+
+func TestHalfClosedConnectionsEndSooner(t *testing.T) {
+	inMemory(t, Timeouts{Idle: time.Hour, HalfClosed: 10 * time.Second}, func(_ *world, client, endpoint halves) {
+		time.Sleep(30 * time.Minute)
+		_ = client.CloseWrite()
+		if _, err := endpoint.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Fatalf("got error %v, want %v", err, io.EOF)
+		}
+		for range 5 {
+			time.Sleep(7 * time.Second)
+			if !lives(endpoint, client) {
+				t.Fatal("the other half has ended while it was used")
+			}
+		}
+		start := time.Now()
+		if _, err := client.Read(make([]byte, 1)); err == nil {
+			t.Fatal("got data out of nothing")
+		}
+		if took := time.Since(start); took > 13*time.Second {
+			t.Errorf("a silent half ended after %v, want about 10 s", took)
+		}
+	})
+}
+
+func TestStuckWritesEnd(t *testing.T) {
+	inMemory(t, Timeouts{Idle: time.Minute}, func(w *world, client, _ halves) {
+		if _, err := client.Write([]byte("nobody reads this")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(80 * time.Second)
+		synctest.Wait()
+		if n := w.Stats().Connections; n != 0 {
+			t.Errorf("got %d connections, want none: nothing was taken for more than the idle timeout", n)
+		}
+	})
+}
+
+// The times of the default dialling are those that are documented, and a suspect
+// is tried by one client at a time.
+func TestDialTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries []time.Duration
+		start := time.Now()
+		dial := func(ctx context.Context, _ Dial) (net.Conn, error) {
+			tries = append(tries, time.Since(start))
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		w := newWorld(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolTCP)
+		w.serveAt(memoryFrontend, memoryEndpoint)
+		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+		if _, _, err := w.connect(t.Context(), &d); !errors.Is(err, errNoEndpoint) {
+			t.Fatalf("got error %v, want %v", err, errNoEndpoint)
+		}
+		want := []time.Duration{0, 250 * time.Millisecond, 750 * time.Millisecond, 1750 * time.Millisecond}
+		if len(tries) != len(want) || time.Since(start) != 3750*time.Millisecond {
+			t.Fatalf("got tries at %v, %v in all, want %v and 3.75s", tries, time.Since(start), want)
+		}
+		for i := range want {
+			if tries[i] != want[i] {
+				t.Errorf("try %d came after %v, want %v", i, tries[i], want[i])
+			}
+		}
+	})
+}
+
+func TestOneClientTriesASuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := suspects{patience: 5 * time.Second}
+		k := suspectKey{memoryEndpoint, v1.ProtocolTCP}
+		s.accuse(k)
+		time.Sleep(4 * time.Second)
+		if !s.avoid(k) {
+			t.Error("after 4 s of 5 it is not avoided")
+		}
+		time.Sleep(2 * time.Second)
+		if s.avoid(k) {
+			t.Error("after 6 s of 5 nobody may try")
+		}
+		if !s.avoid(k) {
+			t.Error("after 6 s of 5 two may try")
+		}
+		s.acquit(k)
+		if s.avoid(k) {
+			t.Error("it was reached, and is avoided")
+		}
+		s.accuse(k)
+		time.Sleep(time.Hour)
+		s.forget(time.Now())
+		if s.count.Load() != 0 {
+			t.Error("nobody has asked for it for an hour, and it is not forgotten")
+		}
+	})
+}

@@ -1,0 +1,230 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func udpSocket(t testing.TB) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(c) })
+	return c
+}
+
+// packets serves datagrams at a loopback address until the test ends.
+func (w *world) packets(t testing.TB) netip.AddrPort {
+	t.Helper()
+	c := udpSocket(t)
+	at := addrOf(c.LocalAddr())
+	done := make(chan error, 1)
+	go func() { done <- w.ServePackets(c, ByAddress) }()
+	t.Cleanup(func() {
+		w.Close()
+		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Errorf("ServePackets: %v", err)
+		}
+	})
+	return at
+}
+
+// echo answers each datagram with itself, after the address of the server.
+func echo(t testing.TB) netip.AddrPort {
+	t.Helper()
+	c := udpSocket(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, maxDatagram)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			answer := append([]byte(c.LocalAddr().String()+" "), buf[:n]...)
+			if len(answer) > 65507 {
+				answer = buf[:n]
+			}
+			_, _ = c.WriteToUDPAddrPort(answer, from)
+		}
+	})
+	t.Cleanup(func() {
+		shut(c)
+		wg.Wait()
+	})
+	return addrOf(c.LocalAddr())
+}
+
+// asker is a client that sends datagrams from one port.
+type asker struct{ *net.UDPConn }
+
+func newAsker(t testing.TB, to netip.AddrPort) asker {
+	t.Helper()
+	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(c) })
+	return asker{c}
+}
+
+// ask sends a datagram until there is an answer: some may get lost.
+func (a asker) ask(t testing.TB, datagram []byte) []byte {
+	t.Helper()
+	buf := make([]byte, maxDatagram)
+	for range 20 {
+		if _, err := a.Write(datagram); err != nil {
+			t.Fatal(err)
+		}
+		_ = a.SetReadDeadline(time.Now().Add(time.Second))
+		if n, err := a.Read(buf); err == nil {
+			return buf[:n]
+		}
+	}
+	t.Fatalf("no answer to %.20q", datagram)
+	return nil
+}
+
+func (a asker) who(t testing.TB) string {
+	t.Helper()
+	name, _, _ := bytes.Cut(a.ask(t, []byte("?")), []byte(" "))
+	return string(name)
+}
+
+func TestDatagrams(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	one, two := echo(t), echo(t)
+	w.serveAt(at, one, two)
+	seen := map[string]bool{}
+	for range 40 {
+		a := newAsker(t, at)
+		name := a.who(t)
+		for range 3 {
+			if again := a.who(t); again != name {
+				t.Fatalf("one client got %s and %s", name, again)
+			}
+		}
+		seen[name] = true
+	}
+	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
+		t.Errorf("40 clients got %v, want both %v and %v", seen, one, two)
+	}
+	if n := w.Stats().Sessions; n != 40 {
+		t.Errorf("got %d sessions, want 40", n)
+	}
+}
+
+func TestDatagramsOfAllSizes(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	server := echo(t)
+	w.serveAt(at, server)
+	a := newAsker(t, at)
+	prefix := len(server.String()) + 1
+	for _, size := range []int{0, 1, 512, 1472, 4097, 9000, 65507} {
+		want := bytes.Repeat([]byte{byte(size)}, size)
+		got := a.ask(t, want)
+		if size+prefix <= 65507 {
+			got = got[prefix:]
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d bytes sent: got %d bytes back, want the same", size, len(got))
+		}
+	}
+}
+
+func TestSessionEndsWithItsEndpoint(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	one, two := echo(t), echo(t)
+	w.serveAt(at, one)
+	a := newAsker(t, at)
+	if got := a.who(t); got != one.String() {
+		t.Fatalf("got %s, want %v", got, one)
+	}
+	w.serveAt(at, two)
+	if got := a.who(t); got != two.String() {
+		t.Errorf("after %v has gone: got %s, want %v", one, got, two)
+	}
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+	eventually(t, "the session has ended with its Service", func() bool { return w.Stats().Sessions == 0 })
+}
+
+func TestRefusedDatagramsGoElsewhere(t *testing.T) {
+	c := udpSocket(t)
+	gone := addrOf(c.LocalAddr())
+	shut(c)
+	w := newWorld(t, Config{Hooks: Hooks{Pick: pickIfThere(gone)}}, v1.ProtocolUDP)
+	at := w.packets(t)
+	good := echo(t)
+	w.serveAt(at, gone, good)
+	if got := newAsker(t, at).who(t); got != good.String() {
+		t.Errorf("got %s, want %v", got, good)
+	}
+}
+
+func TestSilentSessionsEnd(t *testing.T) {
+	w := newWorld(t, Config{Timeouts: Timeouts{Session: 50 * time.Millisecond}}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, echo(t))
+	a := newAsker(t, at)
+	a.who(t)
+	eventually(t, "the silent session has ended", func() bool { return w.Stats().Sessions == 0 })
+	a.who(t) // and another one begins
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	w := newWorld(t, Config{Sessions: 3}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, echo(t))
+	for range 3 {
+		newAsker(t, at).who(t)
+	}
+	a := newAsker(t, at)
+	if _, err := a.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the fourth session of three is denied", func() bool { return w.Stats().Denied == 1 })
+	if n := w.Stats().Sessions; n != 3 {
+		t.Errorf("got %d sessions, want 3", n)
+	}
+}
+
+func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP).sticky(time.Hour)
+	at := w.packets(t)
+	w.serveAt(at, echo(t), echo(t), echo(t))
+	kept := newAsker(t, at).who(t)
+	for range 20 {
+		if got := newAsker(t, at).who(t); got != kept {
+			t.Fatalf("got %s, want %s again", got, kept)
+		}
+	}
+}
+
+// One service that cannot be reached delays nobody else: reaching endpoints
+// happens where the datagrams of all are read, and so must not wait.
+func TestSessionSurvivesADialerThatFails(t *testing.T) {
+	failing := func(context.Context, Dial) (net.Conn, error) { return nil, errors.New("no way") }
+	w := newWorld(t, Config{Hooks: Hooks{Dial: failing}}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, netip.MustParseAddrPort("127.0.0.1:9"))
+	a := newAsker(t, at)
+	if _, err := a.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
+}
