@@ -41,6 +41,7 @@ func floors() map[string]int {
 
 		"backends/backendtest": 4,
 		"backends/nftables":    4,
+		"backends/userspace":   4,
 
 		"examples/allocator":     5,
 		"examples/embed":         5,
@@ -103,7 +104,7 @@ func edges() []edge {
 			},
 			files: []string{
 				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns",
-				"backends/nftables/*_linux.go", "backends/backendtest", "examples",
+				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/backendtest", "examples",
 			},
 			tests: true,
 		},

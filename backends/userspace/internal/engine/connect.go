@@ -76,6 +76,7 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 		return conn, nil
 	case isShortage(err):
 		return nil, fmt.Errorf("%w: %w", errNoResources, err)
+	case d.flow.Protocol == v1.ProtocolUDP: // nobody has been asked anything
 	case context.Cause(ctx) == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		e.suspects.accuse(k)
 	}

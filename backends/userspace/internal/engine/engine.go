@@ -139,8 +139,9 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 
 // Apply makes next the Services that the engine serves. New flows go by it at
 // once. Connections live on while their endpoint is one of their service port,
-// and for the grace period after that; sessions end with their endpoint.
-func (e *Engine) Apply(next proxy.Snapshot) {
+// and for the grace period after that; sessions end with their endpoint. It gives
+// the number of service ports that were served before, and now are in another way.
+func (e *Engine) Apply(next proxy.Snapshot) (changed int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c := range next.Changes(e.applied) {
@@ -151,11 +152,13 @@ func (e *Engine) Apply(next proxy.Snapshot) {
 			e.add(c.New)
 		default:
 			e.change(c.Old, c.New)
+			changed++
 		}
 	}
 	e.applied = next
 	close(e.changed)
 	e.changed = make(chan struct{})
+	return changed
 }
 
 func (e *Engine) add(p *proxy.ServicePort) {

@@ -1,0 +1,184 @@
+package userspace
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// packets opens a door for datagrams.
+func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPConn, err error) {
+	control := func(network, address string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) {
+			level, option := unix.SOL_IP, unix.IP_RECVORIGDSTADDR
+			if at.Addr().Is6() {
+				level, option = unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR
+			}
+			err = unix.SetsockoptInt(int(fd), level, option, 1)
+		}); e != nil {
+			return e
+		}
+		if err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+		return transparent(network, address, c)
+	}
+	err = s.do(func() error {
+		config := net.ListenConfig{Control: control}
+		c, err := config.ListenPacket(ctx, "udp", at.String())
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if p, ok = c.(*net.UDPConn); !ok {
+			return errors.Join(errors.ErrUnsupported, c.Close())
+		}
+		return p.SetReadBuffer(4 << 20) // all clients share it
+	})
+	return p, err
+}
+
+// receive takes datagrams to the engine until the door is closed.
+func (b *Backend) receive(p *net.UDPConn, origin engine.Origin, r *replier) {
+	buf, oob := make([]byte, 64<<10), make([]byte, 128)
+	for {
+		n, controls, _, client, err := p.ReadMsgUDPAddrPort(buf, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		frontend, ok := originalDestination(oob[:controls])
+		if err != nil || !ok {
+			continue
+		}
+		b.engine.Datagram(engine.Flow{
+			Protocol: v1.ProtocolUDP, Origin: origin,
+			Client: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), Frontend: frontend,
+		}, buf[:n], r)
+	}
+}
+
+// originalDestination finds, in control messages, where a datagram was sent.
+func originalDestination(oob []byte) (netip.AddrPort, bool) {
+	for len(oob) >= unix.SizeofCmsghdr {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			return netip.AddrPort{}, false
+		}
+		oob = rest
+		switch {
+		case h.Level == unix.SOL_IP && h.Type == unix.IP_ORIGDSTADDR && len(data) >= 8:
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(data[4:8])), binary.BigEndian.Uint16(data[2:])), true
+		case h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_ORIGDSTADDR && len(data) >= 24:
+			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(data[8:24])), binary.BigEndian.Uint16(data[2:])), true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// replier sends datagrams in the name of frontends, through one raw socket: there
+// may be any number of frontends, and where a program of the node's own has an
+// address, no second socket can.
+type replier struct {
+	six bool
+
+	mu sync.RWMutex
+	fd int // -1 when closed
+}
+
+func (s *sockets) replier(fam nfnetlink.Family) (r *replier, err error) {
+	r = &replier{six: fam == nfnetlink.IPv6, fd: -1}
+	err = s.do(func() error {
+		r.fd, err = unix.Socket(linkFamily(fam), unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+		return err
+	})
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// It gets a copy of every datagram that comes to the host; it wants none.
+	nothing := unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}}
+	err = errors.Join(makeTransparent(r.fd), unix.SetsockoptSockFprog(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &nothing))
+	if err != nil {
+		return nil, errors.Join(os.NewSyscallError("setsockopt", err), r.Close())
+	}
+	return r, nil
+}
+
+// Close closes the socket.
+func (r *replier) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fd := r.fd
+	if r.fd = -1; fd < 0 {
+		return net.ErrClosed
+	}
+	return unix.Close(fd)
+}
+
+// Reply implements [engine.Replier].
+func (r *replier) Reply(f engine.Flow, datagram []byte) error {
+	if len(datagram) > 0xffff-8 {
+		return unix.EMSGSIZE
+	}
+	var head [8]byte
+	binary.BigEndian.PutUint16(head[0:], f.Frontend.Port())
+	binary.BigEndian.PutUint16(head[2:], f.Client.Port())
+	binary.BigEndian.PutUint16(head[4:], uint16(8+len(datagram)))
+	binary.BigEndian.PutUint16(head[6:], checksum(f.Frontend.Addr(), f.Client.Addr(), head[:], datagram))
+	var to unix.Sockaddr = &unix.SockaddrInet4{Addr: r.four(f.Client.Addr())}
+	controls := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: r.four(f.Frontend.Addr())})
+	if r.six {
+		to = &unix.SockaddrInet6{Addr: f.Client.Addr().As16()}
+		controls = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: f.Frontend.Addr().As16()})
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.fd < 0 {
+		return net.ErrClosed
+	}
+	_, err := unix.SendmsgBuffers(r.fd, [][]byte{head[:], datagram}, controls, to, unix.MSG_DONTWAIT)
+	return os.NewSyscallError("sendmsg", err)
+}
+
+func (r *replier) four(a netip.Addr) [4]byte {
+	if r.six {
+		return [4]byte{}
+	}
+	return a.As4()
+}
+
+// checksum is that of UDP.
+func checksum(from, to netip.Addr, head, data []byte) uint16 {
+	sum := uint64(unix.IPPROTO_UDP) + uint64(len(head)+len(data))
+	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), head, data} {
+		for ; len(part) >= 4; part = part[4:] {
+			sum += uint64(binary.BigEndian.Uint32(part))
+		}
+		if len(part) >= 2 {
+			sum += uint64(binary.BigEndian.Uint16(part))
+			part = part[2:]
+		}
+		if len(part) == 1 {
+			sum += uint64(part[0]) << 8
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	if c := ^uint16(sum); c != 0 {
+		return c
+	}
+	return 0xffff
+}

@@ -1,0 +1,48 @@
+// Package userspace is a backend that carries the traffic of Services itself,
+// through sockets, on Linux. The kernel only leads packets to it. In return for
+// the cost of that it does what no kernel does: an endpoint that does not answer
+// is passed over while the client waits, connections of an endpoint that goes are
+// drained, affinity ends when the Service says, a connection to a Service without
+// endpoints can wait for the first one, endpoints can be told who the client is.
+//
+// # How traffic gets here
+//
+// One table in family ip and one in ip6, both with the name of the identity, mark
+// the packets that go to frontends; what has no endpoints is rejected there, and
+// what a policy forbids is dropped. A routing rule for the mark leads to a table
+// in which every address is local, and TPROXY hands the packets to the sockets of
+// the backend with their destination as it was. So a few sockets serve all
+// Services, and a new Service is a few elements of maps.
+//
+//	prerouting, output ─▶ chain services
+//	                        set restricted, allowed   frontend . source: may it come in?
+//	                        maps frontends, nodeports frontend: capture, reject or drop, by source
+//	                        the rest to ClusterIPs: reject; to unused service addresses: drop
+//	prerouting ─▶ captured: TPROXY to the socket for pods, the node, or others
+//
+// Endpoints see the client's address wherever [proxy.Route] says so: their
+// connections begin at that address, and the answers, which come back through the
+// node, are led to the backend. Their ports are 10240 to 30239, which clients do
+// not use by themselves; a client that does may find, when it goes on to talk to
+// an endpoint directly, that its packets are lost for as long as an earlier
+// connection from the same port lingers.
+//
+// # When it is not there
+//
+// What is in the kernel stays when the process ends, and drops what would be
+// captured, until another process takes over or Cleanup removes it. Nothing gets
+// past the policies of Services. Connections end with the process. A new one
+// reads back what is there and writes only what differs.
+//
+// Two instances with different identities, in name and mark, may work in one
+// network namespace. Two processes with the same identity may not: the second
+// one finds its addresses taken.
+//
+// # What it needs
+//
+// Linux 5.10 or later with nf_tables, connection tracking and the modules
+// nft_tproxy, nft_socket, nft_fib and nft_ct; CAP_NET_ADMIN and CAP_NET_RAW; and
+// file descriptors: two for each connection, four more while bulk data flows, one
+// for each session. Where they run out, connections wait to be accepted. SCTP is
+// not carried: such ports are reported by name, and all others are served.
+package userspace

@@ -1,0 +1,40 @@
+package userspace
+
+import (
+	"hash/fnv"
+	"net/netip"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// door is one of the addresses at which the backend listens: which of them a
+// packet is handed to says where it comes from.
+type door uint8
+
+const (
+	doorPod door = iota + 1
+	doorNode
+	doorOutside
+)
+
+func doors() []door { return []door{doorPod, doorNode, doorOutside} }
+
+func (d door) origin() engine.Origin {
+	return map[door]engine.Origin{doorPod: engine.Pod, doorNode: engine.Node, doorOutside: engine.Outside}[d]
+}
+
+// address gives the address of a door. It follows from the name of the identity,
+// and nobody can send anything to it from elsewhere: in IPv4 it is a loopback
+// address, in IPv6 one of the range that is never routed (RFC 6666).
+func (d door) address(o *Options, fam nfnetlink.Family) netip.AddrPort {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(o.Identity.Name)) // a hash does not fail
+	sum := h.Sum32()
+	if fam == nfnetlink.IPv6 {
+		a := [16]byte{0: 0x01, 10: byte(sum >> 24), 11: byte(sum >> 16), 12: byte(sum >> 8), 13: byte(sum), 15: byte(d)}
+		return netip.AddrPortFrom(netip.AddrFrom16(a), o.Port)
+	}
+	// 127.0.0.0/10 is left to others.
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 + byte(sum>>8)%128, byte(sum), byte(d)}), o.Port)
+}

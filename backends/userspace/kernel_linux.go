@@ -1,0 +1,190 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// kernel is the edge to nf_tables and to the routing rules.
+type kernel struct {
+	renderer *renderer
+	conn     *nfnetlink.Conn
+	routes   *routes
+	batch    nfnetlink.Batch
+	// rebuild says that the next commit starts by removing the tables.
+	rebuild bool
+	// generation is that of the ruleset when it was looked at last; commits is
+	// how many of ours came after.
+	generation, commits uint32
+	ops                 atomic.Uint64
+}
+
+// Operations implements [proxy.OperationCounter].
+func (k *kernel) Operations() uint64 { return k.ops.Load() }
+
+func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
+	return nfnetlink.Table{Family: fam, Name: k.renderer.options.Identity.Name}
+}
+
+func allFamilies() []nfnetlink.Family { return []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} }
+
+// Replace implements [backends.Replacer].
+func (k *kernel) Replace(proxy.Snapshot) bool {
+	generation, err := k.conn.Generation(context.Background())
+	if err != nil {
+		generation = 0 // the next resync looks again
+	}
+	k.generation, k.commits = generation, 0
+	return k.rebuild
+}
+
+// Drifted implements [proxy.DriftChecker]: every commit to nf_tables, whoever
+// makes it, moves the generation by one; the routing rules are looked at.
+func (k *kernel) Drifted(ctx context.Context) bool {
+	generation, err := k.conn.Generation(ctx)
+	if err != nil || k.generation == 0 || generation != k.generation+k.commits {
+		return true
+	}
+	for _, fam := range k.renderer.families() {
+		if state, err := k.routes.state(fam); err != nil || state != routesComplete {
+			return true
+		}
+	}
+	return false
+}
+
+// Commit implements [backends.Target].
+func (k *kernel) Commit(ctx context.Context, ops []op) error {
+	w := writer{kernel: k}
+	if err := w.write(ops); err != nil {
+		return err
+	}
+	undo, err := k.addRoutes(ops)
+	if err != nil {
+		return errors.Join(err, undo())
+	}
+	err = k.conn.Commit(ctx, &k.batch)
+	var size *nfnetlink.SizeError
+	if errors.As(err, &size) && len(ops) > 1 && !k.rebuild {
+		// As in an unprivileged user namespace. The order of the operations
+		// keeps every state between them consistent.
+		half := len(ops) / 2
+		return errors.Join(k.Commit(ctx, ops[:half]), k.Commit(ctx, ops[half:]))
+	}
+	if err != nil {
+		return errors.Join(explain(err), undo())
+	}
+	if !k.batch.Empty() {
+		k.commits++
+	}
+	k.rebuild = false
+	k.ops.Add(uint64(len(ops)))
+	return k.removeRoutes(ops)
+}
+
+// addRoutes makes routing rules; undo takes them back.
+func (k *kernel) addRoutes(ops []op) (undo func() error, err error) {
+	var done []nfnetlink.Family
+	undo = func() (err error) {
+		for _, fam := range done {
+			err = errors.Join(err, k.routes.remove(fam))
+		}
+		return err
+	}
+	for i := range ops {
+		if ops[i].Key.kind != kindRouting || ops[i].Kind == backends.Remove {
+			continue
+		}
+		if ops[i].Kind == backends.Add {
+			done = append(done, ops[i].Key.fam)
+		}
+		if err := k.routes.add(ops[i].Key.fam); err != nil {
+			return undo, err
+		}
+	}
+	return undo, nil
+}
+
+func (k *kernel) removeRoutes(ops []op) error {
+	for i := range ops {
+		if ops[i].Key.kind == kindRouting && ops[i].Kind == backends.Remove {
+			if err := k.routes.remove(ops[i].Key.fam); err != nil {
+				return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Cleanup implements [backends.Cleaner].
+func (k *kernel) Cleanup(ctx context.Context) error {
+	k.batch.Reset()
+	for _, fam := range allFamilies() {
+		exists, err := k.exists(ctx, fam)
+		if err != nil {
+			return err
+		}
+		if exists {
+			k.batch.DelTable(k.table(fam))
+			k.ops.Add(1)
+		}
+	}
+	if err := k.conn.Commit(ctx, &k.batch); err != nil {
+		return explain(err)
+	}
+	for _, fam := range allFamilies() {
+		state, err := k.routes.state(fam)
+		if err == nil && state != routesAbsent {
+			k.ops.Add(1)
+			err = k.routes.remove(fam)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kernel) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
+	var all []nfnetlink.TableInfo
+	if err := k.conn.Tables(ctx, fam, nfnetlink.Collect(&all)); err != nil {
+		return false, explain(err)
+	}
+	for i := range all {
+		if all[i].Name == k.renderer.options.Identity.Name {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// explain puts an error of the kernel in terms that callers can act on.
+func explain(err error) error {
+	var refused *nfnetlink.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
+		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("userspace: %w: CAP_NET_ADMIN is needed in the network namespace: %w", proxy.ErrUnsupported, err)
+	case !errors.As(err, &refused):
+		return err
+	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
+		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_tproxy, nft_socket, nft_fib, nft_ct): %w", proxy.ErrUnsupported, refused.Object, err)
+	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
+		return fmt.Errorf("userspace: %w: %w", backends.ErrConflict, err)
+	case refused.Errno == unix.EOPNOTSUPP || refused.Errno == unix.EAFNOSUPPORT || refused.Errno == unix.EPROTONOSUPPORT:
+		return fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
+	}
+	return fmt.Errorf("userspace: %w", err)
+}

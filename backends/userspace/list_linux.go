@@ -1,0 +1,190 @@
+package userspace
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// List implements [backends.Target]. What it cannot make sense of, it yields
+// with a value that nobody wants.
+func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
+	return func(yield func(object, error) bool) {
+		for _, fam := range allFamilies() {
+			l := lister{kernel: k, ctx: ctx, fam: fam}
+			if err := l.list(); err != nil {
+				yield(object{}, err)
+				return
+			}
+			for _, o := range l.objects {
+				if !yield(o, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+type lister struct {
+	*kernel
+	ctx     context.Context
+	fam     nfnetlink.Family
+	objects []object
+}
+
+func (l *lister) add(k key, v value) {
+	k.fam = l.fam
+	l.objects = append(l.objects, object{Key: k, Value: v})
+}
+
+func (l *lister) list() error {
+	state, err := l.routes.state(l.fam)
+	if err != nil {
+		return err
+	}
+	if state != routesAbsent {
+		l.add(key{kind: kindRouting}, value{hash: uint64(routesComplete - state)})
+	}
+	exists, err := l.exists(l.ctx, l.fam)
+	if err != nil || !exists {
+		return err
+	}
+	l.add(key{kind: kindTable}, value{})
+	if err := l.chains(); err != nil {
+		return explain(err)
+	}
+	return l.sets()
+}
+
+func (l *lister) chains() error {
+	var chains []nfnetlink.ChainInfo
+	var rules []nfnetlink.RuleInfo
+	if err := l.conn.Chains(l.ctx, l.table(l.fam), nfnetlink.Collect(&chains)); err != nil {
+		return err
+	}
+	if err := l.conn.Rules(l.ctx, l.table(l.fam), nfnetlink.Collect(&rules)); err != nil {
+		return err
+	}
+	comments := map[string][]string{}
+	for i := range rules {
+		comments[rules[i].Chain] = append(comments[rules[i].Chain], rules[i].Comment())
+	}
+	for i := range chains {
+		name := chains[i].Name
+		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hashOf(comments[name])})
+	}
+	return nil
+}
+
+// levelOf gives the level of a chain by its name, or one above all others for a
+// chain that is none of ours, so that it goes first.
+func levelOf(name string) uint8 {
+	switch name {
+	case chainPrerouting, chainOutput:
+		return levelBase
+	case chainServices:
+		return levelServices
+	case chainRestrict:
+		return levelAction
+	}
+	for _, inside := range actions() {
+		for _, outside := range actions() {
+			if name == verdictChain(inside, outside) && inside == outside {
+				return levelAction
+			} else if name == verdictChain(inside, outside) {
+				return levelSource
+			}
+		}
+	}
+	return levelBase + 1
+}
+
+func (l *lister) sets() error {
+	var all []nfnetlink.SetInfo
+	if err := l.conn.Sets(l.ctx, l.table(l.fam), nfnetlink.Collect(&all)); err != nil {
+		return explain(err)
+	}
+	for i := range all {
+		if all[i].Flags&unix.NFT_SET_ANONYMOUS != 0 {
+			continue // it is part of a foreign rule, and goes with it
+		}
+		l.add(key{kind: kindSet, name: all[i].Name}, value{hash: specHash(all[i].SetSpec)})
+	}
+	for _, s := range sets() {
+		for i := range all {
+			if all[i].Name != s.Name {
+				continue
+			}
+			if err := l.elements(s.Name); err != nil {
+				return explain(err)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lister) elements(set string) error {
+	before := len(l.objects)
+	return l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { l.objects = l.objects[:before] },
+		Each:  func(e *nfnetlink.Element) error { return l.element(set, e) },
+	})
+}
+
+func (l *lister) element(set string, e *nfnetlink.Element) error {
+	k, rest, ok := l.readKey(set, e.Key)
+	v := value{}
+	switch set {
+	case setFrontends, setNodePorts:
+		if v.chain = string(e.Chain); e.Verdict != nfnetlink.VerdictGoto {
+			v.chain = ""
+		}
+	case setRestricted:
+		k.kind = kindRestricted
+	case setAllowed:
+		k.kind = kindAllowed
+		n := len(e.KeyEnd) - len(rest)
+		if ok = ok && n >= 0; ok {
+			k.source, ok = prefixOf(rest, e.KeyEnd[n:])
+		}
+	}
+	if !ok {
+		l.rebuild = true
+		return fmt.Errorf("userspace: %w: set %s holds what is none of ours", backends.ErrReplace, set)
+	}
+	l.add(k, v)
+	return nil
+}
+
+// readKey reads what stands first in the keys of a set, and gives the rest.
+func (l *lister) readKey(set string, b []byte) (k key, rest []byte, ok bool) {
+	k.kind = kindFrontend
+	n := 4
+	if l.fam == nfnetlink.IPv6 {
+		n = 16
+	}
+	var addr netip.Addr
+	if set != setNodePorts {
+		if len(b) < n {
+			return k, nil, false
+		}
+		addr, _ = netip.AddrFromSlice(b[:n])
+		b = b[n:]
+	}
+	if set == setClusterIPs {
+		k.kind, k.addr = kindClusterIP, netip.AddrPortFrom(addr, 0)
+		return k, b, true
+	}
+	if len(b) < 8 {
+		return k, nil, false
+	}
+	k.proto, k.addr = b[0], netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[4:]))
+	return k, b[8:], true
+}

@@ -1,0 +1,158 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Backend is a [proxy.Backend] that carries the traffic of Services itself. It
+// works until it is closed.
+type Backend struct {
+	options  Options
+	renderer *renderer
+	kernel   *kernel
+	inner    proxy.Backend
+	engine   *engine.Engine
+	sockets  *sockets
+
+	// changes counts what was changed in how service ports are carried.
+	changes atomic.Uint64
+
+	mu      sync.Mutex
+	closed  bool
+	carried proxy.Snapshot
+	doors   []closer // nil before they are open
+	wg      sync.WaitGroup
+}
+
+// New gives a backend for the network namespace of the calling thread. It needs
+// CAP_NET_ADMIN and CAP_NET_RAW there; what is missing shows as
+// [proxy.ErrUnsupported], here or at the first Apply, which also begins to
+// listen. The backend must be closed.
+func New(options Options) (*Backend, error) {
+	identity, err := options.Identity.Complete()
+	if err != nil {
+		return nil, fmt.Errorf("userspace: %w", err)
+	}
+	options.Identity = identity
+	options.Families = slices.Clone(options.Families)
+	for _, f := range options.Families {
+		if f != v1.IPv4Protocol && f != v1.IPv6Protocol {
+			return nil, fmt.Errorf("userspace: unknown IP family %q", f)
+		}
+	}
+	if options.Port == 0 {
+		options.Port = DefaultPort
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return nil, fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
+	}
+	s, err := newSockets()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), conn.Close())
+	}
+	b := &Backend{options: options, sockets: s}
+	b.renderer = &renderer{options: &b.options}
+	b.kernel = &kernel{renderer: b.renderer, conn: conn, routes: &routes{handle: s.ns.Netlink(), mark: identity.Mark}}
+	b.inner = backends.New(b.renderer.render, b.kernel)
+	b.engine = engine.New(b.options.engineConfig(s.dial))
+	return b, nil
+}
+
+// Apply implements [proxy.Backend]. What is new can be carried before the kernel
+// sends any of it here.
+func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return fmt.Errorf("userspace: %w", net.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := b.open(ctx); err != nil {
+		return err
+	}
+	before := b.carried
+	b.carry(new)
+	err := b.inner.Apply(ctx, old, new)
+	if failed, ok := errors.AsType[proxy.PortErrors](err); ok {
+		var names []proxy.ServicePortName
+		for n := range failed {
+			names = append(names, n)
+		}
+		b.carry(new.Revert(before, names...))
+	} else if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
+		b.carry(before)
+	}
+	return err
+}
+
+func (b *Backend) carry(s proxy.Snapshot) {
+	b.carried = s
+	b.changes.Add(uint64(b.engine.Apply(s)))
+}
+
+// Cleanup implements [proxy.Backend]. Connections that were carried end.
+func (b *Backend) Cleanup(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return fmt.Errorf("userspace: %w", net.ErrClosed)
+	}
+	if err := b.inner.Cleanup(ctx); err != nil {
+		return err
+	}
+	b.carry(proxy.Snapshot{})
+	return b.shut()
+}
+
+// shut closes the doors. What has come in by them lives on.
+func (b *Backend) shut() error {
+	err := closeAll(b.doors)
+	b.doors = nil
+	return err
+}
+
+// Close ends everything that the backend carries. What it has programmed stays,
+// so that traffic to Services is dropped until another one takes over, and
+// leaks nowhere; Cleanup removes it. A closed backend cannot be used any more.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	err := b.shut()
+	b.engine.Close()
+	b.wg.Wait()
+	return errors.Join(err, b.kernel.conn.Close(), b.sockets.ns.Close())
+}
+
+// Operations implements [proxy.OperationCounter]: objects of the kernel that were
+// written or removed, and service ports that are carried in another way without.
+func (b *Backend) Operations() uint64 { return b.kernel.Operations() + b.changes.Load() }
+
+// Drifted implements [proxy.DriftChecker].
+func (b *Backend) Drifted(ctx context.Context) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed || b.kernel.Drifted(ctx)
+}
+
+// Stats gives the numbers of what is carried.
+func (b *Backend) Stats() Stats { return Stats(b.engine.Stats()) }

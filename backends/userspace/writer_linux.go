@@ -1,0 +1,209 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+var errSCTP = errors.New("SCTP is not carried: its connections have no place in sockets of TCP and UDP")
+
+// writer turns operations into a batch.
+type writer struct{ *kernel }
+
+func (w *writer) write(ops []op) error {
+	w.batch.Reset()
+	if w.rebuild {
+		for _, fam := range allFamilies() {
+			w.batch.DestroyTable(w.table(fam))
+		}
+	}
+	for i := range ops {
+		o := &ops[i]
+		var err error
+		switch o.Key.kind {
+		case kindRouting: // not a matter of nf_tables
+		case kindTable:
+			if o.Kind == backends.Remove {
+				w.batch.DelTable(w.table(o.Key.fam))
+			} else {
+				w.batch.AddTable(w.table(o.Key.fam), "")
+			}
+		case kindSet:
+			err = w.writeSet(o)
+		case kindChain:
+			err = w.writeChain(o)
+		default:
+			err = w.writeElement(o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) writeSet(o *op) error {
+	t := w.table(o.Key.fam)
+	switch o.Kind {
+	case backends.Remove:
+		w.batch.DelSet(t, o.Key.name)
+		return nil
+	case backends.Replace:
+		// It cannot change while rules use it.
+		w.rebuild = true
+		return fmt.Errorf("userspace: %w: set %s", backends.ErrReplace, o.Key.name)
+	case backends.Add:
+	}
+	for _, s := range sets() {
+		if s.Name == o.Key.name {
+			w.batch.AddSet(t, &s)
+		}
+	}
+	return nil
+}
+
+func (w *writer) writeChain(o *op) error {
+	t, name := w.table(o.Key.fam), o.Key.name
+	if o.Kind != backends.Add {
+		w.batch.FlushChain(t, name)
+	}
+	if o.Kind == backends.Remove {
+		w.batch.DelChain(t, name)
+		return nil
+	}
+	d, err := w.renderer.chain(o.Value.hash)
+	if err != nil {
+		return fmt.Errorf("chain %s: %w", name, err)
+	}
+	if o.Kind == backends.Replace && d.base.Type != "" {
+		w.batch.DelChain(t, name)
+	}
+	if o.Kind == backends.Add || d.base.Type != "" {
+		w.batch.AddChain(t, nfnetlink.Chain{Name: name, Base: d.base})
+	}
+	for i, r := range d.rules {
+		w.batch.AddRule(t, name, r, tag(o.Value.hash, i, len(d.rules)))
+	}
+	return nil
+}
+
+// chain finds what a chain consists of.
+func (r *renderer) chain(hash uint64) (chainDefinition, error) {
+	for _, m := range r.rules {
+		if d, ok := m[hash]; ok {
+			return d, d.err
+		}
+	}
+	return chainDefinition{}, fmt.Errorf("no definition %x is known", hash)
+}
+
+// tag is the comment of rule i of n of a chain, by which it is known again.
+func tag(hash uint64, i, n int) string { return fmt.Sprintf("%016x %d/%d", hash, i+1, n) }
+
+// hashOf gives the hash that the rules of a chain carry; none where a rule is
+// missing, foreign or out of place.
+func hashOf(comments []string) uint64 {
+	var hash uint64
+	for at, text := range comments {
+		var h uint64
+		var i, n int
+		if _, err := fmt.Sscanf(text, "%16x %d/%d", &h, &i, &n); err != nil || i != at+1 || n != len(comments) || at > 0 && h != hash {
+			return 0
+		}
+		hash = h
+	}
+	return hash
+}
+
+func specHash(s nfnetlink.SetSpec) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%+v", s) // a hash does not fail
+	return h.Sum64()
+}
+
+func (w *writer) writeElement(o *op) error {
+	k := &o.Key
+	if k.proto == protoSCTP {
+		return errSCTP
+	}
+	set, elem := elementOf(k)
+	if o.Kind != backends.Add {
+		e := w.batch.Elements(nfnetlink.OpDelete, w.table(k.fam), set)
+		if k.kind == kindAllowed {
+			e.KeyRange(elem, lastOf(k, elem))
+		} else {
+			e.Key(elem)
+		}
+	}
+	if o.Kind == backends.Remove {
+		return nil
+	}
+	e := w.batch.Elements(nfnetlink.OpAdd, w.table(k.fam), set)
+	switch k.kind {
+	case kindAllowed:
+		e.KeyRange(elem, lastOf(k, elem))
+	case kindFrontend:
+		e.KeyVerdict(elem, nfnetlink.VerdictGoto, o.Value.chain)
+	default:
+		e.Key(elem)
+	}
+	return nil
+}
+
+// elementOf gives the set that an object is an element of, and its key there;
+// for a range that of its first address.
+func elementOf(k *key) (set string, elem []byte) {
+	if a := k.addr.Addr(); a.IsValid() {
+		elem = append(elem, a.AsSlice()...)
+	}
+	if k.kind == kindClusterIP {
+		return setClusterIPs, elem
+	}
+	elem = append(elem, k.proto, 0, 0, 0)
+	elem = binary.BigEndian.AppendUint16(elem, k.addr.Port())
+	elem = append(elem, 0, 0)
+	switch {
+	case k.kind == kindAllowed:
+		return setAllowed, append(elem, k.source.Masked().Addr().AsSlice()...)
+	case k.kind == kindRestricted:
+		return setRestricted, elem
+	case !k.addr.Addr().IsValid():
+		return setNodePorts, elem
+	}
+	return setFrontends, elem
+}
+
+// lastOf gives the key of the last address of a range.
+func lastOf(k *key, first []byte) []byte {
+	last := append([]byte(nil), first...)
+	source := last[len(last)-k.source.Addr().BitLen()/8:]
+	for i := k.source.Bits(); i < 8*len(source); i++ {
+		source[i/8] |= 0x80 >> (i % 8)
+	}
+	return last
+}
+
+// prefixOf is the way back: the prefix from a first to a last address.
+func prefixOf(first, last []byte) (netip.Prefix, bool) {
+	a, ok := netip.AddrFromSlice(first)
+	if !ok || len(first) != len(last) {
+		return netip.Prefix{}, false
+	}
+	for bits := range a.BitLen() + 1 {
+		p := netip.PrefixFrom(a, bits)
+		if p.Masked() != p {
+			continue
+		}
+		k := key{source: p}
+		if string(lastOf(&k, first)) == string(last) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
