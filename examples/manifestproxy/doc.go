@@ -9,6 +9,10 @@
 //
 //	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables
 //
+// With -backend userspace the program carries the traffic itself instead, for as
+// long as it runs: see package userspace. Services then stand still between two
+// runs, and -once makes no sense.
+//
 // # Starting and stopping
 //
 // The rules are those of the network namespace that the program runs in; it

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -20,6 +21,8 @@ type backend struct {
 	// needs says, for people, what there must be for it to work.
 	needs string
 	open  func() (proxy.Backend, error)
+	// runs says that it works only as long as the program does.
+	runs bool
 }
 
 func backends() map[string]backend {
@@ -27,6 +30,11 @@ func backends() map[string]backend {
 		"nftables": {
 			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
 			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
+		},
+		"userspace": {
+			needs: "it takes Linux 5.10 or later with nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW; run it as root",
+			open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) },
+			runs:  true,
 		},
 	}
 }
@@ -84,6 +92,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	case o.once && o.cleanup:
 		return errors.New("-once and -cleanup exclude each other")
+	case o.once && o.backend.runs:
+		return errors.New("-once excludes this backend, which carries the traffic for as long as the program runs")
 	case o.manifests == "" && !o.cleanup:
 		return errors.New("-manifests is required")
 	case o.tracker.NodeName != "" || o.cleanup:

@@ -16,7 +16,8 @@ func TestBadFlags(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"", "-manifests is required"},
 		{"-once", "-manifests is required"},
-		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only nftables`},
+		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only nftables, userspace`},
+		{"-manifests m -once -backend userspace", "-once excludes this backend"},
 		{"-manifests m -once -cleanup", "exclude each other"},
 		{"-manifests m n", `unexpected argument "n"`},
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},

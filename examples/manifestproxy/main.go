@@ -55,10 +55,13 @@ func run(args []string, stderr io.Writer) int {
 }
 
 // act does what the flags ask for.
-func act(ctx context.Context, o options, log logr.Logger) error {
+func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	b, err := o.backend.open()
 	if err != nil {
 		return err
+	}
+	if c, ok := b.(io.Closer); ok {
+		defer func() { err = errors.Join(err, c.Close()) }()
 	}
 	if o.cleanup {
 		if err := b.Cleanup(ctx); err != nil {

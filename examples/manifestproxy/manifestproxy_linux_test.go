@@ -60,6 +60,21 @@ func TestOnce(t *testing.T) {
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 }
 
+// The program carries traffic itself: while it does not run, nobody answers, and
+// nothing leaks to whoever has the address elsewhere.
+func TestUserspace(t *testing.T) {
+	n := newNetwork(t)
+	for range 2 {
+		p := start(t, n.node, nil, flags("demo", "-backend", "userspace")...)
+		p.await("msg=sync", "full=true", "ports=1")
+		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+		n.wantAnswers(t, nodePort, endpoint1, endpoint2)
+		p.terminate()
+		n.wantNobody(t, virtualIP)
+	}
+	wantRun(t, n.node, []string{"-cleanup", "-backend", "userspace"}, 0, "all rules are removed")
+}
+
 func TestFollow(t *testing.T) {
 	n := newNetwork(t)
 	kernel := openKernel(t, n.node)
