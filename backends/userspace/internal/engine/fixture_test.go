@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,7 +23,33 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// engineVariable makes this program, instead of running tests, an engine between
+// two addresses, until its input ends.
+const engineVariable = "VIPKIT_MEASURE_ENGINE"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(engineVariable); spec != "" {
+		if err := runEngine(spec); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func runEngine(spec string) error {
+	from, to, _ := strings.Cut(spec, " ")
+	l, err := net.Listen("tcp", from)
+	if err != nil {
+		return err
+	}
+	w := world{Engine: New(Config{}), port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
+	defer w.Close()
+	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(to))
+	go func() { _ = w.Serve(Door{Listener: l}) }()
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
 
 // world is a service port with its engine, which ends with the test.
 type world struct {

@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// measureVariable names the environment variable that has the engine measured.
+const measureVariable = "VIPKIT_MEASURE"
+
+func needMeasure(t *testing.T) {
+	t.Helper()
+	if os.Getenv(measureVariable) == "" {
+		t.Skip("it takes a quiet machine; " + measureVariable + "=1 runs it")
+	}
+}
+
+// sink is a server that takes what it gets, or answers a byte with a byte.
+func sink(t testing.TB) netip.AddrPort {
+	t.Helper()
+	return server(t, func(c net.Conn) {
+		var first [1]byte
+		if _, err := io.ReadFull(c, first[:]); err != nil {
+			return
+		}
+		if first[0] == '?' {
+			_, _ = c.Write(first[:])
+			return
+		}
+		buf := make([]byte, 1<<20)
+		for {
+			if _, err := c.Read(buf); err != nil {
+				_, _ = c.Write(first[:])
+				return
+			}
+		}
+	})
+}
+
+// haproxy runs the program of that name in TCP mode in front of a server.
+func haproxy(t *testing.T, to netip.AddrPort, options string) netip.AddrPort {
+	t.Helper()
+	path, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Skip("haproxy is not installed")
+	}
+	at := refusing(t)
+	config := filepath.Join(t.TempDir(), "haproxy.cfg")
+	text := fmt.Sprintf("global\n maxconn 4000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n%s\nlisten l\n bind %v\n server s %v\n", options, at, to)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, exec.CommandContext(t.Context(), path, "-f", config, "-db"), at)
+	return at
+}
+
+// apart runs the engine in a process of its own in front of a server.
+func apart(t *testing.T, to netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	at := refusing(t)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v", engineVariable, at, to))
+	if _, err := cmd.StdinPipe(); err != nil { // it ends with the input
+		t.Fatal(err)
+	}
+	run(t, cmd, at)
+	return at
+}
+
+// run starts a program that listens, and ends it with the test.
+func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	eventually(t, cmd.Path+" listens", func() bool {
+		c, err := net.Dial("tcp", at.String())
+		if err == nil {
+			shut(c)
+		}
+		return err == nil
+	})
+}
+
+// bulk sends as much as goes through in a while, and gives bytes a second.
+func bulk(t *testing.T, to netip.AddrPort) float64 {
+	t.Helper()
+	const streams, long = 2, 1500 * time.Millisecond
+	var total atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range streams {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", to.String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer shut(c)
+			buf := make([]byte, 1<<20)
+			for time.Since(start) < long {
+				n, err := c.Write(buf)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				total.Add(int64(n))
+			}
+			if tcp, ok := c.(*net.TCPConn); ok {
+				_ = tcp.CloseWrite()
+			}
+			_, _ = io.ReadFull(c, buf[:1]) // all has arrived
+		})
+	}
+	wg.Wait()
+	return float64(total.Load()) / time.Since(start).Seconds()
+}
+
+// connections opens and closes connections for a while, each with a question and
+// an answer, and gives their number a second.
+func connections(t *testing.T, to netip.AddrPort) float64 {
+	t.Helper()
+	const clients, long = 16, 1500 * time.Millisecond
+	var total atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range clients {
+		wg.Go(func() {
+			for time.Since(start) < long {
+				if _, err := askOnce(to); err != nil {
+					t.Error(err)
+					return
+				}
+				total.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(total.Load()) / time.Since(start).Seconds()
+}
+
+func askOnce(to netip.AddrPort) (time.Duration, error) {
+	start := time.Now()
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
+	if err != nil {
+		return 0, err
+	}
+	defer shut(c)
+	_ = c.SetLinger(0) // no port waits for the next measurement
+	var b [1]byte
+	if _, err := c.Write([]byte("?")); err != nil {
+		return 0, err
+	}
+	_, err = io.ReadFull(c, b[:])
+	return time.Since(start), err
+}
+
+// TestMeasure compares the engine with haproxy on the same path, in turns.
+func TestMeasure(t *testing.T) {
+	needMeasure(t)
+	to := sink(t)
+	at := apart(t, to)
+	plain, spliced := haproxy(t, to, ""), haproxy(t, to, " option splice-auto")
+	ways := []struct {
+		name string
+		at   netip.AddrPort
+	}{{"direct", to}, {"engine", at}, {"haproxy", plain}, {"haproxy splice-auto", spliced}}
+	rates, conns := map[string][]float64{}, map[string][]float64{}
+	for range 3 {
+		for _, x := range ways {
+			rates[x.name] = append(rates[x.name], bulk(t, x.at)*8/1e9)
+			conns[x.name] = append(conns[x.name], connections(t, x.at))
+		}
+	}
+	for _, x := range ways {
+		slices.Sort(rates[x.name])
+		slices.Sort(conns[x.name])
+		t.Logf("%-20s median of 3: %6.2f Gbit/s, %6.0f connections/s", x.name, rates[x.name][1], conns[x.name][1])
+	}
+	t.Logf("engine against haproxy: bulk %.2f (splice-auto %.2f), connections %.2f",
+		rates["engine"][1]/rates["haproxy"][1], rates["engine"][1]/rates["haproxy splice-auto"][1], conns["engine"][1]/conns["haproxy"][1])
+}
+
+// TestMeasureDeadEndpoint measures what a client waits while one of two endpoints
+// does not answer.
+func TestMeasureDeadEndpoint(t *testing.T) {
+	needMeasure(t)
+	dead := refusing(t)
+	w := newWorld(t, Config{Hooks: Hooks{Dial: deaf{dead: true}.dial}}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, dead, sink(t))
+	var mu sync.Mutex
+	var all []time.Duration
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 500 {
+				took, err := askOnce(at)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				all = append(all, took)
+				mu.Unlock()
+				time.Sleep(10 * time.Millisecond) // a client that comes now and then
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(all)
+	n := len(all)
+	t.Logf("%d connections: median %v, p99 %v, p99.9 %v, longest %v", n, all[n/2], all[n*99/100], all[n*999/1000], all[n-1])
+	if p99 := all[n*99/100]; p99 > 50*time.Millisecond {
+		t.Errorf("p99 is %v, want 50 ms at most", p99)
+	}
+}
+
+// TestMeasureMemory measures what a silent connection holds.
+func TestMeasureMemory(t *testing.T) {
+	needMeasure(t)
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	to := named(t)
+	at := w.listen(t)
+	w.serveAt(at, to)
+	_, _ = whoAt(t, at)
+	resident := func() int {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapInuse + m.StackInuse)
+	}
+	const n = 2000
+	measure := func(to netip.AddrPort) int {
+		before := resident()
+		var open []*net.TCPConn
+		for range n {
+			_, c := whoAt(t, to)
+			open = append(open, c)
+		}
+		time.Sleep(2 * lull)
+		after := resident()
+		for _, c := range open {
+			shut(c)
+		}
+		eventually(t, "all are over", func() bool { return w.Stats().Connections <= 1 })
+		return (after - before) / n
+	}
+	direct := measure(to) // client and server are in this process too
+	through := measure(at)
+	t.Logf("a silent connection: %d bytes of heap and stacks in the engine (%d with client and server, %d of them without it)",
+		through-direct, through, direct)
+}
