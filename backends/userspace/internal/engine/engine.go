@@ -152,7 +152,9 @@ func (e *Engine) Apply(next proxy.Snapshot) (changed int) {
 			e.add(c.New)
 		default:
 			e.change(c.Old, c.New)
-			changed++
+			if !c.Old.Equal(c.New) {
+				changed++
+			}
 		}
 	}
 	e.applied = next

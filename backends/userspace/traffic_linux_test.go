@@ -1,0 +1,303 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+const (
+	clientAddr = "10.244.1.10"
+	podAddr    = "10.244.2.10"
+	podServer  = podAddr + ":8080"
+)
+
+// network is a client and a pod with a node between them. What the node does not
+// capture goes to the pod, which has all virtual addresses as well.
+type network struct{ client, node, pod *netns.NS }
+
+func newNetwork(t *testing.T) network {
+	t.Helper()
+	n := network{netnstest.NewNS(t), netnstest.NewNS(t), netnstest.NewNS(t)}
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	err := errors.Join(
+		netns.Link(netns.End{NS: n.node, Name: "clients"}, netns.End{NS: n.client, Name: "eth0"}),
+		netns.Link(netns.End{NS: n.node, Name: "pods"}, netns.End{NS: n.pod, Name: "eth0"}),
+		n.node.Forward(),
+		n.node.AddAddress("clients", prefix("10.244.1.1/24")),
+		n.node.AddAddress("pods", prefix("10.244.2.1/24")),
+		n.node.AddRoute(netns.Route{To: prefix("10.96.0.0/16"), Link: "pods", Via: addr(podAddr)}),
+		n.client.AddAddress("eth0", prefix(clientAddr+"/24")),
+		n.client.AddRoute(netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: addr("10.244.1.1")}),
+		n.pod.AddAddress("eth0", prefix(podAddr+"/24")),
+		n.pod.AddAddress("eth0", prefix("10.96.0.1/32")),
+		n.pod.AddAddress("eth0", prefix("10.96.0.2/32")),
+		n.pod.AddRoute(netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: addr("10.244.2.1")}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// serve says to each client where it comes from, and then what it says.
+func (n network) serve(t *testing.T, at string) {
+	t.Helper()
+	l, err := n.pod.Listen(t.Context(), "tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+			wg.Go(func() {
+				defer stop()
+				defer func() { _ = c.Close() }()
+				_, _ = fmt.Fprintf(c, "%s %s\n", at, c.RemoteAddr())
+				_, _ = io.Copy(c, c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	})
+}
+
+// ask connects from the client, and gives the server and what it sees. The
+// connection stays open.
+func (n network) ask(t *testing.T, to string) (server string, peer netip.AddrPort, c net.Conn, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // a lost packet takes longer
+	defer cancel()
+	if c, err = n.client.Dial(ctx, "tcp", to); err != nil {
+		return "", peer, nil, err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	var line strings.Builder
+	for b := make([]byte, 1); line.Len() < 100; line.Write(b) {
+		if _, err := io.ReadFull(c, b); err != nil {
+			return "", peer, c, err
+		}
+		if b[0] == '\n' {
+			break
+		}
+	}
+	server, text, _ := strings.Cut(line.String(), " ")
+	peer, err = netip.ParseAddrPort(text)
+	return server, peer, c, err
+}
+
+func (n network) wantAnswer(t *testing.T, to string) (netip.AddrPort, net.Conn) {
+	t.Helper()
+	server, peer, c, err := n.ask(t, to)
+	if err != nil {
+		t.Fatalf("connection to %s: %v", to, err)
+	}
+	if server != podServer {
+		t.Fatalf("at %s answers %s, want %s", to, server, podServer)
+	}
+	return peer, c
+}
+
+// wantSilence wants nobody to answer, and no refusal either.
+func (n network) wantSilence(t *testing.T, to string) {
+	t.Helper()
+	if server, _, _, err := n.ask(t, to); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection to %s: got %q and error %v, want silence", to, server, err)
+	}
+}
+
+// start makes a backend on the node, which ends with the test.
+func (n network) start(t *testing.T, o userspace.Options) *userspace.Backend {
+	t.Helper()
+	var b *userspace.Backend
+	err := n.node.Do(func() (err error) {
+		b, err = userspace.New(o)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// snapshot has a service port at an address, with the pod as its endpoint.
+func snapshot(at string) proxy.Snapshot {
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1")}}, &proxy.ServicePort{
+		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: at}, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol},
+		Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
+		Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(podServer), Ready: true, Serving: true}},
+	})
+}
+
+func apply(t *testing.T, b *userspace.Backend, s proxy.Snapshot) {
+	t.Helper()
+	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const one, two = "10.96.0.1:80", "10.96.0.2:80"
+
+// A client that has been carried to an endpoint talks to it directly, from any
+// port: what the node remembers of its own connections must not swallow that.
+func TestDirectConnectionsAreLeftAlone(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	for range 2000 {
+		peer, c := n.wantAnswer(t, one)
+		if peer.Addr().String() != clientAddr {
+			t.Fatalf("the endpoint sees %v, want the client, %s", peer, clientAddr)
+		}
+		if p := peer.Port(); p < 10_240 || p >= 30_240 {
+			t.Fatalf("the endpoint sees port %d, want one that clients do not choose", p)
+		}
+		_ = c.Close() // the node, which ends its half first, waits a while
+		_, c = n.wantAnswer(t, podServer)
+		_ = c.Close()
+	}
+}
+
+// While nobody is there to carry it, traffic to a Service goes nowhere, and
+// least of all to whoever else has the address.
+func TestNobodyHomeMeansSilence(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	n.serve(t, one)
+	if server, _, _, err := n.ask(t, one); err != nil || server != one {
+		t.Fatalf("before anything: got %q and error %v, want %s itself", server, err, one)
+	}
+	b := n.start(t, userspace.Options{})
+	apply(t, b, snapshot(one))
+	n.wantAnswer(t, one)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.wantSilence(t, one)
+	b = n.start(t, userspace.Options{})
+	apply(t, b, snapshot(one))
+	if got := b.Operations(); got != 0 {
+		t.Errorf("taking over what was there took %d operations, want 0", got)
+	}
+	n.wantAnswer(t, one)
+	if err := b.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if server, _, _, err := n.ask(t, one); err != nil || server != one {
+		t.Errorf("after Cleanup: got %q and error %v, want %s itself", server, err, one)
+	}
+}
+
+// Established connections outlive their Service for the grace period, though
+// the kernel does not lead new ones here any more.
+func TestConnectionsOutliveTheirService(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Drain: 2 * time.Second}})
+	apply(t, b, snapshot(one))
+	_, c := n.wantAnswer(t, one)
+	apply(t, b, snapshot(two))
+	for range 3 {
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatalf("within the grace period: %v", err)
+		}
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the grace period: got error %v, want the connection to be over", err)
+	}
+	n.wantAnswer(t, two)
+}
+
+func TestInstancesAreDisjoint(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	a := n.start(t, userspace.Options{})
+	b := n.start(t, userspace.Options{Identity: backends.Identity{Name: "another", Mark: 0x10000}})
+	apply(t, a, snapshot(one))
+	apply(t, b, snapshot(two))
+	n.wantAnswer(t, one)
+	n.wantAnswer(t, two)
+	if err := a.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.wantAnswer(t, two)
+	if !b.Drifted(t.Context()) {
+		t.Error("somebody has committed to nf_tables, and that is no reason to look")
+	}
+	before := b.Operations()
+	apply(t, b, snapshot(two))
+	if got := b.Operations() - before; got != 0 {
+		t.Errorf("after the other one's Cleanup, %d operations were needed, want 0", got)
+	}
+	if b.Drifted(t.Context()) {
+		t.Error("nobody has changed anything since the last look")
+	}
+}
+
+func TestSecondProcessIsTold(t *testing.T) {
+	n := newNetwork(t)
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	err := n.start(t, userspace.Options{}).Apply(t.Context(), proxy.Snapshot{}, snapshot(one))
+	if err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("with the addresses taken: got error %v, want that to be said", err)
+	}
+}
+
+// Ports that cannot be carried are named, and harm no others.
+func TestSCTPIsReportedByName(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	s := snapshot(one)
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		odd := *p
+		odd.Name.Protocol = v1.ProtocolSCTP
+		ports = append(ports, p, &odd)
+	}
+	s = proxy.NewSnapshot(s.Node(), ports...)
+	err := n.start(t, userspace.Options{}).Apply(t.Context(), proxy.Snapshot{}, s)
+	failed, ok := errors.AsType[proxy.PortErrors](err)
+	if !ok || len(failed) != 1 || failed[ports[1].Name] == nil {
+		t.Errorf("got error %v, want one that names %v alone", err, ports[1].Name)
+	}
+	n.wantAnswer(t, one)
+}
