@@ -100,11 +100,34 @@ func reusable(network, address string, c syscall.RawConn) error {
 // listen opens a door for connections.
 func (s *sockets) listen(ctx context.Context, at netip.AddrPort) (l net.Listener, err error) {
 	err = s.do(func() error {
-		c := net.ListenConfig{Control: transparent}
+		c := net.ListenConfig{Control: listening, KeepAlive: -1}
 		l, err = c.Listen(ctx, "tcp", at.String())
 		return err
 	})
 	return l, err
+}
+
+// listening is transparent for a socket that accepts connections. They inherit
+// from it that clients which have vanished are noticed, at no cost for each.
+func listening(network, address string, c syscall.RawConn) error {
+	var err error
+	if e := c.Control(func(fd uintptr) { err = keepAlive(int(fd)) }); e != nil {
+		return e
+	}
+	if err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	return transparent(network, address, c)
+}
+
+func keepAlive(fd int) error {
+	const seconds, probes = 15, 9
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPIDLE, seconds),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPINTVL, seconds),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPCNT, probes),
+	)
 }
 
 // portTries is how many ports are tried before there is said to be none.
@@ -120,7 +143,7 @@ func (s *sockets) dial(ctx context.Context, d engine.Dial) (conn net.Conn, err e
 			from = netip.IPv6Unspecified()
 		}
 	}
-	dialer := net.Dialer{Control: reusable}
+	dialer := net.Dialer{Control: reusable, KeepAlive: -1} // an endpoint that is gone is removed, by others
 	for range portTries {
 		local := netip.AddrPortFrom(from, firstSourcePort+uint16(s.ports.Add(1)%uint32(sourcePorts)))
 		err = s.do(func() error {

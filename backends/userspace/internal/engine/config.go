@@ -133,11 +133,12 @@ func (c Config) withDefaults() Config {
 
 // dialAny is the default dialer.
 func dialAny(ctx context.Context, d Dial) (net.Conn, error) {
-	var dialer net.Dialer
+	dialer := net.Dialer{KeepAlive: -1} // an endpoint that is gone is removed, by others
+	network := "tcp"
 	if d.Protocol == v1.ProtocolUDP {
-		return dialer.DialUDP(ctx, "udp", netip.AddrPort{}, d.To)
+		network = "udp"
 	}
-	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, d.To)
+	return dialer.DialContext(ctx, network, d.To.String())
 }
 
 // pick chooses among endpoints, of which there is at least one.

@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 
 func runEngine(spec string) error {
 	from, to, _ := strings.Cut(spec, " ")
-	l, err := net.Listen("tcp", from)
+	config := net.ListenConfig{KeepAlive: -1} // the socket that listens has it, where it matters
+	l, err := config.Listen(context.Background(), "tcp", from)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,6 @@ func (l *link) abort() {
 // relay carries data both ways until both sides have said everything, or one of
 // them is lost.
 func (e *Engine) relay(l *link) {
-	l.relaying.Store(true)
 	back := make(chan struct{})
 	go func() {
 		defer close(back)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,37 +53,35 @@ func sink(t testing.TB) netip.AddrPort {
 }
 
 // haproxy runs the program of that name in TCP mode in front of a server.
-func haproxy(t *testing.T, to netip.AddrPort, options string) netip.AddrPort {
+func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort, pid int) {
 	t.Helper()
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
 		t.Skip("haproxy is not installed")
 	}
-	at := refusing(t)
+	at = refusing(t)
 	config := filepath.Join(t.TempDir(), "haproxy.cfg")
 	text := fmt.Sprintf("global\n maxconn 4000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n%s\nlisten l\n bind %v\n server s %v\n", options, at, to)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, exec.CommandContext(t.Context(), path, "-f", config, "-db"), at)
-	return at
+	return at, run(t, exec.CommandContext(t.Context(), path, "-f", config, "-db"), at)
 }
 
 // apart runs the engine in a process of its own in front of a server.
-func apart(t *testing.T, to netip.AddrPort) netip.AddrPort {
+func apart(t *testing.T, to netip.AddrPort) (at netip.AddrPort, pid int) {
 	t.Helper()
-	at := refusing(t)
+	at = refusing(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v", engineVariable, at, to))
 	if _, err := cmd.StdinPipe(); err != nil { // it ends with the input
 		t.Fatal(err)
 	}
-	run(t, cmd, at)
-	return at
+	return at, run(t, cmd, at)
 }
 
 // run starts a program that listens, and ends it with the test.
-func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) {
+func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) (pid int) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -97,12 +97,13 @@ func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) {
 		}
 		return err == nil
 	})
+	return cmd.Process.Pid
 }
 
 // bulk sends as much as goes through in a while, and gives bytes a second.
 func bulk(t *testing.T, to netip.AddrPort) float64 {
 	t.Helper()
-	const streams, long = 2, 1500 * time.Millisecond
+	const streams, long = 2, 500 * time.Millisecond
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -137,7 +138,7 @@ func bulk(t *testing.T, to netip.AddrPort) float64 {
 // an answer, and gives their number a second.
 func connections(t *testing.T, to netip.AddrPort) float64 {
 	t.Helper()
-	const clients, long = 16, 1500 * time.Millisecond
+	const clients, long = 16, 500 * time.Millisecond
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -172,30 +173,72 @@ func askOnce(to netip.AddrPort) (time.Duration, error) {
 	return time.Since(start), err
 }
 
+// way is a path that is measured, with the process that carries it.
+type way struct {
+	name             string
+	at               netip.AddrPort
+	pid              int
+	rates, conns     []float64
+	sent, made       float64
+	sentCPU, madeCPU time.Duration
+}
+
+// busy gives the processor time that a process has taken.
+func busy(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	if pid == 0 {
+		return 0
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+func (w *way) measure(t *testing.T) {
+	t.Helper()
+	before, start := busy(t, w.pid), time.Now()
+	rate := bulk(t, w.at)
+	w.sent += rate * time.Since(start).Seconds()
+	w.sentCPU += busy(t, w.pid) - before
+	w.rates = append(w.rates, rate*8/1e9)
+	before, start = busy(t, w.pid), time.Now()
+	rate = connections(t, w.at)
+	w.made += rate * time.Since(start).Seconds()
+	w.madeCPU += busy(t, w.pid) - before
+	w.conns = append(w.conns, rate)
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
 // TestMeasure compares the engine with haproxy on the same path, in turns.
 func TestMeasure(t *testing.T) {
 	needMeasure(t)
 	to := sink(t)
-	at := apart(t, to)
-	plain, spliced := haproxy(t, to, ""), haproxy(t, to, " option splice-auto")
-	ways := []struct {
-		name string
-		at   netip.AddrPort
-	}{{"direct", to}, {"engine", at}, {"haproxy", plain}, {"haproxy splice-auto", spliced}}
-	rates, conns := map[string][]float64{}, map[string][]float64{}
-	for range 3 {
-		for _, x := range ways {
-			rates[x.name] = append(rates[x.name], bulk(t, x.at)*8/1e9)
-			conns[x.name] = append(conns[x.name], connections(t, x.at))
+	ways := []*way{{name: "direct", at: to}, {name: "engine"}, {name: "haproxy"}, {name: "haproxy splice-auto"}}
+	ways[1].at, ways[1].pid = apart(t, to)
+	ways[2].at, ways[2].pid = haproxy(t, to, "")
+	ways[3].at, ways[3].pid = haproxy(t, to, " option splice-auto")
+	for range 7 {
+		for _, w := range ways {
+			w.measure(t)
 		}
 	}
-	for _, x := range ways {
-		slices.Sort(rates[x.name])
-		slices.Sort(conns[x.name])
-		t.Logf("%-20s median of 3: %6.2f Gbit/s, %6.0f connections/s", x.name, rates[x.name][1], conns[x.name][1])
+	for _, w := range ways {
+		t.Logf("%-20s median of 7: %6.2f Gbit/s (%v of processor time a GB), %6.0f connections/s (%v each)", w.name,
+			median(w.rates), (w.sentCPU * 1000 / time.Duration(1+w.sent/1e6)).Round(time.Millisecond), median(w.conns), w.madeCPU/time.Duration(1+w.made))
 	}
-	t.Logf("engine against haproxy: bulk %.2f (splice-auto %.2f), connections %.2f",
-		rates["engine"][1]/rates["haproxy"][1], rates["engine"][1]/rates["haproxy splice-auto"][1], conns["engine"][1]/conns["haproxy"][1])
+	for _, w := range ways[2:] {
+		t.Logf("engine against %s: bulk %.2f, connections %.2f", w.name, median(ways[1].rates)/median(w.rates), median(ways[1].conns)/median(w.conns))
+	}
 }
 
 // TestMeasureDeadEndpoint measures what a client waits while one of two endpoints

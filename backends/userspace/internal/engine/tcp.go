@@ -148,10 +148,11 @@ func (e *Engine) carry(l *link, flow Flow) error {
 	if !l.attach(conn, endpoint.Addr) {
 		return nil // It was closed in the meantime.
 	}
+	l.touch(e.now())
+	l.relaying.Store(true)
 	if err := e.introduce(l, &decision); err != nil {
 		return err
 	}
-	l.touch(e.now())
 	s := decision.service
 	s.register(l, func() bool { return e.serves(&decision, endpoint.Addr) })
 	defer s.unregister(l)
