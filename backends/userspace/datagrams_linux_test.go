@@ -1,0 +1,103 @@
+package userspace_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// echo answers datagrams in the pod with themselves.
+func (n network) echo(t *testing.T, at string) {
+	t.Helper()
+	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 64<<10)
+		for {
+			size, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteTo(buf[:size], from)
+		}
+	})
+	t.Cleanup(func() {
+		_ = c.Close()
+		wg.Wait()
+	})
+}
+
+// Datagrams of any size come back as they went, from the address that was asked:
+// the client's socket takes none from elsewhere.
+func TestDatagramsOfAllSizes(t *testing.T) {
+	n := newNetwork(t)
+	prefix := netip.MustParsePrefix
+	for _, err := range []error{
+		n.node.AddAddress("clients", prefix("fd00:1::1/64")), n.node.AddAddress("pods", prefix("fd00:2::1/64")),
+		n.client.AddAddress("eth0", prefix("fd00:1::10/64")), n.pod.AddAddress("eth0", prefix("fd00:2::10/64")),
+		n.client.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:1::1")}),
+		n.pod.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:2::1")}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	var ports []*proxy.ServicePort
+	at := map[v1.IPFamily]string{v1.IPv4Protocol: "10.96.0.1:53", v1.IPv6Protocol: "[fd00:96::1]:53"}
+	for family, server := range map[v1.IPFamily]string{v1.IPv4Protocol: podServer, v1.IPv6Protocol: "[fd00:2::10]:8080"} {
+		n.echo(t, server)
+		ports = append(ports, &proxy.ServicePort{
+			Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "dns"}, Protocol: v1.ProtocolUDP, Family: family},
+			Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at[family]), FromInside: route, FromOutside: route}},
+			Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(server), Ready: true}},
+		})
+	}
+	apply(t, n.start(t, userspace.Options{}), proxy.NewSnapshot(&proxy.Node{}, ports...))
+	for _, to := range at {
+		c, err := n.client.Dial(t.Context(), "udp", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int{0, 1, 7, 1400, 1473, 9001, 65_000} {
+			want := bytes.Repeat([]byte{byte(size), 0xff, 0x80}, size/3+1)[:size]
+			if got := exchange(t.Context(), c, want); !bytes.Equal(got, want) {
+				t.Errorf("at %s, %d bytes sent: got %d bytes back, want the same", to, size, len(got))
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+// exchange sends a datagram, again if it gets lost, and gives the answer.
+func exchange(ctx context.Context, c net.Conn, datagram []byte) []byte {
+	buf := make([]byte, 64<<10)
+	for range 10 {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if _, err := c.Write(datagram); err != nil {
+			continue
+		}
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		if n, err := c.Read(buf); err == nil {
+			return buf[:n]
+		}
+	}
+	return nil
+}
