@@ -78,9 +78,6 @@ func (s *stage) try(t testing.TB, next proxy.Snapshot) error {
 // lawFaults: whatever commits fail, the dataplane holds what follows from the
 // error, and gets to what is wanted in the end.
 func lawFaults(t *testing.T, s *stage) {
-	if s.config.Faulty == nil {
-		t.Skip("the backend has no way to inject faults")
-	}
 	h := newHistory(testenv.Random(t), 12)
 	failures, partial := 0, 0
 	for range faultyApplies {

@@ -25,10 +25,25 @@ type Config struct {
 	// backends of this kind have programmed in the network namespace of the
 	// calling thread; empty if nothing.
 	Dump func(testing.TB) string
+	// Lacks are abilities that the dataplane does not have by its nature.
+	Lacks []Capability
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load it.
 	Tables bool
 }
+
+// Capability is what a user may expect of a dataplane, though not every kind of
+// it can do that.
+type Capability string
+
+// The capabilities that a dataplane may lack.
+const (
+	// LastingConnections: connections go on when the process ends.
+	LastingConnections Capability = "connections outlive the process"
+	// ForeignMarks: packets leave the node with the packet mark that other
+	// programs gave them.
+	ForeignMarks Capability = "packet marks of other programs are kept"
+)
 
 // Run holds a backend to the specification and to the laws, each a subtest.
 // It takes the privileges to make network namespaces; call [Main] from TestMain.

@@ -26,8 +26,9 @@ type chainDefinition struct {
 	err   error
 }
 
-// mangle is where packets are marked before they are routed.
-const mangle = -150
+// capturePriority is before packets are routed and other programs translate them,
+// and after those that mark them, as most do at -150: nothing overwrites our mark.
+const capturePriority = -140
 
 // static appends what a table holds whatever the Services are.
 func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) []object {
@@ -51,7 +52,7 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 	}
 	add(chainRestrict, levelAction, chainDefinition{rules: w.restrict()})
 	add(chainServices, levelServices, chainDefinition{rules: w.services()})
-	priority := mangle + r.options.Identity.Priority
+	priority := capturePriority + r.options.Identity.Priority
 	add(chainPrerouting, levelBase, chainDefinition{
 		base:  nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting, Priority: priority},
 		rules: w.prerouting(),

@@ -43,6 +43,7 @@ func TestConformance(t *testing.T) {
 			}
 			return out
 		},
+		Lacks:  []backendtest.Capability{backendtest.LastingConnections, backendtest.ForeignMarks},
 		Tables: true,
 	})
 }

@@ -38,14 +38,18 @@ func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 func allFamilies() []nfnetlink.Family { return []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(proxy.Snapshot) bool {
-	generation, err := k.conn.Generation(context.Background())
+func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot) (yes bool, pieces int) {
+	generation, err := k.conn.Generation(ctx)
 	if err != nil {
 		generation = 0 // the next resync looks again
 	}
 	k.generation, k.commits = generation, 0
-	return k.rebuild
+	// The one commit removes what there is in the same transaction.
+	return k.rebuild, 1
 }
+
+// Replaced implements [backends.Replacer].
+func (k *kernel) Replaced(context.Context) error { return nil }
 
 // Drifted implements [proxy.DriftChecker]: every commit to nf_tables, whoever
 // makes it, moves the generation by one; the routing rules are looked at.
