@@ -16,7 +16,7 @@ FUZZTIME ?= 30s
 
 # Packages that touch the kernel run without the race detector, which slows
 # them down without seeing what is on the other side.
-KERNEL := /backends/nftables|/backends/backendtest|/internal/nfnetlink|/internal/netns|/examples/
+KERNEL := /backends/iptables|/backends/nftables|/backends/backendtest|/internal/nfnetlink|/internal/netns|/examples/
 
 .PHONY: help
 help: ## list the targets
@@ -28,7 +28,7 @@ test: install check lint cross examples bench-once race ## install what the test
 
 .PHONY: install
 install:
-	@.ci/install nft=nftables
+	@.ci/install nft=nftables iptables-nft-restore=iptables
 
 .PHONY: check
 check:

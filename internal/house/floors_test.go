@@ -40,6 +40,7 @@ func floors() map[string]int {
 		"backends/userspace/internal/engine": 3,
 
 		"backends/backendtest": 4,
+		"backends/iptables":    4,
 		"backends/nftables":    4,
 		"backends/userspace":   4,
 
@@ -105,6 +106,7 @@ func edges() []edge {
 			files: []string{
 				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns",
 				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/backendtest", "examples",
+				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/backendtest", "examples",
 			},
 			tests: true,
 		},

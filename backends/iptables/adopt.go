@@ -1,0 +1,199 @@
+package iptables
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+)
+
+// adoption turns what is wanted into what must be done, given what was found.
+type adoption struct {
+	names names
+	found saved
+	// wanted are all chains and rules that will be wanted in the end, though
+	// perhaps not by the operations at hand, with the half of the chain that a
+	// rule belongs to: true for the one behind. Once what nobody wants is gone,
+	// it is nil.
+	wanted map[key]bool
+}
+
+func newAdoption(n names, found saved, ops []op) *adoption {
+	a := &adoption{names: n, found: found, wanted: make(map[key]bool, len(ops))}
+	for i := range ops {
+		a.wanted[plainKey(&ops[i].Key)] = ops[i].Key.back
+	}
+	return a
+}
+
+// plainKey is a key as it can be told from what was found.
+func plainKey(k *key) key { return key{table: k.table, chain: k.chain, rule: k.rule} }
+
+// plan gives the operations that lead from what was found to what ops add; what
+// nobody wants is removed, unless that was done before.
+func (a *adoption) plan(ops []op) []op {
+	var out []op
+	open := map[chainRef][]op{}
+	for i := range ops {
+		o := ops[i]
+		ref := chainRef{o.Key.table, o.Key.chain}
+		switch {
+		case o.Key.table == refused, o.Kind != backends.Add:
+			out = append(out, o)
+		case o.Key.rule != "":
+			open[ref] = append(open[ref], o)
+		default:
+			out = a.chain(out, ref, o)
+		}
+	}
+	if a.wanted != nil {
+		out = a.sweep(out, open)
+	}
+	for ref, rules := range open {
+		out = a.rules(out, ref, rules)
+	}
+	return out
+}
+
+// chain adds the operation that makes a chain what it is to be, if it is not.
+func (a *adoption) chain(out []op, ref chainRef, o op) []op {
+	rules, exists := a.found[ref]
+	switch {
+	case !exists:
+		return append(out, o)
+	case a.names.isOpen(ref.name) || o.Value == lines(rules):
+		return out
+	}
+	o.Kind = backends.Replace
+	return append(out, o)
+}
+
+// sweep adds what removes chains that nobody wants, and has all open chains
+// looked at.
+func (a *adoption) sweep(out []op, open map[chainRef][]op) []op {
+	for ref, rules := range a.found {
+		k := key{table: ref.table, chain: ref.name}
+		_, isWanted := a.wanted[k]
+		switch {
+		case isHook(ref.name), isWanted && a.names.isOpen(ref.name):
+			open[ref] = slices.Clip(open[ref])
+		case !isWanted:
+			out = append(out, op{Kind: backends.Remove, Key: k, Value: lines(rules)})
+		}
+	}
+	return out
+}
+
+// many is how many rules of a chain are written or removed one by one: each is
+// searched for by its text. Above that, the chain is written anew.
+const many = 32
+
+// rules adds what makes the rules of an open chain complete, and removes those
+// that nobody wants.
+func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
+	found := a.found[ref]
+	have := make(map[string]int, len(found))
+	for i, rule := range found {
+		if _, twice := have[rule]; !twice {
+			have[rule] = i
+		}
+	}
+	var changes []op
+	kept := make([]bool, len(found))
+	lastFront, firstBack := -1, len(found)
+	for _, o := range adds {
+		i, ok := have[o.Key.rule]
+		if !ok || kept[i] {
+			changes = append(changes, o)
+			continue
+		}
+		kept[i] = true
+		if o.Key.back {
+			firstBack = min(firstBack, i)
+		} else {
+			lastFront = max(lastFront, i)
+		}
+	}
+	if a.wanted != nil {
+		changes = a.strays(changes, ref, kept)
+	}
+	isOwn := !isHook(ref.name)
+	if isOwn && a.wanted != nil && (len(changes) > many || lastFront > firstBack) {
+		return append(out, a.rewrite(ref, adds))
+	}
+	return append(out, changes...)
+}
+
+// strays adds the removal of rules that nobody wants, and of second copies.
+func (a *adoption) strays(changes []op, ref chainRef, kept []bool) []op {
+	seen := map[string]bool{}
+	for i, rule := range a.found[ref] {
+		k := key{table: ref.table, chain: ref.name, rule: rule}
+		if _, isWanted := a.wanted[k]; !kept[i] && (seen[rule] || !isWanted) {
+			changes = append(changes, op{Kind: backends.Remove, Key: k})
+		}
+		seen[rule] = true
+	}
+	return changes
+}
+
+// rewrite gives an open chain all its rules at once: those that are added, and
+// found ones that others want.
+func (a *adoption) rewrite(ref chainRef, adds []op) op {
+	var front, back strings.Builder
+	written := make(map[string]bool, len(adds))
+	for _, o := range adds {
+		b := &front
+		if o.Key.back {
+			b = &back
+		}
+		written[o.Key.rule] = true
+		b.WriteString(o.Key.rule)
+		b.WriteByte('\n')
+	}
+	for _, rule := range a.found[ref] {
+		isBack, isWanted := a.wanted[key{table: ref.table, chain: ref.name, rule: rule}]
+		if !isWanted || written[rule] {
+			continue
+		}
+		written[rule] = true
+		b := &front
+		if isBack {
+			b = &back
+		}
+		b.WriteString(rule)
+		b.WriteByte('\n')
+	}
+	front.WriteString(back.String())
+	return op{Kind: backends.Replace, Key: key{table: ref.table, chain: ref.name}, Value: front.String()}
+}
+
+// settle takes note of operations that were carried out.
+func (a *adoption) settle(ops []op) {
+	a.wanted = nil
+	for i := range ops {
+		o := &ops[i]
+		ref := chainRef{o.Key.table, o.Key.chain}
+		switch {
+		case o.Key.table == refused:
+		case o.Key.rule != "" && o.Kind == backends.Remove:
+			if at := slices.Index(a.found[ref], o.Key.rule); at >= 0 {
+				a.found[ref] = slices.Delete(a.found[ref], at, at+1)
+			}
+		case o.Key.rule != "":
+			a.found[ref] = append(a.found[ref], o.Key.rule)
+		case o.Kind == backends.Remove:
+			delete(a.found, ref)
+		default:
+			a.found[ref] = rulesOf(o.Value)
+		}
+	}
+}
+
+// rulesOf takes the content of a chain apart.
+func rulesOf(content string) []string {
+	if content == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
+}

@@ -1,0 +1,67 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// backend keeps the families apart: each has tables and programs of its own, so
+// that what goes wrong in one need not trouble the other.
+type backend struct{ families []proxy.Backend }
+
+// Apply implements [proxy.Backend].
+func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	failed := proxy.PortErrors{}
+	var lost, other []error
+	for _, f := range b.families {
+		var some proxy.PortErrors
+		switch err := f.Apply(ctx, old, new); {
+		case err == nil:
+		case errors.Is(err, proxy.ErrDataplaneLost):
+			lost = append(lost, err)
+		case errors.As(err, &some):
+			maps.Copy(failed, some)
+		default:
+			other = append(other, err)
+		}
+	}
+	switch {
+	case len(lost)+len(other) == 0 && len(failed) == 0:
+		return nil
+	case len(lost)+len(other) == 0:
+		return failed
+	case len(lost) == 0 && len(other) == len(b.families):
+		return errors.Join(other...)
+	case len(lost) == 0 && old.IsZero():
+		return errors.Join(other...) // nothing was known before, and nothing is now
+	}
+	err := errors.Join(append(lost, other...)...)
+	if len(lost) == 0 {
+		err = fmt.Errorf("%w: one IP family of it: %w", proxy.ErrDataplaneLost, err)
+	}
+	return err
+}
+
+// Cleanup implements [proxy.Backend].
+func (b *backend) Cleanup(ctx context.Context) error {
+	var errs []error
+	for _, f := range b.families {
+		errs = append(errs, f.Cleanup(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Operations implements [proxy.OperationCounter].
+func (b *backend) Operations() uint64 {
+	var n uint64
+	for _, f := range b.families {
+		if c, ok := f.(proxy.OperationCounter); ok {
+			n += c.Operations()
+		}
+	}
+	return n
+}

@@ -1,0 +1,41 @@
+package iptables_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
+
+func TestConformance(t *testing.T) {
+	for _, flavour := range []iptables.Flavour{iptables.Legacy, iptables.NFT} {
+		t.Run(string(flavour), func(t *testing.T) { testConformance(t, iptables.Options{Flavour: flavour}) })
+	}
+}
+
+func testConformance(t *testing.T, o iptables.Options) {
+	iptables.OwnLock(t)
+	backendtest.Run(t, backendtest.Config{
+		New: func(t testing.TB) proxy.Backend {
+			if err := iptables.Prepare(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			b, err := iptables.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Dump: func(t testing.TB) string {
+			out, err := iptables.Dump(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		},
+	})
+}

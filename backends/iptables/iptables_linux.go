@@ -1,0 +1,52 @@
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// New gives a backend that programs the network namespace of the calling
+// thread. It needs CAP_NET_ADMIN there, and CAP_SYS_ADMIN if threads of the
+// process are in other namespaces. What is missing, programs to begin with, shows
+// as [proxy.ErrUnsupported], here or at the first Apply. The backend counts its
+// operations ([proxy.OperationCounter]): rules and chains written or removed.
+func New(options Options) (proxy.Backend, error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	at, err := here()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: the network namespace: %w", err)
+	}
+	b := &backend{}
+	for _, family := range o.Families {
+		p, err := findPrograms(&o, family, at)
+		if err != nil {
+			return nil, err
+		}
+		r := newRenderer(o, family)
+		r.remembers = rememberedClients()
+		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p}))
+	}
+	return b, nil
+}
+
+// rememberedClients is how many clients of an endpoint the kernel remembers; 0
+// where that is not known, as the module is not loaded.
+func rememberedClients() uint32 {
+	text, err := os.ReadFile("/sys/module/xt_recent/parameters/ip_list_tot")
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}

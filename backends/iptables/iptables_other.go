@@ -1,0 +1,14 @@
+//go:build !linux
+
+package iptables
+
+import (
+	"fmt"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// New reports [proxy.ErrUnsupported]: only Linux has iptables.
+func New(Options) (proxy.Backend, error) {
+	return nil, fmt.Errorf("iptables: %w: not on this operating system", proxy.ErrUnsupported)
+}

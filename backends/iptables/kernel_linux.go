@@ -1,0 +1,164 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"sync/atomic"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// kernel is the edge: the tables of one family.
+type kernel struct {
+	renderer *renderer
+	programs programs
+	// rebuild says that the next commit starts from what is found then.
+	rebuild bool
+	// adoption is nil unless a commit that started so was refused, at least in
+	// part: those that follow it depend on what was found.
+	adoption *adoption
+	ops      atomic.Uint64
+}
+
+// Operations implements [proxy.OperationCounter]: rules and chains that were
+// written or removed.
+func (k *kernel) Operations() uint64 { return k.ops.Load() }
+
+// Replace implements [backends.Replacer]: the whole comes in one commit, which
+// looks itself at what is there, as every further one would copy the table anew.
+func (k *kernel) Replace(proxy.Snapshot) bool {
+	k.rebuild, k.adoption = true, nil
+	return true
+}
+
+// find reads what is there.
+func (k *kernel) find(ctx context.Context) (found saved, err error) {
+	err = k.programs.save(ctx, func(out io.Reader) (err error) {
+		found, err = readSaved(out, k.renderer.names)
+		return err
+	})
+	return found, err
+}
+
+// List implements [backends.Target].
+func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
+	return func(yield func(object, error) bool) {
+		found, err := k.find(ctx)
+		if err != nil {
+			yield(object{}, err)
+			return
+		}
+		for _, o := range found.objects(k.renderer.names) {
+			if !yield(o, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Commit implements [backends.Target].
+func (k *kernel) Commit(ctx context.Context, ops []op) error {
+	if k.rebuild {
+		found, err := k.find(ctx)
+		if err != nil {
+			return err
+		}
+		k.rebuild, k.adoption = false, newAdoption(k.renderer.names, found, ops)
+		if err := k.adopt(ctx, ops); err != nil {
+			return err
+		}
+		k.adoption = nil
+		return nil
+	}
+	if k.adoption != nil {
+		return k.adopt(ctx, ops)
+	}
+	return k.write(ctx, ops)
+}
+
+// adopt writes what is not found as it should be.
+func (k *kernel) adopt(ctx context.Context, ops []op) error {
+	ops = k.adoption.plan(ops)
+	if err := k.write(ctx, ops); err != nil {
+		return err
+	}
+	k.adoption.settle(ops)
+	return nil
+}
+
+// Cleanup implements [backends.Cleaner].
+func (k *kernel) Cleanup(ctx context.Context) error {
+	k.rebuild, k.adoption = false, nil
+	found, err := k.find(ctx)
+	if err != nil {
+		return err
+	}
+	return k.write(ctx, found.removal(k.renderer.names))
+}
+
+// write carries out operations, all or none, by one process.
+func (k *kernel) write(ctx context.Context, ops []op) error {
+	s, err := newScript(ops)
+	if err != nil {
+		return fmt.Errorf("iptables: %w", err)
+	}
+	if len(s.sections) == 0 {
+		return nil
+	}
+	err = k.programs.restore(ctx, s.text)
+	if err == nil {
+		k.ops.Add(s.rules)
+		return nil
+	}
+	return k.undo(ctx, s, err)
+}
+
+// undo takes back what was carried out before an error. Most often there is
+// nothing, since all that matters is in one table.
+func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
+	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, proxy.ErrUnsupported) {
+		return cause
+	}
+	var stop *stopError
+	line := 1
+	if errors.As(cause, &stop) && stop.line > 0 {
+		line = stop.line
+	} else if len(s.sections) > 1 {
+		return fmt.Errorf("%w: nobody knows how much of a change was made: %w", proxy.ErrDataplaneLost, cause)
+	}
+	done := s.committed(line)
+	if len(done) == 0 {
+		return cause
+	}
+	back := make([]op, 0, len(done))
+	for _, o := range done {
+		if o.Kind != backends.Add {
+			return fmt.Errorf("%w: a part of a change was made: %w", proxy.ErrDataplaneLost, cause)
+		}
+		o.Kind = backends.Remove
+		back = append(back, o)
+	}
+	inverse, err := newScript(back)
+	if err == nil {
+		err = k.programs.restore(context.WithoutCancel(ctx), inverse.text)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: a part of a change was made, and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
+	}
+	return cause
+}
+
+// lastLines shortens what a program says to something that fits into an error.
+func lastLines(b []byte) string {
+	const limit = 400
+	b = bytes.TrimSpace(b)
+	if len(b) > limit {
+		b = b[len(b)-limit:]
+	}
+	return string(bytes.Join(bytes.Fields(b), []byte(" ")))
+}

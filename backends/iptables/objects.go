@@ -1,0 +1,46 @@
+package iptables
+
+import (
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// key names a chain, or one rule of an open chain.
+type key struct {
+	table table
+	// back says that a rule stands behind all those without it.
+	back bool
+	// shared says that several service ports may need the rule.
+	shared bool
+	chain  string
+	// rule is the text of a rule, without -A and the chain; empty for a chain.
+	rule string
+}
+
+type (
+	// object is a chain with its rules, a line each; the value of an open chain,
+	// and of a rule of one, is empty.
+	object = backends.Object[key, string]
+	op     = backends.Op[key, string]
+)
+
+// Rank implements [backends.Key]: the text for the kernel is put in order when
+// it is written, so that only chains need to precede rules.
+func (k key) Rank() int {
+	if k.rule == "" {
+		return 0
+	}
+	return 1
+}
+
+// Shared implements [backends.Key].
+func (k key) Shared() bool { return k.shared }
+
+// refused is the table of objects that cannot be written: the value says why.
+const refused table = 255
+
+// refusal is an object that makes a commit fail, so that the port that needs it
+// is reported.
+func refusal(port proxy.ServicePortName, err error) object {
+	return object{Key: key{table: refused, chain: port.String()}, Value: err.Error()}
+}

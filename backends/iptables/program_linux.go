@@ -1,0 +1,167 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// programs are the two programs that read and write the tables of a family.
+type programs struct {
+	saver, restorer string
+	place           *place
+	wait            string // seconds
+}
+
+// findPrograms finds the programs of a flavour.
+func findPrograms(o *Options, family v1.IPFamily, at *place) (programs, error) {
+	stem := "iptables"
+	if family == v1.IPv6Protocol {
+		stem = "ip6tables"
+	}
+	if o.Flavour != Default {
+		stem += "-" + string(o.Flavour)
+	}
+	p := programs{place: at, wait: strconv.Itoa(int(o.LockWait / time.Second))}
+	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
+		path, err := lookUp(name)
+		if err != nil {
+			return p, fmt.Errorf("iptables: %w: the program %s is missing: install the package iptables, version 1.8 or later: %w",
+				proxy.ErrUnsupported, name, err)
+		}
+		*into = path
+	}
+	return p, nil
+}
+
+// lookUp finds a program also where the path of users does not lead.
+func lookUp(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	for _, folder := range [...]string{"/usr/sbin/", "/sbin/"} {
+		if err == nil {
+			return path, nil
+		}
+		if there, found := exec.LookPath(folder + name); found == nil {
+			return there, nil
+		}
+	}
+	return "", err
+}
+
+// save hands what there is to a reader.
+func (p *programs) save(ctx context.Context, read func(io.Reader) error) error {
+	cmd := exec.CommandContext(ctx, p.saver)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	return p.run(ctx, cmd, func() error {
+		err := read(out)
+		if err != nil { // the program must not wait for somebody to read on
+			_, _ = io.Copy(io.Discard, out)
+		}
+		return err
+	})
+}
+
+// restore carries out a script.
+func (p *programs) restore(ctx context.Context, script []byte) error {
+	cmd := exec.CommandContext(ctx, p.restorer, "--noflush", "-w", p.wait)
+	cmd.Stdin = bytes.NewReader(script)
+	err := p.run(ctx, cmd, func() error { return nil })
+	if err != nil && ctx.Err() != nil && cmd.Process != nil {
+		return fmt.Errorf("%w: iptables was stopped on its way: %w", proxy.ErrDataplaneLost, err)
+	}
+	return err
+}
+
+// run starts a program where it belongs, and explains how it ends.
+func (p *programs) run(ctx context.Context, cmd *exec.Cmd, meanwhile func() error) error {
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := p.place.start(cmd); err != nil {
+		return fmt.Errorf("iptables: %s: %w", cmd.Path, err)
+	}
+	readErr := meanwhile()
+	err := cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return explain(err, said.Bytes())
+	case readErr != nil:
+		return fmt.Errorf("iptables: reading what %s says: %w", cmd.Path, readErr)
+	}
+	return nil
+}
+
+// stopError is how a program ended.
+type stopError struct {
+	// line is that of its input where it stopped, from 1; 0 if it did not say.
+	line int
+	said string
+	kind error
+	err  error
+}
+
+func (e *stopError) Error() string {
+	text := "iptables: " + e.said
+	if e.said == "" {
+		text += e.err.Error()
+	}
+	if e.kind != nil {
+		text += " (" + e.kind.Error() + ")"
+	}
+	return text
+}
+
+func (e *stopError) Unwrap() []error {
+	if e.kind == nil {
+		return []error{e.err}
+	}
+	return []error{e.kind, e.err}
+}
+
+// explain puts the end of a program in terms that callers can act on.
+func explain(err error, stderr []byte) error {
+	e := &stopError{said: lastLines(stderr), err: err}
+	if m := regexp.MustCompile(`(?:line:? )(\d+)`).FindSubmatch(stderr); m != nil {
+		e.line, _ = strconv.Atoi(string(m[1])) // digits; too many of them are no line
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() {
+		e.kind = proxy.ErrDataplaneLost
+		return e
+	}
+	has := func(texts ...string) bool {
+		for _, text := range texts {
+			if strings.Contains(e.said, text) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("holding the xtables lock"):
+		e.kind = ErrLocked
+	case has("Permission denied", "must be root", "Operation not permitted"):
+		e.kind = fmt.Errorf("%w: CAP_NET_ADMIN is needed in the network namespace", proxy.ErrUnsupported)
+	case has("Table does not exist", "do you need to insmod", "Couldn't load match", "Couldn't load target", "not supported"):
+		e.kind = proxy.ErrUnsupported
+	case has("does a matching rule exist", "No chain/target/match", "No such file or directory", "does not exist", "File exists"):
+		e.kind = backends.ErrConflict
+	}
+	return e
+}

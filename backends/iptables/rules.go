@@ -1,0 +1,178 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Rules are written exactly as iptables-save prints them, so that what is read
+// back can be compared as text.
+
+// to matches packets for an address and port, with a comment.
+func (p *page) to(proto string, at netip.AddrPort, comment string) string {
+	return "-d " + single(at.Addr()) + " " + atPort(proto, at.Port(), comment)
+}
+
+// atPort matches packets for a port.
+func atPort(proto string, port uint16, comment string) string {
+	return "-p " + proto + " -m comment --comment " + quote(comment) +
+		" -m " + proto + " --dport " + strconv.Itoa(int(port))
+}
+
+func single(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// matchRange matches a range by -s or -d; the range of everything needs no match.
+func matchRange(flag string, p netip.Prefix) string {
+	if p.Bits() == 0 {
+		return ""
+	}
+	return flag + " " + p.Masked().String() + " "
+}
+
+func jump(chain string) string { return "-j " + chain }
+
+// commentLimit keeps comments shorter than the kernel's limit of 255.
+const commentLimit = 240
+
+// quote writes a comment in the quotes that it always has, as there is a slash
+// or a space in it. What could end the quotes, or the line, becomes a question
+// mark: names come from whoever makes service ports.
+func quote(comment string) string {
+	safe := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || strings.ContainsRune("\"'\\", r) {
+			return '?'
+		}
+		return r
+	}, comment)
+	return `"` + safe[:min(len(safe), commentLimit)] + `"`
+}
+
+// oneOf matches at random, so that each of n rules that are left gets the same
+// share. Nothing is matched where only one is left.
+func oneOf(n int) string {
+	if n == 1 {
+		return ""
+	}
+	const whole = 1 << 31 // the kernel's unit of probability
+	share := math.Round(whole/float64(n)) / whole
+	return "-m statistic --mode random --probability " + strconv.FormatFloat(share, 'f', 11, 64) + " "
+}
+
+// protocolName is what iptables calls a protocol.
+func protocolName(p v1.Protocol) string { return strings.ToLower(string(p)) }
+
+// mark writes the marking of packets to be masqueraded.
+func (p *page) markRule() string {
+	m := p.options.Identity.Mark
+	return fmt.Sprintf("-j MARK --set-xmark %#x/%#x", m, m)
+}
+
+// postrouting are the rules for packets on their way out: those that are marked
+// are masqueraded, and those that would come back to where they are from.
+func (p *page) postrouting() []string {
+	m := p.options.Identity.Mark
+	unmarked := fmt.Sprintf("-m mark ! --mark %#x/%#x ", m, m)
+	return []string{
+		unmarked + "-m conntrack --ctstate DNAT -m bpf --bytecode " + p.hairpin() + " -j MASQUERADE --random-fully",
+		unmarked + "-j RETURN",
+		fmt.Sprintf("-j MARK --set-xmark %#x/0x0", m),
+		"-j MASQUERADE --random-fully",
+	}
+}
+
+// hairpin is a program of the kernel's packet filter language which finds
+// packets of which source and destination are one address. One such rule stands
+// for one for each endpoint.
+func (p *page) hairpin() string {
+	if p.family == v1.IPv6Protocol {
+		// For each of four words: load that of the destination, keep it, load
+		// that of the source, compare.
+		return `"18,` +
+			`32 0 0 24,7 0 0 0,32 0 0 8,29 0 13 0,` +
+			`32 0 0 28,7 0 0 0,32 0 0 12,29 0 9 0,` +
+			`32 0 0 32,7 0 0 0,32 0 0 16,29 0 5 0,` +
+			`32 0 0 36,7 0 0 0,32 0 0 20,29 0 1 0,` +
+			`6 0 0 65535,6 0 0 0"`
+	}
+	return `"6,32 0 0 16,7 0 0 0,32 0 0 12,29 0 1 0,6 0 0 65535,6 0 0 0"`
+}
+
+// reject refuses a packet with an ICMP error.
+func (p *page) reject() string {
+	if p.family == v1.IPv6Protocol {
+		return "-j REJECT --reject-with icmp6-port-unreachable"
+	}
+	return "-j REJECT --reject-with icmp-port-unreachable"
+}
+
+// pods are the matches of which any tells a packet as one of a pod.
+func (p *page) podMatches() (matches []string) {
+	t := p.node.LocalTraffic
+	for _, source := range t.Sources {
+		if p.isOurs(source) {
+			matches = append(matches, matchRange("-s", source))
+		}
+	}
+	if t.Interface != "" {
+		matches = append(matches, "-i "+t.Interface+" ")
+	}
+	if t.InterfacePrefix != "" {
+		matches = append(matches, "-i "+t.InterfacePrefix+"+ ")
+	}
+	return matches
+}
+
+// wholeMask is the mask under which addresses are compared as a whole.
+func (p *page) wholeMask() string {
+	if p.family == v1.IPv6Protocol {
+		return "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+	}
+	return "255.255.255.255"
+}
+
+// isOurs reports whether a range is of the family of the page.
+func (p *page) isOurs(r netip.Prefix) bool { return ipaddr.FamilyOf(r.Addr()) == p.family }
+
+// nodePortMatches are the matches of which any tells a packet as one for an
+// address where node ports answer; loopback addresses are left out elsewhere.
+func (p *page) nodePortMatches() (matches []string) {
+	const local = "-m addrtype --dst-type LOCAL "
+	at := p.node.NodePorts
+	if at.All {
+		return []string{local}
+	}
+	for _, r := range at.Prefixes {
+		if p.isOurs(r) {
+			matches = append(matches, matchRange("-d", r)+local)
+		}
+	}
+	return matches
+}
+
+func (p *page) loopback() string {
+	if p.family == v1.IPv6Protocol {
+		return "-d ::1/128 "
+	}
+	return "-d 127.0.0.0/8 "
+}
+
+// interfaceFault says why the name of an interface cannot be part of a rule.
+func interfaceFault(t proxy.LocalTraffic) error {
+	for _, name := range [...]string{t.Interface, t.InterfacePrefix} {
+		odd := strings.IndexFunc(name, func(r rune) bool {
+			return r <= ' ' || r > '~' || strings.ContainsRune("\"'\\/!+", r)
+		})
+		if len(name) > 15 || odd >= 0 || strings.HasPrefix(name, "-") {
+			return fmt.Errorf("no name of an interface: %q", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package iptables
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+)
+
+// script is the input of iptables-restore for some operations.
+//
+// Each table is committed for itself. So that no packet slips through between
+// two of them, what refuses packets is there before what translates them goes,
+// and goes after that has come: additions to table filter are first, table nat
+// follows, and removals from filter are last.
+type script struct {
+	text []byte
+	// sections are the tables in the order in which they are committed.
+	sections []section
+	lines    int
+	// rules counts rules and chains that are written or removed.
+	rules uint64
+}
+
+// section is what one commit of a table does.
+type section struct {
+	table table
+	// end is the number of the line that commits it, from 1.
+	end int
+	ops []op
+}
+
+// newScript writes a script. Operations that cannot be written are its error.
+func newScript(ops []op) (*script, error) {
+	var before, during, after []op
+	for i := range ops {
+		o := &ops[i]
+		switch {
+		case o.Key.table == refused && o.Kind == backends.Remove:
+		case o.Key.table == refused:
+			return nil, errors.New(o.Value)
+		case o.Key.table == nat:
+			during = append(during, *o)
+		case o.Kind == backends.Remove:
+			after = append(after, *o)
+		default:
+			before = append(before, *o)
+		}
+	}
+	s := &script{}
+	s.section(filter, before)
+	s.section(nat, during)
+	s.section(filter, after)
+	return s, nil
+}
+
+// section writes what is to be done in a table. Chains are in the order of their
+// names, which iptables takes in far sooner than any other order.
+func (s *script) section(t table, ops []op) {
+	if len(ops) == 0 {
+		return
+	}
+	size := 32
+	var chains, rules []*op
+	for i := range ops {
+		o := &ops[i]
+		size += 2*len(o.Key.chain) + len(o.Key.rule) + 16
+		if o.Key.rule == "" {
+			chains = append(chains, o)
+			size += len(o.Value) + strings.Count(o.Value, "\n")*(len(o.Key.chain)+4)
+		} else {
+			rules = append(rules, o)
+		}
+	}
+	s.text = slices.Grow(s.text, size)
+	slices.SortFunc(chains, func(a, b *op) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
+	s.line("*", t.String())
+	for _, o := range chains { // this makes a chain, and empties one that is there
+		s.rules++
+		s.line(":", o.Key.chain, " - [0:0]")
+	}
+	for _, o := range chains {
+		if o.Kind != backends.Remove {
+			s.content(o)
+		}
+	}
+	s.single(rules)
+	for _, o := range chains {
+		if o.Kind == backends.Remove {
+			s.line("-X ", o.Key.chain)
+		}
+	}
+	s.line("COMMIT")
+	s.sections = append(s.sections, section{table: t, end: s.lines, ops: ops})
+}
+
+// content writes the rules of a chain.
+func (s *script) content(o *op) {
+	for rule := range strings.Lines(o.Value) {
+		s.rules++
+		s.lines++
+		s.text = append(s.text, "-A "...)
+		s.text = append(s.text, o.Key.chain...)
+		s.text = append(s.text, ' ')
+		s.text = append(s.text, rule...)
+	}
+}
+
+// single writes the operations on rules of open chains. Rules for the front are
+// put there last first, so that they stand in their order.
+func (s *script) single(rules []*op) {
+	for _, o := range slices.Backward(rules) {
+		if o.Kind != backends.Remove && !o.Key.back {
+			s.rule("-I ", o)
+		}
+	}
+	for _, o := range rules {
+		if o.Kind != backends.Remove && o.Key.back {
+			s.rule("-A ", o)
+		}
+	}
+	for _, o := range rules {
+		if o.Kind == backends.Remove {
+			s.rule("-D ", o)
+		}
+	}
+}
+
+func (s *script) rule(how string, o *op) {
+	s.rules++
+	s.line(how, o.Key.chain, " ", o.Key.rule)
+}
+
+func (s *script) line(parts ...string) {
+	for _, part := range parts {
+		s.text = append(s.text, part...)
+	}
+	s.text = append(s.text, '\n')
+	s.lines++
+}
+
+// committed gives the operations that were carried out if the program stopped
+// at a line.
+func (s *script) committed(line int) []op {
+	var done []op
+	for _, part := range s.sections {
+		if part.end < line {
+			done = append(done, part.ops...)
+		}
+	}
+	return done
+}
