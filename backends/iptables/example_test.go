@@ -40,20 +40,6 @@ func ExampleRules() {
 	}
 	fmt.Print(text)
 	// Output:
-	// *filter
-	// :VIPKIT-EXTERNAL-SERVICES - [0:0]
-	// :VIPKIT-NODEPORTS - [0:0]
-	// :VIPKIT-PROXY-FIREWALL - [0:0]
-	// :VIPKIT-SERVICES - [0:0]
-	// -A VIPKIT-PROXY-FIREWALL -m conntrack --ctstate DNAT -j RETURN
-	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-EXTERNAL-SERVICES
-	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-SERVICES
-	// -I OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -I FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -I INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -I VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
-	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -j REJECT --reject-with icmp-port-unreachable
-	// COMMIT
 	// *nat
 	// :VIPKIT-MARK-MASQ - [0:0]
 	// :VIPKIT-NODEPORTS - [0:0]
@@ -68,11 +54,25 @@ func ExampleRules() {
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV ! -s 10.0.0.0/8 -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-MARK-MASQ
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV -p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination 10.0.0.5:8080
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV -p tcp -j DNAT --to-destination 10.0.1.7:8080
-	// -I VIPKIT-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-SVC-E3PXEPMWAWIUT6ZV
+	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
+	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-SVC-E3PXEPMWAWIUT6ZV
 	// -I POSTROUTING -m comment --comment "kubernetes postrouting rules" -j VIPKIT-POSTROUTING
 	// -I OUTPUT -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
 	// -I PREROUTING -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
-	// -I VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
+	// COMMIT
+	// *filter
+	// :VIPKIT-EXTERNAL-SERVICES - [0:0]
+	// :VIPKIT-NODEPORTS - [0:0]
+	// :VIPKIT-PROXY-FIREWALL - [0:0]
+	// :VIPKIT-SERVICES - [0:0]
+	// -A VIPKIT-PROXY-FIREWALL -m conntrack --ctstate DNAT -j RETURN
+	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-EXTERNAL-SERVICES
+	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-SERVICES
+	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
+	// -I OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
+	// -I FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
+	// -I INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
+	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -j REJECT --reject-with icmp-port-unreachable
 	// COMMIT
 }
 

@@ -68,7 +68,11 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 		if err != nil {
 			return err
 		}
-		k.rebuild, k.adoption = false, newAdoption(k.renderer.names, found, ops)
+		k.rebuild = false
+		if len(found) == 0 {
+			return k.write(ctx, ops)
+		}
+		k.adoption = newAdoption(k.renderer.names, found, ops)
 		if err := k.adopt(ctx, ops); err != nil {
 			return err
 		}

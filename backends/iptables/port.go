@@ -15,11 +15,15 @@ type portWriter struct {
 	port  *proxy.ServicePort
 	out   []object
 	proto string
+	// text names the port in comments.
+	text string
 	// start is where the chains of this port begin in out.
 	start int
 	// headers are the rules that come before the endpoints of a pool.
 	headers [2][]string
-	used    [2]bool
+	// pools are the names of the chains of the pools that are used.
+	pools [2]string
+	buf   []byte
 }
 
 func (w *portWriter) write() {
@@ -27,8 +31,8 @@ func (w *portWriter) write() {
 	for i := range w.port.Frontends {
 		w.frontend(&w.port.Frontends[i])
 	}
-	for pool, used := range w.used {
-		if used {
+	for pool, name := range w.pools {
+		if name != "" {
 			w.out = append(w.out, w.pool(proxy.Pool(pool)))
 		}
 	}
@@ -90,10 +94,9 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 		w.dispatch(filter, f, w.restrict(filter, f, w.bySource(filter, p)), w.why(f, p))
 	}
 	if f.Kind == proxy.ClusterIP {
-		w.add(key{
-			table: filter, back: true, shared: true, chain: w.page.names.chain(chainServices),
-			rule: "-d " + single(f.Addr.Addr()) + " " + w.page.reject(),
-		}, "")
+		w.buf = append(appendSingle(append(w.buf[:0], "-d "...), f.Addr.Addr()), ' ')
+		w.buf = append(w.buf, w.page.reject()...)
+		w.add(key{table: filter, back: true, shared: true, chain: w.page.chains.services, rule: string(w.buf)}, "")
 	}
 }
 
@@ -117,21 +120,21 @@ func (w *portWriter) dispatch(t table, f *proxy.Frontend, actions []string, why 
 	if len(actions) > 1 {
 		action = jump(w.chain(t, prefixExternal, actions))
 	}
-	comment := portText(w.port.Name)
-	k := key{table: t}
-	if f.Kind == proxy.NodePort {
-		k.back, k.chain = true, w.page.names.chain(chainNodePorts)
-		k.rule = atPort(w.proto, f.Addr.Port(), comment+why) + " " + action
-	} else {
-		k.chain = w.page.names.chain(chainServices)
-		if t == filter && f.Kind != proxy.ClusterIP {
-			k.chain = w.page.names.chain(chainExternalServices)
-		}
-		if why == "" {
-			comment += [...]string{" cluster IP", " external IP", " loadbalancer IP", ""}[f.Kind&3]
-		}
-		k.rule = w.page.to(w.proto, f.Addr, comment+why) + " " + action
+	k := key{table: t, chain: w.page.chains.services}
+	switch {
+	case f.Kind == proxy.NodePort:
+		k.back, k.chain = true, w.page.chains.nodePorts
+		w.buf = appendPort(w.buf[:0], w.proto, f.Addr.Port(), w.text+why)
+	case why == "":
+		w.buf = appendTo(w.buf[:0], w.proto, f.Addr, w.text+[...]string{" cluster IP", " external IP", " loadbalancer IP", ""}[f.Kind&3])
+	default:
+		w.buf = appendTo(w.buf[:0], w.proto, f.Addr, w.text+why)
 	}
+	if t == filter && f.Kind != proxy.ClusterIP && f.Kind != proxy.NodePort {
+		k.chain = w.page.chains.external
+	}
+	w.buf = append(append(w.buf, ' '), action...)
+	k.rule = string(w.buf)
 	w.add(k, "")
 }
 
@@ -146,8 +149,8 @@ func (w *portWriter) isPlain(f *proxy.Frontend, p paths) bool {
 
 // plain gives the way to the endpoints of a ClusterIP.
 func (w *portWriter) plain(f *proxy.Frontend, p paths) []string {
-	at := w.page.to(w.proto, f.Addr, portText(w.port.Name)+" cluster IP") + " "
-	mark := jump(w.page.names.chain(chainMarkMasq))
+	w.buf = append(appendTo(w.buf[:0], w.proto, f.Addr, w.text+" cluster IP"), ' ')
+	at, mark := string(w.buf), w.page.chains.toMark
 	pool := p.pod.pool
 	switch {
 	case !p.outside.masquerade, !p.pod.masquerade && w.page.pods[0] == "": // all are pods
@@ -172,8 +175,11 @@ func not(match, at string) string {
 }
 
 func (w *portWriter) toPool(pool proxy.Pool) string {
-	w.used[pool&1] = true
-	return jump(w.page.names.of(poolPrefix(pool), w.port.Name, 0))
+	name := &w.pools[pool&1]
+	if *name == "" {
+		*name = w.page.names.of(poolPrefix(pool), w.port.Name, 0)
+	}
+	return jump(*name)
 }
 
 func poolPrefix(p proxy.Pool) string {
@@ -195,7 +201,7 @@ func (w *portWriter) actions(t table, p path) []string {
 	case p.action != proxy.Forward:
 		return []string{"-j ACCEPT"}
 	case p.masquerade:
-		return []string{jump(w.page.names.chain(chainMarkMasq)), w.toPool(p.pool)}
+		return []string{w.page.chains.toMark, w.toPool(p.pool)}
 	}
 	return []string{w.toPool(p.pool)}
 }
@@ -288,41 +294,38 @@ func (w *portWriter) find(t table, name string) *object {
 
 // pool makes the chain of the endpoints of a pool.
 func (w *portWriter) pool(pool proxy.Pool) object {
-	name := w.page.names.of(poolPrefix(pool), w.port.Name, 0)
-	list := w.port.Pool(pool)
-	var b strings.Builder
-	b.Grow(128 * len(list))
+	name, list := w.pools[pool], w.port.Pool(pool)
+	sticks := w.port.Affinity.Enabled()
+	b := w.buf[:0]
 	for _, h := range w.headers[pool] {
-		b.WriteString(h)
-		b.WriteByte('\n')
+		b = append(append(b, h...), '\n')
 	}
-	if w.port.Affinity.Enabled() {
+	if sticks {
 		for _, e := range list {
-			w.remembered(&b, name, e.Addr)
+			b = append(append(b, "-p "...), w.proto...)
+			b = fmt.Appendf(b, " -m recent --update --seconds %d --reap", int64(math.Ceil(w.port.Affinity.Timeout.Seconds())))
+			b = w.translate(w.client(b, name, e.Addr), e.Addr)
 		}
 	}
 	for i, e := range list {
-		b.WriteString("-p ")
-		b.WriteString(w.proto)
-		b.WriteByte(' ')
-		b.WriteString(oneOf(len(list) - i))
-		if w.port.Affinity.Enabled() {
-			fmt.Fprintf(&b, "-m recent --set --name %s-%s --mask %s --rsource ", name, e.Addr, w.page.wholeMask())
+		b = append(append(b, "-p "...), w.proto...)
+		b = appendOneOf(append(b, ' '), len(list)-i)
+		if sticks {
+			b = w.client(append(b, "-m recent --set"...), name, e.Addr)
 		}
-		w.translate(&b, e.Addr)
+		b = w.translate(b, e.Addr)
 	}
-	return object{Key: key{table: nat, chain: name}, Value: b.String()}
+	w.buf = b
+	return object{Key: key{table: nat, chain: name}, Value: string(b)}
 }
 
-// remembered writes the rule for clients that had an endpoint before.
-func (w *portWriter) remembered(b *strings.Builder, chain string, at netip.AddrPort) {
-	fmt.Fprintf(b, "-p %s -m recent --update --seconds %d --reap --name %s-%s --mask %s --rsource ",
-		w.proto, int64(math.Ceil(w.port.Affinity.Timeout.Seconds())), chain, at, w.page.wholeMask())
-	w.translate(b, at)
+// client writes the list of clients of an endpoint, in which they are looked up
+// or entered.
+func (w *portWriter) client(b []byte, chain string, at netip.AddrPort) []byte {
+	return fmt.Appendf(b, " --name %s-%s --mask %s --rsource ", chain, at, w.page.wholeMask())
 }
 
-func (w *portWriter) translate(b *strings.Builder, to netip.AddrPort) {
-	b.WriteString("-j DNAT --to-destination ")
-	b.WriteString(to.String())
-	b.WriteByte('\n')
+func (w *portWriter) translate(b []byte, to netip.AddrPort) []byte {
+	b = append(b, "-j DNAT --to-destination "...)
+	return append(to.AppendTo(b), '\n')
 }

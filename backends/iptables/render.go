@@ -17,6 +17,8 @@ type renderer struct {
 	pages [2]*page
 	// remembers is how many clients of an endpoint the kernel remembers.
 	remembers uint32
+	// buf is memory to write rules in.
+	buf []byte
 }
 
 func newRenderer(o Options, family v1.IPFamily) *renderer {
@@ -31,7 +33,11 @@ type page struct {
 	// detects says that pods can be told from others.
 	detects bool
 	err     error
+	chains  pageChains
 }
+
+// pageChains are names of chains that many rules hold.
+type pageChains struct{ services, external, nodePorts, toMark string }
 
 func (r *renderer) page(node *proxy.Node) *page {
 	for i, p := range r.pages {
@@ -43,6 +49,12 @@ func (r *renderer) page(node *proxy.Node) *page {
 	p := &page{renderer: r, node: node, err: interfaceFault(node.LocalTraffic)}
 	p.pods = p.podMatches()
 	p.detects = len(p.pods) > 0
+	p.chains = pageChains{
+		services:  r.names.chain(chainServices),
+		external:  r.names.chain(chainExternalServices),
+		nodePorts: r.names.chain(chainNodePorts),
+		toMark:    jump(r.names.chain(chainMarkMasq)),
+	}
 	r.pages[0], r.pages[1] = p, r.pages[0]
 	return p
 }
@@ -60,8 +72,12 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 	if err := p.fault(port); err != nil {
 		return append(out, refusal(port.Name, err))
 	}
-	w := portWriter{page: p, port: port, out: out, proto: protocolName(port.Name.Protocol)}
+	w := portWriter{
+		page: p, port: port, out: out, buf: r.buf,
+		proto: protocolName(port.Name.Protocol), text: safe(portText(port.Name)),
+	}
 	w.write()
+	r.buf = w.buf[:0]
 	return w.out
 }
 
@@ -88,7 +104,7 @@ func (p *page) static(out []object) []object {
 	chain(filter, chainNodePorts)
 	chain(filter, chainProxyFirewall, p.firewall()...)
 
-	services, nodePorts := p.names.chain(chainServices), p.names.chain(chainNodePorts)
+	services, nodePorts := p.chains.services, p.chains.nodePorts
 	for _, match := range p.nodePortMatches() {
 		rule(nat, services, match+`-m comment --comment "kubernetes service nodeports" `+jump(nodePorts), true)
 	}

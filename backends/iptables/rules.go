@@ -16,18 +16,29 @@ import (
 // Rules are written exactly as iptables-save prints them, so that what is read
 // back can be compared as text.
 
-// to matches packets for an address and port, with a comment.
-func (p *page) to(proto string, at netip.AddrPort, comment string) string {
-	return "-d " + single(at.Addr()) + " " + atPort(proto, at.Port(), comment)
+// appendTo writes what matches packets for an address and port, with a comment.
+func appendTo(b []byte, proto string, at netip.AddrPort, comment string) []byte {
+	b = append(b, "-d "...)
+	b = appendSingle(b, at.Addr())
+	b = append(b, ' ')
+	return appendPort(b, proto, at.Port(), comment)
 }
 
-// atPort matches packets for a port.
-func atPort(proto string, port uint16, comment string) string {
-	return "-p " + proto + " -m comment --comment " + quote(comment) +
-		" -m " + proto + " --dport " + strconv.Itoa(int(port))
+// appendPort writes what matches packets for a port.
+func appendPort(b []byte, proto string, port uint16, comment string) []byte {
+	b = append(b, "-p "...)
+	b = append(b, proto...)
+	b = append(b, " -m comment --comment \""...)
+	b = append(b, comment[:min(len(comment), commentLimit)]...)
+	b = append(b, "\" -m "...)
+	b = append(b, proto...)
+	b = append(b, " --dport "...)
+	return strconv.AppendUint(b, uint64(port), 10)
 }
 
-func single(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+func appendSingle(b []byte, a netip.Addr) []byte {
+	return netip.PrefixFrom(a, a.BitLen()).AppendTo(b)
+}
 
 // matchRange matches a range by -s or -d; the range of everything needs no match.
 func matchRange(flag string, p netip.Prefix) string {
@@ -42,28 +53,29 @@ func jump(chain string) string { return "-j " + chain }
 // commentLimit keeps comments shorter than the kernel's limit of 255.
 const commentLimit = 240
 
-// quote writes a comment in the quotes that it always has, as there is a slash
-// or a space in it. What could end the quotes, or the line, becomes a question
-// mark: names come from whoever makes service ports.
-func quote(comment string) string {
-	safe := strings.Map(func(r rune) rune {
+// safe makes text fit for a comment in quotes, which it always has, as there is a
+// slash or a space in it. What could end the quotes, or the line, becomes a
+// question mark: names come from whoever makes service ports.
+func safe(comment string) string {
+	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || strings.ContainsRune("\"'\\", r) {
 			return '?'
 		}
 		return r
 	}, comment)
-	return `"` + safe[:min(len(safe), commentLimit)] + `"`
 }
 
-// oneOf matches at random, so that each of n rules that are left gets the same
-// share. Nothing is matched where only one is left.
-func oneOf(n int) string {
+// appendOneOf writes a match at random, so that each of n rules that are left gets
+// the same share. Nothing is matched where only one is left.
+func appendOneOf(b []byte, n int) []byte {
 	if n == 1 {
-		return ""
+		return b
 	}
 	const whole = 1 << 31 // the kernel's unit of probability
 	share := math.Round(whole/float64(n)) / whole
-	return "-m statistic --mode random --probability " + strconv.FormatFloat(share, 'f', 11, 64) + " "
+	b = append(b, "-m statistic --mode random --probability "...)
+	b = strconv.AppendFloat(b, share, 'f', 11, 64)
+	return append(b, ' ')
 }
 
 // protocolName is what iptables calls a protocol.

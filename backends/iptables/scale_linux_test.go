@@ -1,0 +1,195 @@
+package iptables
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// peerLayout writes service ports as kube-proxy lays them out above a thousand
+// endpoints: a chain for each endpoint, in no order, and the dispatch of all
+// services with every change.
+type peerLayout struct {
+	all    []*proxy.ServicePort
+	random *rand.Rand
+}
+
+func digest16(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base32.StdEncoding.EncodeToString(sum[:])[:16]
+}
+
+func (l *peerLayout) service(p *proxy.ServicePort) string {
+	return "KUBE-SVC-" + digest16(portText(p.Name)+"tcp")
+}
+
+func (l *peerLayout) endpoint(p *proxy.ServicePort, at netip.AddrPort) string {
+	return "KUBE-SEP-" + digest16(portText(p.Name)+"tcp"+at.String())
+}
+
+// text has the chains of some services, the dispatch of all, and removes what
+// has gone.
+func (l *peerLayout) text(changed []*proxy.ServicePort, gone []string, hooks bool) string {
+	var chains, rules strings.Builder
+	for _, name := range [...]string{"KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"} {
+		fmt.Fprintf(&chains, ":%s - [0:0]\n", name)
+	}
+	rules.WriteString("-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000\n" +
+		"-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n" +
+		"-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000\n" +
+		"-A KUBE-POSTROUTING -m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE --random-fully\n")
+	for _, i := range l.random.Perm(len(l.all)) {
+		p := l.all[i]
+		at := p.Frontends[0].Addr
+		fmt.Fprintf(&rules, "-A KUBE-SERVICES -m comment --comment \"%s cluster IP\" -m tcp -p tcp -d %s --dport %d -j %s\n",
+			portText(p.Name), at.Addr(), at.Port(), l.service(p))
+	}
+	for _, i := range l.random.Perm(len(changed)) {
+		l.chains(&chains, &rules, changed[i])
+	}
+	rules.WriteString("-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"" +
+		" -m addrtype --dst-type LOCAL ! -d 127.0.0.0/8 -j KUBE-NODEPORTS\n")
+	for _, name := range gone {
+		fmt.Fprintf(&chains, ":%s - [0:0]\n", name)
+		fmt.Fprintf(&rules, "-X %s\n", name)
+	}
+	if hooks {
+		rules.WriteString("-I PREROUTING -j KUBE-SERVICES\n-I OUTPUT -j KUBE-SERVICES\n-I POSTROUTING -j KUBE-POSTROUTING\n")
+	}
+	return "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-FORWARD - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n" +
+		"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\n" +
+		"-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\nCOMMIT\n*nat\n" + chains.String() + rules.String() + "COMMIT\n"
+}
+
+func (l *peerLayout) chains(chains, rules *strings.Builder, p *proxy.ServicePort) {
+	service := l.service(p)
+	fmt.Fprintf(chains, ":%s - [0:0]\n", service)
+	at := p.Frontends[0].Addr
+	fmt.Fprintf(rules, "-A %s -m tcp -p tcp -d %s --dport %d ! -s 10.0.0.0/9 -j KUBE-MARK-MASQ\n", service, at.Addr(), at.Port())
+	for i, e := range p.Cluster {
+		to := l.endpoint(p, e.Addr)
+		fmt.Fprintf(chains, ":%s - [0:0]\n", to)
+		share := ""
+		if left := len(p.Cluster) - i; left > 1 {
+			share = fmt.Sprintf(" -m statistic --mode random --probability %.10f", 1/float64(left))
+		}
+		fmt.Fprintf(rules, "-A %s%s -j %s\n-A %s -s %s -j KUBE-MARK-MASQ\n-A %s -m tcp -p tcp -j DNAT --to-destination %s\n",
+			service, share, to, to, e.Addr.Addr(), to, e.Addr)
+	}
+}
+
+// restoring measures one run of iptables-restore.
+func (s *stage) restoring(t testing.TB, text string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	s.run(t, text, "iptables-restore", "--noflush", "-w", "5")
+	return time.Since(start)
+}
+
+// BenchmarkLayouts measures, in one run, this package, iptables-restore alone on
+// the same text, and iptables-restore on the layout of kube-proxy: everything at
+// once, and one endpoint replaced. The ratios are what counts.
+func BenchmarkLayouts(b *testing.B) {
+	for _, c := range []struct {
+		flavour   Flavour
+		services  int
+		withPeers bool
+	}{{Legacy, 1000, true}, {Legacy, 10_000, true}, {NFT, 1000, true}, {NFT, 10_000, false}} {
+		b.Run(fmt.Sprintf("%s/%dx10", c.flavour, c.services), func(b *testing.B) {
+			for b.Loop() {
+				m := measureLayouts(b, c.flavour, c.services, c.withPeers)
+				for name, value := range m {
+					b.ReportMetric(value, name)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+const changes = 5 // of one endpoint each, of which the median counts
+
+func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) map[string]float64 {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	o := Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}
+	all := world(v1.IPv4Protocol, services, 10)
+	full := proxy.NewSnapshot(testNode(), all...)
+	text, err := Rules(o, v1.IPv4Protocol, full)
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := map[string]float64{}
+
+	ours, floor := newStage(b, o), newStage(b, o)
+	m["floor-full-ms"] = ms(floor.restoring(b, text))
+	start := time.Now()
+	ours.apply(b, full)
+	m["full-ms"] = ms(time.Since(start))
+	var took, least []float64
+	snapshot := full
+	for i := range changes {
+		p := moved(all[services/2], 1_000_000+i)
+		next := snapshot.Revert(proxy.NewSnapshot(testNode(), p), p.Name)
+		start := time.Now()
+		ours.apply(b, next)
+		took = append(took, ms(time.Since(start)))
+		snapshot = next
+		script, err := newScript(additions(changedChain(o, p)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		least = append(least, ms(floor.restoring(b, string(script.text))))
+	}
+	start = time.Now()
+	ours.restart(b)
+	ours.apply(b, snapshot)
+	m["restart-ms"] = ms(time.Since(start))
+	m["change-ms"], m["floor-change-ms"] = median(took), median(least)
+	m["change/floor"], m["full/floor"] = m["change-ms"]/m["floor-change-ms"], m["full-ms"]/m["floor-full-ms"]
+	if !withPeer {
+		return m
+	}
+	peer := newStage(b, o)
+	l := &peerLayout{all: all, random: rand.New(rand.NewPCG(1, 2))}
+	m["peer-full-ms"] = ms(peer.restoring(b, l.text(all, nil, true)))
+	var theirs []float64
+	for i := range changes {
+		at := services / 2
+		old := l.all[at]
+		p := moved(old, 1_000_000+i)
+		l.all[at] = p
+		gone := []string{l.endpoint(old, old.Cluster[9].Addr)}
+		theirs = append(theirs, ms(peer.restoring(b, l.text([]*proxy.ServicePort{p}, gone, false))))
+	}
+	m["peer-change-ms"] = median(theirs)
+	m["peer/change"], m["peer/full"] = m["peer-change-ms"]/m["change-ms"], m["peer-full-ms"]/m["full-ms"]
+	return m
+}
+
+// changedChain renders the chain of endpoints of a service port.
+func changedChain(o Options, p *proxy.ServicePort) []object {
+	o, _ = o.complete() // they were good before
+	r := newRenderer(o, p.Name.Family)
+	var chain []object
+	for _, x := range r.render(testNode(), p, nil) {
+		if x.Key.table == nat && x.Key.rule == "" {
+			chain = append(chain, x)
+		}
+	}
+	return chain
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
