@@ -34,9 +34,11 @@ func plainKey(k *key) key { return key{table: k.table, chain: k.chain, rule: k.r
 func (a *adoption) plan(ops []op) []op {
 	var out []op
 	open := map[chainRef][]op{}
+	at := make(map[key]bool, len(ops)) // what the operations at hand are about
 	for i := range ops {
 		o := ops[i]
 		ref := chainRef{o.Key.table, o.Key.chain}
+		at[plainKey(&o.Key)] = true
 		switch {
 		case o.Key.table == refused, o.Kind != backends.Add:
 			out = append(out, o)
@@ -47,12 +49,38 @@ func (a *adoption) plan(ops []op) []op {
 		}
 	}
 	if a.wanted != nil {
-		out = a.sweep(out, open)
+		out = a.sweep(out, open, a.held(at))
 	}
 	for ref, rules := range open {
 		out = a.rules(out, ref, rules)
 	}
 	return out
+}
+
+// held are the chains that must stay for the time being, as something leads to
+// them that is wanted, and that the operations at hand leave as it is.
+func (a *adoption) held(at map[key]bool) map[chainRef]bool {
+	held := map[chainRef]bool{}
+	var hold func(t table, rules []string)
+	hold = func(t table, rules []string) {
+		for _, rule := range rules {
+			ref := chainRef{t, target(rule)}
+			if !held[ref] {
+				held[ref] = true
+				hold(t, a.found[ref])
+			}
+		}
+	}
+	for k := range a.wanted {
+		switch ref := (chainRef{k.table, k.chain}); {
+		case at[k]:
+		case k.rule != "":
+			hold(k.table, []string{k.rule})
+		case !a.names.isOpen(k.chain):
+			hold(k.table, a.found[ref])
+		}
+	}
+	return held
 }
 
 // chain adds the operation that makes a chain what it is to be, if it is not.
@@ -70,14 +98,14 @@ func (a *adoption) chain(out []op, ref chainRef, o op) []op {
 
 // sweep adds what removes chains that nobody wants, and has all open chains
 // looked at.
-func (a *adoption) sweep(out []op, open map[chainRef][]op) []op {
+func (a *adoption) sweep(out []op, open map[chainRef][]op, held map[chainRef]bool) []op {
 	for ref, rules := range a.found {
 		k := key{table: ref.table, chain: ref.name}
 		_, isWanted := a.wanted[k]
 		switch {
 		case isHook(ref.name), isWanted && a.names.isOpen(ref.name):
 			open[ref] = slices.Clip(open[ref])
-		case !isWanted:
+		case !isWanted && !held[ref]:
 			out = append(out, op{Kind: backends.Remove, Key: k, Value: lines(rules)})
 		}
 	}
@@ -99,6 +127,7 @@ func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 		}
 	}
 	var changes []op
+	orderly := len(have) == len(found)
 	kept := make([]bool, len(found))
 	lastFront, firstBack := -1, len(found)
 	for _, o := range adds {
@@ -118,7 +147,7 @@ func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 		changes = a.strays(changes, ref, kept)
 	}
 	isOwn := !isHook(ref.name)
-	if isOwn && a.wanted != nil && (len(changes) > many || lastFront > firstBack) {
+	if isOwn && a.wanted != nil && (len(changes) > many || lastFront > firstBack || !orderly) {
 		return append(out, a.rewrite(ref, adds))
 	}
 	return append(out, changes...)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -199,3 +201,5 @@ func (s *stage) dump(t testing.TB) (out string) {
 	}
 	return out
 }
+
+func testRandom(t testing.TB) *rand.Rand { return testenv.Random(t) }

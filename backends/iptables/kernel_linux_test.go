@@ -1,0 +1,224 @@
+package iptables
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// sampleWorld has a service port of each kind, in both families.
+func sampleWorld() proxy.Snapshot {
+	var all []*proxy.ServicePort
+	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		plain, none, sticky, closed, local := newPort(fam, 0, 3), newPort(fam, 1, 0), newPort(fam, 2, 2), newPort(fam, 3, 2), newPort(fam, 4, 2)
+		plain.Frontends = append(plain.Frontends, nodePort(fam, 30_000))
+		none.Frontends = append(none.Frontends, nodePort(fam, 30_001))
+		none.Frontends[1].FromInside, none.Frontends[1].FromOutside = none.Frontends[0].FromInside, none.Frontends[0].FromInside
+		sticky.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout}
+		closed.Name.Protocol = v1.ProtocolUDP
+		balanced := proxy.Frontend{Kind: proxy.LoadBalancer, Addr: closed.Frontends[0].Addr, Restricted: true}
+		balanced.FromInside, balanced.FromOutside = forward(proxy.MasqueradeAlways), forward(proxy.MasqueradeAlways)
+		balanced.AllowedSources = prefixes("192.0.2.0/24", "198.51.100.0/25")
+		if fam == v1.IPv6Protocol {
+			balanced.AllowedSources = prefixes("2001:db8::/32")
+		}
+		closed.Frontends = []proxy.Frontend{balanced}
+		local.Local = local.Cluster[:1]
+		outside := nodePort(fam, 30_002)
+		outside.FromInside = forward(proxy.MasqueradeNonPods)
+		outside.FromOutside = proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
+		local.Frontends = append(local.Frontends, outside)
+		all = append(all, plain, none, sticky, closed, local)
+	}
+	return proxy.NewSnapshot(testNode(), all...)
+}
+
+func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
+	t.Helper()
+	for _, flavour := range flavours() {
+		t.Run(string(flavour), func(t *testing.T) { test(t, newStage(t, Options{Flavour: flavour})) })
+	}
+}
+
+// What is rendered is what iptables-save prints, in both flavours: otherwise a
+// restart would write it again.
+func TestRestartWritesNothing(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.apply(t, sampleWorld())
+		s.restart(t)
+		s.apply(t, sampleWorld())
+		if n := s.operations(t); n != 0 {
+			t.Errorf("a restart took %d operations, want 0; there is:\n%s", n, s.dump(t))
+		}
+	})
+}
+
+// Whatever others do to the rules, a look from the zero snapshot puts it right.
+func TestDriftIsRepaired(t *testing.T) {
+	const services = "VIPKIT-SERVICES"
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.apply(t, sampleWorld())
+		want := s.dump(t)
+		chain := newNames("vipkit").of(prefixCluster, newPort(v1.IPv4Protocol, 0, 0).Name, 0)
+		for name, script := range map[string]string{
+			"a jump is gone":          "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals\" -j VIPKIT-SERVICES\nCOMMIT\n",
+			"a chain is empty":        "*nat\n-F " + chain + "\nCOMMIT\n",
+			"a chain has more":        "*nat\n-I " + chain + " -j RETURN\nCOMMIT\n",
+			"services are gone":       "*nat\n-F " + services + "\nCOMMIT\n",
+			"a service is there more": "*nat\n-A " + services + " -d 10.9.9.9 -j " + chain + "\nCOMMIT\n",
+			"a rule is there twice":   "*filter\n-A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN\nCOMMIT\n",
+			"a jump is there twice":   "*filter\n-I INPUT -j VIPKIT-PROXY-FIREWALL\nCOMMIT\n",
+			"everything is gone":      "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n",
+		} {
+			s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
+			if s.dump(t) == want {
+				t.Errorf("%s: nothing has changed, so the test shows nothing", name)
+			}
+			s.applied = proxy.Snapshot{}
+			s.apply(t, sampleWorld())
+			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+				t.Errorf("%s: after the repair (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+// withoutCounters drops what of a listing says when it was made.
+func withoutCounters(listing string) string {
+	var out []string
+	for line := range strings.Lines(listing) {
+		if !strings.HasPrefix(line, "#") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
+}
+
+const foreignRules = `*nat
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:CNI-HOSTPORT - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:VIPKIT-BY-HAND - [0:0]
+-A PREROUTING -m comment --comment "x -j VIPKIT-SERVICES" -j CNI-HOSTPORT
+-A CNI-HOSTPORT -d 10.0.0.0/8 -j KUBE-MARK-MASQ
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A VIPKIT-BY-HAND -j RETURN
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:OTHER-SERVICES - [0:0]
+-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
+-A OTHER-SERVICES -j DROP
+COMMIT
+`
+
+// What others have stays as it is, in its order.
+func TestForeignRulesAreLeftAlone(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.run(t, foreignRules, "iptables-restore", "--noflush", "-w", "5")
+		before := withoutCounters(s.run(t, "", "iptables-save"))
+		for range 2 {
+			s.apply(t, sampleWorld())
+			s.restart(t)
+		}
+		if s.dump(t) == "" {
+			t.Error("there are no rules, so the test shows nothing")
+		}
+		for range 2 { // the second time there is nothing to do
+			if err := s.backend.Cleanup(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
+			t.Errorf("what others have (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// Instances of different identities share nothing.
+func TestInstancesAreDisjoint(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		other := &stage{ns: s.ns, options: Options{Flavour: s.options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}}}
+		other.restart(t)
+		s.apply(t, sampleWorld())
+		alone := s.dump(t)
+		other.apply(t, sampleWorld())
+		both := other.dump(t)
+		if !strings.Contains(both, "0x8000/0x8000") || strings.Contains(both, "VIPKIT-") {
+			t.Errorf("the other instance has:\n%s", both)
+		}
+		s.restart(t)
+		s.apply(t, sampleWorld())
+		if n := s.operations(t); n != 0 {
+			t.Errorf("beside another instance, a restart took %d operations, want 0", n)
+		}
+		if err := other.backend.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(alone, s.dump(t)); diff != "" {
+			t.Errorf("after the other one has gone (-want +got):\n%s", diff)
+		}
+		if left := other.dump(t); left != "" {
+			t.Errorf("the other one has left behind:\n%s", left)
+		}
+	})
+}
+
+// With its names, what kube-proxy has left behind is taken over.
+func TestTakeover(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		l := &peerLayout{all: world(v1.IPv4Protocol, 5, 3), random: testRandom(t)}
+		s.run(t, l.text(l.all, nil, true), "iptables-restore", "--noflush", "-w", "5")
+		s.options.Identity.Name = "kube"
+		s.restart(t)
+		want := proxy.NewSnapshot(testNode(), world(v1.IPv4Protocol, 3, 3)...)
+		s.apply(t, want)
+		taken := s.dump(t)
+		if strings.Contains(taken, "KUBE-SEP-") || !strings.Contains(taken, "KUBE-SVC-") {
+			t.Errorf("chains of the former layout are left, or none are there:\n%s", taken)
+		}
+		fresh := newStage(t, s.options)
+		fresh.apply(t, want)
+		if diff := cmp.Diff(fresh.dump(t), taken); diff != "" {
+			t.Errorf("the rules (-fresh +taken over):\n%s", diff)
+		}
+	})
+}
+
+// A node that changes goes into all rules.
+func TestNodeChanges(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.apply(t, sampleWorld())
+		for _, change := range []func(*proxy.Node){
+			func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" },
+			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"} },
+			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{} },
+			func(n *proxy.Node) {
+				n.NodePorts = proxy.NodePortAddresses{Prefixes: prefixes("172.18.0.0/24", "0.0.0.0/0", "fd00:18::/64")}
+			},
+			func(n *proxy.Node) { n.ServiceCIDRs = nil },
+		} {
+			node := testNode()
+			change(node)
+			next := proxy.NewSnapshot(node, slices.Collect(sampleWorld().All())...)
+			s.apply(t, next)
+			walked := s.dump(t)
+			s.restart(t)
+			s.apply(t, next)
+			if n := s.operations(t); n != 0 {
+				t.Errorf("node %+v: after a change, %d operations were missing; there is:\n%s", node, n, walked)
+			}
+		}
+	})
+}
