@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -145,9 +146,7 @@ func TestAdoption(t *testing.T) {
 	}
 	for step := range 300 {
 		m := model{}
-		for ref, rules := range foreign {
-			m[ref] = rules
-		}
+		maps.Copy(m, foreign)
 		if err := m.restore(string(scriptOf(t, slices.Concat(randomWorld(t, r)...)).text)); err != nil {
 			t.Fatalf("step %d: a first load: %v", step, err)
 		}

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -22,9 +23,7 @@ func (m model) restore(script string) error {
 			t, _ = tableNamed(line[1:])
 		case line == "COMMIT":
 			clear(m)
-			for ref, rules := range work.clone() {
-				m[ref] = rules
-			}
+			maps.Copy(m, work.clone())
 		case strings.HasPrefix(line, ":"):
 			name, _, _ := strings.Cut(line[1:], " ")
 			work[chainRef{t, name}] = nil

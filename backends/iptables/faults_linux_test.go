@@ -1,0 +1,291 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// standIn puts a shell script in the place of iptables-restore for IPv4 in a
+// programs' folder; "$real" is the program itself. It gives a file with a line
+// for each program that was started.
+func standIn(t *testing.T, s *stage, script string) (started string) {
+	t.Helper()
+	folder := t.TempDir()
+	started = filepath.Join(folder, "started")
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, what := range []string{"save", "restore"} {
+			program := fmt.Sprintf("%s-%s-%s", name, s.options.Flavour, what)
+			real, err := lookUp(program)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := "#!/bin/sh\nreal=" + real + "\necho " + program + " >>" + started + "\n"
+			if name == "iptables" && what == "restore" {
+				text += script + "\n"
+			}
+			text += "exec $real \"$@\"\n"
+			if err := os.WriteFile(filepath.Join(folder, program), []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	s.restart(t)
+	return started
+}
+
+func startedSince(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(text))
+}
+
+// A change takes one process, a first look two a family, and nothing takes none.
+func TestProcesses(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		file := standIn(t, s, "")
+		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.options.Flavour, what) }
+		all := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
+		first := proxy.NewSnapshot(testNode(), all...)
+		changed := moved(all[1], 1000)
+		second := first.Revert(proxy.NewSnapshot(testNode(), changed), changed.Name)
+		for _, c := range []struct {
+			what string
+			next proxy.Snapshot
+			want []string
+		}{
+			{"a first load", first, []string{name("iptables", "save"), name("iptables", "restore"), name("ip6tables", "save"), name("ip6tables", "restore")}},
+			{"the same again", first, nil},
+			{"one endpoint", second, []string{name("iptables", "restore")}},
+			{"the same again", second, nil},
+		} {
+			s.apply(t, c.next)
+			if diff := cmp.Diff(c.want, startedSince(t, file), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s: programs started (-want +got):\n%s", c.what, diff)
+			}
+		}
+	})
+}
+
+// Others that hold the lock are waited for; then nothing is changed, the error
+// says so, and another try succeeds.
+func TestLock(t *testing.T) {
+	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	s.apply(t, sampleWorld())
+	before := s.dump(t)
+	held, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close() //nolint:errcheck // nothing is written
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	next := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 5))
+	start := time.Now()
+	err = s.backend.Apply(t.Context(), s.applied, next)
+	if !errors.Is(err, ErrLocked) {
+		t.Errorf("under a lock: got error %v, want %v", err, ErrLocked)
+	}
+	if took := time.Since(start); took < 900*time.Millisecond || took > 30*time.Second {
+		t.Errorf("waited %v for the lock, want a second or some more", took)
+	}
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, s.dump(t)); diff != "" {
+		t.Errorf("without the lock, something was changed (-before +after):\n%s", diff)
+	}
+	if errors.Is(err, proxy.ErrDataplaneLost) {
+		s.applied = proxy.Snapshot{}
+	}
+	s.apply(t, next)
+}
+
+func TestMissingPrograms(t *testing.T) {
+	at, err := here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = findPrograms(&Options{Flavour: "unheard-of"}, v1.IPv6Protocol, at)
+	if !errors.Is(err, proxy.ErrUnsupported) {
+		t.Fatalf("got error %v, want %v", err, proxy.ErrUnsupported)
+	}
+	for _, want := range []string{"ip6tables-unheard-of-", "install the package iptables"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+}
+
+// poisons are service ports that cannot be programmed: some are found out before
+// anything is written, others by iptables.
+func poisons() map[string]*proxy.ServicePort {
+	all := map[string]*proxy.ServicePort{}
+	for i, name := range []string{"wrong family", "protocol", "no endpoints to forward to", "absurd timeout", "odd zone"} {
+		all[name] = newPort(v1.IPv4Protocol, 100+i, 2)
+	}
+	all["wrong family"].Cluster[1] = endpoint(v1.IPv6Protocol, 1)
+	all["protocol"].Name.Protocol = "ICMP"
+	all["no endpoints to forward to"].Cluster = nil
+	all["absurd timeout"].Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
+	all["odd zone"].Frontends[0].Addr = newPort(v1.IPv6Protocol, 1, 0).Frontends[0].Addr
+	return all
+}
+
+// One service port that cannot be programmed stops no other, at the first load
+// and later; it is named.
+func TestPoison(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		good := world(v1.IPv4Protocol, 5, 2)
+		s.apply(t, proxy.NewSnapshot(testNode(), good...))
+		want := s.dump(t)
+		for name, bad := range poisons() {
+			together := proxy.NewSnapshot(testNode(), append(world(v1.IPv4Protocol, 5, 2), bad)...)
+			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(testNode(), good[:3]...)} {
+				s.restart(t)
+				if err := s.backend.Cleanup(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if !old.IsZero() {
+					s.apply(t, old)
+				}
+				err := s.backend.Apply(t.Context(), old, together)
+				if errors.Is(err, proxy.ErrDataplaneLost) { // as a Runner does
+					err = s.backend.Apply(t.Context(), proxy.Snapshot{}, together)
+				}
+				failed, ok := errors.AsType[proxy.PortErrors](err)
+				if !ok || len(failed) != 1 || failed[bad.Name] == nil {
+					t.Fatalf("%s: got error %v, want one that names %s alone", name, err, bad.Name)
+				}
+				if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+					t.Errorf("%s: the rules of the others (-want +got):\n%s", name, diff)
+				}
+			}
+		}
+	})
+}
+
+// If table nat is refused after table filter was changed, the change is undone.
+func TestUndo(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		// The stand-in lets only the first table of two through.
+		flag := filepath.Join(t.TempDir(), "fail")
+		standIn(t, s, `if [ -e `+flag+` ]; then
+	script=$(cat); echo "$script" | sed '/^COMMIT/q' | $real "$@" || exit
+	line=$(echo "$script" | grep -n ^COMMIT | sed -n '2s/:.*//p')
+	if [ -n "$line" ]; then rm -f `+flag+`; echo "iptables-restore: line $line failed" >&2; exit 1; fi
+	exit 0
+fi`)
+		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
+		old, next := proxy.NewSnapshot(testNode(), full, other), proxy.NewSnapshot(testNode(), empty, other)
+		s.apply(t, old)
+		before := s.dump(t)
+		if err := os.WriteFile(flag, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := s.backend.Apply(t.Context(), old, next)
+		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || failed[full.Name] == nil {
+			t.Fatalf("got error %v, want one of port %s", err, full.Name)
+		}
+		if diff := cmp.Diff(before, s.dump(t)); diff != "" {
+			t.Errorf("after a refusal (-before +after):\n%s", diff)
+		}
+		s.apply(t, next)
+	})
+}
+
+// A program that is stopped in its work leaves nobody in the belief of knowing
+// what is there.
+func TestStopped(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		waits := filepath.Join(t.TempDir(), "waits")
+		if err := unix.Mkfifo(waits, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		flag := filepath.Join(t.TempDir(), "wait")
+		standIn(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
+		s.apply(t, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2)))
+		if err := os.WriteFile(flag, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 3))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			_, _ = os.ReadFile(waits) // that it begins is all there is to know
+			cancel()
+		}()
+		err := s.backend.Apply(ctx, s.applied, next)
+		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
+			t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
+		}
+		if err := os.Remove(flag); err != nil {
+			t.Fatal(err)
+		}
+		s.applied = proxy.Snapshot{}
+		s.apply(t, next)
+	})
+}
+
+// How many clients are remembered is the kernel's choice; who asks for more is
+// told.
+func TestAffinityLimit(t *testing.T) {
+	o := Options{AffinityClients: rememberedClients() + 1}
+	s := newStage(t, o)
+	bad := newPort(v1.IPv4Protocol, 1, 2)
+	bad.Affinity = affinity.Config{Timeout: time.Hour}
+	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2), bad))
+	failed, ok := errors.AsType[proxy.PortErrors](err)
+	if !ok || len(failed) != 1 || failed[bad.Name] == nil || !strings.Contains(err.Error(), "ip_list_tot=") {
+		t.Errorf("got error %v, want one of %s that names the parameter", err, bad.Name)
+	}
+}
+
+// What a change allocates does not follow the number of services.
+func TestAllocations(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	var counts []uint64
+	for _, n := range []int{20, 1000} {
+		all := world(v1.IPv4Protocol, n, 3)
+		s.apply(t, proxy.NewSnapshot(testNode(), all...))
+		snapshot := s.applied
+		least := ^uint64(0)
+		for i := range 5 {
+			p := moved(all[n/2], 100_000+i)
+			next := snapshot.Revert(proxy.NewSnapshot(testNode(), p), p.Name)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			s.apply(t, next)
+			runtime.ReadMemStats(&after)
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
+			snapshot = next
+		}
+		counts = append(counts, least)
+	}
+	t.Logf("a change allocates %d bytes among 20 services and %d among 1000", counts[0], counts[1])
+	if counts[1] > counts[0]*3/2+16<<10 {
+		t.Errorf("a change allocates %d bytes among 20 services and %d among 1000, want about the same", counts[0], counts[1])
+	}
+}
