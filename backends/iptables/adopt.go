@@ -148,7 +148,10 @@ func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 	}
 	isOwn := !isHook(ref.name)
 	if isOwn && a.wanted != nil && (len(changes) > many || lastFront > firstBack || !orderly) {
-		return append(out, a.rewrite(ref, adds))
+		if ref.table == filter {
+			out = append(out, slices.DeleteFunc(changes, func(o op) bool { return o.Kind == backends.Remove })...)
+		}
+		return append(out, rewriting(ref, a.all(ref, adds)))
 	}
 	return append(out, changes...)
 }
@@ -166,35 +169,19 @@ func (a *adoption) strays(changes []op, ref chainRef, kept []bool) []op {
 	return changes
 }
 
-// rewrite gives an open chain all its rules at once: those that are added, and
-// found ones that others want.
-func (a *adoption) rewrite(ref chainRef, adds []op) op {
-	var front, back strings.Builder
-	written := make(map[string]bool, len(adds))
+// all gives all rules of an open chain: those that are added, and found ones that
+// others want.
+func (a *adoption) all(ref chainRef, adds []op) string {
+	rules := make(map[string]bool, len(adds))
 	for _, o := range adds {
-		b := &front
-		if o.Key.back {
-			b = &back
-		}
-		written[o.Key.rule] = true
-		b.WriteString(o.Key.rule)
-		b.WriteByte('\n')
+		rules[o.Key.rule] = o.Key.back
 	}
 	for _, rule := range a.found[ref] {
-		isBack, isWanted := a.wanted[key{table: ref.table, chain: ref.name, rule: rule}]
-		if !isWanted || written[rule] {
-			continue
+		if isBack, isWanted := a.wanted[key{table: ref.table, chain: ref.name, rule: rule}]; isWanted {
+			rules[rule] = isBack
 		}
-		written[rule] = true
-		b := &front
-		if isBack {
-			b = &back
-		}
-		b.WriteString(rule)
-		b.WriteByte('\n')
 	}
-	front.WriteString(back.String())
-	return op{Kind: backends.Replace, Key: key{table: ref.table, chain: ref.name}, Value: front.String()}
+	return content(rules)
 }
 
 // settle takes note of operations that were carried out.

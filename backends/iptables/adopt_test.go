@@ -181,3 +181,8 @@ func TestAdoption(t *testing.T) {
 		}
 	}
 }
+
+// peerAddr is an address for frontend i.
+func peerAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 80)
+}

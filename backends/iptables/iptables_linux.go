@@ -32,7 +32,7 @@ func New(options Options) (proxy.Backend, error) {
 		}
 		r := newRenderer(o, family)
 		r.remembers = rememberedClients()
-		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p}))
+		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p, roster: roster{}}))
 	}
 	return b, nil
 }

@@ -22,6 +22,7 @@ type kernel struct {
 	// adoption is nil unless a commit that started so was refused, at least in
 	// part: those that follow it depend on what was found.
 	adoption *adoption
+	roster   roster
 	ops      atomic.Uint64
 }
 
@@ -32,7 +33,7 @@ func (k *kernel) Operations() uint64 { return k.ops.Load() }
 // Replace implements [backends.Replacer]: the whole comes in one commit, which
 // looks itself at what is there, as every further one would copy the table anew.
 func (k *kernel) Replace(proxy.Snapshot) bool {
-	k.rebuild, k.adoption = true, nil
+	k.rebuild, k.adoption, k.roster = true, nil, roster{}
 	return true
 }
 
@@ -63,41 +64,51 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 
 // Commit implements [backends.Target].
 func (k *kernel) Commit(ctx context.Context, ops []op) error {
-	if k.rebuild {
-		found, err := k.find(ctx)
-		if err != nil {
-			return err
-		}
-		k.rebuild = false
-		if len(found) == 0 {
-			return k.write(ctx, ops)
-		}
-		k.adoption = newAdoption(k.renderer.names, found, ops)
-		if err := k.adopt(ctx, ops); err != nil {
-			return err
-		}
-		k.adoption = nil
-		return nil
+	if err := k.commit(ctx, ops); err != nil {
+		return err
 	}
-	if k.adoption != nil {
-		return k.adopt(ctx, ops)
-	}
-	return k.write(ctx, ops)
+	k.roster.note(ops)
+	return nil
 }
 
-// adopt writes what is not found as it should be.
+func (k *kernel) commit(ctx context.Context, ops []op) error {
+	if !k.rebuild {
+		return k.adopt(ctx, ops)
+	}
+	found, err := k.find(ctx)
+	if err != nil {
+		return err
+	}
+	k.rebuild = false
+	if len(found) > 0 {
+		k.adoption = newAdoption(k.renderer.names, found, ops)
+	}
+	if err := k.adopt(ctx, ops); err != nil {
+		return err
+	}
+	k.adoption = nil
+	return nil
+}
+
+// adopt writes operations, or what is left of them where all is found that there
+// was.
 func (k *kernel) adopt(ctx context.Context, ops []op) error {
-	ops = k.adoption.plan(ops)
+	if k.adoption != nil {
+		ops = k.adoption.plan(ops)
+	}
+	ops = k.roster.compact(ops)
 	if err := k.write(ctx, ops); err != nil {
 		return err
 	}
-	k.adoption.settle(ops)
+	if k.adoption != nil {
+		k.adoption.settle(ops)
+	}
 	return nil
 }
 
 // Cleanup implements [backends.Cleaner].
 func (k *kernel) Cleanup(ctx context.Context) error {
-	k.rebuild, k.adoption = false, nil
+	k.rebuild, k.adoption, k.roster = false, nil, roster{}
 	found, err := k.find(ctx)
 	if err != nil {
 		return err

@@ -8,7 +8,8 @@ import (
 // key names a chain, or one rule of an open chain.
 type key struct {
 	table table
-	// back says that a rule stands behind all those without it.
+	// back says that a rule stands behind all those without it, and that a chain
+	// is written after other tables.
 	back bool
 	// shared says that several service ports may need the rule.
 	shared bool

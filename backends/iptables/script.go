@@ -45,7 +45,7 @@ func newScript(ops []op) (*script, error) {
 			return nil, errors.New(o.Value)
 		case o.Key.table == nat:
 			during = append(during, *o)
-		case o.Kind == backends.Remove:
+		case o.Kind == backends.Remove, o.Key.rule == "" && o.Key.back:
 			after = append(after, *o)
 		default:
 			before = append(before, *o)
