@@ -119,41 +119,43 @@ const many = 32
 // rules adds what makes the rules of an open chain complete, and removes those
 // that nobody wants.
 func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
-	found := a.found[ref]
-	have := make(map[string]int, len(found))
-	for i, rule := range found {
-		if _, twice := have[rule]; !twice {
-			have[rule] = i
-		}
-	}
-	var changes []op
-	orderly := len(have) == len(found)
-	kept := make([]bool, len(found))
-	lastFront, firstBack := -1, len(found)
-	for _, o := range adds {
-		i, ok := have[o.Key.rule]
-		if !ok || kept[i] {
-			changes = append(changes, o)
-			continue
-		}
-		kept[i] = true
-		if o.Key.back {
-			firstBack = min(firstBack, i)
-		} else {
-			lastFront = max(lastFront, i)
-		}
-	}
+	changes, kept, orderly := claim(a.found[ref], adds)
 	if a.wanted != nil {
 		changes = a.strays(changes, ref, kept)
 	}
-	isOwn := !isHook(ref.name)
-	if isOwn && a.wanted != nil && (len(changes) > many || lastFront > firstBack || !orderly) {
-		if ref.table == filter {
-			out = append(out, slices.DeleteFunc(changes, func(o op) bool { return o.Kind == backends.Remove })...)
-		}
-		return append(out, rewriting(ref, a.all(ref, adds)))
+	if isHook(ref.name) || a.wanted == nil || len(changes) <= many && orderly {
+		return append(out, changes...)
 	}
-	return append(out, changes...)
+	if ref.table == filter {
+		out = append(out, slices.DeleteFunc(changes, func(o op) bool { return o.Kind == backends.Remove })...)
+	}
+	return append(out, rewriting(ref, a.all(ref, adds)))
+}
+
+// claim finds the rules of a chain that are there already, and gives the
+// operations that add the others. The chain is orderly if nothing stands there
+// twice, or in the wrong half.
+func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) {
+	have := make(map[string]int, len(found))
+	for i, rule := range slices.Backward(found) {
+		have[rule] = i
+	}
+	kept = make([]bool, len(found))
+	lastFront, firstBack := -1, len(found)
+	for _, o := range adds {
+		i, ok := have[o.Key.rule]
+		switch {
+		case !ok || kept[i]:
+			missing = append(missing, o)
+			continue
+		case o.Key.back:
+			firstBack = min(firstBack, i)
+		default:
+			lastFront = max(lastFront, i)
+		}
+		kept[i] = true
+	}
+	return missing, kept, lastFront < firstBack && len(have) == len(found)
 }
 
 // strays adds the removal of rules that nobody wants, and of second copies.

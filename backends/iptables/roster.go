@@ -36,9 +36,8 @@ func (r roster) note(ops []op) {
 	}
 }
 
-// compact puts one operation that writes a chain in the place of many that remove
-// rules from it.
-func (r roster) compact(ops []op) []op {
+// crowded gives the chains from which many rules are to be removed.
+func crowded(ops []op) map[chainRef]int {
 	removals := map[chainRef]int{}
 	for i := range ops {
 		if k := &ops[i].Key; k.rule != "" && ops[i].Kind == backends.Remove && !isHook(k.chain) {
@@ -46,6 +45,13 @@ func (r roster) compact(ops []op) []op {
 		}
 	}
 	maps.DeleteFunc(removals, func(_ chainRef, n int) bool { return n <= manyRemovals })
+	return removals
+}
+
+// compact puts one operation that writes a chain in the place of many that remove
+// rules from it.
+func (r roster) compact(ops []op) []op {
+	removals := crowded(ops)
 	if len(removals) == 0 {
 		return ops
 	}
