@@ -51,7 +51,7 @@ func ExampleRules() {
 	// -A VIPKIT-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
 	// -A VIPKIT-POSTROUTING -j MARK --set-xmark 0x4000/0x0
 	// -A VIPKIT-POSTROUTING -j MASQUERADE --random-fully
-	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV ! -s 10.0.0.0/8 -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-MARK-MASQ
+	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV ! -s 10.0.0.0/8 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j VIPKIT-MARK-MASQ
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV -p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination 10.0.0.5:8080
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV -p tcp -j DNAT --to-destination 10.0.1.7:8080
 	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN

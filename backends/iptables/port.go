@@ -149,7 +149,7 @@ func (w *portWriter) isPlain(f *proxy.Frontend, p paths) bool {
 
 // plain gives the way to the endpoints of a ClusterIP.
 func (w *portWriter) plain(f *proxy.Frontend, p paths) []string {
-	w.buf = append(appendTo(w.buf[:0], w.proto, f.Addr, w.text+" cluster IP"), ' ')
+	w.buf = append(appendTo(w.buf[:0], w.proto, f.Addr, ""), ' ')
 	at, mark := string(w.buf), w.page.chains.toMark
 	pool := p.pod.pool
 	switch {

@@ -24,14 +24,17 @@ func appendTo(b []byte, proto string, at netip.AddrPort, comment string) []byte 
 	return appendPort(b, proto, at.Port(), comment)
 }
 
-// appendPort writes what matches packets for a port.
+// appendPort writes what matches packets for a port; the kernel keeps 256 bytes for
+// a comment, so not every rule has one.
 func appendPort(b []byte, proto string, port uint16, comment string) []byte {
 	b = append(b, "-p "...)
 	b = append(b, proto...)
-	b = append(b, " -m comment --comment \""...)
-	b = append(b, comment[:min(len(comment), commentLimit)]...)
-	b = append(b, "\" -m "...)
-	b = append(b, proto...)
+	if comment != "" {
+		b = append(b, " -m comment --comment \""...)
+		b = append(b, comment[:min(len(comment), commentLimit)]...)
+		b = append(b, '"')
+	}
+	b = append(append(b, " -m "...), proto...)
 	b = append(b, " --dport "...)
 	return strconv.AppendUint(b, uint64(port), 10)
 }

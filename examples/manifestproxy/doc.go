@@ -7,7 +7,7 @@
 //
 // What it does is done by four parts of the library, put together in main.go:
 //
-//	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables
+//	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, or iptables
 //
 // With -backend userspace the program carries the traffic itself instead, for as
 // long as it runs: see package userspace. Services then stand still between two

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
@@ -27,6 +28,10 @@ type backend struct {
 
 func backends() map[string]backend {
 	return map[string]backend{
+		"iptables": {
+			needs: "it takes the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
+			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) },
+		},
 		"nftables": {
 			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
 			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },

@@ -16,7 +16,7 @@ func TestBadFlags(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"", "-manifests is required"},
 		{"-once", "-manifests is required"},
-		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only nftables, userspace`},
+		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only iptables, nftables, userspace`},
 		{"-manifests m -once -backend userspace", "-once excludes this backend"},
 		{"-manifests m -once -cleanup", "exclude each other"},
 		{"-manifests m n", `unexpected argument "n"`},

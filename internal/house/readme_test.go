@@ -32,7 +32,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	for _, document := range []string{
 		"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
-		"docs/architecture.md", "docs/performance.md", "docs/dataplane/nftables.md",
+		"docs/architecture.md", "docs/performance.md", "docs/dataplane/nftables.md", "docs/dataplane/iptables.md",
 	} {
 		text, err := os.ReadFile(filepath.Join(root, document))
 		if err != nil {
