@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 }
 
 func testConformance(t *testing.T, o iptables.Options) {
-	iptables.OwnLock(t)
+	iptables.NeedPrograms(t, o)
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
 			if err := iptables.Prepare(t.Context(), o); err != nil {

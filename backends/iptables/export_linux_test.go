@@ -2,11 +2,16 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // OwnLock gives a test a lock of its own, so that it neither waits for other
@@ -16,6 +21,20 @@ func OwnLock(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "lock")
 	t.Setenv("XTABLES_LOCKFILE", path)
 	return path
+}
+
+// NeedPrograms ends a test where the programs of a flavour are not installed, or
+// the kernel does not know their tables.
+func NeedPrograms(t testing.TB, o Options) {
+	t.Helper()
+	OwnLock(t)
+	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), o) })
+	if errors.Is(err, proxy.ErrUnsupported) {
+		testenv.CannotRun(t, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Dump gives everything of an identity in the namespace of the calling thread,

@@ -123,8 +123,8 @@ type stage struct {
 
 func newStage(t testing.TB, o Options) *stage {
 	t.Helper()
+	NeedPrograms(t, o)
 	s := &stage{ns: netnstest.NewNS(t), options: o}
-	OwnLock(t)
 	s.restart(t)
 	return s
 }
