@@ -17,6 +17,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
 // randomPort makes one of a few service ports, of any kind.
 func randomPort(r *rand.Rand, i int) *proxy.ServicePort {
 	p := &proxy.ServicePort{Name: nameOf("test", fmt.Sprintf("service-%d", i), "")}

@@ -11,10 +11,22 @@ import (
 
 // backend keeps the families apart: each has tables and programs of its own, so
 // that what goes wrong in one need not trouble the other.
-type backend struct{ families []proxy.Backend }
+type backend struct {
+	families []proxy.Backend
+	watcher  watcher
+}
+
+// watcher knows whether others may have changed the rules.
+type watcher interface {
+	begin(ctx context.Context)
+	drifted(ctx context.Context) bool
+}
 
 // Apply implements [proxy.Backend].
 func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if old.IsZero() {
+		b.watcher.begin(ctx)
+	}
 	failed := proxy.PortErrors{}
 	var lost, other []error
 	for _, f := range b.families {
@@ -45,6 +57,9 @@ func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	}
 	return err
 }
+
+// Drifted implements [proxy.DriftChecker].
+func (b *backend) Drifted(ctx context.Context) bool { return b.watcher.drifted(ctx) }
 
 // Cleanup implements [proxy.Backend].
 func (b *backend) Cleanup(ctx context.Context) error {

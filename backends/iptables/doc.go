@@ -38,7 +38,8 @@
 //
 // A new process reads what iptables-save prints, writes what differs (nothing, if
 // nothing has changed), and removes what nobody wants. The same puts right what
-// others have changed; a Runner does it each ResyncInterval.
+// others have changed; a Runner does it each ResyncInterval, in the flavour that
+// uses nf_tables only if somebody else was there.
 //
 // # Limits
 //

@@ -22,13 +22,6 @@ import (
 
 func flavours() []Flavour { return []Flavour{Legacy, NFT} }
 
-func prefixes(texts ...string) (out []netip.Prefix) {
-	for _, text := range texts {
-		out = append(out, netip.MustParsePrefix(text))
-	}
-	return out
-}
-
 func testNode() *proxy.Node {
 	return &proxy.Node{
 		Name:         "node",

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -14,7 +15,9 @@ import (
 // thread. It needs CAP_NET_ADMIN there, and CAP_SYS_ADMIN if threads of the
 // process are in other namespaces. What is missing, programs to begin with, shows
 // as [proxy.ErrUnsupported], here or at the first Apply. The backend counts its
-// operations ([proxy.OperationCounter]): rules and chains written or removed.
+// operations ([proxy.OperationCounter]): rules and chains written or removed. In
+// the flavour that uses nf_tables it can tell at no cost that nobody else was
+// there ([proxy.DriftChecker]).
 func New(options Options) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -25,15 +28,22 @@ func New(options Options) (proxy.Backend, error) {
 		return nil, fmt.Errorf("iptables: the network namespace: %w", err)
 	}
 	b := &backend{}
-	for _, family := range o.Families {
+	var w *watch
+	for i, family := range o.Families {
 		p, err := findPrograms(&o, family, at)
 		if err != nil {
 			return nil, err
 		}
+		if i == 0 {
+			if w, err = openWatch(context.Background(), &o, &p); err != nil {
+				return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
+			}
+		}
 		r := newRenderer(o, family)
 		r.remembers = rememberedClients()
-		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p, roster: roster{}}))
+		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p, watch: w, roster: roster{}}))
 	}
+	b.watcher = w
 	return b, nil
 }
 

@@ -17,6 +17,7 @@ import (
 type kernel struct {
 	renderer *renderer
 	programs programs
+	watch    *watch
 	// rebuild says that the next commit starts from what is found then.
 	rebuild bool
 	// adoption is nil unless a commit that started so was refused, at least in
@@ -126,6 +127,7 @@ func (k *kernel) write(ctx context.Context, ops []op) error {
 		return nil
 	}
 	err = k.programs.restore(ctx, s.text)
+	k.watch.committed(len(s.sections), err)
 	if err == nil {
 		k.ops.Add(s.rules)
 		return nil

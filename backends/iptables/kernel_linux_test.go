@@ -22,7 +22,7 @@ func sampleWorld() proxy.Snapshot {
 		none.Frontends = append(none.Frontends, nodePort(fam, 30_001))
 		none.Frontends[1].FromInside, none.Frontends[1].FromOutside = none.Frontends[0].FromInside, none.Frontends[0].FromInside
 		sticky.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout}
-		closed.Name.Protocol = v1.ProtocolUDP
+		closed.Name.Protocol, local.Name.Protocol = v1.ProtocolUDP, v1.ProtocolSCTP
 		balanced := proxy.Frontend{Kind: proxy.LoadBalancer, Addr: closed.Frontends[0].Addr, Restricted: true}
 		balanced.FromInside, balanced.FromOutside = forward(proxy.MasqueradeAlways), forward(proxy.MasqueradeAlways)
 		balanced.AllowedSources = prefixes("192.0.2.0/24", "198.51.100.0/25")
@@ -220,5 +220,36 @@ func TestNodeChanges(t *testing.T) {
 				t.Errorf("node %+v: after a change, %d operations were missing; there is:\n%s", node, n, walked)
 			}
 		}
+	})
+}
+
+// Where nobody else was, a resync has nothing to look at in the flavour that can
+// tell.
+func TestDriftIsNoticed(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		checker, ok := s.backend.(proxy.DriftChecker)
+		if !ok {
+			t.Fatalf("%T is no DriftChecker", s.backend)
+		}
+		isBlind := s.options.Flavour == Legacy
+		expect := func(when string, want bool) {
+			t.Helper()
+			if got := checker.Drifted(t.Context()); got != (want || isBlind) {
+				t.Errorf("%s: drifted: got %t, want %t", when, got, want || isBlind)
+			}
+		}
+		expect("before the first Apply", true)
+		s.apply(t, sampleWorld())
+		expect("after a first load", false)
+		s.apply(t, proxy.NewSnapshot(testNode(), world(v1.IPv6Protocol, 3, 3)...))
+		expect("after a change", false)
+		s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		expect("after a change by others", true)
+		s.apply(t, proxy.NewSnapshot(testNode(), world(v1.IPv4Protocol, 3, 3)...))
+		expect("after a change by others and one of our own", true)
+		again := s.applied
+		s.applied = proxy.Snapshot{}
+		s.apply(t, again)
+		expect("after a look at everything", false)
 	})
 }

@@ -1,0 +1,66 @@
+package iptables
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// watch notices whether others have changed nf_tables, where the rules of one
+// flavour are: each commit, whoever makes it, moves the generation of all rules
+// by one.
+type watch struct {
+	conn *nfnetlink.Conn
+	// expected is the generation if nobody else committed anything.
+	expected uint32
+	known    bool
+}
+
+// openWatch gives no watch for the flavour that has no generations.
+func openWatch(ctx context.Context, o *Options, p *programs) (*watch, error) {
+	flavour := o.Flavour
+	if flavour == Default {
+		version, err := exec.CommandContext(ctx, p.restorer, "--version").Output()
+		if err == nil && strings.Contains(string(version), "nf_tables") {
+			flavour = NFT
+		}
+	}
+	if flavour != NFT {
+		return nil, nil
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &watch{conn: conn}, nil
+}
+
+// begin takes note of the generation before the rules are looked at.
+func (w *watch) begin(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	generation, err := w.conn.Generation(ctx)
+	w.expected, w.known = generation, err == nil
+}
+
+// committed takes note of commits of our own; after an error nobody knows how
+// many there were.
+func (w *watch) committed(n int, err error) {
+	if w == nil {
+		return
+	}
+	w.expected += uint32(n)
+	w.known = w.known && err == nil
+}
+
+// drifted reports whether others may have changed something.
+func (w *watch) drifted(ctx context.Context) bool {
+	if w == nil || !w.known {
+		return true
+	}
+	generation, err := w.conn.Generation(ctx)
+	return err != nil || generation != w.expected
+}
