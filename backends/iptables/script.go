@@ -36,7 +36,8 @@ type section struct {
 
 // newScript writes a script. Operations that cannot be written are its error.
 func newScript(ops []op) (*script, error) {
-	var before, during, after []op
+	var before, after []op
+	during := make([]op, 0, len(ops)) // nearly all of them
 	for i := range ops {
 		o := &ops[i]
 		switch {
@@ -51,7 +52,7 @@ func newScript(ops []op) (*script, error) {
 			before = append(before, *o)
 		}
 	}
-	s := &script{}
+	s := &script{text: make([]byte, 0, textSize(ops))}
 	if slices.ContainsFunc(during, func(o op) bool { return o.Kind != backends.Add }) {
 		s.section(filter, before)
 		s.section(nat, during)
@@ -63,25 +64,33 @@ func newScript(ops []op) (*script, error) {
 	return s, nil
 }
 
+// textSize is how long a script for some operations gets, at most.
+func textSize(ops []op) int {
+	size := 64
+	for i := range ops {
+		o := &ops[i]
+		size += 2*len(o.Key.chain) + len(o.Key.rule) + 16
+		if o.Key.rule == "" && o.Kind != backends.Remove {
+			size += len(o.Value) + strings.Count(o.Value, "\n")*(len(o.Key.chain)+4)
+		}
+	}
+	return size
+}
+
 // section writes what is to be done in a table. Chains are in the order of their
 // names, which iptables takes in far sooner than any other order.
 func (s *script) section(t table, ops []op) {
 	if len(ops) == 0 {
 		return
 	}
-	size := 32
 	var chains, rules []*op
 	for i := range ops {
-		o := &ops[i]
-		size += 2*len(o.Key.chain) + len(o.Key.rule) + 16
-		if o.Key.rule == "" {
+		if o := &ops[i]; o.Key.rule == "" {
 			chains = append(chains, o)
-			size += len(o.Value) + strings.Count(o.Value, "\n")*(len(o.Key.chain)+4)
 		} else {
 			rules = append(rules, o)
 		}
 	}
-	s.text = slices.Grow(s.text, size)
 	slices.SortFunc(chains, func(a, b *op) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
 	s.line("*", t.String())
 	for _, o := range chains { // this makes a chain, and empties one that is there
