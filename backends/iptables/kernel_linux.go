@@ -98,7 +98,7 @@ func (k *kernel) adopt(ctx context.Context, ops []op) error {
 		ops = k.adoption.plan(ops)
 	}
 	ops = k.roster.compact(ops)
-	if err := k.write(ctx, ops); err != nil {
+	if _, err := k.write(ctx, ops); err != nil {
 		return err
 	}
 	if k.adoption != nil {
@@ -114,31 +114,61 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return k.write(ctx, found.removal(k.renderer.names))
+	kept, err := k.write(ctx, found.removal(k.renderer.names))
+	if err == nil && len(kept) > 0 {
+		return fmt.Errorf("iptables: rules of others lead to some of these chains, so that they stay, empty: %v", kept)
+	}
+	return err
 }
 
-// write carries out operations, all or none, by one process.
-func (k *kernel) write(ctx context.Context, ops []op) error {
+// write carries out operations, all or none, by one process. Chains that cannot be
+// removed, since rules of others lead there, stay empty, and are given.
+func (k *kernel) write(ctx context.Context, ops []op) (kept []string, err error) {
 	s, err := newScript(ops)
 	if err != nil {
-		return fmt.Errorf("iptables: %w", err)
+		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	if len(s.sections) == 0 {
-		return nil
+		return nil, nil
 	}
-	err = k.programs.restore(ctx, s.text)
+	whole := s
+	err = k.restore(ctx, s)
+	for _, all := range [...]bool{false, true} {
+		rest, inUse := s.withoutRemovals(err, all)
+		if len(inUse) == 0 {
+			break
+		}
+		kept = append(kept, inUse...)
+		if s, err = newScript(rest); err == nil {
+			err = k.restore(ctx, s)
+		}
+	}
+	switch {
+	case err == nil:
+		return kept, nil
+	case s != whole:
+		return nil, fmt.Errorf("%w: a part of a change was made: %w", proxy.ErrDataplaneLost, err)
+	}
+	return nil, k.undo(ctx, s, err)
+}
+
+// restore carries out a script.
+func (k *kernel) restore(ctx context.Context, s *script) error {
+	err := k.programs.restore(ctx, s.text)
 	k.watch.committed(len(s.sections), err)
 	if err == nil {
 		k.ops.Add(s.rules)
-		return nil
 	}
-	return k.undo(ctx, s, err)
+	if stop, ok := errors.AsType[*stopError](err); ok {
+		stop.blame(s, k.renderer.names)
+	}
+	return err
 }
 
 // undo takes back what was carried out before an error. Most often there is
 // nothing, since all that matters is in one table.
 func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
-	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, proxy.ErrUnsupported) {
+	if errors.Is(cause, proxy.ErrDataplaneLost) {
 		return cause
 	}
 	var stop *stopError

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -251,5 +252,61 @@ func TestDriftIsNoticed(t *testing.T) {
 		s.applied = proxy.Snapshot{}
 		s.apply(t, again)
 		expect("after a look at everything", false)
+	})
+}
+
+// A change that meets rules which others have taken away says that the rules are
+// not as they were left; a look from the zero snapshot then repairs them.
+func TestConflictIsNoticed(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		all := world(v1.IPv4Protocol, 3, 2)
+		first, next := proxy.NewSnapshot(testNode(), all...), proxy.NewSnapshot(testNode(), all[0], newPort(v1.IPv4Protocol, 1, 0))
+		fresh := newStage(t, s.options)
+		fresh.apply(t, next)
+		for _, script := range []string{
+			"*nat\n-F VIPKIT-SERVICES\nCOMMIT\n",
+			"*filter\n-F\n-X\nCOMMIT\n",
+			"*nat\n-F\n-X\nCOMMIT\n",
+		} {
+			s.applied = proxy.Snapshot{}
+			s.apply(t, first)
+			s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
+			if err := s.backend.Apply(t.Context(), s.applied, next); !errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Errorf("after %q: got error %v, want %v", script, err, proxy.ErrDataplaneLost)
+			}
+			s.applied = proxy.Snapshot{}
+			s.apply(t, next)
+			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
+				t.Errorf("after %q: the rules (-fresh +repaired):\n%s", script, diff)
+			}
+		}
+	})
+}
+
+// A rule of others that leads to a chain keeps it from being removed, but nothing
+// else from being done.
+func TestChainInUseByOthers(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		all := world(v1.IPv4Protocol, 3, 2)
+		used := newNames("vipkit").of(prefixCluster, all[2].Name, 0)
+		s.apply(t, proxy.NewSnapshot(testNode(), all...))
+		s.run(t, "*nat\n:OTHER - [0:0]\n-A OTHER -j "+used+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		next := proxy.NewSnapshot(testNode(), all[0])
+		s.apply(t, next)
+		fresh := newStage(t, s.options)
+		fresh.apply(t, next)
+		if diff := cmp.Diff(fresh.dump(t), strings.Replace(s.dump(t), "IPv4 nat "+used+"\n\n", "", 1)); diff != "" {
+			t.Errorf("the rules, but for the chain in use (-fresh +changed):\n%s", diff)
+		}
+		if err := s.backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), used) {
+			t.Errorf("Cleanup: got error %v, want one that names %s", err, used)
+		}
+		s.run(t, "*nat\n-F OTHER\n-X OTHER\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		if err := s.backend.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left := s.dump(t); left != "" {
+			t.Errorf("after Cleanup there is:\n%s", left)
+		}
 	})
 }

@@ -134,6 +134,19 @@ func (e *stopError) Unwrap() []error {
 	return []error{e.kind, e.err}
 }
 
+// blame finds out, by what a script says where the program stopped, whether that is
+// because something is not there that should be. The legacy flavour does not tell:
+// to it, a chain that is missing is a target that is missing, and of commands that
+// find nothing it gives the line alone.
+func (e *stopError) blame(s *script, n names) {
+	switch at := s.line(e.line); {
+	case strings.Contains(e.said, "Couldn't load target `"+n.prefix):
+		e.kind = backends.ErrConflict
+	case e.kind == nil && strings.HasPrefix(at, "-") && !strings.Contains(e.said, "rror occurred"):
+		e.kind = backends.ErrConflict
+	}
+}
+
 // explain puts the end of a program in terms that callers can act on.
 func explain(err error, stderr []byte) error {
 	e := &stopError{said: lastLines(stderr), err: err}
@@ -164,4 +177,31 @@ func explain(err error, stderr []byte) error {
 		e.kind = backends.ErrConflict
 	}
 	return e
+}
+
+// withoutRemovals gives what is left to do of a script that stopped at the removal
+// of a chain, which is to be emptied instead, or all that are to be removed;
+// nothing if that was not the reason.
+func (s *script) withoutRemovals(err error, all bool) (rest []op, kept []string) {
+	stop, ok := errors.AsType[*stopError](err)
+	if !ok {
+		return nil, nil
+	}
+	chain, ok := strings.CutPrefix(s.line(stop.line), "-X ")
+	if !ok {
+		return nil, nil
+	}
+	for _, part := range s.sections {
+		if part.end < stop.line {
+			continue
+		}
+		for _, o := range part.ops {
+			if o.Kind == backends.Remove && o.Key.rule == "" && (all || o.Key.chain == strings.TrimSpace(chain)) {
+				o.Kind, o.Value, o.Key.back = backends.Replace, "", true
+				kept = append(kept, o.Key.chain)
+			}
+			rest = append(rest, o)
+		}
+	}
+	return rest, kept
 }

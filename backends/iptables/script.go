@@ -92,10 +92,10 @@ func (s *script) section(t table, ops []op) {
 		}
 	}
 	slices.SortFunc(chains, func(a, b *op) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
-	s.line("*", t.String())
+	s.write("*", t.String())
 	for _, o := range chains { // this makes a chain, and empties one that is there
 		s.rules++
-		s.line(":", o.Key.chain, " - [0:0]")
+		s.write(":", o.Key.chain, " - [0:0]")
 	}
 	for _, o := range chains {
 		if o.Kind != backends.Remove {
@@ -105,10 +105,10 @@ func (s *script) section(t table, ops []op) {
 	s.single(rules, chains)
 	for _, o := range chains {
 		if o.Kind == backends.Remove {
-			s.line("-X ", o.Key.chain)
+			s.write("-X ", o.Key.chain)
 		}
 	}
-	s.line("COMMIT")
+	s.write("COMMIT")
 	s.sections = append(s.sections, section{table: t, end: s.lines, ops: ops})
 }
 
@@ -160,15 +160,25 @@ func (s *script) single(rules, chains []*op) {
 
 func (s *script) rule(how string, o *op) {
 	s.rules++
-	s.line(how, o.Key.chain, " ", o.Key.rule)
+	s.write(how, o.Key.chain, " ", o.Key.rule)
 }
 
-func (s *script) line(parts ...string) {
+func (s *script) write(parts ...string) {
 	for _, part := range parts {
 		s.text = append(s.text, part...)
 	}
 	s.text = append(s.text, '\n')
 	s.lines++
+}
+
+// line gives a line of the text, from 1.
+func (s *script) line(number int) string {
+	for line := range strings.Lines(string(s.text)) {
+		if number--; number == 0 {
+			return line
+		}
+	}
+	return ""
 }
 
 // committed gives the operations that were carried out if the program stopped
