@@ -94,10 +94,11 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 // adopt writes operations, or what is left of them where all is found that there
 // was.
 func (k *kernel) adopt(ctx context.Context, ops []op) error {
-	if k.adoption != nil {
+	if k.adoption != nil { // which knows of more rules than the roster does
 		ops = k.adoption.plan(ops)
+	} else {
+		ops = k.roster.compact(ops)
 	}
-	ops = k.roster.compact(ops)
 	if _, err := k.write(ctx, ops); err != nil {
 		return err
 	}

@@ -310,3 +310,22 @@ func TestChainInUseByOthers(t *testing.T) {
 		}
 	})
 }
+
+// A new process that finds many rules which nobody wants keeps those that fit.
+func TestAdoptionOfManyLeftovers(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		all := world(v1.IPv4Protocol, 60, 1)
+		for _, n := range []int{60 - manyRemovals - 4, 5} {
+			next := proxy.NewSnapshot(testNode(), all[:n]...)
+			s.applied = proxy.Snapshot{}
+			s.apply(t, proxy.NewSnapshot(testNode(), all...))
+			s.restart(t)
+			s.apply(t, next)
+			fresh := newStage(t, s.options)
+			fresh.apply(t, next)
+			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
+				t.Errorf("%d services of 60 stay: the rules (-fresh +adopted):\n%s", n, diff)
+			}
+		}
+	})
+}
