@@ -33,10 +33,13 @@ func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
 // Replace implements [backends.Replacer]: the whole comes in one commit, which
 // looks itself at what is there, as every further one would copy the table anew.
-func (k *kernel) Replace(proxy.Snapshot) bool {
+func (k *kernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int) {
 	k.rebuild, k.adoption, k.roster = true, nil, roster{}
-	return true
+	return true, 1
 }
+
+// Replaced implements [backends.Replacer]. What gave way went with the commit.
+func (k *kernel) Replaced(context.Context) error { return nil }
 
 // find reads what is there.
 func (k *kernel) find(ctx context.Context) (found saved, err error) {
