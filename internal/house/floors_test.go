@@ -38,6 +38,7 @@ func floors() map[string]int {
 		"proxy/manifest":                     3,
 		"proxy/prommetrics":                  3,
 		"backends/userspace/internal/engine": 3,
+		"proxy/conntrack":                    3,
 
 		"backends/backendtest": 4,
 		"backends/iptables":    4,
@@ -107,6 +108,8 @@ func edges() []edge {
 				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns",
 				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/backendtest", "examples",
 				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/backendtest", "examples",
+				"backends/nftables/*_linux.go", "backends/backendtest", "examples",
+				"proxy/conntrack/*_linux.go",
 			},
 			tests: true,
 		},

@@ -1,0 +1,187 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+const (
+	vip, vip2 = "10.96.0.10:53", "192.0.2.200:53"
+	a, b, x   = "10.0.0.2:5353", "10.0.0.3:5353", "10.0.0.99:5353"
+)
+
+func list(s ...string) []string { return s }
+
+func TestClean(t *testing.T) {
+	const udp, sctp, tcp = v1.ProtocolUDP, v1.ProtocolSCTP, v1.ProtocolTCP
+	n := node("192.0.2.1/32")
+	dns := func(frontends, servers []string) proxy.Snapshot {
+		return proxy.NewSnapshot(n, port("dns", udp, frontends, servers))
+	}
+	foreign := []flow{
+		to(protoUDP, "8.8.8.8:53", "8.8.8.8:53"),
+		to(protoUDP, "8.8.8.8:30053", "8.8.8.8:30053"),
+		to(protoUDP, "127.0.0.1:30053", "127.0.0.1:30053"),
+		to(protoTCP, vip, x),
+		to(protoUDP, "10.96.0.10:54", "10.96.0.10:54"),
+	}
+	for name, tc := range map[string]struct {
+		old, new    proxy.Snapshot
+		stale, kept []flow
+		dumps       int
+	}{
+		"nothing changed": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a)), kept: []flow{to(protoUDP, vip, x)}},
+		"endpoint replaced": {
+			old: dns(list(vip, ":30053"), list(a)), new: dns(list(vip, ":30053"), list(b)), dumps: 2,
+			stale: []flow{to(protoUDP, vip, a), to(protoUDP, "192.0.2.1:30053", a)},
+			kept:  []flow{to(protoUDP, vip, b), to(protoUDP, "192.0.2.1:30053", b), to(protoUDP, "192.0.2.9:30053", x)},
+		},
+		"endpoint added": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a, b)), kept: []flow{to(protoUDP, vip, a)}},
+		"scaled to zero": {old: dns(list(vip), list(a)), new: dns(list(vip), nil), dumps: 1, stale: []flow{to(protoUDP, vip, a)}},
+		"service removed": {
+			old: dns(list(vip, vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 2,
+			stale: []flow{to(protoUDP, vip, a), to(protoUDP, vip2, a)},
+		},
+		"flow that goes where it was sent outlives the frontend": {
+			old: dns(list(vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 1, kept: []flow{to(protoUDP, vip2, vip2)},
+		},
+		"VIP added": {
+			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 1,
+			stale: []flow{to(protoUDP, vip2, vip2)}, kept: []flow{to(protoUDP, vip, x)},
+		},
+		"node port added": {
+			old: dns(list(vip), list(a)), new: dns(list(vip, ":30053"), list(a)), dumps: 1,
+			stale: []flow{to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
+		},
+		"node port removed": {
+			old: dns(list(vip, ":30053"), list(a)), new: dns(list(vip), list(a)), dumps: 1,
+			stale: []flow{to(protoUDP, "192.0.2.1:30053", a)}, kept: []flow{to(protoUDP, "192.0.2.9:30053", a)},
+		},
+		"VIP moved to another service": {
+			old:   proxy.NewSnapshot(n, port("z", udp, list(vip2), list(a))),
+			new:   proxy.NewSnapshot(n, port("b", udp, list(vip2), list(b))),
+			dumps: 1, stale: []flow{to(protoUDP, vip2, a)}, kept: []flow{to(protoUDP, vip2, b)},
+		},
+		"node-port addresses changed": {
+			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a))),
+			dumps: 1,
+			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
+		},
+		"SCTP": {
+			old: proxy.NewSnapshot(n, port("sig", sctp, list(vip), list(a))), new: proxy.NewSnapshot(n, port("sig", sctp, list(vip), list(b))),
+			dumps: 1, stale: []flow{to(protoSCTP, vip, a)}, kept: []flow{to(protoUDP, vip, a)},
+		},
+		"TCP": {
+			old: proxy.NewSnapshot(n, port("web", tcp, list(vip), list(a))), new: proxy.NewSnapshot(n, port("web", tcp, list(vip), list(b))),
+			kept: []flow{to(protoTCP, vip, a)},
+		},
+		"takeover": {
+			new: dns(list(vip, vip2, ":30053"), list(a)), dumps: 2, // UDP and SCTP of the service range, and no others
+			stale: []flow{
+				to(protoUDP, vip, b), to(protoUDP, vip2, vip2), to(protoUDP, "192.0.2.1:30053", x),
+				to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.96.0.77:53", x),
+			},
+			kept: []flow{to(protoUDP, vip, a), to(protoUDP, "203.0.113.5:53", x)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := append(append([]flow(nil), foreign...), tc.kept...)
+			for _, deaf := range []bool{false, true} {
+				table := &fakeTable{flows: append(append([]flow(nil), tc.stale...), want...), deaf: deaf}
+				c := newCleaner(Options{}, table)
+				mustClean(t, c, tc.old, tc.new)
+				if diff := cmp.Diff(want, table.flows, cmp.AllowUnexported(flow{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+					t.Errorf("kernel without filters %v: flows that were to be left (-want +got):\n%s", deaf, diff)
+				}
+				if table.dumps != tc.dumps || table.removes != len(tc.stale) {
+					t.Errorf("%d dumps and %d removals, want %d and %d", table.dumps, table.removes, tc.dumps, len(tc.stale))
+				}
+			}
+		})
+	}
+}
+
+// Many frontends at once are one dump.
+func TestManyFrontends(t *testing.T) {
+	var before, after []*proxy.ServicePort
+	table := &fakeTable{}
+	for i := range 100 {
+		front := fmt.Sprintf("10.96.1.%d:53", i)
+		before = append(before, port(fmt.Sprint("s", i), v1.ProtocolUDP, list(front), list(a, b)))
+		after = append(after, port(fmt.Sprint("s", i), v1.ProtocolUDP, list(front), list(b)))
+		table.flows = append(table.flows, to(protoUDP, front, a), to(protoUDP, front, b))
+	}
+	var account Account
+	c := newCleaner(Options{Observe: func(a Account) { account = a }}, table)
+	mustClean(t, c, proxy.NewSnapshot(node(), before...), proxy.NewSnapshot(node(), after...))
+	account.Duration = 0
+	if want := (Account{Frontends: 100, Dumps: 1, Flows: 200, Removed: 100}); account != want {
+		t.Errorf("account %+v, want %+v", account, want)
+	}
+}
+
+func TestInterruptedDump(t *testing.T) {
+	n := node()
+	old, new := proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.NewSnapshot(n)
+	table := &fakeTable{flows: []flow{to(protoUDP, vip, a)}, interrupts: maxDumps - 1}
+	mustClean(t, newCleaner(Options{}, table), old, new)
+	if table.dumps != maxDumps || table.removes != 1 {
+		t.Errorf("%d dumps, %d removals, want %d and 1", table.dumps, table.removes, maxDumps)
+	}
+	table.interrupts = maxDumps
+	if err := newCleaner(Options{}, table).Clean(t.Context(), old, new); !errors.Is(err, errInterrupted) {
+		t.Errorf("error %v, want %v", err, errInterrupted)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := newCleaner(Options{}, table).Clean(ctx, old, new); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestTCPPolicies(t *testing.T) {
+	n := node()
+	old, new := proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(b)))
+	half, open, live := to(protoTCP, vip, a), to(protoTCP, vip, a), to(protoTCP, vip, b)
+	half.state, open.state = 1, 3
+	open.source = netip.MustParseAddrPort("198.51.100.8:1")
+	live.source = netip.MustParseAddrPort("198.51.100.9:1")
+	for name, tc := range map[string]struct {
+		policy TCPPolicy
+		left   int
+	}{"keep": {KeepTCP, 3}, "half open": {DropHalfOpenTCP, 2}, "reset": {ResetTCP, 1}} {
+		t.Run(name, func(t *testing.T) {
+			inAPI := true
+			table := &fakeTable{flows: []flow{half, open, live}}
+			c := newCleaner(Options{TCP: tc.policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
+			mustClean(t, c, old, new)
+			if len(table.flows) != 3 || table.dumps != 0 || c.isDue() {
+				t.Fatalf("the endpoint is in the API: %d flows left, %d dumps, due %v", len(table.flows), table.dumps, c.isDue())
+			}
+			inAPI = false
+			if want := tc.policy != KeepTCP; c.isDue() != want {
+				t.Errorf("due is %v, want %v", c.isDue(), want)
+			}
+			mustClean(t, c, new, new)
+			if len(table.flows) != tc.left || c.isDue() {
+				t.Errorf("%d flows left, want %d; due is %v", len(table.flows), tc.left, c.isDue())
+			}
+			dumps := table.dumps
+			if mustClean(t, c, new, new); table.dumps != dumps {
+				t.Errorf("%d dumps more without reason", table.dumps-dumps)
+			}
+		})
+	}
+	if _, err := New(Options{TCP: ResetTCP}); err == nil {
+		t.Error("New took a policy for TCP without InAPI")
+	}
+}

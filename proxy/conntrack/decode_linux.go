@@ -1,0 +1,127 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+var errMalformed = errors.New("the kernel's answer makes no sense")
+
+// nfgenSize is the size of the header before the attributes.
+const nfgenSize = 4
+
+// attributes calls f for each attribute in b.
+func attributes(b []byte, f func(kind uint16, data []byte) error) error {
+	for len(b) >= unix.SizeofNlAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofNlAttr || size > len(b) {
+			return errMalformed
+		}
+		kind := binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK
+		if err := f(kind, b[unix.SizeofNlAttr:size]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+	}
+	return nil
+}
+
+// decodeFlow reads one entry. What it keeps is copied.
+func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
+	if len(msg) < nfgenSize {
+		return flow{}, false, errMalformed
+	}
+	inDefaultZone = true
+	err = attributes(msg[nfgenSize:], func(kind uint16, data []byte) error {
+		switch kind {
+		case nl.CTA_TUPLE_ORIG:
+			t, err := decodeTuple(data)
+			f.proto, f.source, f.dest = t.proto, t.source(), t.dest()
+			f.tuple = append([]byte(nil), data...)
+			return err
+		case nl.CTA_TUPLE_REPLY:
+			t, err := decodeTuple(data)
+			f.server = t.source()
+			return err
+		case nl.CTA_ID:
+			f.id = append([]byte(nil), data...)
+		case nl.CTA_ZONE:
+			inDefaultZone = false
+		case nl.CTA_PROTOINFO:
+			return decodeState(data, &f.state)
+		}
+		return nil
+	})
+	if err == nil && (!f.dest.IsValid() || !f.server.IsValid()) {
+		err = errMalformed
+	}
+	return f, inDefaultZone, err
+}
+
+type tuple struct {
+	proto            protocol
+	src, dst         netip.Addr
+	srcPort, dstPort uint16
+}
+
+func (t tuple) source() netip.AddrPort { return netip.AddrPortFrom(t.src, t.srcPort) }
+func (t tuple) dest() netip.AddrPort   { return netip.AddrPortFrom(t.dst, t.dstPort) }
+
+func decodeTuple(b []byte) (t tuple, err error) {
+	err = attributes(b, func(kind uint16, data []byte) error {
+		switch kind {
+		case nl.CTA_TUPLE_IP:
+			return attributes(data, t.setAddress)
+		case nl.CTA_TUPLE_PROTO:
+			return attributes(data, t.setProtocol)
+		}
+		return nil
+	})
+	return t, err
+}
+
+func (t *tuple) setAddress(kind uint16, data []byte) error {
+	a, ok := netip.AddrFromSlice(data)
+	if !ok {
+		return errMalformed
+	}
+	switch kind {
+	case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+		t.src = a
+	case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+		t.dst = a
+	}
+	return nil
+}
+
+// setProtocol reads a part of the protocol's own. Protocols without ports have
+// other parts, which mean nothing here.
+func (t *tuple) setProtocol(kind uint16, data []byte) error {
+	switch {
+	case kind == nl.CTA_PROTO_NUM && len(data) == 1:
+		t.proto = protocol(data[0])
+	case kind == nl.CTA_PROTO_SRC_PORT && len(data) == 2:
+		t.srcPort = binary.BigEndian.Uint16(data)
+	case kind == nl.CTA_PROTO_DST_PORT && len(data) == 2:
+		t.dstPort = binary.BigEndian.Uint16(data)
+	}
+	return nil
+}
+
+func decodeState(b []byte, state *uint8) error {
+	return attributes(b, func(kind uint16, data []byte) error {
+		if kind != nl.CTA_PROTOINFO_TCP {
+			return nil
+		}
+		return attributes(data, func(kind uint16, data []byte) error {
+			if kind == nl.CTA_PROTOINFO_TCP_STATE && len(data) == 1 {
+				*state = data[0]
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,55 @@
+// Package conntrack removes what the kernel's connection tracking remembers of
+// Services that are no more as they were.
+//
+// A dataplane that translates addresses decides once for each flow. Later packets
+// follow the entry of the flow in the connection tracking table, whatever the rules
+// say by then. TCP ends by itself when an endpoint dies; a sender of UDP never
+// learns, and its flow lives as long as it sends. So each change of a UDP or SCTP
+// Service needs a look at its flows:
+//
+//   - an endpoint is gone, also the last one: flows to it are removed;
+//   - a frontend is gone (Service, port, VIP, node port, or an address of node
+//     ports): its translated flows are removed;
+//   - a frontend is new: flows to it that go elsewhere, or nowhere in particular,
+//     are removed;
+//   - nothing is known, as at the start of a process: all frontends are looked at
+//     as if they were new, and translated flows to addresses in the service ranges
+//     that no Service has are removed.
+//
+// A flow is kept when it goes to an endpoint in one of the pools of its service
+// port. So a flow moves when its endpoint leaves the pools, be it that it dies, that
+// it terminates while others are ready, or that topology or policy deselect it.
+//
+// # Wiring
+//
+// [Cleaner.Wrap] puts a Cleaner behind a [proxy.Backend]: flows are cleaned after
+// the rules have changed, since a packet would make the same wrong flow again
+// before. [Cleaner.Clean] is for programs that do it by themselves.
+//
+// # Cost
+//
+// Work follows changes. Where nothing of UDP and SCTP changed, there is no system
+// call. A few changed frontends are looked up one by one with a filter that the kernel
+// applies (Linux 5.8 and later; in IPv6 it goes by protocol and port only), so that
+// foreign flows do not even leave the kernel;
+// many at once by one dump for each family and protocol. Without filters the answer
+// is the same, since each flow is looked at again here.
+//
+// Entries are removed one by one, by tuple and identity, so that a flow which took the
+// place of another one meanwhile is not hit. This, and the filter, is why this
+// package encodes its few messages itself: github.com/vishvananda/netlink, which
+// carries them, offers neither for connection tracking.
+//
+// # What is not touched
+//
+// Flows to addresses that no frontend has or had, flows in other zones than the
+// default one, and untranslated flows to frontends that are gone. Node ports concern
+// addresses of this node only. What was removed while no process was running can be
+// told from other programs' flows within the service ranges only; elsewhere it stays
+// until it expires.
+//
+// # TCP
+//
+// TCP flows are left alone unless [Options] say otherwise. Then it is those to
+// endpoints that have left the API: an endpoint that terminates is in the API.
+package conntrack

@@ -1,0 +1,97 @@
+package conntrack
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fakeTable holds flows in memory and counts what is asked of it.
+type fakeTable struct {
+	flows          []flow
+	dumps, removes int
+	interrupts     int   // how many dumps are interrupted first
+	err            error // what remove returns
+	deaf           bool  // it does not know filters
+}
+
+func (t *fakeTable) dump(f filter, visit func(flow)) error {
+	t.dumps++
+	for _, fl := range t.flows {
+		isWanted := fl.proto == f.proto && fl.dest.Addr().Is4() == (f.family == v1.IPv4Protocol) &&
+			(!f.addr.IsValid() || f.addr == fl.dest.Addr()) && (f.port == 0 || f.port == fl.dest.Port())
+		if isWanted || t.deaf {
+			visit(fl)
+		}
+	}
+	if t.interrupts > 0 {
+		t.interrupts--
+		return errInterrupted
+	}
+	return nil
+}
+
+func (t *fakeTable) remove(f flow) error {
+	t.removes++
+	if t.err != nil {
+		return t.err
+	}
+	t.flows = slices.DeleteFunc(t.flows, func(o flow) bool {
+		return o.proto == f.proto && o.source == f.source && o.dest == f.dest && o.server == f.server
+	})
+	return nil
+}
+
+func (t *fakeTable) localAddresses() ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}, nil
+}
+
+func (t *fakeTable) close() error { return nil }
+
+// to is a flow to an address that server answers.
+func to(proto protocol, dest, server string) flow {
+	return flow{proto: proto, source: netip.MustParseAddrPort("198.51.100.7:4000"), dest: netip.MustParseAddrPort(dest), server: netip.MustParseAddrPort(server)}
+}
+
+// port makes a service port with frontends at addresses, of which ":port" is a
+// node port, and with endpoints.
+func port(name string, proto v1.Protocol, frontends, servers []string) *proxy.ServicePort {
+	p := &proxy.ServicePort{Name: proxy.ServicePortName{
+		NamespacedName: types.NamespacedName{Namespace: "test", Name: name}, Protocol: proto, Family: v1.IPv4Protocol,
+	}}
+	for _, f := range frontends {
+		kind := proxy.ClusterIP
+		if f[0] == ':' {
+			kind, f = proxy.NodePort, "0.0.0.0"+f
+		}
+		addr := netip.MustParseAddrPort(f)
+		p.Frontends = append(p.Frontends, proxy.Frontend{Kind: kind, Addr: addr, FromInside: proxy.TrafficRoute{Action: proxy.Forward}, FromOutside: proxy.TrafficRoute{Action: proxy.Forward}})
+	}
+	for _, s := range servers {
+		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(s), Ready: true, Serving: true})
+	}
+	p.HasEndpoints = len(servers) > 0
+	return p
+}
+
+func node(nodePorts ...string) *proxy.Node {
+	n := &proxy.Node{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
+	for _, p := range nodePorts {
+		n.NodePorts.Prefixes = append(n.NodePorts.Prefixes, netip.MustParsePrefix(p))
+	}
+	return n
+}
+
+func mustClean(t testing.TB, c *Cleaner, old, new proxy.Snapshot) {
+	t.Helper()
+	if err := c.Clean(context.Background(), old, new); err != nil {
+		t.Fatal(err)
+	}
+}

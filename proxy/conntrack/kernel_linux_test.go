@@ -1,0 +1,190 @@
+package conntrack
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+
+// newKernelCleaner gives a Cleaner of a namespace of its own.
+func newKernelCleaner(t testing.TB, o Options) (*netns.NS, *Cleaner) {
+	t.Helper()
+	ns := netnstest.NewNS(t)
+	var c *Cleaner
+	err := ns.Do(func() (err error) {
+		c, err = New(o)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns, c
+}
+
+// track makes an entry as if the kernel had seen the flow.
+func track(t testing.TB, ns *netns.NS, source, dest, server netip.AddrPort) {
+	t.Helper()
+	family := netlink.InetFamily(unix.AF_INET)
+	if dest.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	flow := &netlink.ConntrackFlow{
+		FamilyType: uint8(family), TimeOut: 600,
+		Forward: netlink.IPTuple{
+			Protocol: unix.IPPROTO_UDP, SrcIP: net.IP(source.Addr().AsSlice()), SrcPort: source.Port(),
+			DstIP: net.IP(dest.Addr().AsSlice()), DstPort: dest.Port(),
+		},
+		Reverse: netlink.IPTuple{
+			Protocol: unix.IPPROTO_UDP, SrcIP: net.IP(server.Addr().AsSlice()), SrcPort: server.Port(),
+			DstIP: net.IP(source.Addr().AsSlice()), DstPort: source.Port(),
+		},
+	}
+	if err := ns.Netlink().ConntrackCreate(netlink.ConntrackTable, family, flow); err != nil {
+		t.Fatalf("make flow %v to %v: %v", source, dest, err)
+	}
+}
+
+// tracked gives the servers of all flows to an address, sorted.
+func tracked(t testing.TB, ns *netns.NS, family netlink.InetFamily, dest netip.AddrPort) (servers []netip.AddrPort) {
+	t.Helper()
+	flows, err := ns.Netlink().ConntrackTableList(netlink.ConntrackTable, family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		to, _ := netip.AddrFromSlice(f.Forward.DstIP)
+		if netip.AddrPortFrom(to.Unmap(), f.Forward.DstPort) == dest {
+			server, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
+			servers = append(servers, netip.AddrPortFrom(server.Unmap(), f.Reverse.SrcPort))
+		}
+	}
+	slices.SortFunc(servers, netip.AddrPort.Compare)
+	return servers
+}
+
+func addrPorts(texts ...string) (all []netip.AddrPort) {
+	for _, s := range texts {
+		all = append(all, netip.MustParseAddrPort(s))
+	}
+	return all
+}
+
+func TestKernel(t *testing.T) {
+	for name, tc := range map[string]struct {
+		family              netlink.InetFamily
+		vip, near           string
+		source, dead, alive string
+		seen                int
+	}{
+		"IPv4": {unix.AF_INET, vip, "10.96.0.10:54", "198.51.100.7:4000", a, b, 4},
+		"IPv6": {unix.AF_INET6, "[fd00:96::10]:53", "[fd00:96::11]:53", "[2001:db8::7]:4000", "[fd00:10::2]:5353", "[fd00:10::3]:5353", 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var account Account
+			ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
+			source, at := netip.MustParseAddrPort(tc.source), netip.MustParseAddrPort(tc.vip)
+			for i, server := range addrPorts(tc.dead, tc.alive, tc.dead, tc.vip) {
+				track(t, ns, netip.AddrPortFrom(source.Addr(), uint16(4000+i)), at, server)
+			}
+			near := netip.MustParseAddrPort(tc.near)
+			track(t, ns, source, near, near)
+
+			old := port("dns", v1.ProtocolUDP, list(tc.vip), list(tc.dead, tc.alive))
+			new := port("dns", v1.ProtocolUDP, list(tc.vip), list(tc.alive))
+			mustClean(t, c, proxy.NewSnapshot(node(), old), proxy.NewSnapshot(node(), new))
+			if got, want := tracked(t, ns, tc.family, at), addrPorts(tc.alive); !slices.Equal(got, want) {
+				t.Errorf("flows to %v, want %v", got, want)
+			}
+			if got, want := tracked(t, ns, tc.family, near), addrPorts(tc.near); !slices.Equal(got, want) {
+				t.Errorf("foreign flows to %v, want %v", got, want)
+			}
+			account.Duration = 0
+			if want := (Account{Frontends: 1, Dumps: 1, Flows: tc.seen, Removed: 3}); account != want {
+				t.Errorf("account %+v, want %+v", account, want)
+			}
+		})
+	}
+}
+
+// A flow that took the place of another one is not removed for it.
+func TestRemoveMeansTheFlowThatWasSeen(t *testing.T) {
+	ns, c := newKernelCleaner(t, Options{})
+	source, at := netip.MustParseAddrPort("198.51.100.7:4000"), netip.MustParseAddrPort(vip)
+	track(t, ns, source, at, netip.MustParseAddrPort(a))
+	var seen []flow
+	f := filter{family: v1.IPv4Protocol, proto: protoUDP, addr: at.Addr(), port: at.Port()}
+	if err := c.table.dump(f, func(f flow) { seen = append(seen, f) }); err != nil || len(seen) != 1 {
+		t.Fatalf("dump saw %v, %v, want one flow", seen, err)
+	}
+	if err := c.table.remove(seen[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.table.remove(seen[0]); err != nil {
+		t.Errorf("a flow that is gone: %v, want no error", err)
+	}
+	track(t, ns, source, at, netip.MustParseAddrPort(b))
+	seen[0].id = []byte{1, 2, 3, 4} // identities come from addresses of memory, which are used again
+	if err := c.table.remove(seen[0]); err != nil {
+		t.Errorf("another flow in its place: %v, want no error", err)
+	}
+	if got := tracked(t, ns, unix.AF_INET, at); !slices.Equal(got, addrPorts(b)) {
+		t.Errorf("flows to %v, want %v", got, addrPorts(b))
+	}
+}
+
+// The flows of others cost nothing that we do.
+func TestForeignFlows(t *testing.T) {
+	const foreign = 50_000
+	var account Account
+	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
+	for i := range foreign {
+		source := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 12), byte(i >> 4)}), uint16(1024+i&15))
+		at := netip.MustParseAddrPort("203.0.113.5:53")
+		track(t, ns, source, at, at)
+	}
+	at := netip.MustParseAddrPort(vip)
+	for i := range 10 {
+		track(t, ns, netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), uint16(4000+i)), at, addrPorts(a, b)[i%2])
+	}
+	with := func(servers ...string) proxy.Snapshot {
+		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, ":30053"), servers), port("web", v1.ProtocolTCP, list("10.96.0.11:80"), servers))
+	}
+	for _, step := range []struct {
+		what     string
+		old, new proxy.Snapshot
+		want     Account
+	}{
+		{"nothing changed", with(a, b), with(a, b), Account{}},
+		{"an endpoint came", with(a), with(a, b), Account{}},
+		{"an endpoint went", with(a, b), with(b), Account{Frontends: 2, Dumps: 2, Flows: 10, Removed: 5}},
+		{"takeover", proxy.Snapshot{}, with(b), Account{Frontends: 2, Dumps: 2, Flows: foreign + 5}},
+	} {
+		account = Account{}
+		mustClean(t, c, step.old, step.new)
+		t.Logf("%s: %v", step.what, account.Duration)
+		account.Duration = 0
+		if account != step.want {
+			t.Errorf("%s: account %+v, want %+v", step.what, account, step.want)
+		}
+	}
+	if got := len(tracked(t, ns, unix.AF_INET, netip.MustParseAddrPort("203.0.113.5:53"))); got != foreign {
+		t.Errorf("%d foreign flows, want all %d", got, foreign)
+	}
+}

@@ -1,0 +1,267 @@
+package conntrack
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// maxFilters is how many frontends of one family and protocol are looked up one
+// by one. Each time the kernel walks its whole table; for more frontends it is less
+// work to take all flows of the protocol from it once.
+const maxFilters = 8
+
+type addrSet map[netip.AddrPort]struct{}
+
+func (s addrSet) has(a netip.AddrPort) bool {
+	_, ok := s[a]
+	return ok
+}
+
+// place is where flows are sent. Node ports have the unspecified address.
+type place struct {
+	proto protocol
+	addr  netip.AddrPort
+}
+
+func (p place) family() v1.IPFamily {
+	if p.addr.Addr().Is4() {
+		return v1.IPv4Protocol
+	}
+	return v1.IPv6Protocol
+}
+
+func (p place) isNodePort() bool { return p.addr.Addr().IsUnspecified() }
+
+// target says which flows to a place are stale.
+type target struct {
+	// serving is where flows may go; nil for a frontend that is gone.
+	serving addrSet
+	// dead are the servers whose TCP flows go. For other protocols it is nil.
+	dead addrSet
+}
+
+func (t target) isStale(f *flow) bool {
+	switch {
+	case t.dead != nil:
+		return t.dead.has(f.server)
+	case t.serving == nil:
+		return f.translated()
+	}
+	return !t.serving.has(f.server)
+}
+
+// plan is what one Clean looks for.
+type plan struct {
+	targets map[place]target
+	// ranges are service ranges in which no other addresses than those of
+	// targets are in use; only set where all targets are known.
+	ranges       []netip.Prefix
+	halfOpenOnly bool
+	// before and after are the nodes between which the node-port addresses
+	// changed; the addresses of both follow, once they are resolved.
+	before, after           *proxy.Node
+	addrs, forsaken map[netip.Addr]struct{}
+	everything      bool
+}
+
+func (p *plan) empty() bool { return len(p.targets) == 0 && len(p.ranges) == 0 }
+
+// plan finds out what to look for.
+func (c *Cleaner) plan(old, new proxy.Snapshot) *plan {
+	p := &plan{
+		targets: map[place]target{}, halfOpenOnly: c.options.TCP == DropHalfOpenTCP,
+		before: old.Node(), after: new.Node(), everything: old.IsZero(),
+	}
+	if new.IsZero() {
+		return p
+	}
+	changes := slices.Collect(new.Changes(old))
+	for _, change := range changes {
+		if change.Old != nil && isLasting(change.Old) {
+			p.expectGone(change.Old)
+		}
+	}
+	for _, change := range changes {
+		if change.New != nil && isLasting(change.New) {
+			p.replace(change.Old, change.New)
+		}
+	}
+	switch {
+	case p.everything:
+		p.ranges = new.Node().ServiceCIDRs
+	case !sameNodePorts(p.before, p.after):
+		p.expectNodePorts(new)
+	}
+	c.planTCP(p, changes, new)
+	return p
+}
+
+// isLasting reports whether flows of a port's protocol outlive their endpoint.
+func isLasting(p *proxy.ServicePort) bool {
+	return p.Name.Protocol == v1.ProtocolUDP || p.Name.Protocol == v1.ProtocolSCTP
+}
+
+// expectGone takes all frontends of a port for gone.
+func (p *plan) expectGone(port *proxy.ServicePort) {
+	for _, f := range port.Frontends {
+		p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{}
+	}
+}
+
+// expectNodePorts looks at all node ports.
+func (p *plan) expectNodePorts(s proxy.Snapshot) {
+	for port := range s.All() {
+		if !isLasting(port) {
+			continue
+		}
+		for _, f := range port.Frontends {
+			if f.Kind == proxy.NodePort {
+				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{serving: servers(port)}
+			}
+		}
+	}
+}
+
+// replace looks at the frontends of a changed port: at all where an endpoint is
+// gone, and else at the new ones only.
+func (p *plan) replace(old, new *proxy.ServicePort) {
+	serving := servers(new)
+	had := map[netip.AddrPort]bool{}
+	if old != nil && containsAll(serving, servers(old)) {
+		for _, f := range old.Frontends {
+			had[f.Addr] = true
+		}
+	}
+	for _, f := range new.Frontends {
+		at := place{protocolOf(new.Name.Protocol), f.Addr}
+		if had[f.Addr] {
+			delete(p.targets, at)
+		} else {
+			p.targets[at] = target{serving: serving}
+		}
+	}
+}
+
+// servers gives the endpoints of both pools; never nil.
+func servers(p *proxy.ServicePort) addrSet {
+	s := make(addrSet, len(p.Cluster))
+	for _, e := range p.Cluster {
+		s[e.Addr] = struct{}{}
+	}
+	for _, e := range p.Local {
+		s[e.Addr] = struct{}{}
+	}
+	return s
+}
+
+func containsAll(set, subset addrSet) bool {
+	for a := range subset {
+		if !set.has(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// isStale decides about one flow, whatever filter it came through.
+func (p *plan) isStale(f flow) bool {
+	if f.proto == protoTCP && p.halfOpenOnly && !f.halfOpen() {
+		return false
+	}
+	if t, ok := p.targets[place{f.proto, f.dest}]; ok {
+		return t.isStale(&f)
+	}
+	port := netip.AddrPortFrom(unspecified(f.dest.Addr()), f.dest.Port())
+	if t, ok := p.targets[place{f.proto, port}]; ok {
+		if _, ours := p.addrs[f.dest.Addr()]; ours {
+			return t.isStale(&f)
+		}
+		if _, were := p.forsaken[f.dest.Addr()]; were {
+			return f.proto != protoTCP && f.translated()
+		}
+	}
+	return f.proto != protoTCP && f.translated() &&
+		slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(f.dest.Addr()) })
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// filters gives the dumps that show all flows of interest.
+func (p *plan) filters() []filter {
+	groups := map[filter][]place{}
+	for at := range p.targets {
+		group := filter{family: at.family(), proto: at.proto}
+		groups[group] = append(groups[group], at)
+	}
+	for _, r := range p.ranges {
+		family := place{addr: netip.AddrPortFrom(r.Addr(), 0)}.family()
+		for _, proto := range []protocol{protoUDP, protoSCTP} {
+			groups[filter{family: family, proto: proto}] = nil // all of them
+		}
+	}
+	var all []filter
+	for group, places := range groups {
+		if len(places) == 0 || len(places) > maxFilters {
+			all = append(all, group)
+			continue
+		}
+		for _, at := range places {
+			one := group
+			one.port = at.addr.Port()
+			if !at.isNodePort() {
+				one.addr = at.addr.Addr()
+			}
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b filter) int {
+		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.proto, b.proto), a.addr.Compare(b.addr), cmp.Compare(a.port, b.port))
+	})
+	return all
+}
+
+// resolveNodePorts finds out which addresses node ports answer at, and which they
+// did answer at. Without node ports it does not ask.
+func (p *plan) resolveNodePorts(t table) error {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(p.targets)), place.isNodePort) {
+		return nil
+	}
+	local, err := t.localAddresses()
+	if err != nil {
+		return err
+	}
+	p.addrs, p.forsaken = nodePortAddrs(p.after, local), nodePortAddrs(p.before, local)
+	for a := range p.addrs {
+		delete(p.forsaken, a)
+	}
+	return nil
+}
+
+func nodePortAddrs(n *proxy.Node, local []netip.Addr) map[netip.Addr]struct{} {
+	all := map[netip.Addr]struct{}{}
+	if n == nil {
+		return all
+	}
+	for _, a := range slices.Concat(local, n.Addresses) {
+		isChosen := n.NodePorts.All || slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+		if isChosen && !a.IsLoopback() {
+			all[a] = struct{}{}
+		}
+	}
+	return all
+}
+
+func sameNodePorts(a, b *proxy.Node) bool {
+	return a == b || a.NodePorts.Equal(b.NodePorts) && slices.Equal(a.Addresses, b.Addresses)
+}

@@ -1,0 +1,79 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// protocol is the number of a transport protocol in IP headers.
+type protocol uint8
+
+const (
+	protoTCP  protocol = 6
+	protoUDP  protocol = 17
+	protoSCTP protocol = 132
+)
+
+func protocolOf(p v1.Protocol) protocol {
+	switch p {
+	case v1.ProtocolUDP:
+		return protoUDP
+	case v1.ProtocolSCTP:
+		return protoSCTP
+	case v1.ProtocolTCP:
+		return protoTCP
+	}
+	return 0
+}
+
+// errInterrupted says that a dump may have missed flows.
+var errInterrupted = errors.New("the table changed during the dump")
+
+// table is the connection tracking table of one network namespace.
+type table interface {
+	// dump visits the flows of the default zone that a filter selects, and maybe
+	// others. The visitor does not call the table.
+	dump(filter, func(flow)) error
+	// remove removes one flow. One that is gone is no error.
+	remove(flow) error
+	// localAddresses gives the addresses of the node's interfaces.
+	localAddresses() ([]netip.Addr, error)
+	close() error
+}
+
+// flow is one entry of the table.
+type flow struct {
+	proto protocol
+	// source and dest are those of the first packet as it came.
+	source, dest netip.AddrPort
+	// server is who answers: the destination after translation.
+	server netip.AddrPort
+	// state is the TCP state as the kernel counts them.
+	state uint8
+	// tuple and id are what the kernel knows the flow by.
+	tuple, id []byte
+}
+
+// translated reports whether the flow does not go where it was sent.
+func (f *flow) translated() bool { return f.server != f.dest }
+
+// halfOpen reports whether a TCP flow has not been established.
+func (f *flow) halfOpen() bool {
+	const synSent, synReceived, synSent2 = 1, 2, 9
+	return f.state == synSent || f.state == synReceived || f.state == synSent2
+}
+
+// filter selects flows by their original destination.
+type filter struct {
+	family v1.IPFamily
+	proto  protocol
+	addr   netip.Addr // invalid for all
+	port   uint16     // 0 for all
+}
+
+func (f filter) String() string {
+	return fmt.Sprintf("%s flows of protocol %d to %v port %d", f.family, f.proto, f.addr, f.port)
+}

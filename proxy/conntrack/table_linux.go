@@ -1,0 +1,162 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// What the kernel calls CTA_FILTER, and the bits in it that say which parts of a
+// tuple count.
+const (
+	attrFilter     = 25
+	attrOrigFlags  = 1
+	attrReplyFlags = 2
+
+	flagDestAddr = 1 << 1
+	flagProtocol = 1 << 3
+	flagDestPort = 1 << 5
+)
+
+// timeout bounds the wait for one message of the kernel.
+const timeoutSeconds = 10
+
+// kernelTable is the table of the network namespace in which it was opened.
+type kernelTable struct {
+	sockets map[int]*nl.SocketHandle
+	routes  *netlink.Handle
+}
+
+func openTable() (table, error) {
+	routes, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		routes.Close()
+		return nil, err
+	}
+	k := &kernelTable{
+		sockets: map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}},
+		routes:  routes,
+	}
+	limit := unix.Timeval{Sec: timeoutSeconds}
+	if err := errors.Join(socket.SetSendTimeout(&limit), socket.SetReceiveTimeout(&limit)); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
+	return k, nil
+}
+
+func (k *kernelTable) close() error {
+	k.sockets[unix.NETLINK_NETFILTER].Socket.Close()
+	k.routes.Close()
+	return nil
+}
+
+func (k *kernelTable) request(operation, flags int, family uint8) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|operation, flags)
+	r.Sockets = k.sockets
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return r
+}
+
+func (k *kernelTable) dump(f filter, visit func(flow)) error {
+	family := uint8(unix.AF_INET)
+	if f.family == v1.IPv6Protocol {
+		family = unix.AF_INET6
+		// Kernels that filter IPv6 addresses select those that differ (seen in
+		// Linux 6.18). Protocol and port alone are right.
+		f.addr = netip.Addr{}
+	}
+	r := k.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
+	r.AddData(encodeTuple(f))
+	r.AddData(encodeFilter(f))
+	var broken error
+	err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+		fl, inDefaultZone, err := decodeFlow(msg)
+		if err != nil {
+			broken = err
+			return false
+		}
+		if inDefaultZone {
+			visit(fl)
+		}
+		return true
+	})
+	switch {
+	case errors.Is(err, nl.ErrDumpInterrupted):
+		return errInterrupted
+	case err != nil:
+		return err
+	}
+	return broken
+}
+
+// encodeTuple gives the tuple that encodeFilter selects parts of. An address is an
+// IPv4 one.
+func encodeTuple(f filter) *nl.RtAttr {
+	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	if f.addr.IsValid() {
+		ip := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+		ip.AddRtAttr(nl.CTA_IP_V4_DST, f.addr.AsSlice())
+		tuple.AddChild(ip)
+	}
+	proto := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.proto)})
+	if f.port != 0 {
+		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.port))
+	}
+	tuple.AddChild(proto)
+	return tuple
+}
+
+func encodeFilter(f filter) *nl.RtAttr {
+	flags := uint32(flagProtocol)
+	if f.addr.IsValid() {
+		flags |= flagDestAddr
+	}
+	if f.port != 0 {
+		flags |= flagDestPort
+	}
+	a := nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
+	a.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	a.AddRtAttr(attrReplyFlags, binary.NativeEndian.AppendUint32(nil, 0))
+	return a
+}
+
+func (k *kernelTable) remove(f flow) error {
+	family := uint8(unix.AF_INET)
+	if f.dest.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	r := k.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
+	r.AddData(nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, f.tuple))
+	if f.id != nil {
+		r.AddData(nl.NewRtAttr(nl.CTA_ID, f.id))
+	}
+	if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+func (k *kernelTable) localAddresses() ([]netip.Addr, error) {
+	list, err := k.routes.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var all []netip.Addr
+	for _, a := range list {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			all = append(all, ip.Unmap())
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,80 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Wrap gives a backend that is b with clean flows: each Apply that b achieves, also
+// in part, is followed by a Clean. When Clean fails, so does Apply, and the next
+// Apply cleans what is left; what b has achieved is not done again. The backend has
+// the optional abilities of package proxy as far as b has them. One Cleaner wraps
+// one backend.
+func (c *Cleaner) Wrap(b proxy.Backend) proxy.Backend { return &wrapped{Backend: b, cleaner: c} }
+
+// wrapped remembers how far the backend and the cleaner are, since one may be
+// further than the other and than the caller knows.
+type wrapped struct {
+	proxy.Backend
+	cleaner          *Cleaner
+	applied, cleaned proxy.Snapshot
+}
+
+func (w *wrapped) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if old.IsZero() {
+		w.applied = proxy.Snapshot{}
+	}
+	err := w.Backend.Apply(ctx, w.applied, new)
+	var partial proxy.PortErrors
+	switch {
+	case err == nil:
+		w.applied = new
+	case errors.Is(err, proxy.ErrDataplaneLost):
+		w.applied = proxy.Snapshot{}
+		return err
+	case errors.As(err, &partial):
+		w.applied = new.Revert(w.applied, slices.Collect(maps.Keys(partial))...)
+	default:
+		return err
+	}
+	return errors.Join(err, w.clean(ctx, old.IsZero()))
+}
+
+// clean brings the flows to where the backend is. Looking at everything alone
+// would miss the frontends that are gone.
+func (w *wrapped) clean(ctx context.Context, everything bool) error {
+	if !w.cleaned.IsZero() {
+		if err := w.cleaner.Clean(ctx, w.cleaned, w.applied); err != nil {
+			return err
+		}
+	}
+	if everything || w.cleaned.IsZero() {
+		if err := w.cleaner.Clean(ctx, proxy.Snapshot{}, w.applied); err != nil {
+			return err
+		}
+	}
+	w.cleaned = w.applied
+	return nil
+}
+
+// Cleanup leaves the flows alone: they go on without rules.
+func (w *wrapped) Cleanup(ctx context.Context) error {
+	w.applied, w.cleaned = proxy.Snapshot{}, proxy.Snapshot{}
+	return w.Backend.Cleanup(ctx)
+}
+
+func (w *wrapped) Operations() uint64 {
+	if c, ok := w.Backend.(proxy.OperationCounter); ok {
+		return c.Operations()
+	}
+	return 0
+}
+
+func (w *wrapped) Drifted(ctx context.Context) bool {
+	d, ok := w.Backend.(proxy.DriftChecker)
+	return !ok || w.cleaner.isDue() || d.Drifted(ctx)
+}
