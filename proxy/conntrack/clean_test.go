@@ -20,6 +20,12 @@ const (
 
 func list(s ...string) []string { return s }
 
+// from is a flow that began with an answer.
+func from(proto protocol, source string) flow {
+	client := netip.MustParseAddrPort("198.51.100.7:4000")
+	return flow{proto: proto, source: netip.MustParseAddrPort(source), dest: client, server: client}
+}
+
 func TestClean(t *testing.T) {
 	const udp, sctp, tcp = v1.ProtocolUDP, v1.ProtocolSCTP, v1.ProtocolTCP
 	n := node("192.0.2.1/32")
@@ -54,11 +60,11 @@ func TestClean(t *testing.T) {
 			old: dns(list(vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 1, kept: []flow{to(protoUDP, vip2, vip2)},
 		},
 		"VIP added": {
-			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 1,
-			stale: []flow{to(protoUDP, vip2, vip2)}, kept: []flow{to(protoUDP, vip, x)},
+			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 3, // one more, and once more since there was a flow
+			stale: []flow{to(protoUDP, vip2, vip2), from(protoUDP, vip2)}, kept: []flow{to(protoUDP, vip, x)},
 		},
 		"node port added": {
-			old: dns(list(vip), list(a)), new: dns(list(vip, ":30053"), list(a)), dumps: 1,
+			old: dns(list(vip), list(a)), new: dns(list(vip, ":30053"), list(a)), dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
 		},
 		"node port removed": {
@@ -68,12 +74,12 @@ func TestClean(t *testing.T) {
 		"VIP moved to another service": {
 			old:   proxy.NewSnapshot(n, port("z", udp, list(vip2), list(a))),
 			new:   proxy.NewSnapshot(n, port("b", udp, list(vip2), list(b))),
-			dumps: 1, stale: []flow{to(protoUDP, vip2, a)}, kept: []flow{to(protoUDP, vip2, b)},
+			dumps: 2, stale: []flow{to(protoUDP, vip2, a)}, kept: []flow{to(protoUDP, vip2, b)},
 		},
 		"node-port addresses changed": {
 			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a))),
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a))),
-			dumps: 1,
+			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
 		},
 		"SCTP": {
@@ -85,7 +91,7 @@ func TestClean(t *testing.T) {
 			kept: []flow{to(protoTCP, vip, a)},
 		},
 		"takeover": {
-			new: dns(list(vip, vip2, ":30053"), list(a)), dumps: 2, // UDP and SCTP of the service range, and no others
+			new: dns(list(vip, vip2, ":30053"), list(a)), dumps: 5, // UDP and SCTP of the service range, and answers from three frontends
 			stale: []flow{
 				to(protoUDP, vip, b), to(protoUDP, vip2, vip2), to(protoUDP, "192.0.2.1:30053", x),
 				to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.96.0.77:53", x),

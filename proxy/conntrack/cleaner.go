@@ -111,22 +111,78 @@ func (c *Cleaner) clean(ctx context.Context, p *plan, account *Account) error {
 	if err := p.resolveNodePorts(c.table); err != nil {
 		return err
 	}
+	untranslated := false
 	for _, f := range p.filters() {
-		stale, err := c.find(ctx, f, p, account)
-		for _, s := range stale {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := c.table.remove(s); err != nil {
-				return fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err)
-			}
-			account.Removed++
-		}
+		err := c.sweep(ctx, f, account, func(fl flow) bool {
+			isStale := p.isStale(fl)
+			untranslated = untranslated || isStale && !fl.translated()
+			return isStale
+		})
 		if err != nil {
 			return err
 		}
 	}
+	return c.cleanAnswers(ctx, p, account, untranslated)
+}
+
+const (
+	// underWay is how long answers to what has gone out are waited for.
+	underWay = 20 * time.Millisecond
+	// maxPasses bounds how often they are looked for.
+	maxPasses = 8
+)
+
+// cleanAnswers removes flows that begin with an answer. Tracking may begin, or a
+// flow be removed, between a packet and the answer of who served the address
+// before. To the kernel the answer is then a new flow, from the address, to which all
+// further packets of the client belong: nobody else would ever get them. Where
+// there was such traffic, answers may be under way, so they are looked for until
+// there are none.
+func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, expected bool) error {
+	filters := p.answerFilters()
+	for range maxPasses {
+		if expected {
+			if err := wait(ctx, underWay); err != nil {
+				return err
+			}
+		}
+		before := account.Removed
+		for _, f := range filters {
+			if err := c.sweep(ctx, f, account, p.isStaleAnswer); err != nil {
+				return err
+			}
+		}
+		if expected = account.Removed > before; !expected {
+			return nil
+		}
+	}
 	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// sweep removes the stale flows behind a filter.
+func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale func(flow) bool) error {
+	stale, err := c.find(ctx, f, account, isStale)
+	for _, s := range stale {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := c.table.remove(s); err != nil {
+			return fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err)
+		}
+		account.Removed++
+	}
+	return err
 }
 
 // maxDumps bounds how often a dump that was interrupted by changes of the table's
@@ -134,7 +190,7 @@ func (c *Cleaner) clean(ctx context.Context, p *plan, account *Account) error {
 const maxDumps = 5
 
 // find gives the stale flows behind a filter; with an error, those it has seen.
-func (c *Cleaner) find(ctx context.Context, f filter, p *plan, account *Account) (stale []flow, err error) {
+func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale func(flow) bool) (stale []flow, err error) {
 	for range maxDumps {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -143,7 +199,7 @@ func (c *Cleaner) find(ctx context.Context, f filter, p *plan, account *Account)
 		stale = stale[:0]
 		err = c.table.dump(f, func(fl flow) {
 			account.Flows++
-			if p.isStale(fl) {
+			if isStale(fl) {
 				stale = append(stale, fl)
 			}
 		})

@@ -11,7 +11,8 @@
 //   - a frontend is gone (Service, port, VIP, node port, or an address of node
 //     ports): its translated flows are removed;
 //   - a frontend is new: flows to it that go elsewhere, or nowhere in particular,
-//     are removed;
+//     are removed, and those that began with an answer from it; where there were
+//     any, Clean waits some 20 ms for what is under way;
 //   - nothing is known, as at the start of a process: all frontends are looked at
 //     as if they were new, and translated flows to addresses in the service ranges
 //     that no Service has are removed.

@@ -25,8 +25,12 @@ type fakeTable struct {
 func (t *fakeTable) dump(f filter, visit func(flow)) error {
 	t.dumps++
 	for _, fl := range t.flows {
-		isWanted := fl.proto == f.proto && fl.dest.Addr().Is4() == (f.family == v1.IPv4Protocol) &&
-			(!f.addr.IsValid() || f.addr == fl.dest.Addr()) && (f.port == 0 || f.port == fl.dest.Port())
+		at := fl.dest
+		if f.bySource {
+			at = fl.source
+		}
+		isWanted := fl.proto == f.proto && at.Addr().Is4() == (f.family == v1.IPv4Protocol) &&
+			(!f.addr.IsValid() || f.addr == at.Addr()) && (f.port == 0 || f.port == at.Port())
 		if isWanted || t.deaf {
 			visit(fl)
 		}

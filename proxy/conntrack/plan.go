@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -44,6 +43,8 @@ type target struct {
 	serving addrSet
 	// dead are the servers whose TCP flows go. For other protocols it is nil.
 	dead addrSet
+	// fresh says that somebody else may have served the place before.
+	fresh bool
 }
 
 func (t target) isStale(f *flow) bool {
@@ -65,7 +66,7 @@ type plan struct {
 	halfOpenOnly bool
 	// before and after are the nodes between which the node-port addresses
 	// changed; the addresses of both follow, once they are resolved.
-	before, after           *proxy.Node
+	before, after   *proxy.Node
 	addrs, forsaken map[netip.Addr]struct{}
 	everything      bool
 }
@@ -122,7 +123,7 @@ func (p *plan) expectNodePorts(s proxy.Snapshot) {
 		}
 		for _, f := range port.Frontends {
 			if f.Kind == proxy.NodePort {
-				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{serving: servers(port)}
+				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{serving: servers(port), fresh: true}
 			}
 		}
 	}
@@ -132,18 +133,19 @@ func (p *plan) expectNodePorts(s proxy.Snapshot) {
 // gone, and else at the new ones only.
 func (p *plan) replace(old, new *proxy.ServicePort) {
 	serving := servers(new)
-	had := map[netip.AddrPort]bool{}
-	if old != nil && containsAll(serving, servers(old)) {
+	had, isGrown := addrSet{}, true
+	if old != nil {
+		isGrown = containsAll(serving, servers(old))
 		for _, f := range old.Frontends {
-			had[f.Addr] = true
+			had[f.Addr] = struct{}{}
 		}
 	}
 	for _, f := range new.Frontends {
 		at := place{protocolOf(new.Name.Protocol), f.Addr}
-		if had[f.Addr] {
+		if isGrown && had.has(f.Addr) {
 			delete(p.targets, at)
 		} else {
-			p.targets[at] = target{serving: serving}
+			p.targets[at] = target{serving: serving, fresh: !had.has(f.Addr)}
 		}
 	}
 }
@@ -190,6 +192,20 @@ func (p *plan) isStale(f flow) bool {
 		slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(f.dest.Addr()) })
 }
 
+// isStaleAnswer decides about a flow that began with an answer from a place that
+// somebody else served.
+func (p *plan) isStaleAnswer(f flow) bool {
+	if f.translated() {
+		return false
+	}
+	if t, ok := p.targets[place{f.proto, f.source}]; ok {
+		return t.fresh
+	}
+	_, ours := p.addrs[f.source.Addr()]
+	port := netip.AddrPortFrom(unspecified(f.source.Addr()), f.source.Port())
+	return ours && p.targets[place{f.proto, port}].fresh
+}
+
 func unspecified(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return netip.IPv4Unspecified()
@@ -199,35 +215,52 @@ func unspecified(a netip.Addr) netip.Addr {
 
 // filters gives the dumps that show all flows of interest.
 func (p *plan) filters() []filter {
-	groups := map[filter][]place{}
-	for at := range p.targets {
-		group := filter{family: at.family(), proto: at.proto}
-		groups[group] = append(groups[group], at)
-	}
+	all := filtersOf(p.targets)
 	for _, r := range p.ranges {
 		family := place{addr: netip.AddrPortFrom(r.Addr(), 0)}.family()
 		for _, proto := range []protocol{protoUDP, protoSCTP} {
-			groups[filter{family: family, proto: proto}] = nil // all of them
+			whole := filter{family: family, proto: proto}
+			all = slices.DeleteFunc(all, func(f filter) bool { return f.family == family && f.proto == proto })
+			all = append(all, whole)
 		}
+	}
+	return all
+}
+
+// answerFilters gives the dumps that show what isStaleAnswer looks for.
+func (p *plan) answerFilters() []filter {
+	fresh := map[place]struct{}{}
+	for at, t := range p.targets {
+		if t.fresh {
+			fresh[at] = struct{}{}
+		}
+	}
+	all := filtersOf(fresh)
+	for i := range all {
+		all[i].bySource = true
+	}
+	return all
+}
+
+// filtersOf gives the dumps that show all flows to some places.
+func filtersOf[V any](places map[place]V) []filter {
+	groups := map[filter][]filter{}
+	for at := range places {
+		group := filter{family: at.family(), proto: at.proto}
+		one := group
+		one.port = at.addr.Port()
+		if !at.isNodePort() {
+			one.addr = at.addr.Addr()
+		}
+		groups[group] = append(groups[group], one)
 	}
 	var all []filter
-	for group, places := range groups {
-		if len(places) == 0 || len(places) > maxFilters {
-			all = append(all, group)
-			continue
+	for group, single := range groups {
+		if len(single) > maxFilters {
+			single = []filter{group}
 		}
-		for _, at := range places {
-			one := group
-			one.port = at.addr.Port()
-			if !at.isNodePort() {
-				one.addr = at.addr.Addr()
-			}
-			all = append(all, one)
-		}
+		all = append(all, single...)
 	}
-	slices.SortFunc(all, func(a, b filter) int {
-		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.proto, b.proto), a.addr.Compare(b.addr), cmp.Compare(a.port, b.port))
-	})
 	return all
 }
 

@@ -66,12 +66,14 @@ func (f *flow) halfOpen() bool {
 	return f.state == synSent || f.state == synReceived || f.state == synSent2
 }
 
-// filter selects flows by their original destination.
+// filter selects flows by the destination, or else the source, of their first
+// packet.
 type filter struct {
-	family v1.IPFamily
-	proto  protocol
-	addr   netip.Addr // invalid for all
-	port   uint16     // 0 for all
+	family   v1.IPFamily
+	proto    protocol
+	addr     netip.Addr // invalid for all
+	port     uint16     // 0 for all
+	bySource bool
 }
 
 func (f filter) String() string {

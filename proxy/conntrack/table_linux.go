@@ -19,9 +19,11 @@ const (
 	attrOrigFlags  = 1
 	attrReplyFlags = 2
 
-	flagDestAddr = 1 << 1
-	flagProtocol = 1 << 3
-	flagDestPort = 1 << 5
+	flagSourceAddr = 1 << 0
+	flagDestAddr   = 1 << 1
+	flagProtocol   = 1 << 3
+	flagSourcePort = 1 << 4
+	flagDestPort   = 1 << 5
 )
 
 // timeout bounds the wait for one message of the kernel.
@@ -102,28 +104,36 @@ func (k *kernelTable) dump(f filter, visit func(flow)) error {
 // encodeTuple gives the tuple that encodeFilter selects parts of. An address is an
 // IPv4 one.
 func encodeTuple(f filter) *nl.RtAttr {
+	addr, port := nl.CTA_IP_V4_DST, nl.CTA_PROTO_DST_PORT
+	if f.bySource {
+		addr, port = nl.CTA_IP_V4_SRC, nl.CTA_PROTO_SRC_PORT
+	}
 	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
 	if f.addr.IsValid() {
 		ip := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-		ip.AddRtAttr(nl.CTA_IP_V4_DST, f.addr.AsSlice())
+		ip.AddRtAttr(addr, f.addr.AsSlice())
 		tuple.AddChild(ip)
 	}
 	proto := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
 	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.proto)})
 	if f.port != 0 {
-		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.port))
+		proto.AddRtAttr(port, binary.BigEndian.AppendUint16(nil, f.port))
 	}
 	tuple.AddChild(proto)
 	return tuple
 }
 
 func encodeFilter(f filter) *nl.RtAttr {
+	addr, port := uint32(flagDestAddr), uint32(flagDestPort)
+	if f.bySource {
+		addr, port = flagSourceAddr, flagSourcePort
+	}
 	flags := uint32(flagProtocol)
 	if f.addr.IsValid() {
-		flags |= flagDestAddr
+		flags |= addr
 	}
 	if f.port != 0 {
-		flags |= flagDestPort
+		flags |= port
 	}
 	a := nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
 	a.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))

@@ -1,0 +1,299 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
+)
+
+// plain are the addresses of the world in which stale flows are looked for.
+type plain struct {
+	client, clientSide, serverSide, gateway netip.Prefix
+	ends                                    [2]netip.Prefix
+	vip, external                           netip.Addr
+	all, vips                               netip.Prefix
+}
+
+func plainOf(fam v1.IPFamily) plain {
+	p, a := netip.MustParsePrefix, netip.MustParseAddr
+	if fam == v1.IPv6Protocol {
+		return plain{
+			client: p("2001:db8:1::2/64"), clientSide: p("2001:db8:1::1/64"), serverSide: p("fd00:10::1/64"), gateway: p("fd00:10::9/64"),
+			ends: [2]netip.Prefix{p("fd00:10::2/64"), p("fd00:10::3/64")},
+			vip:  a("fd00:96::10"), external: a("fd00:96::20"), all: p("::/0"), vips: p("fd00:96::/112"),
+		}
+	}
+	return plain{
+		client: p("192.0.2.2/24"), clientSide: p("192.0.2.1/24"), serverSide: p("10.0.0.1/16"), gateway: p("10.0.0.9/16"),
+		ends: [2]netip.Prefix{p("10.0.0.2/16"), p("10.0.0.3/16")},
+		vip:  a("10.96.0.10"), external: a("10.96.0.20"), all: p("0.0.0.0/0"), vips: p("10.96.0.0/16"),
+	}
+}
+
+// flowStage is a stage with senders of UDP before it and servers behind it. What
+// is not translated ends at a gateway that has all virtual addresses.
+type flowStage struct {
+	*stage
+	plain
+	fam     v1.IPFamily
+	client  *netns.NS
+	removed int
+}
+
+func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
+	s := &flowStage{plain: plainOf(fam), fam: fam, client: netnstest.NewNS(t)}
+	s.stage = &stage{ns: netnstest.NewNS(t)}
+	server := netnstest.NewNS(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(netns.Link(netns.End{NS: s.client, Name: "up"}, netns.End{NS: s.ns, Name: "clients"}))
+	must(netns.Link(netns.End{NS: server, Name: "up"}, netns.End{NS: s.ns, Name: "servers"}))
+	must(s.ns.AddAddress("clients", s.clientSide))
+	must(s.ns.AddAddress("servers", s.serverSide))
+	must(s.client.AddAddress("up", s.plain.client))
+	must(s.client.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.clientSide.Addr()}))
+	for _, p := range []netip.Prefix{s.gateway, s.ends[0], s.ends[1]} {
+		must(server.AddAddress("up", p))
+	}
+	must(server.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.serverSide.Addr()}))
+	must(server.AddRoute(netns.Route{To: s.vips, Link: "lo", Local: true}))
+	must(server.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
+	must(s.ns.AddRoute(netns.Route{To: s.vips, Link: "servers", Via: s.gateway.Addr()}))
+	must(s.ns.Forward())
+	for name, at := range map[string]netip.AddrPort{
+		"A": netip.AddrPortFrom(s.ends[0].Addr(), 5353), "B": netip.AddrPortFrom(s.ends[1].Addr(), 5353),
+		"gateway": netip.AddrPortFrom(s.vip, 53), "external gateway": netip.AddrPortFrom(s.external, 53),
+	} {
+		answer(t, server, at, name)
+	}
+	s.startAgent(t)
+	return s
+}
+
+// startAgent puts a new backend and a new cleaner in the place of the old ones.
+func (s *flowStage) startAgent(t *testing.T) {
+	t.Helper()
+	s.restart(t)
+	var c *conntrack.Cleaner
+	err := s.ns.Do(func() (err error) {
+		c, err = conntrack.New(conntrack.Options{Observe: func(a conntrack.Account) { s.removed += a.Removed }})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	s.backend = c.Wrap(s.backend)
+}
+
+// with is the service with some frontends and endpoints.
+func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
+	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
+	port := newPort(s.fam, 1, 0)
+	port.Name.Protocol, port.Frontends = v1.ProtocolUDP, nil
+	route := forward(proxy.MasqueradeNever)
+	if ends == "" {
+		route = proxy.TrafficRoute{Action: proxy.Reject}
+	}
+	add := func(kind proxy.FrontendKind, addr netip.AddrPort) {
+		port.Frontends = append(port.Frontends, proxy.Frontend{Kind: kind, Addr: addr, FromInside: route, FromOutside: route})
+	}
+	if strings.Contains(frontends, "vip") {
+		add(proxy.ClusterIP, netip.AddrPortFrom(s.vip, 53))
+	}
+	if strings.Contains(frontends, "external") {
+		add(proxy.ExternalIP, netip.AddrPortFrom(s.external, 53))
+	}
+	if strings.Contains(frontends, "nodeport") {
+		add(proxy.NodePort, netip.AddrPortFrom(nodePort(s.fam, 30053).Addr.Addr(), 30053))
+	}
+	for i, name := range []string{"A", "B"} {
+		if strings.Contains(ends, name) {
+			port.Cluster = append(port.Cluster, &endpoints.Endpoint{Addr: netip.AddrPortFrom(s.ends[i].Addr(), 5353), Ready: true, Serving: true})
+		}
+	}
+	port.HasEndpoints = ends != ""
+	if len(port.Frontends) == 0 {
+		return proxy.NewSnapshot(node)
+	}
+	return proxy.NewSnapshot(node, port)
+}
+
+// answer serves UDP with a name and what was sent, until the test ends.
+func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
+	t.Helper()
+	conn, err := ns.ListenPacket(t.Context(), "udp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for buf := make([]byte, 64); ; {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if _, err := conn.WriteTo([]byte(name+"/"+string(buf[:n])), from); err != nil {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = conn.Close()
+		wg.Wait()
+	})
+}
+
+// sender is a client that never changes its port and never stops sending.
+type sender struct {
+	sent  atomic.Int64
+	heard chan reply
+}
+
+type reply struct {
+	who string
+	to  int64
+}
+
+func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *sender {
+	t.Helper()
+	conn, err := ns.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sender{heard: make(chan reply, 1<<16)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			// Errors are the answers of a kernel that rejects.
+			_, _ = conn.WriteTo(fmt.Appendf(nil, "%d", s.sent.Add(1)), net.UDPAddrFromAddrPort(dest))
+			<-tick.C
+		}
+	})
+	wg.Go(func() {
+		for buf := make([]byte, 64); ctx.Err() == nil; {
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil {
+				continue
+			}
+			who, number, _ := strings.Cut(string(buf[:n]), "/")
+			var r reply
+			if _, err := fmt.Sscan(number, &r.to); err == nil {
+				r.who = who
+				s.heard <- r
+			}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = conn.Close()
+		wg.Wait()
+	})
+	return s
+}
+
+// asks gives who answers what is sent from now on; "" for nobody.
+func (s *sender) asks(t *testing.T) string {
+	t.Helper()
+	const patience = 100
+	for now := s.sent.Load(); s.sent.Load() < now+patience; {
+		select {
+		case r := <-s.heard:
+			if r.to > now {
+				return r.who
+			}
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return ""
+}
+
+// Senders of UDP with one source port each, which do not stop, are served by what
+// serves at any time, and never by what did before.
+func TestStaleFlows(t *testing.T) {
+	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		t.Run(string(fam), func(t *testing.T) { testStaleFlows(t, newFlowStage(t, fam)) })
+	}
+}
+
+func testStaleFlows(t *testing.T, s *flowStage) {
+	senders := []*sender{
+		newSender(t, s.client, 4001, netip.AddrPortFrom(s.vip, 53)),
+		newSender(t, s.client, 4002, netip.AddrPortFrom(s.external, 53)),
+		newSender(t, s.client, 4003, netip.AddrPortFrom(s.clientSide.Addr(), 30053)),
+	}
+	hear := func() [3]string {
+		return [3]string{senders[0].asks(t), senders[1].asks(t), senders[2].asks(t)}
+	}
+	const all, without, external = "vip external nodeport", "gateway", "external gateway"
+	var lasting [3]string
+	for i, step := range []struct {
+		what, frontends, ends string
+		want                  [3]string
+		stale                 int // 0: none may be removed
+	}{
+		{what: "no service", want: [3]string{without, external, ""}},
+		{what: "service added", frontends: all, ends: "A", want: [3]string{"A", "A", "A"}, stale: 3},
+		{what: "endpoint replaced", frontends: all, ends: "B", want: [3]string{"B", "B", "B"}, stale: 3},
+		{what: "endpoint added", frontends: all, ends: "A B", want: [3]string{"B", "B", "B"}},
+		{what: "scaled down", frontends: all, ends: "A", want: [3]string{"A", "A", "A"}, stale: 3},
+		{what: "scaled to zero", frontends: all, want: [3]string{}, stale: 3},
+		{what: "scaled up", frontends: all, ends: "A", want: [3]string{"A", "A", "A"}},
+		{what: "node port removed", frontends: "vip external", ends: "A", want: [3]string{"A", "A", ""}, stale: 1},
+		{what: "external IP removed", frontends: "vip", ends: "A", want: [3]string{"A", external, ""}, stale: 1},
+		{what: "node port added", frontends: "vip nodeport", ends: "A", want: [3]string{"A", external, "A"}, stale: 1},
+		{what: "external IP added", frontends: all, ends: "A", want: [3]string{"A", "A", "A"}, stale: 1},
+		{what: "service deleted", want: [3]string{without, external, ""}, stale: 3},
+		{what: "service made anew", frontends: all, ends: "B", want: [3]string{"B", "B", "B"}, stale: 3},
+	} {
+		s.removed = 0
+		s.apply(t, s.with(step.frontends, step.ends))
+		if lasting = hear(); lasting != step.want {
+			t.Fatalf("step %d, %s: the senders hear %q, want %q", i, step.what, lasting, step.want)
+		}
+		if step.stale == 0 && s.removed > 0 {
+			t.Errorf("step %d, %s: %d flows removed, want none", i, step.what, s.removed)
+		}
+	}
+
+	// The agent dies after the rules and before the flows.
+	half := s.newBackend(t, Options{})
+	if err := half.Apply(t.Context(), proxy.Snapshot{}, s.with(all, "A")); err != nil {
+		t.Fatal(err)
+	}
+	if got := hear(); got != [3]string{"B", "B", "B"} {
+		t.Errorf("without cleaning the senders hear %q, which proves nothing about cleaning", got)
+	}
+	s.startAgent(t)
+	s.apply(t, s.with(all, "A"))
+	if got := hear(); got != [3]string{"A", "A", "A"} {
+		t.Errorf("after a restart the senders hear %q, want A", got)
+	}
+	s.removed = 0
+	s.startAgent(t)
+	s.apply(t, s.with(all, "A"))
+	if s.removed != 0 {
+		t.Errorf("%d flows removed by a restart that changed nothing", s.removed)
+	}
+}
