@@ -1,0 +1,176 @@
+package kubewatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// object is what is watched.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// feedOptions says what to watch, and who takes it.
+type feedOptions[T object, L runtime.Object] struct {
+	list           func(context.Context, metav1.ListOptions) (L, error)
+	watch          func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	labels, fields string
+	client         any // tells whether it can stream lists
+	update         func(T)
+	remove         func(types.NamespacedName) // nil: a deletion means nothing
+}
+
+// feed is the watch of one kind of objects.
+type feed struct {
+	lister    cache.ListerWatcher
+	kind      object
+	store     func(synced func()) cache.ReflectorStore
+	isAwaited bool
+	synced    func()
+}
+
+func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)) *feed {
+	var kind T
+	tell := func(ctx context.Context, verb string, err error) error {
+		if err != nil {
+			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
+			if ctx.Err() == nil {
+				report(err)
+			}
+		}
+		return err
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector, options.FieldSelector = o.labels, o.fields
+			list, err := o.list(ctx, options)
+			return list, tell(ctx, "list", err)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector, options.FieldSelector = o.labels, o.fields
+			w, err := o.watch(ctx, options)
+			return w, tell(ctx, "watch", err)
+		},
+	}
+	return &feed{
+		lister: cache.ToListWatcherWithWatchListSemantics(lw, o.client), kind: kind, isAwaited: true, synced: func() {},
+		store: func(synced func()) cache.ReflectorStore {
+			return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
+		},
+	}
+}
+
+// run watches until ctx ends.
+func (f *feed) run(ctx context.Context, backoff *wait.Backoff) {
+	logger := logr.FromContextOrDiscard(ctx)
+	cache.NewReflectorWithOptions(f.lister, f.kind, f.store(f.synced), cache.ReflectorOptions{
+		Logger: &logger, Backoff: backoff, Name: fmt.Sprintf("kubewatch %T", f.kind),
+	}).RunWithContext(ctx)
+}
+
+// passing is the store of a reflector that hands objects on and keeps only their
+// names. A reflector calls it from one goroutine.
+type passing[T object] struct {
+	update func(T)
+	remove func(types.NamespacedName)
+	synced func() // nil once it was called
+	known  map[types.NamespacedName]struct{}
+}
+
+var errKind = errors.New("object of another kind than was asked for")
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (p *passing[T]) Add(o any) error { return p.Update(o) }
+
+func (p *passing[T]) Update(o any) error {
+	t, ok := o.(T)
+	if !ok {
+		return fmt.Errorf("%w: %T", errKind, o)
+	}
+	p.known[nameOf(t)] = struct{}{}
+	p.update(t)
+	return nil
+}
+
+func (p *passing[T]) Delete(o any) error {
+	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = gone.Obj
+	}
+	t, ok := o.(T)
+	if !ok {
+		return fmt.Errorf("%w: %T", errKind, o)
+	}
+	p.forget(nameOf(t))
+	return nil
+}
+
+func (p *passing[T]) forget(name types.NamespacedName) {
+	delete(p.known, name)
+	if p.remove != nil {
+		p.remove(name)
+	}
+}
+
+// Replace takes all objects that there are.
+func (p *passing[T]) Replace(all []any, _ string) error {
+	gone := p.known
+	p.known = make(map[types.NamespacedName]struct{}, len(all))
+	for _, o := range all {
+		if err := p.Update(o); err != nil {
+			// Nothing is taken for gone that may be there.
+			for name := range gone {
+				p.known[name] = struct{}{}
+			}
+			return err
+		}
+	}
+	for name := range gone {
+		if _, isThere := p.known[name]; !isThere {
+			p.forget(name)
+		}
+	}
+	if p.synced != nil {
+		p.synced()
+		p.synced = nil
+	}
+	return nil
+}
+
+// Resync has nothing to do: there is no cache that a handler could differ from.
+func (p *passing[T]) Resync() error { return nil }
+
+// Transformer applies to objects that wait for the end of a streamed list.
+func (p *passing[T]) Transformer() cache.TransformFunc { return strip }
+
+// strip takes off what no service proxy needs and what takes most of the room.
+func strip(o any) (any, error) {
+	if m, ok := o.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(nil)
+	}
+	switch o := o.(type) {
+	case *v1.Node:
+		o.Status.Images, o.Status.Conditions = nil, nil
+	case *discoveryv1.EndpointSlice:
+		for i := range o.Endpoints {
+			e := &o.Endpoints[i]
+			e.TargetRef, e.Hostname, e.DeprecatedTopology = nil, nil, nil
+		}
+	}
+	return o, nil
+}

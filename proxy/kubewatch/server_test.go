@@ -1,0 +1,201 @@
+package kubewatch
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// apiServer speaks as much of the protocol as lists and watches need.
+type apiServer struct {
+	mu       sync.Mutex
+	version  int
+	oldest   int // watches from before are too old
+	objects  map[string]map[string]object
+	events   []event
+	changed  chan struct{} // closed with every event
+	cut      chan struct{} // closed to end all watches
+	down     bool
+	streams  bool // whether it can stream lists
+	requests []*http.Request
+}
+
+type event struct {
+	version  int
+	resource string
+	Type     string `json:"type"`
+	Object   any    `json:"object"`
+}
+
+func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface) {
+	t.Helper()
+	s := &apiServer{version: 10, objects: map[string]map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{}), streams: streams}
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	t.Cleanup(s.disconnect)
+	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, client
+}
+
+// put makes or changes an object; with silent no watch is ever told.
+func (s *apiServer) put(resource string, o object, silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	kind := "ADDED"
+	if s.objects[resource] == nil {
+		s.objects[resource] = map[string]object{}
+	}
+	if s.objects[resource][o.GetName()] != nil {
+		kind = "MODIFIED"
+	}
+	s.objects[resource][o.GetName()] = o
+	s.tell(event{s.version, resource, kind, o}, silent)
+}
+
+func (s *apiServer) remove(resource, name string, silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	o := s.objects[resource][name]
+	delete(s.objects[resource], name)
+	s.tell(event{s.version, resource, "DELETED", o}, silent)
+}
+
+func (s *apiServer) tell(e event, silent bool) {
+	if silent {
+		s.oldest = s.version
+		return
+	}
+	s.events = append(s.events, e)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// bookmark tells all watches how far they are.
+func (s *apiServer) bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	for resource := range kinds() {
+		s.tell(event{s.version, resource, "BOOKMARK", bookmarkOf(resource, s.version, false)}, false)
+	}
+}
+
+func kinds() map[string][2]string {
+	return map[string][2]string{
+		"services": {"v1", "Service"}, "nodes": {"v1", "Node"},
+		"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"}, "servicecidrs": {"networking.k8s.io/v1", "ServiceCIDR"},
+	}
+}
+
+func bookmarkOf(resource string, version int, isEnd bool) any {
+	meta := map[string]any{"resourceVersion": strconv.Itoa(version)}
+	if isEnd {
+		meta["annotations"] = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	}
+	return map[string]any{"apiVersion": kinds()[resource][0], "kind": kinds()[resource][1], "metadata": meta}
+}
+
+// disconnect ends all watches.
+func (s *apiServer) disconnect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.cut)
+	s.cut = make(chan struct{})
+}
+
+func (s *apiServer) setDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	q := r.URL.Query()
+	s.mu.Lock()
+	s.requests = append(s.requests, r)
+	down, streams := s.down, s.streams
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case down:
+		http.Error(w, "down", http.StatusServiceUnavailable)
+	case q.Get("watch") == "":
+		s.list(w, resource)
+	case q.Get("sendInitialEvents") != "" && !streams:
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_ = json.NewEncoder(w).Encode(status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid))
+	default:
+		s.watch(w, r, resource)
+	}
+}
+
+func status(code int32, reason metav1.StatusReason) metav1.Status {
+	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason}
+}
+
+func (s *apiServer) list(w http.ResponseWriter, resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	items := []object{}
+	for _, o := range s.objects[resource] {
+		items = append(items, o)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"apiVersion": kinds()[resource][0], "kind": kinds()[resource][1] + "List",
+		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+	})
+}
+
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string) {
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	out := json.NewEncoder(w)
+	s.mu.Lock()
+	cut, next := s.cut, 0
+	switch {
+	case r.URL.Query().Get("sendInitialEvents") == "true":
+		for _, o := range s.objects[resource] {
+			_ = out.Encode(event{Type: "ADDED", Object: o})
+		}
+		_ = out.Encode(event{Type: "BOOKMARK", Object: bookmarkOf(resource, s.version, true)})
+		from = s.version
+	case from < s.oldest:
+		_ = out.Encode(event{Type: "ERROR", Object: status(http.StatusGone, metav1.StatusReasonExpired)})
+		s.mu.Unlock()
+		return
+	}
+	for {
+		for ; next < len(s.events); next++ {
+			if e := s.events[next]; e.resource == resource && e.version > from {
+				_ = out.Encode(e)
+			}
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if f, ok := w.(http.Flusher); ok {
+			f.Flush()
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			return
+		case <-r.Context().Done():
+			return
+		}
+		s.mu.Lock()
+	}
+}

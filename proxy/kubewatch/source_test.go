@@ -1,0 +1,205 @@
+package kubewatch
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+)
+
+func fill(s *apiServer) {
+	s.put("services", service("a", "10.96.0.1"), false)
+	s.put("services", service("b", "10.96.0.2"), false)
+	s.put("endpointslices", slice("a-1", "10.0.0.1"), false)
+	s.put("nodes", node("n1", "east"), false)
+	s.put("servicecidrs", cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"), false)
+}
+
+// The same objects come out however a list is transferred, and whatever becomes of
+// the connection.
+func TestSource(t *testing.T) {
+	for name, streams := range map[string]bool{"lists": false, "streamed lists": true} {
+		t.Run(name, func(t *testing.T) {
+			server, client := newAPIServer(t, streams)
+			fill(server)
+			h := newRecorder()
+			start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
+			if h.get().early != 4 {
+				t.Errorf("Synced came after %d objects, want 4", h.get().early)
+			}
+
+			server.put("services", service("a", "10.96.0.9"), false)
+			server.remove("services", "b", false)
+			server.put("nodes", node("n1", "west"), false)
+			server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"), false)
+			h.until(t, "changes", func(s *state) bool {
+				return s.services["a"] == "10.96.0.9" && len(s.services) == 1 && s.zone == "west" && len(s.cidrs) == 3
+			})
+
+			server.bookmark()
+			server.disconnect()
+			server.put("services", service("c", "10.96.0.3"), false)
+			h.until(t, "a change after a disconnect", func(s *state) bool { return s.services["c"] != "" })
+
+			// The API server forgets what happened while it was away.
+			before := h.get().removals
+			server.setDown(true)
+			server.disconnect()
+			server.remove("services", "c", true)
+			server.remove("endpointslices", "a-1", true)
+			server.remove("servicecidrs", "kubernetes", true)
+			server.put("endpointslices", slice("a-2", "10.0.0.2"), true)
+			server.setDown(false)
+			server.disconnect()
+			h.until(t, "a list after 410 Gone", func(s *state) bool {
+				_, isThere := s.services["c"]
+				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2
+			})
+			if got := h.get().removals - before; got != 2 {
+				t.Errorf("%d removals, want 2", got)
+			}
+			if h.get().synced != 1 {
+				t.Errorf("Synced was called %d times, want once", h.get().synced)
+			}
+		})
+	}
+}
+
+// While the API server is away nothing is taken down, and each failure is told.
+func TestServerAway(t *testing.T) {
+	server, client := newAPIServer(t, true)
+	fill(server)
+	server.setDown(true)
+	h := newRecorder()
+	var failures atomic.Int64
+	start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
+	h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
+	if h.get().synced != 0 {
+		t.Error("Synced came though nothing was known")
+	}
+	server.setDown(false)
+	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+	server.setDown(true)
+	server.disconnect()
+	told := failures.Load()
+	h.until(t, "more failures", func(*state) bool { return failures.Load() > told+5 })
+	if h.get().removals != 0 || len(h.get().services) != 2 {
+		t.Errorf("%d removals, services %v; want none removed", h.get().removals, h.get().services)
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	for proxyName, label := range map[string]string{
+		"":      "!service.kubernetes.io/service-proxy-name",
+		"other": "service.kubernetes.io/service-proxy-name=other",
+	} {
+		server, client := newAPIServer(t, true)
+		h := newRecorder()
+		start(t, &Source{Client: client, Handler: h, NodeName: "n1", ProxyName: proxyName})
+		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+		got := map[string]string{}
+		server.mu.Lock()
+		for _, r := range server.requests {
+			q := r.URL.Query()
+			got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
+			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") {
+				t.Errorf("%s: Accept is %q, want protobuf first", r.URL.Path, accept)
+			}
+		}
+		server.mu.Unlock()
+		delete(got, "/apis/networking.k8s.io/v1/servicecidrs") // not waited for
+		want := map[string]string{
+			"/api/v1/services": label + " spec.clusterIP!=None",
+			"/api/v1/nodes":    " metadata.name=n1",
+			"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("selectors (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// The fake clientset of client-go has watches of its own.
+func TestFakeClientset(t *testing.T) {
+	client := fake.NewClientset(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), node("n1", "east"))
+	h := newRecorder()
+	start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && s.early == 3 })
+	ctx := t.Context()
+	if _, err := client.CoreV1().Services("test").Create(ctx, service("b", "10.96.0.2"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, "a Service", func(s *state) bool { return s.services["b"] == "10.96.0.2" })
+	if err := client.CoreV1().Services("test").Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, "no Service", func(s *state) bool { return len(s.services) == 1 })
+}
+
+func TestBadSource(t *testing.T) {
+	if err := (&Source{}).Run(t.Context()); err == nil {
+		t.Error("Run without Client and Handler: no error, want one")
+	}
+}
+
+func TestPassing(t *testing.T) {
+	h := newRecorder()
+	p := &passing[*v1.Service]{update: h.UpdateService, remove: h.DeleteService, known: map[types.NamespacedName]struct{}{}}
+	steps := []error{
+		p.Replace([]any{service("a", "x"), service("b", "x")}, ""),
+		p.Delete(cache.DeletedFinalStateUnknown{Key: "test/a", Obj: service("a", "x")}),
+		p.Resync(),
+	}
+	if i := slices.IndexFunc(steps, func(err error) bool { return err != nil }); i >= 0 {
+		t.Errorf("step %d: %v", i, steps[i])
+	}
+	if len(h.get().services) != 1 || len(p.known) != 1 {
+		t.Errorf("services %v, names %v; want b alone", h.get().services, p.known)
+	}
+	if err := p.Replace([]any{node("n", "")}, ""); err == nil {
+		t.Error("an object of another kind: no error, want one")
+	}
+	if len(h.get().services) != 1 || len(p.known) != 1 {
+		t.Errorf("after a bad list: services %v, names %v; want b still", h.get().services, p.known)
+	}
+}
+
+func TestStrip(t *testing.T) {
+	s := slice("a", "10.0.0.1")
+	host := "pod"
+	s.Endpoints[0].Hostname = &host
+	s.Annotations = map[string]string{"a": strings.Repeat("x", 100)}
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	got, err := strip(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(slice("a", "10.0.0.1"), got); diff != "" {
+		t.Errorf("stripped (-want +got):\n%s", diff)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	h := newRecorder()
+	r := newRanges(h)
+	r.update(cidr("a", "10.96.0.0/16", "nonsense"))
+	r.update(cidr("b", "10.96.0.0/16", "fd00::/112"))
+	r.remove(nameOf(cidr("a")))
+	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}
+	if !slices.Equal(h.get().cidrs, want) {
+		t.Errorf("ranges %v, want %v: one that another object has too stays", h.get().cidrs, want)
+	}
+	if got, want := fmt.Sprint(len(r.objects)), "1"; got != want {
+		t.Errorf("%s objects, want %s", got, want)
+	}
+}
