@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -194,18 +195,34 @@ func (t *tracker) UpdateNode(n *v1.Node) {
 	defer t.mu.Unlock()
 	facts, problems := readNode(n)
 	t.problems.set(objectKey("Node", types.NamespacedName{Name: n.Name}), problems)
-	node := resolveNode(&t.options, facts)
-	if !node.Equal(t.node) {
-		if node.Equal(t.snapshot.node) {
-			node = t.snapshot.node // there and back again is no change
-		}
-		t.node = node
-		t.cache.SetView(endpoints.View{NodeName: node.Name, Zone: node.Zone})
-		for _, s := range t.services {
-			t.markFrontends(s.ports...)
-		}
-	}
+	t.setNode(resolveNode(&t.options, facts))
 	t.wake()
+}
+
+// UpdateServiceCIDRs takes the ranges that ClusterIPs come from, in place of those
+// of the options.
+func (t *tracker) UpdateServiceCIDRs(all []netip.Prefix) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.options.ServiceCIDRs = slices.Clone(all)
+	node := *t.node
+	node.ServiceCIDRs = tidyPrefixes(slices.Clone(all))
+	t.setNode(&node)
+	t.wake()
+}
+
+func (t *tracker) setNode(node *Node) {
+	if node.Equal(t.node) {
+		return
+	}
+	if node.Equal(t.snapshot.node) {
+		node = t.snapshot.node // there and back again is no change
+	}
+	t.node = node
+	t.cache.SetView(endpoints.View{NodeName: node.Name, Zone: node.Zone})
+	for _, s := range t.services {
+		t.markFrontends(s.ports...)
+	}
 }
 
 func (t *tracker) Synced() {

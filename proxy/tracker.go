@@ -70,7 +70,9 @@ type TrackerOptions struct {
 	NodePortAddresses NodePortAddresses
 	// LocalTraffic tells pods from others; the zero value cannot.
 	LocalTraffic LocalTraffic
-	// ServiceCIDRs are the ranges that ClusterIPs come from, if known.
+	// ServiceCIDRs are the ranges that ClusterIPs come from, if known. A tracker
+	// of [NewServiceChangeTracker] also has the method
+	// UpdateServiceCIDRs([]netip.Prefix), which replaces them.
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all traffic to ClusterIPs.
 	MasqueradeAll bool

@@ -34,7 +34,8 @@ type Handler interface {
 	Synced()
 }
 
-// ServiceCIDRHandler is an optional ability of a [Handler].
+// ServiceCIDRHandler is an optional ability of a [Handler]. The trackers of package
+// proxy have it.
 type ServiceCIDRHandler interface {
 	// UpdateServiceCIDRs takes all ranges that ClusterIPs come from, sorted, each
 	// once. It may be called before and after Synced.

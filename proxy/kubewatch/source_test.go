@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 func fill(s *apiServer) {
@@ -186,6 +188,12 @@ func TestStrip(t *testing.T) {
 	}
 	if diff := cmp.Diff(slice("a", "10.0.0.1"), got); diff != "" {
 		t.Errorf("stripped (-want +got):\n%s", diff)
+	}
+}
+
+func TestTrackerTakesRanges(t *testing.T) {
+	if _, ok := proxy.NewServiceChangeTracker(proxy.TrackerOptions{}).(ServiceCIDRHandler); !ok {
+		t.Error("a tracker does not take service ranges")
 	}
 }
 

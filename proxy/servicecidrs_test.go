@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Service ranges that are told count at once, and outlive a change of the Node.
+func TestUpdateServiceCIDRs(t *testing.T) {
+	tracker := NewServiceChangeTracker(TrackerOptions{NodeName: "here", ServiceCIDRs: prefixes("10.96.0.0/16")})
+	tracker.Synced()
+	teller, ok := tracker.(interface{ UpdateServiceCIDRs([]netip.Prefix) })
+	if !ok {
+		t.Fatal("the tracker has no method UpdateServiceCIDRs")
+	}
+	next := func(after Snapshot, want ...string) Snapshot {
+		t.Helper()
+		s, err := tracker.Next(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Node().ServiceCIDRs; !slices.Equal(got, prefixes(want...)) {
+			t.Errorf("service ranges %v, want %v", got, want)
+		}
+		return s
+	}
+	first := next(Snapshot{}, "10.96.0.0/16")
+	teller.UpdateServiceCIDRs(prefixes("fd00::/112", "10.97.0.0/16"))
+	second := next(first, "10.97.0.0/16", "fd00::/112")
+	tracker.UpdateNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{v1.LabelTopologyZone: "east"}}})
+	third := next(second, "10.97.0.0/16", "fd00::/112")
+	teller.UpdateServiceCIDRs(prefixes("10.97.0.0/16", "fd00::/112"))
+	if again := next(Snapshot{}, "10.97.0.0/16", "fd00::/112"); again.Generation() != third.Generation() {
+		t.Errorf("the same ranges made generation %d of %d", again.Generation(), third.Generation())
+	}
+}
