@@ -82,6 +82,11 @@ func TestClean(t *testing.T) {
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
 		},
+		"node port at an external IP of the node": {
+			old:   proxy.NewSnapshot(n, port("dns", udp, list(":53"), list(a)), port("ext", udp, list("192.0.2.1:53"), list(b))),
+			new:   proxy.NewSnapshot(n, port("ext", udp, list("192.0.2.1:53"), list(b))),
+			dumps: 1, kept: []flow{to(protoUDP, "192.0.2.1:53", b)},
+		},
 		"SCTP": {
 			old: proxy.NewSnapshot(n, port("sig", sctp, list(vip), list(a))), new: proxy.NewSnapshot(n, port("sig", sctp, list(vip), list(b))),
 			dumps: 1, stale: []flow{to(protoSCTP, vip, a)}, kept: []flow{to(protoUDP, vip, a)},

@@ -94,7 +94,7 @@ func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	}
 	account := Account{Frontends: len(p.targets)}
 	start := time.Now()
-	err := c.clean(ctx, p, &account)
+	err := c.clean(ctx, p, new, &account)
 	if err != nil {
 		err = fmt.Errorf("conntrack: %w", err)
 	} else {
@@ -107,8 +107,8 @@ func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	return err
 }
 
-func (c *Cleaner) clean(ctx context.Context, p *plan, account *Account) error {
-	if err := p.resolveNodePorts(c.table); err != nil {
+func (c *Cleaner) clean(ctx context.Context, p *plan, new proxy.Snapshot, account *Account) error {
+	if err := p.resolveNodePorts(c.table, new); err != nil {
 		return err
 	}
 	untranslated := false

@@ -68,7 +68,10 @@ type plan struct {
 	// changed; the addresses of both follow, once they are resolved.
 	before, after   *proxy.Node
 	addrs, forsaken map[netip.Addr]struct{}
-	everything      bool
+	// taken are the places at these addresses that another frontend serves
+	// before node ports do.
+	taken      map[place]struct{}
+	everything bool
 }
 
 func (p *plan) empty() bool { return len(p.targets) == 0 && len(p.ranges) == 0 }
@@ -180,6 +183,9 @@ func (p *plan) isStale(f flow) bool {
 		return t.isStale(&f)
 	}
 	port := netip.AddrPortFrom(unspecified(f.dest.Addr()), f.dest.Port())
+	if _, taken := p.taken[place{f.proto, f.dest}]; taken {
+		return false
+	}
 	if t, ok := p.targets[place{f.proto, port}]; ok {
 		if _, ours := p.addrs[f.dest.Addr()]; ours {
 			return t.isStale(&f)
@@ -266,7 +272,7 @@ func filtersOf[V any](places map[place]V) []filter {
 
 // resolveNodePorts finds out which addresses node ports answer at, and which they
 // did answer at. Without node ports it does not ask.
-func (p *plan) resolveNodePorts(t table) error {
+func (p *plan) resolveNodePorts(t table, new proxy.Snapshot) error {
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(p.targets)), place.isNodePort) {
 		return nil
 	}
@@ -277,6 +283,15 @@ func (p *plan) resolveNodePorts(t table) error {
 	p.addrs, p.forsaken = nodePortAddrs(p.after, local), nodePortAddrs(p.before, local)
 	for a := range p.addrs {
 		delete(p.forsaken, a)
+	}
+	p.taken = map[place]struct{}{}
+	for port := range new.All() {
+		for _, f := range port.Frontends {
+			_, isNodes := p.addrs[f.Addr.Addr()]
+			if _, was := p.forsaken[f.Addr.Addr()]; isNodes || was {
+				p.taken[place{protocolOf(port.Name.Protocol), f.Addr}] = struct{}{}
+			}
+		}
 	}
 	return nil
 }
