@@ -1,0 +1,37 @@
+package kubewatch
+
+import (
+	"runtime"
+	"testing"
+	"weak"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What has been handed over is not kept: only its name is.
+func TestNothingIsKept(t *testing.T) {
+	h := newRecorder()
+	p := &passing[*discoveryv1.EndpointSlice]{update: h.UpdateEndpointSlice, remove: h.DeleteEndpointSlice, known: map[types.NamespacedName]struct{}{}}
+	handOver := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
+		listed, watched := slice("a", "10.0.0.1"), slice("b", "10.0.0.2")
+		if err := p.Replace([]any{listed}, "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Add(watched); err != nil {
+			t.Fatal(err)
+		}
+		return append(all, weak.Make(listed), weak.Make(watched))
+	}
+	objects := handOver()
+	runtime.GC()
+	for i, o := range objects {
+		if o.Value() != nil {
+			t.Errorf("object %d is still in memory", i)
+		}
+	}
+	if len(p.known) != 2 {
+		t.Errorf("names %v, want two", p.known)
+	}
+	runtime.KeepAlive(h)
+}
