@@ -165,10 +165,10 @@ func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
 // sender is a client that never changes its port and never stops sending.
 type sender struct {
 	sent  atomic.Int64
-	heard chan reply
+	heard chan said
 }
 
-type reply struct {
+type said struct {
 	who string
 	to  int64
 }
@@ -179,7 +179,7 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sender{heard: make(chan reply, 1<<16)}
+	s := &sender{heard: make(chan said, 1<<16)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -198,7 +198,7 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 				continue
 			}
 			who, number, _ := strings.Cut(string(buf[:n]), "/")
-			var r reply
+			var r said
 			if _, err := fmt.Sscan(number, &r.to); err == nil {
 				r.who = who
 				s.heard <- r
