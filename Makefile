@@ -36,7 +36,7 @@ check:
 	@$(STEP) 'go mod verify' go mod verify
 	@$(STEP) 'go mod tidy' go mod tidy -diff
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
-	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet ./... || exit 1; done
+	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure ./... || exit 1; done
 
 .PHONY: lint
 lint: ## run golangci-lint

@@ -1,3 +1,5 @@
+//go:build measure
+
 package engine
 
 import (
@@ -19,16 +21,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 )
-
-// measureVariable names the environment variable that has the engine measured.
-const measureVariable = "VIPKIT_MEASURE"
-
-func needMeasure(t *testing.T) {
-	t.Helper()
-	if os.Getenv(measureVariable) == "" {
-		t.Skip("it takes a quiet machine; " + measureVariable + "=1 runs it")
-	}
-}
 
 // sink is a server that takes what it gets, or answers a byte with a byte.
 func sink(t testing.TB) netip.AddrPort {
@@ -221,7 +213,6 @@ func median(all []float64) float64 {
 
 // TestMeasure compares the engine with haproxy on the same path, in turns.
 func TestMeasure(t *testing.T) {
-	needMeasure(t)
 	to := sink(t)
 	ways := []*way{{name: "direct", at: to}, {name: "engine"}, {name: "haproxy"}, {name: "haproxy splice-auto"}}
 	ways[1].at, ways[1].pid = apart(t, to)
@@ -244,7 +235,6 @@ func TestMeasure(t *testing.T) {
 // TestMeasureDeadEndpoint measures what a client waits while one of two endpoints
 // does not answer.
 func TestMeasureDeadEndpoint(t *testing.T) {
-	needMeasure(t)
 	dead := refusing(t)
 	w := newWorld(t, Config{Hooks: Hooks{Dial: deaf{dead: true}.dial}}, v1.ProtocolTCP)
 	at := w.listen(t)
@@ -278,7 +268,6 @@ func TestMeasureDeadEndpoint(t *testing.T) {
 
 // TestMeasureMemory measures what a silent connection holds.
 func TestMeasureMemory(t *testing.T) {
-	needMeasure(t)
 	w := newWorld(t, Config{}, v1.ProtocolTCP)
 	to := named(t)
 	at := w.listen(t)
