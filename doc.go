@@ -8,10 +8,17 @@
 //   - examples/...: small programs that assemble the parts into working proxies
 //   - [github.com/vipkit/vipkit/backends/nftables]: virtual IPs in nf_tables
 //     maps, over netlink, at a cost that follows the size of the change
+//   - [github.com/vipkit/vipkit/backends/iptables]: virtual IPs in iptables, for
+//     nodes and operators that know them there
+//   - [github.com/vipkit/vipkit/backends/userspace]: virtual IPs carried by the
+//     process itself, with failover and draining
 //   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite that
 //     every backend passes, on real kernels with real packets
 //   - [github.com/vipkit/vipkit/backends]: a backend out of one pure function
 //     and one small kernel edge
+//   - [github.com/vipkit/vipkit/proxy/conntrack]: the removal of stale flows
+//   - [github.com/vipkit/vipkit/proxy/kubewatch]: Services and EndpointSlices from an
+//     API server
 //   - [github.com/vipkit/vipkit/proxy/health]: the answers for kubelets and load
 //     balancers, those of kube-proxy
 //   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
