@@ -30,6 +30,16 @@ func testConformance(t *testing.T, o iptables.Options) {
 			}
 			return b
 		},
+		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
+			if err := iptables.Prepare(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			b, err := iptables.NewFaulty(o, around)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
 		Dump: func(t testing.TB) string {
 			out, err := iptables.Dump(t.Context(), o)
 			if err != nil {

@@ -19,6 +19,11 @@ import (
 // the flavour that uses nf_tables it can tell at no cost that nobody else was
 // there ([proxy.DriftChecker]).
 func New(options Options) (proxy.Backend, error) {
+	return newBackend(options, func(k *kernel) backends.Target[key, string] { return k })
+}
+
+// newBackend makes a backend with something around its edges to the kernel.
+func newBackend(options Options, around func(*kernel) backends.Target[key, string]) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
@@ -41,7 +46,7 @@ func New(options Options) (proxy.Backend, error) {
 		}
 		r := newRenderer(o, family)
 		r.remembers = rememberedClients()
-		b.families = append(b.families, backends.New(r.render, &kernel{renderer: r, programs: p, watch: w, roster: roster{}}))
+		b.families = append(b.families, backends.New(r.render, around(&kernel{renderer: r, programs: p, watch: w, roster: roster{}})))
 	}
 	b.watcher = w
 	return b, nil

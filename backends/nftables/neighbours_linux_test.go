@@ -67,3 +67,18 @@ func TestRangesOfAnyLength(t *testing.T) {
 		}
 	}
 }
+
+// Pods are told from others also where they fare like the node itself.
+func TestPodsFareLikeTheNode(t *testing.T) {
+	s := newStage(t, Options{})
+	p := newPort(v1.IPv4Protocol, 0, 2)
+	p.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
+	p.Frontends[0].FromOutside = forward(proxy.MasqueradeNever)
+	s.apply(t, proxy.NewSnapshot(testNode(), p))
+	listing := s.nft(t, "list", "table", "ip", "vipkit")
+	for _, want := range []string{"ip saddr 10.0.0.0/9 goto reject-service", "fib saddr type local goto reject-service"} {
+		if !strings.Contains(listing, want) {
+			t.Errorf("the ruleset has no %q:\n%s", want, listing)
+		}
+	}
+}

@@ -131,9 +131,7 @@ func (w *verdictWriter) bySource() string {
 		name = "inside-" + pod + "-outside-" + orDrop(outside)
 	}
 	return w.add(name, levelSource, func(a *assembler) {
-		if q.pod != q.node {
-			a.fromPods(w.page.node.LocalTraffic, pod)
-		}
+		a.fromPods(w.page.node.LocalTraffic, pod)
 		if q.node != q.outside {
 			a.rule(a.sourceIsLocal(), a.end(node))
 		}

@@ -14,27 +14,31 @@ func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
 	var last *userspace.Backend
+	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
+		if last != nil { // a new process begins when the one before has ended
+			if err := last.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		// A busy machine that runs all of the testbed may take longer than the
+		// default, which would put a good endpoint behind the others.
+		patience := []time.Duration{5 * time.Second, 5 * time.Second}
+		b, err := open(userspace.Options{Timeouts: userspace.Timeouts{Dial: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		last = b
+		return b
+	}
 	backendtest.Run(t, backendtest.Config{
-		New: func(t testing.TB) proxy.Backend {
-			if last != nil { // a new process begins when the one before has ended
-				if err := last.Close(); err != nil {
-					t.Error(err)
-				}
-			}
-			// A busy machine that runs all of the testbed may take longer than
-			// the default, which would put a good endpoint behind the others.
-			patience := []time.Duration{5 * time.Second, 5 * time.Second}
-			b, err := userspace.New(userspace.Options{Timeouts: userspace.Timeouts{Dial: patience}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := b.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			last = b
-			return b
+		New: func(t testing.TB) proxy.Backend { return start(t, userspace.New) },
+		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
+			return start(t, func(o userspace.Options) (*userspace.Backend, error) { return userspace.NewFaulty(o, around) })
 		},
 		Dump: func(t testing.TB) string {
 			out, err := userspace.Dump(t.Context())
