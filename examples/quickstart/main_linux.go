@@ -14,6 +14,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 {
+		fmt.Fprintln(os.Stderr, "usage: quickstart, without arguments: it makes a small cluster, shows what a Service does, and removes it again")
+		os.Exit(2)
+	}
 	// Network namespaces take privileges. Without them the program runs a second
 	// time in a user namespace, where it has them.
 	status, err := netns.Privileged(func() int {
