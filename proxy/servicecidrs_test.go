@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -13,10 +12,6 @@ import (
 func TestUpdateServiceCIDRs(t *testing.T) {
 	tracker := NewServiceChangeTracker(TrackerOptions{NodeName: "here", ServiceCIDRs: prefixes("10.96.0.0/16")})
 	tracker.Synced()
-	teller, ok := tracker.(interface{ UpdateServiceCIDRs([]netip.Prefix) })
-	if !ok {
-		t.Fatal("the tracker has no method UpdateServiceCIDRs")
-	}
 	next := func(after Snapshot, want ...string) Snapshot {
 		t.Helper()
 		s, err := tracker.Next(t.Context(), after)
@@ -29,11 +24,11 @@ func TestUpdateServiceCIDRs(t *testing.T) {
 		return s
 	}
 	first := next(Snapshot{}, "10.96.0.0/16")
-	teller.UpdateServiceCIDRs(prefixes("fd00::/112", "10.97.0.0/16"))
+	tracker.UpdateServiceCIDRs(prefixes("fd00::/112", "10.97.0.0/16"))
 	second := next(first, "10.97.0.0/16", "fd00::/112")
 	tracker.UpdateNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{v1.LabelTopologyZone: "east"}}})
 	third := next(second, "10.97.0.0/16", "fd00::/112")
-	teller.UpdateServiceCIDRs(prefixes("10.97.0.0/16", "fd00::/112"))
+	tracker.UpdateServiceCIDRs(prefixes("10.97.0.0/16", "fd00::/112"))
 	if again := next(Snapshot{}, "10.97.0.0/16", "fd00::/112"); again.Generation() != third.Generation() {
 		t.Errorf("the same ranges made generation %d of %d", again.Generation(), third.Generation())
 	}

@@ -51,6 +51,9 @@ type ServiceChangeTracker interface {
 	ServiceHandler
 	EndpointSliceHandler
 	NodeHandler
+	// UpdateServiceCIDRs takes all ranges that ClusterIPs come from, in the place
+	// of those that were known before.
+	UpdateServiceCIDRs([]netip.Prefix)
 	// Synced says that all objects that existed at the start have been handed
 	// over. Until then no snapshot comes out, so that nothing that works on
 	// the node is taken down because the tracker has not heard of it yet.
@@ -70,9 +73,8 @@ type TrackerOptions struct {
 	NodePortAddresses NodePortAddresses
 	// LocalTraffic tells pods from others; the zero value cannot.
 	LocalTraffic LocalTraffic
-	// ServiceCIDRs are the ranges that ClusterIPs come from, if known. A tracker
-	// of [NewServiceChangeTracker] also has the method
-	// UpdateServiceCIDRs([]netip.Prefix), which replaces them.
+	// ServiceCIDRs are the ranges that ClusterIPs come from, if known, as
+	// long as nobody tells others (see UpdateServiceCIDRs).
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all traffic to ClusterIPs.
 	MasqueradeAll bool

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"path/filepath"
 	"sync"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -54,6 +55,10 @@ var _ allocator.Store = (*Store)(nil)
 // map: until [Store.Create] has made one, everything fails with
 // [allocator.ErrNoMap]. Opening fails with [ErrLocked] or a [*CorruptError].
 func Open(path string) (*Store, error) {
+	path, err := canonical(path)
+	if err != nil {
+		return nil, err
+	}
 	l, err := acquire(path + ".lock")
 	if err != nil {
 		return nil, err
@@ -63,6 +68,21 @@ func Open(path string) (*Store, error) {
 		return nil, errors.Join(err, l.release())
 	}
 	return s, nil
+}
+
+// canonical gives the one name of a file, whether it exists or not: the lock must
+// be the same for all who open it, and stay so when the process changes its folder.
+func canonical(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return real, err
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return filepath.Join(folder, filepath.Base(path)), err
 }
 
 func (s *Store) open() error {

@@ -257,3 +257,29 @@ func TestCommitsShareAWrite(t *testing.T) {
 	mustClose(t, s)
 	sameClaims(t, want, contents(t, mustOpen(t, path)))
 }
+
+// TestLockHasManyNames: whatever a file is called, it has one lock, and a process
+// that changes its folder goes on writing the same file.
+func TestLockHasManyNames(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	s := mustOpen(t, "map")
+	if err := os.Symlink("map", "link"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, "here"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"map", "./map", "link", "here/map", filepath.Join(dir, "map")} {
+		if other, err := filestore.Open(name); !errors.Is(err, filestore.ErrLocked) {
+			t.Errorf("Open(%q) beside an open store: got error %v, want %v", name, err, filestore.ErrLocked)
+			if err == nil {
+				mustClose(t, other)
+			}
+		}
+	}
+	t.Chdir(t.TempDir())
+	if _, err := s.Load(t.Context()); err != nil {
+		t.Errorf("after a change of folder: %v", err)
+	}
+}

@@ -42,7 +42,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		pause := interval
 		if err != nil {
 			pause = min(retry, interval)
-			retry *= 2
+			retry = min(2*retry, interval)
 		} else {
 			retry = minRetry
 		}

@@ -230,6 +230,9 @@ func (p *pass) mended(changes []change) {
 }
 
 func (p *pass) create(ctx context.Context, store Creator) error {
+	if slices.ContainsFunc(p.findings, func(f Finding) bool { return f.Problem == Missing }) && p.options.Policy[Missing] == Report {
+		return fmt.Errorf("creating the map: %w: what owners have is only reported, and would be handed out again", allocator.ErrNoMap)
+	}
 	var claims []allocator.Claim
 	for _, c := range p.changes {
 		claims = append(claims, c.op.Claim)

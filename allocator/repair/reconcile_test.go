@@ -307,3 +307,26 @@ func TestController(t *testing.T) {
 		}
 	})
 }
+
+// TestNoMapIsMadeWithoutWhatIsUsed: where what owners have is only reported, a map
+// without it would hand it out a second time.
+func TestNoMapIsMadeWithoutWhatIsUsed(t *testing.T) {
+	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	o := options(t)
+	o.Policy = map[repair.Problem]repair.Action{repair.Missing: repair.Report}
+	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.1 service"), o)
+	if !errors.Is(err, allocator.ErrNoMap) || len(findings) != 1 {
+		t.Errorf("got %d findings and error %v, want one and %v", len(findings), err, allocator.ErrNoMap)
+	}
+	if _, err := store.Load(t.Context()); !errors.Is(err, allocator.ErrNoMap) {
+		t.Errorf("afterwards, Load: got error %v, want %v", err, allocator.ErrNoMap)
+	}
+}
