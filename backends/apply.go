@@ -235,10 +235,10 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change) error {
 	return failed
 }
 
-// final reports whether an error is no matter of single service ports.
+// final reports whether an error is no matter of single service ports. What the
+// system cannot do at all shows in the static objects; else a port asks for it.
 func final(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, ErrReplace) ||
-		errors.Is(err, proxy.ErrDataplaneLost) || errors.Is(err, proxy.ErrUnsupported)
+	return ctx.Err() != nil || errors.Is(err, ErrReplace) || errors.Is(err, ErrUnavailable) || errors.Is(err, proxy.ErrDataplaneLost)
 }
 
 // settle takes note of a plan that was carried out.

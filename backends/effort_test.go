@@ -42,19 +42,35 @@ func TestApplyUnderEndedContext(t *testing.T) {
 	}
 }
 
-// What the kernel cannot do at all is the fault of no port: it is not tried with
-// fewer of them.
-func TestApplyReportsWhatIsNotSupported(t *testing.T) {
-	d := newDriver(t)
-	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0})))
-	d.kernel.fail = func() error { return fmt.Errorf("%w: no such thing", proxy.ErrUnsupported) }
-	commits := d.kernel.commits
-	err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{1}), port(1, []int{1}, []int{1})))
-	if !errors.Is(err, proxy.ErrUnsupported) || len(failedPorts(err)) > 0 {
-		t.Errorf("Apply: got error %v, want %v and no ports named", err, proxy.ErrUnsupported)
+// What is not supported is the matter of the ports that ask for it, unless
+// nothing can be done at all; and what is unavailable is asked for once.
+func TestApplyBlamesWhoAsks(t *testing.T) {
+	for _, tc := range []struct {
+		err     error
+		blamed  int
+		commits int
+	}{
+		{proxy.ErrUnsupported, 2, 3},
+		{backends.ErrUnavailable, 0, 1},
+		{errors.Join(backends.ErrUnavailable, proxy.ErrUnsupported), 0, 1},
+	} {
+		d := newDriver(t)
+		d.mustApply(t, inZone("a", port(0, []int{0}, []int{0})))
+		d.kernel.fail = func() error { return fmt.Errorf("%w: no such thing", tc.err) }
+		commits := d.kernel.commits
+		err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{1}), port(1, []int{1}, []int{1})))
+		if !errors.Is(err, tc.err) && tc.blamed == 0 || len(failedPorts(err)) != tc.blamed {
+			t.Errorf("%v: got error %v, want %d ports named", tc.err, err, tc.blamed)
+		}
+		if got := d.kernel.commits - commits; got != tc.commits {
+			t.Errorf("%v: it was tried %d times, want %d", tc.err, got, tc.commits)
+		}
 	}
-	if got := d.kernel.commits - commits; got != 1 {
-		t.Errorf("it was tried %d times, want once", got)
+	d := newDriver(t)
+	d.kernel.fail = func() error { return proxy.ErrUnsupported }
+	err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{1})))
+	if !errors.Is(err, proxy.ErrUnsupported) || len(failedPorts(err)) > 0 {
+		t.Errorf("a system that can do nothing: got error %v, want %v and no ports named", err, proxy.ErrUnsupported)
 	}
 }
 

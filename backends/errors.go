@@ -13,6 +13,11 @@ var ErrConflict = errors.New("an object is not as expected")
 // commit may succeed. What is to be replaced stays in effect then.
 var ErrExhausted = errors.New("the system is short of resources")
 
+// ErrUnavailable marks an error of [Target.Commit] that says: nothing can be done
+// just now, whatever is asked for, and nothing was; somebody holds a lock, for
+// example. Apply ends with it, and no service port is blamed.
+var ErrUnavailable = errors.New("the dataplane cannot be changed now")
+
 // ErrReplace marks an error of the Commit of a [Replacer] that says: what is
 // there cannot be changed in place. Nothing was done; Apply begins again from
 // the zero snapshot, and Replace says yes.

@@ -172,8 +172,8 @@ func (k *kernel) restore(ctx context.Context, s *script) error {
 // undo takes back what was carried out before an error. Most often there is
 // nothing, since all that matters is in one table.
 func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
-	if errors.Is(cause, proxy.ErrDataplaneLost) {
-		return cause
+	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, ErrLocked) {
+		return cause // nobody knows, or nothing was done: the lock comes first
 	}
 	var stop *stopError
 	line := 1

@@ -92,7 +92,7 @@ func (p *programs) run(ctx context.Context, cmd *exec.Cmd, meanwhile func() erro
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := p.place.start(cmd); err != nil {
-		return fmt.Errorf("iptables: %s: %w", cmd.Path, err)
+		return fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, cmd.Path, err)
 	}
 	readErr := meanwhile()
 	err := cmd.Wait()
@@ -168,9 +168,11 @@ func explain(err error, stderr []byte) error {
 	}
 	switch {
 	case has("holding the xtables lock"):
-		e.kind = ErrLocked
+		e.kind = fmt.Errorf("%w: %w", backends.ErrUnavailable, ErrLocked)
+	case has("Cannot allocate memory", "Memory allocation problem", "No buffer space"):
+		e.kind = fmt.Errorf("%w: the system is short of memory", backends.ErrUnavailable)
 	case has("Permission denied", "must be root", "Operation not permitted"):
-		e.kind = fmt.Errorf("%w: CAP_NET_ADMIN is needed in the network namespace", proxy.ErrUnsupported)
+		e.kind = fmt.Errorf("%w: %w: CAP_NET_ADMIN is needed in the network namespace", backends.ErrUnavailable, proxy.ErrUnsupported)
 	case has("Table does not exist", "do you need to insmod", "Couldn't load match", "Couldn't load target", "not supported"):
 		e.kind = proxy.ErrUnsupported
 	case has("does a matching rule exist", "No chain/target/match", "No such file or directory", "does not exist", "File exists"):

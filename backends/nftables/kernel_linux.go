@@ -130,7 +130,7 @@ func (k *kernel) explain(err error) error {
 	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("nftables: %w: CAP_NET_ADMIN is needed in the network namespace: %w", proxy.ErrUnsupported, err)
+		return fmt.Errorf("nftables: %w: %w: CAP_NET_ADMIN is needed in the network namespace: %w", backends.ErrUnavailable, proxy.ErrUnsupported, err)
 	case !errors.As(err, &refused):
 		return err
 	}
