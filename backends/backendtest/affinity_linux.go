@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // affinitySample is a Service with session affinity and external addresses.
@@ -43,6 +46,10 @@ func (s *stage) whoAnswers(ctx context.Context, f flight) (string, error) {
 func (c *Config) testAffinity(t *testing.T) {
 	s := c.setUp(t)
 	all := []place{atLocal, atLocal2, atRemote, atRemote2}
+	if c.lacks(Affinity) {
+		s.refusesAffinity(t)
+		return
+	}
 	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
@@ -58,6 +65,25 @@ func (c *Config) testAffinity(t *testing.T) {
 	t.Run("OtherServices", func(t *testing.T) { s.heedsNoOtherServices(t) })
 	t.Run("Fallback", func(t *testing.T) { s.leavesFallback(t) })
 	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
+}
+
+// refusesAffinity applies a Service with affinity to a backend that lacks it,
+// beside one without: the error names all ports of the first and none of the other,
+// which works.
+func (s *stage) refusesAffinity(t *testing.T) {
+	s.calm()
+	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: []sampleEndpoint{{at: atRemote}}}
+	snapshot := snapshotOf(t, nodeOptions(), x.objects(), other.objects())
+	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, snapshot)
+	refused, _ := errors.AsType[proxy.PortErrors](err)
+	for p := range snapshot.All() {
+		if _, named := refused[p.Name]; named != p.Affinity.Enabled() {
+			t.Errorf("Apply: got error %v, which names port %s: %t, want %t", err, p.Name, named, !named)
+		}
+	}
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		s.asks(t, client{atClient, v1.ProtocolTCP, family}.flightsTo(other)[0], atRemote)
+	}
 }
 
 // client is somebody who asks at all frontends of a Service.

@@ -78,7 +78,7 @@ func (s *stage) try(t testing.TB, next proxy.Snapshot) error {
 // lawFaults: whatever commits fail, the dataplane holds what follows from the
 // error, and gets to what is wanted in the end.
 func lawFaults(t *testing.T, s *stage) {
-	h := newHistory(testenv.Random(t), 12)
+	h := s.newHistory(testenv.Random(t), 12)
 	failures, partial := 0, 0
 	for range faultyApplies {
 		s.faults.set(3 * faultShare)

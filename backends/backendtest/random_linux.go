@@ -198,12 +198,17 @@ type history struct {
 	tracker proxy.ServiceChangeTracker
 	samples []sample
 	last    proxy.Snapshot
+	// plain says that no sample may have session affinity.
+	plain bool
 }
 
-func newHistory(r *rand.Rand, samples int) *history {
-	h := &history{random: r, tracker: proxy.NewServiceChangeTracker(nodeOptions())}
+// newHistory begins a history of Services that the backend can serve.
+func (s *stage) newHistory(r *rand.Rand, samples int) *history {
+	h := &history{
+		random: r, tracker: proxy.NewServiceChangeTracker(nodeOptions()), plain: s.config.lacks(Affinity),
+	}
 	for i := range samples {
-		s := randomSample(r, i+1)
+		s := h.sample(i + 1)
 		h.samples = append(h.samples, s)
 		o := s.objects()
 		o.handTo(h.tracker)
@@ -212,13 +217,22 @@ func newHistory(r *rand.Rand, samples int) *history {
 	return h
 }
 
+// sample makes a Service by number.
+func (h *history) sample(number int) sample {
+	s := randomSample(h.random, number)
+	if h.plain {
+		s.affinity = 0
+	}
+	return s
+}
+
 // next changes some Services, or takes them away for a while, and gives the
 // snapshot after it.
 func (h *history) next(t testing.TB) proxy.Snapshot {
 	t.Helper()
 	for range 1 + h.random.IntN(3) {
 		i := h.random.IntN(len(h.samples))
-		h.samples[i] = randomSample(h.random, i+1)
+		h.samples[i] = h.sample(i + 1)
 		o := h.samples[i].objects()
 		switch h.random.IntN(5) {
 		case 0:
@@ -246,7 +260,7 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 func (c *Config) testRandom(t *testing.T) {
 	r := testenv.Random(t)
 	s := c.setUp(t)
-	h := newHistory(r, 6)
+	h := s.newHistory(r, 6)
 	for step := range randomSteps {
 		if r.IntN(4) == 0 {
 			s.restart(t)

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,7 +44,16 @@ const (
 	// ForeignMarks: packets leave the node with the packet mark that other
 	// programs gave them.
 	ForeignMarks Capability = "packet marks of other programs are kept"
+	// Affinity: session affinity. A backend that lacks it reports service
+	// ports that ask for it, by [proxy.PortErrors], and serves all others.
+	Affinity Capability = "clients keep their endpoint"
+	// Adoption: a new process, or an Apply from the zero snapshot, takes over
+	// without a write what is there and is right. A backend that lacks it may
+	// make everything anew, to the same end.
+	Adoption Capability = "what is there is taken over without a write"
 )
+
+func (c *Config) lacks(what Capability) bool { return slices.Contains(c.Lacks, what) }
 
 // Run holds a backend to the specification and to the laws, each a subtest.
 // It takes the privileges to make network namespaces; call [Main] from TestMain.
@@ -156,6 +166,9 @@ func (c *Config) testScenarios(t *testing.T) {
 	s := c.setUp(t)
 	groups, order := map[string][]*scenario{}, []string{}
 	for _, sc := range all {
+		if sc.hasAffinity() && c.lacks(Affinity) {
+			continue
+		}
 		key := fmt.Sprintf("%+v", sc.options)
 		if groups[key] == nil {
 			order = append(order, key)

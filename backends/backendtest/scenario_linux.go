@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -148,6 +149,13 @@ func (s *scenario) parseProbes(text string) error {
 		s.cases = append(s.cases, c)
 	}
 	return nil
+}
+
+// hasAffinity reports whether a Service of the scenario asks for session affinity.
+func (s *scenario) hasAffinity() bool {
+	return slices.ContainsFunc(s.objects.services, func(x *v1.Service) bool {
+		return x.Spec.SessionAffinity == v1.ServiceAffinityClientIP
+	})
 }
 
 // packets gives the packets of a case in a family.
