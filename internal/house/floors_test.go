@@ -47,6 +47,7 @@ func floors() map[string]int {
 		"backends/userspace":   4,
 
 		"examples/allocator":     5,
+		"examples/custombackend": 5,
 		"examples/embed":         5,
 		"examples/manifestproxy": 5,
 		"examples/quickstart":    5,

@@ -1,0 +1,38 @@
+// Command custombackend is a proxy with a backend of its own: Services and
+// EndpointSlices from a folder of manifests become virtual IPs in nf_tables, by way
+// of the program nft. It shows how short a backend can be that passes the
+// conformance suite; docs/adding-a-backend.md explains it.
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"os/signal"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/manifest"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if len(os.Args) != 2 {
+		log.Fatal("usage: custombackend FOLDER")
+	}
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	source := manifest.Source{Path: os.Args[1], Handler: tracker, Report: func(err error) { log.Print(err) }}
+	go func() {
+		if err := source.Run(ctx); ctx.Err() == nil {
+			log.Fatal(err)
+		}
+	}()
+	runner := proxy.Runner{
+		Source: tracker, Backend: backends.New(render, kernel{"nft", "-f", "-"}),
+		Observe: func(s proxy.Sync) { log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err) },
+	}
+	if err := runner.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
