@@ -23,8 +23,7 @@ const layout = `table IP custom {
 	chain services {}
 	chain prerouting { type nat hook prerouting priority -100; jump services; }
 	chain output { type nat hook output priority -100; jump services; }
-	chain postrouting {
-		type nat hook postrouting priority 100
+	chain postrouting { type nat hook postrouting priority 100;
 		meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff masquerade
 		ct status dnat IP saddr . IP daddr @any-hairpin masquerade
 	}
@@ -46,8 +45,8 @@ type object = backends.Object[key, string]
 
 // newChain is a chain with its rules.
 func newChain(ip, name string, rules []string) object {
-	text := fmt.Sprintf("table %s custom {\nchain %s {\n%s\n}\n}\n", ip, name, strings.Join(rules, "\n"))
-	return object{Key: key("chain " + ip + " custom " + name), Value: text}
+	return object{Key: key("chain " + ip + " custom " + name), Value: fmt.Sprintf(
+		"table %s custom {\nchain %s {\n%s\n}\n}\n", ip, name, strings.Join(rules, "\n"))}
 }
 
 // render gives what a service port needs; without one, what is always there.
@@ -100,17 +99,14 @@ func each(format, ip string, prefixes []netip.Prefix) (out []string) {
 
 // lookups are the rules that every new connection meets first.
 func lookups(node *proxy.Node, ip string) []string {
-	out := []string{
-		map[string]string{"ip": "ip daddr 127.0.0.0/8 return", "ip6": "ip6 daddr ::1 return"}[ip],
-		ip + " daddr . meta l4proto . th dport vmap @services",
-	}
 	const nodePorts = "fib daddr type local meta l4proto . th dport vmap @nodeports"
+	loopback := map[string]string{"ip": "ip daddr 127.0.0.0/8 return", "ip6": "ip6 daddr ::1 return"}[ip]
+	out := []string{loopback, ip + " daddr . meta l4proto . th dport vmap @services"}
 	if node.NodePorts.All {
 		out = append(out, nodePorts)
 	}
-	out = append(out, each("%s daddr %s "+nodePorts, ip, node.NodePorts.Prefixes)...)
-	out = append(out, ip+" daddr @any-cluster-ip reject")
-	return append(out, each("%s daddr %s drop", ip, node.ServiceCIDRs)...)
+	return slices.Concat(out, each("%s daddr %s "+nodePorts, ip, node.NodePorts.Prefixes),
+		[]string{ip + " daddr @any-cluster-ip reject"}, each("%s daddr %s drop", ip, node.ServiceCIDRs))
 }
 
 // rules say, by source, what becomes of a connection to a frontend.
@@ -118,14 +114,12 @@ func rules(node *proxy.Node, port *proxy.ServicePort, f proxy.Frontend, ip strin
 	if f.Restricted {
 		out = append(out, strings.Join(each("%s saddr != %s ", ip, f.AllowedSources), "")+"drop")
 	}
-	pods := each("%s saddr %s ", ip, node.LocalTraffic.Sources)
+	pod := verdict(port, f.FromInside, ip, proxy.MasqueradeAlways)
+	out = append(out, each("%s saddr %s "+pod, ip, node.LocalTraffic.Sources)...)
 	for _, name := range []string{node.LocalTraffic.Interface, node.LocalTraffic.InterfacePrefix + "*"} {
 		if name != "" && name != "*" {
-			pods = append(pods, fmt.Sprintf("iifname %q ", name))
+			out = append(out, fmt.Sprintf("iifname %q %s", name, pod))
 		}
-	}
-	for _, fromPod := range pods {
-		out = append(out, fromPod+verdict(port, f.FromInside, ip, proxy.MasqueradeAlways))
 	}
 	return append(out, "fib saddr type local "+verdict(port, f.FromInside, ip, proxy.MasqueradeNonPods),
 		verdict(port, f.FromOutside, ip, proxy.MasqueradeNonPods))
@@ -140,11 +134,9 @@ func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string, from prox
 	for i, e := range port.Pool(r.Pool) {
 		slots = append(slots, fmt.Sprintf("%d : %s . %d", i, e.Addr.Addr(), e.Addr.Port()))
 	}
-	dnat := fmt.Sprintf("meta l4proto %s dnat %s to numgen random mod %d map { %s }", protocol(port), ip, len(slots), strings.Join(slots, ", "))
-	if r.Masquerade >= from {
-		return "meta mark set meta mark | 0x4000 " + dnat
-	}
-	return dnat
+	mark := map[bool]string{true: "meta mark set meta mark | 0x4000 "}[r.Masquerade >= from]
+	return fmt.Sprintf("%smeta l4proto %s dnat %s to numgen random mod %d map { %s }",
+		mark, protocol(port), ip, len(slots), strings.Join(slots, ", "))
 }
 
 // kernel is the edge: the command that runs nft.
