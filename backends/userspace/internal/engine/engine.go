@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,18 +140,39 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 
 // Apply makes next the Services that the engine serves. New flows go by it at
 // once. Connections live on while their endpoint is one of their service port,
-// and for the grace period after that; sessions end with their endpoint. It gives
-// the number of service ports that were served before, and now are in another way.
+// and for the grace period after that; sessions end with their endpoint, and when
+// their frontend becomes another Service's or closes to them. It gives the number
+// of service ports that were served before, and now are in another way.
 func (e *Engine) Apply(next proxy.Snapshot) (changed int) {
+	changed, moved := e.take(next)
+	if len(moved) > 0 {
+		e.sessions.endAll(func(s *session) bool { return moved[s.service] && e.isAstray(s) })
+	}
+	return changed
+}
+
+// take makes next what new flows go by. It also gives the services whose
+// frontends may no longer lead there.
+func (e *Engine) take(next proxy.Snapshot) (changed int, moved map[*service]bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	moved = map[*service]bool{}
+	if before := e.applied.Node(); before != nil && !before.Equal(next.Node()) {
+		for _, s := range e.services {
+			moved[s] = true
+		}
+	}
 	for c := range next.Changes(e.applied) {
 		switch {
 		case c.New == nil:
+			moved[e.services[c.Old.Name]] = true
 			e.remove(c.Old)
 		case c.Old == nil:
 			e.add(c.New)
 		default:
+			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) {
+				moved[e.services[c.New.Name]] = true
+			}
 			e.change(c.Old, c.New)
 			if !c.Old.Equal(c.New) {
 				changed++
@@ -160,7 +182,7 @@ func (e *Engine) Apply(next proxy.Snapshot) (changed int) {
 	e.applied = next
 	close(e.changed)
 	e.changed = make(chan struct{})
-	return changed
+	return changed, moved
 }
 
 func (e *Engine) add(p *proxy.ServicePort) {

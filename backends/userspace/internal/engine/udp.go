@@ -99,11 +99,18 @@ func (e *Engine) session(f Flow, r Replier) *session {
 		_ = conn.Close() // Nobody has used it.
 		return nil
 	}
-	if !e.serves(&d, s.endpoint) {
-		e.sessions.end(s) // The endpoint has gone in the meantime.
+	if !e.serves(&d, s.endpoint) || e.isAstray(s) {
+		e.sessions.end(s) // Things have changed in the meantime.
 		return nil
 	}
 	return s
+}
+
+// isAstray reports whether the flow of a session is no longer one that its service
+// port would take.
+func (e *Engine) isAstray(s *session) bool {
+	d := e.decide(s.flow)
+	return d.action != proxy.Forward || d.service != s.service
 }
 
 // open makes a session known, and has answers carried back.

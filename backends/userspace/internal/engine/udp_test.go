@@ -6,11 +6,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -227,4 +229,43 @@ func TestSessionSurvivesADialerThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
+}
+
+// forwarding gives a service port that leads one address to one endpoint.
+func forwarding(name string, at, to netip.AddrPort) *proxy.ServicePort {
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	return &proxy.ServicePort{
+		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: name}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
+		Frontends: []proxy.Frontend{{Addr: at, FromInside: route, FromOutside: route}},
+		Cluster:   sortedPool(to),
+	}
+}
+
+// A client that never stops sending is no reason to lead it to a Service that has
+// lost the address, or that now is closed to it.
+func TestSessionsFollowTheirFrontend(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	one, two := echo(t), echo(t)
+	first, second := forwarding("first", at, one), forwarding("second", at, two)
+	idle := forwarding("first", netip.MustParseAddrPort("127.0.0.9:9"), one)
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, first))
+	a := newAsker(t, at)
+	if got := a.who(t); got != one.String() {
+		t.Fatalf("got %s, want %v", got, one)
+	}
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, second))
+	if got := a.who(t); got != two.String() {
+		t.Errorf("after the address has become another Service's: got %s, want %v", got, two)
+	}
+	closed := *second
+	closed.Frontends = slices.Clone(second.Frontends)
+	closed.Frontends[0].Restricted = true
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, &closed))
+	eventually(t, "the session has ended, since nobody may use the address", func() bool { return w.Stats().Sessions == 0 })
+	denied := w.Stats().Denied
+	if _, err := a.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client is denied", func() bool { return w.Stats().Denied > denied })
 }
