@@ -68,11 +68,15 @@ func (s Snapshot) All() iter.Seq[*ServicePort] {
 	}
 }
 
-// Changes yields, in name order, every service port that differs from since.
+// Changes yields, in name order, every service port that differs from since. What
+// was changed and changed back in between, or resolved anew to the same, does not.
 // Between snapshots of one tracker it costs O(changes · log ports).
 func (s Snapshot) Changes(since Snapshot) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for c := range s.ports.Diff(since.ports) {
+			if c.Old.Equal(c.New) {
+				continue
+			}
 			if !yield(Change{Old: c.Old, New: c.New}) {
 				return
 			}

@@ -22,6 +22,7 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("the zero Snapshot is not empty: %+v", zero)
 	}
 	a, b, c, c2 := port("a"), port("b"), port("c"), port("c")
+	c2.HasEndpoints = true
 	s := NewSnapshot(nil, c, a, b, c2)
 	if s.IsZero() || s.Generation() != 1 || s.Node() == nil || s.Len() != 3 {
 		t.Errorf("got zero %v, generation %d, node %v, %d ports; want 3 ports of generation 1 and a node", s.IsZero(), s.Generation(), s.Node(), s.Len())
@@ -41,6 +42,7 @@ func TestSnapshot(t *testing.T) {
 		{"to nothing", s, zero, []Change{{a, nil}, {b, nil}, {c2, nil}}},
 		{"to itself", s, s, nil},
 		{"another c", s, NewSnapshot(nil, a, b, c), []Change{{c2, c}}},
+		{"the same anew", s, NewSnapshot(nil, port("a"), port("b"), c2), nil},
 		{"without b", s, s.Revert(zero, portName("b")), []Change{{b, nil}}},
 	} {
 		if got := slices.Collect(tc.to.Changes(tc.from)); !slices.Equal(got, tc.want) {
@@ -49,6 +51,27 @@ func TestSnapshot(t *testing.T) {
 		for range tc.to.Changes(tc.from) {
 			break
 		}
+	}
+}
+
+// A reader that misses snapshots is told of no change that was taken back.
+func TestChangedAndChangedBack(t *testing.T) {
+	tr := newTestTracker()
+	first := func() {
+		tr.UpdateService(apiService("web", "10.96.0.1"))
+		tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1"))
+	}
+	first()
+	before := newest(t, tr)
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.2"))
+	between := newest(t, tr)
+	first()
+	after := newest(t, tr)
+	if n := len(slices.Collect(between.Changes(before))); n != 1 {
+		t.Errorf("another endpoint: got %d changes, want 1", n)
+	}
+	if got := slices.Collect(after.Changes(before)); len(got) != 0 {
+		t.Errorf("the first endpoint again: got changes %v, want none", got)
 	}
 }
 
