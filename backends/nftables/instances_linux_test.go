@@ -149,10 +149,7 @@ func TestNewRefusesOptions(t *testing.T) {
 // What the kernel refuses of one service port stops no other, in the first load
 // and later.
 func TestPoisonedServices(t *testing.T) {
-	collides := newPort(v1.IPv4Protocol, 40, 9)
-	collides.Frontends[0].Addr = newPort(v1.IPv4Protocol, 3, 0).Frontends[0].Addr
-	overlaps := newPort(v1.IPv4Protocol, 41, 2)
-	overlaps.Frontends[0].Restricted, overlaps.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	collides := collidingPort(40, 9)
 	wrongFamily := newPort(v1.IPv4Protocol, 42, 1)
 	wrongFamily.Cluster = append(wrongFamily.Cluster, endpoint(v1.IPv6Protocol, 1, 80))
 	noAddress := newPort(v1.IPv4Protocol, 43, 1)
@@ -169,7 +166,6 @@ func TestPoisonedServices(t *testing.T) {
 		poison *proxy.ServicePort
 	}{
 		{"a frontend that belongs to another", collides},
-		{"source ranges that overlap", overlaps},
 		{"an endpoint of another family", wrongFamily},
 		{"an endpoint without an address", noAddress},
 		{"a frontend of another family", wrongFrontend},
@@ -194,11 +190,36 @@ func TestPoisonedServices(t *testing.T) {
 	}
 }
 
+// collidingPort is a service port that claims the address of another one, number
+// 0, which only the kernel sees.
+func collidingPort(i, n int) *proxy.ServicePort {
+	p := newPort(v1.IPv4Protocol, i, n)
+	p.Frontends[0].Addr = newPort(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
+	return p
+}
+
+// Source ranges that overlap, which a tracker never makes, count as one.
+func TestSourceRangesThatOverlap(t *testing.T) {
+	listing := func(sources ...string) string {
+		s := newStage(t, Options{})
+		p := newPort(v1.IPv4Protocol, 0, 2)
+		p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, prefixes(sources...)
+		s.apply(t, proxy.NewSnapshot(testNode(), p))
+		s.restart(t)
+		s.apply(t, s.applied)
+		return s.listing(t)
+	}
+	want := listing("192.0.2.0/24", "198.51.100.0/25")
+	got := listing("198.51.100.0/26", "192.0.2.0/25", "192.0.2.0/24", "192.0.2.0/24", "198.51.100.0/25")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the ruleset (-without overlaps +with them):\n%s", diff)
+	}
+}
+
 // A service that needs a new chain has it committed first; if what follows is
 // refused, that is undone.
 func TestPoisonBesideNewChains(t *testing.T) {
-	ill := newPort(v1.IPv4Protocol, 9, 1)
-	ill.Frontends[0].Restricted, ill.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	ill := collidingPort(9, 1)
 	s := newStage(t, Options{})
 	before := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 3), newPort(v1.IPv4Protocol, 1, 3))
 	s.apply(t, before)

@@ -195,8 +195,7 @@ func testSmallBuffers(t *testing.T) {
 	s.restart(t)
 
 	// One that is refused does not stop the others here either.
-	ill := newPort(v1.IPv4Protocol, services, 2)
-	ill.Frontends[0].Restricted, ill.Frontends[0].AllowedSources = true, prefixes("192.0.2.0/24", "192.0.2.0/25")
+	ill := collidingPort(services, 2)
 	all := []*proxy.ServicePort{ill}
 	for p := range bigWorld(hostIP(v1.IPv4Protocol, 2)).All() {
 		all = append(all, p)

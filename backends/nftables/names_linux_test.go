@@ -39,7 +39,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-func TestAddRange(t *testing.T) {
+func TestRangesOf(t *testing.T) {
 	for _, c := range []struct {
 		fam      family
 		prefixes []string
@@ -47,6 +47,12 @@ func TestAddRange(t *testing.T) {
 	}{
 		{ipv4, []string{"10.0.0.0/8"}, "10.0.0.0-11.0.0.0"},
 		{ipv4, []string{"10.0.0.0/9", "10.128.0.0/9"}, "10.0.0.0-11.0.0.0"},
+		{ipv4, []string{"10.128.0.0/9", "10.0.0.0/9"}, "10.0.0.0-11.0.0.0"},
+		{ipv4, []string{"192.0.2.0/24", "192.0.2.128/25", "192.0.2.0/25"}, "192.0.2.0-192.0.3.0"},
+		{ipv4, []string{"192.0.2.0/25", "192.0.2.0/24", "192.0.2.0/24", "192.0.3.7/32"}, "192.0.2.0-192.0.3.0 192.0.3.7-192.0.3.8"},
+		{ipv4, []string{"192.0.2.7/24"}, "192.0.2.0-192.0.3.0"},
+		{ipv4, []string{"255.0.0.0/8", "192.0.0.0/2"}, "192.0.0.0-"},
+		{ipv4, nil, ""},
 		{ipv4, []string{"10.0.0.0/24", "10.0.2.0/24"}, "10.0.0.0-10.0.1.0 10.0.2.0-10.0.3.0"},
 		{ipv4, []string{"192.0.2.1/32"}, "192.0.2.1-192.0.2.2"},
 		{ipv4, []string{"192.0.2.255/32"}, "192.0.2.255-192.0.3.0"},
@@ -58,12 +64,8 @@ func TestAddRange(t *testing.T) {
 		{ipv6, []string{"::/0"}, "::-"},
 		{ipv6, []string{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"}, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff-"},
 	} {
-		var ranges []addrRange
-		for _, p := range c.prefixes {
-			ranges = addRange(ranges, c.fam, netip.MustParsePrefix(p))
-		}
 		var parts []string
-		for _, r := range ranges {
+		for _, r := range rangesOf(c.fam, prefixes(c.prefixes...)) {
 			text := addrText(c.fam, r.first) + "-"
 			if !r.open {
 				text += addrText(c.fam, r.behind)

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -138,9 +139,9 @@ func specHash(s nfnetlink.SetSpec) value {
 // sourceSet is the set of the allowed sources of a restricted frontend. Sets of
 // equal content are one: the name is that of the content.
 func (p *page) sourceSet(fam family, sources []netip.Prefix) (object, string) {
-	d := setDefinition{set: nfnetlink.Set{Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Flags: nfnetlink.SetInterval}}
-	for _, s := range sources {
-		d.ranges = addRange(d.ranges, fam, s)
+	d := setDefinition{
+		set:    nfnetlink.Set{Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Flags: nfnetlink.SetInterval},
+		ranges: rangesOf(fam, sources),
 	}
 	var starts, ends [][16]byte
 	for _, r := range d.ranges {
@@ -153,21 +154,47 @@ func (p *page) sourceSet(fam family, sources []netip.Prefix) (object, string) {
 	return p.setObject(fam, d), d.set.Name
 }
 
-// addRange adds a prefix that comes behind all ranges so far; one that follows
-// at once lengthens the last.
-func addRange(ranges []addrRange, fam family, p netip.Prefix) []addrRange {
+// rangesOf gives the addresses of prefixes as ranges in order, with gaps between
+// them: the kernel takes no others.
+func rangesOf(fam family, prefixes []netip.Prefix) []addrRange {
+	all := make([]addrRange, 0, len(prefixes))
+	for _, p := range prefixes {
+		all = append(all, newRange(fam, p))
+	}
+	slices.SortFunc(all, func(a, b addrRange) int { return bytes.Compare(a.first[:], b.first[:]) })
+	out := all[:0]
+	for _, r := range all {
+		if len(out) > 0 && out[len(out)-1].reaches(r.first) {
+			out[len(out)-1].extend(r)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func newRange(fam family, p netip.Prefix) addrRange {
+	p = p.Masked()
 	r := addrRange{first: fam.bytes(p.Addr())}
-	last := fam.bytes(p.Addr())
+	last := r.first
 	n := fam.addrLen()
 	for i := p.Bits(); i < n*8; i++ {
 		last[i/8] |= 0x80 >> (i % 8)
 	}
 	r.behind, r.open = successor(last, n)
-	if i := len(ranges) - 1; i >= 0 && ranges[i].behind == r.first && !ranges[i].open {
-		ranges[i].behind, ranges[i].open = r.behind, r.open
-		return ranges
+	return r
+}
+
+// reaches reports whether no address is between the end of r and another one
+// that does not come before its beginning.
+func (r *addrRange) reaches(a [16]byte) bool { return r.open || bytes.Compare(a[:], r.behind[:]) <= 0 }
+
+// extend lengthens r to the end of a range that it reaches.
+func (r *addrRange) extend(o addrRange) {
+	r.open = r.open || o.open
+	if bytes.Compare(o.behind[:], r.behind[:]) > 0 {
+		r.behind = o.behind
 	}
-	return append(ranges, r)
 }
 
 func successor(a [16]byte, n int) (next [16]byte, overflow bool) {
