@@ -107,7 +107,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 	held, isHeld := errors.AsType[*HeldError](err)
 	switch {
 	case isHeld:
-		_, readErr := p.read(ctx, []Key{held.Key})
+		_, readErr := p.read(ctx, []Key{held.Key}, 0)
 		if readErr != nil {
 			return nil, errors.Join(err, readErr)
 		}
@@ -132,7 +132,7 @@ func (p *Pool) create(ctx context.Context, ops []Op) ([]Claim, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.index.unplan(ops)
-		p.index.correct(conflict.Key, conflict.Current)
+		p.index.correct(conflict.Key, conflict.Current, presumed(ops, conflict.Key))
 		return nil, err
 	}
 	return p.find(ctx, ops, err)
@@ -149,6 +149,16 @@ func (p *Pool) created(ops []Op, versions []Version) []Claim {
 		p.index.drop(op.Claim.Key, p.index.pending)
 	}
 	return claims
+}
+
+// presumed is the version of a claim that operations take for granted.
+func presumed(ops []Op, k Key) Version {
+	for _, op := range ops {
+		if op.Claim.Key == k {
+			return op.Claim.Version
+		}
+	}
+	return 0
 }
 
 // isOurs reports whether a claim was made by one of these operations. That it
@@ -172,7 +182,7 @@ func (p *Pool) find(ctx context.Context, ops []Op, cause error) ([]Claim, error)
 		p.index.drop(keys[i], p.index.pending)
 	}
 	p.mu.Unlock()
-	claims, err := p.read(ctx, keys)
+	claims, err := p.read(ctx, keys, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, errors.Join(cause, err))
 	}

@@ -10,11 +10,15 @@ import (
 
 // Bind makes reservations last until they are released: all of them, or none. To
 // bind again what is bound is no error. If a reservation has ended and was taken
-// away, the error is [ErrExpired], and the keys may have other owners.
+// away, or was released, the error is [ErrExpired], and the keys may have other
+// owners.
+//
+// The store decides, also about a claim that looks bound: that it was once given
+// does not mean that it still is.
 func (p *Pool) Bind(ctx context.Context, claims ...Claim) ([]Claim, error) {
 	now := instant(p.now())
-	bound := slices.Clone(claims)
-	err := p.change(ctx, bound, func(want, current Claim) (Op, bool, error) {
+	once, places := distinct(claims)
+	err := p.change(ctx, once, func(want, current Claim) (Op, bool, error) {
 		switch {
 		case current.Version == 0:
 			return Op{}, false, fmt.Errorf("binding %v: %w", want.Key, ErrExpired)
@@ -24,14 +28,39 @@ func (p *Pool) Bind(ctx context.Context, claims ...Claim) ([]Claim, error) {
 		case current.IsBound():
 			return Op{}, false, nil
 		}
-		next := want
-		next.Version, next.Since, next.Expires = current.Version, now, time.Time{}
+		next := current
+		next.Since, next.Expires = now, time.Time{}
 		return Op{Claim: next}, true, nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	bound := make([]Claim, len(claims))
+	for i, place := range places {
+		bound[i] = once[place]
+	}
 	return bound, nil
+}
+
+// distinct gives every allocation once, and where in that list each claim has its
+// own.
+func distinct(claims []Claim) (once []Claim, places []int) {
+	type allocation struct {
+		key   Key
+		token uint64
+	}
+	seen := make(map[allocation]int, len(claims))
+	places = make([]int, len(claims))
+	for i, c := range claims {
+		place, known := seen[allocation{c.Key, c.Token}]
+		if !known {
+			place = len(once)
+			seen[allocation{c.Key, c.Token}] = place
+			once = append(once, c)
+		}
+		places[i] = place
+	}
+	return once, places
 }
 
 // Release frees what was reserved or bound. A claim with a token frees only the
@@ -45,7 +74,8 @@ func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 	if err != nil {
 		return err
 	}
-	err = p.change(ctx, named, func(want, current Claim) (Op, bool, error) {
+	once, _ := distinct(named)
+	err = p.change(ctx, once, func(want, current Claim) (Op, bool, error) {
 		isIt := current.Version != 0 && current.Token == want.Token
 		return Op{Claim: current, Delete: true}, isIt, nil
 	})
@@ -60,7 +90,7 @@ func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Cla
 	if len(nameless) == 0 {
 		return named, nil, nil
 	}
-	current, err := p.read(ctx, keysOf(nameless))
+	current, err := p.read(ctx, keysOf(nameless), 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,35 +133,60 @@ func (p *Pool) expire(ctx context.Context) error {
 // up.
 type decide func(want, current Claim) (Op, bool, error)
 
-// change brings all claims into the state that decide wants, and writes it into
-// them. Whatever goes wrong, it looks again what the store holds, and decides anew.
-// So it finds out what became of a write, and does not guess.
+// change brings all claims, none of which comes twice, into the state that decide
+// wants, and writes it into them. Whatever goes wrong, it looks again what the store
+// holds, and decides anew. So it finds out what became of a write, and does not
+// guess. Nor does it take the caller's word, or its own, for it that nothing has to
+// be done.
 func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error {
-	current, err := p.current(ctx, claims)
-	if err != nil {
-		return err
+	if len(claims) == 0 {
+		return nil
 	}
+	current, newest := p.expected(claims)
+	isRead := false
 	var last error
 	for range attempts {
 		ops, at, err := decideAll(claims, current, decide)
-		if err != nil {
-			return err
+		if isSure := isRead || err == nil && len(ops) == len(claims); isSure {
+			if err == nil {
+				err = p.commit(ctx, claims, current, ops, at)
+			}
+			if err == nil || len(ops) == 0 || errors.Is(err, ErrInvalid) {
+				return err
+			}
+			last = err
 		}
-		versions := []Version(nil)
-		if len(ops) > 0 {
-			versions, last = p.store.Commit(ctx, ops)
+		if current, err = p.read(ctx, keysOf(claims), newest); err != nil {
+			return outcome(last, err)
 		}
-		if len(ops) == 0 || last == nil {
-			copy(claims, current)
-			p.changed(ops, versions)
-			note(claims, ops, versions, at)
-			return nil
-		}
-		if current, err = p.read(ctx, keysOf(claims)); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnknown, errors.Join(last, err))
-		}
+		isRead = true
 	}
 	return fmt.Errorf("tried %d times: %w", attempts, last)
+}
+
+// outcome is the error where the store could not be asked, and what was last
+// written has failed, or nothing was written yet.
+func outcome(written, asked error) error {
+	if written == nil {
+		return asked
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, errors.Join(written, asked))
+}
+
+// commit makes the operations for some of the claims, at their places, and writes what
+// has become of all of them into claims.
+func (p *Pool) commit(ctx context.Context, claims, current []Claim, ops []Op, at []int) error {
+	var versions []Version
+	if len(ops) > 0 {
+		var err error
+		if versions, err = p.store.Commit(ctx, ops); err != nil {
+			return err
+		}
+	}
+	copy(claims, current)
+	p.changed(ops, versions)
+	note(claims, ops, versions, at)
+	return nil
 }
 
 // note writes what operations have made of claims to their places.
@@ -142,18 +197,21 @@ func note(claims []Claim, ops []Op, versions []Version, at []int) {
 	}
 }
 
-// current gives claims as the store has them, which is at first believed to be as
-// the caller has them.
-func (p *Pool) current(ctx context.Context, claims []Claim) ([]Claim, error) {
+// expected gives the claims as the store probably has them. What the caller has may be
+// from another life of the store; so only what the pool has itself learned counts,
+// and of any other claim it is as if nobody had it. It also gives the newest version
+// of which the callers knows: an answer from before that is none.
+func (p *Pool) expected(claims []Claim) (current []Claim, newest Version) {
+	current = make([]Claim, len(claims))
 	p.mu.Lock()
-	for _, c := range claims {
-		p.index.newest = max(p.index.newest, c.Version)
+	defer p.mu.Unlock()
+	for i, c := range claims {
+		newest = max(newest, c.Version)
+		if known := p.index.claims[c.Key]; known.Token == c.Token {
+			current[i] = known
+		}
 	}
-	p.mu.Unlock()
-	if slices.ContainsFunc(claims, func(c Claim) bool { return c.Version == 0 }) {
-		return p.read(ctx, keysOf(claims))
-	}
-	return claims, nil
+	return current, newest
 }
 
 // decideAll gives the operations that are needed, and the places of their claims.

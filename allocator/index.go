@@ -104,10 +104,11 @@ func (x *index) isOpen(k Key) bool {
 	})
 }
 
-// correct takes in what the store has for a key, perhaps nothing.
-func (x *index) correct(k Key, c Claim) {
+// correct takes in what the store had for a key, perhaps nothing, as of a version.
+// What was learned of later changes stays.
+func (x *index) correct(k Key, c Claim, asOf Version) {
 	if c.Version == 0 {
-		x.forget(k, ^Version(0))
+		x.forget(k, asOf)
 	} else {
 		x.learn(c)
 	}
@@ -154,6 +155,13 @@ func (x *index) drop(k Key, set map[Key]Owner) {
 	x.unmark(k)
 }
 
+// settle ends the doubt about keys.
+func (x *index) settle(keys []Key) {
+	for _, k := range keys {
+		x.drop(k, x.unsure)
+	}
+}
+
 func (x *index) unsureKeys() []Key {
 	var keys []Key
 	for k := range x.unsure {
@@ -165,9 +173,6 @@ func (x *index) unsureKeys() []Key {
 // replace takes over what the store holds, but for what became known of later
 // changes while it was read.
 func (x *index) replace(s State) {
-	for k := range x.unsure {
-		x.drop(k, x.unsure)
-	}
 	still := make(map[Key]struct{}, len(s.Claims))
 	for _, c := range s.Claims {
 		still[c.Key] = struct{}{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,6 +15,12 @@ const DefaultTTL = time.Minute
 // attempts is how often an operation starts again after others were faster,
 // before it fails with ErrConflict.
 const attempts = 32
+
+// Bounds of the pause before a store is asked again that answered from the past.
+const (
+	stalePause    = time.Millisecond
+	maxStalePause = 16 * time.Millisecond
+)
 
 // Pool hands out the keys of several ranges and keeps them in a store that any
 // number of other pools, in other processes, may use too.
@@ -141,7 +148,8 @@ func (p *Pool) Claims() []Claim {
 
 // Sync reads the whole store.
 func (p *Pool) Sync(ctx context.Context) error {
-	state, err := p.fresh(func() (State, error) { return p.store.Load(ctx) })
+	doubts := p.doubts(nil)
+	state, err := p.fresh(ctx, 0, func() (State, error) { return p.store.Load(ctx) })
 	if p.observer != nil {
 		p.observer.Synced(err)
 	}
@@ -150,24 +158,42 @@ func (p *Pool) Sync(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.index.settle(doubts)
 	p.index.replace(state)
 	return nil
 }
 
-// fresh asks the store until the answer is not older than what the pool knew
-// before it asked. What is missing from such an answer is gone for good, and not
-// yet to come.
-func (p *Pool) fresh(ask func() (State, error)) (State, error) {
+// fresh asks the store until the answer is not older than what the pool, or the
+// caller, knew before it asked. What is missing from such an answer is gone for good,
+// and not yet to come.
+func (p *Pool) fresh(ctx context.Context, newest Version, ask func() (State, error)) (State, error) {
 	p.mu.Lock()
-	newest := p.index.newest
+	newest = max(newest, p.index.newest)
 	p.mu.Unlock()
-	for range attempts {
-		state, err := ask()
+	var state State
+	for attempt := range attempts {
+		var err error
+		state, err = ask()
 		if err != nil || state.Version == 0 || state.Version >= newest {
 			return state, err
 		}
+		wait(ctx, min(stalePause<<attempt, maxStalePause))
 	}
-	return State{}, ErrStale
+	return State{}, fmt.Errorf("version %d, where %d was seen: %w", state.Version, newest, ErrStale)
+}
+
+// doubts gives those of some keys whose outcome is unknown; of all, if none are
+// named. Only an answer that was asked for later can settle them.
+func (p *Pool) doubts(keys []Key) []Key {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.index.unsure) == 0 || keys == nil {
+		return p.index.unsureKeys()
+	}
+	return slices.DeleteFunc(slices.Clone(keys), func(k Key) bool {
+		_, isUnsure := p.index.unsure[k]
+		return !isUnsure
+	})
 }
 
 // prepare reads the store if that was never done, and finds out what became of
@@ -182,13 +208,15 @@ func (p *Pool) prepare(ctx context.Context) error {
 	if len(unsure) == 0 {
 		return nil
 	}
-	_, err := p.read(ctx, unsure)
+	_, err := p.read(ctx, unsure, 0)
 	return err
 }
 
-// read asks the store for keys, and remembers the answer.
-func (p *Pool) read(ctx context.Context, keys []Key) ([]Claim, error) {
-	state, err := p.fresh(func() (State, error) { return p.store.Get(ctx, keys...) })
+// read asks the store for keys, and remembers the answer. One that is older than a
+// version that the caller has seen does not count.
+func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, error) {
+	doubts := p.doubts(keys)
+	state, err := p.fresh(ctx, newest, func() (State, error) { return p.store.Get(ctx, keys...) })
 	if err != nil {
 		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
 	}
@@ -196,13 +224,17 @@ func (p *Pool) read(ctx context.Context, keys []Key) ([]Claim, error) {
 	for _, c := range state.Claims {
 		found[c.Key] = c
 	}
+	asOf := state.Version
+	if asOf == 0 {
+		asOf = ^Version(0) // It does not say, and is the newest.
+	}
 	claims := make([]Claim, len(keys))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.index.settle(doubts)
 	for i, k := range keys {
 		claims[i] = found[k]
-		p.index.drop(k, p.index.unsure)
-		p.index.correct(k, claims[i])
+		p.index.correct(k, claims[i], asOf)
 	}
 	return claims, nil
 }
