@@ -29,6 +29,9 @@ type Journal interface {
 // Memory is a store in the memory of one process. With a journal it is as
 // durable as that is: changes are visible once they are written, and commits that
 // wait for the journal at the same time are written together.
+//
+// After the journal has failed nobody knows what of the last changes it has. From then
+// on the Memory answers nothing any more: everything fails with the journal's error.
 type Memory struct {
 	journal Journal
 
@@ -40,7 +43,7 @@ type Memory struct {
 	changed  chan struct{} // closed by the next change
 	queue    []*commit
 	flushing bool
-	broken   error
+	broken   error // what the journal failed with
 }
 
 var _ Store = (*Memory)(nil)
@@ -72,6 +75,9 @@ func (m *Memory) Load(ctx context.Context) (State, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.broken != nil {
+		return State{}, m.broken
+	}
 	s := State{Claims: make([]Claim, 0, len(m.claims)), Version: m.version}
 	for _, c := range m.claims {
 		s.Claims = append(s.Claims, c)
@@ -86,6 +92,9 @@ func (m *Memory) Get(ctx context.Context, keys ...Key) (State, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.broken != nil {
+		return State{}, m.broken
+	}
 	s := State{Version: m.version}
 	for _, k := range keys {
 		if c, ok := m.claims[k]; ok {
@@ -106,7 +115,7 @@ func (m *Memory) Commit(ctx context.Context, ops []Op) ([]Version, error) {
 	c := &commit{ops: ops}
 	m.mu.Lock()
 	if m.journal == nil {
-		m.publish(m.accept([]*commit{c}), m.version)
+		m.publish(m.accept([]*commit{c}))
 		m.mu.Unlock()
 		return c.result()
 	}
@@ -155,28 +164,36 @@ func (m *Memory) flush() {
 		batch := m.queue[:min(len(m.queue), maxBatch)]
 		m.queue = slices.Clone(m.queue[len(batch):])
 		last = len(batch)
-		version, events := m.version, []Event(nil)
 		if m.broken == nil {
-			events = m.accept(batch)
-			version, m.version = m.version, version
-		}
-		if len(events) > 0 {
-			m.mu.Unlock()
-			err := m.journal.Append(events)
-			m.mu.Lock()
-			m.broken = err
-		}
-		if m.broken == nil {
-			m.publish(events, version)
+			m.write(batch)
 		}
 		for _, c := range batch {
-			if m.broken != nil && c.err == nil {
-				c.err = fmt.Errorf("the journal: %w", m.broken)
+			if m.broken != nil {
+				// A conflict, too, may be with a change that was never made.
+				c.err = m.broken
 			}
 			close(c.done)
 		}
 	}
 	m.flushing = false
+}
+
+// write puts commits into the journal and makes them visible. It frees the lock
+// meanwhile.
+func (m *Memory) write(batch []*commit) {
+	events, version := m.accept(batch)
+	if len(events) == 0 {
+		return
+	}
+	m.mu.Unlock()
+	err := m.journal.Append(events)
+	m.mu.Lock()
+	if err != nil {
+		m.broken = fmt.Errorf("the journal: %w", err)
+		close(m.changed) // Those who watch must hear of it.
+		return
+	}
+	m.publish(events, version)
 }
 
 // gather lets others run until as many wait as were written together the last
@@ -195,16 +212,17 @@ func (m *Memory) gather(last int) bool {
 }
 
 // accept gives the changes of those commits whose preconditions hold, each after
-// those before it, and counts m.version up. Nothing is visible yet.
-func (m *Memory) accept(batch []*commit) []Event {
+// those before it, and the version of the last one. Nothing is visible yet.
+func (m *Memory) accept(batch []*commit) ([]Event, Version) {
+	version := m.version
 	events := make([]Event, 0, len(batch))
 	ahead := make(map[Key]Claim, len(batch))
 	for _, c := range batch {
 		if c.err = m.compare(c.ops, ahead); c.err != nil {
 			continue
 		}
-		m.version++
-		c.version = m.version
+		version++
+		c.version = version
 		for _, op := range c.ops {
 			e := Event{Claim: op.Claim, Deleted: op.Delete}
 			e.Claim.Version = c.version
@@ -216,7 +234,7 @@ func (m *Memory) accept(batch []*commit) []Event {
 			}
 		}
 	}
-	return events
+	return events, version
 }
 
 // compare checks the preconditions of a commit.
@@ -235,10 +253,10 @@ func (m *Memory) compare(ops []Op, ahead map[Key]Claim) error {
 
 // publish makes changes visible.
 func (m *Memory) publish(events []Event, version Version) {
-	m.version = version
 	if len(events) == 0 {
 		return
 	}
+	m.version = version
 	for _, e := range events {
 		if e.Deleted {
 			delete(m.claims, e.Claim.Key)
@@ -285,6 +303,9 @@ func (m *Memory) Watch(ctx context.Context, after Version) iter.Seq2[Event, erro
 func (m *Memory) since(after Version) ([]Event, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.broken != nil {
+		return nil, nil, m.broken
+	}
 	if after < m.forgot {
 		return nil, nil, fmt.Errorf("changes after version %d: %w", after, ErrCompacted)
 	}
