@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"iter"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -13,15 +15,52 @@ import (
 )
 
 const (
-	// header begins every file. It names the version of the form.
-	header = "vipkit allocations 1\n"
+	// title begins every file. It names the version of the form.
+	title = "vipkit allocations 2\n"
+	// headSize is the length of what stands before the frames: title, salt, length
+	// of the snapshot, checksum.
+	headSize = len(title) + 4 + 8 + 4
 	// mark begins every frame, so that frames behind a damaged one are found.
 	mark = 0x6b767ef1
 	// frameHead is the length of mark, length and checksum.
 	frameHead = 12
-	// maxFrame bounds what is read at once.
+	// maxFrame is the longest body of a frame.
 	maxFrame = 1 << 30
+	// fullFrame is how long a body becomes before the next changes get a frame of
+	// their own, unless they were committed together with these.
+	fullFrame = 1 << 20
 )
+
+// head is what a file says of itself.
+type head struct {
+	// salt begins the checksum of every frame. Each file has its own, at random; so
+	// neither the name of an owner nor what the disk had before passes for a frame.
+	salt uint32
+	// snapshot is where the part of the file ends that was on the disk before the
+	// file got its name. No crash tears it.
+	snapshot int64
+}
+
+func newHead() head { return head{salt: rand.Uint32()} }
+
+func (h head) bytes() []byte {
+	b := append(make([]byte, 0, headSize), title...)
+	b = binary.LittleEndian.AppendUint32(b, h.salt)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.snapshot))
+	return binary.LittleEndian.AppendUint32(b, checksum(0, b))
+}
+
+func readHead(b []byte) (head, error) {
+	if !bytes.HasPrefix(b, []byte(title)) {
+		return head{}, errors.New("this is no log of allocations")
+	}
+	if len(b) < headSize || checksum(0, b[:headSize-4]) != binary.LittleEndian.Uint32(b[headSize-4:]) {
+		return head{}, errors.New("its first bytes are broken")
+	}
+	b = b[len(title):]
+	h := head{salt: binary.LittleEndian.Uint32(b), snapshot: int64(binary.LittleEndian.Uint64(b[4:]))}
+	return h, nil
+}
 
 var errShort = errors.New("record ends too early")
 
@@ -31,23 +70,51 @@ const (
 	flagBound
 )
 
+// pieces divides changes into what frames shall hold: a frame ends once it has about
+// the length of full. What was committed together stays together, if asked for.
+func pieces(changes []allocator.Event, full int, keepCommits bool) iter.Seq[[]allocator.Event] {
+	return func(yield func([]allocator.Event) bool) {
+		for first := 0; first < len(changes); {
+			end, size := first+1, sizeOf(changes[first].Claim)
+			for end < len(changes) && (size < full || keepCommits && isSameCommit(changes[end-1], changes[end])) {
+				size += sizeOf(changes[end].Claim)
+				end++
+			}
+			if !yield(changes[first:end]) {
+				return
+			}
+			first = end
+		}
+	}
+}
+
+func isSameCommit(a, b allocator.Event) bool { return a.Claim.Version == b.Claim.Version }
+
 // appendFrame appends a frame with changes.
-func appendFrame(b []byte, changes []allocator.Event) []byte {
+func (h head) appendFrame(b []byte, changes []allocator.Event) []byte {
 	start := len(b)
 	b = append(b, make([]byte, frameHead)...)
 	for _, e := range changes {
 		b = appendChange(b, e)
 	}
-	body := b[start+frameHead:]
-	binary.LittleEndian.PutUint32(b[start:], mark)
-	binary.LittleEndian.PutUint32(b[start+4:], uint32(len(body)))
-	binary.LittleEndian.PutUint32(b[start+8:], checksum(body))
+	h.seal(b[start:])
 	return b
 }
 
-func checksum(body []byte) uint32 {
-	return crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
+// seal writes the head of a frame whose body is there.
+func (h head) seal(frame []byte) {
+	body := frame[frameHead:]
+	binary.LittleEndian.PutUint32(frame, mark)
+	binary.LittleEndian.PutUint32(frame[4:], uint32(len(body)))
+	binary.LittleEndian.PutUint32(frame[8:], checksum(h.salt, body))
 }
+
+func checksum(salt uint32, body []byte) uint32 {
+	return crc32.Update(salt, crc32.MakeTable(crc32.Castagnoli), body)
+}
+
+// sizeOf is at most how long a claim is within a frame.
+func sizeOf(c allocator.Claim) int { return len(c.Owner) + 80 }
 
 // appendChange appends one change: flags, version and key, and unless it is a
 // deletion owner, token and times.
@@ -68,15 +135,17 @@ func appendChange(b []byte, e allocator.Event) []byte {
 	}
 	b = appendText(b, string(c.Owner))
 	b = binary.LittleEndian.AppendUint64(b, c.Token)
-	since := int64(0) // stands for no time
-	if !c.Since.IsZero() {
-		since = c.Since.UnixNano()
-	}
-	b = binary.AppendVarint(b, since)
+	b = appendTime(b, c.Since)
 	if !c.IsBound() {
-		b = binary.AppendVarint(b, c.Expires.UnixNano())
+		b = appendTime(b, c.Expires)
 	}
 	return b
+}
+
+// appendTime appends seconds and nanoseconds: in one number, times within a few
+// centuries only would have a place.
+func appendTime(b []byte, t time.Time) []byte {
+	return binary.AppendUvarint(binary.AppendVarint(b, t.Unix()), uint64(t.Nanosecond()))
 }
 
 // appendKey appends the kind of a key and its 4, 16 or 2 bytes.
@@ -100,7 +169,7 @@ func appendText(b []byte, text string) []byte {
 
 // readFrame reads the frame at the beginning of b, and says how long it is. It is
 // 0 if there is no whole and sound frame.
-func readFrame(b []byte) (body []byte, length int) {
+func (h head) readFrame(b []byte) (body []byte, length int) {
 	if len(b) < frameHead || binary.LittleEndian.Uint32(b) != mark {
 		return nil, 0
 	}
@@ -109,14 +178,14 @@ func readFrame(b []byte) (body []byte, length int) {
 		return nil, 0
 	}
 	body = b[frameHead : frameHead+int(size)]
-	if checksum(body) != binary.LittleEndian.Uint32(b[8:]) {
+	if checksum(h.salt, body) != binary.LittleEndian.Uint32(b[8:]) {
 		return nil, 0
 	}
 	return body, frameHead + int(size)
 }
 
 // hasFrame reports whether a sound frame begins anywhere in b.
-func hasFrame(b []byte) bool {
+func (h head) hasFrame(b []byte) bool {
 	var sign [4]byte
 	binary.LittleEndian.PutUint32(sign[:], mark)
 	for {
@@ -124,7 +193,7 @@ func hasFrame(b []byte) bool {
 		if at < 0 {
 			return false
 		}
-		if _, length := readFrame(b[at:]); length > 0 {
+		if _, length := h.readFrame(b[at:]); length > 0 {
 			return true
 		}
 		b = b[at+1:]
@@ -162,9 +231,7 @@ func (r *reader) change() allocator.Event {
 	if token := r.take(8); r.err == nil {
 		e.Claim.Token = binary.LittleEndian.Uint64(token)
 	}
-	if since := r.time(); since.UnixNano() != 0 {
-		e.Claim.Since = since
-	}
+	e.Claim.Since = r.time()
 	if flags[0]&flagBound == 0 {
 		e.Claim.Expires = r.time()
 	}
@@ -227,12 +294,18 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
+// time gives the zero time for what was written of it, too.
 func (r *reader) time() time.Time {
-	v, n := binary.Varint(r.b)
+	seconds, n := binary.Varint(r.b)
 	if n <= 0 {
 		r.fail(errShort)
 		return time.Time{}
 	}
 	r.b = r.b[n:]
-	return time.Unix(0, v).UTC()
+	nanoseconds := r.uvarint()
+	if nanoseconds >= uint64(time.Second) {
+		r.fail(fmt.Errorf("a time with %d nanoseconds", nanoseconds))
+		return time.Time{}
+	}
+	return time.Unix(seconds, int64(nanoseconds)).UTC()
 }

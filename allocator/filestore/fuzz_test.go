@@ -13,49 +13,37 @@ import (
 // written again.
 func FuzzReplay(f *testing.F) {
 	key := allocator.PortKey(30000)
-	f.Add([]byte(header))
-	f.Add(appendFrame([]byte(header), []allocator.Event{
+	h := head{salt: 7}
+	start := h.bytes()
+	f.Add(start)
+	f.Add(h.appendFrame(start, []allocator.Event{
 		{Claim: allocator.Claim{Key: key, Owner: "me", Token: 3, Version: 1, Since: time.Unix(1, 2).UTC()}},
 		{Claim: allocator.Claim{Key: key, Version: 2}, Deleted: true},
 	}))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		// The checksum keeps nearly everything out, so try it as a body, too.
-		for _, c := range [][]byte{content, seal(content)} {
+		// The checksums keep nearly everything out, so try it as a body, too.
+		framed := append(head{salt: 7}.bytes(), make([]byte, frameHead)...)
+		framed = append(framed, content...)
+		head{salt: 7}.seal(framed[headSize:])
+		for _, c := range [][]byte{content, framed} {
 			checkReplay(t, c)
 		}
 	})
 }
 
-func seal(body []byte) []byte {
-	framed := appendFrame([]byte(header), nil)
-	start := len(header)
-	framed = append(framed, body...)
-	copy(framed[start:], headOf(body))
-	return framed
-}
-
-func headOf(body []byte) []byte {
-	b := appendFrame(nil, nil)
-	n, sum := uint32(len(body)), checksum(body)
-	for i := range 4 {
-		b[4+i], b[8+i] = byte(n>>(8*i)), byte(sum>>(8*i))
-	}
-	return b
-}
-
 func checkReplay(t *testing.T, content []byte) {
-	state, end, err := replay(content)
+	h, state, end, err := replay(content)
 	if err != nil {
 		return
 	}
-	if end > len(content) || end < len(header) {
+	if end > len(content) || end < headSize {
 		t.Fatalf("the last frame ends at %d of %d", end, len(content))
 	}
 	var events []allocator.Event
 	for _, c := range state.Claims {
 		events = append(events, allocator.Event{Claim: c})
 	}
-	again, _, err := replay(appendFrame([]byte(header), events))
+	_, again, _, err := replay(h.appendFrame(head{salt: h.salt}.bytes(), events))
 	if err != nil {
 		t.Fatalf("what was read cannot be written: %v", err)
 	}

@@ -1,14 +1,12 @@
 package filestore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -22,11 +20,13 @@ const minSlack = 1 << 20
 type log struct {
 	path  string
 	state func(context.Context) (allocator.State, error)
+	full  int // of a frame
 
 	mu     sync.Mutex
 	file   *os.File
+	head   head
 	length int64 // of the file
-	dense  int64 // length when it was last written anew
+	live   int64 // of these, what was needed when that was last found out
 	buffer []byte
 }
 
@@ -36,7 +36,7 @@ func openLog(path string) (*log, allocator.State, error) {
 	if err != nil {
 		return nil, allocator.State{}, fmt.Errorf("opening the log: %w", err)
 	}
-	l := &log{path: path, file: file}
+	l := &log{path: path, file: file, full: fullFrame}
 	state, err := l.read()
 	if err != nil {
 		return nil, state, errors.Join(err, file.Close())
@@ -49,11 +49,11 @@ func (l *log) read() (allocator.State, error) {
 	if err != nil {
 		return allocator.State{}, fmt.Errorf("reading the log: %w", err)
 	}
-	state, end, err := replay(content)
+	head, state, end, err := replay(content)
 	if err != nil {
 		return state, &CorruptError{Path: l.path, Offset: int64(end), Err: err}
 	}
-	l.length, l.dense = int64(end), int64(end)
+	l.head, l.length, l.live = head, int64(end), liveSize(state)
 	if end < len(content) {
 		if err := errors.Join(l.file.Truncate(l.length), l.file.Sync()); err != nil {
 			return state, fmt.Errorf("cutting off a torn record: %w", err)
@@ -65,29 +65,43 @@ func (l *log) read() (allocator.State, error) {
 	return state, nil
 }
 
+// liveSize is how long the changes are that make a state, without the frames around
+// them.
+func liveSize(s allocator.State) (size int64) {
+	var b []byte
+	for _, c := range s.Claims {
+		b = appendChange(b[:0], allocator.Event{Claim: c})
+		size += int64(len(b))
+	}
+	return size
+}
+
 // replay gives what a file says, and where its last sound frame ends.
-func replay(content []byte) (state allocator.State, end int, err error) {
-	if !bytes.HasPrefix(content, []byte(header)) {
-		return state, 0, errors.New("this is no log of allocations")
+func replay(content []byte) (h head, state allocator.State, end int, err error) {
+	if h, err = readHead(content); err != nil {
+		return h, state, 0, err
 	}
 	claims := map[allocator.Key]allocator.Claim{}
-	for end = len(header); end < len(content); {
-		body, length := readFrame(content[end:])
+	for end = headSize; end < len(content); {
+		body, length := h.readFrame(content[end:])
 		if length == 0 {
 			break
 		}
 		changes, err := readChanges(body)
 		if err != nil {
-			return state, end, err
+			return h, state, end, err
 		}
 		state.Version = max(state.Version, apply(changes, claims))
 		end += length
 	}
-	if end < len(content) && hasFrame(content[end+1:]) {
-		return state, end, errors.New("a broken record is followed by sound ones")
+	switch {
+	case int64(end) < h.snapshot:
+		return h, state, end, errors.New("a record is broken that no crash could tear")
+	case end < len(content) && h.hasFrame(content[end+1:]):
+		return h, state, end, errors.New("a broken record is followed by sound ones")
 	}
 	state.Claims = slices.Collect(maps.Values(claims))
-	return state, end, nil
+	return h, state, end, nil
 }
 
 // apply makes changes, and gives the highest version of them.
@@ -110,9 +124,13 @@ func (l *log) Append(changes []allocator.Event) error {
 	if l.file == nil {
 		return ErrClosed
 	}
-	l.buffer = appendFrame(l.buffer[:0], changes)
-	if l.length+int64(len(l.buffer)) > 2*l.dense+minSlack {
-		return l.compact()
+	l.buffer = l.buffer[:0]
+	for piece := range pieces(changes, l.full, true) {
+		l.buffer = l.head.appendFrame(l.buffer, piece)
+	}
+	isWritten, err := l.compact(changes)
+	if err != nil || isWritten {
+		return err
 	}
 	n, err := l.file.Write(l.buffer)
 	l.length += int64(n)
@@ -125,32 +143,71 @@ func (l *log) Append(changes []allocator.Event) error {
 	return nil
 }
 
-// compact writes the log anew: all that there is, then what is in the buffer.
-func (l *log) compact() error {
+// isTooLong reports whether the log would be, with what is in the buffer.
+func (l *log) isTooLong() bool { return l.length+int64(len(l.buffer)) > 2*l.live+minSlack }
+
+// compact writes the log anew if it has become too long: all that there is, and the
+// changes that are not yet in it. As long as it can go on with the old one, it does
+// not fail.
+func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
+	if !l.isTooLong() {
+		return false, nil
+	}
 	state, err := l.state(context.Background())
 	if err != nil {
-		return err
+		return false, err
 	}
-	content := []byte(header)
-	// The version of the last change must survive even if its claim is gone: a
-	// deletion of nothing keeps it.
-	changes := []allocator.Event{{Claim: allocator.Claim{Key: allocator.PortKey(1), Version: state.Version}, Deleted: true}}
-	for _, c := range state.Claims {
-		changes = append(changes, allocator.Event{Claim: c})
+	if l.live = liveSize(state); !l.isTooLong() {
+		return false, nil
 	}
-	content = appendFrame(content, changes)
-	content = append(content, l.buffer...)
+	all := append(snapshot(state), changes...)
+	if err := writeNew(l.path, all, l.full); err != nil {
+		// There may be room for these changes, if not for everything. The next try is
+		// when the log has twice the length.
+		l.live = l.length
+		return false, nil //nolint:nilerr // Nothing has happened yet.
+	}
 	// Windows does not replace a file that is open.
 	if err := l.shut(); err != nil {
-		return err
+		return false, err
 	}
-	if err := replaceFile(l.path, content); err != nil {
-		return fmt.Errorf("writing the log anew: %w", err)
+	if err := takePlace(l.path); err != nil {
+		return false, fmt.Errorf("writing the log anew: %w", err)
 	}
-	if l.file, err = os.OpenFile(l.path, os.O_RDWR|os.O_APPEND, 0); err != nil {
+	return true, l.reopen()
+}
+
+// snapshot gives the changes that make a state.
+func snapshot(s allocator.State) []allocator.Event {
+	// The version of the last change must survive even if its claim is gone: a
+	// deletion of nothing keeps it.
+	last := allocator.Claim{Key: allocator.PortKey(1), Version: s.Version}
+	changes := make([]allocator.Event, 0, 1+len(s.Claims))
+	changes = append(changes, allocator.Event{Claim: last, Deleted: true})
+	for _, c := range s.Claims {
+		changes = append(changes, allocator.Event{Claim: c})
+	}
+	return changes
+}
+
+// reopen opens what has taken the place of the file.
+func (l *log) reopen() error {
+	file, err := os.OpenFile(l.path, os.O_RDWR, 0)
+	if err != nil {
 		return fmt.Errorf("opening the new log: %w", err)
 	}
-	l.length, l.dense = int64(len(content)), int64(len(content))
+	begin := make([]byte, headSize)
+	_, err = io.ReadFull(file, begin)
+	if err == nil {
+		l.head, err = readHead(begin)
+	}
+	if err == nil {
+		_, err = file.Seek(l.head.snapshot, io.SeekStart)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("opening the new log: %w", err), file.Close())
+	}
+	l.file, l.length = file, l.head.snapshot
 	return nil
 }
 
@@ -167,21 +224,4 @@ func (l *log) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.shut()
-}
-
-// replaceFile puts a file with a content in the place of another one, in one
-// step, and waits until that is on the disk.
-func replaceFile(path string, content []byte) error {
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
 }

@@ -42,6 +42,8 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 type Store struct {
 	path string
 	lock *lock
+	life context.Context // until the store is closed
+	end  context.CancelCauseFunc
 
 	mu     sync.Mutex
 	memory *allocator.Memory // nil without a file
@@ -64,6 +66,7 @@ func Open(path string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{path: path, lock: l}
+	s.life, s.end = context.WithCancelCause(context.Background())
 	if err := s.open(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(err, l.release())
 	}
@@ -96,8 +99,9 @@ func (s *Store) open() error {
 	return nil
 }
 
-// Create makes a map that holds these claims, all with version 1, if there is
-// none.
+// Create makes a map that holds these claims, all with version 1, if there is none:
+// with all of them, or not at all. A claim without a key or an owner, and a key that
+// comes twice, are [allocator.ErrInvalid].
 func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -110,22 +114,40 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	case s.memory != nil:
 		return nil
 	}
-	content := []byte(header)
-	if len(claims) > 0 {
-		var changes []allocator.Event
-		for _, c := range claims {
-			c.Version = 1
-			changes = append(changes, allocator.Event{Claim: c})
-		}
-		content = appendFrame(content, changes)
+	if err := checkClaims(claims); err != nil {
+		return fmt.Errorf("creating a map: %w", err)
 	}
-	if err := replaceFile(s.path, content); err != nil {
+	changes := make([]allocator.Event, len(claims))
+	for i, c := range claims {
+		c.Version = 1
+		changes[i].Claim = c
+	}
+	err := writeNew(s.path, changes, fullFrame)
+	if err == nil {
+		err = takePlace(s.path)
+	}
+	if err != nil {
 		return fmt.Errorf("creating a map: %w", err)
 	}
 	return s.open()
 }
 
-// Close waits for a write under way, frees the lock and makes the store useless.
+func checkClaims(claims []allocator.Claim) error {
+	seen := make(map[allocator.Key]struct{}, len(claims))
+	for i, c := range claims {
+		if c.Key.Kind() == 0 || c.Owner == "" || sizeOf(c) > maxFrame {
+			return fmt.Errorf("claim %d, of key %v: %w", i, c.Key, allocator.ErrInvalid)
+		}
+		if _, ok := seen[c.Key]; ok {
+			return fmt.Errorf("key %v comes twice: %w", c.Key, allocator.ErrInvalid)
+		}
+		seen[c.Key] = struct{}{}
+	}
+	return nil
+}
+
+// Close waits for a write under way, ends what watches, frees the lock and makes the
+// store useless.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,6 +155,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	s.end(ErrClosed)
 	var err error
 	if s.log != nil {
 		err = s.log.close()
@@ -178,14 +201,28 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err != nil {
 		return nil, err
 	}
+	size := 0
+	for _, op := range ops {
+		size += sizeOf(op.Claim)
+	}
+	if size > maxFrame {
+		return nil, fmt.Errorf("a change of about %d bytes, where %d is the most: %w", size, maxFrame, allocator.ErrInvalid)
+	}
 	return m.Commit(ctx, ops)
 }
 
-// Watch implements [allocator.Store].
+// Watch implements [allocator.Store]. It ends with [ErrClosed] when the store is
+// closed.
 func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
-	m, err := s.inner()
-	if err != nil {
-		return func(yield func(allocator.Event, error) bool) { yield(allocator.Event{}, err) }
+	return func(yield func(allocator.Event, error) bool) {
+		m, err := s.inner()
+		if err != nil {
+			yield(allocator.Event{}, err)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })()
+		m.Watch(ctx, after)(yield)
 	}
-	return m.Watch(ctx, after)
 }

@@ -175,21 +175,23 @@ func TestWorlds(t *testing.T) {
 
 // TestWorldInFile does the same on the disk.
 func TestWorldInFile(t *testing.T) {
-	rnd := testenv.Random(t)
-	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := store.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	rnd, path := testenv.Random(t), filepath.Join(t.TempDir(), "map")
 	faults := storetest.Faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
-	synctest.Test(t, func(t *testing.T) { runWorld(t, rnd, faults, store) })
+	synctest.Test(t, func(t *testing.T) {
+		store, err := filestore.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		if err := store.Create(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		runWorld(t, rnd, faults, store)
+	})
 }
 
 // inMemory makes a store that gathers its commits, or does not.
