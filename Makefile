@@ -11,6 +11,9 @@ LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
 STEP := .ci/step
 
+# Modules of their own, so that importers do not need what these need.
+NESTED := internal/peer
+
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 
@@ -23,12 +26,12 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: install check lint cross examples bench-once race ## install what the tests need, check everything, run all tests
+test: install check lint cross examples bench-once race peer ## install what the tests need, check everything, run all tests
 	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
 
 .PHONY: install
 install:
-	@.ci/install nft=nftables iptables-nft-restore=iptables
+	@.ci/install nft=nftables iptables-nft-restore=iptables etcd=etcd-server
 
 .PHONY: check
 check:
@@ -37,10 +40,17 @@ check:
 	@$(STEP) 'go mod tidy' go mod tidy -diff
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
 	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure ./... || exit 1; done
+	@for module in $(NESTED); do \
+		$(STEP) "go mod tidy in $$module" go -C $$module mod tidy -diff && \
+		$(STEP) "go vet in $$module" go -C $$module vet ./... || exit 1; \
+	done
 
 .PHONY: lint
 lint: ## run golangci-lint
 	@$(STEP) 'golangci-lint' $(LINT) run
+	@for module in $(NESTED); do \
+		$(STEP) "golangci-lint in $$module" sh -c 'cd $$0 && $(LINT) run --config=$(CURDIR)/.golangci.yml' $$module || exit 1; \
+	done
 
 .PHONY: cross
 cross:
@@ -65,6 +75,14 @@ race:
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
 			$(TEST) -race $$(go list ./... | grep -vE '$(KERNEL)'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
+
+# The program is built first, so that the time limit is for the tests alone.
+.PHONY: peer
+peer: ## run the tests with a real API server, which it builds
+	@.ci/install etcd=etcd-server
+	@$(STEP) 'build kube-apiserver' go -C internal/peer build -o /dev/null k8s.io/kubernetes/cmd/kube-apiserver
+	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with a real API server' \
+		go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -p 1 -timeout=20m ./...
 
 .PHONY: bench
 bench: ## run all benchmarks (BENCHTIME=1s)

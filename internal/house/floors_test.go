@@ -21,11 +21,12 @@ func floors() map[string]int {
 		"internal/pmap":            0,
 		"internal/testenv":         0,
 
-		"affinity":                 1,
-		"allocator":                1,
-		"endpoints":                1,
-		"internal/netns/netnstest": 1,
-		"internal/nfnetlink":       1,
+		"affinity":                   1,
+		"allocator":                  1,
+		"endpoints":                  1,
+		"internal/netns/netnstest":   1,
+		"internal/peer/controlplane": 1,
+		"internal/nfnetlink":         1,
 
 		"allocator/filestore": 2,
 		"allocator/rangemap":  2,
@@ -98,8 +99,9 @@ type edge struct {
 
 func edges() []edge {
 	return []edge{
-		{packages: []string{"k8s.io/kubernetes", "k8s.io/klog"}},
-		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch"}},
+		{packages: []string{"k8s.io/klog"}},
+		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
+		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics", "examples"}},
 		{
 			packages: []string{
@@ -107,7 +109,7 @@ func edges() []edge {
 				"github.com/mdlayher", "github.com/vishvananda",
 			},
 			files: []string{
-				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns",
+				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns", "internal/peer/controlplane/*_linux.go",
 				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/backendtest", "examples",
 				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/backendtest", "examples",
 				"backends/nftables/*_linux.go", "backends/backendtest", "examples",

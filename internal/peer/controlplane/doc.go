@@ -1,0 +1,13 @@
+// Package controlplane runs a real control plane for tests: etcd and a kube-apiserver
+// on loopback, in a temporary folder, for as long as the test runs.
+//
+//	cp := controlplane.Start(t, controlplane.Options{})
+//	client := kubernetes.NewForConfigOrDie(cp.Config())
+//
+// The API server is built from the module k8s.io/kubernetes that this module requires. The
+// first time takes minutes; the program is kept in the user's cache folder. etcd has to
+// be installed. There are no controllers and no kubelets: what they would do, tests do
+// themselves.
+//
+// It works on Linux only.
+package controlplane
