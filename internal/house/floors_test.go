@@ -53,6 +53,7 @@ func floors() map[string]int {
 		"examples/manifestproxy": 5,
 		"examples/quickstart":    5,
 		"examples/scale":         5,
+		"internal/peer":          5,
 	}
 }
 

@@ -14,6 +14,8 @@ require (
 	k8s.io/kubernetes v1.37.1 // indirect
 )
 
+require github.com/google/go-cmp v0.7.0
+
 require (
 	cel.dev/expr v0.25.1 // indirect
 	cyphar.com/go-pathrs v0.2.5 // indirect
