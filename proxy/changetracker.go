@@ -188,13 +188,22 @@ func (t *tracker) endpointsChanged(key endpoints.PortKey) {
 }
 
 func (t *tracker) UpdateNode(n *v1.Node) {
-	if n == nil || n.Name == "" || n.Name != t.options.NodeName {
+	name := t.options.NodeName
+	if name == "" || n != nil && n.Name != name {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	key := objectKey("Node", types.NamespacedName{Name: name})
+	if n == nil {
+		// Nothing that works is taken down for it: node ports would be without
+		// addresses, and pods taken for strangers.
+		t.problems.set(key, []*Problem{{Kind: "Node", NamespacedName: key.NamespacedName, Field: "metadata.name", Err: errNodeGone}})
+		t.wake()
+		return
+	}
 	facts, problems := readNode(n)
-	t.problems.set(objectKey("Node", types.NamespacedName{Name: n.Name}), problems)
+	t.problems.set(key, problems)
 	t.setNode(resolveNode(&t.options, facts))
 	t.wake()
 }

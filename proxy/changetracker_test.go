@@ -88,7 +88,7 @@ func TestChangesThatAreNone(t *testing.T) {
 			tr.UpdateNode(apiNode("here", "b", "192.168.0.2"))
 			tr.UpdateNode(apiNode("here", "", "192.168.0.1"))
 		}},
-		{"nothing at all", func(tr *tracker) { tr.UpdateService(nil); tr.UpdateEndpointSlice(nil); tr.UpdateNode(nil); tr.Synced() }},
+		{"nothing at all", func(tr *tracker) { tr.UpdateService(nil); tr.UpdateEndpointSlice(nil); tr.Synced() }},
 	} {
 		tr := newTestTracker()
 		tr.UpdateService(web(bad))

@@ -101,7 +101,9 @@ func TestNodeFollowsItsObject(t *testing.T) {
 		tc.options.NodeName = "here"
 		tr := NewServiceChangeTracker(tc.options)
 		tr.UpdateNode(apiNode("there", "b", "192.0.2.77"))
-		tr.UpdateNode(tc.node)
+		if tc.node != nil {
+			tr.UpdateNode(tc.node)
+		}
 		tr.Synced()
 		s := newest(t, tr)
 		if got := nodeText(s.Node()); got != tc.want {
@@ -110,6 +112,36 @@ func TestNodeFollowsItsObject(t *testing.T) {
 		if diff := cmp.Diff(tc.problems, problemText(s)); diff != "" {
 			t.Errorf("%s: problems (-want +got):\n%s", tc.name, diff)
 		}
+	}
+}
+
+// TestNodeGone: what the object said last stays in force, and people are told,
+// until there is one again.
+func TestNodeGone(t *testing.T) {
+	tr := newTestTracker(func(o *TrackerOptions) { o.LocalTraffic = LocalTraffic{NodePodCIDRs: true} })
+	object := apiNode("here", "a", "192.168.0.1")
+	object.Spec.PodCIDRs = []string{"10.1.0.0/24"}
+	tr.UpdateNode(object)
+	tr.Synced()
+	before := newest(t, tr)
+	tr.UpdateNode(nil)
+	gone := newest(t, tr)
+	if !gone.Node().Equal(before.Node()) {
+		t.Errorf("got node %s, want %s", nodeText(gone.Node()), nodeText(before.Node()))
+	}
+	want := []string{"Node here: metadata.name: the object is gone; what it said last stays in force"}
+	if diff := cmp.Diff(want, problemText(gone)); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	tr.UpdateNode(object)
+	if got := problemText(newest(t, tr)); len(got) != 0 {
+		t.Errorf("got problems %q of a node that is back, want none", got)
+	}
+	nameless := NewServiceChangeTracker(TrackerOptions{})
+	nameless.UpdateNode(nil)
+	nameless.Synced()
+	if got := problemText(newest(t, nameless)); len(got) != 0 {
+		t.Errorf("got problems %q without a node's name, want none", got)
 	}
 }
 

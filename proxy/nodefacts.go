@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
+
+var errNodeGone = errors.New("the object is gone; what it said last stays in force")
 
 // nodeFacts is what a Node object says.
 type nodeFacts struct {

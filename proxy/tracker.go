@@ -33,7 +33,9 @@ type EndpointSliceHandler interface {
 
 // NodeHandler takes changes of the Node that the proxy runs on.
 type NodeHandler interface {
-	// UpdateNode takes the node's object; others are ignored.
+	// UpdateNode takes the node's object, or nil when there is none any more;
+	// objects of other nodes are ignored. A tracker then keeps what the object
+	// said last, and names it in [Snapshot.Problems].
 	UpdateNode(*v1.Node)
 }
 

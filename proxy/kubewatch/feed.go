@@ -29,7 +29,7 @@ type feedOptions[T object, L runtime.Object] struct {
 	labels, fields string
 	client         any // tells whether it can stream lists
 	update         func(T)
-	remove         func(types.NamespacedName) // nil: a deletion means nothing
+	remove         func(types.NamespacedName)
 }
 
 // feed is the watch of one kind of objects.
@@ -121,9 +121,7 @@ func (p *passing[T]) Delete(o any) error {
 
 func (p *passing[T]) forget(name types.NamespacedName) {
 	delete(p.known, name)
-	if p.remove != nil {
-		p.remove(name)
-	}
+	p.remove(name)
 }
 
 // Replace takes all objects that there are.

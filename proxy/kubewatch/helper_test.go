@@ -73,7 +73,15 @@ func (r *recorder) DeleteEndpointSlice(n types.NamespacedName) {
 }
 
 func (r *recorder) UpdateNode(o *v1.Node) {
-	r.note(func(s *state) { s.updates++; s.zone = o.Labels[v1.LabelTopologyZone] })
+	r.note(func(s *state) {
+		if o == nil {
+			s.removals++
+			s.zone = ""
+			return
+		}
+		s.updates++
+		s.zone = o.Labels[v1.LabelTopologyZone]
+	})
 }
 
 func (r *recorder) UpdateServiceCIDRs(all []netip.Prefix) {

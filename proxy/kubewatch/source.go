@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -111,6 +112,7 @@ func (s *Source) feeds() []*feed {
 	if s.NodeName != "" {
 		feeds = append(feeds, newFeed(feedOptions[*v1.Node, *v1.NodeList]{
 			list: nodes.List, watch: nodes.Watch, client: s.Client, update: h.UpdateNode,
+			remove: func(types.NamespacedName) { h.UpdateNode(nil) },
 			fields: fields.OneTermEqualSelector(metav1.ObjectNameField, s.NodeName).String(),
 		}, s.report))
 	}

@@ -60,15 +60,16 @@ func TestSource(t *testing.T) {
 			server.remove("services", "c", true)
 			server.remove("endpointslices", "a-1", true)
 			server.remove("servicecidrs", "kubernetes", true)
+			server.remove("nodes", "n1", true)
 			server.put("endpointslices", slice("a-2", "10.0.0.2"), true)
 			server.setDown(false)
 			server.disconnect()
 			h.until(t, "a list after 410 Gone", func(s *state) bool {
 				_, isThere := s.services["c"]
-				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2
+				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2 && s.zone == ""
 			})
-			if got := h.get().removals - before; got != 2 {
-				t.Errorf("%d removals, want 2", got)
+			if got := h.get().removals - before; got != 3 {
+				t.Errorf("%d removals, want 3", got)
 			}
 			if h.get().synced != 1 {
 				t.Errorf("Synced was called %d times, want once", h.get().synced)
