@@ -5,8 +5,27 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/endpoints"
 )
+
+// draining gives the endpoints that could serve and are not selected.
+func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpoints.Endpoint) {
+	cluster, local := sel.Cluster, sel.Local
+	for _, e := range all {
+		isSelected := false
+		for _, pool := range [...]*[]*endpoints.Endpoint{&cluster, &local} {
+			if len(*pool) > 0 && (*pool)[0] == e {
+				*pool, isSelected = (*pool)[1:], true
+			}
+		}
+		if !isSelected && (e.Ready || e.Serving) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
 
 // portRoutes are the routes of all frontends of one service port: those of the
 // ClusterIP follow the internal traffic policy, all others the external one.
@@ -20,7 +39,8 @@ type portRoutes struct {
 func (t *tracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
 	external := spec.external()
-	sel := endpoints.Select(t.cache.Endpoints(p.key), endpoints.Policy{
+	all := t.cache.Endpoints(p.key)
+	sel := endpoints.Select(all, endpoints.Policy{
 		Cluster:       !svc.internalLocal || external,
 		Local:         svc.internalLocal || svc.externalLocal && external,
 		LocalFallback: t.options.LocalFallback,
@@ -34,6 +54,9 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 		ExternalLocal:       svc.externalLocal,
 		HasEndpoints:        sel.Any,
 		HealthCheckNodePort: svc.healthCheckNodePort,
+	}
+	if spec.name.Protocol != v1.ProtocolTCP {
+		out.Draining = draining(all, &sel)
 	}
 	routes := t.routes(p, &sel)
 	if p.frontends == nil || routes != p.routes {

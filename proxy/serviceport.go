@@ -21,6 +21,11 @@ type ServicePort struct {
 	// address. A pool that no route uses is nil. They may share memory, and
 	// pools of successive snapshots share the endpoints that did not change.
 	Cluster, Local []*endpoints.Endpoint
+	// Draining are, for UDP and SCTP, the endpoints outside of the pools that
+	// are ready or still serve: those that terminate while others are ready,
+	// and those that topology or a policy left out. They get no new flows and
+	// keep those that they have. It is nil for TCP, and sorted by address.
+	Draining []*endpoints.Endpoint
 	// Affinity is the session affinity of the port. It is kept by client
 	// address, for all frontends together, and apart for each pool.
 	Affinity affinity.Config
@@ -59,7 +64,8 @@ func (p *ServicePort) Equal(o *ServicePort) bool {
 		p.HealthCheckNodePort == o.HealthCheckNodePort &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
 		samePool(p.Cluster, o.Cluster) &&
-		samePool(p.Local, o.Local)
+		samePool(p.Local, o.Local) &&
+		samePool(p.Draining, o.Draining)
 }
 
 // samePool compares what two pools say. Pools of one tracker mostly share their

@@ -117,6 +117,7 @@ func TestServicePortEqual(t *testing.T) {
 		func(p *ServicePort) { p.Frontends[0].FromOutside.Masquerade = MasqueradeAlways },
 		func(p *ServicePort) { p.Cluster[0].Ready = true },
 		func(p *ServicePort) { p.Local = nil },
+		func(p *ServicePort) { p.Draining = p.Cluster },
 		func(p *ServicePort) { p.Affinity = affinity.Config{Timeout: 1} },
 		func(p *ServicePort) { p.InternalLocal = true },
 		func(p *ServicePort) { p.ExternalLocal = true },

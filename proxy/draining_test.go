@@ -1,0 +1,52 @@
+package proxy
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+)
+
+// TestDraining: flows outlive the choice of their endpoint as long as it serves.
+func TestDraining(t *testing.T) {
+	hinted := []string{"10.0.0.1 zone=a", "10.0.0.2 zone=b"}
+	for _, tc := range []struct {
+		name      string
+		protocol  v1.Protocol
+		edits     []edit
+		endpoints []string
+		want      []string
+	}{
+		{"all are ready", v1.ProtocolUDP, nil, []string{"10.0.0.1", "10.0.0.2"}, nil},
+		{"one terminates", v1.ProtocolUDP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, []string{"10.0.0.1"}},
+		{"all terminate", v1.ProtocolUDP, nil, []string{"10.0.0.1 T", "10.0.0.2 T"}, nil},
+		{"one does not serve", v1.ProtocolUDP, nil, []string{"10.0.0.1 U", "10.0.0.2"}, nil},
+		{"another zone", v1.ProtocolUDP, nil, hinted, []string{"10.0.0.2"}},
+		{"another zone, SCTP", v1.ProtocolSCTP, nil, hinted, []string{"10.0.0.2"}},
+		{"another zone, TCP", v1.ProtocolTCP, nil, hinted, nil},
+		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.2", "10.0.0.3"}},
+		{"both pools", v1.ProtocolUDP, []edit{nodePort(30053), externalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there"}, nil},
+	} {
+		tr := newTestTracker(func(*TrackerOptions) {})
+		tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+		tr.UpdateService(apiService("dns", "10.96.0.1", append([]edit{func(s *v1.Service) { s.Spec.Ports[0].Protocol = tc.protocol }}, tc.edits...)...))
+		slice := apiSlice("dns-1", "dns", tc.endpoints...)
+		slice.Ports[0].Protocol = &tc.protocol
+		tr.UpdateEndpointSlice(slice)
+		tr.Synced()
+		for p := range newest(t, tr).All() {
+			if diff := cmp.Diff(tc.want, hosts(p.Draining)); diff != "" {
+				t.Errorf("%s: draining endpoints (-want +got):\n%s", tc.name, diff)
+			}
+		}
+	}
+}
+
+func hosts(pool []*endpoints.Endpoint) (out []string) {
+	for _, e := range pool {
+		out = append(out, e.Addr.Addr().String())
+	}
+	return out
+}
