@@ -5,18 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 const (
+	foreignIP = "10.96.0.66"
 	vip, vip2 = "10.96.0.10:53", "192.0.2.200:53"
 	a, b, x   = "10.0.0.2:5353", "10.0.0.3:5353", "10.0.0.99:5353"
 )
+
+// isForeign says that one address belongs to another proxy's Service.
+func isForeign(a netip.Addr) bool { return a == netip.MustParseAddr(foreignIP) }
+
+func draining(p *proxy.ServicePort, servers ...string) *proxy.ServicePort {
+	for _, s := range servers {
+		p.Draining = append(p.Draining, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(s), Serving: true, Terminating: true})
+	}
+	return p
+}
 
 func list(s ...string) []string { return s }
 
@@ -101,14 +115,29 @@ func TestClean(t *testing.T) {
 				to(protoUDP, vip, b), to(protoUDP, vip2, vip2), to(protoUDP, "192.0.2.1:30053", x),
 				to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.96.0.77:53", x),
 			},
-			kept: []flow{to(protoUDP, vip, a), to(protoUDP, "203.0.113.5:53", x)},
+			kept: []flow{to(protoUDP, vip, a), to(protoUDP, "203.0.113.5:53", x), to(protoUDP, foreignIP+":53", x)},
+		},
+		"service range that comes late": {
+			old:   proxy.NewSnapshot(&proxy.Node{}, port("dns", udp, list(vip), list(a))),
+			new:   proxy.NewSnapshot(node(), port("dns", udp, list(vip), list(a)), port("ntp", udp, list("10.96.0.11:123"), list(a))),
+			dumps: 3, // UDP and SCTP of the range, and answers of what is new
+			stale: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoUDP, "10.96.0.10:99", x), to(protoSCTP, vip, x)},
+			kept:  []flow{to(protoUDP, vip, a), to(protoUDP, vip, x), to(protoUDP, foreignIP+":53", x), to(protoUDP, "203.0.113.5:53", x)},
+		},
+		"endpoint drains": {
+			old: dns(list(vip), list(a, b)), new: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)),
+			kept: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)},
+		},
+		"endpoint has drained": {
+			old: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)), new: dns(list(vip), list(b)), dumps: 1,
+			stale: []flow{to(protoUDP, vip, a)}, kept: []flow{to(protoUDP, vip, b)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := append(append([]flow(nil), foreign...), tc.kept...)
 			for _, deaf := range []bool{false, true} {
 				table := &fakeTable{flows: append(append([]flow(nil), tc.stale...), want...), deaf: deaf}
-				c := newCleaner(Options{}, table)
+				c := newCleaner(Options{Foreign: isForeign}, table)
 				mustClean(t, c, tc.old, tc.new)
 				if diff := cmp.Diff(want, table.flows, cmp.AllowUnexported(flow{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 					t.Errorf("kernel without filters %v: flows that were to be left (-want +got):\n%s", deaf, diff)
@@ -118,6 +147,58 @@ func TestClean(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Without being told what is foreign, nothing is touched that has no frontend.
+func TestForeignUnknown(t *testing.T) {
+	table := &fakeTable{flows: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoUDP, vip, x)}}
+	c := newCleaner(Options{}, table)
+	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+	if len(table.flows) != 1 || table.flows[0].dest != netip.MustParseAddrPort("10.96.0.77:53") {
+		t.Errorf("flows %v left, want the one to an address without frontend", table.flows)
+	}
+}
+
+// Both families have an account of their own.
+func TestAccounts(t *testing.T) {
+	var accounts []Account
+	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, "[fd00:96::10]:53", "[fd00::2]:53"), to(protoUDP, "[fd00:96::10]:53", "[fd00::3]:53")}}
+	c := newCleaner(Options{Observe: func(a Account) { a.Duration = 0; accounts = append(accounts, a) }}, table)
+	mustClean(t, c, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), nil), port("dns6", v1.ProtocolUDP, list("[fd00:96::10]:53"), nil)), proxy.NewSnapshot(node()))
+	want := []Account{
+		{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 2, Flows: 1, Removed: 1},
+		{Family: v1.IPv6Protocol, Frontends: 1, Dumps: 1, Flows: 2, Removed: 2},
+	}
+	if diff := cmp.Diff(want, accounts); diff != "" {
+		t.Errorf("accounts (-want +got):\n%s", diff)
+	}
+}
+
+// A flow that cannot be removed keeps no other from it, and all are counted.
+func TestRemovalFails(t *testing.T) {
+	broken := errors.New("broken")
+	table := &fakeTable{err: broken}
+	var want int
+	for i := range 2 * maxNamed {
+		f := to(protoUDP, []string{vip, vip2}[i%2], a)
+		f.source = netip.AddrPortFrom(f.source.Addr(), uint16(i))
+		table.flows = append(table.flows, f)
+		want++
+	}
+	table.failing = func(f flow) bool { return f.source.Port() != 7 }
+	c := newCleaner(Options{}, table)
+	err := c.Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a))), proxy.NewSnapshot(node()))
+	if !errors.Is(err, broken) || strings.Count(err.Error(), "remove flow") != want-1 {
+		t.Errorf("error %v, want one that names %d flows", err, want-1)
+	}
+	if table.removes != want || len(table.flows) != want-1 {
+		t.Errorf("%d flows were tried and %d left, want %d and %d", table.removes, len(table.flows), want, want-1)
+	}
+	table.flows = slices.Repeat(table.flows[:1], 3*maxNamed)
+	err = c.Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a))), proxy.NewSnapshot(node()))
+	if more := fmt.Sprintf("and %d flows more", 2*maxNamed); err == nil || !strings.Contains(err.Error(), more) {
+		t.Errorf("error %v, want one that ends with %q", err, more)
 	}
 }
 
@@ -135,7 +216,7 @@ func TestManyFrontends(t *testing.T) {
 	c := newCleaner(Options{Observe: func(a Account) { account = a }}, table)
 	mustClean(t, c, proxy.NewSnapshot(node(), before...), proxy.NewSnapshot(node(), after...))
 	account.Duration = 0
-	if want := (Account{Frontends: 100, Dumps: 1, Flows: 200, Removed: 100}); account != want {
+	if want := (Account{Family: v1.IPv4Protocol, Frontends: 100, Dumps: 1, Flows: 200, Removed: 100}); account != want {
 		t.Errorf("account %+v, want %+v", account, want)
 	}
 }
@@ -195,4 +276,34 @@ func TestTCPPolicies(t *testing.T) {
 	if _, err := New(Options{TCP: ResetTCP}); err == nil {
 		t.Error("New took a policy for TCP without InAPI")
 	}
+}
+
+// An endpoint that leaves the API is found whenever that is, also when nothing is
+// taken for granted, and between two looks at the API.
+func TestSparedEndpointIsNotForgotten(t *testing.T) {
+	old, new := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(b)))
+	for name, from := range map[string]proxy.Snapshot{"resync": {}, "change": new} {
+		t.Run(name, func(t *testing.T) {
+			asked, leaves := 0, 2 // times that the API was asked, and after which the endpoint leaves
+			inAPI := func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= leaves }
+			table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
+			c := newCleaner(Options{TCP: ResetTCP, InAPI: inAPI}, table)
+			mustClean(t, c, old, new)
+			leaves = asked
+			mustClean(t, c, from, new)
+			if len(table.flows) != 0 || c.isDue() {
+				t.Errorf("%d flows left, due is %v, want none and false", len(table.flows), c.isDue())
+			}
+		})
+	}
+	t.Run("race", func(t *testing.T) {
+		asked := 0
+		table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
+		c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= 1 }}, table)
+		mustClean(t, c, old, new)
+		mustClean(t, c, new, new)
+		if len(table.flows) != 0 {
+			t.Error("an endpoint that left the API during a Clean keeps its flows for ever")
+		}
+	})
 }

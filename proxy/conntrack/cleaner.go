@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -35,13 +37,21 @@ type Options struct {
 	// port still is in the API, for example because it terminates. It is called
 	// during Clean.
 	InAPI func(proxy.ServicePortName, netip.AddrPort) bool
-	// Observe, if not nil, is called after each Clean that had something to look
-	// at, on the same goroutine.
+	// Foreign reports whether an address in the service ranges that no frontend
+	// has may be another program's, for example of a Service that names another
+	// proxy. It is called during Clean, when ranges are looked at that were not
+	// known before: translated flows to addresses in them that are not foreign
+	// are what went stale while no process was running, and are removed. Nil
+	// takes all addresses for foreign.
+	Foreign func(netip.Addr) bool
+	// Observe, if not nil, is called in each Clean for each IP family that there
+	// was something to look at in, on the same goroutine.
 	Observe func(Account)
 }
 
-// Account is what one Clean did.
+// Account is what one Clean did in one IP family.
 type Account struct {
+	Family v1.IPFamily
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int
 	// Dumps is the number of times that the kernel walked its table, Flows the
@@ -84,45 +94,62 @@ func (c *Cleaner) Close() error { return c.table.close() }
 
 // Clean removes the flows that were right under old, which has been cleaned
 // before, and are stale under new, which the dataplane holds by now. With the zero
-// old nothing is taken for granted. After an error some stale flows may be left;
-// the same call removes them.
+// old nothing is taken for granted. A flow that cannot be removed does not keep the
+// others from it. After an error some stale flows may be left; the same call
+// removes them.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
-	p := c.plan(old, new)
-	if p.empty() {
-		c.forget(new)
-		return nil
-	}
-	account := Account{Frontends: len(p.targets)}
-	start := time.Now()
-	err := c.clean(ctx, p, new, &account)
-	if err != nil {
-		err = fmt.Errorf("conntrack: %w", err)
-	} else {
-		c.forget(new)
-	}
-	account.Duration, account.Err = time.Since(start), err
-	if c.options.Observe != nil {
-		c.options.Observe(account)
-	}
-	return err
+	return c.clean(ctx, old, new, serviceCIDRs(old))
 }
 
-func (c *Cleaner) clean(ctx context.Context, p *plan, new proxy.Snapshot, account *Account) error {
+// clean is Clean where the ranges that have been looked at need not be those of old.
+func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []netip.Prefix) error {
+	p := c.plan(old, new, swept)
+	if !p.empty() {
+		if err := c.execute(ctx, p, new); err != nil {
+			return fmt.Errorf("conntrack: %w", err)
+		}
+	}
+	c.forget(p, new)
+	return nil
+}
+
+func (c *Cleaner) execute(ctx context.Context, p *plan, new proxy.Snapshot) error {
 	if err := p.resolveNodePorts(c.table, new); err != nil {
 		return err
 	}
+	var errs []error
+	for _, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		filters := p.filters(family)
+		if len(filters) == 0 {
+			continue
+		}
+		account := Account{Family: family, Frontends: p.frontends(family)}
+		start := time.Now()
+		err := c.cleanFamily(ctx, p, filters, &account)
+		account.Duration, account.Err = time.Since(start), err
+		if c.options.Observe != nil {
+			c.options.Observe(account)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, filters []filter, account *Account) error {
+	var errs []error
 	untranslated := false
-	for _, f := range p.filters() {
-		err := c.sweep(ctx, f, account, func(fl flow) bool {
+	for _, f := range filters {
+		errs = append(errs, c.sweep(ctx, f, account, func(fl flow) bool {
 			isStale := p.isStale(fl)
 			untranslated = untranslated || isStale && !fl.translated()
 			return isStale
-		})
-		if err != nil {
-			return err
+		}))
+		if ctx.Err() != nil {
+			return errors.Join(errs...)
 		}
 	}
-	return c.cleanAnswers(ctx, p, account, untranslated)
+	errs = append(errs, c.cleanAnswers(ctx, p, account, untranslated))
+	return errors.Join(errs...)
 }
 
 const (
@@ -139,7 +166,7 @@ const (
 // there was such traffic, answers may be under way, so they are looked for until
 // there are none.
 func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, expected bool) error {
-	filters := p.answerFilters()
+	filters := p.answerFilters(account.Family)
 	for range maxPasses {
 		if expected {
 			if err := wait(ctx, underWay); err != nil {
@@ -147,10 +174,12 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 			}
 		}
 		before := account.Removed
+		var errs []error
 		for _, f := range filters {
-			if err := c.sweep(ctx, f, account, p.isStaleAnswer); err != nil {
-				return err
-			}
+			errs = append(errs, c.sweep(ctx, f, account, p.isStaleAnswer))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
 		}
 		if expected = account.Removed > before; !expected {
 			return nil
@@ -170,19 +199,32 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// maxNamed is how many flows that could not be removed an error names.
+const maxNamed = 10
+
 // sweep removes the stale flows behind a filter.
 func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale func(flow) bool) error {
 	stale, err := c.find(ctx, f, account, isStale)
+	errs, left := []error{err}, 0
 	for _, s := range stale {
 		if err := ctx.Err(); err != nil {
-			return err
+			return errors.Join(append(errs, err)...)
 		}
-		if err := c.table.remove(s); err != nil {
-			return fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err)
+		err := c.table.remove(s)
+		switch {
+		case err == nil:
+			account.Removed++
+		case left < maxNamed:
+			errs = append(errs, fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err))
+			fallthrough
+		default:
+			left++
 		}
-		account.Removed++
 	}
-	return err
+	if left > maxNamed {
+		errs = append(errs, fmt.Errorf("and %d flows more", left-maxNamed))
+	}
+	return errors.Join(errs...)
 }
 
 // maxDumps bounds how often a dump that was interrupted by changes of the table's

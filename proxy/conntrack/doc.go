@@ -14,12 +14,14 @@
 //     are removed, and those that began with an answer from it; where there were
 //     any, Clean waits some 20 ms for what is under way;
 //   - nothing is known, as at the start of a process: all frontends are looked at
-//     as if they were new, and translated flows to addresses in the service ranges
-//     that no Service has are removed.
+//     as if they were new;
+//   - a service range is new: translated flows to addresses in it that no Service
+//     has are removed, unless they are foreign ([Options]).
 //
-// A flow is kept when it goes to an endpoint in one of the pools of its service
-// port. So a flow moves when its endpoint leaves the pools, be it that it dies, that
-// it terminates while others are ready, or that topology or policy deselect it.
+// A flow is kept when it goes to an endpoint that could serve, whether or not it is
+// in a pool of its service port: one that terminates, or that topology or policy
+// deselect, keeps the flows that it has. So a flow moves when its endpoint is gone,
+// or stops to serve.
 //
 // # Wiring
 //
@@ -45,9 +47,9 @@
 //
 // Flows to addresses that no frontend has or had, flows in other zones than the
 // default one, and untranslated flows to frontends that are gone. Node ports concern
-// addresses of this node only. What was removed while no process was running can be
-// told from other programs' flows within the service ranges only; elsewhere it stays
-// until it expires.
+// addresses of this node only. What was removed while no process was running cannot be
+// told from what other programs serve, so it stays until it expires, but within the
+// service ranges, where Options say what is foreign.
 //
 // # TCP
 //

@@ -17,9 +17,10 @@ import (
 type fakeTable struct {
 	flows          []flow
 	dumps, removes int
-	interrupts     int   // how many dumps are interrupted first
-	err            error // what remove returns
-	deaf           bool  // it does not know filters
+	interrupts     int             // how many dumps are interrupted first
+	err            error           // what remove returns
+	failing        func(flow) bool // for which flows; nil for all
+	deaf           bool            // it does not know filters
 }
 
 func (t *fakeTable) dump(f filter, visit func(flow)) error {
@@ -44,7 +45,7 @@ func (t *fakeTable) dump(f filter, visit func(flow)) error {
 
 func (t *fakeTable) remove(f flow) error {
 	t.removes++
-	if t.err != nil {
+	if t.err != nil && (t.failing == nil || t.failing(f)) {
 		return t.err
 	}
 	t.flows = slices.DeleteFunc(t.flows, func(o flow) bool {

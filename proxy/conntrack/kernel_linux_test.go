@@ -88,13 +88,14 @@ func addrPorts(texts ...string) (all []netip.AddrPort) {
 
 func TestKernel(t *testing.T) {
 	for name, tc := range map[string]struct {
+		named               v1.IPFamily
 		family              netlink.InetFamily
 		vip, near           string
 		source, dead, alive string
 		seen, dumps         int
 	}{
-		"IPv4": {unix.AF_INET, vip, "10.96.0.10:54", "198.51.100.7:4000", a, b, 4, 1},
-		"IPv6": {unix.AF_INET6, "[fd00:96::10]:53", "[fd00:96::11]:53", "[2001:db8::7]:4000", "[fd00:10::2]:5353", "[fd00:10::3]:5353", 5, 1},
+		"IPv4": {v1.IPv4Protocol, unix.AF_INET, vip, "10.96.0.10:54", "198.51.100.7:4000", a, b, 4, 1},
+		"IPv6": {v1.IPv6Protocol, unix.AF_INET6, "[fd00:96::10]:53", "[fd00:96::11]:53", "[2001:db8::7]:4000", "[fd00:10::2]:5353", "[fd00:10::3]:5353", 5, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var account Account
@@ -116,7 +117,7 @@ func TestKernel(t *testing.T) {
 				t.Errorf("foreign flows to %v, want %v", got, want)
 			}
 			account.Duration = 0
-			if want := (Account{Frontends: 1, Dumps: tc.dumps, Flows: tc.seen, Removed: 3}); account != want {
+			if want := (Account{Family: tc.named, Frontends: 1, Dumps: tc.dumps, Flows: tc.seen, Removed: 3}); account != want {
 				t.Errorf("account %+v, want %+v", account, want)
 			}
 		})
@@ -153,7 +154,7 @@ func TestRemoveMeansTheFlowThatWasSeen(t *testing.T) {
 func TestForeignFlows(t *testing.T) {
 	const foreign = 50_000
 	var account Account
-	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
+	ns, c := newKernelCleaner(t, Options{Foreign: isForeign, Observe: func(a Account) { account = a }})
 	for i := range foreign {
 		source := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 12), byte(i >> 4)}), uint16(1024+i&15))
 		at := netip.MustParseAddrPort("203.0.113.5:53")
@@ -173,8 +174,8 @@ func TestForeignFlows(t *testing.T) {
 	}{
 		{"nothing changed", with(a, b), with(a, b), Account{}},
 		{"an endpoint came", with(a), with(a, b), Account{}},
-		{"an endpoint went", with(a, b), with(b), Account{Frontends: 2, Dumps: 2, Flows: 10, Removed: 5}},
-		{"takeover", proxy.Snapshot{}, with(b), Account{Frontends: 2, Dumps: 4, Flows: foreign + 5}},
+		{"an endpoint went", with(a, b), with(b), Account{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 2, Flows: 10, Removed: 5}},
+		{"takeover", proxy.Snapshot{}, with(b), Account{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 4, Flows: foreign + 5}},
 	} {
 		account = Account{}
 		mustClean(t, c, step.old, step.new)

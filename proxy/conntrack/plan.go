@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -60,9 +61,11 @@ func (t target) isStale(f *flow) bool {
 // plan is what one Clean looks for.
 type plan struct {
 	targets map[place]target
-	// ranges are service ranges in which no other addresses than those of
-	// targets are in use; only set where all targets are known.
+	// ranges are service ranges that nobody has looked at before. In them, flows
+	// to places that are not known and not foreign are stale.
 	ranges       []netip.Prefix
+	known        map[place]struct{}
+	foreign      func(netip.Addr) bool
 	halfOpenOnly bool
 	// before and after are the nodes between which the node-port addresses
 	// changed; the addresses of both follow, once they are resolved.
@@ -70,17 +73,19 @@ type plan struct {
 	addrs, forsaken map[netip.Addr]struct{}
 	// taken are the places at these addresses that another frontend serves
 	// before node ports do.
-	taken      map[place]struct{}
-	everything bool
+	taken map[place]struct{}
+	// condemned are the spared endpoints whose TCP flows go.
+	condemned []sparedEndpoint
 }
 
 func (p *plan) empty() bool { return len(p.targets) == 0 && len(p.ranges) == 0 }
 
-// plan finds out what to look for.
-func (c *Cleaner) plan(old, new proxy.Snapshot) *plan {
+// plan finds out what to look for. Swept are the service ranges that have been
+// looked at before.
+func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) *plan {
 	p := &plan{
 		targets: map[place]target{}, halfOpenOnly: c.options.TCP == DropHalfOpenTCP,
-		before: old.Node(), after: new.Node(), everything: old.IsZero(),
+		before: old.Node(), after: new.Node(), foreign: c.options.Foreign,
 	}
 	if new.IsZero() {
 		return p
@@ -96,14 +101,41 @@ func (c *Cleaner) plan(old, new proxy.Snapshot) *plan {
 			p.replace(change.Old, change.New)
 		}
 	}
-	switch {
-	case p.everything:
-		p.ranges = new.Node().ServiceCIDRs
-	case !sameNodePorts(p.before, p.after):
+	if !old.IsZero() && !sameNodePorts(p.before, p.after) {
 		p.expectNodePorts(new)
+	}
+	if p.foreign != nil {
+		p.expectRanges(new, swept)
 	}
 	c.planTCP(p, changes, new)
 	return p
+}
+
+// serviceCIDRs gives the service ranges of a snapshot; none of the zero one.
+func serviceCIDRs(s proxy.Snapshot) []netip.Prefix {
+	if s.Node() == nil {
+		return nil
+	}
+	return s.Node().ServiceCIDRs
+}
+
+// expectRanges looks for flows to Services that are gone since before anything was
+// known, in the service ranges that have not been looked at.
+func (p *plan) expectRanges(s proxy.Snapshot, swept []netip.Prefix) {
+	for _, r := range serviceCIDRs(s) {
+		if !slices.Contains(swept, r) {
+			p.ranges = append(p.ranges, r)
+		}
+	}
+	if len(p.ranges) == 0 {
+		return
+	}
+	p.known = map[place]struct{}{}
+	for port := range s.All() {
+		for _, f := range port.Frontends {
+			p.known[place{protocolOf(port.Name.Protocol), f.Addr}] = struct{}{}
+		}
+	}
 }
 
 // isLasting reports whether flows of a port's protocol outlive their endpoint.
@@ -153,14 +185,13 @@ func (p *plan) replace(old, new *proxy.ServicePort) {
 	}
 }
 
-// servers gives the endpoints of both pools; never nil.
+// servers gives the endpoints that flows may go to; never nil.
 func servers(p *proxy.ServicePort) addrSet {
 	s := make(addrSet, len(p.Cluster))
-	for _, e := range p.Cluster {
-		s[e.Addr] = struct{}{}
-	}
-	for _, e := range p.Local {
-		s[e.Addr] = struct{}{}
+	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
+		for _, e := range list {
+			s[e.Addr] = struct{}{}
+		}
 	}
 	return s
 }
@@ -194,8 +225,14 @@ func (p *plan) isStale(f flow) bool {
 			return f.proto != protoTCP && f.translated()
 		}
 	}
-	return f.proto != protoTCP && f.translated() &&
-		slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(f.dest.Addr()) })
+	return f.proto != protoTCP && f.translated() && p.isForsaken(f)
+}
+
+// isForsaken reports whether a flow goes to a service range where nobody is.
+func (p *plan) isForsaken(f flow) bool {
+	_, isKnown := p.known[place{f.proto, f.dest}]
+	return !isKnown && slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(f.dest.Addr()) }) &&
+		!p.foreign(f.dest.Addr())
 }
 
 // isStaleAnswer decides about a flow that began with an answer from a place that
@@ -219,40 +256,51 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// filters gives the dumps that show all flows of interest.
-func (p *plan) filters() []filter {
-	all := filtersOf(p.targets)
-	for _, r := range p.ranges {
-		family := place{addr: netip.AddrPortFrom(r.Addr(), 0)}.family()
-		for _, proto := range []protocol{protoUDP, protoSCTP} {
-			whole := filter{family: family, proto: proto}
-			all = slices.DeleteFunc(all, func(f filter) bool { return f.family == family && f.proto == proto })
-			all = append(all, whole)
+// frontends gives the number of targets of one family.
+func (p *plan) frontends(family v1.IPFamily) int {
+	n := 0
+	for at := range p.targets {
+		if at.family() == family {
+			n++
 		}
 	}
-	return all
+	return n
+}
+
+// filters gives the dumps that show all flows of interest in one family.
+func (p *plan) filters(family v1.IPFamily) []filter {
+	all := filtersOf(p.targets, family)
+	inFamily := func(r netip.Prefix) bool { return r.Addr().Is4() == (family == v1.IPv4Protocol) }
+	if !slices.ContainsFunc(p.ranges, inFamily) {
+		return all
+	}
+	isLasting := func(f filter) bool { return f.proto != protoTCP }
+	return append(slices.DeleteFunc(all, isLasting), filter{family: family, proto: protoUDP}, filter{family: family, proto: protoSCTP})
 }
 
 // answerFilters gives the dumps that show what isStaleAnswer looks for.
-func (p *plan) answerFilters() []filter {
+func (p *plan) answerFilters(family v1.IPFamily) []filter {
 	fresh := map[place]struct{}{}
 	for at, t := range p.targets {
 		if t.fresh {
 			fresh[at] = struct{}{}
 		}
 	}
-	all := filtersOf(fresh)
+	all := filtersOf(fresh, family)
 	for i := range all {
 		all[i].bySource = true
 	}
 	return all
 }
 
-// filtersOf gives the dumps that show all flows to some places.
-func filtersOf[V any](places map[place]V) []filter {
+// filtersOf gives the dumps that show all flows to some places of one family.
+func filtersOf[V any](places map[place]V, family v1.IPFamily) []filter {
 	groups := map[filter][]filter{}
 	for at := range places {
-		group := filter{family: at.family(), proto: at.proto}
+		if at.family() != family {
+			continue
+		}
+		group := filter{family: family, proto: at.proto}
 		one := group
 		one.port = at.addr.Port()
 		if !at.isNodePort() {

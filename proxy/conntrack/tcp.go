@@ -17,7 +17,7 @@ type sparedEndpoint struct {
 // planTCP adds the TCP flows to endpoints that have left the API. What has left
 // the pools only is noted, to be looked at again.
 func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
-	if c.options.TCP == KeepTCP || p.everything {
+	if c.options.TCP == KeepTCP {
 		return
 	}
 	for _, change := range changes {
@@ -29,6 +29,7 @@ func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
 		if isServing(new, e) || c.options.InAPI(e.port, e.addr) {
 			continue
 		}
+		p.condemned = append(p.condemned, e)
 		for _, at := range places {
 			p.condemn(place{protoTCP, at}, e.addr)
 		}
@@ -63,9 +64,12 @@ func (p *plan) condemn(at place, server netip.AddrPort) {
 
 // forget drops what needs no further look: endpoints that came back, and those
 // whose flows have been removed.
-func (c *Cleaner) forget(new proxy.Snapshot) {
+func (c *Cleaner) forget(p *plan, new proxy.Snapshot) {
+	for _, e := range p.condemned {
+		delete(c.spared, e)
+	}
 	for e := range c.spared {
-		if isServing(new, e) || !c.options.InAPI(e.port, e.addr) {
+		if isServing(new, e) {
 			delete(c.spared, e)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 
 // Wrap gives a backend that is b with clean flows: each Apply that b achieves, also
 // in part, is followed by a Clean. When Clean fails, so does Apply, and the next
-// Apply cleans what is left; what b has achieved is not done again. The backend has
+// Apply cleans what is left; what b has achieved is not done again, unless that
+// Apply begins from the zero Snapshot and b may have drifted. The backend has
 // the optional abilities of package proxy as far as b has them. One Cleaner wraps
 // one backend.
 func (c *Cleaner) Wrap(b proxy.Backend) proxy.Backend { return &wrapped{Backend: b, cleaner: c} }
@@ -22,11 +23,17 @@ type wrapped struct {
 	proxy.Backend
 	cleaner          *Cleaner
 	applied, cleaned proxy.Snapshot
+	// behind says that the backend is done and the cleaner is not; everything
+	// that the cleaner must take nothing for granted.
+	behind, everything bool
 }
 
 func (w *wrapped) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if old.IsZero() {
-		w.applied = proxy.Snapshot{}
+		w.everything = true
+		if !w.behind || w.mayHaveDrifted(ctx) {
+			w.applied = proxy.Snapshot{}
+		}
 	}
 	err := w.Backend.Apply(ctx, w.applied, new)
 	var partial proxy.PortErrors
@@ -34,36 +41,43 @@ func (w *wrapped) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	case err == nil:
 		w.applied = new
 	case errors.Is(err, proxy.ErrDataplaneLost):
-		w.applied = proxy.Snapshot{}
+		w.applied, w.behind = proxy.Snapshot{}, false
 		return err
 	case errors.As(err, &partial):
 		w.applied = new.Revert(w.applied, slices.Collect(maps.Keys(partial))...)
 	default:
 		return err
 	}
-	return errors.Join(err, w.clean(ctx, old.IsZero()))
+	unclean := w.clean(ctx)
+	w.behind = unclean != nil
+	return errors.Join(err, unclean)
 }
 
 // clean brings the flows to where the backend is. Looking at everything alone
 // would miss the frontends that are gone.
-func (w *wrapped) clean(ctx context.Context, everything bool) error {
+func (w *wrapped) clean(ctx context.Context) error {
 	if !w.cleaned.IsZero() {
 		if err := w.cleaner.Clean(ctx, w.cleaned, w.applied); err != nil {
 			return err
 		}
 	}
-	if everything || w.cleaned.IsZero() {
-		if err := w.cleaner.Clean(ctx, proxy.Snapshot{}, w.applied); err != nil {
+	if w.everything || w.cleaned.IsZero() {
+		// What was there before this process is no more after the first time.
+		swept := serviceCIDRs(w.applied)
+		if w.cleaned.IsZero() {
+			swept = nil
+		}
+		if err := w.cleaner.clean(ctx, proxy.Snapshot{}, w.applied, swept); err != nil {
 			return err
 		}
 	}
-	w.cleaned = w.applied
+	w.cleaned, w.everything = w.applied, false
 	return nil
 }
 
 // Cleanup leaves the flows alone: they go on without rules.
 func (w *wrapped) Cleanup(ctx context.Context) error {
-	w.applied, w.cleaned = proxy.Snapshot{}, proxy.Snapshot{}
+	w.applied, w.cleaned, w.behind = proxy.Snapshot{}, proxy.Snapshot{}, false
 	return w.Backend.Cleanup(ctx)
 }
 
@@ -75,6 +89,10 @@ func (w *wrapped) Operations() uint64 {
 }
 
 func (w *wrapped) Drifted(ctx context.Context) bool {
+	return w.cleaner.isDue() || w.mayHaveDrifted(ctx)
+}
+
+func (w *wrapped) mayHaveDrifted(ctx context.Context) bool {
 	d, ok := w.Backend.(proxy.DriftChecker)
-	return !ok || w.cleaner.isDue() || d.Drifted(ctx)
+	return !ok || d.Drifted(ctx)
 }

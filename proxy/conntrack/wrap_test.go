@@ -62,3 +62,44 @@ func TestWrapKeepsWhatTheBackendAchieved(t *testing.T) {
 		t.Errorf("service ports that the backend was told it has (-want +got):\n%s", diff)
 	}
 }
+
+// watched is a recorder that knows whether anybody meddled.
+type watched struct {
+	recorder
+	drifted bool
+}
+
+func (w *watched) Drifted(context.Context) bool { return w.drifted }
+
+// What the backend achieved at first is not done again when only the flows lag
+// behind, unless somebody meddled.
+func TestWrapAfterFirstCleanFailed(t *testing.T) {
+	broken := errors.New("broken")
+	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, "10.96.0.77:53", x)}, err: broken}
+	inner := &watched{}
+	w := newCleaner(Options{Foreign: isForeign}, table).Wrap(inner)
+	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(b)))
+	apply := func(want error) {
+		t.Helper()
+		if err := w.Apply(t.Context(), proxy.Snapshot{}, one); !errors.Is(err, want) {
+			t.Fatalf("Apply: %v, want %v", err, want)
+		}
+	}
+	apply(broken)
+	apply(broken)
+	inner.drifted = true
+	apply(broken)
+	inner.drifted, table.err = false, nil
+	apply(nil)
+	if len(table.flows) != 0 {
+		t.Errorf("flows %v left, want none", table.flows)
+	}
+	table.flows = []flow{to(protoUDP, vip, vip), to(protoUDP, "10.96.0.77:53", x)}
+	apply(nil) // a resync
+	if len(table.flows) != 1 || table.flows[0].translated() == false {
+		t.Errorf("flows %v left, want the one that somebody else made since", table.flows)
+	}
+	if diff := cmp.Diff([]uint64{0, 1, 0, 1, 0}, inner.from); diff != "" {
+		t.Errorf("service ports that the backend was told it has (-want +got):\n%s", diff)
+	}
+}
