@@ -16,6 +16,11 @@
 //   - kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds moves when there
 //     is something to program, not whenever an object is heard of.
 //
+// Not there are sync_proxy_rules_iptables_total and _last, since the number of
+// rules is not what a sync costs here (see kernel_operations_total below), and
+// iptables_ct_state_invalid_dropped_packets_total and
+// iptables_localhost_nodeports_accepted_packets_total: no backend has such rules.
+//
 // # Names of its own
 //
 //	vipkit_change_duration_seconds{kind,stage}  from the change of an object to the kernel, by Service
