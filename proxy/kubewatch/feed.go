@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,24 +31,32 @@ type feedOptions[T object, L runtime.Object] struct {
 	client         any // tells whether it can stream lists
 	update         func(T)
 	remove         func(types.NamespacedName)
+	// isOptional says that the API server may not have this kind of objects, or
+	// not let this client see them.
+	isOptional bool
 }
 
 // feed is the watch of one kind of objects.
 type feed struct {
-	lister    cache.ListerWatcher
-	kind      object
-	store     func(synced func()) cache.ReflectorStore
-	isAwaited bool
-	synced    func()
+	lister cache.ListerWatcher
+	kind   object
+	store  func(synced func()) cache.ReflectorStore
+	// synced is called when the first list has been handed over, or it is known
+	// that there will be none; perhaps more than once.
+	synced func()
 }
 
 func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
+	f := &feed{kind: kind, synced: func() {}}
 	tell := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
 			if ctx.Err() == nil {
 				report(err)
+			}
+			if o.isOptional && isRefusal(err) {
+				f.synced()
 			}
 		}
 		return err
@@ -64,12 +73,16 @@ func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)
 			return w, tell(ctx, "watch", err)
 		},
 	}
-	return &feed{
-		lister: cache.ToListWatcherWithWatchListSemantics(lw, o.client), kind: kind, isAwaited: true, synced: func() {},
-		store: func(synced func()) cache.ReflectorStore {
-			return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
-		},
+	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
+	f.store = func(synced func()) cache.ReflectorStore {
+		return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
 	}
+	return f
+}
+
+// isRefusal tells an API server that will not answer from one that cannot right now.
+func isRefusal(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
 // run watches until ctx ends.

@@ -31,8 +31,8 @@ type state struct {
 	synced           int
 	// updates and removals count what was told.
 	updates, removals int
-	// early is what was known when Synced came.
-	early int
+	// early is what was known when Synced came, and earlyRanges the ranges.
+	early, earlyRanges int
 }
 
 // recorder is a handler that notes what it is told.
@@ -91,7 +91,7 @@ func (r *recorder) UpdateServiceCIDRs(all []netip.Prefix) {
 func (r *recorder) Synced() {
 	r.note(func(s *state) {
 		s.synced++
-		s.early = len(s.services) + len(s.slices)
+		s.early, s.earlyRanges = len(s.services)+len(s.slices), len(s.cidrs)
 		if s.zone != "" {
 			s.early++
 		}

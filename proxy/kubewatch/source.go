@@ -39,7 +39,7 @@ type Handler interface {
 // proxy have it.
 type ServiceCIDRHandler interface {
 	// UpdateServiceCIDRs takes all ranges that ClusterIPs come from, sorted, each
-	// once. It may be called before and after Synced.
+	// once. Those that an API server has are handed over before Synced.
 	UpdateServiceCIDRs([]netip.Prefix)
 }
 
@@ -81,12 +81,9 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	ctx = logr.NewContext(ctx, s.Logger)
 	feeds := s.feeds()
-	barrier := &barrier{then: s.Handler.Synced}
+	barrier := &barrier{then: s.Handler.Synced, left: len(feeds)}
 	for _, f := range feeds {
-		if f.isAwaited {
-			barrier.left++
-			f.synced = barrier.done
-		}
+		f.synced = sync.OnceFunc(barrier.done)
 	}
 	var wg sync.WaitGroup
 	for _, f := range feeds {
@@ -118,12 +115,11 @@ func (s *Source) feeds() []*feed {
 	}
 	if handler, ok := h.(ServiceCIDRHandler); ok {
 		ranges, cidrs := newRanges(handler), s.Client.NetworkingV1().ServiceCIDRs()
-		f := newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
+		feeds = append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
 			list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
-		}, s.report)
-		// API servers before 1.33 do not have them, and all else works without.
-		f.isAwaited = false
-		feeds = append(feeds, f)
+			// API servers before 1.33 do not have them, and all else works without.
+			isOptional: true,
+		}, s.report))
 	}
 	return feeds
 }

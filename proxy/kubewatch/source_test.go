@@ -10,9 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -120,11 +124,11 @@ func TestSelectors(t *testing.T) {
 			}
 		}
 		server.mu.Unlock()
-		delete(got, "/apis/networking.k8s.io/v1/servicecidrs") // not waited for
 		want := map[string]string{
 			"/api/v1/services": label + " spec.clusterIP!=None",
 			"/api/v1/nodes":    " metadata.name=n1",
 			"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
+			"/apis/networking.k8s.io/v1/servicecidrs":  " ",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("selectors (-want +got):\n%s", diff)
@@ -147,6 +151,34 @@ func TestFakeClientset(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.until(t, "no Service", func(s *state) bool { return len(s.services) == 1 })
+}
+
+// Ranges that came after the first sync would have a restart take down what
+// drops unused ClusterIPs, and put it up again. API servers that do not have them, or
+// keep them to themselves, hold nothing up.
+func TestRangesAreAwaited(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"served":    nil,
+		"unknown":   apierrors.NewNotFound(networkingv1.Resource("servicecidrs"), ""),
+		"forbidden": apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))
+			var asked atomic.Int64
+			client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if refusal == nil && asked.Add(1) < 20 {
+					return true, nil, apierrors.NewServiceUnavailable("later")
+				}
+				return refusal != nil, nil, refusal
+			})
+			h := newRecorder()
+			start(t, &Source{Client: client, Handler: h})
+			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+			if n := h.get().earlyRanges; n != 1 && refusal == nil {
+				t.Errorf("Synced came with %d ranges, want 1", n)
+			}
+		})
+	}
 }
 
 func TestBadSource(t *testing.T) {
