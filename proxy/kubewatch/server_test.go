@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -54,6 +55,8 @@ func (s *apiServer) put(resource string, o object, silent bool) {
 	defer s.mu.Unlock()
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
+	// Without its kind a client takes an event for a broken watch, and lists anew.
+	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(kinds()[resource][0], kinds()[resource][1]))
 	kind := "ADDED"
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]object{}
