@@ -50,6 +50,7 @@ func floors() map[string]int {
 		"examples/allocator":     5,
 		"examples/custombackend": 5,
 		"examples/embed":         5,
+		"examples/kubeproxy":     5,
 		"examples/manifestproxy": 5,
 		"examples/quickstart":    5,
 		"examples/scale":         5,
@@ -102,7 +103,7 @@ func edges() []edge {
 	return []edge{
 		{packages: []string{"k8s.io/klog"}},
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
-		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "internal/peer"}},
+		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "examples/kubeproxy", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics", "examples"}},
 		{
 			packages: []string{

@@ -1,7 +1,7 @@
 // Package kubewatch hands Services, EndpointSlices, the Node and ServiceCIDRs of an API
 // server to a tracker, and goes on doing so.
 //
-// It is the only package of the module that needs k8s.io/client-go. A program that
+// It is the only package of the library that needs k8s.io/client-go. A program that
 // watches these objects already hands them over by itself and does not need it.
 //
 // # What is watched

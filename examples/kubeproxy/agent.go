@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
+	"github.com/vipkit/vipkit/proxy/health"
+	"github.com/vipkit/vipkit/proxy/kubewatch"
+	"github.com/vipkit/vipkit/proxy/prommetrics"
+)
+
+// serve is the running program: it serves in the best mode that works here, until
+// ctx ends.
+func serve(ctx context.Context, c *config, log logr.Logger) error {
+	client, err := c.client.connect()
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	candidates, err := c.candidates()
+	if err != nil {
+		return err
+	}
+	if err := c.conntrack.prepare("/", runtime.NumCPU()); err != nil {
+		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
+	}
+	for _, family := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if on, err := read("/proc/sys/net/" + family); err == nil && on == 0 {
+			log.Info("the node does not forward packets to pods", "sysctl", "net/"+family)
+		}
+	}
+	for i, choice := range candidates {
+		log.Info("mode", "mode", choice.mode, "reason", choice.reason)
+		err = serveMode(ctx, c, choice.mode, client, log)
+		if i+1 == len(candidates) || !errors.Is(err, proxy.ErrUnsupported) {
+			break
+		}
+		log.Error(err, "this mode cannot work here")
+	}
+	return err
+}
+
+// agent is the program in one mode.
+type agent struct {
+	*config
+	mode    string
+	log     logr.Logger
+	tracker proxy.TrackerOptions
+	metrics *prommetrics.Metrics
+	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
+	told    []string                       // the problems that have been logged
+	tidied  bool                           // the rules of others modes are gone
+}
+
+// serveMode watches the API server, keeps the kernel as it says and answers those
+// who ask, until ctx ends or the dataplane turns out not to work at all.
+func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
+	a := &agent{config: c, mode: mode, log: log}
+	if a.tracker, err = c.tracker(mode); err != nil {
+		return err
+	}
+	healthz, pages, err := c.serving.addresses()
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode}); err != nil {
+		return err
+	}
+	backend, err := c.open(mode)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	others := &foreign{ctx: ctx, client: client, log: log}
+	cleaner, err := conntrack.New(conntrack.Options{Foreign: others.has, Observe: func(x conntrack.Account) {
+		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleaner.Close()) }()
+
+	// This is the whole proxy: source tells tracker what the API server says, and
+	// runner brings tracker's snapshots into the kernel.
+	tracker := a.metrics.Tracker(proxy.NewServiceChangeTracker(a.tracker))
+	runner := &proxy.Runner{
+		Source: tracker, Backend: cleaner.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
+		MinInterval: c.section(mode).minimumInterval.Duration, ResyncInterval: c.resyncInterval(mode),
+	}
+	a.metrics.Watch(runner)
+	server := health.New(health.Options{
+		Address: healthz, NodeName: a.tracker.NodeName, Timeout: 2 * max(defaultSync, runner.ResyncInterval),
+		Report: a.healthReported, Answered: a.metrics.HealthAnswered,
+	})
+	if err := server.Watch(runner); err != nil {
+		return err
+	}
+	source := &kubewatch.Source{
+		Client: client, NodeName: a.tracker.NodeName, Logger: log.V(1),
+		Handler: audience{tracker, server, others}, Report: func(err error) { log.Error(err, "API server") },
+	}
+	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
+	var beside sync.WaitGroup
+	beside.Go(func() { server.Run(ctx) })
+	beside.Go(func() { servePages(ctx, pages, a.pages(registry), log) })
+	var watching error
+	beside.Go(func() { watching = source.Run(ctx) })
+	err = runner.Run(ctx)
+	cancel()
+	beside.Wait()
+	return errors.Join(err, watching)
+}
+
+// synced takes the account of a sync; the Runner has logged its error.
+func (a *agent) synced(ctx context.Context, s proxy.Sync) {
+	if !s.Applied.IsZero() {
+		a.latest.Store(&s.Applied)
+	}
+	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
+	var told []string
+	for p := range s.Snapshot.Problems() {
+		told = append(told, p.Error())
+		if !slices.Contains(a.told, p.Error()) {
+			a.log.Info("object problem", "problem", p.Error())
+		}
+	}
+	a.told = told
+	if s.Err == nil && !a.tidied {
+		// Only now can the rules of other modes go without anybody noticing.
+		a.tidied = true
+		if err := cleanUp(ctx, a.mode, a.log); err != nil {
+			a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
+		}
+		a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
+	}
+}
+
+func (a *agent) healthReported(service types.NamespacedName, err error) {
+	what := strings.TrimPrefix(service.String(), "/")
+	if what == "" {
+		what = "healthz"
+	}
+	if err != nil {
+		a.log.Error(err, "health checks cannot be answered", "of", what)
+		return
+	}
+	a.log.Info("health checks can be answered again", "of", what)
+}

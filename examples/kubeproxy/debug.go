@@ -1,0 +1,125 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+//go:embed debug.html
+var debugHTML string
+
+// maxShown is how many service ports the debug page shows at once.
+const maxShown = 200
+
+// debugPage is what the debug page shows.
+type debugPage struct {
+	Mode     string
+	Question question
+	Answer   *proxy.Verdict
+	Err      error
+	Snapshot proxy.Snapshot
+	Shown    []*proxy.ServicePort
+	Hidden   int
+}
+
+// question is what somebody wants to know of a packet.
+type question struct{ Filter, Protocol, Source, Destination, Interface string }
+
+// debugPage shows what the dataplane holds, and what becomes of a packet.
+func (a *agent) debugPage(w http.ResponseWriter, r *http.Request) {
+	page, err := template.New("debug").Parse(debugHTML)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	f := r.FormValue
+	p := &debugPage{Mode: a.mode, Question: question{
+		f("filter"), f("protocol"), strings.TrimSpace(f("source")), strings.TrimSpace(f("destination")), strings.TrimSpace(f("interface")),
+	}}
+	if s := a.latest.Load(); s != nil {
+		p.fill(*s)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
+	_ = page.Execute(w, p) // Who asked notices what is missing.
+}
+
+func (p *debugPage) fill(s proxy.Snapshot) {
+	p.Snapshot = s
+	for port := range s.All() {
+		switch {
+		case !strings.Contains(port.Name.String(), p.Question.Filter):
+		case len(p.Shown) < maxShown:
+			p.Shown = append(p.Shown, port)
+		default:
+			p.Hidden++
+		}
+	}
+	if p.Question.Destination != "" {
+		packet, err := p.Question.packet(s)
+		if p.Err = err; err == nil {
+			verdict := proxy.Route(s, packet)
+			p.Answer = &verdict
+		}
+	}
+}
+
+// Protocols gives those to choose from.
+func (p *debugPage) Protocols() []v1.Protocol {
+	return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
+}
+
+// Problems gives what is wrong with API objects.
+func (p *debugPage) Problems() []*proxy.Problem { return slices.Collect(p.Snapshot.Problems()) }
+
+// packet gives the packet that is asked about. Without an interface it starts on
+// the node.
+func (q *question) packet(s proxy.Snapshot) (proxy.Packet, error) {
+	p := proxy.Packet{Protocol: v1.Protocol(q.Protocol), Interface: q.Interface, FromNode: q.Interface == ""}
+	var err error
+	if p.Destination, err = netip.ParseAddrPort(q.Destination); err != nil {
+		return p, fmt.Errorf("the destination is an address and a port: %w", err)
+	}
+	if q.Source != "" {
+		a, err := netip.ParseAddr(q.Source)
+		if err != nil {
+			return p, fmt.Errorf("the source is an address: %w", err)
+		}
+		p.Source = netip.AddrPortFrom(a, 40000)
+	} else if p.Source = netip.AddrPortFrom(ownAddress(s.Node(), p.Destination.Addr()), 40000); !p.Source.IsValid() {
+		return p, fmt.Errorf("the node has no known address of the destination's family: name a source")
+	}
+	p.ToNode = isOwn(s.Node(), p.Destination.Addr())
+	return p, nil
+}
+
+// ownAddress gives the node's first address of the family of another one.
+func ownAddress(n *proxy.Node, like netip.Addr) netip.Addr {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return n.Addresses[i]
+}
+
+// isOwn reports whether the node has an address.
+func isOwn(n *proxy.Node, a netip.Addr) bool {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return slices.Contains(n.Addresses, a)
+	}
+	return slices.Contains(n.Addresses, a) || slices.ContainsFunc(list, func(x net.Addr) bool {
+		p, err := netip.ParsePrefix(x.String())
+		return err == nil && p.Addr() == a
+	})
+}

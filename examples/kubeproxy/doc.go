@@ -1,0 +1,36 @@
+// Command kubeproxy takes the place of kube-proxy on a node. It reads kube-proxy's
+// configuration, watches the API server, and serves health checks, metrics and a
+// page that answers why a packet goes where it goes.
+//
+//	kubeproxy -config /var/lib/kube-proxy/config.conf -hostname-override node-1
+//
+// Without -config, the flags that kube-proxy has for fields of its configuration
+// work. What means nothing here is named in the log and ignored.
+//
+// # Mode
+//
+// The mode is nftables or iptables; where none is configured, the first that works
+// here. Rules of another mode and of kube-proxy are removed once everything
+// is served without them, so that nobody notices the change.
+//
+// # Starting, stopping, failing
+//
+// Ended by SIGINT or SIGTERM, or killed, the program leaves the rules in the kernel,
+// and the next start takes them over: an unchanged restart writes nothing. While the
+// API server is away, everything stays as it is. Changes of the Node (addresses,
+// zone, pod ranges) take effect at once. With -cleanup the program removes all
+// rules, those of kube-proxy too, and ends.
+//
+// # Privileges
+//
+// Running takes CAP_NET_ADMIN. Parameters of connection tracking take more where
+// /proc/sys is read-only, as in a container: -init-only sets them and ends. The
+// folder deploy has both as a DaemonSet.
+//
+// # Pages
+//
+//	10256  /healthz /livez                   for load balancers and kubelets
+//	10249  /metrics /proxyMode /healthz      for Prometheus and people
+//	       /debug/services                   what is served, and why; for clients on this node
+//	       /debug/pprof/                     with enableProfiling
+package main

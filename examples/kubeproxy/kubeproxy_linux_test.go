@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+const (
+	apiAddress = "127.0.0.1:6443"
+	metrics    = "http://127.0.0.1:10249"
+	healthz    = "http://127.0.0.1:10256"
+	nodeIP     = "192.0.2.1"
+	virtualIP  = "10.96.0.10:80"
+	nodePort   = nodeIP + ":30080"
+)
+
+// world is a node with an API server, a client and a pod.
+type world struct {
+	t                 *testing.T
+	node, client, pod *netns.NS
+	api               *apiServer
+	stopAPI           func()
+	config            string // the path of the configuration
+}
+
+func newWorld(t *testing.T, settings string) *world {
+	t.Helper()
+	w := &world{t: t, node: netnstest.NewNS(t), client: netnstest.NewNS(t), pod: netnstest.NewNS(t), api: newAPIServer()}
+	prefix := netip.MustParsePrefix
+	via := func(a string) netns.Route {
+		return netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: netip.MustParseAddr(a)}
+	}
+	err := errors.Join(
+		netns.Link(netns.End{NS: w.node, Name: "clients"}, netns.End{NS: w.client, Name: "eth0"}),
+		netns.Link(netns.End{NS: w.node, Name: "pods"}, netns.End{NS: w.pod, Name: "eth0"}),
+		w.node.Forward(),
+		w.node.AddAddress("clients", prefix(nodeIP+"/24")), w.node.AddAddress("pods", prefix("10.244.1.1/24")),
+		w.client.AddAddress("eth0", prefix("192.0.2.10/24")), w.client.AddRoute(via(nodeIP)),
+		w.pod.AddAddress("eth0", prefix(podIP+"/24")), w.pod.AddRoute(via("10.244.1.1")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{"8080", "8081"} {
+		w.answer(net.JoinHostPort(podIP, port), port)
+	}
+	w.startAPI()
+	w.api.put("nodes", node(nodeIP))
+	w.api.put("servicecidrs", &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+	w.api.put("services", service("web", "10.96.0.10"))
+	w.api.put("endpointslices", slice("web", 8080))
+	folder := t.TempDir()
+	w.config = filepath.Join(folder, "config.yaml")
+	kubeconfig := filepath.Join(folder, "kubeconfig")
+	for path, text := range map[string]string{
+		kubeconfig: "apiVersion: v1\nkind: Config\ncurrent-context: test\nclusters: [{name: test, cluster: {server: 'http://" + apiAddress + "'}}]\n" +
+			"contexts: [{name: test, context: {cluster: test}}]\n",
+		w.config: "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n" +
+			// These two would change parameters of the whole machine.
+			"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 20h}\n" +
+			"clientConnection: {kubeconfig: " + kubeconfig + "}\n" + settings,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *world) startAPI() {
+	w.t.Helper()
+	l, err := w.node.Listen(w.t.Context(), "tcp", apiAddress)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.stopAPI = w.api.serve(w.t, l)
+}
+
+func (w *world) start(flags ...string) *program {
+	w.t.Helper()
+	return start(w.t, w.node, append([]string{"-config", w.config, "-hostname-override", "node-1"}, flags...)...)
+}
+
+// answer answers each connection to the pod with a text.
+func (w *world) answer(at, text string) {
+	w.t.Helper()
+	l, err := w.pod.Listen(w.t.Context(), "tcp", at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // The listener has been closed.
+			}
+			_, _ = fmt.Fprint(c, text) // The client notices what is missing.
+			_ = c.Close()
+		}
+	})
+	w.t.Cleanup(func() {
+		_ = l.Close() // Nobody has it any more.
+		served.Wait()
+	})
+}
+
+// ask makes a connection from the client and gives what the server says.
+func (w *world) ask(address string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Second)
+	defer cancel()
+	c, err := w.client.Dial(ctx, "tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close() //nolint:errcheck // it was for reading only
+	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
+}
+
+// wantAnswer waits until an address answers with a text; empty for nobody.
+func (w *world) wantAnswer(address, want string) {
+	w.t.Helper()
+	var got string
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got, err = w.ask(address); got == want && (err == nil) == (want != "") {
+			return
+		}
+	}
+	w.t.Fatalf("at %s answers %q (error %v), wanted %q", address, got, err, want)
+}
+
+func TestAgent(t *testing.T) {
+	for _, mode := range []string{nftablesMode, iptablesMode} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t, "mode: "+mode+"\nenableProfiling: true\noomScoreAdj: -998\nunknown: 1\n")
+			p := w.start()
+			p.await("field oomScoreAdj is ignored")
+			p.await("field unknown is not known")
+			p.await("msg=mode", "mode="+mode, "it is configured")
+			p.await("msg=serving", "ports=1")
+			w.wantAnswer(virtualIP, "8080")
+			w.wantAnswer(nodePort, "8080")
+			p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+			p.awaitPage(metrics+"/proxyMode", "200 OK", mode)
+			p.awaitPage(metrics+"/healthz", "200 OK", "ok")
+			p.awaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
+			p.awaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
+			p.awaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK", "default/web:http/TCP/IPv4", podIP+":8080", "<b>forward</b>", "10.96.0.0/16")
+
+			w.api.put("endpointslices", slice("web", 8081))
+			w.wantAnswer(virtualIP, "8081")
+
+			// The Node changes, is deleted, and comes back.
+			w.api.put("nodes", node("192.0.2.99"))
+			if mode == nftablesMode { // in the other one node ports answer at all addresses
+				w.wantAnswer(nodePort, "")
+			}
+			w.api.put("nodes", node(nodeIP))
+			w.wantAnswer(nodePort, "8081")
+			w.api.remove("nodes", "node-1")
+			p.awaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
+			p.await("object problem", "the object is gone")
+			w.wantAnswer(nodePort, "8081")
+
+			// The API server is restarted, with another Service.
+			w.stopAPI()
+			p.await("API server", "err=")
+			w.wantAnswer(virtualIP, "8081")
+			more := service("more", "10.96.0.11")
+			more.Spec.Ports[0].NodePort = 0
+			w.api.put("services", more)
+			w.api.put("endpointslices", slice("more", 8080))
+			w.api.put("nodes", node(nodeIP))
+			w.startAPI()
+			w.wantAnswer("10.96.0.11:80", "8080")
+			p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+			p.terminate()
+			w.wantAnswer(virtualIP, "8081")
+
+			again := w.start("-v", "1")
+			again.await("msg=sync", "full=true", "operations=0 ", "ports=2")
+			again.await("msg=serving", "operations=0 ")
+			again.end(os.Kill)
+			w.wantAnswer(virtualIP, "8081")
+			if status := start(t, w.node, "-cleanup").end(nil); status != 0 {
+				t.Errorf("-cleanup ends with %d, wanted 0", status)
+			}
+			w.wantAnswer(virtualIP, "")
+		})
+	}
+}
+
+// What kube-proxy, or another mode, has left goes once it is not needed.
+func TestTakeover(t *testing.T) {
+	nft := netnstest.NFT(t)
+	w := newWorld(t, "")
+	inNode := func(args ...string) string {
+		t.Helper()
+		var out []byte
+		err := w.node.Do(func() (err error) {
+			out, err = exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		return string(out)
+	}
+	inNode(nft, "add table ip kube-proxy; add table ip6 kube-proxy; add table ip other; add chain ip kube-proxy services")
+	p := w.start("-v", "1")
+	p.await("msg=mode", "mode=nftables", "none is configured")
+	p.await("msg=serving")
+	if got := inNode(nft, "list", "tables"); strings.Contains(got, "kube-proxy") || !strings.Contains(got, "other") {
+		t.Errorf("tables\n%swanted none of kube-proxy's, and the other one", got)
+	}
+	p.terminate()
+	for _, mode := range []string{iptablesMode, nftablesMode} {
+		w.setMode(mode)
+		p := w.start()
+		p.await("msg=serving")
+		w.wantAnswer(virtualIP, "8080")
+		save := inNode("iptables-save", "-t", "nat")
+		if has := strings.Contains(save, "KUBE-SERVICES"); has != (mode == iptablesMode) {
+			t.Errorf("mode %s: chains of iptables are there: %v\n%s", mode, has, save)
+		}
+		tables := inNode(nft, "list", "tables")
+		if has := strings.Contains(tables, "table ip vipkit\n"); has != (mode == nftablesMode) {
+			t.Errorf("mode %s: tables of nftables are there: %v\n%s", mode, has, tables)
+		}
+		p.terminate()
+	}
+}
+
+// setMode writes a mode into the configuration.
+func (w *world) setMode(mode string) {
+	w.t.Helper()
+	text, err := os.ReadFile(w.config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	before, _, _ := strings.Cut(string(text), "mode:")
+	if err := os.WriteFile(w.config, []byte(before+"mode: "+mode+"\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestInitOnly(t *testing.T) {
+	w := newWorld(t, "")
+	if status := w.start("-init-only").end(nil); status != 0 {
+		t.Errorf("the status is %d, wanted 0", status)
+	}
+	const parameter = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	var got int64
+	err := w.node.Do(func() (err error) {
+		got, err = read(parameter)
+		return err
+	})
+	if err != nil || got != 20*60*60 {
+		t.Errorf("%s is %d (error %v), wanted 72000", parameter, got, err)
+	}
+}
+
+// The running program takes one capability.
+func TestCapabilities(t *testing.T) {
+	for _, mode := range []string{nftablesMode, iptablesMode} {
+		w := newWorld(t, "mode: "+mode+"\n")
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := startCommand(t, w.node, "setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs",
+			exe, "-config", w.config, "-hostname-override", "node-1")
+		p.await("msg=serving", "ports=1")
+		w.wantAnswer(virtualIP, "8080")
+		p.terminate()
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxFlows bounds what is asked for by the number of processors alone.
+const maxFlows = 1 << 20
+
+// prepare sets what takes more privileges than the running program has: the
+// parameters of connection tracking, in the file systems below root. One that is
+// as it must be is not written, and one that fails does not keep others from it.
+func (c *conntrackConfig) prepare(root string, processors int) error {
+	var errs []error
+	set := func(name string, value int64) {
+		if value > 0 {
+			errs = append(errs, write(filepath.Join(root, "proc/sys/net/netfilter", name), value))
+		}
+	}
+	seconds := func(d time.Duration) int64 { return int64(d / time.Second) }
+	flows := int64(0)
+	if c.maxPerCore > 0 {
+		flows = max(int64(min(c.maxPerCore*processors, maxFlows)), int64(c.minimum))
+	}
+	set("nf_conntrack_max", flows)
+	if flows > 0 {
+		errs = append(errs, enlarge(filepath.Join(root, "sys/module/nf_conntrack/parameters/hashsize"), flows/4))
+	}
+	set("nf_conntrack_tcp_timeout_established", seconds(c.established.Duration))
+	set("nf_conntrack_tcp_timeout_close_wait", seconds(c.closeWait.Duration))
+	if c.beLiberal {
+		set("nf_conntrack_tcp_be_liberal", 1)
+	}
+	set("nf_conntrack_udp_timeout", seconds(c.udpTimeout.Duration))
+	set("nf_conntrack_udp_timeout_stream", seconds(c.udpTimeoutReply.Duration))
+	return errors.Join(errs...)
+}
+
+// write sets a parameter unless it has the value.
+func write(path string, value int64) error {
+	if now, err := read(path); err == nil && now == value {
+		return nil
+	}
+	if err := os.WriteFile(path, strconv.AppendInt(nil, value, 10), 0); err != nil {
+		return fmt.Errorf("set it to %d: %w", value, err)
+	}
+	return nil
+}
+
+// enlarge sets a parameter that is less.
+func enlarge(path string, value int64) error {
+	if now, err := read(path); err == nil && now >= value {
+		return nil
+	}
+	return write(path, value)
+}
+
+func read(path string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}

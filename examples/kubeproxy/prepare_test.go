@@ -1,0 +1,85 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestPrepare(t *testing.T) {
+	const maximum, hashes = "proc/sys/net/netfilter/nf_conntrack_max", "sys/module/nf_conntrack/parameters/hashsize"
+	timeout := func(name string) string { return "proc/sys/net/netfilter/nf_conntrack_" + name }
+	for name, tc := range map[string]struct {
+		config     conntrackConfig
+		processors int
+		before     map[string]string
+		want       map[string]string
+	}{
+		"defaults": {
+			defaults().conntrack, 4,
+			map[string]string{maximum: "65536\n", hashes: "16384\n", timeout("tcp_timeout_established"): "432000", timeout("tcp_timeout_close_wait"): "3600\n"},
+			map[string]string{maximum: "131072", hashes: "32768", timeout("tcp_timeout_established"): "86400", timeout("tcp_timeout_close_wait"): "3600\n"},
+		},
+		"many processors": {
+			conntrackConfig{maxPerCore: 32 << 10}, 512,
+			map[string]string{maximum: "1", hashes: "999999999\n"}, map[string]string{maximum: "1048576", hashes: "999999999\n"},
+		},
+		"much at least": {
+			conntrackConfig{maxPerCore: 1, minimum: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
+		},
+		"the rest": {
+			conntrackConfig{beLiberal: true, udpTimeout: metav1.Duration{Duration: 10 * time.Second}, udpTimeoutReply: metav1.Duration{Duration: time.Minute}}, 1,
+			map[string]string{timeout("tcp_be_liberal"): "0", timeout("udp_timeout"): "30", timeout("udp_timeout_stream"): "120"},
+			map[string]string{timeout("tcp_be_liberal"): "1", timeout("udp_timeout"): "10", timeout("udp_timeout_stream"): "60"},
+		},
+		"nothing": {conntrackConfig{minimum: 5}, 1, map[string]string{}, map[string]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for name, text := range tc.before {
+				path := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tc.config.prepare(root, tc.processors); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				text, err := os.ReadFile(filepath.Join(root, path))
+				got[path] = string(text)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What cannot be set is named, all of it.
+func TestPrepareFails(t *testing.T) {
+	c := defaults().conntrack
+	err := c.prepare(filepath.Join(t.TempDir(), "none"), 1)
+	for _, part := range []string{"nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v, wanted one that names %s", err, part)
+		}
+	}
+}
