@@ -112,7 +112,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	source := &kubewatch.Source{
-		Client: client, NodeName: a.tracker.NodeName, Logger: log.V(1),
+		Client: client, NodeName: a.tracker.NodeName,
 		Handler: audience{tracker, server, others}, Report: func(err error) { log.Error(err, "API server") },
 	}
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)

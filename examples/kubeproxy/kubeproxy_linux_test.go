@@ -232,6 +232,7 @@ func TestTakeover(t *testing.T) {
 	p := w.start("-v", "1")
 	p.await("msg=mode", "mode=nftables", "none is configured")
 	p.await("msg=serving")
+	check := w.load()
 	if got := inNode(nft, "list", "tables"); strings.Contains(got, "kube-proxy") || !strings.Contains(got, "other") {
 		t.Errorf("tables\n%swanted none of kube-proxy's, and the other one", got)
 	}
@@ -250,6 +251,34 @@ func TestTakeover(t *testing.T) {
 			t.Errorf("mode %s: tables of nftables are there: %v\n%s", mode, has, tables)
 		}
 		p.terminate()
+	}
+	check()
+}
+
+// load makes connections all the time until check is called, which wants that none
+// has failed.
+func (w *world) load() (check func()) {
+	stop, failures, count := make(chan struct{}), []error(nil), 0
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for ; ; count++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if got, err := w.ask(virtualIP); err != nil || got != "8080" {
+				failures = append(failures, fmt.Errorf("connection %d: answer %q: %w", count, got, err))
+			}
+		}
+	})
+	return func() {
+		w.t.Helper()
+		close(stop)
+		if asking.Wait(); len(failures) > 0 || count == 0 {
+			w.t.Errorf("%d of %d connections failed: %v", len(failures), count, errors.Join(failures...))
+		}
+		w.t.Logf("%d connections", count)
 	}
 }
 
