@@ -62,7 +62,7 @@ type agent struct {
 	metrics *prommetrics.Metrics
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
 	told    []string                       // the problems that have been logged
-	tidied  bool                           // the rules of others modes are gone
+	tidied  bool                           // the rules of other modes are gone
 }
 
 // serveMode watches the API server, keeps the kernel as it says and answers those

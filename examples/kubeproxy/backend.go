@@ -77,7 +77,7 @@ func cleanUp(ctx context.Context, except string, log logr.Logger) error {
 			err = b.Cleanup(ctx)
 		}
 		switch {
-		case errors.Is(err, proxy.ErrUnsupported):
+		case errors.Is(err, proxy.ErrUnsupported) && !errors.Is(err, backends.ErrUnavailable):
 			log.V(1).Info("nothing to remove", "what", what, "reason", err.Error())
 		case err != nil:
 			errs = append(errs, fmt.Errorf("remove %s: %w", what, err))

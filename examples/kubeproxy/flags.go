@@ -8,21 +8,33 @@ import (
 	"slices"
 )
 
+// givenFlag is a flag of the command line.
+type givenFlag struct{ name, text string }
+
 // readCommandLine gives what the flags, and the file that they name, say. What is
 // wrong with it has been written to out when it returns an error.
 func readCommandLine(args []string, out io.Writer) (*config, error) {
-	c := defaults()
 	f := flag.NewFlagSet("kubeproxy", flag.ContinueOnError)
 	f.SetOutput(out)
-	given := &givenFlags{config: c}
-	for _, s := range c.settings() {
-		if s.flag != "" && f.Lookup(s.flag) == nil {
-			f.Var(&flagValue{given: given, name: s.flag}, s.flag, usage(s))
+	var given []givenFlag
+	for _, s := range defaults().settings() {
+		if s.flag == "" || f.Lookup(s.flag) != nil {
+			continue // some flags stand for two fields
+		}
+		take := func(text string) error {
+			given = append(given, givenFlag{s.flag, text})
+			return s.set(text) // which only shows whether it can be read
+		}
+		if _, isBool := s.into.(*bool); isBool || s.isBool {
+			f.BoolFunc(s.flag, usage(s), take)
+		} else {
+			f.Func(s.flag, usage(s), take)
 		}
 	}
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
+	c := defaults()
 	err := c.complete(given, f.Args())
 	if err != nil {
 		_, _ = fmt.Fprintln(out, err) // Where that fails, the status still tells.
@@ -46,11 +58,11 @@ func usage(s setting) string {
 }
 
 // complete applies what was given, the file first.
-func (c *config) complete(given *givenFlags, rest []string) error {
+func (c *config) complete(given []givenFlag, rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
-	for _, g := range given.list {
+	for _, g := range given {
 		if g.name == "config" {
 			c.task.configFile = g.text
 		}
@@ -60,7 +72,7 @@ func (c *config) complete(given *givenFlags, rest []string) error {
 			return err
 		}
 	}
-	for _, g := range given.list {
+	for _, g := range given {
 		if err := c.apply(g); err != nil {
 			return err
 		}
@@ -87,42 +99,4 @@ func (c *config) apply(g givenFlag) error {
 		}
 	}
 	return nil
-}
-
-// givenFlags are the flags of a command line, in their order.
-type givenFlags struct {
-	config *config
-	list   []givenFlag
-}
-
-type givenFlag struct{ name, text string }
-
-// flagValue notes a flag, once it is known to be readable.
-type flagValue struct {
-	given *givenFlags
-	name  string
-}
-
-func (v *flagValue) String() string { return "" }
-
-func (v *flagValue) Set(text string) error {
-	for _, s := range defaults().settings() {
-		if s.flag == v.name {
-			if err := s.set(text); err != nil {
-				return err
-			}
-		}
-	}
-	v.given.list = append(v.given.list, givenFlag{v.name, text})
-	return nil
-}
-
-// IsBoolFlag lets the flag stand without a value.
-func (v *flagValue) IsBoolFlag() bool {
-	for _, s := range v.given.config.settings() {
-		if _, isBool := s.into.(*bool); s.flag == v.name && (isBool || s.isBool) {
-			return true
-		}
-	}
-	return false
 }

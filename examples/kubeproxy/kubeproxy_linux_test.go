@@ -311,18 +311,32 @@ func TestInitOnly(t *testing.T) {
 	}
 }
 
-// The running program takes one capability.
+// The running program takes one capability, and says so where it lacks it.
 func TestCapabilities(t *testing.T) {
-	for _, mode := range []string{nftablesMode, iptablesMode} {
-		w := newWorld(t, "mode: "+mode+"\n")
+	w := newWorld(t, "")
+	start := func(capabilities string, flags ...string) *program {
+		t.Helper()
 		exe, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := startCommand(t, w.node, "setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs",
-			exe, "-config", w.config, "-hostname-override", "node-1")
+		return startCommand(t, w.node, append([]string{"setpriv", "--bounding-set=" + capabilities, "--inh-caps=-all", "--no-new-privs", exe}, flags...)...)
+	}
+	for _, flags := range [][]string{{"-config", w.config}, {"-cleanup"}} {
+		p := start("-all", flags...)
+		p.await("msg=failed", "CAP_NET_ADMIN")
+		if status := p.end(nil); status != 1 {
+			t.Errorf("%q without privileges: the status is %d, wanted 1", flags, status)
+		}
+	}
+	for _, mode := range []string{nftablesMode, iptablesMode} {
+		w.setMode(mode)
+		p := start("-all,+net_admin", "-config", w.config, "-hostname-override", "node-1")
 		p.await("msg=serving", "ports=1")
 		w.wantAnswer(virtualIP, "8080")
 		p.terminate()
+		p = start("-all,+net_admin", "-cleanup")
+		p.await("all rules are removed")
+		w.wantAnswer(virtualIP, "")
 	}
 }

@@ -56,7 +56,7 @@ func (a audience) Synced() {
 // foreign knows the addresses of Services that name another proxy. Flows to them
 // may be found when the program starts, and must be left alone.
 type foreign struct {
-	ctx    context.Context //nolint:containedctx // a handler has no other
+	ctx    context.Context // a handler is called without one
 	client kubernetes.Interface
 	log    logr.Logger
 
