@@ -148,8 +148,8 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	if _, err := c.tracker(nftablesMode); err != nil {
 		t.Error(err)
 	}
-	if _, metrics, err := c.serving.addresses(); err != nil || metrics != "0.0.0.0:10249" {
-		t.Errorf("metrics are at %s, error %v, wanted 0.0.0.0:10249", metrics, err)
+	if healthz, metrics, err := c.serving.addresses(); err != nil || healthz != "0.0.0.0:10256" || metrics != "127.0.0.1:10249" {
+		t.Errorf("healthz is at %s and the metrics at %s, error %v, wanted kube-proxy's addresses", healthz, metrics, err)
 	}
 }
 

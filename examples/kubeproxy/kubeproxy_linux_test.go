@@ -154,6 +154,9 @@ func (w *world) wantAnswer(address, want string) {
 func TestAgent(t *testing.T) {
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
+			if mode == iptablesMode {
+				need(t, "iptables-restore")
+			}
 			w := newWorld(t, "mode: "+mode+"\nenableProfiling: true\noomScoreAdj: -998\nunknown: 1\n")
 			p := w.start()
 			p.await("field oomScoreAdj is ignored")
@@ -215,6 +218,7 @@ func TestAgent(t *testing.T) {
 // What kube-proxy, or another mode, has left goes once it is not needed.
 func TestTakeover(t *testing.T) {
 	nft := netnstest.NFT(t)
+	need(t, "iptables-save")
 	w := newWorld(t, "")
 	inNode := func(args ...string) string {
 		t.Helper()
@@ -313,6 +317,8 @@ func TestInitOnly(t *testing.T) {
 
 // The running program takes one capability, and says so where it lacks it.
 func TestCapabilities(t *testing.T) {
+	need(t, "setpriv")
+	need(t, "iptables-restore")
 	w := newWorld(t, "")
 	start := func(capabilities string, flags ...string) *program {
 		t.Helper()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // actVariable in the environment makes the test program the program itself.
@@ -32,6 +33,14 @@ func TestMain(m *testing.M) {
 		os.Exit(run(os.Args[1:], os.Stderr))
 	}
 	os.Exit(netnstest.Main(m))
+}
+
+// need looks for a program that a test cannot do without.
+func need(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		testenv.CannotRun(t, err.Error())
+	}
 }
 
 // patience bounds every wait.
