@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +60,7 @@ type agent struct {
 	tracker proxy.TrackerOptions
 	metrics *prommetrics.Metrics
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
-	told    []string                       // the problems that have been logged
+	told    map[string]bool                // the problems that have been logged
 	tidied  bool                           // the rules of other modes are gone
 }
 
@@ -133,11 +132,11 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 		a.latest.Store(&s.Applied)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	var told []string
+	told := map[string]bool{}
 	for p := range s.Snapshot.Problems() {
-		told = append(told, p.Error())
-		if !slices.Contains(a.told, p.Error()) {
-			a.log.Info("object problem", "problem", p.Error())
+		text := p.Error()
+		if told[text] = true; !a.told[text] {
+			a.log.Info("object problem", "problem", text)
 		}
 	}
 	a.told = told
