@@ -165,40 +165,11 @@ func TestAgent(t *testing.T) {
 			p.await("msg=serving", "ports=1")
 			w.wantAnswer(virtualIP, "8080")
 			w.wantAnswer(nodePort, "8080")
-			p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
-			p.awaitPage(metrics+"/proxyMode", "200 OK", mode)
-			p.awaitPage(metrics+"/healthz", "200 OK", "ok")
-			p.awaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
-			p.awaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
-			p.awaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK", "default/web:http/TCP/IPv4", podIP+":8080", "<b>forward</b>", "10.96.0.0/16")
-
+			p.wantPages(mode)
 			w.api.put("endpointslices", slice("web", 8081))
 			w.wantAnswer(virtualIP, "8081")
-
-			// The Node changes, is deleted, and comes back.
-			w.api.put("nodes", node("192.0.2.99"))
-			if mode == nftablesMode { // in the other one node ports answer at all addresses
-				w.wantAnswer(nodePort, "")
-			}
-			w.api.put("nodes", node(nodeIP))
-			w.wantAnswer(nodePort, "8081")
-			w.api.remove("nodes", "node-1")
-			p.awaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
-			p.await("object problem", "the object is gone")
-			w.wantAnswer(nodePort, "8081")
-
-			// The API server is restarted, with another Service.
-			w.stopAPI()
-			p.await("API server", "err=")
-			w.wantAnswer(virtualIP, "8081")
-			more := service("more", "10.96.0.11")
-			more.Spec.Ports[0].NodePort = 0
-			w.api.put("services", more)
-			w.api.put("endpointslices", slice("more", 8080))
-			w.api.put("nodes", node(nodeIP))
-			w.startAPI()
-			w.wantAnswer("10.96.0.11:80", "8080")
-			p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+			w.changeNode(p, mode)
+			w.restartAPI(p)
 			p.terminate()
 			w.wantAnswer(virtualIP, "8081")
 
@@ -213,6 +184,49 @@ func TestAgent(t *testing.T) {
 			w.wantAnswer(virtualIP, "")
 		})
 	}
+}
+
+// wantPages asks for all pages.
+func (p *program) wantPages(mode string) {
+	p.t.Helper()
+	p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+	p.awaitPage(metrics+"/proxyMode", "200 OK", mode)
+	p.awaitPage(metrics+"/healthz", "200 OK", "ok")
+	p.awaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
+	p.awaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
+	p.awaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK",
+		"default/web:http/TCP/IPv4", podIP+":8080", "<b>forward</b>", "10.96.0.0/16")
+}
+
+// changeNode changes the Node, and deletes it.
+func (w *world) changeNode(p *program, mode string) {
+	w.t.Helper()
+	w.api.put("nodes", node("192.0.2.99"))
+	if mode == nftablesMode { // in the other one node ports answer at all addresses
+		w.wantAnswer(nodePort, "")
+	}
+	w.api.put("nodes", node(nodeIP))
+	w.wantAnswer(nodePort, "8081")
+	w.api.remove("nodes", "node-1")
+	p.awaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
+	p.await("object problem", "the object is gone")
+	w.wantAnswer(nodePort, "8081")
+}
+
+// restartAPI stops the API server, and starts it with another Service and the Node.
+func (w *world) restartAPI(p *program) {
+	w.t.Helper()
+	w.stopAPI()
+	p.await("API server", "connection refused")
+	w.wantAnswer(virtualIP, "8081")
+	more := service("more", "10.96.0.11")
+	more.Spec.Ports[0].NodePort = 0
+	w.api.put("services", more)
+	w.api.put("endpointslices", slice("more", 8080))
+	w.api.put("nodes", node(nodeIP))
+	w.startAPI()
+	w.wantAnswer("10.96.0.11:80", "8080")
+	p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
 }
 
 // What kube-proxy, or another mode, has left goes once it is not needed.
