@@ -55,6 +55,7 @@ func floors() map[string]int {
 		"examples/quickstart":    5,
 		"examples/scale":         5,
 		"internal/peer":          5,
+		"internal/peer/e2e":      6,
 	}
 }
 

@@ -1,0 +1,150 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// answer is what a pod says.
+type answer struct {
+	pod  string
+	sees netip.Addr // the client, as the pod sees it
+}
+
+// ask makes a connection, or sends a datagram.
+func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	conn, err := from.Dial(ctx, network, to.String())
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = conn.Close() }() // All has been said.
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return answer{}, err
+	}
+	if network == "udp" {
+		if _, err := conn.Write([]byte("?")); err != nil {
+			return answer{}, err
+		}
+	}
+	// A datagram is read at once, and a greeting is shorter than a packet.
+	text := make([]byte, 256)
+	n, err := io.ReadAtLeast(conn, text, 1)
+	if err != nil {
+		return answer{}, err
+	}
+	name, peer, _ := strings.Cut(strings.TrimSpace(string(text[:n])), " ")
+	seen, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return answer{}, fmt.Errorf("%v answered %q: %w", to, text[:n], err)
+	}
+	return answer{name, seen.Addr()}, nil
+}
+
+// reaches asks again and again until exactly the wanted pods have answered, which many
+// answers have to confirm.
+func reaches(t *testing.T, from *netns.NS, network string, to netip.AddrPort, want ...*pod) {
+	t.Helper()
+	names := map[string]bool{}
+	for _, p := range want {
+		names[p.name] = true
+	}
+	eventually(t, fmt.Sprintf("%s %v leads to %v", network, to, slices.Sorted(maps.Keys(names))), func() error {
+		got := map[string]bool{}
+		// The chance that one of three pods is not among 60 answers is 1e-10.
+		for range 60 {
+			a, err := ask(t.Context(), from, network, to)
+			if err != nil {
+				return err
+			}
+			if !names[a.pod] {
+				return fmt.Errorf("%s answered", a.pod)
+			}
+			if got[a.pod] = true; len(got) == len(names) && len(names) == 1 {
+				break
+			}
+		}
+		if len(got) != len(names) {
+			return fmt.Errorf("only %v answered", slices.Sorted(maps.Keys(got)))
+		}
+		return nil
+	})
+}
+
+// load is a client that makes new connections all the time.
+type load struct {
+	cancel   context.CancelFunc
+	tasks    sync.WaitGroup
+	mu       sync.Mutex
+	served   map[string]int
+	failures []error
+}
+
+// startLoad makes connections at a rate, to each of the addresses in turn.
+func startLoad(t *testing.T, from *netns.NS, perSecond int, to ...netip.AddrPort) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &load{cancel: cancel, served: map[string]int{}}
+	t.Cleanup(func() { l.stop() })
+	l.tasks.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-tick.C:
+				l.tasks.Go(func() { l.one(from, to[i%len(to)]) })
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return l
+}
+
+// one is not cut short by the end of the load: a connection fails or it does not.
+func (l *load) one(from *netns.NS, to netip.AddrPort) {
+	a, err := ask(context.Background(), from, "tcp", to)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.failures = append(l.failures, fmt.Errorf("%s: %w", time.Now().Format(time.StampMilli), err))
+		return
+	}
+	l.served[a.pod]++
+}
+
+// stop ends the load and gives what came of it.
+func (l *load) stop() (served map[string]int, failures []error) {
+	l.cancel()
+	l.tasks.Wait()
+	return l.served, l.failures
+}
+
+// flawless ends the load and fails the test if any connection did not work.
+func (l *load) flawless(t *testing.T, atLeast int) {
+	t.Helper()
+	served, failures := l.stop()
+	sum := 0
+	for _, n := range served {
+		sum += n
+	}
+	t.Logf("%d connections, %d failures: %v", sum, len(failures), served)
+	if len(failures) > 0 {
+		t.Errorf("%d of %d connections failed, the first: %v", len(failures), sum+len(failures), failures[0])
+	}
+	if sum < atLeast {
+		t.Errorf("got %d connections, want at least %d for this to mean something", sum, atLeast)
+	}
+}

@@ -1,0 +1,207 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// apiAddress is where an agent finds the API server, in its node's own namespace.
+const apiAddress = "127.0.0.1:6443"
+
+// node is a machine of the cluster.
+type node struct {
+	t         *testing.T
+	ns        *netns.NS
+	name      string
+	mode      string // of the agent
+	addresses pair
+	podRange  pair
+	cable     string // at the fabric
+	pods      int    // how many there have been
+
+	flags   []string
+	logPath string
+	agent   *agent
+}
+
+// agent is the process that takes kube-proxy's place.
+type agent struct {
+	process *os.Process
+	ended   chan error
+}
+
+// startAgent runs the program in the node's namespace, until it is stopped or the test ends.
+func (n *node) startAgent(program string) {
+	n.t.Helper()
+	log, err := os.OpenFile(n.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }() // The process has its own.
+	command := exec.Command(program, n.flags...)
+	command.Stdout, command.Stderr = log, log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	a := &agent{ended: make(chan error, 1)}
+	started := make(chan error, 1)
+	go func() {
+		// The thread stays as long as the process: the kernel takes its end for
+		// the end of the parent.
+		_ = n.ns.Do(func() error {
+			err := command.Start()
+			started <- err
+			if err == nil {
+				a.ended <- command.Wait()
+			}
+			return err
+		})
+	}()
+	if err := <-started; err != nil {
+		n.t.Fatal(err)
+	}
+	a.process, n.agent = command.Process, a
+}
+
+// stopAgent sends the agent a signal and waits for its end.
+func (n *node) stopAgent(signal os.Signal) {
+	n.t.Helper()
+	if n.agent == nil {
+		return
+	}
+	_ = n.agent.process.Signal(signal) // If it has ended by itself, that is the error below.
+	err := <-n.agent.ended
+	if signal != os.Kill && err != nil {
+		n.t.Errorf("the agent of %s: %v\n%s", n.name, err, n.said())
+	}
+	n.agent = nil
+}
+
+// awaitSync waits until the agent has seen to it that the kernel has what it must.
+func (n *node) awaitSync() {
+	n.t.Helper()
+	eventually(n.t, n.name+" serves", func() error {
+		status, body, err := get(n.ns, "http://127.0.0.1:10256/healthz")
+		if err == nil && (status != http.StatusOK || !strings.Contains(body, `"status":{`)) {
+			err = fmt.Errorf("got status %d: %s", status, body)
+		}
+		return err
+	})
+}
+
+// run runs the program once, with flags beside the usual ones.
+func (n *node) run(program string, flags ...string) {
+	n.t.Helper()
+	err := n.ns.Do(func() error {
+		out, err := exec.CommandContext(n.t.Context(), program, append(flags, n.flags...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%v on %s: %w\n%s", flags, n.name, err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// said gives the end of what the agent wrote.
+func (n *node) said() string {
+	const most = 32768
+	text, err := os.ReadFile(n.logPath)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// configure writes what the agent reads.
+func (n *node) configure(token string) {
+	n.t.Helper()
+	folder := n.t.TempDir()
+	n.logPath = filepath.Join(folder, "log")
+	kubeconfig := filepath.Join(folder, "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{name: test, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+contexts: [{name: test, context: {cluster: test, user: test}}]
+users: [{name: test, user: {token: %q}}]
+`, apiAddress, token)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.flags = []string{
+		"-kubeconfig=" + kubeconfig, "-hostname-override=" + n.name, "-proxy-mode=" + n.mode,
+		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
+	}
+}
+
+// relay has an address in the namespace answer as the one that dial reaches.
+func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
+	n.t.Helper()
+	l, err := n.ns.Listen(n.t.Context(), "tcp", apiAddress)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return // The listener is closed.
+			}
+			all.Go(func() { splice(ctx, near, dial) })
+		}
+	})
+	n.t.Cleanup(func() {
+		_ = l.Close() // It only has to end.
+		cancel()
+		all.Wait()
+	})
+}
+
+// splice carries a connection until one of its sides or ctx ends.
+func splice(ctx context.Context, near net.Conn, dial func(ctx context.Context) (net.Conn, error)) {
+	defer func() { _ = near.Close() }()
+	far, err := dial(ctx)
+	if err != nil {
+		return // Whoever called sees it by the end of the connection.
+	}
+	end := context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
+	defer end()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(far, near)
+		_, _ = near.Close(), far.Close()
+	}()
+	_, _ = io.Copy(near, far)
+	_, _ = near.Close(), far.Close()
+	<-done
+}
+
+// tables lists what is in nf_tables of the node.
+func (n *node) tables(nft string) string {
+	n.t.Helper()
+	var out []byte
+	err := n.ns.Do(func() (err error) {
+		out, err = exec.CommandContext(n.t.Context(), nft, "list", "ruleset").CombinedOutput()
+		return err
+	})
+	if err != nil {
+		n.t.Fatalf("nft on %s: %v\n%s", n.name, err, out)
+	}
+	return string(bytes.TrimSpace(out))
+}

@@ -1,0 +1,146 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// podPort is where every pod serves, by TCP and by UDP.
+const podPort = 8080
+
+// pod is a network namespace with a server that says who it is and whom it sees.
+type pod struct {
+	name      string
+	app       string
+	node      *node
+	ns        *netns.NS
+	addresses pair
+
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+}
+
+// startPod does what the scheduler, the network plugin, the runtime and the kubelet do.
+func (c *cluster) startPod(app string, n *node) *pod {
+	c.t.Helper()
+	n.pods++
+	p := &pod{
+		name: fmt.Sprintf("%s-%s-%d", app, n.name, n.pods), app: app, node: n, ns: netnstest.NewNS(c.t),
+		addresses: parsePair("10.244.%d.%d/32", "fd00:244:0:%d::%x/128", n.number(), n.pods+1),
+	}
+	c.network.join(netns.End{NS: n.ns, Name: fmt.Sprintf("pod%d", n.pods)}, p.ns, p.addresses, parsePair("169.254.1.1/32", "fe80::1/64"))
+	p.serve(c)
+	c.report(p)
+	c.pods[p.name] = p
+	return p
+}
+
+// report makes the Pod object and says that it is ready.
+func (c *cluster) report(p *pod) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods("default")
+	object, err := pods.Create(c.t.Context(), &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"app": p.app}},
+		Spec: v1.PodSpec{
+			NodeName: p.node.name, Containers: []v1.Container{{Name: "server", Image: "server"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	now := metav1.Now()
+	object.Status.Phase, object.Status.StartTime = v1.PodRunning, &now
+	object.Status.Conditions = []v1.PodCondition{
+		{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: now},
+		{Type: v1.ContainersReady, Status: v1.ConditionTrue, LastTransitionTime: now},
+	}
+	for _, a := range p.addresses {
+		object.Status.PodIPs = append(object.Status.PodIPs, v1.PodIP{IP: a.Addr().String()})
+	}
+	object.Status.PodIP = object.Status.PodIPs[0].IP
+	if _, err := pods.UpdateStatus(c.t.Context(), object, metav1.UpdateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// stopPod deletes a pod as a kubelet does whose pod drains: it serves for the given time
+// after it was told to end, ready as before; then it is gone.
+func (c *cluster) stopPod(p *pod, drain time.Duration) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods("default")
+	grace := int64(30)
+	if err := pods.Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+		c.t.Fatal(err)
+	}
+	select {
+	case <-time.After(drain):
+	case <-c.t.Context().Done():
+	}
+	p.halt()
+	grace = 0
+	if err := pods.Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+		c.t.Fatal(err)
+	}
+	delete(c.pods, p.name)
+}
+
+// serve answers at both addresses.
+func (p *pod) serve(c *cluster) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	for _, a := range p.addresses {
+		at := net.JoinHostPort(a.Addr().String(), fmt.Sprint(podPort))
+		l, err := p.ns.Listen(c.t.Context(), "tcp", at)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		packets, err := p.ns.ListenPacket(c.t.Context(), "udp", at)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		context.AfterFunc(ctx, func() { _, _ = l.Close(), packets.Close() })
+		p.tasks.Go(func() { p.accept(l) })
+		p.tasks.Go(func() { p.echo(packets) })
+	}
+	c.t.Cleanup(p.halt)
+}
+
+func (p *pod) halt() {
+	p.stop()
+	p.tasks.Wait()
+}
+
+func (p *pod) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return // The pod stops.
+		}
+		p.tasks.Go(func() {
+			// A client that has gone needs no answer.
+			_, _ = fmt.Fprintln(conn, p.name, conn.RemoteAddr())
+			_ = conn.Close()
+		})
+	}
+}
+
+func (p *pod) echo(packets net.PacketConn) {
+	question := make([]byte, 64)
+	for {
+		_, from, err := packets.ReadFrom(question)
+		if err != nil {
+			return // The pod stops.
+		}
+		_, _ = packets.WriteTo([]byte(fmt.Sprintln(p.name, from)), from)
+	}
+}

@@ -1,0 +1,47 @@
+package e2e_test
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// generation gives the number of a node's ruleset: any commit changes it.
+func generation(t *testing.T, n *node) (number uint32) {
+	t.Helper()
+	err := n.ns.Do(func() error {
+		conn, err := nfnetlink.Open()
+		if err != nil {
+			return err
+		}
+		number, err = conn.Generation(t.Context())
+		_ = conn.Close() // It was only asked.
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
+}
+
+// listenToTables gives a socket that says what is changed in nf_tables of a namespace.
+func listenToTables(ns *netns.NS) (socket *os.File, err error) {
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		socket = os.NewFile(uintptr(fd), "nf_tables")
+		const room = 64 << 20 // What does not fit is lost.
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
+		return os.NewSyscallError("bind", err)
+	})
+	return socket, err
+}
