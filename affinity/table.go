@@ -3,6 +3,7 @@ package affinity
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,11 +17,14 @@ const DefaultClients = 65_536
 // was put into or found in the table, or its endpoint is removed. A full table
 // forgets the client that has been silent for longest. Every operation takes
 // constant time, but for [Table.Remove], which takes it for each client that it
-// forgets. There is no goroutine behind a Table: what is out of date goes when
-// the table is used.
+// forgets. Several tables can have a common bound, see [Budget]. There is no
+// goroutine behind a Table: what is out of date goes when the table is used.
 //
 // The methods may be called from several goroutines at once.
 type Table struct {
+	budget *Budget      // may be nil
+	size   atomic.Int64 // of clients, for others to look at
+
 	mu      sync.Mutex
 	start   time.Time
 	timeout time.Duration
@@ -82,12 +86,20 @@ func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 // Put notes the endpoint that a client has got, in the place of the one that it
 // had before.
 func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
+	if !t.put(client, endpoint) && t.budget.makeRoom() {
+		t.put(client, endpoint) // Where others were faster, the client is not remembered.
+	}
+}
+
+// put reports false, and does nothing, if there are as many clients as all tables
+// together may have.
+func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Since(t.start)
 	t.expire(now)
 	if t.timeout <= 0 {
-		return
+		return true
 	}
 	i, ok := t.clients[client]
 	switch {
@@ -98,12 +110,29 @@ func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
 		t.forget(t.entries[0].newer)
 		fallthrough
 	default:
+		if !t.budget.take() {
+			return false
+		}
 		i = t.take()
 		t.clients[client] = i
 		t.entries[i].client = client
+		t.budget.grown(t, t.size.Add(1))
 	}
 	t.linkAge(i, now)
 	t.linkEndpoint(i, endpoint)
+	return true
+}
+
+// forgetOne forgets the client that has been silent for longest, and reports
+// whether there is one.
+func (t *Table) forgetOne() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.entries[0].newer
+	if i != 0 {
+		t.forget(i)
+	}
+	return i != 0
 }
 
 // Remove forgets all clients of an endpoint, and gives their number.
@@ -159,6 +188,7 @@ func (t *Table) forget(i int32) {
 	delete(t.clients, t.entries[i].client)
 	t.entries[i] = entry{next: t.free}
 	t.free = i
+	t.budget.shrunk(t, t.size.Add(-1))
 }
 
 // linkAge makes an entry the one that was used last.
