@@ -51,23 +51,27 @@ func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPCon
 	return p, err
 }
 
-// receive takes datagrams to the engine until the door is closed.
-func (b *Backend) receive(p *net.UDPConn, origin engine.Origin, r *replier) {
-	buf, oob := make([]byte, 64<<10), make([]byte, 128)
-	for {
-		n, controls, _, client, err := p.ReadMsgUDPAddrPort(buf, oob)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		frontend, ok := originalDestination(oob[:controls])
-		if err != nil || !ok {
-			continue
-		}
-		b.engine.Datagram(engine.Flow{
-			Protocol: v1.ProtocolUDP, Origin: origin,
-			Client: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), Frontend: frontend,
-		}, buf[:n], r)
-	}
+// packetDoor is where datagrams to any frontend come in.
+type packetDoor struct {
+	*net.UDPConn
+	*replier
+
+	origin engine.Origin
+	oob    [128]byte
+}
+
+// Close closes the socket; the replier serves other doors too.
+func (d *packetDoor) Close() error { return d.UDPConn.Close() }
+
+// Receive implements [engine.PacketDoor]. One goroutine calls it.
+func (d *packetDoor) Receive(buf []byte) (int, engine.Flow, error) {
+	n, controls, _, client, err := d.ReadMsgUDPAddrPort(buf, d.oob[:])
+	// A datagram without its destination is one to nowhere, which nobody serves.
+	frontend, _ := originalDestination(d.oob[:controls])
+	return n, engine.Flow{
+		Protocol: v1.ProtocolUDP, Origin: d.origin,
+		Client: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), Frontend: frontend,
+	}, err
 }
 
 // originalDestination finds, in control messages, where a datagram was sent.

@@ -32,13 +32,20 @@ type Options struct {
 	Timeouts Timeouts
 	Hooks    Hooks
 	// Connections and Sessions bound how many connections of TCP and how many
-	// clients of UDP are carried at a time; zero means 65,536 each. Further
-	// connections wait to be accepted, further datagrams are lost.
+	// sessions of UDP are carried at a time; zero means 65,536 each. Further
+	// connections wait, and what would need further sessions is lost. Once half
+	// of the number is reached, a client with an eighth of it gets no more: his
+	// connections are reset. A client is an address; one of IPv6 that is not a
+	// pod's stands for all of its /64.
 	Connections, Sessions int
 	// AffinityClients is how many clients of a service port with session
 	// affinity are remembered, for each pool. A full table forgets who has
 	// been silent for longest. Zero means 65,536.
 	AffinityClients int
+	// AffinityTotal is how many are remembered for all service ports together.
+	// Where that is not enough, those of the port that has most are forgotten.
+	// Zero means 262,144.
+	AffinityTotal int
 }
 
 // DefaultPort is where a backend listens unless [Options] say otherwise.
@@ -102,8 +109,15 @@ type Stats struct {
 	// Accepted is how many connections there have been.
 	Accepted uint64
 	// Failed counts connections and sessions for which no endpoint could be
-	// reached, Denied those that no route forwards or that were too many.
+	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
+	// Crowded counts connections and datagrams that were too many: of one
+	// client, of all, or for the ports from which an endpoint can be reached.
+	Crowded uint64
+	// Faults counts errors of the sockets where clients come in, and Fault is
+	// the last of them.
+	Faults uint64
+	Fault  error
 }
 
 // flowOf gives a flow as hooks see it.
@@ -115,8 +129,8 @@ func flowOf(f engine.Flow) Flow {
 func (o *Options) engineConfig(dial func(context.Context, engine.Dial) (net.Conn, error)) engine.Config {
 	c := engine.Config{
 		Timeouts: engine.Timeouts(o.Timeouts), Connections: o.Connections, Sessions: o.Sessions,
-		AffinityClients: o.AffinityClients,
-		Hooks:           engine.Hooks{Dial: dial, ProxyProtocol: o.Hooks.ProxyProtocol},
+		AffinityClients: o.AffinityClients, AffinityTotal: o.AffinityTotal,
+		Hooks: engine.Hooks{Dial: dial, ProxyProtocol: o.Hooks.ProxyProtocol},
 	}
 	if h := o.Hooks.Dial; h != nil {
 		c.Hooks.Dial = func(ctx context.Context, d engine.Dial) (net.Conn, error) {

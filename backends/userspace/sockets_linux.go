@@ -25,8 +25,11 @@ type sockets struct {
 	// own says that this is the namespace of the whole process, so that any
 	// thread will do.
 	own bool
-	// ports counts the ports that endpoints are reached from.
-	ports atomic.Uint32
+	// ports counts the ports from which connections are made; those of
+	// datagrams are lent by packetPorts, since the kernel does not see to it
+	// that no two sockets have both ends in common.
+	ports       atomic.Uint32
+	packetPorts *engine.Ports
 }
 
 func newSockets() (*sockets, error) {
@@ -34,8 +37,9 @@ func newSockets() (*sockets, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sockets{ns: ns, own: everywhere()}
-	s.ports.Store(uint32(os.Getpid()) * 7919) // another process begins elsewhere
+	begin := uint32(os.Getpid()) * 7919 // another process begins elsewhere
+	s := &sockets{ns: ns, own: everywhere(), packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin)}
+	s.ports.Store(begin)
 	return s, nil
 }
 
@@ -136,26 +140,26 @@ const portTries = 64
 // dial reaches an endpoint, from the address that it must see. The port is of a
 // range that clients do not use by themselves: what is left of a connection of
 // ours for a while must never meet one of theirs.
-func (s *sockets) dial(ctx context.Context, d engine.Dial) (conn net.Conn, err error) {
+func (s *sockets) dial(ctx context.Context, d engine.Dial) (net.Conn, error) {
 	from := d.From
 	if !from.IsValid() {
 		if from = netip.IPv4Unspecified(); d.To.Addr().Is6() {
 			from = netip.IPv6Unspecified()
 		}
 	}
+	if d.Protocol == v1.ProtocolUDP {
+		return s.dialPackets(ctx, d, from)
+	}
 	dialer := net.Dialer{Control: reusable, KeepAlive: -1} // an endpoint that is gone is removed, by others
+	var conn *net.TCPConn
+	var err error
 	for range portTries {
 		local := netip.AddrPortFrom(from, firstSourcePort+uint16(s.ports.Add(1)%uint32(sourcePorts)))
 		err = s.do(func() error {
-			if d.Protocol == v1.ProtocolUDP {
-				dialer.Control = transparent
-				conn, err = dialer.DialUDP(ctx, "udp", local, d.To)
-			} else {
-				conn, err = dialer.DialTCP(ctx, "tcp", local, d.To)
-			}
+			conn, err = dialer.DialTCP(ctx, "tcp", local, d.To)
 			return err
 		})
-		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if !isTaken(err) {
 			break
 		}
 	}
@@ -163,6 +167,10 @@ func (s *sockets) dial(ctx context.Context, d engine.Dial) (conn net.Conn, err e
 		return nil, err // conn would be a nil pointer in an interface
 	}
 	return conn, nil
+}
+
+func isTaken(err error) bool {
+	return errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
 // open opens all doors of the backend.
@@ -225,6 +233,6 @@ func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family, r *rep
 	o.closers = append(o.closers, p)
 	o.starts = append(o.starts,
 		func() { _ = o.engine.Serve(engine.Door{Listener: l, Origin: d.origin()}) }, // it ends when the door is closed
-		func() { o.receive(p, d.origin(), r) })
+		func() { _ = o.engine.ServePackets(&packetDoor{UDPConn: p, origin: d.origin(), replier: r}) })
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -245,6 +246,33 @@ func TestConnectionsOutliveTheirService(t *testing.T) {
 		t.Errorf("after the grace period: got error %v, want the connection to be over", err)
 	}
 	n.wantAnswer(t, two)
+}
+
+// What is carried when everything is taken away ends at once, for both sides.
+func TestCleanupEndsConnections(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	b := n.start(t, userspace.Options{})
+	apply(t, b, snapshot(one))
+	_, c := n.wantAnswer(t, one)
+	if err := b.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after Cleanup: got error %v, want %v", err, syscall.ECONNRESET)
+	}
+	apply(t, b, snapshot(one))
+	n.wantAnswer(t, one)
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	for _, o := range []userspace.Options{{Connections: -1}, {Sessions: -1}, {AffinityTotal: -1}} {
+		b, err := userspace.New(o)
+		if err == nil {
+			_ = b.Close()
+			t.Errorf("%+v: got no error", o)
+		}
+	}
 }
 
 func TestInstancesAreDisjoint(t *testing.T) {

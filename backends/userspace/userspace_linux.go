@@ -56,19 +56,22 @@ func New(options Options) (*Backend, error) {
 	if options.Port == 0 {
 		options.Port = DefaultPort
 	}
-	conn, err := nfnetlink.Open()
+	s, err := newSockets()
 	if err != nil {
 		return nil, fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
 	}
-	s, err := newSockets()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), conn.Close())
-	}
 	b := &Backend{options: options, sockets: s}
+	if b.engine, err = engine.New(b.options.engineConfig(s.dial)); err != nil {
+		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.ns.Close())
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		b.engine.Close()
+		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), s.ns.Close())
+	}
 	b.renderer = &renderer{options: &b.options}
 	b.kernel = &kernel{renderer: b.renderer, conn: conn, routes: &routes{handle: s.ns.Netlink(), mark: identity.Mark}}
 	b.inner = backends.New(b.renderer.render, b.kernel)
-	b.engine = engine.New(b.options.engineConfig(s.dial))
 	return b, nil
 }
 
@@ -106,7 +109,7 @@ func (b *Backend) carry(s proxy.Snapshot) {
 	b.changes.Add(uint64(b.engine.Apply(s)))
 }
 
-// Cleanup implements [proxy.Backend]. Connections that were carried end.
+// Cleanup implements [proxy.Backend]. Connections that were carried are reset.
 func (b *Backend) Cleanup(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +120,9 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		return err
 	}
 	b.carry(proxy.Snapshot{})
-	return b.shut()
+	err := b.shut()
+	b.engine.EndAll()
+	return err
 }
 
 // shut closes the doors. What has come in by them lives on.

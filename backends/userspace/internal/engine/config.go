@@ -1,10 +1,15 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -44,7 +49,9 @@ type Dial struct {
 	// From is the address that the endpoint must see; not valid where any of
 	// the node's will do.
 	From netip.Addr
-	To   netip.AddrPort
+	// FromNode says that From, where valid, is an address of the node.
+	FromNode bool
+	To       netip.AddrPort
 }
 
 // Hooks are where a user of the engine can put in something of their own. Each
@@ -95,36 +102,67 @@ type Config struct {
 	Hooks    Hooks
 	Timeouts Timeouts
 	// Connections and Sessions are how many there may be at a time; zero
-	// stands for 65,536 each.
+	// stands for 65,536 each. Of further connections each door accepts one,
+	// which waits; datagrams that would need a further session are lost. Once
+	// half of the number is reached, a client with an eighth of it gets no more:
+	// his connections are reset. A client is an address; an IPv6 address from
+	// outside of the cluster stands for all of its /64.
 	Connections, Sessions int
 	// AffinityClients is how many clients are remembered for a service port
 	// and pool; zero stands for the default of package affinity.
 	AffinityClients int
+	// AffinityTotal is how many are remembered for all of them together; zero
+	// stands for 262,144. Where that is not enough, those of the service port
+	// that has most are forgotten.
+	AffinityTotal int
 }
 
-const defaultLimit = 65_536
+const (
+	defaultLimit         = 65_536
+	defaultAffinityTotal = 4 * defaultLimit
+)
 
-func (c Config) withDefaults() Config {
-	or := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
+// validate reports what no engine can be made from.
+func (c *Config) validate() error {
+	t := &c.Timeouts
+	var errs []error
+	for name, n := range map[string]int{
+		"Connections": c.Connections, "Sessions": c.Sessions, "AffinityClients": c.AffinityClients, "AffinityTotal": c.AffinityTotal,
+	} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d, and must not be negative", name, n))
 		}
 	}
-	if len(c.Timeouts.Dial) == 0 {
-		c.Timeouts.Dial = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	for name, d := range map[string]time.Duration{
+		"Timeouts.Suspect": t.Suspect, "Timeouts.Idle": t.Idle, "Timeouts.HalfClosed": t.HalfClosed, "Timeouts.Drain": t.Drain, "Timeouts.Session": t.Session, "Timeouts.Wake": t.Wake,
+	} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("%s is %v, and must not be negative", name, d))
+		}
 	}
-	or(&c.Timeouts.Suspect, 5*time.Second)
-	or(&c.Timeouts.Idle, 2*time.Hour)
-	or(&c.Timeouts.HalfClosed, 5*time.Minute)
-	or(&c.Timeouts.Drain, 10*time.Minute)
-	or(&c.Timeouts.Session, time.Minute)
-	or(&c.Timeouts.Wake, 30*time.Second)
-	if c.Connections <= 0 {
-		c.Connections = defaultLimit
+	for i, d := range t.Dial {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s[%d] is %v, and must be positive", "Timeouts.Dial", i, d))
+		}
 	}
-	if c.Sessions <= 0 {
-		c.Sessions = defaultLimit
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	t := &c.Timeouts
+	if len(t.Dial) == 0 {
+		t.Dial = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 	}
+	t.Suspect = cmp.Or(t.Suspect, 5*time.Second)
+	t.Idle = cmp.Or(t.Idle, 2*time.Hour)
+	t.HalfClosed = cmp.Or(t.HalfClosed, 5*time.Minute)
+	t.Drain = cmp.Or(t.Drain, 10*time.Minute)
+	t.Session = cmp.Or(t.Session, time.Minute)
+	t.Wake = cmp.Or(t.Wake, 30*time.Second)
+	c.Connections = cmp.Or(c.Connections, defaultLimit)
+	c.Sessions = cmp.Or(c.Sessions, defaultLimit)
+	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = dialAny
 	}

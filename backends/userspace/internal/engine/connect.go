@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -23,15 +24,11 @@ var (
 )
 
 // connect gives a connection to an endpoint that may serve a flow. It tries one
-// endpoint after the other, those last that failed others a short while ago.
+// endpoint after the other, those last that failed a short while ago. Who sticks
+// to an endpoint leaves it only because of what happened to himself.
 func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints.Endpoint, error) {
 	table := d.service.table(d.pool)
-	c := candidates{engine: e, decision: d}
-	if table != nil {
-		if addr, ok := table.Get(d.flow.Client.Addr()); ok {
-			c.preferred = find(d.endpoints, addr)
-		}
-	}
+	c := candidates{engine: e, decision: d, preferred: remembered(table, d)}
 	var failures []error
 	for try := range e.config.Timeouts.Dial {
 		to := c.next()
@@ -46,12 +43,24 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 			return conn, to, nil
 		}
 		failures = append(failures, fmt.Errorf("%v: %w", to.Addr, err))
-		if ctx.Err() != nil || errors.Is(err, errNoResources) {
+		if ctx.Err() != nil || errors.Is(err, errNoResources) || to == c.preferred && errors.Is(err, ErrNoPort) {
 			break
 		}
 		c.failed(to, err)
 	}
 	return nil, nil, fmt.Errorf("%w: %w", errNoEndpoint, errors.Join(failures...))
+}
+
+// remembered gives the endpoint that a client sticks to; nil if there is none.
+func remembered(table *affinity.Table, d *decision) *endpoints.Endpoint {
+	if table == nil {
+		return nil
+	}
+	addr, ok := table.Get(d.flow.Client.Addr())
+	if !ok {
+		return nil
+	}
+	return find(d.endpoints, addr)
 }
 
 func find(pool []*endpoints.Endpoint, addr netip.AddrPort) *endpoints.Endpoint {
@@ -66,19 +75,22 @@ func find(pool []*endpoints.Endpoint, addr netip.AddrPort) *endpoints.Endpoint {
 func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, patience time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := e.config.Hooks.Dial(ctx, Dial{Protocol: d.flow.Protocol, From: d.from(to), To: to.Addr})
+	from := d.from(to)
+	fromNode := d.fromNode || from.IsValid() && slices.Contains(d.node.Addresses, from)
+	conn, err := e.config.Hooks.Dial(ctx, Dial{Protocol: d.flow.Protocol, From: from, FromNode: fromNode, To: to.Addr})
 	k := suspectKey{to.Addr, d.flow.Protocol}
 	switch {
 	case err == nil:
 		if d.flow.Protocol != v1.ProtocolUDP { // a socket of UDP proves nothing
-			e.suspects.acquit(k)
+			e.suspects.acquit(k, d.source(to))
 		}
 		return conn, nil
+	case errors.Is(err, ErrNoPort):
 	case isShortage(err):
 		return nil, fmt.Errorf("%w: %w", errNoResources, err)
 	case d.flow.Protocol == v1.ProtocolUDP: // nobody has been asked anything
 	case context.Cause(ctx) == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		e.suspects.accuse(k)
+		e.suspects.accuse(k, d.source(to))
 	}
 	return nil, err
 }
@@ -111,12 +123,12 @@ const draws = 4
 // next gives the endpoint to try now; nil if there is none left.
 func (c *candidates) next() *endpoints.Endpoint {
 	pool := c.decision.endpoints
-	if len(c.tried) == 0 && c.preferred != nil && !c.avoids(c.preferred) {
+	if len(c.tried) == 0 && c.preferred != nil && !c.avoids(c.preferred, true) {
 		return c.preferred
 	}
 	for range draws {
 		e := pool[c.engine.pick(c.decision.flow, pool)]
-		if !slices.Contains(c.tried, e) && !c.avoids(e) {
+		if !slices.Contains(c.tried, e) && !c.avoids(e, false) {
 			return e
 		}
 	}
@@ -142,12 +154,14 @@ func (c *candidates) key(e *endpoints.Endpoint) suspectKey {
 	return suspectKey{e.Addr, c.decision.flow.Protocol}
 }
 
-func (c *candidates) avoids(e *endpoints.Endpoint) bool {
-	return c.engine.suspects.avoid(c.key(e))
+// avoids reports whether an endpoint should not be tried, alone: because of what
+// happened to this source.
+func (c *candidates) avoids(e *endpoints.Endpoint, alone bool) bool {
+	return c.engine.suspects.avoid(c.key(e), c.decision.source(e), alone)
 }
 
 func (c *candidates) isSuspect(e *endpoints.Endpoint) bool {
-	return c.engine.suspects.is(c.key(e))
+	return c.engine.suspects.is(c.key(e), c.decision.source(e))
 }
 
 // failed takes note that an endpoint could not be reached.

@@ -9,17 +9,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // Engine carries the traffic of Services. Its methods may be called from several
 // goroutines at once.
 type Engine struct {
-	config   Config
-	start    time.Time
-	suspects suspects
-	counts   counts
-	buffers  lenders
+	learned
+
+	config  Config
+	start   time.Time
+	counts  counts
+	buffers lenders
 
 	mu        sync.RWMutex
 	applied   proxy.Snapshot
@@ -31,10 +33,18 @@ type Engine struct {
 	tasks    tasks
 }
 
+// learned is what the engine has seen, and may forget.
+type learned struct {
+	suspects *suspects
+	affinity *affinity.Budget
+}
+
 // counts are the numbers behind [Stats].
 type counts struct {
-	connections, sessions    atomic.Int64
-	accepted, failed, denied atomic.Uint64
+	connections, sessions             atomic.Int64
+	accepted, failed, denied, crowded atomic.Uint64
+	faults                            atomic.Uint64
+	fault                             atomic.Pointer[error] // the last of them
 }
 
 // tasks are the goroutines of an engine, and what must be closed for them to end.
@@ -43,6 +53,7 @@ type tasks struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	slots  chan struct{} // one for each connection
+	quota  *quota        // of those, and of one for each door
 
 	mu      sync.Mutex
 	closed  bool
@@ -56,12 +67,23 @@ type Stats struct {
 	// Accepted is how many connections there have been.
 	Accepted uint64
 	// Failed counts connections and sessions for which no endpoint could be
-	// reached, Denied those that no route forwards, or that were too many.
+	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
+	// Crowded counts connections and datagrams that were too many: of one
+	// client, of all, or for the ports from which an endpoint can be reached.
+	Crowded uint64
+	// Faults counts errors of the sockets where clients come in, and Fault is
+	// the last of them.
+	Faults uint64
+	Fault  error
 }
 
-// New gives an engine that knows no Services yet. It must be closed.
-func New(c Config) *Engine {
+// New gives an engine that knows no Services yet. It must be closed. The error
+// names what is wrong with the configuration.
+func New(c Config) (*Engine, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
 	e := &Engine{
 		config:    c.withDefaults(),
 		start:     time.Now(),
@@ -71,27 +93,41 @@ func New(c Config) *Engine {
 		changed:   make(chan struct{}),
 		sessions:  sessions{byFlow: map[sessionKey]*session{}},
 	}
-	e.suspects.patience = e.config.Timeouts.Suspect
+	e.learned = learned{newSuspects(e.config.Timeouts.Suspect), affinity.NewBudget(e.config.AffinityTotal)}
+	e.sessions.quota = newQuota(e.config.Sessions)
 	e.tasks.closers = map[io.Closer]struct{}{}
 	e.tasks.slots = make(chan struct{}, e.config.Connections)
+	e.tasks.quota = newQuota(e.config.Connections)
 	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
 	e.tasks.wg.Go(e.keepHouse)
-	return e
+	return e, nil
 }
 
-// Close ends all connections and sessions and waits for its goroutines. The
-// engine cannot be used any more.
+// Close ends all connections and sessions and waits for its goroutines. Clients
+// and endpoints are told, by a reset. The engine cannot be used any more.
 func (e *Engine) Close() {
 	t := &e.tasks
 	t.cancel()
 	t.mu.Lock()
 	t.closed = true
 	for c := range t.closers {
-		_ = c.Close() // There is nobody to tell.
+		if _, is := c.(*link); !is {
+			_ = c.Close() // There is nobody to tell.
+		}
 	}
 	t.mu.Unlock()
-	e.sessions.closeAll()
+	e.sessions.shut()
+	e.EndAll()
 	t.wg.Wait()
+}
+
+// EndAll ends all connections and sessions that there are, whatever becomes of
+// new ones. Clients and endpoints are told, by a reset.
+func (e *Engine) EndAll() {
+	for _, l := range e.links() {
+		l.abort()
+	}
+	e.sessions.endAll(func(*session) bool { return true })
 }
 
 // adopt has c closed with the engine; it reports false, and closes c, if that
@@ -126,13 +162,25 @@ func (t *tasks) release(c io.Closer) {
 
 // Stats gives the numbers of the engine.
 func (e *Engine) Stats() Stats {
-	return Stats{
+	s := Stats{
 		Connections: int(e.counts.connections.Load()),
 		Sessions:    int(e.counts.sessions.Load()),
 		Accepted:    e.counts.accepted.Load(),
 		Failed:      e.counts.failed.Load(),
 		Denied:      e.counts.denied.Load(),
+		Crowded:     e.counts.crowded.Load(),
+		Faults:      e.counts.faults.Load(),
 	}
+	if fault := e.counts.fault.Load(); fault != nil {
+		s.Fault = *fault
+	}
+	return s
+}
+
+// report takes note of an error of a socket where clients come in.
+func (e *Engine) report(err error) {
+	e.counts.faults.Add(1)
+	e.counts.fault.Store(&err)
 }
 
 // now is the time on the clock by which the engine measures silence.

@@ -44,7 +44,11 @@ func runEngine(spec string) error {
 	if err != nil {
 		return err
 	}
-	w := world{Engine: New(Config{}), port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
+	e, err := New(Config{})
+	if err != nil {
+		return err
+	}
+	w := world{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
 	defer w.Close()
 	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(to))
 	go func() { _ = w.Serve(Door{Listener: l}) }()
@@ -60,7 +64,11 @@ type world struct {
 
 func newWorld(t testing.TB, c Config, protocol v1.Protocol) *world {
 	t.Helper()
-	w := &world{Engine: New(c)}
+	e, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Engine: e}
 	t.Cleanup(w.Close)
 	w.port = &proxy.ServicePort{
 		Name: proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "web"}, Protocol: protocol, Family: v1.IPv4Protocol},

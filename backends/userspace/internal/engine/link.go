@@ -72,13 +72,24 @@ func (l *link) Close() error {
 // everything was said.
 func (l *link) abort() {
 	l.mu.Lock()
-	for _, c := range []net.Conn{l.client, l.upstream} {
-		if t, ok := c.(interface{ SetLinger(sec int) error }); ok {
-			_ = t.SetLinger(0) // It is a courtesy.
-		}
-	}
+	unlinger(l.client)
+	unlinger(l.upstream)
 	l.mu.Unlock()
 	_ = l.Close() // There is nobody to tell.
+}
+
+// unlinger has the other end of a connection told, when it is closed, that not
+// everything was said.
+func unlinger(c net.Conn) {
+	if t, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		_ = t.SetLinger(0) // It is a courtesy.
+	}
+}
+
+// reset closes a connection that nobody takes care of.
+func reset(c net.Conn) {
+	unlinger(c)
+	_ = c.Close() // There is nobody to tell.
 }
 
 // relay carries data both ways until both sides have said everything, or one of

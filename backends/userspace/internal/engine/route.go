@@ -124,3 +124,13 @@ func (d *decision) from(endpoint *endpoints.Endpoint) netip.Addr {
 	}
 	return source
 }
+
+// source tells apart who experiences what at an endpoint: clients that it sees,
+// and the node in the name of all others.
+func (d *decision) source(endpoint *endpoints.Endpoint) netip.Addr {
+	from := d.from(endpoint)
+	if !from.IsValid() {
+		return from
+	}
+	return clientKey(from, d.flow.Origin)
+}

@@ -89,7 +89,10 @@ func someWorld(r *rand.Rand) proxy.Snapshot {
 // The engine decides as the specification does, whatever came before.
 func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
 	r := testenv.Random(t)
-	e := New(Config{})
+	e, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer e.Close()
 	for range 300 {
 		s := someWorld(r)

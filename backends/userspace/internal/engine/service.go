@@ -28,9 +28,12 @@ func (s *service) configure(p *proxy.ServicePort) {
 	for pool := range s.tables {
 		switch table := s.tables[pool]; {
 		case p == nil || !p.Affinity.Enabled():
+			if table != nil {
+				table.SetTimeout(0)
+			}
 			s.tables[pool] = nil
 		case table == nil:
-			s.tables[pool] = affinity.NewTable(p.Affinity.Timeout, s.engine.config.AffinityClients)
+			s.tables[pool] = s.engine.affinity.NewTable(p.Affinity.Timeout, s.engine.config.AffinityClients)
 		default:
 			table.SetTimeout(p.Affinity.Timeout)
 		}
@@ -119,6 +122,7 @@ func (e *Engine) keepHouse() {
 		}
 		e.sessions.closeSilent(now - t.Session)
 		e.suspects.forget(time.Now())
+		e.affinity.Expire()
 	}
 }
 

@@ -10,12 +10,19 @@ import (
 )
 
 // suspects are endpoints that could not be reached a short while ago.
+//
+// An endpoint sees the address of the client, so that a failure may be about the
+// two of them: a policy that forbids it, or a client who has the answers thrown
+// away. An endpoint is a suspect for the source that could not reach it. Only
+// when another source could not either, and none succeeded in between, is it one
+// for all, and none of those who have failed decides alone for how long.
 type suspects struct {
 	patience time.Duration
-	count    atomic.Int64 // of until, to be looked at without the lock
+	count    atomic.Int64 // of both, to be looked at without the lock
 
-	mu    sync.Mutex
-	until map[suspectKey]time.Time
+	mu  sync.Mutex
+	own recent[sighting, time.Time] // until when
+	all recent[suspectKey, suspicion]
 }
 
 type suspectKey struct {
@@ -23,71 +30,113 @@ type suspectKey struct {
 	protocol v1.Protocol
 }
 
-// accuse makes an endpoint come last for a while.
-func (s *suspects) accuse(k suspectKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.until == nil {
-		s.until = map[suspectKey]time.Time{}
-	}
-	s.until[k] = time.Now().Add(s.patience)
-	s.count.Store(int64(len(s.until)))
+// sighting is an endpoint as one source sees it. The source is what [sourceKey]
+// gives.
+type sighting struct {
+	from netip.Addr
+	to   suspectKey
 }
 
-// acquit is called for an endpoint that was reached.
-func (s *suspects) acquit(k suspectKey) {
+// suspicion is what is known of an endpoint that somebody could not reach.
+type suspicion struct {
+	by     netip.Addr // the last who failed
+	shared bool       // another one had failed before
+	until  time.Time  // of the failure, and of the try that is under way
+}
+
+// maxSuspects bounds each of both kinds.
+const maxSuspects = 16_384
+
+func newSuspects(patience time.Duration) *suspects {
+	s := &suspects{patience: patience}
+	s.own.limit, s.all.limit = maxSuspects, maxSuspects
+	return s
+}
+
+// accuse makes an endpoint come last for a while for a source, and for all if
+// another source has made the same experience.
+func (s *suspects) accuse(k suspectKey, from netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.own.put(sighting{from, k}, now.Add(s.patience))
+	switch c := s.all.get(k); {
+	case c == nil || !c.shared && now.After(c.until):
+		s.all.put(k, suspicion{by: from, until: now.Add(s.patience)})
+	case c.by != from:
+		s.all.put(k, suspicion{by: from, shared: true, until: now.Add(s.patience)})
+	case c.shared:
+		c.until = now // Nothing new: somebody else shall try.
+	default:
+		c.until = now.Add(s.patience)
+	}
+	s.recount()
+}
+
+// acquit is called for an endpoint that a source has reached.
+func (s *suspects) acquit(k suspectKey, from netip.Addr) {
 	if s.count.Load() == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.until, k)
-	s.count.Store(int64(len(s.until)))
+	s.own.remove(sighting{from, k})
+	s.all.remove(k)
+	s.recount()
 }
 
-// avoid reports whether an endpoint should not be tried now. Of those who ask
-// after the time of a suspect is up only the first one is told to try; the rest
-// wait for what becomes of that.
-func (s *suspects) avoid(k suspectKey) bool {
+// avoid reports whether a source should not try an endpoint now; alone leaves out
+// of account what happened to others. Of those who ask after the time is up only
+// the first one is told to try; the rest wait for what becomes of that. In UDP
+// nobody learns whether a try succeeds, so that all may.
+func (s *suspects) avoid(k suspectKey, from netip.Addr, alone bool) bool {
 	if s.count.Load() == 0 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until, is := s.until[k]
-	if !is {
-		return false
+	var times []*time.Time
+	if until := s.own.get(sighting{from, k}); until != nil {
+		times = append(times, until)
+	}
+	if c := s.all.get(k); c != nil && c.shared && !alone {
+		times = append(times, &c.until)
 	}
 	now := time.Now()
-	if now.Before(until) {
-		return true
+	for _, until := range times {
+		if now.Before(*until) {
+			return true
+		}
 	}
-	s.until[k] = now.Add(s.patience)
+	if k.protocol != v1.ProtocolUDP {
+		for _, until := range times {
+			*until = now.Add(s.patience)
+		}
+	}
 	return false
 }
 
-// forget lets go of those that nobody has asked for in a long time.
+// is reports whether an endpoint is one of them, whosoever may try it now.
+func (s *suspects) is(k suspectKey, from netip.Addr) bool {
+	if s.count.Load() == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.all.get(k)
+	return c != nil && c.shared || s.own.get(sighting{from, k}) != nil
+}
+
+// forget lets go of those whom nobody has accused in a long time.
 func (s *suspects) forget(now time.Time) {
 	if s.count.Load() == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, until := range s.until {
-		if now.Sub(until) > 10*s.patience {
-			delete(s.until, k)
-		}
-	}
-	s.count.Store(int64(len(s.until)))
+	s.own.removeWhile(func(until *time.Time) bool { return now.Sub(*until) > 10*s.patience })
+	s.all.removeWhile(func(c *suspicion) bool { return now.Sub(c.until) > 10*s.patience })
+	s.recount()
 }
 
-// is reports whether an endpoint is one of them.
-func (s *suspects) is(k suspectKey) bool {
-	if s.count.Load() == 0 {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, is := s.until[k]
-	return is
-}
+func (s *suspects) recount() { s.count.Store(int64(len(s.own.at) + len(s.all.at))) }

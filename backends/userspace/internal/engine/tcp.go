@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -16,77 +15,78 @@ type Door struct {
 	Listener net.Listener
 	// Origin is where the connections of this door come from.
 	Origin Origin
-	// Destination tells which frontend a connection asked for. Nil stands for
-	// the local address of the connection.
+	// Destination tells which frontend a connection asked for, and waits for
+	// nothing. Nil stands for the local address of the connection.
 	Destination func(net.Conn) (netip.AddrPort, error)
 }
 
-// Serve accepts connections, and gives them to endpoints, until the engine is
-// closed or the listener fails for good. It closes the listener.
+// Serve accepts connections, and gives them to endpoints, until the engine or the
+// listener is closed. Other errors of the listener are counted, and it is asked
+// again after a while. Serve closes the listener.
 func (e *Engine) Serve(d Door) error {
 	if !e.tasks.adopt(d.Listener) {
 		return net.ErrClosed
 	}
 	defer e.tasks.release(d.Listener)
 	defer d.Listener.Close() //nolint:errcheck // what matters is that it is closed
-	pause := time.Duration(0)
+	var pause backoff
 	for {
-		select {
-		case e.tasks.slots <- struct{}{}:
-		case <-e.tasks.ctx.Done():
-			return nil
-		}
 		conn, err := d.Listener.Accept()
-		if err == nil {
+		switch {
+		case err == nil:
 			pause = 0
-			e.begin(conn, d)
-			continue
-		}
-		<-e.tasks.slots
-		if !isPassing(err) {
-			return e.unlessClosed(err)
-		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		select {
-		case <-time.After(pause):
-		case <-e.tasks.ctx.Done():
+			e.admit(conn, d)
+		case e.tasks.ctx.Err() != nil:
 			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			e.report(err)
+			pause.wait(e.tasks.ctx)
 		}
 	}
 }
 
-// unlessClosed gives an error that is not the consequence of Close.
-func (e *Engine) unlessClosed(err error) error {
-	select {
-	case <-e.tasks.ctx.Done():
-		return nil
-	default:
-		return err
-	}
-}
-
-// begin starts to serve a connection, which gives its slot back when it ends.
-func (e *Engine) begin(conn net.Conn, d Door) {
+// admit begins to serve a connection, once there are not too many. The door waits
+// for that, and other doors have the same right to what becomes free: however few
+// connections there may be, no door is left out.
+func (e *Engine) admit(conn net.Conn, d Door) {
 	e.counts.accepted.Add(1)
+	flow, err := flowOf(conn, d)
+	client := clientKey(flow.Client.Addr(), flow.Origin)
+	switch {
+	case err != nil:
+		e.counts.denied.Add(1)
+		reset(conn)
+		return
+	case !e.tasks.quota.take(client):
+		e.counts.crowded.Add(1)
+		reset(conn)
+		return
+	}
+	select {
+	case e.tasks.slots <- struct{}{}:
+	case <-e.tasks.ctx.Done():
+		e.tasks.quota.give(client)
+		reset(conn)
+		return
+	}
+	leave := func() {
+		<-e.tasks.slots
+		e.tasks.quota.give(client)
+	}
 	started := e.tasks.run(func() {
-		defer func() { <-e.tasks.slots }()
-		e.serve(conn, d)
+		defer leave()
+		e.serve(conn, flow)
 	})
 	if !started {
-		_ = conn.Close() // The engine is closed.
-		<-e.tasks.slots
+		leave()
+		reset(conn)
 	}
-}
-
-// isPassing reports whether accepting may work again later: the process has too
-// many files, or the client has gone away.
-func isPassing(err error) bool {
-	var temporary interface{ Temporary() bool }
-	return isShortage(err) || errors.As(err, &temporary) && temporary.Temporary()
 }
 
 // serve carries one connection to its end.
-func (e *Engine) serve(conn net.Conn, d Door) {
+func (e *Engine) serve(conn net.Conn, flow Flow) {
 	l := &link{client: conn}
 	if !e.tasks.adopt(l) {
 		return
@@ -94,12 +94,6 @@ func (e *Engine) serve(conn net.Conn, d Door) {
 	defer e.tasks.release(l)
 	e.counts.connections.Add(1)
 	defer e.counts.connections.Add(-1)
-	flow, err := flowOf(conn, d)
-	if err != nil {
-		e.counts.denied.Add(1)
-		l.abort()
-		return
-	}
 	if err := e.carry(l, flow); err != nil {
 		if errors.Is(err, errDenied) {
 			e.counts.denied.Add(1)

@@ -187,32 +187,3 @@ func TestDialTimes(t *testing.T) {
 		}
 	})
 }
-
-func TestOneClientTriesASuspect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := suspects{patience: 5 * time.Second}
-		k := suspectKey{memoryEndpoint, v1.ProtocolTCP}
-		s.accuse(k)
-		time.Sleep(4 * time.Second)
-		if !s.avoid(k) {
-			t.Error("after 4 s of 5 it is not avoided")
-		}
-		time.Sleep(2 * time.Second)
-		if s.avoid(k) {
-			t.Error("after 6 s of 5 nobody may try")
-		}
-		if !s.avoid(k) {
-			t.Error("after 6 s of 5 two may try")
-		}
-		s.acquit(k)
-		if s.avoid(k) {
-			t.Error("it was reached, and is avoided")
-		}
-		s.accuse(k)
-		time.Sleep(time.Hour)
-		s.forget(time.Now())
-		if s.count.Load() != 0 {
-			t.Error("nobody has asked for it for an hour, and it is not forgotten")
-		}
-	})
-}

@@ -28,6 +28,7 @@ type sessionKey struct{ client, frontend netip.AddrPort }
 
 // sessions are all sessions of an engine.
 type sessions struct {
+	quota  *quota
 	mu     sync.RWMutex
 	closed bool
 	byFlow map[sessionKey]*session
@@ -39,6 +40,7 @@ type session struct {
 	flow     Flow
 	service  *service
 	endpoint netip.AddrPort
+	from     netip.Addr // who makes experiences with the endpoint
 	upstream net.Conn
 	replier  Replier
 	used     atomic.Int64
@@ -56,18 +58,21 @@ func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 			return
 		}
 		s.used.Store(int64(e.now()))
-		if _, err := s.upstream.Write(datagram); err == nil || isShortage(err) {
+		_, err := s.upstream.Write(datagram)
+		switch {
+		case err == nil || isShortage(err):
 			return
+		case isFatal(err):
+			e.sessions.end(s) // It has just ended: this one begins another.
+		default:
+			e.refused(s) // an earlier one: this one goes to another endpoint
 		}
-		// The endpoint has refused an earlier datagram, or the session has
-		// just ended: this one goes to another.
-		e.refused(s)
 	}
 }
 
 // refused ends a session whose endpoint does not take datagrams.
 func (e *Engine) refused(s *session) {
-	e.suspects.accuse(suspectKey{s.endpoint, v1.ProtocolUDP})
+	e.suspects.accuse(suspectKey{s.endpoint, v1.ProtocolUDP}, s.from)
 	e.sessions.end(s)
 }
 
@@ -84,24 +89,42 @@ func (e *Engine) session(f Flow, r Replier) *session {
 	if d.action == proxy.Reject && e.config.Hooks.FirstConnection != nil {
 		e.config.Hooks.FirstConnection(d.flow, d.port.Name)
 	}
-	if d.action != proxy.Forward || e.counts.sessions.Load() >= int64(e.config.Sessions) {
+	client := clientKey(d.flow.Client.Addr(), d.flow.Origin)
+	switch {
+	case d.action != proxy.Forward:
 		e.counts.denied.Add(1)
 		return nil
+	case !e.sessions.quota.takeOne(client):
+		e.counts.crowded.Add(1)
+		return nil
 	}
-	conn, endpoint, err := e.connect(e.tasks.ctx, &d)
-	if err != nil {
+	leave := func() { e.sessions.quota.give(client) }
+	if s = e.begin(f, &d, r, leave); s == nil {
+		leave()
+	}
+	return s
+}
+
+// begin makes a session, and has leave called when it ends; nil if there cannot be
+// one.
+func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
+	conn, endpoint, err := e.connect(e.tasks.ctx, d)
+	switch {
+	case errors.Is(err, ErrNoPort) || errors.Is(err, errNoResources):
+		e.counts.crowded.Add(1)
+		return nil
+	case err != nil:
 		e.counts.failed.Add(1)
 		return nil
 	}
-	s = &session{flow: f, service: d.service, endpoint: endpoint.Addr, upstream: conn, replier: r}
+	s := &session{flow: f, service: d.service, endpoint: endpoint.Addr, from: d.source(endpoint), upstream: conn, replier: r}
 	s.used.Store(int64(e.now()))
-	if !e.open(s) {
+	if !e.open(s, leave) {
 		_ = conn.Close() // Nobody has used it.
 		return nil
 	}
-	if !e.serves(&d, s.endpoint) || e.isAstray(s) {
+	if !e.serves(d, s.endpoint) || e.isAstray(s) {
 		e.sessions.end(s) // Things have changed in the meantime.
-		return nil
 	}
 	return s
 }
@@ -114,27 +137,37 @@ func (e *Engine) isAstray(s *session) bool {
 }
 
 // open makes a session known, and has answers carried back.
-func (e *Engine) open(s *session) bool {
+func (e *Engine) open(s *session, leave func()) bool {
 	e.sessions.mu.Lock()
 	defer e.sessions.mu.Unlock()
 	if _, taken := e.sessions.byFlow[s.key()]; taken || e.sessions.closed {
 		return false
 	}
-	e.sessions.byFlow[s.key()] = s
 	e.counts.sessions.Add(1)
-	return e.tasks.run(func() {
+	started := e.tasks.run(func() {
+		defer leave()
 		defer e.counts.sessions.Add(-1)
 		e.answers(s)
 	})
+	if !started {
+		e.counts.sessions.Add(-1)
+		return false
+	}
+	e.sessions.byFlow[s.key()] = s
+	return true
 }
 
 // answers carries the datagrams of an endpoint to the client until the session
 // ends.
 func (e *Engine) answers(s *session) {
 	r := newReader(s.upstream)
-	for {
+	for heard := false; ; {
 		buf, n, err := r.read(e.buffers.large)
 		if err == nil {
+			if !heard {
+				heard = true
+				e.suspects.acquit(suspectKey{s.endpoint, v1.ProtocolUDP}, s.from)
+			}
 			s.used.Store(int64(e.now()))
 			err = s.replier.Reply(s.flow, (*buf)[:n])
 			if err != nil && !isFatal(err) {
@@ -194,10 +227,9 @@ func (t *sessions) closeSilent(before time.Duration) {
 	t.endAll(func(s *session) bool { return s.used.Load() <= int64(before) })
 }
 
-// closeAll ends all sessions, for good.
-func (t *sessions) closeAll() {
+// shut lets no more sessions begin.
+func (t *sessions) shut() {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.closed = true
-	t.mu.Unlock()
-	t.endAll(func(*session) bool { return true })
 }

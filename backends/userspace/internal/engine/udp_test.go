@@ -33,7 +33,7 @@ func (w *world) packets(t testing.TB) netip.AddrPort {
 	c := udpSocket(t)
 	at := addrOf(c.LocalAddr())
 	done := make(chan error, 1)
-	go func() { done <- w.ServePackets(c, ByAddress) }()
+	go func() { done <- w.ServePackets(NewPacketDoor(c, ByAddress)) }()
 	t.Cleanup(func() {
 		w.Close()
 		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
@@ -72,9 +72,12 @@ func echo(t testing.TB) netip.AddrPort {
 // asker is a client that sends datagrams from one port.
 type asker struct{ *net.UDPConn }
 
-func newAsker(t testing.TB, to netip.AddrPort) asker {
+func newAsker(t testing.TB, to netip.AddrPort) asker { return askerFrom(t, "127.0.0.1", to) }
+
+// askerFrom gives one with an address of the loopback network.
+func askerFrom(t testing.TB, from string, to netip.AddrPort) asker {
 	t.Helper()
-	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
+	c, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,14 +195,14 @@ func TestSessionsAreBounded(t *testing.T) {
 	w := newWorld(t, Config{Sessions: 3}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
-	for range 3 {
-		newAsker(t, at).who(t)
+	for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
+		askerFrom(t, from, at).who(t)
 	}
 	a := newAsker(t, at)
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the fourth session of three is denied", func() bool { return w.Stats().Denied == 1 })
+	eventually(t, "the fourth session of three is denied", func() bool { return w.Stats().Crowded == 1 })
 	if n := w.Stats().Sessions; n != 3 {
 		t.Errorf("got %d sessions, want 3", n)
 	}

@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestConfigsThatCannotBe(t *testing.T) {
+	for want, c := range map[string]Config{
+		"Connections is -1":      {Connections: -1},
+		"Sessions is -5":         {Sessions: -5},
+		"AffinityClients is -1":  {AffinityClients: -1},
+		"AffinityTotal is -1":    {AffinityTotal: -1},
+		"Timeouts.Idle is -1s":   {Timeouts: Timeouts{Idle: -time.Second}},
+		"Timeouts.Dial[1] is 0s": {Timeouts: Timeouts{Dial: []time.Duration{1, 0}}},
+	} {
+		e, err := New(c)
+		if err == nil {
+			e.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want one with %q", err, want)
+		}
+	}
+}
+
+// broken is a door at which nothing ever comes in.
+type broken struct {
+	tries  atomic.Int64
+	closed atomic.Bool
+}
+
+func (b *broken) Receive([]byte) (int, Flow, error) {
+	if b.closed.Load() {
+		return 0, Flow{}, net.ErrClosed
+	}
+	b.tries.Add(1)
+	return 0, Flow{}, syscall.EIO
+}
+
+func (b *broken) Accept() (net.Conn, error) {
+	_, _, err := b.Receive(nil)
+	return nil, err
+}
+
+func (b *broken) Reply(Flow, []byte) error { return nil }
+func (b *broken) Addr() net.Addr           { return net.TCPAddrFromAddrPort(memoryFrontend) }
+
+func (b *broken) Close() error {
+	b.closed.Store(true)
+	return nil
+}
+
+// A socket that fails for good is asked now and then, and that is known.
+func TestBrokenDoorsAreLeftInPeace(t *testing.T) {
+	for name, serve := range map[string]func(*world, *broken) error{
+		"connections": func(w *world, b *broken) error { return w.Serve(Door{Listener: b}) },
+		"datagrams":   func(w *world, b *broken) error { return w.ServePackets(b) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, b := newWorld(t, Config{}, v1.ProtocolTCP), &broken{}
+				done := make(chan error, 1)
+				go func() { done <- serve(w, b) }()
+				time.Sleep(time.Minute + 500*time.Millisecond)
+				synctest.Wait()
+				if n := b.tries.Load(); n < 50 || n > 80 {
+					t.Errorf("in a minute it was asked %d times, want about once a second", n)
+				}
+				s := w.Stats()
+				if s.Faults != uint64(b.tries.Load()) || !errors.Is(s.Fault, syscall.EIO) {
+					t.Errorf("got %d faults, the last %v, want %d, %v", s.Faults, s.Fault, b.tries.Load(), syscall.EIO)
+				}
+				w.Close()
+				if err := <-done; err != nil {
+					t.Errorf("got error %v, want none, since the engine was closed", err)
+				}
+			})
+		})
+	}
+}
+
+// Clients and endpoints are told at once when everything ends, and what comes
+// after that is served.
+func TestEndAll(t *testing.T) {
+	for name, end := range map[string]func(w *world){"EndAll": func(w *world) { w.EndAll() }, "Close": func(w *world) { w.Close() }} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Config{}, v1.ProtocolTCP)
+			at := w.listen(t)
+			told := make(chan error, 1)
+			w.serveAt(at, server(t, func(c net.Conn) {
+				_, _ = c.Write([]byte("x"))
+				_, err := c.Read(make([]byte, 1))
+				told <- err
+			}))
+			c := dialTo(t, at)
+			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			end(w)
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the client got error %v, want %v", err, syscall.ECONNRESET)
+			}
+			if err := <-told; !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the endpoint got error %v, want %v", err, syscall.ECONNRESET)
+			}
+			eventually(t, "nothing is left", func() bool { return w.Stats().Connections == 0 })
+		})
+	}
+}
+
+func TestEndAllEndsSessions(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, echo(t))
+	a := newAsker(t, at)
+	a.who(t)
+	w.EndAll()
+	eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+	a.who(t) // and another one begins
+}
+
+// Where an endpoint cannot be reached since all ports are taken, another one is,
+// and who sticks to the first loses the datagram, not the endpoint.
+func TestNoPortIsLeft(t *testing.T) {
+	full, good := netip.MustParseAddrPort("127.0.0.1:9"), echo(t)
+	dial := func(ctx context.Context, d Dial) (net.Conn, error) {
+		if d.To == full {
+			return nil, ErrNoPort
+		}
+		return dialAny(ctx, d)
+	}
+	w := newWorld(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(full)}}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, full, good)
+	if got := newAsker(t, at).who(t); got != good.String() {
+		t.Errorf("got %s, want %v", got, good)
+	}
+	w.serveAt(at, full)
+	if _, err := newAsker(t, at).Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a datagram is too many", func() bool { return w.Stats().Crowded == 1 })
+	w.sticky(time.Hour).serveAt(at, full, good)
+	d := w.decide(Flow{Protocol: v1.ProtocolUDP, Client: memoryClient, Frontend: at})
+	d.service.table(d.pool).Put(memoryClient.Addr(), full)
+	if _, _, err := w.connect(t.Context(), &d); !errors.Is(err, ErrNoPort) {
+		t.Errorf("got error %v, want %v", err, ErrNoPort)
+	}
+	if got, _ := d.service.table(d.pool).Get(memoryClient.Addr()); got != full {
+		t.Errorf("the client now sticks to %v, want %v", got, full)
+	}
+}
+
+// A service port without affinity any more gives back what it remembered.
+func TestAffinityIsGivenBack(t *testing.T) {
+	w := newWorld(t, Config{AffinityTotal: 2}, v1.ProtocolTCP).sticky(time.Hour)
+	w.serveAt(memoryFrontend, memoryEndpoint)
+	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+	for _, a := range []netip.Addr{alice, bob, carol} {
+		d.service.table(d.pool).Put(a, memoryEndpoint)
+	}
+	if got := w.affinity.Len(); got != 2 {
+		t.Errorf("got %d clients remembered, want 2", got)
+	}
+	w.sticky(0).serveAt(memoryFrontend, memoryEndpoint)
+	if got := w.affinity.Len(); got != 0 {
+		t.Errorf("without affinity, got %d clients remembered, want none", got)
+	}
+}

@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func TestPortsAreLentOncePerPath(t *testing.T) {
+	const first, count = 10_000, 50
+	p := NewPorts(first, count, 12_345)
+	paths := []Path{{To: memoryEndpoint}, {To: netip.MustParseAddrPort("10.0.0.5:8081")}, {From: alice, To: memoryEndpoint}}
+	lent := map[Path]map[uint16]bool{}
+	for _, on := range paths {
+		lent[on] = map[uint16]bool{}
+	}
+	random := testenv.Random(t)
+	for range 20_000 {
+		on := paths[random.IntN(len(paths))]
+		if random.IntN(5) < 2 {
+			for port := range lent[on] {
+				p.Give(on, port)
+				delete(lent[on], port)
+				break
+			}
+			continue
+		}
+		port, err := p.Take(on)
+		switch {
+		case len(lent[on]) == count:
+			if !errors.Is(err, ErrNoPort) {
+				t.Fatalf("with all ports lent, got port %d and error %v, want %v", port, err, ErrNoPort)
+			}
+			continue
+		case err != nil:
+			t.Fatalf("with %d of %d ports lent, got error %v", len(lent[on]), count, err)
+		case port < first || port >= first+count || lent[on][port]:
+			t.Fatalf("got port %d, want one of %d to %d that is not lent", port, first, first+count-1)
+		}
+		lent[on][port] = true
+	}
+	for _, on := range paths {
+		for port := range lent[on] {
+			p.Give(on, port)
+		}
+	}
+	if len(p.lent) != 0 {
+		t.Errorf("with all given back, %d paths are remembered", len(p.lent))
+	}
+}
+
+// A port that was given back is not the next one to be lent: answers to what it
+// was used for may still come.
+func TestPortsRest(t *testing.T) {
+	p := NewPorts(1, 100, 0)
+	on := Path{To: memoryEndpoint}
+	for range 2 {
+		seen := map[uint16]bool{}
+		for range 99 {
+			port, err := p.Take(on)
+			if err != nil || seen[port] {
+				t.Fatalf("got port %d, error %v, after %d others; want another one", port, err, len(seen))
+			}
+			seen[port] = true
+			p.Give(on, port)
+		}
+	}
+}

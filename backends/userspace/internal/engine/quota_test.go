@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestShares(t *testing.T) {
+	for _, c := range []struct {
+		limit, first, next int // the most that a first and a next client get
+	}{
+		{1, 1, 1}, {2, 1, 1}, {3, 2, 1}, {8, 4, 1}, {16, 8, 2}, {65_536, 32_768, 8_192},
+	} {
+		q := newQuota(c.limit)
+		hog := func(client netip.Addr) (n int) {
+			for q.take(client) {
+				n++
+			}
+			return n
+		}
+		if first, next := hog(alice), hog(bob); first != c.first || next != c.next {
+			t.Errorf("of %d: the first client gets %d and the next %d, want %d and %d", c.limit, first, next, c.first, c.next)
+		}
+		for range c.first {
+			q.give(alice)
+		}
+		for range c.next {
+			q.give(bob)
+		}
+		if q.total != 0 || len(q.held) != 0 {
+			t.Errorf("of %d: with all given back, %d are counted for %d clients", c.limit, q.total, len(q.held))
+		}
+	}
+}
+
+func TestClientsAreToldApart(t *testing.T) {
+	for _, c := range []struct {
+		addr   string
+		origin Origin
+		want   string
+	}{
+		{"192.0.2.1", Outside, "192.0.2.1"},
+		{"2001:db8::1:2:3:4", Outside, "2001:db8::"},
+		{"2001:db8::1:2:3:4", ByAddress, "2001:db8::"},
+		{"2001:db8::1:2:3:4", Pod, "2001:db8::1:2:3:4"},
+		{"2001:db8::1:2:3:4", Node, "2001:db8::1:2:3:4"},
+	} {
+		if got := clientKey(netip.MustParseAddr(c.addr), c.origin); got != netip.MustParseAddr(c.want) {
+			t.Errorf("%s, origin %d: got %v, want %s", c.addr, c.origin, got, c.want)
+		}
+	}
+}
+
+// dialFrom connects from an address of the loopback network.
+func dialFrom(t testing.TB, from string, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(from)}, net.TCPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(c) })
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// One client who opens all the connections he can leaves room for another one.
+func TestOneClientDoesNotUseUpConnections(t *testing.T) {
+	w := newWorld(t, Config{Connections: 16}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, named(t))
+	for range 8 {
+		readName(t, dialFrom(t, "127.0.0.2", at))
+	}
+	for range 20 {
+		c := dialFrom(t, "127.0.0.2", at)
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Fatalf("got %d bytes, want no more than half of all connections for one client", n)
+		}
+	}
+	readName(t, dialFrom(t, "127.0.0.3", at))
+	if s := w.Stats(); s.Crowded != 20 || s.Connections != 9 {
+		t.Errorf("got %d connections and %d too many, want 9 and 20", s.Connections, s.Crowded)
+	}
+}
+
+// The same holds for sessions.
+func TestOneClientDoesNotUseUpSessions(t *testing.T) {
+	w := newWorld(t, Config{Sessions: 16}, v1.ProtocolUDP)
+	at := w.packets(t)
+	w.serveAt(at, echo(t))
+	for range 8 {
+		askerFrom(t, "127.0.0.2", at).who(t)
+	}
+	for range 20 {
+		if _, err := askerFrom(t, "127.0.0.2", at).Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "20 datagrams are too many", func() bool { return w.Stats().Crowded == 20 })
+	askerFrom(t, "127.0.0.3", at).who(t)
+	if got := w.Stats().Sessions; got != 9 {
+		t.Errorf("got %d sessions, want 9", got)
+	}
+}
+
+// However few connections there may be, each door serves.
+func TestFewConnectionsForManyDoors(t *testing.T) {
+	w := newWorld(t, Config{Connections: 1}, v1.ProtocolTCP)
+	want := named(t)
+	var doors []netip.AddrPort
+	for range 6 {
+		doors = append(doors, w.listen(t))
+	}
+	for range 3 {
+		for _, at := range doors {
+			w.serveAt(at, want)
+			c := dialTo(t, at)
+			if got := readName(t, c); got != want.String() {
+				t.Fatalf("got %s, want %v", got, want)
+			}
+			shut(c)
+			eventually(t, "the connection is over", func() bool { return w.Stats().Connections == 0 && len(w.tasks.slots) == 0 })
+		}
+	}
+}
