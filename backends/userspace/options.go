@@ -125,14 +125,22 @@ func flowOf(f engine.Flow) Flow {
 	return Flow{Protocol: f.Protocol, Client: f.Client, Frontend: f.Frontend}
 }
 
-// engineConfig translates options, with a dialer where the user has none.
-func (o *Options) engineConfig(dial func(context.Context, engine.Dial) (net.Conn, error)) engine.Config {
+// dialer reaches endpoints where the user has no way of their own.
+type dialer interface {
+	dial(ctx context.Context, d engine.Dial) (net.Conn, error)
+	// begin does so for connections, without waiting.
+	begin(d engine.Dial) (fd int, err error)
+}
+
+// engineConfig translates options.
+func (o *Options) engineConfig(d dialer) engine.Config {
 	c := engine.Config{
 		Timeouts: engine.Timeouts(o.Timeouts), Connections: o.Connections, Sessions: o.Sessions,
 		AffinityClients: o.AffinityClients, AffinityTotal: o.AffinityTotal,
-		Hooks: engine.Hooks{Dial: dial, ProxyProtocol: o.Hooks.ProxyProtocol},
+		Hooks: engine.Hooks{Dial: d.dial, Begin: d.begin, ProxyProtocol: o.Hooks.ProxyProtocol},
 	}
 	if h := o.Hooks.Dial; h != nil {
+		c.Hooks.Begin = nil
 		c.Hooks.Dial = func(ctx context.Context, d engine.Dial) (net.Conn, error) {
 			return h(ctx, d.Protocol, d.From, d.To)
 		}

@@ -12,8 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -102,13 +100,21 @@ func reusable(network, address string, c syscall.RawConn) error {
 }
 
 // listen opens a door for connections.
-func (s *sockets) listen(ctx context.Context, at netip.AddrPort) (l net.Listener, err error) {
-	err = s.do(func() error {
+func (s *sockets) listen(ctx context.Context, at netip.AddrPort, e *engine.Engine) (net.Listener, error) {
+	var l net.Listener
+	err := s.do(func() (err error) {
 		c := net.ListenConfig{Control: listening, KeepAlive: -1}
 		l, err = c.Listen(ctx, "tcp", at.String())
 		return err
 	})
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return l, nil
+	}
+	return e.Listener(tcp)
 }
 
 // listening is transparent for a socket that accepts connections. They inherit
@@ -132,45 +138,6 @@ func keepAlive(fd int) error {
 		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPINTVL, seconds),
 		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPCNT, probes),
 	)
-}
-
-// portTries is how many ports are tried before there is said to be none.
-const portTries = 64
-
-// dial reaches an endpoint, from the address that it must see. The port is of a
-// range that clients do not use by themselves: what is left of a connection of
-// ours for a while must never meet one of theirs.
-func (s *sockets) dial(ctx context.Context, d engine.Dial) (net.Conn, error) {
-	from := d.From
-	if !from.IsValid() {
-		if from = netip.IPv4Unspecified(); d.To.Addr().Is6() {
-			from = netip.IPv6Unspecified()
-		}
-	}
-	if d.Protocol == v1.ProtocolUDP {
-		return s.dialPackets(ctx, d, from)
-	}
-	dialer := net.Dialer{Control: reusable, KeepAlive: -1} // an endpoint that is gone is removed, by others
-	var conn *net.TCPConn
-	var err error
-	for range portTries {
-		local := netip.AddrPortFrom(from, firstSourcePort+uint16(s.ports.Add(1)%uint32(sourcePorts)))
-		err = s.do(func() error {
-			conn, err = dialer.DialTCP(ctx, "tcp", local, d.To)
-			return err
-		})
-		if !isTaken(err) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, err // conn would be a nil pointer in an interface
-	}
-	return conn, nil
-}
-
-func isTaken(err error) bool {
-	return errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
 // open opens all doors of the backend.
@@ -221,7 +188,7 @@ func closeAll(all []closer) error {
 
 func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family, r *replier) error {
 	at := d.address(&o.options, fam)
-	l, err := o.sockets.listen(ctx, at)
+	l, err := o.sockets.listen(ctx, at, o.engine)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -11,12 +12,53 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
 
+// portTries is how many ports are tried before there is said to be none.
+const portTries = 64
+
+// begin begins a connection to an endpoint, from the address that it must see.
+// The port is of a range that clients do not use by themselves: what is left of a
+// connection of ours for a while must never meet one of theirs.
+func (s *sockets) begin(d engine.Dial) (fd int, err error) {
+	share := engine.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEADDR, Value: 1}
+	foreign := engine.Option{Level: unix.SOL_IP, Name: unix.IP_TRANSPARENT, Value: 1}
+	if d.To.Addr().Is6() {
+		foreign.Level, foreign.Name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	for range portTries {
+		from := netip.AddrPortFrom(sourceOf(d), firstSourcePort+uint16(s.ports.Add(1)%uint32(sourcePorts)))
+		err = s.do(func() error {
+			fd, err = engine.Begin(from, d.To, share, foreign)
+			return err
+		})
+		if !isTaken(err) {
+			break
+		}
+	}
+	return fd, err
+}
+
+func isTaken(err error) bool {
+	return errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL)
+}
+
+// sourceOf gives the address that an endpoint must see, that of nobody for any of
+// the node's.
+func sourceOf(d engine.Dial) netip.Addr {
+	switch {
+	case d.From.IsValid():
+		return d.From
+	case d.To.Addr().Is6():
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // packetPortTries is how many ports are tried which somebody else may have.
 const packetPortTries = 8
 
-// dialPackets makes a socket for the datagrams of one session. Sockets share
-// their port with others, of other endpoints.
-func (s *sockets) dialPackets(ctx context.Context, d engine.Dial, from netip.Addr) (net.Conn, error) {
+// dial makes a socket for the datagrams of one session. Sockets share their port
+// with others, of other endpoints.
+func (s *sockets) dial(ctx context.Context, d engine.Dial) (net.Conn, error) {
 	on := engine.Path{To: d.To}
 	if !d.FromNode {
 		on.From = d.From
@@ -29,7 +71,7 @@ func (s *sockets) dialPackets(ctx context.Context, d engine.Dial, from netip.Add
 		}
 		var conn *net.UDPConn
 		err = s.do(func() error {
-			conn, err = dialer.DialUDP(ctx, "udp", netip.AddrPortFrom(from, port), d.To)
+			conn, err = dialer.DialUDP(ctx, "udp", netip.AddrPortFrom(sourceOf(d), port), d.To)
 			return err
 		})
 		if err == nil {

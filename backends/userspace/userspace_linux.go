@@ -61,7 +61,7 @@ func New(options Options) (*Backend, error) {
 		return nil, fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
 	}
 	b := &Backend{options: options, sockets: s}
-	if b.engine, err = engine.New(b.options.engineConfig(s.dial)); err != nil {
+	if b.engine, err = engine.New(b.options.engineConfig(s)); err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.ns.Close())
 	}
 	conn, err := nfnetlink.Open()

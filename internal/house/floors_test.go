@@ -113,7 +113,8 @@ func edges() []edge {
 			},
 			files: []string{
 				"internal/house/skipcheck", "internal/nfnetlink", "internal/netns", "internal/peer/controlplane/*_linux.go",
-				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/backendtest", "examples",
+				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",
+				"backends/backendtest", "examples",
 				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/backendtest", "examples",
 				"backends/nftables/*_linux.go", "backends/backendtest", "examples",
 				"proxy/conntrack/*_linux.go",

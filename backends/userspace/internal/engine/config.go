@@ -60,6 +60,10 @@ type Hooks struct {
 	// Dial makes connections to endpoints. The default dials with package net
 	// and cannot keep the client's address: it leaves From out of account.
 	Dial func(context.Context, Dial) (net.Conn, error)
+	// Begin begins a connection of TCP, in the place of Dial, and waits for
+	// nothing. It gives the descriptor of a socket that does not block, which
+	// becomes the engine's. It is for Linux; see Begin.
+	Begin func(Dial) (fd int, err error)
 	// Pick chooses one endpoint of several and gives its index. The default
 	// chooses at random.
 	Pick func(Flow, []*endpoints.Endpoint) int
@@ -165,6 +169,9 @@ func (c Config) withDefaults() Config {
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = dialAny
+		if c.Hooks.Begin == nil {
+			c.Hooks.Begin = defaultBegin()
+		}
 	}
 	return c
 }

@@ -73,11 +73,9 @@ func find(pool []*endpoints.Endpoint, addr netip.AddrPort) *endpoints.Endpoint {
 
 // dial makes one try.
 func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, patience time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	from := d.from(to)
 	fromNode := d.fromNode || from.IsValid() && slices.Contains(d.node.Addresses, from)
-	conn, err := e.config.Hooks.Dial(ctx, Dial{Protocol: d.flow.Protocol, From: from, FromNode: fromNode, To: to.Addr})
+	conn, err := e.reach(ctx, Dial{Protocol: d.flow.Protocol, From: from, FromNode: fromNode, To: to.Addr}, patience)
 	k := suspectKey{to.Addr, d.flow.Protocol}
 	switch {
 	case err == nil:
@@ -89,10 +87,24 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 	case isShortage(err):
 		return nil, fmt.Errorf("%w: %w", errNoResources, err)
 	case d.flow.Protocol == v1.ProtocolUDP: // nobody has been asked anything
-	case context.Cause(ctx) == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+	case ctx.Err() == nil:
 		e.suspects.accuse(k, d.source(to))
 	}
 	return nil, err
+}
+
+// reach gives a connection, if there is one in time.
+func (e *Engine) reach(ctx context.Context, d Dial, patience time.Duration) (net.Conn, error) {
+	if begin := e.config.Hooks.Begin; begin != nil && d.Protocol != v1.ProtocolUDP {
+		fd, err := begin(d)
+		if err != nil {
+			return nil, err
+		}
+		return e.await(ctx, fd, d.To, patience)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return e.config.Hooks.Dial(ctx, d)
 }
 
 // isShortage reports whether an error is the fault of this side.

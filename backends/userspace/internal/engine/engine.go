@@ -52,6 +52,7 @@ type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	poller poller
 	slots  chan struct{} // one for each connection
 	quota  *quota        // of those, and of one for each door
 
@@ -119,6 +120,7 @@ func (e *Engine) Close() {
 	e.sessions.shut()
 	e.EndAll()
 	t.wg.Wait()
+	_ = t.poller.Close() // Nobody waits any more.
 }
 
 // EndAll ends all connections and sessions that there are, whatever becomes of

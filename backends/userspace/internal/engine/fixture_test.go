@@ -51,6 +51,11 @@ func runEngine(spec string) error {
 	w := world{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
 	defer w.Close()
 	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(to))
+	if tcp, ok := l.(*net.TCPListener); ok {
+		if l, err = e.Listener(tcp); err != nil {
+			return err
+		}
+	}
 	go func() { _ = w.Serve(Door{Listener: l}) }()
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
@@ -111,7 +116,11 @@ func (w *world) sticky(timeout time.Duration) *world {
 // listen serves connections at a loopback address until the test ends.
 func (w *world) listen(t testing.TB) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := w.Listener(tcp)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,34 +92,53 @@ func reset(c net.Conn) {
 	_ = c.Close() // There is nobody to tell.
 }
 
+// way is one direction of a connection.
+type way struct {
+	from, to net.Conn
+	over     bool    // from has nothing more to say
+	rest     []byte  // what was read, and not written yet
+	buf      *[]byte // of which rest is a part; nil without a rest
+}
+
 // relay carries data both ways until both sides have said everything, or one of
 // them is lost.
 func (e *Engine) relay(l *link) {
-	back := make(chan struct{})
-	go func() {
-		defer close(back)
-		e.pump(l, l.client, l.upstream)
-	}()
-	e.pump(l, l.upstream, l.client)
-	<-back
+	ways := [2]way{{from: l.client, to: l.upstream}, {from: l.upstream, to: l.client}}
+	if err := e.converse(l, &ways); err != nil {
+		l.abort()
+		return
+	}
+	var wg sync.WaitGroup
+	if !ways[1].over {
+		wg.Go(func() { e.pump(l, &ways[1]) })
+	}
+	if !ways[0].over {
+		e.pump(l, &ways[0])
+	}
+	wg.Wait()
 	_ = l.Close() // Everything has been said.
 }
 
 // pump carries data one way.
-func (e *Engine) pump(l *link, to, from net.Conn) {
-	if err := e.copy(l, to, from); err != nil {
-		l.abort()
-		return
+func (e *Engine) pump(l *link, w *way) {
+	err := e.copy(l, w)
+	if err == nil {
+		err = e.endHalf(l, w.to)
 	}
+	if err != nil {
+		l.abort()
+	}
+}
+
+// endHalf tells one side that the other one has nothing more to say.
+func (e *Engine) endHalf(l *link, to net.Conn) error {
 	l.half.Store(true)
 	l.touch(e.now())
 	if w, ok := to.(interface{ CloseWrite() error }); ok {
-		if w.CloseWrite() != nil {
-			l.abort()
-		}
-		return
+		return w.CloseWrite()
 	}
 	_ = l.Close() // It cannot be closed by halves.
+	return nil
 }
 
 const (
@@ -134,20 +153,27 @@ const (
 // pieces goes through a buffer that is taken only when there is something to
 // read; where a piece fills the buffer, more will follow, and the kernel is told
 // to move it by itself.
-func (e *Engine) copy(l *link, to, from net.Conn) error {
-	target, source, bulk := bulkPair(to, from)
-	r := newReader(from)
+func (e *Engine) copy(l *link, w *way) error {
+	if w.buf != nil {
+		_, err := w.to.Write(w.rest)
+		e.buffers.small.put(w.buf)
+		if err != nil {
+			return err
+		}
+	}
+	bulk := e.burstOf(l, w.to, w.from)
+	r := newReader(w.from)
 	for {
 		buf, n, err := r.read(e.buffers.small)
 		if n > 0 {
-			_, werr := to.Write((*buf)[:n])
+			_, werr := w.to.Write((*buf)[:n])
 			err = errors.Join(err, werr)
 			l.touch(e.now())
 		}
 		full := buf != nil && n == len(*buf)
 		e.buffers.small.put(buf)
-		if err == nil && full && bulk {
-			err = e.burst(l, target, source)
+		if err == nil && full && bulk != nil {
+			err = bulk()
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -158,10 +184,15 @@ func (e *Engine) copy(l *link, to, from net.Conn) error {
 	}
 }
 
-func bulkPair(to, from net.Conn) (target, source *net.TCPConn, ok bool) {
+// burstConns gives what moves bulk data between connections of package net; nil
+// where nothing does.
+func (e *Engine) burstConns(l *link, to, from net.Conn) func() error {
 	target, one := to.(*net.TCPConn)
 	source, two := from.(*net.TCPConn)
-	return target, source, one && two
+	if !one || !two {
+		return nil
+	}
+	return func() error { return e.burst(l, target, source) }
 }
 
 // burst moves bulk data, as long as it keeps coming.

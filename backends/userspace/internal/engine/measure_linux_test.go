@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,9 +17,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -34,14 +37,36 @@ func sink(t testing.TB) netip.AddrPort {
 			_, _ = c.Write(first[:])
 			return
 		}
-		buf := make([]byte, 1<<20)
+		_ = discard(c, make([]byte, 1<<20))
+		_, _ = c.Write(first[:])
+	})
+}
+
+// discard takes what comes until the end, and has the kernel throw it away: what
+// is measured shall not wait for the copying of others.
+func discard(c net.Conn, buf []byte) error {
+	tcp, ok := c.(syscall.Conn)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	err = raw.Read(func(fd uintptr) bool {
 		for {
-			if _, err := c.Read(buf); err != nil {
-				_, _ = c.Write(first[:])
-				return
+			n, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_TRUNC)
+			if errors.Is(err, unix.EAGAIN) {
+				return false
+			}
+			if n == 0 || err != nil {
+				failure = err
+				return true
 			}
 		}
 	})
+	return errors.Join(err, failure)
 }
 
 // haproxy runs the program of that name in TCP mode in front of a server.
@@ -93,21 +118,21 @@ func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) (pid int) {
 }
 
 // bulk sends as much as goes through in a while, and gives bytes a second.
-func bulk(t *testing.T, to netip.AddrPort) float64 {
+func bulk(t *testing.T, to netip.AddrPort, streams int) float64 {
 	t.Helper()
-	const streams, long = 2, 500 * time.Millisecond
+	const long = 250 * time.Millisecond
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
 	for range streams {
 		wg.Go(func() {
-			c, err := net.Dial("tcp", to.String())
+			c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer shut(c)
-			buf := make([]byte, 1<<20)
+			buf := make([]byte, 256<<10) // it stays in the cache of the processor
 			for time.Since(start) < long {
 				n, err := c.Write(buf)
 				if err != nil {
@@ -116,9 +141,7 @@ func bulk(t *testing.T, to netip.AddrPort) float64 {
 				}
 				total.Add(int64(n))
 			}
-			if tcp, ok := c.(*net.TCPConn); ok {
-				_ = tcp.CloseWrite()
-			}
+			_ = c.CloseWrite()
 			_, _ = io.ReadFull(c, buf[:1]) // all has arrived
 		})
 	}
@@ -130,7 +153,7 @@ func bulk(t *testing.T, to netip.AddrPort) float64 {
 // an answer, and gives their number a second.
 func connections(t *testing.T, to netip.AddrPort) float64 {
 	t.Helper()
-	const clients, long = 16, 500 * time.Millisecond
+	const clients, long = 16, 250 * time.Millisecond
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -165,14 +188,35 @@ func askOnce(to netip.AddrPort) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// way is a path that is measured, with the process that carries it.
-type way struct {
-	name             string
-	at               netip.AddrPort
-	pid              int
-	rates, conns     []float64
-	sent, made       float64
-	sentCPU, madeCPU time.Duration
+// path is a path that is measured, with the process that carries it.
+type path struct {
+	name string
+	at   netip.AddrPort
+	pid  int
+	bulk map[int]*samples // by the number of streams; Gbit/s
+	conn samples          // a second
+}
+
+// samples are rates, with the work and the processor time that they took.
+type samples struct {
+	rates []float64
+	done  float64
+	busy  time.Duration
+}
+
+// add takes one more.
+func (s *samples) add(t *testing.T, pid int, measure func() float64) {
+	t.Helper()
+	before, start := busy(t, pid), time.Now()
+	rate := measure()
+	s.done += rate * time.Since(start).Seconds()
+	s.busy += busy(t, pid) - before
+	s.rates = append(s.rates, rate)
+}
+
+func (s *samples) median() float64 {
+	slices.Sort(s.rates)
+	return s.rates[len(s.rates)/2]
 }
 
 // busy gives the processor time that a process has taken.
@@ -192,43 +236,49 @@ func busy(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-func (w *way) measure(t *testing.T) {
-	t.Helper()
-	before, start := busy(t, w.pid), time.Now()
-	rate := bulk(t, w.at)
-	w.sent += rate * time.Since(start).Seconds()
-	w.sentCPU += busy(t, w.pid) - before
-	w.rates = append(w.rates, rate*8/1e9)
-	before, start = busy(t, w.pid), time.Now()
-	rate = connections(t, w.at)
-	w.made += rate * time.Since(start).Seconds()
-	w.madeCPU += busy(t, w.pid) - before
-	w.conns = append(w.conns, rate)
-}
+// streams are the numbers of connections on which bulk data is sent at a time.
+func streams() []int { return []int{1, 2, 8} }
 
-func median(all []float64) float64 {
-	slices.Sort(all)
-	return all[len(all)/2]
+func (p *path) measure(t *testing.T) {
+	t.Helper()
+	for _, n := range streams() {
+		if p.bulk[n] == nil {
+			p.bulk[n] = &samples{}
+		}
+		p.bulk[n].add(t, p.pid, func() float64 { return bulk(t, p.at, n) * 8 / 1e9 })
+	}
+	p.conn.add(t, p.pid, func() float64 { return connections(t, p.at) })
 }
 
 // TestMeasure compares the engine with haproxy on the same path, in turns.
 func TestMeasure(t *testing.T) {
 	to := sink(t)
-	ways := []*way{{name: "direct", at: to}, {name: "engine"}, {name: "haproxy"}, {name: "haproxy splice-auto"}}
-	ways[1].at, ways[1].pid = apart(t, to)
-	ways[2].at, ways[2].pid = haproxy(t, to, "")
-	ways[3].at, ways[3].pid = haproxy(t, to, " option splice-auto")
-	for range 7 {
-		for _, w := range ways {
-			w.measure(t)
+	var all []*path
+	for _, name := range []string{"direct", "engine", "haproxy", "haproxy splice-auto"} {
+		all = append(all, &path{name: name, at: to, bulk: map[int]*samples{}})
+	}
+	all[1].at, all[1].pid = apart(t, to)
+	all[2].at, all[2].pid = haproxy(t, to, "")
+	all[3].at, all[3].pid = haproxy(t, to, " option splice-auto")
+	const rounds = 7
+	for range rounds {
+		for _, p := range all {
+			p.measure(t)
 		}
 	}
-	for _, w := range ways {
-		t.Logf("%-20s median of 7: %6.2f Gbit/s (%v of processor time a GB), %6.0f connections/s (%v each)", w.name,
-			median(w.rates), (w.sentCPU * 1000 / time.Duration(1+w.sent/1e6)).Round(time.Millisecond), median(w.conns), w.madeCPU/time.Duration(1+w.made))
+	for _, p := range all {
+		for _, n := range streams() {
+			t.Logf("%-20s median of %d: %6.2f Gbit/s on %d streams (%.0f ms of processor time a GB)", p.name, rounds,
+				p.bulk[n].median(), n, p.bulk[n].busy.Seconds()*1000/(1e-9+p.bulk[n].done/8))
+		}
+		t.Logf("%-20s median of %d: %6.0f connections/s (%.1f µs of processor time each)", p.name, rounds,
+			p.conn.median(), p.conn.busy.Seconds()*1e6/p.conn.done)
 	}
-	for _, w := range ways[2:] {
-		t.Logf("engine against %s: bulk %.2f, connections %.2f", w.name, median(ways[1].rates)/median(w.rates), median(ways[1].conns)/median(w.conns))
+	for _, p := range all[2:] {
+		for _, n := range streams() {
+			t.Logf("engine against %s: bulk on %d streams %.2f", p.name, n, all[1].bulk[n].median()/p.bulk[n].median())
+		}
+		t.Logf("engine against %s: connections %.2f", p.name, all[1].conn.median()/p.conn.median())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 // something to read: a silent connection holds none.
 type reader struct {
 	conn   net.Conn
+	lent   lentReader      // nil where it does not do so by itself
 	raw    syscall.RawConn // nil where there is no descriptor
 	stream bool
 
@@ -24,8 +25,17 @@ type reader struct {
 	try  func(fd uintptr) bool
 }
 
+// lentReader is a connection that reads as [reader.read] does.
+type lentReader interface {
+	readLent(from *buffers) (*[]byte, int, error)
+}
+
 func newReader(c net.Conn) *reader {
 	r := &reader{conn: c}
+	if l, ok := c.(lentReader); ok {
+		r.lent = l
+		return r
+	}
 	if s, ok := c.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {
 			r.raw = raw
@@ -33,13 +43,16 @@ func newReader(c net.Conn) *reader {
 	}
 	_, datagrams := c.(net.PacketConn)
 	r.stream = !datagrams
-	r.try = r.readNow
+	r.try = r.readWhenReady
 	return r
 }
 
 // read gives a buffer of the pool with what was read, as [io.Reader] does.
 // Whoever gets a buffer gives it back.
 func (r *reader) read(from *buffers) (*[]byte, int, error) {
+	if r.lent != nil {
+		return r.lent.readLent(from)
+	}
 	if r.raw == nil {
 		buf := from.get()
 		n, err := r.conn.Read(*buf)
@@ -58,7 +71,7 @@ func (r *reader) read(from *buffers) (*[]byte, int, error) {
 	return r.buf, r.n, nil
 }
 
-func (r *reader) readNow(fd uintptr) (done bool) {
+func (r *reader) readWhenReady(fd uintptr) (done bool) {
 	r.buf = r.from.get()
 	for {
 		r.n, r.err = syscall.Read(int(fd), *r.buf)
