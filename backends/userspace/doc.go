@@ -42,7 +42,8 @@
 //
 // Linux 5.10 or later with nf_tables, connection tracking and the modules
 // nft_tproxy, nft_socket, nft_fib and nft_ct; CAP_NET_ADMIN and CAP_NET_RAW; and
-// file descriptors: two for each connection, four more while bulk data flows, one
-// for each session. Where they run out, connections wait to be accepted. SCTP is
+// file descriptors: two for each connection, two more for each direction in which
+// bulk data flows, one for each session. Where they run out, connections wait to
+// be accepted. SCTP is
 // not carried: such ports are reported by name, and all others are served.
 package userspace

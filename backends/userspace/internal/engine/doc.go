@@ -1,20 +1,24 @@
 // Package engine carries connections and datagrams from clients of Services to
 // endpoints, through sockets. It is the portable part of the userspace backend:
-// how traffic comes to it is not its matter, and it asks nothing of the
-// operating system that package net does not have.
+// how traffic comes to it is not its matter. On Linux it has sockets of its own
+// ([Engine.Listener], Begin), which cost less; elsewhere, and for whoever brings
+// other connections, package net is all that it asks for.
 //
 // # Connections
 //
-// Each connection has two goroutines, one for each direction, and waits for
-// nobody else's. Where both sides are TCP, bulk data goes through the kernel
-// only (splice, on Linux); a connection that is silent holds no buffer. What one
-// side has to say no more is told the other (half-close). A connection that is
-// silent for too long is closed, and so is one whose endpoint has been gone for
-// the grace period.
+// Each connection has a goroutine, and a second one as soon as what is said does
+// not go through at once; it waits for no other connection. Where both sides are
+// TCP, bulk data goes through the kernel only (splice, on Linux); a connection
+// that is silent holds no buffer. What one side has to say no more is told the
+// other (half-close). A connection that is silent for too long is closed, and so
+// is one whose endpoint has been gone for the grace period.
 //
 // An endpoint that does not answer is given up after a quarter of a second, and
 // another one is tried, each next one for longer. It then comes last for some
-// seconds, after which one client at a time finds out whether it is back.
+// seconds, for those whose source address the endpoint saw: a policy may be meant
+// for them alone. When two sources in a row have failed, it comes last for all,
+// and one client at a time finds out whether it is back. Who sticks to an endpoint
+// by session affinity leaves it because of what happened to himself only.
 //
 // # Datagrams
 //
@@ -24,7 +28,11 @@
 //
 // # Limits
 //
-// With as many connections as are allowed, no more are accepted: they wait in
-// the queue of the kernel. Where the process has no more file descriptors,
-// accepting pauses. Nothing ends the engine but [Engine.Close].
+// With as many connections as are allowed, each door accepts one more, which
+// waits; others wait in the queue of the kernel. Datagrams that would need one
+// session too many are lost, and counted. Once half of what is allowed is in use,
+// a client who has an eighth of it gets no more, so that one client alone leaves
+// half to others. Where a socket at which clients come in fails, be it for lack of
+// file descriptors, it is asked again after a while, and that is counted. Nothing
+// ends the engine but [Engine.Close].
 package engine

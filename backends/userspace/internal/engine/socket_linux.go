@@ -149,7 +149,7 @@ func (s *socket) Read(b []byte) (n int, err error) {
 		return err
 	})
 	if n == 0 && err == nil && len(b) > 0 {
-		err = io.EOF
+		return 0, io.EOF
 	}
 	return n, call("read", err)
 }
@@ -166,7 +166,7 @@ func (s *socket) readLent(from *buffers) (buf *[]byte, n int, err error) {
 		return err
 	})
 	if n == 0 && err == nil {
-		err = io.EOF
+		return buf, 0, io.EOF
 	}
 	return buf, n, call("read", err)
 }

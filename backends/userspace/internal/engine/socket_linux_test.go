@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// socketPair gives both ends of a connection between sockets of an engine.
+func socketPair(t *testing.T) (a, b *socket) {
+	t.Helper()
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := w.Listener(tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(l) })
+	fd, err := Begin(netip.AddrPort{}, addrOf(l.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := w.await(t.Context(), fd, addrOf(l.Addr()), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, aOK := one.(*socket)
+	b, bOK := two.(*socket)
+	if !aOK || !bOK {
+		t.Fatalf("got %T and %T, want sockets", one, two)
+	}
+	t.Cleanup(func() { shut(a); shut(b) })
+	return a, b
+}
+
+func TestSocketsCarryData(t *testing.T) {
+	a, b := socketPair(t)
+	if a.RemoteAddr().String() != b.LocalAddr().String() || a.RemoteAddr().Network() != "tcp" {
+		t.Errorf("one leads to %v, the other is at %v", a.RemoteAddr(), b.LocalAddr())
+	}
+	want := bytes.Repeat([]byte("0123456789"), 1<<20)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := a.Write(want) // more than the kernel takes at once
+		if err = errors.Join(err, a.CloseWrite()); err != nil {
+			t.Error(err)
+		}
+	})
+	got, err := io.ReadAll(b)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes and error %v, want the %d that were sent", len(got), err, len(want))
+	}
+	wg.Wait()
+}
+
+// Whoever waits for a socket is told when it is closed, and a descriptor is never
+// closed while somebody uses it: it could be another connection's by then.
+func TestSocketsCanBeClosedByAnybody(t *testing.T) {
+	for range 20 {
+		a, _ := socketPair(t)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("reading: got error %v, want %v", err, net.ErrClosed)
+			}
+		})
+		wg.Go(func() {
+			for {
+				if _, err := a.Write(make([]byte, 1<<20)); err != nil {
+					if !errors.Is(err, net.ErrClosed) {
+						t.Errorf("writing: got error %v, want %v", err, net.ErrClosed)
+					}
+					return
+				}
+			}
+		})
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if err := a.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("closing again: got error %v, want %v", err, net.ErrClosed)
+		}
+		if n := a.uses.Load(); n != closing {
+			t.Errorf("got %d uses left, want none", n-closing)
+		}
+	}
+}
+
+func TestUsedDescriptorsStayOpen(t *testing.T) {
+	a, _ := socketPair(t)
+	if !a.use() {
+		t.Fatal("an open socket cannot be used")
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(a.fd), unix.F_GETFD, 0); err != nil {
+		t.Errorf("the descriptor is closed while it is used: %v", err)
+	}
+	if a.use() {
+		t.Error("a closed socket can be used")
+	}
+	a.unuse()
+}
+
+// deafListener gives an address at which the queue is full: the kernel answers
+// nobody.
+func deafListener(t *testing.T) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := localAddr(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialTo(t, at)
+	return at
+}
+
+func TestSilentEndpointsAreGivenUp(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := deafListener(t)
+	reach := func(ctx context.Context, patience time.Duration) error {
+		_, err := w.reach(ctx, Dial{Protocol: v1.ProtocolTCP, To: at}, patience)
+		return err
+	}
+	start := time.Now()
+	if err := reach(t.Context(), 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
+	}
+	if took := time.Since(start); took < 50*time.Millisecond {
+		t.Errorf("it was given up after %v, want 50 ms", took)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if err := reach(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want %v", err, context.Canceled)
+	}
+	if err := func() error {
+		_, err := w.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: refusing(t)}, time.Hour)
+		return err
+	}(); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("where nobody listens: got error %v, want %v", err, unix.ECONNREFUSED)
+	}
+}
+
+// Both sides may say more at a time than anybody takes, and neither waits for the
+// other: what one goroutine carries becomes too much for it in any moment.
+func TestBothSidesTalkAtOnce(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	const size = 8 << 20
+	w.serveAt(at, server(t, func(c net.Conn) {
+		_, _ = c.Write(make([]byte, size)) // before it reads anything
+		n, _ := io.Copy(io.Discard, c)
+		if n != size {
+			t.Errorf("the endpoint got %d bytes, want %d", n, size)
+		}
+	}))
+	for _, pieces := range []int{100, 16 << 10, 1 << 20} {
+		c := dialTo(t, at)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for sent := 0; sent < size; {
+				n, err := c.Write(make([]byte, min(pieces*50, size-sent)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				sent += n
+			}
+			_ = c.CloseWrite()
+		})
+		time.Sleep(time.Millisecond) // in most runs, the client's window is full by now
+		n, err := io.Copy(io.Discard, c)
+		if err != nil || n != size {
+			t.Errorf("the client got %d bytes and error %v, want %d", n, err, size)
+		}
+		wg.Wait()
+	}
+	eventually(t, "all is over", func() bool { return w.Stats().Connections == 0 })
+}
+
+// Questions and answers of any size, one after the other on one connection.
+func TestConversations(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
+	c := dialTo(t, at)
+	for i := range 400 {
+		size := 1 + i*i%40_000
+		want := bytes.Repeat([]byte{byte(i)}, size)
+		got := make([]byte, size)
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = c.Write(want) })
+		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("question %d of %d bytes: got another answer, or error %v", i, size, err)
+		}
+		wg.Wait()
+	}
+	_ = c.CloseWrite()
+	if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
+		t.Errorf("after the end: got %d bytes and error %v, want none", len(rest), err)
+	}
+}
