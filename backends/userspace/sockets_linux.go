@@ -104,6 +104,7 @@ func (s *sockets) listen(ctx context.Context, at netip.AddrPort, e *engine.Engin
 	var l net.Listener
 	err := s.do(func() (err error) {
 		c := net.ListenConfig{Control: listening, KeepAlive: -1}
+		c.SetMultipathTCP(false) // endpoints would not get more than one path
 		l, err = c.Listen(ctx, "tcp", at.String())
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -284,14 +285,14 @@ func (e *Engine) waiting() <-chan struct{} {
 	return e.changed
 }
 
-// addresses gives the endpoints of both pools of a port.
+// addresses gives the endpoints that a port has, with those that only keep what
+// they have.
 func addresses(p *proxy.ServicePort) map[netip.AddrPort]struct{} {
 	all := make(map[netip.AddrPort]struct{}, len(p.Cluster))
-	for _, x := range p.Cluster {
-		all[x.Addr] = struct{}{}
-	}
-	for _, x := range p.Local {
-		all[x.Addr] = struct{}{}
+	for _, pool := range [][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
+		for _, x := range pool {
+			all[x.Addr] = struct{}{}
+		}
 	}
 	return all
 }

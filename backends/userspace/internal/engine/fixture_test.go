@@ -40,6 +40,7 @@ func TestMain(m *testing.M) {
 func runEngine(spec string) error {
 	from, to, _ := strings.Cut(spec, " ")
 	config := net.ListenConfig{KeepAlive: -1} // the socket that listens has it, where it matters
+	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), "tcp", from)
 	if err != nil {
 		return err
@@ -109,7 +110,9 @@ func (w *world) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
 }
 
 func (w *world) sticky(timeout time.Duration) *world {
-	w.port.Affinity = affinity.Config{Timeout: timeout}
+	p := *w.port
+	p.Affinity = affinity.Config{Timeout: timeout}
+	w.port = &p
 	return w
 }
 

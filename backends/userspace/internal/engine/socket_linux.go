@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -256,3 +257,24 @@ func (s *socket) SetReadDeadline(time.Time) error { return errors.ErrUnsupported
 
 // SetWriteDeadline implements [net.Conn].
 func (s *socket) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }
+
+// SyscallConn implements [syscall.Conn], for whoever wants to know more of a
+// socket.
+func (s *socket) SyscallConn() (syscall.RawConn, error) { return rawSocket{s}, nil }
+
+// rawSocket is a [syscall.RawConn] without waiting.
+type rawSocket struct{ *socket }
+
+// Control implements [syscall.RawConn].
+func (r rawSocket) Control(f func(fd uintptr)) error {
+	return r.control(func(fd int) error {
+		f(uintptr(fd))
+		return nil
+	})
+}
+
+// Read implements [syscall.RawConn].
+func (rawSocket) Read(func(fd uintptr) bool) error { return errors.ErrUnsupported }
+
+// Write implements [syscall.RawConn].
+func (rawSocket) Write(func(fd uintptr) bool) error { return errors.ErrUnsupported }

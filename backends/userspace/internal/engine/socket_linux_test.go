@@ -120,6 +120,25 @@ func TestUsedDescriptorsStayOpen(t *testing.T) {
 	a.unuse()
 }
 
+// Whoever wants to know more of a connection gets at its descriptor, as long as it
+// is open.
+func TestDescriptorsCanBeAsked(t *testing.T) {
+	a, _ := socketPair(t)
+	raw, err := a.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	domain := 0
+	ask := func(fd uintptr) { domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) }
+	if e := raw.Control(ask); e != nil || err != nil || domain != unix.AF_INET {
+		t.Errorf("got domain %d and errors %v, %v, want %d", domain, e, err, unix.AF_INET)
+	}
+	shut(a)
+	if e := raw.Control(ask); !errors.Is(e, net.ErrClosed) {
+		t.Errorf("closed: got error %v, want %v", e, net.ErrClosed)
+	}
+}
+
 // deafListener gives an address at which the queue is full: the kernel answers
 // nobody.
 func deafListener(t *testing.T) netip.AddrPort {

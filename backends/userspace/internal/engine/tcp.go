@@ -159,7 +159,7 @@ func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	p, ok := e.applied.Get(d.port.Name)
-	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil)
+	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
 }
 
 // introduce tells the endpoint who the client is, where it wants that.

@@ -168,6 +168,31 @@ func TestSessionEndsWithItsEndpoint(t *testing.T) {
 	eventually(t, "the session has ended with its Service", func() bool { return w.Stats().Sessions == 0 })
 }
 
+// An endpoint that gets no new sessions keeps those that it has.
+func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	one, two := echo(t), echo(t)
+	w.serveAt(at, one)
+	a := newAsker(t, at)
+	a.who(t)
+	p := *w.port
+	p.Cluster, p.Draining = sortedPool(two), sortedPool(one)
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
+	if got := a.who(t); got != one.String() {
+		t.Errorf("while it drains: got %s, want %v", got, one)
+	}
+	if got := newAsker(t, at).who(t); got != two.String() {
+		t.Errorf("a new session: got %s, want %v", got, two)
+	}
+	last := p
+	last.Draining = nil
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &last))
+	if got := a.who(t); got != two.String() {
+		t.Errorf("when it is gone: got %s, want %v", got, two)
+	}
+}
+
 func TestRefusedDatagramsGoElsewhere(t *testing.T) {
 	c := udpSocket(t)
 	gone := addrOf(c.LocalAddr())
