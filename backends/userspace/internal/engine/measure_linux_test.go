@@ -254,12 +254,12 @@ func (p *path) measure(t *testing.T) {
 func TestMeasure(t *testing.T) {
 	to := sink(t)
 	var all []*path
-	for _, name := range []string{"direct", "engine", "haproxy", "haproxy splice-auto"} {
+	for _, name := range []string{"direct", "engine", "haproxy", "haproxy, splicing"} {
 		all = append(all, &path{name: name, at: to, bulk: map[int]*samples{}})
 	}
 	all[1].at, all[1].pid = apart(t, to)
 	all[2].at, all[2].pid = haproxy(t, to, "")
-	all[3].at, all[3].pid = haproxy(t, to, " option splice-auto")
+	all[3].at, all[3].pid = haproxy(t, to, " option splice-request\n option splice-response") // splice-auto copies
 	const rounds = 7
 	for range rounds {
 		for _, p := range all {
