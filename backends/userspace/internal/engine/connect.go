@@ -104,7 +104,11 @@ func (e *Engine) reach(ctx context.Context, d Dial, patience time.Duration) (net
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return e.config.Hooks.Dial(ctx, d)
+	conn, err := e.config.Hooks.Dial(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return e.own(conn), nil
 }
 
 // isShortage reports whether an error is the fault of this side.

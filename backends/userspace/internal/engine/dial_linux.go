@@ -63,3 +63,24 @@ func (e *Engine) await(ctx context.Context, fd int, to netip.AddrPort, patience 
 	}
 	return s, nil
 }
+
+// own makes a socket of a connection of package net, which then is closed. Others
+// are left as they are.
+func (e *Engine) own(c net.Conn) net.Conn {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return c
+	}
+	fd := -1
+	if e := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
+		return c // It works, too.
+	}
+	s := newSocket(&e.tasks.poller, fd)
+	s.local, s.remote = addrOf(tcp.LocalAddr()), addrOf(tcp.RemoteAddr())
+	_ = tcp.Close() // The other descriptor keeps the connection.
+	return s
+}

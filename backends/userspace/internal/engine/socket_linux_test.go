@@ -120,6 +120,35 @@ func TestUsedDescriptorsStayOpen(t *testing.T) {
 	a.unuse()
 }
 
+// Connections of package net, from a listener or dialer of somebody else, are
+// carried like the engine's own.
+func TestForeignConnectionsBecomeSockets(t *testing.T) {
+	w := newWorld(t, Config{Hooks: Hooks{Dial: dialAny}}, v1.ProtocolTCP)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.open(t, Door{Listener: l})
+	at := addrOf(l.Addr())
+	want := named(t)
+	w.serveAt(at, want)
+	name, c := whoAt(t, at)
+	if name != want.String() {
+		t.Errorf("got %s, want %v", name, want)
+	}
+	for _, l := range w.links() {
+		l.mu.Lock()
+		for _, side := range []net.Conn{l.client, l.upstream} {
+			if s, ok := side.(*socket); !ok || !s.remote.IsValid() || !s.local.IsValid() {
+				t.Errorf("a side of the connection is %T (%+v), want a socket with its addresses", side, side)
+			}
+		}
+		l.mu.Unlock()
+	}
+	shut(c)
+	eventually(t, "the connection is over", func() bool { return w.Stats().Connections == 0 })
+}
+
 // Whoever wants to know more of a connection gets at its descriptor, as long as it
 // is open.
 func TestDescriptorsCanBeAsked(t *testing.T) {

@@ -87,7 +87,7 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 
 // serve carries one connection to its end.
 func (e *Engine) serve(conn net.Conn, flow Flow) {
-	l := &link{client: conn}
+	l := &link{client: e.own(conn)}
 	if !e.tasks.adopt(l) {
 		return
 	}
