@@ -134,7 +134,7 @@ func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 
 // claim finds the rules of a chain that are there already, and gives the
 // operations that add the others. The chain is orderly if nothing stands there
-// twice, or in the wrong half.
+// twice, or in the wrong half, and any rule of it can be removed by its text.
 func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) {
 	have := make(map[string]int, len(found))
 	for i, rule := range slices.Backward(found) {
@@ -155,15 +155,19 @@ func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) 
 		}
 		kept[i] = true
 	}
-	return missing, kept, lastFront < firstBack && len(have) == len(found)
+	orderly = lastFront < firstBack && len(have) == len(found) &&
+		!slices.ContainsFunc(found, func(rule string) bool { return !isWritable(rule) })
+	return missing, kept, orderly
 }
 
-// strays adds the removal of rules that nobody wants, and of second copies.
+// strays adds the removal of rules that nobody wants, and of second copies. Those that
+// cannot be removed by their text are not in order, and go when the chain is written
+// anew.
 func (a *adoption) strays(changes []op, ref chainRef, kept []bool) []op {
 	seen := map[string]bool{}
 	for i, rule := range a.found[ref] {
 		k := key{table: ref.table, chain: ref.name, rule: rule}
-		if _, isWanted := a.wanted[k]; !kept[i] && (seen[rule] || !isWanted) {
+		if _, isWanted := a.wanted[k]; isWritable(rule) && !kept[i] && (seen[rule] || !isWanted) {
 			changes = append(changes, op{Kind: backends.Remove, Key: k})
 		}
 		seen[rule] = true
@@ -179,7 +183,7 @@ func (a *adoption) all(ref chainRef, adds []op) string {
 		rules[o.Key.rule] = o.Key.back
 	}
 	for _, rule := range a.found[ref] {
-		if isBack, isWanted := a.wanted[key{table: ref.table, chain: ref.name, rule: rule}]; isWanted {
+		if isBack, isWanted := a.wanted[key{table: ref.table, chain: ref.name, rule: rule}]; isWanted && isWritable(rule) {
 			rules[rule] = isBack
 		}
 	}

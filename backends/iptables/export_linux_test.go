@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"errors"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,16 +49,12 @@ func Dump(ctx context.Context, o Options) (string, error) {
 	}
 	var out []string
 	for _, family := range o.Families {
-		p, err := findPrograms(&o, family, at)
+		p, err := findPrograms(ctx, &o, family, at)
 		if err != nil {
 			return "", err
 		}
 		n := newNames(o.Identity.Name)
-		var found saved
-		err = p.save(ctx, func(r io.Reader) (err error) {
-			found, err = readSaved(r, n)
-			return err
-		})
+		found, err := p.find(ctx, n)
 		if err != nil {
 			return "", err
 		}
@@ -89,7 +84,7 @@ func Prepare(ctx context.Context, o Options) error {
 	const hooks = "*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n" +
 		"*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n"
 	for _, family := range o.Families {
-		p, err := findPrograms(&o, family, at)
+		p, err := findPrograms(ctx, &o, family, at)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,21 +26,27 @@ import (
 // for each program that was started.
 func standIn(t *testing.T, s *stage, script string) (started string) {
 	t.Helper()
+	return standInFor(t, s, "restore", script)
+}
+
+// standInFor does so for iptables-save, or iptables-restore.
+func standInFor(t *testing.T, s *stage, program, script string) (started string) {
+	t.Helper()
 	folder := t.TempDir()
 	started = filepath.Join(folder, "started")
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, what := range []string{"save", "restore"} {
-			program := fmt.Sprintf("%s-%s-%s", name, s.options.Flavour, what)
-			real, err := lookUp(program)
+			file := fmt.Sprintf("%s-%s-%s", name, s.options.Flavour, what)
+			real, err := lookUp(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			text := "#!/bin/sh\nreal=" + real + "\necho " + program + " >>" + started + "\n"
-			if name == "iptables" && what == "restore" {
+			text := "#!/bin/sh\nreal=" + real + "\necho " + file + " >>" + started + "\n"
+			if name == "iptables" && what == program {
 				text += script + "\n"
 			}
 			text += "exec $real \"$@\"\n"
-			if err := os.WriteFile(filepath.Join(folder, program), []byte(text), 0o700); err != nil {
+			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -61,25 +68,36 @@ func startedSince(t *testing.T, file string) []string {
 	return strings.Fields(string(text))
 }
 
-// A change takes one process, a first look two a family, and nothing takes none.
+// A change takes one process, and nothing takes none. A look at what is there takes
+// one for each table, but not for those that the legacy kernel has not.
 func TestProcesses(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		file := standIn(t, s, "")
 		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.options.Flavour, what) }
+		looks := func(stem string) []string { return []string{name(stem, "save"), name(stem, "save")} }
 		all := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
 		first := proxy.NewSnapshot(testNode(), all...)
 		changed := moved(all[1], 1000)
 		second := first.Revert(proxy.NewSnapshot(testNode(), changed), changed.Name)
+		load := []string{name("iptables", "restore"), name("ip6tables", "restore")}
+		if s.options.Flavour == NFT {
+			load = slices.Concat(looks("iptables"), load[:1], looks("ip6tables"), load[1:])
+		}
 		for _, c := range []struct {
-			what string
-			next proxy.Snapshot
-			want []string
+			what      string
+			isRestart bool
+			next      proxy.Snapshot
+			want      []string
 		}{
-			{"a first load", first, []string{name("iptables", "save"), name("iptables", "restore"), name("ip6tables", "save"), name("ip6tables", "restore")}},
-			{"the same again", first, nil},
-			{"one endpoint", second, []string{name("iptables", "restore")}},
-			{"the same again", second, nil},
+			{"a first load", false, first, load},
+			{"the same again", false, first, nil},
+			{"one endpoint", false, second, []string{name("iptables", "restore")}},
+			{"the same again", false, second, nil},
+			{"a restart", true, second, append(looks("iptables"), looks("ip6tables")...)},
 		} {
+			if c.isRestart {
+				s.restart(t)
+			}
 			s.apply(t, c.next)
 			if diff := cmp.Diff(c.want, startedSince(t, file), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s: programs started (-want +got):\n%s", c.what, diff)
@@ -129,7 +147,7 @@ func TestMissingPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = findPrograms(&Options{Flavour: "unheard-of"}, v1.IPv6Protocol, at)
+	_, err = findPrograms(t.Context(), &Options{Flavour: "unheard-of"}, v1.IPv6Protocol, at)
 	if !errors.Is(err, proxy.ErrUnsupported) {
 		t.Fatalf("got error %v, want %v", err, proxy.ErrUnsupported)
 	}
@@ -248,20 +266,6 @@ func TestStopped(t *testing.T) {
 		s.applied = proxy.Snapshot{}
 		s.apply(t, next)
 	})
-}
-
-// How many clients are remembered is the kernel's choice; who asks for more is
-// told.
-func TestAffinityLimit(t *testing.T) {
-	o := Options{AffinityClients: rememberedClients() + 1}
-	s := newStage(t, o)
-	bad := newPort(v1.IPv4Protocol, 1, 2)
-	bad.Affinity = affinity.Config{Timeout: time.Hour}
-	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2), bad))
-	failed, ok := errors.AsType[proxy.PortErrors](err)
-	if !ok || len(failed) != 1 || failed[bad.Name] == nil || !strings.Contains(err.Error(), "ip_list_tot=") {
-		t.Errorf("got error %v, want one of %s that names the parameter", err, bad.Name)
-	}
 }
 
 // What a change allocates does not follow the number of services.

@@ -18,5 +18,8 @@ type faulty struct {
 }
 
 func (f faulty) Commit(ctx context.Context, ops []op) error {
+	if err := f.begin(ctx, ops); err != nil { // before what may fail, which is to write
+		return err
+	}
 	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
 }

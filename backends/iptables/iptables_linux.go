@@ -35,12 +35,12 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 	b := &backend{}
 	var w *watch
 	for i, family := range o.Families {
-		p, err := findPrograms(&o, family, at)
+		p, err := findPrograms(context.Background(), &o, family, at)
 		if err != nil {
 			return nil, err
 		}
 		if i == 0 {
-			if w, err = openWatch(context.Background(), &o, &p); err != nil {
+			if w, err = openWatch(p.flavour); err != nil {
 				return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
 			}
 		}

@@ -1,11 +1,9 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"sync/atomic"
 
@@ -41,19 +39,10 @@ func (k *kernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int)
 // Replaced implements [backends.Replacer]. What gave way went with the commit.
 func (k *kernel) Replaced(context.Context) error { return nil }
 
-// find reads what is there.
-func (k *kernel) find(ctx context.Context) (found saved, err error) {
-	err = k.programs.save(ctx, func(out io.Reader) (err error) {
-		found, err = readSaved(out, k.renderer.names)
-		return err
-	})
-	return found, err
-}
-
 // List implements [backends.Target].
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		found, err := k.find(ctx)
+		found, err := k.programs.find(ctx, k.renderer.names)
 		if err != nil {
 			yield(object{}, err)
 			return
@@ -76,21 +65,34 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 }
 
 func (k *kernel) commit(ctx context.Context, ops []op) error {
-	if !k.rebuild {
-		return k.adopt(ctx, ops)
-	}
-	found, err := k.find(ctx)
-	if err != nil {
+	isFirst := k.rebuild
+	if err := k.begin(ctx, ops); err != nil {
 		return err
+	}
+	if err := k.adopt(ctx, ops); err != nil {
+		return err
+	}
+	if isFirst {
+		k.adoption = nil
+	}
+	return nil
+}
+
+// begin looks at what is there, if the next commit starts from that: it is that of
+// everything. Where that fails, none is to be tried in parts, as each would take what
+// the others want for what nobody wants.
+func (k *kernel) begin(ctx context.Context, ops []op) error {
+	if !k.rebuild {
+		return nil
+	}
+	found, err := k.programs.find(ctx, k.renderer.names)
+	if err != nil {
+		return fmt.Errorf("%w: looking at what is there: %w", backends.ErrUnavailable, err)
 	}
 	k.rebuild = false
 	if len(found) > 0 {
 		k.adoption = newAdoption(k.renderer.names, found, ops)
 	}
-	if err := k.adopt(ctx, ops); err != nil {
-		return err
-	}
-	k.adoption = nil
 	return nil
 }
 
@@ -114,7 +116,7 @@ func (k *kernel) adopt(ctx context.Context, ops []op) error {
 // Cleanup implements [backends.Cleaner].
 func (k *kernel) Cleanup(ctx context.Context) error {
 	k.rebuild, k.adoption, k.roster = false, nil, roster{}
-	found, err := k.find(ctx)
+	found, err := k.programs.find(ctx, k.renderer.names)
 	if err != nil {
 		return err
 	}
@@ -202,14 +204,4 @@ func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 		return fmt.Errorf("%w: a part of a change was made, and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
 	}
 	return cause
-}
-
-// lastLines shortens what a program says to something that fits into an error.
-func lastLines(b []byte) string {
-	const limit = 400
-	b = bytes.TrimSpace(b)
-	if len(b) > limit {
-		b = b[len(b)-limit:]
-	}
-	return string(bytes.Join(bytes.Fields(b), []byte(" ")))
 }

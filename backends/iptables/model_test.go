@@ -98,7 +98,7 @@ func (m model) seen(n names) saved {
 			continue
 		}
 		for _, rule := range rules {
-			if n.owns(ref.table, target(rule)) {
+			if n.ownsJump(ref.table, rule) {
 				out[ref] = append(out[ref], rule)
 			}
 		}

@@ -3,34 +3,42 @@ package iptables
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // place is the network namespace that a backend was made in.
-type place struct{ file *os.File }
+type place struct {
+	file  *os.File
+	inode uint64
+}
 
 func here() (*place, error) {
 	file, err := openNamespace()
 	if err != nil {
 		return nil, err
 	}
-	return &place{file: file}, nil
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		_ = file.Close() // it was open for reading only
+		return nil, err
+	}
+	return &place{file: file, inode: stat.Ino}, nil
 }
 
 func openNamespace() (*os.File, error) { return os.Open("/proc/thread-self/ns/net") }
 
-// start starts a program in the namespace, whatever thread it is called on.
-// Where that is in the namespace already, no privilege is needed.
-func (p *place) start(cmd *exec.Cmd) error {
+// do does something in the namespace, whatever thread it is called on, and on one
+// thread from begin to end. Where that is in the namespace already, no privilege is
+// needed.
+func (p *place) do(f func() error) error {
 	result := make(chan error, 1)
-	go func() { result <- p.startLocked(cmd) }()
+	go func() { result <- p.doLocked(f) }()
 	return <-result
 }
 
-func (p *place) startLocked(cmd *exec.Cmd) error {
+func (p *place) doLocked(f func() error) error {
 	runtime.LockOSThread()
 	before, err := openNamespace()
 	if err != nil {
@@ -44,7 +52,7 @@ func (p *place) startLocked(cmd *exec.Cmd) error {
 		if err != nil {
 			return err
 		}
-		return cmd.Start()
+		return f()
 	}
 	defer func() {
 		// A thread that cannot be led back stays locked, and ends with its
@@ -56,7 +64,7 @@ func (p *place) startLocked(cmd *exec.Cmd) error {
 	if err := unix.Setns(int(p.file.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("entering the network namespace: %w", err)
 	}
-	return cmd.Start()
+	return f()
 }
 
 func same(a, b *os.File) (bool, error) {

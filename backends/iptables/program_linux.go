@@ -5,36 +5,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
+	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // programs are the two programs that read and write the tables of a family.
 type programs struct {
 	saver, restorer string
-	place           *place
+	process         process
 	wait            string // seconds
+	// flavour is never Default.
+	flavour Flavour
+	// registry is where the legacy kernel lists the tables of the family.
+	registry string
 }
 
 // findPrograms finds the programs of a flavour.
-func findPrograms(o *Options, family v1.IPFamily, at *place) (programs, error) {
-	stem := "iptables"
+func findPrograms(ctx context.Context, o *Options, family v1.IPFamily, at *place) (programs, error) {
+	stem, registry := "iptables", "ip_tables_names"
 	if family == v1.IPv6Protocol {
-		stem = "ip6tables"
+		stem, registry = "ip6tables", "ip6_tables_names"
 	}
+	guarded := stem + " " + newNames(o.Identity.Name).prefix
 	if o.Flavour != Default {
 		stem += "-" + string(o.Flavour)
 	}
-	p := programs{place: at, wait: strconv.Itoa(int(o.LockWait / time.Second))}
+	p := programs{
+		process: process{place: at, guard: newGuard(at, guarded, o.LockWait)},
+		wait:    strconv.Itoa(int(o.LockWait / time.Second)),
+		flavour: o.Flavour, registry: registry,
+	}
 	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
 		path, err := lookUp(name)
 		if err != nil {
@@ -43,7 +51,12 @@ func findPrograms(o *Options, family v1.IPFamily, at *place) (programs, error) {
 		}
 		*into = path
 	}
-	return p, nil
+	if p.flavour != Default {
+		return p, nil
+	}
+	var err error
+	p.flavour, err = p.ask(ctx)
+	return p, err
 }
 
 // lookUp finds a program also where the path of users does not lead.
@@ -60,150 +73,71 @@ func lookUp(name string) (string, error) {
 	return "", err
 }
 
-// save hands what there is to a reader.
-func (p *programs) save(ctx context.Context, read func(io.Reader) error) error {
-	cmd := exec.CommandContext(ctx, p.saver)
-	out, err := cmd.StdoutPipe()
+// find reads what there is of an identity, in its own tables alone: others may have
+// some that iptables cannot print.
+func (p *programs) find(ctx context.Context, n names) (saved, error) {
+	tables, err := p.tables()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("iptables: looking for tables: %w", err)
 	}
-	return p.run(ctx, cmd, func() error {
-		err := read(out)
-		if err != nil { // the program must not wait for somebody to read on
-			_, _ = io.Copy(io.Discard, out)
+	l := newListing(n)
+	for _, t := range tables {
+		if _, err := p.process.run(ctx, program{path: p.saver, args: []string{"-t", t.String()}, out: l}); err != nil {
+			return nil, err
 		}
+	}
+	found, err := l.end()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: reading what %s says: %w", p.saver, err)
+	}
+	return found, nil
+}
+
+// tables gives those that exist, as far as there is a difference: the legacy kernel
+// makes a table when somebody asks for it.
+func (p *programs) tables() (exist []table, err error) {
+	all := []table{nat, filter}
+	if p.flavour != Legacy {
+		return all, nil
+	}
+	var names []byte
+	err = p.process.place.do(func() (err error) {
+		names, err = os.ReadFile("/proc/thread-self/net/" + p.registry)
 		return err
 	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for name := range strings.FieldsSeq(string(names)) {
+		if t, ok := tableNamed(name); ok {
+			exist = append(exist, t)
+		}
+	}
+	return exist, nil
 }
 
 // restore carries out a script.
 func (p *programs) restore(ctx context.Context, script []byte) error {
-	cmd := exec.CommandContext(ctx, p.restorer, "--noflush", "-w", p.wait)
-	cmd.Stdin = bytes.NewReader(script)
-	err := p.run(ctx, cmd, func() error { return nil })
-	if err != nil && ctx.Err() != nil && cmd.Process != nil {
+	ran, err := p.process.run(ctx, program{
+		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: bytes.NewReader(script),
+	})
+	if err != nil && ran && ctx.Err() != nil {
 		return fmt.Errorf("%w: iptables was stopped on its way: %w", proxy.ErrDataplaneLost, err)
 	}
 	return err
 }
 
-// run starts a program where it belongs, and explains how it ends.
-func (p *programs) run(ctx context.Context, cmd *exec.Cmd, meanwhile func() error) error {
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	if err := p.place.start(cmd); err != nil {
-		return fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, cmd.Path, err)
-	}
-	readErr := meanwhile()
-	err := cmd.Wait()
+// ask asks a program for its flavour.
+func (p *programs) ask(ctx context.Context) (Flavour, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var version tail
+	_, err := (&process{place: p.process.place}).run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
 	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
 	case err != nil:
-		return explain(err, said.Bytes())
-	case readErr != nil:
-		return fmt.Errorf("iptables: reading what %s says: %w", cmd.Path, readErr)
+		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)
+	case strings.Contains(string(version.kept), "nf_tables"):
+		return NFT, nil
 	}
-	return nil
-}
-
-// stopError is how a program ended.
-type stopError struct {
-	// line is that of its input where it stopped, from 1; 0 if it did not say.
-	line int
-	said string
-	kind error
-	err  error
-}
-
-func (e *stopError) Error() string {
-	text := "iptables: " + e.said
-	if e.said == "" {
-		text += e.err.Error()
-	}
-	if e.kind != nil {
-		text += " (" + e.kind.Error() + ")"
-	}
-	return text
-}
-
-func (e *stopError) Unwrap() []error {
-	if e.kind == nil {
-		return []error{e.err}
-	}
-	return []error{e.kind, e.err}
-}
-
-// blame finds out, by what a script says where the program stopped, whether that is
-// because something is not there that should be. The legacy flavour does not tell:
-// to it, a chain that is missing is a target that is missing, and of commands that
-// find nothing it gives the line alone.
-func (e *stopError) blame(s *script, n names) {
-	switch at := s.line(e.line); {
-	case strings.Contains(e.said, "Couldn't load target `"+n.prefix):
-		e.kind = backends.ErrConflict
-	case e.kind == nil && strings.HasPrefix(at, "-") && !strings.Contains(e.said, "rror occurred"):
-		e.kind = backends.ErrConflict
-	}
-}
-
-// explain puts the end of a program in terms that callers can act on.
-func explain(err error, stderr []byte) error {
-	e := &stopError{said: lastLines(stderr), err: err}
-	if m := regexp.MustCompile(`(?:line:? )(\d+)`).FindSubmatch(stderr); m != nil {
-		e.line, _ = strconv.Atoi(string(m[1])) // digits; too many of them are no line
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || !exit.Exited() {
-		e.kind = proxy.ErrDataplaneLost
-		return e
-	}
-	has := func(texts ...string) bool {
-		for _, text := range texts {
-			if strings.Contains(e.said, text) {
-				return true
-			}
-		}
-		return false
-	}
-	switch {
-	case has("holding the xtables lock"):
-		e.kind = fmt.Errorf("%w: %w", backends.ErrUnavailable, ErrLocked)
-	case has("Cannot allocate memory", "Memory allocation problem", "No buffer space"):
-		e.kind = fmt.Errorf("%w: the system is short of memory", backends.ErrUnavailable)
-	case has("Permission denied", "must be root", "Operation not permitted"):
-		e.kind = fmt.Errorf("%w: %w: CAP_NET_ADMIN is needed in the network namespace", backends.ErrUnavailable, proxy.ErrUnsupported)
-	case has("Table does not exist", "do you need to insmod", "Couldn't load match", "Couldn't load target", "not supported"):
-		e.kind = proxy.ErrUnsupported
-	case has("does a matching rule exist", "No chain/target/match", "No such file or directory", "does not exist", "File exists"):
-		e.kind = backends.ErrConflict
-	}
-	return e
-}
-
-// withoutRemovals gives what is left to do of a script that stopped at the removal
-// of a chain, which is to be emptied instead, or all that are to be removed;
-// nothing if that was not the reason.
-func (s *script) withoutRemovals(err error, all bool) (rest []op, kept []string) {
-	stop, ok := errors.AsType[*stopError](err)
-	if !ok {
-		return nil, nil
-	}
-	chain, ok := strings.CutPrefix(s.line(stop.line), "-X ")
-	if !ok {
-		return nil, nil
-	}
-	for _, part := range s.sections {
-		if part.end < stop.line {
-			continue
-		}
-		for _, o := range part.ops {
-			if o.Kind == backends.Remove && o.Key.rule == "" && (all || o.Key.chain == strings.TrimSpace(chain)) {
-				o.Kind, o.Value, o.Key.back = backends.Replace, "", true
-				kept = append(kept, o.Key.chain)
-			}
-			rest = append(rest, o)
-		}
-	}
-	return rest, kept
+	return Legacy, nil
 }

@@ -1,14 +1,6 @@
 package iptables
 
-import (
-	"bufio"
-	"errors"
-	"fmt"
-	"io"
-	"strings"
-
-	"github.com/vipkit/vipkit/backends"
-)
+import "github.com/vipkit/vipkit/backends"
 
 // chainRef names a chain of a table.
 type chainRef struct {
@@ -20,45 +12,14 @@ type chainRef struct {
 // and those of the kernel's own chains that lead there.
 type saved map[chainRef][]string
 
-// longestLine bounds a line of iptables-save; those of others may be long.
-const longestLine = 1 << 20
-
-// readSaved reads the output of iptables-save.
-func readSaved(r io.Reader, n names) (saved, error) {
-	s := saved{}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 64<<10), longestLine)
-	var t table
-	inTable := false
-	for lines.Scan() {
-		line := lines.Text()
-		switch {
-		case strings.Contains(line, "is incompatible, use 'nft' tool"):
-			return nil, fmt.Errorf("%w: %s", errIncompatible, line)
-		case strings.HasPrefix(line, "*"):
-			t, inTable = tableNamed(line[1:])
-		case !inTable:
-		case strings.HasPrefix(line, ":"):
-			name, _, _ := strings.Cut(line[1:], " ")
-			if n.owns(t, name) {
-				s[chainRef{t, name}] = nil
-			}
-		case strings.HasPrefix(line, "-A "):
-			s.rule(t, n, line[len("-A "):])
-		}
-	}
-	return s, lines.Err()
-}
-
 // rule takes note of a rule, if it is of interest.
-func (s saved) rule(t table, n names, line string) {
-	chain, rule, _ := strings.Cut(line, " ")
+func (s saved) rule(t table, n names, chain, rule string) {
 	ref := chainRef{t, chain}
 	if _, own := s[ref]; own && n.owns(t, chain) {
 		s[ref] = append(s[ref], rule)
 		return
 	}
-	if isHook(chain) && n.owns(t, target(rule)) {
+	if isHook(chain) && n.ownsJump(t, rule) {
 		s[ref] = append(s[ref], rule)
 	}
 }
@@ -69,17 +30,6 @@ func isHook(chain string) bool {
 		return true
 	}
 	return false
-}
-
-// target gives the chain that a rule leads to.
-func target(rule string) string {
-	for _, flag := range [...]string{"-j ", "-g "} {
-		if i := strings.LastIndex(rule, flag); i == 0 || i > 0 && rule[i-1] == ' ' {
-			name, _, _ := strings.Cut(rule[i+len(flag):], " ")
-			return name
-		}
-	}
-	return ""
 }
 
 // objects gives what was found, in the form in which it is rendered, but
@@ -115,6 +65,3 @@ func (s saved) removal(n names) []op {
 	}
 	return ops
 }
-
-// errIncompatible marks tables that only the program nft can read.
-var errIncompatible = errors.New("another program has rules in the tables of iptables that iptables cannot read")

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,9 +32,23 @@ COMMIT
 COMMIT
 `
 
+// readSaved reads a listing as a whole.
+func readSaved(text string, n names) (saved, error) { return readPieces(text, n, len(text)+1) }
+
+// readPieces reads it in pieces of some length.
+func readPieces(text string, n names, length int) (saved, error) {
+	l := newListing(n)
+	for piece := range slices.Chunk([]byte(text), length) {
+		if _, err := l.Write(piece); err != nil {
+			return nil, err
+		}
+	}
+	return l.end()
+}
+
 // Of what iptables-save prints, only what belongs to the identity counts.
 func TestReadSaved(t *testing.T) {
-	got, err := readSaved(strings.NewReader(savedText), newNames("vipkit"))
+	got, err := readSaved(savedText, newNames("vipkit"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +66,98 @@ func TestReadSaved(t *testing.T) {
 	}
 }
 
+// What iptables cannot print matters in the tables that are used here, and no comment
+// looks like it.
 func TestReadSavedOfAnotherProgram(t *testing.T) {
-	_, err := readSaved(strings.NewReader("# Table `nat' is incompatible, use 'nft' tool.\n"), newNames("vipkit"))
-	if !errors.Is(err, errIncompatible) {
-		t.Errorf("got error %v, want %v", err, errIncompatible)
+	const odd = "# Table `%s' is incompatible, use 'nft' tool.\n"
+	for _, c := range []struct {
+		text string
+		want error
+	}{
+		{strings.Replace(odd, "%s", "nat", 1), errIncompatible},
+		{strings.Replace(odd, "%s", "filter", 1) + savedText, errIncompatible},
+		{strings.Replace(odd, "%s", "mangle", 1) + savedText, nil},
+		{"*nat\n-A INPUT -m comment --comment \"# Table `nat' is incompatible, use 'nft' tool\" -j ACCEPT\n", nil},
+		{"*nat\n-A INPUT -m comment --comment \"a\n# Table `nat' is incompatible, use 'nft' tool\" -j ACCEPT\n", nil},
+	} {
+		if _, err := readSaved(c.text, newNames("vipkit")); !errors.Is(err, c.want) {
+			t.Errorf("%q: got error %v, want %v", c.text, err, c.want)
+		}
+	}
+}
+
+// Of rules in the kernel's own chains, only jumps that this package or kube-proxy
+// writes are ours, whatever the text of others looks like.
+func TestOwnJumps(t *testing.T) {
+	for rule, want := range map[string]bool{
+		`-j VIPKIT-SERVICES`: true,
+		`-m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`:                                         true,
+		`-m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL`: false, // not in this table
+		`-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`:              true,
+
+		``:                                   false,
+		`-j`:                                 false,
+		`-j VIPKIT-SERVICES --nflog 1`:       false,
+		`-j CNI-HOSTPORT`:                    false,
+		`-g VIPKIT-SERVICES`:                 false,
+		`-j VIPKIT-OTHER`:                    false,
+		`-j "VIPKIT-SERVICES"`:               false,
+		`-d 192.0.2.1/32 -j VIPKIT-SERVICES`: false,
+		`-m comment --comment "x -j VIPKIT-SERVICES" -j CNI`:                                        false,
+		`-m comment --comment "x -j VIPKIT-SERVICES"`:                                               false,
+		`-m comment --comment "kubernetes \" -j VIPKIT-SERVICES" -j CNI`:                            false,
+		`-m comment --comment "kubernetes \\" -j VIPKIT-SERVICES`:                                   true,
+		`-m comment --comment "mine" -j VIPKIT-SERVICES`:                                            false,
+		`-m comment --comment kubernetes -j VIPKIT-SERVICES`:                                        false,
+		`-i -j -j VIPKIT-SERVICES`:                                                                  false,
+		`-m set --match-set a -j VIPKIT-SERVICES src -j DROP`:                                       false,
+		"-m comment --comment \"kubernetes \n-A PREROUTING -j VIPKIT-SERVICES\" -j VIPKIT-SERVICES": false,
+	} {
+		if got := newNames("vipkit").ownsJump(nat, rule); got != want {
+			t.Errorf("%s: is ours: got %t, want %t", rule, got, want)
+		}
+	}
+}
+
+func TestTarget(t *testing.T) {
+	for rule, want := range map[string]string{
+		"": "", "-j": "", "-j A": "A", "-g A": "A", `-j "A"`: "", "-s 192.0.2.0/24 -j A --to 1": "A", "-i -j -j A": "A",
+		`-m comment --comment "-j B" -j A`:          "A",
+		`-m comment --comment "x -j B"`:             "",
+		`-m comment --comment "x \" -j B" -j A`:     "A",
+		`-m comment --comment "without an end -j B`: "",
+	} {
+		if got := target(rule); got != want {
+			t.Errorf("%s: target: got %q, want %q", rule, got, want)
+		}
+	}
+}
+
+// A comment may hold whole lines. They are not taken for what they look like, and
+// what only looks like the beginning of a comment hides nothing.
+func TestReadSavedWithLinesInComments(t *testing.T) {
+	const head, tail = "*nat\n:VIPKIT-SERVICES - [0:0]\n", "-A VIPKIT-SERVICES -j RETURN\nCOMMIT\n"
+	want := saved{{nat, "VIPKIT-SERVICES"}: {"-j RETURN"}}
+	long := strings.Repeat("-A OTHER -m comment --comment \"a\" -j ACCEPT\n", 200)
+	for _, middle := range []string{
+		"-A PREROUTING -m comment --comment \"a\n-A PREROUTING -j VIPKIT-SERVICES\n-A VIPKIT-SERVICES -j DROP\n*filter\n\\\" x\" -j CNI\n",
+		"-A PREROUTING -m comment --comment \"a\n\n:VIPKIT-MARK-MASQ - [0:0]\n\" -j VIPKIT-SERVICES\n",
+		"-A PREROUTING -m set --match-set \"b src -j CNI\n" + long,
+		"-A PREROUTING -m set --match-set a\"b src -j CNI\n",
+	} {
+		got, err := readSaved(head+middle+tail, newNames("vipkit"))
+		if err != nil {
+			t.Errorf("%q: %v", middle, err)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainRef{})); diff != "" {
+			t.Errorf("%.200q: what was found (-want +got):\n%s", middle, diff)
+		}
+	}
+}
+
+func TestReadSavedBoundsLines(t *testing.T) {
+	if _, err := readPieces("*nat\n-A "+strings.Repeat("x", longestLine), newNames("vipkit"), 1000); err == nil {
+		t.Error("a line without end: got no error")
 	}
 }
 
@@ -62,25 +165,45 @@ func TestReadSavedOfAnotherProgram(t *testing.T) {
 // identity.
 func FuzzReadSaved(f *testing.F) {
 	f.Add(savedText)
+	f.Add("*nat\n-A INPUT -m comment --comment \"a\n-A INPUT -j VIPKIT-SERVICES\" -j CNI\n:VIPKIT-SERVICES - \"\n-A INPUT \"")
 	f.Add("*nat\n:VIPKIT-SERVICES\n-A VIPKIT-SERVICES\n-A INPUT -g VIPKIT-SERVICES\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		n := newNames("vipkit")
-		found, err := readSaved(strings.NewReader(text), n)
+		found, err := readSaved(text, n)
 		if err != nil {
 			return
+		}
+		pieces, err := readPieces(text, n, 1+len(text)%7)
+		if diff := cmp.Diff(found, pieces, cmp.AllowUnexported(chainRef{})); diff != "" || err != nil {
+			t.Errorf("in pieces (-whole +pieces): %v\n%s", err, diff)
 		}
 		for ref, rules := range found {
 			if !n.owns(ref.table, ref.name) && !isHook(ref.name) {
 				t.Errorf("found chain %q of others", ref.name)
 			}
 			for _, rule := range rules {
-				if isHook(ref.name) && !n.owns(ref.table, target(rule)) {
+				if isHook(ref.name) && !n.ownsJump(ref.table, rule) {
 					t.Errorf("found rule %q of others", rule)
 				}
 			}
 		}
-		if _, err := newScript(found.removal(n)); err != nil {
-			t.Errorf("what was found cannot be removed: %v", err)
-		}
+		checkRemoval(t, n, found)
 	})
+}
+
+// checkRemoval checks that what removes what was found touches nothing else.
+func checkRemoval(t *testing.T, n names, found saved) {
+	t.Helper()
+	script, err := newScript(found.removal(n))
+	if err != nil {
+		t.Fatalf("what was found cannot be removed: %v", err)
+	}
+	for line := range strings.Lines(string(script.text)) {
+		flag, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		chain, rule, _ := strings.Cut(rest, " ")
+		known := strings.HasPrefix(flag, ":") || strings.HasPrefix(flag, "*") || flag == "COMMIT" || flag == "-X"
+		if !known && (flag != "-D" || !isHook(chain) || !n.owns(nat, target(rule)) && !n.owns(filter, target(rule))) {
+			t.Errorf("what removes what was found holds the line %q", line)
+		}
+	}
 }

@@ -2,8 +2,6 @@ package iptables
 
 import (
 	"context"
-	"os/exec"
-	"strings"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
@@ -19,14 +17,7 @@ type watch struct {
 }
 
 // openWatch gives no watch for the flavour that has no generations.
-func openWatch(ctx context.Context, o *Options, p *programs) (*watch, error) {
-	flavour := o.Flavour
-	if flavour == Default {
-		version, err := exec.CommandContext(ctx, p.restorer, "--version").Output()
-		if err == nil && strings.Contains(string(version), "nf_tables") {
-			flavour = NFT
-		}
-	}
+func openWatch(flavour Flavour) (*watch, error) {
 	if flavour != NFT {
 		return nil, nil
 	}

@@ -1,0 +1,132 @@
+package iptables
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// nft loads a ruleset, or shows what there is.
+func (s *stage) nft(t testing.TB, ruleset string) string {
+	t.Helper()
+	if _, err := lookUp("nft"); err != nil {
+		testenv.CannotRun(t, "the program nft is missing: install the package nftables")
+	}
+	plain := &stage{ns: s.ns}
+	if ruleset == "" {
+		return plain.run(t, "", "nft", "list", "ruleset")
+	}
+	return plain.run(t, ruleset, "nft", "-f", "-")
+}
+
+// Rules of others in the kernel's own chains stay even where they lead to chains of
+// ours, or have comments that look like rules of ours.
+func TestForeignJumpsAreLeftAlone(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.apply(t, sampleWorld())
+		clean := s.dump(t)
+		for _, rule := range [][]string{
+			{"-s", "192.0.2.0/24", "-j", "VIPKIT-SERVICES"},
+			{"-m", "comment", "--comment", "mine", "-j", "VIPKIT-SERVICES"},
+			{"-m", "comment", "--comment", "x\" -j VIPKIT-SERVICES", "-j", "ACCEPT"},
+			{"-m", "comment", "--comment", "x\n-A PREROUTING -j VIPKIT-SERVICES\n-A VIPKIT-SERVICES -j DROP", "-j", "ACCEPT"},
+			{"-i", "-j", "-j", "VIPKIT-SERVICES"},
+		} {
+			s.run(t, "", "iptables", append([]string{"-w", "5", "-t", "nat", "-A", "PREROUTING"}, rule...)...)
+		}
+		before := withoutCounters(s.run(t, "", "iptables-save"))
+		s.restart(t)
+		s.apply(t, sampleWorld())
+		if n := s.operations(t); n != 0 {
+			t.Errorf("beside rules of others, a restart took %d operations, want 0", n)
+		}
+		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
+			t.Errorf("what others have (-before +after):\n%s", diff)
+		}
+		if diff := cmp.Diff(clean, s.dump(t)); diff != "" {
+			t.Errorf("what is found of this identity (-without others +with):\n%s", diff)
+		}
+		if err := s.backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "VIPKIT-SERVICES") {
+			t.Errorf("Cleanup: got error %v, want one that names the chain to which others lead", err)
+		}
+		left := s.run(t, "", "iptables-save", "-t", "nat")
+		if n := strings.Count(left, "-A PREROUTING "); n != 6 { // with the one within a comment
+			t.Errorf("after Cleanup, %d rules of others are there, want 6:\n%s", n, left)
+		}
+	})
+}
+
+// Rules within chains of ours that cannot be written as iptables prints them go with
+// the chain.
+func TestOddRulesInOwnChains(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.apply(t, sampleWorld())
+		want := s.dump(t)
+		s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-A", "VIPKIT-SERVICES", "-m", "comment", "--comment", "x\nCOMMIT\n*raw", "-j", "ACCEPT")
+		if s.options.Flavour == NFT {
+			s.nft(t, "add rule ip nat VIPKIT-SERVICES ip daddr vmap { 192.0.2.1 : drop }")
+		}
+		if s.dump(t) == want {
+			t.Error("nothing has changed, so the test shows nothing")
+		}
+		s.applied = proxy.Snapshot{}
+		s.apply(t, sampleWorld())
+		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+			t.Errorf("after the repair (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Tables that only the program nft can print, and that are not used here, are no
+// matter; of those that are, an error says so.
+func TestTablesOfNFT(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	in := func(table, hook string) string {
+		return "table " + table + " {\n\tchain OUTPUT {\n\t\t" + hook + "; policy accept;\n\t\tnumgen random mod 2 0 counter\n\t}\n}\n"
+	}
+	const early, late = "type route hook output priority -150", "type nat hook output priority -100"
+	s.nft(t, in("ip mangle", early)+in("ip6 mangle", early)+in("inet filter", early))
+	if printed := s.run(t, "", "iptables-save"); !strings.Contains(printed, "is incompatible") {
+		t.Errorf("iptables can print the table, so the test shows nothing:\n%s", printed)
+	}
+	before := s.nft(t, "")
+	s.apply(t, sampleWorld())
+	s.restart(t)
+	s.apply(t, sampleWorld())
+	if n := s.operations(t); n != 0 {
+		t.Errorf("a restart took %d operations, want 0", n)
+	}
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if after := s.nft(t, ""); !strings.HasPrefix(after, before) {
+		t.Errorf("the tables of others were\n%s\nand are\n%s", before, after)
+	}
+
+	s = newStage(t, Options{Flavour: NFT})
+	s.nft(t, in("ip nat", late))
+	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, sampleWorld())
+	if err == nil || !strings.Contains(err.Error(), "nft list table ip nat") {
+		t.Errorf("with a table nat that iptables cannot print: got error %v, want one that says how to look at it", err)
+	}
+}
+
+// Looking does not make the legacy kernel's tables.
+func TestTablesAreNotMade(t *testing.T) {
+	s := newStage(t, Options{Flavour: Legacy})
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.run(t, "", "iptables-save") + s.run(t, "", "ip6tables-save"); left != "" {
+		t.Errorf("after Cleanup where there was nothing, there is:\n%s", left)
+	}
+	s.apply(t, sampleWorld())
+	if got := s.run(t, "", "iptables-save"); !slices.Contains(strings.Split(got, "\n"), "*nat") {
+		t.Errorf("after Apply, there is:\n%s", got)
+	}
+}

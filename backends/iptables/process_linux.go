@@ -1,0 +1,107 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// process runs programs one at a time, in a place, and leaves none behind.
+type process struct {
+	place *place
+	guard *guard // nil for programs that change nothing
+}
+
+// program is what to run.
+type program struct {
+	path string
+	args []string
+	in   io.Reader
+	out  io.Writer
+}
+
+// lingering is how long the output of a program is waited for once it has ended, or
+// was told to: what it has started itself may hold it open.
+const lingering = 2 * time.Second
+
+// run runs a program to its end, and explains how it ended. ran says that it was
+// started.
+//
+// It does not outlive this process: the kernel kills it when the thread that started
+// it ends, which therefore waits for it. What it has started itself may live on, but
+// holds the guard then, so that nothing else is run meanwhile.
+func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
+	var held *os.File
+	if p.guard != nil {
+		held, err = p.guard.take(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer held.Close() //nolint:errcheck // nothing was written
+	said := &tail{}
+	cmd := exec.CommandContext(ctx, prog.path, prog.args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = prog.in, prog.out, said
+	cmd.WaitDelay = lingering
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error { return killAll(cmd.Process) }
+	if held != nil {
+		cmd.ExtraFiles = []*os.File{held}
+	}
+	err = p.place.do(func() error {
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		ran = true
+		return cmd.Wait()
+	})
+	switch {
+	case !ran && err != nil:
+		return false, fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, prog.path, err)
+	case ctx.Err() != nil:
+		return true, context.Cause(ctx)
+	case errors.Is(err, exec.ErrWaitDelay):
+		return true, fmt.Errorf("%w: iptables: %s has ended, but not a program that it started", proxy.ErrDataplaneLost, prog.path)
+	case err != nil:
+		return true, explain(err, said.kept)
+	}
+	return true, nil
+}
+
+// killAll kills a process and those that it has started.
+func killAll(p *os.Process) error {
+	if err := p.Kill(); err != nil {
+		return err // it has ended, and its number may be another's
+	}
+	err := unix.Kill(-p.Pid, unix.SIGKILL)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ kept []byte }
+
+// tailSize is how much is kept.
+const tailSize = 8 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	n := len(b)
+	b = b[max(0, n-tailSize):]
+	if over := len(t.kept) + len(b) - tailSize; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	t.kept = append(t.kept, b...)
+	return n, nil
+}
