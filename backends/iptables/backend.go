@@ -14,6 +14,25 @@ import (
 type backend struct {
 	families []proxy.Backend
 	watcher  watcher
+	// memory is nil where it does not matter how many clients are remembered.
+	memory *memory
+}
+
+// memory is how many clients of an endpoint the kernel remembers. A module that is
+// loaded later, or anew, changes it.
+type memory struct {
+	renderers []*renderer
+	ask       func() uint32
+}
+
+// refresh asks again, and reports whether there is news.
+func (m *memory) refresh() (news bool) {
+	n := m.ask()
+	for _, r := range m.renderers {
+		news = news || r.remembers != n
+		r.remembers = n
+	}
+	return news
 }
 
 // watcher knows whether others may have changed the rules.
@@ -24,6 +43,9 @@ type watcher interface {
 
 // Apply implements [proxy.Backend].
 func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if b.memory != nil && b.memory.refresh() && !old.IsZero() {
+		return fmt.Errorf("%w: the kernel now remembers another number of clients for session affinity", proxy.ErrDataplaneLost)
+	}
 	if old.IsZero() {
 		b.watcher.begin(ctx)
 	}
@@ -41,15 +63,14 @@ func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 			other = append(other, err)
 		}
 	}
-	switch {
-	case len(lost)+len(other) == 0 && len(failed) == 0:
-		return nil
-	case len(lost)+len(other) == 0:
+	if len(lost)+len(other) == 0 {
+		if len(failed) == 0 {
+			return nil
+		}
 		return failed
-	case len(lost) == 0 && len(other) == len(b.families):
-		return errors.Join(other...)
-	case len(lost) == 0 && old.IsZero():
-		return errors.Join(other...) // nothing was known before, and nothing is now
+	}
+	if len(lost) == 0 && (len(other) == len(b.families) || old.IsZero()) {
+		return errors.Join(other...) // all is as before, or was not known before either
 	}
 	err := errors.Join(append(lost, other...)...)
 	if len(lost) == 0 {

@@ -34,6 +34,7 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 	}
 	b := &backend{}
 	var w *watch
+	var renderers []*renderer
 	for i, family := range o.Families {
 		p, err := findPrograms(context.Background(), &o, family, at)
 		if err != nil {
@@ -45,10 +46,13 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 			}
 		}
 		r := newRenderer(o, family)
-		r.remembers = rememberedClients()
+		renderers = append(renderers, r)
 		b.families = append(b.families, backends.New(r.render, around(&kernel{renderer: r, programs: p, watch: w, roster: roster{}})))
 	}
 	b.watcher = w
+	if o.AffinityClients > 0 {
+		b.memory = &memory{renderers: renderers, ask: rememberedClients}
+	}
 	return b, nil
 }
 

@@ -139,7 +139,10 @@ func (p *page) podMatches() (matches []string) {
 	if t.Interface != "" {
 		matches = append(matches, "-i "+t.Interface+" ")
 	}
-	if t.InterfacePrefix != "" {
+	switch {
+	case len(t.InterfacePrefix) == longestInterface: // there is no room for more
+		matches = append(matches, "-i "+t.InterfacePrefix+" ")
+	case t.InterfacePrefix != "":
 		matches = append(matches, "-i "+t.InterfacePrefix+"+ ")
 	}
 	return matches
@@ -179,13 +182,16 @@ func (p *page) loopback() string {
 	return "-d 127.0.0.0/8 "
 }
 
+// longestInterface is how long the name of an interface may be.
+const longestInterface = 15
+
 // interfaceFault says why the name of an interface cannot be part of a rule.
 func interfaceFault(t proxy.LocalTraffic) error {
 	for _, name := range [...]string{t.Interface, t.InterfacePrefix} {
 		odd := strings.IndexFunc(name, func(r rune) bool {
 			return r <= ' ' || r > '~' || strings.ContainsRune("\"'\\/!+", r)
 		})
-		if len(name) > 15 || odd >= 0 || strings.HasPrefix(name, "-") {
+		if len(name) > longestInterface || odd >= 0 || strings.HasPrefix(name, "-") {
 			return fmt.Errorf("no name of an interface: %q", name)
 		}
 	}

@@ -1,0 +1,66 @@
+package iptables
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// How many clients are remembered is the kernel's choice; who asks for more is
+// told.
+func TestAffinityLimit(t *testing.T) {
+	o := Options{AffinityClients: rememberedClients() + 1}
+	s := newStage(t, o)
+	bad := newPort(v1.IPv4Protocol, 1, 2)
+	bad.Affinity = affinity.Config{Timeout: time.Hour}
+	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2), bad))
+	failed, ok := errors.AsType[proxy.PortErrors](err)
+	if !ok || len(failed) != 1 || failed[bad.Name] == nil || !strings.Contains(err.Error(), "ip_list_tot=") {
+		t.Errorf("got error %v, want one of %s that names the parameter", err, bad.Name)
+	}
+}
+
+// The kernel's choice may change while the backend runs: what was refused is served
+// then, and what was served is refused.
+func TestAffinityLimitChanges(t *testing.T) {
+	s := newStage(t, Options{AffinityClients: 500})
+	remembered := uint32(0)
+	b, ok := s.backend.(*backend)
+	if !ok {
+		t.Fatalf("the backend is a %T", s.backend)
+	}
+	b.memory.ask = func() uint32 { return remembered }
+	plain, sticky := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 2)
+	sticky.Affinity = affinity.Config{Timeout: time.Hour}
+	both, one := proxy.NewSnapshot(testNode(), plain, sticky), proxy.NewSnapshot(testNode(), plain)
+	refused := func(err error) bool {
+		failed, ok := errors.AsType[proxy.PortErrors](err)
+		return ok && failed[sticky.Name] != nil
+	}
+	if err := b.Apply(t.Context(), proxy.Snapshot{}, both); !refused(err) {
+		t.Errorf("with nothing remembered: got error %v, want one of %s", err, sticky.Name)
+	}
+	remembered = 500
+	if err := b.Apply(t.Context(), one, both); !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("after a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
+	}
+	if err := b.Apply(t.Context(), proxy.Snapshot{}, both); err != nil {
+		t.Errorf("with enough remembered: got error %v, want none", err)
+	}
+	if err := b.Apply(t.Context(), both, both); err != nil {
+		t.Errorf("the same again: got error %v, want none", err)
+	}
+	remembered = 499
+	for _, old := range []proxy.Snapshot{both, {}} {
+		err := b.Apply(t.Context(), old, both)
+		if !old.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) || old.IsZero() && !refused(err) {
+			t.Errorf("with fewer than wanted, from %d ports: got error %v", old.Len(), err)
+		}
+	}
+}
