@@ -16,10 +16,12 @@ type adoption struct {
 	// rule belongs to: true for the one behind. Once what nobody wants is gone,
 	// it is nil.
 	wanted map[key]bool
+	// made are those of operations that could be carried out.
+	made map[key]bool
 }
 
 func newAdoption(n names, found saved, ops []op) *adoption {
-	a := &adoption{names: n, found: found, wanted: make(map[key]bool, len(ops))}
+	a := &adoption{names: n, found: found, wanted: make(map[key]bool, len(ops)), made: make(map[key]bool, len(ops))}
 	for i := range ops {
 		a.wanted[plainKey(&ops[i].Key)] = ops[i].Key.back
 	}
@@ -190,9 +192,37 @@ func (a *adoption) all(ref chainRef, adds []op) string {
 	return content(rules)
 }
 
-// settle takes note of operations that were carried out.
-func (a *adoption) settle(ops []op) {
+// rest gives the operations that remove what was found and has not been asked for by
+// any operation that could be carried out: what there is of service ports that were
+// refused.
+func (a *adoption) rest() (ops []op) {
+	for ref, rules := range a.found {
+		k := key{table: ref.table, chain: ref.name}
+		switch {
+		case !isHook(ref.name) && !a.made[k]:
+			ops = append(ops, op{Kind: backends.Remove, Key: k, Value: lines(rules)})
+		case a.names.isOpen(ref.name):
+			for _, k.rule = range rules {
+				if !a.made[k] {
+					ops = append(ops, op{Kind: backends.Remove, Key: k})
+				}
+			}
+		}
+	}
+	return ops
+}
+
+// settle takes note of what was asked for, and of the operations that were carried out
+// for it.
+func (a *adoption) settle(asked, ops []op) {
 	a.wanted = nil
+	for i := range asked {
+		if o := &asked[i]; o.Kind == backends.Remove {
+			delete(a.made, plainKey(&o.Key))
+		} else {
+			a.made[plainKey(&o.Key)] = true
+		}
+	}
 	for i := range ops {
 		o := &ops[i]
 		ref := chainRef{o.Key.table, o.Key.chain}

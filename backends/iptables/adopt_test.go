@@ -127,7 +127,7 @@ func adopt(t *testing.T, m model, n names, parts ...[]op) {
 		if err := m.restore(string(s.text)); err != nil {
 			t.Fatalf("%v\n%s", err, s.text)
 		}
-		a.settle(ops)
+		a.settle(part, ops)
 	}
 }
 

@@ -16,6 +16,8 @@ type backend struct {
 	watcher  watcher
 	// memory is nil where it does not matter how many clients are remembered.
 	memory *memory
+	// settings looks at the kernel's settings, for a look at everything.
+	settings func() error
 }
 
 // memory is how many clients of an endpoint the kernel remembers. A module that is
@@ -43,11 +45,8 @@ type watcher interface {
 
 // Apply implements [proxy.Backend].
 func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
-	if b.memory != nil && b.memory.refresh() && !old.IsZero() {
-		return fmt.Errorf("%w: the kernel now remembers another number of clients for session affinity", proxy.ErrDataplaneLost)
-	}
-	if old.IsZero() {
-		b.watcher.begin(ctx)
+	if err := b.begin(ctx, old.IsZero()); err != nil {
+		return err
 	}
 	failed := proxy.PortErrors{}
 	var lost, other []error
@@ -77,6 +76,21 @@ func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 		err = fmt.Errorf("%w: one IP family of it: %w", proxy.ErrDataplaneLost, err)
 	}
 	return err
+}
+
+// begin looks at what the rules depend on in the kernel.
+func (b *backend) begin(ctx context.Context, looksAtAll bool) error {
+	if b.memory != nil && b.memory.refresh() && !looksAtAll {
+		return fmt.Errorf("%w: the kernel now remembers another number of clients for session affinity", proxy.ErrDataplaneLost)
+	}
+	if !looksAtAll {
+		return nil
+	}
+	if err := b.settings(); err != nil {
+		return fmt.Errorf("iptables: the settings of the kernel: %w", err)
+	}
+	b.watcher.begin(ctx)
+	return nil
 }
 
 // Drifted implements [proxy.DriftChecker].

@@ -18,6 +18,8 @@
 //	                           ─▶ VIPKIT-PROXY-FIREWALL
 //	                                ├─▶ VIPKIT-EXTERNAL-SERVICES, VIPKIT-NODEPORTS  without endpoints, or not for this source
 //	                                └─▶ VIPKIT-SERVICES  the same for ClusterIPs; ports that no Service has
+//	        FORWARD, packets of no connection
+//	                           ─▶ VIPKIT-FORWARD         drops those from pods, and to service ranges
 //
 // There are fewer rules than with kube-proxy: endpoints are translated to in the
 // chain of their Service, without a chain each, and one rule finds all connections

@@ -62,13 +62,16 @@ func ExampleRules() {
 	// COMMIT
 	// *filter
 	// :VIPKIT-EXTERNAL-SERVICES - [0:0]
+	// :VIPKIT-FORWARD - [0:0]
 	// :VIPKIT-NODEPORTS - [0:0]
 	// :VIPKIT-PROXY-FIREWALL - [0:0]
 	// :VIPKIT-SERVICES - [0:0]
+	// -A VIPKIT-FORWARD -s 10.0.0.0/8 -j DROP
 	// -A VIPKIT-PROXY-FIREWALL -m conntrack --ctstate DNAT -j RETURN
 	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-EXTERNAL-SERVICES
 	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-SERVICES
 	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
+	// -I FORWARD -m conntrack --ctstate INVALID -m comment --comment "kubernetes forwarding rules" -j VIPKIT-FORWARD
 	// -I OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
 	// -I FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
 	// -I INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL

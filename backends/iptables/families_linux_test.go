@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -87,6 +89,30 @@ func TestLookFails(t *testing.T) {
 		s.apply(t, want)
 		if n := s.operations(t); n != 0 {
 			t.Errorf("the next look took %d operations, want 0", n)
+		}
+	})
+}
+
+// What there is of a service port from before, which is refused now, goes.
+func TestLeftoversOfRefused(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		good, bad := world(v1.IPv4Protocol, 3, 2), poisons()["absurd timeout"]
+		s.apply(t, proxy.NewSnapshot(testNode(), good...))
+		want := s.dump(t)
+		former := *bad
+		former.Affinity = affinity.Config{Timeout: time.Hour}
+		former.Frontends = append([]proxy.Frontend{nodePort(v1.IPv4Protocol, 30_000)}, bad.Frontends...)
+		s.apply(t, proxy.NewSnapshot(testNode(), append(good, &former)...))
+		if s.dump(t) == want {
+			t.Error("the port has no rules, so the test shows nothing")
+		}
+		s.restart(t)
+		err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), append(good, bad)...))
+		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[bad.Name] == nil {
+			t.Errorf("got error %v, want one that names %s alone", err, bad.Name)
+		}
+		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+			t.Errorf("the rules of the others (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -2,7 +2,9 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -50,10 +52,31 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 		b.families = append(b.families, backends.New(r.render, around(&kernel{renderer: r, programs: p, watch: w, roster: roster{}})))
 	}
 	b.watcher = w
+	b.settings = func() error {
+		liberal, err := at.isLiberal()
+		for _, r := range renderers {
+			r.liberal = liberal
+		}
+		return err
+	}
 	if o.AffinityClients > 0 {
 		b.memory = &memory{renderers: renderers, ask: rememberedClients}
 	}
 	return b, nil
+}
+
+// isLiberal reports whether connection tracking in the namespace takes TCP packets for
+// valid wherever their numbers are. Where nothing is tracked yet, it is not.
+func (p *place) isLiberal() (is bool, err error) {
+	err = p.do(func() error {
+		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+		is = err == nil && strings.TrimSpace(string(text)) != "0"
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return is, err
 }
 
 // rememberedClients is how many clients of an endpoint the kernel remembers; 0

@@ -36,8 +36,19 @@ func (k *kernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int)
 	return true, 1
 }
 
-// Replaced implements [backends.Replacer]. What gave way went with the commit.
-func (k *kernel) Replaced(context.Context) error { return nil }
+// Replaced implements [backends.Replacer]. What gave way went with the commit, unless
+// that was refused: then what there is of service ports that were refused goes now.
+func (k *kernel) Replaced(ctx context.Context) error {
+	if k.adoption == nil {
+		return nil
+	}
+	ops := k.adoption.rest()
+	if _, err := k.write(ctx, ops); err != nil {
+		return err
+	}
+	k.adoption.settle(nil, ops)
+	return nil
+}
 
 // List implements [backends.Target].
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
@@ -98,7 +109,8 @@ func (k *kernel) begin(ctx context.Context, ops []op) error {
 
 // adopt writes operations, or what is left of them where all is found that there
 // was.
-func (k *kernel) adopt(ctx context.Context, ops []op) error {
+func (k *kernel) adopt(ctx context.Context, asked []op) error {
+	ops := asked
 	if k.adoption != nil { // which knows of more rules than the roster does
 		ops = k.adoption.plan(ops)
 	} else {
@@ -108,7 +120,7 @@ func (k *kernel) adopt(ctx context.Context, ops []op) error {
 		return err
 	}
 	if k.adoption != nil {
-		k.adoption.settle(ops)
+		k.adoption.settle(asked, ops)
 	}
 	return nil
 }

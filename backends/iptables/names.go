@@ -37,6 +37,7 @@ const (
 	chainExternalServices = "EXTERNAL-SERVICES"
 	chainNodePorts        = "NODEPORTS"
 	chainProxyFirewall    = "PROXY-FIREWALL"
+	chainForward          = "FORWARD"
 	chainPostrouting      = "POSTROUTING"
 	chainMarkMasq         = "MARK-MASQ"
 	chainMarkNonPods      = "MARK-NONPODS"
@@ -118,7 +119,7 @@ func isHash(s string) bool {
 // services are.
 func fixedChains(t table) []string {
 	if t == filter {
-		return []string{chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, "FORWARD"}
+		return []string{chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, chainForward}
 	}
 	return []string{chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainMarkNonPods}
 }

@@ -29,8 +29,9 @@ type Options struct {
 	// kernels have; empty means [Default].
 	Flavour Flavour
 	// LockWait is how long to wait for other programs that hold the lock of
-	// iptables, in whole seconds; zero means [DefaultLockWait]. After that an
-	// Apply fails with [ErrLocked] and nothing is changed.
+	// iptables, in whole seconds, and how long for what this backend has started
+	// in an earlier process; zero means [DefaultLockWait]. After that an Apply
+	// fails with [ErrLocked] and nothing is changed.
 	LockWait time.Duration
 	// AffinityClients is how many clients of one endpoint must be remembered
 	// where a Service has session affinity. How many are, the parameter
@@ -62,7 +63,8 @@ const (
 )
 
 // ErrLocked marks that other programs held the lock of iptables for longer than
-// [Options] allow to wait. Nothing was changed; another try may succeed.
+// [Options] allow to wait, or that a program which this backend has started before,
+// in an earlier process, had not ended by then. Nothing was changed; another try may succeed.
 var ErrLocked = errors.New("the lock of iptables is held by others")
 
 // complete fills in defaults, or says what is wrong.

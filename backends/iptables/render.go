@@ -17,6 +17,9 @@ type renderer struct {
 	pages [2]*page
 	// remembers is how many clients of an endpoint the kernel remembers.
 	remembers uint32
+	// liberal says that the kernel takes TCP packets for parts of a connection
+	// wherever their numbers are.
+	liberal bool
 	// buf is memory to write rules in.
 	buf []byte
 }
@@ -118,7 +121,36 @@ func (p *page) static(out []object) []object {
 		rule(filter, hook, `-m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" `+
 			jump(p.names.chain(chainProxyFirewall)), false)
 	}
+	if rules := p.invalid(); len(rules) > 0 {
+		chain(filter, chainForward, rules...)
+		rule(filter, "FORWARD", `-m conntrack --ctstate INVALID -m comment --comment "kubernetes forwarding rules" `+
+			jump(p.names.chain(chainForward)), false)
+	}
 	return out
+}
+
+// invalid are the rules for packets that belong to no connection, though they should.
+// Nothing translates these: one from an endpoint would reach the client under the
+// endpoint's own address, and the reset that it is answered with ends the connection.
+// Whoever has the kernel be liberal about that has reason to see them pass.
+func (p *page) invalid() (rules []string) {
+	if p.liberal {
+		return nil
+	}
+	for _, match := range p.pods {
+		rules = append(rules, match+"-j DROP")
+	}
+	return append(rules, p.toServiceRanges()...)
+}
+
+// toServiceRanges are the rules that drop what is for the ranges of ClusterIPs.
+func (p *page) toServiceRanges() (rules []string) {
+	for _, cidr := range p.node.ServiceCIDRs {
+		if p.isOurs(cidr) {
+			rules = append(rules, matchRange("-d", cidr)+"-j DROP")
+		}
+	}
+	return rules
 }
 
 // firewall are the rules for new connections that were not translated.
@@ -133,12 +165,7 @@ func (p *page) firewall() []string {
 	// Nothing but the ports of Services is served at ClusterIPs, and nothing
 	// at all at addresses that no Service has.
 	rules = append(rules, jump(p.names.chain(chainServices)))
-	for _, cidr := range p.node.ServiceCIDRs {
-		if p.isOurs(cidr) {
-			rules = append(rules, matchRange("-d", cidr)+"-j DROP")
-		}
-	}
-	return rules
+	return append(rules, p.toServiceRanges()...)
 }
 
 // markNonPods are the rules that mark all but packets of pods, where these are

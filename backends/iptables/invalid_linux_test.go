@@ -1,0 +1,106 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// sendReset sends a reset of a connection that there never was.
+func sendReset(t *testing.T, ns *netns.NS, from, to netip.Addr) {
+	t.Helper()
+	packet := make([]byte, 40)
+	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_TCP
+	copy(packet[12:], from.AsSlice())
+	copy(packet[16:], to.AsSlice())
+	tcp := packet[20:]
+	binary.BigEndian.PutUint16(tcp, 8080)
+	binary.BigEndian.PutUint16(tcp[2:], 40_000)
+	tcp[12], tcp[13] = 5<<4, 1<<2
+	sum := uint32(unix.IPPROTO_TCP + len(tcp))
+	for i := 12; i < len(packet); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+	}
+	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum+sum>>16))
+	err := ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}), unix.Close(fd))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dropped gives the rules of the chain for invalid packets that have dropped some.
+func (s *stage) dropped(t *testing.T) (rules []string) {
+	t.Helper()
+	for line := range strings.Lines(s.run(t, "", "iptables-save", "-c", "-t", "filter")) {
+		counter, rule, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(rule, "-A VIPKIT-FORWARD ") && counter != "[0:0]" {
+			rules = append(rules, strings.TrimPrefix(rule, "-A VIPKIT-FORWARD "))
+		}
+	}
+	return rules
+}
+
+// Packets that belong to no connection go neither from endpoints to clients, under the
+// endpoint's own address, nor to ClusterIPs that nobody has translated. Those of others
+// pass.
+func TestInvalidPackets(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		client := newRow(t, s)
+		port := newPort(v1.IPv4Protocol, 0, 1)
+		s.apply(t, proxy.NewSnapshot(testNode(), port))
+		pod, stranger, nobody := hostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
+		for i, c := range []struct {
+			from, to netip.Addr
+			want     string
+		}{
+			{stranger, nobody, ""},
+			{pod, nobody, "-s 10.0.0.0/9 -j DROP"},
+			{stranger, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -j DROP"},
+		} {
+			sendReset(t, client, c.from, c.to)
+			var got []string
+			for deadline := time.Now().Add(2 * time.Second); len(got) < i && time.Now().Before(deadline); {
+				got = s.dropped(t)
+			}
+			if len(got) != i || i > 0 && got[i-1] != c.want {
+				t.Errorf("from %v to %v: packets were dropped by %q, want %q the last", c.from, c.to, got, c.want)
+			}
+		}
+	})
+}
+
+// Where the kernel is told to be liberal, nothing is dropped, from the next look at
+// everything on.
+func TestInvalidPacketsWhereLiberal(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		const setting = "net/netfilter/nf_conntrack_tcp_be_liberal"
+		for _, c := range []struct {
+			value string
+			want  bool
+		}{{"0", true}, {"1", false}, {"0", true}} {
+			if err := s.ns.Sysctl(setting, c.value); err != nil {
+				t.Fatal(err)
+			}
+			s.applied = proxy.Snapshot{}
+			s.apply(t, sampleWorld())
+			if got := strings.Contains(s.dump(t), "VIPKIT-FORWARD"); got != c.want {
+				t.Errorf("%s is %s: there are rules for invalid packets: %t, want %t", setting, c.value, got, c.want)
+			}
+		}
+	})
+}
