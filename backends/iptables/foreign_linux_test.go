@@ -116,6 +116,21 @@ func TestTablesOfNFT(t *testing.T) {
 	}
 }
 
+// An iptables-save that fails at tables of others is asked for those of ours alone.
+func TestSaveThatFailsAtOthers(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	s.apply(t, sampleWorld())
+	file := standInFor(t, s, "save", "if [ $# = 0 ]; then echo '*nat'; echo ':VIPKIT-SERVICES - [0:0]'; exit 1; fi")
+	s.apply(t, sampleWorld())
+	if n := s.operations(t); n != 0 {
+		t.Errorf("a restart took %d operations, want 0", n)
+	}
+	want := []string{"iptables-nft-save", "iptables-nft-save", "iptables-nft-save", "ip6tables-nft-save"}
+	if diff := cmp.Diff(want, startedSince(t, file)); diff != "" {
+		t.Errorf("programs started (-want +got):\n%s", diff)
+	}
+}
+
 // Looking does not make the legacy kernel's tables.
 func TestTablesAreNotMade(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy})

@@ -73,16 +73,32 @@ func lookUp(name string) (string, error) {
 	return "", err
 }
 
-// find reads what there is of an identity, in its own tables alone: others may have
-// some that iptables cannot print.
+// find reads what there is of an identity. Of the legacy flavour, it reads its own
+// tables alone. Of the other one, it has all printed by one program, as each looks at
+// all, unless that fails: others may have tables that iptables cannot print.
 func (p *programs) find(ctx context.Context, n names) (saved, error) {
+	if p.flavour == NFT {
+		found, err := p.look(ctx, n, []string{})
+		if _, stopped := errors.AsType[*stopError](err); !stopped {
+			return found, err
+		}
+	}
 	tables, err := p.tables()
 	if err != nil {
 		return nil, fmt.Errorf("iptables: looking for tables: %w", err)
 	}
-	l := newListing(n)
+	var each [][]string
 	for _, t := range tables {
-		if _, err := p.process.run(ctx, program{path: p.saver, args: []string{"-t", t.String()}, out: l}); err != nil {
+		each = append(each, []string{"-t", t.String()})
+	}
+	return p.look(ctx, n, each...)
+}
+
+// look reads what programs with some arguments print, one after the other.
+func (p *programs) look(ctx context.Context, n names, arguments ...[]string) (saved, error) {
+	l := newListing(n)
+	for _, args := range arguments {
+		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
 			return nil, err
 		}
 	}
