@@ -86,8 +86,8 @@ func (g *guard) lock(ctx context.Context, file *os.File) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline:
-			return fmt.Errorf("iptables: %w: %w: by a program that this backend started, perhaps in an earlier process, "+
-				"and that has not ended after %v; see who has %s open", backends.ErrUnavailable, ErrLocked, g.wait, g.path)
+			return fmt.Errorf("iptables: %w: %w: a program that an earlier process of this backend has started, or what that has started, "+
+				"has not ended after %v; see who has %s open", backends.ErrUnavailable, ErrLocked, g.wait, g.path)
 		case <-time.After(retry):
 		}
 	}

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,34 @@ func TestInterfacesOfPods(t *testing.T) {
 		p := newRenderer(o, v1.IPv4Protocol).page(node)
 		if (p.err != nil) != (c.want == nil) || p.err == nil && !slices.Equal(p.pods, c.want) {
 			t.Errorf("interface %q, prefix %q: got %q and error %v, want %q", c.name, c.prefix, p.pods, p.err, c.want)
+		}
+	}
+}
+
+// Whatever a service port is called, it adds no line and ends no quotes.
+func TestHostileNames(t *testing.T) {
+	for _, name := range []string{
+		"a\nCOMMIT\n*nat\n-F", `a" -j ACCEPT`, `a\`, `a\" -j ACCEPT`, "a\x00b", "a\rb", "'; reboot; '", "$(reboot)", "\u2028\u202e", "\xff\xfe",
+		strings.Repeat("x", 100_000), "", " ", "-j", "#",
+	} {
+		all := randomPort(rand.New(rand.NewPCG(1, 2)), 0)
+		all.Name.Namespace, all.Name.Name, all.Name.Port = name, name, name
+		text, err := Rules(Options{}, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, all))
+		if err != nil {
+			t.Fatalf("%.40q: %v", name, err)
+		}
+		for line := range strings.Lines(text) {
+			line = strings.TrimSuffix(line, "\n")
+			odd := strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' })
+			command, rest, _ := strings.Cut(line, " ")
+			known := strings.HasPrefix(line, ":VIPKIT-") || slices.Contains([]string{"*nat", "*filter", "COMMIT", "-A", "-I"}, command)
+			if !known || odd >= 0 || !isWhole(line) || len(line) > 600 {
+				t.Errorf("%.40q: there is a line %.200q", name, line)
+			}
+			chain, rule, _ := strings.Cut(rest, " ")
+			if strings.HasPrefix(command, "-") && !strings.HasPrefix(chain, "VIPKIT-") && !newNames("vipkit").ownsJump(nat, rule) && !newNames("vipkit").ownsJump(filter, rule) {
+				t.Errorf("%.40q: there is a rule in a chain of others: %.200q", name, line)
+			}
 		}
 	}
 }
