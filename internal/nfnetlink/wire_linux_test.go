@@ -179,6 +179,18 @@ func TestDumpRestart(t *testing.T) {
 	}
 }
 
+// What is gathered is of one try.
+func TestCollectStartsAnew(t *testing.T) {
+	c := script(t, listed(1, 0, "a"), listed(1, unix.NLM_F_DUMP_INTR, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0))
+	var got []TableInfo
+	if err := c.Tables(t.Context(), IPv4, Collect(&got)); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].Name != "c" {
+		t.Errorf("after a dump that was interrupted: got %v, want table c alone", got)
+	}
+}
+
 // A dump that was given up must not get in the way of what comes next.
 func TestDumpGivenUp(t *testing.T) {
 	errEnough := errors.New("enough")
