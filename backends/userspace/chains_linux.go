@@ -61,6 +61,10 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 		base:  nfnetlink.BaseChain{Type: "route", Hook: nfnetlink.Output, Priority: priority},
 		rules: w.output(),
 	})
+	add(chainPostrouting, levelBase, chainDefinition{
+		base:  nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Postrouting, Priority: priority},
+		rules: w.postrouting(),
+	})
 	return out
 }
 
@@ -218,4 +222,10 @@ func (w *chainWriter) output() []rule {
 		join(w.direction(replyDirection), w.connectionMarked(), w.setMark(), accept),
 		to(expr.VerdictJump, chainServices),
 	}
+}
+
+// postrouting stops what is marked and leaves the node all the same, as it does
+// where somebody has taken the routing rule away: nobody has translated it.
+func (w *chainWriter) postrouting() []rule {
+	return []rule{join(w.marked(expr.CmpOpNeq), w.leavesBy("lo", expr.CmpOpNeq), rule{&expr.Verdict{Kind: expr.VerdictDrop}})}
 }

@@ -87,7 +87,7 @@ func (l *lister) chains() error {
 // chain that is none of ours, so that it goes first.
 func levelOf(name string) uint8 {
 	switch name {
-	case chainPrerouting, chainOutput:
+	case chainPrerouting, chainOutput, chainPostrouting:
 		return levelBase
 	case chainServices:
 		return levelServices

@@ -18,10 +18,11 @@ const (
 	setRestricted = "restricted"  // frontends with source ranges
 	setAllowed    = "allowed"     // frontend . range of sources
 
-	chainPrerouting = "prerouting"
-	chainOutput     = "output"
-	chainServices   = "services"
-	chainRestrict   = "restrict"
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPostrouting = "postrouting"
+	chainServices    = "services"
+	chainRestrict    = "restrict"
 )
 
 func frontendFields() []nfnetlink.Selector {

@@ -68,45 +68,64 @@ func (r *routes) route(fam nfnetlink.Family) (*netlink.Route, error) {
 	}, nil
 }
 
-// state says whether rule and route are there.
-func (r *routes) state(fam nfnetlink.Family) (routesState, error) {
+// rules lists the routing rules with our priority that lead to our table. Those
+// for another mark, or by other conditions, are not as we make them.
+func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error) {
 	want := r.rule(fam)
-	rules, err := r.handle.RuleListFiltered(linkFamily(fam), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+	all, err := r.handle.RuleListFiltered(linkFamily(fam), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return routesAbsent, fmt.Errorf("userspace: listing routing rules: %w", err)
+		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
 	}
-	found, foreign := 0, 0
-	for i := range rules {
-		if rules[i].Mark == want.Mark && rules[i].Mask != nil && *rules[i].Mask == *want.Mask {
-			found++
+	for i := range all {
+		if all[i].Mark == want.Mark && all[i].Mask != nil && *all[i].Mask == *want.Mask && all[i].Src == nil && all[i].Dst == nil {
+			own = append(own, all[i])
 		} else {
-			foreign++
+			odd = append(odd, all[i])
 		}
 	}
-	list, err := r.handle.RouteListFiltered(linkFamily(fam), &netlink.Route{Table: want.Table, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	return own, odd, nil
+}
+
+// local lists the routes of our table. There should be one.
+func (r *routes) local(fam nfnetlink.Family) ([]netlink.Route, error) {
+	want := &netlink.Route{Table: firstTable + r.number(), Type: unix.RTN_LOCAL}
+	all, err := r.handle.RouteListFiltered(linkFamily(fam), want, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	if err != nil {
-		return routesAbsent, fmt.Errorf("userspace: listing routes: %w", err)
+		return nil, fmt.Errorf("userspace: listing routes: %w", err)
+	}
+	return all, nil
+}
+
+// state says whether rule and route are there.
+func (r *routes) state(fam nfnetlink.Family) (routesState, error) {
+	own, odd, err := r.rules(fam)
+	if err != nil {
+		return routesAbsent, err
+	}
+	list, err := r.local(fam)
+	if err != nil {
+		return routesAbsent, err
 	}
 	switch {
-	case found == 1 && foreign == 0 && len(list) == 1:
+	case len(own) == 1 && len(odd) == 0 && len(list) == 1:
 		return routesComplete, nil
-	case found == 0 && foreign == 0 && len(list) == 0:
+	case len(own) == 0 && len(odd) == 0 && len(list) == 0:
 		return routesAbsent, nil
 	}
 	return routesPartial, nil
 }
 
-// add makes rule and route, also where one of them is there already.
+// add makes rule and route, also where one of them is there already. What is too
+// much goes when what is needed is there: packets find their way all the time.
 func (r *routes) add(fam nfnetlink.Family) error {
-	if err := r.remove(fam); err != nil {
-		return err
-	}
 	route, err := r.route(fam)
 	if err == nil {
 		err = r.handle.RouteReplace(route)
 	}
 	if err == nil {
-		err = r.handle.RuleAdd(r.rule(fam))
+		if err = r.handle.RuleAdd(r.rule(fam)); errors.Is(err, unix.EEXIST) {
+			err = nil
+		}
 	}
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -116,27 +135,39 @@ func (r *routes) add(fam nfnetlink.Family) error {
 	case err != nil:
 		return fmt.Errorf("userspace: routing marked packets to this host: %w", err)
 	}
-	return nil
-}
-
-// remove takes rule and route away, as far as they are there.
-func (r *routes) remove(fam nfnetlink.Family) error {
-	const enough = 16 // rules may stand there several times
-	var err error
-	for range enough {
-		if err = r.handle.RuleDel(r.rule(fam)); err != nil {
-			break
-		}
-	}
-	if !isGone(err) {
-		return fmt.Errorf("userspace: removing a routing rule: %w", err)
-	}
-	route, err := r.route(fam)
+	own, odd, err := r.rules(fam)
 	if err != nil {
 		return err
 	}
-	if err := r.handle.RouteDel(route); !isGone(err) {
-		return fmt.Errorf("userspace: removing a route: %w", err)
+	return r.drop(append(odd, own[min(1, len(own)):]...))
+}
+
+// remove takes rules and routes away, as far as they are there.
+func (r *routes) remove(fam nfnetlink.Family) error {
+	own, odd, err := r.rules(fam)
+	if err != nil {
+		return err
+	}
+	if err := r.drop(append(odd, own...)); err != nil {
+		return err
+	}
+	list, err := r.local(fam)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if err := r.handle.RouteDel(&list[i]); !isGone(err) {
+			return fmt.Errorf("userspace: removing a route: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *routes) drop(rules []netlink.Rule) error {
+	for i := range rules {
+		if err := r.handle.RuleDel(&rules[i]); !isGone(err) {
+			return fmt.Errorf("userspace: removing a routing rule: %w", err)
+		}
 	}
 	return nil
 }

@@ -131,9 +131,17 @@ func isLocal(f *expr.Fib) rule {
 }
 
 func (s *statements) interfaceIs(name string, op expr.CmpOp) rule {
+	return interfaceName(expr.MetaKeyIIFNAME, name, op)
+}
+
+func (s *statements) leavesBy(name string, op expr.CmpOp) rule {
+	return interfaceName(expr.MetaKeyOIFNAME, name, op)
+}
+
+func interfaceName(k expr.MetaKey, name string, op expr.CmpOp) rule {
 	data := make([]byte, unix.IFNAMSIZ)
 	copy(data, name)
-	return rule{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg}, &expr.Cmp{Op: op, Register: reg, Data: data}}
+	return rule{&expr.Meta{Key: k, Register: reg}, &expr.Cmp{Op: op, Register: reg, Data: data}}
 }
 
 func (s *statements) interfacePrefix(name string) rule {
