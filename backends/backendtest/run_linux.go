@@ -51,6 +51,19 @@ const (
 	// without a write what is there and is right. A backend that lacks it may
 	// make everything anew, to the same end.
 	Adoption Capability = "what is there is taken over without a write"
+	// ClientAddresses: endpoints see the client's address wherever
+	// [proxy.Route] says so. A backend that lacks it shows them the node's.
+	ClientAddresses Capability = "endpoints see the client's address"
+	// Refusals: what is rejected gets an ICMP error, and what is dropped
+	// silence. A backend that lacks it may refuse in another way, such as by a
+	// reset of TCP, and answer echo requests to addresses of Services; nobody
+	// gets through all the same.
+	Refusals Capability = "what is refused is refused in the way that is specified"
+	// OtherPorts: other ports of external addresses of Services are left
+	// alone. A backend that lacks it may refuse what is sent there.
+	OtherPorts Capability = "other ports of external addresses are left alone"
+	// PodInterfaces: pods may be told by the interface that they come in by.
+	PodInterfaces Capability = "pods are told by their interface"
 )
 
 func (c *Config) lacks(what Capability) bool { return slices.Contains(c.Lacks, what) }
@@ -77,6 +90,7 @@ type stage struct {
 func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{testbed: setUp(t), config: *c, faults: &faults{random: testenv.Random(t), percent: faultShare}}
+	s.lacks = c.lacks
 	s.restart(t)
 	return s
 }
@@ -166,7 +180,7 @@ func (c *Config) testScenarios(t *testing.T) {
 	s := c.setUp(t)
 	groups, order := map[string][]*scenario{}, []string{}
 	for _, sc := range all {
-		if sc.hasAffinity() && c.lacks(Affinity) {
+		if sc.hasAffinity() && c.lacks(Affinity) || sc.hasPodInterfaces() && c.lacks(PodInterfaces) {
 			continue
 		}
 		key := fmt.Sprintf("%+v", sc.options)

@@ -158,6 +158,11 @@ func (s *scenario) hasAffinity() bool {
 	})
 }
 
+// hasPodInterfaces reports whether the scenario tells pods by their interface.
+func (s *scenario) hasPodInterfaces() bool {
+	return s.options.LocalTraffic.Interface != "" || s.options.LocalTraffic.InterfacePrefix != ""
+}
+
 // packets gives the packets of a case in a family.
 func (c *scenarioCase) packets(family v1.IPFamily) []flight {
 	to := c.to

@@ -34,6 +34,8 @@ import (
 type testbed struct {
 	hosts   []*host
 	servers []*server
+	// lacks tells what the dataplane of the node cannot do; nil: nothing.
+	lacks func(Capability) bool
 }
 
 // host is a place with its network namespace.
