@@ -52,6 +52,12 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 	}
 	add(chainRestrict, levelAction, chainDefinition{rules: w.restrict()})
 	add(chainServices, levelServices, chainDefinition{rules: w.services()})
+	if r.options.Capture == Redirect {
+		for name, d := range w.redirectBases(r.options.Identity.Priority) {
+			add(name, levelBase, d)
+		}
+		return out
+	}
 	priority := capturePriority + r.options.Identity.Priority
 	add(chainPrerouting, levelBase, chainDefinition{
 		base:  nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting, Priority: priority},
@@ -94,11 +100,14 @@ type chainWriter struct {
 	options *Options
 }
 
-// action is what becomes of all packets of a kind. What is captured is marked;
-// the chain that has asked does the rest.
+// action is what becomes of all packets of a kind. For TPROXY, what is captured is
+// marked; the chain that has asked does the rest.
 func (w *chainWriter) action(a string) []rule {
 	switch a {
 	case "capture":
+		if w.options.Capture == Redirect {
+			return w.redirect()
+		}
 		return []rule{w.setMark()}
 	case "reject":
 		return []rule{w.reject()}

@@ -13,6 +13,20 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
+	conform(t, userspace.TPROXY, true, backendtest.ForeignMarks)
+}
+
+func TestConformanceRedirect(t *testing.T) {
+	conform(t, userspace.Redirect, true, backendtest.ClientAddresses)
+}
+
+func TestConformanceLocalRoutes(t *testing.T) {
+	needLocalRoutes(t, newNetwork(t))
+	conform(t, userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.OtherPorts, backendtest.PodInterfaces)
+}
+
+// conform runs the suite for a capture.
+func conform(t *testing.T, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
 	var last *userspace.Backend
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
 		if last != nil { // a new process begins when the one before has ended
@@ -23,7 +37,7 @@ func TestConformance(t *testing.T) {
 		// A busy machine that runs all of the testbed may take longer than the
 		// default, which would put a good endpoint behind the others.
 		patience := []time.Duration{5 * time.Second, 5 * time.Second}
-		b, err := open(userspace.Options{Timeouts: userspace.Timeouts{Dial: patience}})
+		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,13 +55,13 @@ func TestConformance(t *testing.T) {
 			return start(t, func(o userspace.Options) (*userspace.Backend, error) { return userspace.NewFaulty(o, around) })
 		},
 		Dump: func(t testing.TB) string {
-			out, err := userspace.Dump(t.Context())
+			out, err := userspace.Dump(t.Context(), capture)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return out
 		},
-		Lacks:  []backendtest.Capability{backendtest.LastingConnections, backendtest.ForeignMarks},
-		Tables: true,
+		Lacks:  append(lacks, backendtest.LastingConnections),
+		Tables: tables,
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -20,24 +19,14 @@ import (
 
 // packets opens a door for datagrams.
 func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPConn, err error) {
-	control := func(network, address string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) {
-			level, option := unix.SOL_IP, unix.IP_RECVORIGDSTADDR
-			if at.Addr().Is6() {
-				level, option = unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR
-			}
-			err = unix.SetsockoptInt(int(fd), level, option, 1)
-		}); e != nil {
-			return e
+	sent := func(fd int) error {
+		if at.Addr().Is6() {
+			return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
 		}
-		if err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-		return transparent(network, address, c)
+		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
 	}
 	err = s.do(func() error {
-		config := net.ListenConfig{Control: control}
+		config := net.ListenConfig{Control: s.prepare(sent)}
 		c, err := config.ListenPacket(ctx, "udp", at.String())
 		if err != nil {
 			return err
@@ -54,10 +43,13 @@ func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPCon
 // packetDoor is where datagrams to any frontend come in.
 type packetDoor struct {
 	*net.UDPConn
-	*replier
+	engine.Replier
 
 	origin engine.Origin
-	oob    [128]byte
+	// frontend finds where a datagram was sent, by its control messages or
+	// otherwise.
+	frontend func(client netip.AddrPort, controls []byte) (netip.AddrPort, bool)
+	oob      [128]byte
 }
 
 // Close closes the socket; the replier serves other doors too.
@@ -65,13 +57,30 @@ func (d *packetDoor) Close() error { return d.UDPConn.Close() }
 
 // Receive implements [engine.PacketDoor]. One goroutine calls it.
 func (d *packetDoor) Receive(buf []byte) (int, engine.Flow, error) {
-	n, controls, _, client, err := d.ReadMsgUDPAddrPort(buf, d.oob[:])
-	// A datagram without its destination is one to nowhere, which nobody serves.
-	frontend, _ := originalDestination(d.oob[:controls])
-	return n, engine.Flow{
-		Protocol: v1.ProtocolUDP, Origin: d.origin,
-		Client: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), Frontend: frontend,
-	}, err
+	n, controls, _, from, err := d.ReadMsgUDPAddrPort(buf, d.oob[:])
+	client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	f := engine.Flow{Protocol: v1.ProtocolUDP, Origin: d.origin, Client: client}
+	if err == nil {
+		// A datagram without its destination is one to nowhere, which nobody
+		// serves.
+		f.Frontend, _ = d.frontend(client, d.oob[:controls])
+	}
+	return n, f, err
+}
+
+// asAsked answers from where it was asked: connection tracking makes the frontend
+// of it.
+type asAsked struct{ conn *net.UDPConn }
+
+// Reply implements [engine.Replier].
+func (r asAsked) Reply(f engine.Flow, datagram []byte) error {
+	_, err := r.conn.WriteToUDPAddrPort(datagram, f.Client)
+	return err
+}
+
+// frontendAsSent gives the destination that a datagram still has.
+func frontendAsSent(_ netip.AddrPort, controls []byte) (netip.AddrPort, bool) {
+	return originalDestination(controls)
 }
 
 // originalDestination finds, in control messages, where a datagram was sent.
@@ -112,8 +121,7 @@ func (s *sockets) replier(fam nfnetlink.Family) (r *replier, err error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	// It gets a copy of every datagram that comes to the host; it wants none.
-	nothing := unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}}
-	err = errors.Join(makeTransparent(r.fd), unix.SetsockoptSockFprog(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &nothing))
+	err = errors.Join(makeTransparent(r.fd), unix.SetsockoptSockFprog(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, nothing()))
 	if err != nil {
 		return nil, errors.Join(os.NewSyscallError("setsockopt", err), r.Close())
 	}

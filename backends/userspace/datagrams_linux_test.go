@@ -45,7 +45,15 @@ func (n network) echo(t *testing.T, at string) {
 // Datagrams of any size come back as they went, from the address that was asked:
 // the client's socket takes none from elsewhere.
 func TestDatagramsOfAllSizes(t *testing.T) {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
+		t.Run(c.String(), func(t *testing.T) { carriesDatagrams(t, c) })
+	}
+}
+
+func carriesDatagrams(t *testing.T, c userspace.Capture) {
+	t.Helper()
 	n := newNetwork(t)
+	n.needs(t, c)
 	prefix := netip.MustParsePrefix
 	for _, err := range []error{
 		n.node.AddAddress("clients", prefix("fd00:1::1/64")), n.node.AddAddress("pods", prefix("fd00:2::1/64")),
@@ -68,7 +76,7 @@ func TestDatagramsOfAllSizes(t *testing.T) {
 			Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(server), Ready: true}},
 		})
 	}
-	apply(t, n.start(t, userspace.Options{}), proxy.NewSnapshot(&proxy.Node{}, ports...))
+	apply(t, n.start(t, userspace.Options{Capture: c}), proxy.NewSnapshot(&proxy.Node{}, ports...))
 	for _, to := range at {
 		c, err := n.client.Dial(t.Context(), "udp", to)
 		if err != nil {

@@ -7,9 +7,10 @@
 //
 // # How traffic gets here
 //
-// One table in family ip and one in ip6, both with the name of the identity, mark
-// the packets that go to frontends; what has no endpoints is rejected there, and
-// what a policy forbids is dropped. A routing rule for the mark leads to a table
+// [Options].Capture chooses among three ways. By default, [TPROXY], one table in
+// family ip and one in ip6, both with the name of the identity, mark the packets
+// that go to frontends; what has no endpoints is rejected there, and what a policy
+// forbids is dropped. A routing rule for the mark leads to a table
 // in which every address is local, and TPROXY hands the packets to the sockets of
 // the backend with their destination as it was. So a few sockets serve all
 // Services, and a new Service is a few elements of maps.
@@ -27,12 +28,20 @@
 // an endpoint directly, that its packets are lost for as long as an earlier
 // connection from the same port lingers.
 //
+// With [Redirect], the same tables translate destinations to the addresses of the
+// sockets, and connection tracking tells what they were. With [LocalRoutes] there is
+// no netfilter at all: addresses of Services are local ones, and a BPF program gives
+// what comes to them to the sockets. With both, endpoints see the node, and an
+// endpoint that is itself an address of a Service is not reached, since that could
+// go round in circles. docs/dataplane/userspace.md compares all three.
+//
 // # When it is not there
 //
-// What is in the kernel stays when the process ends, and drops what would be
-// captured, until another process takes over or Cleanup removes it. Nothing gets
-// past the policies of Services. Connections end with the process. A new one
-// reads back what is there and writes only what differs.
+// What is in the kernel stays when the process ends, and drops or refuses what would
+// be captured, until another process takes over or Cleanup removes it. Nothing gets
+// past the policies of Services, except that with local routes a program of the node
+// that listens at every address then has addresses of Services too. Connections end
+// with the process. A new one reads back what is there and writes only what differs.
 //
 // Two instances with different identities, in name and mark, may work in one
 // network namespace. Two processes with the same identity may not: the second
@@ -41,9 +50,10 @@
 // # What it needs
 //
 // Linux 5.10 or later with nf_tables, connection tracking and the modules
-// nft_tproxy, nft_socket, nft_fib and nft_ct; CAP_NET_ADMIN and CAP_NET_RAW; and
-// file descriptors: two for each connection, two more for each direction in which
-// bulk data flows, one for each session. Where they run out, connections wait to
-// be accepted. SCTP is
-// not carried: such ports are reported by name, and all others are served.
+// nft_tproxy, nft_socket, nft_fib and nft_ct, or nft_nat for [Redirect], or BPF
+// instead of all that for [LocalRoutes]; CAP_NET_ADMIN and CAP_NET_RAW, for
+// LocalRoutes CAP_BPF; and file descriptors: two for each connection, two more for
+// each direction in which bulk data flows, one for each session. Where they run out,
+// connections wait to be accepted. SCTP is not carried: such ports are reported by
+// name, and all others are served.
 package userspace

@@ -35,6 +35,17 @@ func (d door) address(o *Options, fam nfnetlink.Family) netip.AddrPort {
 		a := [16]byte{0: 0x01, 10: byte(sum >> 24), 11: byte(sum >> 16), 12: byte(sum >> 8), 13: byte(sum), 15: byte(d)}
 		return netip.AddrPortFrom(netip.AddrFrom16(a), o.Port)
 	}
-	// 127.0.0.0/10 is left to others.
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 + byte(sum>>8)%128, byte(sum), byte(d)}), o.Port)
+	first := byte(127) // of which the first quarter is left to others
+	if o.Capture == Redirect {
+		// Packets from elsewhere may not be translated to loopback addresses.
+		// "This network" is local where we say so, and nowhere else.
+		first = 0
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{first, 64 + byte(sum>>8)%128, byte(sum), byte(d)}), o.Port)
+}
+
+// doorsPrefix holds the addresses of all doors.
+func doorsPrefix(o *Options, fam nfnetlink.Family) netip.Prefix {
+	a := doorPod.address(o, fam).Addr()
+	return netip.PrefixFrom(a, a.BitLen()-8).Masked()
 }

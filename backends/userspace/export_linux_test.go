@@ -8,8 +8,8 @@ import (
 )
 
 // Dump writes all objects of the default identity.
-func Dump(ctx context.Context) (string, error) {
-	b, err := New(Options{})
+func Dump(ctx context.Context, c Capture) (string, error) {
+	b, err := New(Options{Capture: c})
 	if err != nil {
 		return "", err
 	}

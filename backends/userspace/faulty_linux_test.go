@@ -12,8 +12,22 @@ func NewFaulty(o Options, around func(commit func() error) error) (*Backend, err
 	if err != nil {
 		return nil, err
 	}
-	b.inner = backends.New(b.renderer.render, faulty{b.kernel, around})
+	switch k := b.kernel.(type) {
+	case *kernel:
+		b.inner = backends.New(b.renderer.render, faulty{k, around})
+	case *local:
+		b.inner = backends.New(b.renderer.renderLocal, faultyLocal{k, around})
+	}
 	return b, nil
+}
+
+type faultyLocal struct {
+	*local
+	around func(commit func() error) error
+}
+
+func (f faultyLocal) Commit(ctx context.Context, ops []op) error {
+	return f.around(func() error { return f.local.Commit(ctx, ops) })
 }
 
 type faulty struct {

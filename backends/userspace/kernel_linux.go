@@ -18,7 +18,7 @@ import (
 type kernel struct {
 	renderer *renderer
 	conn     *nfnetlink.Conn
-	routes   *routes
+	routes   way
 	batch    nfnetlink.Batch
 	// rebuild says that the next commit starts by removing the tables.
 	rebuild bool
@@ -30,6 +30,8 @@ type kernel struct {
 
 // Operations implements [proxy.OperationCounter].
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
+
+func (k *kernel) close() error { return k.conn.Close() }
 
 func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: k.renderer.options.Identity.Name}
@@ -184,7 +186,7 @@ func explain(err error) error {
 	case !errors.As(err, &refused):
 		return err
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
-		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_tproxy, nft_socket, nft_fib, nft_ct): %w", proxy.ErrUnsupported, refused.Object, err)
+		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_tproxy and nft_socket, or nft_nat; nft_fib, nft_ct): %w", proxy.ErrUnsupported, refused.Object, err)
 	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
 		return fmt.Errorf("userspace: %w: %w", backends.ErrConflict, err)
 	case refused.Errno == unix.EOPNOTSUPP || refused.Errno == unix.EAFNOSUPPORT || refused.Errno == unix.EPROTONOSUPPORT:

@@ -23,6 +23,12 @@ const (
 	kindRestricted
 	kindClusterIP
 	kindFrontend
+	// Of local routes only: addresses of Services that are no ClusterIPs,
+	// ranges of addresses that serve node ports, and the routes.
+	kindExternal
+	kindNodePorts
+	kindLocal
+	kindBlackhole
 )
 
 // key names one object. Which fields count depends on the kind.
@@ -62,7 +68,9 @@ func (k key) Rank() int {
 }
 
 // Shared implements [backends.Key].
-func (k key) Shared() bool { return k.kind == kindClusterIP }
+func (k key) Shared() bool {
+	return k.kind == kindClusterIP || k.kind == kindExternal || k.kind == kindLocal
+}
 
 func familyOf(f v1.IPFamily) nfnetlink.Family {
 	if f == v1.IPv6Protocol {

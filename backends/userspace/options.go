@@ -23,6 +23,8 @@ type Options struct {
 	// by which packets are led to the backend's sockets; it also numbers the
 	// routing table. Instances in one network namespace differ in both.
 	Identity backends.Identity
+	// Capture is how packets get here; the zero value is [TPROXY].
+	Capture Capture
 	// Families are the IP families to serve; empty means both.
 	Families []v1.IPFamily
 	// Port is where the backend listens, at addresses that nobody else has;
@@ -84,7 +86,8 @@ type Flow struct {
 // called from several goroutines at once.
 type Hooks struct {
 	// Dial makes connections to endpoints. From is the address that the
-	// endpoint must see, not valid where any of the node's will do. A dialer
+	// endpoint must see, not valid where any of the node's will do, as always
+	// where the capture is not [TPROXY]. A dialer
 	// that cannot keep it should say so by an error. What the default dialer
 	// does, nothing else captures; what this one does may be captured again.
 	Dial func(ctx context.Context, protocol v1.Protocol, from netip.Addr, to netip.AddrPort) (net.Conn, error)
@@ -150,6 +153,19 @@ func (o *Options) engineConfig(d dialer) engine.Config {
 	}
 	if h := o.Hooks.FirstConnection; h != nil {
 		c.Hooks.FirstConnection = func(f engine.Flow, name proxy.ServicePortName) { h(flowOf(f), name) }
+	}
+	if dial, begin := c.Hooks.Dial, c.Hooks.Begin; o.Capture != TPROXY {
+		// What is sent to the client does not come by here.
+		c.Hooks.Dial = func(ctx context.Context, d engine.Dial) (net.Conn, error) {
+			d.From = netip.Addr{}
+			return dial(ctx, d)
+		}
+		if begin != nil {
+			c.Hooks.Begin = func(d engine.Dial) (int, error) {
+				d.From = netip.Addr{}
+				return begin(d)
+			}
+		}
 	}
 	return c
 }

@@ -116,3 +116,8 @@ func subscribeRules(ns *netns.NS) (s *nl.NetlinkSocket, err error) {
 	})
 	return s, err
 }
+
+const ownRoutesMask = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL
+
+// ownRoutes is a filter for the backend's routes in a table.
+func ownRoutes(table int) *netlink.Route { return &netlink.Route{Table: table, Protocol: 118} }

@@ -3,7 +3,6 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
 // sockets makes sockets in the network namespace of the backend.
@@ -23,6 +21,10 @@ type sockets struct {
 	// own says that this is the namespace of the whole process, so that any
 	// thread will do.
 	own bool
+	// captured is empty for [TPROXY], which leaves its own connections alone.
+	captured captured
+	// claim lets a socket listen at the address of a door.
+	claim func(fd int) error
 	// ports counts the ports from which connections are made; those of
 	// datagrams are lent by packetPorts, since the kernel does not see to it
 	// that no two sockets have both ends in common.
@@ -30,14 +32,20 @@ type sockets struct {
 	packetPorts *engine.Ports
 }
 
-func newSockets() (*sockets, error) {
-	ns, err := netns.Current()
+func newSockets(c Capture) (*sockets, error) {
+	ns, err := netns.Current(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	begin := uint32(os.Getpid()) * 7919 // another process begins elsewhere
-	s := &sockets{ns: ns, own: everywhere(), packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin)}
+	s := &sockets{
+		ns: ns, own: everywhere(), packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin),
+		claim: makeFree,
+	}
 	s.ports.Store(begin)
+	if c == TPROXY {
+		s.claim = makeTransparent
+	}
 	return s, nil
 }
 
@@ -100,11 +108,13 @@ func reusable(network, address string, c syscall.RawConn) error {
 }
 
 // listen opens a door for connections.
-func (s *sockets) listen(ctx context.Context, at netip.AddrPort, e *engine.Engine) (net.Listener, error) {
+func (s *sockets) listen(ctx context.Context, at netip.AddrPort) (*net.TCPListener, error) {
 	var l net.Listener
 	err := s.do(func() (err error) {
-		c := net.ListenConfig{Control: listening, KeepAlive: -1}
-		c.SetMultipathTCP(false) // endpoints would not get more than one path
+		c := net.ListenConfig{Control: s.prepare(keepAlive), KeepAlive: -1}
+		// Endpoints would not get more than one path, and sockets with several
+		// neither tell their original destination nor can a program choose them.
+		c.SetMultipathTCP(false)
 		l, err = c.Listen(ctx, "tcp", at.String())
 		return err
 	})
@@ -113,22 +123,39 @@ func (s *sockets) listen(ctx context.Context, at netip.AddrPort, e *engine.Engin
 	}
 	tcp, ok := l.(*net.TCPListener)
 	if !ok {
-		return l, nil
+		return nil, errors.Join(errors.ErrUnsupported, l.Close())
 	}
-	return e.Listener(tcp)
+	return tcp, nil
 }
 
-// listening is transparent for a socket that accepts connections. They inherit
-// from it that clients which have vanished are noticed, at no cost for each.
-func listening(network, address string, c syscall.RawConn) error {
-	var err error
-	if e := c.Control(func(fd uintptr) { err = keepAlive(int(fd)) }); e != nil {
-		return e
-	}
-	if err != nil {
+// prepare sets up a socket for a door. Those that accept connections are told to
+// notice clients which have vanished; connections inherit it at no cost for each.
+func (s *sockets) prepare(options ...func(fd int) error) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) {
+			for _, set := range append(options, s.claim) {
+				err = errors.Join(err, set(int(fd)))
+			}
+		}); e != nil {
+			return e
+		}
 		return os.NewSyscallError("setsockopt", err)
 	}
-	return transparent(network, address, c)
+}
+
+// makeFree lets a socket listen at an address that is none of the host's yet. It
+// does no more than that: the kernel delivers packets that connection tracking
+// translates to a transparent socket although they belong to another one.
+func makeFree(fd int) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return err
+	}
+	if domain == unix.AF_INET6 {
+		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_FREEBIND, 1)
 }
 
 func keepAlive(fd int) error {
@@ -139,68 +166,4 @@ func keepAlive(fd int) error {
 		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPINTVL, seconds),
 		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPCNT, probes),
 	)
-}
-
-// open opens all doors of the backend.
-func (b *Backend) open(ctx context.Context) error {
-	if b.doors != nil {
-		return nil
-	}
-	o := &opening{Backend: b}
-	for _, fam := range b.renderer.families() {
-		replier, err := b.sockets.replier(fam)
-		if err != nil {
-			return errors.Join(err, o.close())
-		}
-		o.closers = append(o.closers, replier)
-		for _, d := range doors() {
-			if err := o.door(ctx, d, fam, replier); err != nil {
-				return errors.Join(fmt.Errorf("userspace: listening at %v: %w", d.address(&b.options, fam), err), o.close())
-			}
-		}
-	}
-	for _, start := range o.starts {
-		b.wg.Go(start)
-	}
-	b.doors = o.closers
-	return nil
-}
-
-type closer interface{ Close() error }
-
-// opening is what has been opened so far.
-type opening struct {
-	*Backend
-	closers []closer
-	starts  []func()
-}
-
-func (o *opening) close() error { return closeAll(o.closers) }
-
-func closeAll(all []closer) error {
-	var errs []error
-	for _, c := range all {
-		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family, r *replier) error {
-	at := d.address(&o.options, fam)
-	l, err := o.sockets.listen(ctx, at, o.engine)
-	if err != nil {
-		return err
-	}
-	o.closers = append(o.closers, l)
-	p, err := o.sockets.packets(ctx, at)
-	if err != nil {
-		return err
-	}
-	o.closers = append(o.closers, p)
-	o.starts = append(o.starts,
-		func() { _ = o.engine.Serve(engine.Door{Listener: l, Origin: d.origin()}) }, // it ends when the door is closed
-		func() { _ = o.engine.ServePackets(&packetDoor{UDPConn: p, origin: d.origin(), replier: r}) })
-	return nil
 }

@@ -178,16 +178,26 @@ const one, two = "10.96.0.1:80", "10.96.0.2:80"
 // A client that has been carried to an endpoint talks to it directly, from any
 // port: what the node remembers of its own connections must not swallow that.
 func TestDirectConnectionsAreLeftAlone(t *testing.T) {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
+		t.Run(c.String(), func(t *testing.T) { leavesDirectAlone(t, c) })
+	}
+}
+
+func leavesDirectAlone(t *testing.T, capture userspace.Capture) {
+	t.Helper()
 	n := newNetwork(t)
+	n.needs(t, capture)
 	n.serve(t, podServer)
-	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
 	for range 2000 {
 		peer, c := n.wantAnswer(t, one)
-		if peer.Addr().String() != clientAddr {
-			t.Fatalf("the endpoint sees %v, want the client, %s", peer, clientAddr)
-		}
-		if p := peer.Port(); p < 10_240 || p >= 30_240 {
-			t.Fatalf("the endpoint sees port %d, want one that clients do not choose", p)
+		if capture == userspace.TPROXY {
+			if peer.Addr().String() != clientAddr {
+				t.Fatalf("the endpoint sees %v, want the client, %s", peer, clientAddr)
+			}
+			if p := peer.Port(); p < 10_240 || p >= 30_240 {
+				t.Fatalf("the endpoint sees port %d, want one that clients do not choose", p)
+			}
 		}
 		_ = c.Close() // the node, which ends its half first, waits a while
 		_, c = n.wantAnswer(t, podServer)

@@ -61,7 +61,7 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 	one, two := namer(t, ns, "127.0.0.1:8081"), namer(t, ns, "127.0.0.1:8082")
 	var s *sockets
 	if err := ns.Do(func() (err error) {
-		s, err = newSockets()
+		s, err = newSockets(TPROXY)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ import (
 type Backend struct {
 	options  Options
 	renderer *renderer
-	kernel   *kernel
+	kernel   edge
 	inner    proxy.Backend
 	engine   *engine.Engine
 	sockets  *sockets
@@ -35,6 +36,14 @@ type Backend struct {
 	carried proxy.Snapshot
 	doors   []closer // nil before they are open
 	wg      sync.WaitGroup
+}
+
+// edge is all that is written into the kernel.
+type edge interface {
+	backends.Target[key, value]
+	proxy.OperationCounter
+	proxy.DriftChecker
+	close() error
 }
 
 // New gives a backend for the network namespace of the calling thread. It needs
@@ -53,26 +62,60 @@ func New(options Options) (*Backend, error) {
 			return nil, fmt.Errorf("userspace: unknown IP family %q", f)
 		}
 	}
+	if !options.Capture.known() {
+		return nil, fmt.Errorf("userspace: there is no %v", options.Capture)
+	}
 	if options.Port == 0 {
 		options.Port = DefaultPort
 	}
-	s, err := newSockets()
+	s, err := newSockets(options.Capture)
 	if err != nil {
 		return nil, fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
 	}
 	b := &Backend{options: options, sockets: s}
-	if b.engine, err = engine.New(b.options.engineConfig(s)); err != nil {
+	b.renderer = &renderer{options: &b.options}
+	if b.engine, err = engine.New(b.options.engineConfig(b.dialer())); err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.ns.Close())
 	}
-	conn, err := nfnetlink.Open()
-	if err != nil {
+	if err := b.reachKernel(); err != nil {
 		b.engine.Close()
 		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), s.ns.Close())
 	}
-	b.renderer = &renderer{options: &b.options}
-	b.kernel = &kernel{renderer: b.renderer, conn: conn, routes: &routes{handle: s.ns.Netlink(), mark: identity.Mark}}
-	b.inner = backends.New(b.renderer.render, b.kernel)
 	return b, nil
+}
+
+// reachKernel makes the edge to what the capture needs of the kernel.
+func (b *Backend) reachKernel() error {
+	if b.options.Capture == LocalRoutes {
+		l, err := newLookup()
+		if err != nil {
+			return err
+		}
+		b.kernel = &local{routes: b.localRoutes(), lookup: l, have: map[key]value{}}
+		b.inner = backends.New(b.renderer.renderLocal, backends.Target[key, value](b.kernel))
+		return nil
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return err
+	}
+	b.kernel = &kernel{renderer: b.renderer, conn: conn, routes: b.way()}
+	b.inner = backends.New(b.renderer.render, backends.Target[key, value](b.kernel))
+	return nil
+}
+
+func (b *Backend) localRoutes() *localRoutes {
+	return &localRoutes{handle: b.sockets.ns.Netlink(), number: bits.TrailingZeros32(b.options.Identity.Mark)}
+}
+
+// way gives what routing must know for the capture.
+func (b *Backend) way() way {
+	byMark := &routes{handle: b.sockets.ns.Netlink(), mark: b.options.Identity.Mark}
+	toDoors := &doorRoutes{localRoutes: b.localRoutes(), options: &b.options}
+	if b.options.Capture == Redirect {
+		return instead{toDoors, []way{byMark}}
+	}
+	return instead{byMark, []way{toDoors}}
 }
 
 // Apply implements [proxy.Backend]. What is new can be carried before the kernel
@@ -105,6 +148,9 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
+	if b.options.Capture != TPROXY {
+		b.sockets.captured.follow(b.carried, s)
+	}
 	b.carried = s
 	b.changes.Add(uint64(b.engine.Apply(s)))
 }
@@ -145,7 +191,7 @@ func (b *Backend) Close() error {
 	err := b.shut()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.kernel.conn.Close(), b.sockets.ns.Close())
+	return errors.Join(err, b.kernel.close(), b.sockets.ns.Close())
 }
 
 // Operations implements [proxy.OperationCounter]: objects of the kernel that were

@@ -39,11 +39,12 @@ func New() (n *NS, err error) {
 }
 
 // Current gives the network namespace that the caller runs in, as it is.
-// Closing it does not end it.
-func Current() (*NS, error) {
+// Closing it does not end it. The handle to configure it with knows the netlink
+// families that are named, or the usual ones.
+func Current(families ...int) (*NS, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	n, err := open()
+	n, err := open(families...)
 	if err != nil {
 		return nil, fmt.Errorf("netns: current namespace: %w", err)
 	}
@@ -70,12 +71,15 @@ func (n *NS) Close() error {
 }
 
 // open takes hold of the namespace that the thread is in.
-func open() (*NS, error) {
+func open(families ...int) (*NS, error) {
+	if len(families) == 0 {
+		families = []int{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER}
+	}
 	file, err := openCurrent()
 	if err != nil {
 		return nil, err
 	}
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+	handle, err := netlink.NewHandle(families...)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}

@@ -1,0 +1,218 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Whatever the capture, a connection gets to the endpoint, which sees the client
+// or the node.
+func TestCaptures(t *testing.T) {
+	for capture, sees := range map[userspace.Capture]string{
+		userspace.TPROXY:      clientAddr,
+		userspace.Redirect:    "10.244.2.1",
+		userspace.LocalRoutes: "10.244.2.1",
+	} {
+		t.Run(capture.String(), func(t *testing.T) {
+			n := newNetwork(t)
+			n.needs(t, capture)
+			n.serve(t, podServer)
+			apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
+			if peer, _ := n.wantAnswer(t, one); peer.Addr().String() != sees {
+				t.Errorf("the endpoint sees %v, want %s", peer, sees)
+			}
+		})
+	}
+}
+
+func TestUnknownCapture(t *testing.T) {
+	if _, err := userspace.New(userspace.Options{Capture: 200}); err == nil || !strings.Contains(err.Error(), "capture 200") {
+		t.Errorf("got error %v, want one that names the capture", err)
+	}
+}
+
+// local lists the backend's own routes in the table of local addresses.
+func (n network) local(t *testing.T) []string {
+	t.Helper()
+	out, err := n.routes(255)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A process that captures in another way than the one before takes its place, and
+// its Cleanup leaves nothing of either.
+func TestCaptureChanges(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	var last *userspace.Backend
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.TPROXY, userspace.Redirect} {
+		if last != nil {
+			if err := last.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last = n.start(t, userspace.Options{Capture: capture})
+		apply(t, last, snapshot(one))
+		n.wantAnswer(t, one)
+		rules, local := 1, 0
+		if capture == userspace.Redirect {
+			rules, local = 0, 3
+		}
+		if got := len(n.rules(t)); got != rules {
+			t.Errorf("%v: there are %d routing rules, want %d", capture, got, rules)
+		}
+		if got := n.local(t); len(got) != local {
+			t.Errorf("%v: there are local routes %q, want %d", capture, got, local)
+		}
+		if last.Drifted(t.Context()) {
+			t.Errorf("%v: something is not as it should be", capture)
+		}
+	}
+	if err := last.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if rules, local := n.rules(t), n.local(t); len(rules)+len(local) != 0 {
+		t.Errorf("after Cleanup there are rules %v and local routes %q, want none", rules, local)
+	}
+}
+
+// While nobody carries it, what is translated is refused, and gets to nobody else.
+func TestRedirectToNobodyIsRefused(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	n.serve(t, one)
+	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
+	apply(t, b, snapshot(one))
+	n.wantAnswer(t, one)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if server, _, _, err := n.ask(t, one); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("with nobody at home: got %q and error %v, want a refusal", server, err)
+	}
+}
+
+// The doors cannot be reached but by way of a frontend.
+func TestDoorsAreShut(t *testing.T) {
+	n := newNetwork(t)
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), snapshot(one))
+	doors := n.local(t)
+	if len(doors) == 0 {
+		t.Fatal("there are no doors")
+	}
+	addr := netip.MustParsePrefix(doors[0]).Addr()
+	n.wantSilence(t, netip.AddrPortFrom(addr, userspace.DefaultPort).String())
+}
+
+// needs ends a test where a capture cannot be had.
+func (n network) needs(t *testing.T, c userspace.Capture) {
+	t.Helper()
+	if c == userspace.LocalRoutes {
+		needLocalRoutes(t, n)
+	}
+}
+
+// An endpoint that is the Service's own address is a circle, which ends at once.
+func TestCircleEnds(t *testing.T) {
+	for _, c := range []userspace.Capture{userspace.Redirect, userspace.LocalRoutes} {
+		t.Run(c.String(), func(t *testing.T) { endsCircle(t, c) })
+	}
+}
+
+func endsCircle(t *testing.T, c userspace.Capture) {
+	t.Helper()
+	n := newNetwork(t)
+	n.needs(t, c)
+	b := n.start(t, userspace.Options{Capture: c})
+	apply(t, b, withEndpoint(snapshot(one), one))
+	if server, _, _, err := n.ask(t, one); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %q and error %v, want the connection to end", server, err)
+	}
+	if s := b.Stats(); s.Accepted != 1 || s.Failed != 1 {
+		t.Errorf("%d connections were accepted and %d failed, want 1 each", s.Accepted, s.Failed)
+	}
+}
+
+// withEndpoint gives service ports another endpoint.
+func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		p := *p
+		p.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(at), Ready: true, Serving: true}}
+		ports = append(ports, &p)
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
+}
+
+// A client may ask two Services from one port at a time, and each answers.
+func TestOnePortAsksTwoServices(t *testing.T) {
+	n := newNetwork(t)
+	for _, at := range []string{podServer, podAddr + ":8081"} {
+		n.serve(t, at)
+	}
+	var ports []*proxy.ServicePort
+	for p := range snapshot(one).All() {
+		ports = append(ports, p)
+	}
+	for p := range withEndpoint(snapshot(two), podAddr+":8081").All() {
+		ports = append(ports, p)
+	}
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), proxy.NewSnapshot(snapshot(one).Node(), ports...))
+	for to, want := range map[string]string{one: podServer, two: podAddr + ":8081"} {
+		got, err := n.greeting(t, to, 40_000)
+		if err != nil || !strings.HasPrefix(got, want+" ") {
+			t.Errorf("%s from port 40000: got %q and error %v, want an answer of %s", to, got, err, want)
+		}
+	}
+}
+
+// greeting connects from a port of the client's, and gives what it is told first.
+// The connection stays open.
+func (n network) greeting(t *testing.T, to string, port int) (string, error) {
+	t.Helper()
+	var c net.Conn
+	err := n.client.Do(func() (err error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Control: shared}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		c, err = d.DialContext(ctx, "tcp4", to)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	buf := make([]byte, 100)
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	size, err := c.Read(buf)
+	return string(buf[:size]), err
+}
+
+// shared lets connections to different destinations have one port.
+func shared(_, _ string, c syscall.RawConn) (err error) {
+	return errors.Join(c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	}), err)
+}
+
+// routes lists the destinations of the backend's own routes in a table.
+func (n network) routes(table int) (out []string, err error) {
+	all, err := n.node.Netlink().RouteListFiltered(syscall.AF_INET, ownRoutes(table), ownRoutesMask)
+	for i := range all {
+		out = append(out, all[i].Dst.String())
+	}
+	return out, err
+}

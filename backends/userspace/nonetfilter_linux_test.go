@@ -1,0 +1,79 @@
+package userspace_test
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+)
+
+// without says, to a process of this program, that its kernel is to have no
+// netfilter.
+const without = "VIPKIT_TEST_WITHOUT_NETFILTER"
+
+// Local routes work on a kernel that has no netfilter, or none that may be used:
+// this runs in a process whose every attempt to get at it fails, in the way of such
+// a kernel.
+func TestLocalRoutesWithoutNetfilter(t *testing.T) {
+	if os.Getenv(without) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLocalRoutesWithoutNetfilter$", "-test.v")
+		cmd.Env = append(os.Environ(), without+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+		return
+	}
+	n := newNetwork(t)
+	needLocalRoutes(t, n)
+	n.serve(t, podServer)
+	denyNetfilter(t)
+	if _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER); err == nil {
+		t.Fatal("netfilter can be had all the same")
+	}
+	b := n.start(t, userspace.Options{Capture: userspace.LocalRoutes})
+	apply(t, b, snapshot(one))
+	n.wantAnswer(t, one)
+	apply(t, b, snapshot(two))
+	n.wantAnswer(t, two)
+	if b.Drifted(t.Context()) {
+		t.Error("something is not as it should be")
+	}
+	if err := b.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.local(t); len(got) != 0 {
+		t.Errorf("after Cleanup there are local routes %q, want none", got)
+	}
+}
+
+// denyNetfilter makes sockets of NETLINK_NETFILTER fail from now on, and so what
+// xtables are written by, in all threads of the process.
+func denyNetfilter(t *testing.T) {
+	t.Helper()
+	const number, first, third = 0, 16, 32 // offsets in struct seccomp_data
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	unless := func(k uint32, skip uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: skip}
+	}
+	give := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+	filter := []unix.SockFilter{
+		load(number), unless(unix.SYS_SOCKET, 5),
+		load(first), unless(unix.AF_NETLINK, 3),
+		load(third), unless(unix.NETLINK_NETFILTER, 1),
+		give(unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)),
+		give(unix.SECCOMP_RET_ALLOW),
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	runtime.KeepAlive(filter)
+	if errno != 0 {
+		t.Fatalf("seccomp: %v", errno)
+	}
+}

@@ -1,0 +1,118 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// open opens all doors of the backend.
+func (b *Backend) open(ctx context.Context) error {
+	if b.doors != nil {
+		return nil
+	}
+	o := &opening{Backend: b}
+	for _, fam := range b.renderer.families() {
+		if err := o.help(fam); err != nil {
+			return errors.Join(err, o.close())
+		}
+		if k, ok := o.kernel.(*local); ok {
+			if err := o.localDoors(ctx, fam, k.lookup); err != nil {
+				return errors.Join(fmt.Errorf("userspace: listening at %v: %w", doorPod.address(&b.options, fam), err), o.close())
+			}
+			continue
+		}
+		for _, d := range doors() {
+			if err := o.door(ctx, d, fam); err != nil {
+				return errors.Join(fmt.Errorf("userspace: listening at %v: %w", d.address(&b.options, fam), err), o.close())
+			}
+		}
+	}
+	for _, start := range o.starts {
+		b.wg.Go(start)
+	}
+	b.doors = o.closers
+	return nil
+}
+
+type closer interface{ Close() error }
+
+// opening is what has been opened so far.
+type opening struct {
+	*Backend
+	closers []closer
+	starts  []func()
+	replier *replier
+	tracked *tracked
+}
+
+// help opens what the doors of a family share.
+func (o *opening) help(fam nfnetlink.Family) (err error) {
+	if o.options.Capture == Redirect {
+		if o.tracked, err = o.sockets.tracked(); err == nil {
+			o.closers = append(o.closers, o.tracked)
+		}
+		return err
+	}
+	if o.replier, err = o.sockets.replier(fam); err == nil {
+		o.closers = append(o.closers, o.replier)
+	}
+	return err
+}
+
+func (o *opening) close() error { return closeAll(o.closers) }
+
+func closeAll(all []closer) error {
+	var errs []error
+	for _, c := range all {
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family) error {
+	at := d.address(&o.options, fam)
+	l, err := o.sockets.listen(ctx, at)
+	if err != nil {
+		return err
+	}
+	o.closers = append(o.closers, l)
+	p, err := o.sockets.packets(ctx, at)
+	if err != nil {
+		return err
+	}
+	o.closers = append(o.closers, p)
+	packets := &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin(), frontend: frontendAsSent}
+	if t := o.tracked; t != nil {
+		packets.Replier = asAsked{p}
+		packets.frontend = func(client netip.AddrPort, _ []byte) (netip.AddrPort, bool) {
+			to, err := t.frontend(client, at)
+			return to, err == nil // a datagram of no known flow is lost
+		}
+	}
+	return o.start(l, packets)
+}
+
+// start has the engine serve a door.
+func (o *opening) start(l *net.TCPListener, p *packetDoor) error {
+	quick, err := o.engine.Listener(l)
+	if err != nil {
+		return err
+	}
+	o.closers = append(o.closers, quick)
+	door := engine.Door{Listener: quick, Origin: p.origin}
+	if o.tracked != nil {
+		door.Destination = translatedFrom
+	}
+	o.starts = append(o.starts,
+		func() { _ = o.engine.Serve(door) }, // it ends when the door is closed
+		func() { _ = o.engine.ServePackets(p) })
+	return nil
+}

@@ -1,0 +1,132 @@
+package userspace
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// way is what routing must know for packets to come to the backend's sockets.
+type way interface {
+	state(nfnetlink.Family) (routesState, error)
+	// add makes what is missing, and takes away what is too much.
+	add(nfnetlink.Family) error
+	remove(nfnetlink.Family) error
+}
+
+// instead is a way that replaces others: those of a process before this one, which
+// captured otherwise.
+type instead struct {
+	way
+	others []way
+}
+
+func (i instead) state(fam nfnetlink.Family) (routesState, error) {
+	state, err := i.way.state(fam)
+	for _, o := range i.others {
+		s, oerr := o.state(fam)
+		if oerr != nil {
+			return routesAbsent, oerr
+		}
+		if s != routesAbsent {
+			state = routesPartial
+		}
+	}
+	return state, err
+}
+
+func (i instead) add(fam nfnetlink.Family) error {
+	if err := i.way.add(fam); err != nil {
+		return err
+	}
+	return i.removeOthers(fam)
+}
+
+func (i instead) remove(fam nfnetlink.Family) error {
+	if err := i.way.remove(fam); err != nil {
+		return err
+	}
+	return i.removeOthers(fam)
+}
+
+func (i instead) removeOthers(fam nfnetlink.Family) error {
+	for _, o := range i.others {
+		state, err := o.state(fam)
+		if err == nil && state != routesAbsent {
+			err = o.remove(fam)
+		}
+		if err != nil {
+			return fmt.Errorf("what another capture has left: %w", err)
+		}
+	}
+	return nil
+}
+
+// doorRoutes make the addresses of the doors local, so that packets whose
+// destination has been translated to them come in.
+type doorRoutes struct {
+	*localRoutes
+	options *Options
+}
+
+func (d *doorRoutes) want(fam nfnetlink.Family) map[netip.Prefix]bool {
+	all := map[netip.Prefix]bool{}
+	for _, x := range doors() {
+		a := x.address(d.options, fam).Addr()
+		all[netip.PrefixFrom(a, a.BitLen())] = true
+	}
+	return all
+}
+
+func (d *doorRoutes) state(fam nfnetlink.Family) (routesState, error) {
+	list, err := d.list(fam)
+	if err != nil {
+		return routesAbsent, err
+	}
+	want, state := d.want(fam), routesComplete
+	for i := range list {
+		if list[i].Type != unix.RTN_LOCAL || !want[destination(&list[i])] {
+			state = routesPartial
+		}
+	}
+	switch {
+	case len(list) == 0:
+		return routesAbsent, nil
+	case len(list) != len(want):
+		return routesPartial, nil
+	}
+	return state, nil
+}
+
+func (d *doorRoutes) add(fam nfnetlink.Family) error {
+	want := d.want(fam)
+	for p := range want {
+		if err := d.put(p, unix.RTN_LOCAL, netip.Addr{}); err != nil {
+			return err
+		}
+	}
+	list, err := d.list(fam)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if list[i].Type == unix.RTN_LOCAL && want[destination(&list[i])] {
+			continue
+		}
+		if err := d.drop(list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *doorRoutes) remove(fam nfnetlink.Family) error {
+	list, err := d.list(fam)
+	if err != nil {
+		return err
+	}
+	return d.drop(list...)
+}
