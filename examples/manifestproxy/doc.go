@@ -11,7 +11,8 @@
 //
 // With -backend userspace the program carries the traffic itself instead, for as
 // long as it runs: see package userspace. Services then stand still between two
-// runs, and -once makes no sense.
+// runs, and -once makes no sense. How it gets at the packets is the matter of
+// -capture; -cleanup wants the same one.
 //
 // # Starting and stopping
 //

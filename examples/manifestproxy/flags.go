@@ -36,17 +36,30 @@ func backends() map[string]backend {
 			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
 			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
 		},
-		"userspace": {
-			needs: "it takes Linux 5.10 or later with nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW; run it as root",
-			open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) },
-			runs:  true,
-		},
+		"userspace": userspaceBackend(userspace.TPROXY),
+	}
+}
+
+func userspaceBackend(c userspace.Capture) backend {
+	needs := "it takes Linux 5.10 or later with nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW; run it as root"
+	switch c {
+	case userspace.Redirect:
+		needs = "it takes Linux 5.10 or later with nf_tables, NAT and connection tracking, and CAP_NET_ADMIN; run it as root"
+	case userspace.LocalRoutes:
+		needs = "it takes Linux 5.10 or later with BPF, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; run it as root"
+	case userspace.TPROXY:
+	}
+	return backend{
+		needs: needs,
+		open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: c}) },
+		runs:  true,
 	}
 }
 
 // options is what the flags say.
 type options struct {
 	backend       backend
+	capture       *backend // if one was chosen
 	manifests     string
 	once, cleanup bool
 	verbosity     uint
@@ -63,6 +76,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("manifestproxy", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.Func("backend", "`name` of what programs the kernel: "+backendNames()+" (default nftables)", o.chooseBackend)
+	f.Func("capture", "`way` in which the backend userspace gets at packets: tproxy, redirect, routes (default tproxy)", o.chooseCapture)
 	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
 	f.StringVar(&t.NodeName, "node", "", "`name` of this node (default the host's name in lower case)")
 	f.Func("cluster-cidr", "`ranges` of pod addresses, by commas", list(&t.LocalTraffic.Sources, parsePrefix))
@@ -99,9 +113,15 @@ func (o *options) check(rest []string) error {
 		return errors.New("-once and -cleanup exclude each other")
 	case o.once && o.backend.runs:
 		return errors.New("-once excludes this backend, which carries the traffic for as long as the program runs")
+	case o.capture != nil && !o.backend.runs:
+		return errors.New("-capture is for -backend userspace")
 	case o.manifests == "" && !o.cleanup:
 		return errors.New("-manifests is required")
-	case o.tracker.NodeName != "" || o.cleanup:
+	}
+	if o.capture != nil {
+		o.backend = *o.capture
+	}
+	if o.tracker.NodeName != "" || o.cleanup {
 		return nil
 	}
 	host, err := os.Hostname()
@@ -119,6 +139,17 @@ func (o *options) chooseBackend(name string) error {
 	}
 	o.backend = b
 	return nil
+}
+
+func (o *options) chooseCapture(name string) error {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
+		if c.String() == name {
+			b := userspaceBackend(c)
+			o.capture = &b
+			return nil
+		}
+	}
+	return errors.New("there is no such way, only tproxy, redirect, routes")
 }
 
 func backendNames() string {

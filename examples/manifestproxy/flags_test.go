@@ -18,6 +18,8 @@ func TestBadFlags(t *testing.T) {
 		{"-once", "-manifests is required"},
 		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only iptables, nftables, userspace`},
 		{"-manifests m -once -backend userspace", "-once excludes this backend"},
+		{"-manifests m -backend userspace -capture pcap", `"pcap" for flag -capture: there is no such way, only tproxy, redirect, routes`},
+		{"-manifests m -capture routes", "-capture is for -backend userspace"},
 		{"-manifests m -once -cleanup", "exclude each other"},
 		{"-manifests m n", `unexpected argument "n"`},
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},

@@ -4,11 +4,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // demo gives the manifest of the demo.
@@ -63,16 +67,26 @@ func TestOnce(t *testing.T) {
 // The program carries traffic itself: while it does not run, nobody answers, and
 // nothing leaks to whoever has the address elsewhere.
 func TestUserspace(t *testing.T) {
+	for _, capture := range []string{"tproxy", "redirect", "routes"} {
+		t.Run(capture, func(t *testing.T) { carries(t, "-backend", "userspace", "-capture", capture) })
+	}
+}
+
+func carries(t *testing.T, choice ...string) {
+	t.Helper()
 	n := newNetwork(t)
+	if slices.Contains(choice, "routes") && netnstest.InUserNamespace(t) {
+		testenv.CannotRun(t, "BPF cannot be had in a user namespace")
+	}
 	for range 2 {
-		p := start(t, n.node, nil, flags("demo", "-backend", "userspace")...)
+		p := start(t, n.node, nil, flags("demo", choice...)...)
 		p.await("msg=sync", "full=true", "ports=1")
 		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 		n.wantAnswers(t, nodePort, endpoint1, endpoint2)
 		p.terminate()
 		n.wantNobody(t, virtualIP)
 	}
-	wantRun(t, n.node, []string{"-cleanup", "-backend", "userspace"}, 0, "all rules are removed")
+	wantRun(t, n.node, append([]string{"-cleanup"}, choice...), 0, "all rules are removed")
 }
 
 func TestFollow(t *testing.T) {
