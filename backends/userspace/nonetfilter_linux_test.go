@@ -20,6 +20,8 @@ const without = "VIPKIT_TEST_WITHOUT_NETFILTER"
 // this runs in a process whose every attempt to get at it fails, in the way of such
 // a kernel.
 func TestLocalRoutesWithoutNetfilter(t *testing.T) {
+	n := newNetwork(t)
+	needLocalRoutes(t, n)
 	if os.Getenv(without) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLocalRoutesWithoutNetfilter$", "-test.v")
 		cmd.Env = append(os.Environ(), without+"=1")
@@ -28,8 +30,6 @@ func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 		}
 		return
 	}
-	n := newNetwork(t)
-	needLocalRoutes(t, n)
 	n.serve(t, podServer)
 	denyNetfilter(t)
 	if _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER); err == nil {
