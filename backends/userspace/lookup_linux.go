@@ -9,8 +9,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // lookup decides, in the kernel, which socket gets what comes to this host: a small
@@ -52,7 +50,7 @@ func newLookup() (l *lookup, err error) {
 	l = &lookup{-1, -1, -1, -1, -1, -1}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("%w: choosing sockets by BPF, which takes CAP_BPF and Linux 5.9: %w", proxy.ErrUnsupported, err), l.Close())
+			err = errors.Join(fmt.Errorf("choosing sockets by BPF, which takes CAP_BPF and Linux 5.9: %w", err), l.Close())
 		}
 	}()
 	for _, m := range []struct {
