@@ -197,7 +197,7 @@ func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 		var all []*proxy.ServicePort
 		want := map[fakeKey]string{}
 		for i := range 2 {
-			p := &proxy.ServicePort{Name: portName(i)}
+			p := &proxy.ServicePort{Name: portName(i), HealthCheckNodePort: uint16(step)} // another one each time
 			for range r.IntN(3) * 60 {
 				n := r.IntN(90)
 				own := fakeObject{Key: fakeKey{baseKind, fmt.Sprint(i, "/", n), ""}, Value: fmt.Sprint(step - r.IntN(2))}
