@@ -79,10 +79,7 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 			changes = append(changes, change{old: c.Old, new: c.New, oldNode: old.Node(), newNode: new.Node()})
 		}
 	}
-	if len(changes) == 0 {
-		return nil
-	}
-	err := r.try(ctx, changes)
+	err := r.tryAdmitted(ctx, changes)
 	clear(changes)
 	r.planner.changes = changes[:0]
 	return err
@@ -140,7 +137,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	changes := []change{{static: true, newNode: new.Node()}}
 	size := 0
 	flush := func() error {
-		err := r.try(ctx, changes)
+		err := r.tryAdmitted(ctx, changes)
 		changes, size = changes[:0], 0
 		if some, ok := errors.AsType[proxy.PortErrors](err); ok && (!replaces || !errors.Is(err, ErrExhausted)) {
 			maps.Copy(failed, some)

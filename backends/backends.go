@@ -102,12 +102,14 @@ func (k OpKind) String() string {
 	return [...]string{"add", "replace", "remove", "?"}[k&3]
 }
 
-// New gives a backend that keeps target at what render asks for. The backend
+// New gives a backend that keeps target at what render asks for. Service ports that
+// no dataplane can hold are never rendered, but reported by name. The backend
 // counts its operations ([proxy.OperationCounter]): as target does if it can,
 // else by ops committed.
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
 	r := &reconciler[K, V]{render: render, target: target}
 	r.diff, _ = target.(DiffRenderer[K, V])
+	r.checker, _ = target.(Checker)
 	return r
 }
 
@@ -115,8 +117,9 @@ func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Ba
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	// diff is target's ability, nil if it has none.
-	diff DiffRenderer[K, V]
+	// diff and checker are target's abilities, nil if it has none.
+	diff    DiffRenderer[K, V]
+	checker Checker
 
 	mu sync.Mutex
 	// known says that owners matches what was applied last.

@@ -10,7 +10,7 @@ import (
 // RenderDiff implements [backends.DiffRenderer] for the usual change: endpoints
 // come and go, and the frontends and where they lead stay as they are.
 func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
-	if !k.book.serves(familyOf(c.New.Name.Family)) || !sameFrontends(c.Old, c.New) || faultyFrontend(c.New) != nil {
+	if !k.book.serves(familyOf(c.New.Name.Family)) || !sameFrontends(c.Old, c.New) {
 		return removed, added, false
 	}
 	d := portDiff{
@@ -20,9 +20,7 @@ func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []o
 	d.removed.identify()
 	d.added.identify()
 	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
-		if !d.pool(pool) {
-			return removed, added, false
-		}
+		d.pool(pool)
 	}
 	return d.removed.out, d.added.out, true
 }
@@ -47,9 +45,8 @@ func sameFrontends(old, new *proxy.ServicePort) bool {
 // portDiff appends what one state of a service port needs and the other does not.
 type portDiff struct{ removed, added portWriter }
 
-// pool goes through both states of a pool side by side. It reports false if it
-// meets an endpoint that cannot be written.
-func (d *portDiff) pool(pool proxy.Pool) bool {
+// pool goes through both states of a pool side by side.
+func (d *portDiff) pool(pool proxy.Pool) {
 	old, new := d.removed.port.Pool(pool), d.added.port.Pool(pool)
 	for {
 		for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
@@ -58,7 +55,7 @@ func (d *portDiff) pool(pool proxy.Pool) bool {
 		order := 0
 		switch {
 		case len(old) == 0 && len(new) == 0:
-			return true
+			return
 		case len(old) == 0:
 			order = 1
 		case len(new) == 0:
@@ -68,14 +65,10 @@ func (d *portDiff) pool(pool proxy.Pool) bool {
 		}
 		switch {
 		case order < 0:
-			if !d.removed.endpoint(pool, old[0]) {
-				return false
-			}
+			d.removed.endpoint(pool, old[0])
 			old = old[1:]
 		case order > 0:
-			if !d.added.endpoint(pool, new[0]) {
-				return false
-			}
+			d.added.endpoint(pool, new[0])
 			new = new[1:]
 		default: // another state of it, which the kernel does not have
 			old, new = old[1:], new[1:]
@@ -83,12 +76,8 @@ func (d *portDiff) pool(pool proxy.Pool) bool {
 	}
 }
 
-// endpoint appends all that a service port needs for one endpoint of a pool. It
-// reports false if the endpoint cannot be written.
-func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) bool {
-	if !fits(w.port, e.Addr.Addr()) {
-		return false
-	}
+// endpoint appends all that a service port needs for one endpoint of a pool.
+func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) {
 	s := w.slot(e)
 	w.hairpin(s)
 	for i := range w.port.Frontends {
@@ -102,5 +91,4 @@ func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) bool {
 		}
 		w.filled(w.at(f), pool, s)
 	}
-	return true
 }

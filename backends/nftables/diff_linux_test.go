@@ -115,14 +115,15 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 	return pool
 }
 
-// TestRenderDiffRefusesBadEndpoints: what cannot be written is left to the full
-// rendering, which reports it.
-func TestRenderDiffRefusesBadEndpoints(t *testing.T) {
-	k, old := newRenderer(t), newPort(v1.IPv4Protocol, 1, 3)
-	bad := *old
-	bad.Cluster = append(slices.Clone(old.Cluster), endpoint(v1.IPv6Protocol, 9, 80))
-	if _, _, ok := k.RenderDiff(&proxy.Node{}, proxy.Change{Old: old, New: &bad}, nil, nil); ok {
-		t.Error("an IPv6 endpoint of an IPv4 port: got a difference, want none")
+// TestCheck: a route that leaves traffic alone has no verdict.
+func TestCheck(t *testing.T) {
+	k, p := newRenderer(t), newPort(v1.IPv4Protocol, 1, 3)
+	if err := k.Check(testNode(), p); err != nil {
+		t.Errorf("a good port: got error %v, want none", err)
+	}
+	p.Frontends[0].FromOutside.Action = proxy.Pass
+	if err := k.Check(testNode(), p); err == nil {
+		t.Error("a route that passes: got no error, want one")
 	}
 }
 

@@ -33,9 +33,6 @@ func (b *book) serves(fam family) bool {
 
 // port appends the objects of one service port.
 func (p *page) port(port *proxy.ServicePort, out []object) []object {
-	if err := fault(port); err != nil {
-		return append(out, p.refusal(port, err))
-	}
 	w := portWriter{page: p, port: port, out: out}
 	w.identify()
 	for i := range port.Frontends {

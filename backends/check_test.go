@@ -1,0 +1,131 @@
+package backends_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// What no dataplane can hold is reported by name, and never rendered: an
+// unspecified address, for one, is what stands for all of the node's.
+func TestApplyRefusesFaultyPorts(t *testing.T) {
+	at := func(addr string) func(*proxy.ServicePort) {
+		return func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.MustParseAddrPort(addr) }
+	}
+	from := func(sources ...string) func(*proxy.ServicePort) {
+		return func(p *proxy.ServicePort) {
+			p.Frontends[0].Restricted = true
+			for _, s := range sources {
+				p.Frontends[0].AllowedSources = append(p.Frontends[0].AllowedSources, netip.MustParsePrefix(s))
+			}
+		}
+	}
+	pools := func(cluster, local []*endpoints.Endpoint) func(*proxy.ServicePort) {
+		return func(p *proxy.ServicePort) { p.Cluster, p.Local = cluster, local }
+	}
+	pool := func(addr string) []*endpoints.Endpoint {
+		return []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(addr)}}
+	}
+	nodePort := func(addr string) proxy.Frontend {
+		return proxy.Frontend{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(addr)}
+	}
+	four, six, mapped := pool("10.0.0.1:80"), pool("[fd00:10::1]:80"), pool("[::ffff:10.0.0.1]:80")
+	for _, c := range []struct {
+		name   string
+		change func(*proxy.ServicePort)
+		bad    bool
+	}{
+		{"nothing", func(*proxy.ServicePort) {}, false},
+		{"a node port", func(p *proxy.ServicePort) { p.Frontends = append(p.Frontends, nodePort("0.0.0.0:30000")) }, false},
+		{"a node port of the other family", func(p *proxy.ServicePort) { p.Frontends = append(p.Frontends, nodePort("[::]:30000")) }, true},
+		{"an unspecified frontend", at("0.0.0.0:80"), true},
+		{"a frontend in IPv6 form", at("[::ffff:10.128.0.1]:80"), false},
+		{"a frontend of the other family", at("[fd00:96::1]:80"), true},
+		{"no frontend address", func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.AddrPort{} }, true},
+		{"closed to all", from(), false},
+		{"source ranges", from("192.0.2.0/24", "198.51.100.0/25"), false},
+		{"source ranges of the other family", from("2001:db8::/32"), true},
+		{"a source range that is none", func(p *proxy.ServicePort) {
+			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, make([]netip.Prefix, 1)
+		}, true},
+		{"both pools", pools(four, four), false},
+		{"endpoints in IPv6 form", pools(mapped, mapped), false},
+		{"endpoints of the other family", pools(six, four), true},
+		{"local endpoints of the other family", pools(four, six), true},
+		{"no endpoints for a route", pools(nil, four), true},
+		{"another protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }, true},
+		{"no family", func(p *proxy.ServicePort) { p.Name.Family = "" }, true},
+		{"endpoints without address", pools([]*endpoints.Endpoint{{}}, nil), true},
+	} {
+		b := backends.New(renderFake, newFakeKernel(t))
+		good, ill := plainPort(1), plainPort(2)
+		c.change(ill)
+		err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(nil, good))
+		if err == nil {
+			err = b.Apply(t.Context(), proxy.NewSnapshot(nil, good), proxy.NewSnapshot(nil, good, ill))
+		}
+		failed, _ := errors.AsType[proxy.PortErrors](err)
+		if (failed[ill.Name] != nil) != c.bad || len(failed) > 1 || (err != nil) != c.bad {
+			t.Errorf("%s: got error %v, want one that names the port: %t", c.name, err, c.bad)
+		}
+	}
+}
+
+// plainPort has a frontend that leads to one endpoint.
+func plainPort(i int) *proxy.ServicePort {
+	return &proxy.ServicePort{
+		Name:      portName(i),
+		Frontends: []proxy.Frontend{{Addr: frontendAddr(i), FromInside: proxy.TrafficRoute{Action: proxy.Forward}}},
+		Cluster:   []*endpoints.Endpoint{{Addr: endpointAddr(i, 80)}},
+	}
+}
+
+// checkingKernel cannot serve some ports.
+type checkingKernel struct {
+	*fakeKernel
+	refuses proxy.ServicePortName
+}
+
+func (k checkingKernel) Check(_ *proxy.Node, p *proxy.ServicePort) error {
+	if p.Name == k.refuses {
+		return errPoison
+	}
+	return nil
+}
+
+// A port that the target says it cannot serve stays as it was, or is not there, and
+// all others are programmed.
+func TestApplyAsksTheTarget(t *testing.T) {
+	k := checkingKernel{newFakeKernel(t), portName(2)}
+	b := backends.New(renderFake, k)
+	node, other := &proxy.Node{Zone: "a"}, &proxy.Node{Zone: "b"}
+	first := proxy.NewSnapshot(node, plainPort(1))
+	for _, step := range []struct {
+		name     string
+		old, new proxy.Snapshot
+		lost     bool
+	}{
+		{"from nothing", proxy.Snapshot{}, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
+		{"gone", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), first, false},
+		{"added alone", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2)), false},
+		{"added with another", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
+		{"on another node", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), proxy.NewSnapshot(other, plainPort(1), plainPort(2)), true},
+		{"from nothing there", proxy.Snapshot{}, proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
+	} {
+		err := b.Apply(t.Context(), step.old, step.new)
+		_, refused := step.new.Get(k.refuses)
+		failed, _ := errors.AsType[proxy.PortErrors](err)
+		if errors.Is(failed[k.refuses], errPoison) != refused || (err != nil) != refused || errors.Is(err, proxy.ErrDataplaneLost) != step.lost {
+			t.Errorf("%s: got error %v, want one that names the port: %t, and that the dataplane is lost: %t", step.name, err, refused, step.lost)
+		}
+		if diff := cmp.Diff(wanted(step.new.Revert(proxy.Snapshot{}, k.refuses)), k.objects); diff != "" && !step.lost {
+			t.Errorf("%s: the kernel (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
