@@ -49,7 +49,10 @@ func (p *page) static(fam family, out []object) []object {
 		fixed(chainRemember, levelDispatch, "", (*assembler).rememberDispatch),
 		base(chainPrerouting, toServices),
 		base(chainOutput, toServices),
-		base(chainInput, toRemember),
+		base(chainInput, func(a *assembler) {
+			toRemember(a)
+			a.rule(a.marked(), a.clearMark()) // for an endpoint on the node itself
+		}),
 		base(chainPostrouting, func(a *assembler) {
 			toRemember(a)
 			a.rule(a.marked(), a.clearMark(), a.masquerade())
