@@ -18,10 +18,11 @@ import (
 type objects struct {
 	services []*v1.Service
 	slices   []*discoveryv1.EndpointSlice
+	nodes    []*v1.Node
 }
 
 // parseObjects reads Services and EndpointSlices of IPv4, and adds to each its
-// twin of IPv6.
+// twin of IPv6. Nodes have the addresses of both families.
 func parseObjects(data []byte) (objects, error) {
 	var out objects
 	for doc := range bytes.SplitSeq(data, []byte("\n---\n")) {
@@ -42,6 +43,12 @@ func parseObjects(data []byte) (objects, error) {
 				return out, err
 			}
 			out.slices = append(out.slices, s, twinSlice(s))
+		case "Node":
+			n := new(v1.Node)
+			if err := yaml.UnmarshalStrict(doc, n); err != nil {
+				return out, err
+			}
+			out.nodes = append(out.nodes, n)
 		default:
 			return out, fmt.Errorf("kind %q", kind.Kind)
 		}
@@ -56,6 +63,9 @@ func (o *objects) handTo(t proxy.ServiceChangeTracker) {
 	}
 	for _, s := range o.slices {
 		t.UpdateEndpointSlice(s)
+	}
+	for _, n := range o.nodes {
+		t.UpdateNode(n)
 	}
 }
 
