@@ -95,6 +95,10 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
 	done
 
+.PHONY: table
+table: ## write the README's table of capabilities, by running the conformance suite
+	VIPKIT_UPDATE=1 go test -count=1 -p 1 -run '^TestConformance$$' ./backends/...
+
 .PHONY: fmt
 fmt: ## format all code
 	$(LINT) fmt

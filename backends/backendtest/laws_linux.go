@@ -47,12 +47,14 @@ func (c *Config) testLaws(t *testing.T) {
 		{"Cancellation", lawCancellation, true, ""},
 		{"Leaks", lawLeaks, false, ""},
 		{"Readers", lawReaders, false, ""},
+		{"Repair", lawRepair, true, ""},
 		{"Marks", lawMarks, false, ForeignMarks},
+		{"HostMarks", lawHostMarks, false, HostMarks},
 	} {
 		if c.lacks(law.needs) || law.needs == faultInjection && c.Faulty == nil {
 			continue
 		}
-		t.Run(law.name, func(t *testing.T) {
+		c.run(t, "Laws/"+law.name, func(t *testing.T) {
 			s := c.setUp(t)
 			if law.calm {
 				s.calm()
@@ -200,54 +202,6 @@ func nextOf(t *testing.T, tracker proxy.ServiceChangeTracker, after proxy.Snapsh
 		t.Fatal(err)
 	}
 	return s
-}
-
-const foreignTable = `table ip somebody-elses {
-	map services {
-		type ipv4_addr . inet_proto . inet_service : verdict
-		elements = { 192.0.2.1 . tcp . 80 : drop }
-	}
-
-	chain prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
-		ip daddr . meta l4proto . th dport vmap @services
-	}
-}
-`
-
-// Cleanup removes everything of the backend's own, and nothing of others.
-func lawCleanup(t *testing.T, s *stage) {
-	n := findNFT(t, s.node())
-	if err := n.load(t.Context(), foreignTable); err != nil {
-		t.Fatal(err)
-	}
-	before, err := n.list(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := s.newHistory(testenv.Random(t), 10)
-	for range 5 {
-		s.apply(t, h.next(t))
-	}
-	if s.dump(t) == "" {
-		t.Fatal("the dump of a working dataplane is empty")
-	}
-	s.restart(t)
-	for range 2 { // the second time, there is nothing to do
-		if err := s.backend.Cleanup(t.Context()); err != nil {
-			t.Fatalf("Cleanup: %v", err)
-		}
-		if d := s.dump(t); d != "" {
-			t.Fatalf("after Cleanup, this is left:\n%s", d)
-		}
-	}
-	after, err := n.list(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(before, after); diff != "" {
-		t.Fatalf("what is not the backend's own has changed (-before +after):\n%s", diff)
-	}
 }
 
 // An Apply whose context has ended says so, and the next one makes up for it.

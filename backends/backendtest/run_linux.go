@@ -28,54 +28,38 @@ type Config struct {
 	Dump func(testing.TB) string
 	// Lacks are abilities that the dataplane does not have by its nature.
 	Lacks []Capability
+	// Report is where the run is reported, if it is.
+	Report Report
+
+	results results
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load it.
 	Tables bool
 }
-
-// Capability is what a user may expect of a dataplane, though not every kind of
-// it can do that.
-type Capability string
-
-// The capabilities that a dataplane may lack.
-const (
-	// LastingConnections: connections go on when the process ends.
-	LastingConnections Capability = "connections outlive the process"
-	// ForeignMarks: packets leave the node with the packet mark that other
-	// programs gave them.
-	ForeignMarks Capability = "packet marks of other programs are kept"
-	// Affinity: session affinity. A backend that lacks it reports service
-	// ports that ask for it, by [proxy.PortErrors], and serves all others.
-	Affinity Capability = "clients keep their endpoint"
-	// Adoption: a new process, or an Apply from the zero snapshot, takes over
-	// without a write what is there and is right. A backend that lacks it may
-	// make everything anew, to the same end.
-	Adoption Capability = "what is there is taken over without a write"
-	// ClientAddresses: endpoints see the client's address wherever
-	// [proxy.Route] says so. A backend that lacks it shows them the node's.
-	ClientAddresses Capability = "endpoints see the client's address"
-	// Refusals: what is rejected gets an ICMP error, and what is dropped
-	// silence. A backend that lacks it may refuse in another way, such as by a
-	// reset of TCP, and answer echo requests to addresses of Services; nobody
-	// gets through all the same.
-	Refusals Capability = "what is refused is refused in the way that is specified"
-	// OtherPorts: other ports of external addresses of Services are left
-	// alone. A backend that lacks it may refuse what is sent there.
-	OtherPorts Capability = "other ports of external addresses are left alone"
-	// PodInterfaces: pods may be told by the interface that they come in by.
-	PodInterfaces Capability = "pods are told by their interface"
-)
 
 func (c *Config) lacks(what Capability) bool { return slices.Contains(c.Lacks, what) }
 
 // Run holds a backend to the specification and to the laws, each a subtest.
 // It takes the privileges to make network namespaces; call [Main] from TestMain.
 func Run(t *testing.T, c Config) {
-	t.Run("Scenarios", func(t *testing.T) { c.testScenarios(t) })
-	t.Run("Affinity", func(t *testing.T) { c.testAffinity(t) })
-	t.Run("Random", func(t *testing.T) { c.testRandom(t) })
-	t.Run("Balance", func(t *testing.T) { c.testBalance(t) })
-	t.Run("Laws", func(t *testing.T) { c.testLaws(t) })
+	for _, what := range c.Lacks {
+		if !known(what) {
+			t.Fatalf("the backend lacks %q, which is no capability of the suite", what)
+		}
+	}
+	c.results = results{}
+	t.Run("Scenarios", c.testScenarios)
+	c.run(t, "Affinity", c.testAffinity)
+	c.run(t, "Random", c.testRandom)
+	c.run(t, "Balance", c.testBalance)
+	if !c.lacks(Failover) {
+		c.run(t, "Failover", c.testFailover)
+	}
+	t.Run("Poison", c.testPoison)
+	t.Run("Laws", c.testLaws)
+	if c.Report.File != "" {
+		t.Run("Report", c.testReport)
+	}
 }
 
 // stage is a testbed with a backend on its node.
@@ -199,7 +183,7 @@ func (c *Config) testScenarios(t *testing.T) {
 		s.apply(t, snapshot)
 		s.readable(t)
 		for _, sc := range group {
-			t.Run(sc.name, func(t *testing.T) { s.testScenario(t, sc, snapshot) })
+			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) { s.testScenario(t, sc, snapshot) })
 		}
 	}
 }

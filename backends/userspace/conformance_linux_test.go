@@ -13,20 +13,20 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	conform(t, userspace.TPROXY, true, backendtest.ForeignMarks)
+	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks)
 }
 
 func TestConformanceRedirect(t *testing.T) {
-	conform(t, userspace.Redirect, true, backendtest.ClientAddresses)
+	conform(t, "userspace, redirect", userspace.Redirect, true, backendtest.ClientAddresses)
 }
 
 func TestConformanceLocalRoutes(t *testing.T) {
 	needLocalRoutes(t, newNetwork(t))
-	conform(t, userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.OtherPorts, backendtest.PodInterfaces)
+	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.OtherPorts, backendtest.PodInterfaces)
 }
 
-// conform runs the suite for a capture.
-func conform(t *testing.T, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
+// conform runs the suite for a capture, which has a column in the README.
+func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
 	var last *userspace.Backend
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
 		if last != nil { // a new process begins when the one before has ended
@@ -63,5 +63,8 @@ func conform(t *testing.T, capture userspace.Capture, tables bool, lacks ...back
 		},
 		Lacks:  append(lacks, backendtest.LastingConnections),
 		Tables: tables,
+		Report: backendtest.Report{File: "../../README.md", Column: column, Remarks: map[backendtest.Capability]string{
+			backendtest.LastingConnections: "they end with the process",
+		}},
 	})
 }

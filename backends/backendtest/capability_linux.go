@@ -1,0 +1,90 @@
+package backendtest
+
+import "slices"
+
+// Capability is what a user may expect of a dataplane, in words for users.
+type Capability string
+
+// The capabilities that a dataplane may lack, though not every kind of it does.
+const (
+	// LastingConnections: connections go on when the process ends.
+	LastingConnections Capability = "connections outlive the process"
+	// ForeignMarks: packets leave the node with the packet mark that other
+	// programs gave them.
+	ForeignMarks Capability = "packets leave the node with the marks of other programs"
+	// HostMarks: so do packets to endpoints in the node's own network come to
+	// these.
+	HostMarks Capability = "packets to endpoints in the node's own network keep them, too"
+	// Affinity: session affinity. A backend that lacks it reports service
+	// ports that ask for it, by [proxy.PortErrors], and serves all others.
+	Affinity Capability = "ClientIP affinity with its timeout"
+	// Adoption: a new process, or an Apply from the zero snapshot, takes over
+	// without a write what is there and is right. A backend that lacks it may
+	// make everything anew, to the same end.
+	Adoption Capability = "restart without a write"
+	// ClientAddresses: endpoints see the client's address wherever
+	// [proxy.Route] says so. A backend that lacks it shows them the node's.
+	ClientAddresses Capability = "endpoints see the client's address"
+	// Refusals: what is rejected gets an ICMP error, and what is dropped
+	// silence. A backend that lacks it may refuse in another way, such as by a
+	// reset of TCP, and answer echo requests to addresses of Services; nobody
+	// gets through all the same.
+	Refusals Capability = "no endpoints, or a port that the Service does not have: reject; " +
+		"Local without local endpoints, or an unused ClusterIP: drop"
+	// OtherPorts: other ports of external addresses of Services are left
+	// alone. A backend that lacks it may refuse what is sent there.
+	OtherPorts Capability = "other ports of external addresses are left alone"
+	// PodInterfaces: pods may be told by the interface that they come in by.
+	PodInterfaces Capability = "pods are told by their interface"
+	// Failover: a connection gets another endpoint where one does not answer.
+	Failover Capability = "another endpoint where one does not answer"
+)
+
+// row is a capability with what proves it: subtests of [Run] by the patterns of
+// [path.Match]. All that match must pass, and each pattern must match one.
+type row struct {
+	what Capability
+	by   []string
+}
+
+// rows lists what backends can do, in the order of tables.
+func rows() []row {
+	return []row{
+		{"ClusterIP, NodePort, external IP, load balancer IP (ipMode)", []string{"Scenarios/cluster", "Scenarios/other-destinations"}},
+		{"IPv4 and IPv6; TCP and UDP", []string{"Scenarios/*", "Random", "Balance"}},
+		{"internal and external traffic policy Local, with the cluster's own traffic short-circuited", []string{
+			"Scenarios/internal-local*", "Scenarios/external-local*", "Scenarios/both-local", "Scenarios/one-local-external-local",
+		}},
+		{"terminating endpoints", []string{"Scenarios/terminating*"}},
+		{"zone and node hints", []string{"Scenarios/*-hints"}},
+		{"endpoints in the node's own network", []string{"Scenarios/host-network*"}},
+		{"load balancer source ranges", []string{"Scenarios/source-ranges*"}},
+		{Affinity, []string{"Scenarios/affinity", "Affinity"}},
+		{"hairpin, local and remote", []string{"Scenarios/cluster", "Scenarios/one-local", "Scenarios/all-node-addresses"}},
+		{ClientAddresses, []string{"Scenarios/*", "Random"}},
+		{"masquerade-all; pods are told by their addresses, or not at all", []string{
+			"Scenarios/masquerade-all", "Scenarios/cluster", "Scenarios/no-detector",
+		}},
+		{PodInterfaces, []string{"Scenarios/pods-by-*", "Poison/Interface"}},
+		{Refusals, []string{"Scenarios/no-endpoints", "Scenarios/external-local-remote-only", "Scenarios/other-destinations"}},
+		{OtherPorts, []string{"Scenarios/other-destinations"}},
+		{"node ports at primary addresses, prefixes, or all", []string{
+			"Scenarios/primary-node-addresses", "Scenarios/other-destinations", "Scenarios/all-node-addresses",
+		}},
+		{"connections spread evenly", []string{"Balance"}},
+		{Failover, []string{"Failover"}},
+		{"a Service that cannot be programmed is named, and stops no other", []string{"Poison/*", "Laws/Faults"}},
+		{Adoption, []string{"Laws/Adoption", "Laws/Idempotence"}},
+		{LastingConnections, []string{"Laws/EstablishedFlows"}},
+		{"repair of what others removed, within `Runner.ResyncInterval`", []string{"Laws/Repair"}},
+		{"a change costs the same among 10 Services and 500", []string{"Laws/Economy"}},
+		{"rules and tables of others stay as they are", []string{"Laws/Cleanup"}},
+		{ForeignMarks, []string{"Laws/Marks"}},
+		{HostMarks, []string{"Laws/HostMarks"}},
+	}
+}
+
+// known reports whether a capability is one of the suite's.
+func known(what Capability) bool {
+	return slices.ContainsFunc(rows(), func(r row) bool { return r.what == what })
+}

@@ -1,0 +1,175 @@
+package backendtest
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+const foreignTable = `table ip somebody-elses {
+	map services {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 192.0.2.1 . tcp . 80 : drop }
+	}
+
+	chain prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		ip daddr . meta l4proto . th dport vmap @services
+	}
+}
+`
+
+// foreignRules are somebody else's rules of iptables, in chains of their own and in
+// those that everybody uses.
+const foreignRules = `*filter
+:SOMEBODY-ELSES - [0:0]
+-A SOMEBODY-ELSES -p tcp -m tcp --dport 7 -j DROP
+-A FORWARD -j SOMEBODY-ELSES
+-A INPUT -p udp -m udp --dport 7 -j DROP
+COMMIT
+*nat
+:SOMEBODY-ELSES - [0:0]
+-A SOMEBODY-ELSES -p tcp -m tcp --dport 9 -j RETURN
+-A PREROUTING -j SOMEBODY-ELSES
+-A POSTROUTING -p udp -m udp --dport 9 -j ACCEPT
+COMMIT
+`
+
+// lawCleanup: Cleanup removes everything of the backend's own, and nothing of others,
+// which are untouched all the time.
+func lawCleanup(t *testing.T, s *stage) {
+	if err := findNFT(t, s.node()).load(t.Context(), foreignTable); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range s.iptables() {
+		s.runAtNode(t, foreignRules, program+"-restore", "--noflush")
+	}
+	before, theirs := s.everything(t), s.foreign(t)
+	h := s.newHistory(testenv.Random(t), 10)
+	for range 5 {
+		s.apply(t, h.next(t))
+		if diff := cmp.Diff(theirs, s.foreign(t)); diff != "" {
+			t.Fatalf("what is not the backend's own has changed (-before +after):\n%s", diff)
+		}
+	}
+	if s.dump(t) == "" {
+		t.Fatal("the dump of a working dataplane is empty")
+	}
+	s.restart(t)
+	for range 2 { // the second time, there is nothing to do
+		if err := s.backend.Cleanup(t.Context()); err != nil {
+			t.Fatalf("Cleanup: %v", err)
+		}
+		if d := s.dump(t); d != "" {
+			t.Fatalf("after Cleanup, this is left:\n%s", d)
+		}
+	}
+	if diff := cmp.Diff(before, s.everything(t)); diff != "" {
+		t.Fatalf("after Cleanup, the node is not what it was before (-before +after):\n%s", diff)
+	}
+}
+
+// everything gives what programs configure in the node's network.
+func (s *stage) everything(t *testing.T) string {
+	t.Helper()
+	var all []string
+	tables, err := findNFT(t, s.node()).list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The program iptables makes tables as it needs them, and leaves them.
+	iptables := regexp.MustCompile(`^(table )?ip6? (filter|nat|mangle|raw) `)
+	for block := range strings.SplitSeq(tables, "\ntable ") {
+		if !iptables.MatchString(block) {
+			all = append(all, block)
+		}
+	}
+	for _, program := range s.iptables() {
+		for line := range strings.Lines(s.runAtNode(t, "", program+"-save")) {
+			if strings.HasPrefix(line, "-A ") || strings.HasPrefix(line, ":") && strings.Contains(line, " - ") {
+				all = append(all, program+" "+line)
+			}
+		}
+	}
+	return strings.Join(append(all, s.routing(t)...), "\n")
+}
+
+// foreign gives what is somebody else's, as it stands among what is the backend's.
+func (s *stage) foreign(t *testing.T) string {
+	t.Helper()
+	out, err := findNFT(t, s.node()).run(t.Context(), "", "--stateless", "list", "table", "ip", "somebody-elses")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range s.iptables() {
+		for line := range strings.Lines(s.runAtNode(t, "", program+"-save")) {
+			if strings.HasPrefix(line, "-A ") && strings.Contains(foreignRules, line) {
+				out += program + " " + line
+			}
+		}
+	}
+	return out
+}
+
+// routing gives the routing rules, routes and addresses of the node.
+func (s *stage) routing(t *testing.T) []string {
+	t.Helper()
+	rules, err := s.node().Netlink().RuleList(netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses, err := s.node().Netlink().AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, r := range rules {
+		all = append(all, r.String())
+	}
+	for _, r := range s.routes(t) {
+		all = append(all, r.String())
+	}
+	for _, a := range addresses {
+		all = append(all, a.String())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// iptables gives the names of the programs of that kind that there are.
+func (s *stage) iptables() (found []string) {
+	for _, name := range []string{"iptables-legacy", "iptables-nft"} {
+		if _, err := exec.LookPath(name + "-save"); err == nil {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// runAtNode runs a program on the node, with its input.
+func (s *stage) runAtNode(t *testing.T, input, name string, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
+	// Only root may take the lock of the whole machine, and nobody else is here.
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
+	err := s.node().Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v: %s", name, err, &errs)
+	}
+	return out.String()
+}

@@ -1,0 +1,182 @@
+package backendtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Report is a table of capabilities in a document, a row for each, of which one
+// column says what came of a run.
+type Report struct {
+	// File is a document in Markdown that has the table between the lines
+	//
+	//	<!-- capabilities -->
+	//	<!-- end of capabilities -->
+	File string
+	// Column is the heading of the column. One that is not there is added.
+	Column string
+	// Remarks are words for the cells, behind the "yes" or "no" that the run
+	// gives.
+	Remarks map[Capability]string
+}
+
+// UpdateVariable names the environment variable that, if set, has [Run] write
+// reports instead of comparing them.
+const UpdateVariable = "VIPKIT_UPDATE"
+
+// results notes which subtests ran, and how they ended.
+type results map[string]bool
+
+// run is t.Run for a subtest with a part in the report, which knows it by its path
+// below that of Run.
+func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
+	t.Helper()
+	ran, skipped := false, false
+	passed := t.Run(path.Base(name), func(t *testing.T) {
+		ran = true
+		defer func() { skipped = t.Skipped() }()
+		f(t)
+	})
+	if ran {
+		c.results[name] = passed && !skipped
+	}
+}
+
+// verdict says whether all that proves a capability ran and passed, or why not.
+func (r results) verdict(by []string) error {
+	var errs []error
+	for _, pattern := range by {
+		found := false
+		for name, passed := range r {
+			if match, err := path.Match(pattern, name); err != nil {
+				return err
+			} else if !match {
+				continue
+			}
+			found = true
+			if !passed {
+				errs = append(errs, fmt.Errorf("%s did not pass", name))
+			}
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("no %s ran", pattern))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cells gives what the report says of each capability, and an error for what
+// nothing has shown.
+func (c *Config) cells() (map[Capability]string, error) {
+	cells := map[Capability]string{}
+	var errs []error
+	for _, r := range rows() {
+		cell := "yes"
+		if c.lacks(r.what) {
+			cell = "no"
+		} else if err := c.results.verdict(r.by); err != nil {
+			errs = append(errs, fmt.Errorf("nothing shows %q: %w", r.what, err))
+		}
+		if remark := c.Report.Remarks[r.what]; remark != "" {
+			cell += "; " + remark
+		}
+		cells[r.what] = cell
+	}
+	for what := range c.Report.Remarks {
+		if !known(what) {
+			errs = append(errs, fmt.Errorf("a remark is about %q, which is no capability of the suite", what))
+		}
+	}
+	return cells, errors.Join(errs...)
+}
+
+// testReport compares the column of the report, or writes it.
+func (c *Config) testReport(t *testing.T) {
+	cells, err := c.cells()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(c.Report.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := withColumn(string(text), c.Report.Column, cells)
+	if err != nil {
+		t.Fatalf("%s: %v", c.Report.File, err)
+	}
+	switch {
+	case want == string(text):
+	case os.Getenv(UpdateVariable) != "":
+		if err := os.WriteFile(c.Report.File, []byte(want), 0o644); err != nil { //nolint:gosec // a document is for everybody
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s says otherwise than this run; %s=1 writes it anew (-is +should be):\n%s",
+			c.Report.File, UpdateVariable, cmp.Diff(strings.Split(string(text), "\n"), strings.Split(want, "\n")))
+	}
+}
+
+// The lines around the table.
+const (
+	tableBegins = "<!-- capabilities -->\n"
+	tableEnds   = "<!-- end of capabilities -->\n"
+)
+
+// withColumn gives a document with one column of its table filled in. Rows are
+// those of the suite; what other columns say of them stays.
+func withColumn(document, column string, cells map[Capability]string) (string, error) {
+	before, rest, begins := strings.Cut(document, tableBegins)
+	old, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		return "", fmt.Errorf("there is no table between %q and %q", tableBegins, tableEnds)
+	}
+	headings, others := []string{""}, map[string][]string{}
+	for i, line := range strings.Split(strings.TrimSuffix(old, "\n"), "\n") {
+		fields := splitRow(line)
+		switch i {
+		case 0:
+			headings = fields
+		case 1: // the line below
+		default:
+			others[fields[0]] = fields
+		}
+	}
+	at := slices.Index(headings, column)
+	if at < 0 {
+		at = len(headings)
+		headings = append(headings, column)
+	}
+	var table strings.Builder
+	writeRow(&table, headings)
+	table.WriteString(strings.Repeat("|---", len(headings)) + "|\n")
+	for _, r := range rows() {
+		fields := make([]string, len(headings))
+		copy(fields, others[string(r.what)])
+		fields[0], fields[at] = string(r.what), cells[r.what]
+		writeRow(&table, fields)
+	}
+	return before + tableBegins + table.String() + tableEnds + after, nil
+}
+
+func splitRow(line string) []string {
+	fields := strings.Split(strings.Trim(line, "|"), "|")
+	for i := range fields {
+		fields[i] = strings.TrimSpace(fields[i])
+	}
+	return fields
+}
+
+func writeRow(out *strings.Builder, fields []string) {
+	out.WriteString("|")
+	for _, f := range fields {
+		out.WriteString(strings.TrimRight(" "+f, " ") + " |")
+	}
+	out.WriteString("\n")
+}

@@ -1,0 +1,125 @@
+package backendtest
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every capability has its proof, and every scenario proves something.
+func TestCapabilitiesHaveProofs(t *testing.T) {
+	all, err := scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven := map[string]bool{}
+	seen := map[Capability]bool{}
+	for _, r := range rows() {
+		if len(r.by) == 0 || seen[r.what] {
+			t.Errorf("capability %q: proofs %q, want some, once", r.what, r.by)
+		}
+		seen[r.what] = true
+		for _, pattern := range r.by {
+			for _, sc := range all {
+				match, err := path.Match(pattern, "Scenarios/"+sc.name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				proven[sc.name] = proven[sc.name] || match && pattern != "Scenarios/*"
+			}
+		}
+	}
+	for _, sc := range all {
+		if !proven[sc.name] {
+			t.Errorf("scenario %s proves no capability", sc.name)
+		}
+	}
+}
+
+func TestVerdictOfResults(t *testing.T) {
+	r := results{"Scenarios/a": true, "Scenarios/ab": true, "Scenarios/b": false, "Laws/Economy": true}
+	for _, c := range []struct {
+		by   []string
+		want string
+	}{
+		{[]string{"Scenarios/a", "Laws/*"}, ""},
+		{[]string{"Scenarios/a*"}, ""},
+		{[]string{"Scenarios/*"}, "Scenarios/b did not pass"},
+		{[]string{"Scenarios/a", "Random"}, "no Random ran"},
+	} {
+		got := ""
+		if err := r.verdict(c.by); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%q: got error %q, want %q", c.by, got, c.want)
+		}
+	}
+}
+
+// A column is filled in beside what others say, and a new one is added.
+func TestWithColumn(t *testing.T) {
+	first, second := rows()[0].what, rows()[1].what
+	before := "# Title\n" + tableBegins + "| | this | that |\n|---|---|---|\n| " + string(second) + " | old | kept |\n| gone | x | y |\n" + tableEnds + "Text.\n"
+	for _, c := range []struct{ column, heading, firstRow, secondRow string }{
+		{"this", "| | this | that |", "| " + string(first) + " | one | |", "| " + string(second) + " | two | kept |"},
+		{"another", "| | this | that | another |", "| " + string(first) + " | | | one |", "| " + string(second) + " | old | kept | two |"},
+	} {
+		got, err := withColumn(before, c.column, map[Capability]string{first: "one", second: "two"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(got, "\n")
+		want := []string{"# Title", strings.TrimSpace(tableBegins), c.heading}
+		if diff := cmp.Diff(want, lines[:3]); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", c.column, diff)
+		}
+		if diff := cmp.Diff([]string{c.firstRow, c.secondRow}, lines[4:6]); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", c.column, diff)
+		}
+		if len(lines) != 4+len(rows())+3 || slices.Contains(lines, "| gone | x | y |") || !strings.HasSuffix(got, tableEnds+"Text.\n") {
+			t.Errorf("%s: want one line for each row and the text around as it was, got\n%s", c.column, got)
+		}
+	}
+	if _, err := withColumn("no table", "this", nil); err == nil {
+		t.Error("a document without a table: got no error, want one")
+	}
+}
+
+// The report says what ran, and is written only when asked for.
+func TestReportFollowsTheRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "README.md")
+	if err := os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Lacks: []Capability{Failover}, results: results{}}
+	c.Report = Report{File: file, Column: "mine", Remarks: map[Capability]string{Failover: "ask a friend", Adoption: "fast"}}
+	for _, r := range rows() {
+		for _, pattern := range r.by {
+			c.results[strings.ReplaceAll(pattern, "*", "x")] = true
+		}
+	}
+	c.results["Balance"] = false
+	if _, err := c.cells(); err == nil || !strings.Contains(err.Error(), "Balance did not pass") {
+		t.Errorf("Balance failed: got error %v, want one that says so", err)
+	}
+	c.results["Balance"] = true
+	t.Setenv(UpdateVariable, "1")
+	c.testReport(t)
+	t.Setenv(UpdateVariable, "")
+	c.testReport(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| " + string(Failover) + " | no; ask a friend |\n", "| " + string(Adoption) + " | yes; fast |\n", "| " + string(Affinity) + " | yes |\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("want the line %q in\n%s", want, text)
+		}
+	}
+}
