@@ -113,10 +113,18 @@ const (
 	manyTries  = 64
 )
 
+// wrongFlight is a flight that went otherwise than it should, with what became of
+// its packets, and a message that says it all.
+type wrongFlight struct {
+	flight
+	got     []string
+	message string
+}
+
 // checkOracle sends flights and holds what becomes of them to what
-// [proxy.Route] says of the snapshot. It gives a message for each that is wrong.
-func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []flight) ([]string, error) {
-	var wrong []string
+// [proxy.Route] says of the snapshot. It gives those that went wrong.
+func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []flight) ([]wrongFlight, error) {
+	var wrong []wrongFlight
 	for from, group := range byOrigin(flights) {
 		if err := b.flush(); err != nil {
 			return nil, err
@@ -144,7 +152,7 @@ func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []f
 
 // introduce makes clients known where there is session affinity, one connection
 // after the other: two first ones at once may well get different endpoints.
-func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []flight) (wrong []string, err error) {
+func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []flight) (wrong []wrongFlight, err error) {
 	for _, f := range flights {
 		v := proxy.Route(s, b.packet(f))
 		if v.Action != proxy.Forward || !v.Affinity.Enabled() {
@@ -155,7 +163,7 @@ func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []fli
 			return nil, err
 		}
 		if got := summary(replies); !slices.Contains(b.allowed(f, v), got[0]) {
-			wrong = append(wrong, mismatch(f, v, b.allowed(f, v), got))
+			wrong = append(wrong, wrongFlight{f, got, mismatch(f, v, b.allowed(f, v), got)})
 		}
 	}
 	return wrong, nil
@@ -171,7 +179,7 @@ func byOrigin(flights []flight) map[place][]flight {
 
 // tryFlights sends flights. Those of which an allowed fate was not seen come
 // back to be tried again, unless this was many tries already.
-func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []flight, tries int) (missed []flight, wrong []string, err error) {
+func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []flight, tries int) (missed []flight, wrong []wrongFlight, err error) {
 	probes := make([]probe, len(flights))
 	verdicts := make([]proxy.Verdict, len(flights))
 	for i, f := range flights {
@@ -195,7 +203,7 @@ func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []fl
 		sticky := verdicts[i].Affinity.Enabled() || verdicts[i].Action != proxy.Forward
 		switch {
 		case alien, sticky && len(got) > 1, !sticky && len(got) < len(want) && tries == manyTries:
-			wrong = append(wrong, mismatch(f, verdicts[i], want, got))
+			wrong = append(wrong, wrongFlight{f, got, mismatch(f, verdicts[i], want, got)})
 		case !sticky && len(got) < len(want):
 			missed = append(missed, f)
 		}

@@ -204,9 +204,11 @@ type history struct {
 
 // newHistory begins a history of Services that the backend can serve.
 func (s *stage) newHistory(r *rand.Rand, samples int) *history {
-	h := &history{
-		random: r, tracker: proxy.NewServiceChangeTracker(nodeOptions()), plain: s.config.lacks(Affinity),
-	}
+	return newHistory(r, nodeOptions(), samples, s.config.lacks(Affinity))
+}
+
+func newHistory(r *rand.Rand, o proxy.TrackerOptions, samples int, plain bool) *history {
+	h := &history{random: r, tracker: proxy.NewServiceChangeTracker(o), plain: plain}
 	for i := range samples {
 		s := h.sample(i + 1)
 		h.samples = append(h.samples, s)

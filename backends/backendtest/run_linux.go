@@ -213,7 +213,7 @@ func (s *stage) hold(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
 		t.Fatal(err)
 	}
 	for _, w := range wrong {
-		t.Error(w)
+		t.Error(w.message)
 	}
 }
 

@@ -47,6 +47,8 @@ func floors() map[string]int {
 		"backends/nftables":    4,
 		"backends/userspace":   4,
 
+		"internal/differential": 5,
+
 		"examples/allocator":     5,
 		"examples/custombackend": 5,
 		"examples/embed":         5,

@@ -1,0 +1,93 @@
+package differential
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
+
+// worldsVariable names the environment variable that says how many random worlds are
+// visited; each takes about a second.
+const worldsVariable = "VIPKIT_WORLDS"
+
+const defaultWorlds = 15
+
+// The same packets in the same worlds have the same fate with every backend, which is
+// what the specification says.
+func TestBackendsAgree(t *testing.T) {
+	worlds := defaultWorlds
+	if text := os.Getenv(worldsVariable); text != "" {
+		var err error
+		if worlds, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", worldsVariable, err)
+		}
+	}
+	// Nobody else works in the namespaces of the test.
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	backendtest.Compare(t, worlds, map[string]backendtest.Config{
+		"nftables":           {New: newNFTables},
+		"iptables-legacy":    {New: newIPTables(iptables.Legacy)},
+		"iptables-nft":       {New: newIPTables(iptables.NFT)},
+		"userspace":          {New: newUserspace(userspace.TPROXY)},
+		"userspace-redirect": {New: newUserspace(userspace.Redirect), Lacks: []backendtest.Capability{backendtest.ClientAddresses}},
+	})
+}
+
+func newNFTables(t testing.TB) proxy.Backend {
+	b, err := nftables.New(nftables.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newIPTables(flavour iptables.Flavour) func(testing.TB) proxy.Backend {
+	return func(t testing.TB) proxy.Backend {
+		b, err := iptables.New(iptables.Options{Flavour: flavour})
+		if errors.Is(err, proxy.ErrUnsupported) {
+			testenv.CannotRun(t, err.Error())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+// newUserspace gives backends of which one ends before the next begins, as processes
+// do.
+func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
+	var last *userspace.Backend
+	return func(t testing.TB) proxy.Backend {
+		if last != nil {
+			if err := last.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		// A busy machine may take longer than the default to reach an endpoint.
+		patience := []time.Duration{5 * time.Second, 5 * time.Second}
+		b, err := userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		last = b
+		return b
+	}
+}
