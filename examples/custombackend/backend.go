@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -14,8 +15,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// layout is the table of a family; IP stands for ip or ip6.
-const layout = `table IP custom {
+// layout is the table of a family, made anew; IP stands for ip or ip6.
+const layout = `delete table IP custom
+table IP custom {
 	set any-cluster-ip { typeof IP daddr; }
 	set any-hairpin { typeof IP saddr . IP daddr; }
 	map services { typeof IP daddr . meta l4proto . th dport : verdict; }
@@ -23,6 +25,7 @@ const layout = `table IP custom {
 	chain services {}
 	chain prerouting { type nat hook prerouting priority -100; jump services; }
 	chain output { type nat hook output priority -100; jump services; }
+	chain input { type nat hook input priority 100; meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff; }
 	chain postrouting { type nat hook postrouting priority 100;
 		meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff masquerade
 		ct status dnat IP saddr . IP daddr @any-hairpin masquerade
@@ -31,22 +34,20 @@ const layout = `table IP custom {
 `
 
 // A key names an object in nft's language, such as "chain ip custom services", and its
-// value is the text that makes it. The kind "refuse" stands for a service port that
-// cannot be served; its value says why.
+// value is the text that makes it, or makes it anew.
 type key string
-
-func (k key) is(kind string) bool { return strings.HasPrefix(string(k), kind+" ") }
-func (k key) Rank() int {
-	return slices.IndexFunc([]string{"table", "chain", "element", "refuse"}, k.is)
-}
-func (k key) Shared() bool { return strings.Contains(string(k), " any-") }
-
 type object = backends.Object[key, string]
 
-// newChain is a chain with its rules.
-func newChain(ip, name string, rules []string) object {
-	return object{Key: key("chain " + ip + " custom " + name), Value: fmt.Sprintf(
-		"table %s custom {\nchain %s {\n%s\n}\n}\n", ip, name, strings.Join(rules, "\n"))}
+func (k key) Rank() int    { return strings.IndexByte("tce", k[0]) } // table, chain, element
+func (k key) Shared() bool { return strings.Contains(string(k), " any-") }
+
+func chain(ip, name, rules string) object {
+	const text = "add chain %[1]s custom %[2]s\nflush chain %[1]s custom %[2]s\ntable %[1]s custom {\nchain %[2]s {\n%[3]s}\n}\n"
+	return object{Key: key("chain " + ip + " custom " + name), Value: fmt.Sprintf(text, ip, name, rules)}
+}
+
+func element(ip, at, leadsTo string) object {
+	return object{Key: key("element " + ip + " custom " + at + " }"), Value: "add element " + ip + " custom " + at + leadsTo + " }\n"}
 }
 
 // render gives what a service port needs; without one, what is always there.
@@ -54,131 +55,112 @@ func render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	if port == nil {
 		for _, ip := range []string{"ip", "ip6"} {
 			table := object{Key: key("table " + ip + " custom"), Value: strings.ReplaceAll(layout, "IP", ip)}
-			out = append(out, table, newChain(ip, "services", lookups(node, ip)))
+			out = append(out, table, chain(ip, "services", lookups(node, ip)))
 		}
 		return out
 	}
-	if port.Affinity.Enabled() {
-		return append(out, object{Key: key("refuse " + port.Name.String()), Value: "session affinity is not supported"})
-	}
 	ip := map[bool]string{true: "ip", false: "ip6"}[port.Name.Family == "IPv4"]
-	element := func(at, leadsTo string) {
-		name := "element " + ip + " custom " + at
-		out = append(out, object{Key: key(name + " }"), Value: "add " + name + leadsTo + " }\n"})
-	}
 	for _, f := range port.Frontends {
-		addr, at := f.Addr.Addr().String(), fmt.Sprintf("%s . %d", protocol(port), f.Addr.Port())
-		name := "to-" + strings.NewReplacer(" . ", "-", ":", "_").Replace(addr+" . "+at)
-		out = append(out, newChain(ip, name, rules(node, port, f, ip)))
+		addr, at := f.Addr.Addr().String(), fmt.Sprintf("%s . %d", strings.ToLower(string(port.Name.Protocol)), f.Addr.Port())
+		name, place := "to-"+strings.NewReplacer(" . ", "-", ":", "_").Replace(addr+" . "+at), "services { "+addr+" . "+at
 		if f.Kind == proxy.NodePort {
-			element("nodeports { "+at, " : goto "+name)
-		} else {
-			element("services { "+addr+" . "+at, " : goto "+name)
+			place = "nodeports { " + at
 		}
 		if f.Kind == proxy.ClusterIP {
-			element("any-cluster-ip { "+addr, "")
+			out = append(out, element(ip, "any-cluster-ip { "+addr, ""))
 		}
+		out = append(out, chain(ip, name, rules(node, port, f, ip)), element(ip, place, " : goto "+name))
 	}
 	for _, e := range slices.Concat(port.Cluster, port.Local) {
-		element(fmt.Sprintf("any-hairpin { %s . %[1]s", e.Addr.Addr()), "")
+		out = append(out, element(ip, fmt.Sprintf("any-hairpin { %s . %[1]s", e.Addr.Addr()), ""))
 	}
 	return out
 }
 
-func protocol(port *proxy.ServicePort) string { return strings.ToLower(string(port.Name.Protocol)) }
-
-// each writes a text for every prefix of a family.
-func each(format, ip string, prefixes []netip.Prefix) (out []string) {
+// each writes something for every prefix of a family.
+func each(format, ip string, prefixes []netip.Prefix) (out string) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() == (ip == "ip") {
-			out = append(out, fmt.Sprintf(format, ip, p))
+			out += fmt.Sprintf(format, ip, p)
 		}
 	}
 	return out
 }
 
 // lookups are the rules that every new connection meets first.
-func lookups(node *proxy.Node, ip string) []string {
-	const nodePorts = "fib daddr type local meta l4proto . th dport vmap @nodeports"
-	loopback := map[string]string{"ip": "ip daddr 127.0.0.0/8 return", "ip6": "ip6 daddr ::1 return"}[ip]
-	out := []string{loopback, ip + " daddr . meta l4proto . th dport vmap @services"}
+func lookups(node *proxy.Node, ip string) string {
+	nodePorts := each("%s daddr %s fib daddr type local meta l4proto . th dport vmap @nodeports\n", ip, node.NodePorts.Prefixes)
 	if node.NodePorts.All {
-		out = append(out, nodePorts)
+		nodePorts = "fib daddr type local meta l4proto . th dport vmap @nodeports\n"
 	}
-	return slices.Concat(out, each("%s daddr %s "+nodePorts, ip, node.NodePorts.Prefixes),
-		[]string{ip + " daddr @any-cluster-ip reject"}, each("%s daddr %s drop", ip, node.ServiceCIDRs))
+	return ip + " daddr " + map[string]string{"ip": "127.0.0.0/8", "ip6": "::1"}[ip] + " return\n" +
+		ip + " daddr . meta l4proto . th dport vmap @services\n" + nodePorts +
+		ip + " daddr @any-cluster-ip reject\n" + each("%s daddr %s drop\n", ip, node.ServiceCIDRs)
 }
 
 // rules say, by source, what becomes of a connection to a frontend.
-func rules(node *proxy.Node, port *proxy.ServicePort, f proxy.Frontend, ip string) (out []string) {
+func rules(node *proxy.Node, port *proxy.ServicePort, f proxy.Frontend, ip string) (out string) {
 	if f.Restricted {
-		out = append(out, strings.Join(each("%s saddr != %s ", ip, f.AllowedSources), "")+"drop")
+		out = each("%s saddr != %s ", ip, f.AllowedSources) + "drop\n"
 	}
 	pod := verdict(port, f.FromInside, ip, proxy.MasqueradeAlways)
-	out = append(out, each("%s saddr %s "+pod, ip, node.LocalTraffic.Sources)...)
+	out += each("%s saddr %s "+pod, ip, node.LocalTraffic.Sources)
 	for _, name := range []string{node.LocalTraffic.Interface, node.LocalTraffic.InterfacePrefix + "*"} {
 		if name != "" && name != "*" {
-			out = append(out, fmt.Sprintf("iifname %q %s", name, pod))
+			out += fmt.Sprintf("iifname %q %s", name, pod)
 		}
 	}
-	return append(out, "fib saddr type local "+verdict(port, f.FromInside, ip, proxy.MasqueradeNonPods),
-		verdict(port, f.FromOutside, ip, proxy.MasqueradeNonPods))
+	return out + "fib saddr type local " + verdict(port, f.FromInside, ip, proxy.MasqueradeNonPods) +
+		verdict(port, f.FromOutside, ip, proxy.MasqueradeNonPods)
 }
 
 // verdict ends a rule with a route. It masquerades from the given level on.
 func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string, from proxy.Masquerade) string {
 	if r.Action != proxy.Forward {
-		return r.Action.String() // nft has the same words
+		return r.Action.String() + "\n" // nft has the same words
 	}
 	var slots []string
 	for i, e := range port.Pool(r.Pool) {
 		slots = append(slots, fmt.Sprintf("%d : %s . %d", i, e.Addr.Addr(), e.Addr.Port()))
 	}
 	mark := map[bool]string{true: "meta mark set meta mark | 0x4000 "}[r.Masquerade >= from]
-	return fmt.Sprintf("%smeta l4proto %s dnat %s to numgen random mod %d map { %s }",
-		mark, protocol(port), ip, len(slots), strings.Join(slots, ", "))
+	return fmt.Sprintf("%smeta l4proto { tcp, udp, sctp } dnat %s to numgen random mod %d map { %s }\n", mark, ip, len(slots), strings.Join(slots, ", "))
 }
 
 // kernel is the edge: the command that runs nft.
 type kernel []string
 
+// Check implements [backends.Checker].
+func (kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+	if port.Affinity.Enabled() {
+		return fmt.Errorf("session affinity is not supported")
+	}
+	return nil
+}
+
 // List implements [backends.Target]. It does not look: whatever our tables are, or if
 // there are none, gets a value that nobody wants, so that all is made anew.
 func (kernel) List(context.Context) iter.Seq2[object, error] {
-	return func(yield func(object, error) bool) {
-		_ = yield(object{Key: "table ip custom"}, nil) && yield(object{Key: "table ip6 custom"}, nil)
-	}
+	return maps.All(map[object]error{{Key: "table ip custom"}: nil, {Key: "table ip6 custom"}: nil})
 }
 
 // Commit implements [backends.Target] by one run of nft, which is one transaction.
 func (k kernel) Commit(ctx context.Context, ops []backends.Op[key, string]) error {
-	var script strings.Builder
+	script := bytes.NewBufferString("add table ip custom\nadd table ip6 custom\n") // for those that are deleted
 	for _, o := range ops {
-		switch {
-		case o.Key.is("refuse"):
-			return errors.New(o.Value)
-		case o.Kind == backends.Add:
-		case o.Key.is("table"): // which may not be there
-			fmt.Fprintf(&script, "add %s\ndelete %[1]s\n", o.Key)
-		case o.Key.is("chain") && o.Kind == backends.Replace: // it is in use
-			fmt.Fprintf(&script, "flush %s\n", o.Key)
-		default:
-			fmt.Fprintf(&script, "delete %s\n", o.Key)
+		if o.Kind == backends.Remove {
+			o.Value = "delete " + string(o.Key) + "\n"
 		}
-		if o.Kind != backends.Remove {
-			script.WriteString(o.Value)
-		}
+		script.WriteString(o.Value)
 	}
 	cmd := exec.CommandContext(ctx, k[0], k[1:]...)
-	cmd.Stdin = strings.NewReader(script.String())
+	cmd.Stdin = script
 	out, err := cmd.CombinedOutput()
-	switch {
-	case err == nil:
-		return nil
-	case cmd.ProcessState.ExitCode() != 1: // it was killed, perhaps after it had done all
-		err = fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
-	case strings.Contains(string(out), "No such file or directory"):
-		err = fmt.Errorf("%w: %w", backends.ErrConflict, err)
+	if err != nil && (cmd.ProcessState.ExitCode() != 1 || strings.Contains(string(out), "No such file or directory")) {
+		err = fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err) // killed, perhaps after all was done, or not alone
 	}
-	return fmt.Errorf("nft: %w: %s", err, out)
+	if err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
 }

@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 			return backends.New(render, faulty{here(t), around})
 		},
 		Dump:   dump,
-		Lacks:  []backendtest.Capability{backendtest.Affinity, backendtest.Adoption, backendtest.Failover, backendtest.HostMarks},
+		Lacks:  []backendtest.Capability{backendtest.Affinity, backendtest.Adoption, backendtest.Failover},
 		Tables: true,
 	})
 }
