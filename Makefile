@@ -97,7 +97,7 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 
 .PHONY: table
 table: ## write the README's table of capabilities, by running the conformance suite
-	VIPKIT_UPDATE=1 go test -count=1 -p 1 -run '^TestConformance$$' ./backends/...
+	VIPKIT_UPDATE=1 go test -count=1 -p 1 -run '^TestConformance' ./backends/...
 
 .PHONY: fmt
 fmt: ## format all code
