@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -16,20 +15,21 @@ const (
 // Run follows the store and frees reservations that have ended, until ctx ends,
 // whose cause it returns. A pool works without it, too: but it then learns of what
 // others free only when it finds nothing else.
+//
+// After an error the store is read again. The pause before that grows as long as
+// following it fails soon, even if it can be read: reading it is the dear part.
 func (p *Pool) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { p.sweep(ctx) })
 	defer sweeping.Wait()
 	pause := minPause
 	for ctx.Err() == nil {
-		err := p.Sync(ctx)
-		if err == nil {
-			pause = minPause
-			err = p.follow(ctx)
-			p.synced(err)
-		}
-		if errors.Is(err, ErrCompacted) {
-			continue
+		if err := p.Sync(ctx); err == nil {
+			begin := time.Now()
+			p.synced(p.follow(ctx))
+			if time.Since(begin) >= maxPause {
+				pause = minPause
+			}
 		}
 		wait(ctx, pause)
 		pause = min(2*pause, maxPause)
