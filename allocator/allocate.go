@@ -8,7 +8,7 @@ import (
 )
 
 // Reserve takes keys for owner for as long as the TTL of the pool: all that is
-// requested in one change, or nothing. [Pool.Bind] makes them last. Between both
+// requested in one change, or nothing; at most [MaxKeys]. [Pool.Bind] makes them last. Between both
 // the caller stores the object that owns them; so if it crashes, what it had taken
 // becomes free by itself.
 //
@@ -45,12 +45,12 @@ func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]
 func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, requests []Request) (claims []Claim, err error) {
 	start := p.now()
 	if p.observer != nil {
-		defer func() { p.observe(requests, p.now().Sub(start), err) }()
+		defer func() { p.observe(requests, claims, p.now().Sub(start), err) }()
 	}
 	for range attempts {
 		var ops []Op
 		ops, err = p.plan(ctx, owner, requests, func(*index, []Op) {})
-		if err != nil {
+		if err != nil || len(ops) == 0 {
 			return nil, err
 		}
 		for i := range ops {
@@ -72,19 +72,6 @@ func instant(t time.Time) time.Time {
 	return t.Round(0).UTC()
 }
 
-func (p *Pool) observe(requests []Request, took time.Duration, err error) {
-	for _, q := range requests {
-		isStatic := q.Key.Kind() != 0
-		kind := q.Kind
-		if isStatic {
-			kind = q.Key.Kind()
-		}
-		for range max(1, q.Count) {
-			p.observer.Allocated(kind, isStatic, took, err)
-		}
-	}
-}
-
 // plan chooses keys. What the pool knows may be stale, so before it says that
 // one is taken, or none is left, it asks the store once.
 func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then func(*index, []Op)) ([]Op, error) {
@@ -97,7 +84,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 	once := func() ([]Op, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		ops, err := p.index.plan(owner, requests, p.now())
+		ops, err := p.index.plan(ctx, owner, requests, p.now())
 		if err == nil {
 			then(&p.index, ops)
 		}

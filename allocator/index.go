@@ -98,10 +98,7 @@ func (x *index) count(k Key, n int) {
 
 // isOpen reports whether a key may be allocated at all.
 func (x *index) isOpen(k Key) bool {
-	return slices.ContainsFunc(x.parts, func(r *core) bool {
-		_, ok := r.offset(k)
-		return ok && !r.config.Draining
-	})
+	return slices.ContainsFunc(x.parts, func(r *core) bool { return r.gives(k) })
 }
 
 // correct takes in what the store had for a key, perhaps nothing, as of a version.

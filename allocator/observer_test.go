@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,10 +13,13 @@ import (
 // diary is an observer that writes everything down.
 type diary struct{ lines []string }
 
-func (d *diary) Allocated(kind allocator.Kind, static bool, took time.Duration, err error) {
+func (d *diary) Allocated(a allocator.Allocation) {
 	reason := allocator.Reason("ok")
-	errors.As(err, &reason)
-	d.lines = append(d.lines, fmt.Sprintf("%v static=%t in time=%t: %s", kind, static, took >= 0, reason))
+	errors.As(a.Err, &reason)
+	if a.Took < 0 {
+		reason += ", before it began"
+	}
+	d.lines = append(d.lines, fmt.Sprintf("%d of %v %q static=%t: %s", a.Count, a.Kind, a.Range, a.IsStatic, reason))
 }
 
 func (d *diary) Synced(err error) { d.lines = append(d.lines, fmt.Sprint("read: ", err)) }
@@ -44,14 +46,46 @@ func TestObserver(t *testing.T) {
 	}
 	want := []string{
 		"read: <nil>",
-		"IPv4 static=true in time=true: ok",
-		"port static=false in time=true: ok",
-		"port static=false in time=true: ok",
-		"IPv4 static=true in time=true: already allocated",
-		"IPv4 static=true in time=true: not in the valid range",
+		`1 of IPv4 "10.96.0.0/24" static=true: ok`,
+		`2 of port "30000-30001" static=false: ok`,
+		`0 of IPv4 "10.96.0.0/24" static=true: already allocated`,
+		`0 of IPv4 "10.96.0.0/24" static=true: not in the valid range`,
 		"read: <nil>",
-		"port static=false in time=true: range is full",
+		`0 of port "30000-30001" static=false: range is full`,
 		"read: gone",
+	}
+	if diff := cmp.Diff(want, d.lines); diff != "" {
+		t.Errorf("what the observer was told (-want +got):\n%s", diff)
+	}
+}
+
+// TestObserverOfSeveralRanges wants every range to count its own.
+func TestObserverOfSeveralRanges(t *testing.T) {
+	d := &diary{}
+	o := allocator.PoolOptions{Ranges: configs(t, "10.96.0.0/29", "10.97.0.0/29!", "10.98.0.0/29"), Observer: d}
+	p, err := allocator.NewPool(newMemory(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 12})
+	for _, q := range []allocator.Request{
+		exactly(t, "10.98.0.1"), exactly(t, "10.97.0.1"), next(allocator.IPv6), {Kind: allocator.IPv4, Count: 1 << 62},
+	} {
+		if claims, err := p.Reserve(t.Context(), "db", q); err == nil {
+			t.Errorf("got %v, want an error", claims)
+		}
+	}
+	want := []string{
+		"read: <nil>",
+		`6 of IPv4 "10.96.0.0/29" static=false: ok`,
+		`6 of IPv4 "10.98.0.0/29" static=false: ok`,
+		`0 of IPv4 "10.98.0.0/29" static=true: already allocated`,
+		`0 of IPv4 "10.96.0.0/29" static=true: not in the valid range`,
+		`0 of IPv4 "10.98.0.0/29" static=true: not in the valid range`,
+		"read: <nil>",
+		`0 of IPv6 "" static=false: range is full`,
+		`0 of IPv4 "10.96.0.0/29" static=false: invalid`,
+		`0 of IPv4 "10.98.0.0/29" static=false: invalid`,
 	}
 	if diff := cmp.Diff(want, d.lines); diff != "" {
 		t.Errorf("what the observer was told (-want +got):\n%s", diff)

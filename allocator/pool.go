@@ -55,17 +55,6 @@ type PoolOptions struct {
 	Observer Observer
 }
 
-// Observer learns what a pool does, for metrics. It is called in the middle of
-// things and must be quick.
-type Observer interface {
-	// Allocated is told of each request of a Reserve or Allocate: whether it was
-	// for a particular key, how long the call took, and its error.
-	Allocated(kind Kind, static bool, took time.Duration, err error)
-	// Synced is told how each attempt to read the store ended, and why following it
-	// did.
-	Synced(err error)
-}
-
 // NewPool makes a pool. The store is asked first when it is needed.
 func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	p := &Pool{store: store, ttl: o.TTL, now: o.Now, observer: o.Observer, index: newIndex()}

@@ -70,7 +70,8 @@ func (r *Range) AllocateNext(owner Owner) (Key, error) {
 }
 
 // AllocateN gives count random free keys to owner as [Range.AllocateNext] does,
-// or none of them if there are not as many.
+// or none of them if there are not as many. More than 16,777,216 at once are
+// [ErrInvalid].
 func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,6 +157,10 @@ func (r *Range) Key(offset uint64) Key {
 	return key
 }
 
+// maxAtOnce is how many keys [Range.AllocateN] gives at most: as many as fill any
+// range that is not sparse.
+const maxAtOnce = maxDense
+
 // nobody is an offset that no key has.
 const nobody = ^uint64(0)
 
@@ -192,8 +197,8 @@ func (r *core) canPick(owner Owner) (uint64, error) {
 }
 
 func (r *core) hasRoom(owner Owner, count int) error {
-	if count < 0 {
-		return fmt.Errorf("a count of %d: %w", count, ErrInvalid)
+	if count < 0 || count > maxAtOnce {
+		return fmt.Errorf("a count of %d, of at most %d: %w", count, maxAtOnce, ErrInvalid)
 	}
 	if r.config.Draining || uint64(count) > r.size-r.used {
 		return &RangeError{Reason: ErrFull, Range: r.config.String()}

@@ -1,12 +1,21 @@
 package allocator
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
 )
+
+// MaxKeys is how many keys one call can ask a [Pool] for, in all its requests
+// together. It is more than there are ports.
+const MaxKeys = 1 << 16
+
+// checkEvery is after how many keys it is asked whether anybody still wants them.
+const checkEvery = 1024
 
 // Request asks for keys: one particular one, or any of a kind.
 type Request struct {
@@ -14,8 +23,19 @@ type Request struct {
 	Key Key
 	// Kind is what is wanted if any will do.
 	Kind Kind
-	// Count is how many are wanted if any will do; 0 means 1.
+	// Count is how many are wanted if any will do; 0 means 1. See [MaxKeys].
 	Count int
+}
+
+// count is how many keys are asked for.
+func (q Request) count() int { return max(1, q.Count) }
+
+// kind is what sort of key is asked for.
+func (q Request) kind() Kind {
+	if k := q.Key.Kind(); k != 0 {
+		return k
+	}
+	return q.Kind
 }
 
 func (q Request) check() error {
@@ -30,21 +50,27 @@ func (q Request) check() error {
 
 func checkRequests(owner Owner, requests []Request) error {
 	errs := []error{checkOwner(owner)}
+	total := 0
 	for _, q := range requests {
 		errs = append(errs, q.check())
+		total += min(q.count(), MaxKeys+1) // The sum of what is absurd may not fit.
+		if total > MaxKeys {
+			errs = append(errs, fmt.Errorf("request for more than %d keys at once: %w", MaxKeys, ErrInvalid))
+			break
+		}
 	}
 	return errors.Join(errs...)
 }
 
 // plan chooses keys for all requests and holds them as pending; or none.
-func (x *index) plan(owner Owner, requests []Request, now time.Time) ([]Op, error) {
+func (x *index) plan(ctx context.Context, owner Owner, requests []Request, now time.Time) ([]Op, error) {
 	var ops []Op
 	for _, q := range requests {
 		var err error
 		if q.Key.Kind() != 0 {
 			ops, err = x.planStatic(owner, q.Key, now, ops)
 		} else {
-			ops, err = x.planNext(owner, q.Kind, max(1, q.Count), ops)
+			ops, err = x.planNext(ctx, owner, q, ops)
 		}
 		if err != nil {
 			x.unplan(ops)
@@ -77,11 +103,18 @@ func (x *index) planStatic(owner Owner, k Key, now time.Time, ops []Op) ([]Op, e
 	return append(ops, Op{Claim: Claim{Key: k, Version: claim.Version}}), nil
 }
 
-func (x *index) planNext(owner Owner, kind Kind, count int, ops []Op) ([]Op, error) {
-	for range count {
-		r := x.choose(kind)
+func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) ([]Op, error) {
+	full := &RangeError{Reason: ErrFull, Range: x.names(q.Kind)}
+	if uint64(q.count()) > x.free(q.Kind) {
+		return ops, full
+	}
+	for n := range q.count() {
+		if n%checkEvery == 0 && ctx.Err() != nil {
+			return ops, context.Cause(ctx)
+		}
+		r := x.choose(q.Kind)
 		if r == nil {
-			return ops, &RangeError{Reason: ErrFull, Range: x.names(kind)}
+			return ops, full
 		}
 		i, _ := r.pick()
 		k := r.key(i)
@@ -89,6 +122,17 @@ func (x *index) planNext(owner Owner, kind Kind, count int, ops []Op) ([]Op, err
 		ops = append(ops, Op{Claim: Claim{Key: k}})
 	}
 	return ops, nil
+}
+
+// free is how many keys of a kind there are at most: one that several ranges have
+// counts in each.
+func (x *index) free(kind Kind) (n uint64) {
+	for _, r := range x.parts {
+		if r.shape.kind == kind && !r.config.Draining {
+			n += min(r.size-r.used, math.MaxUint64-n)
+		}
+	}
+	return n
 }
 
 // choose gives one of the ranges of a kind that have a free key, at random by

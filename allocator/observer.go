@@ -1,0 +1,107 @@
+package allocator
+
+import "time"
+
+// Observer learns what a pool does, for metrics. It is called in the middle of
+// things and must be quick. Several calls may come at once.
+type Observer interface {
+	// Allocated is told of the requests of each Reserve and Allocate.
+	Allocated(Allocation)
+	// Synced is told how each attempt to read the store ended, and why following it
+	// did.
+	Synced(err error)
+}
+
+// Allocation is what one range had to do with one request. If keys of several ranges
+// serve a request, each has an Allocation of its own.
+type Allocation struct {
+	Kind Kind
+	// IsStatic says that a particular key was asked for.
+	IsStatic bool
+	// Range is the range in canonical form: the one that the keys are from. If the
+	// request has failed, there is one Allocation for each range that might have
+	// served it, and one without a range if there is none.
+	Range string
+	// Count is how many keys the range gave; 0 with an error.
+	Count int
+	// Took is how long the whole call took.
+	Took time.Duration
+	// Err is that of the whole call.
+	Err error
+}
+
+// observe tells the observer of requests, and of the claims that serve all of them
+// if there is no error.
+func (p *Pool) observe(requests []Request, claims []Claim, took time.Duration, err error) {
+	var all []Allocation
+	p.mu.Lock()
+	for _, q := range requests {
+		about := Allocation{Kind: q.kind(), IsStatic: q.Key.Kind() != 0, Took: took, Err: err}
+		if err != nil {
+			all = append(all, p.index.refused(q, about)...)
+			continue
+		}
+		all = append(all, p.index.served(claims[:q.count()], about)...)
+		claims = claims[q.count():]
+	}
+	p.mu.Unlock()
+	for _, a := range all {
+		p.observer.Allocated(a)
+	}
+}
+
+// served divides claims among the ranges that have them. The same key may be in
+// several; it counts for the first one that would give it.
+func (x *index) served(claims []Claim, about Allocation) []Allocation {
+	counts := make([]int, len(x.parts)+1)
+	for _, c := range claims {
+		at := 0
+		for at < len(x.parts) && !x.parts[at].gives(c.Key) {
+			at++
+		}
+		counts[at]++ // The last one is for keys whose range is gone by now.
+	}
+	var all []Allocation
+	for at, n := range counts {
+		if n == 0 {
+			continue
+		}
+		about.Count, about.Range = n, ""
+		if at < len(x.parts) {
+			about.Range = x.parts[at].config.String()
+		}
+		all = append(all, about)
+	}
+	return all
+}
+
+// refused gives an Allocation for each range that might have served a request: of
+// those of its kind the ones that have the key, or all if none has.
+func (x *index) refused(q Request, about Allocation) []Allocation {
+	var having, others []Allocation
+	for _, r := range x.parts {
+		if r.shape.kind != about.Kind || r.config.Draining {
+			continue
+		}
+		about.Range = r.config.String()
+		if about.IsStatic && r.gives(q.Key) {
+			having = append(having, about)
+		} else {
+			others = append(others, about)
+		}
+	}
+	about.Range = ""
+	switch {
+	case len(having) > 0:
+		return having
+	case len(others) > 0:
+		return others
+	}
+	return []Allocation{about}
+}
+
+// gives reports whether a range can give a key, if nobody has it.
+func (r *core) gives(k Key) bool {
+	_, ok := r.offset(k)
+	return ok && !r.config.Draining
+}
