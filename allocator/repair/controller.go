@@ -20,8 +20,8 @@ type Controller struct {
 	Owners func(context.Context) ([]Use, error)
 	// Options of every pass.
 	Options Options
-	// Interval from the end of a pass to the next, [DefaultInterval] if 0. After
-	// an error the next one comes sooner.
+	// Interval from the end of a pass to the next, [DefaultInterval] unless it is
+	// positive. After an error the next one comes sooner.
 	Interval time.Duration
 	// Observe learns what each pass has found. It may be nil.
 	Observe func([]Finding, error)
@@ -30,7 +30,7 @@ type Controller struct {
 // Run makes passes until ctx ends, whose cause it returns.
 func (c *Controller) Run(ctx context.Context) error {
 	interval := c.Interval
-	if interval == 0 {
+	if interval <= 0 {
 		interval = DefaultInterval
 	}
 	retry := minRetry

@@ -16,4 +16,9 @@
 // Every change is made on the condition that the claim still is as it was seen, and
 // nothing is taken away from a claim that is younger than a grace period. So a pass
 // can run at any time, beside allocators and other passes.
+//
+// What is freed wrongly is given to another owner at once, and what is kept wrongly
+// only wastes an address. So a pass does not believe a list without owners, nor one
+// after which half of all would be free, unless its options say so; and what lies out
+// of all ranges it only reports.
 package repair

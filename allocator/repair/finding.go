@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -13,6 +14,22 @@ type Use struct {
 	Owner allocator.Owner
 	// Text is what the object says, as it is spelled there.
 	Text string
+}
+
+// ErrNoOwners says that nobody uses anything, as far as the list of owners goes. See
+// [Options].AllowNoOwners.
+var ErrNoOwners = errors.New("the list of owners is empty, which is likely a mistake")
+
+// TooManyError says that a pass would have taken too many claims from their owners,
+// and has taken none. See [Options].MaxRemovals.
+type TooManyError struct {
+	// Removals is how many it would have taken, Most how many it might.
+	Removals, Most int
+}
+
+// Error names both numbers.
+func (e *TooManyError) Error() string {
+	return fmt.Sprintf("%d claims would be taken from their owners, where %d are the most: is the list of owners whole?", e.Removals, e.Most)
 }
 
 // Problem is a way in which store and owners can differ.
@@ -32,12 +49,14 @@ const (
 	// The store cannot mend that: one of the objects must change.
 	Duplicate
 	// OutOfRange: used or held, and in no range. Somebody may have taken a range
-	// away by mistake, so it is only reported.
+	// away by mistake, so it is only reported. With [Mend], what is held and not used
+	// is freed.
 	OutOfRange
 	// NonCanonical: spelled in another way than the canonical one. It is the same
 	// key for all that; but others may compare spellings.
 	NonCanonical
-	// Invalid: neither an address nor a port.
+	// Invalid: neither an address nor a port. As nobody knows what its owner means,
+	// what is held for that owner stays.
 	Invalid
 )
 
@@ -68,7 +87,7 @@ type Action uint8
 // The actions. Those that only a change of an object can mend are reported, whatever
 // the policy says.
 const (
-	// Default mends Missing, Orphaned and WrongOwner.
+	// Default mends Missing, Orphaned and WrongOwner, and reports all else.
 	Default Action = iota
 	// Report changes nothing.
 	Report

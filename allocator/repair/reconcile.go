@@ -30,9 +30,20 @@ type Options struct {
 	// can be out of date, and than it takes to store an object after its claim was
 	// bound.
 	Grace time.Duration
+	// MaxRemovals is how many claims one pass may take from their owners, which
+	// a list of owners that lacks many would make it do: 0 means half of those that
+	// are bound, but [MinRemovals] in any case; a negative number means any.
+	MaxRemovals int
+	// AllowNoOwners says that a list without any use may be true. Otherwise it is
+	// taken for a mistake.
+	AllowNoOwners bool
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time
 }
+
+// MinRemovals is what a pass may always take from owners, unless
+// [Options].MaxRemovals says otherwise.
+const MinRemovals = 16
 
 // Creator is a store that begins without a map, and can make one.
 type Creator interface {
@@ -50,6 +61,11 @@ type Creator interface {
 //
 // A store without a map gets one, with a claim for every use, if it is a [Creator].
 //
+// A list of owners that is wrong must not free what they have. So one without any use
+// is [ErrNoOwners], and nothing is changed; and where more claims would be taken from
+// owners than the options allow, none is, everything else is mended, and the error is
+// a [TooManyError].
+//
 // With an error the findings are what was found so far.
 func Reconcile(ctx context.Context, store allocator.Store, owners func(context.Context) ([]Use, error), o Options) ([]Finding, error) {
 	p, err := newPass(o)
@@ -66,11 +82,16 @@ func Reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 	if err != nil {
 		return nil, fmt.Errorf("listing the owners: %w", err)
 	}
-	p.compare(state.Claims, uses)
-	if isNew {
+	users := p.read(uses)
+	p.compare(state.Claims, users)
+	switch {
+	case len(users) == 0 && !o.AllowNoOwners && (isNew || p.removals() > 0):
+		err = ErrNoOwners
+	case isNew:
 		err = p.create(ctx, creator)
-	} else {
-		err = p.mend(ctx, store)
+	default:
+		err = p.limit(state.Claims)
+		err = errors.Join(err, p.mend(ctx, store))
 	}
 	slices.SortStableFunc(p.findings, func(a, b Finding) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Problem, b.Problem))
@@ -85,6 +106,7 @@ type pass struct {
 	now      time.Time
 	findings []Finding
 	changes  []change
+	unclear  map[allocator.Owner]struct{} // of uses that cannot be read
 }
 
 // change is what would mend a finding, by its place.
@@ -100,7 +122,7 @@ func newPass(o Options) (*pass, error) {
 	if o.Grace == 0 {
 		o.Grace = DefaultGrace
 	}
-	p := &pass{options: o, now: o.Now().Round(0).UTC()}
+	p := &pass{options: o, now: o.Now().Round(0).UTC(), unclear: map[allocator.Owner]struct{}{}}
 	for _, c := range o.Ranges {
 		r, err := allocator.NewRange(c)
 		if err != nil {
@@ -119,12 +141,11 @@ func (p *pass) isInRange(k allocator.Key) bool {
 }
 
 // compare finds all differences.
-func (p *pass) compare(claims []allocator.Claim, uses []Use) {
+func (p *pass) compare(claims []allocator.Claim, users map[allocator.Key][]allocator.Owner) {
 	held := make(map[allocator.Key]allocator.Claim, len(claims))
 	for _, c := range claims {
 		held[c.Key] = c
 	}
-	users := p.read(uses)
 	for k, owners := range users {
 		p.compareUsed(k, owners, held[k])
 	}
@@ -143,6 +164,7 @@ func (p *pass) read(uses []Use) map[allocator.Key][]allocator.Owner {
 		switch {
 		case err != nil || u.Owner == "":
 			p.found(Finding{Problem: Invalid, Owner: u.Owner, Text: u.Text})
+			p.unclear[u.Owner] = struct{}{}
 			continue
 		case k.String() != u.Text:
 			p.found(Finding{Problem: NonCanonical, Key: k, Owner: u.Owner, Text: u.Text})
@@ -204,12 +226,13 @@ func (p *pass) claimFor(owner allocator.Owner, old allocator.Claim, k allocator.
 	return allocator.Op{Claim: c}
 }
 
-// compareUnused looks at a claim that no owner knows of.
+// compareUnused looks at a claim that no owner knows of. A reservation that has ended
+// is nobody's, in whatever range.
 func (p *pass) compareUnused(c allocator.Claim) {
 	switch {
 	case p.isYoung(c):
-	case !p.isInRange(c.Key) && c.IsBound() && p.options.Policy[OutOfRange] == Report:
-		p.found(Finding{Problem: OutOfRange, Key: c.Key, Owner: c.Owner})
+	case !p.isInRange(c.Key) && c.IsBound():
+		p.change(Finding{Problem: OutOfRange, Key: c.Key, Owner: c.Owner}, allocator.Op{Claim: c, Delete: true})
 	default:
 		p.change(Finding{Problem: Orphaned, Key: c.Key, Owner: c.Owner}, allocator.Op{Claim: c, Delete: true})
 	}
@@ -218,9 +241,55 @@ func (p *pass) compareUnused(c allocator.Claim) {
 // change notes a finding and, unless the policy forbids it, what mends it.
 func (p *pass) change(f Finding, op allocator.Op) {
 	p.found(f)
-	if p.options.Policy[f.Problem] != Report {
-		p.changes = append(p.changes, change{op: op, finding: len(p.findings) - 1})
+	action := p.options.Policy[f.Problem]
+	c := change{op: op, finding: len(p.findings) - 1}
+	if action != Mend && (action != Default || f.Problem == OutOfRange) {
+		return
 	}
+	if holder := cmp.Or(f.Holder, f.Owner); p.isRemoval(c) && p.mayUse(holder) {
+		return
+	}
+	p.changes = append(p.changes, c)
+}
+
+// mayUse reports whether an owner says something that cannot be read: any of what is
+// held for it may be what it means.
+func (p *pass) mayUse(owner allocator.Owner) bool {
+	_, isUnclear := p.unclear[owner]
+	return isUnclear
+}
+
+// isRemoval reports whether a change takes from an owner what it has for good.
+func (p *pass) isRemoval(c change) bool {
+	return c.op.Delete && c.op.Claim.IsBound() || p.findings[c.finding].Problem == WrongOwner
+}
+
+func (p *pass) removals() (n int) {
+	for _, c := range p.changes {
+		if p.isRemoval(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// limit drops all removals if they are too many.
+func (p *pass) limit(claims []allocator.Claim) error {
+	most, n := p.options.MaxRemovals, p.removals()
+	if most == 0 {
+		bound := 0
+		for _, c := range claims {
+			if c.IsBound() {
+				bound++
+			}
+		}
+		most = max(MinRemovals, bound/2)
+	}
+	if most < 0 || n <= most {
+		return nil
+	}
+	p.changes = slices.DeleteFunc(p.changes, p.isRemoval)
+	return &TooManyError{Removals: n, Most: most}
 }
 
 func (p *pass) mended(changes []change) {

@@ -71,7 +71,7 @@ func uses(text string) func(context.Context) ([]repair.Use, error) {
 }
 
 func options(t testing.TB) repair.Options {
-	return repair.Options{Ranges: ranges(t), Now: start}
+	return repair.Options{Ranges: ranges(t), Now: start, AllowNoOwners: true}
 }
 
 // held gives what a store holds, a line a claim.
@@ -124,7 +124,8 @@ func TestReconcile(t *testing.T) {
 			findings: "out of range: 10.96.0.0 of b\nout of range: 10.96.0.255 of c\nout of range: 10.97.0.1 of a\nout of range: 80 of d",
 		},
 		{name: "out of range and held", claims: "10.97.0.1 a 1h", uses: "10.97.0.1 a", findings: "out of range: 10.97.0.1 of a", after: "10.97.0.1 a"},
-		{name: "out of range and unused", claims: "10.97.0.1 a 1h", findings: "orphaned: 10.97.0.1 of a (mended)"},
+		{name: "out of range and unused", claims: "10.97.0.1 a 1h", findings: "out of range: 10.97.0.1 of a", after: "10.97.0.1 a"},
+		{name: "out of range, and reserved until lately", claims: "10.97.0.1 a 61s reserved", findings: "orphaned: 10.97.0.1 of a (mended)"},
 		{
 			name: "spelled otherwise", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96:0::00ab a",
 			findings: "non-canonical: fd00:10:96:0::00ab of a", after: "fd00:10:96::ab a",
@@ -253,7 +254,7 @@ func TestEveryLeakHasItsGrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := repair.Options{Ranges: ranges(t)}
+		o := repair.Options{Ranges: ranges(t), AllowNoOwners: true}
 		request := allocator.Request{Key: allocator.PortKey(30000)}
 		for round := range 3 {
 			if _, err := pool.Allocate(t.Context(), "me", request); err != nil {

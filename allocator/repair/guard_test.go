@@ -1,0 +1,146 @@
+package repair_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/allocator/repair"
+)
+
+func storeOf(t *testing.T, text string) *allocator.Memory {
+	t.Helper()
+	return allocator.NewMemory(allocator.State{Claims: claims(t, text), Version: 1000}, nil)
+}
+
+// TestNoOwners wants a list without owners to free nothing unless it is said that it
+// may be true.
+func TestNoOwners(t *testing.T) {
+	store := storeOf(t, "10.96.0.1 a 1h\n10.96.0.2 b 61s reserved")
+	before := held(t, store)
+	o := options(t)
+	o.AllowNoOwners = false
+	findings, err := repair.Reconcile(t.Context(), store, uses(""), o)
+	if !errors.Is(err, repair.ErrNoOwners) || len(findings) != 2 {
+		t.Errorf("got %v, error %v, want two findings and %v", findings, err, repair.ErrNoOwners)
+	}
+	if diff := cmp.Diff(before, held(t, store)); diff != "" {
+		t.Errorf("the store has changed (-before +after):\n%s", diff)
+	}
+	o.AllowNoOwners = true
+	if _, err := repair.Reconcile(t.Context(), store, uses(""), o); err != nil || held(t, store) != "" {
+		t.Errorf("where it may be true: error %v, left %q", err, held(t, store))
+	}
+	// What nobody can have lost is no reason to complain.
+	o.AllowNoOwners = false
+	for _, harmless := range []string{"", "10.96.0.2 b 61s reserved", "10.96.0.1 a 1s", "10.97.0.1 a 1h"} {
+		if _, err := repair.Reconcile(t.Context(), storeOf(t, harmless), uses(""), o); err != nil {
+			t.Errorf("a store with %q: %v", harmless, err)
+		}
+	}
+}
+
+// TestNoMapIsMadeForNobody wants no empty map where there may be owners.
+func TestNoMapIsMadeForNobody(t *testing.T) {
+	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	o := options(t)
+	for _, allowed := range []bool{false, true} {
+		o.AllowNoOwners = allowed
+		_, err := repair.Reconcile(t.Context(), store, uses(""), o)
+		_, loadErr := store.Load(t.Context())
+		if errors.Is(err, repair.ErrNoOwners) == allowed || errors.Is(loadErr, allocator.ErrNoMap) == allowed {
+			t.Errorf("allowed %t: Reconcile: error %v, Load: error %v", allowed, err, loadErr)
+		}
+	}
+}
+
+// TestMassRemoval wants a list that lacks most owners to take nothing from them, and
+// to be mended by all the same.
+func TestMassRemoval(t *testing.T) {
+	const all = 100
+	for _, c := range []struct{ listed, most, want int }{
+		{listed: 50, want: 50},
+		{listed: 49, want: all},
+		{listed: 49, most: 51, want: 49},
+		{listed: 50, most: 10, want: all},
+		{listed: 1, most: -1, want: 1},
+	} {
+		var had, used strings.Builder
+		for i := range all {
+			fmt.Fprintf(&had, "10.96.0.%d old-%d 1h\n", i+1, i)
+			if i < c.listed {
+				fmt.Fprintf(&used, "10.96.0.%d old-%d\n", i+1, i)
+			}
+		}
+		used.WriteString("10.96.0.200 new\n")
+		store := storeOf(t, had.String())
+		o := options(t)
+		o.MaxRemovals = c.most
+		_, err := repair.Reconcile(t.Context(), store, uses(used.String()), o)
+		tooMany, isTooMany := errors.AsType[*repair.TooManyError](err)
+		if isTooMany != (c.want == all) || isTooMany && tooMany.Removals != all-c.listed {
+			t.Errorf("%+v: got error %v", c, err)
+		}
+		if got := strings.Count(held(t, store), "old-"); got != c.want {
+			t.Errorf("%+v: %d claims are left, want %d", c, got, c.want)
+		}
+		if !strings.Contains(held(t, store), "10.96.0.200 new") {
+			t.Errorf("%+v: what was missing is so still", c)
+		}
+	}
+}
+
+// TestOutOfRangeIsFreedOnDemand wants it to need an explicit policy.
+func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
+	store := storeOf(t, "10.97.0.1 a 1h\n10.97.0.2 b 1h")
+	o := options(t)
+	o.Policy = map[repair.Problem]repair.Action{repair.OutOfRange: repair.Mend}
+	findings, err := repair.Reconcile(t.Context(), store, uses("10.97.0.2 b"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("out of range: 10.97.0.1 of a (mended)\nout of range: 10.97.0.2 of b", lines(findings)); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	if got := held(t, store); got != "10.97.0.2 b" {
+		t.Errorf("the store holds %q, want only what is used", got)
+	}
+}
+
+// TestUnreadableUseFreesNothing wants an owner that says something unreadable to keep
+// what it has, which may be what it means; and not to pass for a list of owners.
+func TestUnreadableUseFreesNothing(t *testing.T) {
+	const had = "10.96.0.1 a 1h\n10.96.0.2 a 1h\n10.96.0.3 b 1h"
+	for _, c := range []struct {
+		uses, left string
+		err        error
+	}{
+		{uses: "010.96.0.1 a\n10.96.0.2 c", left: "10.96.0.1 a\n10.96.0.2 a"},
+		{uses: "010.96.0.1 b\n10.96.0.2 c", left: "10.96.0.2 c\n10.96.0.3 b"},
+		{uses: "010.96.0.1 z", left: "10.96.0.1 a\n10.96.0.2 a\n10.96.0.3 b", err: repair.ErrNoOwners},
+	} {
+		store := storeOf(t, had)
+		o := options(t)
+		o.AllowNoOwners = false
+		if _, err := repair.Reconcile(t.Context(), store, uses(c.uses), o); !errors.Is(err, c.err) {
+			t.Errorf("%q: got error %v, want %v", c.uses, err, c.err)
+		}
+		if diff := cmp.Diff(c.left, held(t, store)); diff != "" {
+			t.Errorf("%q: the store afterwards (-want +got):\n%s", c.uses, diff)
+		}
+	}
+}
