@@ -10,13 +10,8 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/allocator/repair"
 )
-
-// imported owns what an allocation map says to be taken: the map does not say who
-// has it.
-const imported = allocator.Owner("imported")
 
 var errNotMended = errors.New("something is left that the store cannot mend")
 
@@ -110,8 +105,13 @@ func (a *app) release(ctx context.Context, args []string) error {
 	return a.pool.Release(ctx, claims...)
 }
 
-// repair mends the store by a file of lines with a key and its owner.
-func (a *app) repair(ctx context.Context, path string) error {
+// repair mends the store by a file of lines with a key and its owner. By force, it
+// believes a file that would free most of what there is.
+func (a *app) repair(ctx context.Context, args []string) error {
+	path, force := args[len(args)-1], args[0] == "-force"
+	if len(args) > 2 || force != (len(args) == 2) {
+		return errors.New("repair takes one file, and -force before it")
+	}
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -127,7 +127,11 @@ func (a *app) repair(ctx context.Context, path string) error {
 		}
 	}
 	list := func(context.Context) ([]repair.Use, error) { return uses, nil }
-	findings, err := repair.Reconcile(ctx, a.store, list, repair.Options{Ranges: a.ranges})
+	options := repair.Options{Ranges: a.ranges, AllowNoOwners: force}
+	if force {
+		options.MaxRemovals = -1
+	}
+	findings, err := repair.Reconcile(ctx, a.store, list, options)
 	for _, f := range findings {
 		err = errors.Join(err, a.printf("%v\n", f))
 		if !f.Mended {
@@ -135,37 +139,4 @@ func (a *app) repair(ctx context.Context, path string) error {
 		}
 	}
 	return err
-}
-
-// importMap takes the keys of a RangeAllocation. Those that have an owner already
-// keep it.
-func (a *app) importMap(ctx context.Context, path string) error {
-	object, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	m, err := rangemap.Unmarshal(object)
-	if err != nil {
-		return err
-	}
-	keys, err := m.Keys()
-	if err != nil {
-		return err
-	}
-	if store, ok := a.store.(repair.Creator); ok {
-		if err := store.Create(ctx); err != nil {
-			return err
-		}
-	}
-	taken := 0
-	for _, key := range keys {
-		_, err := a.pool.Allocate(ctx, imported, allocator.Request{Key: key})
-		switch {
-		case err == nil:
-			taken++
-		case !errors.Is(err, allocator.ErrAllocated):
-			return fmt.Errorf("after %d keys: %w", taken, err)
-		}
-	}
-	return a.printf("%d keys of %s: %d imported, %d were there\n", len(keys), m.Range, taken, len(keys)-taken)
 }

@@ -16,10 +16,13 @@
 //	try OWNER [WHAT...]        the same, but change nothing
 //	release OWNER KEY...       free what an owner has
 //	show                       ranges, bands and occupancy as a picture, and the owners
-//	repair FILE                compare with a file of "KEY OWNER" lines and mend the
-//	                           store; it makes a map where there is none
+//	repair [-force] FILE       compare with a file of "KEY OWNER" lines and mend the
+//	                           store; it makes a map where there is none. A file
+//	                           without owners, or one by which most of what is held
+//	                           would be freed, is believed with -force only
 //	import FILE                take the keys of a RangeAllocation object, as etcd or
-//	                           kubectl give it, for the owner "imported"
+//	                           kubectl give it, for the owner "imported": all that
+//	                           nobody has yet, in one step
 //
 // A file store has no map before repair or import has made one; until then nothing
 // can be allocated.

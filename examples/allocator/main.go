@@ -132,24 +132,48 @@ func (a *app) open() error {
 	return nil
 }
 
-// serve does the commands of each line, whether or not those before went well.
+// serve does the commands of each line, whether or not those before went well. When
+// the program is told to end it does, also while it waits for a line.
 func (a *app) serve(ctx context.Context, in io.Reader) error {
 	failed := 0
-	lines := bufio.NewScanner(in)
-	for lines.Scan() && ctx.Err() == nil {
-		command := strings.Fields(lines.Text())
-		if len(command) == 0 {
-			continue
-		}
-		if err := a.do(ctx, command); err != nil {
-			complain(a.err, err)
-			failed++
+	input := bufio.NewScanner(in)
+	lines := scan(ctx, input)
+	for {
+		select {
+		case <-ctx.Done():
+			return errors.New("interrupted")
+		case line, ok := <-lines:
+			switch command := strings.Fields(line); {
+			case !ok && failed > 0:
+				return errors.Join(fmt.Errorf("%d commands failed", failed), input.Err())
+			case !ok:
+				return input.Err()
+			case len(command) == 0:
+			default:
+				if err := a.do(ctx, command); err != nil {
+					complain(a.err, err)
+					failed++
+				}
+			}
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d commands failed", failed)
-	}
-	return lines.Err()
+}
+
+// scan gives the lines of the input. Nothing can end a read that waits for the next
+// one; whoever does not want it need not wait, too.
+func scan(ctx context.Context, input *bufio.Scanner) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for input.Scan() {
+			select {
+			case lines <- input.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return lines
 }
 
 // do does one command.
@@ -164,8 +188,8 @@ func (a *app) do(ctx context.Context, command []string) error {
 		return a.release(ctx, args)
 	case name == "show" && len(args) == 0:
 		return a.show(ctx)
-	case name == "repair" && len(args) == 1:
-		return a.repair(ctx, args[0])
+	case name == "repair" && len(args) > 0:
+		return a.repair(ctx, args)
 	case name == "import" && len(args) == 1:
 		return a.importMap(ctx, args[0])
 	}

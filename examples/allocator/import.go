@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/allocator/repair"
+)
+
+// imported owns what an allocation map says to be taken: the map does not say who
+// has it.
+const imported = allocator.Owner("imported")
+
+// importTries is how often an import begins again while others change the store.
+const importTries = 8
+
+// importMap takes the keys of a RangeAllocation, all in one step: a store with a part
+// of them would hand out the others a second time. Those that have an owner already
+// keep it.
+func (a *app) importMap(ctx context.Context, path string) error {
+	object, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	m, err := rangemap.Unmarshal(object)
+	if err != nil {
+		return err
+	}
+	keys, err := m.Keys()
+	if err != nil {
+		return err
+	}
+	if err := a.checkRanges(keys); err != nil {
+		return fmt.Errorf("nothing is imported: %w", err)
+	}
+	taken, err := a.take(ctx, keys)
+	if err != nil {
+		return fmt.Errorf("importing %d keys in one step, which can be repeated: %w", len(keys), err)
+	}
+	return a.printf("%d keys of %s: %d imported, %d were there\n", len(keys), m.Range, taken, len(keys)-taken)
+}
+
+// checkRanges wants each key to be in a range of the program.
+func (a *app) checkRanges(keys []allocator.Key) error {
+	var ranges []*allocator.Range
+	for _, c := range a.ranges {
+		r, err := allocator.NewRange(c)
+		if err != nil {
+			return err
+		}
+		ranges = append(ranges, r)
+	}
+	for _, k := range keys {
+		isInAny := false
+		for _, r := range ranges {
+			_, isIn := r.Offset(k)
+			isInAny = isInAny || isIn
+		}
+		if !isInAny {
+			return fmt.Errorf("%v is in none of the ranges", k)
+		}
+	}
+	return nil
+}
+
+// take makes the store hold all keys, and says how many it lacked. A store without a
+// map gets one that has them from the beginning. Whatever a write says, it is over
+// when the store has everything.
+func (a *app) take(ctx context.Context, keys []allocator.Key) (int, error) {
+	claims := make([]allocator.Claim, len(keys))
+	for i, k := range keys {
+		claims[i] = allocator.Claim{Key: k, Owner: imported, Token: max(1, rand.Uint64()), Since: time.Now().Round(0).UTC()}
+	}
+	creator, canCreate := a.store.(repair.Creator)
+	var last error
+	for range importTries {
+		state, err := a.store.Load(ctx)
+		if errors.Is(err, allocator.ErrNoMap) && canCreate {
+			last = creator.Create(ctx, claims...)
+			continue
+		}
+		if err != nil {
+			return 0, errors.Join(last, err)
+		}
+		ops, taken := lacking(claims, state)
+		if len(ops) == 0 {
+			return taken, nil
+		}
+		_, last = a.store.Commit(ctx, ops)
+	}
+	return 0, last
+}
+
+// lacking gives the writes for those claims whose keys are free, and how many keys
+// are held by the very claims.
+func lacking(claims []allocator.Claim, state allocator.State) (ops []allocator.Op, taken int) {
+	tokens := make(map[allocator.Key]uint64, len(state.Claims))
+	for _, c := range state.Claims {
+		tokens[c.Key] = c.Token
+	}
+	for _, c := range claims {
+		token, isHeld := tokens[c.Key]
+		switch {
+		case !isHeld:
+			ops = append(ops, allocator.Op{Claim: c})
+		case token == c.Token:
+			taken++
+		}
+	}
+	return ops, taken
+}
