@@ -12,6 +12,13 @@ import (
 // maxDense is the largest range that gets a bitmap: 2 MiB of it, a /8.
 const maxDense = 1 << 24
 
+// wide is from which size on the owners of a range do not fit into the caches of a
+// processor, and foresight how many keys are chosen at once there.
+const (
+	wide      = 1 << 20
+	foresight = 32
+)
+
 // probes is how often a random key is tried before the next free one after a
 // random key is taken. It keeps the choice nearly uniform up to three quarters
 // full.
@@ -23,6 +30,8 @@ type table interface {
 	isFree(i uint64) bool
 	next(i uint64) (uint64, bool)
 	owner(i uint64) (Owner, bool)
+	// touch fetches what take needs of offsets from the memory.
+	touch(offsets []uint64)
 	changer
 }
 
@@ -45,6 +54,7 @@ type core struct {
 	used, bandUsed uint64
 	table          table
 	source         rand.Source
+	foreseen       []uint64 // of the upper band, to be taken next if still free
 }
 
 // newCore makes an empty range. Where nobody asks for owners it can do without.
@@ -161,11 +171,34 @@ func (r *core) offset(k Key) (uint64, bool) {
 func (r *core) pick() (uint64, bool) {
 	switch {
 	case r.used-r.bandUsed < r.size-r.bandSize:
-		return r.pickWithin(r.shape.band, r.shape.n), true
+		return r.pickUpper(), true
 	case r.bandUsed < r.bandSize:
 		return r.pickWithin(0, r.shape.band), true
 	}
 	return 0, false
+}
+
+// pickUpper chooses a free offset of the upper band, of which there must be one. In a
+// wide range each is a way to the memory and back; so several are chosen at once, and
+// the ways are made at the same time.
+func (r *core) pickUpper() uint64 {
+	if r.shape.n < wide {
+		return r.pickWithin(r.shape.band, r.shape.n)
+	}
+	for {
+		for len(r.foreseen) > 0 {
+			last := len(r.foreseen) - 1
+			i := r.foreseen[last]
+			r.foreseen = r.foreseen[:last]
+			if r.table.isFree(i) {
+				return i
+			}
+		}
+		for range foresight {
+			r.foreseen = append(r.foreseen, r.pickWithin(r.shape.band, r.shape.n))
+		}
+		r.table.touch(r.foreseen)
+	}
 }
 
 // pickWithin chooses one of the offsets from first to before end, of which at

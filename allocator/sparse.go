@@ -68,6 +68,8 @@ func (s *sparse) isFree(i uint64) bool {
 	return !isBlocked
 }
 
+func (s *sparse) touch([]uint64) {}
+
 func (s *sparse) take(i uint64, owner Owner) {
 	if (s.count+1)*8 > len(s.index)*5 {
 		s.grow()
