@@ -37,6 +37,7 @@ func floors() map[string]int {
 		"backends":                           3,
 		"proxy/health":                       3,
 		"proxy/manifest":                     3,
+		"allocator/prommetrics":              3,
 		"proxy/prommetrics":                  3,
 		"backends/userspace/internal/engine": 3,
 		"proxy/conntrack":                    3,
@@ -107,7 +108,7 @@ func edges() []edge {
 		{packages: []string{"k8s.io/klog"}},
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "examples/kubeproxy", "internal/peer"}},
-		{packages: []string{"github.com/prometheus"}, files: []string{"proxy/prommetrics", "examples"}},
+		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples"}},
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",

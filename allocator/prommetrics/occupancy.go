@@ -1,0 +1,70 @@
+package prommetrics
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// occupancy tells how full the ranges of a pool are when it is asked.
+type occupancy struct {
+	pool             *atomic.Pointer[allocator.Pool]
+	ips, freeIPs     *prometheus.Desc
+	ports, freePorts *prometheus.Desc
+}
+
+func newOccupancy(pool *atomic.Pointer[allocator.Pool]) *occupancy {
+	const ip, port = "kube_apiserver_clusterip_allocator_", "kube_apiserver_nodeport_allocator_"
+	return &occupancy{
+		pool:      pool,
+		ips:       prometheus.NewDesc(ip+"allocated_ips", "Addresses that are allocated.", []string{"cidr"}, nil),
+		freeIPs:   prometheus.NewDesc(ip+"available_ips", "Addresses that can be allocated.", []string{"cidr"}, nil),
+		ports:     prometheus.NewDesc(port+"allocated_ports", "Node ports that are allocated.", nil, nil),
+		freePorts: prometheus.NewDesc(port+"available_ports", "Node ports that can be allocated.", nil, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (o *occupancy) Describe(all chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{o.ips, o.freeIPs, o.ports, o.freePorts} {
+		all <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (o *occupancy) Collect(all chan<- prometheus.Metric) {
+	pool := o.pool.Load()
+	if pool == nil {
+		return
+	}
+	hasPorts := false
+	for _, r := range pool.Ranges() {
+		if !r.Config.Prefix.IsValid() {
+			hasPorts = true
+			continue
+		}
+		free := r.Stats.Free()
+		if r.Config.Draining {
+			free = 0
+		}
+		cidr := r.Config.String()
+		all <- gauge(o.ips, r.Stats.Used, cidr)
+		all <- gauge(o.freeIPs, free, cidr)
+	}
+	if hasPorts {
+		// They have no label for the range, and overlaps count once.
+		s := pool.Stats(allocator.Port)
+		all <- gauge(o.ports, s.Used)
+		all <- gauge(o.freePorts, s.Free())
+	}
+}
+
+func gauge(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {
+	m, err := prometheus.NewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(d, err)
+	}
+	return m
+}
