@@ -49,8 +49,11 @@ func distinct(claims []Claim) (once []Claim, places []int) {
 		key   Key
 		token uint64
 	}
-	seen := make(map[allocation]int, len(claims))
 	places = make([]int, len(claims))
+	if len(claims) == 1 {
+		return slices.Clone(claims), places
+	}
+	seen := make(map[allocation]int, len(claims))
 	for i, c := range claims {
 		place, known := seen[allocation{c.Key, c.Token}]
 		if !known {
@@ -85,11 +88,11 @@ func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 // nameAllocations gives the claims with the tokens that those lack, without those
 // that are free or, which is an error for the caller, somebody else's.
 func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Claim, foreign, err error) {
-	nameless := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return c.Token != 0 })
-	named = slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return c.Token == 0 })
-	if len(nameless) == 0 {
-		return named, nil, nil
+	if !slices.ContainsFunc(claims, isNameless) {
+		return claims, nil, nil
 	}
+	nameless := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !isNameless(c) })
+	named = slices.DeleteFunc(slices.Clone(claims), isNameless)
 	current, err := p.read(ctx, keysOf(nameless), 0)
 	if err != nil {
 		return nil, nil, err
@@ -105,6 +108,8 @@ func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Cla
 	}
 	return named, foreign, nil
 }
+
+func isNameless(c Claim) bool { return c.Token == 0 }
 
 // expire frees the reservations that have ended.
 func (p *Pool) expire(ctx context.Context) error {

@@ -10,7 +10,8 @@
 // for a particular one: what is allocated dynamically comes from the rest until that
 // is exhausted. How large the band is, [IPBand] and [PortBand] say; the rule is
 // that of Kubernetes. How long it takes to choose and to free a key does not depend on
-// how full the range is.
+// how full the range is, up to 16 million keys. Larger ranges keep no map of what is
+// free; they are as quick until they are nearly full, as no range of that size is.
 //
 // # Pools
 //

@@ -3,6 +3,7 @@ package allocator_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,7 +70,7 @@ func TestObserverOfSeveralRanges(t *testing.T) {
 	}
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 12})
 	for _, q := range []allocator.Request{
-		exactly(t, "10.98.0.1"), exactly(t, "10.97.0.1"), next(allocator.IPv6), {Kind: allocator.IPv4, Count: 1 << 62},
+		exactly(t, "10.98.0.1"), exactly(t, "10.97.0.1"), next(allocator.IPv6), {Kind: allocator.IPv4, Count: math.MaxInt},
 	} {
 		if claims, err := p.Reserve(t.Context(), "db", q); err == nil {
 			t.Errorf("got %v, want an error", claims)

@@ -104,9 +104,8 @@ func (x *index) planStatic(owner Owner, k Key, now time.Time, ops []Op) ([]Op, e
 }
 
 func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) ([]Op, error) {
-	full := &RangeError{Reason: ErrFull, Range: x.names(q.Kind)}
 	if uint64(q.count()) > x.free(q.Kind) {
-		return ops, full
+		return ops, x.full(q.Kind)
 	}
 	for n := range q.count() {
 		if n%checkEvery == 0 && ctx.Err() != nil {
@@ -114,7 +113,7 @@ func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) 
 		}
 		r := x.choose(q.Kind)
 		if r == nil {
-			return ops, full
+			return ops, x.full(q.Kind)
 		}
 		i, _ := r.pick()
 		k := r.key(i)
@@ -123,6 +122,8 @@ func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) 
 	}
 	return ops, nil
 }
+
+func (x *index) full(kind Kind) error { return &RangeError{Reason: ErrFull, Range: x.names(kind)} }
 
 // free is how many keys of a kind there are at most: one that several ranges have
 // counts in each.

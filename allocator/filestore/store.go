@@ -201,9 +201,9 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err != nil {
 		return nil, err
 	}
-	size := 0
+	size := int64(0)
 	for _, op := range ops {
-		size += sizeOf(op.Claim)
+		size += int64(sizeOf(op.Claim))
 	}
 	if size > maxFrame {
 		return nil, fmt.Errorf("a change of about %d bytes, where %d is the most: %w", size, maxFrame, allocator.ErrInvalid)
