@@ -46,6 +46,38 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
+// BenchmarkChurn releases keys that were allocated long ago, each by an owner of its
+// own, and allocates others: no place in memory was touched lately.
+func BenchmarkChurn(b *testing.B) {
+	for _, text := range []string{"10.96.0.0/16", "10.96.0.0/12", "10.0.0.0/8"} {
+		b.Run(text+"/50%", func(b *testing.B) {
+			r := newRange(b, text)
+			half := r.Stats().Size / 2
+			old := make([]allocator.Key, min(half, 1<<20))
+			names := make([]allocator.Owner, len(old))
+			fill(b, r, half-uint64(len(old)))
+			for i := range old {
+				names[i] = allocator.Owner(fmt.Sprint("default/web-", i))
+				key, err := r.AllocateNext(names[i])
+				if err != nil {
+					b.Fatal(err)
+				}
+				old[i] = key
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i = (i + 1) % len(old) {
+				err := r.Release(names[i], old[i])
+				if err == nil {
+					old[i], err = r.AllocateNext(names[i])
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkPairParallel does the same from all processors.
 func BenchmarkPairParallel(b *testing.B) {
 	r := newRange(b, "10.96.0.0/16")

@@ -77,7 +77,9 @@ func toggle(s *filestore.Store, key int, token uint64, say func(string, int, uin
 	if err != nil {
 		return err
 	}
-	op := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(key), Owner: "victim", Token: token}}
+	// With a name of this length the log is written anew every thousand changes or so.
+	name := allocator.Owner(strings.Repeat("victim", 200))
+	op := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(key), Owner: name, Token: token}}
 	if len(state.Claims) > 0 {
 		op, token = allocator.Op{Claim: state.Claims[0], Delete: true}, 0
 	}
@@ -95,18 +97,23 @@ func TestKill(t *testing.T) {
 	rnd := testenv.Random(t)
 	path := filepath.Join(t.TempDir(), "map")
 	acked := map[string]string{} // token by key; "0" is free
-	done := 0
+	done, files := 0, map[string]bool{}
 	for range 15 {
 		tried := kill(t, path, time.Duration(20+rnd.IntN(100))*time.Millisecond, func(key, token string) {
 			acked[key] = token
 			done++
 		})
 		checkSurvivors(t, path, acked, tried)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[string(whole[:min(37, len(whole))])] = true // Each file has a head of its own.
 	}
 	if done < 100 {
 		t.Errorf("only %d changes were made; the test shows nothing", done)
 	}
-	t.Logf("%d changes, 15 kills", done)
+	t.Logf("%d changes, 15 kills, at least %d times written anew", done, len(files)-1)
 }
 
 // kill runs a victim for a while, and gives what it had tried at the end and not

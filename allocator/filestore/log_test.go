@@ -105,7 +105,8 @@ func TestManyFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.log.full, s.log.live = limit, -minSlack // Anything is too long.
+	s.log.full = limit
+	// So much at once makes the log too long.
 	more := claims(20, 0, strings.Repeat("x", minSlack/10))
 	var ops []allocator.Op
 	for i := range more {
@@ -247,6 +248,43 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 	}
 	if got := len(content(t, path)); got > minSlack {
 		t.Errorf("with room, the log of one claim still has %d bytes", got)
+	}
+}
+
+// TestCrashWhileWritingAnew leaves behind what a crash does in the middle of it: the
+// old log counts, and the rest is in nobody's way.
+func TestCrashWhileWritingAnew(t *testing.T) {
+	s, path := newFile(t)
+	op := allocator.Op{Claim: claims(1, 0, "me")[0].Claim}
+	versions, err := s.Commit(t.Context(), []allocator.Op{op})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut(t, s)
+	half := content(t, path)
+	if err := os.WriteFile(path+".new", half[:len(half)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path)
+	op.Claim.Version = versions[0]
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameClaims(t, []allocator.Claim{op.Claim}, state.Claims)
+	before := s.log.head
+	op.Claim.Owner = allocator.Owner(strings.Repeat("x", minSlack/2))
+	for range 5 {
+		if versions, err = s.Commit(t.Context(), []allocator.Op{op}); err != nil {
+			t.Fatal(err)
+		}
+		op.Claim.Version = versions[0]
+	}
+	if s.log.head == before {
+		t.Error("the log was not written anew; the test shows nothing")
+	}
+	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s.new is left, error %v", path, err)
 	}
 }
 
