@@ -12,10 +12,10 @@ import (
 // maxDense is the largest range that gets a bitmap: 2 MiB of it, a /8.
 const maxDense = 1 << 24
 
-// wide is from which size on the owners of a range do not fit into the caches of a
+// wide is from which size on the owners of a range take a good part of the caches of a
 // processor, and foresight how many keys are chosen at once there.
 const (
-	wide      = 1 << 20
+	wide      = 1 << 18
 	foresight = 32
 )
 

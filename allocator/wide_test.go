@@ -50,7 +50,7 @@ func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 // TestWideRange fills a range in which keys are chosen ahead, to the last one. Each
 // key must be given once, those of the lower band last.
 func TestWideRange(t *testing.T) {
-	c, err := ParseConfig("10.0.0.0/11")
+	c, err := ParseConfig("10.0.0.0/13")
 	if err != nil {
 		t.Fatal(err)
 	}
