@@ -27,6 +27,7 @@
 // A file store has no map before repair or import has made one; until then nothing
 // can be allocated.
 //
-// The exit status is 0 if all went well, 1 if a command failed or repair has found
-// something that it could not mend, and 2 for bad flags.
+// The exit status is 0 if all went well, 1 if a command failed, repair has found
+// something that it could not mend or the program was interrupted, and 2 for bad
+// flags.
 package main
