@@ -56,8 +56,9 @@ type Creator interface {
 // Reconcile compares a store with the uses that owners lists, mends what the
 // policy says, and gives everything that it found, in order of the keys.
 //
-// Owners is called once, after the store was read. It must list all uses, the
-// oldest first: of two owners that nothing else tells apart the first one wins.
+// Owners is called once, after the store was read. It must list all uses, those of
+// whoever else allocates from the same store, too, and the oldest first: of two
+// owners that nothing else tells apart the first one wins.
 //
 // A store without a map gets one, with a claim for every use, if it is a [Creator].
 //
