@@ -83,19 +83,21 @@ func (w *world) doubt(owner allocator.Owner) {
 	w.doubtful[owner] = true
 }
 
-// live is the life of one owner: reserve, bind, release.
-func (w *world) live(ctx context.Context, p *allocator.Pool, owner allocator.Owner) {
+// live is the life of one owner: reserve, bind, release; each by whichever of the
+// allocators.
+func (w *world) live(ctx context.Context, pools []*allocator.Pool, owner allocator.Owner) {
+	anyone := func() *allocator.Pool { return pools[w.random(len(pools))] }
 	request := allocator.Request{Kind: allocator.IPv4}
 	if w.random(3) == 0 {
 		request = allocator.Request{Key: storetest.Key(1 + w.random(30))}
 	}
-	claims, err := p.Reserve(ctx, owner, request, allocator.Request{Kind: allocator.IPv6},
+	claims, err := anyone().Reserve(ctx, owner, request, allocator.Request{Kind: allocator.IPv6},
 		allocator.Request{Kind: allocator.Port, Count: 1 + w.random(2)})
 	if err != nil || w.random(8) == 0 { // The owner is never stored.
 		return
 	}
 	time.Sleep(time.Duration(w.random(70)) * time.Second) // virtual; may be too long
-	bound, err := p.Bind(ctx, claims...)
+	bound, err := anyone().Bind(ctx, claims...)
 	if err != nil {
 		if !errors.Is(err, allocator.ErrExpired) {
 			w.doubt(owner)
@@ -108,12 +110,12 @@ func (w *world) live(ctx context.Context, p *allocator.Pool, owner allocator.Own
 	}
 	time.Sleep(time.Duration(w.random(100)) * time.Second)
 	w.released(bound)
-	if err := p.Release(ctx, bound...); err != nil {
+	if err := anyone().Release(ctx, bound...); err != nil {
 		w.doubt(owner)
 	}
 	if w.random(3) == 0 { // again, and late
 		time.Sleep(ttl)
-		if err := p.Release(ctx, claims...); err != nil {
+		if err := anyone().Release(ctx, claims...); err != nil {
 			w.doubt(owner)
 		}
 	}
@@ -203,7 +205,7 @@ func inMemory(rnd *rand.Rand) *allocator.Memory {
 }
 
 func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store) {
-	const pools, workers, lives = 4, 3, 15
+	const count, workers, lives = 4, 3, 15
 	w := &world{
 		t: t, rnd: rnd, store: store,
 		owners: map[allocator.Key]allocator.Owner{}, doubtful: map[allocator.Owner]bool{},
@@ -212,15 +214,19 @@ func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store alloc
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var running, living sync.WaitGroup
-	for n := range pools {
+	var pools []*allocator.Pool
+	for n := range count {
 		p := newPool(t, faulty)
+		pools = append(pools, p)
 		if n%2 == 0 { // The others never hear what happens.
 			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
 		}
+	}
+	for n := range pools {
 		for worker := range workers {
 			living.Go(func() {
 				for life := range lives {
-					w.live(ctx, p, allocator.Owner(fmt.Sprintf("%d-%d-%d", n, worker, life)))
+					w.live(ctx, pools, allocator.Owner(fmt.Sprintf("%d-%d-%d", n, worker, life)))
 				}
 			})
 		}
