@@ -83,8 +83,7 @@ type portState struct {
 
 func acceptUnlabelled(s *v1.Service) bool {
 	_, named := s.Labels["service.kubernetes.io/service-proxy-name"]
-	_, headless := s.Labels[v1.IsHeadlessService]
-	return !named && !headless
+	return !named
 }
 
 func (t *tracker) UpdateService(s *v1.Service) {

@@ -177,7 +177,7 @@ func TestAccept(t *testing.T) {
 		{"other label", apiService("web", "10.96.0.1", label("app", "web")), nil, true},
 		{"other proxy", apiService("web", "10.96.0.1", label("service.kubernetes.io/service-proxy-name", "mesh")), nil, false},
 		{"other proxy, empty", apiService("web", "10.96.0.1", label("service.kubernetes.io/service-proxy-name", "")), nil, false},
-		{"headless", apiService("web", "10.96.0.1", label("service.kubernetes.io/headless", "")), nil, false},
+		{"label of endpoints alone", apiService("web", "10.96.0.1", label("service.kubernetes.io/headless", "")), nil, true},
 		{"own predicate", apiService("web", "10.96.0.1", label("service.kubernetes.io/service-proxy-name", "mesh")), func(*v1.Service) bool { return true }, true},
 		{"own refusal", apiService("web", "10.96.0.1"), func(*v1.Service) bool { return false }, false},
 	} {

@@ -85,7 +85,6 @@ type TrackerOptions struct {
 	// LocalFallback is what a Local policy does without a ready local endpoint.
 	LocalFallback endpoints.LocalFallback
 	// Accept says which Services count. Nil takes those without the label
-	// service.kubernetes.io/service-proxy-name and without
-	// service.kubernetes.io/headless.
+	// service.kubernetes.io/service-proxy-name.
 	Accept func(*v1.Service) bool
 }
