@@ -145,11 +145,12 @@ func TestReadServicePorts(t *testing.T) {
 		},
 		{"bad node port", apiService("web", "10.96.0.1", ports(at("http", "TCP", 80, 70000))), []string{"policy:", one, "! spec.ports[0].nodePort: 70000 is not a port number"}},
 		{
-			"one name and protocol twice: the first counts",
-			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 80, 0), at("http", "TCP", 81, 0), at("http", "UDP", 81, 0))),
+			"one name and protocol twice: the last counts",
+			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 80, 0), at("http", "TCP", 81, 0), at("http", "UDP", 82, 0))),
 			[]string{
-				"policy:", one, `http/UDP/IPv4 ["ClusterIP 10.96.0.1:81"]`, `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`, `http/UDP/IPv6 ["ClusterIP [fd00::1]:81"]`,
-				`! spec.ports[1]: another port has the name "http" and protocol TCP; this one is ignored`,
+				"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:81"]`, `http/UDP/IPv4 ["ClusterIP 10.96.0.1:82"]`,
+				`http/TCP/IPv6 ["ClusterIP [fd00::1]:81"]`, `http/UDP/IPv6 ["ClusterIP [fd00::1]:82"]`,
+				`! spec.ports[1]: a port before it has the name "http" and protocol TCP, too; that one is ignored`,
 			},
 		},
 		{

@@ -161,13 +161,14 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 			continue
 		}
 		p := portSpec{name: ServicePortName{NamespacedName: service, Port: port.Name, Protocol: protocol, Family: family}}
-		if slices.ContainsFunc(out, func(o portSpec) bool { return o.name == p.name }) {
-			r.report(field, fmt.Errorf("another port has the name %q and protocol %s; this one is ignored", port.Name, protocol))
-			continue
-		}
 		p.addAddresses(number, clusterIP, external)
 		if n := r.port(field+".nodePort", port.NodePort); n != 0 {
 			p.candidates = append(p.candidates, candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(family), n)})
+		}
+		if twin := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); twin >= 0 {
+			r.report(field, fmt.Errorf("a port before it has the name %q and protocol %s, too; that one is ignored", port.Name, protocol))
+			out[twin] = p
+			continue
 		}
 		out = append(out, p)
 	}
