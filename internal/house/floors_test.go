@@ -59,6 +59,8 @@ func floors() map[string]int {
 		"examples/scale":         5,
 		"internal/peer":          5,
 		"internal/peer/e2e":      6,
+
+		"internal/peer/differential": 5,
 	}
 }
 
@@ -105,7 +107,7 @@ type edge struct {
 
 func edges() []edge {
 	return []edge{
-		{packages: []string{"k8s.io/klog"}},
+		{packages: []string{"k8s.io/klog"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "examples/kubeproxy", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples"}},

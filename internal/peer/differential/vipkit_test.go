@@ -1,0 +1,203 @@
+package differential
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// vipkit is the model of this repository. A cache beside that of the tracker shows the
+// endpoints that no pool has.
+type vipkit struct {
+	tracker  proxy.ServiceChangeTracker
+	cache    *endpoints.Cache
+	snapshot proxy.Snapshot
+	ended    context.Context
+	names    []proxy.ServicePortName
+}
+
+func newVipkit(nodePorts proxy.NodePortAddresses) *vipkit {
+	options := proxy.TrackerOptions{
+		NodeName:          nodeName,
+		NodePortAddresses: nodePorts,
+		LocalTraffic:      proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")}},
+	}
+	v := &vipkit{
+		names:   portNames(),
+		tracker: proxy.NewServiceChangeTracker(options),
+		cache:   endpoints.NewCache(endpoints.View{NodeName: nodeName}, nil),
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	v.ended = ended
+	v.tracker.Synced()
+	return v
+}
+
+func (v *vipkit) service(old, now *v1.Service) {
+	if now == nil {
+		v.tracker.DeleteService(types.NamespacedName{Namespace: old.Namespace, Name: old.Name})
+		return
+	}
+	v.tracker.UpdateService(now)
+}
+
+func (v *vipkit) slice(old, now *discoveryv1.EndpointSlice) {
+	if now == nil {
+		name := types.NamespacedName{Namespace: old.Namespace, Name: old.Name}
+		v.tracker.DeleteEndpointSlice(name)
+		v.cache.Delete(name)
+		return
+	}
+	v.tracker.UpdateEndpointSlice(now)
+	_ = v.cache.Update(now) // What it cannot use is compared by what it leaves out.
+}
+
+func (v *vipkit) nodeChanged(now *v1.Node) {
+	v.tracker.UpdateNode(now)
+	if now != nil {
+		v.cache.SetView(endpoints.View{NodeName: nodeName, Zone: now.Labels[v1.LabelTopologyZone]})
+	}
+}
+
+// sync takes the newest snapshot, if there is a new one.
+func (v *vipkit) sync() {
+	if next, err := v.tracker.Next(v.ended, v.snapshot); err == nil {
+		v.snapshot = next
+	}
+}
+
+// pictures says what the snapshot has of each port.
+func (v *vipkit) pictures(ask bool) map[proxy.ServicePortName]*picture {
+	all := map[proxy.ServicePortName]*picture{}
+	for port := range v.snapshot.All() {
+		p := &picture{
+			Affinity:            port.Affinity.Timeout,
+			InternalLocal:       port.InternalLocal,
+			ExternalLocal:       port.ExternalLocal,
+			HealthCheckNodePort: int(port.HealthCheckNodePort),
+			HasEndpoints:        port.HasEndpoints,
+			Cluster:             poolAddresses(port.Cluster),
+			Local:               poolAddresses(port.Local),
+			Reachable:           poolAddresses(port.Cluster, port.Local),
+		}
+		for _, f := range port.Frontends {
+			p.Frontends = append(p.Frontends, frontend{
+				kind: f.Kind, addr: f.Addr.Addr(), number: int(f.Addr.Port()), restricted: f.Restricted, sources: f.AllowedSources,
+			}.String())
+			if ask {
+				p.Verdicts = append(p.Verdicts, v.verdicts(port, f)...)
+			}
+		}
+		slices.Sort(p.Frontends)
+		slices.Sort(p.Verdicts)
+		all[port.Name] = p
+	}
+	return all
+}
+
+// endpointPictures says which endpoints the cache has of all ports there can be.
+func (v *vipkit) endpointPictures() map[proxy.ServicePortName][]string {
+	all := map[proxy.ServicePortName][]string{}
+	for _, name := range v.names {
+		if lines := v.endpointLines(name); lines != nil {
+			all[name] = lines
+		}
+	}
+	return all
+}
+
+func (v *vipkit) endpointLines(name proxy.ServicePortName) []string {
+	key := endpoints.PortKey{Service: name.NamespacedName, Port: name.Port, Protocol: name.Protocol, Family: name.Family}
+	var out []string
+	for _, e := range v.cache.Endpoints(key) {
+		words := []string{"none", "elsewhere", "here"}
+		out = append(out, endpointLine(e.Addr.String(), []bool{e.Local, e.Ready, e.Serving, e.Terminating}, words[e.ZoneHint], words[e.NodeHint]))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// poolAddresses gives the addresses of several pools together, each once.
+func poolAddresses(pools ...[]*endpoints.Endpoint) []string {
+	var out []string
+	for _, pool := range pools {
+		for _, e := range pool {
+			out = append(out, e.Addr.String())
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sender is where a packet comes from.
+type sender struct {
+	name     string
+	v4, v6   string
+	fromNode bool
+}
+
+func senders() []sender {
+	return []sender{
+		{name: "a pod", v4: "10.244.9.9", v6: "fd00:244::99"},
+		{name: "the node", v4: "192.0.2.1", v6: "2001:db8::1", fromNode: true},
+		{name: "outside", v4: "198.51.100.7", v6: "2001:db8:5::7"},
+	}
+}
+
+func (s sender) address(family v1.IPFamily) netip.Addr {
+	if family == v1.IPv4Protocol {
+		return netip.MustParseAddr(s.v4)
+	}
+	return netip.MustParseAddr(s.v6)
+}
+
+// verdicts asks what becomes of packets to a frontend.
+func (v *vipkit) verdicts(port *proxy.ServicePort, f proxy.Frontend) []string {
+	to := f.Addr
+	if f.Kind == proxy.NodePort {
+		node := primary(v.snapshot.Node().Addresses, port.Name.Family)
+		if !node.IsValid() {
+			return nil
+		}
+		to = netip.AddrPortFrom(node, to.Port())
+	}
+	var out []string
+	for _, s := range senders() {
+		got := proxy.Route(v.snapshot, proxy.Packet{
+			Protocol: port.Name.Protocol, Source: netip.AddrPortFrom(s.address(port.Name.Family), 40000), Destination: to,
+			FromNode: s.fromNode, ToNode: f.Kind == proxy.NodePort,
+		})
+		var pool []string
+		for _, e := range got.Endpoints {
+			pool = append(pool, e.Addr.String())
+		}
+		slices.Sort(pool)
+		out = append(out, verdictLine(f.Addr.String(), s.name, got.Action, pool))
+	}
+	return out
+}
+
+func verdictLine(to, from string, action proxy.Action, pool []string) string {
+	if action != proxy.Forward {
+		return to + " from " + from + ": " + action.String()
+	}
+	return to + " from " + from + ": " + strings.Join(pool, ", ")
+}
+
+// primary gives the first address of a family, if there is one.
+func primary(all []netip.Addr, family v1.IPFamily) netip.Addr {
+	i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Is4() == (family == v1.IPv4Protocol) })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return all[i]
+}
