@@ -78,10 +78,10 @@ race:
 
 # The program is built first, so that the time limit is for the tests alone.
 .PHONY: peer
-peer: ## run the tests with a real API server, which it builds
-	@.ci/install etcd=etcd-server
+peer: ## run the tests with Kubernetes: an API server, kube-proxy
+	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables
 	@$(STEP) 'build kube-apiserver' go -C internal/peer build -o /dev/null k8s.io/kubernetes/cmd/kube-apiserver
-	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with a real API server' \
+	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
 		go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -p 1 -timeout=20m ./...
 
 .PHONY: bench

@@ -61,6 +61,7 @@ func floors() map[string]int {
 		"internal/peer/e2e":      6,
 
 		"internal/peer/differential": 5,
+		"internal/peer/sidebyside":   5,
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/features"
 	netutils "k8s.io/utils/net"
 
 	"github.com/vipkit/vipkit/affinity"
@@ -76,6 +78,24 @@ func oneOwnerAnAddress(e *expectation) int {
 			return owners[address{f.addr, f.number, name.Protocol}] != claim{name, f.kind}
 		})
 		taken += n - len(p.frontends)
+	}
+	return taken
+}
+
+// withoutExternalIPs makes external IPs that are ignored count for nothing. kube-proxy
+// makes no rules for them, but still takes the Service for one that can be reached from
+// outside, so that its external traffic policy counts.
+func withoutExternalIPs(e *expectation) int {
+	if utilfeature.DefaultFeatureGate.Enabled(features.AllowServiceExternalIPs) {
+		return 0
+	}
+	taken := 0
+	for name, p := range e.ports {
+		kind := e.cluster.services[name.NamespacedName].Spec.Type
+		if p.externalLocal && (kind == v1.ServiceTypeClusterIP || kind == "") {
+			p.externalLocal = false
+			taken++
+		}
 	}
 	return taken
 }

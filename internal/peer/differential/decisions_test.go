@@ -61,6 +61,7 @@ func onResults() []decision {
 }
 
 func (e *expectation) decide() {
+	e.took("withoutExternalIPs", withoutExternalIPs(e))
 	for _, d := range onResults() {
 		e.took(d.name, d.apply(e))
 	}

@@ -42,7 +42,9 @@ type expectedPort struct {
 	frontends []frontend
 	// external says that there is a frontend besides the ClusterIP, be it one that
 	// another Service has got.
-	external            bool
+	external bool
+	// externalLocal says that the external traffic policy is Local.
+	externalLocal       bool
 	affinity            time.Duration
 	healthCheckNodePort int
 }
@@ -81,7 +83,7 @@ func nameIn(family v1.IPFamily, n kube.ServicePortName) proxy.ServicePortName {
 }
 
 func readPort(p kube.ServicePort, family v1.IPFamily) *expectedPort {
-	out := &expectedPort{kube: p, healthCheckNodePort: p.HealthCheckNodePort()}
+	out := &expectedPort{kube: p, externalLocal: p.ExternalPolicyLocal(), healthCheckNodePort: p.HealthCheckNodePort()}
 	add := func(kind proxy.FrontendKind, number int, sources []netip.Prefix, addrs ...net.IP) {
 		for _, ip := range addrs {
 			a, _ := netip.AddrFromSlice(ip)
@@ -151,7 +153,7 @@ func (e *expectation) pictures() map[proxy.ServicePortName]*picture {
 		p := &picture{
 			Affinity:            port.affinity,
 			InternalLocal:       port.kube.InternalPolicyLocal(),
-			ExternalLocal:       port.kube.ExternalPolicyLocal(),
+			ExternalLocal:       port.externalLocal,
 			HealthCheckNodePort: port.healthCheckNodePort,
 		}
 		var list []kube.Endpoint
@@ -185,21 +187,27 @@ func (e *expectation) endpointPictures() map[proxy.ServicePortName][]string {
 	return all
 }
 
-// asServicePort gives the port as kube-proxy knows it, unless a decision has taken
-// away all that made it accessible from outside.
+// asServicePort gives the port as kube-proxy knows it, unless a decision has changed how
+// it can be reached from outside.
 func (p *expectedPort) asServicePort() kube.ServicePort {
-	if p.external == p.kube.ExternallyAccessible() {
+	if p.external == p.kube.ExternallyAccessible() && p.externalLocal == p.kube.ExternalPolicyLocal() {
 		return p.kube
 	}
-	return inaccessible{p.kube}
+	return changedPort{p.kube, p.external, p.externalLocal}
 }
 
-// inaccessible is a port that has a ClusterIP and nothing else.
-type inaccessible struct{ kube.ServicePort }
+// changedPort is a port that a decision has changed.
+type changedPort struct {
+	kube.ServicePort
+	external, externalLocal bool
+}
 
-func (inaccessible) ExternallyAccessible() bool   { return false }
-func (i inaccessible) UsesClusterEndpoints() bool { return !i.InternalPolicyLocal() }
-func (i inaccessible) UsesLocalEndpoints() bool   { return i.InternalPolicyLocal() }
+func (p changedPort) ExternallyAccessible() bool { return p.external }
+func (p changedPort) ExternalPolicyLocal() bool  { return p.externalLocal }
+func (p changedPort) UsesClusterEndpoints() bool { return !p.InternalPolicyLocal() || p.external }
+func (p changedPort) UsesLocalEndpoints() bool {
+	return p.InternalPolicyLocal() || p.externalLocal && p.external
+}
 
 func addresses(list []kube.Endpoint) []string {
 	var out []string

@@ -97,7 +97,7 @@ func newHealthHistory(t *testing.T, g *generator, d *decisions, spaces [2]*netns
 			return nil
 		})
 	}
-	h.ours = newVipkit(nodePorts)
+	h.ours = newVipkit(proxy.TrackerOptions{NodePortAddresses: nodePorts})
 	server := health.New(health.Options{Timeout: 2})
 	h.runner = &proxy.Runner{Source: h.ours.tracker, ResyncInterval: 1}
 	if err := server.Watch(h.runner); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	gocmp "github.com/google/go-cmp/cmp"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 
 	"github.com/vipkit/vipkit/internal/netns"
@@ -55,8 +56,37 @@ func histories(t *testing.T) int {
 // TestHistories tells both models random histories, of which one in four is without
 // odd objects, and compares what they say after every step.
 func TestHistories(t *testing.T) {
-	count, seed := histories(t), testenv.Random(t).Uint64()
-	all := newDecisions()
+	count := histories(t)
+	d := compareHistories(t, count, proxy.TrackerOptions{})
+	if t.Failed() || count < 1000 {
+		return // Rare cases may not be among them.
+	}
+	names := onObjects()
+	for _, x := range onResults() {
+		names = append(names, x.name)
+	}
+	reportDecisions(t, d, names...)
+}
+
+// TestHistoriesWithoutExternalIPs does so where both sides are told to ignore
+// spec.externalIPs.
+func TestHistoriesWithoutExternalIPs(t *testing.T) {
+	allow := func(isAllowed bool) {
+		if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{"AllowServiceExternalIPs": isAllowed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow(false)
+	defer allow(true)
+	d := compareHistories(t, max(1, histories(t)/10), proxy.TrackerOptions{IgnoreExternalIPs: true})
+	if !t.Failed() {
+		reportDecisions(t, d, "withoutExternalIPs")
+	}
+}
+
+func compareHistories(t *testing.T, count int, options proxy.TrackerOptions) *decisions {
+	t.Helper()
+	seed, all := testenv.Random(t).Uint64(), newDecisions()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var next, steps atomic.Int64
@@ -64,7 +94,15 @@ func TestHistories(t *testing.T) {
 		wg.Go(func() {
 			d := newDecisions()
 			for i := int(next.Add(1)); i <= count && !t.Failed(); i = int(next.Add(1)) {
-				steps.Add(int64(runHistory(t, d, seed, i)))
+				g := &generator{Rand: rand.New(rand.NewPCG(seed, uint64(i))), cluster: newCluster(), odd: 30}
+				if i%4 == 0 {
+					g.odd = 0
+				}
+				n, diff := g.history(newKubeProxy(d), newVipkit(options))
+				steps.Add(int64(n))
+				if diff != "" {
+					t.Errorf("history %d differs after step %d (-kube-proxy as decided, +vipkit):\n%s\nwhat happened:\n%s", i, n, diff, g.story())
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -72,18 +110,8 @@ func TestHistories(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if t.Failed() {
-		return
-	}
 	t.Logf("%d histories, %d steps", count, steps.Load())
-	if count < 1000 {
-		return // Rare cases may not be among them.
-	}
-	names := onObjects()
-	for _, x := range onResults() {
-		names = append(names, x.name)
-	}
-	reportDecisions(t, all, names...)
+	return all
 }
 
 // reportDecisions says how often each decision was needed. One that is not needed in
@@ -98,32 +126,25 @@ func reportDecisions(t *testing.T, d *decisions, names ...string) {
 	}
 }
 
-// runHistory gives the number of steps.
-func runHistory(t *testing.T, d *decisions, seed uint64, number int) int {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, uint64(number))), cluster: newCluster(), odd: 30}
-	if number%4 == 0 {
-		g.odd = 0
-	}
-	kube, ours := newKubeProxy(d), newVipkit(proxy.NodePortAddresses{})
-	steps := 6 + g.IntN(14)
-	for step := range steps {
+// history makes a history, and gives the number of its steps and how the two sides
+// differ after the last of them, if they do.
+func (g *generator) history(kube *kubeProxy, ours *vipkit) (steps int, diff string) {
+	most := 6 + g.IntN(14)
+	for steps < most && diff == "" {
+		steps++
 		for range 1 + g.IntN(3) {
 			g.change(kube, ours)
 		}
 		kube.sync()
 		ours.sync()
-		isLast := step == steps-1
+		isLast := steps == most
 		expected := kube.expectation(g.cluster, ours, isLast)
-		diff := cmp.Or(
+		diff = cmp.Or(
 			difference(expected.pictures(), ours.pictures(isLast)),
 			difference(expected.endpointPictures(), ours.endpointPictures()),
 		)
-		if diff != "" {
-			t.Errorf("history %d differs after step %d (-kube-proxy as decided, +vipkit):\n%s\nwhat happened:\n%s", number, step, diff, g.story())
-			return step
-		}
 	}
-	return steps
+	return steps, diff
 }
 
 func difference(want, got any) string {

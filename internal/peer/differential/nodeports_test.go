@@ -141,7 +141,7 @@ func served(t *testing.T, c nodePortCase) []netip.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := newVipkit(choice)
+	v := newVipkit(proxy.TrackerOptions{NodePortAddresses: choice})
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	for _, a := range c.machine {
 		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a.String()})

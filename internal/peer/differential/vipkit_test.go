@@ -24,12 +24,9 @@ type vipkit struct {
 	names    []proxy.ServicePortName
 }
 
-func newVipkit(nodePorts proxy.NodePortAddresses) *vipkit {
-	options := proxy.TrackerOptions{
-		NodeName:          nodeName,
-		NodePortAddresses: nodePorts,
-		LocalTraffic:      proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")}},
-	}
+func newVipkit(options proxy.TrackerOptions) *vipkit {
+	options.NodeName = nodeName
+	options.LocalTraffic.Sources = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")}
 	v := &vipkit{
 		names:   portNames(),
 		tracker: proxy.NewServiceChangeTracker(options),

@@ -1,0 +1,238 @@
+package sidebyside
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/klog/v2"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+const (
+	// servicesVariable names the environment variable with the sizes to measure.
+	servicesVariable = "VIPKIT_SERVICES"
+	// contenderVariable makes this program measure one contender and end.
+	contenderVariable = "VIPKIT_CONTENDER"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard())
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if name := os.Getenv(contenderVariable); name != "" {
+		return contend(name)
+	}
+	status, err := netns.Privileged(m.Run)
+	if err != nil {
+		return m.Run() // The tests say that they need privileges.
+	}
+	return status
+}
+
+// contend measures one contender, and writes the costs to standard output.
+func contend(name string) int {
+	klog.SetLogger(funcr.New(func(_, text string) {
+		if strings.Contains(text, `"error"`) {
+			fmt.Fprintln(os.Stderr, text)
+		}
+	}, funcr.Options{}))
+	services, err := strconv.Atoi(os.Getenv(servicesVariable))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	costs, err := measure(name, services)
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(costs)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// rivals are a contender of ours and one of kube-proxy's, and how many Services the
+// latter can load in good time.
+type rivals struct {
+	ours, theirs string
+	most         int
+}
+
+func pairs() []rivals {
+	return []rivals{
+		{"vipkit nftables", "kube-proxy nftables", 1 << 20},
+		{"vipkit nftables", "kube-proxy nftables, by nft", 1 << 20},
+		{"vipkit iptables-legacy", "kube-proxy iptables-legacy", 1 << 20},
+		{"vipkit iptables-nft", "kube-proxy iptables-nft", 1000},
+	}
+}
+
+// TestSideBySide measures everybody at the same Services. What kube-proxy does may not
+// be cheaper, neither in time nor in that of the processors.
+func TestSideBySide(t *testing.T) {
+	netnstest.NeedNamespaces(t)
+	netnstest.NFT(t)
+	for _, services := range sizes(t) {
+		measured := map[string]map[string]cost{}
+		var table strings.Builder
+		for _, r := range pairs() {
+			if services > r.most {
+				continue
+			}
+			for _, name := range []string{r.ours, r.theirs} {
+				if measured[name] == nil {
+					measured[name] = inNamespace(t, name, services)
+					table.WriteString(row(name, services, measured[name]))
+					checkWrites(t, name, measured[name])
+				}
+			}
+			compare(t, r, services, measured)
+		}
+		t.Logf("\n%s", table.String())
+	}
+}
+
+func sizes(t *testing.T) []int {
+	t.Helper()
+	text := os.Getenv(servicesVariable)
+	if text == "" {
+		return []int{200}
+	}
+	var all []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			t.Fatalf("%s: %v", servicesVariable, err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// inNamespace measures a contender in a process and a network namespace of its own.
+func inNamespace(t *testing.T, name string, services int) map[string]cost {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	folder := t.TempDir()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), contenderVariable+"="+name, servicesVariable+"="+strconv.Itoa(services),
+		// The lock of iptables is one for the whole machine.
+		"XTABLES_LOCKFILE="+filepath.Join(folder, "lock"),
+		"PATH="+programs(t, folder, name)+":"+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v: %s", name, err, complaints.String())
+	}
+	costs := map[string]cost{}
+	if err := json.Unmarshal(out.Bytes(), &costs); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return costs
+}
+
+// programs gives a folder in which the plain names of iptables stand for the flavour
+// that a contender is to use: kube-proxy has no option for it.
+func programs(t *testing.T, folder, name string) string {
+	t.Helper()
+	_, flavour, ok := strings.Cut(name, " iptables-")
+	if !ok {
+		return folder
+	}
+	multi, err := exec.LookPath("/usr/sbin/xtables-" + flavour + "-multi")
+	if err != nil {
+		testenv.CannotRun(t, err.Error())
+	}
+	for _, program := range []string{"iptables", "iptables-save", "iptables-restore"} {
+		if err := os.Symlink(multi, filepath.Join(folder, program)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// checkWrites fails the test where a contender cannot have done its work, or one of
+// ours has written for nothing. What goes into the tables of iptables-legacy nobody
+// tells.
+func checkWrites(t *testing.T, name string, costs map[string]cost) {
+	t.Helper()
+	if isLegacy(name) {
+		return
+	}
+	for _, step := range []string{"endpoint", "service"} {
+		if costs[step].Writes == 0 {
+			t.Errorf("%s, %s: nothing was written to the kernel, want something", name, step)
+		}
+	}
+	for _, step := range []string{"nothing", "restart"} {
+		if n := costs[step].Writes; n != 0 && strings.HasPrefix(name, "vipkit") {
+			t.Errorf("%s, %s: %d objects were written to the kernel, want none", name, step, n)
+		}
+	}
+}
+
+func isLegacy(name string) bool { return strings.HasSuffix(name, "legacy") }
+
+// compare fails the test where kube-proxy is cheaper.
+func compare(t *testing.T, r rivals, services int, measured map[string]map[string]cost) {
+	t.Helper()
+	for _, step := range steps() {
+		ours, theirs := measured[r.ours][step], measured[r.theirs][step]
+		t.Logf("%d services, %s: %s takes %.1f times as long as %s, %.1f times the processor time", services, step, r.theirs,
+			float64(theirs.Wall)/float64(ours.Wall), r.ours, float64(theirs.CPU)/float64(max(ours.CPU, time.Microsecond)))
+		if ours.Wall > theirs.Wall && ours.CPU > theirs.CPU {
+			t.Errorf("%d services, %s: %s takes %v (processors %v), want no more than %s: %v (%v)", services, step,
+				r.ours, ours.Wall, ours.CPU, r.theirs, theirs.Wall, theirs.CPU)
+		}
+	}
+}
+
+// row gives a line of a table in Markdown.
+func row(name string, services int, costs map[string]cost) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %d × %d | %s |", services, endpointsEach, name)
+	for _, step := range steps() {
+		c := costs[step]
+		fmt.Fprintf(&b, " %s (%s)", short(c.Wall), short(c.CPU))
+		if c.Writes >= 0 && !isLegacy(name) {
+			fmt.Fprintf(&b, ", %d", c.Writes)
+		}
+		b.WriteString(" |")
+	}
+	return b.String() + "\n"
+}
+
+// short gives a time to two or three figures.
+func short(d time.Duration) string {
+	switch {
+	case d < 10*time.Microsecond:
+		return fmt.Sprintf("%.1f µs", float64(d)/1e3)
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}

@@ -1,0 +1,99 @@
+package sidebyside
+
+import (
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	nodeName = "here"
+	nodeIP   = "192.0.2.1"
+	podRange = "10.128.0.0/9"
+	// endpointsEach is how many endpoints a Service has, of which one in a hundred is
+	// on this node.
+	endpointsEach = 10
+)
+
+// world is a cluster of equal Services with one EndpointSlice each.
+type world struct {
+	services []*v1.Service
+	slices   []*discoveryv1.EndpointSlice
+	// last is the number of the endpoint that was made last.
+	last uint32
+}
+
+func newWorld(services int) *world {
+	w := &world{}
+	for range services {
+		w.add()
+	}
+	return w
+}
+
+// add adds a Service with its slice, and gives both.
+func (w *world) add() (*v1.Service, *discoveryv1.EndpointSlice) {
+	n := uint32(len(w.services))
+	name := fmt.Sprintf("service-%05d", n)
+	ip := address(10<<24 | 64<<16 | (n + 1)).String()
+	policy := v1.ServiceInternalTrafficPolicyCluster
+	s := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"},
+		Spec: v1.ServiceSpec{
+			Type: v1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
+			Ports:           []v1.ServicePort{{Name: "http", Port: 80, Protocol: v1.ProtocolTCP}},
+			SessionAffinity: v1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
+		},
+	}
+	port, portName, tcp := int32(8080), "http", v1.ProtocolTCP
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
+	}
+	for range endpointsEach {
+		slice.Endpoints = append(slice.Endpoints, w.endpoint())
+	}
+	w.services, w.slices = append(w.services, s), append(w.slices, slice)
+	return s, slice
+}
+
+// endpoint gives an endpoint that never was.
+func (w *world) endpoint() discoveryv1.Endpoint {
+	w.last++
+	ready, node := true, fmt.Sprintf("node-%d", w.last%100)
+	if w.last%100 == 0 {
+		node = nodeName
+	}
+	return discoveryv1.Endpoint{
+		Addresses:  []string{address(10<<24 | 128<<16 | w.last).String()},
+		Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		NodeName:   &node,
+	}
+}
+
+// replace gives a slice with another endpoint in the place of its first, as the API
+// server would send it, beside the old one.
+func (w *world) replace(i int) (old, now *discoveryv1.EndpointSlice) {
+	old, now = w.slices[i], w.slices[i].DeepCopy()
+	now.Endpoints[0] = w.endpoint()
+	w.slices[i] = now
+	return old, now
+}
+
+// annotate gives a slice that says nothing new about its endpoints.
+func (w *world) annotate(i int) (old, now *discoveryv1.EndpointSlice) {
+	old, now = w.slices[i], w.slices[i].DeepCopy()
+	now.Annotations = map[string]string{"changed": now.Annotations["changed"] + "."}
+	w.slices[i] = now
+	return old, now
+}
+
+func address(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
