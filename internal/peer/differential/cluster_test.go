@@ -166,6 +166,15 @@ func (g *generator) tellSlice(all []watcher, name types.NamespacedName, old, now
 }
 
 func (g *generator) putNode(all []watcher) {
+	if g.chance(5) {
+		other := g.newNode()
+		other.Name = "there"
+		g.note("Node", types.NamespacedName{Name: other.Name}, other)
+		for _, w := range all {
+			w.nodeChanged(other)
+		}
+		return
+	}
 	if g.node != nil && g.chance(10) {
 		g.node = nil
 	} else {
@@ -181,6 +190,9 @@ func (g *generator) newNode() *v1.Node {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	if zone := oneOf(g, "a", "a", "b", "", "-"); zone != "-" {
 		n.Labels = map[string]string{v1.LabelTopologyZone: zone}
+	} else {
+		// This is how zones were called once.
+		n.Labels = map[string]string{v1.LabelFailureDomainBetaZone: "a"}
 	}
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
 		if !g.chance(4) {

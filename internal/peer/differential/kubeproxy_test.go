@@ -68,9 +68,9 @@ func (k *kubeProxy) slice(old, now *discoveryv1.EndpointSlice) {
 }
 
 // nodeChanged takes from a Node what kube-proxy takes: the label of the zone, if there
-// is one, and nothing when the Node is gone.
+// is one, and nothing when the Node is gone. It asks for its own Node alone.
 func (k *kubeProxy) nodeChanged(now *v1.Node) {
-	if now == nil {
+	if now == nil || now.Name != nodeName {
 		return
 	}
 	k.topology = map[string]string{}

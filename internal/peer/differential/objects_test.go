@@ -75,7 +75,7 @@ func (g *generator) setClusterIPs(s *v1.Service) {
 		spec.IPFamilies, spec.ClusterIPs = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}, []string{v4, v6}
 	}
 	spec.ClusterIPs = oddly(g, spec.ClusterIPs, spec.ClusterIPs[:1], []string{"None"}, []string{""})
-	spec.ClusterIP = spec.ClusterIPs[0]
+	spec.ClusterIP = oddly(g, spec.ClusterIPs[0], "", "None", "garbage", v6)
 	if len(spec.IPFamilies) == 0 {
 		spec.ClusterIPs = nil
 	}
@@ -154,6 +154,7 @@ func (g *generator) setSourceRanges(s *v1.Service) {
 }
 
 func (g *generator) setLabels(s *v1.Service) {
+	s.DeletionTimestamp = oddly(g, nil, &metav1.Time{Time: s.CreationTimestamp.Time})
 	s.Labels = oddly(g, nil, map[string]string{"service.kubernetes.io/service-proxy-name": oneOf(g, "", "other")},
 		map[string]string{v1.IsHeadlessService: ""})
 }
@@ -181,6 +182,7 @@ func annotate(s *discoveryv1.EndpointSlice) {
 
 func (g *generator) setOwner(s *discoveryv1.EndpointSlice) {
 	s.AddressType = oddly(g, oneOf(g, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6), discoveryv1.AddressTypeFQDN)
+	s.DeletionTimestamp = oddly(g, nil, &metav1.Time{Time: s.CreationTimestamp.Time})
 	s.Labels = oddly(g, map[string]string{discoveryv1.LabelServiceName: oneOf(g, "a", "b", "c")},
 		nil, map[string]string{discoveryv1.LabelServiceName: ""})
 }
@@ -216,7 +218,7 @@ func (g *generator) endpointAddresses(kind discoveryv1.AddressType) []string {
 		v4, v6 = v6, v4
 	}
 	return oddly(g, []string{v4}, nil, []string{"garbage"}, []string{v6}, []string{v4, "10.244.9.9"}, []string{"127.0.0.1"},
-		[]string{"010.244.000.007"}, []string{"::ffff:10.244.0.7"}, []string{"fe80::1"}, []string{""})
+		[]string{"010.244.000.007"}, []string{"::ffff:10.244.0.7"}, []string{"fe80::1"}, []string{""}, []string{"FD00:0244::0007"}, []string{"fe80::1%eth0"}, []string{" 10.244.0.7"})
 }
 
 func (g *generator) setNode(e *discoveryv1.Endpoint) {

@@ -60,7 +60,7 @@ func (v *vipkit) slice(old, now *discoveryv1.EndpointSlice) {
 
 func (v *vipkit) nodeChanged(now *v1.Node) {
 	v.tracker.UpdateNode(now)
-	if now != nil {
+	if now != nil && now.Name == nodeName {
 		v.cache.SetView(endpoints.View{NodeName: nodeName, Zone: now.Labels[v1.LabelTopologyZone]})
 	}
 }
