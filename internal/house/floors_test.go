@@ -29,6 +29,7 @@ func floors() map[string]int {
 		"internal/nfnetlink":         1,
 
 		"allocator/filestore": 2,
+		"allocator/kubestore": 2,
 		"allocator/rangemap":  2,
 		"allocator/repair":    2,
 		"internal/storetest":  2,
@@ -110,7 +111,7 @@ func edges() []edge {
 	return []edge{
 		{packages: []string{"k8s.io/klog"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
-		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "examples/kubeproxy", "internal/peer"}},
+		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "allocator/kubestore", "examples", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples"}},
 		{
 			packages: []string{

@@ -1,0 +1,208 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// undoTime is how long to try to undo changes after one of several has failed.
+const undoTime = 10 * time.Second
+
+// errForeign says that somebody else manages an object.
+var errForeign = errors.New("managed by somebody else")
+
+// change is an object before and after; nil where there is none.
+type change struct {
+	before, after *networkingv1.IPAddress
+	version       allocator.Version
+}
+
+// Commit implements [allocator.Store]. An object that somebody else manages is a
+// conflict, whatever its version. The version of a deletion is that of what was
+// deleted: the API server does not tell its own.
+func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	objects, err := s.objects(ops)
+	if err != nil {
+		return nil, err
+	}
+	versions := make([]allocator.Version, len(ops))
+	var done []change
+	for i, op := range ops {
+		c, err := s.write(ctx, op, objects[i])
+		if err != nil {
+			return nil, s.undo(ctx, done, err)
+		}
+		versions[i] = c.version
+		done = append(done, c)
+	}
+	return versions, nil
+}
+
+// objects gives what is to be written, nil for deletions, or says what makes no
+// sense.
+func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
+	objects := make([]*networkingv1.IPAddress, len(ops))
+	seen := make(map[allocator.Key]struct{}, len(ops))
+	for i, op := range ops {
+		k := op.Claim.Key
+		if _, isAgain := seen[k]; isAgain || k.Kind() == 0 || op.Delete && op.Claim.Version == 0 {
+			return nil, fmt.Errorf("change %d, of key %v: %w", i, k, allocator.ErrInvalid)
+		}
+		seen[k] = struct{}{}
+		if op.Delete {
+			continue
+		}
+		var err error
+		if objects[i], err = s.newObject(op.Claim); err != nil {
+			return nil, fmt.Errorf("change %d: %w", i, err)
+		}
+	}
+	return objects, nil
+}
+
+// write makes one change.
+func (s *Store) write(ctx context.Context, op allocator.Op, object *networkingv1.IPAddress) (change, error) {
+	if op.Claim.Version == 0 {
+		return s.create(ctx, op.Claim, object)
+	}
+	before, current, err := s.get(ctx, op.Claim.Key)
+	switch {
+	case err != nil:
+		return change{}, err
+	case current.Version != op.Claim.Version:
+		return change{}, &allocator.ConflictError{Key: op.Claim.Key, Current: current}
+	case before.Labels[networkingv1.LabelManagedBy] != s.managedBy:
+		conflict := &allocator.ConflictError{Key: op.Claim.Key, Current: current}
+		return change{}, fmt.Errorf("%w: %q: %w", errForeign, before.Labels[networkingv1.LabelManagedBy], conflict)
+	case op.Delete:
+		return s.remove(ctx, before)
+	case current.Owner == op.Claim.Owner:
+		return s.update(ctx, op.Claim, before)
+	}
+	if _, err := s.remove(ctx, before); err != nil {
+		return change{}, err
+	}
+	c, err := s.create(ctx, op.Claim, object)
+	switch {
+	case errors.Is(err, allocator.ErrConflict):
+		return change{}, err
+	case err != nil:
+		return change{}, s.undo(ctx, []change{{before: before}}, err)
+	}
+	c.before = before
+	return c, nil
+}
+
+func (s *Store) create(ctx context.Context, claim allocator.Claim, object *networkingv1.IPAddress) (change, error) {
+	made, err := s.client.IPAddresses().Create(ctx, object, metav1.CreateOptions{})
+	return s.settle(ctx, claim, change{after: made}, err)
+}
+
+func (s *Store) update(ctx context.Context, claim allocator.Claim, before *networkingv1.IPAddress) (change, error) {
+	after := before.DeepCopy()
+	annotate(after, claim)
+	made, err := s.client.IPAddresses().Update(ctx, after, metav1.UpdateOptions{})
+	return s.settle(ctx, claim, change{before: before, after: made}, err)
+}
+
+// settle finds out what became of a write, after an error by reading: the answer
+// may have got lost, or the request may have come twice.
+func (s *Store) settle(ctx context.Context, claim allocator.Claim, c change, cause error) (change, error) {
+	if cause == nil {
+		var err error
+		c.version, err = versionOf(c.after.ResourceVersion)
+		return c, err
+	}
+	cause = fmt.Errorf("writing IPAddress %v: %w", claim.Key, cause)
+	object, current, err := s.get(ctx, claim.Key)
+	switch {
+	case err != nil:
+		return change{}, errors.Join(cause, err)
+	case isSame(current, claim):
+		return change{before: c.before, after: object, version: current.Version}, nil
+	case apierrors.IsAlreadyExists(cause), apierrors.IsConflict(cause), apierrors.IsNotFound(cause):
+		return change{}, &allocator.ConflictError{Key: claim.Key, Current: current}
+	}
+	return change{}, cause
+}
+
+// isSame reports whether what is stored is what was to be written.
+func isSame(stored, wanted allocator.Claim) bool {
+	wanted.Version = stored.Version
+	return stored.Version != 0 && stored == wanted
+}
+
+// remove deletes an object in the very state in which it was read.
+func (s *Store) remove(ctx context.Context, before *networkingv1.IPAddress) (change, error) {
+	read, err := claimOf(before)
+	if err != nil {
+		return change{}, err
+	}
+	cause := s.client.IPAddresses().Delete(ctx, before.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &before.UID, ResourceVersion: &before.ResourceVersion},
+	})
+	done := change{before: before, version: read.Version}
+	if cause == nil {
+		return done, nil
+	}
+	cause = fmt.Errorf("deleting IPAddress %v: %w", read.Key, cause)
+	_, current, err := s.get(ctx, read.Key)
+	switch {
+	case err != nil:
+		return change{}, errors.Join(cause, err)
+	case current.Version == 0 && !apierrors.IsNotFound(cause):
+		return done, nil
+	case current.Version != read.Version:
+		return change{}, &allocator.ConflictError{Key: read.Key, Current: current}
+	}
+	return change{}, cause
+}
+
+// undo takes changes back, the last one first, because of an error that followed
+// them. If that fails, nobody knows what is stored now, and so the error is no
+// conflict any more.
+func (s *Store) undo(ctx context.Context, done []change, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	var failed error
+	for _, c := range slices.Backward(done) {
+		failed = errors.Join(failed, s.undoOne(ctx, c))
+	}
+	if failed != nil {
+		return fmt.Errorf("%w: %s, and undoing what was written: %w", allocator.ErrUnknown, cause.Error(), failed)
+	}
+	return cause
+}
+
+func (s *Store) undoOne(ctx context.Context, c change) error {
+	if c.before != nil && c.after != nil && c.before.UID == c.after.UID {
+		old := c.before.DeepCopy()
+		old.ResourceVersion = c.after.ResourceVersion
+		_, err := s.client.IPAddresses().Update(ctx, old, metav1.UpdateOptions{})
+		return err
+	}
+	if c.after != nil {
+		if _, err := s.remove(ctx, c.after); err != nil {
+			return err
+		}
+	}
+	if c.before == nil {
+		return nil
+	}
+	old := c.before.DeepCopy()
+	old.UID, old.ResourceVersion = "", ""
+	_, err := s.client.IPAddresses().Create(ctx, old, metav1.CreateOptions{})
+	return err
+}

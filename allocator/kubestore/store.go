@@ -1,0 +1,122 @@
+package kubestore
+
+import (
+	"context"
+	"fmt"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// DefaultManagedBy is whose objects a store writes, unless [Options] say otherwise.
+const DefaultManagedBy = "allocator.vipkit.github.io"
+
+// pageSize is how many objects are listed in one answer.
+const pageSize = 10_000
+
+// Options say how a store works. The zero value of each field is its default.
+type Options struct {
+	// ManagedBy is the value of the label ipaddress.kubernetes.io/managed-by of what
+	// the store writes, [DefaultManagedBy] by default. Whatever has another value is
+	// taken, and never changed. All stores that share a range should have the
+	// same one, or they cannot free what another one has left.
+	ManagedBy string
+}
+
+// Store keeps claims as IPAddress objects. Any number of goroutines may use it.
+type Store struct {
+	client    networkingclient.NetworkingV1Interface
+	managedBy string
+}
+
+var _ allocator.Store = (*Store)(nil)
+
+// New makes a store. The client should not be limited in how many requests it may
+// make (rest.Config.QPS), and be given one that speaks protobuf.
+func New(client networkingclient.NetworkingV1Interface, o Options) *Store {
+	s := &Store{client: client, managedBy: o.ManagedBy}
+	if s.managedBy == "" {
+		s.managedBy = DefaultManagedBy
+	}
+	return s
+}
+
+// Load implements [allocator.Store]. Where the API server has no IPAddress objects at
+// all, the error is [allocator.ErrNoMap].
+func (s *Store) Load(ctx context.Context) (allocator.State, error) {
+	if err := ctx.Err(); err != nil {
+		return allocator.State{}, err
+	}
+	state, err := s.list(ctx, pageSize)
+	if apierrors.IsResourceExpired(err) {
+		// The first page is too old for the last one.
+		state, err = s.list(ctx, 0)
+	}
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("%w: the API server has no IPAddress objects of networking.k8s.io/v1: %w", allocator.ErrNoMap, err)
+	}
+	return state, err
+}
+
+func (s *Store) list(ctx context.Context, limit int64) (allocator.State, error) {
+	var state allocator.State
+	for next := ""; ; {
+		page, err := s.client.IPAddresses().List(ctx, metav1.ListOptions{Limit: limit, Continue: next})
+		if err != nil {
+			return allocator.State{}, fmt.Errorf("listing IPAddresses: %w", err)
+		}
+		for i := range page.Items {
+			c, err := claimOf(&page.Items[i])
+			if err != nil {
+				return allocator.State{}, err
+			}
+			state.Claims = append(state.Claims, c)
+		}
+		if state.Version, err = versionOf(page.ResourceVersion); err != nil {
+			return allocator.State{}, fmt.Errorf("listing IPAddresses: %w", err)
+		}
+		if next = page.Continue; next == "" {
+			return state, nil
+		}
+	}
+}
+
+// Get implements [allocator.Store]. Its state has no version: each object is read
+// as it is now.
+func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+	if err := ctx.Err(); err != nil {
+		return allocator.State{}, err
+	}
+	var state allocator.State
+	for _, k := range keys {
+		_, c, err := s.get(ctx, k)
+		if err != nil {
+			return allocator.State{}, err
+		}
+		if c.Version != 0 {
+			state.Claims = append(state.Claims, c)
+		}
+	}
+	return state, nil
+}
+
+// get gives the object of a key and its claim; nil and the zero Claim if there is
+// none.
+func (s *Store) get(ctx context.Context, k allocator.Key) (*networkingv1.IPAddress, allocator.Claim, error) {
+	if k.Kind() != allocator.IPv4 && k.Kind() != allocator.IPv6 {
+		return nil, allocator.Claim{}, nil
+	}
+	o, err := s.client.IPAddresses().Get(ctx, k.String(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, allocator.Claim{}, nil
+	case err != nil:
+		return nil, allocator.Claim{}, fmt.Errorf("reading IPAddress %v: %w", k, err)
+	}
+	c, err := claimOf(o)
+	return o, c, err
+}

@@ -1,0 +1,131 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// pause is how long to wait before a watch that has told nothing is started again.
+const pause = time.Second
+
+// errStop ends a watch whose user has seen enough.
+var errStop = errors.New("nobody listens any more")
+
+// Watch implements [allocator.Store].
+func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
+	return func(yield func(allocator.Event, error) bool) {
+		from := ""
+		if after > 0 {
+			from = strconv.FormatUint(uint64(after), 10)
+		}
+		err := follow(ctx, s.client.IPAddresses().Watch, from, func(kind watch.EventType, object runtime.Object) error {
+			o, isAddress := object.(*networkingv1.IPAddress)
+			if !isAddress {
+				return fmt.Errorf("a watch of IPAddresses tells of a %T", object)
+			}
+			c, err := claimOf(o)
+			if err != nil {
+				return err
+			}
+			if !yield(allocator.Event{Claim: c, Deleted: kind == watch.Deleted}, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if !errors.Is(err, errStop) {
+			yield(allocator.Event{}, err)
+		}
+	}
+}
+
+// starter begins a watch.
+type starter func(context.Context, metav1.ListOptions) (watch.Interface, error)
+
+// follow hands over what changes after a resourceVersion, until that fails. API servers
+// end a watch after some minutes; it goes on where it ended then.
+func follow(ctx context.Context, start starter, from string, take func(watch.EventType, runtime.Object) error) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w, err := start(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: true})
+		if err != nil {
+			return watchError(ctx, err)
+		}
+		last, err := drain(ctx, w, from, take)
+		if err != nil {
+			return err
+		}
+		if last == from {
+			wait(ctx, pause)
+		}
+		from = last
+	}
+}
+
+// drain takes all events of one watch, and gives the resourceVersion of the last.
+func drain(ctx context.Context, w watch.Interface, from string, take func(watch.EventType, runtime.Object) error) (string, error) {
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return from, context.Cause(ctx)
+		case e, isOpen := <-w.ResultChan():
+			if !isOpen {
+				return from, nil
+			}
+			version, err := handle(ctx, e, take)
+			if err != nil {
+				return from, err
+			}
+			from = version
+		}
+	}
+}
+
+// handle hands an event over and gives its resourceVersion.
+func handle(ctx context.Context, e watch.Event, take func(watch.EventType, runtime.Object) error) (string, error) {
+	if e.Type == watch.Error {
+		return "", watchError(ctx, apierrors.FromObject(e.Object))
+	}
+	about, err := meta.CommonAccessor(e.Object)
+	if err != nil {
+		return "", fmt.Errorf("watching: %w", err)
+	}
+	if e.Type == watch.Bookmark {
+		return about.GetResourceVersion(), nil
+	}
+	return about.GetResourceVersion(), take(e.Type, e.Object)
+}
+
+func watchError(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return fmt.Errorf("%w: %w", allocator.ErrCompacted, err)
+	}
+	return fmt.Errorf("watching: %w", err)
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

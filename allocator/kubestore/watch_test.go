@@ -1,0 +1,115 @@
+package kubestore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/storetest"
+)
+
+// TestWatchGoesOn ends the watch between any two events, as API servers do, and
+// loses none.
+func TestWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newStore(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n := 0
+		put := func() {
+			a.put(t, "ipaddresses", foreign(storetest.Key(n).String(), "web"))
+		}
+		put()
+		for e, err := range s.Watch(ctx, 0) {
+			if err != nil {
+				t.Fatalf("after %d events: %v", n, err)
+			}
+			if e.Claim.Key != storetest.Key(n) {
+				t.Fatalf("event %d is about %v, want %v", n, e.Claim.Key, storetest.Key(n))
+			}
+			if n++; n == 10 {
+				break
+			}
+			a.disconnect()
+			if n%2 == 0 {
+				go func() { time.Sleep(3 * time.Second); put() }() // while nothing listens
+			} else {
+				put()
+			}
+		}
+		if n != 10 {
+			t.Errorf("got %d events, want 10", n)
+		}
+	})
+}
+
+// TestWatchDoesNotSpin has an API server that ends every watch at once.
+func TestWatchDoesNotSpin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newStore(t)
+		a.deaf = true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for _, err := range s.Watch(ctx, 1) {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
+			}
+		}
+		if a.started < 2 || a.started > 61 {
+			t.Errorf("%d watches were started in a minute, want 2 to 61", a.started)
+		}
+	})
+}
+
+func TestWatchTooOld(t *testing.T) {
+	a, s := newStore(t)
+	a.forget()
+	for _, err := range s.Watch(t.Context(), 50) {
+		if !errors.Is(err, allocator.ErrCompacted) {
+			t.Errorf("got error %v, want %v", err, allocator.ErrCompacted)
+		}
+	}
+}
+
+// TestRangesFollow changes ServiceCIDR objects, also while nobody looks.
+func TestRangesFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newStore(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24", "fd00::/48")
+		second.Name = "more"
+		a.put(t, "servicecidrs", &first)
+		var got []string
+		for r, err := range s.WatchRanges(ctx) {
+			if err != nil {
+				t.Fatalf("after %v: %v", got, err)
+			}
+			got = append(got, fmt.Sprintf("%v, unusable=%t", describeRanges(r.Configs), r.Unusable != nil))
+			switch len(got) {
+			case 1:
+				a.put(t, "servicecidrs", &second)
+			case 2:
+				a.disconnect()
+				a.removeSilently("servicecidrs", "test")
+			}
+			if len(got) == 3 {
+				break
+			}
+		}
+		want := []string{
+			"[10.96.0.0/24 draining=false], unusable=false",
+			"[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false], unusable=true",
+			"[10.97.0.0/24 draining=false], unusable=true",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
