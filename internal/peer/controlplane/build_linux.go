@@ -7,28 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"testing"
-
-	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // apiServerPackage is a tool of this module.
 const apiServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
-
-// programs gives the paths of etcd and kube-apiserver. A test on a machine that has no
-// etcd cannot run.
-func programs(t testing.TB) (etcd, apiServer string) {
-	t.Helper()
-	etcd, err := exec.LookPath("etcd")
-	if err != nil {
-		testenv.CannotRun(t, "etcd is not installed")
-	}
-	apiServer, err = buildAPIServer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return etcd, apiServer
-}
 
 // buildAPIServer leaves it to the go command to find out whether there is anything to
 // build. Only one process at a time builds.

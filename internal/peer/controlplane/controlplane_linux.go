@@ -7,20 +7,15 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
-)
 
-// patience is how long a program may take until it serves.
-const patience = 2 * time.Minute
+	"github.com/vipkit/vipkit/internal/servertest"
+)
 
 // Options say how the control plane differs from the usual one.
 type Options struct {
@@ -41,19 +36,20 @@ type ControlPlane struct {
 	folder  string
 	program string // kube-apiserver
 	args    []string
-	etcdURL string
 	config  *rest.Config
-
-	etcd, apiServer *process
+	etcd    *servertest.Etcd
+	server  *servertest.Process // nil while none runs
 }
 
 // Start runs a control plane until the test ends, and waits until it is ready. A test
 // on a machine that cannot run one is skipped; in CI it fails.
 func Start(t testing.TB, o Options) *ControlPlane {
 	t.Helper()
-	etcd, apiServer := programs(t)
-	c := &ControlPlane{t: t, folder: t.TempDir(), program: apiServer}
-	c.startEtcd(etcd)
+	c := &ControlPlane{t: t, etcd: servertest.StartEtcd(t), folder: t.TempDir()}
+	var err error
+	if c.program, err = buildAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	c.prepare(o)
 	c.Restart()
 	return c
@@ -64,13 +60,13 @@ func Start(t testing.TB, o Options) *ControlPlane {
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
 // EtcdURL is where etcd serves clients, without encryption or authentication.
-func (c *ControlPlane) EtcdURL() string { return c.etcdURL }
+func (c *ControlPlane) EtcdURL() string { return c.etcd.URL }
 
 // Kill ends the API server as a crash does. Does nothing where none runs.
 func (c *ControlPlane) Kill() {
-	if c.apiServer != nil {
-		c.apiServer.kill()
-		c.apiServer = nil
+	if c.server != nil {
+		c.server.Kill()
+		c.server = nil
 	}
 }
 
@@ -79,77 +75,20 @@ func (c *ControlPlane) Kill() {
 func (c *ControlPlane) Restart() {
 	c.t.Helper()
 	c.Kill()
-	c.apiServer = c.run("kube-apiserver", c.program, c.args...)
+	c.server = servertest.Run(c.t, filepath.Join(c.folder, "log"), c.program, c.args...)
 	client, err := rest.HTTPClientFor(c.config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	c.await(c.apiServer, client, c.config.Host+"/readyz")
-}
-
-func (c *ControlPlane) startEtcd(program string) {
-	c.t.Helper()
-	client, peer := "http://"+c.freeAddress(), "http://"+c.freeAddress()
-	c.etcd = c.run("etcd", program, "--name=test", "--data-dir="+filepath.Join(c.folder, "etcd"),
-		"--listen-client-urls="+client, "--advertise-client-urls="+client,
-		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer,
-		"--quota-backend-bytes="+strconv.Itoa(4<<30))
-	c.etcdURL = client
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	c.await(c.etcd, &http.Client{Transport: transport}, client+"/health")
-}
-
-// run starts a program and ends it with the test.
-func (c *ControlPlane) run(name, program string, args ...string) *process {
-	c.t.Helper()
-	p, err := start(filepath.Join(c.folder, name+".log"), program, args...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(p.kill)
-	return p
-}
-
-// await waits until a URL answers with 200 OK.
-func (c *ControlPlane) await(p *process, client *http.Client, url string) {
-	c.t.Helper()
-	client.Timeout = 10 * time.Second
-	limit, again := time.After(patience), time.NewTicker(50*time.Millisecond)
-	defer again.Stop()
-	for {
-		last := get(client, url)
-		if last == nil {
-			return
-		}
-		select {
-		case <-p.ended:
-			c.t.Fatalf("%s ended before it served\n%s", p.command.Path, p.tail())
-		case <-limit:
-			c.t.Fatalf("%s does not serve after %v: %v\n%s", p.command.Path, patience, last, p.tail())
-		case <-again.C:
-		}
-	}
-}
-
-func get(client *http.Client, url string) error {
-	response, err := client.Get(url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }() // Only the status counts.
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, response.Status)
-	}
-	return nil
+	c.server.Await(c.t, client, c.config.Host+"/readyz")
 }
 
 // prepare writes the files that the API server needs and decides how it is started.
 func (c *ControlPlane) prepare(o Options) {
 	c.t.Helper()
 	token := rand.Text()
-	address := c.freeAddress()
+	address := servertest.FreeAddress(c.t)
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		c.t.Fatal(err)
@@ -157,7 +96,7 @@ func (c *ControlPlane) prepare(o Options) {
 	key := c.write("service-accounts.pem", newKey(c.t))
 	certificates := filepath.Join(c.folder, "certificates")
 	c.args = []string{
-		"--etcd-servers=" + c.etcdURL, "--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
+		"--etcd-servers=" + c.etcd.URL, "--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
 		"--cert-dir=" + certificates, "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
 		"--token-auth-file=" + c.write("tokens.csv", []byte(token+",admin,admin,system:masters\n")),
 		"--service-account-issuer=https://" + address,
@@ -183,19 +122,6 @@ func (c *ControlPlane) write(name string, text []byte) (path string) {
 		c.t.Fatal(err)
 	}
 	return path
-}
-
-// freeAddress gives an address that nobody listened at a moment ago.
-func (c *ControlPlane) freeAddress() string {
-	c.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		c.t.Fatal(err)
-	}
-	return l.Addr().String()
 }
 
 func newKey(t testing.TB) []byte {

@@ -1,0 +1,59 @@
+package servertest
+
+import (
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// quota is how much etcd stores at most.
+const quota = 4 << 30
+
+// Etcd is one member that is a cluster by itself.
+type Etcd struct {
+	// URL is where it serves clients, without encryption or authentication.
+	URL string
+
+	t       testing.TB
+	program string
+	folder  string
+	args    []string
+	process *Process
+}
+
+// StartEtcd runs etcd until the test ends. A test on a machine that has none cannot
+// run.
+func StartEtcd(t testing.TB) *Etcd {
+	t.Helper()
+	program, err := exec.LookPath("etcd")
+	if err != nil {
+		testenv.CannotRun(t, "etcd is not installed")
+	}
+	client, peer := "http://"+FreeAddress(t), "http://"+FreeAddress(t)
+	e := &Etcd{URL: client, t: t, program: program, folder: t.TempDir()}
+	e.args = []string{
+		"--name=test", "--data-dir=" + filepath.Join(e.folder, "data"),
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer,
+		"--quota-backend-bytes=" + strconv.Itoa(quota),
+	}
+	e.Restart()
+	return e
+}
+
+// Restart kills etcd if it runs, starts it with the data that it has written, and waits
+// until it serves.
+func (e *Etcd) Restart() {
+	e.t.Helper()
+	if e.process != nil {
+		e.process.Kill()
+	}
+	e.process = Run(e.t, filepath.Join(e.folder, "log"), e.program, e.args...)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	e.process.Await(e.t, &http.Client{Transport: transport}, e.URL+"/health")
+}
