@@ -21,17 +21,17 @@ import (
 // pause is how long to wait before a watch that has told nothing is started again.
 const pause = time.Second
 
+// anyState is the resourceVersion of whatever an API server has at hand.
+const anyState = "0"
+
 // errStop ends a watch whose user has seen enough.
 var errStop = errors.New("nobody listens any more")
 
 // Watch implements [allocator.Store].
 func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
 	return func(yield func(allocator.Event, error) bool) {
-		from := ""
-		if after > 0 {
-			from = strconv.FormatUint(uint64(after), 10)
-		}
-		err := follow(ctx, s.client.IPAddresses().Watch, from, func(kind watch.EventType, object runtime.Object) error {
+		// From 0 on, it begins with what some state of the recent past holds.
+		err := follow(ctx, s.client.IPAddresses().Watch, strconv.FormatUint(uint64(after), 10), func(kind watch.EventType, object runtime.Object) error {
 			o, isAddress := object.(*networkingv1.IPAddress)
 			if !isAddress {
 				return fmt.Errorf("a watch of IPAddresses tells of a %T", object)
@@ -61,7 +61,9 @@ func follow(ctx context.Context, start starter, from string, take func(watch.Eve
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		w, err := start(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: true})
+		// From the beginning and with bookmarks, it would be a list that is streamed,
+		// which API servers with an etcd before 3.4.31 refuse.
+		w, err := start(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: from != anyState})
 		if err != nil {
 			return watchError(ctx, err)
 		}
