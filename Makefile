@@ -12,7 +12,8 @@ TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
 STEP := .ci/step
 
 # Modules of their own, so that importers do not need what these need.
-NESTED := internal/peer
+NESTED := allocator/etcdstore internal/peer
+NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
@@ -26,7 +27,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: install check lint cross examples bench-once race peer ## install what the tests need, check everything, run all tests
+test: install check lint cross examples bench-once race nested peer ## install what the tests need, check everything, run all tests
 	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
 
 .PHONY: install
@@ -44,6 +45,7 @@ check:
 		$(STEP) "go mod tidy in $$module" go -C $$module mod tidy -diff && \
 		$(STEP) "go vet in $$module" go -C $$module vet ./... || exit 1; \
 	done
+	@$(STEP) 'go vet in allocator/etcdstore for windows' env GOOS=windows CGO_ENABLED=0 go -C allocator/etcdstore vet ./...
 
 .PHONY: lint
 lint: ## run golangci-lint
@@ -76,13 +78,17 @@ race:
 			$(TEST) -race $$(go list ./... | grep -vE '$(KERNEL)'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
+.PHONY: nested
+nested:
+	@cd allocator/etcdstore && STEP_QUIET=1 ../../$(STEP) 'tests of allocator/etcdstore' $(NESTEDTEST) ./...
+
 # The program is built first, so that the time limit is for the tests alone.
 .PHONY: peer
 peer: ## run the tests with Kubernetes: an API server, kube-proxy
 	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables
 	@$(STEP) 'build kube-apiserver' go -C internal/peer build -o /dev/null k8s.io/kubernetes/cmd/kube-apiserver
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
-		go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -p 1 -timeout=20m ./...
+		$(NESTEDTEST) -p 1 -timeout=20m ./...
 
 .PHONY: bench
 bench: ## run all benchmarks (BENCHTIME=1s)

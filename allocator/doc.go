@@ -50,8 +50,9 @@
 // # Stores
 //
 // [Memory] is a store in the memory of one process, package filestore one in a file, and
-// package kubestore keeps claims as objects of a Kubernetes API server. What a store must
-// do is little: read everything, read some keys, change some keys if they are as
-// expected, and tell what has changed. A revision of the whole and the resource
-// version of an object can both serve as the version of a claim.
+// package kubestore keeps claims as objects of a Kubernetes API server. Package etcdstore,
+// a module of its own, keeps them in etcd. What a store must do is little: read
+// everything, read some keys, change some keys if they are as expected, and tell what
+// has changed. A revision of the whole and the resource version of an object can both
+// serve as the version of a claim.
 package allocator

@@ -29,6 +29,7 @@ func floors() map[string]int {
 		"internal/servertest": 1,
 		"internal/nfnetlink":  1,
 
+		"allocator/etcdstore":        3,
 		"allocator/filestore":        2,
 		"allocator/kubestore":        2,
 		"allocator/rangemap":         2,

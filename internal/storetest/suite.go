@@ -43,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) allocator.Store, without ...strin
 	}
 }
 
-// Key gives one of many keys.
+// Key gives one of many keys. The network address, Key(0), is none that a suite uses.
 func Key(i int) allocator.Key {
 	return allocator.AddrKey(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}))
 }
@@ -182,7 +182,7 @@ func equalClaims() cmp.Option {
 func testVersions(t *testing.T, s allocator.Store) {
 	last := allocator.Version(0)
 	for i := range 20 {
-		v := mustCommit(t, s, put(claim(i, "me", 0))...)[0]
+		v := mustCommit(t, s, put(claim(i+1, "me", 0))...)[0]
 		if v <= last {
 			t.Fatalf("version %d follows %d", v, last)
 		}
@@ -201,7 +201,7 @@ func testRace(t *testing.T, s allocator.Store) {
 	for r := range rivals {
 		wg.Go(func() {
 			for i := range keys {
-				_, err := s.Commit(t.Context(), put(claim(i, allocator.Owner(fmt.Sprint(r)), 0)))
+				_, err := s.Commit(t.Context(), put(claim(i+1, allocator.Owner(fmt.Sprint(r)), 0)))
 				switch {
 				case err == nil:
 					won[i].Add(1)

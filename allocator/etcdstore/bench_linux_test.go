@@ -1,0 +1,131 @@
+package etcdstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/etcdstore"
+	"github.com/vipkit/vipkit/internal/servertest"
+)
+
+// BenchmarkCommit allocates and releases keys in turn; each is one operation.
+func BenchmarkCommit(b *testing.B) {
+	client := connect(b, servertest.StartEtcd(b).URL)
+	for _, text := range []string{"10.97.0.0/24", "30000-32767", "10.96.0.0/16", "10.112.0.0/12"} {
+		c, err := allocator.ParseConfig(text)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := newStore(b, client, c)
+		if err := s.Create(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		r, err := allocator.NewRange(c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, callers := range []int{1, 8, 64, 240} {
+			b.Run(fmt.Sprintf("%s/callers=%d", strings.ReplaceAll(text, "/", "_"), callers), func(b *testing.B) {
+				share(b, callers, 2, func(ctx context.Context, caller, i int) error {
+					return toggle(ctx, s, r.Key(uint64(caller)), i)
+				})
+			})
+		}
+	}
+}
+
+// toggle takes a key and frees it, in turn, in two operations.
+func toggle(ctx context.Context, s allocator.Store, k allocator.Key, i int) error {
+	op := allocator.Op{Claim: allocator.Claim{Key: k, Owner: "services/default/web", Token: uint64(i) + 1}}
+	versions, err := s.Commit(ctx, []allocator.Op{op})
+	if err != nil {
+		return err
+	}
+	op.Claim.Version, op.Delete = versions[0], true
+	_, err = s.Commit(ctx, []allocator.Op{op})
+	return err
+}
+
+// share does something from several goroutines, b.N operations in all, some at a time.
+func share(b *testing.B, callers, some int, do func(ctx context.Context, caller, i int) error) {
+	b.Helper()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for i := 0; left.Add(-int64(some)) > -int64(some); i++ {
+				if err := do(b.Context(), caller, i); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+}
+
+// BenchmarkTwoStores is of two processes, as far as etcd can tell.
+func BenchmarkTwoStores(b *testing.B) {
+	url := servertest.StartEtcd(b).URL
+	c := allocator.Config{Prefix: netip.MustParsePrefix("10.97.0.0/24")}
+	clients := []*clientv3.Client{connect(b, url), connect(b, url)}
+	stores := []*etcdstore.Store{newStore(b, clients[0], c), newStore(b, clients[1], c)}
+	if err := stores[0].Create(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	r, err := allocator.NewRange(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("callers=128", func(b *testing.B) {
+		share(b, 128, 2, func(ctx context.Context, caller, i int) error {
+			return toggle(ctx, stores[caller%2], r.Key(uint64(caller)), i)
+		})
+	})
+}
+
+// BenchmarkPool reserves, binds and releases: three operations.
+func BenchmarkPool(b *testing.B) {
+	client := connect(b, servertest.StartEtcd(b).URL)
+	p := newPool(b, withMaps(b, client))
+	for _, callers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			share(b, callers, 3, func(ctx context.Context, _, _ int) error {
+				claims, err := p.Reserve(ctx, "services/default/web", allocator.Request{Kind: allocator.IPv4})
+				if err == nil {
+					claims, err = p.Bind(ctx, claims...)
+				}
+				if err == nil {
+					err = p.Release(ctx, claims...)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// BenchmarkPorts reserves and releases 250 node ports at once.
+func BenchmarkPorts(b *testing.B) {
+	client := connect(b, servertest.StartEtcd(b).URL)
+	p := newPool(b, withMaps(b, client))
+	for b.Loop() {
+		claims, err := p.Reserve(b.Context(), "services/default/web", allocator.Request{Kind: allocator.Port, Count: 250})
+		if err == nil {
+			err = p.Release(b.Context(), claims...)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

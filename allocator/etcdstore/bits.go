@@ -1,0 +1,103 @@
+package etcdstore
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+)
+
+// maxKeys is how many keys a map has at most: 1 MiB of them, as etcd takes 1.5 MiB in a
+// request.
+const maxKeys = 1 << 23
+
+// area is a range, and where its map is.
+type area struct {
+	keys *allocator.Range
+	size uint64
+	name string // of the range
+	path string // in etcd
+}
+
+func newArea(prefix string, c allocator.Config) (area, error) {
+	// What a pool excludes or drains is its own matter.
+	c = allocator.Config{Prefix: c.Prefix, FirstPort: c.FirstPort, LastPort: c.LastPort}
+	if c.Prefix.Addr().Is6() {
+		c.Limit = rangemap.Limit
+	}
+	keys, err := allocator.NewRange(c)
+	if err != nil {
+		return area{}, err
+	}
+	size := keys.Stats().Size
+	if size > maxKeys {
+		return area{}, fmt.Errorf("a map of %v would have %d bits: %w", c, size, allocator.ErrTooLarge)
+	}
+	return area{keys: keys, size: size, name: c.String(), path: prefix + "maps/" + c.String()}, nil
+}
+
+// bitmap is a map as it was at some time. It is never changed, but replaced.
+type bitmap struct {
+	created, modified int64  // revisions
+	bits              []byte // bit 0 is the lowest one of the last byte
+}
+
+func (a *area) byteCount() int { return int((a.size + 7) / 8) }
+
+// decode reads a map.
+func (a *area) decode(object []byte, created, modified int64) (bitmap, error) {
+	m, err := rangemap.Unmarshal(object)
+	if err != nil {
+		return bitmap{}, fmt.Errorf("%s: %w", a.path, err)
+	}
+	if m.Range != a.name {
+		return bitmap{}, fmt.Errorf("%s is the map of %s: %w", a.path, m.Range, allocator.ErrInvalid)
+	}
+	data := bytes.TrimLeft(m.Data, "\x00")
+	n := a.byteCount()
+	if len(data) > n || len(data) == n && n > 0 && a.size%8 > 0 && data[0]>>(a.size%8) != 0 {
+		return bitmap{}, fmt.Errorf("%s: %w", a.path, rangemap.ErrOutOfRange)
+	}
+	bits := make([]byte, n)
+	copy(bits[n-len(data):], data)
+	return bitmap{created: created, modified: modified, bits: bits}, nil
+}
+
+// encode gives the object of a map.
+func (a *area) encode(bits []byte) string {
+	return string(rangemap.Map{Range: a.name, Data: bytes.TrimLeft(bits, "\x00")}.Marshal())
+}
+
+func (b bitmap) has(i uint64) bool { return b.bits[len(b.bits)-1-int(i/8)]>>(i%8)&1 == 1 }
+
+// with gives the bits with one set or cleared; the first time it copies them.
+func (b bitmap) with(changed []byte, i uint64, taken bool) []byte {
+	if changed == nil {
+		changed = slices.Clone(b.bits)
+	}
+	at := &changed[len(changed)-1-int(i/8)]
+	if taken {
+		*at |= 1 << (i % 8)
+	} else {
+		*at &^= 1 << (i % 8)
+	}
+	return changed
+}
+
+// bare gives the claim of a bit of which nothing else is known.
+func (b bitmap) bare(k allocator.Key) allocator.Claim {
+	return allocator.Claim{Key: k, Owner: Imported, Token: uint64(b.created), Version: allocator.Version(b.created)}
+}
+
+// keysIn gives the keys of all bits that are set.
+func (a *area) keysIn(b bitmap) []allocator.Key {
+	var keys []allocator.Key
+	for i := range a.size {
+		if b.has(i) {
+			keys = append(keys, a.keys.Key(i))
+		}
+	}
+	return keys
+}

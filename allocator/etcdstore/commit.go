@@ -1,0 +1,287 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+const (
+	// maxOps is how many claims a transaction changes at most: etcd takes 128
+	// operations, and there are maps beside them.
+	maxOps = 120
+	// requestTime is how long a transaction may take.
+	requestTime = 10 * time.Second
+	// undoTime is how long to try to undo the first parts of a commit.
+	undoTime = 10 * time.Second
+	// patience is how often to let others run who may join a transaction.
+	patience = 64
+)
+
+// commit is a change that waits for its transaction.
+type commit struct {
+	ctx     context.Context
+	ops     []allocator.Op
+	texts   []string // to be written for each
+	version allocator.Version
+	err     error
+	done    chan struct{}
+}
+
+func (c *commit) end(err error) {
+	c.err = err
+	close(c.done)
+}
+
+// Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts.
+func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.check(ops); err != nil {
+		return nil, err
+	}
+	if len(ops) > maxOps {
+		return s.commitParts(ctx, ops)
+	}
+	version, err := s.commitOne(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Repeat([]allocator.Version{version}, len(ops)), nil
+}
+
+func (s *Store) check(ops []allocator.Op) error {
+	seen := make(map[allocator.Key]struct{}, len(ops))
+	for i, op := range ops {
+		k := op.Claim.Key
+		_, isAgain := seen[k]
+		if isAgain || k.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
+			return fmt.Errorf("change %d, of key %v: %w", i, k, allocator.ErrInvalid)
+		}
+		seen[k] = struct{}{}
+		if _, _, err := s.find(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commitOne waits until a transaction has made the change.
+func (s *Store) commitOne(ctx context.Context, ops []allocator.Op) (allocator.Version, error) {
+	// The caller may be gone before they are written.
+	c := &commit{ctx: ctx, ops: slices.Clone(ops), texts: make([]string, len(ops)), done: make(chan struct{})}
+	for i, op := range ops {
+		var err error
+		if c.texts[i], err = encode(op.Claim); err != nil {
+			return 0, err
+		}
+	}
+	s.mu.Lock()
+	s.queue = append(s.queue, c)
+	if !s.flushing {
+		s.flushing = true
+		go s.flush()
+	}
+	s.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.version, c.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// commitParts makes a change that is too large for one transaction. If a part fails, it
+// undoes those before.
+func (s *Store) commitParts(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	var keys []allocator.Key
+	for _, op := range ops {
+		keys = append(keys, op.Claim.Key)
+	}
+	state, err := s.Get(ctx, keys...)
+	if err != nil {
+		return nil, err
+	}
+	before := make(map[allocator.Key]allocator.Claim, len(ops))
+	for _, c := range state.Claims {
+		before[c.Key] = c
+	}
+	var versions []allocator.Version
+	for part := range slices.Chunk(ops, maxOps) {
+		version, err := s.commitOne(ctx, part)
+		if err != nil {
+			return nil, s.undo(ctx, ops[:len(versions)], versions, before, err)
+		}
+		versions = append(versions, slices.Repeat([]allocator.Version{version}, len(part))...)
+	}
+	return versions, nil
+}
+
+// undo takes changes back because of an error that followed them. If that fails, nobody
+// knows what is stored now, and so the error is no conflict any more.
+func (s *Store) undo(ctx context.Context, done []allocator.Op, versions []allocator.Version, before map[allocator.Key]allocator.Claim, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	var back []allocator.Op
+	for i, op := range done {
+		old, existed := before[op.Claim.Key]
+		switch {
+		case !existed:
+			op.Claim.Version = versions[i]
+			back = append(back, allocator.Op{Claim: op.Claim, Delete: true})
+		case op.Delete:
+			old.Version = 0
+			back = append(back, allocator.Op{Claim: old})
+		default:
+			old.Version = versions[i]
+			back = append(back, allocator.Op{Claim: old})
+		}
+	}
+	for part := range slices.Chunk(back, maxOps) {
+		if _, err := s.commitOne(ctx, part); err != nil {
+			return fmt.Errorf("%w: %s, and undoing what was written: %w", allocator.ErrUnknown, cause.Error(), err)
+		}
+	}
+	return cause
+}
+
+// flush makes transactions as long as somebody waits for one.
+func (s *Store) flush() {
+	for last := 0; ; {
+		batch := s.next(last)
+		if batch == nil {
+			return
+		}
+		last = len(batch)
+		s.send(batch)
+	}
+}
+
+// next gives those who share the next transaction. When a transaction ends, those whose it
+// was are likely to come again at once; it lets them, instead of going on with the first
+// of them alone.
+func (s *Store) next(last int) []*commit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range patience {
+		if len(s.queue) >= last {
+			break
+		}
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
+	}
+	if len(s.queue) == 0 {
+		s.flushing = false
+		return nil
+	}
+	var batch, rest []*commit
+	ops, keys := 0, map[allocator.Key]struct{}{}
+	for _, c := range s.queue {
+		if ops+len(c.ops) > maxOps || !c.join(keys) {
+			rest = append(rest, c)
+			continue
+		}
+		ops += len(c.ops)
+		batch = append(batch, c)
+	}
+	s.queue = rest
+	return batch
+}
+
+// join adds the keys of a commit to those of a transaction, of which each can be changed
+// only once; or none of them.
+func (c *commit) join(keys map[allocator.Key]struct{}) bool {
+	for _, op := range c.ops {
+		if _, isThere := keys[op.Claim.Key]; isThere {
+			return false
+		}
+	}
+	for _, op := range c.ops {
+		keys[op.Claim.Key] = struct{}{}
+	}
+	return true
+}
+
+// send makes one transaction of a batch, again and again without those that turn out to
+// be in conflict.
+func (s *Store) send(batch []*commit) {
+	for {
+		batch = slices.DeleteFunc(batch, func(c *commit) bool {
+			err := c.ctx.Err()
+			if err != nil {
+				c.end(err)
+			}
+			return err != nil
+		})
+		if len(batch) == 0 {
+			return
+		}
+		version, v, err := s.try(batch)
+		if err == nil && version == 0 {
+			batch = s.judge(batch, v)
+			continue
+		}
+		for _, c := range batch {
+			c.version = version
+			c.end(err)
+		}
+		return
+	}
+}
+
+// judge ends commits that are in conflict with what is stored, and gives the others.
+func (s *Store) judge(batch []*commit, v view) []*commit {
+	return slices.DeleteFunc(batch, func(c *commit) bool {
+		for _, op := range c.ops {
+			if current := v.current(s, op.Claim.Key); current.Version != op.Claim.Version {
+				c.end(&allocator.ConflictError{Key: op.Claim.Key, Current: current})
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// try makes one transaction. Version 0 without an error means that something was not as
+// presumed; the view tells what is there instead.
+func (s *Store) try(batch []*commit) (allocator.Version, view, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	defer cancel()
+	p := s.plan(batch)
+	if p == nil {
+		return s.refresh(ctx, batch)
+	}
+	answer, err := s.client.Txn(ctx).If(p.compares...).Then(p.writes...).Commit()
+	if err != nil {
+		s.known = nil
+		return 0, view{}, fmt.Errorf("writing to etcd: %w", err)
+	}
+	if answer.Succeeded {
+		s.known = p.after(s.known, answer.Header.Revision)
+		return allocator.Version(answer.Header.Revision), view{}, nil
+	}
+	return s.refresh(ctx, batch)
+}
+
+// refresh reads the maps, and what a batch is about.
+func (s *Store) refresh(ctx context.Context, batch []*commit) (allocator.Version, view, error) {
+	v, err := s.look(ctx, keysOf(batch))
+	s.known = v.maps
+	return 0, v, err
+}
+
+func keysOf(batch []*commit) []allocator.Key {
+	var keys []allocator.Key
+	for _, c := range batch {
+		for _, op := range c.ops {
+			keys = append(keys, op.Claim.Key)
+		}
+	}
+	return keys
+}

@@ -1,0 +1,40 @@
+// Package etcdstore keeps claims in etcd, beside a map of what is taken in the form that
+// Kubernetes made classic. It is a module of its own, so that nobody else pays for
+// the packages that etcd's client needs.
+//
+// # What stands in etcd
+//
+//	PREFIX/maps/10.96.0.0/16    a RangeAllocation object: one bit for each key of the range
+//	PREFIX/claims/10.96.0.10    owner, token, time and end of one claim, as JSON
+//
+// Both change in one transaction, which etcd makes only if nothing that it relies on has
+// changed since it was read. There is a map for each range; a key outside of all of them
+// cannot be allocated. An IPv6 range has the 65,536 addresses that a map covers at most.
+//
+// A map has to be made first, by [Store.Create] (which is what package repair calls) or
+// [Store.Import]. Until then every operation fails with [allocator.ErrNoMap], so that
+// nothing is handed out again because a map was lost.
+//
+// # Combining
+//
+// Commits of one process that come while a transaction is under way wait for its end and
+// then go together into the next one, as many as fit. So 64 callers need hardly more
+// transactions than one. Those that fail because of another process are
+// looked up and tried again; only a commit whose own claims have changed is in conflict.
+// No more than 120 keys fit into a transaction: a commit of more is made in parts, and
+// undone if one of these fails.
+//
+// # Importing
+//
+// [Store.Import] takes the map of a cluster as it is. What it says to be taken belongs
+// to the owner [Imported] until a repair, or whoever knows better, gives it to another one.
+// A map that an API server still uses must not be shared: its repair frees what no
+// Service has.
+//
+// # Versions
+//
+// The module is released together with github.com/vipkit/vipkit: each tag vX.Y.Z of the
+// repository has a twin allocator/etcdstore/vX.Y.Z, whose go.mod requires that very version.
+// The replacement in go.mod, which only holds within the repository, lets both change in
+// one commit.
+package etcdstore

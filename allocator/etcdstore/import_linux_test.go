@@ -1,0 +1,181 @@
+package etcdstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/etcdstore"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/storetest"
+)
+
+// fromElsewhere is a map of which nobody knows who has what.
+func fromElsewhere(t *testing.T) rangemap.Map {
+	t.Helper()
+	m, err := rangemap.Encode("30000-32767", slices.Values([]allocator.Key{allocator.PortKey(30080), allocator.PortKey(32000)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func testImport(t *testing.T, client *clientv3.Client) {
+	s, m := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767}), fromElsewhere(t)
+	if err := s.Import(t.Context(), rangemap.Map{Range: "10.0.0.0/24"}); !errors.Is(err, allocator.ErrInvalid) {
+		t.Errorf("a map of no range: got error %v, want %v", err, allocator.ErrInvalid)
+	}
+	if err := s.Import(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Import(t.Context(), m); !errors.Is(err, allocator.ErrConflict) {
+		t.Errorf("a second time: got error %v, want %v", err, allocator.ErrConflict)
+	}
+	state, err := s.Load(t.Context())
+	if err != nil || len(state.Claims) != 2 || state.Claims[0].Owner != etcdstore.Imported || !state.Claims[0].IsBound() {
+		t.Fatalf("got %+v, error %v, want two bound claims of %s", state.Claims, err, etcdstore.Imported)
+	}
+	_, err = newPool(t, s).Reserve(t.Context(), "me", allocator.Request{Key: allocator.PortKey(30080)})
+	if held, ok := errors.AsType[*allocator.HeldError](err); !ok || held.Owner != etcdstore.Imported {
+		t.Errorf("Reserve: got error %v, want that %s has it", err, etcdstore.Imported)
+	}
+}
+
+// testImportedEnds gives one imported key its owner and releases another; who watches hears
+// of both.
+func testImportedEnds(t *testing.T, client *clientv3.Client) {
+	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
+	if err := s.Import(t.Context(), fromElsewhere(t)); err != nil {
+		t.Fatal(err)
+	}
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := state.Claims[0]
+	named.Owner = "services/default/web"
+	named.Version = mustCommit(t, s, []allocator.Op{{Claim: named}})[0]
+	if err := newPool(t, s).Release(t.Context(), allocator.Claim{Key: allocator.PortKey(32000), Owner: etcdstore.Imported}); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for e, err := range s.Watch(t.Context(), state.Version) {
+		if err != nil {
+			t.Fatalf("after %v: %v", told, err)
+		}
+		told = append(told, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
+		if len(told) == 2 {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"30080 services/default/web deleted=false", "32000  deleted=true"}, told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"30080"}, stored(t, client, "30000-32767")); diff != "" {
+		t.Errorf("the map (-want +got):\n%s", diff)
+	}
+}
+
+// testCreate lets a repair make the maps from what is in use: more than fits into one
+// transaction, or one page.
+func testCreate(t *testing.T, client *clientv3.Client) {
+	const inUse = 1200
+	s := newStore(t, client, ranges()...)
+	list := func(context.Context) ([]repair.Use, error) {
+		var uses []repair.Use
+		for i := range inUse {
+			uses = append(uses, repair.Use{Owner: allocator.Owner(fmt.Sprintf("services/default/%d", i)), Text: storetest.Key(i + 1).String()})
+		}
+		return uses, nil
+	}
+	for pass := range 2 {
+		findings, err := repair.Reconcile(t.Context(), s, list, repair.Options{Ranges: ranges()})
+		if want := inUse * (1 - pass); err != nil || len(findings) != want {
+			t.Errorf("pass %d: got %d findings, error %v, want %d", pass, len(findings), err, want)
+		}
+	}
+	state, err := s.Load(t.Context())
+	if err != nil || len(state.Claims) != inUse {
+		t.Fatalf("got %d claims, error %v, want %d", len(state.Claims), err, inUse)
+	}
+	for _, c := range state.Claims {
+		if !strings.HasPrefix(string(c.Owner), "services/default/") {
+			t.Errorf("%v belongs to %q", c.Key, c.Owner)
+		}
+	}
+	if err := s.Create(t.Context(), allocator.Claim{Key: storetest.Key(999), Owner: "late"}); err != nil {
+		t.Errorf("Create with a map: %v", err)
+	}
+	if got := len(stored(t, client, "10.96.0.0/16")); got != inUse {
+		t.Errorf("Create with a map: %d keys are taken, want %d as before", got, inUse)
+	}
+	beyond := allocator.Claim{Key: allocator.PortKey(80), Owner: "me"}
+	if err := s.Create(t.Context(), beyond); !errors.Is(err, allocator.ErrNotInRange) {
+		t.Errorf("Create beyond the range: got error %v, want %v", err, allocator.ErrNotInRange)
+	}
+}
+
+// testParts makes changes that are too large for one transaction.
+func testParts(t *testing.T, client *clientv3.Client) {
+	s := withMaps(t, client)
+	p := newPool(t, s)
+	claims, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port, Count: 250})
+	if err == nil {
+		claims, err = p.Bind(t.Context(), claims...)
+	}
+	if got := len(stored(t, client, "30000-32767")); err != nil || got != 250 {
+		t.Fatalf("got %d ports, error %v, want 250", got, err)
+	}
+	before, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of each kind of change some are in the first parts, and the last one fails.
+	var ops []allocator.Op
+	for i, c := range claims[:200] {
+		if i%2 == 0 {
+			c.Owner = "you"
+		}
+		ops = append(ops, allocator.Op{Claim: c, Delete: i%2 == 1})
+	}
+	ops = append(ops, put(1, 0)...)
+	ops = slices.Insert(ops, 0, put(2, 0)...)
+	ops = append(ops, put(3, 77)...)
+	if _, err := s.Commit(t.Context(), ops); !errors.Is(err, allocator.ErrConflict) {
+		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
+	}
+	after, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
+		t.Errorf("after a failure (-want +got):\n%s", diff)
+	}
+	now := map[allocator.Key]allocator.Version{}
+	for _, c := range after.Claims {
+		now[c.Key] = c.Version
+	}
+	for i := range claims {
+		claims[i].Version = now[claims[i].Key]
+	}
+	if err := p.Release(t.Context(), claims...); err != nil || len(stored(t, client, "30000-32767")) != 0 {
+		t.Errorf("Release: error %v, and %d ports are taken", err, len(stored(t, client, "30000-32767")))
+	}
+}
+
+func withoutVersions(claims []allocator.Claim) []string {
+	var lines []string
+	for _, c := range claims {
+		lines = append(lines, fmt.Sprint(c.Key, c.Owner, c.Token, c.Since, c.Expires))
+	}
+	slices.Sort(lines)
+	return lines
+}

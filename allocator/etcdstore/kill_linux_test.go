@@ -1,0 +1,297 @@
+package etcdstore_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/etcdstore"
+	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// victimVariable in the environment makes the test program one that is killed. It has the
+// URL of etcd and a name, separated by a space.
+const victimVariable = "ETCDSTORE_TEST_VICTIM"
+
+const (
+	ttl      = 2 * time.Second
+	victims  = 3
+	kills    = 12
+	patience = time.Minute
+)
+
+func TestMain(m *testing.M) {
+	if url, name, isVictim := strings.Cut(os.Getenv(victimVariable), " "); isVictim {
+		// It ends with its test, however that ends.
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(3)
+		}()
+		fmt.Println("failed", name, victim(url, name))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func contested() allocator.Config {
+	return allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/25")}
+}
+
+func openPool(client *clientv3.Client) (*etcdstore.Store, *allocator.Pool, error) {
+	s, err := etcdstore.New(client, prefix, contested())
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{contested()}, TTL: ttl})
+	return s, p, err
+}
+
+// victim takes and frees keys until it is killed. It says what it has after it has it, and
+// what it frees before it does.
+func victim(url, name string) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	_, p, err := openPool(client)
+	if err != nil {
+		return err
+	}
+	go func() { _ = p.Run(context.Background()) }() // It ends with the process.
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				live(p, allocator.Owner(fmt.Sprintf("%s/%d/%d", name, worker, i)))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.New("nothing left to do")
+}
+
+// live is the life of one owner. What fails is given up; whatever that leaves behind
+// belongs to a process that will be dead.
+func live(p *allocator.Pool, owner allocator.Owner) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	claims, err := p.Reserve(ctx, owner, allocator.Request{Kind: allocator.IPv4})
+	if err != nil {
+		return
+	}
+	if claims, err = p.Bind(ctx, claims...); err != nil {
+		return
+	}
+	fmt.Println("bound", claims[0].Key, owner)
+	fmt.Println("freeing", claims[0].Key, owner)
+	_ = p.Release(ctx, claims...) // See above.
+}
+
+// arena is where victims live. They all write into one pipe, so what one says before it
+// frees a key comes before what another one says after it got it.
+type arena struct {
+	t       *testing.T
+	url     string
+	out     *os.File
+	lines   *bufio.Reader
+	store   *etcdstore.Store
+	pool    *allocator.Pool
+	owners  map[string]string // by key
+	running []*exec.Cmd
+	started int
+	bound   int
+}
+
+func newArena(t *testing.T, url string) *arena {
+	t.Helper()
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), out.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	a := &arena{t: t, url: url, out: out, lines: bufio.NewReader(in), owners: map[string]string{}}
+	if a.store, a.pool, err = openPool(connect(t, url)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.store.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// start starts a victim.
+func (a *arena) start() {
+	a.t.Helper()
+	a.started++
+	cmd := exec.CommandContext(a.t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s victim-%d", victimVariable, a.url, a.started))
+	cmd.Stdout = a.out
+	if _, err := cmd.StdinPipe(); err != nil {
+		a.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	a.running = append(a.running, cmd)
+}
+
+// kill kills a victim, and reads on until all that it has said.
+func (a *arena) kill(i int) {
+	a.t.Helper()
+	cmd := a.running[i]
+	a.running = append(a.running[:i], a.running[i+1:]...)
+	if err := cmd.Process.Kill(); err != nil {
+		a.t.Fatal(err)
+	}
+	dead := make(chan string, 1)
+	go func() { // The victim may wait for somebody to read.
+		_ = cmd.Wait() // It was killed.
+		_, name, _ := strings.Cut(cmd.Env[len(cmd.Env)-1], " ")
+		dead <- name
+		_, _ = fmt.Fprintln(a.out, "dead -", name) // Where that fails, the reader waits in vain.
+	}()
+	a.read(func(words []string) bool { return words[0] == "dead" })
+	a.bury(<-dead)
+}
+
+// read follows what victims say until a line is the last one.
+func (a *arena) read(isLast func(words []string) bool) {
+	a.t.Helper()
+	for {
+		line, err := a.lines.ReadString('\n')
+		words := strings.Fields(line)
+		if err != nil || len(words) != 3 {
+			a.t.Fatalf("a victim says %q, error %v", line, err)
+		}
+		key, owner := words[1], words[2]
+		switch words[0] {
+		case "bound":
+			if other, isHeld := a.owners[key]; isHeld {
+				a.t.Errorf("%s has two owners: %s and %s", key, other, owner)
+			}
+			a.owners[key] = owner
+			a.bound++
+		case "freeing":
+			delete(a.owners, key)
+		case "dead":
+		default:
+			a.t.Fatalf("a victim says %q", line)
+		}
+		if isLast(words) {
+			return
+		}
+	}
+}
+
+// bury frees what a dead victim had, and wants that it still had what it last said.
+func (a *arena) bury(name string) {
+	a.t.Helper()
+	state, err := a.store.Load(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	held := map[string]allocator.Claim{}
+	for _, c := range state.Claims {
+		held[c.Key.String()] = c
+	}
+	for key, owner := range a.owners {
+		if !strings.HasPrefix(owner, name+"/") {
+			continue
+		}
+		if c := held[key]; string(c.Owner) != owner || !c.IsBound() {
+			a.t.Errorf("%s belongs to %s, and the store has %+v", key, owner, c)
+		}
+		delete(a.owners, key)
+	}
+	for _, c := range held {
+		if strings.HasPrefix(string(c.Owner), name+"/") && c.IsBound() {
+			if err := a.pool.Release(a.t.Context(), c); err != nil {
+				a.t.Errorf("burying %s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestKill kills processes that share a map, again and again, and etcd too. No key may
+// have two owners, and nothing may be left when all are dead and buried.
+func TestKill(t *testing.T) {
+	rnd := testenv.Random(t)
+	etcd := servertest.StartEtcd(t)
+	a := newArena(t, etcd.URL)
+	for range victims {
+		a.start()
+	}
+	for round := range kills {
+		for left := 20 + rnd.IntN(100); left > 0; left-- {
+			a.read(func(words []string) bool { return words[0] == "bound" })
+		}
+		if round%5 == 4 {
+			etcd.Restart()
+		}
+		a.kill(rnd.IntN(len(a.running)))
+		a.start()
+	}
+	for len(a.running) > 0 {
+		a.kill(0)
+	}
+	t.Logf("%d owners, %d kills", a.bound, a.started)
+	awaitNothing(t, a)
+}
+
+// awaitNothing waits until the reservations of the dead have ended. A key can have been
+// bound after the death of who wanted it, when the request was still under way; a repair
+// would find that, and here it is done directly.
+func awaitNothing(t *testing.T, a *arena) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = a.pool.Run(running) }) // It ends with its context.
+	defer wg.Wait()
+	defer stop()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		state, err := a.store.Load(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(state.Claims) == 0 {
+			return
+		}
+		for _, c := range state.Claims {
+			if !c.IsBound() {
+				continue
+			}
+			t.Logf("%v was bound for %s, who is dead", c.Key, c.Owner)
+			if err := a.pool.Release(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			t.Fatalf("after %v there are still %v", patience, state.Claims)
+		}
+	}
+}

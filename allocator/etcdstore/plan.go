@@ -1,0 +1,82 @@
+package etcdstore
+
+import (
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// plan is one transaction.
+type plan struct {
+	compares []clientv3.Cmp
+	writes   []clientv3.Op
+	// bits are those of the maps that change, by area; nil for the others.
+	bits [][]byte
+}
+
+// plan gives the transaction of a batch; nil if the maps that are known do not fit
+// it, so that it would fail.
+func (s *Store) plan(batch []*commit) *plan {
+	if s.known == nil {
+		return nil
+	}
+	p := &plan{bits: make([][]byte, len(s.areas))}
+	for _, c := range batch {
+		for i, op := range c.ops {
+			if !s.add(p, op, c.texts[i]) {
+				return nil
+			}
+		}
+	}
+	for at, bits := range p.bits {
+		if bits == nil {
+			continue
+		}
+		path := s.areas[at].path
+		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", s.known[at].modified))
+		p.writes = append(p.writes, clientv3.OpPut(path, s.areas[at].encode(bits)))
+	}
+	return p
+}
+
+// add puts an operation into a plan. It gives false if the operation does not fit what
+// is known.
+func (s *Store) add(p *plan, op allocator.Op, text string) bool {
+	k := op.Claim.Key
+	at, bit, err := s.find(k)
+	if err != nil {
+		return false
+	}
+	m := s.known[at]
+	revision := int64(op.Claim.Version)
+	switch isBare := revision == m.created; {
+	case (revision == 0 || isBare) && m.has(bit) != isBare:
+		return false
+	case isBare:
+		revision = 0
+	}
+	path := s.claims + k.String()
+	p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))
+	if revision == 0 || op.Delete {
+		p.bits[at] = m.with(p.bits[at], bit, !op.Delete)
+	}
+	if op.Delete {
+		p.writes = append(p.writes, clientv3.OpDelete(path))
+		return true
+	}
+	p.writes = append(p.writes, clientv3.OpPut(path, text))
+	return true
+}
+
+// after gives the maps as they are once the transaction of a revision was made.
+func (p *plan) after(maps []bitmap, revision int64) []bitmap {
+	maps = slices.Clone(maps)
+	for at, bits := range p.bits {
+		if bits != nil {
+			maps[at] = bitmap{created: maps[at].created, modified: revision, bits: bits}
+		}
+	}
+	return maps
+}

@@ -1,0 +1,134 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// errClosed ends the watch of a client that was closed.
+var errClosed = errors.New("watching etcd: the client was closed")
+
+// Watch implements [allocator.Store].
+func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
+	return func(yield func(allocator.Event, error) bool) {
+		ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+		defer cancel()
+		prefix := strings.TrimSuffix(s.claims, "claims/")
+		for answer := range s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(after)+1), clientv3.WithPrevKV()) {
+			if err := answer.Err(); err != nil {
+				yield(allocator.Event{}, watchError(err))
+				return
+			}
+			if !s.tell(answer.Events, yield) {
+				return
+			}
+		}
+		err := context.Cause(ctx)
+		if err == nil {
+			err = errClosed
+		}
+		yield(allocator.Event{}, err)
+	}
+}
+
+// tell hands over what some transactions have changed. It gives false if that was the end.
+func (s *Store) tell(all []*clientv3.Event, yield func(allocator.Event, error) bool) bool {
+	for _, change := range revisions(all) {
+		events, err := s.eventsOf(change)
+		if err != nil {
+			yield(allocator.Event{}, err)
+			return false
+		}
+		for _, e := range events {
+			if !yield(e, nil) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func watchError(err error) error {
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("%w: %w", allocator.ErrCompacted, err)
+	}
+	return fmt.Errorf("watching etcd: %w", err)
+}
+
+// revisions groups events by the transaction that made them.
+func revisions(events []*clientv3.Event) [][]*clientv3.Event {
+	var groups [][]*clientv3.Event
+	for begin := 0; begin < len(events); {
+		end := begin
+		for end < len(events) && events[end].Kv.ModRevision == events[begin].Kv.ModRevision {
+			end++
+		}
+		groups = append(groups, events[begin:end])
+		begin = end
+	}
+	return groups
+}
+
+// eventsOf gives what one transaction has changed: claims, and bits that had none.
+func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
+	var events []allocator.Event
+	told := map[allocator.Key]struct{}{}
+	for _, e := range change {
+		k, isClaim := s.keyOf(e.Kv.Key)
+		if !isClaim {
+			continue
+		}
+		told[k] = struct{}{}
+		if e.Type == mvccpb.DELETE {
+			gone := allocator.Claim{Key: k, Version: allocator.Version(e.Kv.ModRevision)}
+			events = append(events, allocator.Event{Claim: gone, Deleted: true})
+			continue
+		}
+		c, err := s.decode(e.Kv)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, allocator.Event{Claim: c})
+	}
+	for _, e := range change {
+		freed, err := s.freed(e)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range freed {
+			if _, isTold := told[k]; !isTold {
+				gone := allocator.Claim{Key: k, Version: allocator.Version(e.Kv.ModRevision)}
+				events = append(events, allocator.Event{Claim: gone, Deleted: true})
+			}
+		}
+	}
+	return events, nil
+}
+
+// freed gives the keys whose bits an event has cleared.
+func (s *Store) freed(e *clientv3.Event) ([]allocator.Key, error) {
+	at := slices.IndexFunc(s.areas, func(a area) bool { return a.path == string(e.Kv.Key) })
+	if at < 0 || e.Type == mvccpb.DELETE || e.PrevKv == nil {
+		return nil, nil
+	}
+	a := &s.areas[at]
+	before, err1 := a.decode(e.PrevKv.Value, 0, 0)
+	now, err2 := a.decode(e.Kv.Value, 0, 0)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	for i := range before.bits {
+		before.bits[i] &^= now.bits[i]
+	}
+	return a.keysIn(before), nil
+}
