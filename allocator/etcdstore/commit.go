@@ -99,17 +99,9 @@ func (s *Store) commitOne(ctx context.Context, ops []allocator.Op) (allocator.Ve
 // commitParts makes a change that is too large for one transaction. If a part fails, it
 // undoes those before.
 func (s *Store) commitParts(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
-	var keys []allocator.Key
-	for _, op := range ops {
-		keys = append(keys, op.Claim.Key)
-	}
-	state, err := s.Get(ctx, keys...)
+	before, err := s.before(ctx, ops)
 	if err != nil {
 		return nil, err
-	}
-	before := make(map[allocator.Key]allocator.Claim, len(ops))
-	for _, c := range state.Claims {
-		before[c.Key] = c
 	}
 	var versions []allocator.Version
 	for part := range slices.Chunk(ops, maxOps) {
@@ -120,6 +112,25 @@ func (s *Store) commitParts(ctx context.Context, ops []allocator.Op) ([]allocato
 		versions = append(versions, slices.Repeat([]allocator.Version{version}, len(part))...)
 	}
 	return versions, nil
+}
+
+// before gives the claims that a change is about to replace.
+func (s *Store) before(ctx context.Context, ops []allocator.Op) (map[allocator.Key]allocator.Claim, error) {
+	var keys []allocator.Key
+	for _, op := range ops {
+		if op.Claim.Version != 0 {
+			keys = append(keys, op.Claim.Key)
+		}
+	}
+	before := make(map[allocator.Key]allocator.Claim, len(keys))
+	if len(keys) == 0 {
+		return before, nil
+	}
+	state, err := s.Get(ctx, keys...)
+	for _, c := range state.Claims {
+		before[c.Key] = c
+	}
+	return before, err
 }
 
 // undo takes changes back because of an error that followed them. If that fails, nobody
