@@ -41,6 +41,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	var done []change
 	for i, op := range ops {
 		c, err := s.write(ctx, op, objects[i])
+		s.recent.put(op.Claim.Key, c.after)
 		if err != nil {
 			return nil, s.undo(ctx, done, err)
 		}
@@ -77,18 +78,13 @@ func (s *Store) write(ctx context.Context, op allocator.Op, object *networkingv1
 	if op.Claim.Version == 0 {
 		return s.create(ctx, op.Claim, object)
 	}
-	before, current, err := s.get(ctx, op.Claim.Key)
+	before, err := s.expect(ctx, op.Claim)
 	switch {
 	case err != nil:
 		return change{}, err
-	case current.Version != op.Claim.Version:
-		return change{}, &allocator.ConflictError{Key: op.Claim.Key, Current: current}
-	case before.Labels[networkingv1.LabelManagedBy] != s.managedBy:
-		conflict := &allocator.ConflictError{Key: op.Claim.Key, Current: current}
-		return change{}, fmt.Errorf("%w: %q: %w", errForeign, before.Labels[networkingv1.LabelManagedBy], conflict)
 	case op.Delete:
 		return s.remove(ctx, before)
-	case current.Owner == op.Claim.Owner:
+	case ownerOf(before.Spec.ParentRef) == op.Claim.Owner:
 		return s.update(ctx, op.Claim, before)
 	}
 	if _, err := s.remove(ctx, before); err != nil {
@@ -103,6 +99,24 @@ func (s *Store) write(ctx context.Context, op allocator.Op, object *networkingv1
 	}
 	c.before = before
 	return c, nil
+}
+
+// expect gives the object of a claim, which must be of its version, and ours.
+func (s *Store) expect(ctx context.Context, c allocator.Claim) (*networkingv1.IPAddress, error) {
+	if o := s.recent.get(c); o != nil && o.Labels[networkingv1.LabelManagedBy] == s.managedBy {
+		return o, nil
+	}
+	o, current, err := s.get(ctx, c.Key)
+	switch {
+	case err != nil:
+		return nil, err
+	case current.Version != c.Version:
+		return nil, &allocator.ConflictError{Key: c.Key, Current: current}
+	case o.Labels[networkingv1.LabelManagedBy] != s.managedBy:
+		conflict := &allocator.ConflictError{Key: c.Key, Current: current}
+		return nil, fmt.Errorf("%w: %q: %w", errForeign, o.Labels[networkingv1.LabelManagedBy], conflict)
+	}
+	return o, nil
 }
 
 func (s *Store) create(ctx context.Context, claim allocator.Claim, object *networkingv1.IPAddress) (change, error) {

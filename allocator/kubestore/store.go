@@ -31,6 +31,7 @@ type Options struct {
 type Store struct {
 	client    networkingclient.NetworkingV1Interface
 	managedBy string
+	recent    recent
 }
 
 var _ allocator.Store = (*Store)(nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
@@ -104,6 +105,38 @@ func TestObjects(t *testing.T) {
 	}
 	if err := p.Release(t.Context(), bound...); err != nil || len(a.addresses()) != 0 {
 		t.Errorf("released: error %v, and there are still %v", err, describe(a.addresses()))
+	}
+}
+
+// TestRequests counts what the life of an owner costs: a request for each step, and one
+// more where the store has not written the object itself.
+func TestRequests(t *testing.T) {
+	a, client := newAPI()
+	p := newPool(t, kubestore.New(client, kubestore.Options{}), allocator.PoolOptions{})
+	if err := p.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var verbs []string
+	a.before = func(action clienttesting.Action) { verbs = append(verbs, action.GetVerb()) }
+	claims, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.IPv4})
+	if err == nil {
+		claims, err = p.Bind(t.Context(), claims...)
+	}
+	if err == nil {
+		err = p.Release(t.Context(), claims...)
+	}
+	if err == nil {
+		claims, err = p.Allocate(t.Context(), "me", allocator.Request{Kind: allocator.IPv4})
+	}
+	if err == nil {
+		_, err = kubestore.New(client, kubestore.Options{}).Commit(t.Context(), []allocator.Op{{Claim: claims[0], Delete: true}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"create", "update", "delete", "create", "get", "delete"}
+	if diff := cmp.Diff(want, verbs); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 

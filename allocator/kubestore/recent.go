@@ -1,0 +1,48 @@
+package kubestore
+
+import (
+	"sync"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// maxRecent is how many objects are remembered, of about a kilobyte each.
+const maxRecent = 4096
+
+// recent are the objects that this store wrote last. Whoever changes one of them names
+// its version, and the API server compares that: so what has been changed by others
+// meanwhile does no harm here, and one that has not need not be read again.
+type recent struct {
+	mu      sync.Mutex
+	objects map[allocator.Key]*networkingv1.IPAddress
+}
+
+// get gives the object of a claim in the version of the claim, or nil.
+func (r *recent) get(c allocator.Claim) *networkingv1.IPAddress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.objects[c.Key]
+	if o == nil {
+		return nil
+	}
+	if version, err := versionOf(o.ResourceVersion); err != nil || version != c.Version {
+		return nil
+	}
+	return o
+}
+
+// put remembers an object, or with nil that there is none.
+func (r *recent) put(k allocator.Key, o *networkingv1.IPAddress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o == nil {
+		delete(r.objects, k)
+		return
+	}
+	if r.objects == nil || len(r.objects) >= maxRecent {
+		r.objects = map[allocator.Key]*networkingv1.IPAddress{}
+	}
+	r.objects[k] = o
+}
