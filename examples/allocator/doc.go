@@ -3,8 +3,16 @@
 //
 //	allocator -range 10.96.0.0/24 -store file:services.map COMMAND ...
 //
-// The ranges are prefixes and rows of ports, by commas. The store is a file, or the
-// memory of the program, which forgets everything when it ends. Without a command,
+// The ranges are prefixes and rows of ports, by commas. The store is a file, the
+// memory of the program, which forgets everything when it ends, or a cluster:
+//
+//	memory, file:PATH        as they say
+//	kubernetes               IPAddress objects of the cluster that kubectl would use, or
+//	                         else of that in which the program runs
+//	kubernetes:KUBECONFIG    the same for another kubeconfig file
+//
+// A cluster has ranges of its own, its ServiceCIDR objects, so -range can be left out; and
+// its owners have names such as services/default/web. Without a command,
 // commands are read from standard input, a line each, while the store stays open.
 //
 // # Commands

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, in io.Reader, s streams) int {
 	case err != nil:
 		return 2
 	}
-	if err := a.open(); err != nil {
+	if err := a.open(ctx); err != nil {
 		complain(s.err, err)
 		return 1
 	}
@@ -67,22 +67,23 @@ type app struct {
 	streams
 
 	ranges []allocator.Config
-	path   string // of the file; empty for memory
+	kind   string // of the store
+	path   string // of its file
 	store  allocator.Store
 	pool   *allocator.Pool
 	close  func() error
 }
 
 func parseFlags(args []string, s streams) (*app, []string, error) {
-	a := &app{streams: s, close: func() error { return nil }}
+	a := &app{streams: s, kind: "memory", close: func() error { return nil }}
 	f := flag.NewFlagSet("allocator", flag.ContinueOnError)
 	f.SetOutput(s.err)
 	f.Func("range", "`ranges` to hand out, by commas, such as 10.96.0.0/16,fd00::/112,30000-32767", a.setRanges)
-	f.Func("store", "`where` to keep what was handed out: memory, or file:PATH (default memory)", a.setStore)
+	f.Func("store", "`where` to keep what was handed out: memory, file:PATH, kubernetes or kubernetes:KUBECONFIG (default memory)", a.setStore)
 	if err := f.Parse(args); err != nil {
 		return nil, nil, err
 	}
-	if len(a.ranges) == 0 {
+	if len(a.ranges) == 0 && a.kind != "kubernetes" {
 		_, _ = fmt.Fprintln(s.err, "-range is required") // The status tells as well.
 		f.Usage()
 		return nil, nil, errUsage
@@ -103,26 +104,30 @@ func (a *app) setRanges(text string) error {
 }
 
 func (a *app) setStore(text string) error {
-	path, isFile := strings.CutPrefix(text, "file:")
-	if isFile == (path == "") || !isFile && text != "memory" {
-		return errors.New("a store is memory or file:PATH")
+	kind, path, hasPath := strings.Cut(text, ":")
+	isKnown := kind == "memory" && !hasPath || kind == "file" && path != "" || kind == "kubernetes" && hasPath == (path != "")
+	if !isKnown {
+		return errors.New("a store is memory, file:PATH, kubernetes or kubernetes:KUBECONFIG")
 	}
-	if isFile {
-		a.path = path
-	}
+	a.kind, a.path = kind, path
 	return nil
 }
 
 // open opens the store and makes the pool.
-func (a *app) open() error {
-	if a.path == "" {
-		a.store = allocator.NewMemory(allocator.State{}, nil)
-	} else {
+func (a *app) open(ctx context.Context) error {
+	switch a.kind {
+	case "kubernetes":
+		if err := a.openKubernetes(ctx); err != nil {
+			return err
+		}
+	case "file":
 		file, err := filestore.Open(a.path)
 		if err != nil {
 			return err
 		}
 		a.store, a.close = file, file.Close
+	default:
+		a.store = allocator.NewMemory(allocator.State{}, nil)
 	}
 	pool, err := allocator.NewPool(a.store, allocator.PoolOptions{Ranges: a.ranges})
 	if err != nil {

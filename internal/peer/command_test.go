@@ -1,0 +1,64 @@
+package peer_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
+)
+
+// writeKubeconfig gives a file by which a program finds the API server.
+func writeKubeconfig(t *testing.T, cp *controlplane.ControlPlane) (path string) {
+	t.Helper()
+	config := cp.Config()
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(api.Config{
+		Clusters:       map[string]*api.Cluster{"test": {Server: config.Host, InsecureSkipTLSVerify: true}},
+		AuthInfos:      map[string]*api.AuthInfo{"test": {Token: config.BearerToken}},
+		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "test"}},
+		CurrentContext: "test",
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestAllocatorCommand runs the example against a cluster, with the ranges that it finds
+// there.
+func TestAllocatorCommand(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "allocator")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/vipkit/vipkit/examples/allocator").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, out)
+	}
+	cp := controlplane.Start(t, controlplane.Options{ServiceRange: "10.99.0.0/24,fd00:99::/112"})
+	store := "kubernetes:" + writeKubeconfig(t, cp)
+	for _, c := range []struct {
+		command string
+		want    []string // parts of what it says
+		fails   bool
+	}{
+		{command: "allocate services/default/web 10.99.0.10 fd00:99::10", want: []string{"10.99.0.10\nfd00:99::10\n"}},
+		{command: "allocate nodes/node-1 10.99.0.10", want: []string{`10.99.0.10 is already allocated to "services/default/web"`}, fails: true},
+		{command: "allocate nodes/node-1 10.99.0.1", want: []string{`already allocated to "services/default/kubernetes"`}, fails: true},
+		{command: "show", want: []string{"10.99.0.0/24: 254 keys, 2 taken", "fd00:99::/112: 65535 keys, 1 taken", "services/default/web, bound"}},
+		{command: "release services/default/web 10.99.0.10"},
+		{command: "try nodes/node-1 10.99.0.10", want: []string{"10.99.0.10\n"}},
+	} {
+		args := append([]string{"-store", store}, strings.Fields(c.command)...)
+		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+		if (err != nil) != c.fails {
+			t.Errorf("%s: error %v, want an error: %t\n%s", c.command, err, c.fails, out)
+		}
+		for _, part := range c.want {
+			if !strings.Contains(string(out), part) {
+				t.Errorf("%s says\n%s, want %q in it", c.command, out, part)
+			}
+		}
+	}
+}
