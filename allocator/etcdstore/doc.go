@@ -31,6 +31,8 @@
 // A map that an API server still uses must not be shared: its repair frees what no
 // Service has.
 //
+// The command etcdallocator in this module shows how it is used.
+//
 // # Versions
 //
 // The module is released together with github.com/vipkit/vipkit: each tag vX.Y.Z of the

@@ -11,6 +11,8 @@
 //	                         else of that in which the program runs
 //	kubernetes:KUBECONFIG    the same for another kubeconfig file
 //
+// For etcd there is allocator/etcdstore/etcdallocator, in the module that has its client.
+//
 // A cluster has ranges of its own, its ServiceCIDR objects, so -range can be left out; and
 // its owners have names such as services/default/web. Without a command,
 // commands are read from standard input, a line each, while the store stays open.

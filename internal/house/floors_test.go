@@ -54,6 +54,8 @@ func floors() map[string]int {
 
 		"internal/differential": 5,
 
+		"allocator/etcdstore/etcdallocator": 5,
+
 		"examples/allocator":     5,
 		"examples/custombackend": 5,
 		"examples/embed":         5,
