@@ -132,11 +132,14 @@ func (c *cluster) register(n *node) {
 }
 
 // makeService makes a Service of both families with a TCP and a UDP port, in front of the
-// pods of an app that has its name.
+// pods of an app that has its name, unless a selector says otherwise.
 func (c *cluster) makeService(name string, spec v1.ServiceSpec) *v1.Service {
 	c.t.Helper()
 	both := v1.IPFamilyPolicyRequireDualStack
-	spec.IPFamilyPolicy, spec.Selector = &both, map[string]string{"app": name}
+	spec.IPFamilyPolicy = &both
+	if spec.Selector == nil {
+		spec.Selector = map[string]string{"app": name}
+	}
 	spec.Ports = []v1.ServicePort{
 		{Name: "tcp", Protocol: v1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(podPort)},
 		{Name: "udp", Protocol: v1.ProtocolUDP, Port: 80, TargetPort: intstr.FromInt32(podPort)},

@@ -29,9 +29,13 @@ func TestCluster(t *testing.T) {
 	}{
 		{"ClusterIP and NodePort", testTraffic},
 		{"load balancer", testLoadBalancer},
+		{"session affinity", testAffinity},
 		{"rolling update", testRollingUpdate},
+		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
+		{"flows", testFlows},
 		{"API server dies", testAPIServerDies},
 		{"agents die", testAgentsDie},
+		{"all nodes change their mode", testModes},
 		{"cleanup", testCleanup},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(t, c) }) {
@@ -119,26 +123,6 @@ func answers(from *netns.NS, url string, want int) error {
 		err = fmt.Errorf("got status %d: %s", status, body)
 	}
 	return err
-}
-
-// testRollingUpdate replaces all pods, one after the other, under load. A pod that was told
-// to end goes on serving for a while, as pods do that let their node's agent know first.
-func testRollingUpdate(t *testing.T, c *cluster) {
-	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := startLoad(t, c.pods["shop-node-1-2"].ns, 200, clusterIPs(s)...)
-	for _, n := range c.nodes {
-		for _, old := range c.webPods(n) {
-			fresh := c.startPod("web", n)
-			reaches(t, c.network.outside, "tcp",
-				netip.AddrPortFrom(n.addresses[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), c.webPods(c.nodes...)...)
-			c.stopPod(old, 2*time.Second)
-			t.Logf("%s has taken the place of %s", fresh.name, old.name)
-		}
-	}
-	l.flawless(t, 500)
 }
 
 // webPods lists the pods of the Service web on some nodes.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -100,6 +101,14 @@ func (n *node) awaitSync() {
 	})
 }
 
+const modeFlag = "-proxy-mode="
+
+// setMode says which mode the next agent has.
+func (n *node) setMode(mode string) {
+	i := slices.Index(n.flags, modeFlag+n.mode)
+	n.mode, n.flags[i] = mode, modeFlag+mode
+}
+
 // run runs the program once, with flags beside the usual ones.
 func (n *node) run(program string, flags ...string) {
 	n.t.Helper()
@@ -142,8 +151,10 @@ users: [{name: test, user: {token: %q}}]
 		n.t.Fatal(err)
 	}
 	n.flags = []string{
-		"-kubeconfig=" + kubeconfig, "-hostname-override=" + n.name, "-proxy-mode=" + n.mode,
+		"-kubeconfig=" + kubeconfig, "-hostname-override=" + n.name, modeFlag + n.mode,
 		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
+		// How many flows the kernel can track is the machine's business.
+		"-conntrack-max-per-core=0", "-conntrack-min=0",
 	}
 }
 

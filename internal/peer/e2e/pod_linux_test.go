@@ -76,18 +76,29 @@ func (c *cluster) report(p *pod) {
 // after it was told to end, ready as before; then it is gone.
 func (c *cluster) stopPod(p *pod, drain time.Duration) {
 	c.t.Helper()
-	pods := c.client.CoreV1().Pods("default")
-	grace := int64(30)
-	if err := pods.Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
-		c.t.Fatal(err)
-	}
+	c.tellToEnd(p)
 	select {
 	case <-time.After(drain):
 	case <-c.t.Context().Done():
 	}
+	c.removePod(p)
+}
+
+// tellToEnd makes a pod terminate.
+func (c *cluster) tellToEnd(p *pod) {
+	c.t.Helper()
+	grace := int64(30)
+	if err := c.client.CoreV1().Pods("default").Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// removePod ends a pod, and reports that.
+func (c *cluster) removePod(p *pod) {
+	c.t.Helper()
 	p.halt()
-	grace = 0
-	if err := pods.Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+	grace := int64(0)
+	if err := c.client.CoreV1().Pods("default").Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
 		c.t.Fatal(err)
 	}
 	delete(c.pods, p.name)

@@ -1,0 +1,80 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// sender is a client that sends datagrams all the time from one port, a thousand a second,
+// and never asks who gets them: to the kernel all of them are one flow.
+type sender struct {
+	from, to netip.AddrPort
+
+	mu     sync.Mutex
+	server string    // the pod that answered last
+	heard  time.Time // when that was
+}
+
+// startSender sends from a port of a host until the test ends.
+func startSender(t *testing.T, host *netns.NS, from, to netip.AddrPort) *sender {
+	t.Helper()
+	conn, err := host.ListenPacket(t.Context(), "udp", from.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sender{from: from, to: to}
+	stop := make(chan struct{})
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.send(conn, stop) })
+	tasks.Go(func() { s.hear(conn) })
+	t.Cleanup(func() {
+		close(stop)
+		_ = conn.Close() // Nobody has it any more.
+		tasks.Wait()
+	})
+	return s
+}
+
+func (s *sender) String() string { return fmt.Sprintf("the flow from %v to %v", s.from, s.to) }
+
+func (s *sender) send(conn net.PacketConn, stop <-chan struct{}) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	to := net.UDPAddrFromAddrPort(s.to)
+	for {
+		select {
+		case <-tick.C:
+			_, _ = conn.WriteTo([]byte("?"), to) // What is refused gets no answer.
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (s *sender) hear(conn net.PacketConn) {
+	text := make([]byte, 256)
+	for {
+		n, _, err := conn.ReadFrom(text)
+		if err != nil {
+			return // The sender stops.
+		}
+		name, _, _ := strings.Cut(string(text[:n]), " ")
+		s.mu.Lock()
+		s.server, s.heard = name, time.Now()
+		s.mu.Unlock()
+	}
+}
+
+// served gives the pod that has answered since a time.
+func (s *sender) served(since time.Time) (pod string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.server, s.heard.After(since)
+}
