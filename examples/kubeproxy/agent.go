@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ type agent struct {
 	tracker proxy.TrackerOptions
 	metrics *prommetrics.Metrics
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
-	told    map[string]bool                // the problems that have been logged
+	told    []*proxy.Problem               // what is wrong, as it was logged
 	tidied  bool                           // the rules of other modes are gone
 }
 
@@ -132,14 +133,7 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 		a.latest.Store(&s.Applied)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	told := map[string]bool{}
-	for p := range s.Snapshot.Problems() {
-		text := p.Error()
-		if told[text] = true; !a.told[text] {
-			a.log.Info("object problem", "problem", text)
-		}
-	}
-	a.told = told
+	a.tell(slices.Collect(s.Snapshot.Problems()))
 	if s.Err == nil && !a.tidied {
 		// Only now can the rules of other modes go without anybody noticing.
 		a.tidied = true
@@ -147,6 +141,35 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 			a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
 		}
 		a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
+	}
+}
+
+// maxTold is how many problems are logged at once: whoever makes objects must not
+// fill the log.
+const maxTold = 100
+
+// tell logs the problems that are new.
+func (a *agent) tell(problems []*proxy.Problem) {
+	if slices.Equal(problems, a.told) {
+		return // which costs next to nothing, at each sync
+	}
+	known := map[string]bool{}
+	for _, p := range a.told {
+		known[p.Error()] = true
+	}
+	a.told = problems
+	fresh := 0
+	for _, p := range problems {
+		text := p.Error()
+		if known[text] {
+			continue
+		}
+		if fresh++; fresh <= maxTold {
+			a.log.Info("object problem", "problem", text)
+		}
+	}
+	if fresh > maxTold {
+		a.log.Info("more object problems", "number", fresh-maxTold)
 	}
 }
 

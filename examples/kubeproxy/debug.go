@@ -79,8 +79,11 @@ func (p *debugPage) Protocols() []v1.Protocol {
 	return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
 }
 
-// Problems gives what is wrong with API objects.
-func (p *debugPage) Problems() []*proxy.Problem { return slices.Collect(p.Snapshot.Problems()) }
+// Problems gives what is wrong with API objects, in part where it is very much.
+func (p *debugPage) Problems() []*proxy.Problem {
+	all := slices.Collect(p.Snapshot.Problems())
+	return all[:min(len(all), maxShown)]
+}
 
 // packet gives the packet that is asked about. Without an interface it starts on
 // the node.

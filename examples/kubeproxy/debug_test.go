@@ -92,6 +92,17 @@ func TestDebugPageBeforeAnythingIsKnown(t *testing.T) {
 	}
 }
 
+// Profiles take time, and show more than everybody may see.
+func TestProfilingIsLocal(t *testing.T) {
+	a := debugAgent(t)
+	a.serving.profiling = true
+	for from, want := range map[string]int{"192.0.2.7:1000": http.StatusForbidden, "127.0.0.1:1000": http.StatusOK} {
+		if w := get(t, a, from, "/debug/pprof/"); w.Code != want {
+			t.Errorf("a client at %s gets status %d, wanted %d", from, w.Code, want)
+		}
+	}
+}
+
 func TestProfilingIsOff(t *testing.T) {
 	if w := get(t, debugAgent(t), "127.0.0.1:1000", "/debug/pprof/"); w.Code != http.StatusNotFound {
 		t.Errorf("status %d without profiling, wanted 404", w.Code)

@@ -31,6 +31,8 @@
 //
 //	10256  /healthz /livez                   for load balancers and kubelets
 //	10249  /metrics /proxyMode /healthz      for Prometheus and people
-//	       /debug/services                   what is served, and why; for clients on this node
+//	       /debug/services                   what is served, and why
 //	       /debug/pprof/                     with enableProfiling
+//
+// What is below /debug/ answers clients on this node alone.
 package main

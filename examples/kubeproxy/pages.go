@@ -25,10 +25,18 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 		}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 10}))
 	mux.Handle("/proxyMode", text(a.mode))
 	mux.Handle("/healthz", text("ok"))
-	mux.Handle("GET /debug/services", localOnly(http.HandlerFunc(a.debugPage)))
+	mux.Handle("/debug/", localOnly(a.debugPages()))
+	return mux
+}
+
+// debugPages gives the pages that show more than everybody may see, or take more
+// time than everybody may have.
+func (a *agent) debugPages() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/services", a.debugPage)
 	if a.serving.profiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -39,8 +47,8 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 	return mux
 }
 
-// localOnly answers clients on this machine: all Services of the cluster are not
-// everybody's business, and metrics are often open to the network.
+// localOnly answers clients on this machine alone: the metrics beside are often open
+// to the network.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
@@ -54,9 +62,11 @@ func localOnly(h http.Handler) http.Handler {
 // servePages serves until ctx ends. An address that cannot be had is tried again:
 // the one who has it may be the program that this one takes the place of.
 func servePages(ctx context.Context, address string, h http.Handler, log logr.Logger) {
+	told := ""
 	for ctx.Err() == nil {
 		err := listenAndServe(ctx, address, h)
-		if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
 			log.Error(err, "metrics cannot be served")
 		}
 		select {
@@ -71,7 +81,7 @@ func listenAndServe(ctx context.Context, address string, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

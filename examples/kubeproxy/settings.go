@@ -67,11 +67,12 @@ func ignored() []setting {
 	for _, flag := range [...]string{
 		"config-sync-period", "feature-gates", "healthz-port", "ipvs-exclude-cidrs", "ipvs-min-sync-period", "ipvs-scheduler",
 		"ipvs-sync-period", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout", "kube-api-content-type",
-		"log-flush-frequency", "logging-format", "metrics-port", "oom-score-adj", "show-hidden-metrics-for-version", "vmodule",
+		"log-flush-frequency", "log-json-info-buffer-size", "log-text-info-buffer-size", "logging-format", "metrics-port", "oom-score-adj", "show-hidden-metrics-for-version", "vmodule",
 	} {
 		all = append(all, setting{flag: flag})
 	}
-	for _, flag := range [...]string{"bind-address-hard-fail", "iptables-localhost-nodeports", "ipvs-strict-arp", "logtostderr"} {
+	for _, flag := range [...]string{"bind-address-hard-fail", "iptables-localhost-nodeports", "ipvs-strict-arp",
+		"log-json-split-stream", "log-text-split-stream", "logtostderr"} {
 		all = append(all, setting{flag: flag, isBool: true})
 	}
 	return all

@@ -48,6 +48,13 @@ func (a audience) UpdateNode(n *v1.Node) {
 	a.ServiceChangeTracker.UpdateNode(n)
 }
 
+// UpdateServiceCIDRs has the flows in a range that is new looked at, by who has
+// addresses in it now.
+func (a audience) UpdateServiceCIDRs(ranges []netip.Prefix) {
+	a.foreign.list()
+	a.ServiceChangeTracker.UpdateServiceCIDRs(ranges)
+}
+
 func (a audience) Synced() {
 	a.foreign.list()
 	a.ServiceChangeTracker.Synced()
@@ -68,12 +75,12 @@ func (f *foreign) list() {
 	ctx, cancel := context.WithTimeout(f.ctx, 5*time.Second)
 	defer cancel()
 	list, err := f.client.CoreV1().Services("").List(ctx, metav1.ListOptions{LabelSelector: "service.kubernetes.io/service-proxy-name"})
-	if err != nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known = nil; err != nil {
 		f.log.Error(err, "flows to addresses without a Service are left alone, since they may be another proxy's")
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.known = map[netip.Addr]struct{}{}
 	for i := range list.Items {
 		spec := &list.Items[i].Spec
