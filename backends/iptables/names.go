@@ -41,6 +41,7 @@ const (
 	chainPostrouting      = "POSTROUTING"
 	chainMarkMasq         = "MARK-MASQ"
 	chainMarkNonPods      = "MARK-NONPODS"
+	chainCanary           = "PROXY-CANARY" // never made here, but by kube-proxy
 )
 
 // Beginnings of the names of chains of one service port.
@@ -119,9 +120,9 @@ func isHash(s string) bool {
 // services are.
 func fixedChains(t table) []string {
 	if t == filter {
-		return []string{chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, chainForward}
+		return []string{chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, chainForward, chainCanary}
 	}
-	return []string{chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainMarkNonPods}
+	return []string{chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainMarkNonPods, chainCanary}
 }
 
 // isOpen reports whether the rules of a chain come one by one from many sides.

@@ -75,6 +75,8 @@ func TestOwnership(t *testing.T) {
 		{"vipkit", "VIPKITX-SERVICES", nat, false},
 		{"vipkit", "VIPKIT-HANDMADE", nat, false},
 		{"kube", "KUBE-SEP-XPGD46QRK7WJZT7O", nat, true},
+		{"kube", "KUBE-PROXY-CANARY", nat, true},
+		{"kube", "KUBE-PROXY-CANARY", filter, true},
 		{"kube", "KUBE-FIREWALL", filter, false},
 		{"kube", "KUBE-KUBELET-CANARY", nat, false},
 		{"a", "A-SVC-SVC-XPGD46QRK7WJZT7O", nat, false},
