@@ -82,11 +82,12 @@ race:
 nested:
 	@cd allocator/etcdstore && STEP_QUIET=1 ../../$(STEP) 'tests of allocator/etcdstore' $(NESTEDTEST) ./...
 
-# The program is built first, so that the time limit is for the tests alone.
+# The programs are built first, so that the time limit is for the tests alone.
 .PHONY: peer
 peer: ## run the tests with Kubernetes: an API server, kube-proxy
 	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables
-	@$(STEP) 'build kube-apiserver' go -C internal/peer build -o /dev/null k8s.io/kubernetes/cmd/kube-apiserver
+	@$(STEP) 'build kube-apiserver and kube-proxy' go -C internal/peer build -o /dev/null \
+		k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-proxy
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
 		$(NESTEDTEST) -p 1 -timeout=20m ./...
 

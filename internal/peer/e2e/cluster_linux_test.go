@@ -32,6 +32,7 @@ type cluster struct {
 	nodes   []*node
 	pods    map[string]*pod
 	program string // the agent
+	token   string // of the agent
 }
 
 // newCluster makes a cluster with a node for each mode of the agent.
@@ -39,12 +40,13 @@ func newCluster(t *testing.T, modes ...string) *cluster {
 	t.Helper()
 	c := &cluster{
 		t: t, network: newNetwork(t), pods: map[string]*pod{}, program: buildAgent(t),
-		cp: controlplane.Start(t, controlplane.Options{}),
+		cp: controlplane.Start(t, controlplane.Options{Flags: []string{"--allow-privileged"}}),
 	}
 	var err error
 	if c.client, err = kubernetes.NewForConfig(c.cp.Config()); err != nil {
 		t.Fatal(err)
 	}
+	c.token = c.deploy()
 	for _, mode := range modes {
 		c.addNode(mode)
 	}
@@ -106,7 +108,7 @@ func (c *cluster) addNode(mode string) {
 	n.relay(func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", host)
 	})
-	n.configure(c.cp.Config().BearerToken)
+	n.configure(c.token)
 	c.register(n)
 	c.nodes = append(c.nodes, n)
 }

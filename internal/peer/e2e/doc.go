@@ -11,5 +11,8 @@
 //	                    ├─ node-2 (nftables) ─── pods
 //	                    └─ node-3 (iptables) ─── pods
 //
+// First of all, two of the nodes run kube-proxy, which is replaced as README says. The agents
+// may do in the API what examples/kubeproxy/deploy lets them do, and nothing else.
+//
 // All tests share one cluster, since making one takes some ten seconds.
 package e2e

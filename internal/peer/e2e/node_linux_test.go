@@ -33,9 +33,9 @@ type node struct {
 	cable     string // at the fabric
 	pods      int    // how many there have been
 
-	flags   []string
-	logPath string
-	agent   *agent
+	flags  []string
+	folder string // of the agent's files
+	agent  *agent
 }
 
 // agent is the process that takes kube-proxy's place.
@@ -47,12 +47,19 @@ type agent struct {
 // startAgent runs the program in the node's namespace, until it is stopped or the test ends.
 func (n *node) startAgent(program string) {
 	n.t.Helper()
-	log, err := os.OpenFile(n.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	n.start(program, n.flags...)
+}
+
+// start does so with flags of its own.
+func (n *node) start(program string, flags ...string) {
+	n.t.Helper()
+	log, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }() // The process has its own.
-	command := exec.Command(program, n.flags...)
+	command := exec.Command(program, flags...)
+	command.Dir = n.folder
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	a := &agent{ended: make(chan error, 1)}
@@ -127,19 +134,19 @@ func (n *node) run(program string, flags ...string) {
 // said gives the end of what the agent wrote.
 func (n *node) said() string {
 	const most = 32768
-	text, err := os.ReadFile(n.logPath)
+	text, err := os.ReadFile(n.logPath())
 	if err != nil {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-most):])
 }
 
-// configure writes what the agent reads.
-func (n *node) configure(token string) {
+func (n *node) logPath() string { return filepath.Join(n.folder, "log") }
+
+// writeKubeconfig writes a file that says how to reach the API server, and gives its path.
+func (n *node) writeKubeconfig(name, token string) string {
 	n.t.Helper()
-	folder := n.t.TempDir()
-	n.logPath = filepath.Join(folder, "log")
-	kubeconfig := filepath.Join(folder, "kubeconfig")
+	path := filepath.Join(n.folder, name)
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 current-context: test
@@ -147,11 +154,18 @@ clusters: [{name: test, cluster: {server: "https://%s", insecure-skip-tls-verify
 contexts: [{name: test, context: {cluster: test, user: test}}]
 users: [{name: test, user: {token: %q}}]
 `, apiAddress, token)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
+	return path
+}
+
+// configure decides how the agent is started.
+func (n *node) configure(token string) {
+	n.t.Helper()
+	n.folder = n.t.TempDir()
 	n.flags = []string{
-		"-kubeconfig=" + kubeconfig, "-hostname-override=" + n.name, modeFlag + n.mode,
+		"-kubeconfig=" + n.writeKubeconfig("kubeconfig", token), "-hostname-override=" + n.name, modeFlag + n.mode,
 		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
 		// How many flows the kernel can track is the machine's business.
 		"-conntrack-max-per-core=0", "-conntrack-min=0",

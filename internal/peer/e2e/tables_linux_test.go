@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,4 +45,20 @@ func listenToTables(ns *netns.NS) (socket *os.File, err error) {
 		return os.NewSyscallError("bind", err)
 	})
 	return socket, err
+}
+
+// wantNoRules looks for what kube-proxy or an agent has left. The chain KUBE-FIREWALL is the
+// kubelet's, too, and in the table mangle kube-proxy has an empty chain to which nothing leads.
+func (n *node) wantNoRules(t *testing.T, nft string) {
+	t.Helper()
+	table := ""
+	for line := range strings.Lines(n.tables(nft)) {
+		if strings.HasPrefix(line, "table ") {
+			table = line
+		}
+		isOurs := strings.Contains(line, "KUBE-") || strings.Contains(line, "kube-proxy") || strings.Contains(line, "vipkit")
+		if isOurs && !strings.Contains(line, "KUBE-FIREWALL") && !strings.Contains(table, " mangle ") {
+			t.Errorf("after a cleanup %s has %sin %s", n.name, line, table)
+		}
+	}
 }

@@ -23,7 +23,7 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := c.pods["shop-node-1-2"]
+	client := c.appPods("shop", c.nodes[0])[0]
 	l := startLoad(t, client.ns, 200, clusterIPs(s)...)
 	var datagrams []*sender
 	for i, to := range clusterIPs(s) {
@@ -47,7 +47,7 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			}
 		}
 	}
-	l.flawless(t, 500)
+	l.flawless(t, 200)
 }
 
 // testLoadBalancerUpdate replaces the only pod of a Service that keeps the client's address.
@@ -58,7 +58,8 @@ func testLoadBalancerUpdate(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, first := c.nodes[0], c.pods["shop-node-1-2"]
+	n := c.nodes[0]
+	first := c.appPods("shop", n)[0]
 	reports := func(endpoints, status int) {
 		t.Helper()
 		url := fmt.Sprintf("http://%v/", netip.AddrPortFrom(n.addresses[1].Addr(), uint16(s.Spec.HealthCheckNodePort)))
@@ -141,7 +142,7 @@ func testModes(t *testing.T, c *cluster) {
 	nft := netnstest.NFT(t)
 	l := startLoad(t, c.network.outside, 100, c.nodePorts(s)...)
 	for _, n := range c.nodes {
-		other, gone := "nftables", "KUBE-"
+		other, gone := "nftables", "KUBE-SERVICES"
 		if n.mode == other {
 			other, gone = "iptables", "table ip vipkit"
 		}

@@ -1,0 +1,128 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// testReplace does what README says about how to replace kube-proxy on a node, word by word,
+// under load, and goes back.
+func testReplace(t *testing.T, c *cluster) {
+	kubeProxy := buildKubeProxy(t)
+	s := c.makeService("old", v1.ServiceSpec{Type: v1.ServiceTypeNodePort})
+	pods := []*pod{c.startPod("old", c.nodes[0]), c.startPod("old", c.nodes[1])}
+	nodes := []*node{c.nodes[0], c.nodes[2]}
+	for _, n := range nodes {
+		n.configureKubeProxy(t, c.cp.Config().BearerToken)
+		n.start(kubeProxy, "--config=config.yaml", "--hostname-override="+n.name)
+	}
+	var to = c.nodePorts(s)
+	to = slices.Concat(to[:2], to[4:]) // Nobody serves at the second node.
+	for _, at := range to {
+		reaches(t, c.network.outside, "tcp", at, pods...)
+	}
+	nft, blocks := netnstest.NFT(t), readmeBlocks(t)
+	l := startLoad(t, c.network.outside, 200, to...)
+	for _, n := range nodes {
+		n.stopAgent(os.Kill)
+		n.start(c.program, commandOf(t, blocks[0], n.name)...)
+		n.askAsInReadme(t, blocks[1])
+		for _, to := range clusterIPs(s) {
+			reaches(t, n.ns, "tcp", to, pods...)
+			reaches(t, n.ns, "udp", to, pods...)
+		}
+	}
+	l.flawless(t, 20)
+	for _, n := range nodes {
+		n.stopAgent(os.Interrupt)
+		n.run(c.program, "-cleanup")
+		n.wantNoRules(t, nft)
+		n.start(kubeProxy, "--config=config.yaml", "--hostname-override="+n.name)
+		reaches(t, n.ns, "tcp", clusterIPs(s)[0], pods...)
+		n.stopAgent(os.Kill) // The agents of what follows remove its rules.
+	}
+}
+
+// buildKubeProxy builds the program that is to be replaced.
+func buildKubeProxy(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "kube-proxy")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "k8s.io/kubernetes/cmd/kube-proxy").CombinedOutput(); err != nil {
+		t.Fatalf("building kube-proxy: %v\n%s", err, out)
+	}
+	return program
+}
+
+// configureKubeProxy writes the configuration of kube-proxy.
+func (n *node) configureKubeProxy(t *testing.T, token string) {
+	t.Helper()
+	n.writeKubeconfig("admin", token)
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
+		"clientConnection: {kubeconfig: admin}\nmode: " + n.mode + "\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n" +
+		"conntrack: {maxPerCore: 0, min: 0}\n" // How many flows the kernel can track is the machine's business.
+	if err := os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readmeBlocks gives the commands of the section of README, those of each block by line.
+func readmeBlocks(t *testing.T) (blocks [][]string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Replace kube-proxy on a node\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for i, part := range strings.Split(section, "```") {
+		if i%2 == 1 {
+			blocks = append(blocks, strings.Split(strings.TrimSpace(part), "\n"))
+		}
+	}
+	if len(blocks) < 2 {
+		t.Fatalf("README has %d blocks of commands on how to replace kube-proxy, want at least two", len(blocks))
+	}
+	return blocks
+}
+
+// commandOf gives the arguments with which README starts what it builds.
+func commandOf(t *testing.T, block []string, node string) []string {
+	t.Helper()
+	if len(block) != 2 || block[0] != "go build ./examples/kubeproxy" {
+		t.Fatalf("README has the commands %q, want the build of the agent and its start", block)
+	}
+	line, ok := strings.CutPrefix(block[1], "sudo ./kubeproxy ")
+	if !ok {
+		t.Fatalf("README starts the agent by %q", block[1])
+	}
+	return strings.Fields(strings.ReplaceAll(line, "node-1", node))
+}
+
+// askAsInReadme makes the requests that README makes, all of which have an answer.
+func (n *node) askAsInReadme(t *testing.T, block []string) {
+	t.Helper()
+	want := []string{n.mode, `"healthy":true`, "default/kubernetes:https"}
+	if len(block) != len(want) {
+		t.Fatalf("README has the commands %q, want %d", block, len(want))
+	}
+	for i, line := range block {
+		url := "http://" + strings.Trim(strings.TrimPrefix(line, "curl "), "'")
+		eventually(t, fmt.Sprintf("%s answers %q", url, want[i]), func() error {
+			status, body, err := get(n.ns, url)
+			if err == nil && (status != http.StatusOK || !strings.Contains(body, want[i])) {
+				err = fmt.Errorf("got status %d: %s", status, body)
+			}
+			return err
+		})
+	}
+}
