@@ -92,76 +92,65 @@ func (c *config) readFile(path string) error {
 		}
 	}
 	var kind metav1.TypeMeta
-	if err := json.Unmarshal(object, &kind); err != nil {
+	var fields map[string]any
+	if err := errors.Join(json.Unmarshal(object, &kind), json.Unmarshal(object, &fields)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if kind.APIVersion != "kubeproxy.config.k8s.io/v1alpha1" || kind.Kind != "KubeProxyConfiguration" {
 		return fmt.Errorf("%s: %s %s is no KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1", path, kind.APIVersion, kind.Kind)
 	}
-	if err := c.readObject("", object); err != nil {
+	if err := c.readObject("", fields); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
 
-// readObject takes the fields of an object that is at path.
-func (c *config) readObject(path string, object json.RawMessage) error {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(object, &fields); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
+// readObject takes the fields of an object whose own path ends with a dot.
+func (c *config) readObject(path string, fields map[string]any) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if value := fields[name]; string(value) != "null" {
-			errs = append(errs, c.readField(strings.TrimPrefix(path+"."+name, "."), value))
-		}
+		errs = append(errs, c.readField(path+name, fields[name]))
 	}
 	return errors.Join(errs...)
 }
 
-// isNothing reports whether the value of a field that is ignored says no more than
-// its absence.
-func isNothing(value json.RawMessage) bool {
-	return slices.Contains([]string{"null", `""`, "0", `"0s"`, "false", "{}", "[]"}, string(value))
-}
-
-func (c *config) readField(path string, value json.RawMessage) error {
-	for _, s := range c.settings() {
-		if s.field != path {
-			continue
-		}
-		if s.into == nil {
-			c.noteFields(path, value)
-			return nil
-		}
-		if err := json.Unmarshal(value, s.into); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		return nil
-	}
-	isWithin := func(s setting) bool { return strings.HasPrefix(s.field, path+".") }
-	if slices.ContainsFunc(c.settings(), isWithin) {
-		return c.readObject(path, value)
-	}
-	c.note("field %s is not known", path)
-	return nil
-}
-
-// noteFields says which fields of an ignored part have a value.
-func (c *config) noteFields(path string, value json.RawMessage) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(value, &fields) != nil && !isNothing(value) {
+func (c *config) readField(path string, value any) error {
+	all := c.settings()
+	at := slices.IndexFunc(all, func(s setting) bool {
+		return s.field == path || s.field != "" && s.into == nil && strings.HasPrefix(path, s.field+".")
+	})
+	hasFields := slices.ContainsFunc(all, func(s setting) bool { return strings.HasPrefix(s.field, path+".") })
+	fields, isObject := value.(map[string]any)
+	switch {
+	case value == nil:
+	case at >= 0 && all[at].into != nil:
+		return all[at].take(value)
+	case isObject && (at >= 0 || hasFields):
+		return c.readObject(path+".", fields)
+	case hasFields:
+		return fmt.Errorf("%s: %v is no object", path, value)
+	case at < 0:
+		c.note("field %s is not known", path)
+	case !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
 		c.note("field %s is ignored", path)
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if !isNothing(fields[name]) {
-			c.note("field %s.%s is ignored", path, name)
-		}
-	}
+	return nil
 }
 
 func (c *config) note(format string, args ...any) {
 	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+}
+
+// take takes the value of a field.
+func (s *setting) take(value any) error {
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(text, s.into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.field, err)
+	}
+	return nil
 }
 
 // set takes the text of a flag.

@@ -66,7 +66,6 @@ func TestConfig(t *testing.T) {
 			c.client = clientConfig{kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf"}
 			c.serving.bindAddress = "0.0.0.0"
 			c.pods.clusterCIDR = "10.244.0.0/16,fd00:10::/56"
-			c.notes = []string{"field logging.options.json is ignored", "field logging.options.text is ignored"}
 		}},
 		"much": {
 			header + `
@@ -86,11 +85,11 @@ enableProfiling: true
 				c.notes = []string{"flag -cluster-cidr is ignored, since there is a file", "flag -profiling is ignored, since there is a file"}
 			},
 		},
-		"what is not known": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nipvs: {strictARP: true, scheduler: rr}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
+		"what is not known": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {strictARP: true, scheduler: rr}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
 			c.mode = "nftables"
 			c.notes = []string{
-				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is not known", "field future is not known",
-				"field ipvs.scheduler is ignored", "field ipvs.strictARP is ignored", "field oomScoreAdj is ignored",
+				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is not known",
+				"field featureGates.Some is ignored", "field future is not known", "field ipvs.scheduler is ignored", "field ipvs.strictARP is ignored", "field oomScoreAdj is ignored",
 			}
 		}},
 		"flags": {"", "--proxy-mode iptables --kubeconfig /k --master https://192.0.2.1:6443 --cluster-cidr 10.0.0.0/8 --nodeport-addresses 10.0.0.0/8,fd00::/8 --masquerade-all " +
@@ -130,7 +129,7 @@ func TestBadConfig(t *testing.T) {
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "is no KubeProxyConfiguration"},
 		{header + "mode: [a]", "-config FILE", "mode: json: cannot unmarshal array"},
 		{header + "mode: 5\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: time: invalid duration "soon"`},
-		{header + "iptables: 3", "-config FILE", "iptables: json: cannot unmarshal number"},
+		{header + "iptables: 3", "-config FILE", "iptables: 3 is no object"},
 		{"- a", "-config FILE", "cannot unmarshal array"},
 		{"a: [", "-config FILE", "did not find expected node content"},
 	} {
