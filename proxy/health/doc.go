@@ -43,4 +43,7 @@
 // family of the question is that of the endpoints that count; a single-stack
 // Service has only one answer. A port that another program has does not
 // disturb the others; it is reported once, and tried again until it is free.
+//
+// Everybody who reaches the node may ask. So answers take bounded time, and a thousand
+// connections at most are open at once: the oldest has to go for a new one.
 package health

@@ -64,12 +64,13 @@ type sites struct {
 	sites    map[types.NamespacedName]*site
 	// pending are the sites that lack something.
 	pending map[types.NamespacedName]*site
+	crowd   *crowd
 	serving sync.WaitGroup
 }
 
 func newSites(l listener, report func(types.NamespacedName, error)) *sites {
 	return &sites{
-		listener: l, report: report,
+		listener: l, report: report, crowd: newCrowd(maxConns),
 		sites: map[types.NamespacedName]*site{}, pending: map[types.NamespacedName]*site{},
 	}
 }
@@ -151,6 +152,7 @@ func (s *sites) openPlaces(ctx context.Context, x *site) error {
 			WriteTimeout:      10 * time.Second,
 			IdleTimeout:       time.Minute,
 			MaxHeaderBytes:    16 << 10,
+			ConnState:         s.crowd.note,
 			ErrorLog:          log.New(io.Discard, "", 0), // Bad clients are not worth a line.
 		}}
 		x.doors[p] = d

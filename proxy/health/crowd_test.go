@@ -1,0 +1,64 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// Whoever holds connections without end holds nobody off, and takes a bounded number
+// of them.
+func TestCrowd(t *testing.T) {
+	const limit, held = 20, 100
+	c := newCrowd(limit)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, "here") // The client notices what is missing.
+	}))
+	server.Config.ConnState = c.note
+	server.Start()
+	defer server.Close()
+	var all []net.Conn
+	for i := range held {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck // nothing was written
+		all = append(all, conn)
+		if i%10 != 0 {
+			continue
+		}
+		response, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatalf("with %d connections held: %v", i+1, err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err != nil || string(text) != "here" {
+			t.Errorf("with %d connections held: answer %q, error %v", i+1, text, err)
+		}
+		_ = response.Body.Close() // It was read to the end.
+	}
+	for i, conn := range all[:held-limit] {
+		if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+			t.Fatalf("connection %d: read %d bytes, error %v, wanted its end", i, n, err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.conns) > limit {
+		t.Errorf("%d connections are known, wanted at most %d", len(c.conns), limit)
+	}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
