@@ -168,11 +168,13 @@ func (p *passing[T]) Resync() error { return nil }
 // Transformer applies to objects that wait for the end of a streamed list.
 func (p *passing[T]) Transformer() cache.TransformFunc { return strip }
 
-// strip takes off what no service proxy needs and what takes most of the room.
+// strip takes off what no service proxy needs and what takes most of the room. Other
+// annotations stay: a handler may select Services by them, and must not decide
+// otherwise at the next update.
 func strip(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)
-		m.SetAnnotations(nil)
+		delete(m.GetAnnotations(), v1.LastAppliedConfigAnnotation)
 	}
 	switch o := o.(type) {
 	case *v1.Node:
