@@ -33,6 +33,7 @@ func TestCluster(t *testing.T) {
 		{"rolling update", testRollingUpdate},
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
 		{"flows", testFlows},
+		{"SCTP", testSCTP},
 		{"API server dies", testAPIServerDies},
 		{"agents die", testAgentsDie},
 		{"all nodes change their mode", testModes},
