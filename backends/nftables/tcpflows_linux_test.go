@@ -1,0 +1,193 @@
+package nftables
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
+)
+
+// tcpPatience bounds waits for TCP; a second attempt to connect comes after a second.
+const tcpPatience = 20 * time.Second
+
+// What becomes of connections to an endpoint that has left the API, and of attempts to
+// connect to one that never answered.
+func TestTCPPolicies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy                    conntrack.TCPPolicy
+		isReset, connectsAnywhere bool
+	}{
+		"keep":           {conntrack.KeepTCP, false, false},
+		"drop half-open": {conntrack.DropHalfOpenTCP, false, true},
+		"reset":          {conntrack.ResetTCP, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTCPStreet(t, tc.policy)
+			s.lead(t, s.hosts[0])
+			conn := s.dial(t, tcpPatience)
+			s.echoes(t, conn, s.hosts[0])
+			s.lead(t, s.silent) // The first one terminates.
+			s.echoes(t, conn, s.hosts[0])
+			connected := make(chan net.Conn, 1)
+			limit := tcpPatience
+			if !tc.connectsAnywhere {
+				limit = 3 * time.Second
+			}
+			go func() { connected <- s.dial(t, limit) }()
+			s.awaitFlow(t, s.silent)
+
+			s.inAPI.Store(false)
+			s.lead(t, s.hosts[1])
+			late := <-connected
+			if (late != nil) != tc.connectsAnywhere {
+				t.Errorf("an attempt that nobody answered led to a connection: %v, want %v", late != nil, tc.connectsAnywhere)
+			}
+			if late != nil {
+				s.echoes(t, late, s.hosts[1])
+			}
+			if !tc.isReset {
+				s.echoes(t, conn, s.hosts[0])
+				return
+			}
+			if _, err := s.echo(conn); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the connection to who is gone gives error %v, want a reset", err)
+			}
+		})
+	}
+}
+
+// tcpStreet is a street whose servers keep connections, and whose flows are cleaned.
+type tcpStreet struct {
+	*street
+	inAPI  atomic.Bool // whether endpoints that left the pools are
+	silent netip.Addr  // takes packets and says nothing
+}
+
+func newTCPStreet(t *testing.T, policy conntrack.TCPPolicy) *tcpStreet {
+	t.Helper()
+	s := &tcpStreet{street: newStreet(t, 2), silent: hostIP(v1.IPv4Protocol, 9)}
+	s.inAPI.Store(true)
+	hardware, err := s.server.HardwareAddr("up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ns.AddNeighbor("servers", s.silent, hardware); err != nil {
+		t.Fatal(err)
+	}
+	var c *conntrack.Cleaner
+	err = s.ns.Do(func() (err error) {
+		c, err = conntrack.New(conntrack.Options{
+			TCP: policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return s.inAPI.Load() },
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // It was for this test alone.
+	s.backend = c.Wrap(s.backend)
+	echoNames(t, s.server)
+	return s
+}
+
+// echoNames answers each line of each connection with the address that was reached.
+func echoNames(t *testing.T, server *netns.NS) {
+	t.Helper()
+	l, err := server.Listen(t.Context(), "tcp", "0.0.0.0:9090")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // The test ends.
+			}
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+			all.Go(func() {
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					_, _ = fmt.Fprintln(conn, conn.LocalAddr()) // The client notices what is missing.
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = l.Close() // Nobody has it any more.
+		all.Wait()
+	})
+}
+
+// lead makes one address the only endpoint.
+func (s *tcpStreet) lead(t *testing.T, to netip.Addr) {
+	t.Helper()
+	port := newPort(v1.IPv4Protocol, 0, 0)
+	port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(to, 9090), Ready: true, Serving: true}}
+	s.apply(t, proxy.NewSnapshot(testNode(), port))
+}
+
+// dial connects to the Service; nil if nobody answers in time.
+func (s *tcpStreet) dial(t *testing.T, limit time.Duration) net.Conn {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	conn, err := s.client.Dial(ctx, "tcp", netip.AddrPortFrom(clusterIP(v1.IPv4Protocol, 0), 80).String())
+	if err != nil {
+		return nil
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // All has been said.
+	return conn
+}
+
+func (s *tcpStreet) echo(conn net.Conn) (string, error) {
+	if err := conn.SetDeadline(time.Now().Add(tcpPatience)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintln(conn, "who?"); err != nil {
+		return "", err
+	}
+	return bufio.NewReader(conn).ReadString('\n')
+}
+
+func (s *tcpStreet) echoes(t *testing.T, conn net.Conn, want netip.Addr) {
+	t.Helper()
+	if conn == nil {
+		t.Fatal("there is no connection")
+	}
+	if got, err := s.echo(conn); err != nil || got != netip.AddrPortFrom(want, 9090).String()+"\n" {
+		t.Errorf("%q answers (error %v), want %v", got, err, want)
+	}
+}
+
+// awaitFlow waits until a flow leads to an address.
+func (s *tcpStreet) awaitFlow(t *testing.T, server netip.Addr) {
+	t.Helper()
+	for end := time.Now().Add(tcpPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		flows, err := s.ns.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(flows, func(f *netlink.ConntrackFlow) bool { return f.Reverse.SrcIP.Equal(server.AsSlice()) }) {
+			return
+		}
+	}
+	t.Fatalf("no flow leads to %v", server)
+}
