@@ -132,19 +132,29 @@ func (l *load) stop() (served map[string]int, failures []error) {
 	return l.served, l.failures
 }
 
-// flawless ends the load and fails the test if any connection did not work.
+// flawless ends the load, once it has come to a number of connections that means something,
+// and fails the test if any did not work.
 func (l *load) flawless(t *testing.T, atLeast int) {
 	t.Helper()
+	eventually(t, fmt.Sprintf("there were %d connections", atLeast), func() error {
+		if sum := l.sum(); sum < atLeast {
+			return fmt.Errorf("there were %d", sum)
+		}
+		return nil
+	})
 	served, failures := l.stop()
-	sum := 0
-	for _, n := range served {
-		sum += n
-	}
+	sum := l.sum()
 	t.Logf("%d connections, %d failures: %v", sum, len(failures), served)
 	if len(failures) > 0 {
 		t.Errorf("%d of %d connections failed, the first: %v", len(failures), sum+len(failures), failures[0])
 	}
-	if sum < atLeast {
-		t.Errorf("got %d connections, want at least %d for this to mean something", sum, atLeast)
+}
+
+func (l *load) sum() (sum int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.served {
+		sum += n
 	}
+	return sum
 }

@@ -30,7 +30,7 @@ const (
 // unless VIPKIT_SERVICES says how many Services there shall be; then what it prints are
 // the figures of docs/performance.md, on a machine that does nothing else.
 func TestScale(t *testing.T) {
-	services, duration, isMeasured := 200, 5*time.Second, false
+	services, duration, isMeasured := 200, 3*time.Second, false
 	if text := os.Getenv("VIPKIT_SERVICES"); text != "" {
 		var err error
 		if services, err = strconv.Atoi(text); err != nil || services < changesPerSecond {
@@ -72,7 +72,7 @@ func TestScale(t *testing.T) {
 // testIdle has nothing happen for a while.
 func testIdle(t *testing.T, n *node) {
 	before, was := generation(t, n), n.usage()
-	const while = 5 * time.Second
+	const while = 3 * time.Second
 	time.Sleep(while)
 	t.Logf("idle for %v: %v of processor time", while, n.usage().processor-was.processor)
 	if after := generation(t, n); after != before {

@@ -34,7 +34,7 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			fresh := c.startPod("web", n)
 			reaches(t, c.network.outside, "tcp",
 				netip.AddrPortFrom(n.addresses[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), c.webPods(c.nodes...)...)
-			c.stopPod(old, 2*time.Second)
+			c.stopPod(old, time.Second)
 			t.Logf("%s has taken the place of %s", fresh.name, old.name)
 			since := time.Now()
 			for _, s := range datagrams {
