@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -27,9 +26,6 @@ type Backend struct {
 	inner    proxy.Backend
 	engine   *engine.Engine
 	sockets  *sockets
-
-	// changes counts what was changed in how service ports are carried.
-	changes atomic.Uint64
 
 	mu      sync.Mutex
 	closed  bool
@@ -152,7 +148,7 @@ func (b *Backend) carry(s proxy.Snapshot) {
 		b.sockets.captured.follow(b.carried, s)
 	}
 	b.carried = s
-	b.changes.Add(uint64(b.engine.Apply(s)))
+	b.engine.Apply(s)
 }
 
 // Cleanup implements [proxy.Backend]. Connections that were carried are reset.
@@ -195,8 +191,8 @@ func (b *Backend) Close() error {
 }
 
 // Operations implements [proxy.OperationCounter]: objects of the kernel that were
-// written or removed, and service ports that are carried in another way without.
-func (b *Backend) Operations() uint64 { return b.kernel.Operations() + b.changes.Load() }
+// written or removed. Endpoints are none of them.
+func (b *Backend) Operations() uint64 { return b.kernel.Operations() }
 
 // Drifted implements [proxy.DriftChecker].
 func (b *Backend) Drifted(ctx context.Context) bool {

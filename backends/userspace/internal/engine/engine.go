@@ -192,22 +192,19 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 // Apply makes next the Services that the engine serves. New flows go by it at
 // once. Connections live on while their endpoint is one of their service port,
 // and for the grace period after that; sessions end with their endpoint, and when
-// their frontend becomes another Service's or closes to them. It gives the number
-// of service ports that were served before, and now are in another way.
-func (e *Engine) Apply(next proxy.Snapshot) (changed int) {
-	changed, moved := e.take(next)
-	if len(moved) > 0 {
+// their frontend becomes another Service's or closes to them.
+func (e *Engine) Apply(next proxy.Snapshot) {
+	if moved := e.take(next); len(moved) > 0 {
 		e.sessions.endAll(func(s *session) bool { return moved[s.service] && e.isAstray(s) })
 	}
-	return changed
 }
 
-// take makes next what new flows go by. It also gives the services whose
-// frontends may no longer lead there.
-func (e *Engine) take(next proxy.Snapshot) (changed int, moved map[*service]bool) {
+// take makes next what new flows go by. It gives the services whose frontends may no
+// longer lead there.
+func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	moved = map[*service]bool{}
+	moved := map[*service]bool{}
 	if before := e.applied.Node(); before != nil && !before.Equal(next.Node()) {
 		for _, s := range e.services {
 			moved[s] = true
@@ -225,15 +222,12 @@ func (e *Engine) take(next proxy.Snapshot) (changed int, moved map[*service]bool
 				moved[e.services[c.New.Name]] = true
 			}
 			e.change(c.Old, c.New)
-			if !c.Old.Equal(c.New) {
-				changed++
-			}
 		}
 	}
 	e.applied = next
 	close(e.changed)
 	e.changed = make(chan struct{})
-	return changed, moved
+	return moved
 }
 
 func (e *Engine) add(p *proxy.ServicePort) {
