@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,27 +15,21 @@ import (
 type bench struct {
 	world    *world
 	tracker  proxy.ServiceChangeTracker
-	backend  proxy.Backend
-	counter  proxy.OperationCounter
+	backend  measured
 	snapshot proxy.Snapshot
 }
 
 // newBench makes a backend for the network namespace of the calling thread, and
 // a world that nobody has been told of.
 func newBench(o options) (*bench, error) {
-	backend, err := nftables.New(nftables.Options{})
+	backend, err := openBackend(o.Backend)
 	if err != nil {
 		return nil, err
-	}
-	counter, ok := backend.(proxy.OperationCounter)
-	if !ok {
-		return nil, fmt.Errorf("backend %s does not count its operations", o.Backend)
 	}
 	return &bench{
 		world:   newWorld(o.Services, o.Endpoints),
 		tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-0"}),
 		backend: backend,
-		counter: counter,
 	}, nil
 }
 
@@ -53,25 +47,41 @@ func (b *bench) sync() error {
 	return nil
 }
 
+// close ends a backend that works only as long as somebody runs it.
+func (b *bench) close() error {
+	if c, ok := b.backend.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
 // measure fills in all of the report but its floor.
 func measure(r *report) error {
+	if err := measureOne(r); err != nil {
+		return err
+	}
+	var err error
+	if r.Elements, err = backends()[r.Backend].count(); err != nil {
+		return err
+	}
+	return restart(r)
+}
+
+// measureOne measures one process with the backend.
+func measureOne(r *report) (err error) {
 	b, err := newBench(r.options)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.cold(r); err != nil {
 		return err
 	}
 	if err := b.changes(r); err != nil {
 		return err
 	}
-	if r.RSSMiB, err = peakRSS(); err != nil {
-		return err
-	}
-	if r.Elements, err = countElements(); err != nil {
-		return err
-	}
-	return restart(r)
+	r.RSSMiB, err = peakRSS()
+	return err
 }
 
 // cold measures the way from the first API object to the kernel.
@@ -95,12 +105,12 @@ func (b *bench) cold(r *report) error {
 // changes measures changes, one by one and in a burst. They leave the world as
 // replay does.
 func (b *bench) changes(r *report) error {
-	before := b.counter.Operations()
+	before := b.backend.Operations()
 	replaced, err := b.replaced(r.Changes)
 	if err != nil {
 		return err
 	}
-	r.OpsPerChange = float64(b.counter.Operations()-before) / float64(r.Changes)
+	r.OpsPerChange = float64(b.backend.Operations()-before) / float64(r.Changes)
 	scaled, err := b.scaled(r.Changes / 2)
 	if err != nil {
 		return err

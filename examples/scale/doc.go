@@ -3,6 +3,7 @@
 //
 //	go run ./examples/scale -backend nftables -services 10000 -endpoints 10 -floor
 //
-// Times are those of this machine at this moment. Set them against the floor of
-// the same run: the bare netlink transactions with the same elements.
+// Other backends are iptables and userspace. Times are those of this machine at this
+// moment. Set those of nftables against the floor of the same run: the bare netlink
+// transactions with the same elements.
 package main

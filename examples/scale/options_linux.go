@@ -29,11 +29,11 @@ func parseOptions(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("scale", flag.ContinueOnError)
 	f.SetOutput(os.Stderr)
-	f.StringVar(&o.Backend, "backend", "nftables", "backend to measure")
+	f.StringVar(&o.Backend, "backend", nftablesBackend, "backend to measure: "+backendNames())
 	f.IntVar(&o.Services, "services", 1000, "number of services")
 	f.IntVar(&o.Endpoints, "endpoints", 10, "endpoints of each service")
 	f.IntVar(&o.Changes, "changes", 200, "number of changes to measure")
-	f.BoolVar(&o.floor, "floor", false, "also measure the bare netlink transactions")
+	f.BoolVar(&o.floor, "floor", false, "also measure the bare netlink transactions of nftables")
 	f.BoolVar(&o.adopt, "adopt", false, "only take over what an earlier process left (used by the program itself)")
 	if err := f.Parse(args); err != nil {
 		return options{}, err
@@ -44,8 +44,10 @@ func parseOptions(args []string) (options, error) {
 // check says what is wrong with the options, if anything is.
 func (o options) check() error {
 	switch {
-	case o.Backend != "nftables":
-		return fmt.Errorf("-backend %q: only nftables is there", o.Backend)
+	case backends()[o.Backend].open == nil:
+		return fmt.Errorf("-backend %q: there is no such backend, only %s", o.Backend, backendNames())
+	case o.floor && o.Backend != nftablesBackend:
+		return fmt.Errorf("-floor is for -backend %s", nftablesBackend)
 	case o.Services < 1 || o.Services > maxServices:
 		return fmt.Errorf("-services %d: at least 1, at most %d", o.Services, maxServices)
 	case o.Endpoints < 1 || o.Endpoints > maxEndpoints/o.Services:

@@ -16,7 +16,8 @@ type report struct {
 	BurstMs      float64 `json:"burstMs"`
 	OpsPerChange float64 `json:"opsPerChange"`
 	RSSMiB       float64 `json:"rssMiB"`
-	// Elements are counted back from the kernel.
+	// Elements are counted back from the kernel: of sets and maps, or rules of
+	// iptables.
 	Elements int `json:"elements"`
 	restartReport
 	floorReport

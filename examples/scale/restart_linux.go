@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,8 @@ func restart(r *report) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(exe, "-adopt", "-services", strconv.Itoa(r.Services), "-endpoints", strconv.Itoa(r.Endpoints), "-changes", strconv.Itoa(r.Changes))
+	cmd := exec.Command(exe, "-adopt", "-backend", r.Backend,
+		"-services", strconv.Itoa(r.Services), "-endpoints", strconv.Itoa(r.Endpoints), "-changes", strconv.Itoa(r.Changes))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -31,11 +33,12 @@ func restart(r *report) error {
 
 // adopt is what the fresh process does: it makes the same world, applies it and
 // prints how many milliseconds and operations that took.
-func adopt(o options) error {
+func adopt(o options) (err error) {
 	b, err := newBench(o)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, b.close()) }()
 	b.world.replay(o.Changes)
 	b.world.load(b.tracker)
 	s, err := b.tracker.Next(context.Background(), proxy.Snapshot{})
@@ -46,7 +49,7 @@ func adopt(o options) error {
 	if err := b.backend.Apply(context.Background(), proxy.Snapshot{}, s); err != nil {
 		return err
 	}
-	fmt.Println(milliseconds(time.Since(start)), b.counter.Operations())
+	fmt.Println(milliseconds(time.Since(start)), b.backend.Operations())
 	return nil
 }
 

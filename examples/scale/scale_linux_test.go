@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // runsItself marks the copy of the test binary that is the program.
@@ -37,30 +38,59 @@ func scale(t *testing.T, args ...string) (stdout, stderr string, err error) {
 func TestReport(t *testing.T) {
 	netnstest.NeedNamespaces(t)
 	const services, endpoints = 30, 4
-	out, said, err := scale(t, "-services", strconv.Itoa(services), "-endpoints", strconv.Itoa(endpoints), "-changes", "10", "-floor")
-	if err != nil {
-		t.Fatalf("%v: %s", err, said)
+	for _, c := range []struct {
+		backend string
+		flags   []string
+		figures []string
+		// elements is how much there is, of which so much whatever the Services are.
+		elements, always int
+		opsPerChange     float64
+	}{
+		// A service has a ClusterIP and a frontend, an endpoint a slot and a hairpin.
+		{"nftables", []string{"-floor"}, []string{"floorColdMs", "floorChangeP50Us"}, 2*services + 2*services*endpoints, 0, 4},
+		// A service has a rule for its frontend, its port and each endpoint; the
+		// chain of endpoints is written as a whole.
+		{"iptables", nil, nil, 2*services + services*endpoints, 16, 1 + endpoints},
+		// A service has a ClusterIP and a frontend; endpoints are not in the kernel.
+		{"userspace", nil, nil, 2 * services, 0, 0},
+	} {
+		t.Run(c.backend, func(t *testing.T) {
+			if c.backend == "iptables" {
+				needProgram(t, "iptables-restore")
+			}
+			args := append([]string{"-backend", c.backend, "-services", strconv.Itoa(services), "-endpoints", strconv.Itoa(endpoints), "-changes", "10"}, c.flags...)
+			out, said, err := scale(t, args...)
+			if err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			var r map[string]any
+			if err := json.Unmarshal([]byte(out), &r); err != nil {
+				t.Fatalf("%v in:\n%s", err, out)
+			}
+			want := map[string]float64{"elements": float64(c.elements + c.always), "opsPerChange": c.opsPerChange, "restartOps": 0}
+			for name, n := range want {
+				if r[name] != n {
+					t.Errorf("%s: got %v, want %v", name, r[name], n)
+				}
+			}
+			for _, name := range append(c.figures, "coldMs", "changeP50Us", "changeP99Us", "scaleP50Us", "burstMs", "rssMiB", "restartMs") {
+				if n, ok := r[name].(float64); !ok || n <= 0 {
+					t.Errorf("%s: got %v, want a figure", name, r[name])
+				}
+			}
+		})
 	}
-	var r map[string]any
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("%v in:\n%s", err, out)
-	}
-	// A service has a ClusterIP and a frontend, an endpoint a slot and a hairpin.
-	want := map[string]float64{"elements": 2*services + 2*services*endpoints, "opsPerChange": 4, "restartOps": 0}
-	for name, n := range want {
-		if r[name] != n {
-			t.Errorf("%s: got %v, want %v", name, r[name], n)
-		}
-	}
-	for _, name := range []string{"coldMs", "changeP50Us", "changeP99Us", "scaleP50Us", "burstMs", "rssMiB", "restartMs", "floorColdMs", "floorChangeP50Us"} {
-		if n, ok := r[name].(float64); !ok || n <= 0 {
-			t.Errorf("%s: got %v, want a figure", name, r[name])
-		}
+}
+
+func needProgram(t *testing.T, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		testenv.CannotRun(t, err.Error())
 	}
 }
 
 func TestBadArguments(t *testing.T) {
-	for _, args := range [][]string{{"-services", "0"}, {"-endpoints", "-1"}, {"-backend", "other"}, {"-changes", "x"}} {
+	for _, args := range [][]string{{"-services", "0"}, {"-endpoints", "-1"}, {"-backend", "other"}, {"-floor", "-backend", "iptables"}, {"-changes", "x"}} {
 		if out, said, err := scale(t, args...); err == nil || out != "" || !strings.Contains(said, args[0]) {
 			t.Errorf("%s: got error %v and %q, want a failure that names %s", slices.Concat([]string{"scale"}, args), err, said, args[0])
 		}
