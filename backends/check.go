@@ -101,14 +101,15 @@ func fault(port *proxy.ServicePort) error {
 	return nil
 }
 
-// fits reports whether an address is one of the port's family.
+// fits reports whether an address is one of the port's family. One of IPv4 in the form
+// of IPv6 belongs to neither: each dataplane would take it for something else.
 func fits(port *proxy.ServicePort, a netip.Addr) bool {
-	return a.IsValid() && a.Zone() == "" && a.Unmap().Is4() == (port.Name.Family == v1.IPv4Protocol)
+	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && a.Is4() == (port.Name.Family == v1.IPv4Protocol)
 }
 
 func frontendFault(port *proxy.ServicePort, f *proxy.Frontend) error {
 	// The unspecified address stands for all addresses of the node.
-	if addr := f.Addr.Addr(); !fits(port, addr) || f.Kind != proxy.NodePort && addr.Unmap().IsUnspecified() {
+	if addr := f.Addr.Addr(); !fits(port, addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
 		return fmt.Errorf("no address of family %s", port.Name.Family)
 	}
 	for _, s := range f.AllowedSources {

@@ -45,7 +45,7 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"a node port", func(p *proxy.ServicePort) { p.Frontends = append(p.Frontends, nodePort("0.0.0.0:30000")) }, false},
 		{"a node port of the other family", func(p *proxy.ServicePort) { p.Frontends = append(p.Frontends, nodePort("[::]:30000")) }, true},
 		{"an unspecified frontend", at("0.0.0.0:80"), true},
-		{"a frontend in IPv6 form", at("[::ffff:10.128.0.1]:80"), false},
+		{"a frontend in IPv6 form", at("[::ffff:10.128.0.1]:80"), true},
 		{"a frontend of the other family", at("[fd00:96::1]:80"), true},
 		{"no frontend address", func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.AddrPort{} }, true},
 		{"closed to all", from(), false},
@@ -55,7 +55,7 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, make([]netip.Prefix, 1)
 		}, true},
 		{"both pools", pools(four, four), false},
-		{"endpoints in IPv6 form", pools(mapped, mapped), false},
+		{"endpoints in IPv6 form", pools(mapped, mapped), true},
 		{"endpoints of the other family", pools(six, four), true},
 		{"local endpoints of the other family", pools(four, six), true},
 		{"no endpoints for a route", pools(nil, four), true},

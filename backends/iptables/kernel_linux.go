@@ -29,6 +29,9 @@ type kernel struct {
 // written or removed.
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
+// Check implements [backends.Checker].
+func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error { return k.renderer.fault(port) }
+
 // Replace implements [backends.Replacer]: the whole comes in one commit, which
 // looks itself at what is there, as every further one would copy the table anew.
 func (k *kernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int) {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/vipkit/vipkit/backends"
 )
 
 // model is a kernel that takes scripts as iptables-restore does, and complains
@@ -104,4 +106,20 @@ func (m model) seen(n names) saved {
 		}
 	}
 	return out
+}
+
+// additions gives the operations that make objects, shared ones once.
+func additions(objects []object) []op {
+	ops := make([]op, 0, len(objects))
+	shared := map[key]bool{}
+	for _, o := range objects {
+		if o.Key.shared && shared[o.Key] {
+			continue
+		}
+		if o.Key.shared {
+			shared[o.Key] = true
+		}
+		ops = append(ops, op{Kind: backends.Add, Key: o.Key, Value: o.Value})
+	}
+	return ops
 }

@@ -1,9 +1,6 @@
 package iptables
 
-import (
-	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/proxy"
-)
+import "github.com/vipkit/vipkit/backends"
 
 // key names a chain, or one rule of an open chain.
 type key struct {
@@ -37,11 +34,11 @@ func (k key) Rank() int {
 // Shared implements [backends.Key].
 func (k key) Shared() bool { return k.shared }
 
-// refused is the table of objects that cannot be written: the value says why.
+// refused is the table of an object that cannot be written: the value says why.
 const refused table = 255
 
-// refusal is an object that makes a commit fail, so that the port that needs it
-// is reported.
-func refusal(port proxy.ServicePortName, err error) object {
-	return object{Key: key{table: refused, chain: port.String()}, Value: err.Error()}
+// refusal is an object that makes a commit fail, where what all service ports need
+// cannot be written.
+func refusal(err error) object {
+	return object{Key: key{table: refused}, Value: err.Error()}
 }

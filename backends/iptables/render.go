@@ -72,9 +72,6 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 	if port.Name.Family != r.family {
 		return out
 	}
-	if err := p.fault(port); err != nil {
-		return append(out, refusal(port.Name, err))
-	}
 	w := portWriter{
 		page: p, port: port, out: out, buf: r.buf,
 		proto: protocolName(port.Name.Protocol), text: safe(portText(port.Name)),
@@ -87,7 +84,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 // static appends the chains and rules that are always there.
 func (p *page) static(out []object) []object {
 	if p.err != nil {
-		return append(out, refusal(proxy.ServicePortName{}, p.err))
+		return append(out, refusal(p.err))
 	}
 	chain := func(t table, name string, rules ...string) {
 		out = append(out, object{Key: key{table: t, chain: p.names.chain(name)}, Value: lines(rules)})

@@ -1,7 +1,10 @@
 package iptables
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,8 +15,8 @@ import (
 
 // Rules gives all rules of one IP family for a snapshot, as the input that makes
 // them where there are none: for iptables-restore --noflush, or ip6tables-restore.
-// Service ports that cannot be programmed are its error, beside the rules of all
-// others.
+// Service ports that cannot be programmed are its error, [proxy.PortErrors], beside
+// the rules of all others.
 func Rules(options Options, family v1.IPFamily, s proxy.Snapshot) (string, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -24,41 +27,37 @@ func Rules(options Options, family v1.IPFamily, s proxy.Snapshot) (string, error
 	}
 	r := newRenderer(o, family)
 	r.remembers = o.AffinityClients
-	objects := r.render(s.Node(), nil, nil)
-	if objects[0].Key.table == refused {
-		return "", fmt.Errorf("iptables: %s", objects[0].Value)
-	}
-	failed := proxy.PortErrors{}
-	for p := range s.All() {
-		before := len(objects)
-		objects = r.render(s.Node(), p, objects)
-		if len(objects) > before && objects[before].Key.table == refused {
-			failed[p.Name] = fmt.Errorf("iptables: %s", objects[before].Value)
-			objects = objects[:before]
-		}
-	}
-	script, err := newScript(additions(objects))
-	if err != nil {
+	p := &paper{renderer: r}
+	err = backends.New(r.render, backends.Target[key, string](p)).Apply(context.Background(), proxy.Snapshot{}, s)
+	if _, some := errors.AsType[proxy.PortErrors](err); err != nil && !some {
 		return "", err
 	}
-	if len(failed) > 0 {
-		return string(script.text), failed
+	script, failed := newScript(p.ops)
+	if failed != nil {
+		return "", fmt.Errorf("iptables: %w", failed)
 	}
-	return string(script.text), nil
+	return string(script.text), err
 }
 
-// additions gives the operations that make objects, shared ones once.
-func additions(objects []object) []op {
-	ops := make([]op, 0, len(objects))
-	shared := map[key]bool{}
-	for _, o := range objects {
-		if o.Key.shared && shared[o.Key] {
-			continue
-		}
-		if o.Key.shared {
-			shared[o.Key] = true
-		}
-		ops = append(ops, op{Kind: backends.Add, Key: o.Key, Value: o.Value})
-	}
-	return ops
+// paper is an edge without a kernel behind it: it keeps all that is written.
+type paper struct {
+	renderer *renderer
+	ops      []op
 }
+
+// List implements [backends.Target].
+func (*paper) List(context.Context) iter.Seq2[object, error] {
+	return func(func(object, error) bool) {}
+}
+
+// Commit implements [backends.Target].
+func (p *paper) Commit(_ context.Context, ops []op) error {
+	if _, err := newScript(ops); err != nil {
+		return fmt.Errorf("iptables: %w", err)
+	}
+	p.ops = append(p.ops, ops...)
+	return nil
+}
+
+// Check implements [backends.Checker].
+func (p *paper) Check(_ *proxy.Node, port *proxy.ServicePort) error { return p.renderer.fault(port) }

@@ -1,0 +1,34 @@
+package iptables
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// What cannot be programmed is named, beside the rules of all others.
+func TestRulesWithoutFaulty(t *testing.T) {
+	o := Options{AffinityClients: 100}
+	good, mixed := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 1)
+	want, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mixed.Cluster = append(mixed.Cluster, endpoint(v1.IPv6Protocol, 1))
+	got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good, mixed))
+	failed, _ := errors.AsType[proxy.PortErrors](err)
+	if len(failed) != 1 || failed[mixed.Name] == nil {
+		t.Errorf("got error %v, want one that names %s alone", err, mixed.Name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the rules of the others (-want +got):\n%s", diff)
+	}
+	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
+	if got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(bad, good)); got != "" || err == nil {
+		t.Errorf("an interface with a blank: got %q and error %v, want an error alone", got, err)
+	}
+}
