@@ -47,7 +47,7 @@ func testConformance(t *testing.T, o iptables.Options) {
 			}
 			return out
 		},
-		Lacks: []backendtest.Capability{backendtest.Failover, backendtest.HostMarks},
+		Lacks: []backendtest.Capability{backendtest.Failover},
 		Report: backendtest.Report{File: "../../README.md", Column: "iptables", Remarks: map[backendtest.Capability]string{
 			backendtest.Affinity: "100 clients an endpoint, a parameter of the kernel's",
 		}},

@@ -13,6 +13,7 @@
 //	                                ├─▶ VIPKIT-EXT-...   external addresses: by source, marks
 //	                                ├─▶ VIPKIT-FW-...    only from allowed sources
 //	                                └─▶ VIPKIT-NODEPORTS at the node's addresses, the same
+//	        INPUT              ─▶ VIPKIT-INPUT          takes the mark off
 //	        POSTROUTING        ─▶ VIPKIT-POSTROUTING    masquerades what is marked, and what would talk to itself
 //	filter  INPUT, FORWARD, OUTPUT, new connections that were not translated
 //	                           ─▶ VIPKIT-PROXY-FIREWALL

@@ -19,11 +19,9 @@ func ExampleRules() {
 	forward := func(m proxy.Masquerade) proxy.TrafficRoute {
 		return proxy.TrafficRoute{Action: proxy.Forward, Masquerade: m}
 	}
+	name := types.NamespacedName{Namespace: "shop", Name: "web"}
 	web := &proxy.ServicePort{
-		Name: proxy.ServicePortName{
-			NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"},
-			Protocol:       v1.ProtocolTCP, Family: v1.IPv4Protocol,
-		},
+		Name: proxy.ServicePortName{NamespacedName: name, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol},
 		Frontends: []proxy.Frontend{{
 			Kind: proxy.ClusterIP, Addr: netip.MustParseAddrPort("10.96.0.10:80"),
 			FromInside: forward(proxy.MasqueradeNonPods), FromOutside: forward(proxy.MasqueradeAlways),
@@ -41,11 +39,13 @@ func ExampleRules() {
 	fmt.Print(text)
 	// Output:
 	// *nat
+	// :VIPKIT-INPUT - [0:0]
 	// :VIPKIT-MARK-MASQ - [0:0]
 	// :VIPKIT-NODEPORTS - [0:0]
 	// :VIPKIT-POSTROUTING - [0:0]
 	// :VIPKIT-SERVICES - [0:0]
 	// :VIPKIT-SVC-E3PXEPMWAWIUT6ZV - [0:0]
+	// -A VIPKIT-INPUT -j MARK --set-xmark 0x0/0x4000
 	// -A VIPKIT-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
 	// -A VIPKIT-POSTROUTING -m mark ! --mark 0x4000/0x4000 -m conntrack --ctstate DNAT -m bpf --bytecode "6,32 0 0 16,7 0 0 0,32 0 0 12,29 0 1 0,6 0 0 65535,6 0 0 0" -j MASQUERADE --random-fully
 	// -A VIPKIT-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
@@ -57,6 +57,7 @@ func ExampleRules() {
 	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
 	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-SVC-E3PXEPMWAWIUT6ZV
 	// -I POSTROUTING -m comment --comment "kubernetes postrouting rules" -j VIPKIT-POSTROUTING
+	// -I INPUT -m comment --comment "kubernetes input rules" -j VIPKIT-INPUT
 	// -I OUTPUT -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
 	// -I PREROUTING -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
 	// COMMIT

@@ -38,6 +38,7 @@ const (
 	chainNodePorts        = "NODEPORTS"
 	chainProxyFirewall    = "PROXY-FIREWALL"
 	chainForward          = "FORWARD"
+	chainInput            = "INPUT"
 	chainPostrouting      = "POSTROUTING"
 	chainMarkMasq         = "MARK-MASQ"
 	chainMarkNonPods      = "MARK-NONPODS"
@@ -122,7 +123,7 @@ func fixedChains(t table) []string {
 	if t == filter {
 		return []string{chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, chainForward, chainCanary}
 	}
-	return []string{chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainMarkNonPods, chainCanary}
+	return []string{chainServices, chainNodePorts, chainInput, chainPostrouting, chainMarkMasq, chainMarkNonPods, chainCanary}
 }
 
 // isOpen reports whether the rules of a chain come one by one from many sides.

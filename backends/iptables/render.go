@@ -95,6 +95,7 @@ func (p *page) static(out []object) []object {
 	chain(nat, chainServices)
 	chain(nat, chainNodePorts)
 	chain(nat, chainMarkMasq, p.markRule())
+	chain(nat, chainInput, p.unmarkRule())
 	chain(nat, chainPostrouting, p.postrouting()...)
 	if len(p.pods) > 1 {
 		chain(nat, chainMarkNonPods, p.markNonPods()...)
@@ -113,6 +114,7 @@ func (p *page) static(out []object) []object {
 	portals := `-m comment --comment "kubernetes service portals" ` + jump(services)
 	rule(nat, "PREROUTING", portals, false)
 	rule(nat, "OUTPUT", portals, false)
+	rule(nat, "INPUT", `-m comment --comment "kubernetes input rules" `+jump(p.names.chain(chainInput)), false)
 	rule(nat, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" `+jump(p.names.chain(chainPostrouting)), false)
 	for _, hook := range [...]string{"INPUT", "FORWARD", "OUTPUT"} {
 		rule(filter, hook, `-m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" `+

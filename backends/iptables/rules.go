@@ -84,10 +84,16 @@ func appendOneOf(b []byte, n int) []byte {
 // protocolName is what iptables calls a protocol.
 func protocolName(p v1.Protocol) string { return strings.ToLower(string(p)) }
 
-// mark writes the marking of packets to be masqueraded.
+// markRule marks packets that are to be masqueraded.
 func (p *page) markRule() string {
 	m := p.options.Identity.Mark
 	return fmt.Sprintf("-j MARK --set-xmark %#x/%#x", m, m)
+}
+
+// unmarkRule takes the mark off packets that endpoints in the node's own network get:
+// they have not left the node, so they are not masqueraded.
+func (p *page) unmarkRule() string {
+	return fmt.Sprintf("-j MARK --set-xmark 0x0/%#x", p.options.Identity.Mark)
 }
 
 // postrouting are the rules for packets on their way out: those that are marked
