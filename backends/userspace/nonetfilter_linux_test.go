@@ -55,21 +55,40 @@ func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 // xtables are written by, in all threads of the process.
 func denyNetfilter(t *testing.T) {
 	t.Helper()
-	const number, first, third = 0, 16, 32 // offsets in struct seccomp_data
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
-	}
-	unless := func(k uint32, skip uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: skip}
-	}
-	give := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-	filter := []unix.SockFilter{
-		load(number), unless(unix.SYS_SOCKET, 5),
-		load(first), unless(unix.AF_NETLINK, 3),
-		load(third), unless(unix.NETLINK_NETFILTER, 1),
-		give(unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)),
-		give(unix.SECCOMP_RET_ALLOW),
-	}
+	filterCalls(t,
+		load(callNumber), unless(unix.SYS_SOCKET, 5),
+		load(callFirst), unless(unix.AF_NETLINK, 3),
+		load(callThird), unless(unix.NETLINK_NETFILTER, 1),
+		give(unix.SECCOMP_RET_ERRNO|uint32(unix.EPROTONOSUPPORT)),
+		give(unix.SECCOMP_RET_ALLOW))
+}
+
+// denyIPv6 makes sockets of IPv6 fail, as where the kernel has none.
+func denyIPv6(t *testing.T) {
+	t.Helper()
+	filterCalls(t,
+		load(callNumber), unless(unix.SYS_SOCKET, 3),
+		load(callFirst), unless(unix.AF_INET6, 1),
+		give(unix.SECCOMP_RET_ERRNO|uint32(unix.EAFNOSUPPORT)),
+		give(unix.SECCOMP_RET_ALLOW))
+}
+
+// Offsets in struct seccomp_data: of the number of a system call, and of arguments.
+const callNumber, callFirst, callThird = 0, 16, 32
+
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+func unless(k uint32, skip uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: skip}
+}
+
+func give(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+
+// filterCalls decides on the system calls of all threads of the process from now on.
+func filterCalls(t *testing.T, filter ...unix.SockFilter) {
+	t.Helper()
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)

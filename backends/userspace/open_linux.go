@@ -7,8 +7,11 @@ import (
 	"net"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // open opens all doors of the backend.
@@ -18,19 +21,8 @@ func (b *Backend) open(ctx context.Context) error {
 	}
 	o := &opening{Backend: b}
 	for _, fam := range b.renderer.families() {
-		if err := o.help(fam); err != nil {
-			return errors.Join(err, o.close())
-		}
-		if k, ok := o.kernel.(*local); ok {
-			if err := o.localDoors(ctx, fam, k.lookup); err != nil {
-				return errors.Join(fmt.Errorf("userspace: listening at %v: %w", doorPod.address(&b.options, fam), err), o.close())
-			}
-			continue
-		}
-		for _, d := range doors() {
-			if err := o.door(ctx, d, fam); err != nil {
-				return errors.Join(fmt.Errorf("userspace: listening at %v: %w", d.address(&b.options, fam), err), o.close())
-			}
+		if err := o.family(ctx, fam); err != nil {
+			return errors.Join(fmt.Errorf("userspace: %w", explainSocket(err, fam)), o.close())
 		}
 	}
 	for _, start := range o.starts {
@@ -49,6 +41,36 @@ type opening struct {
 	starts  []func()
 	replier *replier
 	tracked *tracked
+}
+
+// family opens the doors of a family.
+func (o *opening) family(ctx context.Context, fam nfnetlink.Family) error {
+	if err := o.help(fam); err != nil {
+		return err
+	}
+	if k, ok := o.kernel.(*local); ok {
+		if err := o.localDoors(ctx, fam, k.lookup); err != nil {
+			return fmt.Errorf("listening at %v: %w", doorPod.address(&o.options, fam), err)
+		}
+		return nil
+	}
+	for _, d := range doors() {
+		if err := o.door(ctx, d, fam); err != nil {
+			return fmt.Errorf("listening at %v: %w", d.address(&o.options, fam), err)
+		}
+	}
+	return nil
+}
+
+// explainSocket puts an error of sockets in terms that callers can act on.
+func explainSocket(err error, fam nfnetlink.Family) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: CAP_NET_ADMIN and CAP_NET_RAW are needed in the network namespace: %w", proxy.ErrUnsupported, err)
+	case errors.Is(err, unix.EAFNOSUPPORT) && fam == nfnetlink.IPv6:
+		return fmt.Errorf("%w: the kernel has no IPv6, which Options.Families can leave out: %w", proxy.ErrUnsupported, err)
+	}
+	return err
 }
 
 // help opens what the doors of a family share.

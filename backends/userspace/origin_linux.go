@@ -75,7 +75,7 @@ func (s *sockets) tracked() (t *tracked, err error) {
 		err = unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("userspace: %w: asking connection tracking: %w", proxy.ErrUnsupported, err)
+		return nil, fmt.Errorf("%w: asking connection tracking: %w", proxy.ErrUnsupported, err)
 	}
 	return t, nil
 }
