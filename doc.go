@@ -12,6 +12,8 @@
 //     nodes and operators that know them there
 //   - [github.com/vipkit/vipkit/backends/userspace]: virtual IPs carried by the
 //     process itself, with failover and draining
+//   - [github.com/vipkit/vipkit/backends/script]: the edge of backends that run a
+//     program which reads scripts
 //   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite that
 //     every backend passes, on real kernels with real packets
 //   - [github.com/vipkit/vipkit/backends]: a backend out of one pure function

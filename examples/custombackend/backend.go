@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/script"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -127,40 +123,23 @@ func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string, from prox
 	return fmt.Sprintf("%smeta l4proto { tcp, udp, sctp } dnat %s to numgen random mod %d map { %s }\n", mark, ip, len(slots), strings.Join(slots, ", "))
 }
 
-// kernel is the edge: the command that runs nft.
-type kernel []string
+// kernel is the edge: nft, which carries out a script as one transaction.
+type kernel struct{ script.Target[key] }
+
+func newKernel(command ...string) *kernel {
+	return &kernel{script.Target[key]{
+		Command: command,
+		Begin:   "add table ip custom\nadd table ip6 custom\n", // for those that are deleted
+		Remove:  func(k key) string { return "delete " + string(k) + "\n" },
+		Anew:    []key{"table ip custom", "table ip6 custom"},
+		Missing: "No such file or directory",
+	}}
+}
 
 // Check implements [backends.Checker].
-func (kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	if port.Affinity.Enabled() {
 		return fmt.Errorf("session affinity is not supported")
-	}
-	return nil
-}
-
-// List implements [backends.Target]. It does not look: whatever our tables are, or if
-// there are none, gets a value that nobody wants, so that all is made anew.
-func (kernel) List(context.Context) iter.Seq2[object, error] {
-	return maps.All(map[object]error{{Key: "table ip custom"}: nil, {Key: "table ip6 custom"}: nil})
-}
-
-// Commit implements [backends.Target] by one run of nft, which is one transaction.
-func (k kernel) Commit(ctx context.Context, ops []backends.Op[key, string]) error {
-	script := bytes.NewBufferString("add table ip custom\nadd table ip6 custom\n") // for those that are deleted
-	for _, o := range ops {
-		if o.Kind == backends.Remove {
-			o.Value = "delete " + string(o.Key) + "\n"
-		}
-		script.WriteString(o.Value)
-	}
-	cmd := exec.CommandContext(ctx, k[0], k[1:]...)
-	cmd.Stdin = script
-	out, err := cmd.CombinedOutput()
-	if err != nil && (cmd.ProcessState.ExitCode() != 1 || strings.Contains(string(out), "No such file or directory")) {
-		err = fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err) // killed, perhaps after all was done, or not alone
-	}
-	if err != nil {
-		return fmt.Errorf("nft: %w: %s", err, out)
 	}
 	return nil
 }

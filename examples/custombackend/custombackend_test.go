@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 
 // faulty is a kernel whose commits may fail.
 type faulty struct {
-	kernel
+	*kernel
 	around func(func() error) error
 }
 
@@ -42,7 +42,7 @@ func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) erro
 
 // here is the kernel edge of the network namespace in which the calling thread is
 // now, whatever thread runs nft later.
-func here(t testing.TB) kernel {
+func here(t testing.TB) *kernel {
 	t.Helper()
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -53,7 +53,7 @@ func here(t testing.TB) kernel {
 			t.Error(err)
 		}
 	})
-	return kernel{"nsenter", fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), ns.Fd()), "nft", "-f", "-"}
+	return newKernel("nsenter", fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), ns.Fd()), "nft", "-f", "-")
 }
 
 // dump lists our tables, with chains in the order of their names: the kernel has

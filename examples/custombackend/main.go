@@ -29,7 +29,7 @@ func main() {
 		}
 	}()
 	runner := proxy.Runner{
-		Source: tracker, Backend: backends.New(render, kernel{"nft", "-f", "-"}),
+		Source: tracker, Backend: backends.New(render, newKernel("nft", "-f", "-")),
 		Observe: func(s proxy.Sync) { log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err) },
 	}
 	if err := runner.Run(ctx); err != nil {

@@ -50,6 +50,7 @@ func floors() map[string]int {
 		"backends/backendtest": 4,
 		"backends/iptables":    4,
 		"backends/nftables":    4,
+		"backends/script":      4,
 		"backends/userspace":   4,
 
 		"internal/differential": 5,
@@ -126,11 +127,9 @@ func edges() []edge {
 			files: []string{
 				"internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns",
 				"internal/peer/controlplane/*_linux.go",
-				"backends/nftables/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",
-				"backends/backendtest", "examples",
-				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/backendtest", "examples",
-				"backends/nftables/*_linux.go", "backends/backendtest", "examples",
-				"proxy/conntrack/*_linux.go",
+				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/script",
+				"backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",
+				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",
 			},
 			tests: true,
 		},

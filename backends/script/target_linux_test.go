@@ -1,0 +1,154 @@
+package script_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/script"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+type key string
+
+func (k key) Rank() int  { return len(k) }
+func (key) Shared() bool { return false }
+
+type op = backends.Op[key, string]
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func target(shell string) *script.Target[key] {
+	return &script.Target[key]{
+		Command: []string{"sh", "-c", shell}, Begin: "begin\n", Missing: "not there",
+		Remove: func(k key) string { return "remove " + string(k) + "\n" },
+	}
+}
+
+// The program gets one script with all operations, in their order.
+func TestCommitWritesOneScript(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "script")
+	err := target("cat >>"+file).Commit(t.Context(), []op{
+		{Kind: backends.Add, Key: "one", Value: "add one\n"},
+		{Kind: backends.Replace, Key: "two", Value: "add two\n"},
+		{Kind: backends.Remove, Key: "three", Value: "add three\n"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("begin\nadd one\nadd two\nremove three\n", string(got)); diff != "" {
+		t.Errorf("the script (-want +got):\n%s", diff)
+	}
+}
+
+// What the program comes to says what is known of the kernel.
+func TestCommitTellsWhatHappened(t *testing.T) {
+	for _, c := range []struct {
+		name, shell, says string
+		wants             []error
+	}{
+		{"refused", "cat >/dev/null; echo no such type; exit 1", "no such type", nil},
+		{"another status", "exit 3", "status 3", []error{proxy.ErrDataplaneLost}},
+		{"killed", "kill -KILL $$", "killed", []error{proxy.ErrDataplaneLost}},
+		{"something is missing", "cat >/dev/null; echo it is not there >&2; exit 1", "it is not there", []error{backends.ErrConflict}},
+	} {
+		got := target(c.shell).Commit(t.Context(), []op{{Key: "one", Value: "add one\n"}})
+		wantError(t, c.name, got, c.says, c.wants)
+	}
+	none := &script.Target[key]{Command: []string{"/nowhere/to/be/found"}}
+	wantError(t, "no program", none.Commit(t.Context(), nil), "/nowhere", []error{proxy.ErrUnsupported, backends.ErrUnavailable})
+	none.Command = nil
+	wantError(t, "no command", none.Commit(t.Context(), nil), "no program", []error{proxy.ErrUnsupported})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	wantError(t, "ended before", target("true").Commit(ended, nil), "", []error{context.Canceled})
+}
+
+// wantError wants an error that says something, and holds some of those that callers act
+// on, and none of the others.
+func wantError(t *testing.T, name string, got error, says string, wants []error) {
+	t.Helper()
+	known := []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict, backends.ErrUnavailable, context.Canceled}
+	if got == nil || !strings.Contains(got.Error(), says) {
+		t.Errorf("%s: got error %v, want one that says %q", name, got, says)
+		return
+	}
+	for _, e := range known {
+		want := false
+		for _, w := range wants {
+			want = want || w == e //nolint:errorlint // the very one
+		}
+		if errors.Is(got, e) != want {
+			t.Errorf("%s: got error %v, which holds %q: %t, want %t", name, got, e, !want, want)
+		}
+	}
+}
+
+// A program that is killed since the context has ended may have done everything, and
+// what it has started does not hold up Apply.
+func TestCommitIsCancelled(t *testing.T) {
+	begun := filepath.Join(t.TempDir(), "begun")
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	result := make(chan error, 1)
+	go func() { result <- target("sleep 4 & echo >"+begun+"; exec sleep 60").Commit(ctx, nil) }()
+	deadline := time.Now().Add(10 * time.Second)
+	for _, err := os.Stat(begun); err != nil; _, err = os.Stat(begun) {
+		if time.Now().After(deadline) {
+			t.Fatal("the program has not begun")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	end()
+	select {
+	case err := <-result:
+		wantError(t, "cancelled", err, "", []error{context.Canceled, proxy.ErrDataplaneLost})
+	case <-time.After(10 * time.Second):
+		t.Error("the commit goes on")
+	}
+}
+
+// A program that refuses what it does not like. The service port that needs it is named,
+// and all others are programmed.
+func Example() {
+	kernel := &script.Target[key]{
+		Command: []string{"sh", "-c", "! grep bad"},
+		Remove:  func(k key) string { return "delete " + string(k) + "\n" },
+		Anew:    []key{"table"},
+	}
+	type object = backends.Object[key, string]
+	render := func(_ *proxy.Node, port *proxy.ServicePort, out []object) []object {
+		if port == nil {
+			return append(out, object{Key: "table", Value: "delete table\nadd table\n"})
+		}
+		k := key("port " + port.Name.Name)
+		return append(out, object{Key: k, Value: "add " + string(k) + "\n"})
+	}
+	portNamed := func(name string) *proxy.ServicePort {
+		return &proxy.ServicePort{Name: proxy.ServicePortName{
+			NamespacedName: types.NamespacedName{Namespace: "shop", Name: name}, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol,
+		}}
+	}
+	b := backends.New(render, backends.Target[key, string](kernel))
+	err := b.Apply(context.Background(), proxy.Snapshot{}, proxy.NewSnapshot(nil, portNamed("good"), portNamed("bad")))
+	failed, _ := errors.AsType[proxy.PortErrors](err)
+	for name, err := range failed {
+		fmt.Printf("%s: %v", name.Name, err)
+	}
+	// Output: bad: script: sh: exit status 1: add port bad
+}
