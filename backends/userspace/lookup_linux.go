@@ -104,8 +104,17 @@ func bpf(command int, attr unsafe.Pointer, size uintptr) (int, error) {
 	return int(n), nil
 }
 
+// address gives what the kernel is told of by number. It is pinned: a stack, where it
+// may be otherwise, can move before the kernel looks, and takes no numbers along.
+func address[T any](pin *runtime.Pinner, first *T) uint64 {
+	pin.Pin(first)
+	return uint64(uintptr(unsafe.Pointer(first)))
+}
+
 func load(code []instruction) (int, error) {
 	licence := []byte("Apache-2.0\x00")
+	var pin runtime.Pinner
+	defer pin.Unpin()
 	attr := struct {
 		kind, count             uint32
 		code, licence           uint64
@@ -116,28 +125,25 @@ func load(code []instruction) (int, error) {
 		ifindex, expectedAttach uint32
 	}{
 		kind: unix.BPF_PROG_TYPE_SK_LOOKUP, count: uint32(len(code)), expectedAttach: unix.BPF_SK_LOOKUP,
-		code: uint64(uintptr(unsafe.Pointer(&code[0]))), licence: uint64(uintptr(unsafe.Pointer(&licence[0]))),
+		code: address(&pin, &code[0]), licence: address(&pin, &licence[0]),
 		name: [16]byte{'v', 'i', 'p', 'k', 'i', 't'},
 	}
-	fd, err := bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
-	runtime.KeepAlive(code)
-	runtime.KeepAlive(licence)
-	return fd, err
+	return bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
 // element changes an element of a map; a nil value removes it.
 func element(table int, key, value []byte) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
 	attr := struct {
 		fd, _             uint32
 		key, value, flags uint64
-	}{fd: uint32(table), key: uint64(uintptr(unsafe.Pointer(&key[0])))}
+	}{fd: uint32(table), key: address(&pin, &key[0])}
 	command := unix.BPF_MAP_DELETE_ELEM
 	if value != nil {
-		command, attr.value = unix.BPF_MAP_UPDATE_ELEM, uint64(uintptr(unsafe.Pointer(&value[0])))
+		command, attr.value = unix.BPF_MAP_UPDATE_ELEM, address(&pin, &value[0])
 	}
 	_, err := bpf(command, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
-	runtime.KeepAlive(key)
-	runtime.KeepAlive(value)
 	if value == nil && errors.Is(err, unix.ENOENT) {
 		return nil
 	}
