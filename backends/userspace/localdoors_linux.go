@@ -27,16 +27,10 @@ func (o *opening) localDoors(ctx context.Context, fam nfnetlink.Family, table *l
 		origin engine.Origin
 	}{{doorOthers, slotDoor, engine.ByAddress}, {doorNode, slotNode, engine.Node}, {doorSink, slotSink, 0}} {
 		at := d.door.address(&o.options, fam)
-		l, err := o.sockets.listen(ctx, at)
+		l, p, err := o.both(ctx, at)
 		if err != nil {
 			return err
 		}
-		o.closers = append(o.closers, l)
-		p, err := o.sockets.packets(ctx, at)
-		if err != nil {
-			return err
-		}
-		o.closers = append(o.closers, p)
 		for proto, socket := range map[uint8]any{protoTCP: l, protoUDP: p} {
 			if err := table.introduce(socket, slot(d.first, at.Addr().Is6(), proto), d.door == doorSink); err != nil {
 				return err

@@ -99,18 +99,25 @@ func closeAll(all []closer) error {
 	return errors.Join(errs...)
 }
 
-func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family) error {
-	at := d.address(&o.options, fam)
-	l, err := o.sockets.listen(ctx, at)
-	if err != nil {
-		return err
+// both opens the sockets of a door, for connections and for datagrams.
+func (o *opening) both(ctx context.Context, at netip.AddrPort) (l *net.TCPListener, p *net.UDPConn, err error) {
+	if l, err = o.sockets.listen(ctx, at); err != nil {
+		return nil, nil, err
 	}
 	o.closers = append(o.closers, l)
-	p, err := o.sockets.packets(ctx, at)
+	if p, err = o.sockets.packets(ctx, at); err != nil {
+		return nil, nil, err
+	}
+	o.closers = append(o.closers, p)
+	return l, p, nil
+}
+
+func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family) error {
+	at := d.address(&o.options, fam)
+	l, p, err := o.both(ctx, at)
 	if err != nil {
 		return err
 	}
-	o.closers = append(o.closers, p)
 	packets := &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin(), frontend: frontendAsSent}
 	if t := o.tracked; t != nil {
 		packets.Replier = asAsked{p}
