@@ -27,8 +27,8 @@ type Options struct {
 	Policy map[Problem]Action
 	// Grace is how old a claim is before it can be freed or given to another
 	// owner: [DefaultGrace] if 0. It must be longer than the owners that are listed
-	// can be out of date, and than it takes to store an object after its claim was
-	// bound.
+	// can be out of date, than it takes to store an object after its claim was
+	// bound, and than the clocks of those who share the store differ.
 	Grace time.Duration
 	// MaxRemovals is how many claims one pass may take from their owners, which
 	// a list of owners that lacks many would make it do: 0 means half of those that
@@ -209,12 +209,17 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 }
 
 // isYoung reports whether a claim is still safe from being taken away. A
-// reservation is until it ends.
+// reservation is until it ends. What comes from further in the future than clocks
+// differ was written by one that was wrong, and would be safe for as long as that says.
 func (p *pass) isYoung(c allocator.Claim) bool {
-	if !c.IsBound() {
+	age := p.now.Sub(c.Since)
+	switch {
+	case age < -p.options.Grace:
+		return false
+	case !c.IsBound():
 		return !c.IsExpired(p.now)
 	}
-	return p.now.Sub(c.Since) < p.options.Grace
+	return age < p.options.Grace
 }
 
 // claimFor gives the write that makes owner have a key for good. Only if it had

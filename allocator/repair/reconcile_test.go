@@ -110,6 +110,15 @@ func TestReconcile(t *testing.T) {
 		{name: "orphaned and young", claims: "10.96.0.1 a 59s", after: "10.96.0.1 a"},
 		{name: "reserved", claims: "10.96.0.1 a 59s reserved", after: "10.96.0.1 a reserved"},
 		{name: "reservation has ended", claims: "10.96.0.1 a 61s reserved", findings: "orphaned: 10.96.0.1 of a (mended)"},
+		{name: "dated by a clock that is ahead", claims: "10.96.0.1 a -59s\n10.96.0.2 a -59s reserved", after: "10.96.0.1 a\n10.96.0.2 a reserved"},
+		{
+			name: "dated by a clock that was wrong", claims: "10.96.0.1 a -9000h\n10.96.0.2 a -9000h reserved",
+			findings: "orphaned: 10.96.0.1 of a (mended)\norphaned: 10.96.0.2 of a (mended)",
+		},
+		{
+			name: "reserved by a clock that was wrong, and used", claims: "10.96.0.1 gone -9000h reserved", uses: "10.96.0.1 a",
+			findings: "wrong owner: 10.96.0.1 of a, held by gone (mended)", after: "10.96.0.1 a",
+		},
 		{name: "another's ended reservation", claims: "10.96.0.1 b 61s reserved", uses: "10.96.0.1 a", findings: "missing: 10.96.0.1 of a (mended)", after: "10.96.0.1 a"},
 		{name: "wrong owner", claims: "10.96.0.1 gone 1h", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by gone (mended)", after: "10.96.0.1 a"},
 		{name: "wrong owner, young", claims: "10.96.0.1 new 5s", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by new", after: "10.96.0.1 new"},
