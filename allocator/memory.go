@@ -144,9 +144,9 @@ func (c *commit) result() ([]Version, error) {
 
 func checkOps(ops []Op) error {
 	seen := make(map[Key]struct{}, len(ops))
-	for i, op := range ops {
-		if op.Claim.Key.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
-			return fmt.Errorf("change %d, of key %v: %w", i, op.Claim.Key, ErrInvalid)
+	for _, op := range ops {
+		if err := op.Check(); err != nil {
+			return err
 		}
 		if _, ok := seen[op.Claim.Key]; ok {
 			return fmt.Errorf("key %v comes twice: %w", op.Claim.Key, ErrInvalid)

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 )
@@ -40,6 +41,16 @@ func (c Claim) IsExpired(now time.Time) bool { return !c.IsBound() && !now.Befor
 type Op struct {
 	Claim  Claim
 	Delete bool
+}
+
+// Check says whether the operation makes sense, whatever a store holds: it has a key;
+// what is written has an owner, and what is deleted a version. Otherwise the error is
+// [ErrInvalid]. It is for those who write a [Store].
+func (o Op) Check() error {
+	if o.Claim.Key.Kind() == 0 || !o.Delete && o.Claim.Owner == "" || o.Delete && o.Claim.Version == 0 {
+		return fmt.Errorf("change of key %v: %w", o.Claim.Key, ErrInvalid)
+	}
+	return nil
 }
 
 // Event is a change that was made to a store. The version of its claim is that

@@ -58,8 +58,11 @@ func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
 	seen := make(map[allocator.Key]struct{}, len(ops))
 	for i, op := range ops {
 		k := op.Claim.Key
-		if _, isAgain := seen[k]; isAgain || k.Kind() == 0 || op.Delete && op.Claim.Version == 0 {
-			return nil, fmt.Errorf("change %d, of key %v: %w", i, k, allocator.ErrInvalid)
+		if err := op.Check(); err != nil {
+			return nil, err
+		}
+		if _, isAgain := seen[k]; isAgain {
+			return nil, fmt.Errorf("key %v comes twice: %w", k, allocator.ErrInvalid)
 		}
 		seen[k] = struct{}{}
 		if op.Delete {
