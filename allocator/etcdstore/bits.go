@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -94,10 +95,19 @@ func (b bitmap) bare(k allocator.Key) allocator.Claim {
 // keysIn gives the keys of all bits that are set.
 func (a *area) keysIn(b bitmap) []allocator.Key {
 	var keys []allocator.Key
-	for i := range a.size {
-		if b.has(i) {
-			keys = append(keys, a.keys.Key(i))
+	for i := range len(b.bits) {
+		for rest := b.bits[len(b.bits)-1-i]; rest != 0; rest &= rest - 1 {
+			keys = append(keys, a.keys.Key(uint64(8*i+bits.TrailingZeros8(rest))))
 		}
 	}
 	return keys
+}
+
+// without gives what a map has and another one does not.
+func (b bitmap) without(other bitmap) bitmap {
+	b.bits = slices.Clone(b.bits)
+	for i := range b.bits {
+		b.bits[i] &^= other.bits[i]
+	}
+	return b
 }

@@ -20,6 +20,8 @@ const (
 	undoTime = 10 * time.Second
 	// patience is how often to let others run who may join a transaction.
 	patience = 64
+	// attempts is how often a transaction is made anew after others were faster.
+	attempts = 100
 )
 
 // commit is a change that waits for its transaction.
@@ -57,11 +59,13 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 
 func (s *Store) check(ops []allocator.Op) error {
 	seen := make(map[allocator.Key]struct{}, len(ops))
-	for i, op := range ops {
+	for _, op := range ops {
 		k := op.Claim.Key
-		_, isAgain := seen[k]
-		if isAgain || k.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
-			return fmt.Errorf("change %d, of key %v: %w", i, k, allocator.ErrInvalid)
+		if err := op.Check(); err != nil {
+			return err
+		}
+		if _, isAgain := seen[k]; isAgain {
+			return fmt.Errorf("key %v comes twice: %w", k, allocator.ErrInvalid)
 		}
 		seen[k] = struct{}{}
 		if _, _, err := s.find(k); err != nil {
@@ -222,7 +226,8 @@ func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 // send makes one transaction of a batch, again and again without those that turn out to
 // be in conflict.
 func (s *Store) send(batch []*commit) {
-	for {
+	var v view
+	for range attempts {
 		batch = slices.DeleteFunc(batch, func(c *commit) bool {
 			err := c.ctx.Err()
 			if err != nil {
@@ -233,7 +238,9 @@ func (s *Store) send(batch []*commit) {
 		if len(batch) == 0 {
 			return
 		}
-		version, v, err := s.try(batch)
+		var version allocator.Version
+		var err error
+		version, v, err = s.try(batch, v)
 		if err == nil && version == 0 {
 			batch = s.judge(batch, v)
 			continue
@@ -243,6 +250,9 @@ func (s *Store) send(batch []*commit) {
 			c.end(err)
 		}
 		return
+	}
+	for _, c := range batch {
+		c.end(fmt.Errorf("others have changed a map %d times in a row: %w", attempts, allocator.ErrConflict))
 	}
 }
 
@@ -259,12 +269,13 @@ func (s *Store) judge(batch []*commit, v view) []*commit {
 	})
 }
 
-// try makes one transaction. Version 0 without an error means that something was not as
-// presumed; the view tells what is there instead.
-func (s *Store) try(batch []*commit) (allocator.Version, view, error) {
+// try makes one transaction of a batch, of which something was seen before. Version 0
+// without an error means that something was not as presumed; the view tells what is there
+// instead.
+func (s *Store) try(batch []*commit, seen view) (allocator.Version, view, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 	defer cancel()
-	p := s.plan(batch)
+	p := s.plan(batch, seen)
 	if p == nil {
 		return s.refresh(ctx, batch)
 	}

@@ -16,16 +16,17 @@ type plan struct {
 	bits [][]byte
 }
 
-// plan gives the transaction of a batch; nil if the maps that are known do not fit
-// it, so that it would fail.
-func (s *Store) plan(batch []*commit) *plan {
+// plan gives the transaction of a batch, of which something was seen before; nil if the
+// maps that are known do not fit it, so that it would fail.
+func (s *Store) plan(batch []*commit, seen view) *plan {
 	if s.known == nil {
 		return nil
 	}
 	p := &plan{bits: make([][]byte, len(s.areas))}
 	for _, c := range batch {
 		for i, op := range c.ops {
-			if !s.add(p, op, c.texts[i]) {
+			_, isWritten := seen.claims[op.Claim.Key]
+			if !s.add(p, op, c.texts[i], isWritten) {
 				return nil
 			}
 		}
@@ -42,8 +43,9 @@ func (s *Store) plan(batch []*commit) *plan {
 }
 
 // add puts an operation into a plan. It gives false if the operation does not fit what
-// is known.
-func (s *Store) add(p *plan, op allocator.Op, text string) bool {
+// is known. A claim as old as the map is probably no more than a bit of it, unless it is
+// known to be written: whoever copies a whole etcd may do that in one transaction.
+func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool {
 	k := op.Claim.Key
 	at, bit, err := s.find(k)
 	if err != nil {
@@ -51,7 +53,7 @@ func (s *Store) add(p *plan, op allocator.Op, text string) bool {
 	}
 	m := s.known[at]
 	revision := int64(op.Claim.Version)
-	switch isBare := revision == m.created; {
+	switch isBare := revision == m.created && !isWritten; {
 	case (revision == 0 || isBare) && m.has(bit) != isBare:
 		return false
 	case isBare:

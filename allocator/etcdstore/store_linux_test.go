@@ -98,6 +98,9 @@ func TestStore(t *testing.T) {
 		"two stores":      testTwoStores,
 		"senseless":       testSenseless,
 		"watch compacted": testCompacted,
+		"by hand":         testMapWrittenByHand,
+		"copied":          testCopied,
+		"always late":     testAlwaysLate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {

@@ -79,7 +79,8 @@ func revisions(events []*clientv3.Event) [][]*clientv3.Event {
 	return groups
 }
 
-// eventsOf gives what one transaction has changed: claims, and bits that had none.
+// eventsOf gives what one transaction has changed: claims, and bits of which there is
+// nothing else.
 func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 	var events []allocator.Event
 	told := map[allocator.Key]struct{}{}
@@ -101,34 +102,39 @@ func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 		events = append(events, allocator.Event{Claim: c})
 	}
 	for _, e := range change {
-		freed, err := s.freed(e)
+		bare, err := s.bitsOf(e)
 		if err != nil {
 			return nil, err
 		}
-		for _, k := range freed {
-			if _, isTold := told[k]; !isTold {
-				gone := allocator.Claim{Key: k, Version: allocator.Version(e.Kv.ModRevision)}
-				events = append(events, allocator.Event{Claim: gone, Deleted: true})
+		for _, b := range bare {
+			if _, isTold := told[b.Claim.Key]; !isTold {
+				events = append(events, b)
 			}
 		}
 	}
 	return events, nil
 }
 
-// freed gives the keys whose bits an event has cleared.
-func (s *Store) freed(e *clientv3.Event) ([]allocator.Key, error) {
+// bitsOf gives what an event has changed in a map, as if nothing else were known of it.
+// The version of a key whose bit was set is that which its claim has from now on.
+func (s *Store) bitsOf(e *clientv3.Event) ([]allocator.Event, error) {
 	at := slices.IndexFunc(s.areas, func(a area) bool { return a.path == string(e.Kv.Key) })
 	if at < 0 || e.Type == mvccpb.DELETE || e.PrevKv == nil {
 		return nil, nil
 	}
 	a := &s.areas[at]
 	before, err1 := a.decode(e.PrevKv.Value, 0, 0)
-	now, err2 := a.decode(e.Kv.Value, 0, 0)
+	now, err2 := a.decode(e.Kv.Value, e.Kv.CreateRevision, e.Kv.ModRevision)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	for i := range before.bits {
-		before.bits[i] &^= now.bits[i]
+	var events []allocator.Event
+	for _, k := range a.keysIn(before.without(now)) {
+		gone := allocator.Claim{Key: k, Version: allocator.Version(e.Kv.ModRevision)}
+		events = append(events, allocator.Event{Claim: gone, Deleted: true})
 	}
-	return a.keysIn(before), nil
+	for _, k := range a.keysIn(now.without(before)) {
+		events = append(events, allocator.Event{Claim: now.bare(k)})
+	}
+	return events, nil
 }

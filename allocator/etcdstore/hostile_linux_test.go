@@ -1,0 +1,148 @@
+package etcdstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/rangemap"
+)
+
+const portsPath = "/test/maps/30000-32767"
+
+func portMap(t *testing.T, taken ...uint16) string {
+	t.Helper()
+	var keys []allocator.Key
+	for _, p := range taken {
+		keys = append(keys, allocator.PortKey(p))
+	}
+	m, err := rangemap.Encode("30000-32767", slices.Values(keys))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(m.Marshal())
+}
+
+// testMapWrittenByHand sets and clears bits without claims, of which those who watch must
+// hear.
+func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
+	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
+	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30080, 32767)); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	var last allocator.Claim
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for e, err := range s.Watch(ctx, before.Version) {
+		if err != nil {
+			t.Fatalf("after %v: %v", told, err)
+		}
+		told = append(told, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
+		last = e.Claim
+		if len(told) == 3 {
+			break
+		}
+	}
+	want := []string{"30001  deleted=true", "30080 imported deleted=false", "32767 imported deleted=false"}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	// What was told is a precondition that holds.
+	last.Owner = "services/default/web"
+	mustCommit(t, s, []allocator.Op{{Claim: last}})
+	if diff := cmp.Diff([]string{"30080", "32767"}, stored(t, client, "30000-32767")); diff != "" {
+		t.Errorf("the map (-want +got):\n%s", diff)
+	}
+}
+
+// testCopied has a claim as old as its map, as in an etcd that was copied by one
+// transaction.
+func testCopied(t *testing.T, client *clientv3.Client) {
+	_, err := client.Txn(t.Context()).Then(
+		clientv3.OpPut(portsPath, portMap(t, 30080)),
+		clientv3.OpPut("/test/claims/30080", `{"owner":"services/default/web","token":"7","since":"2024-02-29T12:00:00Z"}`),
+	).Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
+	state, err := s.Load(t.Context())
+	if err != nil || len(state.Claims) != 1 {
+		t.Fatalf("got %+v, error %v, want one claim", state, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := s.Commit(ctx, []allocator.Op{{Claim: state.Claims[0], Delete: true}}); err != nil {
+		t.Errorf("freeing it: %v", err)
+	}
+	if got := stored(t, client, "30000-32767"); len(got) != 0 {
+		t.Errorf("the map still has %v", got)
+	}
+}
+
+// rival is faster than any transaction.
+type rival struct {
+	clientv3.KV
+	times int
+}
+
+func (r *rival) Txn(ctx context.Context) clientv3.Txn {
+	return &race{Txn: r.KV.Txn(ctx), ctx: ctx, rival: r}
+}
+
+type race struct {
+	clientv3.Txn
+	ctx   context.Context
+	rival *rival
+}
+
+func (r *race) If(c ...clientv3.Cmp) clientv3.Txn  { r.Txn = r.Txn.If(c...); return r }
+func (r *race) Then(o ...clientv3.Op) clientv3.Txn { r.Txn = r.Txn.Then(o...); return r }
+
+func (r *race) Commit() (*clientv3.TxnResponse, error) {
+	r.rival.times++
+	now, err := r.rival.Get(r.ctx, portsPath)
+	if err == nil && len(now.Kvs) == 1 {
+		_, err = r.rival.Put(r.ctx, portsPath, string(now.Kvs[0].Value))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.Txn.Commit()
+}
+
+// testAlwaysLate wants an end to transactions when another process is faster each time.
+func testAlwaysLate(t *testing.T, client *clientv3.Client) {
+	c := allocator.Config{FirstPort: 30000, LastPort: 32767}
+	if err := newStore(t, client, c).Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := connect(t, client.Endpoints()[0])
+	faster := &rival{KV: late.KV}
+	late.KV = faster
+	s := newStore(t, late, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err := s.Commit(ctx, []allocator.Op{{Claim: allocator.Claim{Key: allocator.PortKey(30080), Owner: "me", Token: 1}}})
+	if !errors.Is(err, allocator.ErrConflict) {
+		t.Errorf("got error %v after %d transactions, want %v", err, faster.times, allocator.ErrConflict)
+	}
+	if got := stored(t, client, "30000-32767"); len(got) != 0 {
+		t.Errorf("the map has %v", got)
+	}
+}
