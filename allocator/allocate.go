@@ -47,7 +47,14 @@ func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, req
 	if p.observer != nil {
 		defer func() { p.observe(requests, claims, p.now().Sub(start), err) }()
 	}
-	for range attempts {
+	for attempt := range attempts {
+		if attempt%rereadAfter == rereadAfter-1 {
+			// Each conflict tells of one key. Who asks for many and knows little of
+			// what others have would never get there.
+			if readErr := p.Sync(ctx); readErr != nil {
+				return nil, errors.Join(err, readErr)
+			}
+		}
 		var ops []Op
 		ops, err = p.plan(ctx, owner, requests, func(*index, []Op) {})
 		if err != nil || len(ops) == 0 {

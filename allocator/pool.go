@@ -16,6 +16,9 @@ const DefaultTTL = time.Minute
 // before it fails with ErrConflict.
 const attempts = 32
 
+// rereadAfter is after how many attempts an allocation reads the whole store.
+const rereadAfter = 4
+
 // Bounds of the pause before a store is asked again that answered from the past.
 const (
 	stalePause    = time.Millisecond

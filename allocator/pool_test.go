@@ -250,6 +250,18 @@ func TestPoolsShareAStore(t *testing.T) {
 	mustReserve(t, b, "b", allocator.Request{Key: all[5].Key})
 }
 
+// TestManyKeysAmongMany wants a pool that knows nothing of what others have taken since
+// it looked to get many keys nevertheless: more than it could learn of one by one.
+func TestManyKeysAmongMany(t *testing.T) {
+	store := newMemory()
+	late, early := newPool(t, store, "30000-32767"), newPool(t, store, "30000-32767")
+	if err := late.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustReserve(t, early, "early", allocator.Request{Kind: allocator.Port, Count: 2000})
+	mustReserve(t, late, "late", allocator.Request{Kind: allocator.Port, Count: 250})
+}
+
 func TestExpiredReservationIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
