@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxOps is how many claims a transaction changes at most: etcd takes 128
-	// operations, and there are maps beside them.
+	// maxOps is how many claims the transaction of several commits changes at most: etcd
+	// takes 128 operations, and there are maps beside them.
 	maxOps = 120
 	// requestTime is how long a transaction may take.
 	requestTime = 10 * time.Second
@@ -39,7 +39,9 @@ func (c *commit) end(err error) {
 	close(c.done)
 }
 
-// Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts.
+// Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts,
+// unless all but 50 of them are in ranges of no more than 8,192 keys, and they are 1,000 at
+// most: 250 node ports, for instance, are one transaction.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -47,7 +49,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err := s.check(ops); err != nil {
 		return nil, err
 	}
-	if len(ops) > maxOps {
+	if !s.fits(ops) {
 		return s.commitParts(ctx, ops)
 	}
 	version, err := s.commitOne(ctx, ops)
@@ -198,7 +200,8 @@ func (s *Store) next(last int) []*commit {
 	var batch, rest []*commit
 	ops, keys := 0, map[allocator.Key]struct{}{}
 	for _, c := range s.queue {
-		if ops+len(c.ops) > maxOps || !c.join(keys) {
+		// One that is larger than that goes alone.
+		if len(batch) > 0 && ops+len(c.ops) > maxOps || !c.join(keys) {
 			rest = append(rest, c)
 			continue
 		}

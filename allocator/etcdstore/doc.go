@@ -21,7 +21,8 @@
 // then go together into the next one, as many as fit. So 64 callers need hardly more
 // transactions than one. Those that fail because of another process are
 // looked up and tried again; only a commit whose own claims have changed is in conflict.
-// No more than 120 keys fit into a transaction: a commit of more is made in parts, and
+// A commit of up to 1,000 keys is one transaction, too, if all but 50 of them are in ranges
+// of at most 8,192 keys, as node ports are; larger ones are made in parts of 120 keys, and
 // undone if one of these fails.
 //
 // # Importing

@@ -127,12 +127,12 @@ func testCreate(t *testing.T, client *clientv3.Client) {
 func testParts(t *testing.T, client *clientv3.Client) {
 	s := withMaps(t, client)
 	p := newPool(t, s)
-	claims, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port, Count: 250})
+	claims, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.IPv4, Count: 250})
 	if err == nil {
 		claims, err = p.Bind(t.Context(), claims...)
 	}
-	if got := len(stored(t, client, "30000-32767")); err != nil || got != 250 {
-		t.Fatalf("got %d ports, error %v, want 250", got, err)
+	if got := len(stored(t, client, "10.96.0.0/16")); err != nil || got != 250 {
+		t.Fatalf("got %d addresses, error %v, want 250", got, err)
 	}
 	before, err := s.Load(t.Context())
 	if err != nil {
@@ -166,8 +166,8 @@ func testParts(t *testing.T, client *clientv3.Client) {
 	for i := range claims {
 		claims[i].Version = now[claims[i].Key]
 	}
-	if err := p.Release(t.Context(), claims...); err != nil || len(stored(t, client, "30000-32767")) != 0 {
-		t.Errorf("Release: error %v, and %d ports are taken", err, len(stored(t, client, "30000-32767")))
+	if err := p.Release(t.Context(), claims...); err != nil || len(stored(t, client, "10.96.0.0/16")) != 0 {
+		t.Errorf("Release: error %v, and %d addresses are taken", err, len(stored(t, client, "10.96.0.0/16")))
 	}
 }
 

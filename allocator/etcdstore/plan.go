@@ -14,6 +14,10 @@ type plan struct {
 	writes   []clientv3.Op
 	// bits are those of the maps that change, by area; nil for the others.
 	bits [][]byte
+	// rows are the claims that are compared all at once, by area, with what was seen at a
+	// revision; 0 if each claim is compared by itself.
+	rows []row
+	asOf allocator.Version
 }
 
 // plan gives the transaction of a batch, of which something was seen before; nil if the
@@ -22,7 +26,12 @@ func (s *Store) plan(batch []*commit, seen view) *plan {
 	if s.known == nil {
 		return nil
 	}
-	p := &plan{bits: make([][]byte, len(s.areas))}
+	p := &plan{bits: make([][]byte, len(s.areas)), rows: make([]row, len(s.areas))}
+	if len(keysOf(batch)) > maxOps {
+		if p.asOf = seen.version; p.asOf == 0 {
+			return nil
+		}
+	}
 	for _, c := range batch {
 		for i, op := range c.ops {
 			_, isWritten := seen.claims[op.Claim.Key]
@@ -31,15 +40,25 @@ func (s *Store) plan(batch []*commit, seen view) *plan {
 			}
 		}
 	}
-	for at, bits := range p.bits {
-		if bits == nil {
-			continue
-		}
-		path := s.areas[at].path
-		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", s.known[at].modified))
-		p.writes = append(p.writes, clientv3.OpPut(path, s.areas[at].encode(bits)))
+	for at := range s.areas {
+		s.addMap(p, at)
 	}
+	p.writes = nest(p.writes)
 	return p
+}
+
+// addMap puts what a map is about into a plan.
+func (s *Store) addMap(p *plan, at int) {
+	path, isRow := s.areas[at].path, p.rows[at].last != ""
+	if isRow {
+		p.compares = append(p.compares, p.rows[at].unchangedSince(p.asOf))
+	}
+	if isRow || p.bits[at] != nil {
+		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", s.known[at].modified))
+	}
+	if p.bits[at] != nil {
+		p.writes = append(p.writes, clientv3.OpPut(path, s.areas[at].encode(p.bits[at])))
+	}
 }
 
 // add puts an operation into a plan. It gives false if the operation does not fit what
@@ -60,7 +79,11 @@ func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool 
 		revision = 0
 	}
 	path := s.claims + k.String()
-	p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))
+	if p.asOf != 0 && s.areas[at].size <= maxRow {
+		p.rows[at].add(path)
+	} else {
+		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))
+	}
 	if revision == 0 || op.Delete {
 		p.bits[at] = m.with(p.bits[at], bit, !op.Delete)
 	}

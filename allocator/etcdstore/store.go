@@ -36,8 +36,8 @@ type Store struct {
 
 var _ allocator.Store = (*Store)(nil)
 
-// New makes a store below a prefix such as "/example/allocator", for some ranges, which
-// must not overlap. It asks etcd for nothing yet. The client stays the caller's, who closes
+// New makes a store below a prefix such as "/example/allocator", for some ranges: 1 to 8,
+// which must not overlap. It asks etcd for nothing yet. The client stays the caller's, who closes
 // it when the store is not used any more.
 func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*Store, error) {
 	prefix = strings.TrimRight(prefix, "/") + "/"
@@ -54,8 +54,8 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 		}
 		s.areas = append(s.areas, a)
 	}
-	if len(s.areas) == 0 {
-		return nil, fmt.Errorf("a store without a range: %w", allocator.ErrInvalid)
+	if n := len(s.areas); n == 0 || n > maxAreas {
+		return nil, fmt.Errorf("a store of %d ranges, which can have 1 to %d: %w", n, maxAreas, allocator.ErrInvalid)
 	}
 	return s, nil
 }
@@ -184,15 +184,16 @@ func (s *Store) look(ctx context.Context, keys []allocator.Key) (view, error) {
 	for _, k := range keys {
 		gets = append(gets, clientv3.OpGet(s.claims+k.String()))
 	}
-	answer, err := s.client.Txn(ctx).Then(gets...).Commit()
+	answer, err := s.client.Txn(ctx).Then(nest(gets)...).Commit()
 	if err != nil {
 		return view{}, fmt.Errorf("reading etcd: %w", err)
 	}
+	responses := flat(answer.Responses)
 	v := view{version: allocator.Version(answer.Header.Revision), claims: map[allocator.Key]allocator.Claim{}}
-	if v.maps, err = s.readMaps(answer.Responses); err != nil {
+	if v.maps, err = s.readMaps(responses); err != nil {
 		return view{}, err
 	}
-	for _, r := range answer.Responses[len(s.areas):] {
+	for _, r := range responses[len(s.areas):] {
 		for _, kv := range r.GetResponseRange().Kvs {
 			c, err := s.decode(kv)
 			if err != nil {

@@ -101,6 +101,9 @@ func TestStore(t *testing.T) {
 		"by hand":         testMapWrittenByHand,
 		"copied":          testCopied,
 		"always late":     testAlwaysLate,
+		"many ports":      testManyPorts,
+		"many raced":      testManyPortsRaced,
+		"many at once":    testManyPortsAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
