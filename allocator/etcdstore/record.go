@@ -12,6 +12,10 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
+// maxRecord is how many bytes a claim has at most, so that any transaction of several stays
+// below the 1.5 MiB that etcd takes: one that is too large fails for all who share it.
+const maxRecord = 1200
+
 // record is a claim as it stands in etcd.
 type record struct {
 	Owner   allocator.Owner `json:"owner"`
@@ -29,6 +33,9 @@ func encode(c allocator.Claim) (string, error) {
 		r.Expires = &c.Expires
 	}
 	text, err := json.Marshal(r)
+	if err == nil && len(text) > maxRecord {
+		err = fmt.Errorf("owner %.40q... makes a claim of %d bytes, %d are the most: %w", c.Owner, len(text), maxRecord, allocator.ErrInvalid)
+	}
 	return string(text), err
 }
 

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -314,7 +317,13 @@ func testSenseless(t *testing.T, client *clientv3.Client) {
 	if _, err := s.Commit(t.Context(), noText); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("an owner that is no text: got error %v, want %v", err, allocator.ErrInvalid)
 	}
+	tooLong := put(1, 0)
+	tooLong[0].Claim.Owner = allocator.Owner(strings.Repeat("long", 1<<19))
+	if _, err := s.Commit(t.Context(), tooLong); !errors.Is(err, allocator.ErrInvalid) {
+		t.Errorf("an owner of 2 MiB: got error %.200v, want %v", err, allocator.ErrInvalid)
+	}
 	for name, c := range map[string][]allocator.Config{
+		"too many":      slices.Collect(singlePorts(9)),
 		"no range":      nil,
 		"too large":     {{Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
 		"overlap":       {{Prefix: netip.MustParsePrefix("10.96.0.0/16")}, {Prefix: netip.MustParsePrefix("10.96.1.0/24")}},
@@ -322,6 +331,17 @@ func testSenseless(t *testing.T, client *clientv3.Client) {
 	} {
 		if _, err := etcdstore.New(client, prefix, c...); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// singlePorts gives ranges of one port each.
+func singlePorts(n uint16) iter.Seq[allocator.Config] {
+	return func(yield func(allocator.Config) bool) {
+		for p := range n {
+			if !yield(allocator.Config{FirstPort: 30000 + p, LastPort: 30000 + p}) {
+				return
+			}
 		}
 	}
 }
