@@ -111,18 +111,24 @@ type Finding struct {
 	Mended bool
 }
 
-// String describes the finding in one line.
+// String describes the finding in one line. What could be a command to a terminal, or
+// another line, is escaped.
 func (f Finding) String() string {
 	what := f.Text
 	if what == "" {
 		what = f.Key.String()
 	}
-	s := fmt.Sprintf("%v: %s of %s", f.Problem, what, f.Owner)
+	s := fmt.Sprintf("%v: %s of %s", f.Problem, escaped(what), escaped(string(f.Owner)))
 	if f.Holder != "" {
-		s += ", held by " + string(f.Holder)
+		s += ", held by " + escaped(string(f.Holder))
 	}
 	if f.Mended {
 		s += " (mended)"
 	}
 	return s
+}
+
+func escaped(text string) string {
+	text = strconv.Quote(text)
+	return text[1 : len(text)-1]
 }

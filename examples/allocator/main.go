@@ -106,6 +106,9 @@ func (a *app) setRanges(text string) error {
 func (a *app) setStore(text string) error {
 	kind, path, hasPath := strings.Cut(text, ":")
 	isKnown := kind == "memory" && !hasPath || kind == "file" && path != "" || kind == "kubernetes" && hasPath == (path != "")
+	if kind == "etcd" {
+		return errors.New("for etcd there is another command: go -C allocator/etcdstore run ./etcdallocator")
+	}
 	if !isKnown {
 		return errors.New("a store is memory, file:PATH, kubernetes or kubernetes:KUBECONFIG")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -30,7 +31,7 @@ func (a *app) show(ctx context.Context) error {
 		if !c.IsBound() {
 			state = "reserved until " + c.Expires.Format("15:04:05 MST")
 		}
-		fmt.Fprintf(&b, "%-20v %s, %s\n", c.Key, c.Owner, state)
+		fmt.Fprintf(&b, "%-20v %s, %s\n", c.Key, escaped(c.Owner), state)
 	}
 	return a.printf("%s", b.String())
 }
@@ -113,4 +114,10 @@ func shade(taken, size uint64) rune {
 		return '▒'
 	}
 	return '▓'
+}
+
+// escaped is the name of an owner without what could be a command to a terminal.
+func escaped(owner allocator.Owner) string {
+	text := strconv.Quote(string(owner))
+	return text[1 : len(text)-1]
 }

@@ -21,6 +21,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"time"
 
@@ -182,8 +183,14 @@ func (a *app) show(ctx context.Context) error {
 		if !c.IsBound() {
 			state = "reserved until " + c.Expires.Format(time.RFC3339)
 		}
-		fmt.Fprintf(&b, "%-20v %s, %s\n", c.Key, c.Owner, state)
+		fmt.Fprintf(&b, "%-20v %s, %s\n", c.Key, escaped(c.Owner), state)
 	}
 	_, err := io.WriteString(a.out, b.String())
 	return err
+}
+
+// escaped is the name of an owner without what could be a command to a terminal.
+func escaped(owner allocator.Owner) string {
+	text := strconv.Quote(string(owner))
+	return text[1 : len(text)-1]
 }

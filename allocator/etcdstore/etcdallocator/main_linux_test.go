@@ -33,6 +33,8 @@ func TestCommands(t *testing.T) {
 		{"release imported 30001 30008", "", false},
 		{"show", "10.96.0.0/29: 6 keys, 2 taken, 4 free\nfd00::/64: 65535 keys, 1 taken, 65534 free\n30000-32767: 2768 keys, 2 taken, 2766 free\n", false},
 		{"show", "30000                imported, bound\n30500                services/default/web, bound\n", false},
+		{"allocate \x1b[2J 30501", "30501", false},
+		{"show", `30501                \x1b[2J, bound`, false},
 		{"allocate me", "not the arguments that it takes", true},
 	} {
 		var out strings.Builder
