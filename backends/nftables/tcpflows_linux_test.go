@@ -73,6 +73,40 @@ func TestTCPPolicies(t *testing.T) {
 	}
 }
 
+// A client that was there before its Service sends its attempts from one port.
+func TestTCPAttemptBeforeItsService(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy   conntrack.TCPPolicy
+		limit    time.Duration
+		connects bool
+	}{
+		"keep":           {conntrack.KeepTCP, 3 * time.Second, false},
+		"drop half-open": {conntrack.DropHalfOpenTCP, tcpPatience, true},
+		"reset":          {conntrack.ResetTCP, tcpPatience, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTCPStreet(t, tc.policy)
+			s.apply(t, proxy.NewSnapshot(testNode()))
+			vip := netip.AddrPortFrom(s.silent, 80)
+			connected := make(chan net.Conn, 1)
+			go func() { connected <- s.dialTo(t, vip, tc.limit) }()
+			s.awaitFlow(t, s.silent)
+			port := newPort(v1.IPv4Protocol, 0, 0)
+			route := forward(proxy.MasqueradeNever)
+			port.Frontends = append(port.Frontends, proxy.Frontend{Kind: proxy.ExternalIP, Addr: vip, FromInside: route, FromOutside: route})
+			port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(s.hosts[1], 9090), Ready: true, Serving: true}}
+			s.apply(t, proxy.NewSnapshot(testNode(), port))
+			conn := <-connected
+			if (conn != nil) != tc.connects {
+				t.Fatalf("the attempt led to a connection: %v, want %v", conn != nil, tc.connects)
+			}
+			if conn != nil {
+				s.echoes(t, conn, s.hosts[1])
+			}
+		})
+	}
+}
+
 // tcpStreet is a street whose servers keep connections, and whose flows are cleaned.
 type tcpStreet struct {
 	*street
@@ -147,9 +181,13 @@ func (s *tcpStreet) lead(t *testing.T, to netip.Addr) {
 
 // dial connects to the Service; nil if nobody answers in time.
 func (s *tcpStreet) dial(t *testing.T, limit time.Duration) net.Conn {
+	return s.dialTo(t, netip.AddrPortFrom(clusterIP(v1.IPv4Protocol, 0), 80), limit)
+}
+
+func (s *tcpStreet) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) net.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	conn, err := s.client.Dial(ctx, "tcp", netip.AddrPortFrom(clusterIP(v1.IPv4Protocol, 0), 80).String())
+	conn, err := s.client.Dial(ctx, "tcp", to.String())
 	if err != nil {
 		return nil
 	}

@@ -278,6 +278,58 @@ func TestTCPPolicies(t *testing.T) {
 	}
 }
 
+// Attempts to connect to a frontend before it was there go, so that the next ones
+// get through; nothing that somebody has answered does.
+func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
+	const established = 3
+	in := func(state uint8, dest, server string) flow {
+		f := to(protoTCP, dest, server)
+		f.state = state
+		f.source = netip.AddrPortFrom(f.source.Addr(), uint16(state)<<8|uint16(len(dest)+len(server)))
+		return f
+	}
+	flows := []flow{
+		in(1, vip, vip), in(2, vip, vip), in(established, vip, vip), in(1, vip, a),
+		in(1, "192.0.2.1:30053", "192.0.2.1:30053"), in(established, "192.0.2.1:30053", "192.0.2.1:30053"),
+		in(1, "198.51.100.9:30053", "198.51.100.9:30053"), // not of this node
+		in(1, "10.96.0.77:53", "10.96.0.77:53"),           // of nobody
+	}
+	halfOpen := []flow{flows[0], flows[1], flows[4]}
+	n := node("192.0.2.0/24")
+	web := func(frontends ...string) proxy.Snapshot {
+		return proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, frontends, list(a)))
+	}
+	none, full := proxy.NewSnapshot(n), web(vip, ":30053")
+	for name, tc := range map[string]struct {
+		policy   TCPPolicy
+		old, new proxy.Snapshot
+		gone     []flow
+		dumps    int
+	}{
+		"new Service":             {DropHalfOpenTCP, none, full, halfOpen, 2},
+		"new Service, reset":      {ResetTCP, none, full, halfOpen, 2},
+		"nothing known":           {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
+		"new node port":           {DropHalfOpenTCP, web(vip), full, halfOpen[2:], 1},
+		"new endpoint":            {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
+		"new Service, left alone": {KeepTCP, none, full, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := &fakeTable{flows: slices.Clone(flows)}
+			c := newCleaner(Options{TCP: tc.policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }}, table)
+			mustClean(t, c, tc.old, tc.new)
+			for _, f := range flows {
+				same := func(o flow) bool { return o.source == f.source && o.dest == f.dest && o.server == f.server }
+				if got, want := !slices.ContainsFunc(table.flows, same), slices.ContainsFunc(tc.gone, same); got != want {
+					t.Errorf("the flow to %v, served by %v, in state %d: removed is %v, want %v", f.dest, f.server, f.state, got, want)
+				}
+			}
+			if table.dumps != tc.dumps {
+				t.Errorf("%d dumps, want %d", table.dumps, tc.dumps)
+			}
+		})
+	}
+}
+
 // An endpoint that leaves the API is found whenever that is, also when nothing is
 // taken for granted, and between two looks at the API.
 func TestSparedEndpointIsNotForgotten(t *testing.T) {

@@ -12,7 +12,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// TCPPolicy says what becomes of TCP flows to endpoints that left the API.
+// TCPPolicy says what becomes of TCP flows to endpoints that left the API. With
+// another policy than [KeepTCP], flows that have not been established go as well if
+// they began before their frontend was there: the kernel never translates them, so a
+// client that tries again and again from one port would never get through.
 type TCPPolicy uint8
 
 // The policies.

@@ -44,14 +44,17 @@ type target struct {
 	serving addrSet
 	// dead are the servers whose TCP flows go. For other protocols it is nil.
 	dead addrSet
+	// awaited says that TCP flows which nobody has answered go, unless they are
+	// translated.
+	awaited bool
 	// fresh says that somebody else may have served the place before.
 	fresh bool
 }
 
 func (t target) isStale(f *flow) bool {
 	switch {
-	case t.dead != nil:
-		return t.dead.has(f.server)
+	case f.proto == protoTCP:
+		return t.dead.has(f.server) || t.awaited && !f.translated() && f.halfOpen()
 	case t.serving == nil:
 		return f.translated()
 	}

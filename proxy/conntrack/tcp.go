@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -14,8 +15,9 @@ type sparedEndpoint struct {
 	addr netip.AddrPort
 }
 
-// planTCP adds the TCP flows to endpoints that have left the API. What has left
-// the pools only is noted, to be looked at again.
+// planTCP adds the TCP flows to endpoints that have left the API, and those that
+// began before their frontend was there. What has left the pools only is noted, to
+// be looked at again.
 func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
 	if c.options.TCP == KeepTCP {
 		return
@@ -23,6 +25,9 @@ func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
 	for _, change := range changes {
 		if change.Old != nil && change.Old.Name.Protocol == v1.ProtocolTCP {
 			c.spare(change)
+		}
+		if change.New != nil && change.New.Name.Protocol == v1.ProtocolTCP {
+			p.await(change.Old, change.New)
 		}
 	}
 	for e, places := range c.spared {
@@ -50,6 +55,21 @@ func (c *Cleaner) spare(change proxy.Change) {
 			places = append(places, f.Addr)
 		}
 		c.spared[sparedEndpoint{change.Old.Name, addr}] = places
+	}
+}
+
+// await looks for clients that were at the new frontends of a port before these were
+// there. The kernel does not translate their flows any more, though what they send
+// comes from the same ports again.
+func (p *plan) await(old, new *proxy.ServicePort) {
+	for _, f := range new.Frontends {
+		isNew := old == nil || !slices.ContainsFunc(old.Frontends, func(o proxy.Frontend) bool { return o.Addr == f.Addr })
+		if isNew {
+			at := place{protoTCP, f.Addr}
+			t := p.targets[at]
+			t.awaited = true
+			p.targets[at] = t
+		}
 	}
 }
 
