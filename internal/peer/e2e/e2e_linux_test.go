@@ -87,8 +87,13 @@ func testLoadBalancer(t *testing.T, c *cluster) {
 	vips := parsePair("203.0.113.7/32", "2001:db8:1b::7/128")
 	c.giveVIPs(s, vips)
 	c.network.lead(vips, p.node)
+	// An attempt to connect that comes before the node serves leaves an entry in its connection
+	// tracking, with which the next one from the same address and port would fail as well. So who
+	// is to connect without failure later is not who tries first.
+	early := c.network.attach(parsePair("192.0.2.11/32", "2001:db8::11/128"))
 	for i, vip := range vips {
 		to := netip.AddrPortFrom(vip.Addr(), 80)
+		reaches(t, early, "tcp", to, p)
 		reaches(t, c.network.outside, "tcp", to, p)
 		a, err := ask(t.Context(), c.network.outside, "tcp", to)
 		if err != nil || a.sees != outside[i].Addr() {
