@@ -1,8 +1,8 @@
 // Package kubewatch hands Services, EndpointSlices, the Node and ServiceCIDRs of an API
 // server to a tracker, and goes on doing so.
 //
-// It is the only package of the library that needs k8s.io/client-go. A program that
-// watches these objects already hands them over by itself and does not need it.
+// It is the only package for service proxies that needs k8s.io/client-go. A program
+// that watches these objects already hands them over by itself and does not need it.
 //
 // # What is watched
 //
@@ -23,7 +23,7 @@
 // # When the API server is away
 //
 // Everything stays as it is. The watches are tried again with growing intervals of up
-// to half a minute and go on where they ended. Where the API server has
+// to a minute and go on where they ended. Where the API server has
 // forgotten that point, everything is listed anew: what is as it was is no change to
 // a tracker, and what is gone is deleted. Errors go to [Source].Report.
 package kubewatch

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -43,12 +45,13 @@ type feed struct {
 	store  func(synced func()) cache.ReflectorStore
 	// synced is called when the first list has been handed over, or it is known
 	// that there will be none; perhaps more than once.
-	synced func()
+	synced  func()
+	backoff wait.Backoff
 }
 
 func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind, synced: func() {}}
+	f := &feed{kind: kind, synced: func() {}, backoff: patience()}
 	tell := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
@@ -69,8 +72,14 @@ func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
-			w, err := o.watch(ctx, options)
-			return w, tell(ctx, "watch", err)
+			try := func() (watch.Interface, error) {
+				w, err := o.watch(ctx, options)
+				return w, tell(ctx, "watch", err)
+			}
+			if options.SendInitialEvents == nil {
+				return try()
+			}
+			return insist(ctx, f.backoff, try)
 		},
 	}
 	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
@@ -85,11 +94,34 @@ func isRefusal(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
+// patience is how an API server that is away is tried again: after a second or so at
+// first, and after half a minute to a minute in the end.
+func patience() wait.Backoff {
+	return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
+}
+
+// insist tries until the API server is there and not too busy, or ctx ends. A
+// reflector would do so by itself; but as long as it waits to begin a streamed list,
+// it does not see that ctx ends.
+func insist(ctx context.Context, backoff wait.Backoff, try func() (watch.Interface, error)) (watch.Interface, error) {
+	for {
+		w, err := try()
+		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
+			return w, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(backoff.Step()):
+		}
+	}
+}
+
 // run watches until ctx ends.
-func (f *feed) run(ctx context.Context, backoff *wait.Backoff) {
+func (f *feed) run(ctx context.Context) {
 	logger := logr.FromContextOrDiscard(ctx)
 	cache.NewReflectorWithOptions(f.lister, f.kind, f.store(f.synced), cache.ReflectorOptions{
-		Logger: &logger, Backoff: backoff, Name: fmt.Sprintf("kubewatch %T", f.kind),
+		Logger: &logger, Backoff: &f.backoff, Name: fmt.Sprintf("kubewatch %T", f.kind),
 	}).RunWithContext(ctx)
 }
 

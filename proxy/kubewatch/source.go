@@ -61,7 +61,7 @@ type Source struct {
 	// Logger gets what the client has to say; the zero value discards it.
 	Logger logr.Logger
 
-	backoff *wait.Backoff // nil for that of client-go
+	backoff *wait.Backoff // nil for patience
 }
 
 // NewClient gives a client that speaks protobuf wherever the API server does. It
@@ -73,8 +73,8 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(c)
 }
 
-// Run watches until ctx ends, and then returns nil. It returns an error only where it
-// cannot begin: an API server that cannot be reached is tried again.
+// Run watches until ctx ends, and then soon returns nil. It returns an error only where
+// it cannot begin: an API server that cannot be reached is tried again.
 func (s *Source) Run(ctx context.Context) error {
 	if s.Client == nil || s.Handler == nil {
 		return errors.New("kubewatch: Client and Handler are required")
@@ -84,10 +84,13 @@ func (s *Source) Run(ctx context.Context) error {
 	barrier := &barrier{then: s.Handler.Synced, left: len(feeds)}
 	for _, f := range feeds {
 		f.synced = sync.OnceFunc(barrier.done)
+		if s.backoff != nil {
+			f.backoff = *s.backoff
+		}
 	}
 	var wg sync.WaitGroup
 	for _, f := range feeds {
-		wg.Go(func() { f.run(ctx, s.backoff) })
+		wg.Go(func() { f.run(ctx) })
 	}
 	wg.Wait()
 	return nil

@@ -1,0 +1,43 @@
+package kubewatch
+
+import (
+	"context"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+)
+
+// Run ends with its context also while it waits to try an API server again.
+func TestStopsWhileAPIServerIsAway(t *testing.T) {
+	web := httptest.NewServer(nil)
+	web.Close() // Its address refuses connections now.
+	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan struct{}, 16)
+	s := &Source{
+		Client: client, Handler: newRecorder(), NodeName: "n1",
+		Report:  func(error) { refused <- struct{}{} },
+		backoff: &wait.Backoff{Duration: time.Hour},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for range 4 { // Services, EndpointSlices, the Node, ServiceCIDRs
+		<-refused
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Run: %v, want no error", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Run goes on 20 s after its context has ended, want it to end at once")
+	}
+}
