@@ -14,9 +14,9 @@ import (
 )
 
 // New gives a backend that programs the network namespace of the calling
-// thread. It needs CAP_NET_ADMIN there, and CAP_SYS_ADMIN if threads of the
-// process are in other namespaces. What is missing, programs to begin with, shows
-// as [proxy.ErrUnsupported], here or at the first Apply. The backend counts its
+// thread. It needs CAP_NET_ADMIN there, for the legacy flavour also CAP_NET_RAW, and
+// CAP_SYS_ADMIN if threads of the process are in other namespaces. What is missing,
+// programs to begin with, shows as [proxy.ErrUnsupported], here or at the first Apply. The backend counts its
 // operations ([proxy.OperationCounter]): rules and chains written or removed. In
 // the flavour that uses nf_tables it can tell at no cost that nobody else was
 // there ([proxy.DriftChecker]).

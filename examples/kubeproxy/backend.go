@@ -90,8 +90,11 @@ func cleanUp(ctx context.Context, except string, log logr.Logger) error {
 	b, err := nftables.New(nftables.Options{Identity: backends.Identity{Name: kubeProxyTables}})
 	remove("the tables "+kubeProxyTables, b, err)
 	if except != iptablesMode {
-		b, err := iptables.New(iptables.Options{Identity: backends.Identity{Name: kubeProxyChains}})
-		remove("the chains KUBE-", b, err)
+		// kube-proxy may have used another flavour than the one that is the default here.
+		for _, flavour := range [...]iptables.Flavour{iptables.Default, iptables.Legacy, iptables.NFT} {
+			b, err := iptables.New(iptables.Options{Flavour: flavour, Identity: backends.Identity{Name: kubeProxyChains}})
+			remove("the chains KUBE-", b, err)
+		}
 	}
 	return errors.Join(errs...)
 }

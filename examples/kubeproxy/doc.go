@@ -11,7 +11,9 @@
 //
 // The mode is nftables or iptables; where none is configured, the first that works
 // here. Rules of another mode and of kube-proxy are removed once everything
-// is served without them, so that nobody notices the change.
+// is served without them, so that nobody notices the change. Mode iptables uses what
+// the plain names of the programs stand for, iptables-nft or iptables-legacy, and does
+// not look at the other one: where kube-proxy has used that, run -cleanup before it.
 //
 // # Starting, stopping, failing
 //
@@ -23,9 +25,13 @@
 //
 // # Privileges
 //
-// Running takes CAP_NET_ADMIN. Parameters of connection tracking take more where
-// /proc/sys is read-only, as in a container: -init-only sets them and ends. The
-// folder deploy has both as a DaemonSet.
+// Running takes CAP_NET_ADMIN. Where kube-proxy or others use iptables-legacy, it takes
+// CAP_NET_RAW, too, which is what that program needs. Parameters of connection tracking
+// take more where /proc/sys is read-only, as in a container: -init-only sets them and
+// ends. The folder deploy has both as a DaemonSet.
+//
+// Of the API server the program lists and watches Services, EndpointSlices, Nodes and
+// ServiceCIDRs, and changes nothing; deploy/rbac.yaml allows that.
 //
 // # Pages
 //
