@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,6 +205,9 @@ func TestWatch(t *testing.T) {
 		err := New(Options{Timeout: tc.timeout}).Watch(&proxy.Runner{ResyncInterval: tc.resync})
 		if (err == nil) != tc.ok {
 			t.Errorf("timeout %v, resync %v: got error %v, want one: %v", tc.timeout, tc.resync, err, !tc.ok)
+		}
+		if err != nil && !strings.Contains(err.Error(), "ResyncInterval") {
+			t.Errorf("timeout %v, resync %v: got error %q, want it to name ResyncInterval", tc.timeout, tc.resync, err)
 		}
 	}
 	observed, verified := 0, 0

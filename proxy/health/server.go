@@ -72,8 +72,11 @@ func (s *Server) Watch(r *proxy.Runner) error {
 	if timeout == 0 {
 		timeout = 2 * r.ResyncInterval
 	}
-	if r.ResyncInterval <= 0 || timeout <= r.ResyncInterval {
-		return fmt.Errorf("health timeout of %v: want it longer than the interval of resyncs, and that is %v", timeout, r.ResyncInterval)
+	if r.ResyncInterval <= 0 {
+		return errors.New("health: a Runner without a ResyncInterval never verifies its dataplane")
+	}
+	if timeout <= r.ResyncInterval {
+		return fmt.Errorf("health: Timeout is %v, want it longer than the Runner's ResyncInterval of %v", timeout, r.ResyncInterval)
 	}
 	s.mu.Lock()
 	s.fresh.timeout = timeout
