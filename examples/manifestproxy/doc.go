@@ -3,7 +3,7 @@
 // and follows the files as they change.
 //
 //	go build ./examples/manifestproxy
-//	sudo ./manifestproxy -manifests examples/manifestproxy/demo -node node-1 -cluster-cidr 10.244.0.0/16
+//	sudo ./manifestproxy -manifests examples/manifestproxy/demo -node node-1 -cluster-cidr 10.244.0.0/16 -nodeport-addresses all
 //
 // What it does is done by four parts of the library, put together in main.go:
 //

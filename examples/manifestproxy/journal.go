@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 
@@ -52,7 +53,7 @@ func (j *journal) passed(s manifest.Summary) {
 func (j *journal) synced(s proxy.Sync) {
 	now := map[string]entry{}
 	for p := range s.Snapshot.Problems() {
-		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", p.NamespacedName.String(), "field", p.Field}, err: p.Err}
+		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, err: p.Err}
 	}
 	j.object.update(now)
 	if v := j.log.V(2); v.Enabled() {

@@ -124,6 +124,26 @@ func TestSyncsAreLogged(t *testing.T) {
 	}
 }
 
+func TestProblemsOfTheNodeAreNamed(t *testing.T) {
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	tracker.UpdateService(&v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: v1.ServiceSpec{
+			Type: v1.ServiceTypeNodePort, ClusterIP: "10.96.0.10",
+			Ports: []v1.ServicePort{{Port: 80, NodePort: 30080, Protocol: v1.ProtocolTCP}},
+		},
+	})
+	tracker.Synced()
+	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = " kind=Node object=node-1 field=status.addresses"
+	if got := logged(0, func(j *journal) { j.synced(proxy.Sync{Snapshot: s}) })[0]; !strings.HasSuffix(got, want) {
+		t.Errorf("got the line %q, want it to end with %q", got, want)
+	}
+}
+
 func TestPassesAreLoggedIfWanted(t *testing.T) {
 	pass := func(j *journal) {
 		j.passed(manifest.Summary{Files: 1, Services: 2, EndpointSlices: 3, Nodes: 4, Kept: 5, Ignored: map[string]int{"v1 Pod": 6}})
