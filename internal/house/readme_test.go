@@ -1,9 +1,11 @@
 package house
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,10 +32,7 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 // Links from documents to files of the tree lead somewhere.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, document := range []string{
-		"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
-		"docs/architecture.md", "docs/performance.md", "docs/dataplane/nftables.md", "docs/dataplane/iptables.md",
-	} {
+	for _, document := range documents(t) {
 		text, err := os.ReadFile(filepath.Join(root, document))
 		if err != nil {
 			t.Error(err)
@@ -46,4 +45,23 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// documents gives all texts for readers, with at least those that everybody looks for.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	for _, name := range []string{"README.md", "docs/adding-a-backend.md", "docs/dataplane/userspace.md"} {
+		if !slices.Contains(all, name) {
+			t.Errorf("the documents are %q, wanted %s among them", all, name)
+		}
+	}
+	return all
 }
