@@ -2,8 +2,9 @@
 // service proxy: the part of a node agent that turns Services and
 // EndpointSlices into virtual IPs that work.
 //
-// Data flows one way through the packages, from the bottom of this list to the
-// top, and every package imports only what stands below it:
+// Data flows one way: objects come in by kubewatch, by manifest or by a watch of
+// your own; package proxy makes Snapshots of them, and a backend brings these into
+// the kernel. Every package imports only what stands below it in this list:
 //
 //   - examples/...: small programs that assemble the parts into working proxies
 //   - [github.com/vipkit/vipkit/backends/nftables]: virtual IPs in nf_tables
@@ -30,6 +31,12 @@
 //     ServiceChangeTracker that builds it, the Runner that drives a Backend, and
 //     Route, the specification as a function
 //   - [github.com/vipkit/vipkit/endpoints]: which endpoints a node may use
+//   - [github.com/vipkit/vipkit/allocator/prommetrics],
+//     [github.com/vipkit/vipkit/allocator/repair]: allocators measured, and mended
+//   - [github.com/vipkit/vipkit/allocator/filestore],
+//     [github.com/vipkit/vipkit/allocator/kubestore],
+//     [github.com/vipkit/vipkit/allocator/rangemap], and the module
+//     github.com/vipkit/vipkit/allocator/etcdstore: where allocations are kept
 //   - [github.com/vipkit/vipkit/allocator]: addresses and node ports that are never
 //     handed out twice; it needs nothing of all the others
 //   - [github.com/vipkit/vipkit/affinity]: session affinity as Services ask for it
