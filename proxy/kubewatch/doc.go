@@ -11,6 +11,10 @@
 // Services, and the one Node. A Service that is labelled later for another proxy is a
 // deletion here. A client of [NewClient] transfers all of it as protobuf.
 //
+// The client must be allowed to list and watch services and nodes, endpointslices of the
+// group discovery.k8s.io, and servicecidrs of networking.k8s.io. Where it may not see the
+// last or they do not exist, everything else works, and service ranges are not known.
+//
 // # No cache
 //
 // Objects are handed over as they come in and are not kept: the tracker has what it
