@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -93,7 +94,7 @@ func cleanUp(ctx context.Context, except string, log logr.Logger) error {
 		// kube-proxy may have used another flavour than the one that is the default here.
 		for _, flavour := range [...]iptables.Flavour{iptables.Default, iptables.Legacy, iptables.NFT} {
 			b, err := iptables.New(iptables.Options{Flavour: flavour, Identity: backends.Identity{Name: kubeProxyChains}})
-			remove("the chains KUBE-", b, err)
+			remove(strings.TrimSuffix("the chains KUBE- of iptables-"+string(flavour), "-"), b, err)
 		}
 	}
 	return errors.Join(errs...)
