@@ -51,9 +51,9 @@
 //
 // Linux 5.10 or later with nf_tables, connection tracking and the modules
 // nft_tproxy, nft_socket, nft_fib and nft_ct, or nft_nat for [Redirect], or BPF
-// instead of all that for [LocalRoutes]; CAP_NET_ADMIN and CAP_NET_RAW, for
-// LocalRoutes CAP_BPF; and file descriptors: two for each connection, two more for
-// each direction in which bulk data flows, one for each session. Where they run out,
-// connections wait to be accepted. SCTP is not carried: such ports are reported by
-// name, and all others are served.
+// instead of all that for [LocalRoutes]; CAP_NET_ADMIN, except for Redirect also
+// CAP_NET_RAW, and for LocalRoutes CAP_BPF; and file descriptors: two for each
+// connection, two more for each direction in which bulk data flows, one for each
+// session. Where they run out, connections wait to be accepted. SCTP is not carried:
+// such ports are reported by name, and all others are served.
 package userspace

@@ -42,8 +42,8 @@ type edge interface {
 	close() error
 }
 
-// New gives a backend for the network namespace of the calling thread. It needs
-// CAP_NET_ADMIN and CAP_NET_RAW there; what is missing shows as
+// New gives a backend for the network namespace of the calling thread. Which
+// capabilities it needs there depends on the capture; what is missing shows as
 // [proxy.ErrUnsupported], here or at the first Apply, which also begins to
 // listen. The backend must be closed.
 func New(options Options) (*Backend, error) {
