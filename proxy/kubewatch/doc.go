@@ -24,6 +24,12 @@
 // has been called has the object. While the API server streams its first answer,
 // objects wait until it is complete, without the parts that nobody needs.
 //
+// # What is not watched
+//
+// Services of other proxies have addresses in the same ranges. Who removes what a
+// predecessor left, as package conntrack does with flows, must not touch theirs, and
+// asks [Source.Foreign].
+//
 // # When the API server is away
 //
 // Everything stays as it is. The watches are tried again with growing intervals of up

@@ -11,13 +11,13 @@ import (
 // ranges collects the service ranges of all ServiceCIDRs. It is called from one
 // goroutine.
 type ranges struct {
-	handler ServiceCIDRHandler
+	handle  func([]netip.Prefix)
 	objects map[types.NamespacedName][]netip.Prefix
 	told    []netip.Prefix
 }
 
-func newRanges(h ServiceCIDRHandler) *ranges {
-	return &ranges{handler: h, objects: map[types.NamespacedName][]netip.Prefix{}}
+func newRanges(handle func([]netip.Prefix)) *ranges {
+	return &ranges{handle: handle, objects: map[types.NamespacedName][]netip.Prefix{}}
 }
 
 // update takes a ServiceCIDR. The API server has checked its ranges; one that means
@@ -47,6 +47,6 @@ func (r *ranges) tell() {
 	all = slices.Compact(all)
 	if !slices.Equal(all, r.told) {
 		r.told = all
-		r.handler.UpdateServiceCIDRs(slices.Clone(all))
+		r.handle(slices.Clone(all))
 	}
 }

@@ -62,6 +62,7 @@ type Source struct {
 	Logger logr.Logger
 
 	backoff *wait.Backoff // nil for patience
+	foreign foreign
 }
 
 // NewClient gives a client that speaks protobuf wherever the API server does. It
@@ -80,6 +81,7 @@ func (s *Source) Run(ctx context.Context) error {
 		return errors.New("kubewatch: Client and Handler are required")
 	}
 	ctx = logr.NewContext(ctx, s.Logger)
+	s.foreign.set(func() (map[netip.Addr]struct{}, error) { return s.listForeign(ctx) })
 	feeds := s.feeds()
 	barrier := &barrier{then: s.Handler.Synced, left: len(feeds)}
 	for _, f := range feeds {
@@ -117,7 +119,11 @@ func (s *Source) feeds() []*feed {
 		}, s.report))
 	}
 	if handler, ok := h.(ServiceCIDRHandler); ok {
-		ranges, cidrs := newRanges(handler), s.Client.NetworkingV1().ServiceCIDRs()
+		cidrs := s.Client.NetworkingV1().ServiceCIDRs()
+		ranges := newRanges(func(all []netip.Prefix) {
+			s.foreign.forget()
+			handler.UpdateServiceCIDRs(all)
+		})
 		feeds = append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
 			list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
 			// API servers before 1.33 do not have them, and all else works without.

@@ -234,7 +234,7 @@ func TestTrackerTakesRanges(t *testing.T) {
 
 func TestRanges(t *testing.T) {
 	h := newRecorder()
-	r := newRanges(h)
+	r := newRanges(h.UpdateServiceCIDRs)
 	r.update(cidr("a", "10.96.0.0/16", "nonsense"))
 	r.update(cidr("b", "10.96.0.0/16", "fd00::/112"))
 	r.remove(nameOf(cidr("a")))
