@@ -35,6 +35,9 @@ func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.
 	if s.options.Address != "" {
 		r.sites.set(types.NamespacedName{}, s, []place{{"tcp", s.options.Address}})
 	}
+	for address, h := range s.options.Pages {
+		r.sites.set(types.NamespacedName{Name: address}, h, []place{{"tcp", address}})
+	}
 	s.mu.Lock()
 	s.moved = true // What an earlier Run has done is not known to this one.
 	s.mu.Unlock()

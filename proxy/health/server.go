@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,11 @@ type Options struct {
 	// Address is where Run serves /healthz and /livez, as host:port;
 	// kube-proxy has them at 0.0.0.0:10256. Empty means nowhere.
 	Address string
+	// Pages are what else Run serves, by host:port, such as metrics: within the
+	// same limits of time and number, and as patiently where the address is
+	// taken. A handler that takes its time moves the deadlines, by way of
+	// [http.ResponseController].
+	Pages map[string]http.Handler
 	// NodeName is the node whose object says whether it is eligible. Without a
 	// name it always is.
 	NodeName string
@@ -28,8 +34,8 @@ type Options struct {
 	// unhealthy. Zero means twice the ResyncInterval of the Runner.
 	Timeout time.Duration
 	// Report, if not nil, is told once when a port cannot be served, and once,
-	// with a nil error, when that is over. The zero name stands for Address.
-	// Run calls it.
+	// with a nil error, when that is over. The zero name stands for Address, one
+	// without a namespace for an address of Pages. Run calls it.
 	Report func(service types.NamespacedName, err error)
 	// Answered, if not nil, is called for each answer of /healthz and /livez,
 	// from any goroutine.
