@@ -45,6 +45,7 @@ func floors() map[string]int {
 		"proxy/prommetrics":                  3,
 		"backends/userspace/internal/engine": 3,
 		"proxy/conntrack":                    3,
+		"proxy/inspect":                      3,
 		"proxy/kubewatch":                    3,
 
 		"backends/backendtest": 4,

@@ -1,0 +1,133 @@
+package inspect
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+//go:embed page.html
+var pageHTML string
+
+// maxShown is how many service ports, and how many problems, the page shows at once.
+const maxShown = 200
+
+// Handler serves the page under any path. Held gives what the dataplane holds; the
+// zero Snapshot while nothing is known. It is called for each request. The title
+// says what is shown, such as the kind of the dataplane.
+func Handler(title string, held func() proxy.Snapshot) http.Handler {
+	text, err := template.New("page").Parse(pageHTML)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		query := r.URL.Query()
+		value := func(name string) string { return strings.TrimSpace(query.Get(name)) }
+		p := &page{Title: title, Snapshot: held(), Question: question{
+			value("filter"), value("protocol"), value("source"), value("destination"), value("interface"),
+		}}
+		p.fill()
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
+		_ = text.Execute(w, p) // Who asked notices what is missing.
+	})
+}
+
+// page is what the page shows.
+type page struct {
+	Title    string
+	Question question
+	Answer   *proxy.Verdict
+	Err      error
+	Snapshot proxy.Snapshot
+	Shown    []*proxy.ServicePort
+	Hidden   int
+}
+
+// question is what somebody wants to know of a packet.
+type question struct{ Filter, Protocol, Source, Destination, Interface string }
+
+func (p *page) fill() {
+	s := p.Snapshot
+	for port := range s.All() {
+		switch {
+		case !strings.Contains(port.Name.String(), p.Question.Filter):
+		case len(p.Shown) < maxShown:
+			p.Shown = append(p.Shown, port)
+		default:
+			p.Hidden++
+		}
+	}
+	if p.Question.Destination != "" && !s.IsZero() {
+		packet, err := p.Question.packet(s)
+		if p.Err = err; err == nil {
+			verdict := proxy.Route(s, packet)
+			p.Answer = &verdict
+		}
+	}
+}
+
+// Protocols gives those to choose from.
+func (p *page) Protocols() []v1.Protocol {
+	return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
+}
+
+// Problems gives what is wrong with API objects, in part where it is very much.
+func (p *page) Problems() []*proxy.Problem {
+	all := slices.Collect(p.Snapshot.Problems())
+	return all[:min(len(all), maxShown)]
+}
+
+// packet gives the packet that is asked about. Without an interface it starts on
+// the node.
+func (q *question) packet(s proxy.Snapshot) (proxy.Packet, error) {
+	p := proxy.Packet{Protocol: v1.Protocol(q.Protocol), Interface: q.Interface, FromNode: q.Interface == ""}
+	to, err := netip.ParseAddrPort(q.Destination)
+	if err != nil {
+		return p, fmt.Errorf("the destination is an address and a port: %w", err)
+	}
+	p.Destination = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	if q.Source != "" {
+		a, err := netip.ParseAddr(q.Source)
+		if err != nil {
+			return p, fmt.Errorf("the source is an address: %w", err)
+		}
+		p.Source = netip.AddrPortFrom(a.Unmap(), 40000)
+	} else if p.Source = netip.AddrPortFrom(ownAddress(s.Node(), p.Destination.Addr()), 40000); !p.Source.IsValid() {
+		return p, errors.New("the node has no known address of the destination's family: name a source")
+	}
+	p.ToNode = isOwn(s.Node(), p.Destination.Addr())
+	return p, nil
+}
+
+// ownAddress gives the node's first address of the family of another one.
+func ownAddress(n *proxy.Node, like netip.Addr) netip.Addr {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return n.Addresses[i]
+}
+
+// isOwn reports whether the node has an address.
+func isOwn(n *proxy.Node, a netip.Addr) bool {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return slices.Contains(n.Addresses, a)
+	}
+	return slices.Contains(n.Addresses, a) || slices.ContainsFunc(list, func(x net.Addr) bool {
+		p, err := netip.ParsePrefix(x.String())
+		return err == nil && p.Addr() == a
+	})
+}
