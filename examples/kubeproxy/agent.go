@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -26,7 +28,7 @@ import (
 // serve is the running program: it serves in the best mode that works here, until
 // ctx ends.
 func serve(ctx context.Context, c *config, log logr.Logger) error {
-	client, err := c.client.connect()
+	client, err := c.connect()
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
@@ -34,7 +36,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := c.conntrack.prepare("/", runtime.NumCPU()); err != nil {
+	if err := c.Conntrack.prepare("/", runtime.NumCPU()); err != nil {
 		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
 	}
 	for _, family := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
@@ -72,7 +74,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
 	}
-	healthz, pages, err := c.serving.addresses()
+	healthz, pages, err := c.addresses()
 	if err != nil {
 		return err
 	}
@@ -85,10 +87,8 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	others := &foreign{ctx: ctx, client: client, log: log}
-	cleaner, err := conntrack.New(conntrack.Options{Foreign: others.has, Observe: func(x conntrack.Account) {
+	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { log.Error(err, "API server") }}
+	cleaner, err := conntrack.New(conntrack.Options{Foreign: source.Foreign, Observe: func(x conntrack.Account) {
 		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 	}})
 	if err != nil {
@@ -101,24 +101,22 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	tracker := a.metrics.Tracker(proxy.NewServiceChangeTracker(a.tracker))
 	runner := &proxy.Runner{
 		Source: tracker, Backend: cleaner.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
-		MinInterval: c.section(mode).minimumInterval.Duration, ResyncInterval: c.resyncInterval(mode),
+		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	a.metrics.Watch(runner)
 	server := health.New(health.Options{
 		Address: healthz, NodeName: a.tracker.NodeName, Timeout: 2 * max(defaultSync, runner.ResyncInterval),
-		Report: a.healthReported, Answered: a.metrics.HealthAnswered,
+		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry)},
 	})
 	if err := server.Watch(runner); err != nil {
 		return err
 	}
-	source := &kubewatch.Source{
-		Client: client, NodeName: a.tracker.NodeName,
-		Handler: audience{tracker, server, others}, Report: func(err error) { log.Error(err, "API server") },
-	}
+	source.Handler = audience{tracker, server}
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var beside sync.WaitGroup
 	beside.Go(func() { server.Run(ctx) })
-	beside.Go(func() { servePages(ctx, pages, a.pages(registry), log) })
 	var watching error
 	beside.Go(func() { watching = source.Run(ctx) })
 	err = runner.Run(ctx)
@@ -173,14 +171,12 @@ func (a *agent) tell(problems []*proxy.Problem) {
 	}
 }
 
-func (a *agent) healthReported(service types.NamespacedName, err error) {
-	what := strings.TrimPrefix(service.String(), "/")
-	if what == "" {
-		what = "healthz"
-	}
+// serverReported takes that an address cannot be served, or can again.
+func (a *agent) serverReported(service types.NamespacedName, err error) {
+	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
 	if err != nil {
-		a.log.Error(err, "health checks cannot be answered", "of", what)
+		a.log.Error(err, "nobody can ask", "at", what)
 		return
 	}
-	a.log.Info("health checks can be answered again", "of", what)
+	a.log.Info("now all can ask", "at", what)
 }

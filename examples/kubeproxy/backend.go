@@ -35,21 +35,21 @@ type candidate struct{ mode, reason string }
 
 // candidates gives the modes to try, the best one first.
 func (c *config) candidates() ([]candidate, error) {
-	switch c.mode {
+	switch c.Mode {
 	case nftablesMode, iptablesMode:
-		return []candidate{{c.mode, "it is configured"}}, nil
+		return []candidate{{c.Mode, "it is configured"}}, nil
 	case "":
 		return []candidate{
 			{nftablesMode, "none is configured, and in this one a connection costs the same at any number of Services"},
 			{iptablesMode, "none is configured, and " + nftablesMode + " cannot work here"},
 		}, nil
 	}
-	return nil, fmt.Errorf("mode %q is none of %s and %s; leave it empty to have one chosen", c.mode, nftablesMode, iptablesMode)
+	return nil, fmt.Errorf("mode %q is none of %s and %s; leave it empty to have one chosen", c.Mode, nftablesMode, iptablesMode)
 }
 
 // open gives the backend of a mode.
 func (c *config) open(mode string) (proxy.Backend, error) {
-	bit := c.section(mode).masqueradeBit
+	bit := c.section(mode).MasqueradeBit
 	if bit < 0 || bit > 31 {
 		return nil, fmt.Errorf("%s.masqueradeBit: %d is not within 0 and 31", mode, bit)
 	}
@@ -66,7 +66,7 @@ func (c *config) resyncInterval(mode string) time.Duration {
 	if mode == nftablesMode {
 		usual = time.Second
 	}
-	return cmp.Or(c.section(mode).syncPeriod.Duration, usual)
+	return cmp.Or(c.section(mode).SyncPeriod.Duration, usual)
 }
 
 // cleanUp removes the rules of this program and of kube-proxy, those of the mode

@@ -2,12 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,157 +14,181 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// config is what a KubeProxyConfiguration, or flags in its place, say.
-type config struct {
-	task             task
-	client           clientConfig
-	hostnameOverride string
-	mode             string
-	serving          servingConfig
-	pods             podsConfig
-	nodePorts        []string
-	iptables         modeConfig
-	nftables         modeConfig
-	conntrack        conntrackConfig
-	verbosity        int
-	// notes are what was passed over, for people.
-	notes []string
+// kubeProxyConfiguration has those fields of kube-proxy's type that mean something
+// here, by their names.
+type kubeProxyConfiguration struct {
+	metav1.TypeMeta
+	serving
+	pods
+	HostnameOverride  string           `json:"hostnameOverride"`
+	Mode              string           `json:"mode"`
+	NodePortAddresses []string         `json:"nodePortAddresses"`
+	ClientConnection  clientConnection `json:"clientConnection"`
+	IPTables          modeConfig       `json:"iptables"`
+	NFTables          modeConfig       `json:"nftables"`
+	Conntrack         conntrackConfig  `json:"conntrack"`
+	Logging           logging          `json:"logging"`
 }
 
-// task says what is to be done at all. Only flags say it.
-type task struct {
-	configFile        string
-	cleanup, initOnly bool
+type serving struct {
+	BindAddress        string `json:"bindAddress"`
+	HealthzBindAddress string `json:"healthzBindAddress"`
+	MetricsBindAddress string `json:"metricsBindAddress"`
+	EnableProfiling    bool   `json:"enableProfiling"`
 }
 
-type clientConfig struct {
-	kubeconfig, master string
-	qps, burst         int
+// pods tells pods from others.
+type pods struct {
+	DetectLocalMode string `json:"detectLocalMode"`
+	ClusterCIDR     string `json:"clusterCIDR"`
+	DetectLocal     struct {
+		BridgeInterface     string `json:"bridgeInterface"`
+		InterfaceNamePrefix string `json:"interfaceNamePrefix"`
+	} `json:"detectLocal"`
 }
 
-type servingConfig struct {
-	bindAddress, healthz, metrics string
-	profiling                     bool
+type clientConnection struct {
+	Kubeconfig string  `json:"kubeconfig"`
+	QPS        float64 `json:"qps"`
+	Burst      int     `json:"burst"`
 }
-
-// podsConfig tells pods from others.
-type podsConfig struct{ mode, clusterCIDR, bridge, prefix string }
 
 // modeConfig is what each mode has a section for.
 type modeConfig struct {
-	masqueradeAll               bool
-	masqueradeBit               int
-	syncPeriod, minimumInterval metav1.Duration
+	MasqueradeAll bool     `json:"masqueradeAll"`
+	MasqueradeBit int      `json:"masqueradeBit"`
+	SyncPeriod    duration `json:"syncPeriod"`
+	MinSyncPeriod duration `json:"minSyncPeriod"`
 }
 
 // conntrackConfig is what the kernel's connection tracking is told; zero leaves
 // things alone.
 type conntrackConfig struct {
-	maxPerCore, minimum         int
-	beLiberal                   bool
-	established, closeWait      metav1.Duration
-	udpTimeout, udpTimeoutReply metav1.Duration
+	MaxPerCore            int      `json:"maxPerCore"`
+	Min                   int      `json:"min"`
+	TCPEstablishedTimeout duration `json:"tcpEstablishedTimeout"`
+	TCPCloseWaitTimeout   duration `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal          bool     `json:"tcpBeLiberal"`
+	UDPTimeout            duration `json:"udpTimeout"`
+	UDPStreamTimeout      duration `json:"udpStreamTimeout"`
+}
+
+type logging struct {
+	Verbosity int `json:"verbosity"`
+}
+
+// duration is one that is written like 1m30s.
+type duration struct{ time.Duration }
+
+func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+func (d *duration) UnmarshalText(text []byte) (err error) {
+	if d.Duration, err = time.ParseDuration(string(text)); err != nil {
+		// To an error of this type package json adds the name of the field.
+		return &json.UnmarshalTypeError{Value: fmt.Sprintf("%q", text), Type: reflect.TypeFor[duration]()}
+	}
+	return nil
 }
 
 // defaults are those of kube-proxy.
-func defaults() *config {
-	day, hour := metav1.Duration{Duration: 24 * time.Hour}, metav1.Duration{Duration: time.Hour}
-	mode := modeConfig{masqueradeBit: 14}
-	return &config{
-		client: clientConfig{qps: 5, burst: 10}, iptables: mode, nftables: mode,
-		conntrack: conntrackConfig{maxPerCore: 32 << 10, minimum: 128 << 10, established: day, closeWait: hour},
+func defaults() kubeProxyConfiguration {
+	mode := modeConfig{MasqueradeBit: 14}
+	return kubeProxyConfiguration{
+		TypeMeta:         metav1.TypeMeta{APIVersion: "kubeproxy.config.k8s.io/v1alpha1", Kind: "KubeProxyConfiguration"},
+		ClientConnection: clientConnection{QPS: 5, Burst: 10}, IPTables: mode, NFTables: mode,
+		Conntrack: conntrackConfig{
+			MaxPerCore: 32 << 10, Min: 128 << 10,
+			TCPEstablishedTimeout: duration{24 * time.Hour}, TCPCloseWaitTimeout: duration{time.Hour},
+		},
 	}
 }
 
-// readFile takes a KubeProxyConfiguration. Like kube-proxy it passes over fields that
-// it does not know, and duplicates, and says so.
-func (c *config) readFile(path string) error {
+// readFile gives the configuration in a file. Like kube-proxy it passes over fields
+// that it does not know, and duplicates; notes say so.
+func readFile(path string) (c kubeProxyConfiguration, notes []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return c, nil, err
 	}
 	object, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		c.note("%v", err)
-		if object, err = yaml.YAMLToJSON(text); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
+		notes = append(notes, err.Error())
+		object, err = yaml.YAMLToJSON(text)
 	}
-	var kind metav1.TypeMeta
-	var fields map[string]any
-	if err := errors.Join(json.Unmarshal(object, &kind), json.Unmarshal(object, &fields)); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if kind.APIVersion != "kubeproxy.config.k8s.io/v1alpha1" || kind.Kind != "KubeProxyConfiguration" {
-		return fmt.Errorf("%s: %s %s is no KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1", path, kind.APIVersion, kind.Kind)
-	}
-	if err := c.readObject("", fields); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// readObject takes the fields of an object whose own path ends with a dot.
-func (c *config) readObject(path string, fields map[string]any) error {
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		errs = append(errs, c.readField(path+name, fields[name]))
-	}
-	return errors.Join(errs...)
-}
-
-func (c *config) readField(path string, value any) error {
-	all := c.settings()
-	at := slices.IndexFunc(all, func(s setting) bool {
-		return s.field == path || s.field != "" && s.into == nil && strings.HasPrefix(path, s.field+".")
-	})
-	hasFields := slices.ContainsFunc(all, func(s setting) bool { return strings.HasPrefix(s.field, path+".") })
-	fields, isObject := value.(map[string]any)
-	switch {
-	case value == nil:
-	case at >= 0 && all[at].into != nil:
-		return all[at].take(value)
-	case isObject && (at >= 0 || hasFields):
-		return c.readObject(path+".", fields)
-	case hasFields:
-		return fmt.Errorf("%s: %v is no object", path, value)
-	case at < 0:
-		c.note("field %s is not known", path)
-	case !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
-		c.note("field %s is ignored", path)
-	}
-	return nil
-}
-
-func (c *config) note(format string, args ...any) {
-	c.notes = append(c.notes, fmt.Sprintf(format, args...))
-}
-
-// take takes the value of a field.
-func (s *setting) take(value any) error {
-	text, err := json.Marshal(value)
 	if err == nil {
-		err = json.Unmarshal(text, s.into)
+		var passed []string
+		c, passed, err = parse(object)
+		notes = append(notes, passed...)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.field, err)
+		return c, notes, fmt.Errorf("%s: %w", path, err)
 	}
-	return nil
+	return c, notes, nil
 }
 
-// set takes the text of a flag.
-func (s *setting) set(text string) (err error) {
-	switch into := s.into.(type) {
-	case *string:
-		*into = text
-	case *[]string:
-		*into = strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
-	case *bool:
-		*into, err = strconv.ParseBool(text)
-	case *int:
-		*into, err = strconv.Atoi(text)
-	case *metav1.Duration:
-		into.Duration, err = time.ParseDuration(text)
+// write writes the configuration as readFile takes it.
+func (c *kubeProxyConfiguration) write(path string) error {
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
 	}
-	return err
+	return os.WriteFile(path, text, 0o600)
+}
+
+func parse(object []byte) (c kubeProxyConfiguration, notes []string, err error) {
+	var given, known map[string]any
+	if err := json.Unmarshal(object, &given); err != nil {
+		return c, nil, err
+	}
+	c = defaults()
+	if given["apiVersion"] != c.APIVersion || given["kind"] != c.Kind {
+		return c, nil, fmt.Errorf("%v %v is no %s of %s", given["apiVersion"], given["kind"], c.Kind, c.APIVersion)
+	}
+	text, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(text, &known)
+	}
+	if err != nil {
+		return c, nil, err
+	}
+	notes = prune("", given, known)
+	if object, err = json.Marshal(given); err == nil {
+		err = json.Unmarshal(object, &c)
+	}
+	return c, notes, err
+}
+
+// prune removes the fields that are not known from an object, whose own path ends
+// with a dot, and names those that say something.
+func prune(path string, given, known map[string]any) (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		value, field := given[name], path+name
+		inner, isObject := value.(map[string]any)
+		model, isKnown := known[name]
+		fields, hasFields := model.(map[string]any)
+		switch {
+		case isObject && (hasFields || isIgnored(field)):
+			notes = append(notes, prune(field+".", inner, fields)...)
+		case isKnown, value == nil:
+		case !isIgnored(field):
+			notes = append(notes, fmt.Sprintf("field %s is not known", field))
+		case !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
+			notes = append(notes, fmt.Sprintf("field %s is ignored", field))
+		}
+		if !isKnown {
+			delete(given, name)
+		}
+	}
+	return notes
+}
+
+// isIgnored reports whether a field, or one that it is part of, has a meaning for
+// kube-proxy only.
+func isIgnored(field string) bool {
+	return slices.ContainsFunc([]string{
+		"bindAddressHardFail", "clientConnection.acceptContentTypes", "clientConnection.contentType", "configSyncPeriod",
+		"featureGates", "iptables.localhostNodePorts", "ipvs", "logging.flushFrequency", "logging.format", "logging.options",
+		"logging.vmodule", "oomScoreAdj", "portRange", "showHiddenMetricsForVersion", "udpIdleTimeout", "windowsRunAsService",
+		"winkernel",
+	}, func(ignored string) bool { return field == ignored || strings.HasPrefix(field, ignored+".") })
 }

@@ -4,12 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -50,22 +50,22 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	var out strings.Builder
 	c, err := readCommandLine(strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if c != nil {
-		c.task.configFile = ""
+		c.configFile = ""
 	}
 	return c, out.String(), err
 }
 
 func TestConfig(t *testing.T) {
-	seconds := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
+	seconds := func(n int) duration { return duration{time.Duration(n) * time.Second} }
 	for name, tc := range map[string]struct {
 		file, flags string
 		want        func(*config)
 	}{
 		"nothing": {"", "", func(*config) {}},
 		"kubeadm": {kubeadm, "-config FILE", func(c *config) {
-			c.client = clientConfig{kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf"}
-			c.serving.bindAddress = "0.0.0.0"
-			c.pods.clusterCIDR = "10.244.0.0/16,fd00:10::/56"
+			c.ClientConnection = clientConnection{Kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf"}
+			c.BindAddress = "0.0.0.0"
+			c.ClusterCIDR = "10.244.0.0/16,fd00:10::/56"
 		}},
 		"much": {
 			header + `
@@ -78,15 +78,15 @@ detectLocalMode: BridgeInterface
 detectLocal: {bridgeInterface: cni0}
 enableProfiling: true
 `, "--config=FILE --hostname-override=two -v=4 --cluster-cidr=10.0.0.0/8 --profiling", func(c *config) {
-				c.mode, c.hostnameOverride, c.nodePorts, c.verbosity = "nftables", "two", []string{"10.0.0.0/8"}, 4
-				c.nftables = modeConfig{masqueradeAll: true, masqueradeBit: 3, syncPeriod: seconds(20), minimumInterval: seconds(1)}
-				c.conntrack.maxPerCore, c.conntrack.established, c.conntrack.udpTimeout, c.conntrack.beLiberal = 0, seconds(0), seconds(30), true
-				c.pods, c.serving.profiling = podsConfig{mode: "BridgeInterface", bridge: "cni0"}, true
+				c.Mode, c.HostnameOverride, c.NodePortAddresses, c.Logging.Verbosity = "nftables", "two", []string{"10.0.0.0/8"}, 4
+				c.NFTables = modeConfig{MasqueradeAll: true, MasqueradeBit: 3, SyncPeriod: seconds(20), MinSyncPeriod: seconds(1)}
+				c.Conntrack.MaxPerCore, c.Conntrack.TCPEstablishedTimeout, c.Conntrack.UDPTimeout, c.Conntrack.TCPBeLiberal = 0, seconds(0), seconds(30), true
+				c.DetectLocalMode, c.DetectLocal.BridgeInterface, c.EnableProfiling = "BridgeInterface", "cni0", true
 				c.notes = []string{"flag -cluster-cidr is ignored, since there is a file", "flag -profiling is ignored, since there is a file"}
 			},
 		},
 		"what is not known": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {strictARP: true, scheduler: rr}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
-			c.mode = "nftables"
+			c.Mode = "nftables"
 			c.notes = []string{
 				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is not known",
 				"field featureGates.Some is ignored", "field future is not known", "field ipvs.scheduler is ignored", "field ipvs.strictARP is ignored", "field oomScoreAdj is ignored",
@@ -95,12 +95,12 @@ enableProfiling: true
 		"flags": {"", "--proxy-mode iptables --kubeconfig /k --master https://192.0.2.1:6443 --cluster-cidr 10.0.0.0/8 --nodeport-addresses 10.0.0.0/8,fd00::/8 --masquerade-all " +
 			"--healthz-bind-address 0.0.0.0:1 --metrics-bind-address 127.0.0.1:2 --detect-local-mode NodeCIDR --conntrack-min 7 --conntrack-udp-timeout 5s --ipvs-strict-arp --oom-score-adj -998 --init-only",
 			func(c *config) {
-				c.mode, c.client.kubeconfig, c.client.master, c.task.initOnly = "iptables", "/k", "https://192.0.2.1:6443", true
-				c.pods = podsConfig{mode: "NodeCIDR", clusterCIDR: "10.0.0.0/8"}
-				c.nodePorts = []string{"10.0.0.0/8", "fd00::/8"}
-				c.iptables.masqueradeAll, c.nftables.masqueradeAll = true, true
-				c.serving = servingConfig{healthz: "0.0.0.0:1", metrics: "127.0.0.1:2"}
-				c.conntrack.minimum, c.conntrack.udpTimeout = 7, seconds(5)
+				c.Mode, c.ClientConnection.Kubeconfig, c.master, c.initOnly = "iptables", "/k", "https://192.0.2.1:6443", true
+				c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8"
+				c.NodePortAddresses = []string{"10.0.0.0/8", "fd00::/8"}
+				c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true
+				c.serving = serving{HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2"}
+				c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
 				c.notes = []string{"flag -ipvs-strict-arp is ignored", "flag -oom-score-adj is ignored"}
 			},
 		},
@@ -110,7 +110,7 @@ enableProfiling: true
 			if err != nil {
 				t.Fatalf("error %v, and it says\n%s", err, out)
 			}
-			want := defaults()
+			want := &config{kubeProxyConfiguration: defaults()}
 			tc.want(want)
 			if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 				t.Errorf("configuration (-want +got):\n%s", diff)
@@ -124,12 +124,13 @@ func TestBadConfig(t *testing.T) {
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
 		{"", "-nonsense", "not defined: -nonsense"},
-		{"", "-conntrack-min many", "invalid syntax"},
+		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min`},
 		{"", "-cleanup -init-only", "exclude each other"},
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "is no KubeProxyConfiguration"},
-		{header + "mode: [a]", "-config FILE", "mode: json: cannot unmarshal array"},
-		{header + "mode: 5\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: time: invalid duration "soon"`},
-		{header + "iptables: 3", "-config FILE", "iptables: 3 is no object"},
+		{header + "mode: [a]", "-config FILE", ".mode of type string"},
+		{header + "mode: 5", "-config FILE", "cannot unmarshal number into Go struct field kubeProxyConfiguration.mode"},
+		{header + "Mode: 5\nmode: 5\niptables: {syncPeriod: soon}", "-config FILE", `cannot unmarshal "soon" into Go struct field modeConfig.iptables.syncPeriod`},
+		{header + "iptables: 3", "-config FILE", "cannot unmarshal number into Go struct field kubeProxyConfiguration.iptables"},
 		{"- a", "-config FILE", "cannot unmarshal array"},
 		{"a: [", "-config FILE", "did not find expected node content"},
 	} {
@@ -138,10 +139,50 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if status := run([]string{"-nonsense"}, &out); status != 2 {
+	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "no such file") {
+		t.Errorf("status is %d, and it says\n%s\nwanted 1, and that the file cannot be written", status, &out)
+	}
+	if status := run([]string{"-nonsense"}, &out, &out); status != 2 {
 		t.Errorf("status of a bad flag is %d, wanted 2", status)
 	}
-	if status := run([]string{"-help"}, &out); status != 0 {
+	if status := run([]string{"-help"}, &out, &out); status != 0 {
 		t.Errorf("status of -help is %d, wanted 0", status)
+	}
+}
+
+// What is written is what is in effect, and can be read again.
+func TestWriteConfig(t *testing.T) {
+	want, out, err := readConfig(t, kubeadm+"Mode: nothing\n", "-config FILE -hostname-override two -v 3")
+	if err != nil {
+		t.Fatalf("error %v, and it says\n%s", err, out)
+	}
+	if want.Mode != "" || !slices.Contains(want.notes, "field Mode is not known") {
+		t.Errorf("mode %q, notes %q; wanted that names of fields count as they are written", want.Mode, want.notes)
+	}
+	path := filepath.Join(t.TempDir(), "written")
+	var stdout, log strings.Builder
+	original := filepath.Join(t.TempDir(), "original")
+	if err := os.WriteFile(original, []byte(kubeadm), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status := run([]string{"-config", original, "-hostname-override", "two", "-v", "3", "-write-config-to", path}, &stdout, &log); status != 0 {
+		t.Fatalf("the status is %d, and it logs\n%s", status, &log)
+	}
+	got, notes, err := readFile(path)
+	if err != nil || len(notes) > 0 {
+		t.Errorf("error %v, notes %q; wanted none", err, notes)
+	}
+	if diff := cmp.Diff(want.kubeProxyConfiguration, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out, log strings.Builder
+	if status := run([]string{"-version"}, &out, &log); status != 0 || log.Len() > 0 {
+		t.Errorf("status %d, and it logs %q; wanted 0 and nothing", status, &log)
+	}
+	if got := strings.Fields(out.String()); len(got) != 4 || got[1] != "github.com/vipkit/vipkit" || !strings.HasPrefix(got[3], "go1.") {
+		t.Errorf("the version is %q, wanted program, module, version and Go", got)
 	}
 }

@@ -137,9 +137,9 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	if err != nil || len(c.notes) > 0 {
 		t.Fatalf("%q: error %v, wanted no notes\n%s", args, err, out.String())
 	}
-	kubeconfig := strings.TrimPrefix(c.client.kubeconfig, mounted)
-	if files := d.ConfigMapGenerator[0].Files; !slices.Contains(files, kubeconfig) || !slices.Contains(files, strings.TrimPrefix(c.task.configFile, "deploy/")) {
-		t.Errorf("%q: the ConfigMap has %q, wanted %s and %s", args, files, kubeconfig, c.task.configFile)
+	kubeconfig := strings.TrimPrefix(c.ClientConnection.Kubeconfig, mounted)
+	if files := d.ConfigMapGenerator[0].Files; !slices.Contains(files, kubeconfig) || !slices.Contains(files, strings.TrimPrefix(c.configFile, "deploy/")) {
+		t.Errorf("%q: the ConfigMap has %q, wanted %s and %s", args, files, kubeconfig, c.configFile)
 	}
 	loaded, err := clientcmd.Load([]byte(deployFile(t, kubeconfig)))
 	if err != nil || loaded.Contexts[loaded.CurrentContext] == nil {
@@ -148,7 +148,7 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	if _, err := c.tracker(nftablesMode); err != nil {
 		t.Error(err)
 	}
-	if healthz, metrics, err := c.serving.addresses(); err != nil || healthz != "0.0.0.0:10256" || metrics != "127.0.0.1:10249" {
+	if healthz, metrics, err := c.addresses(); err != nil || healthz != "0.0.0.0:10256" || metrics != "127.0.0.1:10249" {
 		t.Errorf("healthz is at %s and the metrics at %s, error %v, wanted kube-proxy's addresses", healthz, metrics, err)
 	}
 }

@@ -1,23 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/go-logr/logr"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program; it gives the exit status.
-func run(args []string, stderr io.Writer) int {
+func run(args []string, stdout, stderr io.Writer) int {
 	c, err := readCommandLine(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -25,7 +28,11 @@ func run(args []string, stderr io.Writer) int {
 	if err != nil {
 		return 2
 	}
-	level := slog.Level(-c.verbosity) // what logr.V(n) becomes in slog
+	if c.version {
+		_, _ = fmt.Fprintln(stdout, version()) // Who asked notices what is missing.
+		return 0
+	}
+	level := slog.Level(-c.Logging.Verbosity) // what logr.V(n) becomes in slog
 	log := logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	for _, n := range c.notes {
 		log.Info("configuration", "note", n)
@@ -36,10 +43,12 @@ func run(args []string, stderr io.Writer) int {
 
 	done := "stopped; the rules stay in the kernel, -cleanup removes them"
 	switch {
-	case c.task.cleanup:
+	case c.writeTo != "":
+		done, err = "written", c.write(c.writeTo)
+	case c.cleanup:
 		done, err = "all rules are removed", cleanUp(ctx, "", log)
-	case c.task.initOnly:
-		done, err = "prepared", c.conntrack.prepare("/", runtime.NumCPU())
+	case c.initOnly:
+		done, err = "prepared", c.Conntrack.prepare("/", runtime.NumCPU())
 	default:
 		err = serve(ctx, c, log)
 	}
@@ -49,4 +58,13 @@ func run(args []string, stderr io.Writer) int {
 	}
 	log.Info(done)
 	return 0
+}
+
+// version gives the version of the module that the program was built from, and of Go.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "kubeproxy, built without a version"
+	}
+	return fmt.Sprintf("kubeproxy %s %s %s", info.Main.Path, cmp.Or(info.Main.Version, "(devel)"), info.GoVersion)
 }

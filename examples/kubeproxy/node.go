@@ -19,29 +19,29 @@ const defaultSync = 30 * time.Second
 // section gives what the section of a mode says.
 func (c *config) section(mode string) modeConfig {
 	if mode == nftablesMode {
-		return c.nftables
+		return c.NFTables
 	}
-	return c.iptables
+	return c.IPTables
 }
 
 // tracker gives what a tracker must know in a mode.
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
-	o.MasqueradeAll = c.section(mode).masqueradeAll
+	o.MasqueradeAll = c.section(mode).MasqueradeAll
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
 	}
-	if o.LocalTraffic, err = c.pods.localTraffic(); err != nil {
+	if o.LocalTraffic, err = c.localTraffic(); err != nil {
 		return o, err
 	}
-	nodePorts := c.nodePorts
+	nodePorts := c.NodePortAddresses
 	if len(nodePorts) == 0 && mode == iptablesMode {
 		nodePorts = []string{"all"} // as users of this mode know it
 	}
 	if o.NodePortAddresses, err = proxy.ParseNodePortAddresses(nodePorts...); err != nil {
 		return o, fmt.Errorf("nodePortAddresses: %w", err)
 	}
-	if c.serving.bindAddress != "" {
-		a, err := netip.ParseAddr(c.serving.bindAddress)
+	if c.BindAddress != "" {
+		a, err := netip.ParseAddr(c.BindAddress)
 		if err != nil {
 			return o, fmt.Errorf("bindAddress: %w", err)
 		}
@@ -53,7 +53,7 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 }
 
 func (c *config) nodeName() (string, error) {
-	name := c.hostnameOverride
+	name := c.HostnameOverride
 	if name == "" {
 		var err error
 		if name, err = os.Hostname(); err != nil {
@@ -61,16 +61,16 @@ func (c *config) nodeName() (string, error) {
 		}
 	}
 	if name = strings.ToLower(strings.TrimSpace(name)); name == "" {
-		return "", fmt.Errorf("hostnameOverride %q is blank", c.hostnameOverride)
+		return "", fmt.Errorf("hostnameOverride %q is blank", c.HostnameOverride)
 	}
 	return name, nil
 }
 
-func (p *podsConfig) localTraffic() (proxy.LocalTraffic, error) {
+func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	var t proxy.LocalTraffic
-	switch p.mode {
+	switch p.DetectLocalMode {
 	case "", "ClusterCIDR":
-		for text := range strings.FieldsFuncSeq(p.clusterCIDR, func(c rune) bool { return c == ',' || c == ' ' }) {
+		for text := range strings.FieldsFuncSeq(p.ClusterCIDR, func(c rune) bool { return c == ',' || c == ' ' }) {
 			r, err := netip.ParsePrefix(text)
 			if err != nil {
 				return t, fmt.Errorf("clusterCIDR: %w", err)
@@ -81,29 +81,29 @@ func (p *podsConfig) localTraffic() (proxy.LocalTraffic, error) {
 	case "NodeCIDR":
 		return proxy.LocalTraffic{NodePodCIDRs: true}, nil
 	case "BridgeInterface":
-		t.Interface = p.bridge
+		t.Interface = p.DetectLocal.BridgeInterface
 	case "InterfaceNamePrefix":
-		t.InterfacePrefix = p.prefix
+		t.InterfacePrefix = p.DetectLocal.InterfaceNamePrefix
 	default:
-		return t, fmt.Errorf("detectLocalMode: %q is none of ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", p.mode)
+		return t, fmt.Errorf("detectLocalMode: %q is none of ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", p.DetectLocalMode)
 	}
 	if t.Interface == "" && t.InterfacePrefix == "" {
-		return t, fmt.Errorf("detectLocalMode %s takes the name of an interface in detectLocal", p.mode)
+		return t, fmt.Errorf("detectLocalMode %s takes the name of an interface in detectLocal", p.DetectLocalMode)
 	}
 	return t, nil
 }
 
 // addresses gives where healthz and the metrics are served, as in kube-proxy: by
 // default in the family of bindAddress, and healthz for everybody.
-func (s *servingConfig) addresses() (healthz, metrics string, err error) {
+func (s *serving) addresses() (healthz, metrics string, err error) {
 	everywhere, loopback := "0.0.0.0", "127.0.0.1"
-	if strings.Contains(s.bindAddress, ":") {
+	if strings.Contains(s.BindAddress, ":") {
 		everywhere, loopback = "::", "::1"
 	}
-	if healthz, err = withPort(s.healthz, everywhere, 10256); err != nil {
+	if healthz, err = withPort(s.HealthzBindAddress, everywhere, 10256); err != nil {
 		return "", "", fmt.Errorf("healthzBindAddress: %w", err)
 	}
-	if metrics, err = withPort(s.metrics, loopback, 10249); err != nil {
+	if metrics, err = withPort(s.MetricsBindAddress, loopback, 10249); err != nil {
 		return "", "", fmt.Errorf("metricsBindAddress: %w", err)
 	}
 	return healthz, metrics, nil

@@ -26,26 +26,26 @@ func TestTracker(t *testing.T) {
 	}{
 		"nothing":           {mode: nftablesMode},
 		"iptables":          {mode: iptablesMode, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true}}},
-		"primary":           {mode: iptablesMode, change: func(c *config) { c.nodePorts = []string{"primary"} }},
-		"node port ranges":  {mode: nftablesMode, change: func(c *config) { c.nodePorts = []string{"10.0.0.0/8"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}},
-		"node port nowhere": {mode: nftablesMode, change: func(c *config) { c.nodePorts = []string{"x"} }, err: "nodePortAddresses"},
-		"pod ranges":        {mode: nftablesMode, change: func(c *config) { c.pods.clusterCIDR = "10.244.1.1/16, fd00::/56" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Sources: prefixes("10.244.0.0/16", "fd00::/56")}}},
-		"bad pod range":     {mode: nftablesMode, change: func(c *config) { c.pods.clusterCIDR = "x" }, err: "clusterCIDR"},
-		"node's pod ranges": {mode: nftablesMode, change: func(c *config) { c.pods = podsConfig{mode: "NodeCIDR", clusterCIDR: "x"} }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{NodePodCIDRs: true}}},
-		"bridge":            {mode: nftablesMode, change: func(c *config) { c.pods = podsConfig{mode: "BridgeInterface", bridge: "cni0"} }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Interface: "cni0"}}},
-		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.pods = podsConfig{mode: "BridgeInterface", prefix: "x"} }, err: "takes the name of an interface"},
-		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.pods = podsConfig{mode: "InterfaceNamePrefix", prefix: "veth"} }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
-		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.pods.mode = "Magic" }, err: `detectLocalMode: "Magic"`},
-		"masquerade":        {mode: nftablesMode, change: func(c *config) { c.nftables.masqueradeAll = true }, want: proxy.TrackerOptions{MasqueradeAll: true}},
-		"other mode's":      {mode: nftablesMode, change: func(c *config) { c.iptables.masqueradeAll = true }},
-		"address":           {mode: nftablesMode, change: func(c *config) { c.serving.bindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
-		"no address":        {mode: nftablesMode, change: func(c *config) { c.serving.bindAddress = "::" }},
-		"bad address":       {mode: nftablesMode, change: func(c *config) { c.serving.bindAddress = "host" }, err: "bindAddress"},
-		"blank name":        {mode: nftablesMode, change: func(c *config) { c.hostnameOverride = " " }, err: "is blank"},
+		"primary":           {mode: iptablesMode, change: func(c *config) { c.NodePortAddresses = []string{"primary"} }},
+		"node port ranges":  {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"10.0.0.0/8"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}},
+		"node port nowhere": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"x"} }, err: "nodePortAddresses"},
+		"pod ranges":        {mode: nftablesMode, change: func(c *config) { c.ClusterCIDR = "10.244.1.1/16, fd00::/56" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Sources: prefixes("10.244.0.0/16", "fd00::/56")}}},
+		"bad pod range":     {mode: nftablesMode, change: func(c *config) { c.ClusterCIDR = "x" }, err: "clusterCIDR"},
+		"node's pod ranges": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "x" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{NodePodCIDRs: true}}},
+		"bridge":            {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.BridgeInterface = "BridgeInterface", "cni0" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Interface: "cni0"}}},
+		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "takes the name of an interface"},
+		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", "veth" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
+		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode = "Magic" }, err: `detectLocalMode: "Magic"`},
+		"masquerade":        {mode: nftablesMode, change: func(c *config) { c.NFTables.MasqueradeAll = true }, want: proxy.TrackerOptions{MasqueradeAll: true}},
+		"other mode's":      {mode: nftablesMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }},
+		"address":           {mode: nftablesMode, change: func(c *config) { c.BindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
+		"no address":        {mode: nftablesMode, change: func(c *config) { c.BindAddress = "::" }},
+		"bad address":       {mode: nftablesMode, change: func(c *config) { c.BindAddress = "host" }, err: "bindAddress"},
+		"blank name":        {mode: nftablesMode, change: func(c *config) { c.HostnameOverride = " " }, err: "is blank"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := defaults()
-			c.hostnameOverride = " Node-1 "
+			c := &config{kubeProxyConfiguration: defaults()}
+			c.HostnameOverride = " Node-1 "
 			if tc.change != nil {
 				tc.change(c)
 			}
@@ -67,15 +67,15 @@ func TestTracker(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	for _, tc := range []struct {
-		serving servingConfig
+		serving serving
 		want    string
 	}{
-		{servingConfig{}, "0.0.0.0:10256 127.0.0.1:10249"},
-		{servingConfig{bindAddress: "::"}, "[::]:10256 [::1]:10249"},
-		{servingConfig{healthz: "127.0.0.1", metrics: "0.0.0.0:9"}, "127.0.0.1:10256 0.0.0.0:9"},
-		{servingConfig{healthz: "::", metrics: "[::]"}, "[::]:10256 [::]:10249"},
-		{servingConfig{healthz: "host:1"}, "healthzBindAddress"},
-		{servingConfig{metrics: "10249"}, "metricsBindAddress"},
+		{serving{}, "0.0.0.0:10256 127.0.0.1:10249"},
+		{serving{BindAddress: "::"}, "[::]:10256 [::1]:10249"},
+		{serving{HealthzBindAddress: "127.0.0.1", MetricsBindAddress: "0.0.0.0:9"}, "127.0.0.1:10256 0.0.0.0:9"},
+		{serving{HealthzBindAddress: "::", MetricsBindAddress: "[::]"}, "[::]:10256 [::]:10249"},
+		{serving{HealthzBindAddress: "host:1"}, "healthzBindAddress"},
+		{serving{MetricsBindAddress: "10249"}, "metricsBindAddress"},
 	} {
 		healthz, metrics, err := tc.serving.addresses()
 		got := healthz + " " + metrics
@@ -90,15 +90,15 @@ func TestAddresses(t *testing.T) {
 
 func TestCandidates(t *testing.T) {
 	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, "ipvs": 0} {
-		c := defaults()
-		c.mode = mode
+		c := &config{kubeProxyConfiguration: defaults()}
+		c.Mode = mode
 		got, err := c.candidates()
 		if len(got) != want || (err == nil) != (want > 0) {
 			t.Errorf("mode %q: candidates %v, error %v, wanted %d", mode, got, err, want)
 		}
 	}
-	c := defaults()
-	c.nftables.masqueradeBit = 32
+	c := &config{kubeProxyConfiguration: defaults()}
+	c.NFTables.MasqueradeBit = 32
 	if _, err := c.open(nftablesMode); err == nil || !strings.Contains(err.Error(), "masqueradeBit") {
 		t.Errorf("with bit 32 open says %v, wanted that the bit is wrong", err)
 	}

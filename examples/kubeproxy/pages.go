@@ -1,18 +1,17 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // pages gives what is served beside the health checks.
@@ -36,8 +35,13 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 // time than everybody may have.
 func (a *agent) debugPages() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/services", a.debugPage)
-	if a.serving.profiling {
+	mux.Handle("GET /debug/services", inspect.Handler("Mode "+a.mode, func() (s proxy.Snapshot) {
+		if latest := a.latest.Load(); latest != nil {
+			s = *latest
+		}
+		return s
+	}))
+	if a.EnableProfiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -55,37 +59,9 @@ func localOnly(h http.Handler) http.Handler {
 			http.Error(w, "only for clients on this node", http.StatusForbidden)
 			return
 		}
+		// Profiles take longer than other pages may; without a deadline for what
+		// is read, nothing ends them early.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		h.ServeHTTP(w, r)
 	})
-}
-
-// servePages serves until ctx ends. An address that cannot be had is tried again:
-// the one who has it may be the program that this one takes the place of.
-func servePages(ctx context.Context, address string, h http.Handler, log logr.Logger) {
-	told := ""
-	for ctx.Err() == nil {
-		err := listenAndServe(ctx, address, h)
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
-			log.Error(err, "metrics cannot be served")
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(5 * time.Second):
-		}
-	}
-}
-
-func listenAndServe(ctx context.Context, address string, h http.Handler) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }

@@ -23,22 +23,22 @@ func (c *conntrackConfig) prepare(root string, processors int) error {
 			errs = append(errs, write(filepath.Join(root, "proc/sys/net/netfilter", name), value))
 		}
 	}
-	seconds := func(d time.Duration) int64 { return int64(d / time.Second) }
+	seconds := func(d duration) int64 { return int64(d.Duration / time.Second) }
 	flows := int64(0)
-	if c.maxPerCore > 0 {
-		flows = max(int64(min(c.maxPerCore*processors, maxFlows)), int64(c.minimum))
+	if c.MaxPerCore > 0 {
+		flows = max(int64(min(c.MaxPerCore*processors, maxFlows)), int64(c.Min))
 	}
 	set("nf_conntrack_max", flows)
 	if flows > 0 {
 		errs = append(errs, enlarge(filepath.Join(root, "sys/module/nf_conntrack/parameters/hashsize"), flows/4))
 	}
-	set("nf_conntrack_tcp_timeout_established", seconds(c.established.Duration))
-	set("nf_conntrack_tcp_timeout_close_wait", seconds(c.closeWait.Duration))
-	if c.beLiberal {
+	set("nf_conntrack_tcp_timeout_established", seconds(c.TCPEstablishedTimeout))
+	set("nf_conntrack_tcp_timeout_close_wait", seconds(c.TCPCloseWaitTimeout))
+	if c.TCPBeLiberal {
 		set("nf_conntrack_tcp_be_liberal", 1)
 	}
-	set("nf_conntrack_udp_timeout", seconds(c.udpTimeout.Duration))
-	set("nf_conntrack_udp_timeout_stream", seconds(c.udpTimeoutReply.Duration))
+	set("nf_conntrack_udp_timeout", seconds(c.UDPTimeout))
+	set("nf_conntrack_udp_timeout_stream", seconds(c.UDPStreamTimeout))
 	return errors.Join(errs...)
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestPrepare(t *testing.T) {
@@ -22,23 +21,23 @@ func TestPrepare(t *testing.T) {
 		want       map[string]string
 	}{
 		"defaults": {
-			defaults().conntrack, 4,
+			defaults().Conntrack, 4,
 			map[string]string{maximum: "65536\n", hashes: "16384\n", timeout("tcp_timeout_established"): "432000", timeout("tcp_timeout_close_wait"): "3600\n"},
 			map[string]string{maximum: "131072", hashes: "32768", timeout("tcp_timeout_established"): "86400", timeout("tcp_timeout_close_wait"): "3600\n"},
 		},
 		"many processors": {
-			conntrackConfig{maxPerCore: 32 << 10}, 512,
+			conntrackConfig{MaxPerCore: 32 << 10}, 512,
 			map[string]string{maximum: "1", hashes: "999999999\n"}, map[string]string{maximum: "1048576", hashes: "999999999\n"},
 		},
 		"much at least": {
-			conntrackConfig{maxPerCore: 1, minimum: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
+			conntrackConfig{MaxPerCore: 1, Min: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
 		},
 		"the rest": {
-			conntrackConfig{beLiberal: true, udpTimeout: metav1.Duration{Duration: 10 * time.Second}, udpTimeoutReply: metav1.Duration{Duration: time.Minute}}, 1,
+			conntrackConfig{TCPBeLiberal: true, UDPTimeout: duration{10 * time.Second}, UDPStreamTimeout: duration{time.Minute}}, 1,
 			map[string]string{timeout("tcp_be_liberal"): "0", timeout("udp_timeout"): "30", timeout("udp_timeout_stream"): "120"},
 			map[string]string{timeout("tcp_be_liberal"): "1", timeout("udp_timeout"): "10", timeout("udp_timeout_stream"): "60"},
 		},
-		"nothing": {conntrackConfig{minimum: 5}, 1, map[string]string{}, map[string]string{}},
+		"nothing": {conntrackConfig{Min: 5}, 1, map[string]string{}, map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -75,7 +74,7 @@ func TestPrepare(t *testing.T) {
 
 // What cannot be set is named, all of it.
 func TestPrepareFails(t *testing.T) {
-	c := defaults().conntrack
+	c := defaults().Conntrack
 	err := c.prepare(filepath.Join(t.TempDir(), "none"), 1)
 	for _, part := range []string{"nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
