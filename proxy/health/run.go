@@ -172,14 +172,14 @@ func hostsOf(chosen proxy.NodePortAddresses, addrs []netip.Addr) []place {
 	return slices.Compact(out)
 }
 
-// machineAddresses gives the addresses that sockets can be bound to without
-// naming an interface.
 func machineAddresses() ([]netip.Addr, error) {
 	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
+	return bindable(list), err
+}
+
+// bindable gives the addresses that sockets can be bound to without naming an
+// interface.
+func bindable(list []net.Addr) (out []netip.Addr) {
 	for _, a := range list {
 		if n, ok := a.(*net.IPNet); ok {
 			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLinkLocalUnicast() {
@@ -187,5 +187,5 @@ func machineAddresses() ([]netip.Addr, error) {
 			}
 		}
 	}
-	return out, nil
+	return out
 }

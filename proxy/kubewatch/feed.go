@@ -44,14 +44,14 @@ type feed struct {
 	kind   object
 	store  func(synced func()) cache.ReflectorStore
 	// synced is called when the first list has been handed over, or it is known
-	// that there will be none; perhaps more than once.
+	// that there will be none; perhaps more than once. It is set before run.
 	synced  func()
 	backoff wait.Backoff
 }
 
 func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind, synced: func() {}, backoff: patience()}
+	f := &feed{kind: kind, backoff: patience()}
 	tell := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)

@@ -27,6 +27,8 @@ type apiServer struct {
 	down     bool
 	streams  bool // whether it can stream lists
 	requests []*http.Request
+	garbage  string // what it says instead of sense
+	served   int    // how often
 }
 
 type event struct {
@@ -134,6 +136,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	down, streams := s.down, s.streams
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+	if s.serveGarbage(w) {
+		return
+	}
 	switch {
 	case down:
 		http.Error(w, "down", http.StatusServiceUnavailable)

@@ -1,6 +1,7 @@
 package kubewatch
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -201,6 +202,11 @@ func TestPassing(t *testing.T) {
 	if len(h.get().services) != 1 || len(p.known) != 1 {
 		t.Errorf("services %v, names %v; want b alone", h.get().services, p.known)
 	}
+	for _, err := range []error{p.Delete(node("n", "")), p.Delete(cache.DeletedFinalStateUnknown{Key: "test/b"}), p.Add(node("n", ""))} {
+		if !errors.Is(err, errKind) {
+			t.Errorf("an object of another kind: error %v, want %v", err, errKind)
+		}
+	}
 	if err := p.Replace([]any{node("n", "")}, ""); err == nil {
 		t.Error("an object of another kind: no error, want one")
 	}
@@ -234,9 +240,20 @@ func TestTrackerTakesRanges(t *testing.T) {
 
 func TestRanges(t *testing.T) {
 	h := newRecorder()
-	r := newRanges(h.UpdateServiceCIDRs)
-	r.update(cidr("a", "10.96.0.0/16", "nonsense"))
+	told := 0
+	r := newRanges(func(all []netip.Prefix) {
+		told++
+		h.UpdateServiceCIDRs(all)
+	})
+	r.update(cidr("a", "10.96.3.4/16", "nonsense"))
+	if want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}; !slices.Equal(h.get().cidrs, want) {
+		t.Errorf("ranges %v, want %v: nonsense is passed over", h.get().cidrs, want)
+	}
+	r.update(cidr("a", "10.96.0.0/16"))
 	r.update(cidr("b", "10.96.0.0/16", "fd00::/112"))
+	if told != 2 {
+		t.Errorf("ranges were told %d times, want twice: once they were the same", told)
+	}
 	r.remove(nameOf(cidr("a")))
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}
 	if !slices.Equal(h.get().cidrs, want) {
