@@ -3,10 +3,12 @@ package kubewatch
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,34 +79,57 @@ func TestGarbage(t *testing.T) {
 		"unknown event":    `{"type":"SUNRISE","object":{"kind":"Service","apiVersion":"v1","metadata":{"name":"a","namespace":"test"}}}`,
 		"no object":        `{"type":"DELETED"}`,
 		"half an event":    `{"type":"DELETED","object":{"kind":"Service","apiVersion":"v1","metadata":{"name":"a","namesp`,
+		"nothing":          "{}",
 		"error of no kind": `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, client := newAPIServer(t, true)
 			fill(server)
 			h := newRecorder()
-			start(t, &Source{Client: client, Handler: h})
-			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-			server.mu.Lock()
-			server.garbage = garbage
-			server.mu.Unlock()
-			server.disconnect()
-			h.until(t, "requests", func(*state) bool {
-				server.mu.Lock()
-				defer server.mu.Unlock()
-				h.note(func(*state) {})
-				return server.served > 3
-			})
+			source := &Source{Client: client, Handler: h}
+			server.talk(t, garbage)
+			start(t, source)
+			server.awaitRequests(t, 20)
+			if got := h.get(); got.synced != 0 || got.updates != 0 || !source.Foreign(netip.MustParseAddr("192.0.2.1")) {
+				t.Errorf("from garbage alone the handler knows %+v, want nothing", got)
+			}
+			server.talk(t, "")
+			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.slices) == 1 && len(s.services) == 2 })
+
+			server.talk(t, garbage)
+			server.awaitRequests(t, 20)
 			if got := h.get(); got.removals != 0 || len(got.services) != 2 {
 				t.Errorf("%d removals, services %v; want none removed", got.removals, got.services)
 			}
-			server.mu.Lock()
-			server.garbage = ""
-			server.mu.Unlock()
-			server.disconnect()
+			server.talk(t, "")
 			server.put("services", service("c", "10.96.0.3"), false)
 			h.until(t, "a change once it makes sense", func(s *state) bool { return s.services["c"] != "" })
 		})
+	}
+}
+
+// talk has the API server say garbage from now on, or sense.
+func (s *apiServer) talk(t *testing.T, garbage string) {
+	t.Helper()
+	s.mu.Lock()
+	s.garbage, s.served = garbage, make(chan struct{}, 1000)
+	s.mu.Unlock()
+	s.disconnect()
+}
+
+// awaitRequests waits until garbage has been served so often.
+func (s *apiServer) awaitRequests(t *testing.T, n int) {
+	t.Helper()
+	s.mu.Lock()
+	served := s.served
+	s.mu.Unlock()
+	limit := time.After(20 * time.Second)
+	for i := range n {
+		select {
+		case <-served:
+		case <-limit:
+			t.Fatalf("%d requests came, want %d", i, n)
+		}
 	}
 }
 
@@ -115,7 +140,10 @@ func (s *apiServer) serveGarbage(w http.ResponseWriter) bool {
 	if s.garbage == "" {
 		return false
 	}
-	s.served++
+	select {
+	case s.served <- struct{}{}:
+	default:
+	}
 	_, _ = w.Write([]byte(s.garbage)) // The client notices what is missing.
 	return true
 }

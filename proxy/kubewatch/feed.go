@@ -25,8 +25,14 @@ type object interface {
 	metav1.Object
 }
 
+// list is what there is of it.
+type list interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // feedOptions says what to watch, and who takes it.
-type feedOptions[T object, L runtime.Object] struct {
+type feedOptions[T object, L list] struct {
 	list           func(context.Context, metav1.ListOptions) (L, error)
 	watch          func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	labels, fields string
@@ -49,7 +55,7 @@ type feed struct {
 	backoff wait.Backoff
 }
 
-func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)) *feed {
+func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
 	f := &feed{kind: kind, backoff: patience()}
 	tell := func(ctx context.Context, verb string, err error) error {
@@ -68,12 +74,18 @@ func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
 			list, err := o.list(ctx, options)
+			if err == nil {
+				err = checkList(list)
+			}
 			return list, tell(ctx, "list", err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
 			try := func() (watch.Interface, error) {
 				w, err := o.watch(ctx, options)
+				if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+					return w, err // It cannot stream lists, and the client asks for one in the old way.
+				}
 				return w, tell(ctx, "watch", err)
 			}
 			if options.SendInitialEvents == nil {
@@ -87,6 +99,18 @@ func newFeed[T object, L runtime.Object](o feedOptions[T, L], report func(error)
 		return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
 	}
 	return f
+}
+
+var errNoList = errors.New("the answer has no resource version, so it is not an API server's")
+
+// checkList tells a list from any other JSON, which is one without objects to a
+// client: whatever stands between it and the API server must not make all Services
+// go.
+func checkList(l metav1.ListInterface) error {
+	if l.GetResourceVersion() == "" {
+		return errNoList
+	}
+	return nil
 }
 
 // isRefusal tells an API server that will not answer from one that cannot right now.

@@ -62,6 +62,9 @@ func (s *Source) listForeign(ctx context.Context) (map[netip.Addr]struct{}, erro
 	ctx, cancel := context.WithTimeout(ctx, foreignTimeout)
 	defer cancel()
 	list, err := s.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{LabelSelector: foreignLabels(s.ProxyName)})
+	if err == nil {
+		err = checkList(list)
+	}
 	if err != nil {
 		return nil, err
 	}

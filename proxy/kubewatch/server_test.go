@@ -28,7 +28,7 @@ type apiServer struct {
 	streams  bool // whether it can stream lists
 	requests []*http.Request
 	garbage  string // what it says instead of sense
-	served   int    // how often
+	served   chan struct{}
 }
 
 type event struct {

@@ -39,7 +39,7 @@ func TestSource(t *testing.T) {
 			server, client := newAPIServer(t, streams)
 			fill(server)
 			h := newRecorder()
-			start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+			start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
 			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
 			if h.get().early != 4 {
 				t.Errorf("Synced came after %d objects, want 4", h.get().early)
