@@ -52,6 +52,7 @@ func TestClean(t *testing.T) {
 		to(protoUDP, "127.0.0.1:30053", "127.0.0.1:30053"),
 		to(protoTCP, vip, x),
 		to(protoUDP, "10.96.0.10:54", "10.96.0.10:54"),
+		to(protoUDP, "192.0.2.1:7777", x), // another program's port of this node
 	}
 	for name, tc := range map[string]struct {
 		old, new    proxy.Snapshot

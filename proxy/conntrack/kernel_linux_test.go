@@ -126,7 +126,7 @@ func TestKernel(t *testing.T) {
 
 // A flow that took the place of another one is not removed for it.
 func TestRemoveMeansTheFlowThatWasSeen(t *testing.T) {
-	ns, c := newKernelCleaner(t, Options{})
+	ns, c := newKernelCleaner(t, Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }})
 	source, at := netip.MustParseAddrPort("198.51.100.7:4000"), netip.MustParseAddrPort(vip)
 	track(t, ns, source, at, netip.MustParseAddrPort(a))
 	var seen []flow

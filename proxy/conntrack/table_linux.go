@@ -15,9 +15,8 @@ import (
 // What the kernel calls CTA_FILTER, and the bits in it that say which parts of a
 // tuple count.
 const (
-	attrFilter     = 25
-	attrOrigFlags  = 1
-	attrReplyFlags = 2
+	attrFilter    = 25
+	attrOrigFlags = 1
 
 	flagSourceAddr = 1 << 0
 	flagDestAddr   = 1 << 1
@@ -137,7 +136,6 @@ func encodeFilter(f filter) *nl.RtAttr {
 	}
 	a := nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
 	a.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
-	a.AddRtAttr(attrReplyFlags, binary.NativeEndian.AppendUint32(nil, 0))
 	return a
 }
 

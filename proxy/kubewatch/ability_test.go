@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,21 +46,22 @@ func TestOnlyWhatIsWanted(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for resource, isOptional := range map[string]bool{"servicecidrs": true, "services": false} {
 		client := fake.NewClientset(service("a", "10.96.0.1"))
-		var asked atomic.Int64
+		var asked, lines atomic.Int64
 		client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			asked.Add(1)
 			return true, nil, apierrors.NewForbidden(v1.Resource(resource), "", errors.New("not you"))
 		})
 		h := newRecorder()
 		reports := make(chan error, 1000)
-		start(t, &Source{Client: client, Handler: h, Report: func(err error) {
+		logger := funcr.New(func(_, _ string) { lines.Add(1) }, funcr.Options{})
+		start(t, &Source{Client: client, Handler: h, Logger: logger, Report: func(err error) {
 			select {
 			case reports <- err:
 			default:
 			}
 			h.note(func(*state) {})
 		}})
-		h.until(t, "failures", func(s *state) bool { return asked.Load() > 3 && (s.synced == 1 || !isOptional) })
+		h.until(t, "failures", func(s *state) bool { return asked.Load() > 3 && lines.Load() > 0 && (s.synced == 1 || !isOptional) })
 		if got := h.get().synced == 1; got != isOptional {
 			t.Errorf("%s are refused: Synced came: %v, want %v", resource, got, isOptional)
 		}

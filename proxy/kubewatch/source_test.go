@@ -120,8 +120,8 @@ func TestSelectors(t *testing.T) {
 		for _, r := range server.requests {
 			q := r.URL.Query()
 			got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
-			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") {
-				t.Errorf("%s: Accept is %q, want protobuf first", r.URL.Path, accept)
+			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
+				t.Errorf("%s: Accept is %q, want protobuf first, and JSON for those who do not have it", r.URL.Path, accept)
 			}
 		}
 		server.mu.Unlock()

@@ -1,0 +1,89 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// attribute gives one as the kernel writes it.
+func attribute(kind uint16, data ...byte) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
+	b = append(binary.NativeEndian.AppendUint16(b, kind), data...)
+	for len(b)%unix.NLA_ALIGNTO != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func join(parts ...[]byte) (all []byte) {
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+// direction gives the tuple of one, whose ports are what the protocol has.
+func direction(kind uint16, src, dst byte, proto ...[]byte) []byte {
+	ip := join(attribute(nl.CTA_IP_V4_SRC, 192, 0, 2, src), attribute(nl.CTA_IP_V4_DST, 192, 0, 2, dst))
+	return attribute(kind, join(attribute(nl.CTA_TUPLE_IP, ip...), attribute(nl.CTA_TUPLE_PROTO, join(proto...)...))...)
+}
+
+func TestDecodeFlow(t *testing.T) {
+	const icmpType, icmpCode = 5, 6
+	number := func(n byte) []byte { return attribute(nl.CTA_PROTO_NUM, n) }
+	ports := func(src, dst byte) []byte {
+		return join(attribute(nl.CTA_PROTO_SRC_PORT, 0, src), attribute(nl.CTA_PROTO_DST_PORT, 0, dst))
+	}
+	at := func(host, port byte) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), uint16(port))
+	}
+	header := make([]byte, nfgenSize)
+	tcpState := attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP, join(attribute(9, 7), attribute(nl.CTA_PROTOINFO_TCP_STATE, 3))...)...)
+	sctpState := attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP+2, attribute(nl.CTA_PROTOINFO_TCP_STATE, 3)...)...)
+	for name, tc := range map[string]struct {
+		msg         []byte
+		want        flow
+		isElsewhere bool // in another zone
+	}{
+		"TCP": {
+			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(6), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 3, 1, number(6), ports(30, 10)), tcpState),
+			flow{proto: protoTCP, source: at(1, 10), dest: at(2, 20), server: at(3, 30), state: 3}, false,
+		},
+		"SCTP, whose states are others": {
+			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(132), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 3, 1, number(132), ports(30, 10)), sctpState),
+			flow{proto: protoSCTP, source: at(1, 10), dest: at(2, 20), server: at(3, 30)}, false,
+		},
+		"ICMP, which has no ports": {
+			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(1), attribute(icmpType, 17), attribute(icmpCode, 17)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(1), attribute(icmpType, 6))),
+			flow{proto: 1, source: at(1, 0), dest: at(2, 0), server: at(2, 0)}, false,
+		},
+		"empty attribute, another zone": {
+			join(header, attribute(99), attribute(nl.CTA_ZONE, 0, 5), direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))),
+			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
+		},
+	} {
+		got, inDefaultZone, err := decodeFlow(tc.msg)
+		isSame := got.proto == tc.want.proto && got.source == tc.want.source && got.dest == tc.want.dest && got.server == tc.want.server && got.state == tc.want.state
+		if err != nil || !isSame || inDefaultZone == tc.isElsewhere {
+			t.Errorf("%s: %+v, in the default zone %v, error %v; want %+v, %v", name, got, inDefaultZone, err, tc.want, !tc.isElsewhere)
+		}
+	}
+	for name, msg := range map[string][]byte{
+		"nothing":              nil,
+		"less than a header":   header[:3],
+		"no addresses":         header,
+		"no answer":            join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20))),
+		"attribute too long":   join(header, []byte{9, 0, 1, 0, 0, 0, 0, 0}),
+		"attribute too short":  join(header, []byte{3, 0, 1, 0, 0, 0, 0, 0}),
+		"address of two bytes": join(header, attribute(nl.CTA_TUPLE_ORIG, attribute(nl.CTA_TUPLE_IP, attribute(nl.CTA_IP_V4_SRC, 1, 2)...)...)),
+	} {
+		if got, _, err := decodeFlow(msg); !errors.Is(err, errMalformed) {
+			t.Errorf("%s: %+v, error %v, want %v", name, got, err, errMalformed)
+		}
+	}
+}
