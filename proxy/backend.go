@@ -39,12 +39,18 @@ var ErrDataplaneLost = errors.New("dataplane is not as it was left")
 // these.
 type PortErrors map[ServicePortName]error
 
-// Error names every port, in name order, with what went wrong.
+// Error names the ports, in name order, with what went wrong; a hundred at most, since
+// it goes into logs, which nobody shall fill by making Services.
 func (e PortErrors) Error() string {
+	const most = 100
 	names := slices.SortedFunc(maps.Keys(e), ServicePortName.Compare)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d service ports not programmed", len(e))
 	for i, n := range names {
+		if i == most {
+			fmt.Fprintf(&b, "; and %d more", len(names)-most)
+			break
+		}
 		sep := "; "
 		if i == 0 {
 			sep = ": "

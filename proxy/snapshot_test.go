@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -175,6 +177,12 @@ func TestErrors(t *testing.T) {
 	}
 	if !errors.Is(e, ErrUnsupported) || !errors.Is(e, io.ErrClosedPipe) || errors.Is(e, ErrDataplaneLost) {
 		t.Error("PortErrors does not wrap exactly its errors")
+	}
+	for i := range 119 {
+		e[portName(fmt.Sprintf("x%03d", i))] = io.ErrNoProgress
+	}
+	if got := e.Error(); strings.Count(got, "; ns/") != 99 || !strings.HasSuffix(got, "ns/x097:http/TCP/IPv4: "+io.ErrNoProgress.Error()+"; and 21 more") {
+		t.Errorf("of 121 ports the error says %q, want the first hundred", got)
 	}
 	p := &Problem{Kind: "Node", Field: "spec.podCIDR", Err: io.ErrNoProgress}
 	p.Name = "here"
