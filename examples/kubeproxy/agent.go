@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,8 +64,11 @@ type agent struct {
 	tracker proxy.TrackerOptions
 	metrics *prommetrics.Metrics
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
-	told    []*proxy.Problem               // what is wrong, as it was logged
 	tidied  bool                           // the rules of other modes are gone
+
+	told   []*proxy.Problem // what is wrong, as it was logged
+	minute time.Time        // the one in which
+	lines  int              // so many problems were new
 }
 
 // serveMode watches the API server, keeps the kernel as it says and answers those
@@ -138,12 +142,15 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 		if err := cleanUp(ctx, a.mode, a.log); err != nil {
 			a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
 		}
+		if len(s.Applied.Node().Addresses) == 0 {
+			a.log.Info("there is no Node of this name, or it has no address: look at hostnameOverride", "node", a.tracker.NodeName)
+		}
 		a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
 	}
 }
 
-// maxTold is how many problems are logged at once: whoever makes objects must not
-// fill the log.
+// maxTold is how many problems are logged in a minute: whoever makes objects must
+// not fill the log.
 const maxTold = 100
 
 // tell logs the problems that are new.
@@ -156,18 +163,20 @@ func (a *agent) tell(problems []*proxy.Problem) {
 		known[p.Error()] = true
 	}
 	a.told = problems
-	fresh := 0
+	if time.Since(a.minute) >= time.Minute {
+		a.minute, a.lines = time.Now(), 0
+	}
 	for _, p := range problems {
 		text := p.Error()
 		if known[text] {
 			continue
 		}
-		if fresh++; fresh <= maxTold {
+		switch a.lines++; {
+		case a.lines <= maxTold:
 			a.log.Info("object problem", "problem", text)
+		case a.lines == maxTold+1:
+			a.log.Info("more object problems than are logged in a minute; /debug/services has them")
 		}
-	}
-	if fresh > maxTold {
-		a.log.Info("more object problems", "number", fresh-maxTold)
 	}
 }
 

@@ -2,8 +2,12 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,36 +15,77 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Problems are logged when they are new, and whoever makes very many does not fill
-// the log.
+// Problems are logged when they are new, and whoever makes very many, or the same again
+// and again, does not fill the log.
 func TestProblemsAreToldOnce(t *testing.T) {
-	lines := 0
-	a := &agent{log: funcr.New(func(_, _ string) { lines++ }, funcr.Options{})}
-	problem := func(i int) *proxy.Problem {
-		name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
-		return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
-	}
-	var many []*proxy.Problem
-	for i := range 3 * maxTold {
-		many = append(many, problem(i))
-	}
-	for i, step := range []struct {
-		problems []*proxy.Problem
-		want     int
-	}{
-		{many[:2], 2},
-		{many[:2], 0},
-		{[]*proxy.Problem{problem(0), problem(1)}, 0}, // the same, found again
-		{many[:3], 1},
-		{many[:1], 0},
-		{many[:2], 1}, // which was solved in the meantime
-		{many, maxTold + 1},
-		{many, 0},
-		{nil, 0},
+	synctest.Test(t, func(t *testing.T) {
+		lines := 0
+		a := &agent{log: funcr.New(func(_, _ string) { lines++ }, funcr.Options{})}
+		problem := func(i int) *proxy.Problem {
+			name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
+			return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
+		}
+		var many []*proxy.Problem
+		for i := range 3 * maxTold {
+			many = append(many, problem(i))
+		}
+		for i, step := range []struct {
+			after    time.Duration
+			problems []*proxy.Problem
+			want     int
+		}{
+			{0, many[:2], 2},
+			{0, many[:2], 0},
+			{0, []*proxy.Problem{problem(0), problem(1)}, 0}, // the same, found again
+			{0, many[:3], 1},
+			{0, many[:1], 0},
+			{0, many[:2], 1}, // which was solved in the meantime
+			{time.Minute, many, maxTold + 1},
+			{0, many, 0},
+			{0, nil, 0},
+			{time.Minute - 1, many, 0},
+			{0, nil, 0},
+			{1, many[:maxTold], maxTold},
+			{0, nil, 0},
+			{0, many[:2], 1},
+		} {
+			time.Sleep(step.after)
+			lines = 0
+			if a.tell(step.problems); lines != step.want {
+				t.Errorf("step %d: %d lines are logged, wanted %d", i, lines, step.want)
+			}
+		}
+	})
+}
+
+// What keeps the program from the API server is said at once, and before anything of
+// this machine is changed.
+func TestNoWayToTheAPIServer(t *testing.T) {
+	folder := t.TempDir()
+	for text, want := range map[string]string{
+		"":                                 "no such file",
+		"- a":                              "cannot unmarshal array",
+		"a: [":                             "did not find expected node content",
+		"apiVersion: v1\nkind: Config\n":   "no configuration has been provided",
+		"apiVersion: v2\nkind: Dragon\n":   "no kind \\\"Dragon\\\" is registered",
+		kubeconfigOf("ftp://:x"):           "host must be a URL",
+		kubeconfigOf("https://192.0.2.1 "): "host must be a URL",
 	} {
-		lines = 0
-		if a.tell(step.problems); lines != step.want {
-			t.Errorf("step %d: %d lines are logged, wanted %d", i, lines, step.want)
+		path := filepath.Join(folder, fmt.Sprint(len(text)))
+		if text != "" {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out strings.Builder
+		status := run([]string{"-kubeconfig", path, "-proxy-mode", "none"}, &out, &out)
+		if status != 1 || !strings.Contains(out.String(), "API server: ") || !strings.Contains(out.String(), want) {
+			t.Errorf("kubeconfig %q: status %d, and it says\n%s\nwanted 1 and %s", text, status, &out, want)
 		}
 	}
+}
+
+func kubeconfigOf(server string) string {
+	return "apiVersion: v1\nkind: Config\ncurrent-context: test\nclusters: [{name: test, cluster: {server: '" + server + "'}}]\n" +
+		"contexts: [{name: test, context: {cluster: test}}]\n"
 }

@@ -70,8 +70,7 @@ func newWorld(t *testing.T, settings string) *world {
 	w.config = filepath.Join(folder, "config.yaml")
 	kubeconfig := filepath.Join(folder, "kubeconfig")
 	for path, text := range map[string]string{
-		kubeconfig: "apiVersion: v1\nkind: Config\ncurrent-context: test\nclusters: [{name: test, cluster: {server: 'http://" + apiAddress + "'}}]\n" +
-			"contexts: [{name: test, context: {cluster: test}}]\n",
+		kubeconfig: kubeconfigOf("http://" + apiAddress),
 		w.config: "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n" +
 			// These two would change parameters of the whole machine.
 			"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 20h}\n" +

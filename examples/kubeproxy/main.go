@@ -37,6 +37,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, n := range c.notes {
 		log.Info("configuration", "note", n)
 	}
+	// That nobody reads the log is no reason to end. A signal that is caught, unlike one
+	// that is ignored, is none of the business of programs that are started.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second signal ends the program at once.

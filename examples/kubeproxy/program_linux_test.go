@@ -51,6 +51,7 @@ type program struct {
 	t     *testing.T
 	ns    *netns.NS
 	cmd   *exec.Cmd
+	out   io.Closer // the log
 	lines chan string
 	log   []string // what has been taken from lines
 }
@@ -80,6 +81,7 @@ func startCommand(t *testing.T, ns *netns.NS, command ...string) *program {
 	if err := ns.Do(p.cmd.Start); err != nil {
 		t.Fatal(err)
 	}
+	p.out = out
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Who reads the log may be gone, or have no room for it. The Services are served.
+func TestNobodyReadsTheLog(t *testing.T) {
+	for name, start := range map[string]func(*world) *program{
+		"reader gone": func(w *world) *program {
+			p := w.start()
+			p.await("msg=serving")
+			if err := p.out.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		},
+		"disk full": func(w *world) *program {
+			exe, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return startCommand(t, w.node, "sh", "-c", `exec "$0" "$@" 2>/dev/full`, exe, "-config", w.config, "-hostname-override", "node-1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "mode: nftables\n")
+			p := start(w)
+			w.wantAnswer(virtualIP, "8080")
+			bad := service("bad", "10.96.0.66")
+			bad.Spec.ExternalIPs = []string{"nonsense"} // which is worth a line
+			w.api.put("services", bad)
+			w.api.put("endpointslices", slice("web", 8081))
+			w.wantAnswer(virtualIP, "8081")
+			if status := p.end(syscall.SIGTERM); status != 0 {
+				t.Errorf("the status is %d, wanted 0", status)
+			}
+		})
+	}
+}
+
+// Two programs on one node, as in a rolling update, serve the same without a fight, and
+// the ports go to the one that stays.
+func TestTwoPrograms(t *testing.T) {
+	w := newWorld(t, "mode: nftables\n")
+	first := w.start("-v", "1")
+	first.await("msg=serving")
+	second := w.start("-v", "1")
+	second.await("nobody can ask", "at=healthz", "address already in use")
+	second.await("nobody can ask", "at=127.0.0.1:10249")
+	second.await("msg=serving", "operations=0 ")
+	w.api.put("endpointslices", slice("web", 8081))
+	w.wantAnswer(virtualIP, "8081")
+	second.await("msg=sync", "changed=1")
+	first.terminate()
+	first.wantWrites(2)
+	second.await("now all can ask", "at=healthz")
+	second.await("now all can ask", "at=127.0.0.1:10249")
+	second.awaitPage(healthz+"/healthz", "200 OK")
+	w.api.put("endpointslices", slice("web", 8080))
+	w.wantAnswer(virtualIP, "8080")
+	second.terminate()
+	second.wantWrites(2)
+}
+
+// wantWrites wants that a program that has ended wrote to the kernel so often: at its
+// start and for each change, and not against what the other one wrote.
+func (p *program) wantWrites(most int) {
+	p.t.Helper()
+	writes := 0
+	for _, line := range p.log {
+		if strings.Contains(line, "msg=sync") && !strings.Contains(line, "operations=0 ") {
+			writes++
+		}
+	}
+	if writes > most {
+		p.t.Errorf("it wrote %d times, wanted at most %d:\n%s", writes, most, strings.Join(p.log, "\n"))
+	}
+}
+
+// Whoever holds connections to the metrics, or reads them slowly, keeps nobody out.
+func TestSlowReaders(t *testing.T) {
+	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
+	p := w.start()
+	p.await("msg=serving")
+	const address = nodeIP + ":10249"
+	for i := range 1100 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		c, err := w.client.Dial(ctx, "tcp", address)
+		cancel()
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		defer c.Close() //nolint:errcheck // nothing of it is read
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n"); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	p.awaitPage(metrics+"/metrics", "200 OK", "vipkit_syncs_total")
+	p.awaitPage(healthz+"/livez", "200 OK")
+	text, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil || len(text) > 1100 {
+		t.Errorf("%d files are open, error %v, wanted about 1000", len(text), err)
+	}
+	p.terminate()
+}
+
+// A client that is no friend gets the pages of the node neither by address nor by name.
+func TestDebugPagesOverTheNetwork(t *testing.T) {
+	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\nenableProfiling: true\n")
+	p := w.start()
+	p.await("msg=serving")
+	for _, path := range []string{"/debug/services", "/debug/pprof/cmdline", "/./debug/pprof/", "//debug/services", "/metrics/../debug/services"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		c, err := w.client.Dial(ctx, "tcp", net.JoinHostPort(nodeIP, "10249"))
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 127.0.0.1\r\nConnection: close\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(c)
+		if text := string(answer); err != nil || strings.Contains(text, " 200 OK") || strings.Contains(text, "default/web") {
+			t.Errorf("%s: error %v, and the answer is\n%s\nwanted none", path, err, text)
+		}
+		_ = c.Close() // It was read to the end.
+	}
+	p.terminate()
+}
