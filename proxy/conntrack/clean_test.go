@@ -34,6 +34,15 @@ func draining(p *proxy.ServicePort, servers ...string) *proxy.ServicePort {
 
 func list(s ...string) []string { return s }
 
+// everywhere is a node with addresses whose node ports answer at all of them.
+func everywhere(addrs ...string) *proxy.Node {
+	n := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
+	for _, a := range addrs {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	return n
+}
+
 // from is a flow that began with an answer.
 func from(proto protocol, source string) flow {
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
@@ -96,6 +105,18 @@ func TestClean(t *testing.T) {
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
+		},
+		"node has got an address": {
+			old:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
+			dumps: 2,
+			stale: []flow{to(protoUDP, "192.0.2.77:30053", "192.0.2.77:30053")}, kept: []flow{to(protoUDP, "192.0.2.78:30053", x)},
+		},
+		"node has lost an address": {
+			old:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
+			dumps: 2,
+			stale: []flow{to(protoUDP, "192.0.2.77:30053", a)}, kept: []flow{to(protoUDP, "192.0.2.1:30053", a)},
 		},
 		"node port at an external IP of the node": {
 			old:   proxy.NewSnapshot(n, port("dns", udp, list(":53"), list(a)), port("ext", udp, list("192.0.2.1:53"), list(b))),
@@ -294,8 +315,9 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 		in(1, "192.0.2.1:30053", "192.0.2.1:30053"), in(established, "192.0.2.1:30053", "192.0.2.1:30053"),
 		in(1, "198.51.100.9:30053", "198.51.100.9:30053"), // not of this node
 		in(1, "10.96.0.77:53", "10.96.0.77:53"),           // of nobody
+		in(9, vip, vip),                                   // both began at the same time
 	}
-	halfOpen := []flow{flows[0], flows[1], flows[4]}
+	halfOpen := []flow{flows[0], flows[1], flows[4], flows[8]}
 	n := node("192.0.2.0/24")
 	web := func(frontends ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, frontends, list(a)))
@@ -310,7 +332,7 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 		"new Service":             {DropHalfOpenTCP, none, full, halfOpen, 2},
 		"new Service, reset":      {ResetTCP, none, full, halfOpen, 2},
 		"nothing known":           {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
-		"new node port":           {DropHalfOpenTCP, web(vip), full, halfOpen[2:], 1},
+		"new node port":           {DropHalfOpenTCP, web(vip), full, halfOpen[2:3], 1},
 		"new endpoint":            {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
 		"new Service, left alone": {KeepTCP, none, full, nil, 0},
 	} {

@@ -131,8 +131,8 @@ func TestRemoveMeansTheFlowThatWasSeen(t *testing.T) {
 	track(t, ns, source, at, netip.MustParseAddrPort(a))
 	var seen []flow
 	f := filter{family: v1.IPv4Protocol, proto: protoUDP, addr: at.Addr(), port: at.Port()}
-	if err := c.table.dump(f, func(f flow) { seen = append(seen, f) }); err != nil || len(seen) != 1 {
-		t.Fatalf("dump saw %v, %v, want one flow", seen, err)
+	if err := c.table.dump(f, func(f flow) { seen = append(seen, f) }); err != nil || len(seen) != 1 || len(seen[0].id) != 4 {
+		t.Fatalf("dump saw %v, %v, want one flow and its identity", seen, err)
 	}
 	if err := c.table.remove(seen[0]); err != nil {
 		t.Fatal(err)
