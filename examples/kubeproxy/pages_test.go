@@ -55,11 +55,12 @@ func TestDebugPagesAreLocal(t *testing.T) {
 type patient struct {
 	*httptest.ResponseRecorder
 	deadlines []time.Time
+	err       error
 }
 
 func (p *patient) SetReadDeadline(t time.Time) error {
 	p.deadlines = append(p.deadlines, t)
-	return nil
+	return p.err
 }
 
 // A server that ends what it reads after some time ends profiles with it.

@@ -35,6 +35,7 @@ func TestWaitsForAnswers(t *testing.T) {
 		"both":                   {none, with(a), []flow{to(protoUDP, vip, vip), from(protoUDP, vip)}, 2 * underWay},
 		"an endpoint went":       {with(a, b), with(b), []flow{to(protoUDP, vip, a)}, 0},
 		"one of another place":   {none, with(a), []flow{from(protoUDP, vip2)}, 0},
+		"one of SCTP":            {none, with(a), []flow{from(protoSCTP, vip)}, 0},
 		"a translated one, back": {none, with(a), []flow{{proto: protoUDP, source: to(protoUDP, vip, a).dest, dest: to(protoUDP, x, a).dest, server: to(protoUDP, b, b).dest}}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -201,13 +202,9 @@ func TestWrapTellsOfDrift(t *testing.T) {
 }
 
 // counting is a backend that has counted.
-type counting struct{ recorder }
+type counting struct{ proxy.Backend }
 
 func (counting) Operations() uint64 { return 7 }
-func (counting) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
-	return nil
-}
-func (counting) Cleanup(context.Context) error { return nil }
 
 // With their Service, all endpoints leave, and so do the TCP flows to them.
 func TestTCPOfAServiceThatGoes(t *testing.T) {
