@@ -150,6 +150,59 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
+// What holds where nothing is said is what kube-proxy does then, as far as it means
+// something here.
+func TestDefaults(t *testing.T) {
+	const mode = `
+  masqueradeAll: false
+  masqueradeBit: 14
+  minSyncPeriod: 0s
+  syncPeriod: 0s`
+	const want = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: ""
+clientConnection:
+  burst: 10
+  kubeconfig: ""
+  qps: 5
+clusterCIDR: ""
+conntrack:
+  maxPerCore: 32768
+  min: 131072
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: 1h0m0s
+  tcpEstablishedTimeout: 24h0m0s
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:` + mode + `
+kind: KubeProxyConfiguration
+logging:
+  verbosity: 0
+metricsBindAddress: ""
+mode: ""
+nftables:` + mode + `
+nodePortAddresses: null
+`
+	path := filepath.Join(t.TempDir(), "written")
+	var out strings.Builder
+	if status := run([]string{"-write-config-to", path}, &out, &out); status != 0 {
+		t.Fatalf("the status is %d, and it says\n%s", status, &out)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
 // What is written is what is in effect, and can be read again.
 func TestWriteConfig(t *testing.T) {
 	want, out, err := readConfig(t, kubeadm+"Mode: nothing\n", "-config FILE -hostname-override two -v 3")

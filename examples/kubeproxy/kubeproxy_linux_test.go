@@ -253,7 +253,17 @@ func TestTakeover(t *testing.T) {
 	if got := inNode(nft, "list", "tables"); strings.Contains(got, "kube-proxy") || !strings.Contains(got, "other") {
 		t.Errorf("tables\n%swanted none of kube-proxy's, and the other one", got)
 	}
+	// What comes later is somebody's who knows what he does.
+	inNode(nft, "add table ip kube-proxy")
+	more := service("more", "10.96.0.11")
+	more.Spec.Ports[0].NodePort = 0
+	w.api.put("services", more)
+	w.api.put("endpointslices", slice("more", 8080))
+	w.wantAnswer("10.96.0.11:80", "8080")
 	p.terminate()
+	if got := inNode(nft, "list", "tables"); !strings.Contains(got, "table ip kube-proxy") {
+		t.Errorf("tables\n%swanted that one which came later is left alone", got)
+	}
 	for _, mode := range []string{iptablesMode, nftablesMode} {
 		w.setMode(mode)
 		p := w.start()

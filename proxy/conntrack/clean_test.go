@@ -106,6 +106,11 @@ func TestClean(t *testing.T) {
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
 		},
+		"external IP where node ports do not answer any more": {
+			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
+			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
+			dumps: 2, kept: []flow{to(protoUDP, "192.0.2.9:30053", b)},
+		},
 		"node has got an address": {
 			old:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
 			new:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -84,6 +85,20 @@ func TestDecodeFlow(t *testing.T) {
 	} {
 		if got, _, err := decodeFlow(msg); !errors.Is(err, errMalformed) {
 			t.Errorf("%s: %+v, error %v, want %v", name, got, err, errMalformed)
+		}
+	}
+}
+
+func TestDumpError(t *testing.T) {
+	for i, tc := range []struct{ err, broken, want error }{
+		{nil, nil, nil},
+		{nil, errMalformed, errMalformed},
+		{unix.EPERM, nil, unix.EPERM},
+		{fmt.Errorf("dump: %w", nl.ErrDumpInterrupted), nil, errInterrupted},
+		{nl.ErrDumpInterrupted, errMalformed, errInterrupted}, // it is repeated
+	} {
+		if got := dumpError(tc.err, tc.broken); !errors.Is(got, tc.want) {
+			t.Errorf("case %d: %v, want %v", i, got, tc.want)
 		}
 	}
 }

@@ -91,6 +91,12 @@ func (k *kernelTable) dump(f filter, visit func(flow)) error {
 		}
 		return true
 	})
+	return dumpError(err, broken)
+}
+
+// dumpError gives what is wrong with a dump, of which err is what the kernel says and
+// broken what became of its answer.
+func dumpError(err, broken error) error {
 	switch {
 	case errors.Is(err, nl.ErrDumpInterrupted):
 		return errInterrupted
