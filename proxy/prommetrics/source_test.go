@@ -1,0 +1,87 @@
+package prommetrics
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// noting is a source that has nothing to give at once, and notes with what it was asked
+// to wait.
+type noting struct {
+	waits []context.Context
+	err   error
+}
+
+func (n *noting) Next(ctx context.Context, _ proxy.Snapshot) (proxy.Snapshot, error) {
+	switch {
+	case n.err != nil:
+		return proxy.Snapshot{}, n.err
+	case ctx.Err() != nil:
+		return proxy.Snapshot{}, ctx.Err()
+	}
+	n.waits = append(n.waits, ctx)
+	return proxy.NewSnapshot(&proxy.Node{Name: "node-1"}), nil
+}
+
+// Each wait is given up once it is over: whoever serves for years must not collect
+// them.
+func TestWaitsAreGivenUp(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	inner := &noting{}
+	s := &source{inner: inner, metrics: m}
+	for range 3 {
+		if _, err := s.Next(t.Context(), proxy.Snapshot{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(inner.waits) != 3 {
+		t.Fatalf("it was asked to wait %d times, want 3", len(inner.waits))
+	}
+	for i, want := range []bool{true, true, false} {
+		if got := inner.waits[i].Err() != nil; got != want {
+			t.Errorf("wait %d is over: %v, want %v", i, got, want)
+		}
+	}
+}
+
+// What a source says that has failed is what the Runner hears.
+func TestFailingSource(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	s := &source{inner: &noting{err: io.ErrUnexpectedEOF}, metrics: m}
+	if _, err := s.Next(t.Context(), proxy.Snapshot{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+}
+
+// Every change is counted; of those that no snapshot will tell of, nothing is kept.
+func TestWhatIsKept(t *testing.T) {
+	m, r := newMetrics(t, "")
+	tracker := m.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{}))
+	tracker.UpdateService(service("a", "10.96.0.1"))
+	tracker.UpdateEndpointSlice(slice("a", "10.0.0.1", time.Time{}))
+	if n := len(m.changes.heard); n != 0 {
+		t.Errorf("%d changes are kept of the initial state, want none", n)
+	}
+	tracker.Synced()
+	tracker.UpdateService(nil)
+	tracker.UpdateEndpointSlice(nil)
+	tracker.DeleteEndpointSlice(types.NamespacedName{Namespace: "ns", Name: "a-1"})
+	if n := len(m.changes.heard); n != 0 {
+		t.Errorf("%d changes are kept of no Service, want none", n)
+	}
+	tracker.UpdateService(service("a", "10.96.0.2"))
+	tracker.DeleteService(key("a"))
+	if n := len(m.changes.heard); n != 1 {
+		t.Errorf("%d changes are kept, want that of the one Service", n)
+	}
+	wantSamples(t, r, "changes", "changes_(total|pending)",
+		"kubeproxy_sync_proxy_rules_endpoint_changes_pending 2", "kubeproxy_sync_proxy_rules_endpoint_changes_total 2",
+		"kubeproxy_sync_proxy_rules_service_changes_pending 3", "kubeproxy_sync_proxy_rules_service_changes_total 3")
+}
