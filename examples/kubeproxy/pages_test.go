@@ -43,6 +43,8 @@ func TestDebugPagesAreLocal(t *testing.T) {
 	}
 	a.EnableProfiling = true
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/pprof/", answer{http.StatusOK, "goroutine"})
+	a.wantStatus(t, "127.0.0.1:1000", "/debug/pprof/cmdline", answer{http.StatusOK, "test"})
+	a.wantStatus(t, "127.0.0.1:1000", "/debug/pprof/symbol", answer{http.StatusOK, "num_symbols"})
 	for _, path := range []string{"/debug/services", "/debug/pprof/", "/debug/pprof/profile?seconds=1"} {
 		a.wantStatus(t, "192.0.2.7:1000", path, answer{http.StatusForbidden, "only for clients on this node"})
 	}

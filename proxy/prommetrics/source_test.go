@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"testing"
 	"time"
 
@@ -84,4 +85,60 @@ func TestWhatIsKept(t *testing.T) {
 	wantSamples(t, r, "changes", "changes_(total|pending)",
 		"kubeproxy_sync_proxy_rules_endpoint_changes_pending 2", "kubeproxy_sync_proxy_rules_endpoint_changes_total 2",
 		"kubeproxy_sync_proxy_rules_service_changes_pending 3", "kubeproxy_sync_proxy_rules_service_changes_total 3")
+}
+
+// What changes before the first snapshot is taken up is a part of it, and not timed.
+func TestFirstSnapshotIsNotTimed(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	inner := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+	tracker := m.Tracker(inner)
+	tracker.Synced()
+	tracker.UpdateService(service("a", "10.96.0.1"))
+	s := &source{inner: inner, metrics: m}
+	first, err := s.Next(t.Context(), proxy.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(m.changes.taken) + len(m.changes.heard); n != 0 {
+		t.Errorf("%d changes are followed, want none", n)
+	}
+	tracker.UpdateService(service("a", "10.96.0.2"))
+	if _, err := s.Next(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(m.changes.taken); n != 1 {
+		t.Errorf("%d changes are followed, want the one that came after", n)
+	}
+}
+
+// A failed change and one that follows it are one, from when each kind was heard first.
+func TestChangesThatFollowEachOther(t *testing.T) {
+	c := newChanges(time.Time{})
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	c.follow(key("a"), &change{heard: [kinds]time.Time{serviceKind: at(1)}})
+	c.follow(key("a"), &change{heard: [kinds]time.Time{at(2), at(3)}, triggers: []trigger{{at: at(2)}}})
+	c.follow(key("a"), &change{heard: [kinds]time.Time{at(4), at(5)}, triggers: []trigger{{at: at(4)}}})
+	got := c.taken[key("a")]
+	if want := [kinds]time.Time{at(1), at(3)}; got.heard != want || len(got.triggers) != 2 {
+		t.Errorf("heard at %v with %d triggers, want %v and 2", got.heard, len(got.triggers), want)
+	}
+}
+
+// late is a source that has nothing, then something, and then something newer.
+type late struct{ asked int }
+
+func (l *late) Next(ctx context.Context, _ proxy.Snapshot) (proxy.Snapshot, error) {
+	if l.asked++; l.asked == 1 {
+		return proxy.Snapshot{}, ctx.Err()
+	}
+	return proxy.NewSnapshot(&proxy.Node{Name: strconv.Itoa(l.asked)}), nil
+}
+
+// What is taken up holds all that has been heard until then.
+func TestNewestIsTaken(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	got, err := (&source{inner: &late{}, metrics: m}).Next(t.Context(), proxy.Snapshot{})
+	if err != nil || got.Node().Name != "3" {
+		t.Errorf("snapshot %v, error %v, want the third", got.Node(), err)
+	}
 }
