@@ -142,3 +142,17 @@ func TestNewestIsTaken(t *testing.T) {
 		t.Errorf("snapshot %v, error %v, want the third", got.Node(), err)
 	}
 }
+
+// What changes although nobody has heard of it, as with the Node, is not timed.
+func TestChangesThatNobodyHeardOf(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	port := func(name string, zone bool) *proxy.ServicePort {
+		return &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: key(name)}, ExternalLocal: zone}
+	}
+	m.changes.synced = true
+	m.changes.hear(serviceKind, key("b"))()
+	m.changes.take(proxy.NewSnapshot(&proxy.Node{}, port("a", false)), proxy.NewSnapshot(&proxy.Node{}, port("a", true), port("b", false)), time.Now())
+	if n := len(m.changes.taken); n != 1 || m.changes.taken[key("b")] == nil {
+		t.Errorf("%d changes are followed, want the one that was heard of", n)
+	}
+}
