@@ -24,6 +24,8 @@
 //     API server
 //   - [github.com/vipkit/vipkit/proxy/health]: the answers for kubelets and load
 //     balancers, those of kube-proxy
+//   - [github.com/vipkit/vipkit/proxy/inspect]: a page that shows what a dataplane
+//     holds, and why a packet goes where it goes
 //   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
 //   - [github.com/vipkit/vipkit/proxy/prommetrics]: metrics for Prometheus, by
 //     kube-proxy's names

@@ -239,6 +239,7 @@ func TestHosts(t *testing.T) {
 		{"both families", false, []string{"0.0.0.0/0", "::/0"}, []string{"tcp :1"}},
 		{"all IPv4", false, []string{"0.0.0.0/0"}, []string{"tcp4 0.0.0.0:1"}},
 		{"all IPv6 and some IPv4", false, []string{"::/0", "192.0.2.5/32"}, []string{"tcp 192.0.2.5:1", "tcp6 [::]:1"}},
+		{"all IPv4 and some IPv6", false, []string{"0.0.0.0/0", "2001:db8::/64"}, []string{"tcp [2001:db8::5]:1", "tcp4 0.0.0.0:1"}},
 		{"some", false, []string{"192.0.2.0/24", "192.0.0.0/8", "2001:db8::/64"}, []string{"tcp 192.0.2.5:1", "tcp 192.0.2.7:1", "tcp [2001:db8::5]:1"}},
 		{"others", false, []string{"198.51.100.0/24"}, nil},
 	} {

@@ -156,3 +156,14 @@ func TestChangesThatNobodyHeardOf(t *testing.T) {
 		t.Errorf("%d changes are followed, want the one that was heard of", n)
 	}
 }
+
+// A port that fails, and of whose Service nothing is timed, leaves nothing to be timed.
+func TestFailuresThatNobodyHeardOf(t *testing.T) {
+	c := newChanges(time.Time{})
+	c.taken[key("a")] = &change{}
+	name := func(of string) proxy.ServicePortName { return proxy.ServicePortName{NamespacedName: key(of)} }
+	done := c.finish(proxy.PortErrors{name("a"): io.ErrNoProgress, name("b"): io.ErrNoProgress})
+	if len(done) != 0 || len(c.taken) != 1 || c.taken[key("a")] == nil {
+		t.Errorf("finished %v, still followed %v; want none, and a", done, c.taken)
+	}
+}
