@@ -53,17 +53,17 @@ func TestTwoPrograms(t *testing.T) {
 	w := newWorld(t, "mode: nftables\n")
 	first := w.start("-v", "1")
 	first.await("msg=serving")
+	first.awaitPage(healthz+"/healthz", "200 OK")
+	first.awaitPage(metrics+"/proxyMode", "200 OK")
 	second := w.start("-v", "1")
-	second.await("nobody can ask", "at=healthz", "address already in use")
-	second.await("nobody can ask", "at=127.0.0.1:10249")
-	second.await("msg=serving", "operations=0 ")
+	second.awaitEach([]string{"nobody can ask", "at=healthz", "address already in use"}, []string{"nobody can ask", "at=127.0.0.1:10249"},
+		[]string{"msg=serving", "operations=0 "})
 	w.api.put("endpointslices", slice("web", 8081))
 	w.wantAnswer(virtualIP, "8081")
 	second.await("msg=sync", "changed=1")
 	first.terminate()
 	first.wantWrites(2)
-	second.await("now all can ask", "at=healthz")
-	second.await("now all can ask", "at=127.0.0.1:10249")
+	second.awaitEach([]string{"now all can ask", "at=healthz"}, []string{"now all can ask", "at=127.0.0.1:10249"})
 	second.awaitPage(healthz+"/healthz", "200 OK")
 	w.api.put("endpointslices", slice("web", 8080))
 	w.wantAnswer(virtualIP, "8080")
@@ -90,7 +90,7 @@ func (p *program) wantWrites(most int) {
 func TestSlowReaders(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
-	p.await("msg=serving")
+	p.awaitPage(metrics+"/metrics", "200 OK")
 	const address = nodeIP + ":10249"
 	for i := range 1100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -117,7 +117,7 @@ func TestSlowReaders(t *testing.T) {
 func TestDebugPagesOverTheNetwork(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\nenableProfiling: true\n")
 	p := w.start()
-	p.await("msg=serving")
+	p.awaitPage(metrics+"/debug/services", "200 OK", "default/web")
 	for _, path := range []string{"/debug/services", "/debug/pprof/cmdline", "/./debug/pprof/", "//debug/services", "/metrics/../debug/services"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		c, err := w.client.Dial(ctx, "tcp", net.JoinHostPort(nodeIP, "10249"))

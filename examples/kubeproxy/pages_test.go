@@ -26,6 +26,9 @@ func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 	r.RemoteAddr = from
 	w := httptest.NewRecorder()
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
+	if path == "/proxyMode" && (w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8") {
+		t.Errorf("headers of %s are %v, wanted plain text and nothing else", path, w.Header())
+	}
 	if w.Code != want.status || !strings.Contains(w.Body.String(), want.part) {
 		t.Errorf("a client at %s gets of %s status %d and\n%s\nwanted %d and %q", from, path, w.Code, w.Body, want.status, want.part)
 	}

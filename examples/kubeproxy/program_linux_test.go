@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,18 +103,24 @@ func startCommand(t *testing.T, ns *netns.NS, command ...string) *program {
 // await waits for a line with all of these parts.
 func (p *program) await(parts ...string) {
 	p.t.Helper()
-	for timeout := time.After(patience); ; {
+	p.awaitEach(parts)
+}
+
+// awaitEach waits for several lines, in any order, each with all of its parts.
+func (p *program) awaitEach(lines ...[]string) {
+	p.t.Helper()
+	for timeout := time.After(patience); len(lines) > 0; {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
-				p.t.Fatalf("the program ended without logging a line with %q", parts)
+				p.t.Fatalf("the program ended without logging lines with %q", lines)
 			}
 			p.log = append(p.log, line)
-			if hasAll(line, parts) {
-				return
+			if i := slices.IndexFunc(lines, func(parts []string) bool { return hasAll(line, parts) }); i >= 0 {
+				lines = slices.Delete(lines, i, i+1)
 			}
 		case <-timeout:
-			p.t.Fatalf("no line with %q is logged within %v", parts, patience)
+			p.t.Fatalf("no lines with %q are logged within %v", lines, patience)
 		}
 	}
 }

@@ -107,3 +107,19 @@ func TestShapesOfKubeProxy(t *testing.T) {
 		})
 	}
 }
+
+// Each metric says what it is.
+func TestHelp(t *testing.T) {
+	inBubble(t, "iptables", func(t *testing.T, n *node) {
+		n.settle(time.Minute)
+		all, err := n.Gather()
+		if err != nil || len(all) < 20 {
+			t.Fatalf("%d metrics, error %v", len(all), err)
+		}
+		for _, m := range all {
+			if len(m.GetHelp()) < 10 {
+				t.Errorf("%s: its help is %q", m.GetName(), m.GetHelp())
+			}
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -166,4 +167,16 @@ func TestFailuresThatNobodyHeardOf(t *testing.T) {
 	if len(done) != 0 || len(c.taken) != 1 || c.taken[key("a")] == nil {
 		t.Errorf("finished %v, still followed %v; want none, and a", done, c.taken)
 	}
+}
+
+// Only slices tell when their pods changed, and only if they do is there a time to
+// notice it.
+func TestNoticeIsOfSlices(t *testing.T) {
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	m, r := newMetrics(t, "")
+	m.observeChange(&change{heard: [kinds]time.Time{sliceKind: at(10)}, taken: at(11)}, at(13))
+	wantSamples(t, r, "without a trigger", stagePattern, stages("EndpointSlice", 1, "2", "", "1", "3")...)
+	m, r = newMetrics(t, "")
+	m.observeChange(&change{heard: [kinds]time.Time{at(9), at(10)}, taken: at(11), triggers: []trigger{{at(5), v1.IPv4Protocol}, {at(6), v1.IPv4Protocol}}}, at(13))
+	wantSamples(t, r, "both kinds", stagePattern, append(stages("EndpointSlice", 1, "2", "5", "1", "8"), stages("Service", 1, "2", "", "2", "4")...)...)
 }
