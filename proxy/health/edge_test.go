@@ -238,3 +238,35 @@ func TestBindable(t *testing.T) {
 		t.Errorf("addresses %v, want %v", got, want)
 	}
 }
+
+// A Server that runs again serves what it did before, also that nothing can be served.
+func TestRunsAgain(t *testing.T) {
+	for addr, want := range map[string][]string{
+		"127.0.0.1": {"0s listen 127.0.0.1:30001"},
+		"192.0.2.9": {"0s a: " + errNoAddress.Error()},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeSockets{}
+			f.change(nil, addr)
+			s, r := watching(t, Options{Report: func(name types.NamespacedName, err error) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.note(name.Name + ": " + err.Error())
+			}})
+			applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+			for range 2 {
+				f.start = time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() {
+					s.run(ctx, f, f.addresses)
+					close(done)
+				}()
+				wait(time.Second)
+				f.want(t, "a run", want...)
+				cancel()
+				<-done
+			}
+		})
+	}
+}
