@@ -81,13 +81,7 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
-			try := func() (watch.Interface, error) {
-				w, err := o.watch(ctx, options)
-				if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
-					return w, err // It cannot stream lists, and the client asks for one in the old way.
-				}
-				return w, tell(ctx, "watch", err)
-			}
+			try := func() (watch.Interface, error) { return o.open(ctx, options, tell) }
 			if options.SendInitialEvents == nil {
 				return try()
 			}
@@ -99,6 +93,16 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 		return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
 	}
 	return f
+}
+
+// open begins a watch. An API server that cannot stream lists is not told of: the client
+// asks for one in the old way.
+func (o *feedOptions[T, L]) open(ctx context.Context, options metav1.ListOptions, tell func(context.Context, string, error) error) (watch.Interface, error) {
+	w, err := o.watch(ctx, options)
+	if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+		return w, err
+	}
+	return w, tell(ctx, "watch", err)
 }
 
 var errNoList = errors.New("the answer has no resource version, so it is not an API server's")
