@@ -3,6 +3,7 @@ package userspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -12,7 +13,8 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
 
-// portTries is how many ports are tried before there is said to be none.
+// portTries is how many ports are tried, of which programs of the node may have
+// some and connections to the same endpoint others, before there is said to be none.
 const portTries = 64
 
 // begin begins a connection to an endpoint, from the address that it must see.
@@ -25,16 +27,22 @@ func (s *sockets) begin(d engine.Dial) (fd int, err error) {
 		foreign.Level, foreign.Name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	}
 	for range portTries {
-		from := netip.AddrPortFrom(sourceOf(d), firstSourcePort+uint16(s.ports.Add(1)%uint32(sourcePorts)))
+		from := netip.AddrPortFrom(sourceOf(d), s.nextPort())
 		err = s.do(func() error {
 			fd, err = engine.Begin(from, d.To, share, foreign)
 			return err
 		})
 		if !isTaken(err) {
-			break
+			return fd, err
 		}
 	}
-	return fd, err
+	return -1, fmt.Errorf("%w: %w", engine.ErrNoPort, err)
+}
+
+// nextPort gives the ports in turn, neighbours far apart.
+func (s *sockets) nextPort() uint16 {
+	n := uint64(s.ports.Add(1)) * uint64(engine.Stride(sourcePorts))
+	return firstSourcePort + uint16(n%uint64(sourcePorts))
 }
 
 func isTaken(err error) bool {
@@ -52,9 +60,6 @@ func sourceOf(d engine.Dial) netip.Addr {
 	}
 	return netip.IPv4Unspecified()
 }
-
-// packetPortTries is how many ports are tried which somebody else may have.
-const packetPortTries = 8
 
 // dial makes a socket for the datagrams of one session. Sockets share their port
 // with others, of other endpoints.
@@ -79,8 +84,11 @@ func (s *sockets) dial(ctx context.Context, d engine.Dial) (net.Conn, error) {
 			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { s.packetPorts.Give(on, port) })}, nil
 		}
 		s.packetPorts.Give(on, port)
-		if !isTaken(err) || try == packetPortTries {
+		switch {
+		case !isTaken(err):
 			return nil, err
+		case try == portTries:
+			return nil, fmt.Errorf("%w: %w", engine.ErrNoPort, err)
 		}
 	}
 }

@@ -2,11 +2,13 @@ package userspace
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
@@ -39,6 +41,19 @@ func namer(t *testing.T, ns *netns.NS, at string) netip.AddrPort {
 	return netip.MustParseAddrPort(c.LocalAddr().String())
 }
 
+// socketsIn gives what makes sockets in a namespace.
+func socketsIn(t *testing.T, ns *netns.NS) (s *sockets) {
+	t.Helper()
+	if err := ns.Do(func() (err error) {
+		s, err = newSockets(TPROXY)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.ns.Close() })
+	return s
+}
+
 // asks sends a datagram and wants the answer of that server alone.
 func asks(t *testing.T, c net.Conn, want netip.AddrPort) {
 	t.Helper()
@@ -59,14 +74,7 @@ func asks(t *testing.T, c net.Conn, want netip.AddrPort) {
 func TestDatagramsShareSourcePorts(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	one, two := namer(t, ns, "127.0.0.1:8081"), namer(t, ns, "127.0.0.1:8082")
-	var s *sockets
-	if err := ns.Do(func() (err error) {
-		s, err = newSockets(TPROXY)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.ns.Close() })
+	s := socketsIn(t, ns)
 	const ports = 5
 	s.packetPorts = engine.NewPorts(firstSourcePort, ports, 3)
 	open := map[netip.AddrPort][]net.Conn{}
@@ -97,4 +105,50 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 	}
 	asks(t, c, one)
 	_ = c.Close()
+}
+
+// Programs of the node that have many ports in a row are in nobody's way: no
+// datagram and no connection is lost as long as there is a port.
+func TestPortsOfOthersAreLeftOut(t *testing.T) {
+	ns := netnstest.NewNS(t)
+	const taken, free = 100, 200
+	for i := range taken {
+		at := fmt.Sprintf("[::]:%d", int(firstSourcePort)+i)
+		p, err := ns.ListenPacket(t.Context(), "udp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		l, err := ns.Listen(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	s := socketsIn(t, ns)
+	s.packetPorts = engine.NewPorts(firstSourcePort, taken+free, 0)
+	d := engine.Dial{Protocol: v1.ProtocolUDP, To: namer(t, ns, "127.0.0.1:8081")}
+	for i := range free {
+		c, err := s.dial(t.Context(), d)
+		if err != nil {
+			t.Fatalf("session %d of %d for which there are ports: %v", i+1, free, err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	if c, err := s.dial(t.Context(), d); !errors.Is(err, engine.ErrNoPort) {
+		t.Errorf("one session more: got %v and error %v, want %v", c, err, engine.ErrNoPort)
+	}
+	l, err := ns.Listen(t.Context(), "tcp", "127.0.0.1:8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	s.ports.Store(uint32(sourcePorts) - 1) // the next one is the first
+	for i := range free {
+		fd, err := s.begin(engine.Dial{Protocol: v1.ProtocolTCP, To: d.To})
+		if err != nil {
+			t.Fatalf("connection %d of %d: %v", i+1, free, err)
+		}
+		_ = unix.Close(fd)
+	}
 }

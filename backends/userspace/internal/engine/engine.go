@@ -72,7 +72,7 @@ type Stats struct {
 	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
 	// Crowded counts connections and datagrams that were too many: of one
-	// client, of all, or for the ports from which an endpoint can be reached.
+	// client, of all, or for the ports and descriptors that there are.
 	Crowded uint64
 	// Faults counts errors of the sockets where clients come in, and Fault is
 	// the last of them.

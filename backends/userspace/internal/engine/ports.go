@@ -21,8 +21,12 @@ type Path struct {
 // port at a time, those on one path never. What it does takes constant time, and
 // a port that was given back comes last. Its methods may be called from several
 // goroutines at once.
+//
+// Neighbours are lent far apart: where other programs have many ports in a row,
+// whoever finds one of them taken finds the next one free.
 type Ports struct {
 	first, count uint16
+	stride       uint32
 
 	mu    sync.Mutex
 	start uint16 // where the next path begins
@@ -38,7 +42,26 @@ type loans struct {
 // NewPorts gives the count ports from first on. Processes differ in where they
 // begin.
 func NewPorts(first, count uint16, begin uint32) *Ports {
-	return &Ports{first: first, count: count, start: uint16(begin % uint32(count)), lent: map[Path]*loans{}}
+	return &Ports{first: first, count: count, stride: Stride(count), start: uint16(begin % uint32(count)), lent: map[Path]*loans{}}
+}
+
+// Stride gives how far to go from one of count ports to the next one so that all
+// have their turn, and that those of any few turns in a row lie far apart: the
+// golden section.
+func Stride(count uint16) uint32 {
+	n := uint32(count)
+	stride := max(1, n*618/1000)
+	for gcd(stride, n) != 1 {
+		stride--
+	}
+	return stride
+}
+
+func gcd(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // Take lends a port for a path, or fails with [ErrNoPort].
@@ -54,7 +77,7 @@ func (p *Ports) Take(on Path) (uint16, error) {
 	p.start = uint16((uint32(p.start) + 1) % uint32(p.count))
 	switch {
 	case l.fresh < p.count:
-		n := (uint32(l.start) + uint32(l.fresh)) % uint32(p.count)
+		n := (uint32(l.start) + uint32(l.fresh)) % uint32(p.count) * p.stride % uint32(p.count)
 		l.fresh++
 		return p.first + uint16(n), nil
 	case len(l.back) == 0:

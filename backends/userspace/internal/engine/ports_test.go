@@ -68,3 +68,23 @@ func TestPortsRest(t *testing.T) {
 		}
 	}
 }
+
+// Of ports in a row that others have, no two are lent one after the other.
+func TestPortsLieApart(t *testing.T) {
+	for _, count := range []uint16{1, 2, 3, 7, 64, 1000, 20_000, 65_535} {
+		p := NewPorts(0, count, 77)
+		on, seen := Path{To: memoryEndpoint}, map[uint16]bool{}
+		last := -1
+		for range count {
+			port, err := p.Take(on)
+			if err != nil || seen[port] || port >= count {
+				t.Fatalf("of %d ports, after %d: got port %d and error %v, want another one", count, len(seen), port, err)
+			}
+			seen[port] = true
+			if apart := max(int(port)-last, last-int(port)); count >= 1000 && last >= 0 && apart < int(count)/4 {
+				t.Fatalf("of %d ports, %d comes after %d, want them far apart", count, port, last)
+			}
+			last = int(port)
+		}
+	}
+}

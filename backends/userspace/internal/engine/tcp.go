@@ -95,12 +95,20 @@ func (e *Engine) serve(conn net.Conn, flow Flow) {
 	e.counts.connections.Add(1)
 	defer e.counts.connections.Add(-1)
 	if err := e.carry(l, flow); err != nil {
-		if errors.Is(err, errDenied) {
-			e.counts.denied.Add(1)
-		} else {
-			e.counts.failed.Add(1)
-		}
+		e.counts.lost(err)
 		l.abort()
+	}
+}
+
+// lost counts a flow that came to no endpoint, by the reason for it.
+func (c *counts) lost(err error) {
+	switch {
+	case errors.Is(err, errDenied):
+		c.denied.Add(1)
+	case errors.Is(err, ErrNoPort) || errors.Is(err, errNoResources):
+		c.crowded.Add(1)
+	default:
+		c.failed.Add(1)
 	}
 }
 

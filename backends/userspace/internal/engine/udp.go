@@ -109,12 +109,8 @@ func (e *Engine) session(f Flow, r Replier) *session {
 // one.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
-	switch {
-	case errors.Is(err, ErrNoPort) || errors.Is(err, errNoResources):
-		e.counts.crowded.Add(1)
-		return nil
-	case err != nil:
-		e.counts.failed.Add(1)
+	if err != nil {
+		e.counts.lost(err)
 		return nil
 	}
 	s := &session{flow: f, service: d.service, endpoint: endpoint.Addr, from: d.source(endpoint), upstream: conn, replier: r}
