@@ -19,9 +19,10 @@ import (
 type Options struct {
 	// Identity names the tables, and by its name, the addresses that the
 	// backend listens at. Its mark is the bit of the packet mark, and of the
-	// connection mark of connections to endpoints in the node's own network,
-	// by which packets are led to the backend's sockets; it also numbers the
-	// routing table. Instances in one network namespace differ in both.
+	// connection mark of connections to endpoints in the node's own network
+	// and of flows that begin with an answer, by which packets are led to the
+	// backend's sockets; it also numbers the routing table. Instances in one
+	// network namespace differ in both.
 	Identity backends.Identity
 	// Capture is how packets get here; the zero value is [TPROXY].
 	Capture Capture
@@ -89,7 +90,9 @@ type Hooks struct {
 	// endpoint must see, not valid where any of the node's will do, as always
 	// where the capture is not [TPROXY]. A dialer
 	// that cannot keep it should say so by an error. What the default dialer
-	// does, nothing else captures; what this one does may be captured again.
+	// does, nothing else captures; what this one does may be captured again. The
+	// context of a connection of TCP ends in time; for sockets of UDP there is
+	// nothing to wait for, and who waits holds up the datagrams of all.
 	Dial func(ctx context.Context, protocol v1.Protocol, from netip.Addr, to netip.AddrPort) (net.Conn, error)
 	// Pick chooses one endpoint of several, by its index. The default chooses
 	// at random.

@@ -58,7 +58,9 @@ type Dial struct {
 // may be nil.
 type Hooks struct {
 	// Dial makes connections to endpoints. The default dials with package net
-	// and cannot keep the client's address: it leaves From out of account.
+	// and cannot keep the client's address: it leaves From out of account. A
+	// context ends with the patience for a connection of TCP. For sockets of UDP
+	// it has no such end, and Dial must not wait: all other datagrams would.
 	Dial func(context.Context, Dial) (net.Conn, error)
 	// Begin begins a connection of TCP, in the place of Dial, and waits for
 	// nothing. It gives the descriptor of a socket that does not block, which

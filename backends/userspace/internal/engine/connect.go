@@ -93,9 +93,14 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 	return nil, err
 }
 
-// reach gives a connection, if there is one in time.
+// reach gives a connection, if there is one in time. For a socket of UDP there is
+// nothing to wait for, and so no time after which it comes too late: on a machine
+// that is busy enough, that would lose a datagram.
 func (e *Engine) reach(ctx context.Context, d Dial, patience time.Duration) (net.Conn, error) {
-	if begin := e.config.Hooks.Begin; begin != nil && d.Protocol != v1.ProtocolUDP {
+	if d.Protocol == v1.ProtocolUDP {
+		return e.config.Hooks.Dial(ctx, d)
+	}
+	if begin := e.config.Hooks.Begin; begin != nil {
 		fd, err := begin(d)
 		if err != nil {
 			return nil, err

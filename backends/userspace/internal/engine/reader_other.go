@@ -16,3 +16,11 @@ func (r *reader) read(from *buffers) (*[]byte, int, error) {
 	n, err := r.conn.Read(*buf)
 	return buf, n, err
 }
+
+// sendNow gives what sends datagrams.
+func sendNow(c net.Conn) func(datagram []byte) error {
+	return func(datagram []byte) error {
+		_, err := c.Write(datagram)
+		return err
+	}
+}

@@ -85,3 +85,34 @@ func (r *reader) readWhenReady(fd uintptr) (done bool) {
 		}
 	}
 }
+
+// sendNow gives what sends datagrams at once or, where there is no room, fails with
+// [syscall.EAGAIN]: one endpoint for which datagrams pile up must not hold up those
+// for others.
+func sendNow(c net.Conn) func(datagram []byte) error {
+	if s, ok := c.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			return func(datagram []byte) error { return writeRaw(raw, datagram) }
+		}
+	}
+	return func(datagram []byte) error {
+		_, err := c.Write(datagram)
+		return err
+	}
+}
+
+func writeRaw(raw syscall.RawConn, datagram []byte) error {
+	var failed error
+	err := raw.Write(func(fd uintptr) bool {
+		for {
+			_, failed = syscall.Write(int(fd), datagram)
+			if failed != syscall.EINTR {
+				return true
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return os.NewSyscallError("write", failed)
+}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,6 +43,7 @@ type session struct {
 	endpoint netip.AddrPort
 	from     netip.Addr // who makes experiences with the endpoint
 	upstream net.Conn
+	send     func(datagram []byte) error // waits for nothing
 	replier  Replier
 	used     atomic.Int64
 }
@@ -57,18 +59,22 @@ func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 		if s == nil {
 			return
 		}
-		s.used.Store(int64(e.now()))
-		_, err := s.upstream.Write(datagram)
+		err := s.send(datagram)
 		switch {
-		case err == nil || isShortage(err):
+		case err == nil || isShortage(err) || errors.Is(err, syscall.EAGAIN):
 			return
 		case isFatal(err):
 			e.sessions.end(s) // It has just ended: this one begins another.
+		case isTooLarge(err): // an earlier one, perhaps: this one tries again
 		default:
 			e.refused(s) // an earlier one: this one goes to another endpoint
 		}
 	}
 }
+
+// isTooLarge reports whether a datagram was too large for the way to the endpoint,
+// which says nothing of the endpoint.
+func isTooLarge(err error) bool { return errors.Is(err, syscall.EMSGSIZE) }
 
 // refused ends a session whose endpoint does not take datagrams.
 func (e *Engine) refused(s *session) {
@@ -79,10 +85,7 @@ func (e *Engine) refused(s *session) {
 // session gives the session of a flow, a new one if there is none; nil if there
 // cannot be one.
 func (e *Engine) session(f Flow, r Replier) *session {
-	e.sessions.mu.RLock()
-	s := e.sessions.byFlow[sessionKey{f.Client, f.Frontend}]
-	e.sessions.mu.RUnlock()
-	if s != nil {
+	if s := e.sessions.use(f, e.now()); s != nil {
 		return s
 	}
 	d := e.decide(f)
@@ -98,26 +101,25 @@ func (e *Engine) session(f Flow, r Replier) *session {
 		e.counts.crowded.Add(1)
 		return nil
 	}
-	leave := func() { e.sessions.quota.give(client) }
-	if s = e.begin(f, &d, r, leave); s == nil {
-		leave()
-	}
-	return s
+	return e.begin(f, &d, r, sync.OnceFunc(func() { e.sessions.quota.give(client) }))
 }
 
-// begin makes a session, and has leave called when it ends; nil if there cannot be
-// one.
+// begin makes a session, or gives that which somebody else has made of the flow in
+// the meantime; nil if there cannot be one. It has leave called at the latest when
+// the session ends.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
 	if err != nil {
+		leave()
 		e.counts.lost(err)
 		return nil
 	}
-	s := &session{flow: f, service: d.service, endpoint: endpoint.Addr, from: d.source(endpoint), upstream: conn, replier: r}
+	s := &session{flow: f, service: d.service, endpoint: endpoint.Addr, from: d.source(endpoint), upstream: conn, send: sendNow(conn), replier: r}
 	s.used.Store(int64(e.now()))
-	if !e.open(s, leave) {
+	if known := e.open(s, leave); known != s {
+		leave()
 		_ = conn.Close() // Nobody has used it.
-		return nil
+		return known
 	}
 	if !e.serves(d, s.endpoint) || e.isAstray(s) {
 		e.sessions.end(s) // Things have changed in the meantime.
@@ -132,12 +134,13 @@ func (e *Engine) isAstray(s *session) bool {
 	return d.action != proxy.Forward || d.service != s.service
 }
 
-// open makes a session known, and has answers carried back.
-func (e *Engine) open(s *session, leave func()) bool {
+// open makes a session known, and has answers carried back. It gives the session
+// that is known then; nil if there may be none any more.
+func (e *Engine) open(s *session, leave func()) *session {
 	e.sessions.mu.Lock()
 	defer e.sessions.mu.Unlock()
-	if _, taken := e.sessions.byFlow[s.key()]; taken || e.sessions.closed {
-		return false
+	if known := e.sessions.byFlow[s.key()]; known != nil || e.sessions.closed {
+		return known
 	}
 	e.counts.sessions.Add(1)
 	started := e.tasks.run(func() {
@@ -147,10 +150,10 @@ func (e *Engine) open(s *session, leave func()) bool {
 	})
 	if !started {
 		e.counts.sessions.Add(-1)
-		return false
+		return nil
 	}
 	e.sessions.byFlow[s.key()] = s
-	return true
+	return s
 }
 
 // answers carries the datagrams of an endpoint to the client until the session
@@ -171,12 +174,13 @@ func (e *Engine) answers(s *session) {
 			}
 		}
 		e.buffers.large.put(buf)
-		if err != nil && !errors.Is(err, net.ErrClosed) {
-			e.refused(s)
-			return
-		}
-		if err != nil {
+		switch {
+		case err == nil || isTooLarge(err):
+		case isFatal(err):
 			e.sessions.end(s)
+			return
+		default:
+			e.refused(s)
 			return
 		}
 	}
@@ -185,27 +189,47 @@ func (e *Engine) answers(s *session) {
 // isFatal reports whether nothing more can be sent.
 func isFatal(err error) bool { return errors.Is(err, net.ErrClosed) }
 
+// use gives the session of a flow, which is used now; nil if there is none.
+func (t *sessions) use(f Flow, now time.Duration) *session {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.byFlow[sessionKey{f.Client, f.Frontend}]
+	if s != nil {
+		s.used.Store(int64(now)) // with the lock, by which closeSilent looks again
+	}
+	return s
+}
+
 // end closes a session, if nobody else has.
 func (t *sessions) end(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forget(s)
+}
+
+// forget needs the lock.
+func (t *sessions) forget(s *session) {
 	if t.byFlow[s.key()] == s {
 		delete(t.byFlow, s.key())
 	}
 	_ = s.upstream.Close() // There is nobody to tell.
 }
 
-// endAll ends the sessions of which something is true.
-func (t *sessions) endAll(which func(*session) bool) {
+// those gives the sessions of which something is true.
+func (t *sessions) those(which func(*session) bool) (all []*session) {
 	t.mu.RLock()
-	var all []*session
+	defer t.mu.RUnlock()
 	for _, s := range t.byFlow {
 		if which(s) {
 			all = append(all, s)
 		}
 	}
-	t.mu.RUnlock()
-	for _, s := range all {
+	return all
+}
+
+// endAll ends the sessions of which something is true.
+func (t *sessions) endAll(which func(*session) bool) {
+	for _, s := range t.those(which) {
 		t.end(s)
 	}
 }
@@ -218,9 +242,17 @@ func (t *sessions) lose(of *service, lost map[netip.AddrPort]struct{}) {
 	})
 }
 
-// closeSilent ends the sessions that were used last before a time.
+// closeSilent ends the sessions that were used last before a time. A datagram that
+// finds its session before it is ended keeps it: there may be an answer.
 func (t *sessions) closeSilent(before time.Duration) {
-	t.endAll(func(s *session) bool { return s.used.Load() <= int64(before) })
+	silent := func(s *session) bool { return s.used.Load() <= int64(before) }
+	for _, s := range t.those(silent) {
+		t.mu.Lock()
+		if silent(s) {
+			t.forget(s)
+		}
+		t.mu.Unlock()
+	}
 }
 
 // shut lets no more sessions begin.
