@@ -196,7 +196,10 @@ func (w *chainWriter) prerouting() []rule {
 		// looked at: a socket that is about to end must not draw in what a
 		// client has begun by itself from the same port.
 		join(w.portInRange(destinationPort), w.ownSocket(), w.setMark(), accept),
-		join(w.direction(replyDirection), accept),
+		// Nothing begins with a reply, but to an answer of ours that came
+		// when nobody remembered the question.
+		join(w.direction(replyDirection), w.connectionMarked(expr.CmpOpEq), accept),
+		join(w.direction(replyDirection), w.portInRange(destinationPort), w.marked(expr.CmpOpNeq), accept),
 		// What clients send, also to frontends that are no more.
 		join(w.ownSocket(), w.setMark(), accept),
 		// All that the node sends to itself has been decided on in output.
@@ -224,11 +227,14 @@ func (w *chainWriter) output() []rule {
 	accept := rule{&expr.Verdict{Kind: expr.VerdictAccept}}
 	own := join(w.portInRange(sourcePort), w.transparentSocket())
 	return []rule{
+		// An answer to a datagram, of which connection tracking has forgotten
+		// the question: what comes back is the client's next question.
+		join(w.direction(originalDirection), w.namelessSocket(), w.setConnectionMark()),
 		// An endpoint in the node's own network answers to the client's
 		// address, past the backend, if nothing leads it back.
 		join(own, w.direction(originalDirection), w.destinationIsLocal(), w.setConnectionMark(), accept),
 		join(own, accept),
-		join(w.direction(replyDirection), w.connectionMarked(), w.setMark(), accept),
+		join(w.direction(replyDirection), w.portInRange(destinationPort), w.connectionMarked(expr.CmpOpNeq), w.setMark(), accept),
 		to(expr.VerdictJump, chainServices),
 	}
 }

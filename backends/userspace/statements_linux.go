@@ -174,8 +174,9 @@ func (s *statements) setConnectionMark() rule {
 	return rule{&expr.Ct{Key: expr.CtKeyMARK, Register: reg}, s.change(), &expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}}
 }
 
-func (s *statements) connectionMarked() rule {
-	return append(rule{&expr.Ct{Key: expr.CtKeyMARK, Register: reg}}, s.compare(expr.CmpOpNeq)...)
+// connectionMarked does the same for the mark of connection tracking.
+func (s *statements) connectionMarked(op expr.CmpOp) rule {
+	return append(rule{&expr.Ct{Key: expr.CtKeyMARK, Register: reg}}, s.compare(op)...)
 }
 
 func (s *statements) direction(d byte) rule {
@@ -196,9 +197,14 @@ func (s *statements) transparentSocket() rule {
 // ownSocket matches packets to such a socket that belongs to one connection.
 // One that listens everywhere is somebody else's, and one that is about to end
 // does not match either.
-func (s *statements) ownSocket() rule {
-	return append(s.transparentSocket(),
-		&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{0}})
+func (s *statements) ownSocket() rule { return append(s.transparentSocket(), s.wildcard(0)...) }
+
+// namelessSocket matches packets of such a socket without an address: it sends in
+// the name of others, as that for answers to datagrams does.
+func (s *statements) namelessSocket() rule { return append(s.transparentSocket(), s.wildcard(1)...) }
+
+func (s *statements) wildcard(is byte) rule {
+	return rule{&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{is}}}
 }
 
 // transparent hands a packet of a protocol to the socket at an address.

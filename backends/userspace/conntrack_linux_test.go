@@ -1,0 +1,141 @@
+package userspace_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// forget makes the node forget all flows, as it does by itself after a while of
+// silence.
+func (n network) forget(t *testing.T) {
+	t.Helper()
+	const flows = 1 // and not expectations
+	if err := n.node.Netlink().ConntrackTableFlush(flows); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names is a Service for datagrams, with the pod as its endpoint.
+func names(at string) proxy.Snapshot {
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, &proxy.ServicePort{
+		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "dns"}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
+		Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
+		Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(podServer), Ready: true}},
+	})
+}
+
+// hears reads one datagram, and gives who has sent it.
+func hears(t *testing.T, c net.PacketConn, want string) net.Addr {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	buf := make([]byte, 100)
+	size, from, err := c.ReadFrom(buf)
+	if err != nil || string(buf[:size]) != want {
+		t.Fatalf("got %q and error %v, want %q", buf[:size], err, want)
+	}
+	return from
+}
+
+// An answer may come when the node has forgotten the flow, which then seems to begin
+// at the frontend. What the client sends next is no answer for that: it goes to the
+// endpoint, and to nobody else who has the address.
+func TestAnswersMayComeLate(t *testing.T) {
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
+		for name, from := range map[string]func(network) *netns.NS{
+			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
+		} {
+			t.Run(capture.String()+"/"+name, func(t *testing.T) {
+				n := newNetwork(t)
+				n.needs(t, capture)
+				answersLate(t, n, from(n), capture)
+			})
+		}
+	}
+}
+
+func answersLate(t *testing.T, n network, from *netns.NS, capture userspace.Capture) {
+	t.Helper()
+	const at = "10.96.0.1:53"
+	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	apply(t, n.start(t, userspace.Options{Capture: capture}), names(at))
+	client, err := from.Dial(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	for _, question := range []string{"one", "two", "three"} {
+		if _, err := client.Write([]byte(question)); err != nil {
+			t.Fatal(err)
+		}
+		peer := hears(t, server, question)
+		n.forget(t)
+		if _, err := server.WriteTo([]byte("yes"), peer); err != nil {
+			t.Fatal(err)
+		}
+		if capture == userspace.Redirect {
+			continue // Without connection tracking, nobody knows whose answer it is.
+		}
+		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
+			t.Fatalf("the answer to %q: got %d bytes and error %v, want 3", question, size, err)
+		}
+	}
+}
+
+// The same of connections: that an endpoint speaks first, after the node has
+// forgotten them, breaks none.
+func TestForgottenConnectionsLive(t *testing.T) {
+	n := newNetwork(t)
+	l, err := n.pod.Listen(t.Context(), "tcp", podServer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	for name, ns := range map[string]*netns.NS{"client": n.client, "node": n.node} {
+		t.Run(name, func(t *testing.T) {
+			client, err := ns.Dial(t.Context(), "tcp", one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close() //nolint:errcheck // the test is over
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close() //nolint:errcheck // the test is over
+			for range 3 {
+				n.forget(t)
+				passes(t, server, client)
+				passes(t, client, server)
+			}
+		})
+	}
+}
+
+// passes wants what is said at one end to come out at the other.
+func passes(t *testing.T, from, to net.Conn) {
+	t.Helper()
+	if _, err := from.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := to.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("from %v to %v: %v", from.LocalAddr(), to.LocalAddr(), err)
+	}
+}
