@@ -26,7 +26,7 @@ func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPCon
 		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
 	}
 	err = s.do(func() error {
-		config := net.ListenConfig{Control: s.prepare(sent)}
+		config := net.ListenConfig{Control: s.prepare(sent, makeRoom)}
 		c, err := config.ListenPacket(ctx, "udp", at.String())
 		if err != nil {
 			return err
@@ -35,9 +35,20 @@ func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPCon
 		if p, ok = c.(*net.UDPConn); !ok {
 			return errors.Join(errors.ErrUnsupported, c.Close())
 		}
-		return p.SetReadBuffer(4 << 20) // all clients share it
+		return nil
 	})
 	return p, err
+}
+
+// makeRoom lets much wait at a socket that all clients share: whatever comes while
+// the process does not is lost otherwise. What an administrator has set as the limit
+// for programs does not count, where one may say so.
+func makeRoom(fd int) error {
+	const room = 4 << 20
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 }
 
 // packetDoor is where datagrams to any frontend come in.
