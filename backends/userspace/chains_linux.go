@@ -203,7 +203,6 @@ func (w *chainWriter) prerouting() []rule {
 		// What clients send, also to frontends that are no more.
 		join(w.ownSocket(), w.setMark(), accept),
 		// All that the node sends to itself has been decided on in output.
-		join(w.interfaceIs("lo", expr.CmpOpEq), w.marked(expr.CmpOpEq), accept),
 		join(w.interfaceIs("lo", expr.CmpOpNeq), to(expr.VerdictJump, chainServices)),
 		join(w.marked(expr.CmpOpEq), accept),
 	}

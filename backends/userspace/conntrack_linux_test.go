@@ -139,3 +139,107 @@ func passes(t *testing.T, from, to net.Conn) {
 		t.Fatalf("from %v to %v: %v", from.LocalAddr(), to.LocalAddr(), err)
 	}
 }
+
+// What somebody has asked from an address and port that is a frontend as well is his
+// to be answered: nothing begins with a reply.
+func TestRepliesAreLeftAlone(t *testing.T) {
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		t.Run(capture.String(), func(t *testing.T) {
+			n := newNetwork(t)
+			n.serve(t, podServer)
+			n.echo(t, podServer)
+			const frontend = clientAddr + ":40000"
+			var ports []*proxy.ServicePort
+			for p := range snapshot(frontend).All() {
+				ports = append(ports, p)
+			}
+			for p := range names(frontend).All() {
+				ports = append(ports, p)
+			}
+			b := n.start(t, userspace.Options{Capture: capture})
+			apply(t, b, proxy.NewSnapshot(&proxy.Node{}, ports...))
+			if got, err := n.greeting(t, podServer, 40_000); err != nil || got == "" {
+				t.Errorf("a connection from a frontend: got %q and error %v, want the server", got, err)
+			}
+			c, err := n.client.ListenPacket(t.Context(), "udp", frontend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close() //nolint:errcheck // the test is over
+			if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(podServer))); err != nil {
+				t.Fatal(err)
+			}
+			hears(t, c, "?")
+			if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
+				t.Errorf("got %+v, want nothing to have been captured", s)
+			}
+		})
+	}
+}
+
+// An endpoint may answer when its session is over. That is nobody's question, even
+// if the way back leads through the backend, or the answer goes to what now is a
+// frontend.
+func TestAnswersAfterTheEnd(t *testing.T) {
+	const at = "10.96.0.1:53"
+	for name, c := range map[string]struct {
+		where  func(network) *netns.NS
+		server string
+		// next is what is served when the session is over, given where the
+		// endpoint saw the client.
+		next func(client string) proxy.Snapshot
+	}{
+		"on the node": {
+			func(n network) *netns.NS { return n.node }, "10.244.2.1:8080",
+			func(string) proxy.Snapshot { return names(at) },
+		},
+		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, names},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			b := n.start(t, userspace.Options{})
+			there := withEndpoint(names(at), c.server)
+			apply(t, b, there)
+			endpoint, err := c.where(n).ListenPacket(t.Context(), "udp", c.server)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = endpoint.Close() })
+			first := asksAt(t, n.client, at, endpoint)
+			apply(t, b, withEndpoint(c.next(first.String()), "10.244.2.10:9")) // which ends the session
+			if _, err := endpoint.WriteTo([]byte("late"), first); err != nil {
+				t.Fatal(err)
+			}
+			apply(t, b, there)
+			// What the node and the client ask comes by the same doors, and later.
+			asksAt(t, n.node, at, endpoint)
+			asksAt(t, n.client, at, endpoint)
+			if s := b.Stats(); s.Denied != 0 || s.Sessions != 2 {
+				t.Errorf("got %+v, want nothing denied and two sessions: the late answer is no question", s)
+			}
+		})
+	}
+}
+
+// asksAt sends a datagram, and wants it to be answered by an endpoint. It gives
+// where that saw the client.
+func asksAt(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) net.Addr {
+	t.Helper()
+	client, err := from.Dial(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	if _, err := client.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	peer := hears(t, endpoint, "?")
+	if _, err := endpoint.WriteTo([]byte("yes"), peer); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
+		t.Fatalf("got %d bytes and error %v, want the answer", size, err)
+	}
+	return peer
+}

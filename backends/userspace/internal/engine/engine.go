@@ -118,7 +118,6 @@ func (e *Engine) Close() {
 		}
 	}
 	t.mu.Unlock()
-	e.sessions.shut()
 	e.EndAll()
 	t.wg.Wait()
 	_ = t.poller.Close() // Nobody waits any more.

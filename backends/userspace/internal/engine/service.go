@@ -17,14 +17,12 @@ type service struct {
 	mu     sync.Mutex
 	tables [2]*affinity.Table // by pool; nil without affinity
 	links  map[*link]struct{}
-	gone   bool
 }
 
 // configure brings the service to what the port says now; nil if it is gone.
 func (s *service) configure(p *proxy.ServicePort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gone = p == nil
 	for pool := range s.tables {
 		switch table := s.tables[pool]; {
 		case p == nil || !p.Affinity.Enabled():

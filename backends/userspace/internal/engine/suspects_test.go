@@ -44,6 +44,15 @@ func TestWhoseSuspectAnEndpointIs(t *testing.T) {
 		"two have failed, then another one succeeded": {
 			func(s *suspects) { s.accuse(webAt(), alice); s.accuse(webAt(), bob); s.acquit(webAt(), carol) }, [3]bool{true, true, false},
 		},
+		"one has failed again, and another one soon after that": {
+			func(s *suspects) {
+				s.accuse(webAt(), alice)
+				time.Sleep(4 * time.Second)
+				s.accuse(webAt(), alice)
+				time.Sleep(3 * time.Second)
+				s.accuse(webAt(), bob)
+			}, [3]bool{true, true, true},
+		},
 		"one has failed, then succeeded": {func(s *suspects) { s.accuse(webAt(), alice); s.acquit(webAt(), alice) }, [3]bool{}},
 		"two have failed with a long time in between": {
 			func(s *suspects) { s.accuse(webAt(), alice); time.Sleep(time.Minute); s.accuse(webAt(), bob) }, [3]bool{true, true, false},
@@ -194,4 +203,27 @@ func TestAffinityOutlivesTheSuspicionOfOthers(t *testing.T) {
 		w.suspects.accuse(suspectKey{one, v1.ProtocolTCP}, alice)
 		w.suspects.accuse(suspectKey{one, v1.ProtocolTCP}, bob)
 	}
+}
+
+// What happened to one source keeps no other one away. Of datagrams nobody learns
+// whether a try succeeds, so that nobody waits for that of another one.
+func TestWhoMayTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			s, k := newSuspects(5*time.Second), suspectKey{memoryEndpoint, protocol}
+			s.accuse(k, alice)
+			if !s.avoid(k, alice, false) || !s.avoid(k, alice, true) || s.avoid(k, bob, false) {
+				t.Errorf("%s: one has failed, and it is not she alone who avoids it", protocol)
+			}
+			s.accuse(k, bob)
+			if !s.avoid(k, carol, false) || s.avoid(k, carol, true) {
+				t.Errorf("%s: two have failed; the others should avoid it but for what they have seen", protocol)
+			}
+			time.Sleep(6 * time.Second)
+			all := [2]bool{s.avoid(k, alice, false), s.avoid(k, carol, false)}
+			if want := [2]bool{false, protocol == v1.ProtocolTCP}; all != want {
+				t.Errorf("%s: after the time is up, two ask and avoid it: %v, want %v", protocol, all, want)
+			}
+		}
+	})
 }

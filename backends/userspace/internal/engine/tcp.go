@@ -64,13 +64,7 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 		reset(conn)
 		return
 	}
-	select {
-	case e.tasks.slots <- struct{}{}:
-	case <-e.tasks.ctx.Done():
-		e.tasks.quota.give(client)
-		reset(conn)
-		return
-	}
+	e.tasks.slots <- struct{}{} // When the engine ends, all of them become free.
 	leave := func() {
 		<-e.tasks.slots
 		e.tasks.quota.give(client)

@@ -187,3 +187,35 @@ func TestDialTimes(t *testing.T) {
 		}
 	})
 }
+
+func TestWhenConnectionsAreOverdue(t *testing.T) {
+	const idle, halfClosed = time.Minute, 10 * time.Second
+	for name, c := range map[string]struct {
+		dialling, half bool
+		used, end      time.Duration
+		from           time.Duration // when it is overdue; zero: never
+		timeouts       Timeouts
+	}{
+		"silent":                     {used: time.Second, from: 61 * time.Second},
+		"silent half":                {used: time.Second, half: true, from: 11 * time.Second},
+		"impatient with whole ones":  {half: true, from: 5 * time.Second, timeouts: Timeouts{Idle: 5 * time.Second, HalfClosed: halfClosed}},
+		"endpoint is gone":           {used: 29 * time.Second, end: 30 * time.Second, from: 30 * time.Second},
+		"being dialled":              {dialling: true},
+		"being dialled, without end": {dialling: true, end: time.Second},
+	} {
+		l, timeouts := &link{}, c.timeouts
+		if timeouts.Idle == 0 {
+			timeouts = Timeouts{Idle: idle, HalfClosed: halfClosed}
+		}
+		l.relaying.Store(!c.dialling)
+		l.half.Store(c.half)
+		l.end.Store(int64(c.end))
+		l.touch(c.used)
+		for now := c.used; now < 2*time.Minute; now += time.Second {
+			if got, want := l.overdue(now, &timeouts), c.from != 0 && now >= c.from; got != want {
+				t.Errorf("%s: after %v, is it overdue: %v, want %v", name, now, got, want)
+				break
+			}
+		}
+	}
+}

@@ -31,7 +31,6 @@ type sessionKey struct{ client, frontend netip.AddrPort }
 type sessions struct {
 	quota  *quota
 	mu     sync.RWMutex
-	closed bool
 	byFlow map[sessionKey]*session
 }
 
@@ -139,7 +138,7 @@ func (e *Engine) isAstray(s *session) bool {
 func (e *Engine) open(s *session, leave func()) *session {
 	e.sessions.mu.Lock()
 	defer e.sessions.mu.Unlock()
-	if known := e.sessions.byFlow[s.key()]; known != nil || e.sessions.closed {
+	if known := e.sessions.byFlow[s.key()]; known != nil {
 		return known
 	}
 	e.counts.sessions.Add(1)
@@ -253,11 +252,4 @@ func (t *sessions) closeSilent(before time.Duration) {
 		}
 		t.mu.Unlock()
 	}
-}
-
-// shut lets no more sessions begin.
-func (t *sessions) shut() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
 }

@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A session lives as long as either side uses it, whenever it began.
+func TestUsedSessionsLive(t *testing.T) {
+	for name, use := range map[string]func(w *world, s *scripted, answers replies){
+		"client": func(w *world, _ *scripted, answers replies) { w.Datagram(memoryFlow(), []byte("?"), answers) },
+		"endpoint": func(_ *world, s *scripted, answers replies) {
+			s.incoming <- nil
+			<-answers
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				socket, answers := newScripted(), make(replies, 1)
+				w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+				time.Sleep(time.Hour)
+				w.Datagram(memoryFlow(), []byte("?"), answers)
+				for range 5 {
+					time.Sleep(45 * time.Second)
+					if got := w.Stats().Sessions; got != 1 {
+						t.Fatalf("a session that is used each 45 s of 60 has ended")
+					}
+					use(w, socket, answers)
+				}
+				time.Sleep(75 * time.Second)
+				synctest.Wait()
+				if got := w.Stats().Sessions; got != 0 {
+					t.Error("a session that nobody uses stays")
+				}
+			})
+		})
+	}
+}
+
+// An endpoint that has refused datagrams is none to avoid when it answers again.
+func TestAnswersAcquit(t *testing.T) {
+	socket, answers := newScripted(), make(replies, 1)
+	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+	w.suspects.accuse(suspectKey{memoryEndpoint, v1.ProtocolUDP}, memoryClient.Addr())
+	w.Datagram(memoryFlow(), []byte("?"), answers)
+	if w.suspects.count.Load() == 0 {
+		t.Error("to send datagrams proves something")
+	}
+	socket.incoming <- nil
+	<-answers
+	if got := w.suspects.count.Load(); got != 0 {
+		t.Errorf("it has answered, and is one of %d suspects", got)
+	}
+}
+
+// What changes while the socket of a session is made counts: the datagram goes where
+// those after it go.
+func TestSessionsBeginByWhatIsSo(t *testing.T) {
+	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
+	other := netip.MustParseAddrPort("10.96.0.9:80")
+	first := forwarding("first", memoryFrontend, one)
+	for name, next := range map[string][]*proxy.ServicePort{
+		"another endpoint": {forwarding("first", memoryFrontend, two)},
+		"another Service":  {forwarding("first", other, one), forwarding("second", memoryFrontend, two)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sockets := map[netip.AddrPort]*scripted{one: newScripted(), two: newScripted()}
+			var w *world
+			w = newWorld(t, Config{Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
+				w.Apply(proxy.NewSnapshot(&proxy.Node{}, next...))
+				return sockets[d.To], nil
+			}}}, v1.ProtocolUDP)
+			w.Apply(proxy.NewSnapshot(&proxy.Node{}, first))
+			w.Datagram(memoryFlow(), []byte("?"), nil)
+			wantSent(t, sockets[one])
+			wantSent(t, sockets[two], "?")
+		})
+	}
+}
+
+// A datagram to a Service without endpoints awakes it, where somebody wants to know.
+// It does not wait for that.
+func TestDatagramsAwake(t *testing.T) {
+	var called []proxy.ServicePortName
+	socket := newScripted()
+	w := newWorld(t, Config{Hooks: Hooks{
+		Dial:            handsOut(socket),
+		FirstConnection: func(_ Flow, n proxy.ServicePortName) { called = append(called, n) },
+	}}, v1.ProtocolUDP)
+	w.serveAt(memoryFrontend)
+	w.Datagram(memoryFlow(), []byte("lost"), nil)
+	want := []proxy.ServicePortName{w.port.Name}
+	if !slices.Equal(called, want) || w.Stats().Denied != 1 {
+		t.Errorf("it was called for %v, and %d datagrams were denied; want %v and one", called, w.Stats().Denied, want)
+	}
+	w.serveAt(memoryFrontend, memoryEndpoint)
+	w.Datagram(memoryFlow(), []byte("?"), nil)
+	wantSent(t, socket, "?")
+	p := *w.port
+	p.Frontends = slices.Clone(p.Frontends)
+	p.Frontends[0].Restricted = true
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
+	w.Datagram(memoryFlow(), []byte("lost"), nil)
+	if !slices.Equal(called, want) {
+		t.Errorf("it was called for %v, want %v alone: what serves, or is closed, awakes nobody", called, want)
+	}
+}
+
+// failingReplier has no way to the client.
+type failingReplier struct{ err error }
+
+func (f failingReplier) Reply(Flow, []byte) error { return f.err }
+
+// An answer that cannot be sent is lost, as datagrams are; with the door, the
+// session ends.
+func TestAnswersThatCannotBeSent(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{{syscall.ENOBUFS, 1}, {net.ErrClosed, 0}} {
+		socket := newScripted()
+		w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+		w.Datagram(memoryFlow(), []byte("?"), failingReplier{c.err})
+		for range 2 {
+			select {
+			case socket.incoming <- nil:
+			case <-socket.closed:
+			}
+		}
+		if c.want == 0 {
+			<-socket.closed
+			eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+		}
+		if got := w.Stats().Sessions; got != c.want {
+			t.Errorf("%v: got %d sessions, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+// The end of a session does not end the one that has taken its place, nor does the
+// loss of an endpoint end sessions of other Services to it.
+func TestSessionsEndAlone(t *testing.T) {
+	one, two := newScripted(), newScripted()
+	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(one, two)}})
+	w.Datagram(memoryFlow(), []byte("one"), nil)
+	old := w.sessions.use(memoryFlow(), 0)
+	w.sessions.end(old)
+	w.Datagram(memoryFlow(), []byte("two"), nil)
+	w.sessions.end(old)
+	s := w.sessions.use(memoryFlow(), 0)
+	if s == nil || s == old {
+		t.Fatal("the end of a session has ended another one")
+	}
+	lost := map[netip.AddrPort]struct{}{memoryEndpoint: {}}
+	w.sessions.lose(&service{}, lost)
+	if w.sessions.use(memoryFlow(), 0) != s {
+		t.Error("the session of another Service has ended with its endpoint")
+	}
+	w.sessions.lose(s.service, lost)
+	if w.sessions.use(memoryFlow(), 0) != nil {
+		t.Error("the session has outlived its endpoint")
+	}
+}

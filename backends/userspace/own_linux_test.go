@@ -1,0 +1,98 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// What a program of the node sends is captured, though it looks like what the
+// backend sends in one respect: its port, or that it may have others' addresses.
+func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
+	transparent := func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+		}), err)
+	}
+	for name, d := range map[string]net.Dialer{
+		"by port":   {LocalAddr: &net.TCPAddr{Port: 20_000}},
+		"by socket": {LocalAddr: &net.TCPAddr{Port: 40_000}, Control: transparent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.serve(t, podServer)
+			n.serve(t, one)
+			apply(t, n.start(t, userspace.Options{}), snapshot(one))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			var c net.Conn
+			if err := n.node.Do(func() (err error) {
+				c, err = d.DialContext(ctx, "tcp4", one)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close() //nolint:errcheck // the test is over
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			buf := make([]byte, 100)
+			size, err := c.Read(buf)
+			if got := string(buf[:size]); err != nil || !strings.HasPrefix(got, podServer+" ") {
+				t.Errorf("got %q and error %v, want an answer of %s", got, err, podServer)
+			}
+		})
+	}
+}
+
+// What the backend sends is not captured, though it goes to a frontend.
+func TestEndpointsMayBeFrontends(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	n.serve(t, two)
+	var ports []*proxy.ServicePort
+	for p := range withEndpoint(snapshot(one), two).All() {
+		ports = append(ports, p)
+	}
+	for p := range snapshot(two).All() {
+		ports = append(ports, p)
+	}
+	apply(t, n.start(t, userspace.Options{}), proxy.NewSnapshot(snapshot(one).Node(), ports...))
+	if got, err := n.greeting(t, one, 0); err != nil || !strings.HasPrefix(got, two+" ") {
+		t.Errorf("got %q and error %v, want an answer of %s itself", got, err, two)
+	}
+}
+
+// Datagrams for a Service that nobody carries get to no program of the node that
+// listens at every address, and are not refused either.
+func TestNobodyHomeMeansSilenceForDatagrams(t *testing.T) {
+	n := newNetwork(t)
+	host, err := n.node.ListenPacket(t.Context(), "udp", "0.0.0.0:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close() //nolint:errcheck // the test is over
+	b := n.start(t, userspace.Options{})
+	apply(t, b, names("10.96.0.1:53"))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"10.96.0.1:53", "10.244.1.1:53"} { // the second is the host's own
+		c, err := n.client.Dial(t.Context(), "udp", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck // the test is over
+		if _, err := c.Write([]byte(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hears(t, host, "10.244.1.1:53")
+}
