@@ -163,14 +163,7 @@ func TestOnePortAsksTwoServices(t *testing.T) {
 	for _, at := range []string{podServer, podAddr + ":8081"} {
 		n.serve(t, at)
 	}
-	var ports []*proxy.ServicePort
-	for p := range snapshot(one).All() {
-		ports = append(ports, p)
-	}
-	for p := range withEndpoint(snapshot(two), podAddr+":8081").All() {
-		ports = append(ports, p)
-	}
-	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), proxy.NewSnapshot(snapshot(one).Node(), ports...))
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), both(snapshot(one), withEndpoint(snapshot(two), podAddr+":8081")))
 	for to, want := range map[string]string{one: podServer, two: podAddr + ":8081"} {
 		got, err := n.greeting(t, to, 40_000)
 		if err != nil || !strings.HasPrefix(got, want+" ") {

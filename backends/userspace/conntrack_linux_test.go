@@ -25,12 +25,13 @@ func (n network) forget(t *testing.T) {
 	}
 }
 
-// names is a Service for datagrams, with the pod as its endpoint.
+// names is a Service for datagrams at an external address, with the pod as its
+// endpoint.
 func names(at string) proxy.Snapshot {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, &proxy.ServicePort{
-		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "dns"}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
-		Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
+		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: at}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
+		Frontends: []proxy.Frontend{{Kind: proxy.ExternalIP, Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
 		Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(podServer), Ready: true}},
 	})
 }
@@ -149,15 +150,8 @@ func TestRepliesAreLeftAlone(t *testing.T) {
 			n.serve(t, podServer)
 			n.echo(t, podServer)
 			const frontend = clientAddr + ":40000"
-			var ports []*proxy.ServicePort
-			for p := range snapshot(frontend).All() {
-				ports = append(ports, p)
-			}
-			for p := range names(frontend).All() {
-				ports = append(ports, p)
-			}
 			b := n.start(t, userspace.Options{Capture: capture})
-			apply(t, b, proxy.NewSnapshot(&proxy.Node{}, ports...))
+			apply(t, b, both(snapshot(frontend), names(frontend)))
 			if got, err := n.greeting(t, podServer, 40_000); err != nil || got == "" {
 				t.Errorf("a connection from a frontend: got %q and error %v, want the server", got, err)
 			}
@@ -183,17 +177,12 @@ func TestRepliesAreLeftAlone(t *testing.T) {
 func TestAnswersAfterTheEnd(t *testing.T) {
 	const at = "10.96.0.1:53"
 	for name, c := range map[string]struct {
-		where  func(network) *netns.NS
-		server string
-		// next is what is served when the session is over, given where the
-		// endpoint saw the client.
-		next func(client string) proxy.Snapshot
+		where    func(network) *netns.NS
+		server   string
+		frontend bool // where the endpoint saw the client
 	}{
-		"on the node": {
-			func(n network) *netns.NS { return n.node }, "10.244.2.1:8080",
-			func(string) proxy.Snapshot { return names(at) },
-		},
-		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, names},
+		"on the node":   {func(n network) *netns.NS { return n.node }, "10.244.2.1:8080", false},
+		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(t)
@@ -206,11 +195,14 @@ func TestAnswersAfterTheEnd(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = endpoint.Close() })
 			first := asksAt(t, n.client, at, endpoint)
-			apply(t, b, withEndpoint(c.next(first.String()), "10.244.2.10:9")) // which ends the session
+			apply(t, b, withEndpoint(names(at), "10.244.2.10:9")) // which ends the session
+			if c.frontend {
+				there = both(there, withEndpoint(names(first.String()), c.server))
+			}
+			apply(t, b, there)
 			if _, err := endpoint.WriteTo([]byte("late"), first); err != nil {
 				t.Fatal(err)
 			}
-			apply(t, b, there)
 			// What the node and the client ask comes by the same doors, and later.
 			asksAt(t, n.node, at, endpoint)
 			asksAt(t, n.client, at, endpoint)
@@ -219,6 +211,17 @@ func TestAnswersAfterTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// both gives the service ports of two snapshots.
+func both(a, b proxy.Snapshot) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for _, s := range []proxy.Snapshot{a, b} {
+		for p := range s.All() {
+			ports = append(ports, p)
+		}
+	}
+	return proxy.NewSnapshot(a.Node(), ports...)
 }
 
 // asksAt sends a datagram, and wants it to be answered by an endpoint. It gives
@@ -239,7 +242,7 @@ func asksAt(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) ne
 	}
 	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
-		t.Fatalf("got %d bytes and error %v, want the answer", size, err)
+		t.Fatalf("asked by %v, seen at %v: got %d bytes and error %v, want the answer", client.LocalAddr(), peer, size, err)
 	}
 	return peer
 }

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // What a program of the node sends is captured, though it looks like what the
@@ -57,14 +56,7 @@ func TestEndpointsMayBeFrontends(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, two)
-	var ports []*proxy.ServicePort
-	for p := range withEndpoint(snapshot(one), two).All() {
-		ports = append(ports, p)
-	}
-	for p := range snapshot(two).All() {
-		ports = append(ports, p)
-	}
-	apply(t, n.start(t, userspace.Options{}), proxy.NewSnapshot(snapshot(one).Node(), ports...))
+	apply(t, n.start(t, userspace.Options{}), both(withEndpoint(snapshot(one), two), snapshot(two)))
 	if got, err := n.greeting(t, one, 0); err != nil || !strings.HasPrefix(got, two+" ") {
 		t.Errorf("got %q and error %v, want an answer of %s itself", got, err, two)
 	}

@@ -280,3 +280,42 @@ func TestEndpointsMayGoWhileDialled(t *testing.T) {
 		shut(endpoint)
 	})
 }
+
+// What is remembered of endpoints and clients goes with time, though nobody asks.
+func TestMemoryFades(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Minute)
+		w.serveAt(memoryFrontend, memoryEndpoint)
+		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+		d.service.table(d.pool).Put(alice, memoryEndpoint)
+		w.suspects.accuse(webAt(), alice)
+		time.Sleep(30 * time.Second)
+		if w.affinity.Len() != 1 || w.suspects.count.Load() != 2 {
+			t.Errorf("after 30 s, %d clients and %d suspects are remembered, want one client and both kinds of suspects", w.affinity.Len(), w.suspects.count.Load())
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if w.affinity.Len() != 0 || w.suspects.count.Load() != 0 {
+			t.Errorf("later, %d clients and %d suspects are remembered, want none", w.affinity.Len(), w.suspects.count.Load())
+		}
+	})
+}
+
+// Who stuck to an endpoint that went does not stick to it when it is back.
+func TestLostEndpointsHaveNoClients(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+	other := netip.MustParseAddrPort("10.1.0.2:80")
+	w.serveAt(memoryFrontend, memoryEndpoint, other)
+	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+	table := d.service.table(d.pool)
+	table.Put(alice, memoryEndpoint)
+	table.Put(bob, other)
+	w.serveAt(memoryFrontend, other)
+	w.serveAt(memoryFrontend, memoryEndpoint, other)
+	if got, ok := table.Get(alice); ok {
+		t.Errorf("alice sticks to %v, which was gone", got)
+	}
+	if got, ok := table.Get(bob); !ok || got != other {
+		t.Errorf("bob sticks to %v (%v), want %v, which was there all the time", got, ok, other)
+	}
+}

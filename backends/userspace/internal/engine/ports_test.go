@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -85,6 +86,35 @@ func TestPortsLieApart(t *testing.T) {
 				t.Fatalf("of %d ports, %d comes after %d, want them far apart", count, port, last)
 			}
 			last = int(port)
+		}
+	}
+}
+
+// As long as there are ports that nobody has had, none is lent again; then it is the
+// one that was given back first.
+func TestPortsComeBackInOrder(t *testing.T) {
+	p, on := NewPorts(1, 10, 0), Path{To: memoryEndpoint}
+	take := func() uint16 {
+		t.Helper()
+		port, err := p.Take(on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return port
+	}
+	take() // and kept, so that the path is remembered
+	var back []uint16
+	for range 9 {
+		port := take()
+		if slices.Contains(back, port) {
+			t.Fatalf("port %d is lent again, while others have not been", port)
+		}
+		back = append(back, port)
+		p.Give(on, port)
+	}
+	for _, want := range back {
+		if got := take(); got != want {
+			t.Errorf("got port %d, want %d, which has rested for longest", got, want)
 		}
 	}
 }

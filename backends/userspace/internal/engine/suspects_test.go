@@ -91,6 +91,10 @@ func TestOneClientTriesASuspect(t *testing.T) {
 			t.Error("it was reached, and is avoided by those who have waited long enough")
 		}
 		s.accuse(webAt(), alice)
+		s.forget(time.Now())
+		if got := s.avoided(); !got[0] {
+			t.Error("one has failed just now, and it is forgotten")
+		}
 		time.Sleep(time.Hour)
 		s.forget(time.Now())
 		if s.count.Load() != 0 {
