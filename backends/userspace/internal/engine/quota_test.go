@@ -39,6 +39,18 @@ func TestShares(t *testing.T) {
 	}
 }
 
+func TestNobodyHoldsWhatWasRefused(t *testing.T) {
+	q := newQuota(2)
+	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
+		if got := q.takeOne(client); got != want {
+			t.Errorf("%v: got %v, want %v", client, got, want)
+		}
+	}
+	if q.takeOne(carol) || q.total != 2 || len(q.held) != 2 {
+		t.Errorf("the third of two is refused, and then %d are counted for %d clients; want 2 for 2", q.total, len(q.held))
+	}
+}
+
 func TestClientsAreToldApart(t *testing.T) {
 	for _, c := range []struct {
 		addr   string
