@@ -49,5 +49,7 @@
 // A file may have 256 MiB and 1,048,576 objects, and what the YAML parser
 // takes at once 4 MiB: a document, or one item of a List in the usual block
 // style. YAML aliases may make up to 16 MiB out of that. JSON is read several
-// times faster than YAML and has no such limit.
+// times faster than YAML and has no such limit. Nothing is read of a List with
+// more items than a file may have objects. The first 100 errors of a file are
+// told, and how many more there are.
 package manifest

@@ -111,7 +111,7 @@ func (f *file) unreadable(err error) (changed bool) {
 		return false
 	}
 	f.digest = digest{}
-	f.replace(content{errs: []*DocumentError{{File: f.path, Item: noItem, Err: err}}})
+	f.replace(content{faults: faults{errs: []*DocumentError{{File: f.path, Item: noItem, Err: err}}}})
 	return true
 }
 

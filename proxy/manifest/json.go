@@ -54,7 +54,10 @@ func jsonValues(text []byte, lineOf func(offset int) int) ([]raw, error) {
 			return w.values, nil
 		}
 		if err != nil {
-			offset, err := jsonSyntax(text[begin:], err)
+			offset := 0
+			if !errors.Is(err, errTooMany) {
+				offset, err = jsonSyntax(text[begin:], err)
+			}
 			return w.values, &DocumentError{Line: lineOf(begin + offset), Item: noItem, Err: err}
 		}
 	}

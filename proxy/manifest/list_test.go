@@ -19,7 +19,7 @@ func checkListing(t *testing.T, doc document) bool {
 		return false
 	}
 	split, bad, err := l.values(t.Context())
-	if err != nil || len(bad) > 0 || len(split) == 0 || split[0].item == noItem {
+	if err != nil || len(bad.errs) > 0 || len(split) == 0 || split[0].item == noItem {
 		return false // the whole is tried then, or there are no items to speak of
 	}
 	whole, err := wholeYAML(doc)
@@ -47,7 +47,7 @@ func TestRandomListings(t *testing.T) {
 		"- a: 1\n", "- a: 2\n", "  b: 2\n", "  c: &x 1\n", "  d: *x\n", "- *x\n", "-\n", "- \n", "-   - a\n", "  - a\n", " - a\n",
 		"- \"q\n", "- q\"\n", "  q: \"q\n", "  q\"\n", "- 'a\n", "- b'\n", "- [1,\n", "- 2]\n", "- {a: 1,\n", "  b: 2}\n", "- }\n",
 		"- |\n", "- >-\n", "  text\n", "  e: |\n", "    text\n", "    - text\n", "  # text\n", "# text\n", "\n", "   \n", "- - - x\n",
-		"- ? x\n", "  : y\n", "- !t a\n", "- &x a\n", "- a\n", "-a\n", "--\n", "metadata: {}\n", "more:\n", "more: |\n", "more: \"\n", "\t- a\n", "- a # c\n",
+		"- ? x\n", "  : y\n", "- !t a\n", "- &x a\n", "- a\n", "-a\n", "--\n", "  <<: {b: 3}\n", "metadata: {}\n", "more:\n", "more: |\n", "more: \"\n", "\t- a\n", "- a # c\n",
 	}
 	good := 0
 	for seed := range uint64(10_000) {
@@ -90,5 +90,41 @@ func TestSplitItems(t *testing.T) {
 		if l, ok := splitItems(document{line: 1, text: []byte(text)}); ok {
 			t.Errorf("%q gives %d items, want no split", text, len(l.items))
 		}
+	}
+}
+
+// Bad items between good ones cost none of these, whether the parser gets items
+// together or one by one, and each has its place.
+func TestGoodBetweenBadItems(t *testing.T) {
+	const count = 3 * maxErrors
+	for _, c := range []struct{ name, bad, want string }{
+		{"no object", "- oops\n", "not an object"},
+		{"no YAML", "- [\n", "did not find expected node content"},
+		{"no kind", "- a: 1\n", "no kind"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b strings.Builder
+			b.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+			for i := range count {
+				fmt.Fprintf(&b, "%s- {apiVersion: v1, kind: Service, metadata: {name: s%d}}\n", c.bad, i)
+			}
+			r, err := loadText(t, b.String())
+			if got := len(r.objects); got != count {
+				t.Errorf("%d objects, want %d", got, count)
+			}
+			lines := errorLines(err)
+			if got, want := len(lines), maxErrors+1; got != want {
+				t.Fatalf("%d errors, want %d", got, want)
+			}
+			if want := fmt.Sprintf("%d errors more", count-maxErrors); !strings.Contains(err.Error(), want) {
+				t.Errorf("errors without %q: %s", want, lines[0])
+			}
+			for i := range maxErrors {
+				want := fmt.Sprintf("a.yaml:%d: items[%d]: %s", 4+2*i, 2*i, c.want)
+				if !strings.Contains(err.Error(), want) {
+					t.Fatalf("errors without %q: %s", want, lines[1])
+				}
+			}
+		})
 	}
 }

@@ -18,11 +18,24 @@ const (
 
 var errTooMany = fmt.Errorf("more than %d objects", maxObjects)
 
+// faults are what is wrong: the first maxErrors of them, and a count.
+type faults struct {
+	errs []*DocumentError
+	more int // that are not in errs
+}
+
+func (f *faults) add(path string, line, item int, err error) {
+	if len(f.errs) == maxErrors {
+		f.more++
+		return
+	}
+	f.errs = append(f.errs, &DocumentError{File: path, Line: line, Item: item, Err: err})
+}
+
 // content is what was read in a file.
 type content struct {
 	objects []object
-	errs    []*DocumentError
-	more    int // errors that are not in errs
+	faults
 	ignored map[string]int
 }
 
@@ -57,25 +70,29 @@ func readContent(ctx context.Context, path string, data []byte) (content, error)
 
 // document reads a document in the format that it looks like.
 func (r *reader) document(ctx context.Context, doc document) error {
+	read := wholeYAML
 	if looksLikeJSON(doc.text) {
-		values, err := jsonDocument(doc)
-		if err != nil {
-			// What looks like JSON can still be YAML's flow style.
-			if whole, err := wholeYAML(doc); err == nil {
-				return r.values(ctx, whole)
-			}
-			r.failAs(doc.line, noItem, err)
-		}
-		return r.values(ctx, values)
-	}
-	if l, ok := splitItems(doc); ok {
+		read = jsonOrFlow
+	} else if l, ok := splitItems(doc); ok {
 		return r.listing(ctx, l)
 	}
-	values, err := wholeYAML(doc)
+	values, err := read(doc)
 	if err != nil {
 		r.failAs(doc.line, noItem, err)
 	}
 	return r.values(ctx, values)
+}
+
+// jsonOrFlow reads what looks like JSON and can still be YAML's flow style.
+func jsonOrFlow(doc document) ([]raw, error) {
+	values, err := jsonDocument(doc)
+	if err == nil || errors.Is(err, errTooMany) {
+		return values, err
+	}
+	if whole, err := wholeYAML(doc); err == nil {
+		return whole, nil
+	}
+	return values, err
 }
 
 // looksLikeJSON says whether a text begins as an object of JSON.
@@ -92,8 +109,12 @@ func (r *reader) listing(ctx context.Context, l listing) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err == nil && len(bad) == 0 {
+	switch {
+	case err == nil && len(bad.errs) == 0:
 		return r.values(ctx, values)
+	case errors.Is(err, errTooMany):
+		r.fail(l.line, noItem, err)
+		return nil
 	}
 	whole, wholeErr := wholeYAML(l.document)
 	if wholeErr == nil {
@@ -105,9 +126,10 @@ func (r *reader) listing(ctx context.Context, l listing) error {
 	if err != nil {
 		r.failAs(l.line, noItem, err)
 	}
-	for _, e := range bad {
+	for _, e := range bad.errs {
 		r.failAs(e.Line, e.Item, e.Err)
 	}
+	r.more += bad.more
 	return r.values(ctx, values)
 }
 
@@ -154,11 +176,7 @@ func (r *reader) value(v raw) error {
 
 // fail notes an error at a line of the file.
 func (r *reader) fail(line, item int, err error) {
-	if len(r.errs) == maxErrors {
-		r.more++
-		return
-	}
-	r.errs = append(r.errs, &DocumentError{File: r.path, Line: line, Item: item, Err: err})
+	r.add(r.path, line, item, err)
 }
 
 // failAs notes an error in a text that begins at a line of the file, at the line

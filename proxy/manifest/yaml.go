@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -165,55 +164,4 @@ func wholeYAML(doc document) ([]raw, error) {
 		return nil, err
 	}
 	return jsonValues(data, func(int) int { return doc.line })
-}
-
-// errUnsplit says that the items of a document cannot be told apart by lines.
-var errUnsplit = errors.New("the items do not stand apart")
-
-// values gives the items as JSON values, and errors, without File, for those
-// that do not parse. The error is the frame's, the context's or errUnsplit.
-func (l *listing) values(ctx context.Context) (values []raw, bad []*DocumentError, err error) {
-	v, err := parseYAML(l.frame, l.size)
-	if err != nil {
-		return nil, nil, err
-	}
-	frame, ok := v.(map[string]any)
-	if items, there := frame["items"]; !ok || !there || items != nil {
-		return nil, nil, errUnsplit
-	}
-	top := raw{line: l.line, item: noItem}
-	if top.data, err = json.Marshal(frame); err != nil {
-		return nil, nil, err
-	}
-	typ, err := typeOf(top.data)
-	if err != nil {
-		return nil, nil, err
-	}
-	item, isList := itemType(typ)
-	if !isList {
-		return []raw{top}, nil, nil
-	}
-	for i, doc := range l.items {
-		if err := ctx.Err(); err != nil {
-			return nil, nil, err
-		}
-		data, err := itemJSON(doc)
-		if err != nil {
-			bad = append(bad, &DocumentError{Line: doc.line, Item: i, Err: err})
-			continue
-		}
-		values = append(values, raw{line: doc.line, item: i, data: data, typ: item})
-	}
-	return values, bad, nil
-}
-
-func itemJSON(doc document) ([]byte, error) {
-	v, err := parseYAML(doc.text, len(doc.text))
-	if err != nil {
-		return nil, err
-	}
-	if items, ok := v.([]any); ok && len(items) == 1 {
-		return json.Marshal(items[0])
-	}
-	return nil, errors.New("not an item of the list")
 }
