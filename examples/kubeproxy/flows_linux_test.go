@@ -50,20 +50,20 @@ func TestFlows(t *testing.T) {
 	theirs.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 	w.api.put("services", theirs)
 	for i, to := range []string{"10.96.0.66", "10.96.0.77", "203.0.113.5"} {
-		trackUDP(t, w.node, to, uint16(4000+i))
+		trackUDP(t, w.node.NS, to, uint16(4000+i))
 	}
 	p := w.start()
-	p.await("msg=serving")
+	p.Await("msg=serving")
 	want := []string{"10.96.0.66", "203.0.113.5"}
 	var got []string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got = trackedUDP(t, w.node); slices.Equal(got, want) {
+		if got = trackedUDP(t, w.node.NS); slices.Equal(got, want) {
 			break
 		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("flows to %q are left, wanted those to %q", got, want)
 	}
-	p.awaitPage(metrics+"/metrics", `kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 1`)
-	p.terminate()
+	p.AwaitPage(metrics+"/metrics", `kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 1`)
+	p.Terminate(stopped)
 }

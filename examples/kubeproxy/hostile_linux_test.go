@@ -6,29 +6,28 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
 // Who reads the log may be gone, or have no room for it. The Services are served.
 func TestNobodyReadsTheLog(t *testing.T) {
-	for name, start := range map[string]func(*world) *program{
-		"reader gone": func(w *world) *program {
+	for name, start := range map[string]func(*world) *agenttest.Program{
+		"reader gone": func(w *world) *agenttest.Program {
 			p := w.start()
-			p.await("msg=serving")
-			if err := p.out.Close(); err != nil {
-				t.Fatal(err)
-			}
+			p.Await("msg=serving")
+			p.CloseLog()
 			return p
 		},
-		"disk full": func(w *world) *program {
-			exe, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return startCommand(t, w.node, "sh", "-c", `exec "$0" "$@" 2>/dev/full`, exe, "-config", w.config, "-hostname-override", "node-1")
+		"disk full": func(w *world) *agenttest.Program {
+			cmd := agenttest.Command(t, "-config", w.config, "-hostname-override", "node-1")
+			deaf := exec.Command("sh", append([]string{"-c", `exec "$0" "$@" 2>/dev/full`}, cmd.Args...)...)
+			return agenttest.Start(t, w.node.NS, patience, deaf)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +39,8 @@ func TestNobodyReadsTheLog(t *testing.T) {
 			w.api.put("services", bad)
 			w.api.put("endpointslices", slice("web", 8081))
 			w.wantAnswer(virtualIP, "8081")
-			if status := p.end(syscall.SIGTERM); status != 0 {
+			p.Signal(syscall.SIGTERM)
+			if status := p.Wait(); status != 0 {
 				t.Errorf("the status is %d, wanted 0", status)
 			}
 		})
@@ -52,37 +52,31 @@ func TestNobodyReadsTheLog(t *testing.T) {
 func TestTwoPrograms(t *testing.T) {
 	w := newWorld(t, "mode: nftables\n")
 	first := w.start("-v", "1")
-	first.await("msg=serving")
-	first.awaitPage(healthz+"/healthz", "200 OK")
-	first.awaitPage(metrics+"/proxyMode", "200 OK")
+	first.Await("msg=serving")
+	first.AwaitPage(healthz+"/healthz", "200 OK")
+	first.AwaitPage(metrics+"/proxyMode", "200 OK")
 	second := w.start("-v", "1")
-	second.awaitEach([]string{"nobody can ask", "at=healthz", "address already in use"}, []string{"nobody can ask", "at=127.0.0.1:10249"},
+	second.AwaitEach([]string{"nobody can ask", "at=healthz", "address already in use"}, []string{"nobody can ask", "at=127.0.0.1:10249"},
 		[]string{"msg=serving", "operations=0 "})
 	w.api.put("endpointslices", slice("web", 8081))
 	w.wantAnswer(virtualIP, "8081")
-	second.await("msg=sync", "changed=1")
-	first.terminate()
-	first.wantWrites(2)
-	second.awaitEach([]string{"now all can ask", "at=healthz"}, []string{"now all can ask", "at=127.0.0.1:10249"})
-	second.awaitPage(healthz+"/healthz", "200 OK")
+	second.Await("msg=sync", "changed=1")
+	first.Terminate(stopped)
+	wantWrites(t, first, 2)
+	second.AwaitEach([]string{"now all can ask", "at=healthz"}, []string{"now all can ask", "at=127.0.0.1:10249"})
+	second.AwaitPage(healthz+"/healthz", "200 OK")
 	w.api.put("endpointslices", slice("web", 8080))
 	w.wantAnswer(virtualIP, "8080")
-	second.terminate()
-	second.wantWrites(2)
+	second.Terminate(stopped)
+	wantWrites(t, second, 2)
 }
 
 // wantWrites wants that a program that has ended wrote to the kernel so often: at its
 // start and for each change, and not against what the other one wrote.
-func (p *program) wantWrites(most int) {
-	p.t.Helper()
-	writes := 0
-	for _, line := range p.log {
-		if strings.Contains(line, "msg=sync") && !strings.Contains(line, "operations=0 ") {
-			writes++
-		}
-	}
-	if writes > most {
-		p.t.Errorf("it wrote %d times, wanted at most %d:\n%s", writes, most, strings.Join(p.log, "\n"))
+func wantWrites(t *testing.T, p *agenttest.Program, most int) {
+	t.Helper()
+	if writes := p.Count("msg=sync") - p.Count("msg=sync", "operations=0 "); writes > most {
+		t.Errorf("it wrote %d times, wanted at most %d", writes, most)
 	}
 }
 
@@ -90,11 +84,11 @@ func (p *program) wantWrites(most int) {
 func TestSlowReaders(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
-	p.awaitPage(metrics+"/metrics", "200 OK")
-	const address = nodeIP + ":10249"
+	p.AwaitPage(metrics+"/metrics", "200 OK")
+	const address = agenttest.NodeIP + ":10249"
 	for i := range 1100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		c, err := w.client.Dial(ctx, "tcp", address)
+		c, err := w.node.Client.Dial(ctx, "tcp", address)
 		cancel()
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
@@ -104,23 +98,23 @@ func TestSlowReaders(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	p.awaitPage(metrics+"/metrics", "200 OK", "vipkit_syncs_total")
-	p.awaitPage(healthz+"/livez", "200 OK")
-	text, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	p.AwaitPage(metrics+"/metrics", "200 OK", "vipkit_syncs_total")
+	p.AwaitPage(healthz+"/livez", "200 OK")
+	text, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.ID()))
 	if err != nil || len(text) > 1100 {
 		t.Errorf("%d files are open, error %v, wanted about 1000", len(text), err)
 	}
-	p.terminate()
+	p.Terminate(stopped)
 }
 
 // A client that is no friend gets the pages of the node neither by address nor by name.
 func TestDebugPagesOverTheNetwork(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\nenableProfiling: true\n")
 	p := w.start()
-	p.awaitPage(metrics+"/debug/services", "200 OK", "default/web")
+	p.AwaitPage(metrics+"/debug/services", "200 OK", "default/web")
 	for _, path := range []string{"/debug/services", "/debug/pprof/cmdline", "/./debug/pprof/", "//debug/services", "/metrics/../debug/services"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		c, err := w.client.Dial(ctx, "tcp", net.JoinHostPort(nodeIP, "10249"))
+		c, err := w.node.Client.Dial(ctx, "tcp", net.JoinHostPort(agenttest.NodeIP, "10249"))
 		cancel()
 		if err != nil {
 			t.Fatal(err)
@@ -135,5 +129,5 @@ func TestDebugPagesOverTheNetwork(t *testing.T) {
 		}
 		_ = c.Close() // It was read to the end.
 	}
-	p.terminate()
+	p.Terminate(stopped)
 }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
@@ -26,40 +23,25 @@ const (
 	apiAddress = "127.0.0.1:6443"
 	metrics    = "http://127.0.0.1:10249"
 	healthz    = "http://127.0.0.1:10256"
-	nodeIP     = "192.0.2.1"
+	nodeIP     = agenttest.NodeIP
 	virtualIP  = "10.96.0.10:80"
 	nodePort   = nodeIP + ":30080"
 )
 
 // world is a node with an API server, a client and a pod.
 type world struct {
-	t                 *testing.T
-	node, client, pod *netns.NS
-	api               *apiServer
-	stopAPI           func()
-	config            string // the path of the configuration
+	t       *testing.T
+	node    *agenttest.Node
+	api     *apiServer
+	stopAPI func()
+	config  string // the path of the configuration
 }
 
 func newWorld(t *testing.T, settings string) *world {
 	t.Helper()
-	w := &world{t: t, node: netnstest.NewNS(t), client: netnstest.NewNS(t), pod: netnstest.NewNS(t), api: newAPIServer()}
-	prefix := netip.MustParsePrefix
-	via := func(a string) netns.Route {
-		return netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: netip.MustParseAddr(a)}
-	}
-	err := errors.Join(
-		netns.Link(netns.End{NS: w.node, Name: "clients"}, netns.End{NS: w.client, Name: "eth0"}),
-		netns.Link(netns.End{NS: w.node, Name: "pods"}, netns.End{NS: w.pod, Name: "eth0"}),
-		w.node.Forward(),
-		w.node.AddAddress("clients", prefix(nodeIP+"/24")), w.node.AddAddress("pods", prefix("10.244.1.1/24")),
-		w.client.AddAddress("eth0", prefix("192.0.2.10/24")), w.client.AddRoute(via(nodeIP)),
-		w.pod.AddAddress("eth0", prefix(podIP+"/24")), w.pod.AddRoute(via("10.244.1.1")),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := &world{t: t, node: agenttest.NewNode(t), api: newAPIServer()}
 	for _, port := range []string{"8080", "8081"} {
-		w.answer(net.JoinHostPort(podIP, port), port)
+		w.node.Serve(t, net.JoinHostPort(podIP, port), port)
 	}
 	w.startAPI()
 	w.api.put("nodes", node(nodeIP))
@@ -92,49 +74,9 @@ func (w *world) startAPI() {
 	w.stopAPI = w.api.serve(w.t, l)
 }
 
-func (w *world) start(flags ...string) *program {
+func (w *world) start(flags ...string) *agenttest.Program {
 	w.t.Helper()
-	return start(w.t, w.node, append([]string{"-config", w.config, "-hostname-override", "node-1"}, flags...)...)
-}
-
-// answer answers each connection to the pod with a text.
-func (w *world) answer(at, text string) {
-	w.t.Helper()
-	l, err := w.pod.Listen(w.t.Context(), "tcp", at)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var served sync.WaitGroup
-	served.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // The listener has been closed.
-			}
-			_, _ = fmt.Fprint(c, text) // The client notices what is missing.
-			_ = c.Close()
-		}
-	})
-	w.t.Cleanup(func() {
-		_ = l.Close() // Nobody has it any more.
-		served.Wait()
-	})
-}
-
-// ask makes a connection from the client and gives what the server says.
-func (w *world) ask(address string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Second)
-	defer cancel()
-	c, err := w.client.Dial(ctx, "tcp", address)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close() //nolint:errcheck // it was for reading only
-	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(c)
-	return string(answer), err
+	return start(w.t, w.node.NS, append([]string{"-config", w.config, "-hostname-override", "node-1"}, flags...)...)
 }
 
 // wantAnswer waits until an address answers with a text; empty for nobody.
@@ -143,7 +85,7 @@ func (w *world) wantAnswer(address, want string) {
 	var got string
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got, err = w.ask(address); got == want && (err == nil) == (want != "") {
+		if got, err = w.node.Ask(w.t.Context(), address); got == want && (err == nil) == (want != "") {
 			return
 		}
 	}
@@ -158,26 +100,26 @@ func TestAgent(t *testing.T) {
 			}
 			w := newWorld(t, "mode: "+mode+"\nenableProfiling: true\noomScoreAdj: -998\nunknown: 1\n")
 			p := w.start()
-			p.await("field oomScoreAdj is ignored")
-			p.await("field unknown is not known")
-			p.await("msg=mode", "mode="+mode, "it is configured")
-			p.await("msg=serving", "ports=1")
+			p.Await("field oomScoreAdj is ignored")
+			p.Await("field unknown is not known")
+			p.Await("msg=mode", "mode="+mode, "it is configured")
+			p.Await("msg=serving", "ports=1")
 			w.wantAnswer(virtualIP, "8080")
 			w.wantAnswer(nodePort, "8080")
-			p.wantPages(mode)
+			wantPages(t, p, mode)
 			w.api.put("endpointslices", slice("web", 8081))
 			w.wantAnswer(virtualIP, "8081")
 			w.changeNode(p, mode)
 			w.restartAPI(p)
-			p.terminate()
+			p.Terminate(stopped)
 			w.wantAnswer(virtualIP, "8081")
 
 			again := w.start("-v", "1")
-			again.await("msg=sync", "full=true", "operations=0 ", "ports=2")
-			again.await("msg=serving", "operations=0 ")
-			again.end(os.Kill)
+			again.Await("msg=sync", "full=true", "operations=0 ", "ports=2")
+			again.Await("msg=serving", "operations=0 ")
+			again.Kill()
 			w.wantAnswer(virtualIP, "8081")
-			if status := start(t, w.node, "-cleanup").end(nil); status != 0 {
+			if status := start(t, w.node.NS, "-cleanup").Wait(); status != 0 {
 				t.Errorf("-cleanup ends with %d, wanted 0", status)
 			}
 			w.wantAnswer(virtualIP, "")
@@ -186,19 +128,19 @@ func TestAgent(t *testing.T) {
 }
 
 // wantPages asks for all pages.
-func (p *program) wantPages(mode string) {
-	p.t.Helper()
-	p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
-	p.awaitPage(metrics+"/proxyMode", "200 OK", mode)
-	p.awaitPage(metrics+"/healthz", "200 OK", "ok")
-	p.awaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
-	p.awaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
-	p.awaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK",
+func wantPages(t *testing.T, p *agenttest.Program, mode string) {
+	t.Helper()
+	p.AwaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+	p.AwaitPage(metrics+"/proxyMode", "200 OK", mode)
+	p.AwaitPage(metrics+"/healthz", "200 OK", "ok")
+	p.AwaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
+	p.AwaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
+	p.AwaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK",
 		"default/web:http/TCP/IPv4", podIP+":8080", "<b>forward</b>", "10.96.0.0/16")
 }
 
 // changeNode changes the Node, and deletes it.
-func (w *world) changeNode(p *program, mode string) {
+func (w *world) changeNode(p *agenttest.Program, mode string) {
 	w.t.Helper()
 	w.api.put("nodes", node("192.0.2.99"))
 	if mode == nftablesMode { // in the other one node ports answer at all addresses
@@ -207,16 +149,16 @@ func (w *world) changeNode(p *program, mode string) {
 	w.api.put("nodes", node(nodeIP))
 	w.wantAnswer(nodePort, "8081")
 	w.api.remove("nodes", "node-1")
-	p.awaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
-	p.await("object problem", "the object is gone")
+	p.AwaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
+	p.Await("object problem", "the object is gone")
 	w.wantAnswer(nodePort, "8081")
 }
 
 // restartAPI stops the API server, and starts it with another Service and the Node.
-func (w *world) restartAPI(p *program) {
+func (w *world) restartAPI(p *agenttest.Program) {
 	w.t.Helper()
 	w.stopAPI()
-	p.await("API server", "connection refused")
+	p.Await("API server", "connection refused")
 	w.wantAnswer(virtualIP, "8081")
 	more := service("more", "10.96.0.11")
 	more.Spec.Ports[0].NodePort = 0
@@ -225,7 +167,7 @@ func (w *world) restartAPI(p *program) {
 	w.api.put("nodes", node(nodeIP))
 	w.startAPI()
 	w.wantAnswer("10.96.0.11:80", "8080")
-	p.awaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+	p.AwaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
 }
 
 // What kube-proxy, or another mode, has left goes once it is not needed.
@@ -235,20 +177,12 @@ func TestTakeover(t *testing.T) {
 	w := newWorld(t, "")
 	inNode := func(args ...string) string {
 		t.Helper()
-		var out []byte
-		err := w.node.Do(func() (err error) {
-			out, err = exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
-			return err
-		})
-		if err != nil {
-			t.Fatalf("%q: %v", args, err)
-		}
-		return string(out)
+		return runIn(t, w.node.NS, args...)
 	}
 	inNode(nft, "add table ip kube-proxy; add table ip6 kube-proxy; add table ip other; add chain ip kube-proxy services")
 	p := w.start("-v", "1")
-	p.await("msg=mode", "mode=nftables", "none is configured")
-	p.await("msg=serving")
+	p.Await("msg=mode", "mode=nftables", "none is configured")
+	p.Await("msg=serving")
 	check := w.load()
 	if got := inNode(nft, "list", "tables"); strings.Contains(got, "kube-proxy") || !strings.Contains(got, "other") {
 		t.Errorf("tables\n%swanted none of kube-proxy's, and the other one", got)
@@ -260,14 +194,14 @@ func TestTakeover(t *testing.T) {
 	w.api.put("services", more)
 	w.api.put("endpointslices", slice("more", 8080))
 	w.wantAnswer("10.96.0.11:80", "8080")
-	p.terminate()
+	p.Terminate(stopped)
 	if got := inNode(nft, "list", "tables"); !strings.Contains(got, "table ip kube-proxy") {
 		t.Errorf("tables\n%swanted that one which came later is left alone", got)
 	}
 	for _, mode := range []string{iptablesMode, nftablesMode} {
 		w.setMode(mode)
 		p := w.start()
-		p.await("msg=serving")
+		p.Await("msg=serving")
 		w.wantAnswer(virtualIP, "8080")
 		save := inNode("iptables-save", "-t", "nat")
 		if has := strings.Contains(save, "KUBE-SERVICES"); has != (mode == iptablesMode) {
@@ -277,7 +211,7 @@ func TestTakeover(t *testing.T) {
 		if has := strings.Contains(tables, "table ip vipkit\n"); has != (mode == nftablesMode) {
 			t.Errorf("mode %s: tables of nftables are there: %v\n%s", mode, has, tables)
 		}
-		p.terminate()
+		p.Terminate(stopped)
 	}
 	check()
 }
@@ -294,7 +228,7 @@ func (w *world) load() (check func()) {
 				return
 			default:
 			}
-			if got, err := w.ask(virtualIP); err != nil || got != "8080" {
+			if got, err := w.node.Ask(w.t.Context(), virtualIP); err != nil || got != "8080" {
 				failures = append(failures, fmt.Errorf("connection %d: answer %q: %w", count, got, err))
 			}
 		}
@@ -324,7 +258,7 @@ func (w *world) setMode(mode string) {
 
 func TestInitOnly(t *testing.T) {
 	w := newWorld(t, "")
-	if status := w.start("-init-only").end(nil); status != 0 {
+	if status := w.start("-init-only").Wait(); status != 0 {
 		t.Errorf("the status is %d, wanted 0", status)
 	}
 	const parameter = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
@@ -343,29 +277,27 @@ func TestCapabilities(t *testing.T) {
 	need(t, "setpriv")
 	need(t, "iptables-restore")
 	w := newWorld(t, "")
-	start := func(capabilities string, flags ...string) *program {
+	start := func(capabilities string, flags ...string) *agenttest.Program {
 		t.Helper()
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return startCommand(t, w.node, append([]string{"setpriv", "--bounding-set=" + capabilities, "--inh-caps=-all", "--no-new-privs", exe}, flags...)...)
+		cmd := exec.Command("setpriv", "--bounding-set="+capabilities, "--inh-caps=-all", "--no-new-privs")
+		cmd.Args = append(cmd.Args, agenttest.Command(t, flags...).Args...)
+		return agenttest.Start(t, w.node.NS, patience, cmd)
 	}
 	for _, flags := range [][]string{{"-config", w.config}, {"-cleanup"}} {
 		p := start("-all", flags...)
-		p.await("msg=failed", "CAP_NET_ADMIN")
-		if status := p.end(nil); status != 1 {
+		p.Await("msg=failed", "CAP_NET_ADMIN")
+		if status := p.Wait(); status != 1 {
 			t.Errorf("%q without privileges: the status is %d, wanted 1", flags, status)
 		}
 	}
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		w.setMode(mode)
 		p := start("-all,+net_admin", "-config", w.config, "-hostname-override", "node-1")
-		p.await("msg=serving", "ports=1")
+		p.Await("msg=serving", "ports=1")
 		w.wantAnswer(virtualIP, "8080")
-		p.terminate()
+		p.Terminate(stopped)
 		p = start("-all,+net_admin", "-cleanup")
-		p.await("all rules are removed")
+		p.Await("all rules are removed")
 		w.wantAnswer(virtualIP, "")
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,24 +16,16 @@ func TestCleanupOfBothFlavours(t *testing.T) {
 	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	node := netnstest.NewNS(t)
-	run := func(program string, args ...string) string {
+	run := func(args ...string) string {
 		t.Helper()
-		var out []byte
-		err := node.Do(func() (err error) {
-			out, err = exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-			return err
-		})
-		if err != nil {
-			t.Fatalf("%s %q: %v: %s", program, args, err, out)
-		}
-		return string(out)
+		return runIn(t, node, args...)
 	}
 	for _, f := range flavours {
 		run(f, "-t", "nat", "-N", "KUBE-SERVICES")
 		run(f, "-t", "nat", "-A", "PREROUTING", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
 		run(f, "-t", "nat", "-N", "OTHER")
 	}
-	if status := start(t, node, "-cleanup").end(nil); status != 0 {
+	if status := start(t, node, "-cleanup").Wait(); status != 0 {
 		t.Errorf("-cleanup ends with %d, wanted 0", status)
 	}
 	for _, f := range flavours {

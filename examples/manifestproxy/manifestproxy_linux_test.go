@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -54,13 +54,13 @@ func flags(path string, more ...string) []string {
 func TestOnce(t *testing.T) {
 	n := newNetwork(t)
 	n.wantNobody(t, virtualIP)
-	first := wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync", "full=true", "changed=1", "ports=1")
-	if first.logCount("operations=0 ") != 0 {
+	first := n.wantRun(t, flags("demo", "-once"), 0, "msg=sync", "full=true", "changed=1", "ports=1")
+	if first.Count("operations=0 ") != 0 {
 		t.Error("the first run wrote nothing")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 	n.wantAnswers(t, nodePort, endpoint1, endpoint2)
-	wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync", "full=true", "operations=0 ", "ports=1")
+	n.wantRun(t, flags("demo", "-once"), 0, "msg=sync", "full=true", "operations=0 ", "ports=1")
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 }
 
@@ -79,61 +79,61 @@ func carries(t *testing.T, choice ...string) {
 		testenv.CannotRun(t, "BPF cannot be had in a user namespace")
 	}
 	for range 2 {
-		p := start(t, n.node, nil, flags("demo", choice...)...)
-		p.await("msg=sync", "full=true", "ports=1")
+		p := n.start(t, flags("demo", choice...)...)
+		p.Await("msg=sync", "full=true", "ports=1")
 		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 		n.wantAnswers(t, nodePort, endpoint1, endpoint2)
-		p.terminate()
+		p.Terminate(stopped)
 		n.wantNobody(t, virtualIP)
 	}
-	wantRun(t, n.node, append([]string{"-cleanup"}, choice...), 0, "all rules are removed")
+	n.wantRun(t, append([]string{"-cleanup"}, choice...), 0, "all rules are removed")
 }
 
 func TestFollow(t *testing.T) {
 	n := newNetwork(t)
-	kernel := openKernel(t, n.node)
+	kernel := openKernel(t, n.NS)
 	kernel.addTable("foreign")
 	before := kernel.dump("foreign")
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	manifest := demo(t)
 	write(t, path, manifest)
 
-	p := start(t, n.node, nil, flags(filepath.Dir(path))...)
-	p.await("msg=sync", "full=true", "ports=1")
+	p := n.start(t, flags(filepath.Dir(path))...)
+	p.Await("msg=sync", "full=true", "ports=1")
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 
 	less := replace(t, manifest, "ready: true", "ready: false")
 	write(t, path, less)
-	p.await("msg=sync", "full=false", "changed=1")
+	p.Await("msg=sync", "full=false", "changed=1")
 	n.wantAnswers(t, virtualIP, endpoint1)
 
 	// That a bracket is missing shows on the next line.
 	broken := replace(t, less, "  clusterIP: 10.96.0.10", "  clusterIP: [10.96.0.10")
 	write(t, path, broken)
-	p.await(`level=ERROR msg="manifest problem"`, "file="+path, "line=11")
+	p.Await(`level=ERROR msg="manifest problem"`, "file="+path, "line=11")
 	n.wantAnswers(t, virtualIP, endpoint1)
-	syncs := p.logCount("msg=sync")
+	syncs := p.Count("msg=sync")
 	write(t, path, manifest)
-	p.await(`level=INFO msg="manifest problem gone"`, "file="+path, "line=11")
-	if p.logCount("msg=sync") == syncs { // The order of the two is a matter of chance.
-		p.await("msg=sync", "full=false", "changed=1")
+	p.Await(`level=INFO msg="manifest problem gone"`, "file="+path, "line=11")
+	if p.Count("msg=sync") == syncs { // The order of the two is a matter of chance.
+		p.Await("msg=sync", "full=false", "changed=1")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 
 	write(t, path, replace(t, manifest, "  clusterIP: 10.96.0.10", "  clusterIP: 10.96.0.10\n  externalIPs: [nonsense]"))
-	p.await(`level=ERROR msg="object problem"`, "kind=Service", "object=default/web", "field=spec.externalIPs[0]")
+	p.Await(`level=ERROR msg="object problem"`, "kind=Service", "object=default/web", "field=spec.externalIPs[0]")
 	write(t, path, manifest)
-	p.await(`level=INFO msg="object problem gone"`, "object=default/web")
+	p.Await(`level=INFO msg="object problem gone"`, "object=default/web")
 
-	p.terminate()
+	p.Terminate(stopped)
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 	for _, what := range []string{"manifest problem", "object problem"} {
-		if got := p.logCount("level=ERROR", `"`+what+`"`); got != 1 {
+		if got := p.Count("level=ERROR", `"`+what+`"`); got != 1 {
 			t.Errorf("the %s is logged %d times, wanted once", what, got)
 		}
 	}
 
-	wantRun(t, n.node, []string{"-cleanup"}, 0, "all rules are removed")
+	n.wantRun(t, []string{"-cleanup"}, 0, "all rules are removed")
 	n.wantNobody(t, virtualIP)
 	if diff := cmp.Diff([]string{"foreign"}, kernel.tables()); diff != "" {
 		t.Errorf("after -cleanup, the wanted tables (-) and those that are there (+) differ:\n%s", diff)
@@ -141,22 +141,22 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff(before, kernel.dump("foreign")); diff != "" {
 		t.Errorf("-cleanup has changed (-) the foreign table to (+):\n%s", diff)
 	}
-	wantRun(t, n.node, []string{"-cleanup"}, 0, "all rules are removed")
+	n.wantRun(t, []string{"-cleanup"}, 0, "all rules are removed")
 }
 
 // TestStartBeforeManifests starts the program before there is anything to read.
 func TestStartBeforeManifests(t *testing.T) {
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
-	p := start(t, n.node, nil, flags(path)...)
-	p.await(`msg="manifest problem"`, path, "no such file")
+	p := n.start(t, flags(path)...)
+	p.Await(`msg="manifest problem"`, path, "no such file")
 	write(t, path, demo(t))
-	p.await(`msg="manifest problem gone"`, path)
-	if p.logCount("msg=sync") == 0 { // The order of the two is a matter of chance.
-		p.await("msg=sync", "full=true", "ports=1")
+	p.Await(`msg="manifest problem gone"`, path)
+	if p.Count("msg=sync") == 0 { // The order of the two is a matter of chance.
+		p.Await("msg=sync", "full=true", "ports=1")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
-	p.terminate()
+	p.Terminate(stopped)
 }
 
 func TestOnceTellsWhatIsWrong(t *testing.T) {
@@ -176,8 +176,8 @@ func TestOnceTellsWhatIsWrong(t *testing.T) {
 			n := newNetwork(t)
 			path := filepath.Join(t.TempDir(), "web.yaml")
 			write(t, path, c.text)
-			p := wantRun(t, n.node, flags(path, "-once"), 1, c.parts...)
-			if p.logCount("msg=failed", "not everything could be programmed") != 1 {
+			p := n.wantRun(t, flags(path, "-once"), 1, c.parts...)
+			if p.Count("msg=failed", "not everything could be programmed") != 1 {
 				t.Error("the log does not end with what became of it")
 			}
 			n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
@@ -187,9 +187,9 @@ func TestOnceTellsWhatIsWrong(t *testing.T) {
 
 func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
 	n := newNetwork(t)
-	wantRun(t, n.node, flags("demo", "-once"), 0, "msg=sync")
-	p := wantRun(t, n.node, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "msg=failed", "no such file")
-	if p.logCount("msg=sync") != 0 {
+	n.wantRun(t, flags("demo", "-once"), 0, "msg=sync")
+	p := n.wantRun(t, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "msg=failed", "no such file")
+	if p.Count("msg=sync") != 0 {
 		t.Error("there was a sync although there was nothing to read")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
@@ -197,12 +197,10 @@ func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
 
 func TestInterrupt(t *testing.T) {
 	n := newNetwork(t)
-	p := start(t, n.node, nil, flags("demo")...)
-	p.await("msg=sync")
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if status := p.end(); status != 0 {
+	p := n.start(t, flags("demo")...)
+	p.Await("msg=sync")
+	p.Signal(os.Interrupt)
+	if status := p.Wait(); status != 0 {
 		t.Errorf("the status after SIGINT is %d, wanted 0", status)
 	}
 }
@@ -212,13 +210,13 @@ func TestInterrupt(t *testing.T) {
 func TestUnprivileged(t *testing.T) {
 	n := newNetwork(t)
 	for _, flags := range [][]string{flags("demo", "-once"), flags("demo"), {"-cleanup"}} {
-		p := start(t, n.node, func(cmd *exec.Cmd) {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
-		}, flags...)
-		if status := p.end(); status != 1 {
+		cmd := agenttest.Command(t, flags...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		p := agenttest.Start(t, n.NS, patience, cmd)
+		if status := p.Wait(); status != 1 {
 			t.Errorf("%q: the status is %d, wanted 1", flags, status)
 		}
-		if p.logCount("the backend cannot work here", "CAP_NET_ADMIN; run it as root") != 1 {
+		if p.Count("the backend cannot work here", "CAP_NET_ADMIN; run it as root") != 1 {
 			t.Errorf("%q: the log does not say what to do", flags)
 		}
 	}

@@ -34,6 +34,7 @@ func floors() map[string]int {
 		"allocator/kubestore":        2,
 		"allocator/rangemap":         2,
 		"allocator/repair":           2,
+		"internal/agenttest":         2,
 		"internal/peer/controlplane": 2,
 		"internal/storetest":         2,
 		"proxy":                      2,
@@ -126,7 +127,7 @@ func edges() []edge {
 				"github.com/mdlayher", "github.com/vishvananda",
 			},
 			files: []string{
-				"internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns",
+				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns",
 				"internal/peer/controlplane/*_linux.go",
 				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/script",
 				"backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",

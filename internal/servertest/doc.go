@@ -1,5 +1,5 @@
 // Package servertest runs servers for tests, on loopback and as long as a test lasts:
 // any program, and etcd in particular.
 //
-// It works on Linux only.
+// On other systems than Linux there is only [FreeAddress].
 package servertest

@@ -3,7 +3,6 @@ package servertest
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -108,17 +107,4 @@ func (p *Process) tail() string {
 	}
 	text = bytes.TrimSpace(text)
 	return fmt.Sprintf("%s says:\n%s", filepath.Base(p.command.Path), text[max(0, len(text)-most):])
-}
-
-// FreeAddress gives an address that nobody listened at a moment ago.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
 }

@@ -1,0 +1,107 @@
+package agenttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// Where the parts of a [Node] are.
+const (
+	NodeIP = "192.0.2.1"
+	Pod1IP = "10.244.1.11"
+	Pod2IP = "10.244.2.11"
+)
+
+// Node is the network namespace of a node with a client on the one side, beyond NodeIP,
+// and pods on the other.
+type Node struct {
+	*netns.NS
+	Client, Pods *netns.NS
+}
+
+// NewNode makes a node that ends with the test.
+func NewNode(t testing.TB) *Node {
+	t.Helper()
+	n := &Node{NS: netnstest.NewNS(t), Client: netnstest.NewNS(t), Pods: netnstest.NewNS(t)}
+	if err := n.wire(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *Node) wire() error {
+	prefix := netip.MustParsePrefix
+	defaultRoute := func(via string) netns.Route {
+		return netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: netip.MustParseAddr(via)}
+	}
+	if err := errors.Join(
+		netns.Link(netns.End{NS: n.NS, Name: "clients"}, netns.End{NS: n.Client, Name: "eth0"}),
+		netns.Link(netns.End{NS: n.NS, Name: "pods"}, netns.End{NS: n.Pods, Name: "eth0"}),
+	); err != nil {
+		return err
+	}
+	return errors.Join(
+		n.Forward(),
+		n.AddAddress("clients", prefix(NodeIP+"/24")),
+		n.AddAddress("pods", prefix("10.244.1.1/24")),
+		n.AddRoute(netns.Route{To: prefix("10.244.2.0/24"), Link: "pods"}),
+		n.Client.AddAddress("eth0", prefix("192.0.2.10/24")),
+		n.Client.AddRoute(defaultRoute(NodeIP)),
+		n.Pods.AddAddress("eth0", prefix(Pod1IP+"/24")),
+		n.Pods.AddAddress("eth0", prefix(Pod2IP+"/32")),
+		n.Pods.AddRoute(defaultRoute("10.244.1.1")),
+	)
+}
+
+// Serve answers each TCP connection to an address of the pods with a text, until the
+// test ends.
+func (n *Node) Serve(t testing.TB, at, text string) {
+	t.Helper()
+	l, err := n.Pods.Listen(t.Context(), "tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // The listener has been closed.
+			}
+			_, _ = fmt.Fprint(c, text) // The client notices what is missing.
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		served.Wait()
+	})
+}
+
+// Ask makes a TCP connection from the client and gives what the server says, within two
+// seconds.
+func (n *Node) Ask(ctx context.Context, address string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	c, err := n.Client.Dial(ctx, "tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }() // It was for reading only.
+	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
+}

@@ -1,0 +1,173 @@
+package agenttest
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// Program is a process that runs the agent in a network namespace. Only the goroutine
+// of its test uses it.
+type Program struct {
+	t        testing.TB
+	ns       *netns.NS
+	patience time.Duration
+	cmd      *exec.Cmd
+	out      io.Closer // the log
+	lines    chan string
+	log      []string // what has been taken from lines
+}
+
+// Command gives the command that runs the agent.
+func Command(t testing.TB, flags ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(exe, flags...)
+}
+
+// Start starts a command that is or runs [Command]. The process ends with the
+// test at the latest, and patience bounds each wait for it. The log of a test that
+// failed has what the process has said.
+func Start(t testing.TB, ns *netns.NS, patience time.Duration, cmd *exec.Cmd) *Program {
+	t.Helper()
+	p := &Program{t: t, ns: ns, patience: patience, cmd: cmd, lines: make(chan string, 10_000)}
+	cmd.Env = append(os.Environ(), actVariable+"=1")
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	p.out = out
+	go p.read(out)
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			p.Kill()
+		}
+		if t.Failed() {
+			t.Logf("%s logged\n%s", strings.Join(cmd.Args, " "), strings.Join(p.log, "\n"))
+		}
+	})
+	return p
+}
+
+func (p *Program) read(out io.Reader) {
+	defer close(p.lines)
+	for s := bufio.NewScanner(out); s.Scan(); {
+		p.lines <- s.Text()
+	}
+}
+
+// Await waits for a line of the log that has all of these parts, after those that have
+// been waited for.
+func (p *Program) Await(parts ...string) {
+	p.t.Helper()
+	p.AwaitEach(parts)
+}
+
+// AwaitEach waits for several lines, in any order, each with all of its parts.
+func (p *Program) AwaitEach(lines ...[]string) {
+	p.t.Helper()
+	for timeout := time.After(p.patience); len(lines) > 0; {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.t.Fatalf("the program ended without logging lines with %q", lines)
+			}
+			p.log = append(p.log, line)
+			if i := slices.IndexFunc(lines, func(parts []string) bool { return hasAll(line, parts) }); i >= 0 {
+				lines = slices.Delete(lines, i, i+1)
+			}
+		case <-timeout:
+			p.t.Fatalf("no lines with %q are logged within %v", lines, p.patience)
+		}
+	}
+}
+
+// CloseLog stops reading the log: who writes to it finds nobody there.
+func (p *Program) CloseLog() {
+	p.t.Helper()
+	if err := p.out.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// ID gives the number of the process.
+func (p *Program) ID() int { return p.cmd.Process.Pid }
+
+// Count gives how many lines of the log have all of these parts, as far as it has
+// been waited for.
+func (p *Program) Count(parts ...string) int {
+	n := 0
+	for _, line := range p.log {
+		if hasAll(line, parts) {
+			n++
+		}
+	}
+	return n
+}
+
+// AwaitPage asks for a page of the program, as a client on its node, until the page
+// has all of these parts.
+func (p *Program) AwaitPage(url string, parts ...string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), p.patience)
+	defer cancel()
+	AwaitPage(ctx, p.t, p.ns.Dial, url, parts...)
+}
+
+// Signal sends a signal to the process, which must not have ended.
+func (p *Program) Signal(signal os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatalf("%v: %v", signal, err)
+	}
+}
+
+// Wait waits until the process has ended, and gives its status: -1 if it had to
+// be killed.
+func (p *Program) Wait() int {
+	p.t.Helper()
+	kill := time.AfterFunc(p.patience, func() { _ = p.cmd.Process.Kill() }) // It may have just ended.
+	defer kill.Stop()
+	for line := range p.lines {
+		p.log = append(p.log, line)
+	}
+	if err := p.cmd.Wait(); p.cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Kill ends the process at once.
+func (p *Program) Kill() {
+	p.t.Helper()
+	_ = p.cmd.Process.Kill() // It may have just ended.
+	p.Wait()
+}
+
+// Terminate asks the process to end, and checks that it does so in order: with status 0
+// and a line that has this part.
+func (p *Program) Terminate(part string) {
+	p.t.Helper()
+	p.Signal(syscall.SIGTERM)
+	if status := p.Wait(); status != 0 || p.Count(part) == 0 {
+		p.t.Errorf("the status after SIGTERM is %d and %d lines say %q, wanted 0 and one", status, p.Count(part), part)
+	}
+}

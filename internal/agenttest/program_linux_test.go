@@ -1,0 +1,134 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+const patience = 20 * time.Second
+
+func startAgent(t testing.TB, args ...string) *Program {
+	t.Helper()
+	return Start(t, netnstest.NewNS(t), patience, Command(t, args...))
+}
+
+func TestProgram(t *testing.T) {
+	p := startAgent(t, "page")
+	p.Await("part=2", "msg=later")
+	if ready, none := p.Count("part=1", "msg=ready"), p.Count("part=1", "msg=later"); ready != 1 || none != 0 {
+		t.Errorf("%d and %d lines, want 1 with all parts and none with parts of two lines", ready, none)
+	}
+	p.AwaitPage("http://"+pageAddress+"/", "404", "page not found")
+	p.Terminate("all is well")
+}
+
+func TestStatus(t *testing.T) {
+	if got := startAgent(t, "0").Wait(); got != 0 {
+		t.Errorf("the status is %d, want 0", got)
+	}
+	p := startAgent(t, "7")
+	p.Await("dying")
+	p.Signal(syscall.SIGTERM)
+	if got := p.Wait(); got != 7 {
+		t.Errorf("the status is %d, want 7", got)
+	}
+	p = startAgent(t, "stubborn")
+	p.patience = 500 * time.Millisecond
+	if got := p.Wait(); got != -1 {
+		t.Errorf("the status of one that does not end is %d, want that it was killed", got)
+	}
+}
+
+// failing is a test that notes how it fails.
+type failing struct {
+	testing.TB
+	said []string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Errorf(format string, args ...any) {
+	f.said = append(f.said, fmt.Sprintf(format, args...))
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.Errorf(format, args...)
+	panic(f)
+}
+
+func TestFailures(t *testing.T) {
+	hurry := func(p *Program) { p.patience = 500 * time.Millisecond }
+	for _, c := range []struct {
+		name, arg string
+		do        func(p *Program)
+		want      string
+	}{
+		{"no such line", "wait", func(p *Program) { hurry(p); p.Await("other") }, `no line with ["other"] is logged within 500ms`},
+		{"an early end", "0", func(p *Program) { p.Await("other") }, "ended without logging"},
+		{"another status", "7", func(p *Program) { p.Await("dying"); p.Terminate("dying") }, "is 7 and 1 lines say"},
+		{"another line", "wait", func(p *Program) { p.Await("ready"); p.Terminate("other") }, "is 0 and 0 lines say"},
+		{"not terminated", "stubborn", func(p *Program) { p.Await("ready"); hurry(p); p.Terminate("ready") }, "is -1 and 1 lines say"},
+		{"a signal after the end", "7", func(p *Program) { p.Await("dying"); p.Kill(); p.Signal(syscall.SIGTERM) }, "terminated: "},
+		{"no such page", "page", func(p *Program) {
+			p.Await("later")
+			p.patience = 3 * time.Second
+			p.AwaitPage("http://"+pageAddress+"/", "200")
+		}, "404"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startAgent(t, c.arg)
+			f := &failing{TB: t}
+			p.t = f
+			func() {
+				defer func() {
+					if r := recover(); r != nil && r != any(f) {
+						panic(r)
+					}
+				}()
+				c.do(p)
+			}()
+			p.t = t
+			if said := strings.Join(f.said, "\n"); len(f.said) != 1 || !strings.Contains(said, c.want) {
+				t.Errorf("the test said %q, want once %q", said, c.want)
+			}
+		})
+	}
+}
+
+// Whatever becomes of a test, its program ends: when the test does, and when nobody
+// holds the other end of its standard input any more.
+func TestEndsWithItsTest(t *testing.T) {
+	var p *Program
+	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
+	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {
+		t.Errorf("after its test the program is %v, want that it was killed", p.cmd.ProcessState)
+	}
+
+	cmd := Command(t, "wait")
+	cmd.Env = append(os.Environ(), actVariable+"=1") // and standard input has nobody
+	err := cmd.Run()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != orphaned {
+		t.Errorf("a program without a test ends with %v, want status %d", err, orphaned)
+	}
+}
+
+func TestNode(t *testing.T) {
+	n := NewNode(t)
+	n.Serve(t, Pod1IP+":80", "one")
+	n.Serve(t, Pod2IP+":80", "two")
+	for at, want := range map[string]string{Pod1IP + ":80": "one", Pod2IP + ":80": "two"} {
+		if got, err := n.Ask(t.Context(), at); err != nil || got != want {
+			t.Errorf("at %s answers %q (error %v), want %q", at, got, err, want)
+		}
+	}
+	if got, err := n.Ask(t.Context(), NodeIP+":80"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("at the node answers %q (error %v), want nobody", got, err)
+	}
+}
