@@ -12,65 +12,81 @@ import (
 // floors says how high each package stands. It imports lower ones only; its
 // tests may import its own floor too. A new package finds its place here first.
 func floors() map[string]int {
-	return map[string]int{
-		".":                        0,
-		"internal/house":           0,
-		"internal/house/skipcheck": 0,
-		"internal/ipaddr":          0,
-		"internal/netns":           0,
-		"internal/pmap":            0,
-		"internal/testenv":         0,
+	all := make(map[string]int)
+	for floor, packages := range byFloor() {
+		for _, name := range packages {
+			all[name] = floor
+		}
+	}
+	return all
+}
 
-		"affinity":                 1,
-		"allocator":                1,
-		"endpoints":                1,
-		"internal/netns/netnstest": 1,
-
-		"internal/servertest": 1,
-		"internal/nfnetlink":  1,
-
-		"allocator/etcdstore":        3,
-		"allocator/filestore":        2,
-		"allocator/kubestore":        2,
-		"allocator/rangemap":         2,
-		"allocator/repair":           2,
-		"internal/agenttest":         2,
-		"internal/peer/controlplane": 2,
-		"internal/storetest":         2,
-		"proxy":                      2,
-
-		"backends":                           3,
-		"proxy/health":                       3,
-		"proxy/manifest":                     3,
-		"allocator/prommetrics":              3,
-		"proxy/prommetrics":                  3,
-		"backends/userspace/internal/engine": 3,
-		"proxy/conntrack":                    3,
-		"proxy/inspect":                      3,
-		"proxy/kubewatch":                    3,
-
-		"backends/backendtest": 4,
-		"backends/iptables":    4,
-		"backends/nftables":    4,
-		"backends/script":      4,
-		"backends/userspace":   4,
-
-		"internal/differential": 5,
-
-		"allocator/etcdstore/etcdallocator": 5,
-
-		"examples/allocator":     5,
-		"examples/custombackend": 5,
-		"examples/embed":         5,
-		"examples/kubeproxy":     5,
-		"examples/manifestproxy": 5,
-		"examples/quickstart":    5,
-		"examples/scale":         5,
-		"internal/peer":          5,
-		"internal/peer/e2e":      6,
-
-		"internal/peer/differential": 5,
-		"internal/peer/sidebyside":   5,
+// byFloor gives the packages of each floor in the order of their names.
+func byFloor() [][]string {
+	return [][]string{
+		0: {
+			".",
+			"internal/house",
+			"internal/house/skipcheck",
+			"internal/ipaddr",
+			"internal/netns",
+			"internal/pmap",
+			"internal/testenv",
+		},
+		1: {
+			"affinity",
+			"allocator",
+			"endpoints",
+			"internal/netns/netnstest",
+			"internal/nfnetlink",
+			"internal/servertest",
+		},
+		2: {
+			"allocator/filestore",
+			"allocator/kubestore",
+			"allocator/rangemap",
+			"allocator/repair",
+			"internal/agenttest",
+			"internal/peer/controlplane",
+			"internal/storetest",
+			"proxy",
+		},
+		3: {
+			"allocator/etcdstore",
+			"allocator/prommetrics",
+			"backends",
+			"backends/userspace/internal/engine",
+			"proxy/conntrack",
+			"proxy/health",
+			"proxy/inspect",
+			"proxy/kubewatch",
+			"proxy/manifest",
+			"proxy/prommetrics",
+		},
+		4: {
+			"backends/backendtest",
+			"backends/iptables",
+			"backends/nftables",
+			"backends/script",
+			"backends/userspace",
+		},
+		5: {
+			"allocator/etcdstore/etcdallocator",
+			"examples/allocator",
+			"examples/custombackend",
+			"examples/embed",
+			"examples/kubeproxy",
+			"examples/manifestproxy",
+			"examples/quickstart",
+			"examples/scale",
+			"internal/differential",
+			"internal/peer",
+			"internal/peer/differential",
+			"internal/peer/sidebyside",
+		},
+		6: {
+			"internal/peer/e2e",
+		},
 	}
 }
 
