@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // DefaultTTL is how long a reservation lasts unless [PoolOptions] say otherwise.
@@ -169,7 +171,9 @@ func (p *Pool) fresh(ctx context.Context, newest Version, ask func() (State, err
 		if err != nil || state.Version == 0 || state.Version >= newest {
 			return state, err
 		}
-		wait(ctx, min(stalePause<<attempt, maxStalePause))
+		if err := pause.For(ctx, min(stalePause<<attempt, maxStalePause)); err != nil {
+			return State{}, err
+		}
 	}
 	return State{}, fmt.Errorf("version %d, where %d was seen: %w", state.Version, newest, ErrStale)
 }

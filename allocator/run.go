@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Bounds of the pause before the store is read again after an error.
@@ -22,17 +24,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { p.sweep(ctx) })
 	defer sweeping.Wait()
-	pause := minPause
+	gap := minPause
 	for ctx.Err() == nil {
 		if err := p.Sync(ctx); err == nil {
 			begin := time.Now()
 			p.synced(p.follow(ctx))
 			if time.Since(begin) >= maxPause {
-				pause = minPause
+				gap = minPause
 			}
 		}
-		wait(ctx, pause)
-		pause = min(2*pause, maxPause)
+		if err := pause.For(ctx, gap); err != nil {
+			return err
+		}
+		gap = min(2*gap, maxPause)
 	}
 	return context.Cause(ctx)
 }
@@ -60,11 +64,7 @@ func (p *Pool) follow(ctx context.Context) error {
 // sweep frees reservations that have ended. What it cannot free now it finds
 // again the next time.
 func (p *Pool) sweep(ctx context.Context) {
-	for {
-		wait(ctx, max(p.ttl/2, minPause))
-		if ctx.Err() != nil {
-			return
-		}
+	for pause.For(ctx, max(p.ttl/2, minPause)) == nil {
 		if err := p.expire(ctx); err != nil {
 			p.synced(err)
 		}
@@ -74,14 +74,5 @@ func (p *Pool) sweep(ctx context.Context) {
 func (p *Pool) synced(err error) {
 	if p.observer != nil && err != nil {
 		p.observer.Synced(err)
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Defaults of a [Runner].
@@ -110,7 +112,8 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err != nil {
 			r.Logger.Error(err, "services not all programmed", "retryAfter", time.Until(s.due).Round(time.Millisecond).String())
 		}
-		if !sleep(ctx, r.MinInterval) {
+		_ = pause.For(ctx, r.MinInterval) // Whether the context has ended is looked at next.
+		if !alive(ctx) {
 			return nil
 		}
 	}
@@ -270,18 +273,3 @@ func applySafely(ctx context.Context, b Backend, old, new Snapshot) (err error) 
 }
 
 func alive(ctx context.Context) bool { return ctx.Err() == nil }
-
-// sleep waits, and reports whether the context is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return alive(ctx)
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -16,10 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// pause is how long to wait before a watch that has told nothing is started again.
-const pause = time.Second
+// silence is how long to wait before a watch that has told nothing is started again.
+const silence = time.Second
 
 // anyState is the resourceVersion of whatever an API server has at hand.
 const anyState = "0"
@@ -72,7 +73,9 @@ func follow(ctx context.Context, start starter, from string, take func(watch.Eve
 			return err
 		}
 		if last == from {
-			wait(ctx, pause)
+			if err := pause.For(ctx, silence); err != nil {
+				return err
+			}
 		}
 		from = last
 	}
@@ -121,13 +124,4 @@ func watchError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", allocator.ErrCompacted, err)
 	}
 	return fmt.Errorf("watching: %w", err)
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

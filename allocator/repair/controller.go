@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // DefaultInterval is how long a controller waits between two passes.
@@ -39,19 +40,16 @@ func (c *Controller) Run(ctx context.Context) error {
 		if c.Observe != nil {
 			c.Observe(findings, err)
 		}
-		pause := interval
+		gap := interval
 		if err != nil {
-			pause = min(retry, interval)
+			gap = min(retry, interval)
 			retry = min(2*retry, interval)
 		} else {
 			retry = minRetry
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
+		if err := pause.For(ctx, gap); err != nil {
+			return err
 		}
-		timer.Stop()
 	}
 	return context.Cause(ctx)
 }

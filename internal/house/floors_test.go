@@ -30,6 +30,7 @@ func byFloor() [][]string {
 			"internal/house/skipcheck",
 			"internal/ipaddr",
 			"internal/netns",
+			"internal/pause",
 			"internal/pmap",
 			"internal/testenv",
 		},

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -172,7 +173,7 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 	filters := p.answerFilters(account.Family)
 	for range maxPasses {
 		if expected {
-			if err := wait(ctx, underWay); err != nil {
+			if err := pause.For(ctx, underWay); err != nil {
 				return err
 			}
 		}
@@ -189,17 +190,6 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // maxNamed is how many flows that could not be removed an error names.
