@@ -22,6 +22,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/internal/servertest"
 	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const prefix = "/test"
@@ -41,11 +42,7 @@ func connect(t testing.TB, url string) *clientv3.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.CloseAtEnd(t, client)
 	return client
 }
 

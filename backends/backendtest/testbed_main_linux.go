@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Main runs the tests of a package, with the privileges to build the testbed:
@@ -21,10 +22,6 @@ func setUp(t testing.TB) *testbed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.CloseAtEnd(t, b)
 	return b
 }

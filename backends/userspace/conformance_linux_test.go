@@ -7,6 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -27,27 +28,14 @@ func TestConformanceLocalRoutes(t *testing.T) {
 
 // conform runs the suite for a capture, which has a column in the README.
 func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
-	var last *userspace.Backend
+	var processes testenv.Succession // a new one begins when the one before has ended
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
-		if last != nil { // a new process begins when the one before has ended
-			if err := last.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		// A busy machine that runs all of the testbed may take longer than the
-		// default, which would put a good endpoint behind the others.
-		patience := []time.Duration{5 * time.Second, 5 * time.Second}
-		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := b.Close(); err != nil {
-				t.Error(err)
-			}
+		return testenv.Next(t, &processes, func() (*userspace.Backend, error) {
+			// A busy machine that runs all of the testbed may take longer than the
+			// default, which would put a good endpoint behind the others.
+			patience := []time.Duration{5 * time.Second, 5 * time.Second}
+			return open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
 		})
-		last = b
-		return b
 	}
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend { return start(t, userspace.New) },

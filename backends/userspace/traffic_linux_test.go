@@ -140,20 +140,7 @@ func (n network) wantSilence(t *testing.T, to string) {
 // start makes a backend on the node, which ends with the test.
 func (n network) start(t *testing.T, o userspace.Options) *userspace.Backend {
 	t.Helper()
-	var b *userspace.Backend
-	err := n.node.Do(func() (err error) {
-		b, err = userspace.New(o)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return netnstest.Open(t, n.node, func() (*userspace.Backend, error) { return userspace.New(o) })
 }
 
 // snapshot has a service port at an address, with the pod as its endpoint.

@@ -7,6 +7,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
@@ -18,20 +19,7 @@ type kernel struct {
 
 func openKernel(t *testing.T, ns *netns.NS) kernel {
 	t.Helper()
-	k := kernel{t: t}
-	err := ns.Do(func() (err error) {
-		k.conn, err = nfnetlink.Open()
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := k.conn.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return k
+	return kernel{t: t, conn: netnstest.Open(t, ns, nfnetlink.Open)}
 }
 
 // addTable makes a table with a chain and a rule that counts packets, as another

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -44,11 +45,7 @@ func (n *onNode) backend(t *testing.T, f faulty) func() (proxy.Backend, error) {
 		if n.NS, err = netns.Current(); err != nil {
 			return nil, err
 		}
-		t.Cleanup(func() {
-			if err := n.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		testenv.CloseAtEnd(t, n)
 		f.Backend, err = newNFTables()
 		return f, err
 	}

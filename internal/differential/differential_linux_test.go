@@ -69,25 +69,12 @@ func newIPTables(flavour iptables.Flavour) func(testing.TB) proxy.Backend {
 // newUserspace gives backends of which one ends before the next begins, as processes
 // do.
 func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
-	var last *userspace.Backend
+	var processes testenv.Succession
 	return func(t testing.TB) proxy.Backend {
-		if last != nil {
-			if err := last.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		// A busy machine may take longer than the default to reach an endpoint.
-		patience := []time.Duration{5 * time.Second, 5 * time.Second}
-		b, err := userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := b.Close(); err != nil {
-				t.Error(err)
-			}
+		return testenv.Next(t, &processes, func() (*userspace.Backend, error) {
+			// A busy machine may take longer than the default to reach an endpoint.
+			patience := []time.Duration{5 * time.Second, 5 * time.Second}
+			return userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
 		})
-		last = b
-		return b
 	}
 }

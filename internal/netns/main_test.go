@@ -7,8 +7,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -17,22 +15,13 @@ func TestMain(m *testing.M) {
 	if act := os.Getenv(actVariable); act != "" {
 		os.Exit(perform(act))
 	}
-	run := func() int { return runTests(m) }
+	run := func() int { return testenv.Run(m) }
 	status, err := netns.Privileged(run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = run()
 	}
 	os.Exit(status)
-}
-
-func runTests(m *testing.M) int {
-	status := m.Run()
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return max(status, 1)
-	}
-	return status
 }
 
 // newNS makes a namespace that ends with the test.
@@ -45,10 +34,6 @@ func newNS(t *testing.T) *netns.NS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.CloseAtEnd(t, n)
 	return n
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // bigSet has a size, so that it can be dumped right after it was filled.
@@ -149,11 +150,7 @@ func TestMaxBatchIsExact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: got %v, want nil", err)
-		}
-	})
+	testenv.CloseAtEnd(t, c)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
 		t.Fatal(err)
 	}

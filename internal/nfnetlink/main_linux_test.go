@@ -41,11 +41,7 @@ func open(t testing.TB) *Conn {
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
+	testenv.CloseAtEnd(t, c)
 	return c
 }
 

@@ -22,20 +22,7 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 func newKernelCleaner(t testing.TB, o Options) (*netns.NS, *Cleaner) {
 	t.Helper()
 	ns := netnstest.NewNS(t)
-	var c *Cleaner
-	err := ns.Do(func() (err error) {
-		c, err = New(o)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ns, c
+	return ns, netnstest.Open(t, ns, func() (*Cleaner, error) { return New(o) })
 }
 
 // track makes an entry as if the kernel had seen the flow.

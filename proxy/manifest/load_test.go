@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestLoadErrorsAreTyped(t *testing.T) {
@@ -95,11 +97,7 @@ func TestUnreadableFiles(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			t.Cleanup(func() {
-				if err := l.Close(); err != nil {
-					t.Errorf("closing the socket: %v", err)
-				}
-			})
+			testenv.CloseAtEnd(t, l)
 			return errors.Join(os.Remove(path), os.Symlink("a.yaml.socket", path))
 		}},
 	} {

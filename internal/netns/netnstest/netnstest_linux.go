@@ -2,11 +2,10 @@ package netnstest
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -18,20 +17,11 @@ import (
 // test failed or a goroutine was left behind. Where the system denies user
 // namespaces it says so on standard error, and leaves it to the tests to skip.
 func Main(m *testing.M) int {
-	run := func() int { return runTests(m) }
+	run := func() int { return testenv.Run(m) }
 	status, err := netns.Privileged(run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return run()
-	}
-	return status
-}
-
-func runTests(m *testing.M) int {
-	status := m.Run()
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return max(status, 1)
 	}
 	return status
 }
@@ -52,12 +42,23 @@ func NewNS(t testing.TB) *netns.NS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := ns.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.CloseAtEnd(t, ns)
 	return ns
+}
+
+// Open opens something in a network namespace that closes with the test.
+func Open[C io.Closer](t testing.TB, ns *netns.NS, open func() (C, error)) C {
+	t.Helper()
+	var c C
+	err := ns.Do(func() (err error) {
+		c, err = open()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CloseAtEnd(t, c)
+	return c
 }
 
 // NFT gives the path of the program nft.

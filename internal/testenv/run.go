@@ -1,0 +1,20 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Run runs the tests of a package and gives the status to exit with, which is not 0 if
+// a test failed or a goroutine was left behind.
+func Run(m *testing.M) int {
+	status := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(status, 1)
+	}
+	return status
+}
