@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/storetest"
 )
 
 func claims(n int, version allocator.Version, owner string) []allocator.Event {
@@ -21,18 +20,6 @@ func claims(n int, version allocator.Version, owner string) []allocator.Event {
 		all[i].Claim = allocator.Claim{Key: allocator.PortKey(uint16(i + 1)), Owner: allocator.Owner(owner), Token: uint64(i), Version: version}
 	}
 	return all
-}
-
-func sorted(s allocator.State) []allocator.Claim {
-	slices.SortFunc(s.Claims, func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) })
-	return s.Claims
-}
-
-func sameClaims(t *testing.T, want, got []allocator.Claim) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b allocator.Claim) bool { return a == b })); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
 }
 
 // newFile makes a store, and gives it and its path.
@@ -140,7 +127,7 @@ func TestManyFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Claims = want.Claims[:51]
-	sameClaims(t, sorted(want), sorted(got))
+	storetest.WantClaims(t, want.Claims, got.Claims)
 }
 
 // TestTornSnapshot wants that a file that was whole before it got its name is not
@@ -242,7 +229,7 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sameClaims(t, []allocator.Claim{claim}, state.Claims)
+	storetest.WantClaims(t, []allocator.Claim{claim}, state.Claims)
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}}); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +258,7 @@ func TestCrashWhileWritingAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sameClaims(t, []allocator.Claim{op.Claim}, state.Claims)
+	storetest.WantClaims(t, []allocator.Claim{op.Claim}, state.Claims)
 	before := s.log.head
 	op.Claim.Owner = allocator.Owner(strings.Repeat("x", minSlack/2))
 	for range 5 {
@@ -308,7 +295,7 @@ func TestTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sameClaims(t, want, sorted(state))
+	storetest.WantClaims(t, want, state.Claims)
 }
 
 func TestCreateRefusesSenselessClaims(t *testing.T) {

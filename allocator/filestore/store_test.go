@@ -11,11 +11,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func mustOpen(t testing.TB, path string) *filestore.Store {
@@ -24,11 +23,7 @@ func mustOpen(t testing.TB, path string) *filestore.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.CloseAtEnd(t, s)
 	if err := s.Create(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +52,6 @@ func contents(t testing.TB, s allocator.Store) []allocator.Claim {
 	return state.Claims
 }
 
-func sameClaims(t *testing.T, want, got []allocator.Claim) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b allocator.Claim) bool { return a == b })); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
-}
-
 // put commits a new bound claim.
 func put(t testing.TB, s allocator.Store, i int) {
 	t.Helper()
@@ -90,7 +78,7 @@ func TestReopen(t *testing.T) {
 	}
 	mustClose(t, s)
 	again := mustOpen(t, path)
-	sameClaims(t, want, contents(t, again))
+	storetest.WantClaims(t, want, contents(t, again))
 	if after, err := again.Load(t.Context()); err != nil || after.Version != state.Version {
 		t.Errorf("version %d after opening again, error %v, want %d", after.Version, err, state.Version)
 	}
@@ -159,7 +147,7 @@ func TestTornRecord(t *testing.T) {
 					kept++
 				}
 			}
-			sameClaims(t, all[:kept], contents(t, torn))
+			storetest.WantClaims(t, all[:kept], contents(t, torn))
 			put(t, torn, 9)
 			mustClose(t, torn)
 			again := mustOpen(t, path)
@@ -229,7 +217,7 @@ func TestLogIsWrittenAnew(t *testing.T) {
 	put(t, s, 1)
 	want := contents(t, s)
 	mustClose(t, s)
-	sameClaims(t, want, contents(t, mustOpen(t, path)))
+	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
 }
 
 // TestCommitsShareAWrite lets many commit at once.
@@ -255,7 +243,7 @@ func TestCommitsShareAWrite(t *testing.T) {
 		t.Errorf("%d claims, want %d", len(want), callers*each)
 	}
 	mustClose(t, s)
-	sameClaims(t, want, contents(t, mustOpen(t, path)))
+	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
 }
 
 // TestLockHasManyNames: whatever a file is called, it has one lock, and a process

@@ -22,6 +22,18 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
+// reserved gives a reservation that a store has.
+func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
+	t.Helper()
+	c := allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1, Expires: time.Now().UTC()}
+	versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Version = versions[0]
+	return c
+}
+
 // TestLostAnswers loses the answer of one request, and looks whether the store finds
 // out what has become of it.
 func TestLostAnswers(t *testing.T) {
@@ -35,14 +47,9 @@ func TestLostAnswers(t *testing.T) {
 		for name, lost := range map[string][2]bool{"request": {true, false}, "answer": {false, true}} {
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				a, s := newStore(t)
-				c := allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1, Expires: time.Now().UTC()}
-				versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				c.Version = versions[0]
+				c := reserved(t, s)
 				a.lose = func(v string) (bool, bool) { return v == verb && lost[0], v == verb && lost[1] }
-				_, err = s.Commit(t.Context(), []allocator.Op{change(c)})
+				_, err := s.Commit(t.Context(), []allocator.Op{change(c)})
 				if lost[0] && !errors.Is(err, errLost) || lost[1] && err != nil {
 					t.Errorf("got error %v", err)
 				}
@@ -75,18 +82,13 @@ func TestOthersInBetween(t *testing.T) {
 		for _, isGone := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/gone=%t", verb, isGone), func(t *testing.T) {
 				a, s := newStore(t)
-				c := allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1, Expires: time.Now().UTC()}
-				versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				c.Version = versions[0]
+				c := reserved(t, s)
 				a.before = func(action clienttesting.Action) {
 					if action.GetVerb() == verb {
 						a.replaceByForeign(t, c.Key.String(), isGone)
 					}
 				}
-				_, err = s.Commit(t.Context(), []allocator.Op{change(c)})
+				_, err := s.Commit(t.Context(), []allocator.Op{change(c)})
 				if !errors.Is(err, allocator.ErrConflict) {
 					t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 				}
@@ -173,36 +175,8 @@ func TestTakeFails(t *testing.T) {
 	}
 }
 
-// world is some pools that share an API server, and the owners that they serve.
-type world struct {
-	t        *testing.T
-	mu       sync.Mutex
-	owners   map[allocator.Key]allocator.Owner
-	bindings int
-}
-
-func (w *world) bound(claims []allocator.Claim) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.bindings++
-	for _, c := range claims {
-		if other, isHeld := w.owners[c.Key]; isHeld {
-			w.t.Errorf("%v has two owners: %s and %s", c.Key, other, c.Owner)
-		}
-		w.owners[c.Key] = c.Owner
-	}
-}
-
-func (w *world) gone(claims []allocator.Claim) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range claims {
-		delete(w.owners, c.Key)
-	}
-}
-
 // live is the life of one owner, whose every step may be the last.
-func (w *world) live(ctx context.Context, p *allocator.Pool, owner allocator.Owner) {
+func live(ctx context.Context, p *allocator.Pool, owner allocator.Owner, owners *storetest.Owners) {
 	claims, err := p.Reserve(ctx, owner, allocator.Request{Kind: allocator.IPv4}, allocator.Request{Kind: allocator.IPv6})
 	if err != nil {
 		return
@@ -212,9 +186,9 @@ func (w *world) live(ctx context.Context, p *allocator.Pool, owner allocator.Own
 	if err != nil {
 		return
 	}
-	w.bound(bound)
+	owners.Bound(bound)
 	time.Sleep(time.Minute)
-	w.gone(bound)
+	owners.Released(bound)
 	_ = p.Release(ctx, bound...) // Where it fails, the keys stay taken.
 }
 
@@ -240,7 +214,7 @@ func TestWorld(t *testing.T) {
 
 func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interface) {
 	const pools, workers, lives = 3, 4, 10
-	w := &world{t: t, owners: map[allocator.Key]allocator.Owner{}}
+	owners := storetest.NewOwners(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ranges := []allocator.Config{
@@ -255,7 +229,7 @@ func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interfac
 		for worker := range workers {
 			living.Go(func() {
 				for life := range lives {
-					w.live(ctx, p, allocator.Owner(fmt.Sprintf("services/test/%d-%d-%d", n, worker, life)))
+					live(ctx, p, allocator.Owner(fmt.Sprintf("services/test/%d-%d-%d", n, worker, life)), owners)
 				}
 			})
 		}
@@ -269,9 +243,7 @@ func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interfac
 	living.Wait()
 	cancel()
 	running.Wait()
-	if w.bindings < 20 {
-		t.Errorf("only %d owners came that far; the test shows nothing", w.bindings)
-	}
+	owners.WantBindings(20)
 	for name, o := range a.addresses() {
 		if o.Labels[networkingv1.LabelManagedBy] == "ipallocator.k8s.io" && o.Spec.ParentRef.Name != "theirs" {
 			t.Errorf("%s of the API server has owner %v", name, o.Spec.ParentRef)

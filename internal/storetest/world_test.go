@@ -22,15 +22,14 @@ const ttl = time.Minute
 
 // world is several allocators that share one store, and knows who owns what.
 type world struct {
-	t     *testing.T
-	rnd   *rand.Rand
-	store allocator.Store
+	t      *testing.T
+	rnd    *rand.Rand
+	store  allocator.Store
+	owners *storetest.Owners
 
-	mu     sync.Mutex
-	owners map[allocator.Key]allocator.Owner
+	mu sync.Mutex
 	// doubtful are owners that stopped in the middle of binding or releasing.
 	doubtful map[allocator.Owner]bool
-	bindings int
 }
 
 func small() []allocator.Config {
@@ -54,27 +53,6 @@ func (w *world) random(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.rnd.IntN(n)
-}
-
-// bound notes a new owner, of which there must not be another.
-func (w *world) bound(claims []allocator.Claim) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.bindings++
-	for _, c := range claims {
-		if other, held := w.owners[c.Key]; held {
-			w.t.Errorf("%v has two owners: %s and %s", c.Key, other, c.Owner)
-		}
-		w.owners[c.Key] = c.Owner
-	}
-}
-
-func (w *world) released(claims []allocator.Claim) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range claims {
-		delete(w.owners, c.Key)
-	}
 }
 
 func (w *world) doubt(owner allocator.Owner) {
@@ -104,12 +82,12 @@ func (w *world) live(ctx context.Context, pools []*allocator.Pool, owner allocat
 		}
 		return
 	}
-	w.bound(bound)
+	w.owners.Bound(bound)
 	if w.random(4) == 0 {
 		return
 	}
 	time.Sleep(time.Duration(w.random(100)) * time.Second)
-	w.released(bound)
+	w.owners.Released(bound)
 	if err := anyone().Release(ctx, bound...); err != nil {
 		w.doubt(owner)
 	}
@@ -136,20 +114,18 @@ func (w *world) check(ctx context.Context) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	held := map[allocator.Key]allocator.Owner{}
+	w.owners.WantBindings(20)
+	owners, held := w.owners.Held(), map[allocator.Key]allocator.Owner{}
 	for _, c := range state.Claims {
 		held[c.Key] = c.Owner
-		if w.owners[c.Key] != c.Owner && (!c.IsBound() || !w.doubtful[c.Owner]) {
-			w.t.Errorf("%v is held by %q and owned by %q", c.Key, c.Owner, w.owners[c.Key])
+		if owners[c.Key] != c.Owner && (!c.IsBound() || !w.doubtful[c.Owner]) {
+			w.t.Errorf("%v is held by %q and owned by %q", c.Key, c.Owner, owners[c.Key])
 		}
 	}
-	for k, owner := range w.owners {
+	for k, owner := range owners {
 		if held[k] != owner {
 			w.t.Errorf("%v is owned by %q and held by %q", k, owner, held[k])
 		}
-	}
-	if w.bindings < 20 {
-		w.t.Errorf("only %d owners came that far; the test shows nothing", w.bindings)
 	}
 }
 
@@ -208,7 +184,7 @@ func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store alloc
 	const count, workers, lives = 4, 3, 15
 	w := &world{
 		t: t, rnd: rnd, store: store,
-		owners: map[allocator.Key]allocator.Owner{}, doubtful: map[allocator.Owner]bool{},
+		owners: storetest.NewOwners(t), doubtful: map[allocator.Owner]bool{},
 	}
 	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
 	ctx, cancel := context.WithCancel(t.Context())
