@@ -70,23 +70,29 @@ func NewMemory(from State, journal Journal) *Memory {
 
 // Load implements [Store].
 func (m *Memory) Load(ctx context.Context) (State, error) {
-	if err := ctx.Err(); err != nil {
-		return State{}, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken != nil {
-		return State{}, m.broken
-	}
-	s := State{Claims: make([]Claim, 0, len(m.claims)), Version: m.version}
-	for _, c := range m.claims {
-		s.Claims = append(s.Claims, c)
-	}
-	return s, nil
+	return m.read(ctx, func() []Claim {
+		all := make([]Claim, 0, len(m.claims))
+		for _, c := range m.claims {
+			all = append(all, c)
+		}
+		return all
+	})
 }
 
 // Get implements [Store].
 func (m *Memory) Get(ctx context.Context, keys ...Key) (State, error) {
+	return m.read(ctx, func() (all []Claim) {
+		for _, k := range keys {
+			if c, ok := m.claims[k]; ok {
+				all = append(all, c)
+			}
+		}
+		return all
+	})
+}
+
+// read gives the claims that choose chooses while nothing changes.
+func (m *Memory) read(ctx context.Context, choose func() []Claim) (State, error) {
 	if err := ctx.Err(); err != nil {
 		return State{}, err
 	}
@@ -95,13 +101,7 @@ func (m *Memory) Get(ctx context.Context, keys ...Key) (State, error) {
 	if m.broken != nil {
 		return State{}, m.broken
 	}
-	s := State{Version: m.version}
-	for _, k := range keys {
-		if c, ok := m.claims[k]; ok {
-			s.Claims = append(s.Claims, c)
-		}
-	}
-	return s, nil
+	return State{Claims: choose(), Version: m.version}, nil
 }
 
 // Commit implements [Store].
