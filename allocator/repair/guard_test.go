@@ -12,7 +12,19 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
+
+// newFile gives a store in which there is no map.
+func newFile(t *testing.T) *filestore.Store {
+	t.Helper()
+	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CloseAtEnd(t, store)
+	return store
+}
 
 func storeOf(t *testing.T, text string) *allocator.Memory {
 	t.Helper()
@@ -48,15 +60,7 @@ func TestNoOwners(t *testing.T) {
 
 // TestNoMapIsMadeForNobody wants no empty map where there may be owners.
 func TestNoMapIsMadeForNobody(t *testing.T) {
-	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	store := newFile(t)
 	o := options(t)
 	for _, allowed := range []bool{false, true} {
 		o.AllowNoOwners = allowed

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
@@ -191,15 +189,7 @@ func TestPolicyReportsOnly(t *testing.T) {
 // TestMigration wants that a world without a map gets one in which everything
 // that is used is held from the beginning.
 func TestMigration(t *testing.T) {
-	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	store := newFile(t)
 	var text strings.Builder
 	var want []string
 	for i := range 200 {
@@ -322,15 +312,7 @@ func TestController(t *testing.T) {
 // TestNoMapIsMadeWithoutWhatIsUsed: where what owners have is only reported, a map
 // without it would hand it out a second time.
 func TestNoMapIsMadeWithoutWhatIsUsed(t *testing.T) {
-	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	store := newFile(t)
 	o := options(t)
 	o.Policy = map[repair.Problem]repair.Action{repair.Missing: repair.Report}
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.1 service"), o)

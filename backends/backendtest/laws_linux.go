@@ -91,16 +91,23 @@ func lawPathIndependence(t *testing.T, s *stage) {
 	for range 25 {
 		s.apply(t, h.next(t))
 	}
-	walked := s.dump(t)
 	s.readable(t)
 	s.calm()
+	s.wantAsFresh(t, h.last, "the dataplane depends on its history")
+}
+
+// wantAsFresh wants the dataplane to be as if the snapshot, which it matches, had been
+// applied where nothing was before.
+func (s *stage) wantAsFresh(t *testing.T, last proxy.Snapshot, otherwise string) {
+	t.Helper()
+	have := s.dump(t)
 	if err := s.backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.restart(t)
-	s.apply(t, h.last)
-	if diff := cmp.Diff(s.dump(t), walked); diff != "" {
-		t.Fatalf("the dataplane depends on its history (-straight +walked):\n%s", diff)
+	s.apply(t, last)
+	if diff := cmp.Diff(s.dump(t), have); diff != "" {
+		t.Fatalf("%s (-fresh +have):\n%s", otherwise, diff)
 	}
 }
 
@@ -125,15 +132,7 @@ func lawAdoption(t *testing.T, s *stage) {
 		h.next(t)
 	}
 	s.apply(t, h.last)
-	adopted := s.dump(t)
-	if err := s.backend.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.restart(t)
-	s.apply(t, h.last)
-	if diff := cmp.Diff(s.dump(t), adopted); diff != "" {
-		t.Fatalf("leftovers of another world show (-fresh +adopted):\n%s", diff)
-	}
+	s.wantAsFresh(t, h.last, "leftovers of another world show")
 }
 
 // A connection that is there goes on, whatever process takes over and whatever

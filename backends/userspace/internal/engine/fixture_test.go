@@ -119,6 +119,14 @@ func (w *world) sticky(timeout time.Duration) *world {
 // listen serves connections at a loopback address until the test ends.
 func (w *world) listen(t testing.TB) netip.AddrPort {
 	t.Helper()
+	l := w.listener(t)
+	w.open(t, Door{Listener: l})
+	return addrOf(l.Addr())
+}
+
+// listener gives an engine's one at a loopback address.
+func (w *world) listener(t testing.TB) net.Listener {
+	t.Helper()
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -127,8 +135,7 @@ func (w *world) listen(t testing.TB) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.open(t, Door{Listener: l})
-	return addrOf(l.Addr())
+	return l
 }
 
 // open serves the connections of a door until the test ends.
@@ -196,7 +203,18 @@ func refusing(t testing.TB) netip.AddrPort {
 
 func dialTo(t testing.TB, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
-	c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(to))
+	return dial(t, nil, to)
+}
+
+// dialFrom connects from an address of the loopback network.
+func dialFrom(t testing.TB, from string, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	return dial(t, &net.TCPAddr{IP: net.ParseIP(from)}, to)
+}
+
+func dial(t testing.TB, from *net.TCPAddr, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}

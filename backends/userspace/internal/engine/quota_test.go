@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -67,20 +66,6 @@ func TestClientsAreToldApart(t *testing.T) {
 			t.Errorf("%s, origin %d: got %v, want %s", c.addr, c.origin, got, c.want)
 		}
 	}
-}
-
-// dialFrom connects from an address of the loopback network.
-func dialFrom(t testing.TB, from string, to netip.AddrPort) *net.TCPConn {
-	t.Helper()
-	c, err := net.DialTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(from)}, net.TCPAddrFromAddrPort(to))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { shut(c) })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // One client who opens all the connections he can leaves room for another one.

@@ -19,14 +19,7 @@ import (
 func socketPair(t *testing.T) (a, b *socket) {
 	t.Helper()
 	w := newWorld(t, Config{}, v1.ProtocolTCP)
-	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := w.Listener(tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := w.listener(t)
 	t.Cleanup(func() { shut(l) })
 	fd, err := Begin(netip.AddrPort{}, addrOf(l.Addr()))
 	if err != nil {
