@@ -36,7 +36,11 @@ func TestDraining(t *testing.T) {
 		slice.Ports[0].Protocol = &tc.protocol
 		tr.UpdateEndpointSlice(slice)
 		tr.Synced()
-		for p := range newest(t, tr).All() {
+		s := newest(t, tr)
+		if s.Len() != 1 {
+			t.Errorf("%s: got %d ports, want 1", tc.name, s.Len())
+		}
+		for p := range s.All() {
 			if diff := cmp.Diff(tc.want, hosts(p.Draining)); diff != "" {
 				t.Errorf("%s: draining endpoints (-want +got):\n%s", tc.name, diff)
 			}

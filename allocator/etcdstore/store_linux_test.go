@@ -349,9 +349,5 @@ func testCompacted(t *testing.T, client *clientv3.Client) {
 	if _, err := client.Compact(t.Context(), int64(now)); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range s.Watch(t.Context(), now-2) {
-		if !errors.Is(err, allocator.ErrCompacted) {
-			t.Errorf("got error %v, want %v", err, allocator.ErrCompacted)
-		}
-	}
+	storetest.WantEnd(t, s.Watch(t.Context(), now-2), allocator.ErrCompacted)
 }

@@ -339,11 +339,7 @@ func TestCloseEndsWatch(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ErrClosed) {
 		t.Errorf("the watch ended with %v, want %v", err, ErrClosed)
 	}
-	for _, err := range s.Watch(t.Context(), 0) {
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("a later watch ended with %v, want %v", err, ErrClosed)
-		}
-	}
+	storetest.WantEnd(t, s.Watch(t.Context(), 0), ErrClosed) // a later one, too
 }
 
 // TestTooMuchAtOnce wants a change that no frame can hold to be refused, not tried.

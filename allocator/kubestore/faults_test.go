@@ -244,10 +244,17 @@ func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interfac
 	cancel()
 	running.Wait()
 	owners.WantBindings(20)
+	theirs := 0
 	for name, o := range a.addresses() {
-		if o.Labels[networkingv1.LabelManagedBy] == "ipallocator.k8s.io" && o.Spec.ParentRef.Name != "theirs" {
+		if o.Labels[networkingv1.LabelManagedBy] != "ipallocator.k8s.io" {
+			continue
+		}
+		if theirs++; o.Spec.ParentRef.Name != "theirs" {
 			t.Errorf("%s of the API server has owner %v", name, o.Spec.ParentRef)
 		}
+	}
+	if theirs == 0 {
+		t.Error("the API server has got no address; the test shows nothing")
 	}
 }
 

@@ -2,7 +2,6 @@ package kubestore_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -56,11 +55,7 @@ func TestWatchDoesNotSpin(t *testing.T) {
 		a.deaf = true
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		for _, err := range s.Watch(ctx, 1) {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
-			}
-		}
+		storetest.WantEnd(t, s.Watch(ctx, 1), context.DeadlineExceeded)
 		if a.started < 2 || a.started > 61 {
 			t.Errorf("%d watches were started in a minute, want 2 to 61", a.started)
 		}
@@ -70,11 +65,7 @@ func TestWatchDoesNotSpin(t *testing.T) {
 func TestWatchTooOld(t *testing.T) {
 	a, s := newStore(t)
 	a.forget()
-	for _, err := range s.Watch(t.Context(), 50) {
-		if !errors.Is(err, allocator.ErrCompacted) {
-			t.Errorf("got error %v, want %v", err, allocator.ErrCompacted)
-		}
-	}
+	storetest.WantEnd(t, s.Watch(t.Context(), 50), allocator.ErrCompacted)
 }
 
 // TestRangesFollow changes ServiceCIDR objects, also while nobody looks.

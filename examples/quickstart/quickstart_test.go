@@ -157,6 +157,9 @@ func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) o
 	}
 	lines := bufio.NewScanner(parent)
 	for lines.Scan() {
+		if out.Len() == 0 && len(processes(t)) == 0 {
+			t.Error("the program runs, and is not found among the processes")
+		}
 		fmt.Fprintln(&out, lines.Text())
 		seen(cmd.Process, lines.Text())
 	}

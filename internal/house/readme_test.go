@@ -32,18 +32,24 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 // Links from documents to files of the tree lead somewhere.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	count := 0
 	for _, document := range documents(t) {
 		text, err := os.ReadFile(filepath.Join(root, document))
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+		links := link.FindAllStringSubmatch(string(text), -1)
+		count += len(links)
+		for _, m := range links {
 			target := filepath.Join(root, filepath.Dir(document), m[1])
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s, which is not there", document, m[1])
 			}
 		}
+	}
+	if count < 20 {
+		t.Errorf("only %d links are found", count)
 	}
 }
 

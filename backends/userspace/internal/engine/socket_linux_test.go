@@ -129,7 +129,11 @@ func TestForeignConnectionsBecomeSockets(t *testing.T) {
 	if name != want.String() {
 		t.Errorf("got %s, want %v", name, want)
 	}
-	for _, l := range w.links() {
+	links := w.links()
+	if len(links) != 1 {
+		t.Errorf("%d connections are carried, want 1", len(links))
+	}
+	for _, l := range links {
 		l.mu.Lock()
 		for _, side := range []net.Conn{l.client, l.upstream} {
 			if s, ok := side.(*socket); !ok || !s.remote.IsValid() || !s.local.IsValid() {
