@@ -45,9 +45,7 @@ func (n network) echo(t *testing.T, at string) {
 // Datagrams of any size come back as they went, from the address that was asked:
 // the client's socket takes none from elsewhere.
 func TestDatagramsOfAllSizes(t *testing.T) {
-	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
-		t.Run(c.String(), func(t *testing.T) { carriesDatagrams(t, c) })
-	}
+	forCaptures(t, carriesDatagrams)
 }
 
 func carriesDatagrams(t *testing.T, c userspace.Capture) {

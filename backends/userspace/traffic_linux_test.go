@@ -165,8 +165,14 @@ const one, two = "10.96.0.1:80", "10.96.0.2:80"
 // A client that has been carried to an endpoint talks to it directly, from any
 // port: what the node remembers of its own connections must not swallow that.
 func TestDirectConnectionsAreLeftAlone(t *testing.T) {
+	forCaptures(t, leavesDirectAlone)
+}
+
+// forCaptures runs a test with each way to capture traffic.
+func forCaptures(t *testing.T, test func(*testing.T, userspace.Capture)) {
+	t.Helper()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
-		t.Run(c.String(), func(t *testing.T) { leavesDirectAlone(t, c) })
+		t.Run(c.String(), func(t *testing.T) { test(t, c) })
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"time"
 
@@ -117,16 +118,22 @@ func (g *generator) deleteService(all []watcher) {
 }
 
 func (g *generator) tellService(all []watcher, name types.NamespacedName, old, now *v1.Service) {
-	if now == nil {
-		delete(g.services, name)
-		g.note("Service", name, nil)
-	} else {
-		g.services[name] = now
-		g.note("Service", name, now)
-	}
+	put(g, g.services, name, now)
 	for _, w := range all {
 		w.service(old, now)
 	}
+}
+
+// put takes an object into the cluster, or nil out of it, and notes it by its kind.
+func put[T any](g *generator, objects map[types.NamespacedName]*T, name types.NamespacedName, now *T) {
+	kind := reflect.TypeFor[T]().Name()
+	if now == nil {
+		delete(objects, name)
+		g.note(kind, name, nil)
+		return
+	}
+	objects[name] = now
+	g.note(kind, name, now)
 }
 
 func (g *generator) putSlice(all []watcher) {
@@ -153,13 +160,7 @@ func (g *generator) anySlice() func(func(types.NamespacedName, *discoveryv1.Endp
 }
 
 func (g *generator) tellSlice(all []watcher, name types.NamespacedName, old, now *discoveryv1.EndpointSlice) {
-	if now == nil {
-		delete(g.slices, name)
-		g.note("EndpointSlice", name, nil)
-	} else {
-		g.slices[name] = now
-		g.note("EndpointSlice", name, now)
-	}
+	put(g, g.slices, name, now)
 	for _, w := range all {
 		w.slice(old, now)
 	}
