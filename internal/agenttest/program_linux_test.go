@@ -70,7 +70,11 @@ func TestFailures(t *testing.T) {
 		do        func(p *Program)
 		want      string
 	}{
-		{"no such line", "wait", func(p *Program) { hurry(p); p.Await("other") }, `no line with ["other"] is logged within 500ms`},
+		{"no such line", "wait", func(p *Program) { hurry(p); p.Await("other") }, `no lines with [["other"]] are logged within 500ms`},
+		{"one of two lines", "page", func(p *Program) {
+			hurry(p)
+			p.AwaitEach([]string{"part=2", "later"}, []string{"other"}, []string{"ready"})
+		}, `no lines with [["other"]] are logged within 500ms`},
 		{"an early end", "0", func(p *Program) { p.Await("other") }, "ended without logging"},
 		{"another status", "7", func(p *Program) { p.Await("dying"); p.Terminate("dying") }, "is 7 and 1 lines say"},
 		{"another line", "wait", func(p *Program) { p.Await("ready"); p.Terminate("other") }, "is 0 and 0 lines say"},
