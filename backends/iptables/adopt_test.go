@@ -12,17 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-func prefixes(texts ...string) (out []netip.Prefix) {
-	for _, text := range texts {
-		out = append(out, netip.MustParsePrefix(text))
-	}
-	return out
-}
 
 // randomPort makes one of a few service ports, of any kind.
 func randomPort(r *rand.Rand, i int) *proxy.ServicePort {
@@ -50,7 +44,7 @@ func randomPort(r *rand.Rand, i int) *proxy.ServicePort {
 			f.Addr = netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(30_000+i))
 		}
 		if kind == proxy.LoadBalancer && r.IntN(2) == 0 {
-			f.Restricted, f.AllowedSources = true, prefixes("198.51.100.0/24", "203.0.113.0/24")[:r.IntN(3)]
+			f.Restricted, f.AllowedSources = true, stagetest.Prefixes("198.51.100.0/24", "203.0.113.0/24")[:r.IntN(3)]
 		}
 		p.Frontends = append(p.Frontends, f)
 	}
@@ -67,8 +61,8 @@ func randomWorld(t *testing.T, r *rand.Rand) [][]op {
 	}
 	renderer := newRenderer(o, v1.IPv4Protocol)
 	node := &proxy.Node{
-		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: prefixes("172.18.0.2/32")},
-		LocalTraffic: proxy.LocalTraffic{Sources: prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
+		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: stagetest.Prefixes("172.18.0.2/32")},
+		LocalTraffic: proxy.LocalTraffic{Sources: stagetest.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
 	}
 	all := [][]op{additions(renderer.render(node, nil, nil))}
 	for i := range 5 {

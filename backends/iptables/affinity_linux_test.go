@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,7 +20,7 @@ func TestAffinityLimit(t *testing.T) {
 	s := newStage(t, o)
 	bad := newPort(v1.IPv4Protocol, 1, 2)
 	bad.Affinity = affinity.Config{Timeout: time.Hour}
-	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2), bad))
+	err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2), bad))
 	failed, ok := errors.AsType[proxy.PortErrors](err)
 	if !ok || len(failed) != 1 || failed[bad.Name] == nil || !strings.Contains(err.Error(), "ip_list_tot=") {
 		t.Errorf("got error %v, want one of %s that names the parameter", err, bad.Name)
@@ -31,14 +32,14 @@ func TestAffinityLimit(t *testing.T) {
 func TestAffinityLimitChanges(t *testing.T) {
 	s := newStage(t, Options{AffinityClients: 500})
 	remembered := uint32(0)
-	b, ok := s.backend.(*backend)
+	b, ok := s.Backend.(*backend)
 	if !ok {
-		t.Fatalf("the backend is a %T", s.backend)
+		t.Fatalf("the backend is a %T", s.Backend)
 	}
 	b.memory.ask = func() uint32 { return remembered }
 	plain, sticky := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 2)
 	sticky.Affinity = affinity.Config{Timeout: time.Hour}
-	both, one := proxy.NewSnapshot(testNode(), plain, sticky), proxy.NewSnapshot(testNode(), plain)
+	both, one := proxy.NewSnapshot(stagetest.Node(), plain, sticky), proxy.NewSnapshot(stagetest.Node(), plain)
 	refused := func(err error) bool {
 		failed, ok := errors.AsType[proxy.PortErrors](err)
 		return ok && failed[sticky.Name] != nil

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,19 +24,19 @@ func TestOneFamilyFails(t *testing.T) {
 		standIn(t, s, "if [ -e "+flag+" ]; then echo 'iptables-restore: Cannot allocate memory' >&2; exit 1; fi")
 		before := append(world(v1.IPv4Protocol, 2, 2), world(v1.IPv6Protocol, 2, 2)...)
 		after := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
-		old, next := proxy.NewSnapshot(testNode(), before...), proxy.NewSnapshot(testNode(), after...)
-		fresh := newStage(t, s.options)
-		fresh.apply(t, next)
+		old, next := proxy.NewSnapshot(stagetest.Node(), before...), proxy.NewSnapshot(stagetest.Node(), after...)
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, next)
 		want := fresh.dump(t)
 		for _, from := range []proxy.Snapshot{{}, old} {
 			if !from.IsZero() {
-				s.apply(t, from)
+				s.Apply(t, from)
 			}
 			untouched := s.dump(t)
 			if err := os.WriteFile(flag, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := s.backend.Apply(t.Context(), from, next)
+			err := s.Backend.Apply(t.Context(), from, next)
 			if err == nil || errors.As(err, new(proxy.PortErrors)) || !from.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Errorf("from %d ports: got error %v, want one that blames nobody, and %v if something was known", from.Len(), err, proxy.ErrDataplaneLost)
 			}
@@ -45,8 +46,8 @@ func TestOneFamilyFails(t *testing.T) {
 			if err := os.Remove(flag); err != nil {
 				t.Fatal(err)
 			}
-			s.applied = proxy.Snapshot{}
-			s.apply(t, next)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, next)
 			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
 				t.Errorf("after a look at everything (-fresh +repaired):\n%s", diff)
 			}
@@ -69,13 +70,13 @@ func ofFamily(dump, family string) (out string) {
 func TestLookFails(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := world(v1.IPv4Protocol, 4, 2)
-		want := proxy.NewSnapshot(testNode(), all...)
-		s.apply(t, want)
+		want := proxy.NewSnapshot(stagetest.Node(), all...)
+		s.Apply(t, want)
 		before := s.dump(t)
 		count := filepath.Join(t.TempDir(), "count")
-		failures := map[Flavour]string{Legacy: "1", NFT: "2"}[s.options.Flavour]
+		failures := map[Flavour]string{Legacy: "1", NFT: "2"}[s.Options.Flavour]
 		started := standInFor(t, s, "save", "echo >>"+count+"; if [ $(wc -l <"+count+") -le "+failures+" ]; then exit 1; fi")
-		err := s.backend.Apply(t.Context(), proxy.Snapshot{}, want)
+		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, want)
 		if err == nil || errors.As(err, new(proxy.PortErrors)) {
 			t.Errorf("got error %v, want one that blames nobody", err)
 		}
@@ -87,8 +88,8 @@ func TestLookFails(t *testing.T) {
 		if diff := cmp.Diff(before, s.dump(t)); diff != "" {
 			t.Errorf("after a look that failed (-before +after):\n%s", diff)
 		}
-		s.apply(t, want)
-		if n := s.operations(t); n != 0 {
+		s.Apply(t, want)
+		if n := s.Operations(t); n != 0 {
 			t.Errorf("the next look took %d operations, want 0", n)
 		}
 	})
@@ -98,17 +99,17 @@ func TestLookFails(t *testing.T) {
 func TestLeftoversOfRefused(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		good, bad := world(v1.IPv4Protocol, 3, 2), poisons()["absurd timeout"]
-		s.apply(t, proxy.NewSnapshot(testNode(), good...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
 		want := s.dump(t)
 		former := *bad
 		former.Affinity = affinity.Config{Timeout: time.Hour}
-		former.Frontends = append([]proxy.Frontend{nodePort(v1.IPv4Protocol, 30_000)}, bad.Frontends...)
-		s.apply(t, proxy.NewSnapshot(testNode(), append(good, &former)...))
+		former.Frontends = append([]proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, 30_000)}, bad.Frontends...)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), append(good, &former)...))
 		if s.dump(t) == want {
 			t.Error("the port has no rules, so the test shows nothing")
 		}
-		s.restart(t)
-		err := s.backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(testNode(), append(good, bad)...))
+		s.Restart(t)
+		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), append(good, bad)...))
 		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[bad.Name] == nil {
 			t.Errorf("got error %v, want one that names %s alone", err, bad.Name)
 		}

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -36,7 +37,7 @@ func standInFor(t *testing.T, s *stage, program, script string) (started string)
 	started = filepath.Join(folder, "started")
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, what := range []string{"save", "restore"} {
-			file := fmt.Sprintf("%s-%s-%s", name, s.options.Flavour, what)
+			file := fmt.Sprintf("%s-%s-%s", name, s.Options.Flavour, what)
 			real, err := lookUp(file)
 			if err != nil {
 				t.Fatal(err)
@@ -52,7 +53,7 @@ func standInFor(t *testing.T, s *stage, program, script string) (started string)
 		}
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
-	s.restart(t)
+	s.Restart(t)
 	return started
 }
 
@@ -73,14 +74,14 @@ func startedSince(t *testing.T, file string) []string {
 func TestProcesses(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		file := standIn(t, s, "")
-		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.options.Flavour, what) }
+		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.Options.Flavour, what) }
 		looks := func(stem string) []string { return slices.Repeat([]string{name(stem, "save")}, 2) }
 		all := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
-		first := proxy.NewSnapshot(testNode(), all...)
+		first := proxy.NewSnapshot(stagetest.Node(), all...)
 		changed := moved(all[1], 1000)
-		second := first.Revert(proxy.NewSnapshot(testNode(), changed), changed.Name)
+		second := first.Revert(proxy.NewSnapshot(stagetest.Node(), changed), changed.Name)
 		load := []string{name("iptables", "restore"), name("ip6tables", "restore")}
-		if s.options.Flavour == NFT {
+		if s.Options.Flavour == NFT {
 			looks = func(stem string) []string { return []string{name(stem, "save")} }
 			load = slices.Concat(looks("iptables"), load[:1], looks("ip6tables"), load[1:])
 		}
@@ -97,9 +98,9 @@ func TestProcesses(t *testing.T) {
 			{"a restart", true, second, append(looks("iptables"), looks("ip6tables")...)},
 		} {
 			if c.isRestart {
-				s.restart(t)
+				s.Restart(t)
 			}
-			s.apply(t, c.next)
+			s.Apply(t, c.next)
 			if diff := cmp.Diff(c.want, startedSince(t, file), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s: programs started (-want +got):\n%s", c.what, diff)
 			}
@@ -111,7 +112,7 @@ func TestProcesses(t *testing.T) {
 // says so, and another try succeeds.
 func TestLock(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
-	s.apply(t, sampleWorld())
+	s.Apply(t, sampleWorld())
 	before := s.dump(t)
 	held, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -125,9 +126,9 @@ func TestLock(t *testing.T) {
 	for i := range 8 { // all of them wait together, and once
 		ports = append(ports, newPort(v1.IPv4Protocol, i, 5))
 	}
-	next := proxy.NewSnapshot(testNode(), ports...)
+	next := proxy.NewSnapshot(stagetest.Node(), ports...)
 	start := time.Now()
-	err = s.backend.Apply(t.Context(), s.applied, next)
+	err = s.Backend.Apply(t.Context(), s.Applied, next)
 	if !errors.Is(err, ErrLocked) || errors.As(err, new(proxy.PortErrors)) || errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("under a lock: got error %v, want %v and nobody blamed", err, ErrLocked)
 	}
@@ -140,7 +141,7 @@ func TestLock(t *testing.T) {
 	if diff := cmp.Diff(before, s.dump(t)); diff != "" {
 		t.Errorf("without the lock, something was changed (-before +after):\n%s", diff)
 	}
-	s.apply(t, next)
+	s.Apply(t, next)
 }
 
 func TestMissingPrograms(t *testing.T) {
@@ -166,7 +167,7 @@ func poisons() map[string]*proxy.ServicePort {
 	for i, name := range []string{"wrong family", "protocol", "no endpoints to forward to", "absurd timeout", "odd zone"} {
 		all[name] = newPort(v1.IPv4Protocol, 100+i, 2)
 	}
-	all["wrong family"].Cluster[1] = endpoint(v1.IPv6Protocol, 1)
+	all["wrong family"].Cluster[1] = stagetest.Endpoint(v1.IPv6Protocol, 1, 8080)
 	all["protocol"].Name.Protocol = "ICMP"
 	all["no endpoints to forward to"].Cluster = nil
 	all["absurd timeout"].Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
@@ -179,21 +180,21 @@ func poisons() map[string]*proxy.ServicePort {
 func TestPoison(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		good := world(v1.IPv4Protocol, 5, 2)
-		s.apply(t, proxy.NewSnapshot(testNode(), good...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
 		want := s.dump(t)
 		for name, bad := range poisons() {
-			together := proxy.NewSnapshot(testNode(), append(world(v1.IPv4Protocol, 5, 2), bad)...)
-			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(testNode(), good[:3]...)} {
-				s.restart(t)
-				if err := s.backend.Cleanup(t.Context()); err != nil {
+			together := proxy.NewSnapshot(stagetest.Node(), append(world(v1.IPv4Protocol, 5, 2), bad)...)
+			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(stagetest.Node(), good[:3]...)} {
+				s.Restart(t)
+				if err := s.Backend.Cleanup(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if !old.IsZero() {
-					s.apply(t, old)
+					s.Apply(t, old)
 				}
-				err := s.backend.Apply(t.Context(), old, together)
+				err := s.Backend.Apply(t.Context(), old, together)
 				if errors.Is(err, proxy.ErrDataplaneLost) { // as a Runner does
-					err = s.backend.Apply(t.Context(), proxy.Snapshot{}, together)
+					err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, together)
 				}
 				failed, ok := errors.AsType[proxy.PortErrors](err)
 				if !ok || len(failed) != 1 || failed[bad.Name] == nil {
@@ -219,20 +220,20 @@ func TestUndo(t *testing.T) {
 	exit 0
 fi`)
 		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
-		old, next := proxy.NewSnapshot(testNode(), full, other), proxy.NewSnapshot(testNode(), empty, other)
-		s.apply(t, old)
+		old, next := proxy.NewSnapshot(stagetest.Node(), full, other), proxy.NewSnapshot(stagetest.Node(), empty, other)
+		s.Apply(t, old)
 		before := s.dump(t)
 		if err := os.WriteFile(flag, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := s.backend.Apply(t.Context(), old, next)
+		err := s.Backend.Apply(t.Context(), old, next)
 		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || failed[full.Name] == nil {
 			t.Fatalf("got error %v, want one of port %s", err, full.Name)
 		}
 		if diff := cmp.Diff(before, s.dump(t)); diff != "" {
 			t.Errorf("after a refusal (-before +after):\n%s", diff)
 		}
-		s.apply(t, next)
+		s.Apply(t, next)
 	})
 }
 
@@ -246,26 +247,26 @@ func TestStopped(t *testing.T) {
 		}
 		flag := filepath.Join(t.TempDir(), "wait")
 		standIn(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
-		s.apply(t, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2)))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2)))
 		if err := os.WriteFile(flag, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		next := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 3))
+		next := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 3))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
 			_, _ = os.ReadFile(waits) // that it begins is all there is to know
 			cancel()
 		}()
-		err := s.backend.Apply(ctx, s.applied, next)
+		err := s.Backend.Apply(ctx, s.Applied, next)
 		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
 			t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
 		}
 		if err := os.Remove(flag); err != nil {
 			t.Fatal(err)
 		}
-		s.applied = proxy.Snapshot{}
-		s.apply(t, next)
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, next)
 	})
 }
 
@@ -275,15 +276,15 @@ func TestAllocations(t *testing.T) {
 	var counts []uint64
 	for _, n := range []int{20, 1000} {
 		all := world(v1.IPv4Protocol, n, 3)
-		s.apply(t, proxy.NewSnapshot(testNode(), all...))
-		snapshot := s.applied
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
+		snapshot := s.Applied
 		least := ^uint64(0)
 		for i := range 5 {
 			p := moved(all[n/2], 100_000+i)
-			next := snapshot.Revert(proxy.NewSnapshot(testNode(), p), p.Name)
+			next := snapshot.Revert(proxy.NewSnapshot(stagetest.Node(), p), p.Name)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			s.apply(t, next)
+			s.Apply(t, next)
 			runtime.ReadMemStats(&after)
 			least = min(least, after.TotalAlloc-before.TotalAlloc)
 			snapshot = next

@@ -7,28 +7,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // nft loads a ruleset, or shows what there is.
 func (s *stage) nft(t testing.TB, ruleset string) string {
 	t.Helper()
-	if _, err := lookUp("nft"); err != nil {
-		testenv.CannotRun(t, "the program nft is missing: install the package nftables")
-	}
-	plain := &stage{ns: s.ns}
+	args := []string{"-f", "-"}
 	if ruleset == "" {
-		return plain.run(t, "", "nft", "list", "ruleset")
+		args = []string{"list", "ruleset"}
 	}
-	return plain.run(t, ruleset, "nft", "-f", "-")
+	out, err := netnstest.Run(t, s.NS, ruleset, netnstest.NFT(t), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // Rules of others in the kernel's own chains stay even where they lead to chains of
 // ours, or have comments that look like rules of ours.
 func TestForeignJumpsAreLeftAlone(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
 		clean := s.dump(t)
 		for _, rule := range [][]string{
 			{"-s", "192.0.2.0/24", "-j", "VIPKIT-SERVICES"},
@@ -40,9 +41,9 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 			s.run(t, "", "iptables", append([]string{"-w", "5", "-t", "nat", "-A", "PREROUTING"}, rule...)...)
 		}
 		before := withoutCounters(s.run(t, "", "iptables-save"))
-		s.restart(t)
-		s.apply(t, sampleWorld())
-		if n := s.operations(t); n != 0 {
+		s.Restart(t)
+		s.Apply(t, sampleWorld())
+		if n := s.Operations(t); n != 0 {
 			t.Errorf("beside rules of others, a restart took %d operations, want 0", n)
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
@@ -51,7 +52,7 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 		if diff := cmp.Diff(clean, s.dump(t)); diff != "" {
 			t.Errorf("what is found of this identity (-without others +with):\n%s", diff)
 		}
-		if err := s.backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "VIPKIT-SERVICES") {
+		if err := s.Backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "VIPKIT-SERVICES") {
 			t.Errorf("Cleanup: got error %v, want one that names the chain to which others lead", err)
 		}
 		left := s.run(t, "", "iptables-save", "-t", "nat")
@@ -65,17 +66,17 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 // the chain.
 func TestOddRulesInOwnChains(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
 		want := s.dump(t)
 		s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-A", "VIPKIT-SERVICES", "-m", "comment", "--comment", "x\nCOMMIT\n*raw", "-j", "ACCEPT")
-		if s.options.Flavour == NFT {
+		if s.Options.Flavour == NFT {
 			s.nft(t, "add rule ip nat VIPKIT-SERVICES ip daddr vmap { 192.0.2.1 : drop }")
 		}
 		if s.dump(t) == want {
 			t.Error("nothing has changed, so the test shows nothing")
 		}
-		s.applied = proxy.Snapshot{}
-		s.apply(t, sampleWorld())
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, sampleWorld())
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
 			t.Errorf("after the repair (-want +got):\n%s", diff)
 		}
@@ -95,13 +96,13 @@ func TestTablesOfNFT(t *testing.T) {
 		t.Errorf("iptables can print the table, so the test shows nothing:\n%s", printed)
 	}
 	before := s.nft(t, "")
-	s.apply(t, sampleWorld())
-	s.restart(t)
-	s.apply(t, sampleWorld())
-	if n := s.operations(t); n != 0 {
+	s.Apply(t, sampleWorld())
+	s.Restart(t)
+	s.Apply(t, sampleWorld())
+	if n := s.Operations(t); n != 0 {
 		t.Errorf("a restart took %d operations, want 0", n)
 	}
-	if err := s.backend.Cleanup(t.Context()); err != nil {
+	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if after := s.nft(t, ""); !strings.HasPrefix(after, before) {
@@ -110,7 +111,7 @@ func TestTablesOfNFT(t *testing.T) {
 
 	s = newStage(t, Options{Flavour: NFT})
 	s.nft(t, in("ip nat", late))
-	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, sampleWorld())
+	err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, sampleWorld())
 	if err == nil || !strings.Contains(err.Error(), "nft list table ip nat") {
 		t.Errorf("with a table nat that iptables cannot print: got error %v, want one that says how to look at it", err)
 	}
@@ -119,10 +120,10 @@ func TestTablesOfNFT(t *testing.T) {
 // An iptables-save that fails at tables of others is asked for those of ours alone.
 func TestSaveThatFailsAtOthers(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})
-	s.apply(t, sampleWorld())
+	s.Apply(t, sampleWorld())
 	file := standInFor(t, s, "save", "if [ $# = 0 ]; then echo '*nat'; echo ':VIPKIT-SERVICES - [0:0]'; exit 1; fi")
-	s.apply(t, sampleWorld())
-	if n := s.operations(t); n != 0 {
+	s.Apply(t, sampleWorld())
+	if n := s.Operations(t); n != 0 {
 		t.Errorf("a restart took %d operations, want 0", n)
 	}
 	want := []string{"iptables-nft-save", "iptables-nft-save", "iptables-nft-save", "ip6tables-nft-save"}
@@ -134,13 +135,13 @@ func TestSaveThatFailsAtOthers(t *testing.T) {
 // Looking does not make the legacy kernel's tables.
 func TestTablesAreNotMade(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy})
-	if err := s.backend.Cleanup(t.Context()); err != nil {
+	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if left := s.run(t, "", "iptables-save") + s.run(t, "", "ip6tables-save"); left != "" {
 		t.Errorf("after Cleanup where there was nothing, there is:\n%s", left)
 	}
-	s.apply(t, sampleWorld())
+	s.Apply(t, sampleWorld())
 	if got := s.run(t, "", "iptables-save"); !slices.Contains(strings.Split(got, "\n"), "*nat") {
 		t.Errorf("after Apply, there is:\n%s", got)
 	}

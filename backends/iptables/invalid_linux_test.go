@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -62,8 +63,8 @@ func TestInvalidPackets(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		port := newPort(v1.IPv4Protocol, 0, 1)
-		s.apply(t, proxy.NewSnapshot(testNode(), port))
-		pod, stranger, nobody := hostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
+		pod, stranger, nobody := stagetest.HostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
 		for i, c := range []struct {
 			from, to netip.Addr
 			want     string
@@ -93,11 +94,11 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 			value string
 			want  bool
 		}{{"0", true}, {"1", false}, {"0", true}} {
-			if err := s.ns.Sysctl(setting, c.value); err != nil {
+			if err := s.NS.Sysctl(setting, c.value); err != nil {
 				t.Fatal(err)
 			}
-			s.applied = proxy.Snapshot{}
-			s.apply(t, sampleWorld())
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, sampleWorld())
 			if got := strings.Contains(s.dump(t), "VIPKIT-FORWARD"); got != c.want {
 				t.Errorf("%s is %s: there are rules for invalid packets: %t, want %t", setting, c.value, got, c.want)
 			}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,26 +21,26 @@ func sampleWorld() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		plain, none, sticky, closed, local := newPort(fam, 0, 3), newPort(fam, 1, 0), newPort(fam, 2, 2), newPort(fam, 3, 2), newPort(fam, 4, 2)
-		plain.Frontends = append(plain.Frontends, nodePort(fam, 30_000))
-		none.Frontends = append(none.Frontends, nodePort(fam, 30_001))
+		plain.Frontends = append(plain.Frontends, stagetest.NodePort(fam, 30_000))
+		none.Frontends = append(none.Frontends, stagetest.NodePort(fam, 30_001))
 		none.Frontends[1].FromInside, none.Frontends[1].FromOutside = none.Frontends[0].FromInside, none.Frontends[0].FromInside
 		sticky.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout}
 		closed.Name.Protocol, local.Name.Protocol = v1.ProtocolUDP, v1.ProtocolSCTP
 		balanced := proxy.Frontend{Kind: proxy.LoadBalancer, Addr: closed.Frontends[0].Addr, Restricted: true}
-		balanced.FromInside, balanced.FromOutside = forward(proxy.MasqueradeAlways), forward(proxy.MasqueradeAlways)
-		balanced.AllowedSources = prefixes("192.0.2.0/24", "198.51.100.0/25")
+		balanced.FromInside, balanced.FromOutside = stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeAlways)
+		balanced.AllowedSources = stagetest.Prefixes("192.0.2.0/24", "198.51.100.0/25")
 		if fam == v1.IPv6Protocol {
-			balanced.AllowedSources = prefixes("2001:db8::/32")
+			balanced.AllowedSources = stagetest.Prefixes("2001:db8::/32")
 		}
 		closed.Frontends = []proxy.Frontend{balanced}
 		local.Local = local.Cluster[:1]
-		outside := nodePort(fam, 30_002)
-		outside.FromInside = forward(proxy.MasqueradeNonPods)
+		outside := stagetest.NodePort(fam, 30_002)
+		outside.FromInside = stagetest.Forward(proxy.MasqueradeNonPods)
 		outside.FromOutside = proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
 		local.Frontends = append(local.Frontends, outside)
 		all = append(all, plain, none, sticky, closed, local)
 	}
-	return proxy.NewSnapshot(testNode(), all...)
+	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
 func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
@@ -52,10 +54,10 @@ func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
 // restart would write it again.
 func TestRestartWritesNothing(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.apply(t, sampleWorld())
-		s.restart(t)
-		s.apply(t, sampleWorld())
-		if n := s.operations(t); n != 0 {
+		s.Apply(t, sampleWorld())
+		s.Restart(t)
+		s.Apply(t, sampleWorld())
+		if n := s.Operations(t); n != 0 {
 			t.Errorf("a restart took %d operations, want 0; there is:\n%s", n, s.dump(t))
 		}
 	})
@@ -65,7 +67,7 @@ func TestRestartWritesNothing(t *testing.T) {
 func TestDriftIsRepaired(t *testing.T) {
 	const services = "VIPKIT-SERVICES"
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
 		want := s.dump(t)
 		chain := newNames("vipkit").of(prefixCluster, newPort(v1.IPv4Protocol, 0, 0).Name, 0)
 		for name, script := range map[string]string{
@@ -82,8 +84,8 @@ func TestDriftIsRepaired(t *testing.T) {
 			if s.dump(t) == want {
 				t.Errorf("%s: nothing has changed, so the test shows nothing", name)
 			}
-			s.applied = proxy.Snapshot{}
-			s.apply(t, sampleWorld())
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, sampleWorld())
 			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
 				t.Errorf("%s: after the repair (-want +got):\n%s", name, diff)
 			}
@@ -130,14 +132,14 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 		s.run(t, foreignRules, "iptables-restore", "--noflush", "-w", "5")
 		before := withoutCounters(s.run(t, "", "iptables-save"))
 		for range 2 {
-			s.apply(t, sampleWorld())
-			s.restart(t)
+			s.Apply(t, sampleWorld())
+			s.Restart(t)
 		}
 		if s.dump(t) == "" {
 			t.Error("there are no rules, so the test shows nothing")
 		}
 		for range 2 { // the second time there is nothing to do
-			if err := s.backend.Cleanup(t.Context()); err != nil {
+			if err := s.Backend.Cleanup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -150,21 +152,20 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 // Instances of different identities share nothing.
 func TestInstancesAreDisjoint(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		other := &stage{ns: s.ns, options: Options{Flavour: s.options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}}}
-		other.restart(t)
-		s.apply(t, sampleWorld())
+		other := &stage{s.Beside(t, Options{Flavour: s.Options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}})}
+		s.Apply(t, sampleWorld())
 		alone := s.dump(t)
-		other.apply(t, sampleWorld())
+		other.Apply(t, sampleWorld())
 		both := other.dump(t)
 		if !strings.Contains(both, "0x8000/0x8000") || strings.Contains(both, "VIPKIT-") {
 			t.Errorf("the other instance has:\n%s", both)
 		}
-		s.restart(t)
-		s.apply(t, sampleWorld())
-		if n := s.operations(t); n != 0 {
+		s.Restart(t)
+		s.Apply(t, sampleWorld())
+		if n := s.Operations(t); n != 0 {
 			t.Errorf("beside another instance, a restart took %d operations, want 0", n)
 		}
-		if err := other.backend.Cleanup(t.Context()); err != nil {
+		if err := other.Backend.Cleanup(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(alone, s.dump(t)); diff != "" {
@@ -179,18 +180,18 @@ func TestInstancesAreDisjoint(t *testing.T) {
 // With its names, what kube-proxy has left behind is taken over.
 func TestTakeover(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		l := &peerLayout{all: world(v1.IPv4Protocol, 5, 3), random: testRandom(t)}
+		l := &peerLayout{all: world(v1.IPv4Protocol, 5, 3), random: testenv.Random(t)}
 		s.run(t, l.text(l.all, nil, true), "iptables-restore", "--noflush", "-w", "5")
-		s.options.Identity.Name = "kube"
-		s.restart(t)
-		want := proxy.NewSnapshot(testNode(), world(v1.IPv4Protocol, 3, 3)...)
-		s.apply(t, want)
+		s.Options.Identity.Name = "kube"
+		s.Restart(t)
+		want := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 3, 3)...)
+		s.Apply(t, want)
 		taken := s.dump(t)
 		if strings.Contains(taken, "KUBE-SEP-") || !strings.Contains(taken, "KUBE-SVC-") {
 			t.Errorf("chains of the former layout are left, or none are there:\n%s", taken)
 		}
-		fresh := newStage(t, s.options)
-		fresh.apply(t, want)
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, want)
 		if diff := cmp.Diff(fresh.dump(t), taken); diff != "" {
 			t.Errorf("the rules (-fresh +taken over):\n%s", diff)
 		}
@@ -200,24 +201,24 @@ func TestTakeover(t *testing.T) {
 // A node that changes goes into all rules.
 func TestNodeChanges(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
 		for _, change := range []func(*proxy.Node){
 			func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" },
 			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"} },
 			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{} },
 			func(n *proxy.Node) {
-				n.NodePorts = proxy.NodePortAddresses{Prefixes: prefixes("172.18.0.0/24", "0.0.0.0/0", "fd00:18::/64")}
+				n.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/24", "0.0.0.0/0", "fd00:18::/64")}
 			},
 			func(n *proxy.Node) { n.ServiceCIDRs = nil },
 		} {
-			node := testNode()
+			node := stagetest.Node()
 			change(node)
 			next := proxy.NewSnapshot(node, slices.Collect(sampleWorld().All())...)
-			s.apply(t, next)
+			s.Apply(t, next)
 			walked := s.dump(t)
-			s.restart(t)
-			s.apply(t, next)
-			if n := s.operations(t); n != 0 {
+			s.Restart(t)
+			s.Apply(t, next)
+			if n := s.Operations(t); n != 0 {
 				t.Errorf("node %+v: after a change, %d operations were missing; there is:\n%s", node, n, walked)
 			}
 		}
@@ -228,11 +229,11 @@ func TestNodeChanges(t *testing.T) {
 // tell.
 func TestDriftIsNoticed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		checker, ok := s.backend.(proxy.DriftChecker)
+		checker, ok := s.Backend.(proxy.DriftChecker)
 		if !ok {
-			t.Fatalf("%T is no DriftChecker", s.backend)
+			t.Fatalf("%T is no DriftChecker", s.Backend)
 		}
-		isBlind := s.options.Flavour == Legacy
+		isBlind := s.Options.Flavour == Legacy
 		expect := func(when string, want bool) {
 			t.Helper()
 			if got := checker.Drifted(t.Context()); got != (want || isBlind) {
@@ -240,17 +241,17 @@ func TestDriftIsNoticed(t *testing.T) {
 			}
 		}
 		expect("before the first Apply", true)
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
 		expect("after a first load", false)
-		s.apply(t, proxy.NewSnapshot(testNode(), world(v1.IPv6Protocol, 3, 3)...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), world(v1.IPv6Protocol, 3, 3)...))
 		expect("after a change", false)
 		s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 		expect("after a change by others", true)
-		s.apply(t, proxy.NewSnapshot(testNode(), world(v1.IPv4Protocol, 3, 3)...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 3, 3)...))
 		expect("after a change by others and one of our own", true)
-		again := s.applied
-		s.applied = proxy.Snapshot{}
-		s.apply(t, again)
+		again := s.Applied
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, again)
 		expect("after a look at everything", false)
 	})
 }
@@ -260,22 +261,22 @@ func TestDriftIsNoticed(t *testing.T) {
 func TestConflictIsNoticed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := world(v1.IPv4Protocol, 3, 2)
-		first, next := proxy.NewSnapshot(testNode(), all...), proxy.NewSnapshot(testNode(), all[0], newPort(v1.IPv4Protocol, 1, 0))
-		fresh := newStage(t, s.options)
-		fresh.apply(t, next)
+		first, next := proxy.NewSnapshot(stagetest.Node(), all...), proxy.NewSnapshot(stagetest.Node(), all[0], newPort(v1.IPv4Protocol, 1, 0))
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, next)
 		for _, script := range []string{
 			"*nat\n-F VIPKIT-SERVICES\nCOMMIT\n",
 			"*filter\n-F\n-X\nCOMMIT\n",
 			"*nat\n-F\n-X\nCOMMIT\n",
 		} {
-			s.applied = proxy.Snapshot{}
-			s.apply(t, first)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, first)
 			s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
-			if err := s.backend.Apply(t.Context(), s.applied, next); !errors.Is(err, proxy.ErrDataplaneLost) {
+			if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Errorf("after %q: got error %v, want %v", script, err, proxy.ErrDataplaneLost)
 			}
-			s.applied = proxy.Snapshot{}
-			s.apply(t, next)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, next)
 			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
 				t.Errorf("after %q: the rules (-fresh +repaired):\n%s", script, diff)
 			}
@@ -289,20 +290,20 @@ func TestChainInUseByOthers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := world(v1.IPv4Protocol, 3, 2)
 		used := newNames("vipkit").of(prefixCluster, all[2].Name, 0)
-		s.apply(t, proxy.NewSnapshot(testNode(), all...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
 		s.run(t, "*nat\n:OTHER - [0:0]\n-A OTHER -j "+used+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-		next := proxy.NewSnapshot(testNode(), all[0])
-		s.apply(t, next)
-		fresh := newStage(t, s.options)
-		fresh.apply(t, next)
+		next := proxy.NewSnapshot(stagetest.Node(), all[0])
+		s.Apply(t, next)
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, next)
 		if diff := cmp.Diff(fresh.dump(t), strings.Replace(s.dump(t), "IPv4 nat "+used+"\n\n", "", 1)); diff != "" {
 			t.Errorf("the rules, but for the chain in use (-fresh +changed):\n%s", diff)
 		}
-		if err := s.backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), used) {
+		if err := s.Backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), used) {
 			t.Errorf("Cleanup: got error %v, want one that names %s", err, used)
 		}
 		s.run(t, "*nat\n-F OTHER\n-X OTHER\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-		if err := s.backend.Cleanup(t.Context()); err != nil {
+		if err := s.Backend.Cleanup(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if left := s.dump(t); left != "" {
@@ -316,13 +317,13 @@ func TestAdoptionOfManyLeftovers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := world(v1.IPv4Protocol, 60, 1)
 		for _, n := range []int{60 - manyRemovals - 4, 5} {
-			next := proxy.NewSnapshot(testNode(), all[:n]...)
-			s.applied = proxy.Snapshot{}
-			s.apply(t, proxy.NewSnapshot(testNode(), all...))
-			s.restart(t)
-			s.apply(t, next)
-			fresh := newStage(t, s.options)
-			fresh.apply(t, next)
+			next := proxy.NewSnapshot(stagetest.Node(), all[:n]...)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
+			s.Restart(t)
+			s.Apply(t, next)
+			fresh := newStage(t, s.Options)
+			fresh.Apply(t, next)
 			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
 				t.Errorf("%d services of 60 stay: the rules (-fresh +adopted):\n%s", n, diff)
 			}

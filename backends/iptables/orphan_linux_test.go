@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -87,7 +89,7 @@ const agentFlavour = "IPTABLES_TEST_AGENT"
 
 func orphanWorlds() (former, next proxy.Snapshot) {
 	all := world(v1.IPv4Protocol, 4, 2)
-	return proxy.NewSnapshot(testNode(), all[:3]...), proxy.NewSnapshot(testNode(), all[3])
+	return proxy.NewSnapshot(stagetest.Node(), all[:3]...), proxy.NewSnapshot(stagetest.Node(), all[3])
 }
 
 // startAgent starts a process with a backend of its own, and waits until it has
@@ -95,9 +97,9 @@ func orphanWorlds() (former, next proxy.Snapshot) {
 func startAgent(t *testing.T, s *stage, g *gate) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^"+strings.Split(t.Name(), "/")[0]+"$")
-	cmd.Env = append(os.Environ(), agentFlavour+"="+string(s.options.Flavour))
+	cmd.Env = append(os.Environ(), agentFlavour+"="+string(s.Options.Flavour))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if err := s.ns.Do(cmd.Start); err != nil {
+	if err := s.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.awaitBegin(); err != nil {
@@ -160,8 +162,8 @@ func TestKilledAgent(t *testing.T) {
 func guardOf(t *testing.T, s *stage, wait time.Duration) *guard {
 	t.Helper()
 	var g *guard
-	err := s.ns.Do(func() error {
-		o, err := s.options.complete()
+	err := s.NS.Do(func() error {
+		o, err := s.Options.complete()
 		if err != nil {
 			return err
 		}
@@ -189,7 +191,7 @@ func TestOrphan(t *testing.T) {
 	runtime.LockOSThread() // the agent ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.options.LockWait = time.Second
+		s.Options.LockWait = time.Second
 		g := newGate(t, s, `(echo >begins; read x <opens; exec $real "$@"); exit`)
 		g.shut(t)
 		kill(t, startAgent(t, s, g))
@@ -197,7 +199,7 @@ func TestOrphan(t *testing.T) {
 		_, next := orphanWorlds()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		err := s.backend.Apply(ctx, proxy.Snapshot{}, next)
+		err := s.Backend.Apply(ctx, proxy.Snapshot{}, next)
 		if !errors.Is(err, ErrLocked) || errors.As(err, new(proxy.PortErrors)) {
 			t.Errorf("while a program of a former agent may still write: got error %v, want %v and nobody blamed", err, ErrLocked)
 		}
@@ -217,9 +219,9 @@ func TestOrphan(t *testing.T) {
 		if s.dump(t) == "" {
 			t.Error("the former agent's program wrote nothing, so the test shows nothing")
 		}
-		s.apply(t, next)
-		fresh := newStage(t, s.options)
-		fresh.apply(t, next)
+		s.Apply(t, next)
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, next)
 		if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
 			t.Errorf("the rules (-fresh +after an orphan):\n%s", diff)
 		}
@@ -232,7 +234,7 @@ func TestLingeringProgram(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT, LockWait: time.Second})
 	g := newGate(t, s, "(echo >begins; read x <opens) & exit 0")
 	former, next := orphanWorlds()
-	s.apply(t, former)
+	s.Apply(t, former)
 	g.shut(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -243,10 +245,10 @@ func TestLingeringProgram(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := s.backend.Apply(ctx, former, next); !errors.Is(err, proxy.ErrDataplaneLost) {
+	if err := s.Backend.Apply(ctx, former, next); !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("got error %v, want %v", err, proxy.ErrDataplaneLost)
 	}
-	if err := s.backend.Apply(ctx, proxy.Snapshot{}, next); !errors.Is(err, ErrLocked) {
+	if err := s.Backend.Apply(ctx, proxy.Snapshot{}, next); !errors.Is(err, ErrLocked) {
 		t.Errorf("while what it left behind lives: got error %v, want %v", err, ErrLocked)
 	}
 }
@@ -256,7 +258,7 @@ func TestStoppedWithChildren(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT, LockWait: time.Second})
 	g := newGate(t, s, "(read x <opens) & echo >begins; read x <opens")
 	former, next := orphanWorlds()
-	s.apply(t, former)
+	s.Apply(t, former)
 	g.shut(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -269,7 +271,7 @@ func TestStoppedWithChildren(t *testing.T) {
 		cancel()
 	})
 	start := time.Now()
-	err := s.backend.Apply(ctx, former, next)
+	err := s.Backend.Apply(ctx, former, next)
 	if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
 	}
@@ -279,8 +281,8 @@ func TestStoppedWithChildren(t *testing.T) {
 	if err := os.Remove(filepath.Join(g.folder, "shut")); err != nil {
 		t.Fatal(err)
 	}
-	s.applied = proxy.Snapshot{}
-	s.apply(t, next) // nobody holds the guard
+	s.Applied = proxy.Snapshot{}
+	s.Apply(t, next) // nobody holds the guard
 }
 
 // Guards are of one identity, IP family and place.
@@ -329,7 +331,7 @@ func TestNoGuard(t *testing.T) {
 }
 
 func TestTail(t *testing.T) {
-	r := testRandom(t)
+	r := testenv.Random(t)
 	var got tail
 	var all []byte
 	for range 200 {

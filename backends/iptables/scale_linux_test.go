@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -136,7 +137,7 @@ func loads(services int) int {
 func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) map[string]float64 {
 	o := Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}
 	all := world(v1.IPv4Protocol, services, 10)
-	full := proxy.NewSnapshot(testNode(), all...)
+	full := proxy.NewSnapshot(stagetest.Node(), all...)
 	text, err := Rules(o, v1.IPv4Protocol, full)
 	if err != nil {
 		b.Fatal(err)
@@ -149,7 +150,7 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 		ours, floor = newStage(b, o), newStage(b, o)
 		least = append(least, milliseconds(floor.restoring(b, text)))
 		start := time.Now()
-		ours.apply(b, full)
+		ours.Apply(b, full)
 		took = append(took, milliseconds(time.Since(start)))
 	}
 	m["full-ms"], m["floor-full-ms"] = median(took), median(least)
@@ -157,9 +158,9 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 	snapshot := full
 	for i := range changes {
 		p := moved(all[services/2], 1_000_000+i)
-		next := snapshot.Revert(proxy.NewSnapshot(testNode(), p), p.Name)
+		next := snapshot.Revert(proxy.NewSnapshot(stagetest.Node(), p), p.Name)
 		start := time.Now()
-		ours.apply(b, next)
+		ours.Apply(b, next)
 		took = append(took, milliseconds(time.Since(start)))
 		snapshot = next
 		script, err := newScript(additions(changedChain(o, p)))
@@ -169,8 +170,8 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 		least = append(least, milliseconds(floor.restoring(b, string(script.text))))
 	}
 	start := time.Now()
-	ours.restart(b)
-	ours.apply(b, snapshot)
+	ours.Restart(b)
+	ours.Apply(b, snapshot)
 	m["restart-ms"] = milliseconds(time.Since(start))
 	m["change-ms"], m["floor-change-ms"] = median(took), median(least)
 	m["change/floor"], m["full/floor"] = m["change-ms"]/m["floor-change-ms"], m["full-ms"]/m["floor-full-ms"]
@@ -205,7 +206,7 @@ func changedChain(o Options, p *proxy.ServicePort) []object {
 	o, _ = o.complete() // they were good before
 	r := newRenderer(o, p.Name.Family)
 	var chain []object
-	for _, x := range r.render(testNode(), p, nil) {
+	for _, x := range r.render(stagetest.Node(), p, nil) {
 		if x.Key.table == nat && x.Key.rule == "" {
 			chain = append(chain, x)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -18,7 +19,7 @@ func TestRulesWithoutFaulty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mixed.Cluster = append(mixed.Cluster, endpoint(v1.IPv6Protocol, 1))
+	mixed.Cluster = append(mixed.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 8080))
 	got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good, mixed))
 	failed, _ := errors.AsType[proxy.PortErrors](err)
 	if len(failed) != 1 || failed[mixed.Name] == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,43 +23,43 @@ import (
 func sampleWorld() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		plain := newPort(fam, 0, 3)
+		plain := stagetest.Port(fam, 0, 3)
 
-		sticky := newPort(fam, 1, 2)
+		sticky := stagetest.Port(fam, 1, 2)
 		sticky.Affinity = affinity.Config{Timeout: time.Hour}
-		sticky.Frontends = append(sticky.Frontends, nodePort(fam, 30001))
+		sticky.Frontends = append(sticky.Frontends, stagetest.NodePort(fam, 30001))
 
-		local := newPort(fam, 2, 5)
+		local := stagetest.Port(fam, 2, 5)
 		local.Local = local.Cluster[:2]
 		outside := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
-		lb, np := local.Frontends[0], nodePort(fam, 30002)
+		lb, np := local.Frontends[0], stagetest.NodePort(fam, 30002)
 		lb.Kind, lb.FromOutside = proxy.LoadBalancer, outside
-		lb.Addr = newPort(fam, 500, 0).Frontends[0].Addr
+		lb.Addr = stagetest.Port(fam, 500, 0).Frontends[0].Addr
 		lb.Restricted, lb.AllowedSources = true, allowedSources(fam)
 		np.FromOutside = outside
 		local.Frontends = append(local.Frontends, lb, np)
 
-		dead := newPort(fam, 3, 0)
+		dead := stagetest.Port(fam, 3, 0)
 		dead.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
 		dead.Frontends[0].FromOutside = dead.Frontends[0].FromInside
 
-		lost := newPort(fam, 4, 0)
+		lost := stagetest.Port(fam, 4, 0)
 		lost.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Drop}
 		lost.Frontends[0].FromOutside = lost.Frontends[0].FromInside
 		all = append(all, plain, sticky, local, dead, lost)
 	}
-	return proxy.NewSnapshot(testNode(), all...)
+	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
 // A restart over an unchanged world is not even a transaction.
 func TestRestartWritesNothing(t *testing.T) {
 	s := newStage(t, Options{})
 	world := sampleWorld()
-	s.apply(t, world)
+	s.Apply(t, world)
 	c := s.conn(t)
 	before, listing := s.generation(t, c), s.listing(t)
-	s.restart(t)
-	s.apply(t, world)
+	s.Restart(t)
+	s.Apply(t, world)
 	if after := s.generation(t, c); after != before {
 		t.Errorf("generation of the ruleset after a restart: got %d, want %d as before", after, before)
 	}
@@ -79,7 +80,7 @@ func nftDoes(commands ...string) func(*testing.T, *stage) {
 }
 
 func tamperings() []tampering {
-	id := affinityID(newPort(v1.IPv6Protocol, 1, 0).Name)
+	id := affinityID(stagetest.Port(v1.IPv6Protocol, 1, 0).Name)
 	all := []tampering{
 		{"foreign rule in a chain", nftDoes("add rule ip vipkit pick-4 counter")},
 		{"foreign rule with an anonymous set", nftDoes("insert rule ip vipkit services tcp dport { 80, 443 } accept")},
@@ -132,13 +133,13 @@ func tamperings() []tampering {
 // are marked with, stay.
 func movesBaseChain(t *testing.T, s *stage) {
 	t.Helper()
-	err := s.ns.Do(func() error {
-		k, err := newKernel(s.options)
+	err := s.NS.Do(func() error {
+		k, err := newKernel(s.Options)
 		if err != nil {
 			return err
 		}
 		defer k.conn.Close() //nolint:errcheck // the test is over if it matters
-		for _, o := range k.book.render(testNode(), nil, nil) {
+		for _, o := range k.book.render(stagetest.Node(), nil, nil) {
 			id := definitionID{o.Key.fam, k.book.names.of(o.Key.fam).text(o.Key.name), o.Value}
 			if o.Key.kind != kindChain || id.name != chainPrerouting {
 				continue
@@ -211,24 +212,24 @@ func TestAdoptionRepairs(t *testing.T) {
 	for _, c := range tamperings() {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			s.apply(t, world)
+			s.Apply(t, world)
 			want := s.listing(t)
 			c.do(t, s)
 			if s.listing(t) == want {
 				t.Fatal("the tampering does not show in the ruleset")
 			}
-			s.restart(t)
+			s.Restart(t)
 			s.repair(t, world)
 			s.holds(t, want, "after the repair")
 
 			conn := s.conn(t)
 			before := s.generation(t, conn)
-			s.restart(t)
-			s.apply(t, world)
+			s.Restart(t)
+			s.Apply(t, world)
 			if after := s.generation(t, conn); after != before {
 				t.Errorf("generation of the ruleset: got %d after one more restart, want %d as after the repair", after, before)
 			}
-			if err := s.backend.Cleanup(t.Context()); err != nil {
+			if err := s.Backend.Cleanup(t.Context()); err != nil {
 				t.Fatalf("Cleanup: got error %v, want none", err)
 			}
 			s.holds(t, "", "after Cleanup")
@@ -239,7 +240,7 @@ func TestAdoptionRepairs(t *testing.T) {
 // A change that meets a table which is not as it was left says so.
 func TestApplyNoticesLoss(t *testing.T) {
 	world := sampleWorld()
-	changed := newPort(v1.IPv4Protocol, 0, 4)
+	changed := stagetest.Port(v1.IPv4Protocol, 0, 4)
 	next := world.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
 	for _, c := range []tampering{
 		{"no tables", nftDoes("flush ruleset")},
@@ -248,11 +249,11 @@ func TestApplyNoticesLoss(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			s.apply(t, world)
+			s.Apply(t, world)
 			want := s.listing(t)
-			s.apply(t, next)
+			s.Apply(t, next)
 			c.do(t, s)
-			if err := s.backend.Apply(t.Context(), s.applied, world); !errors.Is(err, proxy.ErrDataplaneLost) {
+			if err := s.Backend.Apply(t.Context(), s.Applied, world); !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Fatalf("Apply of a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
 			}
 			s.repair(t, world)

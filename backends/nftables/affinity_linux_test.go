@@ -10,13 +10,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func stickyPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
-	p := newPort(fam, i, n)
+	p := stagetest.Port(fam, i, n)
 	p.Affinity = affinity.Config{Timeout: time.Hour}
 	return p
 }
@@ -98,7 +99,7 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				s := newStage(t, Options{})
 				three, other := stickyPort(fam, 0, 3), stickyPort(fam, 1, 2)
-				s.apply(t, proxy.NewSnapshot(testNode(), three, other))
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), three, other))
 				s.addClients(t, three, 30)
 				s.addClients(t, other, 10)
 				want := s.clients(t, three)
@@ -108,9 +109,9 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 				two := *three
 				two.Cluster = append(two.Cluster[:1:1], three.Cluster[2])
 				if restart {
-					s.restart(t)
+					s.Restart(t)
 				}
-				s.apply(t, proxy.NewSnapshot(testNode(), &two, other))
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two, other))
 				if diff := cmp.Diff(want, s.clients(t, three)); diff != "" {
 					t.Errorf("clients by endpoint (-want +got):\n%s", diff)
 				}
@@ -130,15 +131,15 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				s := newStage(t, Options{})
 				p := stickyPort(fam, 0, 1)
-				p.Cluster = append(p.Cluster, endpoint(fam, 1, 9090))
-				s.apply(t, proxy.NewSnapshot(testNode(), p))
+				p.Cluster = append(p.Cluster, stagetest.Endpoint(fam, 1, 9090))
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 				s.addClients(t, p, 20)
 				one := *p
 				one.Cluster = p.Cluster[1:]
 				if restart {
-					s.restart(t)
+					s.Restart(t)
 				}
-				s.apply(t, proxy.NewSnapshot(testNode(), &one))
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
 				want := map[string]int{p.Cluster[0].Addr.Addr().String(): 10}
 				if diff := cmp.Diff(want, s.clients(t, p)); diff != "" {
 					t.Errorf("clients by endpoint (-want +got):\n%s", diff)
@@ -156,10 +157,10 @@ func TestManyClients(t *testing.T) {
 		t.Run(string(fam), func(t *testing.T) {
 			s := newStage(t, Options{AffinityClients: 1 << 17})
 			p := stickyPort(fam, 0, 7)
-			s.apply(t, proxy.NewSnapshot(testNode(), p))
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			s.addClients(t, p, clients)
-			s.restart(t)
-			s.apply(t, proxy.NewSnapshot(testNode(), p))
+			s.Restart(t)
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			total := 0
 			for _, n := range s.clients(t, p) {
 				total += n
@@ -170,7 +171,7 @@ func TestManyClients(t *testing.T) {
 			six := *p
 			six.Cluster = p.Cluster[1:]
 			start := time.Now()
-			s.apply(t, proxy.NewSnapshot(testNode(), &six))
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &six))
 			t.Logf("one of 7 endpoints of %d clients removed in %v", clients, time.Since(start).Round(time.Millisecond))
 			if got := s.clients(t, p); len(got) != 6 || got[p.Cluster[0].Addr.Addr().String()] != 0 {
 				t.Errorf("clients by endpoint: got %v, want those of the six that are left", got)
@@ -187,7 +188,7 @@ func TestServicesComeAndGo(t *testing.T) {
 		var all []*proxy.ServicePort
 		for i := range 6 {
 			for _, fam := range bothFamilies() {
-				p := newPort(fam, i, 1+r.IntN(12))
+				p := stagetest.Port(fam, i, 1+r.IntN(12))
 				if r.IntN(2) == 0 {
 					p.Affinity.Timeout = time.Duration(1+r.IntN(3)) * time.Minute
 				}
@@ -200,16 +201,16 @@ func TestServicesComeAndGo(t *testing.T) {
 				}
 			}
 		}
-		want := proxy.NewSnapshot(testNode(), all...)
+		want := proxy.NewSnapshot(stagetest.Node(), all...)
 		if r.IntN(6) == 0 {
-			s.restart(t)
+			s.Restart(t)
 		}
-		s.apply(t, want)
+		s.Apply(t, want)
 		if round%6 > 0 {
 			continue
 		}
 		fresh := newStage(t, Options{})
-		fresh.apply(t, want)
+		fresh.Apply(t, want)
 		if diff := cmp.Diff(withoutSlots(fresh.listing(t)), withoutSlots(s.listing(t))); diff != "" {
 			t.Fatalf("round %d: the ruleset, made anew and after all that (-new +got):\n%s", round, diff)
 		}

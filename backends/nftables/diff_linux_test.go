@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -73,9 +74,9 @@ func TestRenderDiffIsTheDifference(t *testing.T) {
 // randomChange changes the endpoints of a service port, and sometimes more.
 func randomChange(r *rand.Rand) proxy.Change {
 	fam := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}[r.IntN(2)]
-	one := newPort(fam, 1, 0)
+	one := stagetest.Port(fam, 1, 0)
 	if r.IntN(2) == 0 {
-		one.Frontends = append(one.Frontends, nodePort(fam, 30080))
+		one.Frontends = append(one.Frontends, stagetest.NodePort(fam, 30080))
 	}
 	if r.IntN(2) == 0 {
 		one.Frontends[0].FromOutside.Pool = proxy.PoolLocal
@@ -107,7 +108,7 @@ func randomChange(r *rand.Rand) proxy.Change {
 func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endpoint) {
 	for i := range 8 {
 		if r.IntN(8) < most {
-			e := endpoint(fam, 100+i, 8080)
+			e := stagetest.Endpoint(fam, 100+i, 8080)
 			e.Serving = r.IntN(2) == 0
 			pool = append(pool, e)
 		}
@@ -117,22 +118,22 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 
 // TestCheck: a route that leaves traffic alone has no verdict.
 func TestCheck(t *testing.T) {
-	k, p := newRenderer(t), newPort(v1.IPv4Protocol, 1, 3)
-	if err := k.Check(testNode(), p); err != nil {
+	k, p := newRenderer(t), stagetest.Port(v1.IPv4Protocol, 1, 3)
+	if err := k.Check(stagetest.Node(), p); err != nil {
 		t.Errorf("a good port: got error %v, want none", err)
 	}
 	p.Frontends[0].FromOutside.Action = proxy.Pass
-	if err := k.Check(testNode(), p); err == nil {
+	if err := k.Check(stagetest.Node(), p); err == nil {
 		t.Error("a route that passes: got no error, want one")
 	}
 }
 
 // TestRenderDiffOfManyIsSmall: one endpoint of thousands costs one of all.
 func TestRenderDiffOfManyIsSmall(t *testing.T) {
-	k, old, node := newRenderer(t), newPort(v1.IPv4Protocol, 1, 5000), &proxy.Node{}
+	k, old, node := newRenderer(t), stagetest.Port(v1.IPv4Protocol, 1, 5000), &proxy.Node{}
 	other := *old
 	other.Cluster = slices.Clone(old.Cluster)
-	other.Cluster[2500] = endpoint(v1.IPv4Protocol, 3_000_000, 8080)
+	other.Cluster[2500] = stagetest.Endpoint(v1.IPv4Protocol, 3_000_000, 8080)
 	slices.SortFunc(other.Cluster, (*endpoints.Endpoint).Compare)
 	change := proxy.Change{Old: old, New: &other}
 	removed, added, ok := k.RenderDiff(node, change, nil, nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -33,9 +34,9 @@ func (f *flushing) Commit(ctx context.Context, ops []op) error {
 func TestFlushInFirstLoad(t *testing.T) {
 	for _, limit := range []int{listLimit, 0} {
 		w := newWatched(t, limit)
-		world := proxy.NewSnapshot(testNode(), manyPorts(5000)...)
+		world := proxy.NewSnapshot(stagetest.Node(), manyPorts(5000)...)
 		if limit == 0 { // made anew beside what there is
-			w.apply(t, proxy.NewSnapshot(testNode(), manyPorts(5)...))
+			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...))
 			w.kernel.drift.looked = time.Time{}
 		}
 		f := &flushing{kernel: w.kernel, flush: func() { w.nft(t, "flush ruleset") }}
@@ -57,14 +58,14 @@ func TestFlushInFirstLoad(t *testing.T) {
 // anew rather than never taken over.
 func TestTakeoverAmongCommits(t *testing.T) {
 	w := newWatched(t, listLimit)
-	world := proxy.NewSnapshot(testNode(), manyPorts(4000)...)
-	w.apply(t, world)
+	world := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
+	w.Apply(t, world)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	others, done := w.conn(t), make(chan int, 1)
 	go func() { done <- commitOnAndOn(ctx, others) }()
-	w.restart(t)
-	w.apply(t, world)
+	w.Restart(t)
+	w.Apply(t, world)
 	cancel()
 	if n := <-done; n < 2 {
 		t.Errorf("others made %d commits meanwhile, which shows nothing", n)
@@ -94,11 +95,11 @@ func TestBookKeepsTheLastTimeout(t *testing.T) {
 	for i := range 50 {
 		p := stickyPort(v1.IPv4Protocol, 1, 2)
 		p.Affinity = affinity.Config{Timeout: time.Duration(1+i) * time.Second}
-		node := w.applied.Node()
+		node := w.Applied.Node()
 		if node == nil {
-			node = testNode()
+			node = stagetest.Node()
 		}
-		w.apply(t, proxy.NewSnapshot(node, p))
+		w.Apply(t, proxy.NewSnapshot(node, p))
 		if i > 0 {
 			sizes[len(w.kernel.book.page(node).chains)] = true
 		}

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,15 +20,15 @@ type watched struct {
 func newWatched(t *testing.T, limit int) *watched {
 	t.Helper()
 	w := &watched{stage: newStage(t, Options{})}
-	err := w.ns.Do(func() (err error) {
-		w.kernel, err = newKernel(w.options)
+	err := w.NS.Do(func() (err error) {
+		w.kernel, err = newKernel(w.Options)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.kernel.limit = limit
-	w.backend = backends.New(w.kernel.book.render, w.kernel)
+	w.Backend = backends.New(w.kernel.book.render, w.kernel)
 	t.Cleanup(func() {
 		if err := w.kernel.conn.Close(); err != nil {
 			t.Error(err)
@@ -48,7 +49,7 @@ func (w *watched) drifted(t *testing.T, when string, want bool) {
 func TestDriftedHeedsOurTablesOnly(t *testing.T) {
 	w := newWatched(t, listLimit)
 	p := stickyPort(v1.IPv4Protocol, 0, 2)
-	w.apply(t, proxy.NewSnapshot(testNode(), p))
+	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	w.drifted(t, "after a first load", false)
 	w.nft(t, "add table ip somebody-elses")
 	w.drifted(t, "after somebody else's change", false)
@@ -56,11 +57,11 @@ func TestDriftedHeedsOurTablesOnly(t *testing.T) {
 	w.drifted(t, "after clients came", false)
 	one := *p
 	one.Cluster = p.Cluster[:1]
-	w.apply(t, proxy.NewSnapshot(testNode(), &one))
+	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
 	w.drifted(t, "after a change that made clients forget", false)
 	w.nft(t, "add chain ip somebody-elses theirs")
 	w.drifted(t, "after a change of our own and one of others", false)
-	w.apply(t, proxy.NewSnapshot(testNode(), &one, newPort(v1.IPv4Protocol, 1, 20)))
+	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one, stagetest.Port(v1.IPv4Protocol, 1, 20)))
 	w.nft(t, "add chain ip somebody-elses more")
 	w.drifted(t, "after new chains of our own, and others' changes", false)
 }
@@ -86,7 +87,7 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWatched(t, listLimit)
-			w.apply(t, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 2)))
+			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2)))
 			w.drifted(t, "before", false)
 			nftDoes(tc.commands...)(t, w.stage)
 			if tc.later {
@@ -104,7 +105,7 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 func TestDriftedAfterNothingWasRemoved(t *testing.T) {
 	w := newWatched(t, listLimit)
 	p := stickyPort(v1.IPv4Protocol, 0, 3)
-	w.apply(t, proxy.NewSnapshot(testNode(), p))
+	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	m := elementTarget{fam: ipv4, set: affinityMap(affinityID(p.Name), proxy.PoolCluster)}
 	if err := w.kernel.forgetClients(t.Context(), m, []string{string(clientKey(ipv4, 1))}); err != nil {
 		t.Fatal(err)
@@ -118,12 +119,12 @@ func TestDriftedAfterNothingWasRemoved(t *testing.T) {
 // others do is no reason to make them anew.
 func TestResyncReadsBack(t *testing.T) {
 	w := newWatched(t, 0)
-	world := proxy.NewSnapshot(testNode(), manyPorts(20)...)
-	w.apply(t, world)
-	w.apply(t, world)
+	world := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
+	w.Apply(t, world)
+	w.Apply(t, world)
 	before := w.kernel.Operations()
-	w.applied = proxy.Snapshot{}
-	w.apply(t, world)
+	w.Applied = proxy.Snapshot{}
+	w.Apply(t, world)
 	if got := w.kernel.Operations() - before; got != 0 {
 		t.Errorf("a resync took %d operations, want 0", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
@@ -56,7 +57,7 @@ type flowStage struct {
 
 func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 	s := &flowStage{plain: plainOf(fam), fam: fam, client: netnstest.NewNS(t)}
-	s.stage = &stage{ns: netnstest.NewNS(t)}
+	s.stage = &stage{&stagetest.Stage[Options]{NS: netnstest.NewNS(t), New: New}}
 	server := netnstest.NewNS(t)
 	must := func(err error) {
 		t.Helper()
@@ -64,10 +65,10 @@ func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 			t.Fatal(err)
 		}
 	}
-	must(netns.Link(netns.End{NS: s.client, Name: "up"}, netns.End{NS: s.ns, Name: "clients"}))
-	must(netns.Link(netns.End{NS: server, Name: "up"}, netns.End{NS: s.ns, Name: "servers"}))
-	must(s.ns.AddAddress("clients", s.clientSide))
-	must(s.ns.AddAddress("servers", s.serverSide))
+	must(netns.Link(netns.End{NS: s.client, Name: "up"}, netns.End{NS: s.NS, Name: "clients"}))
+	must(netns.Link(netns.End{NS: server, Name: "up"}, netns.End{NS: s.NS, Name: "servers"}))
+	must(s.NS.AddAddress("clients", s.clientSide))
+	must(s.NS.AddAddress("servers", s.serverSide))
 	must(s.client.AddAddress("up", s.plain.client))
 	must(s.client.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.clientSide.Addr()}))
 	for _, p := range []netip.Prefix{s.gateway, s.ends[0], s.ends[1]} {
@@ -76,8 +77,8 @@ func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 	must(server.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.serverSide.Addr()}))
 	must(server.AddRoute(netns.Route{To: s.vips, Link: "lo", Local: true}))
 	must(server.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
-	must(s.ns.AddRoute(netns.Route{To: s.vips, Link: "servers", Via: s.gateway.Addr()}))
-	must(s.ns.Forward())
+	must(s.NS.AddRoute(netns.Route{To: s.vips, Link: "servers", Via: s.gateway.Addr()}))
+	must(s.NS.Forward())
 	for name, at := range map[string]netip.AddrPort{
 		"A": netip.AddrPortFrom(s.ends[0].Addr(), 5353), "B": netip.AddrPortFrom(s.ends[1].Addr(), 5353),
 		"gateway": netip.AddrPortFrom(s.vip, 53), "external gateway": netip.AddrPortFrom(s.external, 53),
@@ -91,9 +92,9 @@ func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 // startAgent puts a new backend and a new cleaner in the place of the old ones.
 func (s *flowStage) startAgent(t *testing.T) {
 	t.Helper()
-	s.restart(t)
+	s.Restart(t)
 	var c *conntrack.Cleaner
-	err := s.ns.Do(func() (err error) {
+	err := s.NS.Do(func() (err error) {
 		c, err = conntrack.New(conntrack.Options{Observe: func(a conntrack.Account) { s.removed += a.Removed }})
 		return err
 	})
@@ -101,15 +102,15 @@ func (s *flowStage) startAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	s.backend = c.Wrap(s.backend)
+	s.Backend = c.Wrap(s.Backend)
 }
 
 // with is the service with some frontends and endpoints.
 func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-	port := newPort(s.fam, 1, 0)
+	port := stagetest.Port(s.fam, 1, 0)
 	port.Name.Protocol, port.Frontends = v1.ProtocolUDP, nil
-	route := forward(proxy.MasqueradeNever)
+	route := stagetest.Forward(proxy.MasqueradeNever)
 	if ends == "" {
 		route = proxy.TrafficRoute{Action: proxy.Reject}
 	}
@@ -123,7 +124,7 @@ func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 		add(proxy.ExternalIP, netip.AddrPortFrom(s.external, 53))
 	}
 	if strings.Contains(frontends, "nodeport") {
-		add(proxy.NodePort, netip.AddrPortFrom(nodePort(s.fam, 30053).Addr.Addr(), 30053))
+		add(proxy.NodePort, netip.AddrPortFrom(stagetest.NodePort(s.fam, 30053).Addr.Addr(), 30053))
 	}
 	for i, name := range []string{"A", "B"} {
 		if strings.Contains(ends, name) {
@@ -268,7 +269,7 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 		{what: "service made anew", frontends: all, ends: "B", want: [3]string{"B", "B", "B"}, stale: 3},
 	} {
 		s.removed = 0
-		s.apply(t, s.with(step.frontends, step.ends))
+		s.Apply(t, s.with(step.frontends, step.ends))
 		if lasting = hear(); lasting != step.want {
 			t.Fatalf("step %d, %s: the senders hear %q, want %q", i, step.what, lasting, step.want)
 		}
@@ -278,21 +279,19 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 	}
 
 	// The agent dies after the rules and before the flows.
-	half := s.newBackend(t, Options{})
-	if err := half.Apply(t.Context(), proxy.Snapshot{}, s.with(all, "A")); err != nil {
-		t.Fatal(err)
-	}
+	half := s.Beside(t, Options{})
+	half.Apply(t, s.with(all, "A"))
 	if got := hear(); got != [3]string{"B", "B", "B"} {
 		t.Errorf("without cleaning the senders hear %q, which proves nothing about cleaning", got)
 	}
 	s.startAgent(t)
-	s.apply(t, s.with(all, "A"))
+	s.Apply(t, s.with(all, "A"))
 	if got := hear(); got != [3]string{"A", "A", "A"} {
 		t.Errorf("after a restart the senders hear %q, want A", got)
 	}
 	s.removed = 0
 	s.startAgent(t)
-	s.apply(t, s.with(all, "A"))
+	s.Apply(t, s.with(all, "A"))
 	if s.removed != 0 {
 		t.Errorf("%d flows removed by a restart that changed nothing", s.removed)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -56,10 +57,10 @@ func TestForeignTablesAreLeftAlone(t *testing.T) {
 	foreign := s.listing(t)
 	world := sampleWorld()
 	for range 2 {
-		s.apply(t, world)
-		s.restart(t)
+		s.Apply(t, world)
+		s.Restart(t)
 	}
-	if err := s.backend.Cleanup(t.Context()); err != nil {
+	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatalf("Cleanup: got error %v, want none", err)
 	}
 	s.holds(t, foreign, "after Cleanup")
@@ -69,25 +70,24 @@ func TestForeignTablesAreLeftAlone(t *testing.T) {
 // without the other.
 func TestInstancesAreDisjoint(t *testing.T) {
 	s := newStage(t, Options{})
-	other := &stage{ns: s.ns, options: Options{Identity: identity("other", 0x8000, -5)}}
-	other.restart(t)
+	other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, -5)})}
 
 	world := sampleWorld()
-	s.apply(t, world)
+	s.Apply(t, world)
 	alone := s.nft(t, "list", "ruleset")
-	other.apply(t, world)
+	other.Apply(t, world)
 	both := s.nft(t, "list", "ruleset")
 	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00004000"} {
 		if !strings.Contains(both, want) {
 			t.Errorf("the ruleset of both lacks %q:\n%s", want, both)
 		}
 	}
-	s.restart(t)
-	s.apply(t, world)
+	s.Restart(t)
+	s.Apply(t, world)
 	if got := s.nft(t, "list", "ruleset"); got != both {
 		t.Errorf("a restart of one (-before +after):\n%s", cmp.Diff(both, got))
 	}
-	if err := other.backend.Cleanup(t.Context()); err != nil {
+	if err := other.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.nft(t, "list", "ruleset"); got != alone {
@@ -99,13 +99,13 @@ func TestInstancesAreDisjoint(t *testing.T) {
 func TestIdentityChanges(t *testing.T) {
 	s := newStage(t, Options{})
 	world := sampleWorld()
-	s.apply(t, world)
-	s.options.Identity = identity("", 0x8000, -5)
-	s.restart(t)
+	s.Apply(t, world)
+	s.Options.Identity = identity("", 0x8000, -5)
+	s.Restart(t)
 	s.repair(t, world)
 	changed := s.listing(t)
-	fresh := newStage(t, s.options)
-	fresh.apply(t, world)
+	fresh := newStage(t, s.Options)
+	fresh.Apply(t, world)
 	if diff := cmp.Diff(fresh.listing(t), changed); diff != "" {
 		t.Errorf("the ruleset, made anew and taken over (-new +taken over):\n%s", diff)
 	}
@@ -122,10 +122,10 @@ func TestFamilies(t *testing.T) {
 		{[]v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}, []string{"table ip vipkit", "table ip6 vipkit"}},
 	} {
 		s := newStage(t, Options{})
-		s.apply(t, sampleWorld())
-		s.options.Families = c.families
-		s.restart(t)
-		s.apply(t, sampleWorld())
+		s.Apply(t, sampleWorld())
+		s.Options.Families = c.families
+		s.Restart(t)
+		s.Apply(t, sampleWorld())
 		got := strings.Split(strings.TrimSpace(s.nft(t, "list", "tables")), "\n")
 		slices.Sort(got)
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -150,16 +150,16 @@ func TestNewRefusesOptions(t *testing.T) {
 // and later.
 func TestPoisonedServices(t *testing.T) {
 	collides := collidingPort(40, 9)
-	wrongFamily := newPort(v1.IPv4Protocol, 42, 1)
-	wrongFamily.Cluster = append(wrongFamily.Cluster, endpoint(v1.IPv6Protocol, 1, 80))
-	noAddress := newPort(v1.IPv4Protocol, 43, 1)
+	wrongFamily := stagetest.Port(v1.IPv4Protocol, 42, 1)
+	wrongFamily.Cluster = append(wrongFamily.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 80))
+	noAddress := stagetest.Port(v1.IPv4Protocol, 43, 1)
 	noAddress.Cluster = []*endpoints.Endpoint{{}}
-	wrongFrontend := newPort(v1.IPv4Protocol, 44, 1)
+	wrongFrontend := stagetest.Port(v1.IPv4Protocol, 44, 1)
 	wrongFrontend.Frontends[0].Addr = netip.MustParseAddrPort("[fd00:96::1]:80")
 
 	var good []*proxy.ServicePort
 	for i := range 30 {
-		good = append(good, newPort(v1.IPv4Protocol, i, 3))
+		good = append(good, stagetest.Port(v1.IPv4Protocol, i, 3))
 	}
 	for _, c := range []struct {
 		name   string
@@ -172,13 +172,13 @@ func TestPoisonedServices(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			healthy := proxy.NewSnapshot(testNode(), good...)
-			s.apply(t, healthy)
+			healthy := proxy.NewSnapshot(stagetest.Node(), good...)
+			s.Apply(t, healthy)
 			want := s.listing(t)
-			ill := proxy.NewSnapshot(testNode(), append(slices.Clone(good), c.poison)...)
+			ill := proxy.NewSnapshot(stagetest.Node(), append(slices.Clone(good), c.poison)...)
 			for _, start := range []proxy.Snapshot{healthy, {}} {
 				if start.IsZero() {
-					s.restart(t)
+					s.Restart(t)
 				}
 				s.applyIll(t, start, ill, c.poison.Name)
 				s.holds(t, want, "without the ill one")
@@ -193,8 +193,8 @@ func TestPoisonedServices(t *testing.T) {
 // collidingPort is a service port that claims the address of another one, number
 // 0, which only the kernel sees.
 func collidingPort(i, n int) *proxy.ServicePort {
-	p := newPort(v1.IPv4Protocol, i, n)
-	p.Frontends[0].Addr = newPort(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
+	p := stagetest.Port(v1.IPv4Protocol, i, n)
+	p.Frontends[0].Addr = stagetest.Port(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
 	return p
 }
 
@@ -202,11 +202,11 @@ func collidingPort(i, n int) *proxy.ServicePort {
 func TestSourceRangesThatOverlap(t *testing.T) {
 	listing := func(sources ...string) string {
 		s := newStage(t, Options{})
-		p := newPort(v1.IPv4Protocol, 0, 2)
-		p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, prefixes(sources...)
-		s.apply(t, proxy.NewSnapshot(testNode(), p))
-		s.restart(t)
-		s.apply(t, s.applied)
+		p := stagetest.Port(v1.IPv4Protocol, 0, 2)
+		p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, stagetest.Prefixes(sources...)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
+		s.Restart(t)
+		s.Apply(t, s.Applied)
 		return s.listing(t)
 	}
 	want := listing("192.0.2.0/24", "198.51.100.0/25")
@@ -221,13 +221,13 @@ func TestSourceRangesThatOverlap(t *testing.T) {
 func TestPoisonBesideNewChains(t *testing.T) {
 	ill := collidingPort(9, 1)
 	s := newStage(t, Options{})
-	before := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 3), newPort(v1.IPv4Protocol, 1, 3))
-	s.apply(t, before)
-	grown := proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 9), newPort(v1.IPv4Protocol, 1, 20), ill)
+	before := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3), stagetest.Port(v1.IPv4Protocol, 1, 3))
+	s.Apply(t, before)
+	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), ill)
 	s.applyIll(t, before, grown, ill.Name)
 
 	fresh := newStage(t, Options{})
-	fresh.apply(t, proxy.NewSnapshot(testNode(), newPort(v1.IPv4Protocol, 0, 9), newPort(v1.IPv4Protocol, 1, 20)))
+	fresh.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20)))
 	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
 		t.Errorf("the ruleset, without the ill one (-want +got):\n%s", diff)
 	}
@@ -237,10 +237,10 @@ func TestPoisonBesideNewChains(t *testing.T) {
 // anew.
 func (s *stage) applyIll(t *testing.T, start, ill proxy.Snapshot, name proxy.ServicePortName) {
 	t.Helper()
-	err := s.backend.Apply(t.Context(), start, ill)
+	err := s.Backend.Apply(t.Context(), start, ill)
 	for range 2 {
 		if errors.Is(err, proxy.ErrDataplaneLost) {
-			err = s.backend.Apply(t.Context(), proxy.Snapshot{}, ill)
+			err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, ill)
 		}
 	}
 	var failed proxy.PortErrors
@@ -254,12 +254,12 @@ func (s *stage) applyIll(t *testing.T, start, ill proxy.Snapshot, name proxy.Ser
 func TestSCTP(t *testing.T) {
 	listing := func(protocol v1.Protocol) string {
 		s := newStage(t, Options{})
-		p := newPort(v1.IPv4Protocol, 0, 3)
-		p.Frontends = append(p.Frontends, nodePort(v1.IPv4Protocol, 30000))
+		p := stagetest.Port(v1.IPv4Protocol, 0, 3)
+		p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30000))
 		p.Name.Protocol = protocol
-		s.apply(t, proxy.NewSnapshot(testNode(), p))
-		s.restart(t)
-		s.apply(t, s.applied)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
+		s.Restart(t)
+		s.Apply(t, s.Applied)
 		return s.listing(t)
 	}
 	want := strings.ReplaceAll(listing(v1.ProtocolTCP), " tcp . ", " sctp . ")

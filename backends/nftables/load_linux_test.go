@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -30,15 +31,15 @@ const services, hosts = 1600, 200
 func bigWorld(first netip.Addr) proxy.Snapshot {
 	var pool []*endpoints.Endpoint
 	for i := range hosts {
-		pool = append(pool, endpoint(v1.IPv4Protocol, 1000+i, 8080))
+		pool = append(pool, stagetest.Endpoint(v1.IPv4Protocol, 1000+i, 8080))
 	}
 	all := make([]*proxy.ServicePort, services)
 	for i := range all {
-		all[i] = newPort(v1.IPv4Protocol, i, 0)
+		all[i] = stagetest.Port(v1.IPv4Protocol, i, 0)
 		all[i].Cluster = pool
 	}
 	pool[0].Addr = netip.AddrPortFrom(first, 8080)
-	return proxy.NewSnapshot(testNode(), all...)
+	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
 // table gives the only table of ours for IPv4.
@@ -74,10 +75,10 @@ func (s *stage) countElements(t testing.TB, set string) int {
 // A world too big to be read back is made anew beside the old one.
 func TestBigWorldIsReplaced(t *testing.T) {
 	s := newStage(t, Options{})
-	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 1)))
-	s.restart(t)
+	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 1)))
+	s.Restart(t)
 	start := time.Now()
-	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 2)))
+	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 2)))
 	t.Logf("%d services with %d endpoints each replaced in %v", services, hosts, time.Since(start).Round(time.Millisecond))
 	if got := s.table(t).Name; got != "vipkit_2" {
 		t.Errorf("the table that serves: got %s, want vipkit_2", got)
@@ -97,15 +98,15 @@ func TestBigWorldIsReplaced(t *testing.T) {
 func TestSetsGrowAfterRestart(t *testing.T) {
 	var all []*proxy.ServicePort
 	for i := range leastSize + leastSize/4 {
-		all = append(all, newPort(v1.IPv4Protocol, i, 1))
+		all = append(all, stagetest.Port(v1.IPv4Protocol, i, 1))
 	}
 	s := newStage(t, Options{})
-	few := proxy.NewSnapshot(testNode(), all[:leastSize/2]...)
-	s.apply(t, few)
-	s.restart(t)
-	s.apply(t, few)
-	s.apply(t, proxy.NewSnapshot(testNode(), all[:leastSize*3/4]...))
-	s.apply(t, proxy.NewSnapshot(testNode(), all...))
+	few := proxy.NewSnapshot(stagetest.Node(), all[:leastSize/2]...)
+	s.Apply(t, few)
+	s.Restart(t)
+	s.Apply(t, few)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all[:leastSize*3/4]...))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
 	s.counts(t, map[string]int{setServices: len(all), setClusterIPs: len(all), "endpoints": len(all)})
 }
 
@@ -190,18 +191,18 @@ func testSmallBuffers(t *testing.T) {
 	s := newStage(t, Options{})
 	c := s.conn(t)
 	t.Logf("a transaction may have %d bytes", c.MaxBatch())
-	s.apply(t, bigWorld(hostIP(v1.IPv4Protocol, 1)))
+	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	before := s.generation(t, c)
-	s.restart(t)
+	s.Restart(t)
 
 	// One that is refused does not stop the others here either.
 	ill := collidingPort(services, 2)
 	all := []*proxy.ServicePort{ill}
-	for p := range bigWorld(hostIP(v1.IPv4Protocol, 2)).All() {
+	for p := range bigWorld(stagetest.HostIP(v1.IPv4Protocol, 2)).All() {
 		all = append(all, p)
 	}
 	start := time.Now()
-	s.applyIll(t, proxy.Snapshot{}, proxy.NewSnapshot(testNode(), all...), ill.Name)
+	s.applyIll(t, proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), all...), ill.Name)
 	parts := s.generation(t, c) - before
 	t.Logf("replaced in %d transactions and %v", parts, time.Since(start).Round(time.Millisecond))
 	if parts < 2 {
@@ -211,8 +212,8 @@ func testSmallBuffers(t *testing.T) {
 
 	// What nobody wants any more is the matter of no port, and goes in several
 	// transactions, too.
-	s.restart(t)
-	s.apply(t, proxy.NewSnapshot(testNode()))
+	s.Restart(t)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 	s.counts(t, map[string]int{setServices: 0, "endpoints": 0, setHairpins: 0})
 }
 

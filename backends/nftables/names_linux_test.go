@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -65,7 +66,7 @@ func TestRangesOf(t *testing.T) {
 		{ipv6, []string{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"}, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff-"},
 	} {
 		var parts []string
-		for _, r := range rangesOf(c.fam, prefixes(c.prefixes...)) {
+		for _, r := range rangesOf(c.fam, stagetest.Prefixes(c.prefixes...)) {
 			text := addrText(c.fam, r.first) + "-"
 			if !r.open {
 				text += addrText(c.fam, r.behind)
@@ -111,7 +112,7 @@ func TestSourcesName(t *testing.T) {
 }
 
 func newPage() *page {
-	node := testNode()
+	node := stagetest.Node()
 	o, _ := Options{}.complete()
 	b := &book{options: o}
 	return b.page(node)
@@ -210,9 +211,9 @@ func everyPort() (all []*proxy.ServicePort) {
 		for _, inside := range actions {
 			for _, outside := range actions {
 				for _, timeout := range []time.Duration{0, time.Hour} {
-					p := newPort(fam, i, 2+i%20)
+					p := stagetest.Port(fam, i, 2+i%20)
 					p.Local, p.Affinity = p.Cluster[:1+i%2], affinity.Config{Timeout: timeout}
-					p.Frontends = append(p.Frontends, nodePort(fam, uint16(30000+i)))
+					p.Frontends = append(p.Frontends, stagetest.NodePort(fam, uint16(30000+i)))
 					for f := range p.Frontends {
 						p.Frontends[f].FromInside, p.Frontends[f].FromOutside = inside, outside
 						p.Frontends[f].Restricted = i%3 == 0
@@ -252,7 +253,7 @@ func hashes() map[string]value {
 	all := map[string]value{}
 	o, _ := Options{}.complete()
 	b := &book{options: o}
-	node := testNode()
+	node := stagetest.Node()
 	for _, port := range append(everyPort(), nil) {
 		for _, o := range b.render(node, port, nil) {
 			k, v := o.Key, o.Value
@@ -275,8 +276,8 @@ func TestBookForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &book{options: o}
-	s.backend = backends.New(b.render, &kernel{book: b, conn: s.conn(t), slots: map[slotPool][]slot{}})
-	node := testNode()
+	s.Backend = backends.New(b.render, &kernel{book: b, conn: s.conn(t), slots: map[slotPool][]slot{}})
+	node := stagetest.Node()
 	size := func() [4]int {
 		p := b.page(node)
 		return [4]int{len(p.chains), len(p.sets), len(p.verdicts), len(b.names.v4.byText)}
@@ -285,10 +286,10 @@ func TestBookForgets(t *testing.T) {
 	for i := range 20 {
 		port := stickyPort(v1.IPv4Protocol, i, 3)
 		f := &port.Frontends[0]
-		f.Restricted, f.AllowedSources = true, prefixes(fmt.Sprintf("192.0.2.%d/32", i))
-		s.apply(t, proxy.NewSnapshot(node, port))
+		f.Restricted, f.AllowedSources = true, stagetest.Prefixes(fmt.Sprintf("192.0.2.%d/32", i))
+		s.Apply(t, proxy.NewSnapshot(node, port))
 		with := size()
-		s.apply(t, proxy.NewSnapshot(node))
+		s.Apply(t, proxy.NewSnapshot(node))
 		if i == 0 {
 			first = size()
 		}
@@ -318,9 +319,9 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 		}
 		return all
 	}
-	sticky := newPort(v1.IPv4Protocol, 1, 3)
+	sticky := stagetest.Port(v1.IPv4Protocol, 1, 3)
 	sticky.Affinity.Timeout = time.Hour
-	base := render(Options{}, testNode(), sticky)
+	base := render(Options{}, stagetest.Node(), sticky)
 	for _, c := range []struct {
 		name, changes string
 		options       Options
@@ -335,7 +336,7 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 		{name: "node-port addresses", changes: chainServices, node: func(n *proxy.Node) { n.NodePorts.All = false }},
 		{name: "timeout", changes: "remember-" + affinityMap(affinityID(sticky.Name), proxy.PoolCluster), port: func(p *proxy.ServicePort) { p.Affinity.Timeout = time.Minute }},
 	} {
-		node, port := testNode(), *sticky
+		node, port := stagetest.Node(), *sticky
 		if c.node != nil {
 			c.node(node)
 		}

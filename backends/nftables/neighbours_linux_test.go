@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,14 +16,14 @@ import (
 func TestFamiliesForgetApart(t *testing.T) {
 	s := newStage(t, Options{})
 	gone, stays := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv6Protocol, 1, 2)
-	s.apply(t, proxy.NewSnapshot(testNode(), gone, stays))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), gone, stays))
 	s.addClients(t, stays, 10)
 	want := s.clients(t, stays)
 	delete(want, stays.Cluster[1].Addr.Addr().String())
 
 	one := *stays
 	one.Cluster = stays.Cluster[:1]
-	s.apply(t, proxy.NewSnapshot(testNode(), &one))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
 	if diff := cmp.Diff(want, s.clients(t, stays)); diff != "" {
 		t.Errorf("clients by endpoint (-want +got):\n%s", diff)
 	}
@@ -35,20 +36,16 @@ func TestDeletionLeavesOthersAlone(t *testing.T) {
 	sticky := stickyPort(v1.IPv4Protocol, 0, 2)
 	all := []*proxy.ServicePort{sticky}
 	for i := range 300 {
-		all = append(all, newPort(v1.IPv4Protocol, 10+i, 1))
+		all = append(all, stagetest.Port(v1.IPv4Protocol, 10+i, 1))
 	}
-	s.apply(t, proxy.NewSnapshot(testNode(), all...))
-	large := newPort(v1.IPv4Protocol, 5000, 600)
-	s.apply(t, proxy.NewSnapshot(testNode(), append(all, large)...))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
+	large := stagetest.Port(v1.IPv4Protocol, 5000, 600)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), append(all, large)...))
 	s.addClients(t, sticky, 100)
 	want := s.clients(t, sticky)
-	counter, ok := s.backend.(proxy.OperationCounter)
-	if !ok {
-		t.Fatal("the backend does not count its operations")
-	}
-	before := counter.Operations()
-	s.apply(t, proxy.NewSnapshot(testNode(), all...))
-	if n := counter.Operations() - before; n > 1500 {
+	before := s.Operations(t)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
+	if n := s.Operations(t) - before; n > 1500 {
 		t.Errorf("a Service with 600 endpoints removed took %d operations, want no more than 1500", n)
 	}
 	if diff := cmp.Diff(want, s.clients(t, sticky)); diff != "" {
@@ -59,7 +56,7 @@ func TestDeletionLeavesOthersAlone(t *testing.T) {
 // Ranges need not end at a whole byte.
 func TestRangesOfAnyLength(t *testing.T) {
 	s := newStage(t, Options{})
-	s.apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:96::/108")}))
+	s.Apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: stagetest.Prefixes("10.96.0.0/12", "fd00:96::/108")}))
 	listing := s.listing(t)
 	for _, want := range []string{"ip daddr 10.96.0.0/12 drop", "ip6 daddr fd00:96::/108 drop"} {
 		if !strings.Contains(listing, want) {
@@ -71,10 +68,10 @@ func TestRangesOfAnyLength(t *testing.T) {
 // Pods are told from others also where they fare like the node itself.
 func TestPodsFareLikeTheNode(t *testing.T) {
 	s := newStage(t, Options{})
-	p := newPort(v1.IPv4Protocol, 0, 2)
+	p := stagetest.Port(v1.IPv4Protocol, 0, 2)
 	p.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
-	p.Frontends[0].FromOutside = forward(proxy.MasqueradeNever)
-	s.apply(t, proxy.NewSnapshot(testNode(), p))
+	p.Frontends[0].FromOutside = stagetest.Forward(proxy.MasqueradeNever)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	listing := s.nft(t, "list", "table", "ip", "vipkit")
 	for _, want := range []string{"ip saddr 10.0.0.0/9 goto reject-service", "fib saddr type local goto reject-service"} {
 		if !strings.Contains(listing, want) {

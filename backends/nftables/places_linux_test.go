@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -19,13 +20,13 @@ import (
 // back.
 func (s *stage) beginAnew(t *testing.T) {
 	t.Helper()
-	err := s.ns.Do(func() error {
-		k, err := newKernel(s.options)
+	err := s.NS.Do(func() error {
+		k, err := newKernel(s.Options)
 		if err != nil {
 			return err
 		}
 		k.limit = 0
-		s.backend, s.applied = backends.New(k.book.render, k), proxy.Snapshot{}
+		s.Backend, s.Applied = backends.New(k.book.render, k), proxy.Snapshot{}
 		t.Cleanup(func() {
 			if err := k.conn.Close(); err != nil {
 				t.Error(err)
@@ -57,17 +58,17 @@ func (s *stage) tableNames(t *testing.T) (names []string) {
 func TestNoConnectionIsLostToReplacement(t *testing.T) {
 	const most, least = 300, 20
 	s := newStreet(t, 4)
-	vip := newPort(v1.IPv4Protocol, 0, 0)
+	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	vip.Cluster = s.pool(0, 4)
-	world := proxy.NewSnapshot(testNode(), append(manyPorts(200), vip)...)
-	s.apply(t, world)
+	world := proxy.NewSnapshot(stagetest.Node(), append(manyPorts(200), vip)...)
+	s.Apply(t, world)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	done := s.askOnAndOn(ctx, t, vip.Frontends[0].Addr.String())
 	times := 0
 	for ; times < most && ctx.Err() == nil; times++ {
 		s.beginAnew(t)
-		s.apply(t, world)
+		s.Apply(t, world)
 		want := []string{"vipkit_2", "vipkit_2"}
 		if times%2 == 1 {
 			want = []string{"vipkit", "vipkit"}
@@ -86,7 +87,7 @@ func TestNoConnectionIsLostToReplacement(t *testing.T) {
 
 func manyPorts(n int) (ports []*proxy.ServicePort) {
 	for i := range n {
-		ports = append(ports, newPort(v1.IPv4Protocol, 1+i, 3))
+		ports = append(ports, stagetest.Port(v1.IPv4Protocol, 1+i, 3))
 	}
 	return ports
 }
@@ -109,23 +110,23 @@ func TestUnfinishedTablesGo(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			world := proxy.NewSnapshot(testNode(), manyPorts(20)...)
-			s.apply(t, world)
+			world := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
+			s.Apply(t, world)
 			for range tc.serving {
 				s.beginAnew(t)
-				s.apply(t, world)
+				s.Apply(t, world)
 			}
 			s.leaveHalfway(t, world, tc.finished)
 			if got := len(s.tableNames(t)); got != 4 {
 				t.Fatalf("got %d tables half-way, want 4", got)
 			}
-			s.restart(t)
-			s.apply(t, world)
+			s.Restart(t)
+			s.Apply(t, world)
 			if diff := cmp.Diff([]string{tc.want, tc.want}, s.tableNames(t)); diff != "" {
 				t.Errorf("tables (-want +got):\n%s", diff)
 			}
-			if counter, ok := s.backend.(proxy.OperationCounter); !ok || counter.Operations() != tc.writes {
-				t.Errorf("got %d operations, want %d: two tables are removed and nothing else", counter.Operations(), tc.writes)
+			if n := s.Operations(t); n != tc.writes {
+				t.Errorf("got %d operations, want %d: two tables are removed and nothing else", n, tc.writes)
 			}
 		})
 	}
@@ -135,8 +136,8 @@ func TestUnfinishedTablesGo(t *testing.T) {
 // unless finished, before the new ones serve.
 func (s *stage) leaveHalfway(t *testing.T, world proxy.Snapshot, finished bool) {
 	t.Helper()
-	err := s.ns.Do(func() error {
-		k, err := newKernel(s.options)
+	err := s.NS.Do(func() error {
+		k, err := newKernel(s.Options)
 		if err != nil {
 			return err
 		}
@@ -175,11 +176,11 @@ func (k interrupted) holdNoMore() []op {
 // not finished.
 func TestCleanupTakesBothTables(t *testing.T) {
 	s := newStage(t, Options{})
-	world := proxy.NewSnapshot(testNode(), manyPorts(3)...)
-	s.apply(t, world)
+	world := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
+	s.Apply(t, world)
 	s.leaveHalfway(t, world, false)
-	s.restart(t)
-	if err := s.backend.Cleanup(t.Context()); err != nil {
+	s.Restart(t)
+	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.tableNames(t); len(got) > 0 {
@@ -191,9 +192,9 @@ func TestCleanupTakesBothTables(t *testing.T) {
 // goes there, and the old ones are as they were.
 func TestReplacementKeepsWhatServes(t *testing.T) {
 	s := newStage(t, Options{})
-	s.apply(t, proxy.NewSnapshot(testNode(), manyPorts(3)...))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...))
 	before := s.nft(t, "list", "table", "ip", "vipkit")
-	s.leaveHalfway(t, proxy.NewSnapshot(testNode(), manyPorts(20)...), false)
+	s.leaveHalfway(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...), false)
 	if diff := cmp.Diff(before, s.nft(t, "list", "table", "ip", "vipkit")); diff != "" {
 		t.Errorf("what serves (-before +after):\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,15 +23,15 @@ func TestSCTPClientsAreRemembered(t *testing.T) {
 	p := stickyPort(v1.IPv4Protocol, 0, 0)
 	p.Name.Protocol = v1.ProtocolSCTP
 	p.Cluster = s.pool(0, 3)
-	s.apply(t, proxy.NewSnapshot(testNode(), p))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	s.needSCTP(t)
 
-	server, err := s.server.ListenPacket(t.Context(), "ip4:132", "0.0.0.0")
+	server, err := s.Server.ListenPacket(t.Context(), "ip4:132", "0.0.0.0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close() //nolint:errcheck // it was used for reading only
-	client, err := s.client.Dial(t.Context(), "ip4:132", p.Frontends[0].Addr.Addr().String())
+	client, err := s.Client.Dial(t.Context(), "ip4:132", p.Frontends[0].Addr.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestSCTPClientsAreRemembered(t *testing.T) {
 // needSCTP ends a test where the kernel does not know connections of SCTP.
 func (s *street) needSCTP(t *testing.T) {
 	t.Helper()
-	err := s.ns.Do(func() error {
+	err := s.NS.Do(func() error {
 		_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_closed")
 		return err
 	})

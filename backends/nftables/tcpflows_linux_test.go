@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
@@ -40,11 +41,11 @@ func TestTCPPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTCPStreet(t, tc.policy)
-			s.lead(t, s.hosts[0])
+			s.lead(t, s.Hosts[0])
 			conn := s.dial(t, tcpPatience)
-			s.echoes(t, conn, s.hosts[0])
+			s.echoes(t, conn, s.Hosts[0])
 			s.lead(t, s.silent) // The first one terminates.
-			s.echoes(t, conn, s.hosts[0])
+			s.echoes(t, conn, s.Hosts[0])
 			connected := make(chan net.Conn, 1)
 			limit := tcpPatience
 			if !tc.connectsAnywhere {
@@ -54,16 +55,16 @@ func TestTCPPolicies(t *testing.T) {
 			s.awaitFlow(t, s.silent)
 
 			s.inAPI.Store(false)
-			s.lead(t, s.hosts[1])
+			s.lead(t, s.Hosts[1])
 			late := <-connected
 			if (late != nil) != tc.connectsAnywhere {
 				t.Errorf("an attempt that nobody answered led to a connection: %v, want %v", late != nil, tc.connectsAnywhere)
 			}
 			if late != nil {
-				s.echoes(t, late, s.hosts[1])
+				s.echoes(t, late, s.Hosts[1])
 			}
 			if !tc.isReset {
-				s.echoes(t, conn, s.hosts[0])
+				s.echoes(t, conn, s.Hosts[0])
 				return
 			}
 			if _, err := s.echo(conn); !errors.Is(err, syscall.ECONNRESET) {
@@ -86,22 +87,22 @@ func TestTCPAttemptBeforeItsService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTCPStreet(t, tc.policy)
-			s.apply(t, proxy.NewSnapshot(testNode()))
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 			vip := netip.AddrPortFrom(s.silent, 80)
 			connected := make(chan net.Conn, 1)
 			go func() { connected <- s.dialTo(t, vip, tc.limit) }()
 			s.awaitFlow(t, s.silent)
-			port := newPort(v1.IPv4Protocol, 0, 0)
-			route := forward(proxy.MasqueradeNever)
+			port := stagetest.Port(v1.IPv4Protocol, 0, 0)
+			route := stagetest.Forward(proxy.MasqueradeNever)
 			port.Frontends = append(port.Frontends, proxy.Frontend{Kind: proxy.ExternalIP, Addr: vip, FromInside: route, FromOutside: route})
-			port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(s.hosts[1], 9090), Ready: true, Serving: true}}
-			s.apply(t, proxy.NewSnapshot(testNode(), port))
+			port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(s.Hosts[1], 9090), Ready: true, Serving: true}}
+			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
 			conn := <-connected
 			if (conn != nil) != tc.connects {
 				t.Fatalf("the attempt led to a connection: %v, want %v", conn != nil, tc.connects)
 			}
 			if conn != nil {
-				s.echoes(t, conn, s.hosts[1])
+				s.echoes(t, conn, s.Hosts[1])
 			}
 		})
 	}
@@ -116,17 +117,17 @@ type tcpStreet struct {
 
 func newTCPStreet(t *testing.T, policy conntrack.TCPPolicy) *tcpStreet {
 	t.Helper()
-	s := &tcpStreet{street: newStreet(t, 2), silent: hostIP(v1.IPv4Protocol, 9)}
+	s := &tcpStreet{street: newStreet(t, 2), silent: stagetest.HostIP(v1.IPv4Protocol, 9)}
 	s.inAPI.Store(true)
-	hardware, err := s.server.HardwareAddr("up")
+	hardware, err := s.Server.HardwareAddr("up")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.ns.AddNeighbor("servers", s.silent, hardware); err != nil {
+	if err := s.NS.AddNeighbor("servers", s.silent, hardware); err != nil {
 		t.Fatal(err)
 	}
 	var c *conntrack.Cleaner
-	err = s.ns.Do(func() (err error) {
+	err = s.NS.Do(func() (err error) {
 		c, err = conntrack.New(conntrack.Options{
 			TCP: policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return s.inAPI.Load() },
 		})
@@ -136,8 +137,8 @@ func newTCPStreet(t *testing.T, policy conntrack.TCPPolicy) *tcpStreet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() }) // It was for this test alone.
-	s.backend = c.Wrap(s.backend)
-	echoNames(t, s.server)
+	s.Backend = c.Wrap(s.Backend)
+	echoNames(t, s.Server)
 	return s
 }
 
@@ -174,20 +175,20 @@ func echoNames(t *testing.T, server *netns.NS) {
 // lead makes one address the only endpoint.
 func (s *tcpStreet) lead(t *testing.T, to netip.Addr) {
 	t.Helper()
-	port := newPort(v1.IPv4Protocol, 0, 0)
+	port := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(to, 9090), Ready: true, Serving: true}}
-	s.apply(t, proxy.NewSnapshot(testNode(), port))
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
 }
 
 // dial connects to the Service; nil if nobody answers in time.
 func (s *tcpStreet) dial(t *testing.T, limit time.Duration) net.Conn {
-	return s.dialTo(t, netip.AddrPortFrom(clusterIP(v1.IPv4Protocol, 0), 80), limit)
+	return s.dialTo(t, netip.AddrPortFrom(stagetest.ClusterIP(v1.IPv4Protocol, 0), 80), limit)
 }
 
 func (s *tcpStreet) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) net.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	conn, err := s.client.Dial(ctx, "tcp", to.String())
+	conn, err := s.Client.Dial(ctx, "tcp", to.String())
 	if err != nil {
 		return nil
 	}
@@ -219,7 +220,7 @@ func (s *tcpStreet) echoes(t *testing.T, conn net.Conn, want netip.Addr) {
 func (s *tcpStreet) awaitFlow(t *testing.T, server netip.Addr) {
 	t.Helper()
 	for end := time.Now().Add(tcpPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		flows, err := s.ns.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		flows, err := s.NS.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		if err != nil {
 			t.Fatal(err)
 		}

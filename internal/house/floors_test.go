@@ -56,6 +56,7 @@ func byFloor() [][]string {
 			"allocator/etcdstore",
 			"allocator/prommetrics",
 			"backends",
+			"backends/internal/stagetest",
 			"backends/userspace/internal/engine",
 			"proxy/conntrack",
 			"proxy/health",

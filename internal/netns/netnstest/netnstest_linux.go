@@ -1,10 +1,13 @@
 package netnstest
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns"
@@ -72,4 +75,21 @@ func NFT(t testing.TB) string {
 	}
 	testenv.CannotRun(t, "the program nft is not installed")
 	return ""
+}
+
+// Run runs a program in a network namespace, and gives what it prints. What it says
+// on standard error is part of the error.
+func Run(t testing.TB, ns *netns.NS, input, path string, args ...string) (string, error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
+	err := ns.Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, &errs)
+	}
+	return out.String(), nil
 }

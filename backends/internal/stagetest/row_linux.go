@@ -1,0 +1,120 @@
+package stagetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// Row is a client on one side of a node, and a server with many addresses on the
+// other. Both reach the rest of the world through the node, by IPv4.
+type Row struct {
+	// Client has the address 192.0.2.2, and the node 192.0.2.1 on that side.
+	Client *netns.NS
+	// Server greets whoever connects to its port 8080 at one of Hosts. The node has
+	// 10.0.0.1 on that side.
+	Server *netns.NS
+	// Hosts are the first of [HostIP], from 2 on.
+	Hosts []netip.Addr
+}
+
+// NewRow puts a client and a server to the sides of a node, by links that are called
+// "clients" and "servers" there.
+func NewRow(t testing.TB, node *netns.NS, hosts int) *Row {
+	t.Helper()
+	r := &Row{Client: netnstest.NewNS(t), Server: netnstest.NewNS(t)}
+	everywhere, left, right := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.0.0.1")
+	steps := []error{
+		netns.Link(netns.End{NS: r.Client, Name: "up"}, netns.End{NS: node, Name: "clients"}),
+		netns.Link(netns.End{NS: r.Server, Name: "up"}, netns.End{NS: node, Name: "servers"}),
+		node.AddAddress("clients", netip.PrefixFrom(left, 24)),
+		node.AddAddress("servers", netip.PrefixFrom(right, 16)),
+		r.Client.AddAddress("up", netip.PrefixFrom(left.Next(), 24)),
+		r.Client.AddRoute(netns.Route{To: everywhere, Link: "up", Via: left}),
+		r.Client.Sysctl("net/ipv4/ip_local_port_range", "1024 65535"),
+		r.Client.Sysctl("net/ipv4/tcp_tw_reuse", "1"),
+		node.Forward(),
+	}
+	for i := range hosts {
+		r.Hosts = append(r.Hosts, HostIP(v1.IPv4Protocol, 2+i))
+		steps = append(steps, r.Server.AddAddress("up", netip.PrefixFrom(r.Hosts[i], 16)))
+	}
+	steps = append(steps, r.Server.AddRoute(netns.Route{To: everywhere, Link: "up", Via: right}))
+	if err := errors.Join(steps...); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := r.Server.Listen(t.Context(), "tcp", "0.0.0.0:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { greet(listener) })
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	})
+	return r
+}
+
+const greeting = "hello\n"
+
+// greet greets everybody until the listener is closed.
+func greet(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			continue // a client that has gone
+		}
+		_, _ = io.WriteString(c, greeting) // the client notices where that fails
+		_ = c.Close()
+	}
+}
+
+// Ask connects to an address, from a source if that is valid, and waits for the
+// greeting, for two seconds in all. It runs in the namespace of the client.
+func Ask(ctx context.Context, source netip.Addr, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var d net.Dialer
+	if source.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+	}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // the greeting is all that counts
+	if tcp, ok := c.(*net.TCPConn); ok {
+		err = tcp.SetLinger(0) // no TIME_WAIT, which uses up ports
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		err = errors.Join(err, c.SetDeadline(deadline))
+	}
+	if err != nil {
+		return err
+	}
+	got := make([]byte, len(greeting))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
+	if string(got) != greeting {
+		return fmt.Errorf("greeting: got %q, want %q", got, greeting)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package stagetest
+
+import (
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Stage is a network namespace with a backend in it. O are the options of the
+// backend.
+type Stage[O any] struct {
+	NS      *netns.NS
+	Options O
+	// Backend is what [Stage.Apply] applies to.
+	Backend proxy.Backend
+	// Applied is the snapshot that Backend was brought to last.
+	Applied proxy.Snapshot
+	// New makes a backend in the namespace of the calling thread.
+	New func(O) (proxy.Backend, error)
+}
+
+// NewStage makes a namespace that ends with the test, and a backend in it.
+func NewStage[O any](t testing.TB, o O, newBackend func(O) (proxy.Backend, error)) *Stage[O] {
+	t.Helper()
+	s := &Stage[O]{NS: netnstest.NewNS(t), Options: o, New: newBackend}
+	s.Restart(t)
+	return s
+}
+
+// Beside is a stage in the same namespace, with a backend of other options.
+func (s *Stage[O]) Beside(t testing.TB, o O) *Stage[O] {
+	t.Helper()
+	other := &Stage[O]{NS: s.NS, Options: o, New: s.New}
+	other.Restart(t)
+	return other
+}
+
+// Restart puts a new backend in the place of the one before, which knows
+// nothing.
+func (s *Stage[O]) Restart(t testing.TB) {
+	t.Helper()
+	s.Applied = proxy.Snapshot{}
+	err := s.NS.Do(func() (err error) {
+		s.Backend, err = s.New(s.Options)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Apply has the backend go from what was applied last to what is wanted now.
+func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
+	t.Helper()
+	if err := s.Backend.Apply(t.Context(), s.Applied, want); err != nil {
+		t.Fatalf("Apply: got error %v, want none", err)
+	}
+	s.Applied = want
+}
+
+// Operations is how many the backend has counted.
+func (s *Stage[O]) Operations(t testing.TB) uint64 {
+	t.Helper()
+	c, ok := s.Backend.(proxy.OperationCounter)
+	if !ok {
+		t.Fatalf("%T does not count its operations", s.Backend)
+	}
+	return c.Operations()
+}
