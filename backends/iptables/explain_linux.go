@@ -57,7 +57,9 @@ func (e *stopError) blame(s *script, n names) {
 func explain(err error, stderr []byte) error {
 	e := &stopError{said: lastLines(stderr), err: err}
 	if m := regexp.MustCompile(`(?:line:? )(\d+)`).FindSubmatch(stderr); m != nil {
-		e.line, _ = strconv.Atoi(string(m[1])) // digits; too many of them are no line
+		if line, err := strconv.Atoi(string(m[1])); err == nil { // too many digits are no line
+			e.line = line
+		}
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || !exit.Exited() {
