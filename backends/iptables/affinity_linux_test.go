@@ -25,12 +25,15 @@ func TestAffinityLimit(t *testing.T) {
 	if !ok || len(failed) != 1 || failed[bad.Name] == nil || !strings.Contains(err.Error(), "ip_list_tot=") {
 		t.Errorf("got error %v, want one of %s that names the parameter", err, bad.Name)
 	}
+	o.Families = []v1.IPFamily{v1.IPv6Protocol}
+	alone := newStage(t, o)
+	alone.Apply(t, proxy.NewSnapshot(stagetest.Node(), bad)) // it is not asked to serve that one
 }
 
 // The kernel's choice may change while the backend runs: what was refused is served
 // then, and what was served is refused.
 func TestAffinityLimitChanges(t *testing.T) {
-	s := newStage(t, Options{AffinityClients: 500})
+	s := newStage(t, Options{AffinityClients: 1})
 	remembered := uint32(0)
 	b, ok := s.Backend.(*backend)
 	if !ok {
@@ -47,7 +50,7 @@ func TestAffinityLimitChanges(t *testing.T) {
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, both); !refused(err) {
 		t.Errorf("with nothing remembered: got error %v, want one of %s", err, sticky.Name)
 	}
-	remembered = 500
+	remembered = 1
 	if err := b.Apply(t.Context(), one, both); !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("after a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
 	}
@@ -57,7 +60,7 @@ func TestAffinityLimitChanges(t *testing.T) {
 	if err := b.Apply(t.Context(), both, both); err != nil {
 		t.Errorf("the same again: got error %v, want none", err)
 	}
-	remembered = 499
+	remembered = 0
 	for _, old := range []proxy.Snapshot{both, {}} {
 		err := b.Apply(t.Context(), old, both)
 		if !old.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) || old.IsZero() && !refused(err) {

@@ -116,5 +116,13 @@ func TestLeftoversOfRefused(t *testing.T) {
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
 			t.Errorf("the rules of the others (-want +got):\n%s", diff)
 		}
+		s.Applied = proxy.NewSnapshot(stagetest.Node(), good...)
+		again := proxy.NewSnapshot(stagetest.Node(), append(good, &former)...)
+		s.Apply(t, again)
+		s.holds(t, again, "once the port can be programmed again")
+		s.run(t, "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, again)
+		s.holds(t, again, "once others have removed everything")
 	})
 }

@@ -208,35 +208,6 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// If table nat is refused after table filter was changed, the change is undone.
-func TestUndo(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		// The stand-in lets only the first table of two through.
-		flag := filepath.Join(t.TempDir(), "fail")
-		standIn(t, s, `if [ -e `+flag+` ]; then
-	script=$(cat); echo "$script" | sed '/^COMMIT/q' | $real "$@" || exit
-	line=$(echo "$script" | grep -n ^COMMIT | sed -n '2s/:.*//p')
-	if [ -n "$line" ]; then rm -f `+flag+`; echo "iptables-restore: line $line failed" >&2; exit 1; fi
-	exit 0
-fi`)
-		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
-		old, next := proxy.NewSnapshot(stagetest.Node(), full, other), proxy.NewSnapshot(stagetest.Node(), empty, other)
-		s.Apply(t, old)
-		before := s.dump(t)
-		if err := os.WriteFile(flag, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err := s.Backend.Apply(t.Context(), old, next)
-		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || failed[full.Name] == nil {
-			t.Fatalf("got error %v, want one of port %s", err, full.Name)
-		}
-		if diff := cmp.Diff(before, s.dump(t)); diff != "" {
-			t.Errorf("after a refusal (-before +after):\n%s", diff)
-		}
-		s.Apply(t, next)
-	})
-}
-
 // A program that is stopped in its work leaves nobody in the belief of knowing
 // what is there.
 func TestStopped(t *testing.T) {

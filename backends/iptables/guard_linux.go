@@ -54,7 +54,7 @@ const retry = 5 * time.Millisecond
 func (g *guard) take(ctx context.Context) (*os.File, error) {
 	file, err := os.OpenFile(g.path, os.O_RDWR|os.O_CREATE, 0o600)
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EROFS):
+	case isPlaceless(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("iptables: %w: %w", backends.ErrUnavailable, err)
@@ -66,6 +66,11 @@ func (g *guard) take(ctx context.Context) (*os.File, error) {
 	return file, nil
 }
 
+// isPlaceless reports whether there can be no file to lock.
+func isPlaceless(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS)
+}
+
 func (g *guard) lock(ctx context.Context, file *os.File) error {
 	what := unix.Flock_t{Type: unix.F_WRLCK, Start: g.at, Len: 1}
 	var deadline <-chan time.Time
@@ -74,8 +79,6 @@ func (g *guard) lock(ctx context.Context, file *os.File) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, unix.EINTR):
-			continue
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
 			return fmt.Errorf("iptables: %w: locking %s: %w", backends.ErrUnavailable, g.path, err)
 		}

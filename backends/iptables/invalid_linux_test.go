@@ -3,6 +3,7 @@ package iptables
 import (
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"strings"
 	"testing"
@@ -104,4 +105,21 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What the kernel is told about TCP is off where it says nothing.
+func TestSaysYes(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		err  error
+		want bool
+	}{
+		{"0\n", nil, false}, {"1\n", nil, true}, {"2\n", nil, true},
+		{"", &fs.PathError{Err: unix.ENOENT}, false}, {"", unix.EIO, false},
+	} {
+		got, err := saysYes([]byte(c.text), c.err)
+		if got != c.want || (err != nil) != (c.err != nil && !errors.Is(c.err, fs.ErrNotExist)) {
+			t.Errorf("%q, %v: got %t, %v, want %t", c.text, c.err, got, err, c.want)
+		}
+	}
 }

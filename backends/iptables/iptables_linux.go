@@ -66,17 +66,22 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 }
 
 // isLiberal reports whether connection tracking in the namespace takes TCP packets for
-// valid wherever their numbers are. Where nothing is tracked yet, it is not.
+// valid wherever their numbers are.
 func (p *place) isLiberal() (is bool, err error) {
-	err = p.do(func() error {
-		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-		is = err == nil && strings.TrimSpace(string(text)) != "0"
+	err = p.do(func() (err error) {
+		is, err = saysYes(os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"))
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
 	return is, err
+}
+
+// saysYes takes in a setting of the kernel's. It is off where nobody knows it: nothing
+// is tracked there yet.
+func saysYes(text []byte, err error) (bool, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && strings.TrimSpace(string(text)) != "0", err
 }
 
 // rememberedClients is how many clients of an endpoint the kernel remembers; 0

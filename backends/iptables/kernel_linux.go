@@ -130,7 +130,6 @@ func (k *kernel) adopt(ctx context.Context, asked []op) error {
 
 // Cleanup implements [backends.Cleaner].
 func (k *kernel) Cleanup(ctx context.Context) error {
-	k.rebuild, k.adoption, k.roster = false, nil, roster{}
 	found, err := k.programs.find(ctx, k.renderer.names)
 	if err != nil {
 		return err

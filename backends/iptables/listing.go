@@ -115,7 +115,7 @@ func (l *listing) goOn(line string) {
 // holds only looked like quotes.
 func (l *listing) closeFirst() {
 	lines := l.open
-	l.open, l.openSize = nil, 0
+	l.open = nil
 	l.rule(lines[0])
 	for _, line := range lines[1:] {
 		l.line(line)

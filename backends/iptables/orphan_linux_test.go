@@ -18,7 +18,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -283,68 +282,4 @@ func TestStoppedWithChildren(t *testing.T) {
 	}
 	s.Applied = proxy.Snapshot{}
 	s.Apply(t, next) // nobody holds the guard
-}
-
-// Guards are of one identity, IP family and place.
-func TestGuardsAreDisjoint(t *testing.T) {
-	OwnLock(t)
-	at := &place{inode: 1}
-	own := newGuard(at, "iptables VIPKIT-", time.Second)
-	held, err := own.take(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, other := range []*guard{
-		newGuard(at, "ip6tables VIPKIT-", 0), newGuard(at, "iptables KUBE-", 0), newGuard(&place{inode: 2}, "iptables VIPKIT-", 0),
-	} {
-		file, err := other.take(t.Context())
-		if err != nil {
-			t.Fatalf("beside another guard: %v", err)
-		}
-		defer file.Close() //nolint:errcheck // nothing was written
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := own.take(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that has ended: got error %v, want %v", err, context.Canceled)
-	}
-	own.wait = 0
-	if _, err := own.take(t.Context()); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), own.path) {
-		t.Errorf("the same guard again: got error %v, want %v with the path of the file", err, ErrLocked)
-	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if held, err = own.take(t.Context()); err != nil {
-		t.Fatalf("after it was let go: %v", err)
-	}
-	_ = held.Close() // nothing was written
-}
-
-// Where there can be no file, there is no guard, and iptables says what it needs.
-func TestNoGuard(t *testing.T) {
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "nowhere", "lock"))
-	file, err := newGuard(&place{}, "", 0).take(t.Context())
-	if file != nil || err != nil {
-		t.Errorf("without a folder for it: got %v, %v, want neither a file nor an error", file, err)
-	}
-}
-
-func TestTail(t *testing.T) {
-	r := testenv.Random(t)
-	var got tail
-	var all []byte
-	for range 200 {
-		piece := make([]byte, r.IntN(3*tailSize)/(1+r.IntN(50)))
-		for i := range piece {
-			piece[i] = byte('a' + r.IntN(26))
-		}
-		if n, err := got.Write(piece); n != len(piece) || err != nil {
-			t.Fatalf("Write: got %d, %v, want %d and no error", n, err, len(piece))
-		}
-		all = append(all, piece...)
-		if want := all[max(0, len(all)-tailSize):]; string(got.kept) != string(want) {
-			t.Fatalf("after %d bytes, %d are kept, want the last %d", len(all), len(got.kept), len(want))
-		}
-	}
 }
