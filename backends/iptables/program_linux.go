@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +134,7 @@ func (p *programs) tables() (exist []table, err error) {
 // restore carries out a script.
 func (p *programs) restore(ctx context.Context, script []byte) error {
 	ran, err := p.process.run(ctx, program{
-		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: bytes.NewReader(script),
+		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: newInput(script),
 	})
 	if err != nil && ran && ctx.Err() != nil {
 		return fmt.Errorf("%w: iptables was stopped on its way: %w", proxy.ErrDataplaneLost, err)
