@@ -242,9 +242,6 @@ func final(ctx context.Context, err error) bool {
 func (r *reconciler[K, V]) settle(p *plan[K, V]) {
 	for i := range p.shared {
 		d := &p.shared[i]
-		if d.count == 0 && !d.valued {
-			continue
-		}
 		o := r.owners[d.key]
 		o.count += d.count
 		if d.valued {

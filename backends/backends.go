@@ -63,8 +63,8 @@ type Replacer interface {
 type DiffRenderer[K Key, V comparable] interface {
 	// RenderDiff appends what only the old port needs to removed and what only
 	// the new one needs to added, as the full renderings of both would have it,
-	// and gives the longer lists. Neither port is nil. If it reports false,
-	// both are rendered in full.
+	// and gives the longer lists. Neither port is nil. If it reports false, as
+	// it must where an object gets another value, both are rendered in full.
 	RenderDiff(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
 }
 

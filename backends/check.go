@@ -27,12 +27,6 @@ type Checker interface {
 // are reported as if they had failed.
 func (r *reconciler[K, V]) tryAdmitted(ctx context.Context, changes []change) error {
 	admitted, refused := r.admit(changes)
-	if len(admitted) == 0 {
-		if len(refused) == 0 {
-			return nil
-		}
-		return refused
-	}
 	err := r.try(ctx, admitted)
 	if len(refused) == 0 {
 		return err

@@ -54,6 +54,9 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"a source range that is none", func(p *proxy.ServicePort) {
 			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, make([]netip.Prefix, 1)
 		}, true},
+		{"a source range that is longer than an address", func(p *proxy.ServicePort) {
+			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("192.0.2.0"), 33)}
+		}, true},
 		{"both pools", pools(four, four), false},
 		{"endpoints in IPv6 form", pools(mapped, mapped), true},
 		{"endpoints of the other family", pools(six, four), true},
@@ -61,9 +64,11 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"no endpoints for a route", pools(nil, four), true},
 		{"another protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }, true},
 		{"no family", func(p *proxy.ServicePort) { p.Name.Family = "" }, true},
+		{"another family, and no addresses", func(p *proxy.ServicePort) { p.Name.Family, p.Frontends, p.Cluster = "IPv5", nil, nil }, true},
 		{"endpoints without address", pools([]*endpoints.Endpoint{{}}, nil), true},
 	} {
-		b := backends.New(renderFake, newFakeKernel(t))
+		// One that has no objection of its own.
+		b := backends.New(renderFake, checkingKernel{fakeKernel: newFakeKernel(t)})
 		good, ill := plainPort(1), plainPort(2)
 		c.change(ill)
 		err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(nil, good))
@@ -127,5 +132,16 @@ func TestApplyAsksTheTarget(t *testing.T) {
 		if diff := cmp.Diff(wanted(step.new.Revert(proxy.Snapshot{}, k.refuses)), k.objects); diff != "" && !step.lost {
 			t.Errorf("%s: the kernel (-want +got):\n%s", step.name, diff)
 		}
+	}
+}
+
+// Ports that the target cannot serve are named beside those that it refuses when it
+// comes to them.
+func TestApplyNamesAllThatFail(t *testing.T) {
+	k := checkingKernel{newFakeKernel(t), portName(2)}
+	k.poisoned = true
+	err := backends.New(renderFake, k).Apply(t.Context(), proxy.Snapshot{}, inZone("a", plainPort(1), plainPort(2), refused(3)))
+	if diff := cmp.Diff([]string{portName(2).String(), portName(3).String()}, failedPorts(err)); diff != "" {
+		t.Errorf("ports that failed (-want +got):\n%s", diff)
 	}
 }

@@ -213,7 +213,6 @@ func (p *plan[K, V]) joinMoves() {
 	if len(drop) == 0 {
 		return
 	}
-	p.moved = true
 	i := -1
 	p.ops = slices.DeleteFunc(p.ops, func(Op[K, V]) bool {
 		i++

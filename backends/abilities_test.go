@@ -1,0 +1,169 @@
+package backends_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// ableKernel counts its operations itself, and knows whether others were there.
+type ableKernel struct {
+	*fakeKernel
+	drifted bool
+}
+
+func (ableKernel) Operations() uint64             { return 42 }
+func (k ableKernel) Drifted(context.Context) bool { return k.drifted }
+
+// What a target can say itself, the backend passes on. Of others, it counts what was
+// committed, and takes them for changed at any time.
+func TestAbilitiesOfTargets(t *testing.T) {
+	k := newFakeKernel(t)
+	for _, c := range []struct {
+		what       string
+		target     backends.Target[fakeKey, string]
+		operations uint64
+		drifted    bool
+	}{
+		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true},
+		{"one that can, unchanged", ableKernel{k, false}, 42, false},
+		{"one that can, changed", ableKernel{k, true}, 42, true},
+	} {
+		clear(k.objects)
+		b := backends.New(renderFake, c.target)
+		if err := b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")); err != nil {
+			t.Fatal(err)
+		}
+		if counter, ok := b.(proxy.OperationCounter); !ok || counter.Operations() != c.operations {
+			t.Errorf("%s: got %d operations, want %d", c.what, counter.Operations(), c.operations)
+		}
+		if checker, ok := b.(proxy.DriftChecker); !ok || checker.Drifted(t.Context()) != c.drifted {
+			t.Errorf("%s: has drifted: got %t, want %t", c.what, !c.drifted, c.drifted)
+		}
+	}
+}
+
+// diffingKernel renders what a change makes different by itself, where it likes to.
+type diffingKernel struct {
+	*fakeKernel
+	likes func() bool
+	asked int
+}
+
+func (k *diffingKernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
+	k.asked++
+	old, new := objectsOf(node, c.Old), objectsOf(node, c.New)
+	gone, come := without(old, new), without(new, old)
+	changes := slices.ContainsFunc(gone, func(o fakeObject) bool {
+		return slices.ContainsFunc(come, func(n fakeObject) bool { return n.Key == o.Key })
+	})
+	return append(removed, gone...), append(added, come...), !changes && k.likes()
+}
+
+// without leaves out of a list what is on another one, as often as it is there.
+func without(list, other []fakeObject) []fakeObject {
+	other = slices.Clone(other)
+	return slices.DeleteFunc(slices.Clone(list), func(o fakeObject) bool {
+		i := slices.Index(other, o)
+		if i >= 0 {
+			other = slices.Delete(other, i, i+1)
+		}
+		return i >= 0
+	})
+}
+
+// A target that renders differences is asked between ports of one node, and what it
+// leaves to the backend is rendered in full.
+func TestApplyFollowsHistoryByDifferences(t *testing.T) {
+	r := testenv.Random(t)
+	k := &diffingKernel{fakeKernel: newFakeKernel(t), likes: func() bool { return r.IntN(4) > 0 }}
+	d, h := &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, newHistory(r)
+	for step := range 2000 {
+		h.step()
+		want := h.snapshot()
+		if err := d.apply(t.Context(), want); err != nil {
+			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
+		}
+		d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
+	}
+	if k.asked == 0 {
+		t.Error("the target was never asked, so the test shows nothing")
+	}
+}
+
+// A look that fails is no empty list: nothing is made beside what nobody has seen.
+func TestApplyReportsLooksThatFail(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.fail = func() error { return errFault }
+	if err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{0}))); !errors.Is(err, errFault) || len(failedPorts(err)) > 0 {
+		t.Errorf("Apply: got error %v, want %v and no ports named", err, errFault)
+	}
+	if d.kernel.commits > 0 {
+		t.Errorf("after a look that failed, there were %d commits, want none", d.kernel.commits)
+	}
+}
+
+// After a failure that leaves it unknown what is there, an Apply looks at it, even for a
+// caller who says that all is as before.
+func TestApplyTrustsNobodyAfterAFailure(t *testing.T) {
+	bad := refused(1)
+	first, next := inZone("a", port(0, []int{0}, []int{0}), bad), inZone("a", port(0, []int{0}, []int{1}))
+	for what, c := range map[string]struct {
+		fails    func(k *fakeKernel)
+		old, new proxy.Snapshot
+	}{
+		"a port that fails on another node": {func(k *fakeKernel) { k.poisoned = true }, first, inZone("b", port(0, []int{0}, []int{0}), bad)},
+		"an answer that does not come":      {func(k *fakeKernel) { k.lose = func(n int) (int, bool) { return n, true } }, first, next},
+		"a look that fails":                 {func(k *fakeKernel) { k.fail = func() error { return errFault } }, proxy.Snapshot{}, first},
+	} {
+		d := newDriver(t)
+		d.mustApply(t, first)
+		c.fails(d.kernel)
+		if err := d.backend.Apply(t.Context(), c.old, c.new); err == nil {
+			t.Errorf("%s: got no error, so the test shows nothing", what)
+		}
+		d.kernel.poisoned, d.kernel.lose, d.kernel.fail = false, nil, nil
+		if err := d.backend.Apply(t.Context(), first, next); err != nil {
+			t.Errorf("after %s: got error %v, want none", what, err)
+		}
+		if diff := cmp.Diff(wanted(next), d.kernel.objects); diff != "" {
+			t.Errorf("after %s: the kernel (-want +got):\n%s", what, diff)
+		}
+	}
+}
+
+// baselessKernel takes everything but what all service ports need.
+type baselessKernel struct{ *fakeKernel }
+
+func (k baselessKernel) Commit(ctx context.Context, ops []fakeOp) error {
+	before := k.fail
+	defer func() { k.fakeKernel.fail = before }()
+	if slices.ContainsFunc(ops, func(o fakeOp) bool { return o.Key.kind == baseKind }) {
+		k.fakeKernel.fail = func() error { return errPoison }
+	}
+	return k.fakeKernel.Commit(ctx, ops)
+}
+
+// Where what all service ports need is refused, that is found out at once.
+func TestApplyTriesStaticObjectsFirst(t *testing.T) {
+	var all []*proxy.ServicePort
+	for i := range 64 {
+		all = append(all, port(i, []int{i}, []int{i}))
+	}
+	k := newFakeKernel(t)
+	err := backends.New(renderFake, baselessKernel{k}).Apply(t.Context(), proxy.Snapshot{}, inZone("a", all...))
+	if !errors.Is(err, errPoison) || len(failedPorts(err)) > 0 {
+		t.Errorf("Apply: got error %v, want %v and no ports named", err, errPoison)
+	}
+	if k.commits != 2 {
+		t.Errorf("there were %d commits, want 2: of all, and of what all need", k.commits)
+	}
+}
