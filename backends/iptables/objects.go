@@ -22,14 +22,9 @@ type (
 	op     = backends.Op[key, string]
 )
 
-// Rank implements [backends.Key]: the text for the kernel is put in order when
-// it is written, so that only chains need to precede rules.
-func (k key) Rank() int {
-	if k.rule == "" {
-		return 0
-	}
-	return 1
-}
+// Rank implements [backends.Key]: there is no order, as the text for the kernel is put
+// into one when it is written.
+func (k key) Rank() int { return 0 }
 
 // Shared implements [backends.Key].
 func (k key) Shared() bool { return k.shared }
