@@ -167,3 +167,33 @@ func TestApplyTriesStaticObjectsFirst(t *testing.T) {
 		t.Errorf("there were %d commits, want 2: of all, and of what all need", k.commits)
 	}
 }
+
+// lenientKernel has no objection to being told again what is there.
+type lenientKernel struct{ *fakeKernel }
+
+func (k lenientKernel) Commit(ctx context.Context, ops []fakeOp) error {
+	news := slices.DeleteFunc(slices.Clone(ops), func(o fakeOp) bool {
+		value, exists := k.objects[o.Key]
+		return o.Kind == backends.Add && exists && value == o.Value
+	})
+	if len(news) == 0 {
+		return nil
+	}
+	return k.fakeKernel.Commit(ctx, news)
+}
+
+// An object that moves from one port to another does not go with the former owner,
+// where a third port fails and the target does not notice that it was there before.
+func TestApplyMovesDespitePoisonOnLenientKernels(t *testing.T) {
+	k := newFakeKernel(t)
+	d := &driver{backend: backends.New(renderFake, lenientKernel{k}), kernel: k}
+	k.poisoned = true
+	d.mustApply(t, inZone("a", port(5, []int{0}, []int{0})))
+	want := inZone("a", port(0, []int{0}, []int{0}), refused(3), port(5, nil, []int{0}))
+	for range 2 { // the second time from the beginning
+		if err := d.apply(t.Context(), want); err == nil {
+			t.Fatal("got no error, so the test shows nothing")
+		}
+	}
+	d.kernelHolds(t, want.Revert(proxy.Snapshot{}, portName(3)), "after two tries")
+}
