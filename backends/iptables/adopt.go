@@ -16,7 +16,8 @@ type adoption struct {
 	// rule belongs to: true for the one behind. Once what nobody wants is gone,
 	// it is nil.
 	wanted map[key]bool
-	// made are those of operations that could be carried out.
+	// made are those that were asked for, in a look at everything, by operations that
+	// could be carried out.
 	made map[key]bool
 }
 
@@ -42,7 +43,7 @@ func (a *adoption) plan(ops []op) []op {
 		ref := chainRef{o.Key.table, o.Key.chain}
 		at[plainKey(&o.Key)] = true
 		switch {
-		case o.Key.table == refused, o.Kind != backends.Add:
+		case o.Kind != backends.Add:
 			out = append(out, o)
 		case o.Key.rule != "":
 			open[ref] = append(open[ref], o)
@@ -75,9 +76,7 @@ func (a *adoption) held(at map[key]bool) map[chainRef]bool {
 	}
 	for k := range a.wanted {
 		switch ref := (chainRef{k.table, k.chain}); {
-		case at[k]:
-		case k.rule != "":
-			hold(k.table, []string{k.rule})
+		case at[k], k.rule != "": // where a rule leads, the same service port wants
 		case !a.names.isOpen(k.chain):
 			hold(k.table, a.found[ref])
 		}
@@ -147,7 +146,7 @@ func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) 
 	for _, o := range adds {
 		i, ok := have[o.Key.rule]
 		switch {
-		case !ok || kept[i]:
+		case !ok:
 			missing = append(missing, o)
 			continue
 		case o.Key.back:
@@ -162,14 +161,12 @@ func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) 
 	return missing, kept, orderly
 }
 
-// strays adds the removal of rules that nobody wants, and of second copies. Those that
-// cannot be removed by their text are not in order, and go when the chain is written
-// anew.
+// strays adds the removal of rules that nobody wants, and of second copies.
 func (a *adoption) strays(changes []op, ref chainRef, kept []bool) []op {
 	seen := map[string]bool{}
 	for i, rule := range a.found[ref] {
 		k := key{table: ref.table, chain: ref.name, rule: rule}
-		if _, isWanted := a.wanted[k]; isWritable(rule) && !kept[i] && (seen[rule] || !isWanted) {
+		if _, isWanted := a.wanted[k]; !kept[i] && (seen[rule] || !isWanted) {
 			changes = append(changes, op{Kind: backends.Remove, Key: k})
 		}
 		seen[rule] = true
@@ -199,7 +196,8 @@ func (a *adoption) rest() (ops []op) {
 	for ref, rules := range a.found {
 		k := key{table: ref.table, chain: ref.name}
 		switch {
-		case !isHook(ref.name) && !a.made[k]:
+		case isHook(ref.name): // no service port has rules there
+		case !a.made[k]:
 			ops = append(ops, op{Kind: backends.Remove, Key: k, Value: lines(rules)})
 		case a.names.isOpen(ref.name):
 			for _, k.rule = range rules {
@@ -217,17 +215,12 @@ func (a *adoption) rest() (ops []op) {
 func (a *adoption) settle(asked, ops []op) {
 	a.wanted = nil
 	for i := range asked {
-		if o := &asked[i]; o.Kind == backends.Remove {
-			delete(a.made, plainKey(&o.Key))
-		} else {
-			a.made[plainKey(&o.Key)] = true
-		}
+		a.made[plainKey(&asked[i].Key)] = true
 	}
 	for i := range ops {
 		o := &ops[i]
 		ref := chainRef{o.Key.table, o.Key.chain}
 		switch {
-		case o.Key.table == refused:
 		case o.Key.rule != "" && o.Kind == backends.Remove:
 			if at := slices.Index(a.found[ref], o.Key.rule); at >= 0 {
 				a.found[ref] = slices.Delete(a.found[ref], at, at+1)
