@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
@@ -134,6 +135,31 @@ func loads(flavour Flavour, services int) int {
 	return 5
 }
 
+// cost is how long something took several times, and how much of the processors, with
+// the programs that were started, all in milliseconds.
+type cost struct{ took, used []float64 }
+
+func (c *cost) of(t testing.TB, do func()) {
+	t.Helper()
+	used, start := processors(t), time.Now()
+	do()
+	c.took = append(c.took, milliseconds(time.Since(start)))
+	c.used = append(c.used, processors(t)-used)
+}
+
+// processors is the time that this process and those that it started have used.
+func processors(t testing.TB) (sum float64) {
+	t.Helper()
+	for _, who := range [...]int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			t.Fatal(err)
+		}
+		sum += float64(u.Utime.Nano()+u.Stime.Nano()) / 1e6
+	}
+	return sum
+}
+
 func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) map[string]float64 {
 	o := Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}
 	all := world(v1.IPv4Protocol, services, 10)
@@ -145,44 +171,39 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 	m := map[string]float64{}
 
 	var ours, floor *stage
-	var took, least []float64
+	var load, least cost
 	for i := range loads(flavour, services) {
 		ours, floor = newStage(b, o), newStage(b, o)
-		load := func() {
-			start := time.Now()
-			ours.Apply(b, full)
-			took = append(took, milliseconds(time.Since(start)))
+		both := []func(){
+			func() { load.of(b, func() { ours.Apply(b, full) }) },
+			func() { least.of(b, func() { floor.restoring(b, text) }) },
 		}
-		if i%2 == 0 {
-			load()
-		}
-		least = append(least, milliseconds(floor.restoring(b, text)))
-		if i%2 == 1 {
-			load()
-		}
+		both[i%2]()
+		both[1-i%2]()
 	}
-	m["full-ms"], m["floor-full-ms"] = median(took), median(least)
-	took, least = nil, nil
+	m["full-ms"], m["floor-full-ms"] = median(load.took), median(least.took)
+	m["full/floor"], m["full/floor-cpu"] = m["full-ms"]/m["floor-full-ms"], median(load.used)/median(least.used)
 	snapshot := full
+	var change, leastChange cost
 	for i := range changes {
 		p := moved(all[services/2], 1_000_000+i)
 		next := snapshot.Revert(proxy.NewSnapshot(stagetest.Node(), p), p.Name)
-		start := time.Now()
-		ours.Apply(b, next)
-		took = append(took, milliseconds(time.Since(start)))
+		change.of(b, func() { ours.Apply(b, next) })
 		snapshot = next
 		script, err := newScript(additions(changedChain(o, p)))
 		if err != nil {
 			b.Fatal(err)
 		}
-		least = append(least, milliseconds(floor.restoring(b, string(script.text))))
+		leastChange.of(b, func() { floor.restoring(b, string(script.text)) })
 	}
-	start := time.Now()
-	ours.Restart(b)
-	ours.Apply(b, snapshot)
-	m["restart-ms"] = milliseconds(time.Since(start))
-	m["change-ms"], m["floor-change-ms"] = median(took), median(least)
-	m["change/floor"], m["full/floor"] = m["change-ms"]/m["floor-change-ms"], m["full-ms"]/m["floor-full-ms"]
+	m["change-ms"], m["floor-change-ms"] = median(change.took), median(leastChange.took)
+	m["change/floor"], m["change/floor-cpu"] = m["change-ms"]/m["floor-change-ms"], median(change.used)/median(leastChange.used)
+	var restart cost
+	restart.of(b, func() {
+		ours.Restart(b)
+		ours.Apply(b, snapshot)
+	})
+	m["restart-ms"] = median(restart.took)
 	if withPeer {
 		measurePeer(b, o, all, m)
 		m["peer/change"], m["peer/full"] = m["peer-change-ms"]/m["change-ms"], m["peer-full-ms"]/m["full-ms"]
