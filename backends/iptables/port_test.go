@@ -1,0 +1,137 @@
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// pictured is what a service port needs, a chain or a rule a line: its table; "<" where
+// the rule stands in front, and ">" behind others, with "*" if others may need it too;
+// and the chain, with the kind of it in the place of its name.
+func pictured(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
+	t.Helper()
+	o, err := Options{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRenderer(o, v1.IPv4Protocol)
+	var short []string
+	for _, kind := range []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall} {
+		for number, suffix := range []string{"", "-2", "-3"} {
+			short = append(short, r.names.of(kind, port.Name, number), strings.TrimSuffix(kind, "-")+suffix)
+		}
+	}
+	var out strings.Builder
+	for _, x := range r.render(node, port, nil) {
+		place := map[bool]string{false: "<", true: ">"}[x.Key.back]
+		if x.Key.rule == "" {
+			place = ":"
+		}
+		if x.Key.shared {
+			place += "*"
+		}
+		fmt.Fprintf(&out, "%s %s %s", x.Key.table, place, x.Key.chain)
+		if x.Key.rule != "" {
+			fmt.Fprintf(&out, " %s", x.Key.rule)
+		}
+		for rule := range strings.Lines(x.Value) {
+			out.WriteString("\n\t" + strings.TrimSuffix(rule, "\n"))
+		}
+		out.WriteString("\n")
+	}
+	return strings.NewReplacer(append(short, "VIPKIT-", "", "test/service-00001", "it",
+		" -m comment --comment", "", " -m tcp --dport", "", " --reject-with icmp-port-unreachable", "", "10.128.0.2/32", "VIP",
+		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(out.String())
+}
+
+// frontendAt is a frontend of some kind with routes for inside and outside.
+func frontendAt(kind proxy.FrontendKind, inside, outside proxy.TrafficRoute) proxy.Frontend {
+	f := stagetest.NodePort(v1.IPv4Protocol, 30_000)
+	if kind != proxy.NodePort {
+		f.Addr = stagetest.Port(v1.IPv4Protocol, 1, 0).Frontends[0].Addr
+	}
+	f.Kind, f.FromInside, f.FromOutside = kind, inside, outside
+	return f
+}
+
+func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
+	f.Restricted, f.AllowedSources = true, stagetest.Prefixes(sources...)
+	return f
+}
+
+// What service ports of each kind become, rule by rule.
+func TestRenderedPorts(t *testing.T) {
+	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
+	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
+	reject, drop := proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Drop}
+	const own, lb = proxy.ClusterIP, proxy.LoadBalancer
+	told := func(by proxy.LocalTraffic) *proxy.Node {
+		node := stagetest.Node()
+		node.LocalTraffic = by
+		return node
+	}
+	var got strings.Builder
+	for _, c := range []struct {
+		what      string
+		node      *proxy.Node
+		frontends []proxy.Frontend
+	}{
+		{"a ClusterIP", nil, []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods told by an interface", told(proxy.LocalTraffic{Interface: "cni0"}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods told by two ranges", told(proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "10.2.0.0/16")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods not told from others", told(proxy.LocalTraffic{}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"nobody but pods", told(proxy.LocalTraffic{Sources: stagetest.Prefixes("0.0.0.0/0")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"masquerading for all", nil, []proxy.Frontend{frontendAt(own, always, always)}},
+		{"masquerading for nobody", nil, []proxy.Frontend{frontendAt(own, never, never)}},
+		{"masquerading for insiders", nil, []proxy.Frontend{frontendAt(own, always, never)}},
+		{"another pool for insiders", nil, []proxy.Frontend{frontendAt(own, local, always)}},
+		{"no endpoints", nil, []proxy.Frontend{frontendAt(own, reject, reject)}},
+		{"no endpoints for insiders", nil, []proxy.Frontend{frontendAt(own, reject, never)}},
+		{"a load balancer", nil, []proxy.Frontend{frontendAt(lb, nonPods, always)}},
+		{"local endpoints for outsiders", nil, []proxy.Frontend{frontendAt(lb, nonPods, local)}},
+		{"no local endpoints", nil, []proxy.Frontend{frontendAt(lb, always, drop)}},
+		{"a load balancer without endpoints", nil, []proxy.Frontend{frontendAt(lb, reject, reject)}},
+		{"source ranges", nil, []proxy.Frontend{restricted(frontendAt(lb, always, always), "192.0.2.0/24", "0.0.0.0/0")}},
+		{"closed", nil, []proxy.Frontend{restricted(frontendAt(lb, always, always))}},
+		{"source ranges, no endpoints", nil, []proxy.Frontend{restricted(frontendAt(lb, reject, reject), "192.0.2.0/24")}},
+		{"source ranges, no local endpoints", nil, []proxy.Frontend{restricted(frontendAt(lb, always, drop), "192.0.2.0/24")}},
+		{"two with the same ranges, and a third", nil, []proxy.Frontend{
+			restricted(frontendAt(lb, never, never), "192.0.2.0/24"), restricted(frontendAt(proxy.ExternalIP, never, never), "192.0.2.0/24"),
+			restricted(frontendAt(lb, never, never), "198.51.100.0/24"),
+		}},
+		{"a node port", nil, []proxy.Frontend{frontendAt(proxy.NodePort, always, always)}},
+		{"a node port without local endpoints", nil, []proxy.Frontend{frontendAt(proxy.NodePort, always, drop)}},
+		{stickyFor, nil, []proxy.Frontend{frontendAt(own, never, never)}},
+	} {
+		port := stagetest.Port(v1.IPv4Protocol, 1, 2)
+		port.Local = port.Cluster[:1]
+		port.Frontends = c.frontends
+		if c.what == stickyFor {
+			port.Affinity = affinity.Config{Timeout: 1500 * time.Millisecond}
+		}
+		if c.node == nil {
+			c.node = stagetest.Node()
+		}
+		fmt.Fprintf(&got, "== %s\n%s\n", c.what, pictured(t, c.node, port))
+	}
+	want, err := os.ReadFile("testdata/ports.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("what is rendered (-want +got):\n%s", diff)
+	}
+}
+
+// stickyFor is a port with affinity, of which the kernel counts whole seconds.
+const stickyFor = "affinity for a second and a half"
