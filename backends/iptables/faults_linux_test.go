@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -160,6 +161,56 @@ func TestMissingPrograms(t *testing.T) {
 	}
 }
 
+// The programs say themselves of which flavour they are.
+func TestDefaultFlavour(t *testing.T) {
+	OwnLock(t)
+	at, err := here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	t.Setenv("PATH", folder)
+	for says, want := range map[string]Flavour{
+		"echo 'iptables-restore v1.8.9 (nf_tables)'": NFT, "echo 'iptables-restore v1.8.9 (legacy)'": Legacy, "echo 'iptables-restore v1.6'": Legacy, "exit 1": Default,
+	} {
+		for _, name := range []string{"iptables-save", "iptables-restore"} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"+says+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := findPrograms(t.Context(), &Options{LockWait: time.Second}, v1.IPv4Protocol, at)
+		if p.flavour != want || (err != nil) != (want == Default) {
+			t.Errorf("%s: got flavour %q and error %v, want %q", says, p.flavour, err, want)
+		}
+	}
+}
+
+// Programs are found where the path of users does not lead, and each identity and
+// family waits for its own.
+func TestFindPrograms(t *testing.T) {
+	at, err := here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	offsets := map[int64]bool{}
+	for _, identity := range []string{"vipkit", "other"} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			p, err := findPrograms(t.Context(), &Options{Flavour: Legacy, LockWait: time.Second, Identity: backends.Identity{Name: identity}}, family, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			offsets[p.process.guard.at] = true
+			if strings.Contains(p.saver+p.restorer, "ip6") != (family == v1.IPv6Protocol) || strings.Contains(p.registry, "ip6") != (family == v1.IPv6Protocol) {
+				t.Errorf("%s: got %s, %s and %s", family, p.saver, p.restorer, p.registry)
+			}
+		}
+	}
+	if len(offsets) != 4 {
+		t.Errorf("two identities of two families have %d guards, want 4", len(offsets))
+	}
+}
+
 // poisons are service ports that cannot be programmed: some are found out before
 // anything is written, others by iptables.
 func poisons() map[string]*proxy.ServicePort {
@@ -223,15 +274,16 @@ func TestStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 3))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		why := errors.New("somebody has had enough")
 		go func() {
 			_, _ = os.ReadFile(waits) // that it begins is all there is to know
-			cancel()
+			cancel(why)
 		}()
 		err := s.Backend.Apply(ctx, s.Applied, next)
-		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
-			t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
+		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, why) {
+			t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, why)
 		}
 		if err := os.Remove(flag); err != nil {
 			t.Fatal(err)

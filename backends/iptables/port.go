@@ -141,10 +141,7 @@ func (w *portWriter) dispatch(t table, f *proxy.Frontend, actions []string, why 
 // isPlain reports whether packets for a ClusterIP go to one pool, with no
 // question but which to mark: the chain of the pool answers it.
 func (w *portWriter) isPlain(f *proxy.Frontend, p paths) bool {
-	pods, others := p.pod, p.outside
-	pods.masquerade = others.masquerade
-	return f.Kind == proxy.ClusterIP && forwards(p.pod) && p.node == p.outside && pods == others &&
-		(p.outside.masquerade || !p.pod.masquerade)
+	return f.Kind == proxy.ClusterIP && forwards(p.pod) && p.node == p.outside
 }
 
 // plain gives the way to the endpoints of a ClusterIP.

@@ -100,11 +100,13 @@ func TestRenderedPorts(t *testing.T) {
 		{"a load balancer", nil, []proxy.Frontend{frontendAt(lb, nonPods, always)}},
 		{"local endpoints for outsiders", nil, []proxy.Frontend{frontendAt(lb, nonPods, local)}},
 		{"no local endpoints", nil, []proxy.Frontend{frontendAt(lb, always, drop)}},
+		{"refused inside, dropped outside", nil, []proxy.Frontend{frontendAt(lb, reject, drop)}},
 		{"a load balancer without endpoints", nil, []proxy.Frontend{frontendAt(lb, reject, reject)}},
 		{"source ranges", nil, []proxy.Frontend{restricted(frontendAt(lb, always, always), "192.0.2.0/24", "0.0.0.0/0")}},
 		{"closed", nil, []proxy.Frontend{restricted(frontendAt(lb, always, always))}},
 		{"source ranges, no endpoints", nil, []proxy.Frontend{restricted(frontendAt(lb, reject, reject), "192.0.2.0/24")}},
 		{"source ranges, no local endpoints", nil, []proxy.Frontend{restricted(frontendAt(lb, always, drop), "192.0.2.0/24")}},
+		{"source ranges, refused outside", nil, []proxy.Frontend{restricted(frontendAt(lb, never, reject), "192.0.2.0/24")}},
 		{"two with the same ranges, and a third", nil, []proxy.Frontend{
 			restricted(frontendAt(lb, never, never), "192.0.2.0/24"), restricted(frontendAt(proxy.ExternalIP, never, never), "192.0.2.0/24"),
 			restricted(frontendAt(lb, never, never), "198.51.100.0/24"),
@@ -135,3 +137,31 @@ func TestRenderedPorts(t *testing.T) {
 
 // stickyFor is a port with affinity, of which the kernel counts whole seconds.
 const stickyFor = "affinity for a second and a half"
+
+// What is there whatever the service ports are, of a node with much to say.
+func TestRenderedNode(t *testing.T) {
+	o, err := Options{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := stagetest.Node()
+	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/16", "fd00:18::/64")}
+	r := newRenderer(o, v1.IPv4Protocol)
+	page := r.page(node)
+	for what, c := range map[string]struct{ got, want []string }{
+		"new connections that were not translated": {page.firewall(), []string{
+			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-EXTERNAL-SERVICES",
+			"-d 172.18.0.0/16 -m addrtype --dst-type LOCAL -j VIPKIT-NODEPORTS", "-j VIPKIT-SERVICES", "-d 10.128.0.0/9 -j DROP",
+		}},
+		"all but pods":  {page.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
+		"no connection": {page.invalid(), []string{"-s 10.1.0.0/16 -j DROP", "-i cni0 -j DROP", "-d 10.128.0.0/9 -j DROP"}},
+	} {
+		if diff := cmp.Diff(c.want, c.got); diff != "" {
+			t.Errorf("%s: the rules (-want +got):\n%s", what, diff)
+		}
+	}
+	if r.liberal = true; len(page.invalid()) > 0 {
+		t.Errorf("where the kernel is liberal: got rules %q, want none", page.invalid())
+	}
+}

@@ -21,7 +21,7 @@ const manyRemovals = 16
 func (r roster) note(ops []op) {
 	for i := range ops {
 		k := &ops[i].Key
-		if k.rule == "" || isHook(k.chain) {
+		if k.rule == "" {
 			continue
 		}
 		ref := chainRef{k.table, k.chain}

@@ -65,3 +65,41 @@ func TestManyRemovals(t *testing.T) {
 		}
 	}
 }
+
+// What is written in the place of many removals has what is added, in table filter
+// also before it; chains of the kernel's own, and those that go themselves, are never
+// written anew; and what is only planned is not noted.
+func TestCompact(t *testing.T) {
+	rule := func(kind backends.OpKind, at table, chain, text string) op {
+		return op{Kind: kind, Key: key{table: at, chain: chain, rule: text}}
+	}
+	for _, at := range []table{nat, filter} {
+		for _, chain := range []string{"VIPKIT-SERVICES", "PREROUTING"} {
+			var adds, removals []op
+			for i := range manyRemovals + 2 {
+				adds = append(adds, rule(backends.Add, at, chain, fmt.Sprint("r", i)))
+				removals = append(removals, rule(backends.Remove, at, chain, fmt.Sprint("r", i)))
+			}
+			r := roster{}
+			r.note(adds)
+			change := append(slices.Clone(removals[1:]), rule(backends.Add, at, chain, "new"))
+			want := []op{rewriting(chainRef{at, chain}, "new\nr0\n")}
+			switch {
+			case chain == "PREROUTING":
+				want = change
+			case at == filter:
+				want = append(change[len(change)-1:], want...)
+			}
+			if diff := cmp.Diff(want, r.compact(change), cmp.AllowUnexported(key{})); diff != "" {
+				t.Errorf("%s %s: the operations (-want +got):\n%s", at, chain, diff)
+			}
+			if n := len(r[chainRef{at, chain}]); n != len(adds) {
+				t.Errorf("%s %s: a plan changed what is noted: %d rules, want %d", at, chain, n, len(adds))
+			}
+			change = append(slices.Clone(removals), rule(backends.Remove, at, chain, ""))
+			if diff := cmp.Diff(change, r.compact(change), cmp.AllowUnexported(key{})); diff != "" {
+				t.Errorf("%s %s goes: the operations (-want +got):\n%s", at, chain, diff)
+			}
+		}
+	}
+}

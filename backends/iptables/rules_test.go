@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -67,6 +68,29 @@ func TestHostileNames(t *testing.T) {
 			if strings.HasPrefix(command, "-") && !strings.HasPrefix(chain, "VIPKIT-") && !newNames("vipkit").ownsJump(nat, rule) && !newNames("vipkit").ownsJump(filter, rule) {
 				t.Errorf("%.40q: there is a rule in a chain of others: %.200q", name, line)
 			}
+		}
+	}
+}
+
+// Nothing of a name can end the quotes around it, even where quotes come in pairs.
+func TestSafe(t *testing.T) {
+	for text, want := range map[string]string{
+		`a" -j ACCEPT -m comment --comment "b`: `a? -j ACCEPT -m comment --comment ?b`,
+		`'a' \"`:                               "?a? ??", "a\nb\x00\x7f": "a?b??", "é": "?", "shop/web:http 1": "shop/web:http 1", "": "",
+	} {
+		if got := safe(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Ranges are written as iptables prints them.
+func TestMatchRange(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.1.2.3/8": "-s 10.0.0.0/8 ", "192.0.2.1/32": "-s 192.0.2.1/32 ", "0.0.0.0/0": "", "fd00::1/64": "-s fd00::/64 ", "::/0": "",
+	} {
+		if got := matchRange("-s", stagetest.Prefixes(text)[0]); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}
 }
