@@ -32,12 +32,13 @@
 // A map that an API server still uses must not be shared: its repair frees what no
 // Service has.
 //
-// The command etcdallocator in this module shows how it is used.
+// The command etcdallocator in this module shows how it is used; it has every subcommand of
+// the library's example for other stores.
 //
 // # Versions
 //
 // The module is released together with github.com/vipkit/vipkit: each tag vX.Y.Z of the
 // repository has a twin allocator/etcdstore/vX.Y.Z, whose go.mod requires that very version.
-// The replacement in go.mod, which only holds within the repository, lets both change in
-// one commit.
+// The replacement in go.work, which only holds within the repository, lets both change in
+// one commit; in go.mod it would keep go install from making the command.
 package etcdstore

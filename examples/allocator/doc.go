@@ -11,7 +11,8 @@
 //	                         else of that in which the program runs
 //	kubernetes:KUBECONFIG    the same for another kubeconfig file
 //
-// For etcd there is allocator/etcdstore/etcdallocator, in the module that has its client.
+// For etcd there is allocator/etcdstore/etcdallocator, in the module that has its client. It
+// has the same commands; here, -store etcd:URL is an error that names it.
 //
 // A cluster has ranges of its own, its ServiceCIDR objects, so -range can be left out; and
 // its owners have names such as services/default/web. Without a command,
@@ -26,6 +27,8 @@
 //	try OWNER [WHAT...]        the same, but change nothing
 //	release OWNER KEY...       free what an owner has
 //	show                       ranges, bands and occupancy as a picture, and the owners
+//	create                     make an empty map where there is none: only for ranges that
+//	                           nobody uses yet
 //	repair [-force] FILE       compare with a file of "KEY OWNER" lines and mend the
 //	                           store; it makes a map where there is none. A file
 //	                           without owners, or one by which most of what is held
@@ -34,8 +37,8 @@
 //	                           kubectl give it, for the owner "imported": all that
 //	                           nobody has yet, in one step
 //
-// A file store has no map before repair or import has made one; until then nothing
-// can be allocated.
+// A file store has no map before repair, import or create has made one; until then
+// nothing can be allocated.
 //
 // The exit status is 0 if all went well, 1 if a command failed, repair has found
 // something that it could not mend or the program was interrupted, and 2 for bad

@@ -8,35 +8,39 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
+	"github.com/vipkit/vipkit/internal/allocatorcli"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
+func kubernetes() allocatorcli.Kind {
+	return allocatorcli.Kind{
+		Name: "kubernetes", Path: "KUBECONFIG", PathOptional: true, RangesOptional: true, Open: openKubernetes,
+	}
+}
+
 // openKubernetes keeps claims as IPAddress objects. Without ranges it takes those of the
 // cluster.
-func (a *app) openKubernetes(ctx context.Context) error {
-	config, err := restConfig(a.path)
+func openKubernetes(ctx context.Context, path string, ranges []allocator.Config) (allocatorcli.Opened, error) {
+	config, err := restConfig(path)
 	if err != nil {
-		return fmt.Errorf("finding the API server: %w", err)
+		return allocatorcli.Opened{}, fmt.Errorf("finding the API server: %w", err)
 	}
 	config.UserAgent, config.QPS = "vipkit-allocator", -1
 	client, err := kubewatch.NewClient(config)
 	if err != nil {
-		return fmt.Errorf("finding the API server: %w", err)
+		return allocatorcli.Opened{}, fmt.Errorf("finding the API server: %w", err)
 	}
 	store := kubestore.New(client.NetworkingV1(), kubestore.Options{})
-	a.store = store
-	if len(a.ranges) > 0 {
-		return nil
+	if len(ranges) > 0 {
+		return allocatorcli.Opened{Store: store, Ranges: ranges}, nil
 	}
-	a.ranges, err = store.Ranges(ctx)
-	switch {
-	case len(a.ranges) > 0 && err != nil:
-		complain(a.err, err) // The others can be used for all that.
-	case len(a.ranges) == 0:
-		return errors.Join(errors.New("the cluster has no ranges: use -range"), err)
+	ranges, err = store.Ranges(ctx)
+	if len(ranges) == 0 {
+		return allocatorcli.Opened{}, errors.Join(errors.New("the cluster has no ranges: use -range"), err)
 	}
-	return nil
+	return allocatorcli.Opened{Store: store, Ranges: ranges, Unusable: err}, nil
 }
 
 // restConfig reads a kubeconfig file; without a path, those that kubectl would, and

@@ -1,116 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/filestore"
 )
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"allocator": main}) }
 
 func TestScripts(t *testing.T) { testscript.Run(t, testscript.Params{Dir: "testdata"}) }
-
-var errDead = errors.New("the process is dead")
-
-// mortal is a store whose process dies at one of its writes.
-type mortal struct {
-	*filestore.Store
-	left int
-}
-
-func (m *mortal) die() error {
-	if m.left--; m.left < 0 {
-		return errDead
-	}
-	return nil
-}
-
-func (m *mortal) Create(ctx context.Context, claims ...allocator.Claim) error {
-	if err := m.die(); err != nil {
-		return err
-	}
-	return m.Store.Create(ctx, claims...)
-}
-
-func (m *mortal) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
-	if err := m.die(); err != nil {
-		return nil, err
-	}
-	return m.Store.Commit(ctx, ops)
-}
-
-// TestImportIsAllOrNothing lets an import die at each of its writes. The store must
-// have all keys then, or give out none.
-func TestImportIsAllOrNothing(t *testing.T) {
-	for left := range 4 {
-		for _, hasMap := range []bool{false, true} {
-			importErr, state, loadErr := importAndDie(t, left, hasMap)
-			isAsBefore := len(state.Claims) == 0 && errors.Is(loadErr, allocator.ErrNoMap) == !hasMap
-			if isThere := len(state.Claims) == 3; !isThere && !isAsBefore || isThere != (importErr == nil) {
-				t.Errorf("%d writes, a map before: %t: import: error %v; then %d keys, error %v",
-					left, hasMap, importErr, len(state.Claims), loadErr)
-			}
-		}
-	}
-}
-
-// importAndDie imports three keys by a process that dies after some writes, and gives
-// what is left then.
-func importAndDie(t *testing.T, left int, hasMap bool) (importErr error, state allocator.State, loadErr error) {
-	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "ports.json")
-	object := []byte(`{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
-	if err := os.WriteFile(file, object, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	store, err := filestore.Open(filepath.Join(dir, "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if hasMap {
-		if err := store.Create(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a := &app{streams: streams{out: io.Discard}, store: &mortal{store, left}}
-	if err := a.setRanges("30000-32767"); err != nil {
-		t.Fatal(err)
-	}
-	importErr = a.importMap(t.Context(), file)
-	state, loadErr = store.Load(t.Context())
-	return importErr, state, loadErr
-}
-
-// TestServeEnds wants a program that waits for a line to end when it is told to.
-func TestServeEnds(t *testing.T) {
-	in, typist := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
-	var out, errs bytes.Buffer
-	done := make(chan int)
-	go func() { done <- run(ctx, []string{"-range", "10.96.0.0/28"}, in, streams{&out, &errs}) }()
-	if _, err := io.WriteString(typist, "allocate web 10.96.0.1\n\n"); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if status := <-done; status != 1 || !bytes.Contains(errs.Bytes(), []byte("interrupted")) {
-		t.Errorf("status %d, %q, want 1 and that it was interrupted", status, errs.String())
-	}
-	if err := typist.Close(); err != nil {
-		t.Fatal(err)
-	}
-}

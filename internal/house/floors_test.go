@@ -71,6 +71,7 @@ func byFloor() [][]string {
 			"backends/nftables",
 			"backends/script",
 			"backends/userspace",
+			"internal/allocatorcli",
 		},
 		5: {
 			"allocator/etcdstore/etcdallocator",

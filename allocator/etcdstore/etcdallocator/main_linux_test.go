@@ -3,52 +3,159 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/allocatorcli"
 	"github.com/vipkit/vipkit/internal/servertest"
 )
+
+// step is a command, and a part of what it says.
+type step struct {
+	command, want string
+	fails         bool
+}
+
+// call runs the program once.
+func call(t *testing.T, args ...string) (status int, out, errs string) {
+	t.Helper()
+	var o, e strings.Builder
+	status = program().Run(t.Context(), args, allocatorcli.Streams{In: strings.NewReader(""), Out: &o, Err: &e})
+	return status, o.String(), e.String()
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // TestCommands goes through what a person may type.
 func TestCommands(t *testing.T) {
 	etcd := servertest.StartEtcd(t)
-	cluster := filepath.Join(t.TempDir(), "ports.json")
-	object := `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`
-	if err := os.WriteFile(cluster, []byte(object), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		command, want string // a part of the output, or of the error
-		fails         bool
-	}{
+	cluster := write(t, "ports.json", `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
+	part := write(t, "part.json", `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-30015","data":"AQc="}`)
+	for _, c := range []step{
 		{"show", "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
-		{"import " + cluster, "", false},
-		{"import " + cluster, "there is one already", true},
+		{"show", "The commands repair, import and create make one.", true},
+		{"import " + part, "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
+		{"import " + cluster, "3 keys of 30000-32767: 3 imported, 0 were there", false},
+		{"show", "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
+		{"import " + cluster, "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
 		{"create", "", false},
+		{"import " + cluster, "3 keys of 30000-32767: 0 imported, 3 were there", false},
+		{"import " + part, "4 keys of 30000-30015: 1 imported, 3 were there", false},
+		{"release imported 30002", "", false},
 		{"allocate services/default/web 10.96.0.3 30500", "10.96.0.3\n30500\n", false},
 		{"allocate you 10.96.0.3", `10.96.0.3 is already allocated to "services/default/web"`, true},
 		{"allocate you 30000", `30000 is already allocated to "imported"`, true},
 		{"allocate you ipv4 fd00::10", "fd00::10\n", false},
 		{"release you 10.96.0.3", `10.96.0.3 is held by "services/default/web"`, true},
 		{"release imported 30001 30008", "", false},
-		{"show", "10.96.0.0/29: 6 keys, 2 taken, 4 free\nfd00::/64: 65535 keys, 1 taken, 65534 free\n30000-32767: 2768 keys, 2 taken, 2766 free\n", false},
+		{"show", "10.96.0.0/29: 6 keys, 2 taken, 4 free\n", false},
+		{"show", "fd00::/64: 65535 keys, 1 taken, 65534 free\n", false},
+		{"show", "30000-32767: 2768 keys, 2 taken, 2766 free\n", false},
 		{"show", "30000                imported, bound\n30500                services/default/web, bound\n", false},
 		{"allocate \x1b[2J 30501", "30501", false},
 		{"show", `30501                \x1b[2J, bound`, false},
-		{"allocate me", "not the arguments that it takes", true},
+		{"fly", "not the arguments that it takes", true},
 	} {
-		var out strings.Builder
-		args := []string{"-endpoints", etcd.URL, "-range", "10.96.0.0/29,fd00::/64,30000-32767"}
-		err := run(t.Context(), append(args, strings.Fields(c.command)...), &out)
-		said := out.String()
-		if err != nil {
-			said += err.Error()
-		}
-		if (err != nil) != c.fails || !strings.Contains(said, c.want) {
-			t.Errorf("%s: got error %v and\n%s\nwant an error: %t, and %q", c.command, err, said, c.fails, c.want)
+		status, out, errs := call(t, append([]string{"-store", "etcd:" + etcd.URL, "-range", "10.96.0.0/29,fd00::/64,30000-32767"}, strings.Fields(c.command)...)...)
+		if said := out + errs; (status != 0) != c.fails || !strings.Contains(said, c.want) {
+			t.Errorf("%s: got status %d and\n%s\nwant an error: %t, and %q", c.command, status, said, c.fails, c.want)
 		}
 	}
-	if err := run(t.Context(), []string{"-range", "nonsense", "show"}, &strings.Builder{}); err == nil {
-		t.Error("a range that is none has no error")
+}
+
+// TestSameAsInAFile wants every command to do and to say with etcd what it does with a
+// file.
+func TestSameAsInAFile(t *testing.T) {
+	etcd := servertest.StartEtcd(t)
+	owners := write(t, "owners", "10.96.0.1 kubernetes\n10.96.0.10 kube-dns\nfd00::a kube-dns\n30080 door\n")
+	fewer := write(t, "fewer", "10.96.0.1 kubernetes\n10.96.0.1 copy\n30080 window\n30090 door\n10.96.0.400 typo\n")
+	nobody := write(t, "nobody", "")
+	ports := write(t, "ports.json", `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
+	// A file has one map, etcd one for each range, and errors say which one there is not.
+	whichMap := regexp.MustCompile(`(?s)reading the store: .*(\nThe commands)`)
+	file := filepath.Join(t.TempDir(), "map")
+	for _, command := range []string{
+		"allocate web",
+		"repair " + nobody,
+		"repair " + owners,
+		"repair " + owners,
+		"show",
+		"try web 10.96.0.2 30081 fd00::b",
+		"allocate web 10.96.0.2 30081 fd00::b",
+		"try other 10.96.0.2",
+		"allocate other 10.96.0.3 30081",
+		"allocate other 10.97.0.1",
+		"allocate many port*0",
+		"allocate many ipv4*20",
+		"release other 30081",
+		"release web 30081 10.96.0.2",
+		"import " + ports,
+		"import " + ports,
+		"repair " + fewer,
+		"show",
+		"repair -force " + nobody,
+		"show",
+		"create",
+		"show all",
+	} {
+		ranges := []string{"-range", "10.96.0.0/28,fd00::/112,30000-32767"}
+		words := strings.Fields(command)
+		var said [2]string
+		for i, store := range []string{"file:" + file, "etcd:" + etcd.URL} {
+			status, out, errs := call(t, append(append(ranges, "-store", store), words...)...)
+			if said[i] = out + whichMap.ReplaceAllString(errs, "reading the store$1"); status != 0 {
+				said[i] += "failed\n"
+			}
+		}
+		if diff := cmp.Diff(said[0], said[1]); diff != "" {
+			t.Errorf("%s (-file +etcd):\n%s", command, diff)
+		}
+	}
+}
+
+// TestManyPorts wants several keys of a kind at once, all or none.
+func TestManyPorts(t *testing.T) {
+	etcd := servertest.StartEtcd(t)
+	args := []string{"-store", "etcd:" + etcd.URL, "-prefix", "/other", "-range", "30000-30099"}
+	if status, _, errs := call(t, append(args, "create")...); status != 0 {
+		t.Fatalf("create: %s", errs)
+	}
+	status, out, errs := call(t, append(args, "allocate", "web", "port*3")...)
+	if status != 0 || strings.Count(out, "\n") != 3 {
+		t.Errorf("three ports: status %d, got %q, %q", status, out, errs)
+	}
+	status, out, errs = call(t, append(args, "allocate", "many", "port*98")...)
+	if status != 1 || out != "" || !strings.Contains(errs, "range 30000-30099 is full") {
+		t.Errorf("more than there are: status %d, got %q, %q", status, out, errs)
+	}
+	status, out, _ = call(t, append(args, "show")...)
+	if status != 0 || !strings.Contains(out, "100 keys, 3 taken, 97 free") || !strings.Contains(out, "upper band, 30016 to 30099") {
+		t.Errorf("show: status %d, got %q", status, out)
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"-range nonsense show":             "neither a prefix nor a range of ports",
+		"-range 10.96.0.0/24 -store disk":  "a store is etcd, etcd:URL,..., file:PATH or memory",
+		"-range 10.96.0.0/24 -store etcd:": "a store is etcd, etcd:URL,..., file:PATH or memory",
+		"show":                             "-range is required",
+	} {
+		if status, _, errs := call(t, strings.Fields(args)...); status != 2 || !strings.Contains(errs, want) {
+			t.Errorf("%s: status %d, %q, want 2 and %q", args, status, errs, want)
+		}
+	}
+	if status, _, errs := call(t, "-range", "10.96.0.0/16,10.96.0.0/24", "show"); status != 1 || !strings.Contains(errs, "overlap") {
+		t.Errorf("ranges that overlap: status %d, %q", status, errs)
 	}
 }

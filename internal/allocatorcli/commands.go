@@ -1,4 +1,4 @@
-package main
+package allocatorcli
 
 import (
 	"bytes"
@@ -17,25 +17,30 @@ var errNotMended = errors.New("something is left that the store cannot mend")
 
 // printf writes to standard output.
 func (a *app) printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(a.out, format, args...)
+	_, err := fmt.Fprintf(a.Out, format, args...)
 	return err
 }
 
-func (a *app) allocate(ctx context.Context, args []string, isDry bool) error {
-	owner := allocator.Owner(args[0])
+func (a *app) allocate(ctx context.Context, args []string) error {
 	requests, err := a.requests(args[1:])
 	if err != nil {
 		return err
 	}
-	if isDry {
-		keys, err := a.pool.DryRun(ctx, owner, requests...)
-		return errors.Join(err, a.printKeys(keys))
-	}
-	claims, err := a.pool.Allocate(ctx, owner, requests...)
+	claims, err := a.pool.Allocate(ctx, allocator.Owner(args[0]), requests...)
 	var keys []allocator.Key
 	for _, c := range claims {
 		keys = append(keys, c.Key)
 	}
+	return errors.Join(err, a.printKeys(keys))
+}
+
+// try says what allocate would give now.
+func (a *app) try(ctx context.Context, args []string) error {
+	requests, err := a.requests(args[1:])
+	if err != nil {
+		return err
+	}
+	keys, err := a.pool.DryRun(ctx, allocator.Owner(args[0]), requests...)
 	return errors.Join(err, a.printKeys(keys))
 }
 
@@ -105,11 +110,20 @@ func (a *app) release(ctx context.Context, args []string) error {
 	return a.pool.Release(ctx, claims...)
 }
 
+// create makes an empty map. A store that needs none has nothing to do.
+func (a *app) create(ctx context.Context, _ []string) error {
+	creator, canCreate := a.store.(repair.Creator)
+	if !canCreate {
+		return nil
+	}
+	return creator.Create(ctx)
+}
+
 // repair mends the store by a file of lines with a key and its owner. By force, it
 // believes a file that would free most of what there is.
 func (a *app) repair(ctx context.Context, args []string) error {
 	path, force := args[len(args)-1], args[0] == "-force"
-	if len(args) > 2 || force != (len(args) == 2) {
+	if force != (len(args) == 2) {
 		return errors.New("repair takes one file, and -force before it")
 	}
 	content, err := os.ReadFile(path)

@@ -1,4 +1,4 @@
-package main
+package allocatorcli
 
 import (
 	"context"
@@ -15,7 +15,7 @@ const (
 )
 
 // show draws every range, and lists who has what.
-func (a *app) show(ctx context.Context) error {
+func (a *app) show(ctx context.Context, _ []string) error {
 	if err := a.pool.Sync(ctx); err != nil {
 		return err
 	}

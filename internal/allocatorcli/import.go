@@ -1,4 +1,4 @@
-package main
+package allocatorcli
 
 import (
 	"context"
@@ -20,11 +20,18 @@ const imported = allocator.Owner("imported")
 // importTries is how often an import begins again while others change the store.
 const importTries = 8
 
+// importer is a store that has a map for each of its ranges, and can make one as it was
+// elsewhere. Where there is a map already, or no such range, the error is
+// [allocator.ErrConflict] or [allocator.ErrInvalid].
+type importer interface {
+	Import(ctx context.Context, m rangemap.Map) error
+}
+
 // importMap takes the keys of a RangeAllocation, all in one step: a store with a part
 // of them would hand out the others a second time. Those that have an owner already
 // keep it.
-func (a *app) importMap(ctx context.Context, path string) error {
-	object, err := os.ReadFile(path)
+func (a *app) importMap(ctx context.Context, args []string) error {
+	object, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
@@ -39,11 +46,24 @@ func (a *app) importMap(ctx context.Context, path string) error {
 	if err := a.checkRanges(keys); err != nil {
 		return fmt.Errorf("nothing is imported: %w", err)
 	}
-	taken, err := a.take(ctx, keys)
+	taken, err := a.adopt(ctx, m, keys)
 	if err != nil {
 		return fmt.Errorf("importing %d keys in one step, which can be repeated: %w", len(keys), err)
 	}
 	return a.printf("%d keys of %s: %d imported, %d were there\n", len(keys), m.Range, taken, len(keys)-taken)
+}
+
+// adopt makes a map of the store, or takes what the one that there is lacks.
+func (a *app) adopt(ctx context.Context, m rangemap.Map, keys []allocator.Key) (int, error) {
+	i, canImport := a.store.(importer)
+	if !canImport {
+		return a.take(ctx, keys)
+	}
+	err := i.Import(ctx, m)
+	if errors.Is(err, allocator.ErrConflict) || errors.Is(err, allocator.ErrInvalid) {
+		return a.take(ctx, keys)
+	}
+	return len(keys), err
 }
 
 // checkRanges wants each key to be in a range of the program.
@@ -78,6 +98,9 @@ func (a *app) take(ctx context.Context, keys []allocator.Key) (int, error) {
 		claims[i] = allocator.Claim{Key: k, Owner: imported, Token: max(1, rand.Uint64()), Since: time.Now().Round(0).UTC()}
 	}
 	creator, canCreate := a.store.(repair.Creator)
+	if _, canImport := a.store.(importer); canImport {
+		canCreate = false // The maps of other ranges would be empty.
+	}
 	var last error
 	for range importTries {
 		state, err := a.store.Load(ctx)

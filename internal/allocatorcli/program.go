@@ -1,0 +1,221 @@
+package allocatorcli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// Program is one of the commands.
+type Program struct {
+	// Name of the command.
+	Name string
+	// Kinds of stores, of which the first one is what -store is by default.
+	Kinds []Kind
+	// Flags, unless nil, adds those that only this program has.
+	Flags func(*flag.FlagSet)
+}
+
+// Main is the whole program: it takes what the system gives it, and gives the exit status.
+func (p Program) Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	return p.Run(ctx, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+}
+
+// Streams are what a program reads and where it writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// errUsage says that the usage has been written.
+var errUsage = errors.New("bad usage")
+
+// Run is the program for some arguments; it gives the exit status.
+func (p Program) Run(ctx context.Context, args []string, s Streams) int {
+	a, command, err := p.parse(args, s)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	if err := a.open(ctx); err != nil {
+		a.complain(err)
+		return 1
+	}
+	status := 0
+	if len(command) > 0 {
+		err = a.do(ctx, command)
+	} else {
+		err = a.serve(ctx)
+	}
+	if err := errors.Join(err, a.close()); err != nil {
+		a.complain(err)
+		status = 1
+	}
+	return status
+}
+
+// app is what the commands work on.
+type app struct {
+	Streams
+
+	name   string
+	kind   Kind
+	path   string
+	ranges []allocator.Config
+	store  allocator.Store
+	pool   *allocator.Pool
+	close  func() error
+}
+
+// complain writes an error. Where that fails, the status still tells.
+func (a *app) complain(err error) {
+	_, _ = fmt.Fprintf(a.Err, "%s: %v\n", a.name, err)
+	if errors.Is(err, allocator.ErrNoMap) {
+		_, _ = fmt.Fprintln(a.Err, "The commands repair, import and create make one.")
+	}
+}
+
+func (p Program) parse(args []string, s Streams) (*app, []string, error) {
+	a := &app{Streams: s, name: p.Name, kind: p.Kinds[0]}
+	f := flag.NewFlagSet(p.Name, flag.ContinueOnError)
+	f.SetOutput(s.Err)
+	f.Func("range", "`ranges` to hand out, by commas, such as 10.96.0.0/16,fd00::/112,30000-32767", a.setRanges)
+	f.Func("store", fmt.Sprintf("`where` to keep what was handed out: %s (default %s)", p.stores(), p.Kinds[0].Name),
+		func(text string) (err error) {
+			a.kind, a.path, err = p.kind(text)
+			return err
+		})
+	if p.Flags != nil {
+		p.Flags(f)
+	}
+	if err := f.Parse(args); err != nil {
+		return nil, nil, err
+	}
+	if len(a.ranges) == 0 && !a.kind.RangesOptional {
+		_, _ = fmt.Fprintln(s.Err, "-range is required") // The status tells as well.
+		f.Usage()
+		return nil, nil, errUsage
+	}
+	return a, f.Args(), nil
+}
+
+func (a *app) setRanges(text string) error {
+	a.ranges = nil
+	for item := range strings.SplitSeq(text, ",") {
+		c, err := allocator.ParseConfig(item)
+		if err != nil {
+			return err
+		}
+		a.ranges = append(a.ranges, c)
+	}
+	return nil
+}
+
+// open opens the store and makes the pool.
+func (a *app) open(ctx context.Context) error {
+	opened, err := a.kind.Open(ctx, a.path, a.ranges)
+	if err != nil {
+		return err
+	}
+	a.store, a.ranges, a.close = opened.Store, opened.Ranges, opened.Close
+	if a.close == nil {
+		a.close = func() error { return nil }
+	}
+	if opened.Unusable != nil {
+		a.complain(opened.Unusable) // The others can be used for all that.
+	}
+	if a.pool, err = allocator.NewPool(a.store, allocator.PoolOptions{Ranges: a.ranges}); err != nil {
+		return errors.Join(err, a.close())
+	}
+	return nil
+}
+
+// serve does the commands of each line, whether or not those before went well. When
+// the program is told to end it does, also while it waits for a line.
+func (a *app) serve(ctx context.Context) error {
+	failed := 0
+	input := bufio.NewScanner(a.In)
+	lines := scan(ctx, input)
+	for {
+		select {
+		case <-ctx.Done():
+			return errors.New("interrupted")
+		case line, ok := <-lines:
+			switch command := strings.Fields(line); {
+			case !ok && failed > 0:
+				return errors.Join(fmt.Errorf("%d commands failed", failed), input.Err())
+			case !ok:
+				return input.Err()
+			case len(command) == 0:
+			default:
+				if err := a.do(ctx, command); err != nil {
+					a.complain(err)
+					failed++
+				}
+			}
+		}
+	}
+}
+
+// scan gives the lines of the input. Nothing can end a read that waits for the next
+// one; whoever does not want it need not wait, too.
+func scan(ctx context.Context, input *bufio.Scanner) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for input.Scan() {
+			select {
+			case lines <- input.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+// do does one command.
+func (a *app) do(ctx context.Context, command []string) error {
+	if a.kind.CommandTime > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.kind.CommandTime)
+		defer cancel()
+	}
+	for _, c := range a.commands() {
+		if args := command[1:]; c.name == command[0] && len(args) >= c.least && (c.most < 0 || len(args) <= c.most) {
+			return c.run(ctx, args)
+		}
+	}
+	return fmt.Errorf("no such command, or not the arguments that it takes: %s", strings.Join(command, " "))
+}
+
+// command is what can be done, and how many arguments it takes; -1 for any number.
+type command struct {
+	name        string
+	least, most int
+	run         func(ctx context.Context, args []string) error
+}
+
+func (a *app) commands() []command {
+	return []command{
+		{"allocate", 1, -1, a.allocate},
+		{"try", 1, -1, a.try},
+		{"release", 2, -1, a.release},
+		{"show", 0, 0, a.show},
+		{"create", 0, 0, a.create},
+		{"repair", 1, 2, a.repair},
+		{"import", 1, 1, a.importMap},
+	}
+}
