@@ -42,7 +42,7 @@ check:
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
 	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure ./... || exit 1; done
 	@for module in $(NESTED); do \
-		$(STEP) "go mod tidy in $$module" go -C $$module mod tidy -diff && \
+		$(STEP) "go mod tidy in $$module" .ci/tidy $$module && \
 		$(STEP) "go vet in $$module" go -C $$module vet ./... || exit 1; \
 	done
 	@$(STEP) 'go vet in allocator/etcdstore for windows' env GOOS=windows CGO_ENABLED=0 go -C allocator/etcdstore vet ./...

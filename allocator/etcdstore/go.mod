@@ -2,8 +2,6 @@ module github.com/vipkit/vipkit/allocator/etcdstore
 
 go 1.26.0
 
-replace github.com/vipkit/vipkit => ../..
-
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/vipkit/vipkit v0.0.0-00010101000000-000000000000

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+const (
+	libraryModule = "github.com/vipkit/vipkit"
+	storeModule   = libraryModule + "/allocator/etcdstore"
+	release       = "v0.999.0"
+)
+
+// TestInstall releases both modules, by a proxy of files, and wants the go command to take
+// them from there as anybody would: the command by its path, the package as a requirement.
+func TestInstall(t *testing.T) {
+	proxy := t.TempDir()
+	root := filepath.Join("..", "..", "..")
+	publish(t, proxy, libraryModule, root, read(t, root, "go.mod"))
+	mod := read(t, root, "allocator/etcdstore/go.mod")
+	if strings.Contains(mod, "replace") {
+		t.Error("go.mod has a replacement, with which go install takes no module")
+	}
+	mod = strings.Replace(mod, libraryModule+" v0.0.0-00010101000000-000000000000", libraryModule+" "+release, 1)
+	publish(t, proxy, storeModule, filepath.Join(root, "allocator", "etcdstore"), mod)
+
+	cache := strings.TrimSpace(goCommand(t, t.TempDir(), nil, "env", "GOMODCACHE"))
+	env := []string{
+		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download,off", "GOMODCACHE=" + t.TempDir(),
+		"GOSUMDB=off", "GOWORK=off", "GOFLAGS=-modcacherw", "GOBIN=" + t.TempDir(),
+	}
+	if plan := goCommand(t, t.TempDir(), env, "install", "-n", storeModule+"/etcdallocator@"+release); !strings.Contains(plan, "etcdallocator") {
+		t.Errorf("go install would not make the command, but do this:\n%.2000s", plan)
+	}
+	user := t.TempDir()
+	for name, content := range map[string]string{
+		"go.mod":  "module example.com/user\n\ngo 1.26.0\n",
+		"user.go": "package user\n\nimport _ \"" + storeModule + "\"\n",
+	} {
+		if err := os.WriteFile(filepath.Join(user, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goCommand(t, user, env, "get", storeModule+"@"+release)
+	got := goCommand(t, user, env, "list", "-deps", "-f", "{{if .Module}}{{.ImportPath}}@{{.Module.Version}}{{end}}", ".")
+	for _, want := range []string{storeModule + "@" + release, libraryModule + "/allocator@" + release} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("who requires the module gets\n%swant %s", got, want)
+		}
+	}
+}
+
+func read(t *testing.T, folder, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// goCommand runs the go command and gives what it says.
+func goCommand(t *testing.T, folder string, env []string, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("go")
+	if err != nil {
+		testenv.CannotRun(t, "the go command is not in the path")
+	}
+	c := exec.CommandContext(t.Context(), program, args...)
+	c.Dir, c.Env = folder, append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%.4000s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// publish puts a folder as a module into a proxy.
+func publish(t *testing.T, proxy, module, folder, mod string) {
+	t.Helper()
+	versions := filepath.Join(proxy, filepath.FromSlash(module), "@v")
+	if err := os.MkdirAll(versions, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"list":            release + "\n",
+		release + ".info": fmt.Sprintf(`{"Version":%q}`, release),
+		release + ".mod":  mod,
+		release + ".zip":  archive(t, folder, module+"@"+release+"/", mod),
+	} {
+		if err := os.WriteFile(filepath.Join(versions, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// archive packs what belongs to the module of a folder: no modules below it.
+func archive(t *testing.T, folder, prefix, mod string) string {
+	t.Helper()
+	var all bytes.Buffer
+	z := zip.NewWriter(&all)
+	add := func(name string, content []byte) error {
+		w, err := z.Create(prefix + filepath.ToSlash(name))
+		if err == nil {
+			_, err = w.Write(content)
+		}
+		return err
+	}
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(folder, path)
+		switch {
+		case err != nil, name == ".":
+			return err
+		case e.IsDir():
+			_, inner := os.Stat(filepath.Join(path, "go.mod"))
+			if inner == nil || strings.HasPrefix(e.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		case filepath.Ext(name) != ".go":
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return add(name, content)
+	})
+	if err == nil {
+		err = add("go.mod", []byte(mod))
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
