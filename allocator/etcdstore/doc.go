@@ -25,6 +25,21 @@
 // of at most 8,192 keys, as node ports are; larger ones are made in parts of 120 keys, and
 // undone if one of these fails.
 //
+// # What cannot be read
+//
+// A claim that is no JSON, or names no owner, may be anybody's. Its key stays taken, by an
+// owner "unreadable:PATH" that errors and lists name, and all other keys work as ever. A
+// repair reports it where its key is used, and does not free it. It ends when somebody
+// writes the claim anew, or who knows that nobody uses the key releases it:
+//
+//	etcdallocator ... release unreadable:PREFIX/claims/10.96.0.10 10.96.0.10
+//
+// To delete the claim by hand leaves the bit in the map, and the key to [Imported].
+//
+// What stands below PREFIX/claims and is not named as a key is passed over: what is taken
+// has a bit in a map. A map that cannot be read lets no operation through, since nobody
+// knows what it would say.
+//
 // # Importing
 //
 // [Store.Import] takes the map of a cluster as it is. What it says to be taken belongs

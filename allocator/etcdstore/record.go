@@ -49,19 +49,25 @@ func (s *Store) keyOf(path []byte) (allocator.Key, bool) {
 	return k, err == nil && k.String() == text
 }
 
-// decode reads a claim.
-func (s *Store) decode(kv *mvccpb.KeyValue) (allocator.Claim, error) {
+// decode reads a claim; false if the path is that of none. Such a thing owns nothing: what
+// is taken has a bit in a map, whatever stands beside it.
+//
+// A claim that cannot be read may be anybody's, and keeps its key. Nobody knows how old it
+// is, so it is always young, and no repair takes it away.
+func (s *Store) decode(kv *mvccpb.KeyValue) (allocator.Claim, bool) {
 	k, isClaim := s.keyOf(kv.Key)
 	if !isClaim {
-		return allocator.Claim{}, fmt.Errorf("%s is no claim: %w", kv.Key, allocator.ErrInvalid)
+		return allocator.Claim{}, false
 	}
+	c := allocator.Claim{Key: k, Version: allocator.Version(kv.ModRevision)}
 	var r record
-	if err := json.Unmarshal(kv.Value, &r); err != nil {
-		return allocator.Claim{}, fmt.Errorf("%s: %w", kv.Key, err)
+	if err := json.Unmarshal(kv.Value, &r); err != nil || r.Owner == "" {
+		c.Owner, c.Token, c.Since = UnreadablePrefix+allocator.Owner(kv.Key), uint64(kv.ModRevision), time.Now().Round(0).UTC()
+		return c, true
 	}
-	c := allocator.Claim{Key: k, Owner: r.Owner, Token: r.Token, Version: allocator.Version(kv.ModRevision), Since: r.Since.UTC()}
+	c.Owner, c.Token, c.Since = r.Owner, r.Token, r.Since.UTC()
 	if r.Expires != nil {
 		c.Expires = r.Expires.UTC()
 	}
-	return c, nil
+	return c, true
 }

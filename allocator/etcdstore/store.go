@@ -16,6 +16,11 @@ import (
 // Imported owns what a map says to be taken and of which nothing else is known.
 const Imported = allocator.Owner("imported")
 
+// UnreadablePrefix begins the owner of a key whose claim cannot be read; the path of the
+// claim in etcd follows. Such a key stays taken until somebody mends what is at that path,
+// or releases the key in the name of this owner.
+const UnreadablePrefix = allocator.Owner("unreadable:")
+
 // pageSize is how many claims are read at once.
 const pageSize = 1000
 
@@ -96,11 +101,9 @@ func (s *Store) Load(ctx context.Context) (allocator.State, error) {
 	page := first.Responses[len(s.areas)].GetResponseRange()
 	for {
 		for _, kv := range page.Kvs {
-			c, err := s.decode(kv)
-			if err != nil {
-				return allocator.State{}, err
+			if c, isClaim := s.decode(kv); isClaim {
+				state.Claims = append(state.Claims, c)
 			}
-			state.Claims = append(state.Claims, c)
 		}
 		if !page.More {
 			state.Claims = append(state.Claims, s.bare(maps, state.Claims)...)
@@ -195,11 +198,9 @@ func (s *Store) look(ctx context.Context, keys []allocator.Key) (view, error) {
 	}
 	for _, r := range responses[len(s.areas):] {
 		for _, kv := range r.GetResponseRange().Kvs {
-			c, err := s.decode(kv)
-			if err != nil {
-				return view{}, err
+			if c, isClaim := s.decode(kv); isClaim {
+				v.claims[c.Key] = c
 			}
-			v.claims[c.Key] = c
 		}
 	}
 	return v, nil

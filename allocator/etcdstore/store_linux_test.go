@@ -100,6 +100,7 @@ func TestStore(t *testing.T) {
 		"watch compacted": testCompacted,
 		"by hand":         testMapWrittenByHand,
 		"copied":          testCopied,
+		"unreadable":      testUnreadable,
 		"always late":     testAlwaysLate,
 		"many ports":      testManyPorts,
 		"many raced":      testManyPortsRaced,

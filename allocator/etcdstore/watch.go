@@ -95,11 +95,9 @@ func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 			events = append(events, allocator.Event{Claim: gone, Deleted: true})
 			continue
 		}
-		c, err := s.decode(e.Kv)
-		if err != nil {
-			return nil, err
+		if c, isClaim := s.decode(e.Kv); isClaim {
+			events = append(events, allocator.Event{Claim: c})
 		}
-		events = append(events, allocator.Event{Claim: c})
 	}
 	for _, e := range change {
 		bare, err := s.bitsOf(e)
