@@ -34,9 +34,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if interval <= 0 {
 		interval = DefaultInterval
 	}
-	retry := minRetry
+	retry, seen := minRetry, &sightings{}
 	for ctx.Err() == nil {
-		findings, err := Reconcile(ctx, c.Store, c.Owners, c.Options)
+		findings, err := reconcile(ctx, c.Store, c.Owners, c.Options, seen)
 		if c.Observe != nil {
 			c.Observe(findings, err)
 		}

@@ -15,7 +15,8 @@
 //
 // Every change is made on the condition that the claim still is as it was seen, and
 // nothing is taken away from a claim that is younger than a grace period. So a pass
-// can run at any time, beside allocators and other passes.
+// can run at any time, beside allocators and other passes. Nor is a claim from the future
+// taken away, whose age nobody knows, before a [Controller] has seen it for as long.
 //
 // What is freed wrongly is given to another owner at once, and what is kept wrongly
 // only wastes an address. So a pass does not believe a list without owners, nor one

@@ -67,8 +67,16 @@ type Creator interface {
 // owners than the options allow, none is, everything else is mended, and the error is
 // a [TooManyError].
 //
+// A claim from further in the future than Grace was dated by a clock that is ahead, or
+// this one is behind; nobody can tell which. It is only reported, until a [Controller]
+// has seen it unchanged for as long as Grace.
+//
 // With an error the findings are what was found so far.
 func Reconcile(ctx context.Context, store allocator.Store, owners func(context.Context) ([]Use, error), o Options) ([]Finding, error) {
+	return reconcile(ctx, store, owners, o, &sightings{})
+}
+
+func reconcile(ctx context.Context, store allocator.Store, owners func(context.Context) ([]Use, error), o Options, seen *sightings) ([]Finding, error) {
 	p, err := newPass(o)
 	if err != nil {
 		return nil, err
@@ -84,6 +92,8 @@ func Reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 		return nil, fmt.Errorf("listing the owners: %w", err)
 	}
 	users := p.read(uses)
+	seen.look(state.Claims, p.isFromFuture)
+	p.seen = seen
 	p.compare(state.Claims, users)
 	switch {
 	case len(users) == 0 && !o.AllowNoOwners && (isNew || p.removals() > 0):
@@ -108,6 +118,7 @@ type pass struct {
 	findings []Finding
 	changes  []change
 	unclear  map[allocator.Owner]struct{} // of uses that cannot be read
+	seen     *sightings                   // of claims from the future
 }
 
 // change is what would mend a finding, by its place.
@@ -200,7 +211,7 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 	case c.Version == 0 || c.IsExpired(p.now), c.Owner == rightful && !c.IsBound():
 		p.change(Finding{Problem: Missing, Key: k, Owner: rightful}, p.claimFor(rightful, c, k))
 	case c.Owner == rightful:
-	case p.isYoung(c):
+	case p.isYoung(c), p.isUndated(c):
 		// Its owner may be about to appear.
 		p.found(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner})
 	default:
@@ -209,17 +220,29 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 }
 
 // isYoung reports whether a claim is still safe from being taken away. A
-// reservation is until it ends. What comes from further in the future than clocks
-// differ was written by one that was wrong, and would be safe for as long as that says.
+// reservation is until it ends.
 func (p *pass) isYoung(c allocator.Claim) bool {
-	age := p.now.Sub(c.Since)
 	switch {
-	case age < -p.options.Grace:
+	case p.isFromFuture(c):
 		return false
 	case !c.IsBound():
 		return !c.IsExpired(p.now)
 	}
-	return age < p.options.Grace
+	return p.now.Sub(c.Since) < p.options.Grace
+}
+
+// isFromFuture reports whether a claim is dated later than clocks differ. What it says of
+// its age, and of its end, counts for nothing.
+func (p *pass) isFromFuture(c allocator.Claim) bool { return p.now.Sub(c.Since) < -p.options.Grace }
+
+// isUndated reports whether a claim is from the future, and has not been seen for so long
+// that it is old by any clock: a reservation until it would have ended.
+func (p *pass) isUndated(c allocator.Claim) bool {
+	safe := p.options.Grace
+	if !c.IsBound() {
+		safe = max(safe, c.Expires.Sub(c.Since))
+	}
+	return p.isFromFuture(c) && p.seen.age(c) < safe
 }
 
 // claimFor gives the write that makes owner have a key for good. Only if it had
@@ -235,13 +258,18 @@ func (p *pass) claimFor(owner allocator.Owner, old allocator.Claim, k allocator.
 // compareUnused looks at a claim that no owner knows of. A reservation that has ended
 // is nobody's, in whatever range.
 func (p *pass) compareUnused(c allocator.Claim) {
-	switch {
-	case p.isYoung(c):
-	case !p.isInRange(c.Key) && c.IsBound():
-		p.change(Finding{Problem: OutOfRange, Key: c.Key, Owner: c.Owner}, allocator.Op{Claim: c, Delete: true})
-	default:
-		p.change(Finding{Problem: Orphaned, Key: c.Key, Owner: c.Owner}, allocator.Op{Claim: c, Delete: true})
+	if p.isYoung(c) {
+		return
 	}
+	f := Finding{Problem: Orphaned, Key: c.Key, Owner: c.Owner}
+	if !p.isInRange(c.Key) && c.IsBound() {
+		f.Problem = OutOfRange
+	}
+	if p.isUndated(c) {
+		p.found(f)
+		return
+	}
+	p.change(f, allocator.Op{Claim: c, Delete: true})
 }
 
 // change notes a finding and, unless the policy forbids it, what mends it.
