@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,13 +20,14 @@ const undoTime = 10 * time.Second
 // errForeign says that somebody else manages an object.
 var errForeign = errors.New("managed by somebody else")
 
-// change is an object before and after; nil where there is none.
+// change is an object before and after; nil where there is none. The zero change was not
+// made.
 type change struct {
 	before, after *networkingv1.IPAddress
 	version       allocator.Version
 }
 
-// Commit implements [allocator.Store]. An object that somebody else manages is a
+// Commit implements [allocator.Store]. It writes some objects at the same time. An object that somebody else manages is a
 // conflict, whatever its version. The version of a deletion is that of what was
 // deleted: the API server does not tell its own.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
@@ -37,18 +38,40 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err != nil {
 		return nil, err
 	}
-	versions := make([]allocator.Version, len(ops))
-	var done []change
-	for i, op := range ops {
-		c, err := s.write(ctx, op, objects[i])
-		s.recent.put(op.Claim.Key, c.after)
-		if err != nil {
-			return nil, s.undo(ctx, done, err)
+	changes, errs := make([]change, len(ops)), make([]error, len(ops))
+	var hasFailed atomic.Bool
+	each(len(ops), func(i int) {
+		if hasFailed.Load() {
+			return
 		}
+		changes[i], errs[i] = s.write(ctx, ops[i], objects[i])
+		s.recent.put(ops[i].Claim.Key, changes[i].after)
+		if errs[i] != nil {
+			hasFailed.Store(true)
+		}
+	})
+	if err := gravest(errs); err != nil {
+		return nil, s.undo(ctx, changes, err)
+	}
+	versions := make([]allocator.Version, len(ops))
+	for i, c := range changes {
 		versions[i] = c.version
-		done = append(done, c)
 	}
 	return versions, nil
+}
+
+// gravest gives the first error that is no conflict: after it, nobody knows what was
+// written. It gives the first conflict if there is no such error.
+func gravest(errs []error) (worst error) {
+	for _, err := range errs {
+		switch {
+		case err != nil && !errors.Is(err, allocator.ErrConflict):
+			return err
+		case worst == nil:
+			worst = err
+		}
+	}
+	return worst
 }
 
 // objects gives what is to be written, nil for deletions, or says what makes no
@@ -187,17 +210,14 @@ func (s *Store) remove(ctx context.Context, before *networkingv1.IPAddress) (cha
 	return change{}, cause
 }
 
-// undo takes changes back, the last one first, because of an error that followed
-// them. If that fails, nobody knows what is stored now, and so the error is no
-// conflict any more.
-func (s *Store) undo(ctx context.Context, done []change, cause error) error {
+// undo takes back those changes that were made, because of an error beside them. If that
+// fails, nobody knows what is stored now, and so the error is no conflict any more.
+func (s *Store) undo(ctx context.Context, changes []change, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	var failed error
-	for _, c := range slices.Backward(done) {
-		failed = errors.Join(failed, s.undoOne(ctx, c))
-	}
-	if failed != nil {
+	errs := make([]error, len(changes))
+	each(len(changes), func(i int) { errs[i] = s.undoOne(ctx, changes[i]) })
+	if failed := errors.Join(errs...); failed != nil {
 		return fmt.Errorf("%w: %s, and undoing what was written: %w", allocator.ErrUnknown, cause.Error(), failed)
 	}
 	return cause

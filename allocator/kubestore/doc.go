@@ -30,7 +30,8 @@
 // give an address to another owner is to delete the object and to make another, and in
 // between a third one can take it.
 //
-// Several keys are not written at once. If one cannot be, those before it are undone.
+// Several keys are not written in one step, but in as many requests, of which eight are
+// under way at a time. If one of them fails, what the others have written is undone.
 //
 // # Permissions
 //

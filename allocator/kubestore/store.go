@@ -2,7 +2,9 @@ package kubestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -92,17 +94,13 @@ func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State
 	if err := ctx.Err(); err != nil {
 		return allocator.State{}, err
 	}
-	var state allocator.State
-	for _, k := range keys {
-		_, c, err := s.get(ctx, k)
-		if err != nil {
-			return allocator.State{}, err
-		}
-		if c.Version != 0 {
-			state.Claims = append(state.Claims, c)
-		}
+	claims, errs := make([]allocator.Claim, len(keys)), make([]error, len(keys))
+	each(len(keys), func(i int) { _, claims[i], errs[i] = s.get(ctx, keys[i]) })
+	if err := errors.Join(errs...); err != nil {
+		return allocator.State{}, err
 	}
-	return state, nil
+	isFree := func(c allocator.Claim) bool { return c.Version == 0 }
+	return allocator.State{Claims: slices.DeleteFunc(claims, isFree)}, nil
 }
 
 // get gives the object of a key and its claim; nil and the zero Claim if there is

@@ -1,0 +1,27 @@
+package kubestore
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// atOnce is how many requests of one call are under way at the same time.
+const atOnce = 8
+
+// each does something for every number below n, for some of them at once.
+func each(n int, do func(i int)) {
+	if n == 1 {
+		do(0)
+		return
+	}
+	var last atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, atOnce) {
+		wg.Go(func() {
+			for i := int(last.Add(1)); i <= n; i = int(last.Add(1)) {
+				do(i - 1)
+			}
+		})
+	}
+	wg.Wait()
+}
