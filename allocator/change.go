@@ -203,18 +203,16 @@ func note(claims []Claim, ops []Op, versions []Version, at []int) {
 }
 
 // expected gives the claims as the store probably has them. What the caller has may be
-// from another life of the store; so only what the pool has itself learned counts,
-// and of any other claim it is as if nobody had it. It also gives the newest version
-// of which the callers knows: an answer from before that is none.
+// from another life of the store; so only what the pool has itself learned counts.
+// It also gives the newest version of which the caller knows: an answer from before
+// that is none.
 func (p *Pool) expected(claims []Claim) (current []Claim, newest Version) {
 	current = make([]Claim, len(claims))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, c := range claims {
 		newest = max(newest, c.Version)
-		if known := p.index.claims[c.Key]; known.Token == c.Token {
-			current[i] = known
-		}
+		current[i] = p.index.claims[c.Key]
 	}
 	return current, newest
 }

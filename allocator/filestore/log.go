@@ -177,13 +177,10 @@ func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
 	return true, l.reopen()
 }
 
-// snapshot gives the changes that make a state.
+// snapshot gives the changes that make the claims of a state. Its version, if the claim of
+// that is gone, is lower than those of the changes that follow.
 func snapshot(s allocator.State) []allocator.Event {
-	// The version of the last change must survive even if its claim is gone: a
-	// deletion of nothing keeps it.
-	last := allocator.Claim{Key: allocator.PortKey(1), Version: s.Version}
-	changes := make([]allocator.Event, 0, 1+len(s.Claims))
-	changes = append(changes, allocator.Event{Claim: last, Deleted: true})
+	changes := make([]allocator.Event, 0, len(s.Claims))
 	for _, c := range s.Claims {
 		changes = append(changes, allocator.Event{Claim: c})
 	}

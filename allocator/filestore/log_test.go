@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -212,6 +213,8 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	tries, state := 0, s.log.state
+	s.log.state = func(ctx context.Context) (allocator.State, error) { tries++; return state(ctx) }
 	claim := allocator.Claim{Key: allocator.PortKey(1), Owner: allocator.Owner(strings.Repeat("x", 100_000)), Token: 1}
 	for i := range 30 { // 3 MB
 		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}})
@@ -220,16 +223,19 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 		}
 		claim.Version = versions[0]
 	}
+	if tries < 1 || tries > 3 {
+		t.Errorf("30 commits tried to write the log anew %d times, want it once and when it has doubled", tries)
+	}
 	shut(t, s)
 	if err := os.RemoveAll(path + ".new"); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, path)
-	state, err := s.Load(t.Context())
+	left, err := s.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	storetest.WantClaims(t, []allocator.Claim{claim}, state.Claims)
+	storetest.WantClaims(t, []allocator.Claim{claim}, left.Claims)
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}}); err != nil {
 		t.Fatal(err)
 	}

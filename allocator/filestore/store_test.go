@@ -148,6 +148,9 @@ func TestTornRecord(t *testing.T) {
 				}
 			}
 			storetest.WantClaims(t, all[:kept], contents(t, torn))
+			if got, want := fileSize(t, path), int64(ends[kept-1]); got != want {
+				t.Errorf("cut at %d with tail %q, then opened: %d bytes, want %d", cut, tail, got, want)
+			}
 			put(t, torn, 9)
 			mustClose(t, torn)
 			again := mustOpen(t, path)

@@ -253,6 +253,28 @@ func TestAnnotationsGone(t *testing.T) {
 	}
 }
 
+// TestTokensOfOthers wants two allocations not to look like one, also where nobody has
+// written a token: what was released late would free what has a new owner.
+func TestTokensOfOthers(t *testing.T) {
+	a, s := newStore(t)
+	tokens := map[uint64]string{}
+	for i, name := range []string{"10.96.0.10", "10.96.0.11", "10.96.0.10"} {
+		if i == 2 {
+			a.removeSilently("ipaddresses", name)
+		}
+		a.put(t, "ipaddresses", foreign(name, "web"))
+		key, err1 := allocator.ParseKey(name)
+		state, err2 := s.Get(t.Context(), key)
+		if err := errors.Join(err1, err2); err != nil || len(state.Claims) != 1 {
+			t.Fatalf("got %v, error %v, want one claim", state.Claims, err)
+		}
+		if other, isKnown := tokens[state.Claims[0].Token]; isKnown {
+			t.Errorf("allocation %d, of %s, has the token of one of %s", i, name, other)
+		}
+		tokens[state.Claims[0].Token] = name
+	}
+}
+
 // TestNewOwner gives an address that was reserved by somebody who is gone to another
 // owner.
 func TestNewOwner(t *testing.T) {

@@ -1,0 +1,37 @@
+package allocator
+
+import (
+	"testing"
+	"time"
+)
+
+// TestExpireLooksAgain lets a pool free what it believes to be a reservation that has
+// ended. Its owner has bound it meanwhile, and must keep it.
+func TestExpireLooksAgain(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	store := NewMemory(State{}, nil)
+	o := PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30009}}, Now: func() time.Time { return now }}
+	owners, err1 := NewPool(store, o)
+	others, err2 := NewPool(store, o)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	claims, err := owners.Reserve(t.Context(), "me", Request{Kind: Port}, Request{Kind: Port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := others.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(DefaultTTL)
+	if _, err := owners.Bind(t.Context(), claims[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := others.expire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	state, err := store.Load(t.Context())
+	if err != nil || len(state.Claims) != 1 || state.Claims[0].Key != claims[0].Key {
+		t.Errorf("got %v, error %v, want only %v, which is bound", state.Claims, err, claims[0].Key)
+	}
+}
