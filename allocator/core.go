@@ -209,7 +209,8 @@ func (r *core) pickWithin(first, end uint64) uint64 {
 			return i
 		}
 	}
-	if i, ok := r.table.next(r.random(first, end)); ok && i < end {
+	// Of the lower band one is only chosen when the upper is full: nothing behind it is free.
+	if i, ok := r.table.next(r.random(first, end)); ok {
 		return i
 	}
 	i, _ := r.table.next(first)

@@ -16,9 +16,10 @@ import (
 func TestExclusions(t *testing.T) {
 	both := func(c *allocator.Config) {
 		c.Exclude = []allocator.Block{
-			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.0/29")),  // .0-.7, of which .0 is no address
-			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.4/30")),  // within the first
-			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.32/27")), // .32-.63
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.0/29")),      // .0-.7, of which .0 is no address
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.4/30")),      // within the first
+			allocator.PrefixBlock(netip.MustParsePrefix("10.96.0.32/27")),     // .32-.63
+			{First: mustKey(t, "10.96.0.40"), Last: mustKey(t, "10.96.0.41")}, // within, and ends earlier
 			allocator.PrefixBlock(netip.MustParsePrefix("fd00::1:0/112")),
 			{First: mustKey(t, "9.0.0.0"), Last: mustKey(t, "9.255.255.255")},
 			{First: mustKey(t, "10.96.0.250"), Last: mustKey(t, "10.96.2.1")}, // .250-.254

@@ -135,10 +135,7 @@ func (s *sparse) owner(i uint64) (Owner, bool) {
 func (s *sparse) next(i uint64) (uint64, bool) {
 	for i < s.n {
 		if end, isBlocked := blockedAt(s.blocked, i); isBlocked {
-			i = end + 1
-			if i == 0 {
-				break
-			}
+			i = end + 1 // No range has the last of all offsets.
 			continue
 		}
 		if _, found := s.find(i); !found {

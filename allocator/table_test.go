@@ -89,6 +89,15 @@ func (m *tableModel) fill() {
 	for i := range m.taken {
 		m.table.put(i)
 	}
+	if s, ok := m.table.(*sparse); ok {
+		for _, page := range s.pages {
+			for _, e := range page {
+				if e != (entry{}) {
+					m.t.Fatalf("%s of %d: everything was given back, and the table keeps the name of %q", m.name, m.n, e.owner)
+				}
+			}
+		}
+	}
 	if rest, _ := m.table.after(0, make([]entry, 0, 1)); len(rest) > 0 {
 		m.t.Fatalf("%s of %d: everything was given back, and %v is left", m.name, m.n, rest)
 	}

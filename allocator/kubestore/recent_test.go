@@ -1,0 +1,37 @@
+package kubestore
+
+import (
+	"strconv"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/storetest"
+)
+
+// TestRecentIsBounded wants the objects that are remembered not to be too many, nor those
+// that are gone.
+func TestRecentIsBounded(t *testing.T) {
+	var r recent
+	for i := range 3 * maxRecent {
+		k, version := storetest.Key(i), i+1
+		o := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version)}}
+		r.put(k, o)
+		if got := r.get(allocator.Claim{Key: k, Version: allocator.Version(version)}); got != o {
+			t.Fatalf("object %d: got %v, want what was put", i, got)
+		}
+		if got := r.get(allocator.Claim{Key: k, Version: allocator.Version(version + 1)}); got != nil {
+			t.Fatalf("object %d in another version: got %v, want nothing", i, got)
+		}
+		if len(r.objects) > maxRecent {
+			t.Fatalf("%d objects are remembered, want at most %d", len(r.objects), maxRecent)
+		}
+	}
+	last := storetest.Key(3*maxRecent - 1)
+	r.put(last, nil)
+	if _, isKept := r.objects[last]; isKept {
+		t.Errorf("the object of %v is remembered although it is gone", last)
+	}
+}
