@@ -101,6 +101,7 @@ func TestStore(t *testing.T) {
 		"by hand":         testMapWrittenByHand,
 		"copied":          testCopied,
 		"unreadable":      testUnreadable,
+		"bit alone":       testBitAloneIsTaken,
 		"always late":     testAlwaysLate,
 		"many ports":      testManyPorts,
 		"many raced":      testManyPortsRaced,

@@ -132,3 +132,31 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 		t.Errorf("allocating what was released: %v", err)
 	}
 }
+
+// testBitAloneIsTaken wants a key to be taken that only the map has, also by a store that
+// knows the map and need not read it.
+func testBitAloneIsTaken(t *testing.T, client *clientv3.Client) {
+	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
+	claim := func(port uint16) allocator.Claim {
+		return allocator.Claim{Key: allocator.PortKey(port), Owner: "you", Token: 1}
+	}
+	mustCommit(t, s, []allocator.Op{{Claim: claim(30000)}})
+	_, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim(30001)}})
+	conflict, isConflict := errors.AsType[*allocator.ConflictError](err)
+	if !isConflict || conflict.Current.Owner != etcdstore.Imported {
+		t.Errorf("taking it: got error %v, want that %q has it", err, etcdstore.Imported)
+	}
+	// Nor is there a claim to change where there is only a bit that is not set.
+	gone := claim(30002)
+	state, err := s.Get(t.Context(), allocator.PortKey(30001))
+	if err != nil || len(state.Claims) != 1 {
+		t.Fatalf("got %v, error %v, want one claim", state.Claims, err)
+	}
+	gone.Version = state.Claims[0].Version // that of everything which only the map has
+	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: gone}}); !errors.Is(err, allocator.ErrConflict) {
+		t.Errorf("changing what is free: got error %v, want %v", err, allocator.ErrConflict)
+	}
+}
