@@ -102,6 +102,7 @@ func TestStore(t *testing.T) {
 		"copied":          testCopied,
 		"unreadable":      testUnreadable,
 		"bit alone":       testBitAloneIsTaken,
+		"pages":           testPagesAreOfOneTime,
 		"always late":     testAlwaysLate,
 		"many ports":      testManyPorts,
 		"many raced":      testManyPortsRaced,
