@@ -5,7 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
@@ -38,6 +42,7 @@ func TestAllocatorCommand(t *testing.T) {
 	}
 	cp := controlplane.Start(t, controlplane.Options{ServiceRange: "10.99.0.0/24,fd00:99::/112"})
 	store := "kubernetes:" + writeKubeconfig(t, cp)
+	awaitAddress(t, cp, "10.99.0.1")
 	for _, c := range []struct {
 		command string
 		want    []string // parts of what it says
@@ -59,6 +64,25 @@ func TestAllocatorCommand(t *testing.T) {
 			if !strings.Contains(string(out), part) {
 				t.Errorf("%s says\n%s, want %q in it", c.command, out, part)
 			}
+		}
+	}
+}
+
+// awaitAddress waits until the API server, which is ready before it has made its own
+// Service, has an address in use.
+func awaitAddress(t *testing.T, cp *controlplane.ControlPlane, name string) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(cp.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			return
+		}
+		if !apierrors.IsNotFound(err) || time.Now().After(end) {
+			t.Fatalf("the API server's own address %s: %v", name, err)
 		}
 	}
 }
