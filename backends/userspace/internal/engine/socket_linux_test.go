@@ -62,6 +62,35 @@ func TestSocketsCarryData(t *testing.T) {
 	wg.Wait()
 }
 
+// What one side has said and the other does not take yet is kept for whoever goes on.
+func TestPassingOnKeepsTheRest(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	source, from := socketPair(t)
+	to, _ := socketPair(t)
+	full := errors.New("nothing was refused")
+	for full != nil && !errors.Is(full, unix.EAGAIN) {
+		full = to.control(func(fd int) error {
+			n, err := writeNow(fd, make([]byte, 1<<16))
+			if err == nil && n > 0 {
+				return errors.New("there is more room")
+			}
+			return err
+		})
+	}
+	if _, err := source.Write([]byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	way := &way{from: from, to: to}
+	for end := time.Now().Add(10 * time.Second); way.rest == nil; time.Sleep(time.Millisecond) {
+		from.readable.Store(true)
+		simple, err := w.passOn(&link{}, from, to, way)
+		if err != nil || !simple && string(way.rest) != "second" || time.Now().After(end) {
+			t.Fatalf("%q is kept (error %v), want %q", way.rest, err, "second")
+		}
+	}
+	w.buffers.small.put(way.buf)
+}
+
 // Whoever waits for a socket is told when it is closed, and a descriptor is never
 // closed while somebody uses it: it could be another connection's by then.
 func TestSocketsCanBeClosedByAnybody(t *testing.T) {
