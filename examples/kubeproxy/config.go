@@ -90,7 +90,8 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// defaults are those of kube-proxy.
+// defaults are those of kube-proxy, but that nothing waits a second between syncs:
+// they cost little here. minSyncPeriod has them wait.
 func defaults() kubeProxyConfiguration {
 	mode := modeConfig{MasqueradeBit: 14}
 	return kubeProxyConfiguration{

@@ -5,8 +5,9 @@
 //	kubeproxy -config /var/lib/kube-proxy/config.conf -hostname-override node-1
 //
 // Without -config, the flags that kube-proxy has for fields of its configuration
-// work. What means nothing here is named in the log and ignored. -write-config-to
-// writes what is in effect to a file and ends.
+// work. What means nothing here is named in the log and ignored. Defaults are those of
+// kube-proxy, but for minSyncPeriod: a sync does not wait unless that says so.
+// -write-config-to writes what is in effect to a file and ends.
 //
 // # Mode
 //
