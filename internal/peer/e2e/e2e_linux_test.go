@@ -167,7 +167,7 @@ func testAPIServerDies(t *testing.T, c *cluster) {
 		}
 	}
 	t.Logf("%s serves", more.name)
-	l.flawless(t, 200)
+	l.flawless(t, 500)
 }
 
 // generations gives the numbers of the nodes' rulesets: any commit changes them.
@@ -208,7 +208,7 @@ func testAgentsDie(t *testing.T, c *cluster) {
 	if after := generations(t, c); after != before {
 		t.Errorf("restarts of agents took the rules from generations %v to %v, want no commit", before, after)
 	}
-	l.flawless(t, 100)
+	l.flawless(t, 300)
 }
 
 // testCleanup ends the agents: rules stay until they are removed.

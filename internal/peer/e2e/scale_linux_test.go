@@ -30,13 +30,13 @@ const (
 // unless VIPKIT_SERVICES says how many Services there shall be; then what it prints are
 // the figures of docs/performance.md, on a machine that does nothing else.
 func TestScale(t *testing.T) {
-	services, duration, isMeasured := 200, 3*time.Second, false
+	services, duration := 200, 5*time.Second
 	if text := os.Getenv("VIPKIT_SERVICES"); text != "" {
 		var err error
 		if services, err = strconv.Atoi(text); err != nil || services < changesPerSecond {
 			t.Fatalf("VIPKIT_SERVICES is %q, want a number from %d on", text, changesPerSecond)
 		}
-		duration, isMeasured = time.Minute, true
+		duration = time.Minute
 	}
 	c := newCluster(t, "nftables")
 	n := c.nodes[0]
@@ -59,9 +59,8 @@ func TestScale(t *testing.T) {
 	t.Logf("%d changes at %d a second: from the watch event to the kernel p50 %v, p99 %v, most %v; %.2f cores, %v",
 		len(latencies), changesPerSecond, p50, p99, quantile(latencies, 1), cores, now)
 	n.logStages(t)
-	// One change in a hundred waits for a processor where others want it, too.
-	if p50 > 100*time.Millisecond || isMeasured && p99 > 100*time.Millisecond {
-		t.Errorf("p50 is %v and p99 is %v, want at most 100ms", p50, p99)
+	if p99 > 100*time.Millisecond {
+		t.Errorf("p99 is %v, want at most 100ms", p99)
 	}
 	if cores > 0.5 {
 		t.Errorf("the agent took %.2f cores, want at most half a core", cores)

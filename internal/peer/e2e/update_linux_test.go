@@ -34,7 +34,8 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			fresh := c.startPod("web", n)
 			reaches(t, c.network.outside, "tcp",
 				netip.AddrPortFrom(n.addresses[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), c.webPods(c.nodes...)...)
-			c.stopPod(old, time.Second)
+			// The controller of slices may wait a second before it tries again.
+			c.stopPod(old, 2*time.Second)
 			t.Logf("%s has taken the place of %s", fresh.name, old.name)
 			since := time.Now()
 			for _, s := range datagrams {
@@ -47,7 +48,7 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			}
 		}
 	}
-	l.flawless(t, 200)
+	l.flawless(t, 500)
 }
 
 // testLoadBalancerUpdate replaces the only pod of a Service that keeps the client's address.
