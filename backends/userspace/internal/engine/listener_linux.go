@@ -26,6 +26,7 @@ func (e *Engine) Listener(l *net.TCPListener) (net.Listener, error) {
 	err = errors.Join(
 		call("fcntl", unix.SetNonblock(fd, true)),
 		call("setsockopt", setNow(fd, unix.SOL_TCP, unix.TCP_NODELAY, 1)),
+		e.tasks.poller.start(), // for Accept waits
 	)
 	s := newSocket(&e.tasks.poller, fd)
 	if err == nil {

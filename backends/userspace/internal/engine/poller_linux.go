@@ -16,14 +16,25 @@ import (
 type poller struct {
 	mu      sync.Mutex
 	fd      int      // of the epoll instance
-	file    *os.File // what the runtime knows it by; nil before anybody has waited
+	file    *os.File // what the runtime knows it by; nil before it is started
 	done    chan struct{}
 	sockets []*socket // by the number that epoll has for them
 	free    []int32
 }
 
-// start is called with the lock, before the first one waits.
+// start is for who knows that somebody is going to wait, so that what the poller
+// has open is there from then on. It starts at most once.
 func (p *poller) start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.started()
+}
+
+// started is start, for who has the lock.
+func (p *poller) started() error {
+	if p.file != nil {
+		return nil
+	}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return call("epoll_create1", err)
@@ -110,10 +121,8 @@ func (p *poller) watch(s *socket, events uint32) error {
 func (p *poller) enter(s *socket) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.file == nil {
-		if err := p.start(); err != nil {
-			return err
-		}
+	if err := p.started(); err != nil {
+		return err
 	}
 	if n := len(p.free); n > 0 {
 		s.number = p.free[n-1]

@@ -300,3 +300,23 @@ func TestConversations(t *testing.T) {
 		t.Errorf("after the end: got %d bytes and error %v, want none", len(rest), err)
 	}
 }
+
+// All that an engine needs to accept is open when its listener is, not some time
+// after: who counts what a proxy has open would otherwise see it grow later on.
+func TestListenersOpenEverythingAtOnce(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	if w.tasks.poller.file != nil {
+		t.Error("an engine that serves nothing has a poller")
+	}
+	first := w.listener(t)
+	defer shut(first)
+	poller := w.tasks.poller.file
+	if poller == nil {
+		t.Fatal("there is a listener, and no poller yet")
+	}
+	second := w.listener(t)
+	defer shut(second)
+	if w.tasks.poller.file != poller {
+		t.Error("a second listener has started another poller")
+	}
+}
