@@ -51,7 +51,9 @@ func awaitEither(g gate, a, b *socket) error {
 // passOn carries what one side has said. It reports false if that was too much to
 // do so simply, and leaves the rest to others.
 func (e *Engine) passOn(l *link, from, to *socket, w *way) (simple bool, err error) {
-	if w.over || !from.readable.Swap(false) {
+	// What comes of a side that has said everything is taken, too, or nobody would
+	// wait any more.
+	if !from.readable.Swap(false) || w.over {
 		return true, nil
 	}
 	n, err := 0, error(nil)

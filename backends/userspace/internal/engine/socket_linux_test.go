@@ -320,3 +320,35 @@ func TestListenersOpenEverythingAtOnce(t *testing.T) {
 		t.Error("a second listener has started another poller")
 	}
 }
+
+// A side that has said everything is woken once more when its last event comes late.
+// If that stayed with it, the goroutine of the connection would turn in a circle
+// until the other side has said everything, too.
+func TestLateEventsDoNotKeepAnybodyBusy(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	client, near := socketPair(t)
+	upstream, far := socketPair(t)
+	l := &link{client: client, upstream: upstream}
+	ways := [2]way{{from: client, to: upstream}, {from: upstream, to: client}}
+	ended := make(chan error, 1)
+	go func() { ended <- w.converse(l, &ways) }()
+	if err := near.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the client was passed on", l.half.Load)
+	for range 3 {
+		client.wakeReader()
+		eventually(t, "the event was taken", func() bool { return !client.readable.Load() })
+	}
+	_, err := far.Write([]byte("answer"))
+	if err = errors.Join(err, far.CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil || !ways[0].over || !ways[1].over {
+		t.Errorf("over: %v and %v, error %v; want both and none", ways[0].over, ways[1].over, err)
+	}
+	var got [10]byte
+	if n, err := near.Read(got[:]); string(got[:n]) != "answer" {
+		t.Errorf("the client got %q and error %v, want the answer", got[:n], err)
+	}
+}
