@@ -54,12 +54,10 @@ func (e *Engine) burstSockets(l *link, to, from *socket) error {
 }
 
 // fill gives how much has come; nothing, if it took too long.
-func (s *socket) fill(p *pipe, timer *time.Timer) (n int64, err error) {
-	const flags = unix.SPLICE_F_NONBLOCK | unix.SPLICE_F_MOVE
+func (s *socket) fill(p *pipe, timer *time.Timer) (n int, err error) {
 	for {
 		err = s.control(func(fd int) error {
-			got, err := unix.Splice(fd, nil, p.in, nil, pipeSize, flags)
-			n = int64(got) // it is an int where that has 32 bits
+			n, err = spliceNow(fd, p.in, pipeSize)
 			if errors.Is(err, unix.EAGAIN) {
 				return s.later(unix.EPOLLIN)
 			}
@@ -85,12 +83,11 @@ func (s *socket) fill(p *pipe, timer *time.Timer) (n int64, err error) {
 }
 
 // empty sends what is in a pipe.
-func (s *socket) empty(p *pipe, n int64) error {
-	const flags = unix.SPLICE_F_NONBLOCK | unix.SPLICE_F_MOVE
+func (s *socket) empty(p *pipe, n int) error {
 	for n > 0 {
 		err := s.try(s.out, unix.EPOLLOUT, func(fd int) error {
-			sent, err := unix.Splice(p.out, nil, fd, nil, int(n), flags)
-			n -= max(int64(sent), 0)
+			sent, err := spliceNow(p.out, fd, n)
+			n -= sent
 			return err
 		})
 		if err != nil {

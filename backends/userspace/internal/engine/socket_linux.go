@@ -186,7 +186,7 @@ func (s *socket) Write(b []byte) (written int, err error) {
 
 // CloseWrite tells the other end that there is no more to come.
 func (s *socket) CloseWrite() error {
-	return call("shutdown", s.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }))
+	return call("shutdown", s.control(shutdownNow))
 }
 
 // SetLinger has the connection reset when it is closed, if sec is 0.

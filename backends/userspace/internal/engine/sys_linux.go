@@ -90,6 +90,19 @@ func socketNow(family int) (int, error) {
 	return result(fd, errno)
 }
 
+func shutdownNow(fd int) error {
+	_, _, errno := syscall.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+	_, err := result(0, errno)
+	return err
+}
+
+// spliceNow moves what is there between a pipe and a socket.
+func spliceNow(from, to, most int) (int, error) {
+	const flags = unix.SPLICE_F_NONBLOCK | unix.SPLICE_F_MOVE
+	n, _, errno := syscall.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(most), flags)
+	return result(n, errno)
+}
+
 func closeNow(fd int) error {
 	_, _, errno := syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	_, err := result(0, errno)
