@@ -13,10 +13,7 @@ func (e *Engine) converse(l *link, ways *[2]way) error {
 	if !one || !two {
 		return nil
 	}
-	g := newGate()
-	client.both.Store(&g)
-	upstream.both.Store(&g)
-	defer client.both.Store(nil)
+	upstream.both.Store(&client.in)
 	defer upstream.both.Store(nil)
 	client.readable.Store(true) // most clients begin
 	for !ways[0].over || !ways[1].over {
@@ -25,7 +22,7 @@ func (e *Engine) converse(l *link, ways *[2]way) error {
 			simple, err = e.passOn(l, upstream, client, &ways[1])
 		}
 		if err == nil && simple {
-			err = awaitEither(g, client, upstream)
+			err = awaitEither(client, upstream)
 		}
 		if err != nil || !simple {
 			return err
@@ -34,8 +31,8 @@ func (e *Engine) converse(l *link, ways *[2]way) error {
 	return nil
 }
 
-// awaitEither waits until one of two sockets can be read.
-func awaitEither(g gate, a, b *socket) error {
+// awaitEither waits until one of two sockets can be read; both open the gate of a.
+func awaitEither(a, b *socket) error {
 	if a.readable.Load() || b.readable.Load() {
 		return nil
 	}
@@ -44,7 +41,7 @@ func awaitEither(g gate, a, b *socket) error {
 			return err
 		}
 	}
-	<-g
+	<-a.in
 	return nil
 }
 

@@ -35,7 +35,7 @@ type socket struct {
 
 // turn is how a goroutine is told that it can read, if it waits for two sockets.
 type turn struct {
-	both     atomic.Pointer[gate] // in the place of socket.in; may be nil
+	both     atomic.Pointer[gate] // that of the other socket, in the place of socket.in; may be nil
 	readable atomic.Bool
 	ended    atomic.Bool // nothing comes any more but what is there
 }
