@@ -63,6 +63,7 @@ type agent struct {
 	log     logr.Logger
 	tracker proxy.TrackerOptions
 	metrics *prommetrics.Metrics
+	flows   *conntrack.Cleaner
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
 	tidied  bool                           // the rules of other modes are gone
 
@@ -92,19 +93,19 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { log.Error(err, "API server") }}
-	cleaner, err := conntrack.New(conntrack.Options{Foreign: source.Foreign, Observe: func(x conntrack.Account) {
+	a.flows, err = conntrack.New(conntrack.Options{Foreign: source.Foreign, Observe: func(x conntrack.Account) {
 		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 	}})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cleaner.Close()) }()
+	defer func() { err = errors.Join(err, a.flows.Close()) }()
 
 	// This is the whole proxy: source tells tracker what the API server says, and
 	// runner brings tracker's snapshots into the kernel.
 	tracker := a.metrics.Tracker(proxy.NewServiceChangeTracker(a.tracker))
 	runner := &proxy.Runner{
-		Source: tracker, Backend: cleaner.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
+		Source: tracker, Backend: a.flows.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	a.metrics.Watch(runner)
@@ -137,15 +138,24 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
 	a.tell(slices.Collect(s.Snapshot.Problems()))
 	if s.Err == nil && !a.tidied {
-		// Only now can the rules of other modes go without anybody noticing.
 		a.tidied = true
-		if err := cleanUp(ctx, a.mode, a.log); err != nil {
-			a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
-		}
+		a.tidy(ctx, s.Applied)
 		if len(s.Applied.Node().Addresses) == 0 {
 			a.log.Info("there is no Node of this name, or it has no address: look at hostnameOverride", "node", a.tracker.NodeName)
 		}
 		a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
+	}
+}
+
+// tidy removes the rules of other modes. Only when others do their work can they go
+// without anybody noticing. Flows that have begun by them until then would go on by
+// them, and may lead to endpoints that are no more.
+func (a *agent) tidy(ctx context.Context, held proxy.Snapshot) {
+	if err := cleanUp(ctx, a.mode, a.log); err != nil {
+		a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
+	}
+	if err := a.flows.Clean(ctx, proxy.Snapshot{}, held); err != nil {
+		a.log.Error(err, "flows that went by the rules of another mode, or of kube-proxy, may be left")
 	}
 }
 

@@ -27,7 +27,9 @@
 //
 // [Cleaner.Wrap] puts a Cleaner behind a [proxy.Backend]: flows are cleaned after
 // the rules have changed, since a packet would make the same wrong flow again
-// before. [Cleaner.Clean] is for programs that do it by themselves.
+// before. [Cleaner.Clean] is for programs that do it by themselves, and for those that
+// remove the rules of another program once they serve: packets have gone by these until
+// then, so it takes one more Clean from the zero Snapshot.
 //
 // # Cost
 //

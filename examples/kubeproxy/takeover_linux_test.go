@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// A sender that never pauses meets what kube-proxy has left until that is removed. It
+// does not go on by it afterwards.
+func TestFlowsFollowATakeover(t *testing.T) {
+	nft := netnstest.NFT(t)
+	w := newWorld(t, "mode: nftables\n")
+	dns, endpoints := service("dns", "10.96.0.20"), slice("dns", 5353)
+	dns.Spec.Ports[0] = v1.ServicePort{Name: "dns", Protocol: v1.ProtocolUDP, Port: 53}
+	endpoints.Ports[0].Name, endpoints.Ports[0].Protocol = new("dns"), new(v1.ProtocolUDP)
+	w.api.put("services", dns)
+	w.api.put("endpointslices", endpoints)
+	w.echo("10.244.1.11:5353")
+	before := w.start()
+	before.Await("msg=serving")
+	before.Terminate(stopped)
+	// Rules that came later are asked first, and their endpoint has gone while nobody was
+	// there to notice.
+	runIn(t, w.node.NS, nft, "add table ip kube-proxy; "+
+		"add chain ip kube-proxy nat-prerouting { type nat hook prerouting priority -100; }; "+
+		"add rule ip kube-proxy nat-prerouting ip daddr 10.96.0.20 udp dport 53 dnat to 10.244.1.99:5353")
+	answers := w.sender("10.96.0.20:53")
+	p := w.start()
+	p.Await("msg=serving")
+	select {
+	case <-answers:
+	case <-time.After(patience):
+		t.Errorf("no answer %v after kube-proxy's rules have gone", patience)
+	}
+	p.Terminate(stopped)
+}
+
+// echo sends datagrams that come to an address of the pods back, until the test ends.
+func (w *world) echo(at string) {
+	w.t.Helper()
+	socket, err := w.node.Pods.ListenPacket(w.t.Context(), "udp", at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		buffer := make([]byte, 16)
+		for {
+			n, from, err := socket.ReadFrom(buffer)
+			if err != nil {
+				return // The socket is closed.
+			}
+			_, _ = socket.WriteTo(buffer[:n], from) // What is lost comes again.
+		}
+	})
+	w.t.Cleanup(func() {
+		_ = socket.Close() // It only has to end.
+		ended.Wait()
+	})
+}
+
+// sender sends datagrams from one port to an address, a thousand a second, until the
+// test ends. What it returns is closed with the first answer.
+func (w *world) sender(to string) <-chan struct{} {
+	w.t.Helper()
+	socket, err := w.node.Client.Dial(w.t.Context(), "udp", to)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	answered, closed := make(chan struct{}), make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for {
+			select {
+			case <-closed:
+				return
+			case <-time.After(time.Millisecond):
+				_, _ = io.WriteString(socket, "?") // What is refused comes again.
+			}
+		}
+	})
+	ended.Go(func() {
+		tell := sync.OnceFunc(func() { close(answered) })
+		for {
+			switch _, err := socket.Read(make([]byte, 16)); {
+			case err == nil:
+				tell()
+			case errors.Is(err, net.ErrClosed):
+				return
+			}
+		}
+	})
+	w.t.Cleanup(func() {
+		close(closed)
+		_ = socket.Close() // It only has to end.
+		ended.Wait()
+	})
+	return answered
+}
