@@ -76,8 +76,9 @@ type Cleaner struct {
 }
 
 // New opens the table of the network namespace of the calling thread; the Cleaner
-// stays with it. It needs CAP_NET_ADMIN there. On other systems than Linux the
-// error is [proxy.ErrUnsupported].
+// stays with it. It needs CAP_NET_ADMIN there. Where connection tracking is a module of
+// the kernel, it is loaded from now on, and its parameters are in /proc/sys. On other
+// systems than Linux, and on kernels without it, the error is [proxy.ErrUnsupported].
 func New(options Options) (*Cleaner, error) {
 	if options.TCP != KeepTCP && options.InAPI == nil {
 		return nil, errors.New("conntrack: a policy for TCP needs InAPI")

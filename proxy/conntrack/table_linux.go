@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // What the kernel calls CTA_FILTER, and the bits in it that say which parts of a
@@ -17,6 +19,9 @@ import (
 const (
 	attrFilter    = 25
 	attrOrigFlags = 1
+
+	// messageStats asks how many entries there are.
+	messageStats = 5
 
 	flagSourceAddr = 1 << 0
 	flagDestAddr   = 1 << 1
@@ -52,7 +57,23 @@ func openTable() (table, error) {
 	if err := errors.Join(socket.SetSendTimeout(&limit), socket.SetReceiveTimeout(&limit)); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
+	if err := k.probe(); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
 	return k, nil
+}
+
+// probe asks what costs the kernel least. Its answer says whether one may ask at all;
+// and where connection tracking is a module, to be asked is what has it loaded.
+func (k *kernelTable) probe() error {
+	_, err := k.request(messageStats, unix.NLM_F_ACK, unix.AF_UNSPEC).Execute(unix.NETLINK_NETFILTER, 0)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("CAP_NET_ADMIN is needed in the network namespace: %w", err)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP): // nobody takes such questions
+		return fmt.Errorf("%w: the kernel lacks nf_conntrack_netlink: %w", proxy.ErrUnsupported, err)
+	}
+	return err
 }
 
 func (k *kernelTable) close() error {
