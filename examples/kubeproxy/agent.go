@@ -37,7 +37,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Conntrack.prepare("/", runtime.NumCPU()); err != nil {
+	if err := c.Conntrack.prepare("/", runtime.NumCPU(), loadConntrack); err != nil {
 		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
 	}
 	for _, family := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {

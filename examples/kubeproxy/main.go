@@ -51,7 +51,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case c.cleanup:
 		done, err = "all rules are removed", cleanUp(ctx, "", log)
 	case c.initOnly:
-		done, err = "prepared", c.Conntrack.prepare("/", runtime.NumCPU())
+		done, err = "prepared", c.Conntrack.prepare("/", runtime.NumCPU(), loadConntrack)
 	default:
 		err = serve(ctx, c, log)
 	}

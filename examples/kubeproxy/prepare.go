@@ -3,12 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vipkit/vipkit/proxy/conntrack"
 )
+
+// parameters is where the kernel has those of connection tracking.
+const parameters = "proc/sys/net/netfilter"
 
 // maxFlows bounds what is asked for by the number of processors alone.
 const maxFlows = 1 << 20
@@ -16,11 +22,16 @@ const maxFlows = 1 << 20
 // prepare sets what takes more privileges than the running program has: the
 // parameters of connection tracking, in the file systems below root. One that is
 // as it must be is not written, and one that fails does not keep others from it.
-func (c *conntrackConfig) prepare(root string, processors int) error {
+// Load has the kernel load what they are parameters of. On a node that has just been
+// started nobody may have used it, and they do not exist.
+func (c *conntrackConfig) prepare(root string, processors int, load func() error) error {
 	var errs []error
+	if _, err := os.Stat(filepath.Join(root, parameters, "nf_conntrack_max")); errors.Is(err, fs.ErrNotExist) && *c != (conntrackConfig{}) {
+		errs = append(errs, load())
+	}
 	set := func(name string, value int64) {
 		if value > 0 {
-			errs = append(errs, write(filepath.Join(root, "proc/sys/net/netfilter", name), value))
+			errs = append(errs, write(filepath.Join(root, parameters, name), value))
 		}
 	}
 	seconds := func(d duration) int64 { return int64(d.Duration / time.Second) }
@@ -40,6 +51,15 @@ func (c *conntrackConfig) prepare(root string, processors int) error {
 	set("nf_conntrack_udp_timeout", seconds(c.UDPTimeout))
 	set("nf_conntrack_udp_timeout_stream", seconds(c.UDPStreamTimeout))
 	return errors.Join(errs...)
+}
+
+// loadConntrack has the kernel load connection tracking.
+func loadConntrack() error {
+	c, err := conntrack.New(conntrack.Options{})
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // write sets a parameter unless it has the value.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -50,7 +51,7 @@ func TestPrepare(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := tc.config.prepare(root, tc.processors); err != nil {
+			if err := tc.config.prepare(root, tc.processors, loadsNothing); err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
@@ -72,11 +73,36 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+func loadsNothing() error { return nil }
+
+// On a node where nobody has used connection tracking yet, its parameters come with it.
+func TestPrepareLoads(t *testing.T) {
+	root := t.TempDir()
+	c, loads := conntrackConfig{TCPBeLiberal: true}, 0
+	load := func() error {
+		loads++
+		folder := filepath.Join(root, "proc/sys/net/netfilter")
+		return errors.Join(os.MkdirAll(folder, 0o755), os.WriteFile(filepath.Join(folder, "nf_conntrack_tcp_be_liberal"), []byte("0\n"), 0o600),
+			os.WriteFile(filepath.Join(folder, "nf_conntrack_max"), []byte("65536\n"), 0o600))
+	}
+	for range 2 {
+		if err := c.prepare(root, 1, load); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := read(filepath.Join(root, "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")); got != 1 || err != nil || loads != 1 {
+		t.Errorf("the parameter is %d (error %v), and it was loaded %d times; wanted 1, at once", got, err, loads)
+	}
+	if err := (&conntrackConfig{}).prepare(t.TempDir(), 1, load); err != nil || loads != 1 {
+		t.Errorf("nothing to set: error %v, and it was loaded %d times, wanted no more than before", err, loads)
+	}
+}
+
 // What cannot be set is named, all of it.
 func TestPrepareFails(t *testing.T) {
 	c := defaults().Conntrack
-	err := c.prepare(filepath.Join(t.TempDir(), "none"), 1)
-	for _, part := range []string{"nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
+	err := c.prepare(filepath.Join(t.TempDir(), "none"), 1, func() error { return errors.New("no module") })
+	for _, part := range []string{"no module", "nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v, wanted one that names %s", err, part)
 		}
