@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,11 +24,18 @@ var pageHTML string
 // maxShown is how many service ports, and how many problems, the page shows at once.
 const maxShown = 200
 
+// maxListed is how many endpoints, frontends and source ranges it shows of each of them.
+const maxListed = 50
+
 // Handler serves the page under any path. Held gives what the dataplane holds; the
 // zero Snapshot while nothing is known. It is called for each request. The title
 // says what is shown, such as the kind of the dataplane.
 func Handler(title string, held func() proxy.Snapshot) http.Handler {
-	text, err := template.New("page").Parse(pageHTML)
+	text, err := template.New("page").Funcs(template.FuncMap{
+		"endpoints": first[*endpoints.Endpoint], "frontends": first[proxy.Frontend], "destinations": first[proxy.Destination],
+		"sources": first[netip.Prefix],
+		"beyond":  func(n int) int { return max(0, n-maxListed) },
+	}).Parse(pageHTML)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -35,7 +44,7 @@ func Handler(title string, held func() proxy.Snapshot) http.Handler {
 		query := r.URL.Query()
 		value := func(name string) string { return strings.TrimSpace(query.Get(name)) }
 		p := &page{Title: title, Snapshot: held(), Question: question{
-			value("filter"), value("protocol"), value("source"), value("destination"), value("interface"),
+			value("filter"), cmp.Or(strings.ToUpper(value("protocol")), string(v1.ProtocolTCP)), value("source"), value("destination"), value("interface"),
 		}}
 		p.fill()
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -43,6 +52,9 @@ func Handler(title string, held func() proxy.Snapshot) http.Handler {
 		_ = text.Execute(w, p) // Who asked notices what is missing.
 	})
 }
+
+// first gives as much of a list as is shown of it.
+func first[T any](all []T) []T { return all[:min(len(all), maxListed)] }
 
 // page is what the page shows.
 type page struct {

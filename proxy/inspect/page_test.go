@@ -28,6 +28,10 @@ func service(name, ip string) *v1.Service {
 // has an endpoint.
 func snapshot(t *testing.T, services ...*v1.Service) proxy.Snapshot {
 	t.Helper()
+	return synced(t, track(services...))
+}
+
+func track(services ...*v1.Service) proxy.ServiceChangeTracker {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.UpdateNode(&v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{v1.LabelTopologyZone: "east"}},
@@ -42,6 +46,11 @@ func snapshot(t *testing.T, services ...*v1.Service) proxy.Snapshot {
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.11"}, NodeName: new("node-1")}},
 	})
+	return tracker
+}
+
+func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
+	t.Helper()
 	tracker.Synced()
 	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
 	if err != nil {
@@ -73,17 +82,19 @@ func TestPage(t *testing.T) {
 		query         string
 		parts, absent []string
 	}{
-		"all":       {"", []string{"default/&lt;web&gt;:http/TCP/IPv4", "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080", "spec.externalIPs[0]", "Zone east", "Mode test, generation"}, []string{"<web>", "<b>"}},
-		"filter":    {"?filter=other", []string{"<td>default/other"}, []string{"<td>default/&lt;web"}},
-		"from pod":  {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
-		"mapped":    {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
-		"from node": {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
-		"node port": {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
-		"nobody":    {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
-		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
-		"no port":   {"?destination=10.96.0.10", []string{"the destination is an address and a port"}, []string{"<b>"}},
-		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"the source is an address"}, []string{"<b>"}},
-		"no family": {"?destination=[fd00::1]:80", []string{"name a source"}, []string{"<b>"}},
+		"all":         {"", []string{"default/&lt;web&gt;:http/TCP/IPv4", "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080", "spec.externalIPs[0]", "Zone east", "Mode test, generation"}, []string{"<web>", "<b>"}},
+		"filter":      {"?filter=other", []string{"<td>default/other"}, []string{"<td>default/&lt;web"}},
+		"from pod":    {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
+		"mapped":      {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
+		"from node":   {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
+		"lower case":  {"?protocol=tcp&destination=10.96.0.10:80", []string{"<b>forward</b>", "<option selected>TCP"}, nil},
+		"no protocol": {"?destination=10.96.0.10:80", []string{"<b>forward</b>", "<option selected>TCP"}, nil},
+		"node port":   {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
+		"nobody":      {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
+		"empty":       {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
+		"no port":     {"?destination=10.96.0.10", []string{"the destination is an address and a port"}, []string{"<b>"}},
+		"bad name":    {"?destination=10.96.0.10:80&source=x", []string{"the source is an address"}, []string{"<b>"}},
+		"no family":   {"?destination=[fd00::1]:80", []string{"name a source"}, []string{"<b>"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := get(t, s, tc.query)
@@ -122,5 +133,37 @@ func TestPageIsBounded(t *testing.T) {
 	}
 	if got := strings.Count(body, "spec.externalIPs[0]"); got != maxShown {
 		t.Errorf("the page has %d problems, want %d", got, maxShown)
+	}
+}
+
+// Nor does one Service with very many endpoints or addresses.
+func TestServicesOnThePageAreBounded(t *testing.T) {
+	web := service("web", "10.96.0.10")
+	balanced := service("balanced", "10.96.0.11")
+	balanced.Spec.Type, balanced.Spec.Ports[0].NodePort = v1.ServiceTypeLoadBalancer, 0
+	balanced.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "192.0.2.200"}}
+	for i := range 200 {
+		web.Spec.ExternalIPs = append(web.Spec.ExternalIPs, fmt.Sprintf("203.0.113.%d", i))
+		balanced.Spec.LoadBalancerSourceRanges = append(balanced.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.51.%d.0/24", i))
+	}
+	tracker := track(web, balanced)
+	many := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8081))}},
+	}
+	for i := range 1000 {
+		many.Endpoints = append(many.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.245.%d.%d", i/250, i%250)}})
+	}
+	tracker.UpdateEndpointSlice(many)
+	body := get(t, synced(t, tracker), "?protocol=TCP&source=198.51.100.1&interface=eth0&destination=10.96.0.10:80")
+	for part, want := range map[string]int{
+		"<code>10.24": 2 * maxListed, "and 951 more": 2, // the pool and the answer
+		"</code>: ": maxListed + 2, "and 152 more": 1, // and two of the other Service
+		"198.51.": maxListed + 1, "and 150 more": 1, // and what was asked
+	} {
+		if got := strings.Count(body, part); got != want {
+			t.Errorf("the page has %q %d times, want %d", part, got, want)
+		}
 	}
 }
