@@ -41,11 +41,13 @@ func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 		case nl.CTA_TUPLE_ORIG:
 			t, err := decodeTuple(data)
 			f.proto, f.source, f.dest = t.proto, t.source(), t.dest()
+			inDefaultZone = inDefaultZone && !t.inZone
 			f.tuple = append([]byte(nil), data...)
 			return err
 		case nl.CTA_TUPLE_REPLY:
 			t, err := decodeTuple(data)
 			f.server = t.source()
+			inDefaultZone = inDefaultZone && !t.inZone
 			return err
 		case nl.CTA_ID:
 			f.id = append([]byte(nil), data...)
@@ -66,7 +68,12 @@ type tuple struct {
 	proto            protocol
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
+	// inZone says that this direction has a zone of its own.
+	inZone bool
 }
+
+// attrTupleZone is what the kernel calls CTA_TUPLE_ZONE.
+const attrTupleZone = 3
 
 func (t tuple) source() netip.AddrPort { return netip.AddrPortFrom(t.src, t.srcPort) }
 func (t tuple) dest() netip.AddrPort   { return netip.AddrPortFrom(t.dst, t.dstPort) }
@@ -78,6 +85,8 @@ func decodeTuple(b []byte) (t tuple, err error) {
 			return attributes(data, t.setAddress)
 		case nl.CTA_TUPLE_PROTO:
 			return attributes(data, t.setProtocol)
+		case attrTupleZone:
+			t.inZone = true
 		}
 		return nil
 	})

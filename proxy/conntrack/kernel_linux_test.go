@@ -1,9 +1,12 @@
 package conntrack
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 
@@ -174,5 +177,42 @@ func TestForeignFlows(t *testing.T) {
 	}
 	if got := len(tracked(t, ns, unix.AF_INET, netip.MustParseAddrPort("203.0.113.5:53"))); got != foreign {
 		t.Errorf("%d foreign flows, want all %d", got, foreign)
+	}
+}
+
+// Flows in other zones are other programs', also where only one direction is in one.
+func TestOtherZones(t *testing.T) {
+	nft := netnstest.NFT(t)
+	ns, c := newKernelCleaner(t, Options{})
+	if err := errors.Join(
+		ns.AddAddress("lo", netip.MustParsePrefix("10.96.0.10/32")),
+		ns.Do(func() error {
+			out, err := exec.CommandContext(t.Context(), nft, "add table ip t; add chain ip t c { type filter hook output priority -300; }; "+
+				"add rule ip t c udp sport 4001 ct original zone set 5; add rule ip t c udp sport 4002 ct zone set 6; add rule ip t c udp dport 53 ct state new").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(vip)
+	for _, from := range []string{"10.96.0.10:4000", "10.96.0.10:4001", "10.96.0.10:4002"} {
+		socket, err := ns.ListenPacket(t.Context(), "udp", from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = socket.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(at))
+		if err := errors.Join(err, socket.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(tracked(t, ns, unix.AF_INET, at)); got != 3 {
+		t.Fatalf("%d flows, want three", got)
+	}
+	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+	if got := len(tracked(t, ns, unix.AF_INET, at)); got != 2 {
+		t.Errorf("%d flows are left, want those two that are in other zones", got)
 	}
 }
