@@ -61,7 +61,10 @@ type Account struct {
 	// Dumps is the number of times that the kernel walked its table, Flows the
 	// number of flows that it handed over, Removed that of those removed.
 	Dumps, Flows, Removed int
-	Duration              time.Duration
+	// Offloaded is the number of flows that should go and cannot yet, since another
+	// program has led them past the rules, by a flowtable of nf_tables.
+	Offloaded int
+	Duration  time.Duration
 	// Err is nil, or what Clean returned.
 	Err error
 }
@@ -73,6 +76,8 @@ type Cleaner struct {
 	table   table
 	// spared are endpoints whose TCP flows go when they leave the API.
 	spared map[sparedEndpoint][]netip.AddrPort
+	// retry is when to look again for flows that were offloaded; zero for never.
+	retry time.Time
 }
 
 // New opens the table of the network namespace of the calling thread; the Cleaner
@@ -101,13 +106,17 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // before, and are stale under new, which the dataplane holds by now. With the zero
 // old nothing is taken for granted. A flow that cannot be removed does not keep the
 // others from it. After an error some stale flows may be left; the same call
-// removes them.
+// removes them. That a flow is offloaded is no error, as that may last: [Account] has
+// how many are.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	return c.clean(ctx, old, new, serviceCIDRs(old))
 }
 
 // clean is Clean where the ranges that have been looked at need not be those of old.
 func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []netip.Prefix) error {
+	if old.IsZero() {
+		c.retry = time.Time{}
+	}
 	p := c.plan(old, new, swept)
 	if !p.empty() {
 		if err := c.execute(ctx, p, new); err != nil {
@@ -132,6 +141,9 @@ func (c *Cleaner) execute(ctx context.Context, p *plan, new proxy.Snapshot) erro
 		start := time.Now()
 		err := c.cleanFamily(ctx, p, filters, &account)
 		account.Duration, account.Err = time.Since(start), err
+		if account.Offloaded > 0 {
+			c.retry = time.Now().Add(offloadTime)
+		}
 		if c.options.Observe != nil {
 			c.options.Observe(account)
 		}
@@ -193,6 +205,10 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 	return nil
 }
 
+// offloadTime is how long a flow of UDP is offloaded after its last packet, unless
+// somebody has set another time.
+const offloadTime = 30 * time.Second
+
 // maxNamed is how many flows that could not be removed an error names.
 const maxNamed = 10
 
@@ -208,6 +224,8 @@ func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale
 		switch {
 		case err == nil:
 			account.Removed++
+		case errors.Is(err, errOffloaded):
+			account.Offloaded++
 		case left < maxNamed:
 			errs = append(errs, fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err))
 			fallthrough

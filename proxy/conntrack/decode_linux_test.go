@@ -102,3 +102,13 @@ func TestDumpError(t *testing.T) {
 		}
 	}
 }
+
+func TestRemoveError(t *testing.T) {
+	for _, tc := range []struct{ err, want error }{
+		{nil, nil}, {unix.ENOENT, nil}, {unix.EBUSY, errOffloaded}, {unix.EPERM, unix.EPERM},
+	} {
+		if got := removeError(tc.err); !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
+			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
+		}
+	}
+}

@@ -53,6 +53,10 @@
 // told from what other programs serve, so it stays until it expires, but within the
 // service ranges, where Options say what is foreign.
 //
+// Flows that another program has led past all rules, by a flowtable of nf_tables, cannot be
+// removed. Where there are any of UDP or SCTP, a wrapped backend looks again each 30 s for
+// those to frontends that still are.
+//
 // # TCP
 //
 // TCP flows are left alone unless [Options] say otherwise. Then it is those to

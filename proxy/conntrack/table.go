@@ -32,6 +32,9 @@ func protocolOf(p v1.Protocol) protocol {
 // errInterrupted says that a dump may have missed flows.
 var errInterrupted = errors.New("the table changed during the dump")
 
+// errOffloaded says that the kernel does not remove a flow, since a flowtable has it.
+var errOffloaded = errors.New("the flow is offloaded")
+
 // table is the connection tracking table of one network namespace.
 type table interface {
 	// dump visits the flows of the default zone that a filter selects, and maybe

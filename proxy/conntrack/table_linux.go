@@ -176,10 +176,19 @@ func (k *kernelTable) remove(f flow) error {
 	if f.id != nil {
 		r.AddData(nl.NewRtAttr(nl.CTA_ID, f.id))
 	}
-	if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
+	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	return removeError(err)
+}
+
+// removeError gives what is wrong with a removal, of which err is what the kernel says.
+func removeError(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("%w: %w", errOffloaded, err)
 	}
-	return nil
+	return err
 }
 
 func (k *kernelTable) localAddresses() ([]netip.Addr, error) {

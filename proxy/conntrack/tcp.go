@@ -3,6 +3,7 @@ package conntrack
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -95,8 +96,12 @@ func (c *Cleaner) forget(p *plan, new proxy.Snapshot) {
 	}
 }
 
-// isDue reports whether an endpoint that was spared has left the API.
+// isDue reports whether an endpoint that was spared has left the API, or flows that were
+// offloaded may no longer be.
 func (c *Cleaner) isDue() bool {
+	if !c.retry.IsZero() && !time.Now().Before(c.retry) {
+		return true
+	}
 	for e := range c.spared {
 		if !c.options.InAPI(e.port, e.addr) {
 			return true

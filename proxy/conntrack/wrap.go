@@ -49,7 +49,7 @@ func (w *wrapped) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 		return err
 	}
 	unclean := w.clean(ctx)
-	w.behind = unclean != nil
+	w.behind = unclean != nil || !w.cleaner.retry.IsZero()
 	return errors.Join(err, unclean)
 }
 
