@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzConfig holds that no file, however wrong, does harm, and that what is made of one
+// can be written and read again.
+func FuzzConfig(f *testing.F) {
+	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	for _, text := range []string{
+		"", "- a\n", head, head + "mode: iptables\nmode: nftables\n",
+		head + "iptables: {masqueradeBit: 31, syncPeriod: 1h, minSyncPeriod: null}\nnodePortAddresses: [primary]\n",
+		head + "conntrack: {maxPerCore: null, min: -1, udpTimeout: -1ns}\ndetectLocal: null\nipvs: {scheduler: rr}\n1: {2: x}\n",
+		head + "<<: *a\nclientConnection: &a {qps: 1e30, burst: 5}\nlogging: {verbosity: -9}\n",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := readFile(path)
+		if err != nil {
+			return
+		}
+		if err := c.write(path); err != nil {
+			t.Fatal(err)
+		}
+		again, notes, err := readFile(path)
+		if err != nil || len(notes) > 0 {
+			t.Fatalf("what was written cannot be read: %v, notes %q", err, notes)
+		}
+		if diff := cmp.Diff(c, again, cmp.AllowUnexported(kubeProxyConfiguration{})); diff != "" {
+			t.Errorf("what was written is something else (-want +got):\n%s", diff)
+		}
+	})
+}
