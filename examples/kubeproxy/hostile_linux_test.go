@@ -80,7 +80,45 @@ func wantWrites(t *testing.T, p *agenttest.Program, most int) {
 	}
 }
 
-// Whoever holds connections to the metrics, or reads them slowly, keeps nobody out.
+// Whoever asks for the metrics again and again, and never reads them, keeps nobody out.
+func TestDeafReaders(t *testing.T) {
+	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
+	p := w.start()
+	p.AwaitPage(metrics+"/metrics", "200 OK")
+	const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n"
+	dial := func() net.Conn {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c, err := w.node.Client.Dial(ctx, "tcp", agenttest.NodeIP+":10249")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for range 3 * maxAtOnce {
+		c := dial()
+		defer c.Close() //nolint:errcheck // nothing of it is read
+		if _, err := io.WriteString(c, strings.Repeat(request+"\r\n", 300)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		c := dial()
+		_, err := io.WriteString(c, request+"Connection: close\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(c)
+		if text := string(answer); err != nil || !strings.Contains(text, " 200 OK") || !strings.Contains(text, "vipkit_syncs_total") {
+			t.Fatalf("error %v, and the answer is %.200q, wanted the metrics", err, text)
+		}
+		_ = c.Close() // It was read to the end.
+	}
+	p.Terminate(stopped)
+}
+
+// Whoever holds connections to the metrics keeps nobody out.
 func TestSlowReaders(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()

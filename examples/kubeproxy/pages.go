@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/pprof"
@@ -24,12 +25,48 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 		}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 10}))
+	mux.Handle("/metrics", inTurn(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.Handle("/proxyMode", text(a.mode))
 	mux.Handle("/healthz", text("ok"))
 	mux.Handle("/debug/", localOnly(a.debugPages()))
 	return mux
 }
+
+// maxAtOnce is how many answers are made at once of a kind that takes time and room.
+const maxAtOnce = 10
+
+// inTurn has a few answers made at once, and the others wait. Each is whole before the
+// first byte of it is sent: those who read slowly keep nobody waiting.
+func inTurn(h http.Handler) http.Handler {
+	turns := make(chan struct{}, maxAtOnce)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turns <- struct{}{}:
+		case <-r.Context().Done():
+			return
+		}
+		whole := draft{header: w.Header(), status: http.StatusOK}
+		func() {
+			defer func() { <-turns }()
+			h.ServeHTTP(&whole, r)
+		}()
+		w.WriteHeader(whole.status)
+		_, _ = whole.body.WriteTo(w) // Who asked notices what is missing.
+	})
+}
+
+// draft is an answer that is not sent yet.
+type draft struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (d *draft) Header() http.Header { return d.header }
+
+func (d *draft) WriteHeader(status int) { d.status = status }
+
+func (d *draft) Write(b []byte) (int, error) { return d.body.Write(b) }
 
 // debugPages gives the pages that show more than everybody may see, or take more
 // time than everybody may have.
