@@ -105,11 +105,27 @@ func TestClean(t *testing.T) {
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
+			kept:  []flow{to(protoUDP, "192.0.2.9:30053", "192.0.2.9:30053")}, // somebody may answer there by now
+		},
+		"node-port addresses changed, and there is TCP": {
+			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a)), port("web", tcp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a)), port("web", tcp, list(":30053"), list(a))),
+			dumps: 2,
+			stale: []flow{to(protoUDP, "192.0.2.9:30053", a)}, kept: []flow{to(protoTCP, "192.0.2.9:30053", a), to(protoTCP, "192.0.2.1:30053", x)},
 		},
 		"external IP where node ports do not answer any more": {
 			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
 			dumps: 2, kept: []flow{to(protoUDP, "192.0.2.9:30053", b)},
+		},
+		"another node, the same node ports": {
+			old: dns(list(":30053"), list(a)), dumps: 0, kept: []flow{to(protoUDP, "192.0.2.1:30053", x)},
+			new: proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", udp, list(":30053"), list(a))),
+		},
+		"UDP and SCTP at once": {
+			old:   proxy.NewSnapshot(n, port("dns", udp, list(vip), list(a)), port("sig", sctp, list(vip), list(a))),
+			new:   proxy.NewSnapshot(n, port("dns", udp, list(vip), list(b)), port("sig", sctp, list(vip), list(b))),
+			dumps: 2, stale: []flow{to(protoUDP, vip, a), to(protoSCTP, vip, a)}, kept: []flow{to(protoUDP, vip, b)},
 		},
 		"node has got an address": {
 			old:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
@@ -143,6 +159,12 @@ func TestClean(t *testing.T) {
 				to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.96.0.77:53", x),
 			},
 			kept: []flow{to(protoUDP, vip, a), to(protoUDP, "203.0.113.5:53", x), to(protoUDP, foreignIP+":53", x)},
+		},
+		"takeover of two ranges": {
+			new: proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.97.0.0/16")}},
+				port("dns", udp, list("10.96.0.9:53"), list(a)), port("web", tcp, list("10.96.0.77:53"), list(a))),
+			dumps: 3, // UDP and SCTP, and answers
+			stale: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.97.0.77:53", x)}, kept: []flow{to(protoUDP, "10.98.0.77:53", x)},
 		},
 		"service range that comes late": {
 			old:   proxy.NewSnapshot(&proxy.Node{}, port("dns", udp, list(vip), list(a))),
@@ -265,125 +287,4 @@ func TestInterruptedDump(t *testing.T) {
 	if err := newCleaner(Options{}, table).Clean(ctx, old, new); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want %v", err, context.Canceled)
 	}
-}
-
-func TestTCPPolicies(t *testing.T) {
-	n := node()
-	old, new := proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(b)))
-	half, open, live := to(protoTCP, vip, a), to(protoTCP, vip, a), to(protoTCP, vip, b)
-	half.state, open.state = 1, 3
-	open.source = netip.MustParseAddrPort("198.51.100.8:1")
-	live.source = netip.MustParseAddrPort("198.51.100.9:1")
-	for name, tc := range map[string]struct {
-		policy TCPPolicy
-		left   int
-	}{"keep": {KeepTCP, 3}, "half open": {DropHalfOpenTCP, 2}, "reset": {ResetTCP, 1}} {
-		t.Run(name, func(t *testing.T) {
-			inAPI := true
-			table := &fakeTable{flows: []flow{half, open, live}}
-			c := newCleaner(Options{TCP: tc.policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
-			mustClean(t, c, old, new)
-			if len(table.flows) != 3 || table.dumps != 0 || c.isDue() {
-				t.Fatalf("the endpoint is in the API: %d flows left, %d dumps, due %v", len(table.flows), table.dumps, c.isDue())
-			}
-			inAPI = false
-			if want := tc.policy != KeepTCP; c.isDue() != want {
-				t.Errorf("due is %v, want %v", c.isDue(), want)
-			}
-			mustClean(t, c, new, new)
-			if len(table.flows) != tc.left || c.isDue() {
-				t.Errorf("%d flows left, want %d; due is %v", len(table.flows), tc.left, c.isDue())
-			}
-			dumps := table.dumps
-			if mustClean(t, c, new, new); table.dumps != dumps {
-				t.Errorf("%d dumps more without reason", table.dumps-dumps)
-			}
-		})
-	}
-	if _, err := New(Options{TCP: ResetTCP}); err == nil {
-		t.Error("New took a policy for TCP without InAPI")
-	}
-}
-
-// Attempts to connect to a frontend before it was there go, so that the next ones
-// get through; nothing that somebody has answered does.
-func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
-	const established = 3
-	in := func(state uint8, dest, server string) flow {
-		f := to(protoTCP, dest, server)
-		f.state = state
-		f.source = netip.AddrPortFrom(f.source.Addr(), uint16(state)<<8|uint16(len(dest)+len(server)))
-		return f
-	}
-	flows := []flow{
-		in(1, vip, vip), in(2, vip, vip), in(established, vip, vip), in(1, vip, a),
-		in(1, "192.0.2.1:30053", "192.0.2.1:30053"), in(established, "192.0.2.1:30053", "192.0.2.1:30053"),
-		in(1, "198.51.100.9:30053", "198.51.100.9:30053"), // not of this node
-		in(1, "10.96.0.77:53", "10.96.0.77:53"),           // of nobody
-		in(9, vip, vip),                                   // both began at the same time
-	}
-	halfOpen := []flow{flows[0], flows[1], flows[4], flows[8]}
-	n := node("192.0.2.0/24")
-	web := func(frontends ...string) proxy.Snapshot {
-		return proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, frontends, list(a)))
-	}
-	none, full := proxy.NewSnapshot(n), web(vip, ":30053")
-	for name, tc := range map[string]struct {
-		policy   TCPPolicy
-		old, new proxy.Snapshot
-		gone     []flow
-		dumps    int
-	}{
-		"new Service":             {DropHalfOpenTCP, none, full, halfOpen, 2},
-		"new Service, reset":      {ResetTCP, none, full, halfOpen, 2},
-		"nothing known":           {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
-		"new node port":           {DropHalfOpenTCP, web(vip), full, halfOpen[2:3], 1},
-		"new endpoint":            {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
-		"new Service, left alone": {KeepTCP, none, full, nil, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			table := &fakeTable{flows: slices.Clone(flows)}
-			c := newCleaner(Options{TCP: tc.policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }}, table)
-			mustClean(t, c, tc.old, tc.new)
-			for _, f := range flows {
-				same := func(o flow) bool { return o.source == f.source && o.dest == f.dest && o.server == f.server }
-				if got, want := !slices.ContainsFunc(table.flows, same), slices.ContainsFunc(tc.gone, same); got != want {
-					t.Errorf("the flow to %v, served by %v, in state %d: removed is %v, want %v", f.dest, f.server, f.state, got, want)
-				}
-			}
-			if table.dumps != tc.dumps {
-				t.Errorf("%d dumps, want %d", table.dumps, tc.dumps)
-			}
-		})
-	}
-}
-
-// An endpoint that leaves the API is found whenever that is, also when nothing is
-// taken for granted, and between two looks at the API.
-func TestSparedEndpointIsNotForgotten(t *testing.T) {
-	old, new := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(b)))
-	for name, from := range map[string]proxy.Snapshot{"resync": {}, "change": new} {
-		t.Run(name, func(t *testing.T) {
-			asked, leaves := 0, 2 // times that the API was asked, and after which the endpoint leaves
-			inAPI := func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= leaves }
-			table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
-			c := newCleaner(Options{TCP: ResetTCP, InAPI: inAPI}, table)
-			mustClean(t, c, old, new)
-			leaves = asked
-			mustClean(t, c, from, new)
-			if len(table.flows) != 0 || c.isDue() {
-				t.Errorf("%d flows left, due is %v, want none and false", len(table.flows), c.isDue())
-			}
-		})
-	}
-	t.Run("race", func(t *testing.T) {
-		asked := 0
-		table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
-		c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= 1 }}, table)
-		mustClean(t, c, old, new)
-		mustClean(t, c, new, new)
-		if len(table.flows) != 0 {
-			t.Error("an endpoint that left the API during a Clean keeps its flows for ever")
-		}
-	})
 }

@@ -21,10 +21,18 @@ type fakeTable struct {
 	err            error           // what remove returns
 	failing        func(flow) bool // for which flows; nil for all
 	deaf           bool            // it does not know filters
+	unlisted       error           // what localAddresses returns
+	undumped       func(filter) error
+	removed        func() // called after each removal
 }
 
 func (t *fakeTable) dump(f filter, visit func(flow)) error {
 	t.dumps++
+	if t.undumped != nil {
+		if err := t.undumped(f); err != nil {
+			return err
+		}
+	}
 	for _, fl := range t.flows {
 		at := fl.dest
 		if f.bySource {
@@ -45,6 +53,9 @@ func (t *fakeTable) dump(f filter, visit func(flow)) error {
 
 func (t *fakeTable) remove(f flow) error {
 	t.removes++
+	if t.removed != nil {
+		defer t.removed()
+	}
 	if t.err != nil && (t.failing == nil || t.failing(f)) {
 		return t.err
 	}
@@ -55,7 +66,7 @@ func (t *fakeTable) remove(f flow) error {
 }
 
 func (t *fakeTable) localAddresses() ([]netip.Addr, error) {
-	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}, nil
+	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}, t.unlisted
 }
 
 func (t *fakeTable) close() error { return nil }

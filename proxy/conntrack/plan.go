@@ -105,7 +105,7 @@ func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) *plan {
 		}
 	}
 	if !old.IsZero() && !sameNodePorts(p.before, p.after) {
-		p.expectNodePorts(new)
+		p.expectNodePorts(new, c.options.TCP != KeepTCP)
 	}
 	if p.foreign != nil {
 		p.expectRanges(new, swept)
@@ -153,15 +153,19 @@ func (p *plan) expectGone(port *proxy.ServicePort) {
 	}
 }
 
-// expectNodePorts looks at all node ports.
-func (p *plan) expectNodePorts(s proxy.Snapshot) {
+// expectNodePorts looks at all node ports, as they are new at some addresses; at those
+// of TCP if they are not to be left alone.
+func (p *plan) expectNodePorts(s proxy.Snapshot, withTCP bool) {
 	for port := range s.All() {
-		if !isLasting(port) {
+		t := target{awaited: true}
+		if isLasting(port) {
+			t = target{serving: servers(port), fresh: true}
+		} else if !withTCP {
 			continue
 		}
 		for _, f := range port.Frontends {
 			if f.Kind == proxy.NodePort {
-				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{serving: servers(port), fresh: true}
+				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = t
 			}
 		}
 	}

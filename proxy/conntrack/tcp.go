@@ -66,10 +66,7 @@ func (p *plan) await(old, new *proxy.ServicePort) {
 	for _, f := range new.Frontends {
 		isNew := old == nil || !slices.ContainsFunc(old.Frontends, func(o proxy.Frontend) bool { return o.Addr == f.Addr })
 		if isNew {
-			at := place{protoTCP, f.Addr}
-			t := p.targets[at]
-			t.awaited = true
-			p.targets[at] = t
+			p.targets[place{protoTCP, f.Addr}] = target{awaited: true} // the dead come later
 		}
 	}
 }
