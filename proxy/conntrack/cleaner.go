@@ -118,10 +118,8 @@ func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []ne
 		c.retry = time.Time{}
 	}
 	p := c.plan(old, new, swept)
-	if !p.empty() {
-		if err := c.execute(ctx, p, new); err != nil {
-			return fmt.Errorf("conntrack: %w", err)
-		}
+	if err := c.execute(ctx, p, new); err != nil {
+		return fmt.Errorf("conntrack: %w", err)
 	}
 	c.forget(p, new)
 	return nil

@@ -67,6 +67,17 @@ func TestDecodeFlow(t *testing.T) {
 			join(header, attribute(99), attribute(nl.CTA_ZONE, 0, 5), direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))),
 			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
 		},
+		"another zone, at the end": {
+			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10)), attribute(nl.CTA_ZONE)),
+			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
+		},
+		"parts that are not known, or have another length": {
+			join(header,
+				direction(nl.CTA_TUPLE_ORIG, 1, 2, number(6), ports(10, 20), attribute(99, 1, 2), attribute(nl.CTA_PROTO_NUM), attribute(nl.CTA_PROTO_SRC_PORT, 1), attribute(nl.CTA_PROTO_DST_PORT, 1, 2, 3)),
+				direction(nl.CTA_TUPLE_REPLY, 3, 1, number(6), ports(30, 10), attribute(nl.CTA_PROTO_SRC_PORT), attribute(nl.CTA_PROTO_DST_PORT)),
+				attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP, join(attribute(nl.CTA_PROTOINFO_TCP_STATE, 3), attribute(9, 7), attribute(nl.CTA_PROTOINFO_TCP_STATE))...)...)),
+			flow{proto: protoTCP, source: at(1, 10), dest: at(2, 20), server: at(3, 30), state: 3}, false,
+		},
 	} {
 		got, inDefaultZone, err := decodeFlow(tc.msg)
 		isSame := got.proto == tc.want.proto && got.source == tc.want.source && got.dest == tc.want.dest && got.server == tc.want.server && got.state == tc.want.state
@@ -74,7 +85,23 @@ func TestDecodeFlow(t *testing.T) {
 			t.Errorf("%s: %+v, in the default zone %v, error %v; want %+v, %v", name, got, inDefaultZone, err, tc.want, !tc.isElsewhere)
 		}
 	}
+	sent, answered := direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))
+	whole := join(header, sent, answered)
+	long := []byte{200, 0, 1, 0, 0, 0, 0, 0} // more than what it is in, and less than what is around that
+	around := make([]byte, 200)
+	inTuple := func(kind uint16, part ...byte) []byte {
+		return attribute(nl.CTA_TUPLE_ORIG, attribute(kind, part...)...)
+	}
 	for name, msg := range map[string][]byte{
+		"no destination":       join(header, answered),
+		"too long behind":      join(whole, long[:4]),
+		"too long in a tuple":  join(whole, attribute(nl.CTA_TUPLE_ORIG, long...), sent, attribute(99, around...)),
+		"too long in answer":   join(whole, attribute(nl.CTA_TUPLE_REPLY, long...), answered, attribute(99, around...)),
+		"too long in address":  join(whole, inTuple(nl.CTA_TUPLE_IP, long...), sent, attribute(99, around...)),
+		"too long in protocol": join(whole, inTuple(nl.CTA_TUPLE_PROTO, long...), sent, attribute(99, around...)),
+		"too long in state":    join(whole, attribute(nl.CTA_PROTOINFO, long...), attribute(99, around...)),
+		"too long in TCP":      join(whole, attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP, long...)...), attribute(99, around...)),
+		"an address too much":  join(whole, inTuple(nl.CTA_TUPLE_IP, attribute(nl.CTA_IP_V4_SRC, 1, 2, 3, 4, 5)...), sent),
 		"nothing":              nil,
 		"less than a header":   header[:3],
 		"no addresses":         header,

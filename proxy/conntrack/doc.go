@@ -62,7 +62,8 @@
 // TCP flows are left alone unless [Options] say otherwise. Then it is those to
 // endpoints that have left the API: an endpoint that terminates is in the API. And it
 // is those that began before their frontend was there, or before node ports answered
-// at that address, and were never answered: what their clients send later, from the same port, goes the same way in vain for as long
-// as the entry is there (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes).
-// A new frontend of TCP then costs a look at the table, like one of UDP.
+// at that address, and were never answered: what their clients send later, from the
+// same port, goes the same way in vain for as long as the entry is there
+// (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes). A new frontend of TCP
+// then costs a look at the table, like one of UDP.
 package conntrack

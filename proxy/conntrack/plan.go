@@ -71,7 +71,8 @@ type plan struct {
 	foreign      func(netip.Addr) bool
 	halfOpenOnly bool
 	// before and after are the nodes between which the node-port addresses
-	// changed; the addresses of both follow, once they are resolved.
+	// changed; the addresses of both follow, once they are resolved. An address of
+	// both is not forsaken.
 	before, after   *proxy.Node
 	addrs, forsaken map[netip.Addr]struct{}
 	// taken are the places at these addresses that another frontend serves
@@ -80,8 +81,6 @@ type plan struct {
 	// condemned are the spared endpoints whose TCP flows go.
 	condemned []sparedEndpoint
 }
-
-func (p *plan) empty() bool { return len(p.targets) == 0 && len(p.ranges) == 0 }
 
 // plan finds out what to look for. Swept are the service ranges that have been
 // looked at before.
@@ -336,9 +335,6 @@ func (p *plan) resolveNodePorts(t table, new proxy.Snapshot) error {
 		return err
 	}
 	p.addrs, p.forsaken = nodePortAddrs(p.after, local), nodePortAddrs(p.before, local)
-	for a := range p.addrs {
-		delete(p.forsaken, a)
-	}
 	p.taken = map[place]struct{}{}
 	for port := range new.All() {
 		for _, f := range port.Frontends {

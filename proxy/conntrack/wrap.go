@@ -41,7 +41,7 @@ func (w *wrapped) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	case err == nil:
 		w.applied = new
 	case errors.Is(err, proxy.ErrDataplaneLost):
-		w.applied, w.behind = proxy.Snapshot{}, false
+		w.applied = proxy.Snapshot{}
 		return err
 	case errors.As(err, &partial):
 		w.applied = new.Revert(w.applied, slices.Collect(maps.Keys(partial))...)
@@ -77,7 +77,7 @@ func (w *wrapped) clean(ctx context.Context) error {
 
 // Cleanup leaves the flows alone: they go on without rules.
 func (w *wrapped) Cleanup(ctx context.Context) error {
-	w.applied, w.cleaned, w.behind = proxy.Snapshot{}, proxy.Snapshot{}, false
+	w.applied, w.cleaned = proxy.Snapshot{}, proxy.Snapshot{}
 	return w.Backend.Cleanup(ctx)
 }
 

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,18 +12,19 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// recorder is a backend that notes from where it was asked to go on.
+// recorder is a backend that notes from where it was asked to go on, and where to.
 type recorder struct {
 	from []uint64
+	to   proxy.Snapshot
 	err  error
 }
 
-func (r *recorder) Apply(_ context.Context, old, _ proxy.Snapshot) error {
-	r.from = append(r.from, uint64(old.Len()))
+func (r *recorder) Apply(_ context.Context, old, new proxy.Snapshot) error {
+	r.from, r.to = append(r.from, uint64(old.Len())), new
 	return r.err
 }
 
-func (r *recorder) Cleanup(context.Context) error { return nil }
+func (r *recorder) Cleanup(context.Context) error { return r.err }
 
 func TestWrapKeepsWhatTheBackendAchieved(t *testing.T) {
 	n := node()
@@ -101,5 +103,48 @@ func TestWrapAfterFirstCleanFailed(t *testing.T) {
 	}
 	if diff := cmp.Diff([]uint64{0, 1, 0, 1, 0}, inner.from); diff != "" {
 		t.Errorf("service ports that the backend was told it has (-want +got):\n%s", diff)
+	}
+}
+
+// All flows are looked at once, in the first Apply, and then what changes.
+func TestWrapLooksAtChanges(t *testing.T) {
+	inner, table := &recorder{}, &fakeTable{}
+	w := newCleaner(Options{}, table).Wrap(inner)
+	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
+	two := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)), port("ntp", v1.ProtocolUDP, list(vip2), list(a)))
+	for i, step := range []struct {
+		old, new proxy.Snapshot
+		dumps    int // flows to each frontend that counts, and answers from it
+	}{{proxy.Snapshot{}, one, 2}, {one, one, 0}, {one, two, 2}, {proxy.Snapshot{}, two, 4}, {two, two, 0}} {
+		table.dumps = 0
+		if err := w.Apply(t.Context(), step.old, step.new); err != nil {
+			t.Fatal(err)
+		}
+		if table.dumps != step.dumps || inner.to.Len() != step.new.Len() {
+			t.Errorf("step %d: %d dumps, and the backend has %d service ports, want %d and %d", i, table.dumps, inner.to.Len(), step.dumps, step.new.Len())
+		}
+	}
+}
+
+func TestWrapTellsOfFailedCleanup(t *testing.T) {
+	broken := errors.New("broken")
+	if err := newCleaner(Options{}, &fakeTable{}).Wrap(&recorder{err: broken}).Cleanup(t.Context()); !errors.Is(err, broken) {
+		t.Errorf("got error %v, want %v", err, broken)
+	}
+}
+
+// An endpoint that has left the API since is a reason to look, though nobody meddled.
+func TestWrapDriftsWithTheAPI(t *testing.T) {
+	inAPI := true
+	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, &fakeTable{})
+	d, ok := c.Wrap(&watched{}).(proxy.DriftChecker)
+	if !ok {
+		t.Fatal("a wrapped backend does not tell of drift")
+	}
+	mustClean(t, c, proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), nil)))
+	for _, inAPI = range []bool{true, false} {
+		if got := d.Drifted(t.Context()); got == inAPI {
+			t.Errorf("the endpoint is in the API: %v; drifted is %v, want %v", inAPI, got, !inAPI)
+		}
 	}
 }

@@ -1,0 +1,103 @@
+package conntrack
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// newKernelTable gives the table behind a Cleaner of a namespace of its own.
+func newKernelTable(t testing.TB) (*netns.NS, *Cleaner, *kernelTable) {
+	t.Helper()
+	ns, c := newKernelCleaner(t, Options{})
+	k, ok := c.table.(*kernelTable)
+	if !ok {
+		t.Fatalf("the table is a %T", c.table)
+	}
+	return ns, c, k
+}
+
+// What other programs have put into another zone is theirs, whatever it looks like.
+func TestOtherZones(t *testing.T) {
+	_, c, k := newKernelTable(t)
+	const client, service, server = 1, 10, 2
+	at := join(attribute(nl.CTA_PROTO_NUM, byte(protoUDP)), attribute(nl.CTA_PROTO_SRC_PORT, 0, 53), attribute(nl.CTA_PROTO_DST_PORT, 0, 53))
+	make := func(zone byte) error {
+		r := k.request(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, unix.AF_INET)
+		r.AddRawData(join(
+			direction(nl.CTA_TUPLE_ORIG, client, service, at), direction(nl.CTA_TUPLE_REPLY, server, client, at),
+			attribute(nl.CTA_TIMEOUT, 0, 0, 2, 0), attribute(nl.CTA_ZONE, 0, zone),
+		))
+		_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+		return err
+	}
+	if err := errors.Join(make(0), make(5)); err != nil {
+		t.Fatal(err)
+	}
+	var account Account
+	c.options.Observe = func(a Account) { account = a }
+	const vip = "192.0.2.10:53"
+	mustClean(t, c, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list("192.0.2.2:53"))), proxy.NewSnapshot(node()))
+	if account.Flows != 1 || account.Removed != 1 {
+		t.Errorf("account %+v, want one flow, and it removed", account)
+	}
+	if here, there := make(0), make(5); here != nil || !errors.Is(there, unix.EEXIST) {
+		t.Errorf("making the same flows again: got %v, and %v in the other zone, want no error and %v", here, there, unix.EEXIST)
+	}
+}
+
+// Node ports answer at the addresses of both families that the namespace has.
+func TestLocalAddresses(t *testing.T) {
+	ns, _, k := newKernelTable(t)
+	lo, err := ns.Netlink().LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	for _, a := range want {
+		ip := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		if err := ns.Netlink().AddrAdd(lo, &netlink.Addr{IPNet: ip}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := k.localAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = slices.DeleteFunc(got, netip.Addr.IsLoopback)
+	slices.SortFunc(got, netip.Addr.Compare)
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+}
+
+// A kernel that does not answer is waited for for a while, and one that nobody can ask any
+// more is an error.
+func TestClosedTable(t *testing.T) {
+	_, c, k := newKernelTable(t)
+	const limit = timeoutSeconds * time.Second
+	if send, receive := k.sockets[unix.NETLINK_NETFILTER].Socket.GetTimeouts(); send != limit || receive != limit {
+		t.Errorf("timeouts are %v and %v, want %v", send, receive, limit)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.dump(filter{family: v1.IPv4Protocol, proto: protoUDP}, func(flow) {}); err == nil {
+		t.Error("a dump of a closed table has no error")
+	}
+	if err := k.remove(to(protoUDP, vip, a)); err == nil {
+		t.Error("a removal from a closed table has no error")
+	}
+}

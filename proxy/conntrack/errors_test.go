@@ -1,0 +1,96 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// What fails in one IP family is told, whatever the other one does.
+func TestOneFamilyFails(t *testing.T) {
+	broken := errors.New("broken")
+	const vip6 = "[fd00:96::10]:53"
+	old := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil), port("dns6", v1.ProtocolUDP, list(vip6), nil))
+	for _, failing := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		table := &fakeTable{undumped: func(f filter) error {
+			if f.family == failing {
+				return broken
+			}
+			return nil
+		}}
+		said := map[v1.IPFamily]error{}
+		c := newCleaner(Options{Observe: func(a Account) { said[a.Family] = a.Err }}, table)
+		if err := c.Clean(t.Context(), old, proxy.NewSnapshot(node())); !errors.Is(err, broken) {
+			t.Errorf("%s fails: got error %v, want %v", failing, err, broken)
+		}
+		for family, err := range said {
+			if (err != nil) != (family == failing) {
+				t.Errorf("%s fails: the account of %s has error %v", failing, family, err)
+			}
+		}
+		if len(said) != 2 {
+			t.Errorf("%s fails: got accounts %v, want one of each family", failing, said)
+		}
+	}
+}
+
+// Answers that cannot be looked for may be there.
+func TestAnswersThatCannotBeSeen(t *testing.T) {
+	broken := errors.New("broken")
+	table := &fakeTable{undumped: func(f filter) error {
+		if f.bySource {
+			return broken
+		}
+		return nil
+	}}
+	err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a))))
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "10.96.0.10 ") || !strings.Contains(err.Error(), "192.0.2.200 ") {
+		t.Errorf("got error %v, want %v for both frontends", err, broken)
+	}
+}
+
+// What a dump has shown before it failed is removed all the same.
+func TestFlowsOfABrokenDump(t *testing.T) {
+	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)}, interrupts: maxDumps}
+	err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil)), proxy.NewSnapshot(node()))
+	if !errors.Is(err, errInterrupted) || table.removes != 2 {
+		t.Errorf("%d removals and error %v, want 2 and %v", table.removes, err, errInterrupted)
+	}
+	wantFlows(t, table)
+}
+
+// Who ends the context waits for one removal at most, and hears of it once.
+func TestCleanStops(t *testing.T) {
+	for _, removals := range []int{0, 1} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if removals == 0 {
+			cancel()
+		}
+		table := &fakeTable{flows: slices.Repeat([]flow{to(protoUDP, vip, a), to(protoUDP, vip, b)}, 2), removed: cancel}
+		table.flows = append(table.flows, to(protoUDP, vip2, a))
+		err := newCleaner(Options{}, table).Clean(ctx, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), nil)), proxy.NewSnapshot(node()))
+		if !errors.Is(err, context.Canceled) || table.removes != removals || table.dumps > removals*2 {
+			t.Errorf("%d removals after %d dumps, error %v, want %d and %v", table.removes, table.dumps, err, removals, context.Canceled)
+		}
+		if err != nil && strings.Count(err.Error(), context.Canceled.Error()) != 1 {
+			t.Errorf("got error %q, want one that says so once", err)
+		}
+	}
+}
+
+// Where nothing is known of what is, nothing is stale.
+func TestNothingKnown(t *testing.T) {
+	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
+	mustClean(t, newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table), proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.Snapshot{})
+	wantFlows(t, table, to(protoUDP, vip, x))
+	if table.dumps != 0 {
+		t.Errorf("%d dumps, want none", table.dumps)
+	}
+}

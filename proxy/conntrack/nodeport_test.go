@@ -1,0 +1,94 @@
+package conntrack
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// withNodePort makes a service port of UDP with node port 30053.
+func withNodePort(family v1.IPFamily, servers ...string) *proxy.ServicePort {
+	p := port("dns", v1.ProtocolUDP, list(":30053"), servers)
+	if p.Name.Family = family; family == v1.IPv6Protocol {
+		p.Frontends[0].Addr = netip.MustParseAddrPort("[::]:30053")
+	}
+	return p
+}
+
+// Where node ports are new, what was there before them goes, in both families, and flows
+// that began with an answer from there.
+func TestNewNodePort(t *testing.T) {
+	for family, tc := range map[v1.IPFamily]struct{ ours, others, near, server string }{
+		v1.IPv4Protocol: {"192.0.2.1:30053", "203.0.113.1:30053", "192.0.2.1:30054", a},
+		v1.IPv6Protocol: {"[2001:db8::1]:30053", "[2001:db8::2]:30053", "[2001:db8::1]:30054", "[fd00:10::2]:5353"},
+	} {
+		back := func(source string) flow {
+			f := to(protoUDP, source, source)
+			f.source, f.dest, f.server = f.dest, f.source, f.source
+			return f
+		}
+		kept := []flow{
+			to(protoUDP, tc.ours, tc.server), to(protoUDP, tc.others, tc.others), back(tc.others), to(protoUDP, tc.near, tc.near), back(tc.near),
+			{proto: protoUDP, source: back(tc.ours).source, dest: back(tc.near).source, server: back(tc.others).source}, // translated by somebody
+		}
+		for _, deaf := range []bool{false, true} {
+			table := &fakeTable{flows: append([]flow{to(protoUDP, tc.ours, tc.ours), back(tc.ours)}, kept...), deaf: deaf}
+			n := everywhere()
+			mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(n), proxy.NewSnapshot(n, withNodePort(family, tc.server)))
+			wantFlows(t, table, kept...)
+		}
+	}
+}
+
+// Answers from a frontend that was there before are somebody else's, also where a kernel
+// shows them beside those from a new one.
+func TestAnswersFromKnownFrontends(t *testing.T) {
+	with := func(frontends ...string) proxy.Snapshot {
+		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, frontends, list(a)), port("ntp", v1.ProtocolUDP, list("10.96.0.11:123"), list(a)))
+	}
+	gone := port("ntp", v1.ProtocolUDP, list("10.96.0.11:123"), list(a, b))
+	table := &fakeTable{flows: []flow{from(protoUDP, vip2), from(protoUDP, "10.96.0.11:123")}, deaf: true}
+	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)), gone), with(vip, vip2))
+	wantFlows(t, table, from(protoUDP, "10.96.0.11:123"))
+}
+
+// Another node with the same addresses for node ports is no reason to look.
+func TestSameNodePortAddresses(t *testing.T) {
+	table := &fakeTable{flows: []flow{to(protoUDP, "192.0.2.1:30053", x)}}
+	p := withNodePort(v1.IPv4Protocol, a)
+	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(everywhere("192.0.2.1"), p), proxy.NewSnapshot(everywhere("192.0.2.1"), p))
+	if table.dumps != 0 {
+		t.Errorf("%d dumps, want none", table.dumps)
+	}
+}
+
+// Addresses that cannot be listed matter where there are node ports, and there alone.
+func TestUnlistedAddresses(t *testing.T) {
+	broken := errors.New("broken")
+	for front, want := range map[string]error{vip: nil, ":30053": broken} {
+		table := &fakeTable{unlisted: broken}
+		err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(front), list(a))))
+		if !errors.Is(err, want) || want != nil && table.dumps != 0 {
+			t.Errorf("a frontend at %s: %d dumps and error %v, want error %v", front, table.dumps, err, want)
+		}
+	}
+}
+
+// So many frontends are looked up one by one, and no more.
+func TestFiltersAreFew(t *testing.T) {
+	for n, want := range map[int]int{maxFilters: maxFilters, maxFilters + 1: 1} {
+		table := &fakeTable{}
+		var fronts []string
+		for i := range n {
+			fronts = append(fronts, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 53).String())
+		}
+		mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, fronts, list(a))), proxy.NewSnapshot(node()))
+		if table.dumps != want {
+			t.Errorf("%d frontends: %d dumps, want %d", n, table.dumps, want)
+		}
+	}
+}
