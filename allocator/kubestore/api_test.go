@@ -52,28 +52,45 @@ type api struct {
 	oldest  int // watches from before are too old
 	objects map[string]map[string]object
 	events  []event
-	watches map[*watcher]string // by resource
-	started int                 // watches, ever
-	deaf    bool                // watches end as soon as they begin
-	// lose says for each request whether it gets lost, or its answer.
-	lose func(verb string) (request, answer bool)
+	watches map[*watcher]string  // by resource
+	started int                  // watches, ever
+	deaf    bool                 // watches end as soon as they begin
+	asked   []metav1.ListOptions // of watches, ever
+	client  networkingclient.NetworkingV1Interface
+	meddling
+}
+
+// meddling is what is done to requests.
+type meddling struct {
+	// lose says for each request whether it gets lost, or its answer; loseOf, unless
+	// nil, for those about one object.
+	lose   func(verb string) (request, answer bool)
+	loseOf func(name, verb string) (request, answer bool)
 	// before is called before a request is answered.
 	before func(action clienttesting.Action)
 	// pageSize, unless 0, is how many objects a list has that is limited.
 	pageSize int
+	// mangle, unless nil, changes what is answered.
+	mangle func(runtime.Object)
+	// refused is what watches are refused with, greeting what they begin with.
+	refused  error
+	greeting watch.Event
 }
 
 func newAPI() (*api, networkingclient.NetworkingV1Interface) {
 	a := &api{
 		version: 100, objects: map[string]map[string]object{"ipaddresses": {}, "servicecidrs": {}},
 		watches: map[*watcher]string{},
-		lose:    func(string) (bool, bool) { return false, false },
-		before:  func(clienttesting.Action) {},
+		meddling: meddling{
+			lose:   func(string) (bool, bool) { return false, false },
+			before: func(clienttesting.Action) {},
+		},
 	}
 	client := fake.NewClientset()
 	client.PrependReactor("*", "*", a.react)
 	client.PrependWatchReactor("*", a.watch)
-	return a, client.NetworkingV1()
+	a.client = honest{client.NetworkingV1()}
+	return a, a.client
 }
 
 func newStore(t testing.TB) (*api, *kubestore.Store) {
@@ -120,12 +137,18 @@ func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	losesRequest, losesAnswer := a.lose(action.GetVerb())
+	if name := nameOf(action); a.loseOf != nil && name != "" {
+		losesRequest, losesAnswer = a.loseOf(name, action.GetVerb())
+	}
 	if losesRequest {
 		return true, nil, errLost
 	}
 	result, err := a.answer(action)
 	if losesAnswer {
 		return true, nil, errLost
+	}
+	if a.mangle != nil && err == nil && result != nil {
+		a.mangle(result)
 	}
 	return true, result, err
 }
@@ -196,6 +219,10 @@ func (a *api) update(group schema.GroupResource, sent runtime.Object) (runtime.O
 		return nil, apierrors.NewNotFound(group, o.GetName())
 	case old.GetResourceVersion() != o.GetResourceVersion():
 		return nil, apierrors.NewConflict(group, o.GetName(), errors.New("it was changed"))
+	case old.GetUID() != o.GetUID():
+		return nil, apierrors.NewConflict(group, o.GetName(), errors.New("it is another one"))
+	case !isSameParent(old, o):
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: group.Group, Kind: "IPAddress"}, o.GetName(), nil)
 	}
 	a.tell(watch.Modified, group, o)
 	a.objects[group.Resource][o.GetName()] = o
@@ -255,6 +282,13 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 		if from, err = strconv.Atoi(restricted.ListOptions.ResourceVersion); err != nil {
 			return true, nil, err
 		}
+		a.asked = append(a.asked, restricted.ListOptions)
+	}
+	if a.refused != nil {
+		return true, nil, a.refused
+	}
+	if a.greeting.Object != nil {
+		w.tell(a.greeting.Type, a.greeting.Object)
 	}
 	if from > 0 && from < a.oldest {
 		w.tell(watch.Error, &apierrors.NewResourceExpired("too old").ErrStatus)

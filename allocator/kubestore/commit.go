@@ -178,10 +178,11 @@ func (s *Store) settle(ctx context.Context, claim allocator.Claim, c change, cau
 	return change{}, cause
 }
 
-// isSame reports whether what is stored is what was to be written.
+// isSame reports whether what is stored is what was to be written; where nothing is
+// stored, there is no key either.
 func isSame(stored, wanted allocator.Claim) bool {
 	wanted.Version = stored.Version
-	return stored.Version != 0 && stored == wanted
+	return stored == wanted
 }
 
 // remove deletes an object in the very state in which it was read.

@@ -17,7 +17,6 @@ import (
 )
 
 // leaving is a client whose user gives up when one object is made and another one is not.
-// Nothing is done for who has given up.
 type leaving struct {
 	networkingclient.NetworkingV1Interface
 	leave func()
@@ -43,20 +42,6 @@ func (l leavingAddresses) Create(ctx context.Context, o *networkingv1.IPAddress,
 	made, err := l.IPAddressInterface.Create(ctx, o, options)
 	close(l.made)
 	return made, err
-}
-
-func (l leavingAddresses) Get(ctx context.Context, name string, options metav1.GetOptions) (*networkingv1.IPAddress, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return l.IPAddressInterface.Get(ctx, name, options)
-}
-
-func (l leavingAddresses) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return l.IPAddressInterface.Delete(ctx, name, options)
 }
 
 // TestUndoOfWhoGaveUp wants what was written to be undone also for a caller that does not

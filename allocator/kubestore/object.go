@@ -131,6 +131,9 @@ func tokenOf(o *networkingv1.IPAddress) uint64 {
 	return max(1, h.Sum64())
 }
 
+// resourceVersion is a version as the API server writes it.
+func resourceVersion(v allocator.Version) string { return strconv.FormatUint(uint64(v), 10) }
+
 // versionOf reads a resourceVersion, which API servers keep comparable as a number.
 func versionOf(text string) (allocator.Version, error) {
 	n, err := strconv.ParseUint(text, 10, 64)

@@ -24,10 +24,7 @@ func (r *recent) get(c allocator.Claim) *networkingv1.IPAddress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.objects[c.Key]
-	if o == nil {
-		return nil
-	}
-	if version, err := versionOf(o.ResourceVersion); err != nil || version != c.Version {
+	if o == nil || o.ResourceVersion != resourceVersion(c.Version) {
 		return nil
 	}
 	return o

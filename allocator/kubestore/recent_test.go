@@ -25,6 +25,10 @@ func TestRecentIsBounded(t *testing.T) {
 		if got := r.get(allocator.Claim{Key: k, Version: allocator.Version(version + 1)}); got != nil {
 			t.Fatalf("object %d in another version: got %v, want nothing", i, got)
 		}
+		before := allocator.Claim{Key: storetest.Key(i - 1), Version: allocator.Version(version - 1)}
+		if i%maxRecent > 0 && r.get(before) == nil {
+			t.Fatalf("object %d is not remembered any more with the next one", i-1)
+		}
 		if len(r.objects) > maxRecent {
 			t.Fatalf("%d objects are remembered, want at most %d", len(r.objects), maxRecent)
 		}

@@ -306,15 +306,17 @@ func TestPages(t *testing.T) {
 	for _, tooLate := range []bool{false, true} {
 		pages := 0
 		a.lose = func(string) (bool, bool) {
-			if pages++; pages == 2 && tooLate {
+			if pages++; tooLate {
 				a.version++
 				a.oldest = a.version
 			}
 			return false, false
 		}
 		state, err := s.Load(t.Context())
-		if err != nil || len(state.Claims) != 25 {
-			t.Errorf("too late: %t: got %d claims, error %v, want 25", tooLate, len(state.Claims), err)
+		// If it took too long: the first page, the second one that is not there any more, and all.
+		const want = 3
+		if err != nil || len(state.Claims) != 25 || pages != want || state.Version != allocator.Version(a.version) {
+			t.Errorf("too late: %t: got %d claims on %d pages, version %d, error %v, want 25, %d and %d", tooLate, len(state.Claims), pages, state.Version, err, want, a.version)
 		}
 	}
 }
@@ -340,11 +342,21 @@ func TestDraining(t *testing.T) {
 		want   []string
 		bad    string
 	}{
-		"new":      {object: serviceCIDR("10.96.0.0/24"), want: []string{"10.96.0.0/24 draining=false"}},
-		"ready":    {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionTrue), nil), want: []string{"10.96.0.0/24 draining=false"}},
-		"unready":  {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionFalse), nil), want: []string{"10.96.0.0/24 draining=true"}},
-		"deleted":  {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionTrue), &gone), want: []string{"10.96.0.0/24 draining=true"}},
-		"two":      {object: serviceCIDR("10.96.0.0/24", "fd00::/64"), want: []string{"10.96.0.0/24 draining=false", "fd00::/64 draining=false"}},
+		"new":     {object: serviceCIDR("10.96.0.0/24"), want: []string{"10.96.0.0/24 draining=false"}},
+		"ready":   {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionTrue), nil), want: []string{"10.96.0.0/24 draining=false"}},
+		"unready": {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionFalse), nil), want: []string{"10.96.0.0/24 draining=true"}},
+		"deleted": {object: with(serviceCIDR("10.96.0.0/24"), condition(metav1.ConditionTrue), &gone), want: []string{"10.96.0.0/24 draining=true"}},
+		"two":     {object: serviceCIDR("10.96.0.0/24", "fd00::/64"), want: []string{"10.96.0.0/24 draining=false", "fd00::/64 draining=false"}},
+		"two bad": {
+			object: serviceCIDR("nonsense", "10.96.0.0/24", "fd00::/48"), want: []string{"10.96.0.0/24 draining=false"},
+			bad: "ServiceCIDR test: netip.ParsePrefix(\"nonsense\")",
+		},
+		"another condition": {
+			object: with(serviceCIDR("10.96.0.0/24"), networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{
+				{Type: "Other", Status: metav1.ConditionFalse}, {Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue},
+			}}, nil),
+			want: []string{"10.96.0.0/24 draining=false"},
+		},
 		"too wide": {object: serviceCIDR("10.96.0.0/24", "fd00::/48"), want: []string{"10.96.0.0/24 draining=false"}, bad: "fd00::/48"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -32,7 +31,7 @@ var errStop = errors.New("nobody listens any more")
 func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
 	return func(yield func(allocator.Event, error) bool) {
 		// From 0 on, it begins with what some state of the recent past holds.
-		err := follow(ctx, s.client.IPAddresses().Watch, strconv.FormatUint(uint64(after), 10), func(kind watch.EventType, object runtime.Object) error {
+		err := follow(ctx, s.client.IPAddresses().Watch, resourceVersion(after), func(kind watch.EventType, object runtime.Object) error {
 			o, isAddress := object.(*networkingv1.IPAddress)
 			if !isAddress {
 				return fmt.Errorf("a watch of IPAddresses tells of a %T", object)

@@ -20,7 +20,7 @@ func TestWatchGoesOn(t *testing.T) {
 		a, s := newStore(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		n := 0
+		n, start := 0, time.Now()
 		put := func() {
 			a.put(t, "ipaddresses", foreign(storetest.Key(n).String(), "web"))
 		}
@@ -42,8 +42,8 @@ func TestWatchGoesOn(t *testing.T) {
 				put()
 			}
 		}
-		if n != 10 {
-			t.Errorf("got %d events, want 10", n)
+		if got, want := time.Since(start), 4*3*time.Second; n != 10 || got != want {
+			t.Errorf("got %d events in %v, want 10 in %v: a watch that has told something is followed by another one at once", n, got, want)
 		}
 	})
 }

@@ -1,0 +1,126 @@
+package kubestore_test
+
+import (
+	"context"
+	"reflect"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// honest is a client that does nothing for who has given up, as real ones do.
+type honest struct {
+	networkingclient.NetworkingV1Interface
+}
+
+func (h honest) IPAddresses() networkingclient.IPAddressInterface {
+	return honestAddresses{h.NetworkingV1Interface.IPAddresses()}
+}
+
+func (h honest) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
+	return honestRanges{h.NetworkingV1Interface.ServiceCIDRs()}
+}
+
+type honestAddresses struct {
+	networkingclient.IPAddressInterface
+}
+
+func (h honestAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.IPAddressInterface.Create(ctx, o, options)
+}
+
+func (h honestAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, options metav1.UpdateOptions) (*networkingv1.IPAddress, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.IPAddressInterface.Update(ctx, o, options)
+}
+
+func (h honestAddresses) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return h.IPAddressInterface.Delete(ctx, name, options)
+}
+
+func (h honestAddresses) Get(ctx context.Context, name string, options metav1.GetOptions) (*networkingv1.IPAddress, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.IPAddressInterface.Get(ctx, name, options)
+}
+
+func (h honestAddresses) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.IPAddressList, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.IPAddressInterface.List(ctx, options)
+}
+
+func (h honestAddresses) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.IPAddressInterface.Watch(ctx, options)
+}
+
+type honestRanges struct {
+	networkingclient.ServiceCIDRInterface
+}
+
+func (h honestRanges) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.ServiceCIDRInterface.List(ctx, options)
+}
+
+func (h honestRanges) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.ServiceCIDRInterface.Watch(ctx, options)
+}
+
+// isSameParent reports whether two addresses belong to one owner: API servers change that
+// of none.
+func isSameParent(a, b object) bool {
+	x, isX := a.(*networkingv1.IPAddress)
+	y, isY := b.(*networkingv1.IPAddress)
+	return !isX || !isY || reflect.DeepEqual(x.Spec.ParentRef, y.Spec.ParentRef)
+}
+
+// listening gives the number of watches that nobody has ended.
+func (a *api) listening() (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w := range a.watches {
+		w.mu.Lock()
+		if !w.ended {
+			n++
+		}
+		w.mu.Unlock()
+	}
+	return n
+}
+
+// nameOf gives the name of the object that a request is about, if it is about one.
+func nameOf(action clienttesting.Action) string {
+	switch action := action.(type) {
+	case clienttesting.CreateActionImpl:
+		return asObject(action.GetObject()).GetName()
+	case clienttesting.UpdateActionImpl:
+		return asObject(action.GetObject()).GetName()
+	case clienttesting.DeleteActionImpl:
+		return action.Name
+	case clienttesting.GetActionImpl:
+		return action.Name
+	}
+	return ""
+}
