@@ -88,7 +88,7 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 
 	switch {
 	case p.all(forwards) && !f.Restricted:
-	case f.Restricted && p.all(func(p path) bool { return forwards(p) || drops(p) }):
+	case p.all(func(p path) bool { return forwards(p) || drops(p) }):
 		w.dispatch(filter, f, []string{"-j DROP"}, w.why(f, p))
 	default:
 		w.dispatch(filter, f, w.restrict(filter, f, w.bySource(filter, p)), w.why(f, p))

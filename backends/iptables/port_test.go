@@ -73,7 +73,9 @@ func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
 func TestRenderedPorts(t *testing.T) {
 	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
-	reject, drop := proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Drop}
+	reject, drop, pass := proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Drop}, proxy.TrafficRoute{}
+	localAlways := local
+	localAlways.Masquerade = proxy.MasqueradeAlways
 	const own, lb = proxy.ClusterIP, proxy.LoadBalancer
 	told := func(by proxy.LocalTraffic) *proxy.Node {
 		node := stagetest.Node()
@@ -95,6 +97,11 @@ func TestRenderedPorts(t *testing.T) {
 		{"masquerading for nobody", nil, []proxy.Frontend{frontendAt(own, never, never)}},
 		{"masquerading for insiders", nil, []proxy.Frontend{frontendAt(own, always, never)}},
 		{"another pool for insiders", nil, []proxy.Frontend{frontendAt(own, local, always)}},
+		{"local endpoints", nil, []proxy.Frontend{frontendAt(own, local, local)}},
+		{"local endpoints for all, masquerading for outsiders", nil, []proxy.Frontend{frontendAt(lb, local, localAlways)}},
+		{"left alone", nil, []proxy.Frontend{frontendAt(lb, pass, pass)}},
+		{"left alone inside, dropped outside", nil, []proxy.Frontend{frontendAt(lb, pass, drop)}},
+		{"left alone inside, source ranges", nil, []proxy.Frontend{restricted(frontendAt(lb, pass, always), "192.0.2.0/24")}},
 		{"no endpoints", nil, []proxy.Frontend{frontendAt(own, reject, reject)}},
 		{"no endpoints for insiders", nil, []proxy.Frontend{frontendAt(own, reject, never)}},
 		{"a load balancer", nil, []proxy.Frontend{frontendAt(lb, nonPods, always)}},

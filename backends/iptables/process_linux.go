@@ -51,14 +51,8 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 	}
 	defer held.Close() //nolint:errcheck // nothing was written
 	said := &tail{}
-	cmd := exec.CommandContext(ctx, prog.path, prog.args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = prog.in, prog.out, said
-	cmd.WaitDelay = lingering
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	cmd.Cancel = func() error { return killAll(cmd.Process) }
-	if held != nil {
-		cmd.ExtraFiles = []*os.File{held}
-	}
+	cmd := prog.command(ctx, held)
+	cmd.Stderr = said
 	err = p.place.do(func() error {
 		if err := cmd.Start(); err != nil {
 			return err
@@ -77,6 +71,19 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 		return true, explain(err, said.kept)
 	}
 	return true, nil
+}
+
+// command is how a program is run while a guard is held, if there is one.
+func (p program) command(ctx context.Context, held *os.File) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.path, p.args...)
+	cmd.Stdin, cmd.Stdout = p.in, p.out
+	cmd.WaitDelay = lingering
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error { return killAll(cmd.Process) }
+	if held != nil {
+		cmd.ExtraFiles = []*os.File{held}
+	}
+	return cmd
 }
 
 // killAll kills a process and those that it has started.

@@ -52,9 +52,6 @@ func (*paper) List(context.Context) iter.Seq2[object, error] {
 
 // Commit implements [backends.Target].
 func (p *paper) Commit(_ context.Context, ops []op) error {
-	if _, err := newScript(ops); err != nil {
-		return fmt.Errorf("iptables: %w", err)
-	}
 	p.ops = append(p.ops, ops...)
 	return nil
 }
