@@ -190,15 +190,16 @@ func named(t testing.TB) netip.AddrPort {
 	})
 }
 
-// refusing gives an address at which nobody listens.
+// refusing gives an address at which nobody listens, nor can anybody before the test
+// ends: a connection begins there.
 func refusing(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(l)
-	return addrOf(l.Addr())
+	t.Cleanup(func() { shut(l) })
+	return addrOf(dialFrom(t, "127.0.0.1", addrOf(l.Addr())).LocalAddr())
 }
 
 func dialTo(t testing.TB, to netip.AddrPort) *net.TCPConn {

@@ -69,6 +69,17 @@ func discard(c net.Conn, buf []byte) error {
 	return errors.Join(err, failure)
 }
 
+// unused gives an address at which a program may listen.
+func unused(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(l)
+	return addrOf(l.Addr())
+}
+
 // haproxy runs the program of that name in TCP mode in front of a server.
 func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort, pid int) {
 	t.Helper()
@@ -76,7 +87,7 @@ func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort
 	if err != nil {
 		t.Fatal("haproxy is not installed, and there is nothing to compare with: apt-get install haproxy")
 	}
-	at = refusing(t)
+	at = unused(t)
 	config := filepath.Join(t.TempDir(), "haproxy.cfg")
 	text := fmt.Sprintf("global\n maxconn 4000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n%s\nlisten l\n bind %v\n server s %v\n", options, at, to)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -88,7 +99,7 @@ func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort
 // apart runs the engine in a process of its own in front of a server.
 func apart(t *testing.T, to netip.AddrPort) (at netip.AddrPort, pid int) {
 	t.Helper()
-	at = refusing(t)
+	at = unused(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v", engineVariable, at, to))
 	if _, err := cmd.StdinPipe(); err != nil { // it ends with the input

@@ -211,6 +211,7 @@ func (s *socket) control(f func(fd int) error) error {
 // connected waits until the connection that has been begun is there.
 func (s *socket) connected(ctx context.Context, patience time.Duration) error {
 	var timer *time.Timer
+	isLast := false
 	for {
 		err := s.control(func(fd int) error {
 			err := connectNow(fd, s.remote)
@@ -219,8 +220,11 @@ func (s *socket) connected(ctx context.Context, patience time.Duration) error {
 			}
 			return err
 		})
-		if !errors.Is(err, unix.EAGAIN) {
+		switch {
+		case !errors.Is(err, unix.EAGAIN):
 			return call("connect", err)
+		case isLast:
+			return context.DeadlineExceeded
 		}
 		if timer == nil {
 			timer = time.NewTimer(patience)
@@ -229,7 +233,7 @@ func (s *socket) connected(ctx context.Context, patience time.Duration) error {
 		select {
 		case <-s.out:
 		case <-timer.C:
-			return context.DeadlineExceeded
+			isLast = true // A busy machine may be late with the news.
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -195,8 +196,8 @@ func TestDescriptorsCanBeAsked(t *testing.T) {
 }
 
 // deafListener gives an address at which the queue is full: the kernel answers
-// nobody.
-func deafListener(t *testing.T) netip.AddrPort {
+// nobody, until there is room for one more.
+func deafListener(t *testing.T) (at netip.AddrPort, makeRoom func()) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -206,17 +207,45 @@ func deafListener(t *testing.T) netip.AddrPort {
 	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
-	at, err := localAddr(fd)
-	if err != nil {
+	if at, err = localAddr(fd); err != nil {
 		t.Fatal(err)
 	}
 	dialTo(t, at)
-	return at
+	return at, func() {
+		conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(conn) })
+	}
+}
+
+// An endpoint that has answered in time is none to give up because nobody was told
+// before the time was up, as it is where many others want the processors.
+func TestAnswersAreSeenInTheEnd(t *testing.T) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := &poller{fd: epoll, file: os.NewFile(uintptr(epoll), "epoll")} // tells nobody anything
+	defer shut(silent.file)
+	at, makeRoom := deafListener(t)
+	fd, err := Begin(netip.AddrPort{}, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSocket(silent, fd)
+	s.remote = at
+	defer shut(s)
+	makeRoom() // for the kernel's next attempt, in a second
+	if err := s.connected(t.Context(), 2500*time.Millisecond); err != nil {
+		t.Errorf("the endpoint has answered: got error %v, want none", err)
+	}
 }
 
 func TestSilentEndpointsAreGivenUp(t *testing.T) {
 	w := newWorld(t, Config{}, v1.ProtocolTCP)
-	at := deafListener(t)
+	at, _ := deafListener(t)
 	reach := func(ctx context.Context, patience time.Duration) error {
 		_, err := w.reach(ctx, Dial{Protocol: v1.ProtocolTCP, To: at}, patience)
 		return err

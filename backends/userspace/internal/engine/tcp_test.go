@@ -90,11 +90,13 @@ func TestDeadEndpointsArePassedOver(t *testing.T) {
 			dial := func(ctx context.Context, to Dial) (net.Conn, error) {
 				if to.To == gone {
 					tried.Add(1)
+				} else {
+					ctx = context.WithoutCancel(ctx) // a busy machine may take longer
 				}
 				return d.dial(ctx, to)
 			}
 			first := Hooks{Dial: dial, Pick: pickIfThere(gone)}
-			w := newWorld(t, Config{Hooks: first, Timeouts: Timeouts{Dial: []time.Duration{50 * time.Millisecond, 5 * time.Second}}}, v1.ProtocolTCP)
+			w := newWorld(t, Config{Hooks: first, Timeouts: Timeouts{Dial: []time.Duration{50 * time.Millisecond, 5 * time.Second}, Suspect: time.Hour}}, v1.ProtocolTCP)
 			at := w.listen(t)
 			w.serveAt(at, gone, good)
 			for i := range 5 {
@@ -228,7 +230,8 @@ func TestLackOfDescriptorsPasses(t *testing.T) {
 }
 
 func TestRemovedEndpointDrains(t *testing.T) {
-	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 200 * time.Millisecond}}, v1.ProtocolTCP)
+	const grace = time.Hour
+	w := newWorld(t, Config{Timeouts: Timeouts{Drain: grace, Session: 40 * time.Millisecond}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
 	w.serveAt(at, one)
@@ -243,7 +246,22 @@ func TestRemovedEndpointDrains(t *testing.T) {
 	if _, err := io.ReadFull(old, make([]byte, 1)); err != nil {
 		t.Errorf("within the grace period: got error %v, want an answer", err)
 	}
-	if _, err := old.Read(make([]byte, 1)); err == nil {
+	draining := 0
+	for _, l := range w.links() {
+		end := time.Duration(l.end.Load())
+		if end == 0 {
+			continue
+		}
+		draining++
+		if left := end - w.now(); left > grace || left < grace-time.Minute {
+			t.Errorf("the connection to %v ends in %v, want in %v", one, left, grace)
+		}
+		l.end.Store(int64(w.now())) // as it is when that is over
+	}
+	if draining != 1 {
+		t.Errorf("%d connections have a last date, want the one to %v alone", draining, one)
+	}
+	if _, err := old.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("after the grace period the connection still lives")
 	}
 	eventually(t, "only the new connection is left", func() bool { return w.Stats().Connections == 1 })
@@ -261,7 +279,7 @@ func TestRemovedServiceDrains(t *testing.T) {
 }
 
 func TestReturningEndpointKeepsItsConnections(t *testing.T) {
-	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 100 * time.Millisecond}}, v1.ProtocolTCP)
+	w := newWorld(t, Config{Timeouts: Timeouts{Drain: time.Hour}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
 	w.serveAt(at, one)
