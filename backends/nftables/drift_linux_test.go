@@ -93,7 +93,8 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 			if tc.later {
 				w.drifted(t, "at once", false)
 				w.nft(t, "add table ip somebody-elses")
-				w.kernel.drift.looked = time.Now().Add(-2 * lookEvery)
+				d := &w.kernel.drift
+				d.looked = time.Now().Add(-2 * max(lookEvery, lookShare*d.took))
 			}
 			w.drifted(t, "after it", true)
 		})

@@ -168,7 +168,7 @@ func TestSmallBuffers(t *testing.T) {
 		return
 	}
 	netnstest.NewNS(t) // or skip
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	runtime.LockOSThread() // the copy ends with the thread that started it
 	defer runtime.UnlockOSThread()

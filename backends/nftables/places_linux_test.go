@@ -56,17 +56,15 @@ func (s *stage) tableNames(t *testing.T) (names []string) {
 
 // No connection is lost while everything is made anew beside what serves.
 func TestNoConnectionIsLostToReplacement(t *testing.T) {
-	const most, least = 300, 20
+	const most, least, leastAsked = 300, 20, 100
 	s := newStreet(t, 4)
 	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	vip.Cluster = s.pool(0, 4)
 	world := proxy.NewSnapshot(stagetest.Node(), append(manyPorts(200), vip)...)
 	s.Apply(t, world)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	done := s.askOnAndOn(ctx, t, vip.Frontends[0].Addr.String())
-	times := 0
-	for ; times < most && ctx.Err() == nil; times++ {
+	c := s.askOnAndOn(t, vip.Frontends[0].Addr.String())
+	times, start := 0, time.Now()
+	for ; times < most && goesOn(start, 4*time.Second, times >= least && c.asked.Load() >= leastAsked); times++ {
 		s.beginAnew(t)
 		s.Apply(t, world)
 		want := []string{"vipkit_2", "vipkit_2"}
@@ -77,10 +75,9 @@ func TestNoConnectionIsLostToReplacement(t *testing.T) {
 			t.Fatalf("tables after replacement %d (-want +got):\n%s", times+1, diff)
 		}
 	}
-	cancel()
-	asked, failed := done()
+	asked, failed := c.end()
 	t.Logf("%d connections, %d failed, while everything was replaced %d times", asked, failed, times)
-	if asked < 100 || times < least {
+	if asked < leastAsked || times < least {
 		t.Errorf("only %d connections and %d replacements show nothing", asked, times)
 	}
 }

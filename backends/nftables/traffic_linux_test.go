@@ -46,6 +46,7 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 	const (
 		length = 4 * time.Second
 		most   = 10_000
+		least  = 100
 	)
 	r := testenv.Random(t)
 	s := newStreet(t, 16)
@@ -53,38 +54,50 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 	vip.Cluster = s.pool(0, 4)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), vip))
 
-	ctx, cancel := context.WithTimeout(t.Context(), length)
-	defer cancel()
-	done := s.askOnAndOn(ctx, t, vip.Frontends[0].Addr.String())
+	c := s.askOnAndOn(t, vip.Frontends[0].Addr.String())
 	commits, start := 0, time.Now()
-	for ; commits < most && ctx.Err() == nil; commits++ {
+	for ; commits < most && goesOn(start, length, commits >= least && c.asked.Load() >= least); commits++ {
 		next := *vip
 		next.Cluster = s.pool(r.IntN(len(s.Hosts)), 1+r.IntN(len(s.Hosts)))
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &next))
 	}
 	elapsed := time.Since(start).Round(time.Millisecond)
-	cancel()
-	asked, failed := done()
+	asked, failed := c.end()
 	t.Logf("%d connections, %d failed, while the endpoints were replaced %d times in %v", asked, failed, commits, elapsed)
-	if asked < 100 || commits < 100 {
+	if asked < least || commits < least {
 		t.Errorf("only %d connections and %d commits show nothing", asked, commits)
 	}
 }
 
-// askOnAndOn has several clients connect again and again until ctx ends. Every
-// connection that fails is an error of the test.
-func (s *street) askOnAndOn(ctx context.Context, t *testing.T, address string) (done func() (asked, failed int64)) {
+// goesOn tells a test that shows what it has to when something was done often enough
+// whether to go on: for so long, and on a busy machine until it has shown that.
+func goesOn(start time.Time, length time.Duration, shown bool) bool {
+	took := time.Since(start)
+	return took < length || !shown && took < 2*time.Minute
+}
+
+// crowd are clients that connect again and again.
+type crowd struct {
+	asked, failed atomic.Int64
+	cancel        context.CancelFunc
+	wg            sync.WaitGroup
+}
+
+// askOnAndOn has several clients connect again and again. Every connection that fails
+// is an error of the test.
+func (s *street) askOnAndOn(t *testing.T, address string) *crowd {
 	t.Helper()
 	const clients = 8
-	var asked, failed atomic.Int64
-	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &crowd{cancel: cancel}
+	t.Cleanup(func() { c.end() })
 	for range clients {
-		wg.Go(func() {
+		c.wg.Go(func() {
 			err := s.Client.Do(func() error {
 				for ctx.Err() == nil {
-					asked.Add(1)
+					c.asked.Add(1)
 					if err := stagetest.Ask(context.WithoutCancel(ctx), netip.Addr{}, address); err != nil {
-						failed.Add(1)
+						c.failed.Add(1)
 						t.Error(err)
 					}
 				}
@@ -95,10 +108,14 @@ func (s *street) askOnAndOn(ctx context.Context, t *testing.T, address string) (
 			}
 		})
 	}
-	return func() (int64, int64) {
-		wg.Wait()
-		return asked.Load(), failed.Load()
-	}
+	return c
+}
+
+// end waits for those who are connecting.
+func (c *crowd) end() (asked, failed int64) {
+	c.cancel()
+	c.wg.Wait()
+	return c.asked.Load(), c.failed.Load()
 }
 
 // A full affinity map forgets nobody and refuses nobody: further clients are
