@@ -58,7 +58,7 @@ func (g *gate) awaitBegin() error {
 		return err
 	}
 	defer file.Close() //nolint:errcheck // nothing was written
-	if err := file.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := file.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	_, err = file.Read(make([]byte, 1))
@@ -71,14 +71,13 @@ func (g *gate) open(t *testing.T) {
 	if err := os.Remove(filepath.Join(g.folder, "shut")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	file, err := os.OpenFile(filepath.Join(g.folder, "opens"), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ENXIO) {
-		return // nobody waits
-	}
-	if err == nil {
-		err = file.Close()
-	}
+	// It stays open for those who are on their way to it: each takes a line.
+	file, err := os.OpenFile(filepath.Join(g.folder, "opens"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() }) // nobody waits any more
+	if _, err := file.WriteString(strings.Repeat("\n", 8)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -145,7 +144,7 @@ func TestKilledAgent(t *testing.T) {
 		g.shut(t)
 		kill(t, startAgent(t, s, g))
 		// The gate is still shut: whoever wants the guard waits for who holds it.
-		held, err := guardOf(t, s, 5*time.Second).take(t.Context())
+		held, err := guardOf(t, s, time.Minute).take(t.Context())
 		if err != nil {
 			t.Fatalf("after the agent was killed, the program that it started lives on: %v", err)
 		}
@@ -196,7 +195,7 @@ func TestOrphan(t *testing.T) {
 		kill(t, startAgent(t, s, g))
 		startedSince(t, g.started)
 		_, next := orphanWorlds()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		err := s.Backend.Apply(ctx, proxy.Snapshot{}, next)
 		if !errors.Is(err, ErrLocked) || errors.As(err, new(proxy.PortErrors)) {
@@ -208,7 +207,7 @@ func TestOrphan(t *testing.T) {
 			}
 		}
 		g.open(t)
-		held, err := guardOf(t, s, 5*time.Second).take(t.Context())
+		held, err := guardOf(t, s, time.Minute).take(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +234,7 @@ func TestLingeringProgram(t *testing.T) {
 	former, next := orphanWorlds()
 	s.Apply(t, former)
 	g.shut(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -262,15 +261,16 @@ func TestStoppedWithChildren(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var waiting sync.WaitGroup
-	defer waiting.Wait()
+	var start time.Time
 	waiting.Go(func() {
 		if err := g.awaitBegin(); err != nil {
 			t.Error(err)
 		}
+		start = time.Now()
 		cancel()
 	})
-	start := time.Now()
 	err := s.Backend.Apply(ctx, former, next)
+	waiting.Wait()
 	if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
 	}

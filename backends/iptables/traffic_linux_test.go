@@ -43,7 +43,7 @@ func TestTrafficMeetsCommits(t *testing.T) {
 		client := newRow(t, s)
 		vip := newPort(v1.IPv4Protocol, 0, 0)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), vip))
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		var answered, refusedOnes atomic.Int64
 		var asking sync.WaitGroup
