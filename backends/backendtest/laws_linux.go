@@ -253,7 +253,7 @@ func lawLeaks(t *testing.T, s *stage) {
 		s.apply(t, h.next(t))
 	}
 	var n, m int
-	for range 100 { // what is about to end, such as a process, may take a moment
+	for range 1000 { // what is about to end, such as a process, may take a moment
 		if n, m = openFiles(t), runtime.NumGoroutine(); n <= files && m <= routines {
 			return
 		}

@@ -34,7 +34,7 @@ type server struct {
 
 // idleTime is when a server gives up a connection, whose end may have been lost
 // on the way.
-const idleTime = time.Minute
+const idleTime = 10 * time.Minute
 
 // questionSize is more than a question takes.
 const questionSize = 32
