@@ -179,7 +179,7 @@ func (n network) greeting(t *testing.T, to string, port int) (string, error) {
 	var c net.Conn
 	err := n.client.Do(func() (err error) {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Control: shared}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		c, err = d.DialContext(ctx, "tcp4", to)
 		return err
@@ -189,7 +189,7 @@ func (n network) greeting(t *testing.T, to string, port int) (string, error) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	buf := make([]byte, 100)
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 	size, err := c.Read(buf)
 	return string(buf[:size]), err
 }

@@ -100,7 +100,7 @@ func exchange(ctx context.Context, c net.Conn, datagram []byte) []byte {
 		if _, err := c.Write(datagram); err != nil {
 			continue
 		}
-		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second)) // later, an answer is taken for that to the next one
 		if n, err := c.Read(buf); err == nil {
 			return buf[:n]
 		}

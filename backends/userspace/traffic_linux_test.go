@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -93,16 +94,25 @@ func (n network) serve(t *testing.T, at string) {
 }
 
 // ask connects from the client, and gives the server and what it sees. The
-// connection stays open.
+// connection stays open. That a packet was lost on the way is an error.
 func (n network) ask(t *testing.T, to string) (server string, peer netip.AddrPort, c net.Conn, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // a lost packet takes longer
+	return n.askFor(t, to, 30*time.Second)
+}
+
+// askFor is ask with so much patience until there is a connection.
+func (n network) askFor(t *testing.T, to string, patience time.Duration) (server string, peer netip.AddrPort, c net.Conn, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if c, err = n.client.Dial(ctx, "tcp", to); err != nil {
 		return "", peer, nil, err
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if err := lostNothing(c); err != nil {
+		return "", peer, c, err
+	}
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	var line strings.Builder
 	for b := make([]byte, 1); line.Len() < 100; line.Write(b) {
 		if _, err := io.ReadFull(c, b); err != nil {
@@ -129,10 +139,33 @@ func (n network) wantAnswer(t *testing.T, to string) (netip.AddrPort, net.Conn) 
 	return peer, c
 }
 
+// lostNothing reports packets that the kernel had to send again. How long it took to
+// connect would not tell them from a busy machine.
+func lostNothing(c net.Conn) error {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return fmt.Errorf("the connection is a %T", c)
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	var failed error
+	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	if info.Total_retrans > 0 {
+		return fmt.Errorf("%d packets were sent again", info.Total_retrans)
+	}
+	return nil
+}
+
 // wantSilence wants nobody to answer, and no refusal either.
 func (n network) wantSilence(t *testing.T, to string) {
 	t.Helper()
-	if server, _, _, err := n.ask(t, to); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if server, _, _, err := n.askFor(t, to, 900*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("connection to %s: got %q and error %v, want silence", to, server, err)
 	}
 }
@@ -237,7 +270,7 @@ func TestConnectionsOutliveTheirService(t *testing.T) {
 	if err := n.node.Sysctl("net/ipv4/ip_early_demux", "0"); err != nil {
 		t.Fatal(err)
 	}
-	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Drain: 2 * time.Second}})
+	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Drain: 5 * time.Second}})
 	apply(t, b, snapshot(one))
 	_, c := n.wantAnswer(t, one)
 	apply(t, b, snapshot(two))
