@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/servertest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -91,8 +92,8 @@ func next(t *testing.T, from <-chan string) string {
 	select {
 	case s := <-from:
 		return s
-	case <-time.After(10 * time.Second):
-		t.Fatal("nothing happens for ten seconds")
+	case <-time.After(time.Minute):
+		t.Fatal("nothing happens for a minute")
 		return ""
 	}
 }
@@ -101,13 +102,10 @@ func next(t *testing.T, from <-chan string) string {
 func freePorts(t *testing.T, n int) []uint16 {
 	t.Helper()
 	var ports []uint16
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	for len(ports) < n {
+		if p := servertest.FreePort(t); !slices.Contains(ports, p) {
+			ports = append(ports, p)
 		}
-		defer l.Close() //nolint:errcheck // it was never used
-		ports = append(ports, netip.MustParseAddrPort(l.Addr().String()).Port())
 	}
 	return ports
 }
@@ -117,7 +115,7 @@ func at(host string, port uint16) string { return net.JoinHostPort(host, strconv
 // get gives what a load balancer sees, without what HTTP adds.
 func get(t *testing.T, address string) string {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	r, err := client.Get("http://" + address + "/any/path")
 	if err != nil {
 		t.Fatal(err)
@@ -260,12 +258,12 @@ func TestAddressOfHealthz(t *testing.T) {
 // A port that another program has does not disturb others.
 func TestConflict(t *testing.T) {
 	w := run(t, Options{})
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	p := freePorts(t, 2)
+	port, free := p[0], p[1]
+	taken, err := net.Listen("tcp", at("127.0.0.1", port))
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
-	free := freePorts(t, 1)[0]
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, port, "10.0.0.1"), servicePort("b", v1.IPv4Protocol, free, "10.0.0.1"))
 	w.wantEvents(t, "listen "+at("::1", port), "listen "+at("127.0.0.1", free), "listen "+at("::1", free))
 	wantAnswer(t, at("127.0.0.1", free), answered(200, 1, "b", true))
