@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -217,7 +218,7 @@ func TestTakeover(t *testing.T) {
 }
 
 // load makes connections all the time until check is called, which wants that none
-// has failed.
+// has failed, or taken more than two seconds.
 func (w *world) load() (check func()) {
 	stop, failures, count := make(chan struct{}), []error(nil), 0
 	var asking sync.WaitGroup
@@ -228,9 +229,11 @@ func (w *world) load() (check func()) {
 				return
 			default:
 			}
-			if got, err := w.node.Ask(w.t.Context(), virtualIP); err != nil || got != "8080" {
+			ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Second)
+			if got, err := w.node.Ask(ctx, virtualIP); err != nil || got != "8080" {
 				failures = append(failures, fmt.Errorf("connection %d: answer %q: %w", count, got, err))
 			}
+			cancel()
 		}
 	})
 	return func() {

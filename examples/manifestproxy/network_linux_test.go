@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 )
@@ -51,10 +53,12 @@ func (n network) wantAnswers(t *testing.T, address string, want ...string) {
 	}
 }
 
-// wantNobody checks that nobody answers at an address.
+// wantNobody checks that nobody answers at an address within two seconds.
 func (n network) wantNobody(t *testing.T, address string) {
 	t.Helper()
-	answer, err := n.Ask(t.Context(), address)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	answer, err := n.Ask(ctx, address)
 	if _, ok := errors.AsType[*net.OpError](err); !ok {
 		t.Errorf("at %s answers %q (error %v), wanted that nobody does", address, answer, err)
 	}

@@ -1,8 +1,10 @@
 package agenttest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -12,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 func startAgent(t testing.TB, args ...string) *Program {
 	t.Helper()
@@ -63,6 +65,12 @@ func (f *failing) Fatalf(format string, args ...any) {
 	panic(f)
 }
 
+// awaitLogged waits until a program has logged some lines, which nobody has waited for yet.
+func awaitLogged(p *Program, lines int) {
+	for end := time.Now().Add(patience); len(p.lines) < lines && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+}
+
 func TestFailures(t *testing.T) {
 	hurry := func(p *Program) { p.patience = 500 * time.Millisecond }
 	for _, c := range []struct {
@@ -72,6 +80,7 @@ func TestFailures(t *testing.T) {
 	}{
 		{"no such line", "wait", func(p *Program) { hurry(p); p.Await("other") }, `no lines with [["other"]] are logged within 500ms`},
 		{"one of two lines", "page", func(p *Program) {
+			awaitLogged(p, 2)
 			hurry(p)
 			p.AwaitEach([]string{"part=2", "later"}, []string{"other"}, []string{"ready"})
 		}, `no lines with [["other"]] are logged within 500ms`},
@@ -82,8 +91,20 @@ func TestFailures(t *testing.T) {
 		{"a signal after the end", "7", func(p *Program) { p.Await("dying"); p.Kill(); p.Signal(syscall.SIGTERM) }, "terminated: "},
 		{"no such page", "page", func(p *Program) {
 			p.Await("later")
-			p.patience = 3 * time.Second
+			hurry(p)
 			p.AwaitPage("http://"+pageAddress+"/", "200")
+		}, `gives no page with ["200"]`},
+		{"the last page", "page", func(p *Program) {
+			p.Await("later")
+			ctx, cancel := context.WithCancel(t.Context())
+			dials := 0
+			dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+				if dials++; dials == 2 { // The first page was read to its end.
+					cancel()
+				}
+				return p.ns.Dial(ctx, network, address)
+			}
+			AwaitPage(ctx, p.t, dial, "http://"+pageAddress+"/", "200")
 		}, "404"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
