@@ -33,6 +33,7 @@ type cluster struct {
 	pods    map[string]*pod
 	program string // the agent
 	token   string // of the agent
+	settled int    // how often it has
 }
 
 // newCluster makes a cluster with a node for each mode of the agent.
@@ -178,7 +179,7 @@ func clusterIPs(s *v1.Service) []netip.AddrPort {
 // eventually repeats a check until it passes.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	const patience = 30 * time.Second
+	const patience = 2 * time.Minute
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		err := check()
 		if err == nil {

@@ -151,6 +151,7 @@ func testAPIServerDies(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.settle(t)
 	l := startLoad(t, c.nodes[1].ns, 200, clusterIPs(s)...)
 	before := generations(t, c)
 	c.cp.Kill()
@@ -197,6 +198,7 @@ func testAgentsDie(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.settle(t)
 	l := startLoad(t, c.network.outside, 200, c.nodePorts(s)...)
 	before := generations(t, c)
 	for i := range 20 {

@@ -72,11 +72,17 @@ func (c *cluster) report(p *pod) {
 	}
 }
 
-// stopPod deletes a pod as a kubelet does whose pod drains: it serves for the given time
-// after it was told to end, ready as before; then it is gone.
+// stopPod deletes a pod as a kubelet does whose pod drains: it serves for the given time after
+// the slices say that it ends, ready as before; then it is gone. One that does not drain is gone
+// at once, whatever the slices say.
 func (c *cluster) stopPod(p *pod, drain time.Duration) {
 	c.t.Helper()
 	c.tellToEnd(p)
+	if drain > 0 {
+		// The controller of slices, which is not what is tested, may take seconds: it tries again
+		// after one, then after two, as long as its cache is out of date.
+		eventually(c.t, "the slices say that "+p.name+" ends", func() error { return c.isTold(p) })
+	}
 	select {
 	case <-time.After(drain):
 	case <-c.t.Context().Done():

@@ -34,7 +34,6 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			fresh := c.startPod("web", n)
 			reaches(t, c.network.outside, "tcp",
 				netip.AddrPortFrom(n.addresses[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), c.webPods(c.nodes...)...)
-			// The controller of slices may wait a second before it tries again.
 			c.stopPod(old, 2*time.Second)
 			t.Logf("%s has taken the place of %s", fresh.name, old.name)
 			since := time.Now()

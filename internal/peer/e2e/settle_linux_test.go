@@ -1,0 +1,103 @@
+package e2e_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// endpoints gives those that are ready by the slices of the Services that select pods: how often
+// each pod is named, by Service and pod.
+func (c *cluster) endpoints() (named map[[2]string]int, err error) {
+	list, err := c.client.DiscoveryV1().EndpointSlices("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	named = map[[2]string]int{}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if e.TargetRef != nil && *e.Conditions.Ready {
+				named[[2]string{s.Labels[discoveryv1.LabelServiceName], e.TargetRef.Name}]++
+			}
+		}
+	}
+	return named, nil
+}
+
+// isTold gives an error as long as a slice says that a pod, which ends, is ready.
+func (c *cluster) isTold(p *pod) error {
+	named, err := c.endpoints()
+	for key := range named {
+		if key[1] == p.name {
+			return fmt.Errorf("those of %s say that it is ready", key[0])
+		}
+	}
+	return err
+}
+
+// isAgreed gives an error as long as slices have other pods than there are.
+func (c *cluster) isAgreed() error {
+	list, err := c.client.CoreV1().Services("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	services, want := map[string]bool{}, map[[2]string]int{}
+	for _, s := range list.Items {
+		services[s.Name] = true
+		for _, p := range c.pods {
+			if p.app == s.Spec.Selector["app"] {
+				want[[2]string{s.Name, p.name}] = len(s.Spec.ClusterIPs)
+			}
+		}
+	}
+	got, err := c.endpoints()
+	// Nobody collects the slices of Services that were deleted.
+	maps.DeleteFunc(got, func(key [2]string, _ int) bool { return !services[key[0]] })
+	if err == nil && !maps.Equal(got, want) {
+		err = fmt.Errorf("they have %v, and there are %v", got, want)
+	}
+	return err
+}
+
+// settle waits until nothing is under way: the slices have the pods that there are, and every
+// agent says that its kernel holds a Service that was made after all of that. A connection to it
+// would not do: it works before the last transaction of its change is written.
+func (c *cluster) settle(t *testing.T) {
+	t.Helper()
+	eventually(t, "all slices have the pods that there are", c.isAgreed)
+	c.settled++
+	name, p := fmt.Sprintf("settled-%d", c.settled), c.webPods(c.nodes...)[0]
+	s, err := c.client.CoreV1().Services("default").Create(t.Context(), &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready, port, portName := true, int32(podPort), ""
+	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{p.addresses[0].Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, at := clusterIPs(s)[0], netip.AddrPortFrom(p.addresses[0].Addr(), podPort).String()
+	for _, n := range c.nodes {
+		eventually(t, fmt.Sprintf("the kernel of %s leads %v to %s", n.name, to, at), func() error {
+			status, body, err := get(n.ns, fmt.Sprintf("http://127.0.0.1:10249/debug/services?protocol=TCP&destination=%v", to))
+			if err == nil && (!strings.Contains(body, "<b>forward</b>") || !strings.Contains(body, at)) {
+				err = fmt.Errorf("got status %d: %s", status, body)
+			}
+			return err
+		})
+	}
+}
