@@ -166,7 +166,7 @@ func prefixes(texts ...string) []netip.Prefix {
 // newest gives the tracker's present snapshot.
 func newest(tb testing.TB, t Source) Snapshot {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	s, err := t.Next(ctx, Snapshot{})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -46,7 +45,7 @@ func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 	}
 	var told []string
 	var last allocator.Claim
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for e, err := range s.Watch(ctx, before.Version) {
 		if err != nil {
@@ -85,7 +84,7 @@ func testCopied(t *testing.T, client *clientv3.Client) {
 	if err != nil || len(state.Claims) != 1 {
 		t.Fatalf("got %+v, error %v, want one claim", state, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := s.Commit(ctx, []allocator.Op{{Claim: state.Claims[0], Delete: true}}); err != nil {
 		t.Errorf("freeing it: %v", err)
@@ -136,7 +135,7 @@ func testAlwaysLate(t *testing.T, client *clientv3.Client) {
 	faster := &rival{KV: late.KV}
 	late.KV = faster
 	s := newStore(t, late, c)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := s.Commit(ctx, []allocator.Op{{Claim: allocator.Claim{Key: allocator.PortKey(30080), Owner: "me", Token: 1}}})
 	if !errors.Is(err, allocator.ErrConflict) {

@@ -83,7 +83,7 @@ func ownersOf(s allocator.State) map[string]string {
 // watched gives keys and owners of the next changes after a version.
 func watched(t *testing.T, s *etcdstore.Store, after allocator.Version, count int) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var told []string
 	for e, err := range s.Watch(ctx, after) {

@@ -38,7 +38,7 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	select {
 	case <-all:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		http.Error(w, "alone", http.StatusTeapot)
 		return
 	}

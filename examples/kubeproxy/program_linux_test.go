@@ -29,7 +29,7 @@ func need(t *testing.T, program string) {
 
 const (
 	// patience bounds every wait.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	// stopped is the last line of a program that ends in order.
 	stopped = "stopped; the rules stay"
 )

@@ -9,7 +9,7 @@ import (
 
 const (
 	// patience bounds every wait.
-	patience = 20 * time.Second
+	patience = 2 * time.Minute
 	// stopped is the last line of a program that ends in order.
 	stopped = "stopped; the rules stay"
 )

@@ -21,7 +21,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	awaitPage := func(url string, parts ...string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		agenttest.AwaitPage(ctx, t, new(net.Dialer).DialContext, url, parts...)
 	}

@@ -76,7 +76,7 @@ func awaitAddress(t *testing.T, cp *controlplane.ControlPlane, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
 			return

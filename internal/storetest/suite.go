@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long to wait for what must come at once.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // Ports is the test of stores that can hold ports, too.
 const Ports = "ports come back as they were"

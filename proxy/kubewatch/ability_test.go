@@ -125,11 +125,11 @@ func (s *apiServer) awaitRequests(t *testing.T, n int) {
 	s.mu.Lock()
 	served := s.served
 	s.mu.Unlock()
-	limit := time.After(20 * time.Second)
+	late := time.After(limit)
 	for i := range n {
 		select {
 		case <-served:
-		case <-limit:
+		case <-late:
 			t.Fatalf("%d requests came, want %d", i, n)
 		}
 	}

@@ -35,6 +35,9 @@ type state struct {
 	early, earlyRanges int
 }
 
+// limit bounds every wait.
+const limit = 2 * time.Minute
+
 // recorder is a handler that notes what it is told.
 type recorder struct {
 	mu      sync.Mutex
@@ -109,7 +112,7 @@ func (r *recorder) get() state {
 // until waits for a state.
 func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	late := time.After(limit)
 	for {
 		now := r.get()
 		if isSo(&now) {
@@ -117,7 +120,7 @@ func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 		}
 		select {
 		case <-r.changed:
-		case <-limit:
+		case <-late:
 			t.Fatalf("waiting for %s: the handler knows %+v", what, now)
 		}
 	}

@@ -37,7 +37,7 @@ func TestStopsWhileAPIServerIsAway(t *testing.T) {
 		if err != nil {
 			t.Errorf("Run: %v, want no error", err)
 		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("Run goes on 20 s after its context has ended, want it to end at once")
+	case <-time.After(limit):
+		t.Fatalf("Run goes on %v after its context has ended, want it to end at once", limit)
 	}
 }

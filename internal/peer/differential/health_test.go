@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	patience     = 10 * time.Second
+	patience     = time.Minute
 	noConnection = "no connection"
 )
 
