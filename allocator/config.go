@@ -63,7 +63,7 @@ func ParseConfig(text string) (Config, error) {
 	from, err1 := strconv.ParseUint(first, 10, 16)
 	to, err2 := strconv.ParseUint(last, 10, 16)
 	if errors.Join(err1, err2) != nil {
-		return Config{}, fmt.Errorf("%q is neither a prefix nor a range of ports: %w", text, ErrInvalid)
+		return Config{}, fmt.Errorf("%w range: %q is neither a prefix nor a range of ports", ErrInvalid, text)
 	}
 	return Config{FirstPort: uint16(from), LastPort: uint16(to)}, nil
 }
@@ -81,15 +81,15 @@ func (c Config) check() error {
 	isPorts := c.FirstPort > 0 || c.LastPort > 0
 	switch {
 	case c.Prefix.IsValid() == isPorts:
-		return fmt.Errorf("a range has either a prefix or ports: %w", ErrInvalid)
+		return fmt.Errorf("%w range %v: it needs either a prefix or ports", ErrInvalid, c)
 	case isPorts && (c.FirstPort == 0 || c.FirstPort > c.LastPort):
-		return fmt.Errorf("range of ports %v: %w", c, ErrInvalid)
+		return fmt.Errorf("%w range of ports %v: the first is 0, or above the last", ErrInvalid, c)
 	case c.Prefix.Addr().Is4In6():
-		return fmt.Errorf("range %v is IPv4 in the clothes of IPv6: %w", c, ErrInvalid)
+		return fmt.Errorf("%w range %v: it is IPv4, written as IPv6", ErrInvalid, c)
 	}
 	for _, b := range c.Exclude {
 		if b.First.Kind() == 0 || b.First.Kind() != b.Last.Kind() || b.First.Compare(b.Last) > 0 {
-			return fmt.Errorf("excluded block %v to %v: %w", b.First, b.Last, ErrInvalid)
+			return fmt.Errorf("%w excluded block %v to %v: its ends are of two kinds, or the first is above the last", ErrInvalid, b.First, b.Last)
 		}
 	}
 	return nil

@@ -69,20 +69,29 @@ type RangeError struct {
 	Reason Reason
 	// Key is what was asked for; the zero Key if any would have done.
 	Key Key
+	// Kind is what was asked for if any key would have done.
+	Kind Kind
+	// Count is how many keys were asked for if any would have done.
+	Count int
 	// Range is the range in canonical form; several are separated by commas,
 	// and without any it is empty.
 	Range string
 }
 
-// Error names the key and the range.
+// Error says what was asked for, and of which ranges.
 func (e *RangeError) Error() string {
+	isKey := e.Key.Kind() != 0
 	switch {
-	case e.Range == "":
-		return "no range is configured for this request: " + e.Reason.Error()
-	case e.Reason == ErrNotInRange:
-		return fmt.Sprintf("%v is not in the valid range %s", e.Key, e.Range)
 	case e.Reason == ErrTooLarge:
 		return fmt.Sprintf("range %s is too large: an IPv6 range has at most 64 host bits, an IPv4 range 30", e.Range)
+	case e.Range == "" && isKey:
+		return fmt.Sprintf("%v cannot be allocated: there is no %v range to allocate from", e.Key, e.Key.Kind())
+	case e.Range == "":
+		return fmt.Sprintf("there is no %v range to allocate from", e.Kind)
+	case isKey:
+		return fmt.Sprintf("%v is none of the keys of range %s", e.Key, e.Range)
+	case e.Count > 1:
+		return fmt.Sprintf("range %s has no %d free keys", e.Range, e.Count)
 	}
 	return fmt.Sprintf("range %s is full", e.Range)
 }

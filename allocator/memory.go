@@ -149,7 +149,7 @@ func checkOps(ops []Op) error {
 			return err
 		}
 		if _, ok := seen[op.Claim.Key]; ok {
-			return fmt.Errorf("key %v comes twice: %w", op.Claim.Key, ErrInvalid)
+			return fmt.Errorf("%w commit: key %v comes twice", ErrInvalid, op.Claim.Key)
 		}
 		seen[op.Claim.Key] = struct{}{}
 	}

@@ -70,7 +70,7 @@ func NewPool(store Store, o PoolOptions) (*Pool, error) {
 		p.now = time.Now
 	}
 	if p.ttl < 0 {
-		return nil, fmt.Errorf("a TTL of %v: %w", p.ttl, ErrInvalid)
+		return nil, fmt.Errorf("%w TTL: %v is negative", ErrInvalid, p.ttl)
 	}
 	return p, p.SetRanges(o.Ranges...)
 }

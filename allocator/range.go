@@ -166,7 +166,7 @@ const nobody = ^uint64(0)
 
 func checkOwner(owner Owner) error {
 	if owner == "" {
-		return fmt.Errorf("an owner needs a name: %w", ErrInvalid)
+		return fmt.Errorf("%w owner: it has no name", ErrInvalid)
 	}
 	return nil
 }
@@ -191,17 +191,17 @@ func (r *core) canPick(owner Owner) (uint64, error) {
 	}
 	i, ok := r.pick()
 	if !ok || r.config.Draining {
-		return 0, &RangeError{Reason: ErrFull, Range: r.config.String()}
+		return 0, &RangeError{Reason: ErrFull, Kind: r.shape.kind, Count: 1, Range: r.config.String()}
 	}
 	return i, nil
 }
 
 func (r *core) hasRoom(owner Owner, count int) error {
 	if count < 0 || count > maxAtOnce {
-		return fmt.Errorf("a count of %d, of at most %d: %w", count, maxAtOnce, ErrInvalid)
+		return fmt.Errorf("%w count: %d, where 0 to %d are possible", ErrInvalid, count, maxAtOnce)
 	}
 	if r.config.Draining || uint64(count) > r.size-r.used {
-		return &RangeError{Reason: ErrFull, Range: r.config.String()}
+		return &RangeError{Reason: ErrFull, Kind: r.shape.kind, Count: count, Range: r.config.String()}
 	}
 	return checkOwner(owner)
 }

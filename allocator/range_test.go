@@ -72,6 +72,13 @@ func TestErrorsNameWhatTheyMean(t *testing.T) {
 	}
 	_, full := r.AllocateNext("me")
 	_, fullN := r.AllocateN("me", 1)
+	_, fullMany := r.AllocateN("me", 2)
+	pool, err := allocator.NewPool(allocator.NewMemory(allocator.State{}, nil), allocator.PoolOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, noRange := pool.Allocate(t.Context(), "me", allocator.Request{Kind: allocator.IPv6})
+	_, noPorts := pool.Allocate(t.Context(), "me", allocator.Request{Key: mustKey(t, "80")})
 	for _, c := range []struct {
 		err    error
 		reason allocator.Reason
@@ -79,13 +86,16 @@ func TestErrorsNameWhatTheyMean(t *testing.T) {
 	}{
 		{r.Allocate("me", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
 		{r.Allocate("default/web", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
-		{r.Allocate("me", mustKey(t, "10.96.0.3")), allocator.ErrNotInRange, "10.96.0.3 is not in the valid range 10.96.0.0/30"},
-		{r.Allocate("me", mustKey(t, "fd00::1")), allocator.ErrNotInRange, "fd00::1 is not in the valid range 10.96.0.0/30"},
-		{r.Allocate("me", mustKey(t, "80")), allocator.ErrNotInRange, "80 is not in the valid range 10.96.0.0/30"},
-		{r.Allocate("", mustKey(t, "10.96.0.1")), allocator.ErrInvalid, "an owner needs a name: invalid"},
+		{r.Allocate("me", mustKey(t, "10.96.0.3")), allocator.ErrNotInRange, "10.96.0.3 is none of the keys of range 10.96.0.0/30"},
+		{r.Allocate("me", mustKey(t, "fd00::1")), allocator.ErrNotInRange, "fd00::1 is none of the keys of range 10.96.0.0/30"},
+		{r.Allocate("me", mustKey(t, "80")), allocator.ErrNotInRange, "80 is none of the keys of range 10.96.0.0/30"},
+		{r.Allocate("", mustKey(t, "10.96.0.1")), allocator.ErrInvalid, "invalid owner: it has no name"},
 		{r.Release("me", mustKey(t, "10.96.0.2")), allocator.ErrNotOwner, `10.96.0.2 is held by "default/db"`},
 		{full, allocator.ErrFull, "range 10.96.0.0/30 is full"},
 		{fullN, allocator.ErrFull, "range 10.96.0.0/30 is full"},
+		{fullMany, allocator.ErrFull, "range 10.96.0.0/30 has no 2 free keys"},
+		{noRange, allocator.ErrFull, "there is no IPv6 range to allocate from"},
+		{noPorts, allocator.ErrNotInRange, "80 cannot be allocated: there is no port range to allocate from"},
 	} {
 		if !errors.Is(c.err, c.reason) || c.err.Error() != c.text {
 			t.Errorf("got error %q, want %q, which is %q", c.err, c.text, c.reason)

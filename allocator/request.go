@@ -41,9 +41,9 @@ func (q Request) kind() Kind {
 func (q Request) check() error {
 	switch {
 	case q.Key.Kind() != 0 && (q.Kind != 0 && q.Kind != q.Key.Kind() || q.Count > 1):
-		return fmt.Errorf("request for %v and also others: %w", q.Key, ErrInvalid)
+		return fmt.Errorf("%w request: for %v, and for others at the same time", ErrInvalid, q.Key)
 	case q.Key.Kind() == 0 && (q.Kind < IPv4 || q.Kind > Port), q.Count < 0:
-		return fmt.Errorf("request for %d keys of kind %v: %w", q.Count, q.Kind, ErrInvalid)
+		return fmt.Errorf("%w request: for %d keys of kind %v", ErrInvalid, q.Count, q.Kind)
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func checkRequests(owner Owner, requests []Request) error {
 		errs = append(errs, q.check())
 		total += min(q.count(), MaxKeys+1) // The sum of what is absurd may not fit.
 		if total > MaxKeys {
-			errs = append(errs, fmt.Errorf("request for more than %d keys at once: %w", MaxKeys, ErrInvalid))
+			errs = append(errs, fmt.Errorf("%w request: for more than %d keys at once", ErrInvalid, MaxKeys))
 			break
 		}
 	}
@@ -105,7 +105,7 @@ func (x *index) planStatic(owner Owner, k Key, now time.Time, ops []Op) ([]Op, e
 
 func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) ([]Op, error) {
 	if uint64(q.count()) > x.free(q.Kind) {
-		return ops, x.full(q.Kind)
+		return ops, x.full(q)
 	}
 	for n := range q.count() {
 		if n%checkEvery == 0 && ctx.Err() != nil {
@@ -113,7 +113,7 @@ func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) 
 		}
 		r := x.choose(q.Kind)
 		if r == nil {
-			return ops, x.full(q.Kind)
+			return ops, x.full(q)
 		}
 		i, _ := r.pick()
 		k := r.key(i)
@@ -123,7 +123,9 @@ func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) 
 	return ops, nil
 }
 
-func (x *index) full(kind Kind) error { return &RangeError{Reason: ErrFull, Range: x.names(kind)} }
+func (x *index) full(q Request) error {
+	return &RangeError{Reason: ErrFull, Kind: q.Kind, Count: q.count(), Range: x.names(q.Kind)}
+}
 
 // free is how many keys of a kind there are at most: one that several ranges have
 // counts in each.

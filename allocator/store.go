@@ -48,7 +48,7 @@ type Op struct {
 // [ErrInvalid]. It is for those who write a [Store].
 func (o Op) Check() error {
 	if o.Claim.Key.Kind() == 0 || !o.Delete && o.Claim.Owner == "" || o.Delete && o.Claim.Version == 0 {
-		return fmt.Errorf("change of key %v: %w", o.Claim.Key, ErrInvalid)
+		return fmt.Errorf("%w change of key %v: it lacks a key, an owner or a version", ErrInvalid, o.Claim.Key)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (s *Store) check(ops []allocator.Op) error {
 			return err
 		}
 		if _, isAgain := seen[k]; isAgain {
-			return fmt.Errorf("key %v comes twice: %w", k, allocator.ErrInvalid)
+			return fmt.Errorf("%w commit: key %v comes twice", allocator.ErrInvalid, k)
 		}
 		seen[k] = struct{}{}
 		if _, _, err := s.find(k); err != nil {

@@ -93,5 +93,5 @@ func (s *Store) Import(ctx context.Context, m rangemap.Map) error {
 		}
 		return err
 	}
-	return fmt.Errorf("importing a map of %s, which is none of the store's ranges: %w", m.Range, allocator.ErrInvalid)
+	return fmt.Errorf("%w map: %s is none of the ranges of the store", allocator.ErrInvalid, m.Range)
 }

@@ -26,7 +26,7 @@ type record struct {
 
 func encode(c allocator.Claim) (string, error) {
 	if !utf8.ValidString(string(c.Owner)) {
-		return "", fmt.Errorf("owner %q is no text: %w", c.Owner, allocator.ErrInvalid)
+		return "", fmt.Errorf("%w owner %q: it is not UTF-8", allocator.ErrInvalid, c.Owner)
 	}
 	r := record{Owner: c.Owner, Token: c.Token, Since: c.Since}
 	if !c.IsBound() {
@@ -34,7 +34,7 @@ func encode(c allocator.Claim) (string, error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil && len(text) > maxRecord {
-		err = fmt.Errorf("owner %.40q... makes a claim of %d bytes, %d are the most: %w", c.Owner, len(text), maxRecord, allocator.ErrInvalid)
+		err = fmt.Errorf("%w owner %.40q...: its claim has %d bytes, %d are the most", allocator.ErrInvalid, c.Owner, len(text), maxRecord)
 	}
 	return string(text), err
 }

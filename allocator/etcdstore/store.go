@@ -54,13 +54,13 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 		}
 		for _, other := range s.areas {
 			if overlap(a, other) {
-				return nil, fmt.Errorf("ranges %s and %s overlap: %w", other.name, a.name, allocator.ErrInvalid)
+				return nil, fmt.Errorf("%w ranges: %s and %s overlap", allocator.ErrInvalid, other.name, a.name)
 			}
 		}
 		s.areas = append(s.areas, a)
 	}
 	if n := len(s.areas); n == 0 || n > maxAreas {
-		return nil, fmt.Errorf("a store of %d ranges, which can have 1 to %d: %w", n, maxAreas, allocator.ErrInvalid)
+		return nil, fmt.Errorf("%w number of ranges: %d, where 1 to %d are possible", allocator.ErrInvalid, n, maxAreas)
 	}
 	return s, nil
 }

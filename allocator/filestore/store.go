@@ -136,10 +136,10 @@ func checkClaims(claims []allocator.Claim) error {
 	seen := make(map[allocator.Key]struct{}, len(claims))
 	for i, c := range claims {
 		if c.Key.Kind() == 0 || c.Owner == "" || sizeOf(c) > maxFrame {
-			return fmt.Errorf("claim %d, of key %v: %w", i, c.Key, allocator.ErrInvalid)
+			return fmt.Errorf("%w claim %d, of key %v: it lacks a key or an owner, or is too long", allocator.ErrInvalid, i, c.Key)
 		}
 		if _, ok := seen[c.Key]; ok {
-			return fmt.Errorf("key %v comes twice: %w", c.Key, allocator.ErrInvalid)
+			return fmt.Errorf("%w claims: key %v comes twice", allocator.ErrInvalid, c.Key)
 		}
 		seen[c.Key] = struct{}{}
 	}
@@ -206,7 +206,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 		size += int64(sizeOf(op.Claim))
 	}
 	if size > maxFrame {
-		return nil, fmt.Errorf("a change of about %d bytes, where %d is the most: %w", size, maxFrame, allocator.ErrInvalid)
+		return nil, fmt.Errorf("%w commit: it has about %d bytes, %d are the most", allocator.ErrInvalid, size, maxFrame)
 	}
 	return m.Commit(ctx, ops)
 }

@@ -85,7 +85,7 @@ func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
 			return nil, err
 		}
 		if _, isAgain := seen[k]; isAgain {
-			return nil, fmt.Errorf("key %v comes twice: %w", k, allocator.ErrInvalid)
+			return nil, fmt.Errorf("%w commit: key %v comes twice", allocator.ErrInvalid, k)
 		}
 		seen[k] = struct{}{}
 		if op.Delete {

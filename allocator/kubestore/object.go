@@ -38,7 +38,7 @@ func parentOf(owner allocator.Owner) (*networkingv1.ParentReference, error) {
 		ref.Group, ref.Resource, ref.Namespace = parts[0], parts[1], parts[2]
 	}
 	if ref.Resource == "" || ref.Name == "" || strings.Contains(string(owner), "%") || ownerOf(ref) != owner {
-		return nil, fmt.Errorf("owner %q cannot be the parent of an IPAddress: %w", owner, allocator.ErrInvalid)
+		return nil, fmt.Errorf("%w owner %q: an IPAddress takes a plain name, or one like services/default/web", allocator.ErrInvalid, owner)
 	}
 	return ref, nil
 }
@@ -65,7 +65,7 @@ func ownerOf(ref *networkingv1.ParentReference) allocator.Owner {
 // newObject gives the object of a claim, as it is before the API server has seen it.
 func (s *Store) newObject(c allocator.Claim) (*networkingv1.IPAddress, error) {
 	if k := c.Key.Kind(); k != allocator.IPv4 && k != allocator.IPv6 {
-		return nil, fmt.Errorf("%v %v cannot be an IPAddress: %w", k, c.Key, allocator.ErrInvalid)
+		return nil, fmt.Errorf("%w key: %v %v is no address, which is all that an IPAddress holds", allocator.ErrInvalid, k, c.Key)
 	}
 	parent, err := parentOf(c.Owner)
 	if err != nil {

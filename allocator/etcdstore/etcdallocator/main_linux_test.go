@@ -135,7 +135,7 @@ func TestManyPorts(t *testing.T) {
 		t.Errorf("three ports: status %d, got %q, %q", status, out, errs)
 	}
 	status, out, errs = call(t, append(args, "allocate", "many", "port*98")...)
-	if status != 1 || out != "" || !strings.Contains(errs, "range 30000-30099 is full") {
+	if status != 1 || out != "" || !strings.Contains(errs, "range 30000-30099 has no 98 free keys") {
 		t.Errorf("more than there are: status %d, got %q, %q", status, out, errs)
 	}
 	status, out, _ = call(t, append(args, "show")...)
