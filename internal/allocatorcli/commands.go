@@ -124,7 +124,7 @@ func (a *app) create(ctx context.Context, _ []string) error {
 func (a *app) repair(ctx context.Context, args []string) error {
 	path, force := args[len(args)-1], args[0] == "-force"
 	if force != (len(args) == 2) {
-		return errors.New("repair takes one file, and -force before it")
+		return errMisused
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -37,8 +37,7 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// errUsage says that the usage has been written.
-var errUsage = errors.New("bad usage")
+var errNoRange = errors.New("-range is required, before the command")
 
 // Run is the program for some arguments; it gives the exit status.
 func (p Program) Run(ctx context.Context, args []string, s Streams) int {
@@ -90,7 +89,7 @@ func (a *app) complain(err error) {
 func (p Program) parse(args []string, s Streams) (*app, []string, error) {
 	a := &app{Streams: s, name: p.Name, kind: p.Kinds[0]}
 	f := flag.NewFlagSet(p.Name, flag.ContinueOnError)
-	f.SetOutput(s.Err)
+	f.SetOutput(io.Discard) // It would write the whole usage below each error.
 	f.Func("range", "`ranges` to hand out, by commas, such as 10.96.0.0/16,fd00::/112,30000-32767", a.setRanges)
 	f.Func("store", fmt.Sprintf("`where` to keep what was handed out: %s (default %s)", p.stores(), p.Kinds[0].Name),
 		func(text string) (err error) {
@@ -100,15 +99,17 @@ func (p Program) parse(args []string, s Streams) (*app, []string, error) {
 	if p.Flags != nil {
 		p.Flags(f)
 	}
-	if err := f.Parse(args); err != nil {
-		return nil, nil, err
+	err := f.Parse(args)
+	if err == nil && len(a.ranges) == 0 && !a.kind.RangesOptional {
+		err = errNoRange
 	}
-	if len(a.ranges) == 0 && !a.kind.RangesOptional {
-		_, _ = fmt.Fprintln(s.Err, "-range is required") // The status tells as well.
-		f.Usage()
-		return nil, nil, errUsage
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		p.usage(s.Err, f)
+	case err != nil:
+		_, _ = fmt.Fprintf(s.Err, "%s: %v\n%[1]s -h lists flags and commands.\n", p.Name, err) // The status tells as well.
 	}
-	return a, f.Args(), nil
+	return a, f.Args(), err
 }
 
 func (a *app) setRanges(text string) error {
@@ -187,35 +188,15 @@ func scan(ctx context.Context, input *bufio.Scanner) <-chan string {
 }
 
 // do does one command.
-func (a *app) do(ctx context.Context, command []string) error {
+func (a *app) do(ctx context.Context, words []string) error {
+	c, err := find(words[0])
+	if err != nil {
+		return err
+	}
 	if a.kind.CommandTime > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.kind.CommandTime)
 		defer cancel()
 	}
-	for _, c := range a.commands() {
-		if args := command[1:]; c.name == command[0] && len(args) >= c.least && (c.most < 0 || len(args) <= c.most) {
-			return c.run(ctx, args)
-		}
-	}
-	return fmt.Errorf("no such command, or not the arguments that it takes: %s", strings.Join(command, " "))
-}
-
-// command is what can be done, and how many arguments it takes; -1 for any number.
-type command struct {
-	name        string
-	least, most int
-	run         func(ctx context.Context, args []string) error
-}
-
-func (a *app) commands() []command {
-	return []command{
-		{"allocate", 1, -1, a.allocate},
-		{"try", 1, -1, a.try},
-		{"release", 2, -1, a.release},
-		{"show", 0, 0, a.show},
-		{"create", 0, 0, a.create},
-		{"repair", 1, 2, a.repair},
-		{"import", 1, 1, a.importMap},
-	}
+	return c.call(ctx, a, words[1:])
 }

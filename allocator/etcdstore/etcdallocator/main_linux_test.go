@@ -64,7 +64,7 @@ func TestCommands(t *testing.T) {
 		{"show", "30000                imported, bound\n30500                services/default/web, bound\n", false},
 		{"allocate \x1b[2J 30501", "30501", false},
 		{"show", `30501                \x1b[2J, bound`, false},
-		{"fly", "not the arguments that it takes", true},
+		{"fly", "there is no command \"fly\"; there are allocate, try, release, show, create, repair, import", true},
 	} {
 		status, out, errs := call(t, append([]string{"-store", "etcd:" + etcd.URL, "-range", "10.96.0.0/29,fd00::/64,30000-32767"}, strings.Fields(c.command)...)...)
 		if said := out + errs; (status != 0) != c.fails || !strings.Contains(said, c.want) {
