@@ -24,6 +24,9 @@ func kubernetes() allocatorcli.Kind {
 // cluster.
 func openKubernetes(ctx context.Context, path string, ranges []allocator.Config) (allocatorcli.Opened, error) {
 	config, err := restConfig(path)
+	if clientcmd.IsEmptyConfig(err) {
+		return allocatorcli.Opened{}, errors.New("there is no kubeconfig, and no cluster that this runs in: -store kubernetes:KUBECONFIG names a file")
+	}
 	if err != nil {
 		return allocatorcli.Opened{}, fmt.Errorf("finding the API server: %w", err)
 	}
@@ -38,7 +41,7 @@ func openKubernetes(ctx context.Context, path string, ranges []allocator.Config)
 	}
 	ranges, err = store.Ranges(ctx)
 	if len(ranges) == 0 {
-		return allocatorcli.Opened{}, errors.Join(errors.New("the cluster has no ranges: use -range"), err)
+		return allocatorcli.Opened{}, errors.Join(errors.New("the cluster has no ServiceCIDR that can be used: -range names ranges"), err)
 	}
 	return allocatorcli.Opened{Store: store, Ranges: ranges, Unusable: err}, nil
 }

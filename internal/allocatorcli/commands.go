@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-var errNotMended = errors.New("something is left that the store cannot mend")
+var errNotMended = errors.New("what is not (mended) is left: the store cannot mend it, but its owners can")
 
 // printf writes to standard output.
 func (a *app) printf(format string, args ...any) error {
@@ -89,13 +90,16 @@ func request(word string) (allocator.Request, error) {
 		if isMany {
 			var err error
 			if count, err = strconv.Atoi(times); err != nil || count < 1 {
-				return allocator.Request{}, fmt.Errorf("%q is no number of keys", times)
+				return allocator.Request{}, fmt.Errorf("%s: %q is not a number of keys, from 1", word, times)
 			}
 		}
 		return allocator.Request{Kind: kind, Count: count}, nil
 	}
 	key, err := allocator.ParseKey(word)
-	return allocator.Request{Key: key}, err
+	if err != nil {
+		return allocator.Request{}, fmt.Errorf("%w, nor one of the kinds ipv4, ipv6 and port", err)
+	}
+	return allocator.Request{Key: key}, nil
 }
 
 func (a *app) release(ctx context.Context, args []string) error {
@@ -148,9 +152,9 @@ func (a *app) repair(ctx context.Context, args []string) error {
 	findings, err := repair.Reconcile(ctx, a.store, list, options)
 	for _, f := range findings {
 		err = errors.Join(err, a.printf("%v\n", f))
-		if !f.Mended {
-			err = errors.Join(err, errNotMended)
-		}
+	}
+	if slices.ContainsFunc(findings, func(f repair.Finding) bool { return !f.Mended }) {
+		err = errors.Join(err, errNotMended)
 	}
 	return err
 }

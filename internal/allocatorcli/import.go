@@ -37,11 +37,11 @@ func (a *app) importMap(ctx context.Context, args []string) error {
 	}
 	m, err := rangemap.Unmarshal(object)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", args[0], err)
 	}
 	keys, err := m.Keys()
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", args[0], err)
 	}
 	if err := a.checkRanges(keys); err != nil {
 		return fmt.Errorf("nothing is imported: %w", err)
@@ -83,7 +83,7 @@ func (a *app) checkRanges(keys []allocator.Key) error {
 			isInAny = isInAny || isIn
 		}
 		if !isInAny {
-			return fmt.Errorf("%v is in none of the ranges", k)
+			return fmt.Errorf("%v is in none of the ranges, %s", k, names(a.ranges))
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/repair"
 )
 
 // Program is one of the commands.
@@ -80,10 +81,31 @@ type app struct {
 
 // complain writes an error. Where that fails, the status still tells.
 func (a *app) complain(err error) {
-	_, _ = fmt.Fprintf(a.Err, "%s: %v\n", a.name, err)
-	if errors.Is(err, allocator.ErrNoMap) {
-		_, _ = fmt.Fprintln(a.Err, "The commands repair, import and create make one.")
+	_, _ = fmt.Fprintf(a.Err, "%s: %v\n%s", a.name, err, a.advice(err))
+}
+
+// advice is what to do about an error, in a line; "" if that says it already.
+func (a *app) advice(err error) string {
+	_, isTooMany := errors.AsType[*repair.TooManyError](err)
+	outside, isOutside := errors.AsType[*allocator.RangeError](err)
+	switch {
+	case errors.Is(err, allocator.ErrNoMap):
+		return "The commands repair, import and create make one.\n"
+	case errors.Is(err, repair.ErrNoOwners), isTooMany:
+		return "If the file is right, repair -force FILE does what it says.\n"
+	case isOutside && outside.Range == "":
+		return "There is " + names(a.ranges) + "; -range names others.\n"
 	}
+	return ""
+}
+
+// names lists ranges.
+func names(ranges []allocator.Config) string {
+	var all []string
+	for _, c := range ranges {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, ", ")
 }
 
 func (p Program) parse(args []string, s Streams) (*app, []string, error) {
@@ -128,7 +150,7 @@ func (a *app) setRanges(text string) error {
 func (a *app) open(ctx context.Context) error {
 	opened, err := a.kind.Open(ctx, a.path, a.ranges)
 	if err != nil {
-		return err
+		return fmt.Errorf("opening the store: %w", err)
 	}
 	a.store, a.ranges, a.close = opened.Store, opened.Ranges, opened.Close
 	if a.close == nil {
@@ -193,10 +215,14 @@ func (a *app) do(ctx context.Context, words []string) error {
 	if err != nil {
 		return err
 	}
-	if a.kind.CommandTime > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.kind.CommandTime)
-		defer cancel()
+	if a.kind.CommandTime == 0 {
+		return c.call(ctx, a, words[1:])
 	}
-	return c.call(ctx, a, words[1:])
+	limited, cancel := context.WithTimeout(ctx, a.kind.CommandTime)
+	defer cancel()
+	err = c.call(limited, a, words[1:])
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s has not answered within %v: %w", a.kind.Name, a.kind.CommandTime, err)
+	}
+	return err
 }

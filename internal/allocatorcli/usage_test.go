@@ -2,8 +2,15 @@ package allocatorcli
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/repair"
 )
 
 // call runs the program once.
@@ -40,4 +47,47 @@ func TestUsage(t *testing.T) {
 	if got := strings.Count(last, "\n"); got != 3 {
 		t.Errorf("the example has given %q, want an address and two ports", last)
 	}
+}
+
+func TestAdvice(t *testing.T) {
+	a := &app{ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}, {FirstPort: 20, LastPort: 29}}}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{allocator.ErrNoMap, "The commands repair, import and create make one.\n"},
+		{repair.ErrNoOwners, "If the file is right, repair -force FILE does what it says.\n"},
+		{&repair.TooManyError{Removals: 5, Most: 3}, "If the file is right, repair -force FILE does what it says.\n"},
+		{&allocator.RangeError{Reason: allocator.ErrFull, Kind: allocator.IPv4}, "There is 1-9, 20-29; -range names others.\n"},
+		{&allocator.RangeError{Reason: allocator.ErrFull, Range: "1-9"}, ""},
+		{errors.New("other"), ""},
+	} {
+		if got := a.advice(c.err); got != c.want {
+			t.Errorf("advice about %q: got %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// silent is a store that does not answer.
+type silent struct{ *allocator.Memory }
+
+func (silent) Load(ctx context.Context) (allocator.State, error) {
+	<-ctx.Done()
+	return allocator.State{}, ctx.Err()
+}
+
+// TestNoAnswer wants to hear who did not answer, and for how long.
+func TestNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Program{Name: "test", Kinds: []Kind{{
+			Name: "silent", CommandTime: 30 * time.Second,
+			Open: func(_ context.Context, _ string, ranges []allocator.Config) (Opened, error) {
+				return Opened{Store: silent{allocator.NewMemory(allocator.State{}, nil)}, Ranges: ranges}, nil
+			},
+		}}}
+		status, _, errs := p.call(t, "-range", "1-9", "show")
+		if want := "silent has not answered within 30s: "; status != 1 || !strings.Contains(errs, want) {
+			t.Errorf("status %d, %q, want 1 and %q", status, errs, want)
+		}
+	})
 }
