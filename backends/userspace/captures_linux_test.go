@@ -176,9 +176,15 @@ func TestOnePortAsksTwoServices(t *testing.T) {
 // The connection stays open.
 func (n network) greeting(t *testing.T, to string, port int) (string, error) {
 	t.Helper()
+	return n.greetingFrom(t, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), to)
+}
+
+// greetingFrom does so from an address of the client's.
+func (n network) greetingFrom(t *testing.T, from netip.AddrPort, to string) (string, error) {
+	t.Helper()
 	var c net.Conn
 	err := n.client.Do(func() (err error) {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Control: shared}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		c, err = d.DialContext(ctx, "tcp4", to)

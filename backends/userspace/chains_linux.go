@@ -233,7 +233,13 @@ func (w *chainWriter) output() []rule {
 		// address, past the backend, if nothing leads it back.
 		join(own, w.direction(originalDirection), w.destinationIsLocal(), w.setConnectionMark(), accept),
 		join(own, accept),
+		// An answer on a connection that has been forgotten. What comes back
+		// is no reply either.
+		join(w.direction(originalDirection), w.transparentSocket(), w.setConnectionMark()),
 		join(w.direction(replyDirection), w.portInRange(destinationPort), w.connectionMarked(expr.CmpOpNeq), w.setMark(), accept),
+		// Nothing begins with a reply, whatever has the address that it goes
+		// to, as in prerouting.
+		join(w.direction(replyDirection), w.connectionMarked(expr.CmpOpEq), accept),
 		to(expr.VerdictJump, chainServices),
 	}
 }
