@@ -22,7 +22,7 @@ func (b *Backend) open(ctx context.Context) error {
 	o := &opening{Backend: b}
 	for _, fam := range b.renderer.families() {
 		if err := o.family(ctx, fam); err != nil {
-			return errors.Join(fmt.Errorf("userspace: %w", explainSocket(err, fam)), o.close())
+			return errors.Join(fmt.Errorf("userspace: %w", b.explainSocket(err, fam)), o.close())
 		}
 	}
 	for _, start := range o.starts {
@@ -63,12 +63,16 @@ func (o *opening) family(ctx context.Context, fam nfnetlink.Family) error {
 }
 
 // explainSocket puts an error of sockets in terms that callers can act on.
-func explainSocket(err error, fam nfnetlink.Family) error {
+func (b *Backend) explainSocket(err error, fam nfnetlink.Family) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN and CAP_NET_RAW are needed in the network namespace: %w", proxy.ErrUnsupported, err)
 	case errors.Is(err, unix.EAFNOSUPPORT) && fam == nfnetlink.IPv6:
 		return fmt.Errorf("%w: the kernel has no IPv6, which Options.Families can leave out: %w", proxy.ErrUnsupported, err)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("another backend of the identity %q seems to be running in this network namespace: it must end, or Options.Identity "+
+			"be another one, in its name and its mark; where a program listens at port %d of every address, Options.Port can be another: %w",
+			b.options.Identity.Name, b.options.Port, err)
 	}
 	return err
 }

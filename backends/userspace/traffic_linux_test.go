@@ -170,6 +170,16 @@ func (n network) wantSilence(t *testing.T, to string) {
 	}
 }
 
+// eventually waits, for a bounded time, for something that goroutines of a backend do.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
 // start makes a backend on the node, which ends with the test.
 func (n network) start(t *testing.T, o userspace.Options) *userspace.Backend {
 	t.Helper()
@@ -341,13 +351,32 @@ func TestInstancesAreDisjoint(t *testing.T) {
 	}
 }
 
+// A second process of one identity is told whose fault it is that it cannot work, and
+// what can be done. It leaves the first one alone, and takes its place when that ends.
 func TestSecondProcessIsTold(t *testing.T) {
-	n := newNetwork(t)
-	apply(t, n.start(t, userspace.Options{}), snapshot(one))
-	err := n.start(t, userspace.Options{}).Apply(t.Context(), proxy.Snapshot{}, snapshot(one))
-	if err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("with the addresses taken: got error %v, want that to be said", err)
-	}
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		n.serve(t, podServer)
+		o := userspace.Options{Capture: c, Identity: backends.Identity{Name: "twice"}}
+		first, second := n.start(t, o), n.start(t, o)
+		apply(t, first, snapshot(one))
+		err := second.Apply(t.Context(), proxy.Snapshot{}, snapshot(two))
+		if !errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, proxy.ErrUnsupported) {
+			t.Errorf("with the addresses taken: got error %v, want one that is %v", err, syscall.EADDRINUSE)
+		}
+		for _, want := range []string{`another backend of the identity "twice"`, "Options.Identity", "Options.Port"} {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("with the addresses taken: got error %v, want one that says %s", err, want)
+			}
+		}
+		n.wantAnswer(t, one)
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		apply(t, second, snapshot(two))
+		n.wantAnswer(t, two)
+	})
 }
 
 // Ports that cannot be carried are named, and harm no others.
