@@ -212,7 +212,6 @@ func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	for c := range next.Changes(e.applied) {
 		switch {
 		case c.New == nil:
-			moved[e.services[c.Old.Name]] = true
 			e.remove(c.Old)
 		case c.Old == nil:
 			e.add(c.New)
@@ -246,10 +245,10 @@ func (e *Engine) bind(s *service, p *proxy.ServicePort) {
 }
 
 // unbind takes the frontends of a port away that are still its own.
-func (e *Engine) unbind(s *service, p *proxy.ServicePort) {
+func (e *Engine) unbind(p *proxy.ServicePort) {
 	for i := range p.Frontends {
 		k := frontendKey{p.Frontends[i].Addr, p.Name.Protocol}
-		if b := e.frontends[k]; b.service == s && b.port == p {
+		if e.frontends[k].port == p {
 			delete(e.frontends, k)
 		}
 	}
@@ -257,7 +256,7 @@ func (e *Engine) unbind(s *service, p *proxy.ServicePort) {
 
 func (e *Engine) remove(p *proxy.ServicePort) {
 	s := e.services[p.Name]
-	e.unbind(s, p)
+	e.unbind(p)
 	s.lose(addresses(p), nil)
 	s.configure(nil)
 	delete(e.services, p.Name)
@@ -267,7 +266,7 @@ func (e *Engine) change(from, to *proxy.ServicePort) {
 	s := e.services[to.Name]
 	s.configure(to)
 	e.bind(s, to)
-	e.unbind(s, from)
+	e.unbind(from)
 	s.lose(addresses(from), addresses(to))
 }
 

@@ -14,16 +14,23 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 func TestConfigsThatCannotBe(t *testing.T) {
 	for want, c := range map[string]Config{
-		"Connections is -1":      {Connections: -1},
-		"Sessions is -5":         {Sessions: -5},
-		"AffinityClients is -1":  {AffinityClients: -1},
-		"AffinityTotal is -1":    {AffinityTotal: -1},
-		"Timeouts.Idle is -1s":   {Timeouts: Timeouts{Idle: -time.Second}},
-		"Timeouts.Dial[1] is 0s": {Timeouts: Timeouts{Dial: []time.Duration{1, 0}}},
+		"Connections is -1":          {Connections: -1},
+		"Sessions is -5":             {Sessions: -5},
+		"AffinityClients is -1":      {AffinityClients: -1},
+		"AffinityTotal is -1":        {AffinityTotal: -1},
+		"Timeouts.Suspect is -1ns":   {Timeouts: Timeouts{Suspect: -1}},
+		"Timeouts.Idle is -1s":       {Timeouts: Timeouts{Idle: -time.Second}},
+		"Timeouts.HalfClosed is -1s": {Timeouts: Timeouts{HalfClosed: -time.Second}},
+		"Timeouts.Drain is -1s":      {Timeouts: Timeouts{Drain: -time.Second}},
+		"Timeouts.Session is -1s":    {Timeouts: Timeouts{Session: -time.Second}},
+		"Timeouts.Wake is -1s":       {Timeouts: Timeouts{Wake: -time.Second}},
+		"Timeouts.Dial[1] is 0s":     {Timeouts: Timeouts{Dial: []time.Duration{1, 0}}},
 	} {
 		e, err := New(c)
 		if err == nil {
@@ -177,5 +184,19 @@ func TestAffinityIsGivenBack(t *testing.T) {
 	w.sticky(0).serveAt(memoryFrontend, memoryEndpoint)
 	if got := w.affinity.Len(); got != 0 {
 		t.Errorf("without affinity, got %d clients remembered, want none", got)
+	}
+}
+
+// Who has reached an endpoint just when its Service went is not remembered.
+func TestServicesThatAreGoneRememberNobody(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+	w.serveAt(memoryFrontend, memoryEndpoint)
+	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+	table := d.service.table(d.pool)
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+	table.Put(alice, memoryEndpoint)
+	w.affinity.Expire()
+	if got := w.affinity.Len(); got != 0 {
+		t.Errorf("got %d clients remembered, want none", got)
 	}
 }

@@ -18,14 +18,18 @@ func TestProxyHeaderText(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"192.0.2.1:1234", "10.96.0.1:80", "PROXY TCP4 192.0.2.1 10.96.0.1 1234 80\r\n"},
 		{"[2001:db8::1]:65535", "[fd00::1]:443", "PROXY TCP6 2001:db8::1 fd00::1 65535 443\r\n"},
+		{"192.0.2.1:1", "[fd00::1]:443", "PROXY TCP6 ::ffff:192.0.2.1 fd00::1 1 443\r\n"},
+		{"[2001:db8::1]:1", "10.96.0.1:80", "PROXY TCP6 2001:db8::1 ::ffff:10.96.0.1 1 80\r\n"},
 	} {
 		got := string(proxyHeader(1, netip.MustParseAddrPort(c.from), netip.MustParseAddrPort(c.to)))
 		if got != c.want {
 			t.Errorf("from %s to %s: got %q, want %q", c.from, c.to, got, c.want)
 		}
 	}
-	if got := proxyHeader(0, memoryClient, memoryFrontend); got != nil {
-		t.Errorf("version 0: got %q, want nothing", got)
+	for _, version := range []int{-1, 0, 3} {
+		if got := proxyHeader(version, memoryClient, memoryFrontend); got != nil {
+			t.Errorf("version %d: got %q, want nothing", version, got)
+		}
 	}
 }
 
@@ -47,6 +51,7 @@ func readHeader(b []byte) (from, to netip.AddrPort, err error) {
 func FuzzProxyHeader(f *testing.F) {
 	f.Add([]byte{192, 0, 2, 1}, []byte{10, 0, 0, 1}, uint16(1), uint16(80))
 	f.Add(make([]byte, 16), []byte{10, 0, 0, 1}, uint16(0), uint16(65535))
+	f.Add([]byte{10, 0, 0, 1}, make([]byte, 16), uint16(65535), uint16(0))
 	f.Fuzz(func(t *testing.T, a, b []byte, ap, bp uint16) {
 		one, ok1 := netip.AddrFromSlice(a)
 		two, ok2 := netip.AddrFromSlice(b)

@@ -94,6 +94,18 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
+// clientOf tells clients apart before anybody has decided on a flow.
+func (e *Engine) clientOf(f Flow) netip.Addr {
+	if f.Origin == ByAddress {
+		e.mu.RLock()
+		if node := e.applied.Node(); node != nil {
+			f.Origin, _ = originOf(f, node)
+		}
+		e.mu.RUnlock()
+	}
+	return clientKey(f.Client.Addr(), f.Origin)
+}
+
 // originOf tells where a flow comes from, and whether it starts on the node: the
 // node may have an address that is among those of pods.
 func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
@@ -128,9 +140,5 @@ func (d *decision) from(endpoint *endpoints.Endpoint) netip.Addr {
 // source tells apart who experiences what at an endpoint: clients that it sees,
 // and the node in the name of all others.
 func (d *decision) source(endpoint *endpoints.Endpoint) netip.Addr {
-	from := d.from(endpoint)
-	if !from.IsValid() {
-		return from
-	}
-	return clientKey(from, d.flow.Origin)
+	return clientKey(d.from(endpoint), d.flow.Origin)
 }

@@ -53,6 +53,22 @@ func TestWhoseSuspectAnEndpointIs(t *testing.T) {
 				s.accuse(webAt(), bob)
 			}, [3]bool{true, true, true},
 		},
+		"two have failed, and one of them again long after": {
+			func(s *suspects) {
+				s.accuse(webAt(), alice)
+				s.accuse(webAt(), bob)
+				time.Sleep(6 * time.Second)
+				s.accuse(webAt(), bob)
+			}, [3]bool{true, true, true},
+		},
+		"two have failed, and another one long after": {
+			func(s *suspects) {
+				s.accuse(webAt(), alice)
+				s.accuse(webAt(), bob)
+				time.Sleep(6 * time.Second)
+				s.accuse(webAt(), alice)
+			}, [3]bool{true, true, true},
+		},
 		"one has failed, then succeeded": {func(s *suspects) { s.accuse(webAt(), alice); s.acquit(webAt(), alice) }, [3]bool{}},
 		"two have failed with a long time in between": {
 			func(s *suspects) { s.accuse(webAt(), alice); time.Sleep(time.Minute); s.accuse(webAt(), bob) }, [3]bool{true, true, false},
@@ -68,6 +84,22 @@ func TestWhoseSuspectAnEndpointIs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A suspect of all whom another one has tried in vain rests as long as before.
+func TestVainTriesAreNotRepeatedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSuspects(5 * time.Second)
+		for range 3 {
+			s.accuse(webAt(), alice)
+			s.accuse(webAt(), bob)
+			time.Sleep(4 * time.Second)
+			if !s.avoid(webAt(), carol, false) {
+				t.Error("after 4 s of 5 it is not avoided")
+			}
+			time.Sleep(2 * time.Second)
+		}
+	})
 }
 
 func TestOneClientTriesASuspect(t *testing.T) {

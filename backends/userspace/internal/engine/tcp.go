@@ -53,7 +53,7 @@ func (e *Engine) Serve(d Door) error {
 func (e *Engine) admit(conn net.Conn, d Door) {
 	e.counts.accepted.Add(1)
 	flow, err := flowOf(conn, d)
-	client := clientKey(flow.Client.Addr(), flow.Origin)
+	client := e.clientOf(flow)
 	switch {
 	case err != nil:
 		e.counts.denied.Add(1)

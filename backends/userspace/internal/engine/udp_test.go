@@ -30,10 +30,15 @@ func udpSocket(t testing.TB) *net.UDPConn {
 // packets serves datagrams at a loopback address until the test ends.
 func (w *world) packets(t testing.TB) netip.AddrPort {
 	t.Helper()
+	return w.packetsFrom(t, ByAddress)
+}
+
+func (w *world) packetsFrom(t testing.TB, origin Origin) netip.AddrPort {
+	t.Helper()
 	c := udpSocket(t)
 	at := addrOf(c.LocalAddr())
 	done := make(chan error, 1)
-	go func() { done <- w.ServePackets(NewPacketDoor(c, ByAddress)) }()
+	go func() { done <- w.ServePackets(NewPacketDoor(c, origin)) }()
 	t.Cleanup(func() {
 		w.Close()
 		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
