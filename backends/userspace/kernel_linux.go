@@ -76,7 +76,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	}
 	undo, err := k.addRoutes(ops)
 	if err != nil {
-		return errors.Join(err, undo())
+		return errors.Join(explain(err), undo())
 	}
 	err = k.conn.Commit(ctx, &k.batch)
 	var size *nfnetlink.SizeError

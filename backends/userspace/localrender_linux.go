@@ -27,8 +27,7 @@ func (r *renderer) renderLocal(node *proxy.Node, port *proxy.ServicePort, out []
 	}
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		inside, outside := r.action(f.FromInside.Action, port.Name.Protocol), r.action(f.FromOutside.Action, port.Name.Protocol)
-		verdict := localVerdict(inside, outside)
+		verdict := localVerdict(r.action(f.FromInside.Action), r.action(f.FromOutside.Action))
 		if verdict == 0 {
 			continue
 		}

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // routeProtocol is the number by which routes say whose they are, one that no
@@ -70,11 +68,7 @@ func (l *localRoutes) put(to netip.Prefix, kind int, source netip.Addr) error {
 	if source.IsValid() {
 		r.Src = source.AsSlice()
 	}
-	err = l.handle.RouteReplace(r)
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("userspace: %w: CAP_NET_ADMIN is needed for routes: %w", proxy.ErrUnsupported, err)
-	case err != nil:
+	if err := l.handle.RouteReplace(r); err != nil {
 		return fmt.Errorf("userspace: making %v local: %w", to, err)
 	}
 	return nil

@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -67,7 +65,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 		if f.Kind == proxy.NodePort {
 			k.addr = netip.AddrPortFrom(netip.Addr{}, f.Addr.Port())
 		}
-		out = append(out, object{Key: k, Value: value{chain: r.verdict(f, port.Name.Protocol)}})
+		out = append(out, object{Key: k, Value: value{chain: r.verdict(f)}})
 		if f.Kind == proxy.ClusterIP {
 			out = append(out, object{Key: key{kind: kindClusterIP, fam: fam, addr: netip.AddrPortFrom(f.Addr.Addr(), 0)}})
 		}
@@ -95,15 +93,15 @@ func (r *renderer) families() []nfnetlink.Family {
 }
 
 // verdict names the chain of what becomes of a frontend's traffic.
-func (r *renderer) verdict(f *proxy.Frontend, protocol v1.Protocol) string {
-	return verdictChain(r.action(f.FromInside.Action, protocol), r.action(f.FromOutside.Action, protocol))
+func (r *renderer) verdict(f *proxy.Frontend) string {
+	return verdictChain(r.action(f.FromInside.Action), r.action(f.FromOutside.Action))
 }
 
-func (r *renderer) action(a proxy.Action, protocol v1.Protocol) string {
+func (r *renderer) action(a proxy.Action) string {
 	switch {
 	case a == proxy.Forward:
 		return "capture"
-	case a == proxy.Reject && r.options.Hooks.FirstConnection != nil && protocol != v1.ProtocolSCTP:
+	case a == proxy.Reject && r.options.Hooks.FirstConnection != nil:
 		return "capture" // it is to wait for endpoints
 	}
 	return a.String()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net"
+	"reflect"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -77,7 +78,9 @@ func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error
 		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
 	}
 	for i := range all {
-		if all[i].Mark == want.Mark && all[i].Mask != nil && *all[i].Mask == *want.Mask && all[i].Src == nil && all[i].Dst == nil {
+		seen := all[i]
+		seen.Family, seen.Type, seen.Protocol = want.Family, want.Type, want.Protocol // who has made it counts for nothing
+		if reflect.DeepEqual(seen, *want) {
 			own = append(own, all[i])
 		} else {
 			odd = append(odd, all[i])
@@ -86,38 +89,65 @@ func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error
 	return own, odd, nil
 }
 
-// local lists the routes of our table. There should be one.
-func (r *routes) local(fam nfnetlink.Family) ([]netlink.Route, error) {
-	want := &netlink.Route{Table: firstTable + r.number(), Type: unix.RTN_LOCAL}
-	all, err := r.handle.RouteListFiltered(linkFamily(fam), want, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+// local lists the routes of our table, in which there should be one: any other
+// leads some of what is marked elsewhere.
+func (r *routes) local(fam nfnetlink.Family) (own, odd []netlink.Route, err error) {
+	all, err := r.handle.RouteListFiltered(linkFamily(fam), &netlink.Route{Table: firstTable + r.number()}, netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return nil, fmt.Errorf("userspace: listing routes: %w", err)
+		return nil, nil, fmt.Errorf("userspace: listing routes: %w", err)
 	}
-	return all, nil
+	for i := range all {
+		if all[i].Type == unix.RTN_LOCAL && destination(&all[i]).Bits() == 0 {
+			own = append(own, all[i])
+		} else {
+			odd = append(odd, all[i])
+		}
+	}
+	return own, odd, nil
 }
 
-// state says whether rule and route are there.
+// state says whether rule and route are there, and nothing else.
 func (r *routes) state(fam nfnetlink.Family) (routesState, error) {
 	own, odd, err := r.rules(fam)
 	if err != nil {
 		return routesAbsent, err
 	}
-	list, err := r.local(fam)
+	route, others, err := r.local(fam)
 	if err != nil {
 		return routesAbsent, err
 	}
-	switch {
-	case len(own) == 1 && len(odd) == 0 && len(list) == 1:
-		return routesComplete, nil
-	case len(own) == 0 && len(odd) == 0 && len(list) == 0:
+	switch needed, excess := min(1, len(own))+min(1, len(route)), len(own)+len(route)+len(odd)+len(others); {
+	case excess == 0:
 		return routesAbsent, nil
+	case needed == 2 && excess == 2:
+		return routesComplete, nil
 	}
 	return routesPartial, nil
 }
 
 // add makes rule and route, also where one of them is there already. What is too
-// much goes when what is needed is there: packets find their way all the time.
+// much goes when what is needed is there: packets find their way all the time, but
+// where a rule has no condition that ours has not: our own may go in its place, and is
+// made again.
 func (r *routes) add(fam nfnetlink.Family) error {
+	for range passes {
+		if err := r.put(fam); err != nil {
+			return err
+		}
+		if err := r.clear(fam, 1); err != nil {
+			return err
+		}
+		if state, err := r.state(fam); err != nil || state == routesComplete {
+			return err
+		}
+	}
+	return nil
+}
+
+// passes is how often rules are looked at again after some were taken away.
+const passes = 3
+
+func (r *routes) put(fam nfnetlink.Family) error {
 	route, err := r.route(fam)
 	if err == nil {
 		err = r.handle.RouteReplace(route)
@@ -128,45 +158,43 @@ func (r *routes) add(fam nfnetlink.Family) error {
 		}
 	}
 	switch {
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("userspace: %w: CAP_NET_ADMIN is needed for routing rules: %w", proxy.ErrUnsupported, err)
 	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT):
 		return fmt.Errorf("userspace: %w: routing by marks: %w", proxy.ErrUnsupported, err)
 	case err != nil:
 		return fmt.Errorf("userspace: routing marked packets to this host: %w", err)
 	}
-	own, odd, err := r.rules(fam)
-	if err != nil {
-		return err
-	}
-	return r.drop(append(odd, own[min(1, len(own)):]...))
-}
-
-// remove takes rules and routes away, as far as they are there.
-func (r *routes) remove(fam nfnetlink.Family) error {
-	own, odd, err := r.rules(fam)
-	if err != nil {
-		return err
-	}
-	if err := r.drop(append(odd, own...)); err != nil {
-		return err
-	}
-	list, err := r.local(fam)
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		if err := r.handle.RouteDel(&list[i]); !isGone(err) {
-			return fmt.Errorf("userspace: removing a route: %w", err)
-		}
-	}
 	return nil
 }
 
-func (r *routes) drop(rules []netlink.Rule) error {
-	for i := range rules {
-		if err := r.handle.RuleDel(&rules[i]); !isGone(err) {
-			return fmt.Errorf("userspace: removing a routing rule: %w", err)
+// remove takes rules and routes away, as far as they are there.
+func (r *routes) remove(fam nfnetlink.Family) error { return r.clear(fam, 0) }
+
+// clear takes away what is not ours, and of what is all but some. The kernel takes
+// the first rule away that has the conditions it is told, and perhaps others: what is
+// left is looked at again.
+func (r *routes) clear(fam nfnetlink.Family, keep int) error {
+	for range passes {
+		own, odd, err := r.rules(fam)
+		if err != nil {
+			return err
+		}
+		excess := append(own[min(keep, len(own)):], odd...)
+		if len(excess) == 0 {
+			break
+		}
+		for _, x := range excess {
+			if err := r.handle.RuleDel(&x); !isGone(err) {
+				return fmt.Errorf("userspace: removing a routing rule: %w", err)
+			}
+		}
+	}
+	own, odd, err := r.local(fam)
+	if err != nil {
+		return err
+	}
+	for _, x := range append(own[min(keep, len(own)):], odd...) {
+		if err := r.handle.RouteDel(&x); !isGone(err) {
+			return fmt.Errorf("userspace: removing a route: %w", err)
 		}
 	}
 	return nil

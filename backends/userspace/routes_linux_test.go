@@ -2,6 +2,7 @@ package userspace_test
 
 import (
 	"errors"
+	"net"
 	"syscall"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 const (
@@ -54,28 +56,269 @@ func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	own.wantAnswer(t, one)
 }
 
+// ownRule is the routing rule of the backend, which may be changed.
+func ownRule(change func(*netlink.Rule)) *netlink.Rule {
+	r, mask := netlink.NewRule(), uint32(0x4000)
+	r.Family, r.Priority, r.Table, r.Mark, r.Mask = unix.AF_INET, rulePriority, ruleTable, 0x4000, &mask
+	change(r)
+	return r
+}
+
 // Rules at the backend's place that are not its own go away; its own one stays
 // there all the time.
 func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
-	odd := netlink.NewRule()
-	odd.Family, odd.Priority, odd.Table, odd.Mark = unix.AF_INET, rulePriority, ruleTable, 1
-	if err := n.node.Netlink().RuleAdd(odd); err != nil {
+	some := &net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)}
+	for name, change := range map[string]func(*netlink.Rule){
+		"another mark":      func(r *netlink.Rule) { r.Mark = 1 },
+		"another mask":      func(r *netlink.Rule) { r.Mask = nil },
+		"for a source":      func(r *netlink.Rule) { r.Src = some },
+		"for a destination": func(r *netlink.Rule) { r.Dst = some },
+		"for an interface":  func(r *netlink.Rule) { r.IifName = "clients" },
+		"for the way out":   func(r *netlink.Rule) { r.OifName = "clients" },
+		"for a protocol":    func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := n.node.Netlink().RuleAdd(ownRule(change)); err != nil {
+				t.Fatal(err)
+			}
+			if !b.Drifted(t.Context()) {
+				t.Error("there is a rule more, and that is no reason to look")
+			}
+			events := n.watchRules(t)
+			apply(t, b, snapshot(one))
+			if added, removed := events(); added != 0 || removed != 1 {
+				t.Errorf("to take one rule away, %d were removed and %d added, want 1 and 0", removed, added)
+			}
+			if got := len(n.rules(t)); got != 1 {
+				t.Errorf("after a repair, %d rules lead to the table, want 1", got)
+			}
+			if b.Drifted(t.Context()) {
+				t.Error("after a repair, something is still not as it should be")
+			}
+			// What is there is the backend's own.
+			if err := n.node.Netlink().RuleAdd(ownRule(func(*netlink.Rule) {})); !errors.Is(err, unix.EEXIST) {
+				t.Errorf("adding the rule once more: got error %v, want %v", err, unix.EEXIST)
+			}
+		})
+	}
+}
+
+// A rule with fewer conditions than the backend's own goes, too: by the repair and by
+// Cleanup.
+func TestRulesWithFewerConditionsGo(t *testing.T) {
+	n := newNetwork(t)
+	b := n.start(t, userspace.Options{})
+	for _, end := range []struct {
+		do   func() error
+		want int
+	}{
+		{func() error { return b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)) }, 1},
+		{func() error { return b.Cleanup(t.Context()) }, 0},
+	} {
+		apply(t, b, snapshot(one))
+		for _, protocol := range []int{0, unix.IPPROTO_UDP} {
+			if err := n.node.Netlink().RuleAdd(ownRule(func(r *netlink.Rule) { r.Mark, r.Mask, r.IPProto = 0, nil, protocol })); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := end.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.rules(t); len(got) != end.want {
+			t.Errorf("there are rules %v, want %d", got, end.want)
+		}
+		if drifted := b.Drifted(t.Context()); drifted != (end.want == 0) {
+			t.Errorf("whether there is reason to look: got %v", drifted)
+		}
+	}
+}
+
+// Rules of others stay, be it that they have our priority or lead to our table.
+func TestRulesOfOthersStay(t *testing.T) {
+	n := newNetwork(t)
+	others := []*netlink.Rule{
+		ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 }),
+	}
+	for _, r := range others {
+		if err := n.node.Netlink().RuleAdd(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := n.start(t, userspace.Options{})
+	apply(t, b, snapshot(one))
+	if b.Drifted(t.Context()) {
+		t.Error("because of rules of others, something is not as it should be")
+	}
+	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	events := n.watchRules(t)
+	for _, r := range others {
+		if err := n.node.Netlink().RuleDel(r); err != nil {
+			t.Errorf("the rule with priority %d that leads to table %d: %v", r.Priority, r.Table, err)
+		}
+	}
+}
+
+// Whatever is in the table beside the one route leads marked packets elsewhere, and
+// goes away.
+func TestRoutesOfTheTableAreRepaired(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
-	if got := len(n.rules(t)); got != 1 {
-		t.Errorf("after a repair, %d rules lead to the table, want 1", got)
+	clients, err := n.node.Netlink().LinkByName("clients")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if added, removed := events(); added != 0 || removed != 1 {
-		t.Errorf("to take one rule away, %d were removed and %d added, want 1 and 0", removed, added)
+	some := &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
+	for name, r := range map[string]*netlink.Route{
+		"a local one":         {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST},
+		"one that leads away": {Gw: net.ParseIP(clientAddr)},
+		"a blackhole":         {Type: unix.RTN_BLACKHOLE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.Family, r.Table, r.Dst = unix.AF_INET, ruleTable, some
+			if r.Type != unix.RTN_BLACKHOLE {
+				r.LinkIndex = clients.Attrs().Index
+			}
+			if err := n.node.Netlink().RouteAdd(r); err != nil {
+				t.Fatal(err)
+			}
+			if !b.Drifted(t.Context()) {
+				t.Error("there is a route more, and that is no reason to look")
+			}
+			apply(t, b, snapshot(one))
+			if b.Drifted(t.Context()) {
+				t.Error("after a repair, something is still not as it should be")
+			}
+			n.wantAnswer(t, one)
+		})
 	}
-	if b.Drifted(t.Context()) {
-		t.Error("after a repair, something is still not as it should be")
+}
+
+// Cleanup takes away what somebody else has left of rule and route, and of rules that
+// are odd; that both are gone is noticed.
+func TestCleanupOfHalvesOfRouting(t *testing.T) {
+	for name, harm := range map[string]func(*netlink.Handle, *netlink.Rule, *netlink.Route) error{
+		"no rule":  func(h *netlink.Handle, rule *netlink.Rule, _ *netlink.Route) error { return h.RuleDel(rule) },
+		"no route": func(h *netlink.Handle, _ *netlink.Rule, route *netlink.Route) error { return h.RouteDel(route) },
+		"neither": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
+			return errors.Join(h.RuleDel(rule), h.RouteDel(route))
+		},
+		"an odd rule": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
+			return errors.Join(h.RuleDel(rule), h.RouteDel(route), h.RuleAdd(ownRule(func(r *netlink.Rule) { r.Mask = nil })))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			b := n.start(t, userspace.Options{})
+			apply(t, b, snapshot(one))
+			h, rules, routes := n.node.Netlink(), n.rules(t), n.table(t)
+			if len(rules) != 1 || len(routes) != 1 {
+				t.Fatalf("got rules %v and routes %v, want one each", rules, routes)
+			}
+			if err := harm(h, &rules[0], &routes[0]); err != nil {
+				t.Fatal(err)
+			}
+			if !b.Drifted(t.Context()) {
+				t.Error("that is no reason to look")
+			}
+			if err := b.Cleanup(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if rules, routes := n.rules(t), n.table(t); len(rules)+len(routes) != 0 {
+				t.Errorf("after Cleanup there are rules %v and routes %v, want none", rules, routes)
+			}
+		})
 	}
+}
+
+// table lists the routes of the backend's table.
+func (n network) table(t *testing.T) []netlink.Route {
+	t.Helper()
+	all, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// The routes of the doors are as they should be, and no others are there in the
+// backend's name; those of others stay.
+func TestRoutesOfDoorsAreRepaired(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
+	apply(t, b, snapshot(one))
+	doors := n.doors(t)
+	if len(doors) != 3 {
+		t.Fatalf("got local routes %v, want three", doors)
+	}
+	h := n.node.Netlink()
+	foreign := &net.IPNet{IP: net.IPv4(192, 0, 2, 9).To4(), Mask: net.CIDRMask(32, 32)}
+	other := doors[0]
+	other.Priority++
+	if err := h.RouteAdd(&other); err != nil {
+		t.Fatal(err)
+	}
+	for name, harm := range map[string]func() error{
+		"one is missing": func() error { return h.RouteDel(&doors[0]) },
+		"one more":       func() error { r := doors[0]; r.Dst = foreign; return h.RouteAdd(&r) },
+		"one in its place": func() error {
+			r := doors[0]
+			r.Dst = foreign
+			return errors.Join(h.RouteDel(&doors[0]), h.RouteAdd(&r))
+		},
+		"one of another kind": func() error {
+			return h.RouteReplace(&netlink.Route{
+				Family: unix.AF_INET, Table: doors[0].Table, Protocol: doors[0].Protocol, Priority: doors[0].Priority, Dst: doors[0].Dst, Type: unix.RTN_BLACKHOLE,
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := harm(); err != nil {
+				t.Fatal(err)
+			}
+			if !b.Drifted(t.Context()) {
+				t.Error("that is no reason to look")
+			}
+			apply(t, b, snapshot(one))
+			if b.Drifted(t.Context()) {
+				t.Error("after a repair, something is still not as it should be")
+			}
+			if got := n.doors(t); len(got) != 3 {
+				t.Errorf("after a repair, there are local routes %v, want three", got)
+			}
+			n.wantAnswer(t, one)
+		})
+	}
+	if err := b.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.doors(t); len(got) != 0 {
+		t.Errorf("after Cleanup there are local routes %v, want none", got)
+	}
+	if err := h.RouteDel(&other); err != nil {
+		t.Errorf("the route of somebody else: %v", err)
+	}
+}
+
+// doors lists the backend's own routes in the table of local addresses.
+func (n network) doors(t *testing.T) (all []netlink.Route) {
+	t.Helper()
+	some, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, ownRoutes(255), ownRoutesMask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range some {
+		if some[i].Priority == ruleTable {
+			all = append(all, some[i])
+		}
+	}
+	return all
 }
 
 // watchRules begins to listen to changes of IPv4 routing rules on the node, and

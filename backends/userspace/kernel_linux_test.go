@@ -1,0 +1,193 @@
+package userspace
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// someWay is a way that only remembers.
+type someWay struct {
+	is    map[nfnetlink.Family]routesState
+	fails error
+}
+
+func (w *someWay) state(fam nfnetlink.Family) (routesState, error) { return w.is[fam], w.fails }
+
+func (w *someWay) add(fam nfnetlink.Family) error {
+	w.is[fam] = routesComplete
+	return w.fails
+}
+
+func (w *someWay) remove(fam nfnetlink.Family) error {
+	if w.fails == nil {
+		w.is[fam] = routesAbsent
+	}
+	return w.fails
+}
+
+// kernelIn gives the edge to the kernel in a namespace, with some way in the place of
+// routing.
+func kernelIn(t *testing.T) (*kernel, *someWay) {
+	t.Helper()
+	b := netnstest.Open(t, netnstest.NewNS(t), func() (*Backend, error) { return New(Options{}) })
+	k, ok := b.kernel.(*kernel)
+	if !ok {
+		t.Fatalf("got %T, want a kernel", b.kernel)
+	}
+	w := &someWay{is: map[nfnetlink.Family]routesState{}}
+	k.routes = w
+	return k, w
+}
+
+// What a commit has made of routing before the kernel refused the rest is taken back,
+// and only that: what was there, stays.
+func TestRoutingIsTakenBack(t *testing.T) {
+	refused := op{Kind: backends.Remove, Key: key{kind: kindChain, fam: nfnetlink.IPv4, name: "none"}}
+	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
+		return op{Kind: kind, Key: key{kind: kindRouting, fam: fam}}
+	}
+	k, w := kernelIn(t)
+	w.is[nfnetlink.IPv6] = routesPartial
+	err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4), routing(backends.Replace, nfnetlink.IPv6), refused})
+	if !errors.Is(err, backends.ErrConflict) {
+		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
+	}
+	if four, six := w.is[nfnetlink.IPv4], w.is[nfnetlink.IPv6]; four != routesAbsent || six != routesComplete {
+		t.Errorf("after a commit that was refused, routing of IPv4 is %d and that of IPv6 %d, want %d and %d", four, six, routesAbsent, routesComplete)
+	}
+	if got := k.Operations(); got != 0 {
+		t.Errorf("%d operations are counted, want none", got)
+	}
+}
+
+// If routing cannot be taken away when the tables are gone, nobody knows any more
+// what there is.
+func TestRoutingThatStays(t *testing.T) {
+	k, w := kernelIn(t)
+	gone := []op{{Kind: backends.Remove, Key: key{kind: kindRouting, fam: nfnetlink.IPv4}}}
+	w.is[nfnetlink.IPv4] = routesComplete
+	if err := k.Commit(t.Context(), gone); err != nil || w.is[nfnetlink.IPv4] != routesAbsent {
+		t.Errorf("got error %v and state %d, want routing to be gone", err, w.is[nfnetlink.IPv4])
+	}
+	w.fails = syscall.EIO
+	if err := k.Commit(t.Context(), gone); !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, syscall.EIO) {
+		t.Errorf("got error %v, want one that is %v, and %v", err, proxy.ErrDataplaneLost, syscall.EIO)
+	}
+}
+
+// Cleanup takes away what is left of routing, however little it is.
+func TestCleanupOfRemains(t *testing.T) {
+	for _, state := range []routesState{routesPartial, routesComplete} {
+		k, w := kernelIn(t)
+		w.is[nfnetlink.IPv4], w.is[nfnetlink.IPv6] = state, state
+		if err := k.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.is; got[nfnetlink.IPv4] != routesAbsent || got[nfnetlink.IPv6] != routesAbsent {
+			t.Errorf("after Cleanup of what was %d, routing is %v, want nothing", state, got)
+		}
+		if got := k.Operations(); got != 2 {
+			t.Errorf("%d operations are counted, want 2", got)
+		}
+	}
+}
+
+// A way that replaces another one is as it should be only without that, and takes it
+// along.
+func TestOneWayInsteadOfAnother(t *testing.T) {
+	const fam = nfnetlink.IPv4
+	for _, c := range []struct{ own, other, want routesState }{
+		{routesAbsent, routesAbsent, routesAbsent},
+		{routesComplete, routesAbsent, routesComplete},
+		{routesPartial, routesAbsent, routesPartial},
+		{routesComplete, routesPartial, routesPartial},
+		{routesAbsent, routesComplete, routesPartial},
+	} {
+		own, other := &someWay{is: map[nfnetlink.Family]routesState{fam: c.own}}, &someWay{is: map[nfnetlink.Family]routesState{fam: c.other}}
+		w := instead{own, []way{other}}
+		if got, err := w.state(fam); err != nil || got != c.want {
+			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.own, c.other, got, err, c.want)
+		}
+		for what, do := range map[routesState]func(nfnetlink.Family) error{routesComplete: w.add, routesAbsent: w.remove} {
+			own.is[fam], other.is[fam] = c.own, c.other
+			if err := do(fam); err != nil || own.is[fam] != what || other.is[fam] != routesAbsent {
+				t.Errorf("one is %d and the other %d: got %d and %d, error %v, want %d and none", c.own, c.other, own.is[fam], other.is[fam], err, what)
+			}
+		}
+	}
+}
+
+// What the kernel says is told to callers in terms that they can act on.
+func TestWhatErrorsMean(t *testing.T) {
+	for _, c := range []struct {
+		op   string
+		is   error
+		want error
+	}{
+		{"add element", nfnetlink.ErrUnknownOutcome, proxy.ErrDataplaneLost},
+		{"add element", unix.EPERM, proxy.ErrUnsupported},
+		{"add rule", unix.ENOENT, proxy.ErrUnsupported},
+		{"add rule", unix.EOPNOTSUPP, proxy.ErrUnsupported},
+		{"add rule", unix.EEXIST, backends.ErrConflict},
+		{"add element", unix.ENOENT, backends.ErrConflict},
+		{"add element", unix.EEXIST, backends.ErrConflict},
+		{"delete chain", unix.EBUSY, backends.ErrConflict},
+		{"add set", unix.EOPNOTSUPP, proxy.ErrUnsupported},
+		{"add table", unix.EAFNOSUPPORT, proxy.ErrUnsupported},
+		{"add chain", unix.EPROTONOSUPPORT, proxy.ErrUnsupported},
+		{"add element", unix.ENOMEM, nil},
+	} {
+		err := c.is
+		if errno, is := c.is.(unix.Errno); is { //nolint:errorlint // it is one, or something else
+			err = &nfnetlink.Error{Op: c.op, Errno: errno}
+		}
+		got := explain(fmt.Errorf("commit: %w", err))
+		var means []error
+		for _, known := range []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict} {
+			if errors.Is(got, known) {
+				means = append(means, known)
+			}
+		}
+		if !errors.Is(got, c.is) || c.want == nil && means != nil || c.want != nil && !slices.Equal(means, []error{c.want}) {
+			t.Errorf("%s: %v: got %v, want one that means %v alone", c.op, c.is, got, c.want)
+		}
+	}
+	if got := explain(nil); got != nil {
+		t.Errorf("without an error: got %v", got)
+	}
+}
+
+// The rules of a chain are known again only if they are all there, in their order,
+// and nothing else is.
+func TestChainsAreKnownAgain(t *testing.T) {
+	const hash = 0xabc
+	one, two := tag(hash, 0, 2), tag(hash, 1, 2)
+	for name, c := range map[string]struct {
+		comments []string
+		want     uint64
+	}{
+		"nothing":              {nil, 0},
+		"all rules":            {[]string{one, two}, hash},
+		"the last is missing":  {[]string{one}, 0},
+		"the first is missing": {[]string{two}, 0},
+		"out of order":         {[]string{two, one}, 0},
+		"twice the same":       {[]string{one, one}, 0},
+		"a foreign one":        {[]string{one, "", two}, 0},
+		"a foreign one last":   {[]string{one, two, ""}, 0},
+		"of two chains":        {[]string{one, tag(hash+1, 1, 2)}, 0},
+	} {
+		if got := hashOf(c.comments); got != c.want {
+			t.Errorf("%s: got %x, want %x", name, got, c.want)
+		}
+	}
+}

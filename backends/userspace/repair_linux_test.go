@@ -1,0 +1,158 @@
+package userspace_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// nft runs a script on the node.
+func (n network) nft(t *testing.T, script string) string {
+	t.Helper()
+	out, err := netnstest.Run(t, n.node, script, netnstest.NFT(t), "-f", "-")
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+// dump gives all that a backend finds of its own on the node.
+func (n network) dump(t *testing.T, c userspace.Capture) (out string) {
+	t.Helper()
+	if err := n.node.Do(func() (err error) {
+		out, err = userspace.Dump(t.Context(), c)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Whatever somebody does to the tables, it is noticed, and the next look makes them
+// what they were.
+func TestDamageIsRepaired(t *testing.T) {
+	netnstest.NFT(t)
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		n := newNetwork(t)
+		n.serve(t, podServer)
+		b := n.start(t, userspace.Options{Capture: capture})
+		apply(t, b, snapshot(one))
+		want := n.dump(t, capture)
+		for name, script := range map[string]string{
+			"the table is gone":           "delete table ip vipkit",
+			"rules are gone":              "flush chain ip vipkit services",
+			"a foreign rule":              "insert rule ip vipkit services accept",
+			"a foreign rule with a set":   "add rule ip vipkit services ip saddr { 192.0.2.1, 192.0.2.7 } drop",
+			"a foreign set":               "add set ip vipkit foreign { type ipv4_addr; }",
+			"a foreign chain":             "add chain ip vipkit foreign; add rule ip vipkit foreign jump services",
+			"a foreign base chain":        "add chain ip vipkit foreign { type filter hook prerouting priority -200; policy drop; }",
+			"a foreign element":           "add element ip vipkit cluster-ips { 192.0.2.1 }",
+			"a frontend that drops":       "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : drop }",
+			"a frontend that leads away":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
+			"a range that is no prefix":   "add element ip vipkit allowed { 10.96.0.1 . tcp . 80 . 192.0.2.1-192.0.2.7 }",
+			"a set of another kind":       "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
+			"a set of another kind, used": "delete table ip vipkit; add table ip vipkit; add set ip vipkit allowed { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @allowed drop",
+		} {
+			t.Run(capture.String()+"/"+name, func(t *testing.T) {
+				n.nft(t, script)
+				if !b.Drifted(t.Context()) {
+					t.Error("that is no reason to look")
+				}
+				apply(t, b, snapshot(one))
+				if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
+					t.Errorf("after the repair, there is (-want +got):\n%s", diff)
+				}
+				if b.Drifted(t.Context()) {
+					t.Error("after the repair, something is still not as it should be")
+				}
+				n.wantAnswer(t, one)
+			})
+		}
+	}
+}
+
+// What a process before has made for a family that is not to be served any more goes
+// away, also what of it is left.
+func TestFamiliesAreLeftOut(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		n.serve(t, podServer)
+		six := withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol)
+		both := both(snapshot(one), six)
+		before := n.start(t, userspace.Options{Capture: c})
+		apply(t, before, both)
+		if got := n.sixth(t); len(got) == 0 {
+			t.Fatal("there is nothing of IPv6; the test shows nothing")
+		}
+		if err := before.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if c == userspace.TPROXY {
+			routes, err := n.node.Netlink().RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+			if err != nil || len(routes) != 1 {
+				t.Fatalf("got routes %v and error %v, want one", routes, err)
+			}
+			if err := n.node.Netlink().RouteDel(&routes[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := n.start(t, userspace.Options{Capture: c, Families: []v1.IPFamily{v1.IPv4Protocol}})
+		apply(t, b, both)
+		if got := n.sixth(t); len(got) != 0 {
+			t.Errorf("of IPv6 there is still %v", got)
+		}
+		n.wantAnswer(t, one)
+		if b.Drifted(t.Context()) {
+			t.Error("something is not as it should be")
+		}
+	})
+}
+
+// withFamily makes service ports those of another family.
+func withFamily(s proxy.Snapshot, family v1.IPFamily) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		p := *p
+		p.Name.Family = family
+		ports = append(ports, &p)
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
+}
+
+// sixth lists what a backend has of IPv6 on the node.
+func (n network) sixth(t *testing.T) (all []string) {
+	t.Helper()
+	h := n.node.Netlink()
+	rules, err := h.RuleListFiltered(unix.AF_INET6, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range rules {
+		all = append(all, rules[i].String())
+	}
+	for _, filter := range []*netlink.Route{{Table: ruleTable}, ownRoutes(255)} {
+		mask := uint64(netlink.RT_FILTER_TABLE)
+		if filter.Protocol != 0 {
+			mask = ownRoutesMask
+		}
+		routes, err := h.RouteListFiltered(unix.AF_INET6, filter, mask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range routes {
+			all = append(all, routes[i].String())
+		}
+	}
+	if out := n.nft(t, "list tables ip6"); out != "" {
+		all = append(all, out)
+	}
+	return all
+}
