@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -105,16 +106,27 @@ func TestRedirectToNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// The doors cannot be reached but by way of a frontend.
+// The doors cannot be reached but by way of a frontend, not even at a node port, which
+// every address of the node serves.
 func TestDoorsAreShut(t *testing.T) {
 	n := newNetwork(t)
-	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), snapshot(one))
+	n.serve(t, podServer)
+	s := ofKind(snapshot("0.0.0.0:30100"), proxy.NodePort)
+	node := *s.Node()
+	node.NodePorts.All = true
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), withNode(s, &node))
+	n.wantAnswer(t, "10.244.1.1:30100")
 	doors := n.local(t)
-	if len(doors) == 0 {
-		t.Fatal("there are no doors")
+	if len(doors) != 3 {
+		t.Fatalf("got doors %q, want three", doors)
 	}
-	addr := netip.MustParsePrefix(doors[0]).Addr()
-	n.wantSilence(t, netip.AddrPortFrom(addr, userspace.DefaultPort).String())
+	var wg sync.WaitGroup
+	for _, door := range doors {
+		for _, port := range []uint16{userspace.DefaultPort, 30_100} {
+			wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(door).Addr(), port).String()) })
+		}
+	}
+	wg.Wait()
 }
 
 // needs ends a test where a capture cannot be had.

@@ -1,11 +1,14 @@
 package userspace_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,16 +59,24 @@ func TestAnswersMayComeLate(t *testing.T) {
 		for name, from := range map[string]func(network) *netns.NS{
 			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
 		} {
-			t.Run(capture.String()+"/"+name, func(t *testing.T) {
-				n := newNetwork(t)
-				n.needs(t, capture)
-				answersLate(t, n, from(n), capture)
-			})
+			for _, port := range []int{40_000, 20_000} { // the second one is of the backend's range
+				t.Run(fmt.Sprintf("%v/%s/%d", capture, name, port), func(t *testing.T) {
+					n := newNetwork(t)
+					n.needs(t, capture)
+					answersLate(t, n, &asker{ns: from(n), port: port}, capture)
+				})
+			}
 		}
 	}
 }
 
-func answersLate(t *testing.T, n network, from *netns.NS, capture userspace.Capture) {
+// asker is where somebody asks from.
+type asker struct {
+	ns   *netns.NS
+	port int
+}
+
+func answersLate(t *testing.T, n network, from *asker, capture userspace.Capture) {
 	t.Helper()
 	const at = "10.96.0.1:53"
 	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
@@ -73,9 +84,13 @@ func answersLate(t *testing.T, n network, from *netns.NS, capture userspace.Capt
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	apply(t, n.start(t, userspace.Options{Capture: capture}), names(at))
-	client, err := from.Dial(t.Context(), "udp", at)
-	if err != nil {
+	b := n.start(t, userspace.Options{Capture: capture})
+	apply(t, b, names(at))
+	var client net.Conn
+	if err := from.ns.Do(func() (err error) {
+		client, err = (&net.Dialer{LocalAddr: &net.UDPAddr{Port: from.port}}).DialContext(t.Context(), "udp4", at)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
@@ -96,6 +111,55 @@ func answersLate(t *testing.T, n network, from *netns.NS, capture userspace.Capt
 			t.Fatalf("the answer to %q: got %d bytes and error %v, want 3", question, size, err)
 		}
 	}
+	switch capture {
+	case userspace.Redirect:
+		n.wantNoAnswers(t, client, server)
+	case userspace.TPROXY:
+		// Nor is what comes after the Service an answer.
+		wantOwnAnswer(t, n, b, client, at)
+	case userspace.LocalRoutes:
+	}
+}
+
+// wantNoAnswers wants late answers not to have left the node, from an address that is
+// nobody's. One that is known comes after them.
+func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketConn) {
+	t.Helper()
+	if _, err := client.Write([]byte("last")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.WriteTo([]byte("yes"), hears(t, server, "last")); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := client.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	flows, err := n.node.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		if a, ok := netip.AddrFromSlice(f.Forward.SrcIP); ok && a.Unmap().As4()[0] == 0 {
+			t.Errorf("something went from the door %v to %v", f.Forward.SrcIP, f.Forward.DstIP)
+		}
+	}
+}
+
+// wantOwnAnswer takes the Service away, and wants the client to reach who has the
+// address then.
+func wantOwnAnswer(t *testing.T, n network, b *userspace.Backend, client net.Conn, at string) {
+	t.Helper()
+	heir, err := n.pod.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heir.Close() //nolint:errcheck // the test is over
+	apply(t, b, snapshot(two))
+	if _, err := client.Write([]byte("heir")); err != nil {
+		t.Fatal(err)
+	}
+	hears(t, heir, "heir")
 }
 
 // The same of connections: that an endpoint speaks first, after the node has

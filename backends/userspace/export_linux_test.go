@@ -24,3 +24,11 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 	slices.Sort(lines)
 	return strings.Join(lines, "\n"), nil
 }
+
+// ReachFrom makes a port that from which the next endpoint is reached.
+func (b *Backend) ReachFrom(port uint16) {
+	s := b.sockets
+	for s.nextPort() != port {
+	}
+	s.ports.Add(^uint32(0)) // it is the next one again
+}

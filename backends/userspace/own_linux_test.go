@@ -2,29 +2,24 @@ package userspace_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // What a program of the node sends is captured, though it looks like what the
 // backend sends in one respect: its port, or that it may have others' addresses.
 func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
-	transparent := func(_, _ string, c syscall.RawConn) (err error) {
-		return errors.Join(c.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
-		}), err)
-	}
 	for name, d := range map[string]net.Dialer{
 		"by port":   {LocalAddr: &net.TCPAddr{Port: 20_000}},
 		"by socket": {LocalAddr: &net.TCPAddr{Port: 40_000}, Control: transparent},
+		// The neighbours of the range of ports.
+		"before it": {LocalAddr: &net.TCPAddr{Port: 10_239}, Control: transparent},
+		"after it":  {LocalAddr: &net.TCPAddr{Port: 30_240}, Control: transparent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(t)
@@ -51,14 +46,20 @@ func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 	}
 }
 
-// What the backend sends is not captured, though it goes to a frontend.
+// What the backend sends is not captured, though it goes to a frontend, in a pod or on
+// the node.
 func TestEndpointsMayBeFrontends(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
-	n.serve(t, two)
-	apply(t, n.start(t, userspace.Options{}), both(withEndpoint(snapshot(one), two), snapshot(two)))
-	if got, err := n.greeting(t, one, 0); err != nil || !strings.HasPrefix(got, two+" ") {
-		t.Errorf("got %q and error %v, want an answer of %s itself", got, err, two)
+	const onNode = "10.244.2.1:8081"
+	for at, where := range map[string]*netns.NS{two: n.pod, onNode: n.node} {
+		t.Run(at, func(t *testing.T) {
+			n.at(where).serve(t, at)
+			apply(t, n.start(t, userspace.Options{}), both(withEndpoint(snapshot(one), at), snapshot(at)))
+			if got, err := n.greeting(t, one, 0); err != nil || !strings.HasPrefix(got, at+" ") {
+				t.Errorf("got %q and error %v, want an answer of %s itself", got, err, at)
+			}
+		})
 	}
 }
 

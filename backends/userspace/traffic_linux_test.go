@@ -316,7 +316,7 @@ func TestCleanupEndsConnections(t *testing.T) {
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
-	for _, o := range []userspace.Options{{Connections: -1}, {Sessions: -1}, {AffinityTotal: -1}} {
+	for _, o := range []userspace.Options{{Connections: -1}, {Sessions: -1}, {AffinityTotal: -1}, {Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}} {
 		b, err := userspace.New(o)
 		if err == nil {
 			_ = b.Close()

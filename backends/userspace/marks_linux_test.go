@@ -1,0 +1,241 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// at is the network whose servers are in another namespace.
+func (n network) at(servers *netns.NS) network {
+	return network{client: n.client, node: n.node, pod: servers}
+}
+
+// Other bits of marks are those of others: they lead nothing to the backend, and it
+// keeps them. Its own bit is on nothing that is not its own.
+func TestForeignMarksAreLeftAlone(t *testing.T) {
+	n := newNetwork(t)
+	const onNode, plain = "10.244.2.1:8081", "10.244.1.1:9999"
+	for at, where := range map[string]*netns.NS{podServer: n.pod, onNode: n.node, plain: n.node} {
+		n.at(where).serve(t, at)
+	}
+	n.nft(t, `table ip foreign {
+		chain coming { type filter hook prerouting priority -150; meta mark set meta mark | 0x1; }
+		chain own { type filter hook output priority -150; meta mark set meta mark | 0x1; ct state new ct mark set ct mark | 0x2; }
+		chain wire { type filter hook prerouting priority -130; tcp dport 9999 meta mark & 0x4000 != 0 drop; }
+	}`)
+	apply(t, n.start(t, userspace.Options{}), both(snapshot(one), withEndpoint(snapshot(two), onNode)))
+	for to, want := range map[string]string{one: podServer, two: onNode, podServer: podServer, plain: plain} {
+		for name, from := range map[string]*netns.NS{"client": n.client, "node": n.node} {
+			got, err := network{client: from}.greeting(t, to, 0)
+			if err != nil || !strings.HasPrefix(got, want+" ") {
+				t.Errorf("%s to %s: got %q and error %v, want an answer of %s", name, to, got, err, want)
+			}
+		}
+	}
+	flows, err := n.node.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, f := range flows {
+		if f.Forward.DstPort == 8081 {
+			seen++
+			if f.Mark != 0x4002 {
+				t.Errorf("the connection to an endpoint on the node is marked by %#x, want both bits, 0x4002", f.Mark)
+			}
+		} else if f.Mark&0x4000 != 0 {
+			t.Errorf("the flow to %v:%d is marked by %#x", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("got %d connections to the endpoint on the node, want 2", seen)
+	}
+}
+
+// A transparent socket of another program that listens everywhere draws in nothing of
+// what is only on its way through the node.
+func TestTransparentListenersOfOthersGetNothing(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	if err := n.node.Do(func() error {
+		c := net.ListenConfig{Control: transparent}
+		l, err := c.Listen(t.Context(), "tcp4", "0.0.0.0:8080")
+		if err == nil {
+			t.Cleanup(func() { _ = l.Close() })
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n.wantAnswer(t, podServer)
+	n.wantAnswer(t, one)
+}
+
+// transparent lets a socket have addresses of others.
+func transparent(_, _ string, c syscall.RawConn) (err error) {
+	return errors.Join(c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+	}), err)
+}
+
+// Loopback addresses never serve node ports, all of them; others do.
+func TestLoopbackServesNoNodePorts(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		n.serve(t, podServer)
+		const port = ":30100" // of the range that is also ours
+		loopback := []string{"127.0.0.1" + port, "127.0.0.2" + port}
+		for _, at := range loopback {
+			n.at(n.node).serve(t, at)
+		}
+		s := ofKind(snapshot("0.0.0.0"+port), proxy.NodePort)
+		node := *s.Node()
+		node.NodePorts.All = true
+		apply(t, n.start(t, userspace.Options{Capture: c}), withNode(s, &node))
+		own := network{client: n.node, node: n.node, pod: n.pod}
+		for _, at := range loopback {
+			if server, _, _, err := own.ask(t, at); err != nil || server != at {
+				t.Errorf("at %s: got %q and error %v, want the program there", at, server, err)
+			}
+		}
+		n.wantAnswer(t, "10.244.1.1"+port)
+		own.wantAnswer(t, "10.244.1.1"+port)
+	})
+}
+
+// withNode gives the service ports of a snapshot another node.
+func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		ports = append(ports, p)
+	}
+	return proxy.NewSnapshot(node, ports...)
+}
+
+// Which ports clients and frontends have makes no difference, though they may be those
+// from which the backend reaches endpoints.
+func TestAnyPortMayAsk(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		const onNode = "10.244.2.1:8081"
+		n.serve(t, podServer)
+		n.at(n.node).serve(t, onNode)
+		n.echo(t, podServer)
+		var all proxy.Snapshot
+		for i, port := range []int{80, 15_000} {
+			tcp, udp := snapshot(fmt.Sprintf("10.96.0.1:%d", port)), names(fmt.Sprintf("10.96.0.1:%d", port))
+			local := withEndpoint(snapshot(fmt.Sprintf("10.96.0.2:%d", port)), onNode)
+			if next := both(both(tcp, local), udp); i == 0 {
+				all = next
+			} else {
+				all = both(all, next)
+			}
+		}
+		apply(t, n.start(t, userspace.Options{Capture: c}), all)
+		for name, from := range map[string]*netns.NS{"client": n.client, "node": n.node} {
+			for _, own := range []int{10_240, 20_000, 30_239, 40_000} {
+				for _, port := range []int{80, 15_000} {
+					for addr, server := range map[string]string{"10.96.0.1": podServer, "10.96.0.2": onNode} {
+						got, err := network{client: from}.greeting(t, fmt.Sprintf("%s:%d", addr, port), own)
+						if err != nil || !strings.HasPrefix(got, server+" ") {
+							t.Errorf("%s, from port %d to %s:%d: got %q and error %v, want an answer of %s", name, own, addr, port, got, err, server)
+						}
+					}
+					asksAgain(t, network{client: from}, fmt.Sprintf("0.0.0.0:%d", own), fmt.Sprintf("10.96.0.1:%d", port))
+				}
+			}
+		}
+	})
+}
+
+// asksAgain asks twice, so that the flow is one that has been answered.
+func asksAgain(t *testing.T, n network, from, to string) {
+	t.Helper()
+	for range 2 {
+		n.asksFrom(t, from, to)
+	}
+}
+
+// The first and the last of the ports from which endpoints are reached are ports like
+// others.
+func TestAllPortsReachEndpoints(t *testing.T) {
+	n := newNetwork(t)
+	const onNode = "10.244.2.1:8081"
+	n.serve(t, podServer)
+	n.at(n.node).serve(t, onNode)
+	b := n.start(t, userspace.Options{})
+	apply(t, b, both(snapshot(one), withEndpoint(snapshot(two), onNode)))
+	for _, port := range []uint16{10_240, 30_239} {
+		for to, want := range map[string]string{one: podServer, two: onNode} {
+			b.ReachFrom(port)
+			server, peer, _, err := n.ask(t, to)
+			if err != nil || server != want || peer != netip.MustParseAddrPort(fmt.Sprintf("%s:%d", clientAddr, port)) {
+				t.Errorf("%s, reached from port %d: got %q, which sees %v, and error %v", want, port, server, peer, err)
+			}
+		}
+	}
+}
+
+// What is to wait for its first endpoint is captured, and what is to be dropped is not.
+func TestFirstConnections(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		n.serve(t, podServer)
+		asked := make(chan userspace.Flow, 10)
+		b := n.start(t, userspace.Options{Capture: c, Hooks: userspace.Hooks{
+			FirstConnection: func(f userspace.Flow, _ proxy.ServicePortName) { asked <- f },
+		}})
+		apply(t, b, both(withAction(snapshot(one), proxy.Reject), withAction(snapshot(two), proxy.Drop)))
+		n.wantSilence(t, two)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		client, err := n.client.Dial(ctx, "tcp", one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close() //nolint:errcheck // the test is over
+		if f := <-asked; f.Frontend.String() != one || f.Client.String() != client.LocalAddr().String() {
+			t.Errorf("somebody came from %v to %v, want %v to %s", f.Client, f.Frontend, client.LocalAddr(), one)
+		}
+		if len(asked) != 0 {
+			t.Errorf("%v came, too, where everything is to be dropped", <-asked)
+		}
+		apply(t, b, snapshot(one))
+		_ = client.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := client.Read(make([]byte, 1)); err != nil {
+			t.Errorf("since there is an endpoint: got error %v, want an answer", err)
+		}
+	})
+}
+
+// withAction gives the frontends of service ports another action.
+func withAction(s proxy.Snapshot, a proxy.Action) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		p := *p
+		p.Frontends = append([]proxy.Frontend(nil), p.Frontends...)
+		for i := range p.Frontends {
+			p.Frontends[i].FromInside.Action, p.Frontends[i].FromOutside.Action = a, a
+		}
+		ports = append(ports, &p)
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
+}
