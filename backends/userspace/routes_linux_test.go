@@ -259,10 +259,14 @@ func TestRoutesOfDoorsAreRepaired(t *testing.T) {
 	}
 	h := n.node.Netlink()
 	foreign := &net.IPNet{IP: net.IPv4(192, 0, 2, 9).To4(), Mask: net.CIDRMask(32, 32)}
-	other := doors[0]
-	other.Priority++
-	if err := h.RouteAdd(&other); err != nil {
-		t.Fatal(err)
+	others := []netlink.Route{doors[0], doors[0]}
+	others[0].Priority++
+	others[1].Protocol = unix.RTPROT_STATIC
+	others[1].Dst = &net.IPNet{IP: net.IPv4(192, 0, 2, 10).To4(), Mask: net.CIDRMask(32, 32)}
+	for i := range others {
+		if err := h.RouteAdd(&others[i]); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for name, harm := range map[string]func() error{
 		"one is missing": func() error { return h.RouteDel(&doors[0]) },
@@ -301,8 +305,10 @@ func TestRoutesOfDoorsAreRepaired(t *testing.T) {
 	if got := n.doors(t); len(got) != 0 {
 		t.Errorf("after Cleanup there are local routes %v, want none", got)
 	}
-	if err := h.RouteDel(&other); err != nil {
-		t.Errorf("the route of somebody else: %v", err)
+	for i := range others {
+		if err := h.RouteDel(&others[i]); err != nil {
+			t.Errorf("a route of somebody else, %v: %v", others[i], err)
+		}
 	}
 }
 
