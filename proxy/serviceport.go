@@ -117,6 +117,9 @@ func (k FrontendKind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k&3]
 }
 
+// MarshalText gives what String gives, so that JSON has names and not numbers.
+func (k FrontendKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // TrafficRoute says what must become of the traffic of one frontend that comes
 // from one side. It is a comparable value.
 type TrafficRoute struct {
@@ -147,6 +150,9 @@ func (a Action) String() string {
 	return [...]string{"pass", "forward", "reject", "drop"}[a&3]
 }
 
+// MarshalText gives what String gives, so that JSON has names and not numbers.
+func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
 // Pool names one of the two pools of endpoints of a service port.
 type Pool uint8
 
@@ -163,6 +169,9 @@ const (
 func (p Pool) String() string {
 	return [...]string{"cluster", "local"}[p&1]
 }
+
+// MarshalText gives what String gives, so that JSON has names and not numbers.
+func (p Pool) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // Masquerade says whose source address is replaced by one of the node's, so
 // that replies come back through the node. Whatever it says, a connection that
@@ -184,3 +193,6 @@ const (
 func (m Masquerade) String() string {
 	return [...]string{"never", "non-pods", "always", "?"}[m&3]
 }
+
+// MarshalText gives what String gives, so that JSON has names and not numbers.
+func (m Masquerade) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

@@ -39,7 +39,8 @@
 //
 //	10256  /healthz /livez                   for load balancers and kubelets
 //	10249  /metrics /proxyMode /healthz      for Prometheus and people
-//	       /debug/services                   what is served, and why
+//	       /debug/services                   what is served, and why: HTML, or JSON to
+//	                                         whom accepts application/json
 //	       /debug/pprof/                     with enableProfiling
 //
 // What is below /debug/ answers clients on this node alone.

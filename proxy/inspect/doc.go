@@ -5,4 +5,23 @@
 // endpoints, what is wrong with API objects, and the [proxy.Verdict] about a packet,
 // with its reasons. It shows what not everybody may see, so whoever serves it decides
 // who gets it.
+//
+// # JSON
+//
+// Who accepts application/json gets the same as one object:
+//
+//	curl -H 'Accept: application/json' 'ADDRESS/PATH?destination=10.96.0.1:443'
+//
+//	Title         as the page says it
+//	Generation    of the [proxy.Snapshot]; 0 while nothing is known
+//	Node          the [proxy.Node]; null while nothing is known
+//	Packet        the [proxy.Packet] that was asked about, complete; null without one
+//	Verdict       the [proxy.Verdict] about it
+//	Error         what is wrong with the question; then the status is 400
+//	Problems      texts, 200 at the most
+//	ServicePorts  those that the filter leaves, 200 at the most, as [proxy.ServicePort]
+//	Hidden        how many more the filter leaves
+//	Total         how many there are
+//
+// What these types hold has the names of their fields, and durations are nanoseconds.
 package inspect

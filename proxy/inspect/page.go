@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -27,9 +28,14 @@ const maxShown = 200
 // maxListed is how many endpoints, frontends and source ranges it shows of each of them.
 const maxListed = 50
 
-// Handler serves the page under any path. Held gives what the dataplane holds; the
-// zero Snapshot while nothing is known. It is called for each request. The title
-// says what is shown, such as the kind of the dataplane.
+// Handler serves the page under any path: as HTML, or as JSON to whom accepts
+// application/json. Held gives what the dataplane holds; the zero Snapshot while nothing
+// is known. It is called for each request, by several goroutines at once. The title says
+// what is shown, such as the kind of the dataplane.
+//
+// The parameters of the query are filter, a part of the names of service ports; and, to
+// ask about a packet, protocol (TCP unless something else is said), source, interface and
+// destination. A packet without an interface starts on the node.
 func Handler(title string, held func() proxy.Snapshot) http.Handler {
 	text, err := template.New("page").Funcs(template.FuncMap{
 		"endpoints": first[*endpoints.Endpoint], "frontends": first[proxy.Frontend], "destinations": first[proxy.Destination],
@@ -43,10 +49,16 @@ func Handler(title string, held func() proxy.Snapshot) http.Handler {
 		}
 		query := r.URL.Query()
 		value := func(name string) string { return strings.TrimSpace(query.Get(name)) }
-		p := &page{Title: title, Snapshot: held(), Question: question{
-			value("filter"), cmp.Or(strings.ToUpper(value("protocol")), string(v1.ProtocolTCP)), value("source"), value("destination"), value("interface"),
+		s := held()
+		p := &page{Title: title, Generation: s.Generation(), Node: s.Node(), Total: s.Len(), Question: question{
+			value("filter"), value("protocol"), value("source"), value("destination"), value("interface"),
 		}}
-		p.fill()
+		p.fill(s)
+		w.Header().Set("Vary", "Accept")
+		if strings.Contains(r.Header.Get("Accept"), "application/json") {
+			p.writeJSON(w)
+			return
+		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
 		_ = text.Execute(w, p) // Who asked notices what is missing.
@@ -56,55 +68,78 @@ func Handler(title string, held func() proxy.Snapshot) http.Handler {
 // first gives as much of a list as is shown of it.
 func first[T any](all []T) []T { return all[:min(len(all), maxListed)] }
 
-// page is what the page shows.
+// page is what the page shows. Its fields are those of the JSON.
 type page struct {
-	Title    string
-	Question question
-	Answer   *proxy.Verdict
-	Err      error
-	Snapshot proxy.Snapshot
-	Shown    []*proxy.ServicePort
-	Hidden   int
+	Title        string
+	Generation   uint64
+	Node         *proxy.Node
+	Question     question `json:"-"`
+	Error        string
+	Packet       *proxy.Packet
+	Verdict      *proxy.Verdict
+	Problems     []string
+	ServicePorts []*proxy.ServicePort
+	Total        int // of the service ports, before the filter
+	Hidden       int // of those that the filter leaves
+}
+
+// writeJSON writes the page for programs. What was asked and has no answer is an error of
+// the client's.
+func (p *page) writeJSON(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	if p.Error != "" {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	_ = json.NewEncoder(w).Encode(p) // Who asked notices what is missing.
 }
 
 // question is what somebody wants to know of a packet.
 type question struct{ Filter, Protocol, Source, Destination, Interface string }
 
-func (p *page) fill() {
-	s := p.Snapshot
+func (p *page) fill(s proxy.Snapshot) {
 	for port := range s.All() {
 		switch {
 		case !strings.Contains(port.Name.String(), p.Question.Filter):
-		case len(p.Shown) < maxShown:
-			p.Shown = append(p.Shown, port)
+		case len(p.ServicePorts) < maxShown:
+			p.ServicePorts = append(p.ServicePorts, port)
 		default:
 			p.Hidden++
 		}
 	}
-	if p.Question.Destination != "" && !s.IsZero() {
-		packet, err := p.Question.packet(s)
-		if p.Err = err; err == nil {
-			verdict := proxy.Route(s, packet)
-			p.Answer = &verdict
+	for problem := range s.Problems() {
+		if len(p.Problems) == maxShown {
+			break
 		}
+		p.Problems = append(p.Problems, problem.Error())
 	}
+	if p.Question == (question{Filter: p.Question.Filter}) {
+		return // Nobody asks about a packet.
+	}
+	packet, err := p.Question.packet(s)
+	if err != nil {
+		p.Error = err.Error()
+		return
+	}
+	verdict := proxy.Route(s, packet)
+	p.Packet, p.Verdict, p.Question.Protocol = &packet, &verdict, string(packet.Protocol)
 }
 
 // Protocols gives those to choose from.
-func (p *page) Protocols() []v1.Protocol {
-	return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
-}
+func (p *page) Protocols() []v1.Protocol { return protocols() }
 
-// Problems gives what is wrong with API objects, in part where it is very much.
-func (p *page) Problems() []*proxy.Problem {
-	all := slices.Collect(p.Snapshot.Problems())
-	return all[:min(len(all), maxShown)]
-}
+func protocols() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP} }
 
 // packet gives the packet that is asked about. Without an interface it starts on
-// the node.
+// the node, and without a protocol it is one of TCP.
 func (q *question) packet(s proxy.Snapshot) (proxy.Packet, error) {
-	p := proxy.Packet{Protocol: v1.Protocol(q.Protocol), Interface: q.Interface, FromNode: q.Interface == ""}
+	protocol := v1.Protocol(strings.ToUpper(cmp.Or(q.Protocol, string(v1.ProtocolTCP))))
+	p := proxy.Packet{Protocol: protocol, Interface: q.Interface, FromNode: q.Interface == ""}
+	switch {
+	case s.IsZero():
+		return p, errors.New("nothing has been programmed yet")
+	case !slices.Contains(protocols(), protocol):
+		return p, fmt.Errorf("the protocol is one of %v, not %q", protocols(), q.Protocol)
+	}
 	to, err := netip.ParseAddrPort(q.Destination)
 	if err != nil {
 		return p, fmt.Errorf("the destination is an address and a port: %w", err)

@@ -1,12 +1,15 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,19 +85,21 @@ func TestPage(t *testing.T) {
 		query         string
 		parts, absent []string
 	}{
-		"all":         {"", []string{"default/&lt;web&gt;:http/TCP/IPv4", "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080", "spec.externalIPs[0]", "Zone east", "Mode test, generation"}, []string{"<web>", "<b>"}},
-		"filter":      {"?filter=other", []string{"<td>default/other"}, []string{"<td>default/&lt;web"}},
-		"from pod":    {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
-		"mapped":      {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
-		"from node":   {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
-		"lower case":  {"?protocol=tcp&destination=10.96.0.10:80", []string{"<b>forward</b>", "<option selected>TCP"}, nil},
-		"no protocol": {"?destination=10.96.0.10:80", []string{"<b>forward</b>", "<option selected>TCP"}, nil},
-		"node port":   {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
-		"nobody":      {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
-		"empty":       {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
-		"no port":     {"?destination=10.96.0.10", []string{"the destination is an address and a port"}, []string{"<b>"}},
-		"bad name":    {"?destination=10.96.0.10:80&source=x", []string{"the source is an address"}, []string{"<b>"}},
-		"no family":   {"?destination=[fd00::1]:80", []string{"name a source"}, []string{"<b>"}},
+		"all":       {"", []string{"default/&lt;web&gt;:http/TCP/IPv4", "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080", "spec.externalIPs[0]", "Zone east", "Mode test, generation"}, []string{"<web>", "<b>"}},
+		"filter":    {"?filter=other", []string{"<td>default/other"}, []string{"<td>default/&lt;web"}},
+		"from pod":  {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
+		"mapped":    {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
+		"from node": {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
+		"node port": {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
+		"nobody":    {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
+		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
+		"TCP":       {"?destination=10.96.0.10:80", []string{"<p>TCP from 192.0.2.1:40000, this node, to 10.96.0.10:80:</p>", "<b>forward</b>"}, nil},
+		"udp":       {"?protocol=udp&interface=eth0&source=198.51.100.1&destination=10.96.0.10:80", []string{"<p>UDP from 198.51.100.1:40000 by eth0 to 10.96.0.10:80:</p>", "<option selected>UDP</option>", "<b>reject</b>"}, nil},
+		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"the protocol is one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<b>"}},
+		"no target": {"?source=10.244.1.11", []string{"the destination is an address and a port"}, []string{"<b>"}},
+		"no port":   {"?destination=10.96.0.10", []string{"the destination is an address and a port"}, []string{"<b>"}},
+		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"the source is an address"}, []string{"<b>"}},
+		"no family": {"?destination=[fd00::1]:80", []string{"name a source"}, []string{"<b>"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := get(t, s, tc.query)
@@ -160,10 +165,79 @@ func TestServicesOnThePageAreBounded(t *testing.T) {
 	for part, want := range map[string]int{
 		"<code>10.24": 2 * maxListed, "and 951 more": 2, // the pool and the answer
 		"</code>: ": maxListed + 2, "and 152 more": 1, // and two of the other Service
-		"198.51.": maxListed + 1, "and 150 more": 1, // and what was asked
+		"198.51.": maxListed + 2, "and 150 more": 1, // and the source that was asked about: in the form, and in the answer
 	} {
 		if got := strings.Count(body, part); got != want {
 			t.Errorf("the page has %q %d times, want %d", part, got, want)
 		}
 	}
+}
+
+// TestJSON wants what the page says in the form for programs.
+func TestJSON(t *testing.T) {
+	web := service("web", "10.96.0.10")
+	web.Spec.ExternalIPs = []string{"nonsense"}
+	s := snapshot(t, web, service("other", "10.96.0.11"))
+	type fields = map[string]any
+	port := fields{
+		"Namespace": "default", "Name": "web", "Port": "http", "Protocol": "TCP", "Family": "IPv4",
+	}
+	for name, tc := range map[string]struct {
+		held   proxy.Snapshot
+		query  string
+		status int
+		want   fields
+	}{
+		"nothing": {proxy.Snapshot{}, "", http.StatusOK, fields{"Node": nil, "Generation": 0.0, "Verdict": nil}},
+		"asked of nothing": {
+			proxy.Snapshot{}, "?destination=10.96.0.10:80", http.StatusBadRequest, fields{"Error": "nothing has been programmed yet"},
+		},
+		"all":    {s, "", http.StatusOK, fields{"Title": "Mode test", "Total": 2.0, "Hidden": 0.0, "Packet": nil, "Problems.0": `Service default/web: spec.externalIPs[0]: "nonsense" is not an IP address`}},
+		"filter": {s, "?filter=other", http.StatusOK, fields{"Total": 2.0, "Hidden": 0.0, "ServicePorts.0.Name.Name": "other", "ServicePorts.1": "there is no 1"}},
+		"why": {s, "?destination=10.96.0.10:80", http.StatusOK, fields{
+			"Packet": fields{
+				"Protocol": "TCP", "Source": "192.0.2.1:40000", "Destination": "10.96.0.10:80", "FromNode": true, "Interface": "", "ToNode": false,
+			},
+			"Verdict.Action": "forward", "Verdict.Name": port, "Verdict.Frontend.Kind": "ClusterIP",
+			"Verdict.Endpoints":                     []any{fields{"Addr": "10.244.1.11:8080", "Masquerade": false}},
+			"ServicePorts.0.Name":                   fields{"Namespace": "default", "Name": "other", "Port": "http", "Protocol": "TCP", "Family": "IPv4"},
+			"ServicePorts.1.Name":                   port,
+			"ServicePorts.1.Frontends.0.FromInside": fields{"Action": "forward", "Pool": "cluster", "Masquerade": "never"},
+			"ServicePorts.1.Cluster.0.NodeName":     "node-1",
+		}},
+		"bad": {s, "?destination=10.96.0.10:80&source=x", http.StatusBadRequest, fields{"Packet": nil, "Verdict": nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+tc.query, http.NoBody)
+			r.Header.Set("Accept", "application/json")
+			Handler("Mode test", func() proxy.Snapshot { return tc.held }).ServeHTTP(w, r)
+			var got any
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
+				t.Fatalf("status %d, %v, error %v: %s", w.Code, w.Header(), err, w.Body)
+			}
+			for path, want := range tc.want {
+				if diff := cmp.Diff(want, at(got, path)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", path, diff)
+				}
+			}
+		})
+	}
+}
+
+// at gives a part of what JSON says, by a path of names and numbers.
+func at(value any, path string) any {
+	for name := range strings.SplitSeq(path, ".") {
+		switch v := value.(type) {
+		case map[string]any:
+			value = v[name]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i >= len(v) {
+				return fmt.Sprintf("there is no %s", name)
+			}
+			value = v[i]
+		}
+	}
+	return value
 }
