@@ -116,7 +116,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if err := server.Watch(runner); err != nil {
 		return err
 	}
-	source.Handler = audience{tracker, server}
+	source.Handler = server.Tracker(tracker)
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -225,3 +225,26 @@ func TestWatch(t *testing.T) {
 		t.Errorf("those who observed before: called %d and %d times, want once each", observed, verified)
 	}
 }
+
+// heard is a tracker that notes what it hears of the Node.
+type heard struct {
+	proxy.ServiceChangeTracker
+	nodes []*v1.Node
+}
+
+func (h *heard) UpdateNode(n *v1.Node) { h.nodes = append(h.nodes, n) }
+
+// TestTrackerTellsBoth wants that both hear of the Node, also that there is none.
+func TestTrackerTellsBoth(t *testing.T) {
+	s, inner := New(Options{NodeName: "node-1"}), &heard{}
+	tracker := s.Tracker(inner)
+	for _, n := range []*v1.Node{node(), nil} {
+		tracker.UpdateNode(n)
+		if s.eligible != (n != nil) {
+			t.Errorf("after the Node was %v the server takes it for eligible: %t", n, s.eligible)
+		}
+	}
+	if len(inner.nodes) != 2 || inner.nodes[0] == nil || inner.nodes[1] != nil {
+		t.Errorf("the tracker heard of %v, wanted a Node and then none", inner.nodes)
+	}
+}

@@ -26,8 +26,8 @@ type Options struct {
 	// taken. A handler that takes its time moves the deadlines, by way of
 	// [http.ResponseController].
 	Pages map[string]http.Handler
-	// NodeName is the node whose object says whether it is eligible. Without a
-	// name it always is.
+	// NodeName is the node whose object says whether it is eligible; [Server.Tracker]
+	// brings the object. Without a name it always is.
 	NodeName string
 	// Timeout is how old the last verified state of the dataplane may be, and
 	// how long a change may wait to be programmed, before the proxy counts as
@@ -154,6 +154,22 @@ func (s *Server) poke() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Tracker gives a tracker that tells the Server what it hears of the Node, and passes on
+// everything to t. Whoever watches API objects hands them to this one, not to t.
+func (s *Server) Tracker(t proxy.ServiceChangeTracker) proxy.ServiceChangeTracker {
+	return tracker{t, s}
+}
+
+type tracker struct {
+	proxy.ServiceChangeTracker
+	server *Server
+}
+
+func (t tracker) UpdateNode(n *v1.Node) {
+	t.server.UpdateNode(n)
+	t.ServiceChangeTracker.UpdateNode(n)
 }
 
 // UpdateNode takes the node's object, or nil when there is none any more;
