@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -37,11 +37,11 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Conntrack.prepare("/", runtime.NumCPU(), loadConntrack); err != nil {
+	if err := c.Conntrack.prepare(); err != nil {
 		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
 	}
 	for _, family := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		if on, err := read("/proc/sys/net/" + family); err == nil && on == 0 {
+		if on, err := os.ReadFile("/proc/sys/net/" + family); err == nil && string(on) == "0\n" {
 			log.Info("the node does not forward packets to pods", "sysctl", "net/"+family)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
 // kubeProxyConfiguration has those fields of kube-proxy's type that mean something
@@ -61,8 +63,7 @@ type modeConfig struct {
 	MinSyncPeriod duration `json:"minSyncPeriod"`
 }
 
-// conntrackConfig is what the kernel's connection tracking is told; zero leaves
-// things alone.
+// conntrackConfig is what the kernel's connection tracking is told.
 type conntrackConfig struct {
 	MaxPerCore            int      `json:"maxPerCore"`
 	Min                   int      `json:"min"`
@@ -71,6 +72,15 @@ type conntrackConfig struct {
 	TCPBeLiberal          bool     `json:"tcpBeLiberal"`
 	UDPTimeout            duration `json:"udpTimeout"`
 	UDPStreamTimeout      duration `json:"udpStreamTimeout"`
+}
+
+// prepare sets what takes more privileges than the running program has.
+func (c *conntrackConfig) prepare() error {
+	return conntrack.Parameters{
+		MaxPerCore: c.MaxPerCore, Min: c.Min, TCPBeLiberal: c.TCPBeLiberal,
+		TCPEstablishedTimeout: c.TCPEstablishedTimeout.Duration, TCPCloseWaitTimeout: c.TCPCloseWaitTimeout.Duration,
+		UDPTimeout: c.UDPTimeout.Duration, UDPStreamTimeout: c.UDPStreamTimeout.Duration,
+	}.Set()
 }
 
 type logging struct {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -51,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case c.cleanup:
 		done, err = "all rules are removed", cleanUp(ctx, "", log)
 	case c.initOnly:
-		done, err = "prepared", c.Conntrack.prepare("/", runtime.NumCPU(), loadConntrack)
+		done, err = "prepared", c.Conntrack.prepare()
 	default:
 		err = serve(ctx, c, log)
 	}

@@ -66,4 +66,9 @@
 // same port, goes the same way in vain for as long as the entry is there
 // (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes). A new frontend of TCP
 // then costs a look at the table, like one of UDP.
+//
+// # Parameters
+//
+// [Parameters] sets how many flows the kernel remembers, and for how long. It has nothing
+// to do with a [Cleaner]: an agent sets them once, as kube-proxy does.
 package conntrack

@@ -180,8 +180,8 @@ func TestForeignFlows(t *testing.T) {
 	}
 }
 
-// Flows in other zones are other programs', also where only one direction is in one.
-func TestOtherZones(t *testing.T) {
+// Flows are other programs' also where only one of their directions is in a zone.
+func TestZonesOfOneDirection(t *testing.T) {
 	nft := netnstest.NFT(t)
 	ns, c := newKernelCleaner(t, Options{})
 	if err := errors.Join(

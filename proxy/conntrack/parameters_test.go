@@ -1,4 +1,4 @@
-package main
+package conntrack
 
 import (
 	"errors"
@@ -12,33 +12,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPrepare(t *testing.T) {
+// usual are the defaults of kube-proxy.
+func usual() Parameters {
+	return Parameters{MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour}
+}
+
+func TestParameters(t *testing.T) {
 	const maximum, hashes = "proc/sys/net/netfilter/nf_conntrack_max", "sys/module/nf_conntrack/parameters/hashsize"
 	timeout := func(name string) string { return "proc/sys/net/netfilter/nf_conntrack_" + name }
 	for name, tc := range map[string]struct {
-		config     conntrackConfig
+		config     Parameters
 		processors int
 		before     map[string]string
 		want       map[string]string
 	}{
 		"defaults": {
-			defaults().Conntrack, 4,
+			usual(), 4,
 			map[string]string{maximum: "65536\n", hashes: "16384\n", timeout("tcp_timeout_established"): "432000", timeout("tcp_timeout_close_wait"): "3600\n"},
 			map[string]string{maximum: "131072", hashes: "32768", timeout("tcp_timeout_established"): "86400", timeout("tcp_timeout_close_wait"): "3600\n"},
 		},
 		"many processors": {
-			conntrackConfig{MaxPerCore: 32 << 10}, 512,
+			Parameters{MaxPerCore: 32 << 10}, 512,
 			map[string]string{maximum: "1", hashes: "999999999\n"}, map[string]string{maximum: "1048576", hashes: "999999999\n"},
 		},
 		"much at least": {
-			conntrackConfig{MaxPerCore: 1, Min: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
+			Parameters{MaxPerCore: 1, Min: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
 		},
 		"the rest": {
-			conntrackConfig{TCPBeLiberal: true, UDPTimeout: duration{10 * time.Second}, UDPStreamTimeout: duration{time.Minute}}, 1,
+			Parameters{TCPBeLiberal: true, UDPTimeout: 10 * time.Second, UDPStreamTimeout: time.Minute}, 1,
 			map[string]string{timeout("tcp_be_liberal"): "0", timeout("udp_timeout"): "30", timeout("udp_timeout_stream"): "120"},
 			map[string]string{timeout("tcp_be_liberal"): "1", timeout("udp_timeout"): "10", timeout("udp_timeout_stream"): "60"},
 		},
-		"nothing": {conntrackConfig{Min: 5}, 1, map[string]string{}, map[string]string{}},
+		"nothing": {Parameters{Min: 5}, 1, map[string]string{}, map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -51,7 +56,7 @@ func TestPrepare(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := tc.config.prepare(root, tc.processors, loadsNothing); err != nil {
+			if err := tc.config.set(root, tc.processors, loadsNothing); err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
@@ -76,9 +81,9 @@ func TestPrepare(t *testing.T) {
 func loadsNothing() error { return nil }
 
 // On a node where nobody has used connection tracking yet, its parameters come with it.
-func TestPrepareLoads(t *testing.T) {
+func TestParametersLoadTheirModule(t *testing.T) {
 	root := t.TempDir()
-	c, loads := conntrackConfig{TCPBeLiberal: true}, 0
+	c, loads := Parameters{TCPBeLiberal: true}, 0
 	load := func() error {
 		loads++
 		folder := filepath.Join(root, "proc/sys/net/netfilter")
@@ -86,22 +91,21 @@ func TestPrepareLoads(t *testing.T) {
 			os.WriteFile(filepath.Join(folder, "nf_conntrack_max"), []byte("65536\n"), 0o600))
 	}
 	for range 2 {
-		if err := c.prepare(root, 1, load); err != nil {
+		if err := c.set(root, 1, load); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got, err := read(filepath.Join(root, "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")); got != 1 || err != nil || loads != 1 {
 		t.Errorf("the parameter is %d (error %v), and it was loaded %d times; wanted 1, at once", got, err, loads)
 	}
-	if err := (&conntrackConfig{}).prepare(t.TempDir(), 1, load); err != nil || loads != 1 {
+	if err := (Parameters{}).set(t.TempDir(), 1, load); err != nil || loads != 1 {
 		t.Errorf("nothing to set: error %v, and it was loaded %d times, wanted no more than before", err, loads)
 	}
 }
 
 // What cannot be set is named, all of it.
-func TestPrepareFails(t *testing.T) {
-	c := defaults().Conntrack
-	err := c.prepare(filepath.Join(t.TempDir(), "none"), 1, func() error { return errors.New("no module") })
+func TestParametersThatCannotBeSet(t *testing.T) {
+	err := usual().set(filepath.Join(t.TempDir(), "none"), 1, func() error { return errors.New("no module") })
 	for _, part := range []string{"no module", "nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v, wanted one that names %s", err, part)
