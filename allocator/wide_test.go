@@ -47,10 +47,9 @@ func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 	}
 }
 
-// TestWideRange fills a range in which keys are chosen ahead, to the last one. Each
-// key must be given once, those of the lower band last.
-func TestWideRange(t *testing.T) {
-	c, err := ParseConfig("10.0.0.0/13")
+func mustRange(t *testing.T, text string) *Range {
+	t.Helper()
+	c, err := ParseConfig(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +57,13 @@ func TestWideRange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// TestWideRange fills a range in which keys are chosen ahead, to the last one. Each
+// key must be given once, those of the lower band last.
+func TestWideRange(t *testing.T) {
+	r := mustRange(t, "10.0.0.0/13")
 	n, band := r.core.shape.n, r.core.shape.band
 	if n < wide {
 		t.Fatalf("%d keys are no wide range; the test shows nothing", n)
@@ -85,14 +91,7 @@ func TestWideRange(t *testing.T) {
 // TestNamesAreGivenUp wants a range that was full not to keep the names of owners that
 // have gone.
 func TestNamesAreGivenUp(t *testing.T) {
-	c, err := ParseConfig("10.96.0.0/16")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := NewRange(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mustRange(t, "10.96.0.0/16")
 	keys, err := r.AllocateN("me", 60_000)
 	if err != nil {
 		t.Fatal(err)

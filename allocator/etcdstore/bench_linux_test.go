@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/storetest"
 )
 
 // BenchmarkCommit allocates and releases keys in turn; each is one operation.
@@ -34,7 +33,7 @@ func BenchmarkCommit(b *testing.B) {
 		}
 		for _, callers := range []int{1, 8, 64, 240} {
 			b.Run(fmt.Sprintf("%s/callers=%d", strings.ReplaceAll(text, "/", "_"), callers), func(b *testing.B) {
-				share(b, callers, 2, func(ctx context.Context, caller, i int) error {
+				storetest.Share(b, callers, 2, func(ctx context.Context, caller, i int) error {
 					return toggle(ctx, s, r.Key(uint64(caller)), i)
 				})
 			})
@@ -54,27 +53,6 @@ func toggle(ctx context.Context, s allocator.Store, k allocator.Key, i int) erro
 	return err
 }
 
-// share does something from several goroutines, b.N operations in all, some at a time.
-func share(b *testing.B, callers, some int, do func(ctx context.Context, caller, i int) error) {
-	b.Helper()
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	for caller := range callers {
-		wg.Go(func() {
-			for i := 0; left.Add(-int64(some)) > -int64(some); i++ {
-				if err := do(b.Context(), caller, i); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
-}
-
 // BenchmarkTwoStores is of two processes, as far as etcd can tell.
 func BenchmarkTwoStores(b *testing.B) {
 	url := servertest.StartEtcd(b).URL
@@ -89,7 +67,7 @@ func BenchmarkTwoStores(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Run("callers=128", func(b *testing.B) {
-		share(b, 128, 2, func(ctx context.Context, caller, i int) error {
+		storetest.Share(b, 128, 2, func(ctx context.Context, caller, i int) error {
 			return toggle(ctx, stores[caller%2], r.Key(uint64(caller)), i)
 		})
 	})
@@ -101,7 +79,7 @@ func BenchmarkPool(b *testing.B) {
 	p := newPool(b, withMaps(b, client))
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			share(b, callers, 3, func(ctx context.Context, _, _ int) error {
+			storetest.Share(b, callers, 3, func(ctx context.Context, _, _ int) error {
 				claims, err := p.Reserve(ctx, "services/default/web", allocator.Request{Kind: allocator.IPv4})
 				if err == nil {
 					claims, err = p.Bind(ctx, claims...)

@@ -1,10 +1,10 @@
 package filestore_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -17,33 +17,21 @@ func BenchmarkCommit(b *testing.B) {
 	for _, callers := range []int{1, 8, 64, 512} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
 			s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
-			share := max(1, b.N/callers)
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for c := range callers {
-				wg.Go(func() { commitPairs(b, s, c, share) })
-			}
-			wg.Wait()
-			b.ReportMetric(float64(2*share*callers)/b.Elapsed().Seconds(), "commits/s")
+			storetest.Share(b, callers, 2, func(ctx context.Context, caller, _ int) error { return commitPair(ctx, s, caller) })
 		})
 	}
 }
 
-// commitPairs takes and frees one key again and again.
-func commitPairs(b *testing.B, s *filestore.Store, caller, count int) {
+// commitPair takes and frees the key of a caller.
+func commitPair(ctx context.Context, s *filestore.Store, caller int) error {
 	claim := allocator.Claim{Key: storetest.Key(caller), Owner: "default/web", Token: 1}
-	for range count {
-		claim.Version = 0
-		versions, err := s.Commit(b.Context(), []allocator.Op{{Claim: claim}})
-		if err == nil {
-			claim.Version = versions[0]
-			_, err = s.Commit(b.Context(), []allocator.Op{{Claim: claim, Delete: true}})
-		}
-		if err != nil {
-			b.Error(err)
-			return
-		}
+	versions, err := s.Commit(ctx, []allocator.Op{{Claim: claim}})
+	if err != nil {
+		return err
 	}
+	claim.Version = versions[0]
+	_, err = s.Commit(ctx, []allocator.Op{{Claim: claim, Delete: true}})
+	return err
 }
 
 // BenchmarkFloor is what the disk allows: it appends as many bytes as so many
@@ -64,7 +52,7 @@ func BenchmarkFloor(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(callers*b.N)/b.Elapsed().Seconds(), "commits/s")
+			b.ReportMetric(float64(callers*b.N)/b.Elapsed().Seconds(), "ops/s")
 			if err := file.Close(); err != nil {
 				b.Fatal(err)
 			}
@@ -81,28 +69,16 @@ func BenchmarkPool(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	share := max(1, b.N/callers)
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			for range share {
-				claims, err := p.Reserve(b.Context(), "default/web", allocator.Request{Kind: allocator.Port})
-				if err == nil {
-					claims, err = p.Bind(b.Context(), claims...)
-				}
-				if err == nil {
-					err = p.Release(b.Context(), claims...)
-				}
-				if err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	b.ReportMetric(float64(3*share*callers)/b.Elapsed().Seconds(), "commits/s")
+	storetest.Share(b, callers, 3, func(ctx context.Context, _, _ int) error {
+		claims, err := p.Reserve(ctx, "default/web", allocator.Request{Kind: allocator.Port})
+		if err == nil {
+			claims, err = p.Bind(ctx, claims...)
+		}
+		if err == nil {
+			err = p.Release(ctx, claims...)
+		}
+		return err
+	})
 }
 
 // BenchmarkManyPorts takes 250 node ports for one owner, and frees them.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/storetest"
 )
 
 const existing = 20_000
@@ -29,7 +30,9 @@ type operation struct {
 func measure(b *testing.B, operations []operation) {
 	for _, o := range operations {
 		for _, clients := range []int{1, 8} {
-			b.Run(fmt.Sprintf("%s/clients=%d", o.name, clients), func(b *testing.B) { spread(b, clients, o.do) })
+			b.Run(fmt.Sprintf("%s/clients=%d", o.name, clients), func(b *testing.B) {
+				storetest.Share(b, clients, 1, func(ctx context.Context, _, _ int) error { return o.do(ctx) })
+			})
 		}
 	}
 }
@@ -94,27 +97,6 @@ func makeAny(ctx context.Context, client kubernetes.Interface, name, clusterIP s
 		Spec:       v1.ServiceSpec{ClusterIP: clusterIP, Ports: []v1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	return err
-}
-
-// spread does something b.N times from several goroutines.
-func spread(b *testing.B, workers int, do func(context.Context) error) {
-	b.Helper()
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for left.Add(-1) >= 0 {
-				if err := do(b.Context()); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
 }
 
 // fill makes addresses that somebody manages.
