@@ -7,9 +7,9 @@ import (
 )
 
 // Budget bounds how many clients several tables remember together. When they
-// would be more, the largest table that is found in constant time forgets the
-// client that has been silent for longest. So who fills one table does not empty
-// the others.
+// would be more, a large table forgets the client that has been silent for longest: the
+// one that has grown last to more than the others, or the largest of some. So who fills
+// one table does not empty the others.
 //
 // The methods may be called from several goroutines at once.
 type Budget struct {

@@ -48,7 +48,8 @@ type entry struct {
 }
 
 // NewTable gives an empty table for as many clients as limit says, which share
-// a timeout. A limit of zero means [DefaultClients].
+// a timeout. A limit of zero, or less, means [DefaultClients]. With a timeout of zero
+// nothing is remembered.
 func NewTable(timeout time.Duration, limit int) *Table {
 	if limit <= 0 {
 		limit = DefaultClients

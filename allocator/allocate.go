@@ -8,22 +8,23 @@ import (
 )
 
 // Reserve takes keys for owner for as long as the TTL of the pool: all that is
-// requested in one change, or nothing; at most [MaxKeys]. [Pool.Bind] makes them last. Between both
-// the caller stores the object that owns them; so if it crashes, what it had taken
-// becomes free by itself.
+// requested in one change, or nothing; at most [MaxKeys]. [Pool.Bind] makes them last.
+// Between both the caller stores the object that owns them; so if it crashes, what it had
+// taken becomes free by itself.
 //
 // The claims come in the order of the requests. Errors are [ErrAllocated],
 // [ErrNotInRange], [ErrFull], [ErrInvalid], [ErrNoMap] if nothing can be allocated
-// from this store yet, ErrConflict if others were faster again and again, and
-// ErrUnknown: the store did not answer, so that the keys may be reserved until the
-// TTL ends.
+// from this store yet, [ErrConflict] if others were faster again and again,
+// [ErrUnknown]: the store did not answer, so that the keys may be reserved until the
+// TTL ends, and else those of the store and of the context.
 func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	return p.allocate(ctx, owner, p.now().Add(p.ttl), requests)
 }
 
 // Allocate does the same as Reserve and Bind in one change. It is for owners that
 // exist already: if the caller crashes before it has noted what it got, or the
-// outcome is unknown, only a repair can tell that nobody uses it.
+// outcome is unknown, only a repair can tell that nobody uses it. The errors are those of
+// Reserve.
 func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	return p.allocate(ctx, owner, time.Time{}, requests)
 }

@@ -11,7 +11,8 @@ import (
 // Bind makes reservations last until they are released: all of them, or none. To
 // bind again what is bound is no error. If a reservation has ended and was taken
 // away, or was released, the error is [ErrExpired], and the keys may have other
-// owners.
+// owners. If the store does not answer after a change was tried, it is [ErrUnknown]: to
+// bind again finds out.
 //
 // The store decides, also about a claim that looks bound: that it was once given
 // does not mean that it still is.
@@ -71,7 +72,8 @@ func distinct(claims []Claim) (once []Claim, places []int) {
 // has the key by then. With token 0 the claim needs no more than key and owner, and
 // frees whatever allocation of that owner there is; if somebody else has the key, that
 // stays, and the error is [ErrNotOwner]. Such an error does not keep the other claims
-// from being released.
+// from being released. After any other error some may be released: to release them again
+// does no harm.
 func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 	named, foreign, err := p.nameAllocations(ctx, claims)
 	if err != nil {

@@ -54,7 +54,8 @@ func PrefixBlock(p netip.Prefix) Block {
 }
 
 // ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16,
-// or ports like 30000-32767.
+// or ports like 30000-32767. Everything else is [ErrInvalid]. Whether it can be a range,
+// [NewRange] says.
 func ParseConfig(text string) (Config, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return Config{Prefix: prefix}, nil

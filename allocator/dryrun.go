@@ -1,7 +1,7 @@
 package allocator
 
 // DryRun answers what a [Range] would answer now, and changes nothing. Unlike the
-// range itself it hands out the same key twice.
+// range itself it hands out the same key twice. Any number of goroutines may use it.
 type DryRun struct{ r *Range }
 
 // DryRun gives the range's view that changes nothing.

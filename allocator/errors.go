@@ -47,8 +47,8 @@ func (r Reason) Error() string { return string(r) }
 // release. It is [ErrAllocated] or [ErrNotOwner].
 type HeldError struct {
 	Reason Reason
-	Key    Key
-	// Owner holds the key.
+	// Key is what was asked for, and Owner holds it.
+	Key   Key
 	Owner Owner
 }
 
@@ -102,6 +102,7 @@ func (e *RangeError) Unwrap() error { return e.Reason }
 // ConflictError is what [Store.Commit] returns if a precondition does not hold.
 // Nothing was written. It is [ErrConflict].
 type ConflictError struct {
+	// Key is one whose precondition does not hold; there may be others.
 	Key Key
 	// Current is what the store holds for the key; the zero Claim if nothing.
 	Current Claim

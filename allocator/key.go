@@ -56,9 +56,10 @@ func AddrKey(a netip.Addr) Key {
 // PortKey is the key of a port. Port 0 has none: the zero Key comes back.
 func PortKey(port uint16) Key { return Key{port: port} }
 
-// ParseKey reads an address or a port number, in any spelling that
+// ParseKey reads an address or a decimal port number, in any spelling that
 // [netip.ParseAddr] and [strconv.ParseUint] accept. Key.String gives the
-// canonical one.
+// canonical one. An address with a zone and port 0 are errors, as all else is; they
+// have no [Reason].
 func ParseKey(text string) (Key, error) {
 	if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
 		return PortKey(uint16(port)), nil

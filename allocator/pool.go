@@ -60,7 +60,8 @@ type PoolOptions struct {
 	Observer Observer
 }
 
-// NewPool makes a pool. The store is asked first when it is needed.
+// NewPool makes a pool. The store is asked first when it is needed. The error is
+// [ErrInvalid] or [ErrTooLarge].
 func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	p := &Pool{store: store, ttl: o.TTL, now: o.Now, observer: o.Observer, index: newIndex()}
 	if p.ttl == 0 {
@@ -75,8 +76,8 @@ func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	return p, p.SetRanges(o.Ranges...)
 }
 
-// RangeStatus is one range of a pool and how full it is. A key that several
-// ranges have counts in each.
+// RangeStatus is one range of a pool and how full it is, as far as the pool knows. A key
+// that several ranges have counts in each.
 type RangeStatus struct {
 	Config Config
 	Stats  Stats
@@ -87,7 +88,8 @@ type RangeStatus struct {
 // say so, and the first one's other settings count.
 //
 // What was allocated from a range that is gone stays allocated, and can be
-// released.
+// released. With an error, [ErrInvalid] or [ErrTooLarge], the pool keeps the ranges that it
+// has.
 func (p *Pool) SetRanges(ranges ...Config) error {
 	parts, err := newParts(ranges)
 	if err != nil {
@@ -110,8 +112,8 @@ func (p *Pool) Ranges() []RangeStatus {
 	return all
 }
 
-// Stats tells how full all ranges of a kind are together that are not draining,
-// in constant time. A key that several ranges have counts once; the bands of
+// Stats tells how full all ranges of a kind are together that are not draining, as far as
+// the pool knows, in constant time. A key that several ranges have counts once; the bands of
 // several ranges have no sum and are left out.
 func (p *Pool) Stats(kind Kind) Stats {
 	p.mu.Lock()
@@ -123,7 +125,7 @@ func (p *Pool) Stats(kind Kind) Stats {
 }
 
 // Lookup tells what the pool knows of a key, which may be older than what the
-// store does; see [Pool.Sync] and [Pool.Run].
+// store does; see [Pool.Sync] and [Pool.Run]. It is false for a key that nobody has.
 func (p *Pool) Lookup(key Key) (Claim, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +133,8 @@ func (p *Pool) Lookup(key Key) (Claim, bool) {
 	return c, ok
 }
 
-// Claims gives everything that the pool knows to be taken, in order of the keys.
+// Claims gives everything that the pool knows to be taken, in order of the keys: nothing
+// before the store was read for the first time.
 func (p *Pool) Claims() []Claim {
 	p.mu.Lock()
 	claims := p.index.all()
@@ -140,7 +143,8 @@ func (p *Pool) Claims() []Claim {
 	return claims
 }
 
-// Sync reads the whole store.
+// Sync reads the whole store, so that the pool knows what is there now. The errors are those
+// of the store, such as [ErrNoMap], and [ErrStale]; the pool then knows what it knew before.
 func (p *Pool) Sync(ctx context.Context) error {
 	doubts := p.doubts(nil)
 	state, err := p.fresh(ctx, 0, func() (State, error) { return p.store.Load(ctx) })

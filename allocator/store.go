@@ -83,7 +83,8 @@ type Store interface {
 	// Get gives the claims of some keys. Those that are free are left out.
 	Get(ctx context.Context, keys ...Key) (State, error)
 	// Commit makes all changes or none and gives the version of each. No key
-	// comes twice. A [*ConflictError] says that nothing was changed. After any other
+	// comes twice; that, and an [Op] that makes no sense, is [ErrInvalid]. With it, and
+	// with a [*ConflictError], nothing was changed. After any other
 	// error nobody knows, and Get must tell. A change may become effective even
 	// after its Commit has failed, if it was still under way.
 	//

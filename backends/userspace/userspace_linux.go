@@ -18,7 +18,7 @@ import (
 )
 
 // Backend is a [proxy.Backend] that carries the traffic of Services itself. It
-// works until it is closed.
+// works until it is closed. Its methods may be called from any goroutine.
 type Backend struct {
 	options  Options
 	renderer *renderer
@@ -176,7 +176,8 @@ func (b *Backend) shut() error {
 
 // Close ends everything that the backend carries. What it has programmed stays,
 // so that traffic to Services is dropped until another one takes over, and
-// leaks nowhere; Cleanup removes it. A closed backend cannot be used any more.
+// leaks nowhere; only Cleanup before it, or that of another backend, removes it. A closed
+// backend cannot be used any more: the error is [net.ErrClosed]. To close it again is none.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

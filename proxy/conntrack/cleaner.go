@@ -55,6 +55,7 @@ type Options struct {
 
 // Account is what one Clean did in one IP family.
 type Account struct {
+	// Family is the one that all else is about.
 	Family v1.IPFamily
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int
@@ -64,8 +65,9 @@ type Account struct {
 	// Offloaded is the number of flows that should go and cannot yet, since another
 	// program has led them past the rules, by a flowtable of nf_tables.
 	Offloaded int
-	Duration  time.Duration
-	// Err is nil, or what Clean returned.
+	// Duration is how long that took, with all waiting.
+	Duration time.Duration
+	// Err is nil, or what Clean returns of this family.
 	Err error
 }
 
@@ -99,15 +101,15 @@ func newCleaner(options Options, t table) *Cleaner {
 	return &Cleaner{options: options, table: t, spared: map[sparedEndpoint][]netip.AddrPort{}}
 }
 
-// Close gives up what New opened.
+// Close gives up what New opened. The Cleaner cannot be used any more.
 func (c *Cleaner) Close() error { return c.table.close() }
 
 // Clean removes the flows that were right under old, which has been cleaned
 // before, and are stale under new, which the dataplane holds by now. With the zero
 // old nothing is taken for granted. A flow that cannot be removed does not keep the
-// others from it. After an error some stale flows may be left; the same call
-// removes them. That a flow is offloaded is no error, as that may last: [Account] has
-// how many are.
+// others from it. After an error, which may be that of ctx, some stale flows may be left;
+// the same call removes them. That a flow is offloaded is no error, as that may last:
+// [Account] has how many are.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	return c.clean(ctx, old, new, serviceCIDRs(old))
 }

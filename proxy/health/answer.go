@@ -26,7 +26,7 @@ type familyAnswer struct {
 }
 
 // ServeHTTP answers /healthz and /livez, for programs that have a server of
-// their own.
+// their own. Other paths are not found.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	if path != "/healthz" && path != "/livez" {

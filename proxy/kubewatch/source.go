@@ -43,9 +43,12 @@ type ServiceCIDRHandler interface {
 	UpdateServiceCIDRs([]netip.Prefix)
 }
 
-// Source watches an API server. Client and Handler are required.
+// Source watches an API server. Client and Handler are required. The fields must not be
+// changed while it runs.
 type Source struct {
-	Client  kubernetes.Interface
+	// Client is how the API server is asked; [NewClient] makes one.
+	Client kubernetes.Interface
+	// Handler is told what there is, and what changes.
 	Handler Handler
 	// NodeName is the Node to watch; empty for none. Where it does not exist, it
 	// is not waited for.
@@ -66,7 +69,8 @@ type Source struct {
 }
 
 // NewClient gives a client that speaks protobuf wherever the API server does. It
-// changes nothing else of the configuration, and not the configuration itself.
+// changes nothing else of the configuration, and not the configuration itself. It does not
+// connect yet; an error says that the configuration makes no sense.
 func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	c := rest.CopyConfig(config)
 	c.ContentType = runtime.ContentTypeProtobuf
@@ -75,7 +79,8 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 }
 
 // Run watches until ctx ends, and then soon returns nil. It returns an error only where
-// it cannot begin: an API server that cannot be reached is tried again.
+// Client or Handler is missing: an API server that cannot be reached is tried again. It
+// must be called once at a time.
 func (s *Source) Run(ctx context.Context) error {
 	if s.Client == nil || s.Handler == nil {
 		return errors.New("kubewatch: Client and Handler are required")
