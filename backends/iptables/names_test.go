@@ -44,6 +44,15 @@ func TestNamesAreShortEnough(t *testing.T) {
 			t.Errorf("identities %s and %s have one prefix: %s", identity, other, n.prefix)
 		}
 		seen[n.prefix] = identity
+		if want := strings.ToUpper(identity)[:min(len(identity), 2)]; !strings.HasPrefix(n.prefix, want) || len(n.prefix) > longestPrefix+1 {
+			t.Errorf("identity %s has the prefix %s, want one that begins with %s, of up to %d characters", identity, n.prefix, want, longestPrefix+1)
+		}
+		if want := strings.ToUpper(identity) + "-"; len(identity) <= longestPrefix && n.prefix != want {
+			t.Errorf("identity %s has the prefix %s, want %s", identity, n.prefix, want)
+		}
+		if len(identity) > longestPrefix && len(n.prefix) != longestPrefix+1 {
+			t.Errorf("identity %s has the prefix %s, want one of %d characters", identity, n.prefix, longestPrefix+1)
+		}
 		for _, name := range []string{
 			n.of(prefixCluster, nameOf("ns", "svc", ""), 0), n.of(prefixFirewall, nameOf("ns", "svc", ""), 2),
 			n.chain(chainExternalServices), n.chain(chainMarkNonPods),

@@ -20,19 +20,31 @@ import (
 // and the chain, with the kind of it in the place of its name.
 func pictured(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 	t.Helper()
-	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRenderer(o, v1.IPv4Protocol)
+	r := rendererOf(t, v1.IPv4Protocol)
 	var short []string
 	for _, kind := range []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall} {
 		for number, suffix := range []string{"", "-2", "-3"} {
 			short = append(short, r.names.of(kind, port.Name, number), strings.TrimSuffix(kind, "-")+suffix)
 		}
 	}
+	return strings.NewReplacer(append(short, "VIPKIT-", "", "test/service-00001", "it",
+		" -m comment --comment", "", " -m tcp --dport", "", " --reject-with icmp-port-unreachable", "", "10.128.0.2/32", "VIP",
+		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(listed(r.render(node, port, nil)))
+}
+
+func rendererOf(t *testing.T, family v1.IPFamily) *renderer {
+	t.Helper()
+	o, err := Options{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRenderer(o, family)
+}
+
+// listed gives objects, a chain or a rule a line.
+func listed(objects []object) string {
 	var out strings.Builder
-	for _, x := range r.render(node, port, nil) {
+	for _, x := range objects {
 		place := map[bool]string{false: "<", true: ">"}[x.Key.back]
 		if x.Key.rule == "" {
 			place = ":"
@@ -49,9 +61,7 @@ func pictured(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 		}
 		out.WriteString("\n")
 	}
-	return strings.NewReplacer(append(short, "VIPKIT-", "", "test/service-00001", "it",
-		" -m comment --comment", "", " -m tcp --dport", "", " --reject-with icmp-port-unreachable", "", "10.128.0.2/32", "VIP",
-		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(out.String())
+	return out.String()
 }
 
 // frontendAt is a frontend of some kind with routes for inside and outside.
@@ -151,9 +161,7 @@ func TestRenderedNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := stagetest.Node()
-	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
-	node.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/16", "fd00:18::/64")}
+	node := busyNode()
 	r := newRenderer(o, v1.IPv4Protocol)
 	page := r.page(node)
 	for what, c := range map[string]struct{ got, want []string }{
@@ -170,5 +178,55 @@ func TestRenderedNode(t *testing.T) {
 	}
 	if r.liberal = true; len(page.invalid()) > 0 {
 		t.Errorf("where the kernel is liberal: got rules %q, want none", page.invalid())
+	}
+}
+
+// busyNode is a node with much to say.
+func busyNode() *proxy.Node {
+	node := stagetest.Node()
+	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/16", "fd00:18::/64")}
+	return node
+}
+
+// What is always there in both families; where more tells pods, there are more addresses
+// for node ports, and several service ranges.
+func TestRenderedNodeAsAWhole(t *testing.T) {
+	plain, much := stagetest.Node(), busyNode()
+	much.LocalTraffic.InterfacePrefix = strings.Repeat("x", longestInterface)
+	much.NodePorts.Prefixes = append(much.NodePorts.Prefixes, stagetest.Prefixes("172.19.0.0/16", "fd00:19::/64")...)
+	much.ServiceCIDRs = stagetest.Prefixes("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "fd00:97::/112")
+	var got strings.Builder
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		r := rendererOf(t, family)
+		port := stagetest.Port(family, 1, 1)
+		fmt.Fprintf(&got, "== %s\n%s\n== a port\n%s\n", family, listed(r.render(plain, nil, nil)), listed(r.render(plain, port, nil)))
+		fmt.Fprintf(&got, "== %s, a node with much to say\n%s\n", family, listed(r.render(much, nil, nil)))
+	}
+	want, err := os.ReadFile("testdata/nodes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("what is rendered (-want +got):\n%s", diff)
+	}
+}
+
+// Whatever was rendered before, and for which node, objects are the same, and come behind
+// those that are there.
+func TestRenderingIsPure(t *testing.T) {
+	r, before := rendererOf(t, v1.IPv4Protocol), []object{{Key: key{chain: "before"}}}
+	nodes := []*proxy.Node{stagetest.Node(), busyNode(), {}}
+	ports := []*proxy.ServicePort{nil, stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 0)}
+	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
+	for i := range 40 {
+		node, port := nodes[i*i%7%3], ports[i%4]
+		if i%9 == 8 {
+			node, port = bad, nil
+		}
+		want := append(before[:1:1], rendererOf(t, v1.IPv4Protocol).render(node, port, nil)...)
+		if diff := cmp.Diff(want, r.render(node, port, before[:1:1]), cmp.AllowUnexported(key{})); diff != "" {
+			t.Fatalf("step %d: objects (-fresh +got):\n%s", i, diff)
+		}
 	}
 }

@@ -82,6 +82,7 @@ func TestReadSavedOfAnotherProgram(t *testing.T) {
 		{strings.Replace(odd, "%s", "nat", 1), errIncompatible},
 		{strings.Replace(odd, "%s", "filter", 1) + savedText, errIncompatible},
 		{strings.Replace(odd, "%s", "mangle", 1) + savedText, nil},
+		{"# Table `nat' is in order, use whatever you like\n", nil},
 		{"*nat\n-A INPUT -m comment --comment \"# Table `nat' is incompatible, use 'nft' tool\" -j ACCEPT\n", nil},
 		{"*nat\n-A INPUT -m comment --comment \"a\n# Table `nat' is incompatible, use 'nft' tool\" -j ACCEPT\n", nil},
 	} {
@@ -114,6 +115,14 @@ func TestOwnJumps(t *testing.T) {
 		`-m comment --comment "kubernetes \\" -j VIPKIT-SERVICES`:                                   true,
 		`-m comment --comment "mine" -j VIPKIT-SERVICES`:                                            false,
 		`-m comment --comment kubernetes -j VIPKIT-SERVICES`:                                        false,
+		`-m x --ctstate NEW -j VIPKIT-SERVICES`:                                                     false,
+		`-m conntrack --ctdir ORIGINAL -j VIPKIT-SERVICES`:                                          false,
+		`! conntrack --ctstate NEW -j VIPKIT-SERVICES`:                                              false,
+		`-m x --comment "kubernetes service portals" -j VIPKIT-SERVICES`:                            false,
+		`-m comment --x "kubernetes service portals" -j VIPKIT-SERVICES`:                            false,
+		`"-m" comment --comment "kubernetes x" -j VIPKIT-SERVICES`:                                  false,
+		`"-j" VIPKIT-SERVICES`:                                                                      false,
+		`-m comment --comment "" -j VIPKIT-SERVICES`:                                                false,
 		`-i -j -j VIPKIT-SERVICES`:                                                                  false,
 		`-m set --match-set a -j VIPKIT-SERVICES src -j DROP`:                                       false,
 		"-m comment --comment \"kubernetes \n-A PREROUTING -j VIPKIT-SERVICES\" -j VIPKIT-SERVICES": false,
@@ -129,6 +138,10 @@ func TestTarget(t *testing.T) {
 		"": "", "-j": "", "-j A": "A", "-g A": "A", `-j "A"`: "", "-s 192.0.2.0/24 -j A --to 1": "A", "-i -j -j A": "A",
 		`-m comment --comment "-j B" -j A`:          "A",
 		`-m comment --comment "x -j B"`:             "",
+		`-m comment --comment "x \" -j B"`:          "",
+		`-m comment --comment "x \\" -j A`:          "A",
+		`-m comment --comment "" -j A`:              "A",
+		`"-j" A`:                                    "",
 		`-m comment --comment "x \" -j B" -j A`:     "A",
 		`-m comment --comment "without an end -j B`: "",
 	} {
@@ -164,6 +177,28 @@ func TestReadSavedWithLinesInComments(t *testing.T) {
 	got, err := readSaved(head+open+strings.Repeat("-A OTHER -j ACCEPT\n", longestQuote/19+1)+tail+"-A OTHER -m comment --comment \"a\"\n", newNames("vipkit"))
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainRef{})); diff != "" || err != nil {
 		t.Errorf("with a quote after many lines: got error %v; what was found (-want +got):\n%s", err, diff)
+	}
+}
+
+// Rules in our own chains count, whoever made them, and whatever they hold: they are to go.
+func TestReadSavedOddRulesOfOurs(t *testing.T) {
+	const head, tail = "*nat\n:VIPKIT-SERVICES - [0:0]\n", "-A VIPKIT-SERVICES -j RETURN\nCOMMIT\n"
+	for _, c := range []struct {
+		odd  string
+		want []string
+	}{
+		{`-A VIPKIT-SERVICES -m set --match-set "b src -j CNI`, []string{`-m set --match-set "b src -j CNI`, "-j RETURN"}},
+		{"-A VIPKIT-SERVICES -m comment --comment \"a\nb\" -j CNI", []string{"-m comment --comment \"a\nb\" -j CNI", "-j RETURN"}},
+		{"-A VIPKIT-SERVICES", []string{"", "-j RETURN"}},
+	} {
+		got, err := readSaved(head+c.odd+"\n"+tail, newNames("vipkit"))
+		if err != nil {
+			t.Errorf("%q: %v", c.odd, err)
+		}
+		want := saved{{nat, "VIPKIT-SERVICES"}: c.want}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainRef{})); diff != "" {
+			t.Errorf("%q: what was found (-want +got):\n%s", c.odd, diff)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package iptables
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -31,5 +32,30 @@ func TestRulesWithoutFaulty(t *testing.T) {
 	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
 	if got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(bad, good)); got != "" || err == nil {
 		t.Errorf("an interface with a blank: got %q and error %v, want an error alone", got, err)
+	}
+}
+
+// What is asked for in vain is an error, or nothing.
+func TestRulesOfNothing(t *testing.T) {
+	world := proxy.NewSnapshot(&proxy.Node{}, newPort(v1.IPv4Protocol, 0, 2))
+	if got, err := Rules(Options{Flavour: "odd"}, v1.IPv4Protocol, world); got != "" || err == nil {
+		t.Errorf("an odd flavour: got %q and error %v, want an error alone", got, err)
+	}
+	for what, c := range map[string]struct {
+		options Options
+		world   proxy.Snapshot
+	}{"nothing known": {Options{}, proxy.Snapshot{}}, "another family": {Options{Families: []v1.IPFamily{v1.IPv6Protocol}}, world}} {
+		if got, err := Rules(c.options, v1.IPv4Protocol, c.world); got != "" || err != nil {
+			t.Errorf("%s: got %q and error %v, want neither", what, got, err)
+		}
+	}
+}
+
+// No kernel is asked how many clients it remembers.
+func TestRulesWithAffinity(t *testing.T) {
+	port := newPort(v1.IPv4Protocol, 0, 2)
+	port.Affinity.Timeout = time.Minute
+	if _, err := Rules(Options{AffinityClients: 1000}, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, port)); err != nil {
+		t.Errorf("got error %v, want none", err)
 	}
 }
