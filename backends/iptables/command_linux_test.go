@@ -115,11 +115,11 @@ func openOnes(t *testing.T, path string) (n int) {
 	return n
 }
 
-// What iptables-restore is called with: the time to wait for the lock in whole seconds, and
-// the script on its input.
-func TestRestoreIsCalled(t *testing.T) {
-	OwnLock(t)
-	folder := t.TempDir()
+// talkers puts programs of each flavour and family before all others which write down how
+// they are called, and what they read, to the file said in their folder.
+func talkers(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, flavour := range []Flavour{Legacy, NFT} {
 			shell(t, folder, fmt.Sprintf("%s-%s-save", name, flavour), "exit 0")
@@ -129,6 +129,14 @@ func TestRestoreIsCalled(t *testing.T) {
 		shell(t, folder, name+"-restore", `[ "$1" = --version ] && echo 'v1.8.9 (nf_tables)' && exit; (echo "$0 $@"; cat) >>`+folder+"/said")
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	return folder
+}
+
+// What iptables-restore is called with: the time to wait for the lock in whole seconds, and
+// the script on its input.
+func TestRestoreIsCalled(t *testing.T) {
+	OwnLock(t)
+	folder := talkers(t)
 	at := hereOf(t)
 	var want strings.Builder
 	guards := map[int64]bool{}
@@ -150,16 +158,10 @@ func TestRestoreIsCalled(t *testing.T) {
 			if err := p.restore(t.Context(), []byte("*nat\nCOMMIT\n")); err != nil {
 				t.Fatal(err)
 			}
-			stem, registry := "iptables", "ip_tables_names"
-			if family == v1.IPv6Protocol {
-				stem, registry = "ip6tables", "ip6_tables_names"
-			}
-			flavour := c.flavour
-			if flavour == Default {
-				flavour = NFT // as it says
-			} else {
-				stem += "-" + string(flavour)
-			}
+			stem := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables", v1.IPv6Protocol: "ip6tables"}[family]
+			registry := strings.Replace(stem, "tables", "_tables_names", 1)
+			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
+			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as it says
 			fmt.Fprintf(&want, "%s/%s-restore --noflush -w %s\n*nat\nCOMMIT\n", folder, stem, c.seconds)
 			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.registry != registry || p.process.guard.wait != c.wait {
 				t.Errorf("%s %s: got %s, flavour %q, tables in %s, the guard waits %v", c.identity, family, p.saver, p.flavour, p.registry, p.process.guard.wait)

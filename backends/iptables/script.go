@@ -28,7 +28,6 @@ type script struct {
 
 // section is what one commit of a table does.
 type section struct {
-	table table
 	// end is the number of the line that commits it, from 1.
 	end int
 	ops []op
@@ -109,7 +108,7 @@ func (s *script) section(t table, ops []op) {
 		}
 	}
 	s.write("COMMIT")
-	s.sections = append(s.sections, section{table: t, end: s.lines, ops: ops})
+	s.sections = append(s.sections, section{end: s.lines, ops: ops})
 }
 
 // content writes the rules of a chain.
