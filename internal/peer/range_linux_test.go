@@ -1,0 +1,90 @@
+package peer_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
+
+	"github.com/vipkit/vipkit/allocator"
+)
+
+// BenchmarkRange allocates and releases one address of a range that is filled to a degree:
+// with our range, and with the bitmap of Kubernetes in memory. The time of the processors,
+// collection of garbage with it, is what others on the machine do not change.
+func BenchmarkRange(b *testing.B) {
+	for _, text := range []string{"10.96.0.0/24", "10.96.0.0/20", "10.96.0.0/16", "10.96.0.0/12"} {
+		for _, percent := range []float64{0, 50, 99.9, 100} {
+			name := fmt.Sprintf("%s/%v%%/", text, percent)
+			b.Run(name+"vipkit", func(b *testing.B) { ourPairs(b, text, percent) })
+			b.Run(name+"kubernetes", func(b *testing.B) { theirPairs(b, text, percent) })
+		}
+	}
+}
+
+// filled is how many of some keys are in use; full but for one is what 100 % stands for.
+func filled(size int, percent float64) int { return min(int(float64(size)*percent/100), size-1) }
+
+func ourPairs(b *testing.B, text string, percent float64) {
+	r, err := allocator.NewRange(allocator.Config{Prefix: netip.MustParsePrefix(text)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := r.AllocateN("filler", filled(int(r.Stats().Size), percent)); err != nil {
+		b.Fatal(err)
+	}
+	loop(b, func() error {
+		key, err := r.AllocateNext("default/web")
+		if err == nil {
+			err = r.Release("default/web", key)
+		}
+		return err
+	})
+}
+
+func theirPairs(b *testing.B, text string, percent float64) {
+	_, prefix, err := net.ParseCIDR(text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := ipallocator.NewInMemory(prefix)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range filled(r.Free(), percent) {
+		if _, err := r.AllocateNext(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	loop(b, func() error {
+		address, err := r.AllocateNext()
+		if err == nil {
+			err = r.Release(address)
+		}
+		return err
+	})
+}
+
+func loop(b *testing.B, do func() error) {
+	b.Helper()
+	before := processorTime(b)
+	for b.Loop() {
+		if err := do(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+}
+
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
