@@ -86,10 +86,11 @@ func (a *app) complain(err error) {
 
 // advice is what to do about an error, in a line; "" if that says it already.
 func (a *app) advice(err error) string {
+	_, canCreate := a.store.(repair.Creator)
 	_, isTooMany := errors.AsType[*repair.TooManyError](err)
 	outside, isOutside := errors.AsType[*allocator.RangeError](err)
 	switch {
-	case errors.Is(err, allocator.ErrNoMap):
+	case errors.Is(err, allocator.ErrNoMap) && canCreate:
 		return "The commands repair, import and create make one.\n"
 	case errors.Is(err, repair.ErrNoOwners), isTooMany:
 		return "If the file is right, repair -force FILE does what it says.\n"

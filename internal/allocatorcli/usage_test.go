@@ -50,7 +50,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestAdvice(t *testing.T) {
-	a := &app{ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}, {FirstPort: 20, LastPort: 29}}}
+	a := &app{ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}, {FirstPort: 20, LastPort: 29}}, store: &mortal{}}
 	for _, c := range []struct {
 		err  error
 		want string
@@ -65,6 +65,10 @@ func TestAdvice(t *testing.T) {
 		if got := a.advice(c.err); got != c.want {
 			t.Errorf("advice about %q: got %q, want %q", c.err, got, c.want)
 		}
+	}
+	a.store = allocator.NewMemory(allocator.State{}, nil)
+	if got := a.advice(allocator.ErrNoMap); got != "" {
+		t.Errorf("advice where no map can be made: %q, want none", got)
 	}
 }
 
