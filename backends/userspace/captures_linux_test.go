@@ -156,6 +156,20 @@ func endsCircle(t *testing.T, c userspace.Capture) {
 	if s := b.Stats(); s.Accepted != 1 || s.Failed != 1 {
 		t.Errorf("%d connections were accepted and %d failed, want 1 each", s.Accepted, s.Failed)
 	}
+	const dns = "10.96.0.1:53"
+	apply(t, b, withEndpoint(names(dns), dns))
+	conn, err := n.client.Dial(t.Context(), "udp", dns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the test is over
+	if _, err := conn.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the datagram has failed", func() bool { return b.Stats().Failed == 2 })
+	if s := b.Stats(); s.Sessions != 0 {
+		t.Errorf("there are %d sessions, want none", s.Sessions)
+	}
 }
 
 // withEndpoint gives service ports another endpoint.

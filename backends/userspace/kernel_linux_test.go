@@ -3,6 +3,7 @@ package userspace
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"syscall"
 	"testing"
@@ -188,6 +189,28 @@ func TestChainsAreKnownAgain(t *testing.T) {
 	} {
 		if got := hashOf(c.comments); got != c.want {
 			t.Errorf("%s: got %x, want %x", name, got, c.want)
+		}
+	}
+}
+
+// What is not there any more need not be removed; what cannot be removed is no such
+// thing.
+func TestWhatIsGone(t *testing.T) {
+	h := netnstest.NewNS(t).Netlink()
+	r := &routes{handle: h, mark: backends.DefaultMark}
+	lost := &localRoutes{handle: h, number: r.number()}
+	nowhere, err := lost.route(netip.MustParsePrefix("192.0.2.1/32"), unix.RTN_LOCAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"a rule": h.RuleDel(r.rule(nfnetlink.IPv4)), "a route": h.RouteDel(nowhere), "nothing": nil} {
+		if !isGone(err) {
+			t.Errorf("%s that is not there: got error %v, and it is still there", what, err)
+		}
+	}
+	for _, err := range []error{unix.EPERM, unix.EBUSY, unix.EINVAL} {
+		if isGone(err) {
+			t.Errorf("%v: it is not there any more", err)
 		}
 	}
 }

@@ -50,20 +50,27 @@ func (l *local) routesNow(t *testing.T) map[key]value {
 	return routes
 }
 
-// A commit that fails leaves everything as it was, also what it has changed twice, and
-// removes what is not there without ado.
+func localFrontend(port uint16) key {
+	return key{kind: kindFrontend, fam: nfnetlink.IPv4, proto: protoTCP, addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port)}
+}
+
+func localRoute(addr string) key {
+	return key{kind: kindLocal, fam: nfnetlink.IPv4, addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
+}
+
+func localRange(p string) key {
+	return key{kind: kindBlackhole, fam: nfnetlink.IPv4, source: netip.MustParsePrefix(p)}
+}
+
+func add(k key, hash uint64) op { return op{Kind: backends.Add, Key: k, Value: value{hash: hash}} }
+
+// impossible is an object that cannot be written.
+func impossible() key { return key{kind: 99} }
+
+// A commit that fails leaves everything as it was, also what it has changed twice.
 func TestLocalCommitsAreUndone(t *testing.T) {
 	l := localIn(t)
-	frontend := func(port uint16) key {
-		return key{kind: kindFrontend, fam: nfnetlink.IPv4, proto: protoTCP, addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port)}
-	}
-	blackhole := key{kind: kindBlackhole, fam: nfnetlink.IPv4, source: netip.MustParsePrefix("10.96.0.0/16")}
-	route := func(addr string) key {
-		return key{kind: kindLocal, fam: nfnetlink.IPv4, addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
-	}
-	impossible := key{kind: 99}
-	add := func(k key, hash uint64) op { return op{Kind: backends.Add, Key: k, Value: value{hash: hash}} }
-	if err := l.Commit(t.Context(), []op{add(frontend(80), localCapture), add(blackhole, 0), add(route("10.96.0.2"), 0)}); err != nil {
+	if err := l.Commit(t.Context(), []op{add(localFrontend(80), localCapture), add(localRange("10.96.0.0/16"), 0), add(localRoute("10.96.0.2"), 0)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.Operations(); got != 2 {
@@ -71,12 +78,12 @@ func TestLocalCommitsAreUndone(t *testing.T) {
 	}
 	have, routes := maps.Clone(l.have), l.routesNow(t)
 	err := l.Commit(t.Context(), []op{
-		{Kind: backends.Replace, Key: frontend(80), Value: value{hash: localDrop}},
-		{Kind: backends.Remove, Key: blackhole},
-		{Kind: backends.Remove, Key: route("10.96.0.2")},
-		add(route("10.96.0.3"), 0), add(frontend(81), localCapture),
-		{Kind: backends.Replace, Key: frontend(81), Value: value{hash: localDrop}},
-		add(impossible, 0),
+		{Kind: backends.Replace, Key: localFrontend(80), Value: value{hash: localDrop}},
+		{Kind: backends.Remove, Key: localRange("10.96.0.0/16")},
+		{Kind: backends.Remove, Key: localRoute("10.96.0.2")},
+		add(localRoute("10.96.0.3"), 0), add(localFrontend(81), localCapture),
+		{Kind: backends.Replace, Key: localFrontend(81), Value: value{hash: localDrop}},
+		add(impossible(), 0),
 	})
 	if err == nil || errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("got error %v, want one after which it is known what there is", err)
@@ -88,20 +95,33 @@ func TestLocalCommitsAreUndone(t *testing.T) {
 	if diff := cmp.Diff(routes, l.routesNow(t), comparable); diff != "" {
 		t.Errorf("what there is (-want +got):\n%s", diff)
 	}
-	if err := l.undo([]op{add(impossible, 0)}); !errors.Is(err, proxy.ErrDataplaneLost) {
-		t.Errorf("what cannot be undone: got error %v, want %v", err, proxy.ErrDataplaneLost)
+}
+
+// What can be neither written nor removed is known as it was, and nobody knows what
+// there is if it cannot be undone.
+func TestLocalErrors(t *testing.T) {
+	l := localIn(t)
+	if err := l.undo([]op{add(impossible(), 0)}); !errors.Is(err, proxy.ErrDataplaneLost) || len(l.have) != 0 {
+		t.Errorf("what cannot be undone: got error %v and %v, want %v and nothing", err, l.have, proxy.ErrDataplaneLost)
 	}
-	l.have[impossible] = value{hash: 1}
-	if err := l.do(&op{Kind: backends.Remove, Key: impossible}); err == nil || l.have[impossible].hash != 1 {
+	l.have[impossible()] = value{hash: 1}
+	if err := l.do(&op{Kind: backends.Remove, Key: impossible()}); err == nil || l.have[impossible()].hash != 1 {
 		t.Errorf("what cannot be removed: got error %v, and it is forgotten", err)
 	}
-	delete(l.have, impossible)
-	sctp := frontend(82)
+}
+
+// What is not there is removed without ado, and Cleanup removes what there is.
+func TestLocalRemoval(t *testing.T) {
+	l := localIn(t)
+	sctp := localFrontend(82)
 	sctp.proto = protoSCTP
-	for _, k := range []key{frontend(83), route("10.96.0.4"), {kind: kindBlackhole, fam: nfnetlink.IPv4, source: netip.MustParsePrefix("10.97.0.0/16")}, sctp} {
+	for _, k := range []key{localFrontend(83), localRoute("10.96.0.4"), localRange("10.97.0.0/16"), sctp} {
 		if err := l.Commit(t.Context(), []op{{Kind: backends.Remove, Key: k}}); err != nil {
 			t.Errorf("removing what is not there: got error %v", err)
 		}
+	}
+	if err := l.Commit(t.Context(), []op{add(localFrontend(80), localCapture), add(localRange("10.96.0.0/16"), 0), add(localRoute("10.96.0.2"), 0)}); err != nil {
+		t.Fatal(err)
 	}
 	before := l.Operations()
 	if err := l.Cleanup(t.Context()); err != nil {

@@ -205,6 +205,7 @@ func TestFirstConnections(t *testing.T) {
 		}})
 		apply(t, b, both(withAction(snapshot(one), proxy.Reject), withAction(snapshot(two), proxy.Drop)))
 		n.wantSilence(t, two)
+		n.ownSilence(t, two)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		client, err := n.client.Dial(ctx, "tcp", one)
@@ -224,6 +225,12 @@ func TestFirstConnections(t *testing.T) {
 			t.Errorf("since there is an endpoint: got error %v, want an answer", err)
 		}
 	})
+}
+
+// ownSilence wants nobody to answer the node itself.
+func (n network) ownSilence(t *testing.T, to string) {
+	t.Helper()
+	network{client: n.node, node: n.node, pod: n.pod}.wantSilence(t, to)
 }
 
 // withAction gives the frontends of service ports another action.

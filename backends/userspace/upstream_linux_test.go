@@ -3,6 +3,7 @@ package userspace
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"testing"
@@ -112,6 +113,7 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 func TestPortsOfOthersAreLeftOut(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	const taken, free = 100, 200
+	var others []io.Closer
 	for i := range taken {
 		at := fmt.Sprintf("[::]:%d", int(firstSourcePort)+i)
 		p, err := ns.ListenPacket(t.Context(), "udp", at)
@@ -119,6 +121,7 @@ func TestPortsOfOthersAreLeftOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = p.Close() })
+		others = append(others, p)
 		l, err := ns.Listen(t.Context(), "tcp", at)
 		if err != nil {
 			t.Fatal(err)
@@ -137,6 +140,14 @@ func TestPortsOfOthersAreLeftOut(t *testing.T) {
 	}
 	if c, err := s.dial(t.Context(), d); !errors.Is(err, engine.ErrNoPort) {
 		t.Errorf("one session more: got %v and error %v, want %v", c, err, engine.ErrNoPort)
+	}
+	for i, other := range others {
+		_ = other.Close()
+		c, err := s.dial(t.Context(), d)
+		if err != nil {
+			t.Fatalf("when the other programs have given %d ports back: %v", i+1, err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
 	}
 	l, err := ns.Listen(t.Context(), "tcp", "127.0.0.1:8081")
 	if err != nil {

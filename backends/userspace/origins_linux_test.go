@@ -1,0 +1,84 @@
+package userspace_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// insideOnly lets nobody from outside of the cluster use the frontends of a snapshot.
+func insideOnly(s proxy.Snapshot) proxy.Snapshot {
+	closed := withAction(s, proxy.Drop)
+	var ports []*proxy.ServicePort
+	for p := range closed.All() {
+		for i := range p.Frontends {
+			p.Frontends[i].FromInside.Action = proxy.Forward
+		}
+		ports = append(ports, p)
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
+}
+
+// The node is known as such by any of its addresses, also those that nobody has told
+// of; a client is not taken for it.
+func TestTheNodeIsKnown(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		n.serve(t, podServer)
+		apply(t, n.start(t, userspace.Options{Capture: c}), insideOnly(snapshot(one)))
+		own := network{client: n.node, node: n.node, pod: n.pod}
+		for _, from := range []string{"10.244.1.1", "10.244.2.1"} {
+			got, err := own.greetingFrom(t, netip.AddrPortFrom(netip.MustParseAddr(from), 0), one)
+			if err != nil || !strings.HasPrefix(got, podServer+" ") {
+				t.Errorf("from %s: got %q and error %v, want an answer of %s", from, got, err, podServer)
+			}
+		}
+		if server, _, _, err := n.ask(t, one); err == nil {
+			t.Errorf("the client is answered by %s, want nobody", server)
+		}
+	})
+}
+
+// The same of IPv6, where a client's address may differ from the node's, which it asks,
+// in the last bits only.
+func TestTheNodeIsKnownInIPv6(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		prefix := netip.MustParsePrefix
+		for _, err := range []error{
+			n.node.AddAddress("clients", prefix("fd00:1::1/64")), n.client.AddAddress("eth0", prefix("fd00:1::2/64")),
+			n.node.AddAddress("pods", prefix("fd00:2::1/64")), n.pod.AddAddress("eth0", prefix("fd00:2::10/64")),
+			n.client.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:1::1")}),
+			n.pod.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:2::1")}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		const server, port = "[fd00:2::10]:8080", ":30100"
+		n.serve(t, server)
+		s := withFamily(ofKind(withEndpoint(snapshot("[::]"+port), server), proxy.NodePort), v1.IPv6Protocol)
+		node := proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("fd00:1::1")}}
+		node.NodePorts.All = true
+		apply(t, n.start(t, userspace.Options{Capture: c}), withNode(insideOnly(s), &node))
+		own := network{client: n.node, node: n.node, pod: n.pod}
+		for _, at := range []string{"fd00:1::1", "fd00:2::1"} {
+			to := net.JoinHostPort(at, port[1:])
+			if got, _, _, err := own.ask(t, to); err != nil || got != server {
+				t.Errorf("the node at %s: got %q and error %v, want an answer of %s", to, got, err, server)
+			}
+		}
+		if got, _, _, err := n.ask(t, "[fd00:1::1]"+port); err == nil {
+			t.Errorf("the client is answered by %s, want nobody", got)
+		}
+	})
+}
