@@ -73,6 +73,17 @@ func TestDamageIsRepaired(t *testing.T) {
 					t.Error("after the repair, something is still not as it should be")
 				}
 				n.wantAnswer(t, one)
+				// What comes next is no repair.
+				more := both(snapshot(one), snapshot(two))
+				before := b.Operations()
+				for _, change := range [][2]proxy.Snapshot{{snapshot(one), more}, {more, snapshot(one)}} {
+					if err := b.Apply(t.Context(), change[0], change[1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := b.Operations() - before; got != 4 {
+					t.Errorf("to add and remove a Service, %d operations were needed, want 4: its frontend and its ClusterIP", got)
+				}
 			})
 		}
 	}
