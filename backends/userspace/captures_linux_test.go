@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
@@ -186,14 +188,30 @@ func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
 // A client may ask two Services from one port at a time, and each answers.
 func TestOnePortAsksTwoServices(t *testing.T) {
 	n := newNetwork(t)
-	for _, at := range []string{podServer, podAddr + ":8081"} {
-		n.serve(t, at)
+	n.speaksIPv6(t)
+	asks := []struct {
+		family           v1.IPFamily
+		from, to, server string
+	}{
+		{v1.IPv4Protocol, "0.0.0.0:40000", one, podServer},
+		{v1.IPv4Protocol, "0.0.0.0:40000", two, podAddr + ":8081"},
+		{v1.IPv6Protocol, "[::]:40000", "[fd00:96::1]:80", "[fd00:2::10]:8080"},
+		{v1.IPv6Protocol, "[::]:40000", "[fd00:96::2]:80", "[fd00:2::10]:8081"},
 	}
-	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), both(snapshot(one), withEndpoint(snapshot(two), podAddr+":8081")))
-	for to, want := range map[string]string{one: podServer, two: podAddr + ":8081"} {
-		got, err := n.greeting(t, to, 40_000)
-		if err != nil || !strings.HasPrefix(got, want+" ") {
-			t.Errorf("%s from port 40000: got %q and error %v, want an answer of %s", to, got, err, want)
+	var all proxy.Snapshot
+	for i, a := range asks {
+		n.serve(t, a.server)
+		next := withFamily(withEndpoint(snapshot(a.to), a.server), a.family)
+		if i > 0 {
+			next = both(all, next)
+		}
+		all = next
+	}
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), all)
+	for _, a := range asks {
+		got, err := n.greetingFrom(t, netip.MustParseAddrPort(a.from), a.to)
+		if err != nil || !strings.HasPrefix(got, a.server+" ") {
+			t.Errorf("%s from port 40000: got %q and error %v, want an answer of %s", a.to, got, err, a.server)
 		}
 	}
 }
@@ -213,7 +231,7 @@ func (n network) greetingFrom(t *testing.T, from netip.AddrPort, to string) (str
 		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		c, err = d.DialContext(ctx, "tcp4", to)
+		c, err = d.DialContext(ctx, "tcp", to)
 		return err
 	})
 	if err != nil {

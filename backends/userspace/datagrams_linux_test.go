@@ -42,16 +42,9 @@ func (n network) echo(t *testing.T, at string) {
 	})
 }
 
-// Datagrams of any size come back as they went, from the address that was asked:
-// the client's socket takes none from elsewhere.
-func TestDatagramsOfAllSizes(t *testing.T) {
-	forCaptures(t, carriesDatagrams)
-}
-
-func carriesDatagrams(t *testing.T, c userspace.Capture) {
+// speaksIPv6 gives the client and the pod addresses of IPv6, and ways to each other.
+func (n network) speaksIPv6(t *testing.T) {
 	t.Helper()
-	n := newNetwork(t)
-	n.needs(t, c)
 	prefix := netip.MustParsePrefix
 	for _, err := range []error{
 		n.node.AddAddress("clients", prefix("fd00:1::1/64")), n.node.AddAddress("pods", prefix("fd00:2::1/64")),
@@ -63,6 +56,19 @@ func carriesDatagrams(t *testing.T, c userspace.Capture) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Datagrams of any size come back as they went, from the address that was asked:
+// the client's socket takes none from elsewhere.
+func TestDatagramsOfAllSizes(t *testing.T) {
+	forCaptures(t, carriesDatagrams)
+}
+
+func carriesDatagrams(t *testing.T, c userspace.Capture) {
+	t.Helper()
+	n := newNetwork(t)
+	n.needs(t, c)
+	n.speaksIPv6(t)
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
 	at := map[v1.IPFamily]string{v1.IPv4Protocol: "10.96.0.1:53", v1.IPv6Protocol: "[fd00:96::1]:53"}

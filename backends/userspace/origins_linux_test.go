@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -53,17 +52,7 @@ func TestTheNodeIsKnownInIPv6(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
-		prefix := netip.MustParsePrefix
-		for _, err := range []error{
-			n.node.AddAddress("clients", prefix("fd00:1::1/64")), n.client.AddAddress("eth0", prefix("fd00:1::2/64")),
-			n.node.AddAddress("pods", prefix("fd00:2::1/64")), n.pod.AddAddress("eth0", prefix("fd00:2::10/64")),
-			n.client.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:1::1")}),
-			n.pod.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:2::1")}),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		n.speaksIPv6(t)
 		const server, port = "[fd00:2::10]:8080", ":30100"
 		n.serve(t, server)
 		s := withFamily(ofKind(withEndpoint(snapshot("[::]"+port), server), proxy.NodePort), v1.IPv6Protocol)
