@@ -19,14 +19,15 @@ import (
 // someWay is a way that only remembers.
 type someWay struct {
 	is    map[nfnetlink.Family]routesState
-	fails error
+	fails error // whatever is to be done
+	lacks error // after something was added
 }
 
 func (w *someWay) state(fam nfnetlink.Family) (routesState, error) { return w.is[fam], w.fails }
 
 func (w *someWay) add(fam nfnetlink.Family) error {
 	w.is[fam] = routesComplete
-	return w.fails
+	return errors.Join(w.fails, w.lacks)
 }
 
 func (w *someWay) remove(fam nfnetlink.Family) error {
@@ -68,6 +69,13 @@ func TestRoutingIsTakenBack(t *testing.T) {
 	}
 	if got := k.Operations(); got != 0 {
 		t.Errorf("%d operations are counted, want none", got)
+	}
+	w.lacks = unix.EPERM
+	if err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4)}); !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, unix.EPERM) {
+		t.Errorf("without the right to do so: got error %v, want one that is %v", err, proxy.ErrUnsupported)
+	}
+	if got := w.is[nfnetlink.IPv4]; got != routesAbsent {
+		t.Errorf("without the right to do all of it, routing is %d, want %d", got, routesAbsent)
 	}
 }
 

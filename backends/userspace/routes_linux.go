@@ -78,9 +78,7 @@ func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error
 		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
 	}
 	for i := range all {
-		seen := all[i]
-		seen.Family, seen.Type, seen.Protocol = want.Family, want.Type, want.Protocol // who has made it counts for nothing
-		if reflect.DeepEqual(seen, *want) {
+		if reflect.DeepEqual(all[i], *want) {
 			own = append(own, all[i])
 		} else {
 			odd = append(odd, all[i])
@@ -130,7 +128,7 @@ func (r *routes) state(fam nfnetlink.Family) (routesState, error) {
 // where a rule has no condition that ours has not: our own may go in its place, and is
 // made again.
 func (r *routes) add(fam nfnetlink.Family) error {
-	for range passes {
+	for range 2 {
 		if err := r.put(fam); err != nil {
 			return err
 		}
@@ -143,9 +141,6 @@ func (r *routes) add(fam nfnetlink.Family) error {
 	}
 	return nil
 }
-
-// passes is how often rules are looked at again after some were taken away.
-const passes = 3
 
 func (r *routes) put(fam nfnetlink.Family) error {
 	route, err := r.route(fam)
@@ -170,22 +165,16 @@ func (r *routes) put(fam nfnetlink.Family) error {
 func (r *routes) remove(fam nfnetlink.Family) error { return r.clear(fam, 0) }
 
 // clear takes away what is not ours, and of what is all but some. The kernel takes
-// the first rule away that has the conditions it is told, and perhaps others: what is
-// left is looked at again.
+// away the first rule that has the conditions it is told, and perhaps others: those with
+// most go first, and the rest in its order.
 func (r *routes) clear(fam nfnetlink.Family, keep int) error {
-	for range passes {
-		own, odd, err := r.rules(fam)
-		if err != nil {
-			return err
-		}
-		excess := append(own[min(keep, len(own)):], odd...)
-		if len(excess) == 0 {
-			break
-		}
-		for _, x := range excess {
-			if err := r.handle.RuleDel(&x); !isGone(err) {
-				return fmt.Errorf("userspace: removing a routing rule: %w", err)
-			}
+	rules, others, err := r.rules(fam)
+	if err != nil {
+		return err
+	}
+	for _, x := range append(rules[min(keep, len(rules)):], others...) {
+		if err := r.handle.RuleDel(&x); !isGone(err) {
+			return fmt.Errorf("userspace: removing a routing rule: %w", err)
 		}
 	}
 	own, odd, err := r.local(fam)

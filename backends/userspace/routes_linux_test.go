@@ -175,20 +175,25 @@ func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 	}
 	some := &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
 	for name, r := range map[string]*netlink.Route{
-		"a local one":         {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST},
-		"one that leads away": {Gw: net.ParseIP(clientAddr)},
-		"a blackhole":         {Type: unix.RTN_BLACKHOLE},
+		"a local one":                {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST},
+		"one that leads away":        {Gw: net.ParseIP(clientAddr)},
+		"a blackhole":                {Type: unix.RTN_BLACKHOLE},
+		"a blackhole in its place":   {Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}},
+		"a blackhole behind the one": {Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Priority: 9},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r.Family, r.Table, r.Dst = unix.AF_INET, ruleTable, some
+			r.Family, r.Table = unix.AF_INET, ruleTable
+			if r.Dst == nil {
+				r.Dst = some
+			}
 			if r.Type != unix.RTN_BLACKHOLE {
 				r.LinkIndex = clients.Attrs().Index
 			}
-			if err := n.node.Netlink().RouteAdd(r); err != nil {
+			if err := n.node.Netlink().RouteReplace(r); err != nil {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("there is a route more, and that is no reason to look")
+				t.Error("there is another route, and that is no reason to look")
 			}
 			apply(t, b, snapshot(one))
 			if b.Drifted(t.Context()) {
