@@ -1,9 +1,16 @@
 package userspace_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
@@ -53,5 +60,36 @@ func (n network) asksFrom(t *testing.T, from, to string) {
 	}
 	if got := hears(t, c, "?"); got.String() != to {
 		t.Errorf("asked at %s: the answer comes from %v", to, got)
+	}
+}
+
+// lostNothing reports packets that the kernel had to send again. How long it took to
+// connect would not tell them from a busy machine.
+func lostNothing(c net.Conn) error {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return fmt.Errorf("the connection is a %T", c)
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	var failed error
+	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	if info.Total_retrans > 0 {
+		return fmt.Errorf("%d packets were sent again", info.Total_retrans)
+	}
+	return nil
+}
+
+// wantSilence wants nobody to answer, and no refusal either.
+func (n network) wantSilence(t *testing.T, to string) {
+	t.Helper()
+	if server, _, c, err := n.askFor(t, to, 900*time.Millisecond); c != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection to %s: got %q and error %v, want silence", to, server, err)
 	}
 }
