@@ -46,6 +46,23 @@ func TestPages(t *testing.T) {
 	w.wantEvents(t, "close "+free, "close "+taken)
 }
 
+// Where there is no handler, there are no pages; not those of the whole process, such as
+// profiles, which anybody may have registered.
+func TestPagesOfNobody(t *testing.T) {
+	before := http.DefaultServeMux
+	defer func() { http.DefaultServeMux = before }()
+	http.DefaultServeMux = http.NewServeMux()
+	http.HandleFunc("/any/path", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") })
+	address := at("127.0.0.1", freePorts(t, 1)[0])
+	w := run(t, Options{Pages: map[string]http.Handler{address: nil}})
+	w.wantEvents(t, "listen "+address)
+	if got := get(t, address); !strings.HasPrefix(got, "404") {
+		t.Errorf("the page is %q, want none", got)
+	}
+	w.stop()
+	w.wantEvents(t, "close "+address)
+}
+
 // Nobody holds a connection for long, or sends much.
 func TestLimitsOfServers(t *testing.T) {
 	s := newSites(&net.ListenConfig{}, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,6 +37,9 @@ func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.
 		r.sites.set(types.NamespacedName{}, s, []place{{"tcp", s.options.Address}})
 	}
 	for address, h := range s.options.Pages {
+		if h == nil {
+			h = http.NotFoundHandler() // For nil, a server would serve what others have registered with package http.
+		}
 		r.sites.set(types.NamespacedName{Name: address}, h, []place{{"tcp", address}})
 	}
 	s.mu.Lock()
