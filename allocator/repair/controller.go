@@ -24,11 +24,13 @@ type Controller struct {
 	// Interval from the end of a pass to the next, [DefaultInterval] unless it is
 	// positive. After an error the next one comes sooner.
 	Interval time.Duration
-	// Observe learns what each pass has found. It may be nil.
+	// Observe learns what each pass has found, and its error, on the goroutine of Run. It
+	// may be nil.
 	Observe func([]Finding, error)
 }
 
-// Run makes passes until ctx ends, whose cause it returns.
+// Run makes passes until ctx ends, whose cause it returns. The fields must not be changed
+// meanwhile. What goes wrong in a pass only Observe learns.
 func (c *Controller) Run(ctx context.Context) error {
 	interval := c.Interval
 	if interval <= 0 {
