@@ -85,6 +85,23 @@ type DriftChecker interface {
 	Drifted(ctx context.Context) bool
 }
 
+// Follow has r call these, and after each what it would have called otherwise. It must not
+// be called while r runs.
+func (r *Runner) Follow(observe func(Sync), verified func(Snapshot)) {
+	r.Observe, r.Verified = both(observe, r.Observe), both(verified, r.Verified)
+}
+
+// both gives a function that calls one and then another, which may be nil.
+func both[T any](first, then func(T)) func(T) {
+	if then == nil {
+		return first
+	}
+	return func(x T) {
+		first(x)
+		then(x)
+	}
+}
+
 // Run applies the newest snapshot whenever there is a new one, retries what
 // failed, and resyncs. It returns nil when ctx ends, leaving the dataplane as it
 // is, and an error when the Source fails or the Backend reports

@@ -344,3 +344,25 @@ func TestRunnerNeedsBothEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestRunnerIsFollowed wants all who follow to be called, the last one first, and what was
+// set before to be called, too.
+func TestRunnerIsFollowed(t *testing.T) {
+	for _, isSet := range []bool{false, true} {
+		var told []string
+		r := &Runner{}
+		want := []string{"synced 2", "synced 1", "verified 2", "verified 1"}
+		if isSet {
+			r.Observe, r.Verified = func(Sync) { told = append(told, "synced") }, func(Snapshot) { told = append(told, "verified") }
+			want = []string{"synced 2", "synced 1", "synced", "verified 2", "verified 1", "verified"}
+		}
+		for _, name := range []string{"1", "2"} {
+			r.Follow(func(Sync) { told = append(told, "synced "+name) }, func(Snapshot) { told = append(told, "verified "+name) })
+		}
+		r.Observe(Sync{})
+		r.Verified(Snapshot{})
+		if diff := cmp.Diff(want, told); diff != "" {
+			t.Errorf("set before: %t; who was told (-want +got):\n%s", isSet, diff)
+		}
+	}
+}

@@ -88,22 +88,15 @@ func (s *Server) Watch(r *proxy.Runner) error {
 	s.fresh.timeout = timeout
 	s.mu.Unlock()
 	r.Source = source{r.Source, s}
-	observe, verified := r.Observe, r.Verified
-	r.Observe = func(x proxy.Sync) {
-		s.synced(x)
-		if observe != nil {
-			observe(x)
-		}
-	}
-	r.Verified = func(x proxy.Snapshot) {
-		s.mu.Lock()
-		s.fresh.verify(time.Now())
-		s.mu.Unlock()
-		if verified != nil {
-			verified(x)
-		}
-	}
+	r.Follow(s.synced, func(proxy.Snapshot) { s.verified() })
 	return nil
+}
+
+// verified takes that the whole dataplane was found right.
+func (s *Server) verified() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fresh.verify(time.Now())
 }
 
 // source notes when a snapshot is taken to be programmed.

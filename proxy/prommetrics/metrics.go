@@ -79,19 +79,7 @@ func (m *Metrics) Tracker(t proxy.ServiceChangeTracker) proxy.ServiceChangeTrack
 // calling. It must be called once, before r runs.
 func (m *Metrics) Watch(r *proxy.Runner) {
 	r.Source = &source{inner: r.Source, metrics: m}
-	observe, verified := r.Observe, r.Verified
-	r.Observe = func(s proxy.Sync) {
-		m.synced(s)
-		if observe != nil {
-			observe(s)
-		}
-	}
-	r.Verified = func(s proxy.Snapshot) {
-		m.verified()
-		if verified != nil {
-			verified(s)
-		}
-	}
+	r.Follow(m.synced, func(proxy.Snapshot) { m.verified() })
 }
 
 // HealthAnswered counts an answer of /healthz or /livez.
