@@ -213,7 +213,7 @@ func TestForeignIsLeftAlone(t *testing.T) {
 	} {
 		_, err := s.Commit(t.Context(), []allocator.Op{op})
 		conflict, ok := errors.AsType[*allocator.ConflictError](err)
-		if !ok || conflict.Current != c {
+		if !ok || conflict.Current != c || conflict.Key != c.Key {
 			t.Errorf("%s: got error %v, want a conflict with %+v", what, err, c)
 		}
 	}

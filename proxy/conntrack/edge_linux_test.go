@@ -101,3 +101,19 @@ func TestClosedTable(t *testing.T) {
 		t.Error("a removal from a closed table has no error")
 	}
 }
+
+// Flows that began with an answer from a new frontend are what the kernel is asked for, and
+// no others from there.
+func TestAnswersInTheKernel(t *testing.T) {
+	var account Account
+	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
+	client := netip.MustParseAddrPort("198.51.100.7:4000")
+	near := addrPorts("10.96.0.10:54", "10.96.0.11:53")
+	for _, from := range append(near, netip.MustParseAddrPort(vip)) {
+		track(t, ns, from, client, client)
+	}
+	mustClean(t, c, proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+	if got := tracked(t, ns, unix.AF_INET, client); len(got) != len(near) || account.Removed != 1 || account.Flows != 1 {
+		t.Errorf("%d flows are left, account %+v, want %d, and one seen and removed", len(got), account, len(near))
+	}
+}
