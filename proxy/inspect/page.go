@@ -25,7 +25,11 @@ var pageHTML string
 // maxShown is how many service ports, and how many problems, the page shows at once.
 const maxShown = 200
 
-// maxListed is how many endpoints, frontends and source ranges it shows of each of them.
+// maxEntries is after how many endpoints, frontends and source ranges no further service
+// port is shown: JSON, which is for programs, has all of them.
+const maxEntries = 20_000
+
+// maxListed is how many endpoints, frontends and source ranges the HTML has of each.
 const maxListed = 50
 
 // Handler serves the page under any path: as HTML, or as JSON to whom accepts
@@ -97,11 +101,13 @@ func (p *page) writeJSON(w http.ResponseWriter) {
 type question struct{ Filter, Protocol, Source, Destination, Interface string }
 
 func (p *page) fill(s proxy.Snapshot) {
+	shown := 0
 	for port := range s.All() {
 		switch {
 		case !strings.Contains(port.Name.String(), p.Question.Filter):
-		case len(p.ServicePorts) < maxShown:
+		case len(p.ServicePorts) < maxShown && shown < maxEntries:
 			p.ServicePorts = append(p.ServicePorts, port)
+			shown += entries(port)
 		default:
 			p.Hidden++
 		}
@@ -122,6 +128,15 @@ func (p *page) fill(s proxy.Snapshot) {
 	}
 	verdict := proxy.Route(s, packet)
 	p.Packet, p.Verdict, p.Question.Protocol = &packet, &verdict, string(packet.Protocol)
+}
+
+// entries is how much of a service port the JSON lists.
+func entries(p *proxy.ServicePort) int {
+	n := len(p.Cluster) + len(p.Local) + len(p.Draining)
+	for i := range p.Frontends {
+		n += 1 + len(p.Frontends[i].AllowedSources)
+	}
+	return n
 }
 
 // Protocols gives those to choose from.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -240,4 +242,23 @@ func at(value any, path string) any {
 		}
 	}
 	return value
+}
+
+// JSON has all of a Service, and so fewer Services where they have very much.
+func TestJSONIsBounded(t *testing.T) {
+	many := make([]*endpoints.Endpoint, maxEntries/2)
+	for i := range many {
+		many[i] = &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80)}
+	}
+	var ports []*proxy.ServicePort
+	for _, name := range []string{"a", "b", "c", "d"} {
+		p := &proxy.ServicePort{Cluster: many}
+		p.Name.Name, p.Name.Protocol, p.Name.Family = name, v1.ProtocolTCP, v1.IPv4Protocol
+		ports = append(ports, p)
+	}
+	p := &page{}
+	p.fill(proxy.NewSnapshot(&proxy.Node{}, ports...))
+	if len(p.ServicePorts) != 2 || p.Hidden != 2 {
+		t.Errorf("%d service ports are shown and %d hidden, want 2 and 2", len(p.ServicePorts), p.Hidden)
+	}
 }
