@@ -82,17 +82,19 @@ func carriesDatagrams(t *testing.T, c userspace.Capture) {
 	}
 	apply(t, n.start(t, userspace.Options{Capture: c}), proxy.NewSnapshot(&proxy.Node{}, ports...))
 	for _, to := range at {
-		c, err := n.client.Dial(t.Context(), "udp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, size := range []int{0, 1, 7, 1400, 1473, 9001, 65_000} {
+			// An answer that comes after it was asked for again is no answer to
+			// what comes next, which is another socket's.
+			c, err := n.client.Dial(t.Context(), "udp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
 			want := bytes.Repeat([]byte{byte(size), 0xff, 0x80}, size/3+1)[:size]
 			if got := exchange(t.Context(), c, want); !bytes.Equal(got, want) {
 				t.Errorf("at %s, %d bytes sent: got %d bytes back, want the same", to, size, len(got))
 			}
+			_ = c.Close()
 		}
-		_ = c.Close()
 	}
 }
 
