@@ -1,9 +1,11 @@
 package userspace_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -70,4 +72,27 @@ func TestTheNodeIsKnownInIPv6(t *testing.T) {
 			t.Errorf("the client is answered by %s, want nobody", got)
 		}
 	})
+}
+
+// Other ports of a ClusterIP are refused, those of other addresses are whose they are.
+func TestOtherPortsOfServices(t *testing.T) {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		for _, kind := range []proxy.FrontendKind{proxy.ClusterIP, proxy.ExternalIP} {
+			t.Run(c.String()+"/"+kind.String(), func(t *testing.T) {
+				n := newNetwork(t)
+				const other = "10.96.0.1:22"
+				n.serve(t, podServer)
+				n.serve(t, other)
+				apply(t, n.start(t, userspace.Options{Capture: c}), ofKind(snapshot(one), kind))
+				n.wantAnswer(t, one)
+				server, _, _, err := n.ask(t, other)
+				if kind == proxy.ClusterIP && !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("another port: got %q and error %v, want a refusal", server, err)
+				}
+				if kind != proxy.ClusterIP && (err != nil || server != other) {
+					t.Errorf("another port: got %q and error %v, want who has the address", server, err)
+				}
+			})
+		}
+	}
 }

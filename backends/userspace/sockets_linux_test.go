@@ -255,3 +255,28 @@ func TestDoorsNoticeWhoVanishes(t *testing.T) {
 		}
 	}
 }
+
+// A checksum makes the sum of everything that of nothing but ones, and is never that
+// of a datagram without one, which IPv6 does not know.
+func TestChecksums(t *testing.T) {
+	from, to := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	for n := range 1 << 16 {
+		data := []byte{byte(n >> 8), byte(n), 0xff}
+		head := []byte{0, 53, 0xff, 0xff, 0, byte(8 + len(data)), 0, 0}
+		sum := checksum(from, to, head, data)
+		if sum == 0 {
+			t.Fatalf("the datagram %x has no checksum", data)
+		}
+		whole := slices.Concat(from.AsSlice(), to.AsSlice(), []byte{0, unix.IPPROTO_UDP, 0, byte(8 + len(data))}, head, data, []byte{0, byte(sum >> 8), byte(sum)})
+		total := uint32(0)
+		for i := 0; i < len(whole); i += 2 {
+			total += uint32(whole[i])<<8 | uint32(whole[i+1])
+		}
+		for total > 0xffff {
+			total = total>>16 + total&0xffff
+		}
+		if total != 0xffff {
+			t.Fatalf("the datagram %x has the checksum %x, with which the sum is %x", data, sum, total)
+		}
+	}
+}
