@@ -84,6 +84,14 @@ func TestGuardIsInherited(t *testing.T) {
 	if _, err := hasty.take(t.Context()); !errors.Is(err, ErrLocked) {
 		t.Errorf("while what it has started lives: got error %v, want %v", err, ErrLocked)
 	}
+	begun := filepath.Join(folder, "begun")
+	ran, err := (&process{place: at, guard: hasty}).run(t.Context(), program{path: shell(t, folder, "next", ">"+begun)})
+	if ran || !errors.Is(err, ErrLocked) {
+		t.Errorf("the next program ran: %t, error %v, want %v", ran, err, ErrLocked)
+	}
+	if _, err := os.Stat(begun); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the next program was started: %v", err)
+	}
 	if _, err := fifo.WriteString("go\n"); err != nil {
 		t.Fatal(err)
 	}
