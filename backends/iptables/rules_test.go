@@ -24,6 +24,7 @@ func TestInterfacesOfPods(t *testing.T) {
 		want         []string
 	}{
 		{"cni0", "", []string{"-i cni0 "}},
+		{"a~", "", []string{"-i a~ "}},
 		{"", "veth", []string{"-i veth+ "}},
 		{longest, longest[1:], []string{"-i " + longest + " ", "-i " + longest[1:] + "+ "}},
 		{"", longest, []string{"-i " + longest + " "}},
@@ -76,7 +77,7 @@ func TestHostileNames(t *testing.T) {
 func TestSafe(t *testing.T) {
 	for text, want := range map[string]string{
 		`a" -j ACCEPT -m comment --comment "b`: `a? -j ACCEPT -m comment --comment ?b`,
-		`'a' \"`:                               "?a? ??", "a\nb\x00\x7f": "a?b??", "é": "?", "shop/web:http 1": "shop/web:http 1", "": "",
+		`'a' \"`:                               "?a? ??", "a\nb\x00\x7f": "a?b??", "é": "?", "~": "~", "shop/web:http 1": "shop/web:http 1", "": "",
 	} {
 		if got := safe(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
