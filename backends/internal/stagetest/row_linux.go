@@ -97,11 +97,14 @@ func greet(l net.Listener) {
 	}
 }
 
+// askPatience is how long it may take to connect, and then to be greeted.
+const askPatience = 30 * time.Second
+
 // Ask connects to an address, from a source if that is valid, and waits for the
 // greeting. One packet may get lost on the way there, and no two in a row, however
 // much time the machine takes. It runs in the namespace of the client.
 func Ask(ctx context.Context, source netip.Addr, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	d := net.Dialer{Control: tryAgainOnce}
 	if source.IsValid() {
@@ -115,18 +118,47 @@ func Ask(ctx context.Context, source netip.Addr, address string) error {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		err = tcp.SetLinger(0) // no TIME_WAIT, which uses up ports
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		err = errors.Join(err, c.SetDeadline(deadline))
-	}
 	if err != nil {
 		return err
 	}
-	got := make([]byte, len(greeting))
-	if _, err := io.ReadFull(c, got); err != nil {
-		return err
+	got, err := readAll(c, len(greeting))
+	if err == nil && got != greeting {
+		err = fmt.Errorf("greeting: got %q, want %q", got, greeting)
 	}
-	if string(got) != greeting {
-		return fmt.Errorf("greeting: got %q, want %q", got, greeting)
+	return err
+}
+
+// readAll reads so many bytes past the runtime's poller. For that, a socket is of no
+// use of which there was nothing but an error to tell, as is the refusal of a first
+// attempt to connect: on a busy machine the second one may have succeeded by then.
+func readAll(c net.Conn, size int) (string, error) {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return "", fmt.Errorf("the connection is a %T", c)
 	}
-	return nil
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	got, n, failed := make([]byte, size), 0, error(nil)
+	err = raw.Control(func(fd uintptr) { n, failed = readBlocking(int(fd), got) })
+	return string(got[:n]), errors.Join(err, failed)
+}
+
+func readBlocking(fd int, all []byte) (n int, err error) {
+	patience := syscall.NsecToTimeval(askPatience.Nanoseconds())
+	err = errors.Join(syscall.SetNonblock(fd, false), syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &patience))
+	for err == nil && n < len(all) {
+		var more int
+		more, err = syscall.Read(fd, all[n:])
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			err = nil
+		case err == nil && more == 0:
+			err = io.ErrUnexpectedEOF
+		case err == nil:
+			n += more
+		}
+	}
+	return n, err
 }
