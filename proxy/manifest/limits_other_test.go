@@ -1,0 +1,11 @@
+//go:build !unix
+
+package manifest
+
+import (
+	"testing"
+	"time"
+)
+
+// processors gives the time of the clock, for want of anything better.
+func processors(testing.TB) time.Duration { return time.Duration(time.Now().UnixNano()) }
