@@ -24,6 +24,10 @@ const (
 // full.
 const probes = 4
 
+// rare is one in how many keys of a wide range must be free for it to be worth trying
+// some at random.
+const rare = 4
+
 // table remembers which offsets of a range are taken, and by whom.
 type table interface {
 	// isFree is false for offsets that are blocked.
@@ -194,11 +198,30 @@ func (r *core) pickUpper() uint64 {
 				return i
 			}
 		}
-		for range foresight {
-			r.foreseen = append(r.foreseen, r.pickWithin(r.shape.band, r.shape.n))
-		}
-		r.table.touch(r.foreseen)
+		r.foresee()
 	}
+}
+
+// foresee chooses what to take next from the upper band. Whether a random key is free
+// is as good as a toss of a coin, on which no processor should wait: each is written
+// down, and the next one over it unless it is free.
+func (r *core) foresee() {
+	chosen, n, tries := slices.Grow(r.foreseen[:0], foresight)[:foresight], 0, probes*foresight
+	if upper := r.size - r.bandSize; upper-(r.used-r.bandUsed) < upper/rare {
+		tries = 0
+	}
+	for try := 0; try < tries && n < foresight; try++ {
+		i := r.random(r.shape.band, r.shape.n)
+		chosen[n] = i
+		if r.table.isFree(i) {
+			n++
+		}
+	}
+	for ; n < foresight; n++ {
+		chosen[n] = r.nextWithin(r.shape.band, r.shape.n)
+	}
+	r.foreseen = chosen
+	r.table.touch(chosen)
 }
 
 // pickWithin chooses one of the offsets from first to before end, of which at
@@ -209,6 +232,12 @@ func (r *core) pickWithin(first, end uint64) uint64 {
 			return i
 		}
 	}
+	return r.nextWithin(first, end)
+}
+
+// nextWithin gives the next free offset after a random one of those from first to
+// before end, of which at least one is free.
+func (r *core) nextWithin(first, end uint64) uint64 {
 	// Of the lower band one is only chosen when the upper is full: nothing behind it is free.
 	if i, ok := r.table.next(r.random(first, end)); ok {
 		return i
