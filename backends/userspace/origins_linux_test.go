@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -42,7 +43,7 @@ func TestTheNodeIsKnown(t *testing.T) {
 				t.Errorf("from %s: got %q and error %v, want an answer of %s", from, got, err, podServer)
 			}
 		}
-		if server, _, _, err := n.ask(t, one); err == nil {
+		if server, _, _, err := n.askFor(t, one, 900*time.Millisecond); err == nil {
 			t.Errorf("the client is answered by %s, want nobody", server)
 		}
 	})
@@ -68,7 +69,7 @@ func TestTheNodeIsKnownInIPv6(t *testing.T) {
 				t.Errorf("the node at %s: got %q and error %v, want an answer of %s", to, got, err, server)
 			}
 		}
-		if got, _, _, err := n.ask(t, "[fd00:1::1]"+port); err == nil {
+		if got, _, _, err := n.askFor(t, "[fd00:1::1]"+port, 900*time.Millisecond); err == nil {
 			t.Errorf("the client is answered by %s, want nobody", got)
 		}
 	})
