@@ -66,7 +66,9 @@ type meddling struct {
 	// nil, for those about one object.
 	lose   func(verb string) (request, answer bool)
 	loseOf func(name, verb string) (request, answer bool)
-	// before is called before a request is answered.
+	// wait is called before a request about an object is made, and may take its time.
+	wait func(name string)
+	// before is called before a request is answered. No other one is answered meanwhile.
 	before func(action clienttesting.Action)
 	// pageSize, unless 0, is how many objects a list has that is limited.
 	pageSize int
@@ -84,12 +86,13 @@ func newAPI() (*api, networkingclient.NetworkingV1Interface) {
 		meddling: meddling{
 			lose:   func(string) (bool, bool) { return false, false },
 			before: func(clienttesting.Action) {},
+			wait:   func(string) {},
 		},
 	}
 	client := fake.NewClientset()
 	client.PrependReactor("*", "*", a.react)
 	client.PrependWatchReactor("*", a.watch)
-	a.client = honest{client.NetworkingV1()}
+	a.client = honest{client.NetworkingV1(), a}
 	return a, a.client
 }
 

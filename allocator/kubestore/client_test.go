@@ -14,10 +14,11 @@ import (
 // honest is a client that does nothing for who has given up, as real ones do.
 type honest struct {
 	networkingclient.NetworkingV1Interface
+	api *api
 }
 
 func (h honest) IPAddresses() networkingclient.IPAddressInterface {
-	return honestAddresses{h.NetworkingV1Interface.IPAddresses()}
+	return honestAddresses{h.NetworkingV1Interface.IPAddresses(), h.api}
 }
 
 func (h honest) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
@@ -26,12 +27,14 @@ func (h honest) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
 
 type honestAddresses struct {
 	networkingclient.IPAddressInterface
+	api *api
 }
 
 func (h honestAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	h.api.wait(o.Name)
 	return h.IPAddressInterface.Create(ctx, o, options)
 }
 
@@ -39,6 +42,7 @@ func (h honestAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	h.api.wait(o.Name)
 	return h.IPAddressInterface.Update(ctx, o, options)
 }
 
@@ -46,6 +50,7 @@ func (h honestAddresses) Delete(ctx context.Context, name string, options metav1
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	h.api.wait(name)
 	return h.IPAddressInterface.Delete(ctx, name, options)
 }
 
@@ -53,6 +58,7 @@ func (h honestAddresses) Get(ctx context.Context, name string, options metav1.Ge
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	h.api.wait(name)
 	return h.IPAddressInterface.Get(ctx, name, options)
 }
 

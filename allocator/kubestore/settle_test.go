@@ -215,9 +215,13 @@ func TestUndoOfEachKind(t *testing.T) {
 // of the first one, and loses such changes by their number.
 func (a *api) failSecond(first, second allocator.Key, lose func(n int) (request, answer bool)) {
 	begun, n := make(chan struct{}), 0
-	a.before = func(action clienttesting.Action) {
-		if nameOf(action) == second.String() {
-			<-begun
+	a.wait = func(name string) {
+		if name != second.String() {
+			return
+		}
+		select {
+		case <-begun:
+		case <-time.After(10 * time.Second): // The first change does not come.
 		}
 	}
 	a.loseOf = func(name, verb string) (request, answer bool) {
