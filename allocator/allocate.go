@@ -12,7 +12,7 @@ import (
 // Between both the caller stores the object that owns them; so if it crashes, what it had
 // taken becomes free by itself.
 //
-// The claims come in the order of the requests. Errors are [ErrAllocated],
+// A key that one request names is not given to the others of the call. The claims come in the order of the requests. Errors are [ErrAllocated],
 // [ErrNotInRange], [ErrFull], [ErrInvalid], [ErrNoMap] if nothing can be allocated
 // from this store yet, [ErrConflict] if others were faster again and again,
 // [ErrUnknown]: the store did not answer, so that the keys may be reserved until the

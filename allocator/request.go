@@ -62,17 +62,35 @@ func checkRequests(owner Owner, requests []Request) error {
 	return errors.Join(errs...)
 }
 
-// plan chooses keys for all requests and holds them as pending; or none.
+// plan chooses keys for all requests and holds them as pending; or none. The particular
+// ones come first, so that none of them is given to a request that any will do for.
 func (x *index) plan(ctx context.Context, owner Owner, requests []Request, now time.Time) ([]Op, error) {
+	statics, err := x.planStatics(owner, requests, now)
+	if err != nil || len(statics) == len(requests) {
+		return statics, err
+	}
 	var ops []Op
+	rest := statics
 	for _, q := range requests {
-		var err error
 		if q.Key.Kind() != 0 {
-			ops, err = x.planStatic(owner, q.Key, now, ops)
-		} else {
-			ops, err = x.planNext(ctx, owner, q, ops)
+			ops, rest = append(ops, rest[0]), rest[1:]
+			continue
 		}
-		if err != nil {
+		if ops, err = x.planNext(ctx, owner, q, ops); err != nil {
+			x.unplan(statics)
+			x.unplan(ops)
+			return nil, err
+		}
+	}
+	return ops, nil
+}
+
+func (x *index) planStatics(owner Owner, requests []Request, now time.Time) (ops []Op, err error) {
+	for _, q := range requests {
+		if q.Key.Kind() == 0 {
+			continue
+		}
+		if ops, err = x.planStatic(owner, q.Key, now, ops); err != nil {
 			x.unplan(ops)
 			return nil, err
 		}

@@ -100,3 +100,34 @@ func TestNothingIsAsked(t *testing.T) {
 		t.Errorf("got %v, error %v, calls %v, want nothing", claims, err, store.calls)
 	}
 }
+
+// TestParticularKeysComeFirst wants a call that asks for any key and for a particular one to
+// get both, in its order, and to leave nothing behind where there are not enough.
+func TestParticularKeysComeFirst(t *testing.T) {
+	requests := []allocator.Request{
+		exactly(t, "30001"), {Kind: allocator.Port, Count: 2}, exactly(t, "30003"), next(allocator.Port), exactly(t, "30000"),
+	}
+	for range 20 {
+		p := newPool(t, newMemory(), "30000-30005")
+		if _, err := p.DryRun(t.Context(), "web", requests...); err != nil {
+			t.Fatalf("a dry run: %v", err)
+		}
+		var got []string
+		for _, c := range mustReserve(t, p, "web", requests...) {
+			got = append(got, c.Key.String())
+		}
+		if len(got) != 6 || got[0] != "30001" || got[3] != "30003" || got[5] != "30000" {
+			t.Fatalf("got %v, want 30001, two others, 30003, one more, and 30000", got)
+		}
+	}
+	p := newPool(t, newMemory(), "30000-30004")
+	if _, err := p.Reserve(t.Context(), "web", requests...); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("got error %v, want %v", err, allocator.ErrFull)
+	}
+	if _, err := p.Reserve(t.Context(), "web", requests[1], requests[0], requests[0]); !errors.Is(err, allocator.ErrAllocated) {
+		t.Errorf("one key twice: got error %v, want %v", err, allocator.ErrAllocated)
+	}
+	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})); got != 5 {
+		t.Errorf("after calls that failed %d ports are free, want 5", got)
+	}
+}
