@@ -65,11 +65,10 @@ type agent struct {
 	metrics *prommetrics.Metrics
 	flows   *conntrack.Cleaner
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
-	tidied  bool                           // the rules of other modes are gone
-
-	told   []*proxy.Problem // what is wrong, as it was logged
-	minute time.Time        // the one in which
-	lines  int              // so many problems were new
+	serving bool
+	tidied  bool      // the rules of other modes are gone
+	tried   time.Time // when that was tried last
+	told    told
 }
 
 // serveMode watches the API server, keeps the kernel as it says and answers those
@@ -106,6 +105,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	tracker := a.metrics.Tracker(proxy.NewServiceChangeTracker(a.tracker))
 	runner := &proxy.Runner{
 		Source: tracker, Backend: a.flows.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
+		Verified:    func(held proxy.Snapshot) { a.tidy(ctx, held) },
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	a.metrics.Watch(runner)
@@ -136,56 +136,73 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 		a.latest.Store(&s.Applied)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	a.tell(slices.Collect(s.Snapshot.Problems()))
-	if s.Err == nil && !a.tidied {
-		a.tidied = true
-		a.tidy(ctx, s.Applied)
-		if len(s.Applied.Node().Addresses) == 0 {
-			a.log.Info("there is no Node of this name, or it has no address: look at hostnameOverride", "node", a.tracker.NodeName)
-		}
-		a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
+	a.told.tell(a.log, slices.Collect(s.Snapshot.Problems()))
+	if s.Err != nil || a.serving {
+		return
 	}
+	a.serving = true
+	a.tidy(ctx, s.Applied)
+	if len(s.Applied.Node().Addresses) == 0 {
+		a.log.Info("there is no Node of this name, or it has no address: look at hostnameOverride", "node", a.tracker.NodeName)
+	}
+	a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
 }
 
-// tidy removes the rules of other modes. Only when others do their work can they go
-// without anybody noticing. Flows that have begun by them until then would go on by
-// them, and may lead to endpoints that are no more.
+// tidyAgain is how long rules of other modes that could not be removed are left alone.
+const tidyAgain = 5 * time.Second
+
+// tidy removes the rules of other modes, unless it has or has just tried. Only when others
+// do their work can they go without anybody noticing. Flows that have begun by them until
+// then would go on by them, and may lead to endpoints that are no more.
 func (a *agent) tidy(ctx context.Context, held proxy.Snapshot) {
-	if err := cleanUp(ctx, a.mode, a.log); err != nil {
-		a.log.Error(err, "rules of another mode, or of kube-proxy, are left")
+	if !a.serving || a.tidied || time.Since(a.tried) < tidyAgain {
+		return
 	}
-	if err := a.flows.Clean(ctx, proxy.Snapshot{}, held); err != nil {
-		a.log.Error(err, "flows that went by the rules of another mode, or of kube-proxy, may be left")
+	left := cleanUp(ctx, a.mode, a.log)
+	if left != nil {
+		a.log.Error(left, "rules of another mode, or of kube-proxy, are left; this is tried again")
 	}
+	err := a.flows.Clean(ctx, proxy.Snapshot{}, held)
+	if err != nil {
+		a.log.Error(err, "flows that went by the rules of another mode, or of kube-proxy, may be left; this is tried again")
+	}
+	a.tidied, a.tried = left == nil && err == nil, time.Now()
 }
 
 // maxTold is how many problems are logged in a minute: whoever makes objects must
 // not fill the log.
 const maxTold = 100
 
+// told is what is wrong with objects, as it was logged.
+type told struct {
+	problems []*proxy.Problem
+	minute   time.Time // the one in which
+	lines    int       // so many problems were new
+}
+
 // tell logs the problems that are new.
-func (a *agent) tell(problems []*proxy.Problem) {
-	if slices.Equal(problems, a.told) {
+func (t *told) tell(log logr.Logger, problems []*proxy.Problem) {
+	if slices.Equal(problems, t.problems) {
 		return // which costs next to nothing, at each sync
 	}
 	known := map[string]bool{}
-	for _, p := range a.told {
+	for _, p := range t.problems {
 		known[p.Error()] = true
 	}
-	a.told = problems
-	if time.Since(a.minute) >= time.Minute {
-		a.minute, a.lines = time.Now(), 0
+	t.problems = problems
+	if time.Since(t.minute) >= time.Minute {
+		t.minute, t.lines = time.Now(), 0
 	}
 	for _, p := range problems {
 		text := p.Error()
 		if known[text] {
 			continue
 		}
-		switch a.lines++; {
-		case a.lines <= maxTold:
-			a.log.Info("object problem", "problem", text)
-		case a.lines == maxTold+1:
-			a.log.Info("more object problems than are logged in a minute; /debug/services has them")
+		switch t.lines++; {
+		case t.lines <= maxTold:
+			log.Info("object problem", "problem", text)
+		case t.lines == maxTold+1:
+			log.Info("more object problems than are logged in a minute; /debug/services has them")
 		}
 	}
 }

@@ -20,7 +20,8 @@ import (
 func TestProblemsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines := 0
-		a := &agent{log: funcr.New(func(_, _ string) { lines++ }, funcr.Options{})}
+		var told told
+		log := funcr.New(func(_, _ string) { lines++ }, funcr.Options{})
 		problem := func(i int) *proxy.Problem {
 			name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
 			return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
@@ -51,7 +52,7 @@ func TestProblemsAreToldOnce(t *testing.T) {
 		} {
 			time.Sleep(step.after)
 			lines = 0
-			if a.tell(step.problems); lines != step.want {
+			if told.tell(log, step.problems); lines != step.want {
 				t.Errorf("step %d: %d lines are logged, wanted %d", i, lines, step.want)
 			}
 		}
