@@ -148,25 +148,24 @@ func (c *Cleaner) execute(ctx context.Context, p *plan, new proxy.Snapshot) erro
 			c.options.Observe(account)
 		}
 		errs = append(errs, err)
+		if err != nil && ctx.Err() != nil {
+			break // The other family would only say the same.
+		}
 	}
 	return errors.Join(errs...)
 }
 
 func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, filters []filter, account *Account) error {
-	var errs []error
 	untranslated := false
-	for _, f := range filters {
-		errs = append(errs, c.sweep(ctx, f, account, func(fl flow) bool {
-			isStale := p.isStale(fl)
-			untranslated = untranslated || isStale && !fl.translated()
-			return isStale
-		}))
-		if ctx.Err() != nil {
-			return errors.Join(errs...)
-		}
+	err := c.sweepAll(ctx, filters, account, func(fl flow) bool {
+		isStale := p.isStale(fl)
+		untranslated = untranslated || isStale && !fl.translated()
+		return isStale
+	})
+	if err != nil && ctx.Err() != nil {
+		return err
 	}
-	errs = append(errs, c.cleanAnswers(ctx, p, account, untranslated))
-	return errors.Join(errs...)
+	return errors.Join(err, c.cleanAnswers(ctx, p, account, untranslated))
 }
 
 const (
@@ -191,11 +190,7 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 			}
 		}
 		before := account.Removed
-		var errs []error
-		for _, f := range filters {
-			errs = append(errs, c.sweep(ctx, f, account, p.isStaleAnswer))
-		}
-		if err := errors.Join(errs...); err != nil {
+		if err := c.sweepAll(ctx, filters, account, p.isStaleAnswer); err != nil {
 			return err
 		}
 		if expected = account.Removed > before; !expected {
@@ -212,13 +207,27 @@ const offloadTime = 30 * time.Second
 // maxNamed is how many flows that could not be removed an error names.
 const maxNamed = 10
 
-// sweep removes the stale flows behind a filter.
+// sweepAll removes the stale flows behind filters. Where the context has ended it says so,
+// once, however far it came.
+func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Account, isStale func(flow) bool) error {
+	var errs []error
+	for _, f := range filters {
+		if ctx.Err() != nil {
+			break
+		}
+		errs = append(errs, c.sweep(ctx, f, account, isStale))
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// sweep removes the stale flows behind a filter. It stops when the context ends, and leaves it
+// to the caller to say so.
 func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale func(flow) bool) error {
 	stale, err := c.find(ctx, f, account, isStale)
 	errs, left := []error{err}, 0
 	for _, s := range stale {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
+		if ctx.Err() != nil {
+			break
 		}
 		err := c.table.remove(s)
 		switch {
@@ -246,8 +255,8 @@ const maxDumps = 5
 // find gives the stale flows behind a filter; with an error, those it has seen.
 func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale func(flow) bool) (stale []flow, err error) {
 	for range maxDumps {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			break
 		}
 		account.Dumps++
 		stale = stale[:0]
