@@ -240,15 +240,7 @@ func leavesReplies(t *testing.T, n, servers network, server string, capture user
 	if got, err := n.greeting(t, server, 40_000); err != nil || got == "" {
 		t.Errorf("a connection from a frontend: got %q and error %v, want the server", got, err)
 	}
-	c, err := n.client.ListenPacket(t.Context(), "udp", frontend)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() //nolint:errcheck // the test is over
-	if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(server))); err != nil {
-		t.Fatal(err)
-	}
-	hears(t, c, "?")
+	n.asksFrom(t, frontend, server)
 	if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
 		t.Errorf("got %+v, want nothing to have been captured", s)
 	}
