@@ -124,6 +124,22 @@ func TestDeployedFiles(t *testing.T) {
 	}
 }
 
+// TestDeployedProbes: the pods are asked where they answer. A node that is about to go is
+// not ready, and is not restarted for it.
+func TestDeployedProbes(t *testing.T) {
+	container := readDeployed(t).daemons.Spec.Template.Spec.Containers[0]
+	for path, probe := range map[string]*v1.Probe{"/livez": container.LivenessProbe, "/healthz": container.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
+			t.Errorf("probe %+v, wanted one of %s", probe, path)
+			continue
+		}
+		at := slices.IndexFunc(container.Ports, func(p v1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal })
+		if at < 0 || container.Ports[at].ContainerPort != 10256 {
+			t.Errorf("%s is asked at port %v, wanted that of 10256", path, probe.HTTPGet.Port.StrVal)
+		}
+	}
+}
+
 // checkDeployedConfig checks the arguments of a container, in which the ConfigMap is
 // mounted at a path.
 func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted string) {
