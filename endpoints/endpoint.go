@@ -36,6 +36,14 @@ const (
 	HintHere
 )
 
+// String gives none, elsewhere or here.
+func (h Hint) String() string {
+	return [...]string{"none", "elsewhere", "here", "?"}[h&3]
+}
+
+// MarshalText gives what String gives, so that JSON has names and not numbers.
+func (h Hint) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
 // Usable reports whether the endpoint may get traffic at all: it is ready, or
 // it still serves while it terminates.
 func (e *Endpoint) Usable() bool {

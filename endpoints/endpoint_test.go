@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -90,5 +91,12 @@ func TestCompareIsTotal(t *testing.T) {
 		if equal := *list[i] == *list[i+1]; (list[i].Compare(list[i+1]) == 0) != equal {
 			t.Errorf("seed %d: Compare(%v, %v) disagrees with ==", seed, *list[i], *list[i+1])
 		}
+	}
+}
+
+func TestHintNames(t *testing.T) {
+	got, err := json.Marshal([]Hint{HintNone, HintElsewhere, HintHere, HintHere + 1})
+	if want := `["none","elsewhere","here","?"]`; err != nil || string(got) != want {
+		t.Errorf("got %s and error %v, want %s", got, err, want)
 	}
 }
