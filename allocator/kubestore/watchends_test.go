@@ -133,40 +133,46 @@ func TestBookmarks(t *testing.T) {
 // A range that is deleted is told to be gone, by the watch that tells of it.
 func TestDeletedRange(t *testing.T) {
 	for _, goesOn := range []bool{true, false} {
-		a, s := newStore(t)
-		first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24")
-		second.Name = "more"
-		a.put(t, "servicecidrs", &first)
-		ctx, cancel := context.WithCancel(soon(t))
-		defer cancel()
-		var got []string
-		var last error
-		for r, err := range s.WatchRanges(ctx) {
-			if last = err; err != nil {
-				continue
-			}
-			got = append(got, fmt.Sprint(describeRanges(r.Configs)))
-			switch len(got) {
-			case 1:
-				a.put(t, "servicecidrs", &second)
-			case 2:
-				a.drop(t, "servicecidrs", "test")
-			case 3:
-				cancel()
-			}
-			if len(got) == 3 && !goesOn {
-				break
-			}
+		// With a clock of its own both ranges are of one age.
+		synctest.Test(t, func(t *testing.T) { deletesRange(t, goesOn) })
+	}
+}
+
+func deletesRange(t *testing.T, goesOn bool) {
+	t.Helper()
+	a, s := newStore(t)
+	first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24")
+	second.Name = "more"
+	a.put(t, "servicecidrs", &first)
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	var got []string
+	var last error
+	for r, err := range s.WatchRanges(ctx) {
+		if last = err; err != nil {
+			continue
 		}
-		want := []string{
-			"[10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false]",
+		got = append(got, fmt.Sprint(describeRanges(r.Configs)))
+		switch len(got) {
+		case 1:
+			a.put(t, "servicecidrs", &second)
+		case 2:
+			a.drop(t, "servicecidrs", "test")
+		case 3:
+			cancel()
 		}
-		if diff := cmp.Diff(want, got); diff != "" || goesOn && !errors.Is(last, context.Canceled) {
-			t.Errorf("the last error is %v; ranges (-want +got):\n%s", last, diff)
+		if len(got) == 3 && !goesOn {
+			break
 		}
-		if n := a.listening(); n > 0 {
-			t.Errorf("%d watches go on, want none", n)
-		}
+	}
+	want := []string{
+		"[10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false]",
+	}
+	if diff := cmp.Diff(want, got); diff != "" || goesOn && !errors.Is(last, context.Canceled) {
+		t.Errorf("the last error is %v; ranges (-want +got):\n%s", last, diff)
+	}
+	if n := a.listening(); n > 0 {
+		t.Errorf("%d watches go on, want none", n)
 	}
 }
 
