@@ -67,9 +67,13 @@ type watchedListener struct {
 	closed func()
 }
 
+// Close tells of the call that has closed it: one that comes meanwhile fails at once, while
+// the socket is still there.
 func (l *watchedListener) Close() error {
 	err := l.Listener.Close()
-	l.closed()
+	if err == nil {
+		l.closed()
+	}
 	return err
 }
 
