@@ -104,7 +104,7 @@ func TestGarbage(t *testing.T) {
 				t.Errorf("%d removals, services %v; want none removed", got.removals, got.services)
 			}
 			server.talk(t, "")
-			server.put("services", service("c", "10.96.0.3"), false)
+			server.put("services", service("c", "10.96.0.3"))
 			h.until(t, "a change once it makes sense", func(s *state) bool { return s.services["c"] != "" })
 		})
 	}

@@ -51,39 +51,51 @@ func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface)
 	return s, client
 }
 
-// put makes or changes an object; with silent no watch is ever told.
-func (s *apiServer) put(resource string, o object, silent bool) {
+// put makes or changes an object.
+func (s *apiServer) put(resource string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	kind := "ADDED"
+	if s.objects[resource][o.GetName()] != nil {
+		kind = "MODIFIED"
+	}
+	s.store(resource, o)
+	s.tell(event{s.version, resource, kind, o})
+}
+
+// store takes an object as it is from now on. The lock is held.
+func (s *apiServer) store(resource string, o object) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	// Without its kind a client takes an event for a broken watch, and lists anew.
 	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(kinds()[resource][0], kinds()[resource][1]))
-	kind := "ADDED"
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]object{}
 	}
-	if s.objects[resource][o.GetName()] != nil {
-		kind = "MODIFIED"
-	}
 	s.objects[resource][o.GetName()] = o
-	s.tell(event{s.version, resource, kind, o}, silent)
 }
 
-func (s *apiServer) remove(resource, name string, silent bool) {
+func (s *apiServer) remove(resource, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
 	o := s.objects[resource][name]
 	delete(s.objects[resource], name)
-	s.tell(event{s.version, resource, "DELETED", o}, silent)
+	s.tell(event{s.version, resource, "DELETED", o})
 }
 
-func (s *apiServer) tell(e event, silent bool) {
-	if silent {
-		s.oldest = s.version
-		return
-	}
+// forget ends all watches and makes changes of which none is ever told: all that clients
+// know is too old from now on. Who asks meanwhile has to wait.
+func (s *apiServer) forget(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cutAll()
+	change()
+	s.version++
+	s.oldest = s.version
+}
+
+func (s *apiServer) tell(e event) {
 	s.events = append(s.events, e)
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -95,7 +107,7 @@ func (s *apiServer) bookmark() {
 	defer s.mu.Unlock()
 	s.version++
 	for resource := range kinds() {
-		s.tell(event{s.version, resource, "BOOKMARK", bookmarkOf(resource, s.version, false)}, false)
+		s.tell(event{s.version, resource, "BOOKMARK", bookmarkOf(resource, s.version, false)})
 	}
 }
 
@@ -118,6 +130,11 @@ func bookmarkOf(resource string, version int, isEnd bool) any {
 func (s *apiServer) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cutAll()
+}
+
+// cutAll is disconnect where the lock is held.
+func (s *apiServer) cutAll() {
 	close(s.cut)
 	s.cut = make(chan struct{})
 }

@@ -24,11 +24,11 @@ import (
 )
 
 func fill(s *apiServer) {
-	s.put("services", service("a", "10.96.0.1"), false)
-	s.put("services", service("b", "10.96.0.2"), false)
-	s.put("endpointslices", slice("a-1", "10.0.0.1"), false)
-	s.put("nodes", node("n1", "east"), false)
-	s.put("servicecidrs", cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"), false)
+	s.put("services", service("a", "10.96.0.1"))
+	s.put("services", service("b", "10.96.0.2"))
+	s.put("endpointslices", slice("a-1", "10.0.0.1"))
+	s.put("nodes", node("n1", "east"))
+	s.put("servicecidrs", cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"))
 }
 
 // The same objects come out however a list is transferred, and whatever becomes of
@@ -45,30 +45,28 @@ func TestSource(t *testing.T) {
 				t.Errorf("Synced came after %d objects, want 4", h.get().early)
 			}
 
-			server.put("services", service("a", "10.96.0.9"), false)
-			server.remove("services", "b", false)
-			server.put("nodes", node("n1", "west"), false)
-			server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"), false)
+			server.put("services", service("a", "10.96.0.9"))
+			server.remove("services", "b")
+			server.put("nodes", node("n1", "west"))
+			server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"))
 			h.until(t, "changes", func(s *state) bool {
 				return s.services["a"] == "10.96.0.9" && len(s.services) == 1 && s.zone == "west" && len(s.cidrs) == 3
 			})
 
 			server.bookmark()
 			server.disconnect()
-			server.put("services", service("c", "10.96.0.3"), false)
+			server.put("services", service("c", "10.96.0.3"))
 			h.until(t, "a change after a disconnect", func(s *state) bool { return s.services["c"] != "" })
 
 			// The API server forgets what happened while it was away.
 			before := h.get().removals
-			server.setDown(true)
-			server.disconnect()
-			server.remove("services", "c", true)
-			server.remove("endpointslices", "a-1", true)
-			server.remove("servicecidrs", "kubernetes", true)
-			server.remove("nodes", "n1", true)
-			server.put("endpointslices", slice("a-2", "10.0.0.2"), true)
-			server.setDown(false)
-			server.disconnect()
+			server.forget(func() {
+				delete(server.objects["services"], "c")
+				delete(server.objects["endpointslices"], "a-1")
+				delete(server.objects["servicecidrs"], "kubernetes")
+				delete(server.objects["nodes"], "n1")
+				server.store("endpointslices", slice("a-2", "10.0.0.2"))
+			})
 			h.until(t, "a list after 410 Gone", func(s *state) bool {
 				_, isThere := s.services["c"]
 				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2 && s.zone == ""
