@@ -191,7 +191,8 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	case err == nil:
 		s.want = snapshot
 		return true, nil
-	case ctx.Err() != nil || next.Err() == nil:
+	case ctx.Err() != nil || !errors.Is(err, next.Err()):
+		// A failure is none the less one if it comes when Apply is due.
 		return false, fmt.Errorf("source: %w", err)
 	}
 	return false, nil

@@ -225,6 +225,30 @@ func TestRunnerEndsWithItsSource(t *testing.T) {
 	})
 }
 
+// faltering is a source that has one snapshot, fails once when its time to wait is over, and
+// from then on has nothing to say.
+type faltering struct{ asked int }
+
+func (s *faltering) Next(ctx context.Context, _ Snapshot) (Snapshot, error) {
+	if s.asked++; s.asked == 1 {
+		return NewSnapshot(nil), nil
+	}
+	<-ctx.Done()
+	if s.asked == 2 {
+		return Snapshot{}, io.ErrNoProgress
+	}
+	return Snapshot{}, ctx.Err()
+}
+
+// TestRunnerHearsFailuresAtAResync: a source may fail at the moment at which one is due.
+func TestRunnerHearsFailuresAtAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, &Runner{Source: &faltering{}, ResyncInterval: second}, nil)
+		sleepAndWait(10 * second)
+		x.wantEnd(t, io.ErrNoProgress)
+	})
+}
+
 func TestRunnerEndsWithItsContext(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
