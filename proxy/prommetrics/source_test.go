@@ -62,6 +62,28 @@ func TestFailingSource(t *testing.T) {
 	}
 }
 
+// dying is a source that has nothing to give, and fails when its time to wait is over.
+type dying struct{ end context.CancelFunc }
+
+func (d dying) Next(ctx context.Context, _ proxy.Snapshot) (proxy.Snapshot, error) {
+	if ctx.Err() != nil {
+		return proxy.Snapshot{}, ctx.Err()
+	}
+	d.end()
+	return proxy.Snapshot{}, io.ErrUnexpectedEOF
+}
+
+// It is so also where nobody waits any more.
+func TestSourceFailsAtTheEnd(t *testing.T) {
+	m, _ := newMetrics(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := &source{inner: dying{cancel}, metrics: m}
+	if _, err := s.Next(ctx, proxy.Snapshot{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+}
+
 // Every change is counted; of those that no snapshot will tell of, nothing is kept.
 func TestWhatIsKept(t *testing.T) {
 	m, r := newMetrics(t, "")

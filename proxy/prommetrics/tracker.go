@@ -73,10 +73,10 @@ func (s *source) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot
 		switch {
 		case err == nil:
 			return s.taken(after, next)
+		case !errors.Is(err, wait.Err()):
+			return proxy.Snapshot{}, err // whether or not the wait is over by now
 		case ctx.Err() != nil:
 			return proxy.Snapshot{}, ctx.Err()
-		case wait.Err() == nil:
-			return proxy.Snapshot{}, err
 		}
 	}
 }
