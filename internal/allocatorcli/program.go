@@ -38,7 +38,10 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-var errNoRange = errors.New("-range is required, before the command")
+var (
+	errNoRange     = errors.New("-range is required, before the command")
+	errInterrupted = errors.New("interrupted")
+)
 
 // Run is the program for some arguments; it gives the exit status.
 func (p Program) Run(ctx context.Context, args []string, s Streams) int {
@@ -175,9 +178,11 @@ func (a *app) serve(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.New("interrupted")
+			return errInterrupted
 		case line, ok := <-lines:
 			switch command := strings.Fields(line); {
+			case ctx.Err() != nil:
+				return errInterrupted // The lines end then, too, whether or not there are more.
 			case !ok && failed > 0:
 				return errors.Join(fmt.Errorf("%d commands failed", failed), input.Err())
 			case !ok:

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
@@ -108,5 +110,40 @@ func TestServeEnds(t *testing.T) {
 	}
 	if err := typist.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// late is a store that answers once nobody wants to know any more, and all others have heard
+// of that.
+type late struct{ *allocator.Memory }
+
+func (l late) Load(ctx context.Context) (allocator.State, error) {
+	<-ctx.Done()
+	synctest.Wait()
+	return l.Memory.Load(context.WithoutCancel(ctx))
+}
+
+// TestInterruptedIsNoSuccess ends a program in the middle of its lines, when a command goes
+// well. That no more lines come then does not mean that all of them were done.
+func TestInterruptedIsNoSuccess(t *testing.T) {
+	p := Program{Name: "test", Kinds: []Kind{{
+		Name: "late", Open: func(_ context.Context, _ string, ranges []allocator.Config) (Opened, error) {
+			return Opened{Store: late{allocator.NewMemory(allocator.State{}, nil)}, Ranges: ranges}, nil
+		},
+	}}}
+	for round := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var out, errs bytes.Buffer
+			done := make(chan int)
+			go func() {
+				done <- p.Run(ctx, []string{"-range", "1-9"}, Streams{strings.NewReader("show\nshow\n"), &out, &errs})
+			}()
+			synctest.Wait()
+			cancel()
+			if status := <-done; status != 1 || errs.String() != "test: interrupted\n" || strings.Count(out.String(), "1-9:") != 1 {
+				t.Errorf("round %d: status %d, %q, after %q, want 1 and that it was interrupted after one command", round, status, errs.String(), out.String())
+			}
+		})
 	}
 }
