@@ -1,6 +1,7 @@
 package allocatorcli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,22 +103,24 @@ func (a *app) take(ctx context.Context, keys []allocator.Key) (int, error) {
 		canCreate = false // The maps of other ranges would be empty.
 	}
 	var last error
-	for range importTries {
+	for try := 0; ; try++ {
 		state, err := a.store.Load(ctx)
-		if errors.Is(err, allocator.ErrNoMap) && canCreate {
-			last = creator.Create(ctx, claims...)
-			continue
-		}
-		if err != nil {
+		isNew := canCreate && errors.Is(err, allocator.ErrNoMap)
+		if err != nil && !isNew {
 			return 0, errors.Join(last, err)
 		}
 		ops, taken := lacking(claims, state)
-		if len(ops) == 0 {
+		switch {
+		case !isNew && len(ops) == 0:
 			return taken, nil
+		case try == importTries:
+			return 0, cmp.Or[error](last, allocator.ErrConflict) // What was written may be gone again.
+		case isNew:
+			last = creator.Create(ctx, claims...)
+		default:
+			_, last = a.store.Commit(ctx, ops)
 		}
-		_, last = a.store.Commit(ctx, ops)
 	}
-	return 0, last
 }
 
 // lacking gives the writes for those claims whose keys are free, and how many keys

@@ -94,6 +94,31 @@ func importAndDie(t *testing.T, left int, hasMap bool) (importErr error, state a
 	return importErr, state, loadErr
 }
 
+// contested is a store in which somebody else is faster for some changes.
+type contested struct {
+	*allocator.Memory
+	left int
+}
+
+func (c *contested) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	if c.left--; c.left >= 0 {
+		return nil, &allocator.ConflictError{Key: ops[0].Claim.Key}
+	}
+	return c.Memory.Commit(ctx, ops)
+}
+
+// TestLastTryOfAnImport wants the last try to count as those before it do.
+func TestLastTryOfAnImport(t *testing.T) {
+	keys := []allocator.Key{allocator.PortKey(30000), allocator.PortKey(30001), allocator.PortKey(30008)}
+	for faster := range importTries + 1 {
+		a := &app{store: &contested{allocator.NewMemory(allocator.State{}, nil), faster}}
+		taken, err := a.take(t.Context(), keys)
+		if faster < importTries && (err != nil || taken != len(keys)) || faster == importTries && !errors.Is(err, allocator.ErrConflict) {
+			t.Errorf("somebody was faster %d times: %d keys were taken, error %v", faster, taken, err)
+		}
+	}
+}
+
 // TestServeEnds wants a program that waits for a line to end when it is told to.
 func TestServeEnds(t *testing.T) {
 	in, typist := io.Pipe()
