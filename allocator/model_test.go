@@ -74,7 +74,7 @@ func (m *naive) step(t *testing.T, rnd *rand.Rand) {
 		keys, err := m.r.AllocateN(owner, n)
 		m.took(t, owner, keys, n, err)
 	case 5:
-		m.allocate(t, owner, m.r.Key(rnd.Uint64N(min(300_000, m.r.Stats().Size+70))))
+		m.allocate(t, owner, m.r.Key(rnd.Uint64N(min(300_000-70, m.r.Stats().Size)+70)))
 	case 6, 7:
 		m.release(t, owner, m.someKey(rnd))
 	}
