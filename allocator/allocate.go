@@ -89,6 +89,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 	if err := p.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("no address or port can be allocated: %w", err)
 	}
+	var held []Key
 	once := func() ([]Op, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -96,24 +97,25 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 		if err == nil {
 			then(&p.index, ops)
 		}
+		if first, isHeld := errors.AsType[*HeldError](err); isHeld {
+			held = p.index.held(first.Key, requests)
+		}
 		return ops, err
 	}
 	ops, err := once()
-	held, isHeld := errors.AsType[*HeldError](err)
-	switch {
-	case isHeld:
-		_, readErr := p.read(ctx, []Key{held.Key}, 0)
-		if readErr != nil {
+	if len(held) > 0 {
+		if _, readErr := p.read(ctx, held, 0); readErr != nil {
 			return nil, errors.Join(err, readErr)
 		}
-	case errors.Is(err, ErrFull):
+		ops, err = once()
+	}
+	if errors.Is(err, ErrFull) {
 		if readErr := errors.Join(p.Sync(ctx), p.expire(ctx)); readErr != nil {
 			return nil, errors.Join(err, readErr)
 		}
-	default:
-		return ops, err
+		ops, err = once()
 	}
-	return once()
+	return ops, err
 }
 
 // create commits new claims.

@@ -250,6 +250,26 @@ func TestPoolsShareAStore(t *testing.T) {
 	mustReserve(t, b, "b", allocator.Request{Key: all[5].Key})
 }
 
+// TestEveryAnswerIsAsked wants a pool to ask about all that it believes to be taken, and not
+// to believe of a second key, or of the rest, what was wrong about the first.
+func TestEveryAnswerIsAsked(t *testing.T) {
+	for name, requests := range map[string][]allocator.Request{
+		"two by name":     {exactly(t, "30001"), exactly(t, "30003")},
+		"by name and any": {exactly(t, "30002"), {Kind: allocator.Port, Count: 3}},
+	} {
+		store := newMemory()
+		p, other := newPool(t, store, "30000-30003"), newPool(t, store, "30000-30003")
+		taken := mustReserve(t, other, "early", allocator.Request{Kind: allocator.Port, Count: 4})
+		if err := p.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, other, taken...)
+		if claims, err := p.Reserve(t.Context(), "late", requests...); err != nil {
+			t.Errorf("%s: got %v, error %v, though everything is free", name, claims, err)
+		}
+	}
+}
+
 // TestManyKeysAmongMany wants a pool that knows nothing of what others have taken since
 // it looked to get many keys nevertheless: more than it could learn of one by one.
 func TestManyKeysAmongMany(t *testing.T) {

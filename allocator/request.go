@@ -98,6 +98,18 @@ func (x *index) planStatics(owner Owner, requests []Request, now time.Time) (ops
 	return ops, nil
 }
 
+// held gives, of the particular keys that are asked for, those that the index knows to be
+// taken, and the first one in any case: each of them may be free by now.
+func (x *index) held(first Key, requests []Request) []Key {
+	keys := []Key{first}
+	for _, q := range requests {
+		if _, isClaimed := x.claims[q.Key]; isClaimed && q.Key != first {
+			keys = append(keys, q.Key)
+		}
+	}
+	return keys
+}
+
 func (x *index) unplan(ops []Op) {
 	for _, op := range ops {
 		x.drop(op.Claim.Key, x.pending)
