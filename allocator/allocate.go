@@ -120,6 +120,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 
 // create commits new claims.
 func (p *Pool) create(ctx context.Context, ops []Op) ([]Claim, error) {
+	defer p.answered(p.ask())
 	versions, err := p.store.Commit(ctx, ops)
 	if err == nil {
 		return p.created(ops, versions), nil

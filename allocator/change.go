@@ -185,6 +185,7 @@ func outcome(written, asked error) error {
 func (p *Pool) commit(ctx context.Context, claims, current []Claim, ops []Op, at []int) error {
 	var versions []Version
 	if len(ops) > 0 {
+		defer p.answered(p.ask())
 		var err error
 		if versions, err = p.store.Commit(ctx, ops); err != nil {
 			return err

@@ -115,10 +115,12 @@ func TestSenselessChangeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// slow is a store whose next read waits, once it has its answer.
+// slow is a store whose next read waits, once it has its answer. It may be one that does not
+// say of which version that is.
 type slow struct {
 	allocator.Store
 	answered, goOn chan struct{}
+	isVersionless  bool
 }
 
 func (s *slow) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
@@ -127,26 +129,31 @@ func (s *slow) Get(ctx context.Context, keys ...allocator.Key) (allocator.State,
 		close(s.answered)
 		<-s.goOn
 	}
+	if s.isVersionless {
+		state.Version = 0
+	}
 	return state, err
 }
 
 // TestSlowAnswerUndoesNothing wants that an answer, by the time it comes, does not
 // count against what the pool itself has done meanwhile.
 func TestSlowAnswerUndoesNothing(t *testing.T) {
-	store := &slow{Store: newMemory()}
-	p := newPool(t, store, "10.96.0.0/24")
-	old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
-	mustRelease(t, p, old...)
-	store.answered, store.goOn = make(chan struct{}), make(chan struct{})
-	done := make(chan error)
-	go func() { done <- p.Release(t.Context(), old...) }() // Reads that nobody has it.
-	<-store.answered
-	mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
-	close(store.goOn)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if got, ok := p.Lookup(mine[0].Key); !ok || got != mine[0] {
-		t.Errorf("Lookup: got %+v, %t, want %+v", got, ok, mine[0])
+	for _, isVersionless := range []bool{false, true} {
+		store := &slow{Store: newMemory(), isVersionless: isVersionless}
+		p := newPool(t, store, "10.96.0.0/24")
+		old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
+		mustRelease(t, p, old...)
+		store.answered, store.goOn = make(chan struct{}), make(chan struct{})
+		done := make(chan error)
+		go func() { done <- p.Release(t.Context(), old...) }() // Reads that nobody has it.
+		<-store.answered
+		mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
+		close(store.goOn)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got, ok := p.Lookup(mine[0].Key); !ok || got != mine[0] {
+			t.Errorf("without versions %t: Lookup: got %+v, %t, want %+v", isVersionless, got, ok, mine[0])
+		}
 	}
 }

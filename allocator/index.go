@@ -20,8 +20,9 @@ type index struct {
 	reserved map[Key]struct{} // of the claims, those that are not bound
 	pending  map[Key]Owner    // under way
 	unsure   map[Key]Owner    // outcome unknown
-	version  Version          // of the store, when it was last loaded
-	newest   Version          // that is known of, whatever it changed
+	freed    freed
+	version  Version // of the store, when it was last loaded
+	newest   Version // that is known of, whatever it changed
 	isLoaded bool
 	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
 	used     [Port + 1]uint64
@@ -111,11 +112,11 @@ func (x *index) correct(k Key, c Claim, asOf Version) {
 	}
 }
 
-// learn takes a claim in, unless a newer one is known.
+// learn takes a claim in, unless a newer one is known, or that it is gone.
 func (x *index) learn(c Claim) {
 	x.newest = max(x.newest, c.Version)
 	old, known := x.claims[c.Key]
-	if known && old.Version > c.Version {
+	if known && old.Version > c.Version || x.freed.has(c) {
 		return
 	}
 	x.claims[c.Key] = c
@@ -132,6 +133,7 @@ func (x *index) learn(c Claim) {
 
 // forget removes a claim that was deleted by the change of a version.
 func (x *index) forget(k Key, version Version) {
+	x.freed.note(k, version)
 	if old, known := x.claims[k]; !known || old.Version > version {
 		return
 	}

@@ -147,6 +147,7 @@ func (p *Pool) Claims() []Claim {
 // of the store, such as [ErrNoMap], and [ErrStale]; the pool then knows what it knew before.
 func (p *Pool) Sync(ctx context.Context) error {
 	doubts := p.doubts(nil)
+	defer p.answered(p.ask())
 	state, err := p.fresh(ctx, 0, func() (State, error) { return p.store.Load(ctx) })
 	if p.observer != nil {
 		p.observer.Synced(err)
@@ -159,6 +160,26 @@ func (p *Pool) Sync(ctx context.Context) error {
 	p.index.settle(doubts)
 	p.index.replace(state)
 	return nil
+}
+
+// asked is an answer of the store that is on its way.
+type asked struct {
+	turn   int
+	newest Version // that was known of when it was asked for
+}
+
+// ask notes that the store is asked for something, or to change something.
+func (p *Pool) ask() asked {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return asked{turn: p.index.freed.ask(), newest: p.index.newest}
+}
+
+// answered notes that the pool knows the answer now, or that there is none.
+func (p *Pool) answered(a asked) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.index.freed.answered(a.turn)
 }
 
 // fresh asks the store until the answer is not older than what the pool, or the
@@ -216,6 +237,8 @@ func (p *Pool) prepare(ctx context.Context) error {
 // version that the caller has seen does not count.
 func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, error) {
 	doubts := p.doubts(keys)
+	a := p.ask()
+	defer p.answered(a)
 	state, err := p.fresh(ctx, newest, func() (State, error) { return p.store.Get(ctx, keys...) })
 	if err != nil {
 		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
@@ -226,7 +249,7 @@ func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, e
 	}
 	asOf := state.Version
 	if asOf == 0 {
-		asOf = ^Version(0) // It does not say, and is the newest.
+		asOf = a.newest // It does not say, but is not from before it was asked for.
 	}
 	claims := make([]Claim, len(keys))
 	p.mu.Lock()
