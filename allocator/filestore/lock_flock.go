@@ -27,7 +27,11 @@ func acquire(path string) (*lock, error) {
 	return &lock{file}, nil
 }
 
-func (l *lock) release() error { return l.file.Close() }
+// release frees the lock. To close the file is not enough: a program that is being started
+// has it, too, until it begins to run.
+func (l *lock) release() error {
+	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
+}
 
 // syncFolder waits until the names in a folder are on the disk.
 func syncFolder(path string) error {
