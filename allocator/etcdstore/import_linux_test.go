@@ -84,6 +84,26 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 	}
 }
 
+// testHalfCompacted releases an imported key, and compacts all before that. Who watches from
+// then on must hear of the release, or that there is something to miss.
+func testHalfCompacted(t *testing.T, client *clientv3.Client) {
+	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
+	if err := s.Import(t.Context(), fromElsewhere(t)); err != nil {
+		t.Fatal(err)
+	}
+	state, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := mustCommit(t, s, []allocator.Op{{Claim: state.Claims[1], Delete: true}})[0]
+	if _, err := client.Compact(t.Context(), int64(released)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	storetest.WantEnd(t, s.Watch(ctx, state.Version), allocator.ErrCompacted)
+}
+
 // testCreate lets a repair make the maps from what is in use: more than fits into one
 // transaction, or one page.
 func testCreate(t *testing.T, client *clientv3.Client) {

@@ -98,6 +98,7 @@ func TestStore(t *testing.T) {
 		"two stores":      testTwoStores,
 		"senseless":       testSenseless,
 		"watch compacted": testCompacted,
+		"half compacted":  testHalfCompacted,
 		"by hand":         testMapWrittenByHand,
 		"copied":          testCopied,
 		"unreadable":      testUnreadable,

@@ -117,10 +117,14 @@ func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 // The version of a key whose bit was set is that which its claim has from now on.
 func (s *Store) bitsOf(e *clientv3.Event) ([]allocator.Event, error) {
 	at := slices.IndexFunc(s.areas, func(a area) bool { return a.path == string(e.Kv.Key) })
-	if at < 0 || e.Type == mvccpb.DELETE || e.PrevKv == nil {
+	if at < 0 || e.Type == mvccpb.DELETE || e.IsCreate() {
 		return nil, nil
 	}
 	a := &s.areas[at]
+	if e.PrevKv == nil {
+		// etcd tells of a change that it has not compacted yet, and not of what was before it.
+		return nil, fmt.Errorf("%w: what %s was before revision %d", allocator.ErrCompacted, a.path, e.Kv.ModRevision)
+	}
 	before, err1 := a.decode(e.PrevKv.Value, 0, 0)
 	now, err2 := a.decode(e.Kv.Value, e.Kv.CreateRevision, e.Kv.ModRevision)
 	if err := errors.Join(err1, err2); err != nil {
