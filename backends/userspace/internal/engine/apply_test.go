@@ -1,8 +1,12 @@
 package engine
 
 import (
+	"context"
+	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -58,6 +62,38 @@ func TestEndpointsOfAllPools(t *testing.T) {
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 		if l.end.Load() == 0 {
 			t.Errorf("pool %d: the Service is gone, and its connections may live for ever", i)
+		}
+	}
+}
+
+// Snapshots may come from several goroutines at once, while clients never stop
+// sending, and none of all these waits for another one for ever.
+func TestAppliesAtOnce(t *testing.T) {
+	w := newWorld(t, Config{Hooks: Hooks{
+		Dial: func(context.Context, Dial) (net.Conn, error) { return newScripted(), nil },
+	}}, v1.ProtocolUDP)
+	other := netip.MustParseAddrPort("10.96.0.9:80")
+	var applied atomic.Int64
+	both := func() {
+		w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("web", memoryFrontend, memoryEndpoint)))
+		w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("web", other, memoryClient)))
+		applied.Add(1)
+	}
+	ask := func() { w.Datagram(memoryFlow(), []byte("?"), failingReplier{}) }
+	done := make(chan struct{}, 4)
+	for _, f := range []func(){both, both, ask, ask} {
+		go func() {
+			for applied.Load() < 20_000 {
+				f()
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range cap(done) {
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Fatal("some of them wait for each other")
 		}
 	}
 }

@@ -193,8 +193,16 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 // and for the grace period after that; sessions end with their endpoint, and when
 // their frontend becomes another Service's or closes to them.
 func (e *Engine) Apply(next proxy.Snapshot) {
-	if moved := e.take(next); len(moved) > 0 {
-		e.sessions.endAll(func(s *session) bool { return moved[s.service] && e.isAstray(s) })
+	moved := e.take(next)
+	if len(moved) == 0 {
+		return
+	}
+	// Whether one is astray is asked when the sessions are not locked any more: the
+	// answer waits for another Apply, and that for the sessions.
+	for _, s := range e.sessions.those(func(s *session) bool { return moved[s.service] }) {
+		if e.isAstray(s) {
+			e.sessions.end(s)
+		}
 	}
 }
 
