@@ -29,6 +29,7 @@ func (e *Engine) Listener(l *net.TCPListener) (net.Listener, error) {
 		e.tasks.poller.start(), // for Accept waits
 	)
 	s := newSocket(&e.tasks.poller, fd)
+	s.gone = make(chan struct{})
 	if err == nil {
 		s.local, err = localAddr(fd)
 	}
@@ -58,6 +59,14 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, os.NewSyscallError("accept", err)
 	}
 	return conn, nil
+}
+
+// Close implements [net.Listener]. When it returns, the address is free: whoever is
+// about to accept holds the descriptor for a moment.
+func (l listener) Close() error {
+	err := l.socket.Close()
+	<-l.gone
+	return err
 }
 
 // Addr implements [net.Listener].

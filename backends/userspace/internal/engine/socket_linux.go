@@ -31,6 +31,7 @@ type socket struct {
 	mu     sync.Mutex
 	number int32 // at the poller; -1 at first
 	events uint32
+	gone   chan struct{} // closed with the descriptor; nil where nobody waits for that
 }
 
 // turn is how a goroutine is told that it can read, if it waits for two sockets.
@@ -99,6 +100,9 @@ func (s *socket) finish() error {
 	err := closeNow(s.fd)
 	if s.number >= 0 {
 		s.poller.leave(s.number)
+	}
+	if s.gone != nil {
+		close(s.gone)
 	}
 	return call("close", err)
 }
