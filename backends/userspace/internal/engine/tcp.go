@@ -66,8 +66,8 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 	}
 	e.tasks.slots <- struct{}{} // When the engine ends, all of them become free.
 	leave := func() {
+		e.tasks.quota.give(client) // first: who sees that there is room may have it
 		<-e.tasks.slots
-		e.tasks.quota.give(client)
 	}
 	started := e.tasks.run(func() {
 		defer leave()
