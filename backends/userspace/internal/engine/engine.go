@@ -138,7 +138,11 @@ func (t *tasks) adopt(c io.Closer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		_ = c.Close() // There is nobody to tell.
+		if l, is := c.(*link); is {
+			l.abort()
+		} else {
+			_ = c.Close() // There is nobody to tell.
+		}
 		return false
 	}
 	t.closers[c] = struct{}{}

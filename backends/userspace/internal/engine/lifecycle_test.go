@@ -66,6 +66,16 @@ func TestConnectionsThatComeTooLate(t *testing.T) {
 	}
 }
 
+// So is one that had a place when the engine ended, and a goroutine that had not begun.
+func TestConnectionsThatAreJustInTime(t *testing.T) {
+	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w.serveAt(memoryFrontend, memoryEndpoint)
+	w.Close()
+	c := newWatched()
+	w.serve(c, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+	c.wantReset(t)
+}
+
 // A door may tell which frontend a connection asked for; one that cannot say so is
 // denied.
 func TestDoorsTellDestinations(t *testing.T) {
