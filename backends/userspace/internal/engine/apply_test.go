@@ -49,8 +49,7 @@ func TestEndpointsOfAllPools(t *testing.T) {
 		pool(&with, memoryEndpoint)
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &with))
 		l := &link{endpoint: memoryEndpoint}
-		s := w.services[p.Name]
-		s.register(l, func() bool { return true })
+		w.register(l, &decision{service: w.services[p.Name], port: &with})
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &gone))
 		if l.end.Load() == 0 {
 			t.Errorf("pool %d: the endpoint is gone, and its connections may live for ever", i)

@@ -291,6 +291,35 @@ func TestEndpointsMayGoWhileDialled(t *testing.T) {
 	})
 }
 
+// So has one whose Service goes then and comes back: what it had before is not its own.
+func TestServicesMayBeMadeAnewWhileDialled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, endpoint := connected()
+		var w *world
+		w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
+			w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+			w.serveAt(memoryFrontend, memoryEndpoint)
+			return inner, nil
+		}}}, v1.ProtocolTCP)
+		w.serveAt(memoryFrontend, memoryEndpoint)
+		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
+		w.open(t, Door{Listener: l})
+		client, outer := connected()
+		l.conns <- outer
+		time.Sleep(9 * time.Minute)
+		if !lives(client, endpoint) {
+			t.Fatal("the connection has ended before the grace period")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := w.Stats().Connections; got != 0 {
+			t.Errorf("after the grace period there are %d connections, want none", got)
+		}
+		shut(client)
+		shut(endpoint)
+	})
+}
+
 // What is remembered of endpoints and clients goes with time, though nobody asks.
 func TestMemoryFades(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -81,14 +81,18 @@ func (s *service) drain(lost, have map[netip.AddrPort]struct{}) {
 	}
 }
 
-// register counts a connection among those of the service. One that comes too
-// late, after its endpoint has gone, gets the grace period all the same.
-func (s *service) register(l *link, stillThere func() bool) {
+// register counts a connection among those of its service. One that comes too
+// late, after its endpoint or the service itself has gone, gets the grace period all
+// the same. No Apply comes in between, which would know better.
+func (e *Engine) register(l *link, d *decision) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	s := d.service
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.links[l] = struct{}{}
-	s.mu.Unlock()
-	if !stillThere() {
-		l.end.CompareAndSwap(0, int64(s.engine.now()+s.engine.config.Timeouts.Drain))
+	if e.services[d.port.Name] != s || !e.has(d, l.endpoint) {
+		l.end.Store(int64(e.now() + e.config.Timeouts.Drain))
 	}
 }
 

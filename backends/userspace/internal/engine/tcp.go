@@ -149,9 +149,8 @@ func (e *Engine) carry(l *link, flow Flow) error {
 	if err := e.introduce(l, &decision); err != nil {
 		return err
 	}
-	s := decision.service
-	s.register(l, func() bool { return e.serves(&decision, endpoint.Addr) })
-	defer s.unregister(l)
+	e.register(l, &decision)
+	defer decision.service.unregister(l)
 	e.relay(l)
 	return nil
 }
@@ -160,6 +159,11 @@ func (e *Engine) carry(l *link, flow Flow) error {
 func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
+	return e.has(d, addr)
+}
+
+// has is serves, for who has the lock.
+func (e *Engine) has(d *decision, addr netip.AddrPort) bool {
 	p, ok := e.applied.Get(d.port.Name)
 	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
 }
