@@ -12,8 +12,7 @@ func For(ctx context.Context, d time.Duration) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
-		case <-timer.C:
-			return nil
+		case <-timer.C: // A busy machine may tell that at once with the end of the context.
 		case <-ctx.Done():
 		}
 	}

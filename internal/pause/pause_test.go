@@ -46,3 +46,15 @@ func TestFor(t *testing.T) {
 		})
 	}
 }
+
+// An end that came before is told, though the wait is over when anybody looks.
+func TestEndsAreTold(t *testing.T) {
+	stop := errors.New("stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(stop)
+	for range 1000 {
+		if err := pause.For(ctx, time.Nanosecond); !errors.Is(err, stop) {
+			t.Fatalf("error %v, want %v", err, stop)
+		}
+	}
+}
