@@ -141,10 +141,16 @@ func TestBurstsOfForeignConnections(t *testing.T) {
 	if l.used.Load() == 0 {
 		t.Error("the connection was not used")
 	}
-	time.AfterFunc(2*lull, func() { _, _ = source.Write([]byte("x")); _ = source.CloseWrite() })
+	said := make(chan struct{})
+	time.AfterFunc(2*lull, func() {
+		defer close(said)
+		_, _ = source.Write([]byte("x"))
+		_ = source.CloseWrite()
+	})
 	if _, err := from.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) || err != nil {
 		t.Errorf("after that: got error %v, want it to wait as before", err)
 	}
+	<-said // or it may take longer than a lull until the end
 	if err := move(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: got error %v, want %v", err, io.EOF)
 	}
