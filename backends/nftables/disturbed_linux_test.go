@@ -56,12 +56,27 @@ func TestFlushInFirstLoad(t *testing.T) {
 	}
 }
 
-// Others may commit faster than a large set can be read: the tables are then made
-// anew rather than never taken over.
+// Others may commit faster than a large set can be read, be it one of ours or one of
+// clients: the tables are then made anew rather than never taken over.
 func TestTakeoverAmongCommits(t *testing.T) {
-	w := newWatched(t, listLimit)
-	world := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
-	w.Apply(t, world)
+	t.Run("ours", func(t *testing.T) {
+		w := newWatched(t, listLimit)
+		world := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
+		w.Apply(t, world)
+		w.takesOverAmongCommits(t, world)
+	})
+	t.Run("clients", func(t *testing.T) {
+		w := newWatched(t, listLimit)
+		p := stickyPort(v1.IPv4Protocol, 0, 2)
+		world := proxy.NewSnapshot(stagetest.Node(), p)
+		w.Apply(t, world)
+		w.addClients(t, p, 60_000)
+		w.takesOverAmongCommits(t, world)
+	})
+}
+
+func (w *watched) takesOverAmongCommits(t *testing.T, world proxy.Snapshot) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	others := w.conn(t)
 	var commits atomic.Int64

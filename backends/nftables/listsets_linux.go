@@ -79,6 +79,11 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
 			return nil
 		},
 	})
+	return l.readable(set, err)
+}
+
+// readable makes of an error of reading a set what to do about it.
+func (l *lister) readable(set string, err error) error {
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
 		// Others commit faster than a set of this size can be read.
 		return l.startAnew("set " + set + ", which cannot be read for all the commits of others,")
@@ -234,7 +239,7 @@ func (l *lister) clients(set string) error {
 	for to := range seen {
 		l.add(stickyKey(l.fam, l.book.names.of(l.fam).number(set), to), 0)
 	}
-	return err
+	return l.readable(set, err)
 }
 
 // sources gives the name that a set of sources with this content would have.
