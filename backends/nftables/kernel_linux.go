@@ -61,7 +61,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	if len(first) == 0 {
 		return k.commit(ctx, ops)
 	}
-	return k.commitBoth(ctx, first, rest)
+	return backends.CommitBoth(ctx, k.commit, first, rest)
 }
 
 // commit makes one transaction if that is possible.
@@ -116,7 +116,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 // operations keeps every state between them consistent.
 func (k *kernel) commitParts(ctx context.Context, ops []op) error {
 	half := len(ops) / 2
-	return k.commitBoth(ctx, ops[:half], ops[half:])
+	return backends.CommitBoth(ctx, k.commit, ops[:half], ops[half:])
 }
 
 // explain puts an error of the kernel in terms that callers can act on.

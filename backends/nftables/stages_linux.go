@@ -1,14 +1,6 @@
 package nftables
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-
-	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/proxy"
-)
+import "github.com/vipkit/vipkit/backends"
 
 // chainsAhead takes new chains, and the sets that they need, out of operations
 // that make an existing frontend, or its restriction, lead somewhere else; they
@@ -34,39 +26,4 @@ func chainsAhead(ops []op) (first, rest []op) {
 		}
 	}
 	return first, rest
-}
-
-// commitBoth makes two transactions. If the second one fails, the first one is
-// undone.
-func (k *kernel) commitBoth(ctx context.Context, first, second []op) error {
-	if err := k.commit(ctx, first); err != nil {
-		return err
-	}
-	err := k.commit(ctx, second)
-	if err == nil || errors.Is(err, proxy.ErrDataplaneLost) {
-		return err
-	}
-	undo, possible := inverse(first)
-	if possible && k.commit(context.WithoutCancel(ctx), undo) == nil {
-		return err
-	}
-	return fmt.Errorf("%w: a part of a change was made: %w", proxy.ErrDataplaneLost, err)
-}
-
-// inverse gives the operations that undo others, in order. Of an object that was
-// replaced nobody knows what it was.
-func inverse(ops []op) (undo []op, possible bool) {
-	undo = make([]op, 0, len(ops))
-	for _, o := range slices.Backward(ops) {
-		switch o.Kind {
-		case backends.Add:
-			o.Kind = backends.Remove
-		case backends.Remove:
-			o.Kind = backends.Add
-		case backends.Replace:
-			return nil, false
-		}
-		undo = append(undo, o)
-	}
-	return undo, true
 }

@@ -36,15 +36,3 @@ func TestChainsAhead(t *testing.T) {
 		}
 	}
 }
-
-func TestInverse(t *testing.T) {
-	at := func(kind backends.OpKind, n uint16) op { return op{Kind: kind, Key: key{port: n}, Value: 7} }
-	got, ok := inverse([]op{at(backends.Add, 1), at(backends.Add, 2), at(backends.Remove, 3)})
-	want := []op{at(backends.Add, 3), at(backends.Remove, 2), at(backends.Remove, 1)}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(key{})); diff != "" || !ok {
-		t.Errorf("inverse, possible: %t (-want +got):\n%s", ok, diff)
-	}
-	if _, ok := inverse([]op{at(backends.Add, 1), at(backends.Replace, 2)}); ok {
-		t.Error("the inverse of a replacement is possible, want that it is not")
-	}
-}

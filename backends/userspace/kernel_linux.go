@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -85,7 +84,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 		// As in an unprivileged user namespace. The order of the operations
 		// keeps every state between them consistent.
 		half := len(ops) / 2
-		return k.commitBoth(ctx, ops[:half], ops[half:])
+		return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
 	}
 	if err != nil {
 		return errors.Join(explain(err), undo())
@@ -96,39 +95,6 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	k.rebuild = false
 	k.ops.Add(uint64(len(ops)))
 	return k.removeRoutes(ops)
-}
-
-// commitBoth makes two transactions. If the second one fails, the first one is taken
-// back.
-func (k *kernel) commitBoth(ctx context.Context, first, second []op) error {
-	if err := k.Commit(ctx, first); err != nil {
-		return err
-	}
-	err := k.Commit(ctx, second)
-	if err == nil || errors.Is(err, proxy.ErrDataplaneLost) {
-		return err
-	}
-	if back, possible := opposite(first); possible && k.Commit(context.WithoutCancel(ctx), back) == nil {
-		return err
-	}
-	return fmt.Errorf("%w: a part of a change was made: %w", proxy.ErrDataplaneLost, err)
-}
-
-// opposite gives the operations that take others back, in order. Of an object that was
-// replaced nobody knows what it was.
-func opposite(ops []op) (back []op, possible bool) {
-	for _, o := range slices.Backward(ops) {
-		switch o.Kind {
-		case backends.Add:
-			o.Kind = backends.Remove
-		case backends.Remove:
-			o.Kind = backends.Add
-		case backends.Replace:
-			return nil, false
-		}
-		back = append(back, o)
-	}
-	return back, true
 }
 
 // addRoutes makes routing rules; undo takes them back.

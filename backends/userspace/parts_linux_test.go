@@ -45,7 +45,7 @@ func TestPartsAreOneChange(t *testing.T) {
 			defer cancel()
 			k, w := kernelIn(t)
 			k.routes = endingWay{w, cancel}
-			err := k.commitBoth(ctx, c.first, c.second)
+			err := backends.CommitBoth(ctx, k.Commit, c.first, c.second)
 			isLost := errors.Is(c.want, proxy.ErrDataplaneLost)
 			if !errors.Is(err, c.want) || errors.Is(err, proxy.ErrDataplaneLost) != isLost {
 				t.Errorf("got error %v, want %v", err, c.want)
