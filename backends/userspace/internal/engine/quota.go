@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"net/netip"
 	"sync"
 )
@@ -22,29 +23,21 @@ func newQuota(limit int) *quota { return &quota{limit: limit, held: map[netip.Ad
 func (q *quota) share() int { return max(1, q.limit/8) }
 
 // take counts one more flow of a client, unless it is one too many for him.
-func (q *quota) take(client netip.Addr) bool {
+func (q *quota) take(client netip.Addr) bool { return q.takeBelow(client, math.MaxInt) }
+
+// takeOne does the same, but not beyond the limit for all.
+func (q *quota) takeOne(client netip.Addr) bool { return q.takeBelow(client, q.limit) }
+
+// takeBelow does the same where there are fewer flows than a number.
+func (q *quota) takeBelow(client netip.Addr, most int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.total >= (q.limit+1)/2 && q.held[client] >= q.share() {
+	if q.total >= most || q.total >= (q.limit+1)/2 && q.held[client] >= q.share() {
 		return false
 	}
 	q.total++
 	q.held[client]++
 	return true
-}
-
-// takeOne does the same, but not beyond the limit for all.
-func (q *quota) takeOne(client netip.Addr) bool {
-	if !q.take(client) {
-		return false
-	}
-	q.mu.Lock()
-	full := q.total > q.limit
-	q.mu.Unlock()
-	if full {
-		q.give(client)
-	}
-	return !full
 }
 
 // give takes back one that was counted.
