@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Ranges gives what the ServiceCIDR objects describe, the oldest first. A range whose
@@ -78,6 +79,9 @@ func (s *Store) watchRanges(ctx context.Context, tell func(map[string]*networkin
 			return tell(known)
 		})
 		if !errors.Is(err, allocator.ErrCompacted) {
+			return err
+		}
+		if err := pause.For(ctx, silence); err != nil {
 			return err
 		}
 	}

@@ -2,12 +2,14 @@ package kubestore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/storetest"
@@ -101,6 +103,27 @@ func TestRangesFollow(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An API server that remembers nothing is not asked for the ranges without a pause.
+func TestForgetfulServerIsAskedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newStore(t)
+		a.refused = apierrors.NewResourceExpired("it is too old")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var told int
+		for _, err := range s.WatchRanges(ctx) {
+			if err == nil {
+				told++
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
+			}
+		}
+		if told < 2 || told > 61 {
+			t.Errorf("it was asked %d times in a minute, want 2 to 61", told)
 		}
 	})
 }
