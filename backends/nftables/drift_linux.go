@@ -21,6 +21,9 @@ type drift struct {
 	generation, commits uint32
 	// outline stands for what there was then but for elements; 0 is not known.
 	outline uint64
+	// others says that others have committed something since the elements were
+	// looked at, which is thus still to be done even if they do nothing more.
+	others bool
 	// looked is when the elements were looked at last, and took how long that
 	// took. It is zero in a process that has not seen or made the tables yet.
 	looked time.Time
@@ -62,7 +65,7 @@ func (d *drift) committed(ops []op) {
 
 // seen takes note that everything was looked at, or made, since a time.
 func (k *kernel) seen(ctx context.Context, since time.Time) {
-	k.drift.looked = time.Now()
+	k.drift.looked, k.drift.others = time.Now(), false
 	k.drift.took = k.drift.looked.Sub(since)
 	outline, err := k.readOutline(ctx)
 	if err != nil {
@@ -79,11 +82,12 @@ func (k *kernel) Drifted(ctx context.Context) bool {
 		return true
 	}
 	moved := generation != d.generation+d.commits
+	d.others = d.others || moved
+	if d.others && time.Since(d.looked) > max(lookEvery, lookShare*d.took) {
+		return true
+	}
 	if !moved && d.outline != 0 {
 		return false
-	}
-	if moved && time.Since(d.looked) > max(lookEvery, lookShare*d.took) {
-		return true
 	}
 	outline, err := k.readOutline(ctx)
 	if err != nil || moved && d.outline != 0 && outline != d.outline {

@@ -93,11 +93,49 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 			if tc.later {
 				w.drifted(t, "at once", false)
 				w.nft(t, "add table ip somebody-elses")
-				d := &w.kernel.drift
-				d.looked = time.Now().Add(-2 * max(lookEvery, lookShare*d.took))
+				w.aMinutePasses()
 			}
 			w.drifted(t, "after it", true)
 		})
+	}
+}
+
+// aMinutePasses makes the last look at all elements one that was long ago.
+func (w *watched) aMinutePasses() {
+	d := &w.kernel.drift
+	d.looked = time.Now().Add(-2 * max(lookEvery, lookShare*d.took))
+}
+
+// What others did is looked at within a minute also where they do nothing more
+// after it.
+func TestDriftedNoticesWhoCameOnce(t *testing.T) {
+	world := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
+	more := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2), stagetest.Port(v1.IPv4Protocol, 1, 20))
+	for what, theirs := range map[string]func(t *testing.T, w *watched){
+		"another element": func(t *testing.T, w *watched) {
+			nftDoes("delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }")(t, w.stage)
+		},
+		"no rules in a chain, where ours have just changed": func(t *testing.T, w *watched) {
+			w.Apply(t, more)
+			w.nft(t, "flush chain ip vipkit reject-service")
+		},
+		"no rules in a chain, while that was looked at": func(t *testing.T, w *watched) {
+			start := time.Now()
+			w.nft(t, "flush chain ip vipkit reject-service")
+			w.kernel.seen(t.Context(), start)
+		},
+	} {
+		w := newWatched(t, listLimit)
+		w.Apply(t, world)
+		theirs(t, w)
+		w.drifted(t, what+": at once", false)
+		w.drifted(t, what+": soon after", false)
+		w.aMinutePasses()
+		w.drifted(t, what+": a minute later", true)
+		w.Applied = proxy.Snapshot{}
+		w.Apply(t, more)
+		w.aMinutePasses()
+		w.drifted(t, what+": after the repair", false)
 	}
 }
 
