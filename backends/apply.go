@@ -139,11 +139,15 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	flush := func() error {
 		err := r.tryAdmitted(ctx, changes)
 		changes, size = changes[:0], 0
-		if some, ok := errors.AsType[proxy.PortErrors](err); ok && (!replaces || !errors.Is(err, ErrExhausted)) {
-			maps.Copy(failed, some)
-			return nil
+		some, ok := errors.AsType[proxy.PortErrors](err)
+		if !ok {
+			return err
 		}
-		return err
+		if replaces && errors.Is(err, ErrExhausted) {
+			return unreplaced(some)
+		}
+		maps.Copy(failed, some)
+		return nil
 	}
 	for p := range new.All() {
 		changes = append(changes, change{new: p, newNode: new.Node()})
@@ -164,6 +168,13 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 		return failed
 	}
 	return nil
+}
+
+// unreplaced says that what there is stays as it is, since the system was short of
+// resources on the way. It names the ports that were hit, but as text: of the others,
+// nothing has taken effect either.
+func unreplaced(failed proxy.PortErrors) error {
+	return fmt.Errorf("%w, so that what there is stays: %s", ErrExhausted, failed.Error())
 }
 
 // begin looks at what there is, unless it is to be replaced. What finish does,
