@@ -197,3 +197,29 @@ func TestApplyMovesDespitePoisonOnLenientKernels(t *testing.T) {
 	}
 	d.kernelHolds(t, want.Revert(proxy.Snapshot{}, portName(3)), "after two tries")
 }
+
+// Owners of shared objects are counted once, also where an Apply that was carried out in
+// part is tried again: what it changed in counts alone is a part too.
+func TestApplyCountsOwnersOnceAfterAFailure(t *testing.T) {
+	both := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, nil, []int{0}))
+	one := inZone("a", port(0, []int{0}, []int{0, 1}))
+	more := port(2, []int{2}, []int{2})
+	for what, c := range map[string]struct{ old, next, last proxy.Snapshot }{
+		"an owner more": {one, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, nil, []int{0}), more), inZone("a", more)},
+		"an owner less": {both, inZone("a", port(0, []int{0}, []int{0, 1}), more), one},
+	} {
+		d := newDriver(t)
+		d.mustApply(t, c.old)
+		failures := []error{errFault, backends.ErrUnavailable}
+		d.kernel.fail = func() (err error) {
+			err, failures = failures[0], failures[1:]
+			return err
+		}
+		if err := d.apply(t.Context(), c.next); !errors.Is(err, backends.ErrUnavailable) || len(failedPorts(err)) > 0 {
+			t.Fatalf("%s: got error %v, want %v and no ports named", what, err, backends.ErrUnavailable)
+		}
+		d.kernel.fail = nil
+		d.mustApply(t, c.next)
+		d.mustApply(t, c.last)
+	}
+}

@@ -39,7 +39,7 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	full, before := old.IsZero() || !r.known, r.committed
+	full, before := old.IsZero() || !r.known, r.settled
 	var err error
 	if full {
 		err = r.applyFull(ctx, new)
@@ -63,7 +63,7 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 		// as in old.
 		r.known = false
 		err = fmt.Errorf("%w where these failed: %w", proxy.ErrDataplaneLost, failed)
-	case errors.Is(err, proxy.ErrDataplaneLost) || r.committed != before:
+	case errors.Is(err, proxy.ErrDataplaneLost) || r.settled != before:
 		r.known = false
 	}
 	return err
@@ -251,6 +251,7 @@ func final(ctx context.Context, err error) bool {
 
 // settle takes note of a plan that was carried out.
 func (r *reconciler[K, V]) settle(p *plan[K, V]) {
+	r.settled++
 	for i := range p.shared {
 		d := &p.shared[i]
 		o := r.owners[d.key]

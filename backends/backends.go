@@ -130,6 +130,8 @@ type reconciler[K Key, V comparable] struct {
 	leftovers *leftovers[K, V]
 	planner   planner[K, V]
 	committed uint64
+	// settled counts the plans that were carried out, those without operations too.
+	settled uint64
 }
 
 // owned is a shared object with the number of its owners.
