@@ -223,3 +223,42 @@ func TestApplyCountsOwnersOnceAfterAFailure(t *testing.T) {
 		d.mustApply(t, c.last)
 	}
 }
+
+// Who has carried out a part, or taken everything away, does not say that all is as it
+// was left, even if nobody else was there.
+func TestDriftedAfterAPart(t *testing.T) {
+	first, next := inZone("a", port(0, []int{0}, []int{0})), inZone("a", port(0, []int{0}, []int{1}), port(1, []int{1}, []int{1}))
+	for what, part := range map[string]func(b proxy.Backend, k *fakeKernel) error{
+		"a part of a change": func(b proxy.Backend, k *fakeKernel) error {
+			failures := []error{errFault, nil, backends.ErrUnavailable}
+			k.fail = func() (err error) {
+				err, failures = failures[0], failures[1:]
+				return err
+			}
+			if err := b.Apply(t.Context(), first, next); !errors.Is(err, backends.ErrUnavailable) {
+				return fmt.Errorf("got error %w, want %w", err, backends.ErrUnavailable)
+			}
+			return nil
+		},
+		"a cleanup": func(b proxy.Backend, _ *fakeKernel) error { return b.Cleanup(t.Context()) },
+	} {
+		k := newFakeKernel(t)
+		b := backends.New(renderFake, ableKernel{k, false})
+		checker, ok := b.(proxy.DriftChecker)
+		if !ok || !checker.Drifted(t.Context()) {
+			t.Error("before the first Apply: has drifted: got false, want true")
+		}
+		if err := b.Apply(t.Context(), proxy.Snapshot{}, first); err != nil {
+			t.Fatal(err)
+		}
+		if checker.Drifted(t.Context()) {
+			t.Error("after the first Apply: has drifted: got true, want false")
+		}
+		if err := part(b, k); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if !checker.Drifted(t.Context()) {
+			t.Errorf("after %s: has drifted: got false, want true", what)
+		}
+	}
+}

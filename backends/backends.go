@@ -150,11 +150,13 @@ func (r *reconciler[K, V]) Operations() uint64 {
 	return r.committed
 }
 
-// Drifted implements [proxy.DriftChecker]: as the target says if it can, and else
-// yes.
+// Drifted implements [proxy.DriftChecker]: as the target says if it can and all is
+// known, and else yes.
 func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	d, can := r.target.(proxy.DriftChecker)
-	return !can || d.Drifted(ctx)
+	return !can || !r.known || d.Drifted(ctx)
 }
 
 // Cleanup implements [proxy.Backend].
