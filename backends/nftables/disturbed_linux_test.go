@@ -98,6 +98,39 @@ func (w *watched) takesOverAmongCommits(t *testing.T, world proxy.Snapshot) {
 	}
 }
 
+// Others may commit faster than the clients of a service port can be read: these
+// forget an endpoint that goes all the same, and a takeover keeps the others.
+func TestClientsAmongCommits(t *testing.T) {
+	const clients = 30_000
+	for _, fam := range bothFamilies() {
+		t.Run(string(fam), func(t *testing.T) {
+			w := newWatched(t, listLimit)
+			p := stickyPort(fam, 0, 3)
+			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
+			w.addClients(t, p, clients)
+			ctx, cancel := context.WithCancel(t.Context())
+			var commits atomic.Int64
+			var committing sync.WaitGroup
+			end := func() {
+				cancel()
+				committing.Wait()
+			}
+			defer end()
+			others := w.conn(t)
+			committing.Go(func() { commitOnAndOn(ctx, others, &commits) })
+			two := *p
+			two.Cluster = p.Cluster[:2]
+			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
+			w.Restart(t)
+			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
+			end()
+			if got := w.clients(t, p); len(got) != 2 || got[p.Cluster[0].Addr.Addr().String()] != clients/3 {
+				t.Errorf("clients by endpoint after %d commits of others: got %v, want %d of each of the two that are left", commits.Load(), got, clients/3)
+			}
+		})
+	}
+}
+
 // commitOnAndOn commits some hundred times a second.
 func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64) {
 	other := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}

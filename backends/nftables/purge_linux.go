@@ -62,12 +62,18 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 	n := t.fam.addrLen()
 	endpoints := map[string]slot{}
 	read := func(set string, note func(client string, data []byte)) error {
-		return k.conn.Elements(ctx, k.table(t.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		err := k.conn.Elements(ctx, k.table(t.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
 			Each: func(e *nfnetlink.Element) error {
 				note(string(e.Key), e.Data)
 				return nil
 			},
 		})
+		if errors.Is(err, nfnetlink.ErrInterrupted) {
+			// It was packets that changed the map meanwhile, if anybody, as they
+			// always may: what others commit makes what was read no worse.
+			return nil
+		}
+		return err
 	}
 	err := read(t.set, func(client string, data []byte) {
 		var to slot
