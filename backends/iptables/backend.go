@@ -68,8 +68,12 @@ func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 		}
 		return failed
 	}
-	if len(lost) == 0 && (len(other) == len(b.families) || old.IsZero()) {
-		return errors.Join(other...) // all is as before, or was not known before either
+	asBefore := len(other) == len(b.families) || old.IsZero() // or it was not known before either
+	if len(failed) > 0 {
+		other = append(other, errors.New(failed.Error())) // as text: they are not the only ones
+	}
+	if len(lost) == 0 && asBefore {
+		return errors.Join(other...)
 	}
 	err := errors.Join(append(lost, other...)...)
 	if len(lost) == 0 {
