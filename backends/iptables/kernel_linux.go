@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
@@ -188,8 +189,8 @@ func (k *kernel) restore(ctx context.Context, s *script) error {
 // undo takes back what was carried out before an error. Most often there is
 // nothing, since all that matters is in one table.
 func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
-	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, ErrLocked) {
-		return cause // nobody knows, or nothing was done: the lock comes first
+	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, ErrLocked) && !k.begun(ctx, s, cause) {
+		return cause // nobody knows, or nothing was done
 	}
 	var stop *stopError
 	line := 1
@@ -218,4 +219,14 @@ func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 		return fmt.Errorf("%w: a part of a change was made, and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
 	}
 	return cause
+}
+
+// begun reports whether a script may have written a table before its program ended for
+// want of the lock: iptables takes that for each, and lets others have it in between.
+func (k *kernel) begun(ctx context.Context, s *script, cause error) bool {
+	if _, ran := errors.AsType[*stopError](cause); !ran || len(s.sections) < 2 {
+		return false
+	}
+	found, err := k.programs.find(ctx, k.renderer.names)
+	return err != nil || slices.ContainsFunc(s.sections[0].ops, found.shows)
 }

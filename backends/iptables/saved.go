@@ -1,6 +1,10 @@
 package iptables
 
-import "github.com/vipkit/vipkit/backends"
+import (
+	"slices"
+
+	"github.com/vipkit/vipkit/backends"
+)
 
 // chainRef names a chain of a table.
 type chainRef struct {
@@ -64,4 +68,16 @@ func (s saved) removal(n names) []op {
 		ops = append(ops, op{Kind: backends.Remove, Key: o.Key, Value: o.Value})
 	}
 	return ops
+}
+
+// shows reports whether it is as if an operation had been carried out.
+func (s saved) shows(o op) bool {
+	rules, exists := s[chainRef{o.Key.table, o.Key.chain}]
+	switch {
+	case o.Key.rule != "":
+		return slices.Contains(rules, o.Key.rule) == (o.Kind != backends.Remove)
+	case o.Kind == backends.Remove:
+		return !exists
+	}
+	return exists && o.Value == lines(rules)
 }

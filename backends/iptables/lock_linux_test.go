@@ -1,0 +1,46 @@
+package iptables
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// lockSecond is for a stand-in that takes the lock once the first table of several was
+// committed, and holds it until the second one was waited for in vain.
+const lockSecond = `script=$(cat); rm $flag; >$flag.held
+	{ echo "$script" | sed '/^COMMIT/q'
+	  until ${real%restore}save -t filter | grep -q 'has no endpoints'; do sleep 0.01; done
+	  flock $XTABLES_LOCKFILE sh -c 'echo "$1" | sed "1,/^COMMIT/d"; while [ -e "$2" ]; do sleep 0.01; done' sh "$script" $flag.held
+	} | { $real "$@"; status=$?; rm $flag.held; exit $status; }
+	exit $?`
+
+// iptables takes the lock anew for each table. Where it gets that of the first one
+// alone, a part of the change was made, and nobody is left in another belief.
+func TestLockBetweenTables(t *testing.T) {
+	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	flag, _ := failing(t, s, lockSecond)
+	full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
+	before := s.dump(t)
+	raise(t, flag)
+	next := proxy.NewSnapshot(stagetest.Node(), empty, other)
+	err := s.Backend.Apply(t.Context(), s.Applied, next)
+	if !errors.Is(err, ErrLocked) || s.dump(t) == before {
+		t.Fatalf("got error %v, want %v and a part of the change, so the test shows nothing", err, ErrLocked)
+	}
+	if !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
+		t.Errorf("got error %v, want %v and nobody blamed", err, proxy.ErrDataplaneLost)
+	}
+	s.Applied = proxy.Snapshot{}
+	s.Apply(t, next)
+	s.holds(t, next, "after the lock was free again")
+	last := proxy.NewSnapshot(stagetest.Node(), other)
+	s.Apply(t, last)
+	s.holds(t, last, "after a change")
+}
