@@ -69,6 +69,9 @@ func (n network) beginsAndEnds(t *testing.T, c userspace.Capture) {
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if !b.Drifted(t.Context()) {
+		t.Error("a backend that has cleaned up says that all is as it should be")
+	}
 	apply(t, b, snapshot(one))
 	for range 2 { // the second time is no error either
 		if err := b.Close(); err != nil {

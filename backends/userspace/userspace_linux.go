@@ -199,7 +199,8 @@ func (b *Backend) Operations() uint64 { return b.kernel.Operations() }
 func (b *Backend) Drifted(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.closed || b.kernel.Drifted(ctx)
+	inner, can := b.inner.(proxy.DriftChecker)
+	return b.closed || !can || inner.Drifted(ctx)
 }
 
 // Stats gives the numbers of what is carried.
