@@ -79,11 +79,6 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
 			return nil
 		},
 	})
-	return l.readable(set, err)
-}
-
-// readable makes of an error of reading a set what to do about it.
-func (l *lister) readable(set string, err error) error {
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
 		// Others commit faster than a set of this size can be read.
 		return l.startAnew("set " + set + ", which cannot be read for all the commits of others,")
@@ -239,7 +234,7 @@ func (l *lister) clients(set string) error {
 	for to := range seen {
 		l.add(stickyKey(l.fam, l.book.names.of(l.fam).number(set), to), 0)
 	}
-	return l.readable(set, err)
+	return err
 }
 
 // sources gives the name that a set of sources with this content would have.
