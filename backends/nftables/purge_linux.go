@@ -22,7 +22,13 @@ type purge struct {
 // purgeRounds bounds how often a map is looked at: once the frontend no longer
 // leads to an endpoint, only clients that stick to it can bring it back, and
 // these are what is removed.
-const purgeRounds = 5
+const purgeRounds = 6
+
+// onePart is how many clients the kernel tells of at once, at least. It tells of
+// more in parts, and finds its place again by counting: of clients that it has
+// moved meanwhile, as it does when many have come or gone, it passes some over.
+// They are others the next time.
+const onePart = 64
 
 var errComeBack = errors.New("new ones come as fast as they are removed")
 
@@ -44,12 +50,26 @@ func (k *kernel) purge(ctx context.Context, purges []purge) error {
 
 // purgeSet removes clients from one map until none is left.
 func (k *kernel) purgeSet(ctx context.Context, t elementTarget, endpoints []purge) error {
+	return untilGone(func() ([]string, int, error) {
+		return k.clientsOf(ctx, t, endpoints)
+	}, func(clients []string) error {
+		return k.forgetClients(ctx, t, clients)
+	})
+}
+
+// untilGone looks for clients, among how many there are of all, and has them
+// forgotten, until none is found any more; among many, twice in a row.
+func untilGone(look func() (clients []string, all int, err error), forget func([]string) error) error {
+	quiet := false
 	for range purgeRounds {
-		clients, err := k.clientsOf(ctx, t, endpoints)
-		if err != nil || len(clients) == 0 {
+		clients, all, err := look()
+		if err != nil || len(clients) == 0 && (quiet || all <= onePart) {
 			return err
 		}
-		if err := k.forgetClients(ctx, t, clients); err != nil {
+		if quiet = len(clients) == 0; quiet {
+			continue
+		}
+		if err := forget(clients); err != nil {
 			return err
 		}
 	}
@@ -102,19 +122,20 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 	return err
 }
 
-// clientsOf gives the keys of the clients that stick to some endpoints.
-func (k *kernel) clientsOf(ctx context.Context, t elementTarget, endpoints []purge) ([]string, error) {
+// clientsOf gives the keys of the clients that stick to some endpoints, and how
+// many clients there are in all.
+func (k *kernel) clientsOf(ctx context.Context, t elementTarget, endpoints []purge) (clients []string, all int, err error) {
 	gone := map[slot]bool{}
 	for i := range endpoints {
 		gone[endpoints[i].slot] = true
 	}
-	var clients []string
-	err := k.eachClient(ctx, t, func(client string, to slot) {
+	err = k.eachClient(ctx, t, func(client string, to slot) {
+		all++
 		if gone[to] {
 			clients = append(clients, client)
 		}
 	})
-	return clients, err
+	return clients, all, err
 }
 
 // forgetClients removes clients from a map. One that expires meanwhile makes
