@@ -122,12 +122,13 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 	return err
 }
 
-// clientsOf gives the keys of the clients that stick to some endpoints, and how
-// many clients there are in all.
+// clientsOf gives the keys of the clients that stick to some endpoints, or would
+// once their port is known, and how many clients there are in all.
 func (k *kernel) clientsOf(ctx context.Context, t elementTarget, endpoints []purge) (clients []string, all int, err error) {
 	gone := map[slot]bool{}
 	for i := range endpoints {
 		gone[endpoints[i].slot] = true
+		gone[slot{addr: endpoints[i].slot.addr}] = true
 	}
 	err = k.eachClient(ctx, t, func(client string, to slot) {
 		all++

@@ -5,6 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // hiding is a map of clients in which single looks do not find some of those that
@@ -72,5 +78,28 @@ func TestClientsThatStayAreAnError(t *testing.T) {
 	}
 	if err := untilGone(seen, func([]string) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("nobody can be removed: got error %v, want %v", err, broken)
+	}
+}
+
+// A client of which the address of its endpoint is noted, but not the port, as when
+// that map was full, forgets the endpoint with it: else it would stick to it once the
+// port is noted.
+func TestClientsWithoutPortForget(t *testing.T) {
+	s := newStage(t, Options{})
+	two := stickyPort(v1.IPv6Protocol, 0, 2)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), two))
+	s.addClients(t, two, 4)
+	ports := affinityPortMap(affinityMap(affinityID(two.Name), proxy.PoolCluster))
+	var b nfnetlink.Batch
+	b.FlushSet(nfnetlink.Table{Family: nfnetlink.IPv6, Name: "vipkit"}, ports)
+	if err := s.conn(t).Commit(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	one := *two
+	one.Cluster = two.Cluster[1:]
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
+	gone := two.Cluster[0].Addr.Addr().String()
+	if got := s.clients(t, two); got[gone] != 0 || got[two.Cluster[1].Addr.Addr().String()] != 2 {
+		t.Errorf("clients by endpoint: got %v, want two of the other one than %s", got, gone)
 	}
 }
