@@ -53,8 +53,9 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 	add(chainRestrict, levelAction, chainDefinition{rules: w.restrict()})
 	add(chainServices, levelServices, chainDefinition{rules: w.services()})
 	if r.options.Capture == Redirect {
-		for name, d := range w.redirectBases(r.options.Identity.Priority) {
-			add(name, levelBase, d)
+		bases := w.redirectBases(r.options.Identity.Priority)
+		for _, name := range [...]string{chainPrerouting, chainOutput} {
+			add(name, levelBase, bases[name])
 		}
 		return out
 	}
