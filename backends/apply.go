@@ -120,6 +120,15 @@ func sizeOf(s proxy.Snapshot) int {
 	return n
 }
 
+// pieceSize gives how many of all objects go into one commit: there are as many commits
+// as the target says, if it says so.
+func pieceSize(all, pieces int) int {
+	if pieces > 0 {
+		return all/pieces + 1
+	}
+	return max(chunk, all/16)
+}
+
 // applyFull goes from whatever is there to new.
 func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) error {
 	r.known = false
@@ -129,10 +138,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) er
 	if err != nil {
 		return err
 	}
-	limit := max(chunk, sizeOf(new)/16)
-	if pieces > 0 {
-		limit = sizeOf(new)/pieces + 1
-	}
+	limit := pieceSize(sizeOf(new), pieces)
 	failed := proxy.PortErrors{}
 	changes := []change{{static: true, newNode: new.Node()}}
 	size := 0
