@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -67,14 +68,15 @@ type agent struct {
 	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
 	serving bool
 	tidied  bool      // the rules of other modes are gone
-	tried   time.Time // when that was tried last
+	tidyAt  time.Time // when to try that again
+	pauses  wait.Backoff
 	told    told
 }
 
 // serveMode watches the API server, keeps the kernel as it says and answers those
 // who ask, until ctx ends or the dataplane turns out not to work at all.
 func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
-	a := &agent{config: c, mode: mode, log: log}
+	a := &agent{config: c, mode: mode, log: log, pauses: pauses()}
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
 	}
@@ -148,14 +150,17 @@ func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 	a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
 }
 
-// tidyAgain is how long rules of other modes that could not be removed are left alone.
-const tidyAgain = 5 * time.Second
+// pauses are how long rules of other modes that could not be removed are left alone: from
+// five seconds on, and in the end for ten minutes, as what keeps them may last.
+func pauses() wait.Backoff {
+	return wait.Backoff{Duration: 5 * time.Second, Factor: 2, Steps: 20, Cap: 10 * time.Minute}
+}
 
 // tidy removes the rules of other modes, unless it has or has just tried. Only when others
 // do their work can they go without anybody noticing. Flows that have begun by them until
 // then would go on by them, and may lead to endpoints that are no more.
 func (a *agent) tidy(ctx context.Context, held proxy.Snapshot) {
-	if !a.serving || a.tidied || time.Since(a.tried) < tidyAgain {
+	if !a.serving || a.tidied || time.Now().Before(a.tidyAt) {
 		return
 	}
 	left := cleanUp(ctx, a.mode, a.log)
@@ -166,7 +171,7 @@ func (a *agent) tidy(ctx context.Context, held proxy.Snapshot) {
 	if err != nil {
 		a.log.Error(err, "flows that went by the rules of another mode, or of kube-proxy, may be left; this is tried again")
 	}
-	a.tidied, a.tried = left == nil && err == nil, time.Now()
+	a.tidied, a.tidyAt = left == nil && err == nil, time.Now().Add(a.pauses.Step())
 }
 
 // maxTold is how many problems are logged in a minute: whoever makes objects must

@@ -90,3 +90,18 @@ func kubeconfigOf(server string) string {
 	return "apiVersion: v1\nkind: Config\ncurrent-context: test\nclusters: [{name: test, cluster: {server: '" + server + "'}}]\n" +
 		"contexts: [{name: test, context: {cluster: test}}]\n"
 }
+
+// What cannot be removed is tried soon again, and ever more seldom.
+func TestPauses(t *testing.T) {
+	b, last := pauses(), time.Duration(0)
+	for range 30 {
+		p := b.Step()
+		if last == 0 && p != 5*time.Second || p < last || p > 10*time.Minute {
+			t.Errorf("a pause of %v after one of %v, want 5 s, then longer ones up to 10 minutes", p, last)
+		}
+		last = p
+	}
+	if last != 10*time.Minute {
+		t.Errorf("the pauses end with %v, want 10 minutes", last)
+	}
+}
