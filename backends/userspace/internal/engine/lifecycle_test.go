@@ -267,38 +267,26 @@ func TestWhatIsServed(t *testing.T) {
 // A connection whose endpoint goes while it is being reached has the grace period,
 // and not for ever.
 func TestEndpointsMayGoWhileDialled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner, endpoint := connected()
-		var w *world
-		w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
-			w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80"))
-			return inner, nil
-		}}}, v1.ProtocolTCP)
-		w.serveAt(memoryFrontend, memoryEndpoint)
-		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Door{Listener: l})
-		client, outer := connected()
-		l.conns <- outer
-		time.Sleep(9 * time.Minute)
-		if !lives(client, endpoint) {
-			t.Fatal("the connection has ended before the grace period")
-		}
-		time.Sleep(2 * time.Minute)
-		if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, io.ErrNoProgress) {
-			t.Errorf("got error %v, want the connection to be over", err)
-		}
-		shut(endpoint)
-	})
+	endsWithTheGracePeriod(t, func(w *world) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
 }
 
 // So has one whose Service goes then and comes back: what it had before is not its own.
 func TestServicesMayBeMadeAnewWhileDialled(t *testing.T) {
+	endsWithTheGracePeriod(t, func(w *world) {
+		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+		w.serveAt(memoryFrontend, memoryEndpoint)
+	})
+}
+
+// endsWithTheGracePeriod wants a connection to end so, where something happens while it is
+// dialled.
+func endsWithTheGracePeriod(t *testing.T, happens func(*world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
 		var w *world
 		w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
-			w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-			w.serveAt(memoryFrontend, memoryEndpoint)
+			happens(w)
 			return inner, nil
 		}}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
@@ -314,6 +302,9 @@ func TestServicesMayBeMadeAnewWhileDialled(t *testing.T) {
 		synctest.Wait()
 		if got := w.Stats().Connections; got != 0 {
 			t.Errorf("after the grace period there are %d connections, want none", got)
+		}
+		if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, io.ErrNoProgress) {
+			t.Errorf("got error %v, want the connection to be over", err)
 		}
 		shut(client)
 		shut(endpoint)
