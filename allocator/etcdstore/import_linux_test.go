@@ -49,9 +49,9 @@ func testImport(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// testImportedEnds gives one imported key its owner and releases another; who watches hears
-// of both.
-func testImportedEnds(t *testing.T, client *clientv3.Client) {
+// importedStore gives a store of what came from elsewhere, and its state.
+func importedStore(t *testing.T, client *clientv3.Client) (*etcdstore.Store, allocator.State) {
+	t.Helper()
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
 	if err := s.Import(t.Context(), fromElsewhere(t)); err != nil {
 		t.Fatal(err)
@@ -60,6 +60,13 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, state
+}
+
+// testImportedEnds gives one imported key its owner and releases another; who watches hears
+// of both.
+func testImportedEnds(t *testing.T, client *clientv3.Client) {
+	s, state := importedStore(t, client)
 	named := state.Claims[0]
 	named.Owner = "services/default/web"
 	named.Version = mustCommit(t, s, []allocator.Op{{Claim: named}})[0]
@@ -87,14 +94,7 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 // testHalfCompacted releases an imported key, and compacts all before that. Who watches from
 // then on must hear of the release, or that there is something to miss.
 func testHalfCompacted(t *testing.T, client *clientv3.Client) {
-	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if err := s.Import(t.Context(), fromElsewhere(t)); err != nil {
-		t.Fatal(err)
-	}
-	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, state := importedStore(t, client)
 	released := mustCommit(t, s, []allocator.Op{{Claim: state.Claims[1], Delete: true}})[0]
 	if _, err := client.Compact(t.Context(), int64(released)); err != nil {
 		t.Fatal(err)
