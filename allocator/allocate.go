@@ -12,11 +12,12 @@ import (
 // Between both the caller stores the object that owns them; so if it crashes, what it had
 // taken becomes free by itself.
 //
-// A key that one request names is not given to the others of the call. The claims come in the order of the requests. Errors are [ErrAllocated],
-// [ErrNotInRange], [ErrFull], [ErrInvalid], [ErrNoMap] if nothing can be allocated
-// from this store yet, [ErrConflict] if others were faster again and again,
-// [ErrUnknown]: the store did not answer, so that the keys may be reserved until the
-// TTL ends, and else those of the store and of the context.
+// A key that one request names is not given to the others of the call. The claims come
+// in the order of the requests. Errors are [ErrAllocated], [ErrNotInRange], [ErrFull],
+// [ErrInvalid], [ErrNoMap] if nothing can be allocated from this store yet,
+// [ErrConflict] if others were faster again and again, [ErrUnknown]: the store did not
+// answer, so that the keys may be reserved until the TTL ends, and else those of the
+// store and of the context.
 func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	return p.allocate(ctx, owner, p.now().Add(p.ttl), requests)
 }
