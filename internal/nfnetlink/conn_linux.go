@@ -116,6 +116,14 @@ func growBuffer(fd, force, plain, size int) error {
 // privileges there it is about twice the sysctl net.core.wmem_max.
 func (c *Conn) MaxBatch() int { return c.max }
 
+// LimitBatch makes transactions of more bytes fail with a [*SizeError], as a send buffer
+// of that size does; zero changes nothing.
+func (c *Conn) LimitBatch(size int) {
+	if size > 0 && size < c.max {
+		c.max = size
+	}
+}
+
 // Close closes the connection. Like every other call it returns ErrBusy when
 // one is under way.
 func (c *Conn) Close() error {

@@ -26,6 +26,11 @@ type Visitor[T any] struct {
 	// has it started again, for a visitor that finds that it cannot be
 	// right.
 	Each func(*T) error
+	// Consistent, unless it is nil, is asked at the end of a try that a commit
+	// came between: whether what was dumped is known not to have changed. Such
+	// a dump is whole. It is for elements of sets only: other objects the
+	// kernel counts with those of other tables, and may pass over.
+	Consistent func() bool
 }
 
 // Collect returns a visitor that gathers the items of one try in a slice.
@@ -67,8 +72,27 @@ func (c *Conn) encode(q query, flags uint16, seq uint32) []byte {
 	return b
 }
 
-// visit runs a dump and gives each of its messages to each.
-func (c *Conn) visit(ctx context.Context, q query, begin func(), each func(attrs) error) error {
+// reader is a [Visitor] of messages.
+type reader struct {
+	begin      func()
+	consistent func() bool
+	each       func(attrs) error
+}
+
+// started is called before each try.
+func (r *reader) started() {
+	if r.begin != nil {
+		r.begin()
+	}
+}
+
+// takes reports whether a dump in some state will do.
+func (r *reader) takes(state dumpState) bool {
+	return state == dumpWhole || state == dumpInterrupted && r.consistent != nil && r.consistent()
+}
+
+// visit runs a dump and gives its messages to a reader.
+func (c *Conn) visit(ctx context.Context, q query, r reader) error {
 	if len(q.table.Name) > maxName || len(q.name) > maxName {
 		return fmt.Errorf("nfnetlink: %s %v %s: %w", q.op, q.table, q.name, errName)
 	}
@@ -80,14 +104,9 @@ func (c *Conn) visit(ctx context.Context, q query, begin func(), each func(attrs
 		if err := c.settle(ctx); err != nil {
 			return err
 		}
-		if begin != nil {
-			begin()
-		}
-		whole, err := c.visitOnce(ctx, q, try == maxTries, each)
-		if errors.Is(err, ErrInterrupted) {
-			whole, err = false, nil
-		}
-		if err != nil || whole {
+		r.started()
+		state, err := c.visitOnce(ctx, q, try == maxTries || r.consistent != nil, r.each)
+		if err != nil || r.takes(state) {
 			return err
 		}
 		if try == maxTries {
@@ -96,20 +115,31 @@ func (c *Conn) visit(ctx context.Context, q query, begin func(), each func(attrs
 	}
 }
 
-// visitOnce starts the dump once, reads it to its end and reports whether all
-// of it comes from one state of the ruleset. If not, the rest is read but not
-// given to each, unless it is wanted.
-func (c *Conn) visitOnce(ctx context.Context, q query, wantRest bool, each func(attrs) error) (whole bool, err error) {
+// dumpState says what there is of a dump.
+type dumpState int
+
+const (
+	// dumpWhole: all of it comes from one state of the ruleset.
+	dumpWhole dumpState = iota
+	// dumpInterrupted: the ruleset changed on the way.
+	dumpInterrupted
+	// dumpCut: the end is missing.
+	dumpCut
+)
+
+// visitOnce starts the dump once and reads it to its end. What follows after the ruleset
+// changed is read but not given to each, unless it is wanted.
+func (c *Conn) visitOnce(ctx context.Context, q query, wantRest bool, each func(attrs) error) (state dumpState, err error) {
 	seq, err := c.ask(ctx, q, unix.NLM_F_DUMP)
 	if err != nil {
-		return false, err
+		return dumpCut, err
 	}
 	c.dump = seq
-	interrupted, first, generation := false, true, uint16(0)
+	interrupted, cut, first, generation := false, false, true, uint16(0)
 	err = c.readDump(ctx, seq, func(m message) error {
 		interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
 		if m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR {
-			return q.ended(m, &interrupted)
+			return q.ended(m, &cut)
 		}
 		if m.typ>>8 != unix.NFNL_SUBSYS_NFTABLES {
 			return nil
@@ -125,7 +155,15 @@ func (c *Conn) visitOnce(ctx context.Context, q query, wantRest bool, each func(
 		}
 		return each(m.attributes())
 	})
-	return !interrupted, err
+	switch {
+	case errors.Is(err, ErrInterrupted):
+		return dumpCut, nil
+	case cut:
+		return dumpCut, err
+	case interrupted:
+		return dumpInterrupted, err
+	}
+	return dumpWhole, err
 }
 
 // ask sends a request and returns its number.
@@ -142,7 +180,7 @@ func (c *Conn) ask(ctx context.Context, q query, flags uint16) (seq uint32, err 
 
 // ended turns the last message of a dump into its error. A kernel that gives
 // up on an inconsistent dump says EINTR.
-func (q query) ended(m message, interrupted *bool) error {
+func (q query) ended(m message, cut *bool) error {
 	r, err := parseReply(m)
 	switch {
 	case err != nil:
@@ -150,7 +188,7 @@ func (q query) ended(m message, interrupted *bool) error {
 	case r.errno == 0:
 		return nil
 	case r.errno == unix.EINTR:
-		*interrupted = true
+		*cut = true
 		return nil
 	default:
 		return &Error{Errno: r.errno, Op: q.op, Table: q.table, Object: q.name, Message: -1, Detail: r.detail}

@@ -45,9 +45,9 @@ func (c *Conn) Elements(ctx context.Context, t Table, set string, v Visitor[Elem
 		table: t, name: set, attr: unix.NFTA_SET_ELEM_LIST_SET,
 	}
 	var e Element
-	return c.visit(ctx, q, v.Begin, func(a attrs) error {
+	return c.visit(ctx, q, reader{begin: v.Begin, consistent: v.Consistent, each: func(a attrs) error {
 		return eachElement(a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS), &e, v.Each)
-	})
+	}})
 }
 
 // eachElement decodes a list of elements, each into e.

@@ -79,7 +79,7 @@ func (c *Conn) Sets(ctx context.Context, t Table, v Visitor[SetInfo]) error {
 
 // visitObjects visits objects of which there is one in a message.
 func visitObjects[T any](ctx context.Context, c *Conn, q query, parse func(attrs) (T, error), v Visitor[T]) error {
-	return c.visit(ctx, q, v.Begin, func(a attrs) error {
+	return c.visit(ctx, q, reader{begin: v.Begin, each: func(a attrs) error {
 		if q.table.Name != "" && !belongs(a, q.table.Name) {
 			return nil
 		}
@@ -88,7 +88,7 @@ func visitObjects[T any](ctx context.Context, c *Conn, q query, parse func(attrs
 			return err
 		}
 		return v.Each(&item)
-	})
+	}})
 }
 
 // belongs reports whether an object is in the table. The kernel is asked for

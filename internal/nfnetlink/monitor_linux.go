@@ -1,0 +1,218 @@
+package nfnetlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Monitor notices commits of others, that is, not through one connection, to tables of
+// certain names in any family. The kernel passes only those to the monitor, so that
+// commits to other tables wake nobody. What is noticed stays in the socket, or is lost
+// there and known to be lost, until [Monitor.Begin].
+//
+// Wait may be called at any time, all other methods one at a time.
+type Monitor struct {
+	conn *Conn
+	file *os.File
+	raw  syscall.RawConn
+	// listening says that the socket is in the group of nf_tables.
+	listening bool
+	// missed says that others may have committed while it was not.
+	missed atomic.Bool
+}
+
+// bulk is how many bytes a transaction has for which the kernel is spared telling the
+// group about each object of it: it would use 4 KiB of memory for each until the end
+// of the transaction, and half as much time again.
+const bulk = 64 << 10
+
+// Monitor makes a monitor of tables in the network namespace of the calling thread,
+// which must be that of the connection. It notices nothing before [Monitor.Begin].
+func (c *Conn) Monitor(tables ...string) (*Monitor, error) {
+	own, err := c.portID()
+	if err != nil {
+		return nil, fmt.Errorf("nfnetlink: monitor: %w", err)
+	}
+	filter, err := monitorFilter(own, tables)
+	if err != nil {
+		return nil, fmt.Errorf("nfnetlink: monitor: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("socket", err))
+	}
+	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor")}
+	if m.raw, err = m.file.SyscallConn(); err == nil {
+		err = m.control(func(fd int) error { return prepare(fd, filter) })
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.file.Close())
+	}
+	return m, nil
+}
+
+// prepare sets up the socket of a monitor. One that is not bound gets no messages.
+func prepare(fd int, filter []unix.SockFilter) error {
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("setsockopt", err))
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("bind", err))
+	}
+	return nil
+}
+
+// portID gives the number by which the kernel names the sender of a transaction.
+func (c *Conn) portID() (uint32, error) {
+	name, err := unix.Getsockname(c.fd)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockname", err)
+	}
+	at, ok := name.(*unix.SockaddrNetlink)
+	if !ok {
+		return 0, fmt.Errorf("socket name of type %T", name)
+	}
+	return at.Pid, nil
+}
+
+// Close ends the monitor, and a Wait that is under way.
+func (m *Monitor) Close() error { return m.file.Close() }
+
+// Begin forgets what was noticed. Whoever looks at the tables afterwards misses no
+// commit: it either came before the look or is noticed.
+func (m *Monitor) Begin() error {
+	if err := m.listen(true); err != nil {
+		return err
+	}
+	m.missed.Store(false)
+	return m.control(func(fd int) error {
+		var buf [1]byte
+		for range maxStale {
+			_, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return nil
+			case err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR):
+				return os.NewSyscallError("recvfrom", err)
+			}
+		}
+		return nil // somebody commits as fast as this reads: that is noticed
+	})
+}
+
+// Noticed reports whether others may have committed to the tables since Begin.
+func (m *Monitor) Noticed() bool {
+	noticed := true
+	err := m.control(func(fd int) error {
+		noticed = readable(fd)
+		return nil
+	})
+	return err != nil || noticed || !m.listening || m.missed.Load()
+}
+
+// readable reports whether there is a message, or one was lost.
+func readable(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err != nil || n > 0
+}
+
+// Wait returns nil as soon as something is noticed, and an error when ctx ends or the
+// monitor is closed. One Wait may be under way at a time.
+func (m *Monitor) Wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, m.wake)
+	defer stop()
+	for {
+		// A deadline that has passed is what wakes the read.
+		if err := m.file.SetReadDeadline(time.Time{}); err != nil {
+			return fmt.Errorf("nfnetlink: monitor: %w", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if m.missed.Load() {
+			return nil
+		}
+		err := m.raw.Read(func(fd uintptr) bool { return readable(int(fd)) })
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("nfnetlink: monitor: %w", err)
+		}
+	}
+}
+
+// wake has Wait look again. There is nobody to wake where the monitor is closed.
+func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// Commit commits a batch through the connection. Where it is large, the monitor does not
+// listen meanwhile, and the generation of the ruleset tells whether others committed
+// anything, to whatever tables, which then counts as noticed.
+func (m *Monitor) Commit(ctx context.Context, b *Batch) error {
+	commit := func() error { return m.conn.Commit(ctx, b) }
+	if b.Len() < bulk || !m.listening {
+		return commit()
+	}
+	return m.apart(ctx, commit)
+}
+
+// apart makes a commit while the monitor does not listen.
+func (m *Monitor) apart(ctx context.Context, commit func() error) error {
+	before, err := m.conn.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.listen(false); err != nil {
+		return err
+	}
+	committed := commit()
+	err = m.listen(true)
+	after := before
+	if err == nil {
+		after, err = m.conn.Generation(context.WithoutCancel(ctx))
+	}
+	if committed == nil {
+		after--
+	}
+	if err != nil || after != before {
+		m.missed.Store(true)
+		m.wake()
+	}
+	return committed
+}
+
+// listen joins or leaves the group.
+func (m *Monitor) listen(yes bool) error {
+	if m.listening == yes {
+		return nil
+	}
+	option := unix.NETLINK_DROP_MEMBERSHIP
+	if yes {
+		option = unix.NETLINK_ADD_MEMBERSHIP
+	}
+	err := m.control(func(fd int) error {
+		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES))
+	})
+	if err != nil {
+		return fmt.Errorf("nfnetlink: monitor: %w", err)
+	}
+	m.listening = yes
+	return nil
+}
+
+func (m *Monitor) control(do func(fd int) error) error {
+	var err error
+	if failed := m.raw.Control(func(fd uintptr) { err = do(int(fd)) }); failed != nil {
+		return fmt.Errorf("nfnetlink: monitor: %w", failed)
+	}
+	return err
+}

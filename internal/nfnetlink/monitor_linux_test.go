@@ -1,0 +1,283 @@
+package nfnetlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// newMonitor gives a monitor of the tables web and web_2, and the connection whose
+// commits it does not tell of.
+func newMonitor(t testing.TB) (*Conn, *Monitor) {
+	t.Helper()
+	c := openInNamespace(t)
+	m, err := c.Monitor("web", "web_2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CloseAtEnd(t, m)
+	if !m.Noticed() {
+		t.Error("before Begin: nothing is noticed, want anything to be possible")
+	}
+	begin(t, m)
+	return c, m
+}
+
+func begin(t testing.TB, m *Monitor) {
+	t.Helper()
+	if err := m.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if m.Noticed() {
+		t.Fatal("something is noticed right after Begin")
+	}
+}
+
+func noticed(t *testing.T, m *Monitor, what string, want bool) {
+	t.Helper()
+	if got := m.Noticed(); got != want {
+		t.Errorf("after %s: noticed: got %t, want %t", what, got, want)
+	}
+}
+
+// Every kind of change of a table that is watched is noticed, and none of another.
+func TestMonitorNoticesItsTables(t *testing.T) {
+	_, m := newMonitor(t)
+	for _, step := range []string{
+		"add table ip TABLE",
+		"add chain ip TABLE base { type nat hook prerouting priority 0; }",
+		"add chain ip TABLE base { policy drop; }",
+		"add chain ip TABLE plain",
+		"add rule ip TABLE plain counter",
+		"insert rule ip TABLE plain drop",
+		"flush chain ip TABLE plain",
+		"rename chain ip TABLE plain renamed",
+		"add set ip TABLE numbers { type inet_service; }",
+		"add element ip TABLE numbers { 1, 2 }",
+		"delete element ip TABLE numbers { 1 }",
+		"flush set ip TABLE numbers",
+		"add map ip TABLE verdicts { type inet_service : verdict; }",
+		"add element ip TABLE verdicts { 1 : drop }",
+		"delete map ip TABLE verdicts",
+		"add counter ip TABLE sum",
+		"delete counter ip TABLE sum",
+		"add table ip TABLE { flags dormant; }",
+		"add table ip TABLE",
+		"delete chain ip TABLE renamed",
+		"delete table ip TABLE",
+		"add table ip6 TABLE",
+		"add table inet TABLE",
+	} {
+		for _, other := range []string{"we", "webs", "web_3", "beb", "somebody-elses-long-name"} {
+			nft(t, strings.ReplaceAll(step, "TABLE", other))
+			noticed(t, m, step+" as "+other, false)
+		}
+		for _, own := range []string{"web", "web_2"} {
+			nft(t, strings.ReplaceAll(step, "TABLE", own))
+			noticed(t, m, step+" as "+own, true)
+			begin(t, m)
+		}
+	}
+	nft(t, "flush ruleset")
+	noticed(t, m, "a flush of everything", true)
+	begin(t, m)
+	nft(t, "add table ip somebody-elses")
+	nft(t, "flush ruleset")
+	noticed(t, m, "a flush where nothing of ours is", false)
+}
+
+// The kernel puts many messages in one packet: wherever in it a watched table is, it is
+// found.
+func TestMonitorFindsTablesAmongOthers(t *testing.T) {
+	c, m := newMonitor(t)
+	other := open(t)
+	for _, others := range []int{0, 1, 2, 7, 30, 60, 90, 200} {
+		for _, own := range []string{"", "web"} {
+			b, clean := manyTables(others, own)
+			if b.Empty() {
+				continue
+			}
+			commit(t, other, b)
+			// What a packet holds beyond what the filter looks at counts as one of ours.
+			if got := m.Noticed(); own != "" && !got || own == "" && got && others < 40 {
+				t.Errorf("%d others and own %q: noticed: got %t", others, own, got)
+			}
+			commit(t, c, b)
+			begin(t, m)
+			commit(t, c, b)
+			noticed(t, m, "the same by its own connection", false)
+			commit(t, c, clean)
+		}
+	}
+}
+
+// manyTables adds tables of others, and maybe one that is watched.
+func manyTables(others int, own string) (add, clean *Batch) {
+	add, clean = &Batch{}, &Batch{}
+	for i := range others {
+		other := Table{Family: IPv4, Name: fmt.Sprintf("t%d", i%40)}
+		add.AddTable(other, strings.Repeat("x", i%9))
+		clean.DestroyTable(other)
+	}
+	if own != "" {
+		add.AddTable(Table{Family: IPv6, Name: own}, "")
+		clean.DestroyTable(Table{Family: IPv6, Name: own})
+	}
+	return add, clean
+}
+
+// More than the socket can hold is not forgotten.
+func TestMonitorOverflows(t *testing.T) {
+	_, m := newMonitor(t)
+	if err := m.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t)
+	for range 100 {
+		var b Batch
+		b.AddTable(Table{Family: IPv4, Name: "web"}, "")
+		b.DelTable(Table{Family: IPv4, Name: "web"})
+		if err := other.Commit(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noticed(t, m, "a hundred commits", true)
+	noticed(t, m, "having asked", true)
+	begin(t, m)
+}
+
+// Wait ends when something is noticed, when its context ends, and when the monitor is
+// closed.
+func TestMonitorWaits(t *testing.T) {
+	_, m := newMonitor(t)
+	closed := make(chan error, 1)
+	wait := func(ctx context.Context) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- m.Wait(ctx) }()
+		return ended
+	}
+	ended := wait(t.Context())
+	nft(t, "add", "table", "ip", "somebody")
+	select {
+	case err := <-ended:
+		t.Errorf("Wait ended with %v after somebody else's commit", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	nft(t, "add", "table", "ip", "web")
+	if err := within(t, ended); err != nil {
+		t.Errorf("Wait after a commit to a watched table: got error %v, want none", err)
+	}
+	if err := within(t, wait(t.Context())); err != nil {
+		t.Errorf("Wait before that was looked at: got error %v, want none", err)
+	}
+	begin(t, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended = wait(ctx)
+	cancel()
+	if err := within(t, ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait with a context that ended: got error %v, want %v", err, context.Canceled)
+	}
+	if err := within(t, wait(ctx)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait with a context that had ended: got error %v, want %v", err, context.Canceled)
+	}
+	ended = wait(t.Context())
+	m.missed.Store(true)
+	m.wake()
+	if err := within(t, ended); err != nil {
+		t.Errorf("Wait after commits were missed: got error %v, want none", err)
+	}
+	begin(t, m)
+	m, err := open(t).Monitor("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, m)
+	go func() { closed <- m.Wait(t.Context()) }()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, closed); err == nil {
+		t.Error("Wait on a monitor that was closed: got no error")
+	}
+}
+
+func within(t *testing.T, ended <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("Wait has not ended after 10 s")
+		return nil
+	}
+}
+
+// largeBatch fills a set of a table with so much that the monitor does not listen
+// meanwhile.
+func largeBatch(table Table) *Batch {
+	var b Batch
+	b.AddTable(table, "")
+	b.AddSet(table, &Set{Name: "s", Key: []Selector{SourceAddr}})
+	w := b.Elements(OpAdd, table, "s")
+	for i := range 5000 {
+		w.Key([]byte{10, 1, byte(i >> 8), byte(i)})
+	}
+	return &b
+}
+
+// A commit too large to be listened to hides none of others.
+func TestMonitorMissesNothingBesideLargeCommits(t *testing.T) {
+	c, m := newMonitor(t)
+	web := Table{Family: IPv4, Name: "web"}
+	b := largeBatch(web)
+	if b.Len() < bulk {
+		t.Fatalf("a batch of %d bytes is not large: the test shows nothing", b.Len())
+	}
+	commit := func(b *Batch) {
+		t.Helper()
+		if err := m.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(b)
+	noticed(t, m, "a large commit alone", false)
+	nft(t, "add", "chain", "ip", "web", "one")
+	commit(b)
+	noticed(t, m, "a commit of others and a large one", true)
+	begin(t, m)
+	commit(b)
+	nft(t, "add", "chain", "ip", "web", "two")
+	noticed(t, m, "a large commit and one of others", true)
+	begin(t, m)
+
+	// Others commit while nobody listens: the generation tells.
+	ended := make(chan error, 1)
+	go func() { ended <- m.Wait(t.Context()) }()
+	err := m.apart(t.Context(), func() error {
+		nft(t, "add", "table", "ip", "somebody")
+		return c.Commit(t.Context(), b)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noticed(t, m, "a commit of others during a large one", true)
+	if err := within(t, ended); err != nil {
+		t.Errorf("Wait after a commit of others during a large one: got error %v, want none", err)
+	}
+	begin(t, m)
+
+	// One that is refused changes nothing.
+	bad := largeBatch(web)
+	bad.DelTable(Table{Family: IPv4, Name: "there-is-none"})
+	if err := m.Commit(t.Context(), bad); err == nil {
+		t.Fatal("a bad transaction was not refused")
+	}
+	noticed(t, m, "a large commit that was refused", false)
+}
