@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -23,6 +24,13 @@ type ableKernel struct {
 func (ableKernel) Operations() uint64             { return 42 }
 func (k ableKernel) Drifted(context.Context) bool { return k.drifted }
 
+func (k ableKernel) WaitDrift(ctx context.Context) error {
+	if !k.drifted {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
 // What a target can say itself, the backend passes on. Of others, it counts what was
 // committed, and takes them for changed at any time.
 func TestAbilitiesOfTargets(t *testing.T) {
@@ -32,10 +40,11 @@ func TestAbilitiesOfTargets(t *testing.T) {
 		target     backends.Target[fakeKey, string]
 		operations uint64
 		drifted    bool
+		wait       error
 	}{
-		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true},
-		{"one that can, unchanged", ableKernel{k, false}, 42, false},
-		{"one that can, changed", ableKernel{k, true}, 42, true},
+		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported},
+		{"one that can, unchanged", ableKernel{k, false}, 42, false, context.DeadlineExceeded},
+		{"one that can, changed", ableKernel{k, true}, 42, true, nil},
 	} {
 		clear(k.objects)
 		b := backends.New(renderFake, c.target)
@@ -47,6 +56,12 @@ func TestAbilitiesOfTargets(t *testing.T) {
 		}
 		if checker, ok := b.(proxy.DriftChecker); !ok || checker.Drifted(t.Context()) != c.drifted {
 			t.Errorf("%s: has drifted: got %t, want %t", c.what, !c.drifted, c.drifted)
+		} else {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			if err := checker.WaitDrift(ctx); !errors.Is(err, c.wait) {
+				t.Errorf("%s: waiting for drift: got error %v, want %v", c.what, err, c.wait)
+			}
+			cancel()
 		}
 	}
 }

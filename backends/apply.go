@@ -42,13 +42,13 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	full, before := old.IsZero() || !r.known, r.settled
 	var err error
 	if full {
-		err = r.applyFull(ctx, new)
+		err = r.applyFull(ctx, new, false)
 	} else {
 		err = r.applyChanges(ctx, old, new)
 	}
 	if errors.Is(err, ErrReplace) {
 		full = true
-		err = r.applyFull(ctx, new)
+		err = r.applyFull(ctx, new, true)
 	}
 	if err == nil {
 		return nil
@@ -129,12 +129,13 @@ func pieceSize(all, pieces int) int {
 	return max(chunk, all/16)
 }
 
-// applyFull goes from whatever is there to new.
-func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot) error {
+// applyFull goes from whatever is there to new. If anew is set, what is there cannot be
+// changed in place.
+func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, anew bool) error {
 	r.known = false
 	r.owners = make(map[K]owned[V], sizeOf(new)/2)
 	defer func() { r.leftovers = nil }()
-	finish, pieces, replaces, err := r.begin(ctx, new)
+	finish, pieces, replaces, err := r.begin(ctx, new, anew)
 	if err != nil {
 		return err
 	}
@@ -185,16 +186,26 @@ func unreplaced(failed proxy.PortErrors) error {
 
 // begin looks at what there is, unless it is to be replaced. What finish does,
 // when all is made, is to make everything else go.
-func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot) (finish func(context.Context) error, pieces int, replaces bool, err error) {
+func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot, anew bool) (finish func(context.Context) error, pieces int, replaces bool, err error) {
 	if replacer, ok := r.target.(Replacer); ok {
-		if yes, pieces := replacer.Replace(ctx, new); yes {
+		if yes, pieces := replacer.Replace(ctx, new, anew); yes {
 			return replacer.Replaced, pieces, true, nil
 		}
 	}
 	if err := r.list(ctx); err != nil {
 		return nil, 0, false, err
 	}
-	return func(ctx context.Context) error { return r.commit(ctx, r.leftovers.removals()) }, 0, false, nil
+	return func(ctx context.Context) error { return r.removeLeftovers(ctx, anew) }, 0, false, nil
+}
+
+// removeLeftovers removes what nobody has claimed. Where something stands in the way that
+// is not known, everything is to be replaced.
+func (r *reconciler[K, V]) removeLeftovers(ctx context.Context, anew bool) error {
+	err := r.commit(ctx, r.leftovers.removals())
+	if _, can := r.target.(Replacer); can && !anew && errors.Is(err, ErrConflict) {
+		return fmt.Errorf("%w: %w", ErrReplace, err)
+	}
+	return err
 }
 
 func (r *reconciler[K, V]) list(ctx context.Context) error {

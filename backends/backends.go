@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"sync"
 
@@ -51,8 +52,10 @@ type Replacer interface {
 	// Replace is asked before an Apply from the zero snapshot, with what will
 	// be wanted. If it says yes, List is not called: everything is made anew
 	// beside what there is, by as many commits as pieces says; zero leaves
-	// that to the backend, which makes them of a bounded size.
-	Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pieces int)
+	// that to the backend, which makes them of a bounded size. If must is set,
+	// List or Commit has said [ErrReplace] in the same Apply, and only a target
+	// that holds no objects may say no.
+	Replace(ctx context.Context, want proxy.Snapshot, must bool) (yes bool, pieces int)
 	// Replaced is called after Replace has said yes and everything that could
 	// be made was. What there was before gives way now, and not earlier.
 	Replaced(ctx context.Context) error
@@ -157,6 +160,14 @@ func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
 	defer r.mu.Unlock()
 	d, can := r.target.(proxy.DriftChecker)
 	return !can || !r.known || d.Drifted(ctx)
+}
+
+// WaitDrift implements [proxy.DriftChecker], as far as the target does.
+func (r *reconciler[K, V]) WaitDrift(ctx context.Context) error {
+	if d, can := r.target.(proxy.DriftChecker); can {
+		return d.WaitDrift(ctx)
+	}
+	return fmt.Errorf("%w: waiting for drift", proxy.ErrUnsupported)
 }
 
 // Cleanup implements [proxy.Backend].

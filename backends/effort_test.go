@@ -85,7 +85,7 @@ type fullKernel struct {
 	pieces int
 }
 
-func (k *fullKernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int) {
+func (k *fullKernel) Replace(context.Context, proxy.Snapshot, bool) (yes bool, pieces int) {
 	if k.full {
 		k.old, k.objects = k.objects, map[fakeKey]string{}
 	}

@@ -18,7 +18,7 @@ var ErrExhausted = errors.New("the system is short of resources")
 // example. Apply ends with it, and no service port is blamed.
 var ErrUnavailable = errors.New("the dataplane cannot be changed now")
 
-// ErrReplace marks an error of the Commit of a [Replacer] that says: what is
-// there cannot be changed in place. Nothing was done; Apply begins again from
-// the zero snapshot, and Replace says yes.
+// ErrReplace marks an error of List or Commit of a [Replacer] that says: what is
+// there cannot be changed in place. Nothing was done; the same Apply begins again
+// from the zero snapshot and asks Replace with must set.
 var ErrReplace = errors.New("the objects are to be replaced as a whole")

@@ -24,7 +24,7 @@ type replacingKernel struct {
 	refuse   error
 }
 
-func (k *replacingKernel) Replace(_ context.Context, want proxy.Snapshot) (yes bool, pieces int) {
+func (k *replacingKernel) Replace(_ context.Context, want proxy.Snapshot, _ bool) (yes bool, pieces int) {
 	if k.serving == nil {
 		k.serving = k.objects
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,8 @@ func (b *watchful) Apply(_ context.Context, old, _ Snapshot) error {
 func (b *watchful) Cleanup(context.Context) error { return nil }
 
 func (b *watchful) Drifted(context.Context) bool { return b.drifted.Load() }
+
+func (*watchful) WaitDrift(context.Context) error { return ErrUnsupported }
 
 // With a backend that can tell, a resync looks only when there is a reason to.
 func TestResyncNeedsAReason(t *testing.T) {
@@ -109,4 +112,138 @@ func TestVerifiedIsWhatIsThere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// alert is a watchful backend that notices drift at once.
+type alert struct {
+	watchful
+	noticed chan struct{} // has one element while there is drift
+	waiting atomic.Int32
+	takes   time.Duration
+}
+
+func (b *alert) drift() {
+	b.drifted.Store(true)
+	select {
+	case b.noticed <- struct{}{}:
+	default:
+	}
+}
+
+func (b *alert) Apply(ctx context.Context, old, new Snapshot) error {
+	if old.IsZero() {
+		b.drifted.Store(false)
+		select {
+		case <-b.noticed:
+		default:
+		}
+		time.Sleep(b.takes)
+	}
+	return b.watchful.Apply(ctx, old, new)
+}
+
+func (b *alert) WaitDrift(ctx context.Context) error {
+	if b.waiting.Add(1) > 1 {
+		panic("WaitDrift runs twice at once")
+	}
+	defer b.waiting.Add(-1)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case x := <-b.noticed:
+		b.noticed <- x
+		return nil
+	}
+}
+
+// Drift that is noticed is repaired at once, with changes before and after it, whether or
+// not there is an interval for resyncs.
+func TestDriftIsRepairedAtOnce(t *testing.T) {
+	for _, interval := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := newTestTracker()
+			b := &alert{noticed: make(chan struct{}, 1)}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval}
+			go func() { done <- r.Run(ctx) }()
+			want := func(when string, full, partial int32) {
+				t.Helper()
+				synctest.Wait()
+				if f, p := b.full.Load(), b.partial.Load(); f != full || p != partial {
+					t.Errorf("interval %v, %s: got %d full and %d other Applies, want %d and %d", interval, when, f, p, full, partial)
+				}
+			}
+			want("at first", 1, 0)
+			time.Sleep(time.Second)
+			for i := range int32(5) {
+				b.drift()
+				want("drift", 2+i, i)
+				time.Sleep(time.Second)
+				want("drift that was repaired", 2+i, i)
+				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.0.%d", 1+i)))
+				want("a change", 2+i, 1+i)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if b.waiting.Load() != 0 {
+				t.Error("somebody waits for drift after Run has ended")
+			}
+		})
+	}
+}
+
+// Whoever tampers all the time does not keep a Runner from applying changes, nor busy for
+// more than about a tenth of the time.
+func TestDriftAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTestTracker()
+		b := &alert{noticed: make(chan struct{}, 1), takes: 100 * time.Millisecond}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute}
+		go func() { done <- r.Run(ctx) }()
+		for i := range 10_000 {
+			time.Sleep(time.Millisecond)
+			b.drift()
+			if i%1000 == 500 {
+				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.0.%d", 1+i/1000)))
+			}
+		}
+		synctest.Wait()
+		if full := b.full.Load(); full < 8 || full > 11 {
+			t.Errorf("in ten seconds: got %d full Applies of 0.1 s, want about 9", full)
+		}
+		if partial := b.partial.Load(); partial < 5 {
+			t.Errorf("in ten seconds: got %d Applies of changes, want most of 10", partial)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Without a way to notice drift, resyncs find it.
+func TestDriftThatCannotBeWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &watchful{}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Second}
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(2500 * time.Millisecond)
+		b.drifted.Store(true)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if full, partial := b.full.Load(), b.partial.Load(); full != 2 || partial != 0 {
+			t.Errorf("got %d full and %d other Applies, want 2 and 0", full, partial)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,10 +34,13 @@ type Runner struct {
 	MinInterval time.Duration
 	// ResyncInterval is how long after an Apply from the zero Snapshot the next
 	// one from there follows, whatever is applied in between: it looks at what
-	// is really there and repairs it. Zero means never.
+	// is really there and repairs it. Zero means never, unless the Backend
+	// can wait for changes by others ([DriftChecker]).
 	ResyncInterval time.Duration
 	// RetryInterval is the time to the first retry after a failure; zero means
-	// [DefaultRetryInterval].
+	// [DefaultRetryInterval]. A new snapshot is applied at once, and what fails
+	// of it for the first time is retried after this time, however often
+	// something else has failed before.
 	RetryInterval time.Duration
 	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
 	Observe func(Sync)
@@ -78,11 +82,18 @@ type OperationCounter interface {
 }
 
 // DriftChecker is an optional ability of a [Backend]. With it, a resync begins
-// from the zero Snapshot only if there is a reason to.
+// from the zero Snapshot only if there is a reason to. If WaitDrift works, what
+// others changed is repaired at once, and not after ResyncInterval; where they
+// change it again and again, the resyncs take a tenth of the time at most.
 type DriftChecker interface {
 	// Drifted reports, at little cost, whether somebody else may have changed
-	// the dataplane since the last Apply. It may say yes without need.
+	// the dataplane since it was last looked at. It may say yes without need,
+	// and never says no to a change that the backend can see.
 	Drifted(ctx context.Context) bool
+	// WaitDrift returns nil when Drifted reports true, and an error when ctx
+	// ends or the backend cannot wait for drift ([ErrUnsupported]). It may run
+	// while Apply does, but not twice at once.
+	WaitDrift(ctx context.Context) error
 }
 
 // Follow has r call these, and after each what it would have called otherwise. It must not
@@ -111,7 +122,10 @@ func (r *Runner) Run(ctx context.Context) error {
 	if r.Source == nil || r.Backend == nil {
 		return errors.New("runner: Source and Backend are required")
 	}
+	ctx, stop := context.WithCancel(ctx)
 	s := runState{Runner: r}
+	defer s.watchers.Wait()
+	defer stop()
 	for {
 		err := s.wait(ctx)
 		if !alive(ctx) {
@@ -151,16 +165,27 @@ type runState struct {
 	// due is when Apply must run although nothing has changed; zero for never.
 	due time.Time
 	// resync is when an Apply must start from the zero Snapshot; zero for never.
-	resync   time.Time
-	failures int
+	resync  time.Time
+	backoff backoff
+	// quiet ends when the backend has noticed drift; nil where nobody waits for
+	// it. hastened says that a resync is due for that reason.
+	quiet    context.Context
+	hastened bool
+	watchers sync.WaitGroup
+	// calm is until when drift that is noticed waits for its resync.
+	calm time.Time
 }
 
 // wait returns when there is something to apply.
 func (s *runState) wait(ctx context.Context) error {
 	for {
+		s.watch(ctx)
 		fresh, err := s.next(ctx)
 		if err != nil {
 			return err
+		}
+		if !fresh && time.Now().Before(s.due) {
+			continue // there is drift, and its resync is not due yet
 		}
 		if s.resync.IsZero() || time.Now().Before(s.resync) {
 			return nil
@@ -169,9 +194,9 @@ func (s *runState) wait(ctx context.Context) error {
 			s.applied = Snapshot{} // a resync takes nothing for granted
 			return nil
 		}
-		s.resync = time.Now().Add(s.ResyncInterval)
+		s.looked()
 		s.verified()
-		if fresh || s.failures > 0 {
+		if fresh || s.backoff.failing() {
 			return nil
 		}
 		s.due = s.resync
@@ -181,9 +206,12 @@ func (s *runState) wait(ctx context.Context) error {
 // next waits for a snapshot, or until Apply is due without one.
 func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	next := ctx
+	if s.quiet != nil && !s.hastened {
+		next = s.quiet
+	}
 	if !s.due.IsZero() {
 		var cancel context.CancelFunc
-		next, cancel = context.WithDeadline(ctx, s.due)
+		next, cancel = context.WithDeadline(next, s.due)
 		defer cancel()
 	}
 	snapshot, err := s.Source.Next(next, s.want)
@@ -194,6 +222,9 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	case ctx.Err() != nil || !errors.Is(err, next.Err()):
 		// A failure is none the less one if it comes when Apply is due.
 		return false, fmt.Errorf("source: %w", err)
+	}
+	if s.quiet != nil && s.quiet.Err() != nil {
+		s.hasten()
 	}
 	return false, nil
 }
@@ -220,6 +251,9 @@ func (s *runState) apply(ctx context.Context) error {
 		account.Operations = counter.Operations() - account.Operations
 	}
 	s.settle(err)
+	if account.Full && !s.applied.IsZero() {
+		s.calm = time.Now().Add(lookShare * account.Duration)
+	}
 	account.Applied = s.applied
 	if s.Observe != nil {
 		s.Observe(account)
@@ -239,6 +273,7 @@ func (s *runState) verified() {
 // settle draws the consequences of an Apply.
 func (s *runState) settle(err error) {
 	full := s.applied.IsZero()
+	retry := s.backoff.after(err, s.RetryInterval)
 	var partial PortErrors
 	switch {
 	case err == nil:
@@ -248,27 +283,14 @@ func (s *runState) settle(err error) {
 	case errors.As(err, &partial):
 		s.applied = s.want.Revert(s.applied, slices.Collect(maps.Keys(partial))...)
 	}
-	if full && !s.applied.IsZero() && s.ResyncInterval > 0 {
-		s.resync = time.Now().Add(s.ResyncInterval)
+	if full && !s.applied.IsZero() {
+		s.looked()
 	}
 	if err == nil {
-		s.failures = 0
 		s.due = s.resync
 		return
 	}
-	s.due = time.Now().Add(s.backoff())
-	s.failures++
-}
-
-func (s *runState) backoff() time.Duration {
-	d := s.RetryInterval
-	if d <= 0 {
-		d = DefaultRetryInterval
-	}
-	if d >= MaxRetryInterval {
-		return d
-	}
-	return min(d<<min(s.failures, 20), MaxRetryInterval)
+	s.due = time.Now().Add(retry)
 }
 
 func countChanges(old, new Snapshot) int {

@@ -79,35 +79,6 @@ func TestRunnerRetriesWithBackoff(t *testing.T) {
 	})
 }
 
-func TestRunnerBackoffIsBounded(t *testing.T) {
-	for _, tc := range []struct {
-		interval    time.Duration
-		first, last time.Duration
-	}{
-		{0, DefaultRetryInterval, MaxRetryInterval},
-		{-second, DefaultRetryInterval, MaxRetryInterval},
-		{time.Nanosecond, time.Nanosecond, 1 << 20},
-		{45 * second, 45 * second, 45 * second},
-		{100 * 24 * time.Hour, 100 * 24 * time.Hour, 100 * 24 * time.Hour},
-	} {
-		s := runState{Runner: &Runner{RetryInterval: tc.interval}}
-		if got := s.backoff(); got != tc.first {
-			t.Errorf("interval %v: got first retry after %v, want %v", tc.interval, got, tc.first)
-		}
-		last := time.Duration(0)
-		for s.failures = range 100 {
-			if got := s.backoff(); got < last {
-				t.Errorf("interval %v: got %v after %d failures, less than before: %v", tc.interval, got, s.failures, last)
-			} else {
-				last = got
-			}
-		}
-		if last != tc.last {
-			t.Errorf("interval %v: got retries after %v in the end, want %v", tc.interval, last, tc.last)
-		}
-	}
-}
-
 // TestRunnerChangesDuringBackoff: what is new is tried at once, and does not
 // shorten the backoff that follows.
 func TestRunnerChangesDuringBackoff(t *testing.T) {

@@ -97,6 +97,11 @@ func (b *backend) begin(ctx context.Context, looksAtAll bool) error {
 	return nil
 }
 
+// WaitDrift implements [proxy.DriftChecker]. It cannot: rules are looked at by resyncs.
+func (*backend) WaitDrift(context.Context) error {
+	return fmt.Errorf("iptables: %w: waiting for changes of rules", proxy.ErrUnsupported)
+}
+
 // Drifted implements [proxy.DriftChecker].
 func (b *backend) Drifted(ctx context.Context) bool { return b.watcher.drifted(ctx) }
 

@@ -35,7 +35,7 @@ func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error { return k.
 
 // Replace implements [backends.Replacer]: the whole comes in one commit, which
 // looks itself at what is there, as every further one would copy the table anew.
-func (k *kernel) Replace(context.Context, proxy.Snapshot) (yes bool, pieces int) {
+func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) (yes bool, pieces int) {
 	k.rebuild, k.adoption, k.roster = true, nil, roster{}
 	return true, 1
 }

@@ -12,7 +12,7 @@ import (
 
 // layout numbers the form of what this package writes. Chains of another form,
 // which an older or newer program left behind, are replaced.
-const layout = "2"
+const layout = "3"
 
 type object = backends.Object[key, value]
 

@@ -49,9 +49,8 @@
 //
 // # Between restarts
 //
-// [proxy.DriftChecker] is implemented: with a short ResyncInterval, a Runner
-// notices within that time that somebody else committed to nf_tables, and then
-// looks at what is there.
+// [proxy.DriftChecker] is implemented: whatever somebody else commits to the tables, a
+// Runner notices at once, and repairs it. Commits to other tables cost nothing.
 //
 // # To others
 //

@@ -1,9 +1,10 @@
 package nftables
 
 import (
+	"strings"
 	"testing"
-	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
@@ -27,7 +28,7 @@ func newWatched(t *testing.T, limit int) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.kernel.limit = limit
+	w.kernel.limits.list = limit
 	w.Backend = backends.New(w.kernel.book.render, w.kernel)
 	t.Cleanup(func() {
 		if err := w.kernel.conn.Close(); err != nil {
@@ -54,6 +55,8 @@ func TestDriftedHeedsOurTablesOnly(t *testing.T) {
 	w.nft(t, "add table ip somebody-elses")
 	w.drifted(t, "after somebody else's change", false)
 	w.addClients(t, p, 4)
+	w.drifted(t, "after somebody added clients", true) // packets do so without a commit
+	w.repair(t, w.Applied)
 	w.drifted(t, "after clients came", false)
 	one := *p
 	one.Cluster = p.Cluster[:1]
@@ -66,76 +69,76 @@ func TestDriftedHeedsOurTablesOnly(t *testing.T) {
 	w.drifted(t, "after new chains of our own, and others' changes", false)
 }
 
-// Whatever changes in our tables is noticed: most of it at the next look, and
-// what leaves no other trace within a minute.
+// Whatever anybody changes in our tables is noticed at once, and repaired by the next
+// look.
 func TestDriftedNoticesOurTables(t *testing.T) {
-	for _, tc := range []struct {
-		name     string
-		commands []string
-		later    bool
-	}{
-		{"a rule more", []string{"add rule ip vipkit services counter"}, false},
-		{"no rules in a chain", []string{"flush chain ip vipkit reject-service"}, false},
-		{"a chain more", []string{"add chain ip6 vipkit theirs"}, false},
-		{"a base chain that drops", []string{"add chain ip vipkit prerouting { policy drop; }"}, false},
-		{"a set more", []string{"add set ip vipkit theirs { type ipv4_addr; }"}, false},
-		{"a table more", []string{"add table ip vipkit_2"}, false},
-		{"no table", []string{"delete table ip6 vipkit"}, false},
-		{"nothing", []string{"flush ruleset"}, false},
-		{"an element less", []string{"delete element ip vipkit services { 10.128.0.1 . tcp . 80 }"}, false},
-		{"another element", []string{"delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }"}, true},
+	world := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
+	for name, commands := range map[string][]string{
+		"a rule more":         {"add rule ip vipkit services counter"},
+		"no rules in a chain": {"flush chain ip vipkit reject-service"},
+		"a chain more":        {"add chain ip6 vipkit theirs"},
+		"a base chain's drop": {"add chain ip vipkit prerouting { policy drop; }"},
+		"a set more":          {"add set ip vipkit theirs { type ipv4_addr; }"},
+		"a table more":        {"add table ip vipkit_2"},
+		"no table":            {"delete table ip6 vipkit"},
+		"nothing":             {"flush ruleset"},
+		"nothing, twice":      {"flush ruleset", "flush ruleset"},
+		"a sleeping table":    {"add table ip vipkit { flags dormant; }"},
+		"an element less":     {"delete element ip vipkit services { 10.128.0.1 . tcp . 80 }"},
+		"another element":     {"delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }"},
+		"a rule out of place": {"flush chain ip vipkit output", "add rule ip vipkit output jump services"},
+		"a chain renamed":     {"rename chain ip vipkit pick-4 pick-5"},
+		"chains that swapped names": {
+			"rename chain ip vipkit pick-4 pick-5", "rename chain ip vipkit masquerade-pick-4 pick-4", "rename chain ip vipkit pick-5 masquerade-pick-4",
+		},
+		"a base chain renamed":               {"rename chain ip vipkit output pick-16"},
+		"a chain in use, under another name": {"flush chain ip vipkit pick-4", "rename chain ip vipkit pick-4 pick-8"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			w := newWatched(t, listLimit)
-			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2)))
+			w.Apply(t, world)
 			w.drifted(t, "before", false)
-			nftDoes(tc.commands...)(t, w.stage)
-			if tc.later {
-				w.drifted(t, "at once", false)
-				w.nft(t, "add table ip somebody-elses")
-				w.aMinutePasses()
+			for _, c := range commands {
+				w.nft(t, c)
 			}
 			w.drifted(t, "after it", true)
+			w.drifted(t, "having asked", true)
+			if err := w.kernel.WaitDrift(t.Context()); err != nil {
+				t.Errorf("waiting for drift that is there: got error %v, want none", err)
+			}
+			w.repair(t, world)
+			w.drifted(t, "after the repair", false)
+			fresh := newStage(t, Options{})
+			fresh.Apply(t, world)
+			if diff := cmp.Diff(fresh.listing(t), strings.ReplaceAll(w.listing(t), "vipkit_2", "vipkit")); diff != "" {
+				t.Errorf("after the repair, beside what a first Apply makes (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
 
-// aMinutePasses makes the last look at all elements one that was long ago.
-func (w *watched) aMinutePasses() {
-	d := &w.kernel.drift
-	d.looked = time.Now().Add(-2 * max(lookEvery, lookShare*d.took))
-}
-
-// What others did is looked at within a minute also where they do nothing more
-// after it.
-func TestDriftedNoticesWhoCameOnce(t *testing.T) {
+// A flush is noticed whenever it comes: after commits of our own of any kind and size,
+// and between them.
+func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
 	world := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
-	more := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2), stagetest.Port(v1.IPv4Protocol, 1, 20))
-	for what, theirs := range map[string]func(t *testing.T, w *watched){
-		"another element": func(t *testing.T, w *watched) {
-			nftDoes("delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }")(t, w.stage)
-		},
-		"no rules in a chain, where ours have just changed": func(t *testing.T, w *watched) {
-			w.Apply(t, more)
-			w.nft(t, "flush chain ip vipkit reject-service")
-		},
-		"no rules in a chain, while that was looked at": func(t *testing.T, w *watched) {
-			start := time.Now()
-			w.nft(t, "flush chain ip vipkit reject-service")
-			w.kernel.seen(t.Context(), start)
-		},
+	for name, next := range map[string]proxy.Snapshot{
+		"nothing":         world,
+		"an endpoint":     proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3)),
+		"new chains":      proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 20)),
+		"affinity":        proxy.NewSnapshot(stagetest.Node(), stickyPort(v1.IPv4Protocol, 0, 2)),
+		"many Services":   proxy.NewSnapshot(stagetest.Node(), manyPorts(500)...),
+		"a new table set": proxy.NewSnapshot(stagetest.Node(), manyPorts(3000)...),
 	} {
-		w := newWatched(t, listLimit)
-		w.Apply(t, world)
-		theirs(t, w)
-		w.drifted(t, what+": at once", false)
-		w.drifted(t, what+": soon after", false)
-		w.aMinutePasses()
-		w.drifted(t, what+": a minute later", true)
-		w.Applied = proxy.Snapshot{}
-		w.Apply(t, more)
-		w.aMinutePasses()
-		w.drifted(t, what+": after the repair", false)
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t, listLimit)
+			w.Apply(t, world)
+			w.Apply(t, next)
+			w.drifted(t, "after our own commits", false)
+			w.nft(t, "flush ruleset")
+			w.drifted(t, "after a flush", true)
+			w.repair(t, next)
+			w.drifted(t, "after the repair", false)
+		})
 	}
 }
 

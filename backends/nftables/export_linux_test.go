@@ -2,28 +2,21 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
 // Dump writes all objects of the default identity, in a form that does not
 // depend on the slots that endpoints stand in.
 func Dump(ctx context.Context) (string, error) {
-	identity, err := backends.Identity{}.Complete()
+	k, err := newKernel(Options{})
 	if err != nil {
 		return "", err
 	}
-	conn, err := nfnetlink.Open()
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close() //nolint:errcheck // it was used for reading only
-	k := &kernel{book: &book{options: Options{Identity: identity}}, conn: conn}
+	defer k.close() //nolint:errcheck // it was used for reading only
 	var lines []string
 	for o, err := range k.List(ctx) {
 		if err != nil {
@@ -34,6 +27,9 @@ func Dump(ctx context.Context) (string, error) {
 	slices.Sort(lines)
 	return strings.Join(lines, "\n"), nil
 }
+
+// close is for tests, which make many. Programs keep theirs until they end.
+func (k *kernel) close() error { return errors.Join(k.monitor.Close(), k.conn.Close()) }
 
 func (k *kernel) describe(o object) string {
 	value := fmt.Sprintf("%x", uint64(o.Value))

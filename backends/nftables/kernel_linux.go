@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"sync/atomic"
 
@@ -22,22 +23,28 @@ const listLimit = 300_000
 
 // kernel is the edge to nf_tables.
 type kernel struct {
-	book *book
-	conn *nfnetlink.Conn
-	// limit is how many objects are read back from existing tables.
-	limit int
-	batch nfnetlink.Batch
-	slots map[slotPool][]slot
-	fills perSet[fill]
+	book    *book
+	conn    *nfnetlink.Conn
+	monitor *nfnetlink.Monitor
+	limits  limits
+	// transact makes one transaction of a batch; it is the monitor's.
+	transact func(context.Context, *nfnetlink.Batch) error
+	batch    nfnetlink.Batch
+	slots    map[slotPool][]slot
+	fills    perSet[fill]
 	// wanted counts what is wanted by the time that sets are made.
 	wanted perSet[int]
 	places places
-	// rebuild says that something cannot be changed in place; while it is being
-	// built beside what there is, that the next commit starts by removing what
-	// an earlier attempt left there.
-	rebuild bool
-	drift   drift
-	ops     atomic.Uint64
+	// looked says that this process has looked at all of the tables once, or made them.
+	looked bool
+	ops    atomic.Uint64
+}
+
+// limits are where the way of doing something changes.
+type limits struct {
+	// list is how many objects are read back from existing tables, set how many
+	// elements a set has room for at least.
+	list, set int
 }
 
 type op = backends.Op[key, value]
@@ -73,10 +80,11 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	w := writer{kernel: k, slots: slotPlan{}}
 	counts, room := k.grow(ops)
 	if !room {
-		return w.startAnew("a full set")
+		return mustReplace("a full set")
 	}
 	k.batch.Reset()
-	if k.rebuild && k.places.beside {
+	if k.places.beside && !k.places.begun {
+		// An earlier attempt may have left something there.
 		for _, fam := range []family{ipv4, ipv6} {
 			k.batch.DestroyTable(k.table(fam))
 		}
@@ -84,7 +92,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	if err := w.write(ops); err != nil {
 		return err
 	}
-	err := k.conn.Commit(ctx, &k.batch)
+	err := k.transact(ctx, &k.batch)
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 {
 		return k.commitParts(ctx, ops)
@@ -92,10 +100,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	if err != nil {
 		return k.explain(err)
 	}
-	k.rebuild = false
-	if !k.batch.Empty() {
-		k.drift.committed(ops)
-	}
+	k.places.begun = true
 	k.ops.Add(w.count)
 	w.slots.settle(k.slots)
 	k.settleFills(&counts)
@@ -142,9 +147,10 @@ func explainRefusal(refused *nfnetlink.Error, err error) error {
 	switch {
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
 		return fmt.Errorf("nftables: %w: the kernel lacks something that the rules of chain %s need: %w", proxy.ErrUnsupported, refused.Object, err)
-	case refused.Errno == unix.ENOENT:
+	case refused.Errno == unix.ENOENT || refused.Errno == unix.ENFILE:
 		// All that an operation refers to was found or made before, so that
-		// somebody took it away, and nobody knows what else.
+		// somebody took it away, and nobody knows what else; or filled a set
+		// that had room.
 		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
 	case refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
 		return fmt.Errorf("nftables: %w: %w", backends.ErrConflict, err)
@@ -158,18 +164,40 @@ func explainRefusal(refused *nfnetlink.Error, err error) error {
 // definition they belong to. It is none of nft's own, which passes it over.
 const tagType = 0x76
 
-// appendTag writes the tag of rule i of n.
-func appendTag(b []byte, hash value, i, n int) []byte {
-	b = append(b, tagType, 12)
-	b = binary.BigEndian.AppendUint64(b, uint64(hash))
-	b = binary.BigEndian.AppendUint16(b, uint16(i))
-	return binary.BigEndian.AppendUint16(b, uint16(n))
+// tag is what a rule says of itself: the definition of its chain, which rule of how
+// many it is, and the chain's name when it was written.
+type tag struct {
+	hash  value
+	chain uint32
+	i, n  uint16
 }
 
-func parseTag(s string) (hash value, i, n int, ok bool) {
-	if len(s) != 14 || s[0] != tagType || s[1] != 12 {
-		return 0, 0, 0, false
+// tagSize is the length of a tag without its header.
+const tagSize = 16
+
+// append writes a tag as user data.
+func (t tag) append(b []byte) []byte {
+	b = append(b, tagType, tagSize)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.hash))
+	b = binary.BigEndian.AppendUint32(b, t.chain)
+	b = binary.BigEndian.AppendUint16(b, t.i)
+	return binary.BigEndian.AppendUint16(b, t.n)
+}
+
+func parseTag(s string) (t tag, ok bool) {
+	if len(s) != 2+tagSize || s[0] != tagType || s[1] != tagSize {
+		return tag{}, false
 	}
 	b := []byte(s[2:])
-	return value(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint16(b[8:])), int(binary.BigEndian.Uint16(b[10:])), true
+	return tag{
+		hash: value(binary.BigEndian.Uint64(b)), chain: binary.BigEndian.Uint32(b[8:]),
+		i: binary.BigEndian.Uint16(b[12:]), n: binary.BigEndian.Uint16(b[14:]),
+	}, true
+}
+
+// chainTag stands for the name of a chain in the tags of its rules.
+func chainTag(name string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // a hash does not fail
+	return h.Sum32()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +19,10 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		k.forgetSlots()
 		k.places = places{}
-		start := time.Now()
+		if err := k.monitor.Begin(); err != nil {
+			yield(object{}, err)
+			return
+		}
 		for _, fam := range []family{ipv4, ipv6} {
 			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield}
 			err := l.list()
@@ -31,7 +33,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 				return
 			}
 		}
-		k.seen(ctx, start)
+		k.looked = true
 	}
 }
 
@@ -109,7 +111,7 @@ func (l *lister) awake(table string) error {
 	}
 	for i := range all {
 		if all[i].Name == table && all[i].Flags&unix.NFT_TABLE_F_DORMANT != 0 {
-			return l.startAnew("the sleeping table " + table)
+			return mustReplace("the sleeping table " + table)
 		}
 	}
 	return nil
@@ -133,9 +135,13 @@ func (l *lister) chains() error {
 	for i := range chains {
 		c := &chains[i]
 		if levelOf(c) > levelBase {
-			return l.startAnew("chain " + c.Name + ", which is none of ours,")
+			return mustReplace("chain " + c.Name + ", which is none of ours,")
 		}
-		hash := hashOf(byChain[c.Name])
+		hash, renamed := hashOf(byChain[c.Name], chainTag(c.Name))
+		if renamed {
+			// Rules go on to lead to a chain that has got another name.
+			return mustReplace("chain " + c.Name + ", which had another name,")
+		}
 		if c.Base != l.book.options.baseChain(c.Name) {
 			hash = 0
 		}
@@ -144,16 +150,20 @@ func (l *lister) chains() error {
 	return nil
 }
 
-func hashOf(tags []string) value {
-	var first value
-	for at, t := range tags {
-		hash, i, n, ok := parseTag(t)
-		if !ok || i != at || n != len(tags) || at > 0 && hash != first {
-			return 0
-		}
-		first = hash
+// hashOf gives the hash that all rules of a chain carry, by their tags, or none; and
+// whether one of them was written for a chain of another name.
+func hashOf(tags []string, chain uint32) (hash value, renamed bool) {
+	whole := true
+	for at, text := range tags {
+		t, ok := parseTag(text)
+		renamed = renamed || ok && t.chain != chain
+		whole = whole && ok && int(t.i) == at && int(t.n) == len(tags) && (at == 0 || t.hash == hash)
+		hash = t.hash
 	}
-	return first
+	if !whole {
+		hash = 0
+	}
+	return hash, renamed
 }
 
 // levelOf gives the level of a chain by its name, or one above all others for a

@@ -39,7 +39,7 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 			err = l.clients(s.Name)
 		}
 	case !isFixedName(s.Name):
-		err = l.startAnew("set " + s.Name + ", which is none of ours,")
+		err = mustReplace("set " + s.Name + ", which is none of ours,")
 	}
 	l.add(o, hash)
 	return err
@@ -78,10 +78,11 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
 			each(e)
 			return nil
 		},
+		Consistent: func() bool { return !l.monitor.Noticed() },
 	})
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		// Others commit faster than a set of this size can be read.
-		return l.startAnew("set " + set + ", which cannot be read for all the commits of others,")
+		// Others change our tables faster than a set of this size can be read.
+		return mustReplace("set " + set + ", which cannot be read for all the commits of others,")
 	}
 	return err
 }
@@ -95,7 +96,7 @@ func (l *lister) hairpins() error {
 		l.address(e, kindHairpin)
 	})
 	if err == nil && !pairs {
-		err = l.startAnew("an element of set " + setHairpins)
+		err = mustReplace("an element of set " + setHairpins)
 	}
 	return err
 }
@@ -187,7 +188,7 @@ func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
 		return err
 	}
 	if !l.fillSlots(l.objects[first:], l.indexes) {
-		return l.startAnew("map " + set + ", which has gaps,")
+		return mustReplace("map " + set + ", which has gaps,")
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -128,10 +127,14 @@ func (o Options) complete() (Options, error) {
 }
 
 func TestTags(t *testing.T) {
-	tag := func(hash value, i, n int) string { return string(appendTag(nil, hash, i, n)) }
-	hash, i, n, ok := parseTag(tag(0x0123456789abcdef, 7, 300))
-	if hash != 0x0123456789abcdef || i != 7 || n != 300 || !ok {
-		t.Errorf("a tag, read back: got %x, %d of %d, %t", hash, i, n, ok)
+	own := chainTag("pick-4")
+	of := func(chain string, hash value, i, n uint16) string {
+		return string(tag{hash: hash, chain: chainTag(chain), i: i, n: n}.append(nil))
+	}
+	tag := func(hash value, i, n uint16) string { return of("pick-4", hash, i, n) }
+	got, ok := parseTag(tag(0x0123456789abcdef, 7, 300))
+	if got.hash != 0x0123456789abcdef || got.chain != own || got.i != 7 || got.n != 300 || !ok {
+		t.Errorf("a tag, read back: got %+v, %t", got, ok)
 	}
 	for _, c := range []struct {
 		name string
@@ -151,8 +154,13 @@ func TestTags(t *testing.T) {
 		{"a foreign rule with a comment", []string{"\x00\x02x\x00", tag(5, 1, 2)}, 0},
 		{"a rule with more user data", []string{tag(5, 0, 1) + "x"}, 0},
 	} {
-		if got := hashOf(c.tags); got != c.want {
-			t.Errorf("%s: got hash %d, want %d", c.name, got, c.want)
+		if got, renamed := hashOf(c.tags, own); got != c.want || renamed {
+			t.Errorf("%s: got hash %d, renamed: %t, want %d", c.name, got, renamed, c.want)
+		}
+	}
+	for _, tags := range [][]string{{of("pick-8", 5, 0, 1)}, {"", of("pick-8", 5, 1, 2)}, {tag(5, 0, 2), of("pick-8", 5, 1, 2)}} {
+		if _, renamed := hashOf(tags, own); !renamed {
+			t.Errorf("rules of another chain, %q: not taken for those of a chain that had another name", tags)
 		}
 	}
 }
@@ -270,13 +278,8 @@ func (f family) String() string { return string(f.api()) + " " }
 // However many Services come and go, what was written for them alone is forgotten
 // with them, and so are its names.
 func TestBookForgets(t *testing.T) {
-	s := newStage(t, Options{})
-	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &book{options: o}
-	s.Backend = backends.New(b.render, &kernel{book: b, conn: s.conn(t), slots: map[slotPool][]slot{}})
+	s := newWatched(t, listLimit)
+	b := s.kernel.book
 	node := stagetest.Node()
 	size := func() [4]int {
 		p := b.page(node)

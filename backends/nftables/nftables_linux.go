@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -40,5 +41,12 @@ func newKernel(options Options) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)
 	}
-	return &kernel{book: &book{options: options}, conn: conn, limit: listLimit, slots: map[slotPool][]slot{}}, nil
+	monitor, err := conn.Monitor(identity.Name, identity.Name+twinSuffix)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err), conn.Close())
+	}
+	return &kernel{
+		book: &book{options: options}, conn: conn, monitor: monitor, transact: monitor.Commit,
+		limits: limits{list: listLimit, set: leastSize}, slots: map[slotPool][]slot{},
+	}, nil
 }

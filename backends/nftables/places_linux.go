@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -29,9 +28,9 @@ type places struct {
 	serving []nfnetlink.Table
 	// beside says that there are such tables. Base chains are held back then.
 	beside bool
-	held   []op
-	// since is when they were begun.
-	since time.Time
+	// begun says that something has been written there.
+	begun bool
+	held  []op
 }
 
 func (p *places) name(fam family) *string {
@@ -99,8 +98,7 @@ func (k *kernel) serving(ctx context.Context, fam family) (serves, stray string,
 }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pieces int) {
-	k.remember(ctx)
+func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) (yes bool, pieces int) {
 	k.wanted = census(want)
 	total := 0
 	for _, table := range k.wanted {
@@ -110,12 +108,14 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pi
 	}
 	// Who has the tables in view reads them back however large they are: that
 	// happens seldom, and affinity is not forgotten.
-	rebuild := k.rebuild || total > k.limit && k.drift.looked.IsZero()
-	k.rebuild, k.places = false, places{}
-	if !rebuild {
+	k.places = places{}
+	if !must && (total <= k.limits.list || k.looked) {
 		return false, 0
 	}
-	next := places{beside: true, since: time.Now()}
+	if err := k.monitor.Begin(); err != nil {
+		return false, 0 // so will the listing that follows, which says why
+	}
+	next := places{beside: true}
 	for _, fam := range []family{ipv4, ipv6} {
 		name, _, err := k.serving(ctx, fam)
 		if err != nil {
@@ -129,32 +129,33 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot) (yes bool, pi
 	if len(next.serving) == 0 {
 		return false, 0
 	}
-	k.rebuild, k.places = true, next
+	k.places = next
 	k.forgetSlots()
 	return true, 0
 }
 
 // hold keeps base chains back from operations on tables that are not to serve
-// yet.
+// yet. Operations that take others back remove them again.
 func (p *places) hold(ops []op) []op {
 	if !p.beside || !slices.ContainsFunc(ops, isBaseChain) {
 		return ops
 	}
-	p.held = nil
 	rest := make([]op, 0, len(ops))
 	for _, o := range ops {
-		if isBaseChain(o) {
-			p.held = append(p.held, o)
-		} else {
+		if !isBaseChain(o) {
 			rest = append(rest, o)
+			continue
+		}
+		// One that could not be committed the first time comes again.
+		p.held = slices.DeleteFunc(p.held, func(h op) bool { return h.Key == o.Key })
+		if o.Kind == backends.Add {
+			p.held = append(p.held, o)
 		}
 	}
 	return rest
 }
 
-func isBaseChain(o op) bool {
-	return o.Kind == backends.Add && o.Key.kind == kindChain && o.Key.level == levelBase
-}
+func isBaseChain(o op) bool { return o.Key.kind == kindChain && o.Key.level == levelBase }
 
 // Replaced implements [backends.Replacer].
 func (k *kernel) Replaced(ctx context.Context) error {
@@ -166,7 +167,7 @@ func (k *kernel) Replaced(ctx context.Context) error {
 	if err := k.removeTables(ctx, old); err != nil {
 		return err
 	}
-	k.seen(ctx, k.places.since)
+	k.looked = true
 	return nil
 }
 
@@ -178,11 +179,9 @@ func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) err
 	for _, t := range tables {
 		k.batch.DestroyTable(t)
 	}
-	if err := k.conn.Commit(ctx, &k.batch); err != nil {
+	if err := k.transact(ctx, &k.batch); err != nil {
 		return k.explain(err)
 	}
-	k.drift.committed(nil)
-	k.drift.outline = 0
 	k.ops.Add(uint64(len(tables)))
 	return nil
 }

@@ -25,7 +25,7 @@ func (s *stage) beginAnew(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		k.limit = 0
+		k.limits.list = 0
 		s.Backend, s.Applied = backends.New(k.book.render, k), proxy.Snapshot{}
 		t.Cleanup(func() {
 			if err := k.conn.Close(); err != nil {
@@ -139,7 +139,7 @@ func (s *stage) leaveHalfway(t *testing.T, world proxy.Snapshot, finished bool) 
 			return err
 		}
 		defer k.conn.Close() //nolint:errcheck // as if the process had ended
-		k.limit = 0
+		k.limits.list = 0
 		err = backends.New(k.book.render, interrupted{k, finished}).Apply(t.Context(), proxy.Snapshot{}, world)
 		if err != nil {
 			return err

@@ -172,25 +172,8 @@ func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clien
 			w.Key([]byte(c))
 		}
 	}
-	before, err := k.conn.Generation(ctx)
-	if err != nil {
+	if err := k.transact(ctx, &k.batch); err != nil {
 		return err
-	}
-	if err := k.conn.Commit(ctx, &k.batch); err != nil {
-		return err
-	}
-	after, err := k.conn.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	// Where all clients have expired meanwhile, nothing is committed. What
-	// others commit meanwhile must not be taken for ours.
-	switch after - before {
-	case 0:
-	case 1:
-		k.drift.commits++
-	default:
-		k.drift.generation = 0
 	}
 	k.ops.Add(uint64(len(sets) * len(clients)))
 	return nil

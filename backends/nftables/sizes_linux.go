@@ -77,8 +77,8 @@ const leastSize = 1024
 
 // sizeFor gives the size of a set that is to hold so many elements: as many
 // again may come before it is full.
-func sizeFor(count int) int {
-	size := leastSize
+func (l limits) sizeFor(count int) int {
+	size := l.set
 	for size < 2*count {
 		size *= 2
 	}

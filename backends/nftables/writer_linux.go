@@ -76,15 +76,14 @@ func (w *writer) writeTable(o *op) error {
 	case backends.Remove:
 		w.batch.DelTable(t)
 	case backends.Replace:
-		return w.startAnew("the table")
+		return mustReplace("the table")
 	}
 	return nil
 }
 
-// startAnew is for what cannot be changed in place: everything is made again
+// mustReplace is for what cannot be changed in place: everything is made again
 // beside it.
-func (k *kernel) startAnew(what string) error {
-	k.rebuild = true
+func mustReplace(what string) error {
 	return fmt.Errorf("nftables: %w: %s cannot be changed in place", backends.ErrReplace, what)
 }
 
@@ -93,7 +92,7 @@ func (w *writer) writeSet(o *op) error {
 	w.count++
 	switch o.Kind {
 	case backends.Replace:
-		return w.startAnew("set " + name)
+		return mustReplace("set " + name)
 	case backends.Remove:
 		w.batch.DelSet(t, name)
 		return nil
@@ -104,9 +103,9 @@ func (w *writer) writeSet(o *op) error {
 		return err
 	}
 	if d.lasting {
-		size := leastSize
+		size := w.limits.set
 		if wanted := w.wanted.byName(o.Key.fam, name); wanted != nil {
-			size = sizeFor(*wanted)
+			size = w.limits.sizeFor(*wanted)
 		}
 		if f := w.fills.byName(o.Key.fam, name); f != nil {
 			*f = fill{size: size}
@@ -150,8 +149,10 @@ func (w *writer) writeChain(o *op) error {
 	if o.Kind == backends.Add || d.base != nil {
 		w.batch.AddChain(t, c)
 	}
+	own := tag{hash: o.Value, chain: chainTag(name), n: uint16(len(d.rules))}
 	for i, r := range d.rules {
-		w.tag = appendTag(w.tag[:0], o.Value, i, len(d.rules))
+		own.i = uint16(i)
+		w.tag = own.append(w.tag[:0])
 		w.batch.AddEncodedRule(t, name, r, w.tag)
 		w.count++
 	}

@@ -20,18 +20,17 @@ type kernel struct {
 	conn     *nfnetlink.Conn
 	routes   way
 	batch    nfnetlink.Batch
-	// rebuild says that the next commit starts by removing the tables.
+	// rebuild is set between Replace and the one commit that follows it, which
+	// begins by removing the tables.
 	rebuild bool
-	// generation is that of the ruleset when it was looked at last; commits is
-	// how many of ours came after.
-	generation, commits uint32
-	ops                 atomic.Uint64
+	monitor *nfnetlink.Monitor
+	ops     atomic.Uint64
 }
 
 // Operations implements [proxy.OperationCounter].
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
-func (k *kernel) close() error { return k.conn.Close() }
+func (k *kernel) close() error { return errors.Join(k.monitor.Close(), k.conn.Close()) }
 
 func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: k.renderer.options.Identity.Name}
@@ -40,24 +39,26 @@ func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 func allFamilies() []nfnetlink.Family { return []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot) (yes bool, pieces int) {
-	generation, err := k.conn.Generation(ctx)
-	if err != nil {
-		generation = 0 // the next resync looks again
+func (k *kernel) Replace(_ context.Context, _ proxy.Snapshot, must bool) (yes bool, pieces int) {
+	if must && k.monitor.Begin() != nil {
+		return false, 0 // so will the listing that follows, which says why
 	}
-	k.generation, k.commits = generation, 0
 	// The one commit removes what there is in the same transaction.
-	return k.rebuild, 1
+	k.rebuild = must
+	return must, 1
 }
 
 // Replaced implements [backends.Replacer].
 func (k *kernel) Replaced(context.Context) error { return nil }
 
-// Drifted implements [proxy.DriftChecker]: every commit to nf_tables, whoever
-// makes it, moves the generation by one; the routing rules are looked at.
-func (k *kernel) Drifted(ctx context.Context) bool {
-	generation, err := k.conn.Generation(ctx)
-	if err != nil || k.generation == 0 || generation != k.generation+k.commits {
+// WaitDrift implements [proxy.DriftChecker], for all but routing rules: these are looked
+// at by resyncs.
+func (k *kernel) WaitDrift(ctx context.Context) error { return k.monitor.Wait(ctx) }
+
+// Drifted implements [proxy.DriftChecker]: commits of others to our tables are noticed,
+// and the routing rules are looked at.
+func (k *kernel) Drifted(context.Context) bool {
+	if k.monitor.Noticed() {
 		return true
 	}
 	for _, fam := range k.renderer.families() {
@@ -78,7 +79,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	if err != nil {
 		return errors.Join(explain(err), undo())
 	}
-	err = k.conn.Commit(ctx, &k.batch)
+	err = k.monitor.Commit(ctx, &k.batch)
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 && !k.rebuild {
 		// As in an unprivileged user namespace. The order of the operations
@@ -88,9 +89,6 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	}
 	if err != nil {
 		return errors.Join(explain(err), undo())
-	}
-	if !k.batch.Empty() {
-		k.commits++
 	}
 	k.rebuild = false
 	k.ops.Add(uint64(len(ops)))
@@ -144,7 +142,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 			k.ops.Add(1)
 		}
 	}
-	if err := k.conn.Commit(ctx, &k.batch); err != nil {
+	if err := k.monitor.Commit(ctx, &k.batch); err != nil {
 		return explain(err)
 	}
 	for _, fam := range allFamilies() {

@@ -17,6 +17,10 @@ import (
 // with a value that nobody wants.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
+		if err := k.monitor.Begin(); err != nil {
+			yield(object{}, err)
+			return
+		}
 		for _, fam := range allFamilies() {
 			l := lister{kernel: k, ctx: ctx, fam: fam}
 			if err := l.list(); err != nil {
@@ -156,7 +160,6 @@ func (l *lister) element(set string, e *nfnetlink.Element) error {
 		}
 	}
 	if !ok {
-		l.rebuild = true
 		return fmt.Errorf("userspace: %w: set %s holds what is none of ours", backends.ErrReplace, set)
 	}
 	l.add(k, v)

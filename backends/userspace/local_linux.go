@@ -105,6 +105,12 @@ func objectOf(r *netlink.Route, fam nfnetlink.Family) (k key, v value) {
 	return key{kind: kindLocal, fam: fam, addr: netip.AddrPortFrom(to.Addr(), 0)}, v
 }
 
+// WaitDrift implements [proxy.DriftChecker]. It cannot: routes and addresses are looked
+// at by resyncs.
+func (l *local) WaitDrift(context.Context) error {
+	return fmt.Errorf("userspace: %w: waiting for changes of routes", proxy.ErrUnsupported)
+}
+
 // Drifted implements [proxy.DriftChecker].
 func (l *local) Drifted(context.Context) bool {
 	routes, host, err := l.see()

@@ -95,7 +95,11 @@ func (b *Backend) reachKernel() error {
 	if err != nil {
 		return err
 	}
-	b.kernel = &kernel{renderer: b.renderer, conn: conn, routes: b.way()}
+	monitor, err := conn.Monitor(b.options.Identity.Name)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	b.kernel = &kernel{renderer: b.renderer, conn: conn, monitor: monitor, routes: b.way()}
 	b.inner = backends.New(b.renderer.render, backends.Target[key, value](b.kernel))
 	return nil
 }
@@ -202,6 +206,9 @@ func (b *Backend) Drifted(ctx context.Context) bool {
 	inner, can := b.inner.(proxy.DriftChecker)
 	return b.closed || !can || inner.Drifted(ctx)
 }
+
+// WaitDrift implements [proxy.DriftChecker].
+func (b *Backend) WaitDrift(ctx context.Context) error { return b.kernel.WaitDrift(ctx) }
 
 // Stats gives the numbers of what is carried.
 func (b *Backend) Stats() Stats { return Stats(b.engine.Stats()) }

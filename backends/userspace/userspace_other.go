@@ -34,5 +34,8 @@ func (*Backend) Operations() uint64 { return 0 }
 // Drifted implements [proxy.DriftChecker].
 func (*Backend) Drifted(context.Context) bool { return false }
 
+// WaitDrift implements [proxy.DriftChecker].
+func (*Backend) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
+
 // Stats gives no numbers.
 func (*Backend) Stats() Stats { return Stats{} }

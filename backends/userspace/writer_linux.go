@@ -56,7 +56,6 @@ func (w *writer) writeSet(o *op) error {
 		return nil
 	case backends.Replace:
 		// It cannot change while rules use it.
-		w.rebuild = true
 		return fmt.Errorf("userspace: %w: set %s", backends.ErrReplace, o.Key.name)
 	case backends.Add:
 	}

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -90,6 +91,14 @@ func (w *wrapped) Operations() uint64 {
 
 func (w *wrapped) Drifted(ctx context.Context) bool {
 	return w.cleaner.isDue() || w.mayHaveDrifted(ctx)
+}
+
+// WaitDrift implements [proxy.DriftChecker], as far as the backend does.
+func (w *wrapped) WaitDrift(ctx context.Context) error {
+	if d, ok := w.Backend.(proxy.DriftChecker); ok {
+		return d.WaitDrift(ctx)
+	}
+	return fmt.Errorf("%w: waiting for drift", proxy.ErrUnsupported)
 }
 
 func (w *wrapped) mayHaveDrifted(ctx context.Context) bool {

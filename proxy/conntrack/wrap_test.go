@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"testing"
 
@@ -73,6 +74,8 @@ type watched struct {
 
 func (w *watched) Drifted(context.Context) bool { return w.drifted }
 
+func (w *watched) WaitDrift(context.Context) error { return io.ErrNoProgress }
+
 // What the backend achieved at first is not done again when only the flows lag
 // behind, unless somebody meddled.
 func TestWrapAfterFirstCleanFailed(t *testing.T) {
@@ -95,6 +98,9 @@ func TestWrapAfterFirstCleanFailed(t *testing.T) {
 	apply(nil)
 	if len(table.flows) != 0 {
 		t.Errorf("flows %v left, want none", table.flows)
+	}
+	if err := w.(proxy.DriftChecker).WaitDrift(t.Context()); !errors.Is(err, io.ErrNoProgress) { //nolint:errcheck // it is one
+		t.Errorf("waiting for drift: got error %v, want the backend's", err)
 	}
 	table.flows = []flow{to(protoUDP, vip, vip), to(protoUDP, "10.96.0.77:53", x)}
 	apply(nil) // a resync

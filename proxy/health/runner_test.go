@@ -42,6 +42,8 @@ func (b *backend) Drifted(context.Context) bool {
 	return b.drifted
 }
 
+func (*backend) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
+
 func (b *backend) set(drifted, hangs bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -89,16 +89,16 @@ func TestFailuresAreTimed(t *testing.T) {
 
 		portB := proxy.ServicePortName{NamespacedName: key("b"), Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 		n.backend.set(func(b *backend) { b.err = proxy.PortErrors{portB: io.ErrNoProgress} })
-		n.settle(time.Minute) // A retry is over after 37 seconds, another one after 68.
+		n.settle(time.Minute) // A retry is over after 37 seconds, others after 38, 40, 44 and so on until 69.
 		wantSamples(t, n.Registry, "while b fails", stagePattern, stages("Service", 1, "37", "", "0", "37")...)
 		wantSamples(t, n.Registry, "while b fails", "unprogrammed", "vipkit_unprogrammed_service_ports 1")
 
 		n.backend.set(func(b *backend) { b.err = nil })
 		n.settle(time.Minute)
 		wantSamples(t, n.Registry, "when all works", stagePattern, slices.Concat(
-			stages("EndpointSlice", 1, "67", "0", "1", "68"), stages("Service", 1, "37", "", "0", "37"))...)
+			stages("EndpointSlice", 1, "68", "0", "1", "69"), stages("Service", 1, "37", "", "0", "37"))...)
 		wantSamples(t, n.Registry, "when all works", "network_programming_duration_seconds_(sum|count)",
-			`kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 131`,
+			`kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 133`,
 			`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 2`)
 		wantSamples(t, n.Registry, "when all works", "unprogrammed", "vipkit_unprogrammed_service_ports 0")
 	})

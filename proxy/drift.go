@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"context"
+	"time"
+)
+
+// lookShare is how many times as long as an Apply from the zero Snapshot took the next one
+// waits that follows because of drift.
+const lookShare = 10
+
+// watch has somebody wait for drift, where the Backend can and nobody does.
+func (s *runState) watch(ctx context.Context) {
+	w, can := s.Backend.(DriftChecker)
+	if !can || s.quiet != nil || s.applied.IsZero() {
+		return
+	}
+	quiet, noticed := context.WithCancel(ctx)
+	s.quiet = quiet
+	s.watchers.Go(func() {
+		if w.WaitDrift(ctx) == nil {
+			noticed()
+		}
+	})
+}
+
+// looked takes note that the whole dataplane was found right, or made so.
+func (s *runState) looked() {
+	s.resync = time.Time{}
+	if s.ResyncInterval > 0 {
+		s.resync = time.Now().Add(s.ResyncInterval)
+	}
+	if s.quiet != nil && s.quiet.Err() != nil {
+		s.quiet, s.hastened = nil, false
+	}
+}
+
+// hasten has a resync follow soon, since there is drift.
+func (s *runState) hasten() {
+	s.hastened = true
+	at := time.Now()
+	if at.Before(s.calm) {
+		at = s.calm
+	}
+	if s.resync.IsZero() || at.Before(s.resync) {
+		s.resync = at
+	}
+	if s.due.IsZero() || s.resync.Before(s.due) {
+		s.due = s.resync
+	}
+}
