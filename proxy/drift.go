@@ -5,9 +5,20 @@ import (
 	"time"
 )
 
-// lookShare is how many times as long as an Apply from the zero Snapshot took the next one
-// waits that follows because of drift.
-const lookShare = 10
+// Resyncs because of drift follow at once, but where somebody changes the dataplane again
+// and again, they take one part in lookShare of the time, reckoned over lookWindow.
+const (
+	lookShare  = 10
+	lookWindow = time.Minute
+)
+
+// spent takes note of how long a look at everything took.
+func (s *runState) spent(d time.Duration) {
+	if now := time.Now(); s.calm.Before(now) {
+		s.calm = now
+	}
+	s.calm = s.calm.Add(lookShare * d)
+}
 
 // watch has somebody wait for drift, where the Backend can and nobody does.
 func (s *runState) watch(ctx context.Context) {
@@ -39,8 +50,8 @@ func (s *runState) looked() {
 func (s *runState) hasten() {
 	s.hastened = true
 	at := time.Now()
-	if at.Before(s.calm) {
-		at = s.calm
+	if earliest := s.calm.Add(-lookWindow); at.Before(earliest) {
+		at = earliest
 	}
 	if s.resync.IsZero() || at.Before(s.resync) {
 		s.resync = at

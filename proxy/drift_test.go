@@ -205,19 +205,25 @@ func TestDriftAgainAndAgain(t *testing.T) {
 		done := make(chan error)
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute}
 		go func() { done <- r.Run(ctx) }()
-		for i := range 10_000 {
-			time.Sleep(time.Millisecond)
-			b.drift()
-			if i%1000 == 500 {
-				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.0.%d", 1+i/1000)))
+		time.Sleep(time.Second)
+		disturb := func(seconds int) (full, partial int32) {
+			full, partial = b.full.Load(), b.partial.Load()
+			for i := range seconds * 100 {
+				time.Sleep(10 * time.Millisecond)
+				b.drift()
+				if i%100 == 50 {
+					tr.UpdateService(apiService("web", fmt.Sprintf("10.96.%d.%d", 1+i/25_500, 1+i/100%255)))
+				}
 			}
+			synctest.Wait()
+			return b.full.Load() - full, b.partial.Load() - partial
 		}
-		synctest.Wait()
-		if full := b.full.Load(); full < 8 || full > 11 {
-			t.Errorf("in ten seconds: got %d full Applies of 0.1 s, want about 9", full)
+		if full, _ := disturb(1); full < 8 {
+			t.Errorf("in the first second: got %d full Applies of 0.1 s, want one after the other", full)
 		}
-		if partial := b.partial.Load(); partial < 5 {
-			t.Errorf("in ten seconds: got %d Applies of changes, want most of 10", partial)
+		_, _ = disturb(60)
+		if full, partial := disturb(100); full < 95 || full > 105 || partial < 80 {
+			t.Errorf("later, in a hundred seconds: got %d full Applies of 0.1 s and %d of a hundred changes, want about 100 and most", full, partial)
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -84,7 +84,7 @@ type OperationCounter interface {
 // DriftChecker is an optional ability of a [Backend]. With it, a resync begins
 // from the zero Snapshot only if there is a reason to. If WaitDrift works, what
 // others changed is repaired at once, and not after ResyncInterval; where they
-// change it again and again, the resyncs take a tenth of the time at most.
+// change it again and again, the resyncs take a tenth of the time.
 type DriftChecker interface {
 	// Drifted reports, at little cost, whether somebody else may have changed
 	// the dataplane since it was last looked at. It may say yes without need,
@@ -172,7 +172,8 @@ type runState struct {
 	quiet    context.Context
 	hastened bool
 	watchers sync.WaitGroup
-	// calm is until when drift that is noticed waits for its resync.
+	// calm is when looks at everything will have taken their share of the time,
+	// if there are no more.
 	calm time.Time
 }
 
@@ -251,8 +252,8 @@ func (s *runState) apply(ctx context.Context) error {
 		account.Operations = counter.Operations() - account.Operations
 	}
 	s.settle(err)
-	if account.Full && !s.applied.IsZero() {
-		s.calm = time.Now().Add(lookShare * account.Duration)
+	if account.Full {
+		s.spent(account.Duration)
 	}
 	account.Applied = s.applied
 	if s.Observe != nil {

@@ -42,7 +42,8 @@ type NodeHandler interface {
 // Source delivers snapshots.
 type Source interface {
 	// Next waits until there is a snapshot with a generation other than
-	// after's, and gives the newest. It ends with the context's error.
+	// after's, and gives the newest, also where the context has ended. It ends
+	// with the context's error.
 	Next(ctx context.Context, after Snapshot) (Snapshot, error)
 }
 
