@@ -50,7 +50,6 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 			}
 		}
 	}
-	add(chainRestrict, levelAction, chainDefinition{rules: w.restrict()})
 	add(chainServices, levelServices, chainDefinition{rules: w.services()})
 	if r.options.Capture == Redirect {
 		bases := w.redirectBases(r.options.Identity.Priority)
@@ -151,19 +150,11 @@ func (w *chainWriter) isOurs(p netip.Prefix) bool {
 	return familyOf(ipaddr.FamilyOf(p.Addr())) == w.fam
 }
 
-// restrict drops what comes from sources that the frontend does not allow.
-func (w *chainWriter) restrict() []rule {
-	return []rule{
-		join(w.inSet(setAllowed, true), rule{&expr.Verdict{Kind: expr.VerdictReturn}}),
-		{&expr.Verdict{Kind: expr.VerdictDrop}},
-	}
-}
-
 // services looks packets up. Nothing but the ports of Services is served at
 // ClusterIPs, and nothing at all at addresses that no Service has.
 func (w *chainWriter) services() []rule {
 	rules := []rule{
-		join(w.inSet(setRestricted, false), to(expr.VerdictJump, chainRestrict)),
+		w.verdictMap(setRestricted, false),
 		w.verdictMap(setFrontends, false),
 	}
 	at := []rule{nil}

@@ -16,7 +16,7 @@
 // Services, and a new Service is a few elements of maps.
 //
 //	prerouting, output ─▶ chain services
-//	                        set restricted, allowed   frontend . source: may it come in?
+//	                        map restricted            frontend: drop what its source ranges do not hold
 //	                        maps frontends, nodeports frontend: capture, reject or drop, by source
 //	                        the rest to ClusterIPs: reject; to unused service addresses: drop
 //	prerouting ─▶ captured: TPROXY to the socket for pods, the node, or others

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -77,12 +78,18 @@ func (l *lister) chains() error {
 		return err
 	}
 	comments := map[string][]string{}
+	for i := range chains {
+		comments[chains[i].Name] = []string{}
+	}
 	for i := range rules {
 		comments[rules[i].Chain] = append(comments[rules[i].Chain], rules[i].Comment())
 	}
-	for i := range chains {
-		name := chains[i].Name
-		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hashOf(comments[name])})
+	l.sources(comments)
+	for name, all := range comments {
+		if strings.HasPrefix(name, sourcesPrefix) {
+			return l.foreign("chain " + name) // It cannot change while frontends use it.
+		}
+		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hashOf(all)})
 	}
 	return nil
 }
@@ -95,8 +102,6 @@ func levelOf(name string) uint8 {
 		return levelBase
 	case chainServices:
 		return levelServices
-	case chainRestrict:
-		return levelAction
 	}
 	for _, inside := range actions() {
 		for _, outside := range actions() {
@@ -143,7 +148,7 @@ func (l *lister) elements(set string) error {
 }
 
 func (l *lister) element(set string, e *nfnetlink.Element) error {
-	k, rest, ok := l.readKey(set, e.Key)
+	k, ok := l.readKey(set, e.Key)
 	v := value{}
 	switch set {
 	case setFrontends, setNodePorts:
@@ -152,42 +157,41 @@ func (l *lister) element(set string, e *nfnetlink.Element) error {
 		}
 	case setRestricted:
 		k.kind = kindRestricted
-	case setAllowed:
-		k.kind = kindAllowed
-		n := len(e.KeyEnd) - len(rest)
-		if ok = ok && n >= 0; ok {
-			k.source, ok = prefixOf(rest, e.KeyEnd[n:])
+		if v.chain = string(e.Chain); e.Verdict != nfnetlink.VerdictJump {
+			v.chain = ""
 		}
 	}
 	if !ok {
-		return fmt.Errorf("userspace: %w: set %s holds what is none of ours", backends.ErrReplace, set)
+		return l.foreign("set " + set)
 	}
 	l.add(k, v)
 	return nil
 }
 
-// readKey reads what stands first in the keys of a set, and gives the rest.
-func (l *lister) readKey(set string, b []byte) (k key, rest []byte, ok bool) {
+// foreign says that there is something that can only be made anew with its table.
+func (l *lister) foreign(what string) error {
+	return fmt.Errorf("userspace: %w: %s holds what is none of ours", backends.ErrReplace, what)
+}
+
+// readKey reads the key of an element.
+func (l *lister) readKey(set string, b []byte) (k key, ok bool) {
 	k.kind = kindFrontend
-	n := 4
-	if l.fam == nfnetlink.IPv6 {
-		n = 16
-	}
+	n := addrLen(l.fam)
 	var addr netip.Addr
 	if set != setNodePorts {
 		if len(b) < n {
-			return k, nil, false
+			return k, false
 		}
 		addr, _ = netip.AddrFromSlice(b[:n])
 		b = b[n:]
 	}
 	if set == setClusterIPs {
 		k.kind, k.addr = kindClusterIP, netip.AddrPortFrom(addr, 0)
-		return k, b, true
+		return k, true
 	}
 	if len(b) < 8 {
-		return k, nil, false
+		return k, false
 	}
 	k.proto, k.addr = b[0], netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[4:]))
-	return k, b[8:], true
+	return k, true
 }

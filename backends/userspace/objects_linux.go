@@ -19,7 +19,7 @@ const (
 	kindTable
 	kindSet
 	kindChain
-	kindAllowed
+	kindSources
 	kindRestricted
 	kindClusterIP
 	kindFrontend
@@ -35,7 +35,8 @@ const (
 type key struct {
 	kind kind
 	fam  nfnetlink.Family
-	// level is the rank of a chain among chains, name that of a set or chain.
+	// level is the rank of a chain among chains, name that of a set or chain; of
+	// a list of source ranges it is the content.
 	level uint8
 	name  string
 	// proto and addr are a frontend; a node port has the address zero.
@@ -69,7 +70,7 @@ func (k key) Rank() int {
 
 // Shared implements [backends.Key].
 func (k key) Shared() bool {
-	return k.kind == kindClusterIP || k.kind == kindExternal || k.kind == kindLocal
+	return k.kind == kindClusterIP || k.kind == kindSources || k.kind == kindExternal || k.kind == kindLocal
 }
 
 func familyOf(f v1.IPFamily) nfnetlink.Family {

@@ -13,14 +13,12 @@ const (
 	setFrontends  = "frontends"   // frontend : chain of its verdict
 	setNodePorts  = "nodeports"   // node port : the same
 	setClusterIPs = "cluster-ips" // all ClusterIPs
-	setRestricted = "restricted"  // frontends with source ranges
-	setAllowed    = "allowed"     // frontend . range of sources
+	setRestricted = "restricted"  // frontend : chain of its source ranges
 
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
 	chainPostrouting = "postrouting"
 	chainServices    = "services"
-	chainRestrict    = "restrict"
 )
 
 func frontendFields() []nfnetlink.Selector {
@@ -33,8 +31,7 @@ func sets() []nfnetlink.Set {
 		{Name: setFrontends, Key: f, Verdicts: true},
 		{Name: setNodePorts, Key: f[1:], Verdicts: true},
 		{Name: setClusterIPs, Key: f[:1]},
-		{Name: setRestricted, Key: f},
-		{Name: setAllowed, Key: append(frontendFields(), nfnetlink.SourceAddr), Flags: nfnetlink.SetInterval},
+		{Name: setRestricted, Key: f, Verdicts: true},
 	}
 }
 
@@ -70,12 +67,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 			out = append(out, object{Key: key{kind: kindClusterIP, fam: fam, addr: netip.AddrPortFrom(f.Addr.Addr(), 0)}})
 		}
 		if f.Restricted && f.Kind != proxy.NodePort {
-			k.kind = kindRestricted
-			out = append(out, object{Key: k})
-			for _, p := range f.AllowedSources {
-				k.kind, k.source = kindAllowed, p
-				out = append(out, object{Key: k})
-			}
+			out = restriction(k, f.AllowedSources, out)
 		}
 	}
 	return out

@@ -56,9 +56,10 @@ func TestDamageIsRepaired(t *testing.T) {
 			"a foreign element":           "add element ip vipkit cluster-ips { 192.0.2.1 }",
 			"a frontend that drops":       "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : drop }",
 			"a frontend that leads away":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
-			"a range that is no prefix":   "add element ip vipkit allowed { 10.96.0.1 . tcp . 80 . 192.0.2.1-192.0.2.7 }",
+			"a list of no source ranges":  "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop",
+			"a restriction to nobody":     "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop; add element ip vipkit restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
 			"a set of another kind":       "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
-			"a set of another kind, used": "delete table ip vipkit; add table ip vipkit; add set ip vipkit allowed { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @allowed drop",
+			"a set of another kind, used": "delete table ip vipkit; add table ip vipkit; add set ip vipkit restricted { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @restricted drop",
 		} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
 				n.nft(t, script)

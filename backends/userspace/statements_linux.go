@@ -42,12 +42,7 @@ const (
 
 func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-func (s *statements) addrLen() uint32 {
-	if s.fam == nfnetlink.IPv6 {
-		return 16
-	}
-	return 4
-}
+func (s *statements) addrLen() uint32 { return uint32(addrLen(s.fam)) }
 
 func (s *statements) addr(register uint32, source bool) expr.Any {
 	offset := uint32(16)
@@ -66,27 +61,14 @@ func port(register uint32, offset uint32) expr.Any {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
 }
 
-// frontendKey loads a frontend, and says which register is free next.
-func (s *statements) frontendKey(nodePort bool) (load rule, next uint32) {
-	next = reg0
+// verdictMap looks a frontend up, or a node port.
+func (s *statements) verdictMap(set string, nodePort bool) rule {
+	var load rule
+	next := uint32(reg0)
 	if !nodePort {
 		load, next = append(load, s.addr(next, false)), next+s.addrLen()/4
 	}
-	return append(load, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next}, port(next+1, destinationPort)), next + 2
-}
-
-func (s *statements) verdictMap(set string, nodePort bool) rule {
-	load, _ := s.frontendKey(nodePort)
-	return append(load, &expr.Lookup{SourceRegister: reg0, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set})
-}
-
-// inSet finds a frontend in a set, with or without the source.
-func (s *statements) inSet(set string, source bool) rule {
-	load, next := s.frontendKey(false)
-	if source {
-		load = append(load, s.addr(next, true))
-	}
-	return append(load, &expr.Lookup{SourceRegister: reg0, SetName: set})
+	return append(load, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: next}, port(next+1, destinationPort), &expr.Lookup{SourceRegister: reg0, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set})
 }
 
 func (s *statements) destinationInSet(set string) rule {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net/netip"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -38,6 +37,8 @@ func (w *writer) write(ops []op) error {
 			err = w.writeSet(o)
 		case kindChain:
 			err = w.writeChain(o)
+		case kindSources:
+			w.writeSources(o)
 		default:
 			err = w.writeElement(o)
 		}
@@ -134,19 +135,15 @@ func (w *writer) writeElement(o *op) error {
 	set, elem := elementOf(k)
 	if o.Kind != backends.Add {
 		e := w.batch.Elements(nfnetlink.OpDelete, w.table(k.fam), set)
-		if k.kind == kindAllowed {
-			e.KeyRange(elem, lastOf(k, elem))
-		} else {
-			e.Key(elem)
-		}
+		e.Key(elem)
 	}
 	if o.Kind == backends.Remove {
 		return nil
 	}
 	e := w.batch.Elements(nfnetlink.OpAdd, w.table(k.fam), set)
 	switch k.kind {
-	case kindAllowed:
-		e.KeyRange(elem, lastOf(k, elem))
+	case kindRestricted:
+		e.KeyVerdict(elem, nfnetlink.VerdictJump, o.Value.chain)
 	case kindFrontend:
 		e.KeyVerdict(elem, nfnetlink.VerdictGoto, o.Value.chain)
 	default:
@@ -155,8 +152,7 @@ func (w *writer) writeElement(o *op) error {
 	return nil
 }
 
-// elementOf gives the set that an object is an element of, and its key there;
-// for a range that of its first address.
+// elementOf gives the set that an object is an element of, and its key there.
 func elementOf(k *key) (set string, elem []byte) {
 	if a := k.addr.Addr(); a.IsValid() {
 		elem = append(elem, a.AsSlice()...)
@@ -168,41 +164,10 @@ func elementOf(k *key) (set string, elem []byte) {
 	elem = binary.BigEndian.AppendUint16(elem, k.addr.Port())
 	elem = append(elem, 0, 0)
 	switch {
-	case k.kind == kindAllowed:
-		return setAllowed, append(elem, k.source.Masked().Addr().AsSlice()...)
 	case k.kind == kindRestricted:
 		return setRestricted, elem
 	case !k.addr.Addr().IsValid():
 		return setNodePorts, elem
 	}
 	return setFrontends, elem
-}
-
-// lastOf gives the key of the last address of a range.
-func lastOf(k *key, first []byte) []byte {
-	last := append([]byte(nil), first...)
-	source := last[len(last)-k.source.Addr().BitLen()/8:]
-	for i := k.source.Bits(); i < 8*len(source); i++ {
-		source[i/8] |= 0x80 >> (i % 8)
-	}
-	return last
-}
-
-// prefixOf is the way back: the prefix from a first to a last address.
-func prefixOf(first, last []byte) (netip.Prefix, bool) {
-	a, ok := netip.AddrFromSlice(first)
-	if !ok || len(first) != len(last) {
-		return netip.Prefix{}, false
-	}
-	for bits := range a.BitLen() + 1 {
-		p := netip.PrefixFrom(a, bits)
-		if p.Masked() != p {
-			continue
-		}
-		k := key{source: p}
-		if string(lastOf(&k, first)) == string(last) {
-			return p, true
-		}
-	}
-	return netip.Prefix{}, false
 }

@@ -1,0 +1,385 @@
+package userspace_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// rangedWorld is a client with many addresses, and a Service with source ranges in
+// each family, for TCP and for UDP.
+type rangedWorld struct {
+	network
+	random *rand.Rand
+	// probes are the addresses of the client that some ranges hold and others
+	// do not; steady is one that all of them hold.
+	probes, steady map[v1.IPFamily][]netip.Addr
+	heard          *hearing
+	mark           int
+}
+
+func rangedFrontend(f v1.IPFamily) netip.AddrPort {
+	if f == v1.IPv6Protocol {
+		return netip.MustParseAddrPort("[fd00:96::1]:80")
+	}
+	return netip.MustParseAddrPort(one)
+}
+
+func rangedEndpoint(f v1.IPFamily) netip.AddrPort {
+	if f == v1.IPv6Protocol {
+		return netip.MustParseAddrPort("[fd00:2::10]:8080")
+	}
+	return netip.MustParseAddrPort(podServer)
+}
+
+func bothFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+func newRangedWorld(t *testing.T) *rangedWorld {
+	t.Helper()
+	w := &rangedWorld{
+		network: newNetwork(t), random: testenv.Random(t), heard: &hearing{texts: map[string]bool{}},
+		probes: map[v1.IPFamily][]netip.Addr{}, steady: map[v1.IPFamily][]netip.Addr{
+			v1.IPv4Protocol: {netip.MustParseAddr(clientAddr)}, v1.IPv6Protocol: {netip.MustParseAddr("fd00:1::10")},
+		},
+	}
+	w.speaksIPv6(t)
+	for f, first := range map[v1.IPFamily]string{v1.IPv4Protocol: "192.0.2.0", v1.IPv6Protocol: "2001:db8::"} {
+		a := netip.MustParseAddr(first)
+		err := w.node.AddRoute(netns.Route{To: netip.PrefixFrom(a, a.BitLen()-4), Link: "clients", Via: w.steady[f][0]})
+		for range 16 {
+			err = errors.Join(err, w.client.AddAddress("eth0", netip.PrefixFrom(a, a.BitLen())))
+			w.probes[f] = append(w.probes[f], a)
+			a = a.Next()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.serve(t, rangedEndpoint(f).String())
+		w.hear(t, rangedEndpoint(f).String())
+	}
+	return w
+}
+
+// hearing is the set of all datagrams that came to endpoints.
+type hearing struct {
+	mu    sync.Mutex
+	texts map[string]bool
+}
+
+func (h *hearing) has(text string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.texts[text]
+}
+
+// hear takes note of all datagrams that come to an endpoint.
+func (w *rangedWorld) hear(t *testing.T, at string) {
+	t.Helper()
+	c, err := w.pod.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for buf := make([]byte, 200); ; {
+			n, _, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			w.heard.mu.Lock()
+			w.heard.texts[string(buf[:n])] = true
+			w.heard.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	})
+}
+
+// ranges gives source ranges that hold the steady client: nested, adjacent, equal,
+// overlapping, in any order.
+func (w *rangedWorld) ranges(f v1.IPFamily) []netip.Prefix {
+	steady := w.steady[f][0]
+	all := []netip.Prefix{netip.PrefixFrom(steady, steady.BitLen()-w.random.IntN(9)).Masked()}
+	for range w.random.IntN(5) {
+		a := w.probes[f][w.random.IntN(len(w.probes[f]))]
+		all = append(all, netip.PrefixFrom(a, a.BitLen()-w.random.IntN(7)).Masked())
+	}
+	if w.random.IntN(8) == 0 { // more than a chain holds
+		a := netip.MustParseAddr(map[v1.IPFamily]string{v1.IPv4Protocol: "198.51.100.0", v1.IPv6Protocol: "2001:db8:1::"}[f])
+		for range w.random.IntN(300) {
+			all, a = append(all, netip.PrefixFrom(a, a.BitLen())), a.Next().Next()
+		}
+	}
+	if w.random.IntN(4) == 0 {
+		all = append(all, all[w.random.IntN(len(all))])
+	}
+	if w.random.IntN(20) == 0 {
+		all = append(all, netip.PrefixFrom(netip.PrefixFrom(steady, 0).Masked().Addr(), 0))
+	}
+	w.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// withRanges gives the Services, whose frontends have these source ranges; nil for
+// all sources.
+func withRanges(ranges map[v1.IPFamily][]netip.Prefix) proxy.Snapshot {
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	var ports []*proxy.ServicePort
+	for f, allowed := range ranges {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			ports = append(ports, &proxy.ServicePort{
+				Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "ranged"}, Protocol: protocol, Family: f},
+				Frontends: []proxy.Frontend{{Kind: proxy.LoadBalancer, Addr: rangedFrontend(f), Restricted: allowed != nil, AllowedSources: allowed, FromInside: route, FromOutside: route}},
+				Cluster:   []*endpoints.Endpoint{{Addr: rangedEndpoint(f), Ready: true, Serving: true}},
+			})
+		}
+	}
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:1::1")}}, ports...)
+}
+
+func allows(ranges []netip.Prefix, a netip.Addr) bool {
+	return ranges == nil || slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// probe sends a datagram from each address of the client, and wants exactly those to
+// arrive that the ranges hold.
+func (w *rangedWorld) probe(t *testing.T, when string, ranges map[v1.IPFamily][]netip.Prefix) {
+	t.Helper()
+	w.mark++
+	text := func(a netip.Addr) string { return fmt.Sprintf("probe %d from %v", w.mark, a) }
+	all := map[v1.IPFamily][]netip.Addr{}
+	for f := range ranges {
+		// The steady one comes last: what came before has arrived by then.
+		all[f] = append(slices.Clone(w.probes[f]), w.steady[f]...)
+		if err := w.client.Do(func() error { return sendFrom(all[f], uint16(20_000+w.mark), rangedFrontend(f), text) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for f, ranges := range ranges {
+		for _, a := range all[f] {
+			if allows(ranges, a) {
+				eventually(t, fmt.Sprintf("%s, with ranges %v, a datagram from %v arrives", when, ranges, a), func() bool { return w.heard.has(text(a)) })
+			}
+		}
+		for _, a := range all[f] {
+			if !allows(ranges, a) && w.heard.has(text(a)) {
+				t.Errorf("%s, with ranges %v: a datagram from %v has arrived", when, ranges, a)
+			}
+		}
+	}
+}
+
+// sendFrom sends a datagram from each address. What was decided on earlier ones from
+// the same port may stay so.
+func sendFrom(from []netip.Addr, port uint16, to netip.AddrPort, text func(netip.Addr) string) error {
+	for _, a := range from {
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, port)), net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		if _, err := c.Write([]byte(text(a))); err != nil {
+			return errors.Join(err, c.Close())
+		}
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steadily connects all the time from the address that all ranges hold, until the
+// function that it gives is called: that says how often it has, and what failed.
+func (w *rangedWorld) steadily(t *testing.T, f v1.IPFamily) (end func() (connections int, err error)) {
+	t.Helper()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var n int
+	var failed error
+	wg.Go(func() {
+		for failed == nil {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			var c net.Conn
+			if c, failed = w.client.Dial(t.Context(), "tcp", rangedFrontend(f).String()); failed != nil {
+				return
+			}
+			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+			failed = errors.Join(lostNothing(c), greeted(c, rangedEndpoint(f).String()), c.Close())
+			n++
+		}
+	})
+	return func() (int, error) {
+		close(stop)
+		wg.Wait()
+		return n, failed
+	}
+}
+
+func greeted(c net.Conn, by string) error {
+	buf := make([]byte, 100)
+	n, err := c.Read(buf)
+	if err == nil && !strings.HasPrefix(string(buf[:n]), by+" ") {
+		err = fmt.Errorf("got %q, want an answer of %s", buf[:n], by)
+	}
+	return err
+}
+
+// Source ranges change from any to any in one Apply, beside a commit that fails now
+// and then: who is in all of them connects all the time, and what the kernel lets
+// through is what they say.
+func TestRangesChangeInPlace(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		w := newRangedWorld(t)
+		w.needs(t, c)
+		fails := false
+		around := func(commit func() error) error {
+			if fails {
+				return errors.New("broken")
+			}
+			return commit()
+		}
+		b := w.faulty(t, c, &around)
+		have := map[v1.IPFamily][]netip.Prefix{v1.IPv4Protocol: nil, v1.IPv6Protocol: nil}
+		apply(t, b, withRanges(have))
+		ends := map[v1.IPFamily]func() (int, error){}
+		for _, f := range bothFamilies() {
+			ends[f] = w.steadily(t, f)
+		}
+		for i := range 200 {
+			next := map[v1.IPFamily][]netip.Prefix{}
+			for _, f := range bothFamilies() {
+				if next[f] = w.ranges(f); w.random.IntN(20) == 0 {
+					next[f] = nil
+				}
+			}
+			fails = w.random.IntN(8) == 0
+			err := b.Apply(t.Context(), withRanges(have), withRanges(next))
+			if err != nil && !fails {
+				t.Fatalf("from %v to %v: got error %v", have, next, err)
+			}
+			if err == nil { // Where nothing is to be done, nothing fails.
+				have = next
+			}
+			w.probe(t, fmt.Sprint("after change ", i), have)
+		}
+		for f, end := range ends {
+			n, err := end()
+			if err != nil {
+				t.Errorf("%s: after %d connections, one from an address that is always allowed failed: %v", f, n, err)
+			}
+			t.Logf("%s: %d connections", f, n)
+		}
+		if got := b.Stats().Denied; c != userspace.LocalRoutes && got != 0 {
+			t.Errorf("%d datagrams came as far as the process although the ranges of the time do not hold their source", got)
+		}
+	})
+}
+
+// A process that begins where another one has ended finds other source ranges, and
+// brings them to what they are to be.
+func TestRangesChangeAcrossRestarts(t *testing.T) {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		t.Run(c.String(), func(t *testing.T) {
+			w := newRangedWorld(t)
+			var processes testenv.Succession
+			for i := range 25 {
+				ranges := map[v1.IPFamily][]netip.Prefix{v1.IPv4Protocol: w.ranges(v1.IPv4Protocol), v1.IPv6Protocol: w.ranges(v1.IPv6Protocol)}
+				if w.random.IntN(8) == 0 {
+					ranges[v1.IPv4Protocol] = nil
+				}
+				b := testenv.Next(t, &processes, func() (b *userspace.Backend, err error) {
+					err = w.node.Do(func() error {
+						b, err = userspace.New(userspace.Options{Capture: c})
+						return err
+					})
+					return b, err
+				})
+				apply(t, b, withRanges(ranges))
+				w.probe(t, fmt.Sprint("after restart ", i), ranges)
+				if got := b.Stats().Denied; got != 0 {
+					t.Errorf("after restart %d, %d datagrams came as far as the process although the ranges do not hold their source", i, got)
+				}
+				if b.Drifted(t.Context()) {
+					t.Errorf("after restart %d: something is not as it should be", i)
+				}
+			}
+		})
+	}
+}
+
+// Whatever somebody does to source ranges, the next look makes them what they were.
+func TestRangesAreRepaired(t *testing.T) {
+	netnstest.NFT(t)
+	for _, many := range []bool{false, true} {
+		t.Run(fmt.Sprintf("many=%v", many), func(t *testing.T) {
+			w := newRangedWorld(t)
+			ranges := map[v1.IPFamily][]netip.Prefix{v1.IPv4Protocol: {netip.PrefixFrom(w.steady[v1.IPv4Protocol][0], 32), netip.MustParsePrefix("192.0.2.4/30")}}
+			for i := 0; many && i < 200; i++ {
+				ranges[v1.IPv4Protocol] = append(ranges[v1.IPv4Protocol], netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i), 0}), 25))
+			}
+			b := w.start(t, userspace.Options{})
+			apply(t, b, withRanges(ranges))
+			want := w.dump(t, userspace.TPROXY)
+			chains := w.chains(t)
+			if got, want := len(chains) > 1, many; got != want {
+				t.Fatalf("the ranges are in chains %q", chains)
+			}
+			for _, chain := range chains {
+				for _, script := range []string{
+					"insert rule ip vipkit %s accept", "add rule ip vipkit %s accept", "flush chain ip vipkit %s",
+					"flush chain ip vipkit %s; add rule ip vipkit %[1]s accept",
+					"add rule ip vipkit %s accept comment \"198.51.100.1-198.51.100.1\"",
+					"flush map ip vipkit restricted; flush chain ip vipkit %s",
+					"add chain ip vipkit %s-7; add rule ip vipkit %[1]s-7 accept",
+				} {
+					script = fmt.Sprintf(script, chain)
+					w.nft(t, script)
+					if !b.Drifted(t.Context()) {
+						t.Errorf("%s: that is no reason to look", script)
+					}
+					apply(t, b, withRanges(ranges))
+					if diff := cmp.Diff(want, w.dump(t, userspace.TPROXY)); diff != "" {
+						t.Errorf("%s: after the repair, there is (-want +got):\n%s", script, diff)
+					}
+					w.probe(t, script, ranges)
+				}
+			}
+		})
+	}
+}
+
+// chains lists those of source ranges.
+func (w *rangedWorld) chains(t *testing.T) (all []string) {
+	t.Helper()
+	for line := range strings.Lines(w.nft(t, "list table ip vipkit")) {
+		if name, is := strings.CutPrefix(strings.TrimSpace(line), "chain from-"); is {
+			all = append(all, "from-"+strings.TrimSuffix(name, " {"))
+		}
+	}
+	return all
+}
