@@ -16,10 +16,11 @@ import (
 
 // kernel is the edge to nf_tables and to the routing rules.
 type kernel struct {
-	renderer *renderer
-	conn     *nfnetlink.Conn
-	routes   way
-	batch    nfnetlink.Batch
+	*renderer
+
+	conn   *nfnetlink.Conn
+	routes way
+	batch  nfnetlink.Batch
 	// rebuild is set between Replace and the one commit that follows it, which
 	// begins by removing the tables.
 	rebuild bool

@@ -20,6 +20,8 @@ import (
 // local is the edge to the table of local addresses, and to the program that
 // chooses sockets. The routes outlive the process, what the program knows does not.
 type local struct {
+	*renderer
+
 	routes *localRoutes
 	lookup *lookup
 	// have is all that there is; of routes, what there was at the last look
@@ -135,11 +137,6 @@ func (l *local) owns(a netip.Addr) bool {
 
 // Commit implements [backends.Target].
 func (l *local) Commit(ctx context.Context, ops []op) error {
-	for i := range ops {
-		if ops[i].Key.proto == protoSCTP && ops[i].Kind != backends.Remove {
-			return errSCTP
-		}
-	}
 	var done []op
 	for i := range ops {
 		err := ctx.Err()

@@ -1,8 +1,11 @@
 package userspace
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -40,6 +43,16 @@ type renderer struct {
 	options *Options
 	// rules are those of all chains by their hash, for the last two nodes.
 	rules [2]map[uint64]chainDefinition
+}
+
+var errSCTP = errors.New("SCTP is not carried: its connections have no place in sockets of TCP and UDP")
+
+// Check implements [backends.Checker].
+func (r *renderer) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+	if port.Name.Protocol == v1.ProtocolSCTP && slices.Contains(r.families(), familyOf(port.Name.Family)) {
+		return errSCTP
+	}
+	return nil
 }
 
 // render is a [backends.Render].

@@ -352,23 +352,3 @@ func TestSecondProcessIsTold(t *testing.T) {
 		n.wantAnswer(t, two)
 	})
 }
-
-// Ports that cannot be carried are named, and harm no others.
-func TestSCTPIsReportedByName(t *testing.T) {
-	n := newNetwork(t)
-	n.serve(t, podServer)
-	s := snapshot(one)
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		odd := *p
-		odd.Name.Protocol = v1.ProtocolSCTP
-		ports = append(ports, p, &odd)
-	}
-	s = proxy.NewSnapshot(s.Node(), ports...)
-	err := n.start(t, userspace.Options{}).Apply(t.Context(), proxy.Snapshot{}, s)
-	failed, ok := errors.AsType[proxy.PortErrors](err)
-	if !ok || len(failed) != 1 || failed[ports[1].Name] == nil {
-		t.Errorf("got error %v, want one that names %v alone", err, ports[1].Name)
-	}
-	n.wantAnswer(t, one)
-}

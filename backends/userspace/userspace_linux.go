@@ -87,7 +87,7 @@ func (b *Backend) reachKernel() error {
 		if err != nil {
 			return err
 		}
-		b.kernel = &local{routes: b.localRoutes(), lookup: l, have: map[key]value{}}
+		b.kernel = &local{renderer: b.renderer, routes: b.localRoutes(), lookup: l, have: map[key]value{}}
 		b.inner = backends.New(b.renderer.renderLocal, backends.Target[key, value](b.kernel))
 		return nil
 	}

@@ -2,15 +2,12 @@ package userspace
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
-
-var errSCTP = errors.New("SCTP is not carried: its connections have no place in sockets of TCP and UDP")
 
 // writer turns operations into a batch.
 type writer struct{ *kernel }
@@ -40,7 +37,7 @@ func (w *writer) write(ops []op) error {
 		case kindSources:
 			w.writeSources(o)
 		default:
-			err = w.writeElement(o)
+			w.writeElement(o)
 		}
 		if err != nil {
 			return err
@@ -127,18 +124,15 @@ func specHash(s nfnetlink.SetSpec) uint64 {
 	return h.Sum64()
 }
 
-func (w *writer) writeElement(o *op) error {
+func (w *writer) writeElement(o *op) {
 	k := &o.Key
-	if k.proto == protoSCTP {
-		return errSCTP
-	}
 	set, elem := elementOf(k)
 	if o.Kind != backends.Add {
 		e := w.batch.Elements(nfnetlink.OpDelete, w.table(k.fam), set)
 		e.Key(elem)
 	}
 	if o.Kind == backends.Remove {
-		return nil
+		return
 	}
 	e := w.batch.Elements(nfnetlink.OpAdd, w.table(k.fam), set)
 	switch k.kind {
@@ -149,7 +143,6 @@ func (w *writer) writeElement(o *op) error {
 	default:
 		e.Key(elem)
 	}
-	return nil
 }
 
 // elementOf gives the set that an object is an element of, and its key there.
