@@ -35,11 +35,19 @@ type Options struct {
 	Timeouts Timeouts
 	Hooks    Hooks
 	// Connections and Sessions bound how many connections of TCP and how many
-	// sessions of UDP are carried at a time; zero means 65,536 each. Further
-	// connections wait, and what would need further sessions is lost. Once half
-	// of the number is reached, a client with an eighth of it gets no more: his
-	// connections are reset. A client is an address; one of IPv6 that is not a
-	// pod's stands for all of its /64.
+	// sessions of UDP are carried at a time. Zero means 65,536 each. Whatever is
+	// said here, the process's limit of file descriptors (RLIMIT_NOFILE at the
+	// time of New) bounds both: connections to 3/16 of it, and sessions to 2/9,
+	// so that a quarter of all descriptors is left to the rest of the process. Of
+	// 1,024 descriptors those are 192 connections and 227 sessions; for the
+	// full number it takes 349,526. Only one backend of a process can count on that.
+	//
+	// Further connections wait. A further session ends the one that has been
+	// idle for longest. Once half of the number is reached, a client with an
+	// eighth of it gets no more, and once three quarters are reached, a service
+	// port with half of it: their connections are reset, and of their sessions
+	// the one that has been idle for longest gives way. A client is an address;
+	// one of IPv6 that is not a pod's stands for all of its /64.
 	Connections, Sessions int
 	// AffinityClients is how many clients of a service port with session
 	// affinity are remembered, for each pool. A full table forgets who has
@@ -118,7 +126,8 @@ type Stats struct {
 	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
 	// Crowded counts connections and datagrams that were too many: of one
-	// client, of all, or for the ports and descriptors that there are.
+	// client, of one service port, of all, or for the ports and descriptors that
+	// there are. It also counts sessions that gave way to newer ones.
 	Crowded uint64
 	// Faults counts errors of the sockets where clients come in, and Fault is
 	// the last of them.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net"
+	"os"
 	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
@@ -70,7 +73,11 @@ func New(options Options) (*Backend, error) {
 	}
 	b := &Backend{options: options, sockets: s}
 	b.renderer = &renderer{options: &b.options}
-	if b.engine, err = engine.New(b.options.engineConfig(b.dialer())); err != nil {
+	config := b.options.engineConfig(b.dialer())
+	if config.Descriptors, err = descriptorLimit(); err == nil {
+		b.engine, err = engine.New(config)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.ns.Close())
 	}
 	if err := b.reachKernel(); err != nil {
@@ -78,6 +85,16 @@ func New(options Options) (*Backend, error) {
 		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), s.ns.Close())
 	}
 	return b, nil
+}
+
+// descriptorLimit says how many file descriptors the process may have. At its start,
+// Go has raised that to what the process may have at most.
+func descriptorLimit() (int, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, os.NewSyscallError("getrlimit", err)
+	}
+	return int(min(limit.Cur, math.MaxInt32)), nil
 }
 
 // reachKernel makes the edge to what the capture needs of the kernel.

@@ -31,6 +31,10 @@ func (p *pipe) close() {
 
 // burstSockets moves bulk data, as long as it keeps coming.
 func (e *Engine) burstSockets(l *link, to, from *socket) error {
+	if !e.tasks.pipes.take() {
+		return nil // It goes through memory.
+	}
+	defer e.tasks.pipes.give()
 	p, err := newPipe()
 	if isShortage(err) {
 		return nil // It goes through memory.

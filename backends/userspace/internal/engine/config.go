@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -109,11 +110,18 @@ type Config struct {
 	Timeouts Timeouts
 	// Connections and Sessions are how many there may be at a time; zero
 	// stands for 65,536 each. Of further connections each door accepts one,
-	// which waits; datagrams that would need a further session are lost. Once
-	// half of the number is reached, a client with an eighth of it gets no more:
-	// his connections are reset. A client is an address; an IPv6 address from
-	// outside of the cluster stands for all of its /64.
+	// which waits. A further session ends the one that has been idle for longest.
+	// Once half of the number is reached, a client with an eighth of it gets
+	// no more, and once three quarters are, a service port with half of it:
+	// connections are reset, and of sessions their own gives way. A client is an
+	// address; an IPv6 address from outside of the cluster stands for all of its
+	// /64.
 	Connections, Sessions int
+	// Descriptors is how many file descriptors the process may have open; zero
+	// stands for any number. Connections are then no more than 3 of 16 of it,
+	// with two descriptors each, and sessions no more than 2 of 9. The pipes
+	// of bulk data take an eighth of it at most. So a quarter is left to others.
+	Descriptors int
 	// AffinityClients is how many clients are remembered for a service port
 	// and pool; zero stands for the default of package affinity.
 	AffinityClients int
@@ -133,7 +141,8 @@ func (c *Config) validate() error {
 	t := &c.Timeouts
 	var errs []error
 	for name, n := range map[string]int{
-		"Connections": c.Connections, "Sessions": c.Sessions, "AffinityClients": c.AffinityClients, "AffinityTotal": c.AffinityTotal,
+		"Connections": c.Connections, "Sessions": c.Sessions, "Descriptors": c.Descriptors,
+		"AffinityClients": c.AffinityClients, "AffinityTotal": c.AffinityTotal,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("%s is %d, and must not be negative", name, n))
@@ -168,6 +177,9 @@ func (c Config) withDefaults() Config {
 	t.Wake = cmp.Or(t.Wake, 30*time.Second)
 	c.Connections = cmp.Or(c.Connections, defaultLimit)
 	c.Sessions = cmp.Or(c.Sessions, defaultLimit)
+	if n := c.Descriptors; n > 0 {
+		c.Connections, c.Sessions = min(c.Connections, max(1, n*3/16)), min(c.Sessions, max(1, n*2/9))
+	}
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = dialAny
@@ -176,6 +188,14 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
+}
+
+// pipes is how many pipes there may be; each takes two descriptors.
+func (c *Config) pipes() int {
+	if c.Descriptors == 0 {
+		return math.MaxInt
+	}
+	return c.Descriptors / 16
 }
 
 // dialAny is the default dialer.

@@ -38,8 +38,8 @@ func TestLostFlowsAreCounted(t *testing.T) {
 				if got := w.Stats(); got != test.want {
 					t.Errorf("got %+v, want %+v", got, test.want)
 				}
-				if got := w.sessions.quota.total; got != 0 {
-					t.Errorf("%d sessions are counted for clients, want none", got)
+				if got := w.sessions.sockets.taken.Load(); got != 0 {
+					t.Errorf("%d sockets are counted, want none", got)
 				}
 			})
 		}

@@ -133,15 +133,12 @@ func TestTwoFirstDatagrams(t *testing.T) {
 	default:
 		t.Error("the socket that was made in vain is open")
 	}
-	if got := w.Stats(); got.Sessions != 1 || w.sessions.quota.total != 1 {
-		t.Errorf("got %+v, and %d sessions counted for clients, want one", got, w.sessions.quota.total)
+	if got := w.Stats(); got.Sessions != 1 || w.sessions.sockets.taken.Load() != 1 {
+		t.Errorf("got %+v, and %d sockets counted, want one", got, w.sessions.sockets.taken.Load())
 	}
 	w.EndAll()
 	eventually(t, "nothing is counted any more", func() bool {
-		q := w.sessions.quota
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.total == 0 && w.Stats().Sessions == 0
+		return w.sessions.sockets.taken.Load() == 0 && w.Stats().Sessions == 0
 	})
 }
 

@@ -29,10 +29,12 @@
 // # Limits
 //
 // With as many connections as are allowed, each door accepts one more, which
-// waits; others wait in the queue of the kernel. Datagrams that would need one
-// session too many are lost, and counted. Once half of what is allowed is in use,
-// a client who has an eighth of it gets no more, so that one client alone leaves
-// half to others. Where a socket at which clients come in fails, be it for lack of
+// waits; others wait in the queue of the kernel. One session too many ends the one
+// that has been idle for longest, and that is counted. Once half of what is allowed
+// is in use, a client who has an eighth of it gets no more, so that one client alone
+// leaves half to others; once three quarters are, the same goes for a service port
+// that has half. What is allowed follows from the number of file descriptors, so that
+// the rest of the process has a quarter of them. Where a socket at which clients come in fails, be it for lack of
 // file descriptors, it is asked again after a while, and that is counted. Nothing
 // ends the engine but [Engine.Close].
 package engine

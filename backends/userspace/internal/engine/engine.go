@@ -56,6 +56,7 @@ type tasks struct {
 	poller poller
 	slots  chan struct{} // one for each connection
 	quota  *quota        // of those, and of one for each door
+	pipes  bound
 
 	mu      sync.Mutex
 	closed  bool
@@ -72,7 +73,8 @@ type Stats struct {
 	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
 	// Crowded counts connections and datagrams that were too many: of one
-	// client, of all, or for the ports and descriptors that there are.
+	// client, of one service port, of all, or for the ports and descriptors that
+	// there are. It also counts sessions that gave way to newer ones.
 	Crowded uint64
 	// Faults counts errors of the sockets where clients come in, and Fault is
 	// the last of them.
@@ -86,20 +88,21 @@ func New(c Config) (*Engine, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	c = c.withDefaults()
 	e := &Engine{
-		config:    c.withDefaults(),
+		config:    c,
 		start:     time.Now(),
 		buffers:   lenders{small: newBuffers(16 << 10), large: newBuffers(maxDatagram)},
 		services:  map[proxy.ServicePortName]*service{},
 		frontends: map[frontendKey]binding{},
 		changed:   make(chan struct{}),
-		sessions:  sessions{byFlow: map[sessionKey]*session{}},
 	}
 	e.learned = learned{newSuspects(e.config.Timeouts.Suspect), affinity.NewBudget(e.config.AffinityTotal)}
-	e.sessions.quota = newQuota(e.config.Sessions)
+	e.sessions.begin(c.Sessions)
 	e.tasks.closers = map[io.Closer]struct{}{}
 	e.tasks.slots = make(chan struct{}, e.config.Connections)
 	e.tasks.quota = newQuota(e.config.Connections)
+	e.tasks.pipes.limit = int64(e.config.pipes())
 	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
 	e.tasks.wg.Go(e.keepHouse)
 	return e, nil

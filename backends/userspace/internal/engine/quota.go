@@ -1,54 +1,94 @@
 package engine
 
 import (
-	"math"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
 
-// quota bounds how many flows one client has of those that there may be: from
-// the time on when half of all are taken, no client with an eighth of all or
-// more gets another one. So whatever one client does, half is left to others.
-type quota struct {
-	limit int
+// shares are what parts of a number of flows one client and one service port may
+// have. Once half of all are taken, a client with an eighth of all or more gets
+// none beyond, so that whatever one client does, half is left to others. Once three
+// quarters are taken, the same goes for a service port with half of all.
+type shares struct{ limit int }
 
-	mu    sync.Mutex
-	total int
-	held  map[netip.Addr]int // by what clientKey gives
+// client reports whether a client has more than may be added to.
+func (s shares) client(total, own int) bool {
+	return total >= (s.limit+1)/2 && own >= max(1, s.limit/8)
 }
 
-func newQuota(limit int) *quota { return &quota{limit: limit, held: map[netip.Addr]int{}} }
+// service reports whether a service port has more than may be added to.
+func (s shares) service(total, own int) bool {
+	quarter := s.limit / 4
+	return quarter > 0 && total >= s.limit-quarter && own >= s.limit/2
+}
 
-// share is how many a client may have when half of all are taken.
-func (q *quota) share() int { return max(1, q.limit/8) }
+// holder is who has flows: a client, by what clientKey gives, and a service port; nil
+// for none.
+type holder struct {
+	client  netip.Addr
+	service *service
+}
 
-// take counts one more flow of a client, unless it is one too many for him.
-func (q *quota) take(client netip.Addr) bool { return q.takeBelow(client, math.MaxInt) }
+// quota holds flows to the shares of who has them. It has no limit for all: who counts
+// more than there may be waits.
+type quota struct {
+	shares
 
-// takeOne does the same, but not beyond the limit for all.
-func (q *quota) takeOne(client netip.Addr) bool { return q.takeBelow(client, q.limit) }
+	mu       sync.Mutex
+	total    int
+	clients  map[netip.Addr]int
+	services map[*service]int
+}
 
-// takeBelow does the same where there are fewer flows than a number.
-func (q *quota) takeBelow(client netip.Addr, most int) bool {
+func newQuota(limit int) *quota {
+	return &quota{shares: shares{limit}, clients: map[netip.Addr]int{}, services: map[*service]int{}}
+}
+
+// take counts one more flow, unless it is one too many for its client or its service
+// port.
+func (q *quota) take(h holder) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.total >= most || q.total >= (q.limit+1)/2 && q.held[client] >= q.share() {
+	if q.client(q.total, q.clients[h.client]) || h.service != nil && q.service(q.total, q.services[h.service]) {
 		return false
 	}
 	q.total++
-	q.held[client]++
+	q.clients[h.client]++
+	q.services[h.service]++
 	return true
 }
 
 // give takes back one that was counted.
-func (q *quota) give(client netip.Addr) {
+func (q *quota) give(h holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.total--
-	if q.held[client]--; q.held[client] == 0 {
-		delete(q.held, client)
+	if q.clients[h.client]--; q.clients[h.client] == 0 {
+		delete(q.clients, h.client)
+	}
+	if q.services[h.service]--; q.services[h.service] == 0 {
+		delete(q.services, h.service)
 	}
 }
+
+// bound is how many there may be of something at a time.
+type bound struct {
+	limit int64
+	taken atomic.Int64
+}
+
+// take counts one more, unless there are too many.
+func (b *bound) take() bool {
+	if b.taken.Add(1) > b.limit {
+		b.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+// give takes back one that was counted.
+func (b *bound) give() { b.taken.Add(-1) }
 
 // clientKey tells clients apart. Who has an IPv6 address outside of the cluster
 // has the other 2⁶⁴ of its network as well; a pod has the one that it was given.

@@ -18,7 +18,7 @@ func TestShares(t *testing.T) {
 	} {
 		q := newQuota(c.limit)
 		hog := func(client netip.Addr) (n int) {
-			for q.take(client) {
+			for q.take(holder{client: client}) {
 				n++
 			}
 			return n
@@ -27,13 +27,38 @@ func TestShares(t *testing.T) {
 			t.Errorf("of %d: the first client gets %d and the next %d, want %d and %d", c.limit, first, next, c.first, c.next)
 		}
 		for range c.first {
-			q.give(alice)
+			q.give(holder{client: alice})
 		}
 		for range c.next {
-			q.give(bob)
+			q.give(holder{client: bob})
 		}
-		if q.total != 0 || len(q.held) != 0 {
-			t.Errorf("of %d: with all given back, %d are counted for %d clients", c.limit, q.total, len(q.held))
+		if q.total != 0 || len(q.clients)+len(q.services) != 0 {
+			t.Errorf("of %d: with all given back, %d are counted for %d clients", c.limit, q.total, len(q.clients))
+		}
+	}
+}
+
+// However many clients a service port has, it leaves a quarter to others.
+func TestSharesOfServices(t *testing.T) {
+	for _, c := range []struct {
+		limit, first, next int // the most that a first and a next service port get
+	}{
+		{3, 3, 3}, // where nothing would be left to others, they share
+		{4, 3, 2}, {8, 6, 4}, {16, 12, 8}, {65_536, 49_152, 32_768},
+	} {
+		q := newQuota(c.limit)
+		client := memoryClient.Addr()
+		hog := func(s *service) (n int) {
+			for range c.limit { // each client has one
+				if client = client.Next(); !q.take(holder{client, s}) {
+					break
+				}
+				n++
+			}
+			return n
+		}
+		if first, next := hog(&service{}), hog(&service{}); first != c.first || next != c.next {
+			t.Errorf("of %d: the first service port gets %d and the next %d, want %d and %d", c.limit, first, next, c.first, c.next)
 		}
 	}
 }
@@ -41,12 +66,19 @@ func TestShares(t *testing.T) {
 func TestNobodyHoldsWhatWasRefused(t *testing.T) {
 	q := newQuota(2)
 	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
-		if got := q.takeOne(client); got != want {
+		if got := q.take(holder{client: client}); got != want {
 			t.Errorf("%v: got %v, want %v", client, got, want)
 		}
 	}
-	if q.takeOne(carol) || q.total != 2 || len(q.held) != 2 {
-		t.Errorf("the third of two is refused, and then %d are counted for %d clients; want 2 for 2", q.total, len(q.held))
+	if q.take(holder{client: alice}) || q.total != 2 || len(q.clients) != 2 {
+		t.Errorf("the second of one client is refused, and then %d are counted for %d clients; want 2 for 2", q.total, len(q.clients))
+	}
+	b := bound{limit: 1}
+	if !b.take() || b.take() || b.taken.Load() != 1 {
+		t.Errorf("of one, %d are counted", b.taken.Load())
+	}
+	if b.give(); !b.take() {
+		t.Error("what was given back cannot be had")
 	}
 }
 
@@ -108,9 +140,7 @@ func TestOneClientDoesNotUseUpSessions(t *testing.T) {
 	}
 	eventually(t, "20 datagrams are too many", func() bool { return w.Stats().Crowded == 20 })
 	askerFrom(t, "127.0.0.3", at).who(t)
-	if got := w.Stats().Sessions; got != 9 {
-		t.Errorf("got %d sessions, want 9", got)
-	}
+	eventually(t, "there are 9 sessions", func() bool { return w.Stats().Sessions == 9 })
 }
 
 // However few connections there may be, each door serves.

@@ -94,16 +94,16 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// clientOf tells clients apart before anybody has decided on a flow.
-func (e *Engine) clientOf(f Flow) netip.Addr {
-	if f.Origin == ByAddress {
-		e.mu.RLock()
-		if node := e.applied.Node(); node != nil {
-			f.Origin, _ = originOf(f, node)
-		}
-		e.mu.RUnlock()
+// holderOf tells who a flow is of before anybody has decided on it.
+func (e *Engine) holderOf(f Flow) holder {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	node := e.applied.Node()
+	b, _ := e.find(f, node)
+	if node != nil && f.Origin == ByAddress {
+		f.Origin, _ = originOf(f, node)
 	}
-	return clientKey(f.Client.Addr(), f.Origin)
+	return holder{clientKey(f.Client.Addr(), f.Origin), b.service}
 }
 
 // originOf tells where a flow comes from, and whether it starts on the node: the

@@ -186,7 +186,7 @@ func TestAddressesTellClientsApart(t *testing.T) {
 		t.Helper()
 		for addr, key := range want {
 			f := Flow{Protocol: v1.ProtocolTCP, Client: netip.AddrPortFrom(netip.MustParseAddr(addr), 1), Frontend: memoryFrontend}
-			if got := w.clientOf(f); got != netip.MustParseAddr(key) {
+			if got := w.holderOf(f).client; got != netip.MustParseAddr(key) {
 				t.Errorf("%s: %s is the client %v, want %s", when, addr, got, key)
 			}
 		}

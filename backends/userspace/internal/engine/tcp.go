@@ -53,20 +53,20 @@ func (e *Engine) Serve(d Door) error {
 func (e *Engine) admit(conn net.Conn, d Door) {
 	e.counts.accepted.Add(1)
 	flow, err := flowOf(conn, d)
-	client := e.clientOf(flow)
+	by := e.holderOf(flow)
 	switch {
 	case err != nil:
 		e.counts.denied.Add(1)
 		reset(conn)
 		return
-	case !e.tasks.quota.take(client):
+	case !e.tasks.quota.take(by):
 		e.counts.crowded.Add(1)
 		reset(conn)
 		return
 	}
 	e.tasks.slots <- struct{}{} // When the engine ends, all of them become free.
 	leave := func() {
-		e.tasks.quota.give(client) // first: who sees that there is room may have it
+		e.tasks.quota.give(by) // first: who sees that there is room may have it
 		<-e.tasks.slots
 	}
 	started := e.tasks.run(func() {

@@ -29,22 +29,38 @@ type sessionKey struct{ client, frontend netip.AddrPort }
 
 // sessions are all sessions of an engine.
 type sessions struct {
-	quota  *quota
+	limit int
+	// sockets counts those that are open: of sessions, of such that are about to
+	// begin, and of such that are about to end.
+	sockets bound
+
 	mu     sync.RWMutex
 	byFlow map[sessionKey]*session
+	idle   idleness
 }
+
+func (t *sessions) begin(limit int) {
+	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, newIdleness()
+	t.sockets.limit = int64(limit + max(1, limit/endingShare))
+}
+
+// endingShare says how many sessions, as a part of all, may be about to end, beside
+// those that there are.
+const endingShare = 8
 
 // session is a client that sends datagrams to a frontend, and the socket by
 // which they get to an endpoint.
 type session struct {
 	flow     Flow
 	service  *service
+	holder   holder
 	endpoint netip.AddrPort
 	from     netip.Addr // who makes experiences with the endpoint
 	upstream net.Conn
 	send     func(datagram []byte) error // waits for nothing
 	replier  Replier
 	used     atomic.Int64
+	places   [3]*place // among all, those of the client, and those of the service port
 }
 
 func (s *session) key() sessionKey { return sessionKey{s.flow.Client, s.flow.Frontend} }
@@ -91,16 +107,36 @@ func (e *Engine) session(f Flow, r Replier) *session {
 	if d.action == proxy.Reject && e.config.Hooks.FirstConnection != nil {
 		e.config.Hooks.FirstConnection(d.flow, d.port.Name)
 	}
-	client := clientKey(d.flow.Client.Addr(), d.flow.Origin)
-	switch {
-	case d.action != proxy.Forward:
+	if d.action != proxy.Forward {
 		e.counts.denied.Add(1)
 		return nil
-	case !e.sessions.quota.takeOne(client):
+	}
+	if !e.sessions.sockets.take() {
 		e.counts.crowded.Add(1)
 		return nil
 	}
-	return e.begin(f, &d, r, sync.OnceFunc(func() { e.sessions.quota.give(client) }))
+	if e.sessions.makeRoom(d.holder()) {
+		e.counts.crowded.Add(1)
+	}
+	return e.begin(f, &d, r, sync.OnceFunc(e.sessions.sockets.give))
+}
+
+// holder says who has a session.
+func (d *decision) holder() holder {
+	return holder{clientKey(d.flow.Client.Addr(), d.flow.Origin), d.service}
+}
+
+// makeRoom ends a session where another one would be one too many, and reports
+// whether it has.
+func (t *sessions) makeRoom(to holder) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.idle.giving(t.limit, to)
+	if s == nil {
+		return false
+	}
+	t.forget(s)
+	return true
 }
 
 // begin makes a session, or gives that which somebody else has made of the flow in
@@ -113,7 +149,10 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 		e.counts.lost(err)
 		return nil
 	}
-	s := &session{flow: f, service: d.service, endpoint: endpoint.Addr, from: d.source(endpoint), upstream: conn, send: sendNow(conn), replier: r}
+	s := &session{
+		flow: f, service: d.service, holder: d.holder(), endpoint: endpoint.Addr, from: d.source(endpoint),
+		upstream: conn, send: sendNow(conn), replier: r,
+	}
 	s.used.Store(int64(e.now()))
 	if known := e.open(s, leave); known != s {
 		leave()
@@ -152,6 +191,7 @@ func (e *Engine) open(s *session, leave func()) *session {
 		return nil
 	}
 	e.sessions.byFlow[s.key()] = s
+	e.sessions.idle.add(s)
 	return s
 }
 
@@ -210,6 +250,7 @@ func (t *sessions) end(s *session) {
 func (t *sessions) forget(s *session) {
 	if t.byFlow[s.key()] == s {
 		delete(t.byFlow, s.key())
+		t.idle.remove(s)
 	}
 	_ = s.upstream.Close() // There is nobody to tell.
 }

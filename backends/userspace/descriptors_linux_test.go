@@ -1,0 +1,318 @@
+package userspace_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+)
+
+// limited makes this program a process with few file descriptors that carries
+// Services, by the capture of that number, until its input ends.
+const limited = "VIPKIT_TEST_LIMITED"
+
+const (
+	fewDescriptors = 1024
+	statusAddr     = "10.244.1.1:8099"
+	dnsAddr        = "10.96.0.1:53"
+	filesOpened    = 100
+)
+
+// status is what a limited process says of itself.
+type status struct {
+	userspace.Stats
+
+	// Open is how many descriptors it has, Files how many of filesOpened files it
+	// could open beside.
+	Open, Files int
+}
+
+// serveLimited is the limited process.
+func serveLimited(t *testing.T) {
+	t.Helper()
+	capture, err := strconv.ParseUint(os.Getenv(limited), 10, 8)
+	if err == nil {
+		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: fewDescriptors, Max: fewDescriptors})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := userspace.New(userspace.Options{Capture: userspace.Capture(capture), Timeouts: userspace.Timeouts{Session: time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close() //nolint:errcheck // the process ends with it
+	first := both(snapshot(one), names(dnsAddr))
+	apply(t, b, first)
+	pages := http.NewServeMux()
+	pages.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(statusOf(b))
+	})
+	pages.HandleFunc("/more", func(w http.ResponseWriter, r *http.Request) {
+		if err := b.Apply(r.Context(), first, both(first, snapshot(two))); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	l, err := net.Listen("tcp4", statusAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: pages, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(l) }()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = server.Close()
+}
+
+func statusOf(b *userspace.Backend) (s status) {
+	s.Stats = b.Stats()
+	s.Fault = nil
+	if all, err := os.ReadDir("/proc/self/fd"); err == nil {
+		s.Open = len(all)
+	}
+	for range filesOpened {
+		f, err := os.Open("/proc/self/status")
+		if err != nil {
+			break
+		}
+		defer f.Close() //nolint:errcheck // it was opened to be open
+		s.Files++
+	}
+	return s
+}
+
+// limitedNode is a network whose node has a limited process.
+type limitedNode struct {
+	network
+	http http.Client
+}
+
+func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
+	t.Helper()
+	n := &limitedNode{network: newNetwork(t)}
+	n.needs(t, c)
+	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.client.Dial}
+	n.http.Timeout = 20 * time.Second
+	n.serve(t, podServer)
+	n.peerNamer(t, podServer)
+	var out strings.Builder
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", "-test.run=^TestFewDescriptors$", "-test.v")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", limited, c))
+	cmd.Stdout, cmd.Stderr = &out, &out
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = n.node.Do(cmd.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Errorf("the limited process: %v\n%s", err, &out)
+		}
+	})
+	eventually(t, "the limited process serves", func() bool {
+		_, err := n.get(t, "/status")
+		return err == nil
+	})
+	return n
+}
+
+// peerNamer answers datagrams in the pod with the address that they came from.
+func (n network) peerNamer(t *testing.T, at string) {
+	t.Helper()
+	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for buf := make([]byte, 100); ; {
+			_, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteTo([]byte(from.String()), from)
+		}
+	})
+	t.Cleanup(func() {
+		_ = c.Close()
+		wg.Wait()
+	})
+}
+
+// get asks the limited process for a page.
+func (n *limitedNode) get(t *testing.T, page string) ([]byte, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+statusAddr+page, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := n.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", answer.Status, body)
+	}
+	return body, err
+}
+
+// wantUnharmed wants the rest of the limited process to go on, whatever its clients
+// do, and gives its status.
+func (n *limitedNode) wantUnharmed(t *testing.T, when string) (s status) {
+	t.Helper()
+	body, err := n.get(t, "/status")
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	switch {
+	case err != nil:
+		t.Errorf("%s: the probe failed: %v", when, err)
+	case s.Files != filesOpened:
+		t.Errorf("%s: of %d files, %d could be opened", when, filesOpened, s.Files)
+	case s.Open > fewDescriptors-fewDescriptors/4+64:
+		t.Errorf("%s: of %d descriptors, %d are open", when, fewDescriptors, s.Open)
+	case s.Faults != 0:
+		t.Errorf("%s: sockets where clients come in have failed %d times", when, s.Faults)
+	}
+	return s
+}
+
+// A client that sends all he can takes from nobody what they need: connections of all
+// Services, new Services, probes and files go on, and of his own sessions those go
+// that nobody has used for longest.
+func TestFewDescriptors(t *testing.T) {
+	if os.Getenv(limited) != "" {
+		serveLimited(t)
+		return
+	}
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newLimitedNode(t, c)
+		for round := range 2 { // what was too much is over, and comes again
+			n.floodDatagrams(t, 2_500)
+			for range 20 {
+				_, conn := n.wantAnswer(t, one)
+				_ = conn.Close()
+			}
+			s := n.wantUnharmed(t, "after a flood of datagrams")
+			if s.Sessions > 227 || s.Crowded < 2_000 {
+				t.Errorf("round %d: there are %d sessions, and %d were too many, want 227 at most and the rest", round, s.Sessions, s.Crowded)
+			}
+			if _, err := n.get(t, "/more"); err != nil {
+				t.Errorf("a new Service: %v", err)
+			}
+			_, conn := n.wantAnswer(t, two)
+			_ = conn.Close()
+			eventually(t, "the sessions are over", func() bool { return n.wantUnharmed(t, "later").Sessions == 0 })
+		}
+		n.floodConnections(t)
+	})
+}
+
+// floodDatagrams sends one datagram from each of many ports, and from one port now and
+// then: its session stays.
+func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
+	t.Helper()
+	steady, err := n.client.Dial(t.Context(), "udp", dnsAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer steady.Close() //nolint:errcheck // the test is over
+	seen := string(exchange(t.Context(), steady, []byte("?")))
+	for i := range many {
+		c, err := n.client.Dial(t.Context(), "udp", dnsAddr)
+		if err == nil {
+			_, err = c.Write([]byte("?"))
+			err = errors.Join(err, c.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%16 == 0 {
+			if got := string(exchange(t.Context(), steady, []byte("?"))); got != seen {
+				t.Fatalf("after %d datagrams of others, the endpoint sees %q, want %q as before", i, got, seen)
+			}
+		}
+	}
+	last, err := n.client.Dial(t.Context(), "udp", dnsAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer last.Close() //nolint:errcheck // the test is over
+	if got := exchange(t.Context(), last, []byte("?")); got == nil {
+		t.Error("who comes last gets no answer")
+	}
+}
+
+// floodConnections opens all that many clients of one Service get, and has them talk
+// as much as goes through.
+func (n *limitedNode) floodConnections(t *testing.T) {
+	t.Helper()
+	var all []net.Conn
+	var wg sync.WaitGroup
+	for i := range 600 {
+		from := netip.AddrFrom4([4]byte{10, 244, 1, byte(20 + i%32)})
+		if i < 32 {
+			if err := n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := n.dialFrom(t, from, one)
+		if err != nil {
+			continue // It was reset.
+		}
+		all = append(all, c)
+		wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
+		wg.Go(func() { _, _ = c.Write(make([]byte, 4<<20)) })
+	}
+	eventually(t, "one Service has what it may have", func() bool {
+		s := n.wantUnharmed(t, "while connections come")
+		return s.Connections >= 140 && s.Crowded > 300
+	})
+	n.wantAnswer(t, two) // another Service has room
+	c, err := n.client.Dial(t.Context(), "udp", dnsAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := exchange(t.Context(), c, []byte("?")); got == nil {
+		t.Error("a datagram gets no answer")
+	}
+	if s := n.wantUnharmed(t, "with all connections"); s.Connections > 192 {
+		t.Errorf("there are %d connections, want 192 at most", s.Connections)
+	}
+	for _, x := range append(all, c) {
+		_ = x.Close()
+	}
+	wg.Wait()
+	eventually(t, "the connections are over", func() bool { return n.wantUnharmed(t, "after all").Connections < 10 })
+	n.wantAnswer(t, one)
+}
+
+// dialFrom connects from an address of the client's.
+func (n network) dialFrom(t *testing.T, from netip.Addr, to string) (c net.Conn, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return c, n.client.Do(func() (err error) {
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		c, err = d.DialContext(ctx, "tcp", to)
+		return err
+	})
+}

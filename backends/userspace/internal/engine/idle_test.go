@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Whoever is used and ended in between, the one that has been idle for longest is
+// found, among all and among those of one client or one service port.
+func TestLongestIdle(t *testing.T) {
+	random := testenv.Random(t)
+	services := []*service{{}, {}, {}}
+	clients := []netip.Addr{alice, bob, carol}
+	for range 50 {
+		i, all := newIdleness(), []*session(nil)
+		for now := range int64(500) {
+			switch n := random.IntN(10); {
+			case n < 4 || len(all) == 0:
+				s := &session{holder: holder{clients[random.IntN(3)], services[random.IntN(3)]}}
+				s.used.Store(now)
+				all = append(all, s)
+				i.add(s)
+			case n < 8:
+				all[random.IntN(len(all))].used.Store(now)
+			default:
+				at := random.IntN(len(all))
+				i.remove(all[at])
+				all = slices.Delete(all, at, at+1)
+			}
+			c, s := clients[random.IntN(3)], services[random.IntN(3)]
+			wantLongest(t, &i.all, all, func(*session) bool { return true })
+			wantLongest(t, i.clients[c], all, func(x *session) bool { return x.holder.client == c })
+			wantLongest(t, i.services[s], all, func(x *session) bool { return x.holder.service == s })
+		}
+	}
+}
+
+// wantLongest wants the session to be found that has been idle for longest, among
+// those of which something is true.
+func wantLongest(t *testing.T, h *idle, all []*session, is func(*session) bool) {
+	t.Helper()
+	var want *session
+	for _, s := range all {
+		if is(s) && (want == nil || s.used.Load() < want.used.Load()) {
+			want = s
+		}
+	}
+	if h == nil || len(*h) == 0 {
+		if want != nil {
+			t.Fatalf("of %d sessions, none is known, want that of %d", len(all), want.used.Load())
+		}
+		return
+	}
+	if got := h.longest(); got != want {
+		t.Fatalf("of %d sessions, got the one that was used at %d, want another one", len(all), got.used.Load())
+	}
+}
+
+// flowFrom is the flow of a client's port to a frontend.
+func flowFrom(client netip.Addr, port int, frontend netip.AddrPort) Flow {
+	return Flow{Protocol: v1.ProtocolUDP, Client: netip.AddrPortFrom(client, uint16(port)), Frontend: frontend, Origin: Pod}
+}
+
+// A session beyond the bound ends the one that has been idle for longest: of the
+// client who has too many, of the service port that has, and else of all.
+func TestOldestSessionGivesWay(t *testing.T) {
+	second, third := netip.MustParseAddrPort("10.96.0.9:80"), netip.MustParseAddrPort("10.96.0.10:80")
+	next := memoryClient.Addr()
+	many := func(at netip.AddrPort, n int) (all []Flow) { // each client has one
+		for range n {
+			next = next.Next()
+			all = append(all, flowFrom(next, 1, at))
+		}
+		return all
+	}
+	of := func(client netip.Addr, n int) (all []Flow) {
+		for i := range n {
+			all = append(all, flowFrom(client, 1+i, memoryFrontend))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		before []Flow
+		// used again is the first of them, and then next begins.
+		next Flow
+		gone int // which of those before; -1 for none
+	}{
+		"the client's":                       {append(many(second, 2), of(alice, 6)...), flowFrom(alice, 99, memoryFrontend), 2},
+		"the client's, whatever the Service": {append(many(second, 2), of(alice, 6)...), flowFrom(alice, 99, second), 2},
+		"none, since half is free":           {append(many(second, 2), of(alice, 5)...), flowFrom(alice, 99, memoryFrontend), -1},
+		"none, since the client has few":     {append(many(second, 4), many(memoryFrontend, 5)...), flowFrom(bob, 99, memoryFrontend), -1},
+		"the Service's":                      {append(many(second, 3), many(memoryFrontend, 9)...), flowFrom(carol, 1, memoryFrontend), 3},
+		"none, since a quarter is free":      {append(many(second, 2), many(memoryFrontend, 9)...), flowFrom(carol, 1, memoryFrontend), -1},
+		"none, since the Service has few":    {append(many(second, 3), many(memoryFrontend, 9)...), flowFrom(carol, 1, second), -1},
+		"of all":                             {slices.Concat(many(second, 5), many(third, 4), many(memoryFrontend, 7)), flowFrom(carol, 1, third), 1},
+		"of all, though the client has one":  {slices.Concat(many(second, 5), many(third, 4), many(memoryFrontend, 6), of(carol, 1)), flowFrom(carol, 9, third), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{Sessions: 16, Hooks: Hooks{Dial: handsOutAny}}, v1.ProtocolUDP)
+				w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("first", memoryFrontend, memoryEndpoint), forwarding("second", second, memoryEndpoint), forwarding("third", third, memoryEndpoint)))
+				begin := func(f Flow) {
+					time.Sleep(time.Second)
+					w.Datagram(f, []byte("?"), nil)
+				}
+				for _, f := range c.before {
+					begin(f)
+				}
+				begin(c.before[0])
+				begin(c.next)
+				for i, f := range append(c.before, c.next) {
+					if s := w.sessions.byFlow[sessionKey{f.Client, f.Frontend}]; (s == nil) != (i == c.gone) {
+						t.Errorf("session %d of %d: there is one: %v", i, len(c.before)+1, s != nil)
+					}
+				}
+				want := Stats{Sessions: len(c.before) + 1}
+				if c.gone >= 0 {
+					want = Stats{Sessions: len(c.before), Crowded: 1}
+				}
+				synctest.Wait()
+				if got := w.Stats(); got != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+				w.EndAll()
+				synctest.Wait()
+				if i := &w.sessions.idle; len(i.all)+len(i.clients)+len(i.services) != 0 {
+					t.Errorf("with all ended, %d sessions are known, of %d clients and %d service ports", len(i.all), len(i.clients), len(i.services))
+				}
+			})
+		})
+	}
+}
+
+// However fast sessions begin, those that are about to end are so many at most.
+func TestEndingSessionsAreBounded(t *testing.T) {
+	stuck := make(chan struct{})
+	w := newMemory(t, Config{Sessions: 16, Hooks: Hooks{Dial: handsOutAny}})
+	r := stuckReplier{stuck}
+	for i := range 100 {
+		f := flowFrom(alice, 1+i, memoryFrontend)
+		w.Datagram(f, []byte("?"), r)
+		if s := w.sessions.use(f, 0); s != nil {
+			socket, _ := s.upstream.(*scripted)
+			socket.incoming <- nil // whose answer is never sent
+		}
+	}
+	if got := w.sessions.sockets.taken.Load(); got != 18 {
+		t.Errorf("there are %d sockets, want 16 and an eighth of that", got)
+	}
+	if s := w.Stats(); s.Sessions > 18 || s.Crowded == 0 {
+		t.Errorf("got %+v, want no more than 18 sessions", s)
+	}
+	close(stuck)
+	eventually(t, "those that were about to end have ended", func() bool { return w.Stats().Sessions <= 16 })
+	w.Datagram(flowFrom(bob, 1, memoryFrontend), []byte("?"), r)
+	if w.sessions.use(flowFrom(bob, 1, memoryFrontend), 0) == nil {
+		t.Error("there is no room for another one")
+	}
+}
+
+// handsOutAny is a dialer that gives a socket to whoever asks.
+func handsOutAny(context.Context, Dial) (net.Conn, error) { return newScripted(), nil }
+
+// stuckReplier takes its time.
+type stuckReplier struct{ until chan struct{} }
+
+func (r stuckReplier) Reply(Flow, []byte) error {
+	<-r.until
+	return nil
+}
+
+// The number of descriptors bounds everything, and leaves a quarter to others.
+func TestDescriptorsBound(t *testing.T) {
+	for _, c := range []struct {
+		config                       Config
+		connections, sessions, pipes int
+	}{
+		{Config{Descriptors: 1024}, 192, 227, 64},
+		{Config{Descriptors: 1024, Connections: 100, Sessions: 500}, 100, 227, 64},
+		{Config{Descriptors: 1 << 20}, 65_536, 65_536, 65_536},
+		{Config{Descriptors: 1}, 1, 1, 0},
+	} {
+		got := c.config.withDefaults()
+		if got.Connections != c.connections || got.Sessions != c.sessions || got.pipes() != c.pipes {
+			t.Errorf("%+v: got %d connections, %d sessions, %d pipes, want %d, %d, %d",
+				c.config, got.Connections, got.Sessions, got.pipes(), c.connections, c.sessions, c.pipes)
+		}
+	}
+	for _, n := range []int{256, 1024, 4096, 65_536, 200_000} {
+		c := Config{Descriptors: n}.withDefaults()
+		if used := 2*c.Connections + c.Sessions + c.Sessions/endingShare + 2*c.pipes(); used > n-n/4 {
+			t.Errorf("of %d descriptors, %d may be used, want no more than three quarters", n, used)
+		}
+	}
+}
+
+// With no pipe left, bulk data goes through memory.
+func TestPipesAreBounded(t *testing.T) {
+	for _, pipes := range []int64{0, 1} {
+		t.Run(fmt.Sprint(pipes), func(t *testing.T) {
+			w := newWorld(t, Config{}, v1.ProtocolTCP)
+			w.tasks.pipes.limit = pipes
+			at := w.listen(t)
+			w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
+			c := dialTo(t, at)
+			const size = 8 << 20
+			go func() {
+				_, _ = c.Write(make([]byte, size))
+				_ = c.CloseWrite()
+			}()
+			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
+				t.Errorf("got %d bytes back and error %v, want %d", n, err, size)
+			}
+			eventually(t, "the connection is over", func() bool { return w.Stats().Connections == 0 })
+			if got := w.tasks.pipes.taken.Load(); got != 0 {
+				t.Errorf("with all carried, %d pipes are counted", got)
+			}
+		})
+	}
+}
