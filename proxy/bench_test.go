@@ -175,19 +175,21 @@ func TestChangeCostsTheSameAtAnySize(t *testing.T) {
 	}
 }
 
+// liveHeap gives the bytes that are in use after a collection.
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // TestHeap holds what a tracker and its snapshot keep alive.
 func TestHeap(t *testing.T) {
 	const most = 25 << 20
-	live := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := live()
+	before := liveHeap()
 	tr, s := loadedTracker(t, 10_000)
-	got := live() - before
+	got := liveHeap() - before
 	runtime.KeepAlive(tr)
 	if s.Len() != 10_000 {
 		t.Fatalf("got %d ports, want 10000", s.Len())

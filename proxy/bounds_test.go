@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,5 +74,27 @@ func TestConflictsAreCounted(t *testing.T) {
 	}
 	if got := problemText(newest(t, tr)); !slices.Equal(got, want) {
 		t.Errorf("got problems %q, want %q", got, want)
+	}
+}
+
+// TestPortsShareAddresses: what a Service with many addresses keeps does not grow with
+// its ports.
+func TestPortsShareAddresses(t *testing.T) {
+	const copies = 50
+	kept := func(portCount int) uint64 {
+		s := hugeService("huge", "10.96.0.1", portCount, 1000)
+		before := liveHeap()
+		specs := make([]*serviceSpec, copies)
+		for i := range specs {
+			specs[i] = readService(s, &TrackerOptions{})
+		}
+		got := (liveHeap() - before) / copies
+		runtime.KeepAlive(specs)
+		return got
+	}
+	one, nine := kept(1), kept(9)
+	t.Logf("1,000 addresses keep %d bytes with one port, %d with nine", one, nine)
+	if nine > 2*one {
+		t.Errorf("1,000 addresses keep %d bytes with one port and %d with nine, want at most twice as much", one, nine)
 	}
 }

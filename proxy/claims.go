@@ -49,15 +49,16 @@ func standing(k FrontendKind) int {
 // add enters all claims of a port. It gives the ports that have another owner
 // of an address before them by it.
 func (cs claims) add(p *portState) (affected []*portState) {
-	for _, c := range p.spec.candidates {
+	for i := range p.spec.count() {
+		c := p.spec.candidate(i)
 		key := claimKey{c.addr, p.spec.name.Protocol}
 		list := cs[key]
 		mine := claim{port: p, kind: c.kind}
-		i, _ := slices.BinarySearchFunc(list, mine, claim.compare)
-		if i == 0 {
+		at, _ := slices.BinarySearchFunc(list, mine, claim.compare)
+		if at == 0 {
 			affected = appendPorts(affected, list)
 		}
-		cs[key] = slices.Insert(list, i, mine)
+		cs[key] = slices.Insert(list, at, mine)
 	}
 	return affected
 }
@@ -65,21 +66,22 @@ func (cs claims) add(p *portState) (affected []*portState) {
 // remove takes all claims of a port back. It gives the port that owns an
 // address from now on, and those that have another owner before them.
 func (cs claims) remove(p *portState) (affected []*portState) {
-	for _, c := range p.spec.candidates {
+	for i := range p.spec.count() {
+		c := p.spec.candidate(i)
 		key := claimKey{c.addr, p.spec.name.Protocol}
 		list := cs[key]
-		i := slices.IndexFunc(list, func(o claim) bool { return o.port == p })
-		if i < 0 {
+		at := slices.IndexFunc(list, func(o claim) bool { return o.port == p })
+		if at < 0 {
 			continue
 		}
 		if len(list) == 1 {
 			delete(cs, key)
 			continue
 		}
-		if i == 0 {
+		if at == 0 {
 			affected = appendPorts(affected, list[1:])
 		}
-		cs[key] = slices.Delete(list, i, i+1)
+		cs[key] = slices.Delete(list, at, at+1)
 	}
 	return affected
 }

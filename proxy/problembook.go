@@ -63,14 +63,12 @@ func (b *problemBook) set(key problemKey, problems []*Problem) {
 
 // countNodePorts notes that a service port comes (+1) or goes (-1).
 func (b *problemBook) countNodePorts(p *portSpec, by int) {
-	for _, c := range p.candidates {
-		switch {
-		case c.kind != NodePort:
-		case p.name.Family == v1.IPv6Protocol:
-			b.nodePorts[1] += by
-		default:
-			b.nodePorts[0] += by
-		}
+	switch {
+	case p.nodePort == 0:
+	case p.name.Family == v1.IPv6Protocol:
+		b.nodePorts[1] += by
+	default:
+		b.nodePorts[0] += by
 	}
 }
 

@@ -34,7 +34,8 @@ func specText(s *serviceSpec) []string {
 	out := []string{header}
 	for _, p := range s.ports {
 		var list []Frontend
-		for _, c := range p.candidates {
+		for i := range p.count() {
+			c := p.candidate(i)
 			list = append(list, Frontend{Kind: c.kind, Addr: c.addr, Restricted: c.restricted, AllowedSources: c.sources})
 		}
 		out = append(out, fmt.Sprintf("%s/%s/%s %q", p.name.Port, p.name.Protocol, p.name.Family, frontendText(list)))
@@ -379,7 +380,7 @@ func TestServiceIsBounded(t *testing.T) {
 		spec := readService(apiService("greedy", "10.96.0.1", tc.edits...), &TrackerOptions{})
 		frontends := 0
 		for i := range spec.ports {
-			frontends += len(spec.ports[i].candidates)
+			frontends += spec.ports[i].count()
 		}
 		if frontends == 0 || frontends > tc.frontends {
 			t.Errorf("%s: got %d frontends, want some, at most %d", tc.name, frontends, tc.frontends)

@@ -143,9 +143,10 @@ func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRo
 // frontends gives the frontends that the port owns, and records those that it
 // does not as problems.
 func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
-	out := make([]Frontend, 0, len(p.spec.candidates))
+	out := make([]Frontend, 0, p.spec.count())
 	var conflicts conflicts
-	for _, c := range p.spec.candidates {
+	for i := range p.spec.count() {
+		c := p.spec.candidate(i)
 		if owner := t.claims.owner(c, p.spec.name.Protocol); owner != p {
 			conflicts.add(c, owner)
 			continue

@@ -29,8 +29,25 @@ type serviceSpec struct {
 
 // portSpec is one port of a Service in one family.
 type portSpec struct {
-	name       ServicePortName
-	candidates []candidate
+	name             ServicePortName
+	number, nodePort uint16
+	addresses        *addresses
+}
+
+// addresses are those of a Service in one family. All its ports share them: a copy for
+// each port would make gigabytes of some hundred Services.
+type addresses struct {
+	clusterIP netip.Addr
+	// external are the external IPs, then those of load balancers, each once.
+	external []externalAddr
+	// restricted and sources say who may use the load balancers' addresses.
+	restricted bool
+	sources    []netip.Prefix
+}
+
+type externalAddr struct {
+	addr netip.Addr
+	kind FrontendKind
 }
 
 // candidate is a frontend that a Service asks for; a conflict with another
@@ -42,11 +59,36 @@ type candidate struct {
 	sources    []netip.Prefix
 }
 
+// count gives the number of frontends that a port asks for.
+func (p *portSpec) count() int {
+	n := 1 + len(p.addresses.external)
+	if p.nodePort != 0 {
+		n++
+	}
+	return n
+}
+
+// candidate gives one of the frontends that a port asks for, by its place in the order
+// ClusterIP, external IPs, load-balancer IPs, node port.
+func (p *portSpec) candidate(i int) candidate {
+	switch a := p.addresses; {
+	case i == 0:
+		return candidate{kind: ClusterIP, addr: netip.AddrPortFrom(a.clusterIP, p.number)}
+	case i > len(a.external):
+		return candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(p.name.Family), p.nodePort)}
+	default:
+		e := a.external[i-1]
+		c := candidate{kind: e.kind, addr: netip.AddrPortFrom(e.addr, p.number)}
+		if e.kind == LoadBalancer {
+			c.restricted, c.sources = a.restricted, a.sources
+		}
+		return c
+	}
+}
+
 // external reports whether traffic can reach the port at another address than
 // its ClusterIP.
-func (p *portSpec) external() bool {
-	return slices.ContainsFunc(p.candidates, func(c candidate) bool { return c.kind != ClusterIP })
-}
+func (p *portSpec) external() bool { return p.count() > 1 }
 
 // equal reports whether two readings of a Service say the same.
 func (s *serviceSpec) equal(o *serviceSpec) bool {
@@ -58,9 +100,12 @@ func (s *serviceSpec) equal(o *serviceSpec) bool {
 }
 
 func (p portSpec) equal(o portSpec) bool {
-	return p.name == o.name && slices.EqualFunc(p.candidates, o.candidates, func(a, b candidate) bool {
-		return a.kind == b.kind && a.addr == b.addr && a.restricted == b.restricted && slices.Equal(a.sources, b.sources)
-	})
+	return p.name == o.name && p.number == o.number && p.nodePort == o.nodePort && p.addresses.equal(o.addresses)
+}
+
+func (a *addresses) equal(o *addresses) bool {
+	return a.clusterIP == o.clusterIP && a.restricted == o.restricted &&
+		slices.Equal(a.sources, o.sources) && slices.Equal(a.external, o.external)
 }
 
 // Bounds of what one Service may ask for, so that no object, by mistake or by
@@ -137,14 +182,13 @@ func (r *specReader) port(field string, n int32) uint16 {
 }
 
 func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []portSpec {
-	clusterIP, ok := r.clusterIP(family)
+	addresses, ok := r.addresses(family)
 	if !ok {
 		return nil
 	}
-	external := r.externalAddrs(family)
 	var out []portSpec
 	for i := range r.service.Spec.Ports {
-		if i == maxPorts || i*(len(external)+2) > maxFrontends {
+		if i == maxPorts || i*(len(addresses.external)+2) > maxFrontends {
 			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d addresses and ports, are asked for; the rest is ignored", maxPorts, maxFrontends))
 			break
 		}
@@ -160,10 +204,11 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 			r.report(field+".port", errors.New("0 is not a port number"))
 			continue
 		}
-		p := portSpec{name: ServicePortName{NamespacedName: service, Port: port.Name, Protocol: protocol, Family: family}}
-		p.addAddresses(number, clusterIP, external)
-		if n := r.port(field+".nodePort", port.NodePort); n != 0 {
-			p.candidates = append(p.candidates, candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(family), n)})
+		p := portSpec{
+			name:      ServicePortName{NamespacedName: service, Port: port.Name, Protocol: protocol, Family: family},
+			number:    number,
+			nodePort:  r.port(field+".nodePort", port.NodePort),
+			addresses: addresses,
 		}
 		if twin := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); twin >= 0 {
 			r.report(field, fmt.Errorf("a port before it has the name %q and protocol %s, too; that one is ignored", port.Name, protocol))
@@ -173,17 +218,6 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 		out = append(out, p)
 	}
 	return out
-}
-
-// addAddresses adds the frontends at a port number.
-func (p *portSpec) addAddresses(number uint16, clusterIP netip.Addr, external []candidate) {
-	p.candidates = append(p.candidates, candidate{kind: ClusterIP, addr: netip.AddrPortFrom(clusterIP, number)})
-	for _, e := range external {
-		if e.addr.Addr() != clusterIP {
-			e.addr = netip.AddrPortFrom(e.addr.Addr(), number)
-			p.candidates = append(p.candidates, e)
-		}
-	}
 }
 
 func unspecified(family v1.IPFamily) netip.Addr {
@@ -238,21 +272,32 @@ func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
 	return ipaddr.CheckHost(a)
 }
 
-// externalAddrs gives the external IPs and load-balancer IPs of a family, each
-// address once. An address that is both obeys the source ranges.
-func (r *specReader) externalAddrs(family v1.IPFamily) []candidate {
-	external := r.externalIPs(family)
-	out := r.loadBalancerIPs(family)
-	for _, e := range external {
-		if !slices.ContainsFunc(out, func(o candidate) bool { return o.addr == e.addr }) {
-			out = append(out, e)
-		}
+// addresses reads all addresses of a family, each once; ok says whether there is a
+// ClusterIP. An address that is both an external IP and a load balancer's obeys the
+// source ranges.
+func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
+	out = &addresses{}
+	if out.clusterIP, ok = r.clusterIP(family); !ok {
+		return nil, false
 	}
-	slices.SortStableFunc(out, func(a, b candidate) int { return int(a.kind) - int(b.kind) })
-	return out
+	seen := map[netip.Addr]bool{out.clusterIP: true}
+	once := func(kind FrontendKind, all []netip.Addr) (list []externalAddr) {
+		for _, a := range all {
+			if !seen[a] {
+				seen[a] = true
+				list = append(list, externalAddr{addr: a, kind: kind})
+			}
+		}
+		return list
+	}
+	external := r.externalIPs(family)
+	out.restricted, out.sources = r.sourceRanges(family)
+	balancers := once(LoadBalancer, r.loadBalancerIPs(family))
+	out.external = append(once(ExternalIP, external), balancers...)
+	return out, true
 }
 
-func (r *specReader) externalIPs(family v1.IPFamily) (out []candidate) {
+func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 	list := r.service.Spec.ExternalIPs
 	if r.options.IgnoreExternalIPs {
 		list = nil
@@ -262,15 +307,14 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []candidate) {
 			r.report("spec.externalIPs", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
 			break
 		}
-		if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family); ok {
-			out = append(out, candidate{kind: ExternalIP, addr: netip.AddrPortFrom(a, 0)})
+		if a, ok := r.address("spec.externalIPs[%d]", i, text, family); ok {
+			out = append(out, a)
 		}
 	}
 	return out
 }
 
-func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []candidate) {
-	restricted, sources := r.sourceRanges(family)
+func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []netip.Addr) {
 	for i, in := range r.service.Status.LoadBalancer.Ingress {
 		if i == maxAddresses {
 			r.report("status.loadBalancer.ingress", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
@@ -279,16 +323,15 @@ func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []candidate) {
 		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
 			continue
 		}
-		a, ok := r.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, family)
-		if ok && !slices.ContainsFunc(out, func(o candidate) bool { return o.addr.Addr() == a }) {
-			out = append(out, candidate{kind: LoadBalancer, addr: netip.AddrPortFrom(a, 0), restricted: restricted, sources: sources})
+		if a, ok := r.address("status.loadBalancer.ingress[%d].ip", i, in.IP, family); ok {
+			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// address reads an external address.
-func (r *specReader) address(field, text string, family v1.IPFamily) (netip.Addr, bool) {
+// address reads an external address, the i-th of its field.
+func (r *specReader) address(field string, i int, text string, family v1.IPFamily) (netip.Addr, bool) {
 	if strings.TrimSpace(text) == "" {
 		return netip.Addr{}, false
 	}
@@ -297,7 +340,7 @@ func (r *specReader) address(field, text string, family v1.IPFamily) (netip.Addr
 		err = ipaddr.CheckHost(a)
 	}
 	if err != nil {
-		r.report(field, err)
+		r.report(fmt.Sprintf(field, i), err)
 		return netip.Addr{}, false
 	}
 	return a, ipaddr.FamilyOf(a) == family
