@@ -27,9 +27,11 @@ func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
 	t := &tracker{
 		options:  options,
 		services: map[types.NamespacedName]*serviceState{},
-		claims:   claims{},
+		claims:   claims{contests: map[claimKey]*contest{}},
 		removed:  map[ServicePortName]struct{}{},
+		problems: newProblemBook(),
 	}
+	t.claims.handOver = t.handOver
 	t.node = resolveNode(&t.options, nodeFacts{addresses: options.NodeAddresses})
 	t.cache = endpoints.NewCache(endpoints.View{NodeName: options.NodeName}, t.endpointsChanged)
 	t.snapshot.ports = pmap.New[ServicePortName, *ServicePort]()
@@ -61,8 +63,15 @@ type tracker struct {
 
 // serviceState is a Service that needs proxying.
 type serviceState struct {
-	spec  *serviceSpec
-	ports []*portState
+	spec *serviceSpec
+	// version counts the readings of the Service, so that its claims can be told
+	// from those that they replace.
+	version int
+	ports   []*portState
+	// reported are the conflicts that are noted as problems; unreported says that
+	// there may be others by now.
+	reported   conflicts
+	unreported bool
 }
 
 // portState is one port of such a Service in one family.
@@ -73,6 +82,8 @@ type portState struct {
 	// place is that of the port in the tracker's list of dirty ones, from 1;
 	// 0 where it is not there.
 	place int
+	// claims are those of the port, in the order of its candidates.
+	claims []claim
 	// published is what the last snapshot has of the port.
 	published *ServicePort
 	// frontends and routes are those resolved last; nil frontends are to be
@@ -111,41 +122,61 @@ func (t *tracker) setService(name types.NamespacedName, spec *serviceSpec) {
 	if old == nil && spec == nil || old != nil && spec != nil && old.spec.equal(spec) {
 		return
 	}
+	// What the Service asks for before and after stays its own all the time.
+	var now *serviceState
+	if spec != nil {
+		now = t.claim(spec, old)
+	}
 	if old != nil {
-		for _, p := range old.ports {
-			t.markFrontends(t.claims.remove(p)...)
-			t.problems.set(conflictKey(p.spec.name), nil)
-			t.problems.set(limitKey(p.spec.name), nil)
-			t.problems.countNodePorts(p.spec, -1)
-			t.unmark(p)
-			if _, known := t.snapshot.ports.Get(p.spec.name); known {
-				t.removed[p.spec.name] = struct{}{}
-			}
-		}
+		t.drop(old)
 		delete(t.services, name)
 	}
 	t.problems.set(objectKey("Service", name), nil)
-	if spec != nil {
+	if now != nil {
 		t.problems.set(objectKey("Service", name), spec.problems)
-		t.addService(spec)
+		t.take(now)
 	}
 	t.wake()
 }
 
-func (t *tracker) addService(spec *serviceSpec) {
-	s := &serviceState{spec: spec, ports: make([]*portState, len(spec.ports))}
-	t.services[spec.name] = s
+// claim enters the claims of a Service, beside those of an old reading if there is one.
+func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
+	s := &serviceState{spec: spec, ports: make([]*portState, len(spec.ports)), unreported: true}
+	if old != nil {
+		s.version = old.version + 1
+	}
 	for i := range spec.ports {
 		n := spec.ports[i].name
-		p := &portState{
+		s.ports[i] = &portState{
 			service: s,
 			spec:    &spec.ports[i],
 			key:     endpoints.PortKey{Service: n.NamespacedName, Port: n.Port, Protocol: n.Protocol, Family: n.Family},
 		}
-		s.ports[i] = p
+		t.claims.add(s.ports[i])
+	}
+	return s
+}
+
+// drop forgets a Service.
+func (t *tracker) drop(s *serviceState) {
+	t.reportConflicts(s, conflicts{})
+	for _, p := range s.ports {
+		t.claims.remove(p)
+		t.problems.set(limitKey(p.spec.name), nil)
+		t.problems.countNodePorts(p.spec, -1)
+		t.unmark(p)
+		if _, known := t.snapshot.ports.Get(p.spec.name); known {
+			t.removed[p.spec.name] = struct{}{}
+		}
+	}
+}
+
+// take enters a Service whose claims are there.
+func (t *tracker) take(s *serviceState) {
+	t.services[s.spec.name] = s
+	for _, p := range s.ports {
 		t.problems.countNodePorts(p.spec, +1)
-		delete(t.removed, n)
-		t.markFrontends(t.claims.add(p)...)
+		delete(t.removed, p.spec.name)
 		t.mark(p)
 	}
 }
@@ -157,10 +188,8 @@ func (t *tracker) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.cache.Update(s)
-	if err != nil || t.problems.any() {
-		key := objectKey("EndpointSlice", types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
-		t.problems.set(key, sliceProblems(key, err))
-	}
+	key := objectKey("EndpointSlice", types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+	t.problems.set(key, sliceProblems(key, err))
 	t.wake()
 }
 
@@ -264,7 +293,7 @@ func (t *tracker) unmark(p *portState) {
 // markFrontends notes the same of ports whose frontends may have changed.
 func (t *tracker) markFrontends(ports ...*portState) {
 	for _, p := range ports {
-		p.frontends = nil
+		p.frontends, p.service.unreported = nil, true
 		t.mark(p)
 	}
 }
@@ -318,11 +347,8 @@ func (t *tracker) publish() {
 	next := t.snapshot
 	next.node = t.node
 	next.ports = t.resolveDirty()
-	if t.problems.stale {
-		next.problems = t.problems.list()
-	}
-	if first || next.ports != t.snapshot.ports || next.node != t.snapshot.node ||
-		!slices.EqualFunc(next.problems, t.snapshot.problems, func(a, b *Problem) bool { return a.compare(b) == 0 }) {
+	next.problems = t.problems.report(t.snapshot.problems)
+	if first || next.ports != t.snapshot.ports || next.node != t.snapshot.node || next.problems != t.snapshot.problems {
 		next.generation++
 		t.snapshot = next
 	}
@@ -335,6 +361,10 @@ func (t *tracker) resolveDirty() pmap.Map[ServicePortName, *ServicePort] {
 	}
 	for _, p := range t.dirty {
 		p.place = 0
+		if p.service.unreported {
+			p.service.unreported = false
+			t.reportConflicts(p.service, p.service.conflicts())
+		}
 		if p.published == nil {
 			// What came back as it was, after its Service had been another or
 			// none, is no change.

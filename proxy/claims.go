@@ -2,8 +2,9 @@ package proxy
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"net/netip"
-	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -13,25 +14,58 @@ import (
 // a ClusterIP comes before a load balancer's address, and that before an external
 // IP, so that nobody takes over another Service's address by writing it down; then
 // the older Service wins, then the one that comes first by name.
-type claims map[claimKey][]claim
+//
+// A claim that comes or goes concerns two ports, whoever else asks for the address:
+// the one that owned it, and the one that does now.
+type claims struct {
+	contests map[claimKey]*contest
+	// handOver is called when an address that several ask for has another owner
+	// than before.
+	handOver func(key claimKey, c *contest, before *portState)
+}
 
 type claimKey struct {
 	addr     netip.AddrPort
 	protocol v1.Protocol
 }
 
-type claim struct {
-	port *portState
-	kind FrontendKind
+// Compare orders keys by address, port and protocol.
+func (k claimKey) Compare(o claimKey) int {
+	return cmp.Or(k.addr.Compare(o.addr), strings.Compare(string(k.protocol), string(o.protocol)))
 }
 
-func (c claim) compare(o claim) int {
-	return cmp.Or(
-		cmp.Compare(standing(c.kind), standing(o.kind)),
-		c.port.service.spec.created.Compare(o.port.service.spec.created),
-		c.port.spec.name.Compare(o.port.spec.name),
-	)
+// String gives the address, port and protocol.
+func (k claimKey) String() string { return k.addr.String() + "/" + string(k.protocol) }
+
+// contest is all claims to one address and port: a treap of nodes that the ports bring
+// along, so that one more costs the logarithm of their number, at worst as at best. The
+// first claim owns the address.
+type contest struct {
+	root *claim
+	// reports counts the Services whose report of conflicts names the address.
+	reports int
 }
+
+// claim is that of one of the frontends that a port asks for, by its place among them.
+type claim struct {
+	port        *portState
+	left, right *claim
+	// prio is not lower than that of the claims below.
+	prio      uint32
+	candidate uint16
+	// owns says that the claim is the first.
+	owns bool
+}
+
+func (c *claim) compare(o *claim) int {
+	if c := cmp.Compare(standing(c.kind()), standing(o.kind())); c != 0 {
+		return c
+	}
+	a, b := c.port.service, o.port.service
+	return cmp.Or(a.spec.created.Compare(b.spec.created), c.port.spec.name.Compare(o.port.spec.name), cmp.Compare(a.version, b.version))
+}
+
+func (c *claim) kind() FrontendKind { return c.port.spec.kind(int(c.candidate)) }
 
 // standing ranks the kinds of claims by who makes them: what the cluster has
 // allocated or a load balancer has reported stands above what a user wrote.
@@ -46,57 +80,103 @@ func standing(k FrontendKind) int {
 	return 2
 }
 
-// add enters all claims of a port. It gives the ports that have another owner
-// of an address before them by it.
-func (cs claims) add(p *portState) (affected []*portState) {
-	for i := range p.spec.count() {
-		c := p.spec.candidate(i)
-		key := claimKey{c.addr, p.spec.name.Protocol}
-		list := cs[key]
-		mine := claim{port: p, kind: c.kind}
-		at, _ := slices.BinarySearchFunc(list, mine, claim.compare)
-		if at == 0 {
-			affected = appendPorts(affected, list)
+// add enters all claims of a port.
+func (cs *claims) add(p *portState) {
+	p.claims = make([]claim, p.spec.count())
+	for i := range p.claims {
+		mine := &p.claims[i]
+		mine.port, mine.candidate, mine.prio = p, uint16(i), rand.Uint32()
+		key := p.spec.claimKey(i)
+		c := cs.contests[key]
+		if c == nil {
+			c = &contest{}
+			cs.contests[key] = c
 		}
-		cs[key] = slices.Insert(list, at, mine)
+		before := c.first()
+		c.insert(mine)
+		cs.settle(key, c, before)
 	}
-	return affected
 }
 
-// remove takes all claims of a port back. It gives the port that owns an
-// address from now on, and those that have another owner before them.
-func (cs claims) remove(p *portState) (affected []*portState) {
-	for i := range p.spec.count() {
-		c := p.spec.candidate(i)
-		key := claimKey{c.addr, p.spec.name.Protocol}
-		list := cs[key]
-		at := slices.IndexFunc(list, func(o claim) bool { return o.port == p })
-		if at < 0 {
+// remove takes all claims of a port back.
+func (cs *claims) remove(p *portState) {
+	for i := range p.claims {
+		key := p.spec.claimKey(i)
+		c := cs.contests[key]
+		before := c.first()
+		c.delete(&p.claims[i])
+		if c.root == nil {
+			delete(cs.contests, key)
 			continue
 		}
-		if len(list) == 1 {
-			delete(cs, key)
-			continue
-		}
-		if at == 0 {
-			affected = appendPorts(affected, list[1:])
-		}
-		cs[key] = slices.Delete(list, at, at+1)
+		cs.settle(key, c, before)
 	}
-	return affected
+	p.claims = nil
 }
 
-func appendPorts(ports []*portState, list []claim) []*portState {
-	for _, c := range list {
-		ports = append(ports, c.port)
+// settle notes who owns an address; before is the claim that did.
+func (cs *claims) settle(key claimKey, c *contest, before *claim) {
+	now := c.first()
+	if now == before {
+		return
 	}
-	return ports
+	now.owns = true
+	if before != nil {
+		before.owns = false
+		cs.handOver(key, c, before.port)
+	}
 }
 
-// owner gives the port that has an address.
-func (cs claims) owner(c candidate, protocol v1.Protocol) *portState {
-	if list := cs[claimKey{c.addr, protocol}]; len(list) > 0 {
-		return list[0].port
+func (c *contest) first() *claim {
+	n := c.root
+	for n != nil && n.left != nil {
+		n = n.left
 	}
-	return nil
+	return n
+}
+
+func (c *contest) insert(x *claim) {
+	at := &c.root
+	for *at != nil && (*at).prio >= x.prio {
+		at = (*at).toward(x)
+	}
+	rest := *at
+	*at = x
+	earlier, later := &x.left, &x.right // where the parts of the rest go
+	for rest != nil {
+		if rest.compare(x) < 0 {
+			*earlier = rest
+			earlier, rest = &rest.right, rest.right
+		} else {
+			*later = rest
+			later, rest = &rest.left, rest.left
+		}
+	}
+	*earlier, *later = nil, nil
+}
+
+func (c *contest) delete(x *claim) {
+	at := &c.root
+	for *at != x {
+		at = (*at).toward(x)
+	}
+	left, right := x.left, x.right
+	for left != nil && right != nil {
+		if left.prio >= right.prio {
+			*at = left
+			at, left = &left.right, left.right
+		} else {
+			*at = right
+			at, right = &right.left, right.left
+		}
+	}
+	*at = cmp.Or(left, right)
+}
+
+// toward gives the side of a claim on which another one has its place.
+func (c *claim) toward(x *claim) **claim {
+	if x.compare(c) < 0 {
+		return &c.left
+	}
+	return &c.right
 }

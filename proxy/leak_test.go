@@ -18,7 +18,8 @@ func checkEmpty(t *testing.T, source ServiceChangeTracker) {
 		t.Errorf("with all objects gone: got ports %q and problems %q, want neither", snapshotNames(s), problemText(s))
 	}
 	for what, n := range map[string]int{
-		"services": len(tr.services), "claims": len(tr.claims), "problems": len(tr.problems.byObject),
+		"services": len(tr.services), "contested addresses": len(tr.claims.contests),
+		"problems": tr.problems.findings.Map().Len(), "owners that problems name": tr.problems.owners.Map().Len(),
 		"ports to resolve": len(tr.dirty), "ports to remove": len(tr.removed),
 	} {
 		if n != 0 {

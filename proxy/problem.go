@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +32,8 @@ func (p *Problem) Error() string {
 
 // Unwrap gives the reason.
 func (p *Problem) Unwrap() error { return p.Err }
+
+func sortProblems(list []*Problem) { slices.SortFunc(list, (*Problem).compare) }
 
 func (p *Problem) compare(o *Problem) int {
 	return cmp.Or(

@@ -1,64 +1,125 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/pmap"
 )
 
 // problemBook keeps what is wrong with objects, by object.
 type problemBook struct {
-	byObject map[problemKey][]*Problem
-	// stale says that the list must be made anew.
+	findings *pmap.Edit[problemKey, *finding]
+	// owners are those of the addresses that findings name.
+	owners *pmap.Edit[claimKey, types.NamespacedName]
+	// stale says that findings or owners may differ from those of the last report.
 	stale bool
 	// nodePorts counts the node ports of IPv4 and IPv6 that Services ask for.
 	nodePorts [2]int
 }
 
-// problemKey names an object, or one port of a Service for what concerns its
-// conflicts with others.
+func newProblemBook() problemBook {
+	return problemBook{
+		findings: pmap.New[problemKey, *finding]().Edit(),
+		owners:   pmap.New[claimKey, types.NamespacedName]().Edit(),
+	}
+}
+
+// problemKey names an object and what is looked at: nothing in particular, or one of
+// the words below.
 type problemKey struct {
 	kind string
 	types.NamespacedName
-	port ServicePortName
+	about string
+	port  ServicePortName
+}
+
+const (
+	aboutConflicts = "conflicts"
+	aboutLimit     = "limit"
+	aboutNodePorts = "node ports"
+)
+
+// Compare puts all keys of an object together, and objects in the order of problems.
+func (k problemKey) Compare(o problemKey) int {
+	if c := k.compareObject(o); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(k.about, o.about), k.port.Compare(o.port))
+}
+
+func (k problemKey) compareObject(o problemKey) int {
+	return cmp.Or(strings.Compare(k.kind, o.kind), strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
 }
 
 func objectKey(kind string, name types.NamespacedName) problemKey {
 	return problemKey{kind: kind, NamespacedName: name}
 }
 
-func conflictKey(name ServicePortName) problemKey {
-	return problemKey{kind: "Service", NamespacedName: name.NamespacedName, port: name}
+func conflictKey(service types.NamespacedName) problemKey {
+	return problemKey{kind: "Service", NamespacedName: service, about: aboutConflicts}
 }
 
 func limitKey(name ServicePortName) problemKey {
-	return problemKey{kind: "limit", NamespacedName: name.NamespacedName, port: name}
+	return problemKey{kind: "Service", NamespacedName: name.NamespacedName, about: aboutLimit, port: name}
 }
 
-func (b *problemBook) any() bool { return len(b.byObject) > 0 }
+// finding is what is wrong under one key. It is never changed.
+type finding struct {
+	problems []*Problem
+	// conflicts become problems when somebody asks for them: their text has the
+	// owners of the moment.
+	conflicts conflicts
+}
 
+func (f *finding) equal(o *finding) bool {
+	if f == nil || o == nil {
+		return f == o
+	}
+	return f.conflicts.equal(&o.conflicts) &&
+		slices.EqualFunc(f.problems, o.problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
+}
+
+// set notes the problems under a key, in place of those before.
 func (b *problemBook) set(key problemKey, problems []*Problem) {
-	_, had := b.byObject[key]
 	if len(problems) == 0 {
-		if had {
-			delete(b.byObject, key)
-			b.stale = true
-		}
+		b.note(key, nil)
 		return
 	}
-	if b.byObject == nil {
-		b.byObject = map[problemKey][]*Problem{}
+	b.note(key, &finding{problems: problems})
+}
+
+func (b *problemBook) note(key problemKey, f *finding) {
+	old, _ := b.findings.Get(key)
+	switch {
+	case f.equal(old):
+		return
+	case f == nil:
+		b.findings.Delete(key)
+	default:
+		b.findings.Set(key, f)
 	}
-	same := slices.EqualFunc(b.byObject[key], problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
-	b.byObject[key] = problems
-	b.stale = b.stale || !same
+	b.stale = true
+}
+
+// nameOwner notes the owner of an address that findings name, or that none does any
+// more (nil).
+func (b *problemBook) nameOwner(key claimKey, owner *portState) {
+	if owner == nil {
+		b.owners.Delete(key)
+	} else {
+		b.owners.Set(key, owner.spec.name.NamespacedName)
+	}
+	b.stale = true
 }
 
 // countNodePorts notes that a service port comes (+1) or goes (-1).
@@ -75,9 +136,6 @@ func (b *problemBook) countNodePorts(p *portSpec, by int) {
 // checkNodePorts reports node ports that are to be served at the primary
 // addresses of a node that is not known to have any.
 func (b *problemBook) checkNodePorts(o *TrackerOptions, n *Node) {
-	if b.nodePorts == [2]int{} && len(b.byObject) == 0 {
-		return
-	}
 	name := types.NamespacedName{Name: n.Name}
 	var problems []*Problem
 	for i, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
@@ -88,18 +146,7 @@ func (b *problemBook) checkNodePorts(o *TrackerOptions, n *Node) {
 				Err: fmt.Errorf("no %s address is known: the node ports of %d service ports are not served", family, b.nodePorts[i])})
 		}
 	}
-	b.set(problemKey{kind: "node ports"}, problems)
-}
-
-// list gives all problems in order.
-func (b *problemBook) list() []*Problem {
-	b.stale = false
-	var out []*Problem
-	for _, problems := range b.byObject {
-		out = append(out, problems...)
-	}
-	slices.SortFunc(out, (*Problem).compare)
-	return out
+	b.set(problemKey{kind: "Node", NamespacedName: name, about: aboutNodePorts}, problems)
 }
 
 // sliceProblems turns the error of an EndpointSlice into problems.

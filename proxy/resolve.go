@@ -76,9 +76,7 @@ const maxSlots = 500_000
 func (t *tracker) affordable(p *portState, endpoints int) []Frontend {
 	most := max(2, maxSlots/max(1, endpoints*len(p.service.ports)))
 	if len(p.frontends) <= most {
-		if t.problems.any() {
-			t.problems.set(limitKey(p.spec.name), nil)
-		}
+		t.problems.set(limitKey(p.spec.name), nil)
 		return p.frontends
 	}
 	out := slices.Clone(p.frontends[:most])
@@ -140,17 +138,20 @@ func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRo
 	return TrafficRoute{Action: Forward, Pool: pool, Masquerade: masquerade}
 }
 
-// frontends gives the frontends that the port owns, and records those that it
-// does not as problems.
+// frontends gives the frontends that the port owns.
 func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
-	out := make([]Frontend, 0, p.spec.count())
-	var conflicts conflicts
-	for i := range p.spec.count() {
-		c := p.spec.candidate(i)
-		if owner := t.claims.owner(c, p.spec.name.Protocol); owner != p {
-			conflicts.add(c, owner)
-			continue
+	owned := 0
+	for i := range p.claims {
+		if p.claims[i].owns {
+			owned++
 		}
+	}
+	out := make([]Frontend, 0, owned)
+	for i := range p.claims {
+		if !p.claims[i].owns {
+			continue // another one has it
+		}
+		c := p.spec.candidate(i)
 		f := Frontend{
 			Kind:           c.kind,
 			Addr:           c.addr,
@@ -164,52 +165,7 @@ func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 		}
 		out = append(out, f)
 	}
-	if len(conflicts) > 0 || t.problems.any() {
-		t.problems.set(conflictKey(p.spec.name), conflicts.problems(p))
-	}
 	return out
-}
-
-// conflicts are addresses that a port asks for and others have, by kind and owner.
-type conflicts []conflict
-
-type conflict struct {
-	kind FrontendKind
-	// addr is the first of them, owner the one who has it.
-	addr  netip.AddrPort
-	owner *portState
-	count int
-}
-
-func (c *conflicts) add(wanted candidate, owner *portState) {
-	for i := range *c {
-		if (*c)[i].kind == wanted.kind && (*c)[i].owner == owner {
-			(*c)[i].count++
-			return
-		}
-	}
-	*c = append(*c, conflict{wanted.kind, wanted.addr, owner, 1})
-}
-
-// problems gives one for each kind and owner: there may be very many addresses.
-func (c conflicts) problems(p *portState) (out []*Problem) {
-	for _, x := range c {
-		more := ""
-		if x.count > 1 {
-			more = fmt.Sprintf(", and %d more are taken", x.count-1)
-		}
-		out = append(out, &Problem{
-			Kind:           "Service",
-			NamespacedName: p.spec.name.NamespacedName,
-			Field:          candidateField(x.kind),
-			Err:            fmt.Errorf("%s/%s already belongs to Service %s%s", x.addr, p.spec.name.Protocol, x.owner.spec.name.NamespacedName, more),
-		})
-	}
-	return out
-}
-
-func candidateField(k FrontendKind) string {
-	return [...]string{"spec.clusterIPs", "spec.externalIPs", "status.loadBalancer.ingress", "spec.ports.nodePort"}[k&3]
 }
 
 // allowedSources adds the frontend's own address where the node itself is

@@ -71,20 +71,37 @@ func (p *portSpec) count() int {
 // candidate gives one of the frontends that a port asks for, by its place in the order
 // ClusterIP, external IPs, load-balancer IPs, node port.
 func (p *portSpec) candidate(i int) candidate {
-	switch a := p.addresses; {
+	c := candidate{kind: p.kind(i), addr: p.addr(i)}
+	if c.kind == LoadBalancer {
+		c.restricted, c.sources = p.addresses.restricted, p.addresses.sources
+	}
+	return c
+}
+
+func (p *portSpec) kind(i int) FrontendKind {
+	switch external := p.addresses.external; {
 	case i == 0:
-		return candidate{kind: ClusterIP, addr: netip.AddrPortFrom(a.clusterIP, p.number)}
-	case i > len(a.external):
-		return candidate{kind: NodePort, addr: netip.AddrPortFrom(unspecified(p.name.Family), p.nodePort)}
+		return ClusterIP
+	case i > len(external):
+		return NodePort
 	default:
-		e := a.external[i-1]
-		c := candidate{kind: e.kind, addr: netip.AddrPortFrom(e.addr, p.number)}
-		if e.kind == LoadBalancer {
-			c.restricted, c.sources = a.restricted, a.sources
-		}
-		return c
+		return external[i-1].kind
 	}
 }
+
+func (p *portSpec) addr(i int) netip.AddrPort {
+	switch a := p.addresses; {
+	case i == 0:
+		return netip.AddrPortFrom(a.clusterIP, p.number)
+	case i > len(a.external):
+		return netip.AddrPortFrom(unspecified(p.name.Family), p.nodePort)
+	default:
+		return netip.AddrPortFrom(a.external[i-1].addr, p.number)
+	}
+}
+
+// claimKey names what a candidate asks for.
+func (p *portSpec) claimKey(i int) claimKey { return claimKey{p.addr(i), p.name.Protocol} }
 
 // external reports whether traffic can reach the port at another address than
 // its ClusterIP.

@@ -17,7 +17,7 @@ type Snapshot struct {
 	generation uint64
 	node       *Node
 	ports      pmap.Map[ServicePortName, *ServicePort]
-	problems   []*Problem
+	problems   *problemReport
 }
 
 // Change is one difference between two snapshots. Old is nil for a port that
@@ -100,5 +100,8 @@ func (s Snapshot) Revert(old Snapshot, names ...ServicePortName) Snapshot {
 }
 
 // Problems yields what the tracker found in API objects that cannot be
-// honoured, in the order of kind, object and field.
-func (s Snapshot) Problems() iter.Seq[*Problem] { return slices.Values(s.problems) }
+// honoured, in the order of kind, object and field. The first call costs time in the number
+// of problems, further ones for snapshots with the same problems do not. Of the addresses that
+// a Service asks for and others have, the first few of each kind are named, and the others
+// counted.
+func (s Snapshot) Problems() iter.Seq[*Problem] { return slices.Values(s.problems.all()) }

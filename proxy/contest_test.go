@@ -1,0 +1,290 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// contender is one of many Services that ask for the same external IPs at the same
+// ports. The lower its number, the older it is.
+func contender(i, addrCount, portCount int, edits ...edit) *v1.Service {
+	var list []v1.ServicePort
+	for p := range portCount {
+		list = append(list, v1.ServicePort{Name: fmt.Sprintf("p%d", p), Port: int32(1000 + p)})
+	}
+	var addrs []string
+	for a := range addrCount {
+		addrs = append(addrs, fmt.Sprintf("198.51.%d.%d", a/250, 1+a%250))
+	}
+	clusterIP := netip.AddrFrom4([4]byte{10, 96, byte(i / 250), byte(1 + i%250)}).String()
+	all := []edit{ports(list...), externalIPs(addrs...), created(int64(1000 + i))}
+	return apiService(contenderName(i), clusterIP, append(all, edits...)...)
+}
+
+func contenderName(i int) string { return fmt.Sprintf("s%04d", i) }
+
+// contendersTracker knows so many contenders for 30 addresses at 3 ports.
+func contendersTracker(tb testing.TB, count int) *tracker {
+	tb.Helper()
+	tr := newTestTracker()
+	for i := 1; i <= count; i++ {
+		tr.UpdateService(contender(i, 30, 3))
+	}
+	newest(tb, tr)
+	return tr
+}
+
+// contestEvent is a change among contenders, how many ports it concerns, and what
+// undoes it.
+type contestEvent struct {
+	name     string
+	ports    int
+	do, undo func(*tracker)
+}
+
+func contestEvents() []contestEvent {
+	with := func(i int, edits ...edit) func(*tracker) {
+		s := contender(i, 30, 3, edits...)
+		return func(tr *tracker) { tr.UpdateService(s) }
+	}
+	without := func(i int) func(*tracker) {
+		return func(tr *tracker) { tr.DeleteService(objectName(contenderName(i))) }
+	}
+	return []contestEvent{
+		{"owner goes", 3, without(1), with(1)},
+		{"owner gets young", 6, with(1, created(9999)), with(1)},
+		{"owner moves", 6, with(1, externalIPs("203.0.113.1")), with(1)},
+		{"owner leaves one", 6, with(1, func(s *v1.Service) { s.Spec.ExternalIPs = s.Spec.ExternalIPs[:29] }), with(1)},
+		{"owner changes a port", 4, with(1, func(s *v1.Service) { s.Spec.Ports[1].Port = 999 }), with(1)},
+		{"owner changes otherwise", 3, with(1, internalLocal), with(1)},
+		{"older one comes", 6, with(0), without(0)},
+		{"loser gets old", 6, with(30, created(1)), with(30)},
+		{"loser goes", 0, without(30), with(30)},
+		{"loser changes otherwise", 3, with(30, internalLocal), with(30)},
+	}
+}
+
+// TestEventConcernsTwoOwners: what an event costs does not grow with the number of
+// Services that ask for the same addresses.
+func TestEventConcernsTwoOwners(t *testing.T) {
+	few, many := contendersTracker(t, 50), contendersTracker(t, 400)
+	for _, e := range contestEvents() {
+		cost := func(tr *tracker) float64 {
+			e.do(tr)
+			if got := len(tr.dirty); got != e.ports {
+				t.Errorf("%s, %d Services: %d ports are to be resolved, want %d", e.name, len(tr.services), got, e.ports)
+			}
+			newest(t, tr)
+			e.undo(tr)
+			newest(t, tr)
+			return testing.AllocsPerRun(5, func() { e.do(tr); newest(t, tr); e.undo(tr); newest(t, tr) })
+		}
+		small, large := cost(few), cost(many)
+		t.Logf("%s: %v allocations with 50 Services, %v with 400", e.name, small, large)
+		if large > small+100 {
+			t.Errorf("%s: got %v allocations with 400 Services and %v with 50, want at most 100 more", e.name, large, small)
+		}
+	}
+}
+
+// TestContestIsShallow: who comes or goes is compared with few of the others.
+func TestContestIsShallow(t *testing.T) {
+	const count, most = 3000, 60
+	var depth func(*claim) int
+	depth = func(c *claim) int {
+		if c == nil {
+			return 0
+		}
+		return 1 + max(depth(c.left), depth(c.right))
+	}
+	for name, number := range map[string]func(int) int{
+		"ever younger": func(i int) int { return i },
+		"ever older":   func(i int) int { return count - i },
+		"mixed":        func(i int) int { return i * 1789 % count },
+	} {
+		tr := newTestTracker()
+		for i := range 2 * count { // all come, and then all are replaced by younger ones
+			tr.UpdateService(contender(number(i%count), 1, 1, created(int64(i/count*count+number(i%count)))))
+		}
+		if len(tr.claims.contests) != count+1 {
+			t.Errorf("%s: got %d addresses, want %d", name, len(tr.claims.contests), count+1)
+		}
+		for key, c := range tr.claims.contests {
+			if got := depth(c.root); got > most {
+				t.Errorf("%s: the claims to %s lie %d deep, want at most %d", name, key, got, most)
+			}
+		}
+	}
+}
+
+// TestOwnerOfAllGoes: each of its addresses gets another owner.
+func TestOwnerOfAllGoes(t *testing.T) {
+	const count = 40
+	addr := func(i int) string { return fmt.Sprintf("198.51.100.%d", i) }
+	var all []string
+	for i := range count {
+		all = append(all, addr(i))
+	}
+	tr := newTestTracker()
+	tr.UpdateService(apiService("owner", "10.96.1.1", created(1), externalIPs(all...)))
+	for i := range count {
+		tr.UpdateService(contender(i, 0, 1, externalIPs(addr(i), addr((i+1)%count)), ports(v1.ServicePort{Name: "http", Port: 80})))
+	}
+	if got := problemText(newest(t, tr)); len(got) != count {
+		t.Fatalf("with the owner of all: got %d problems, want one for each of %d others", len(got), count)
+	}
+	tr.DeleteService(objectName("owner"))
+	s := newest(t, tr)
+	for i := range count {
+		// The older of the two that want it has it.
+		want := contenderName(max(0, i-1)) + ":http"
+		if i == 0 {
+			want = contenderName(0) + ":http"
+		}
+		if got := owners(s)[addr(i)+":80/TCP"]; !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: got owners %q, want %q", addr(i), got, want)
+		}
+	}
+}
+
+// TestEveryLoserIsNamed: whoever owns the address at the moment.
+func TestEveryLoserIsNamed(t *testing.T) {
+	const count = 50
+	tr := contendersTracker(t, count)
+	check := func(when string, losers []int, owner int) {
+		t.Helper()
+		var want []string
+		for _, i := range losers {
+			want = append(want, fmt.Sprintf("Service ns/%s: spec.externalIPs: 198.51.0.1:1000/TCP already belongs to Service ns/%s, and 89 more are taken", contenderName(i), contenderName(owner)))
+		}
+		if got := problemText(newest(t, tr)); !slices.Equal(got, want) {
+			t.Errorf("%s: got problems\n%s\nwant\n%s", when, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	numbers := func(from, to int) (out []int) {
+		for i := from; i <= to; i++ {
+			out = append(out, i)
+		}
+		return out
+	}
+	before := newest(t, tr)
+	check("first", numbers(2, count), 1)
+	tr.DeleteService(objectName(contenderName(1)))
+	check("without the first", numbers(3, count), 2)
+	tr.UpdateService(contender(40, 30, 3, created(1)))
+	check("one gets older", append(numbers(2, 39), numbers(41, count)...), 40)
+	tr.UpdateService(contender(40, 30, 3))
+	check("and young again", numbers(3, count), 2)
+	// What was handed out says what was so then.
+	if got := problemText(before); len(got) != count-1 || !strings.HasSuffix(got[0], "belongs to Service ns/s0001, and 89 more are taken") {
+		t.Errorf("of a former snapshot: got problems %.300q, want those of then", got)
+	}
+}
+
+// TestOwnerWithoutFrontend: neither the old nor the new owner of an address has a
+// frontend for it, as both have too many; a third Service is told of the new one.
+func TestOwnerWithoutFrontend(t *testing.T) {
+	const wanted = "203.0.113.1"
+	tr := newTestTracker()
+	var hosts []string
+	for i := range 1000 {
+		hosts = append(hosts, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250))
+	}
+	big := func(name string, net, age int) *v1.Service {
+		var addrs []string
+		for i := range 600 {
+			addrs = append(addrs, fmt.Sprintf("198.%d.%d.%d", net, i/250, 1+i%250))
+		}
+		return apiService(name, fmt.Sprintf("10.96.0.%d", net), externalIPs(append(addrs, wanted)...), created(int64(age)))
+	}
+	for i, name := range []string{"a", "b"} {
+		tr.UpdateService(big(name, 1+i, 1+i))
+		tr.UpdateEndpointSlice(apiSlice(name+"-1", name, hosts...))
+	}
+	tr.UpdateService(apiService("c", "10.96.0.3", externalIPs(wanted), created(9)))
+	for _, step := range []struct {
+		age   int
+		owner string
+	}{{1, "a"}, {5, "b"}, {1, "a"}} {
+		tr.UpdateService(big("a", 1, step.age))
+		s := newest(t, tr)
+		if got := owners(s)[wanted+":80/TCP"]; len(got) != 0 {
+			t.Fatalf("got owners %q, want none that has a frontend", got)
+		}
+		want := fmt.Sprintf("Service ns/c: spec.externalIPs: %s:80/TCP already belongs to Service ns/%s", wanted, step.owner)
+		if got := problemText(s); !slices.Contains(got, want) {
+			t.Errorf("with creation %d: got problems %q, want among them %q", step.age, got, want)
+		}
+	}
+}
+
+// TestConflictsAreBounded: one Service asks for the addresses of very many others.
+func TestConflictsAreBounded(t *testing.T) {
+	const count = 300
+	tr := newTestTracker()
+	var all []string
+	for i := range count {
+		addr := fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250)
+		all = append(all, addr)
+		tr.UpdateService(contender(i, 0, 3, externalIPs(addr)))
+	}
+	tr.UpdateService(contender(9999, 0, 3, externalIPs(all...), func(s *v1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.97.0.1", nil }))
+	got := problemText(newest(t, tr))
+	if len(got) != maxNamedConflicts {
+		t.Fatalf("got %d problems, want %d:\n%s", len(got), maxNamedConflicts, strings.Join(got, "\n"))
+	}
+	if want := "198.51.0.1:1000/TCP already belongs to Service ns/s0000"; !strings.HasSuffix(got[0], want) {
+		t.Errorf("got first problem %q, want one that ends in %q", got[0], want)
+	}
+	if want := fmt.Sprintf("198.51.0.8:1000/TCP already belongs to Service ns/s0007, and %d more are taken", 3*count-maxNamedConflicts); !strings.HasSuffix(got[7], want) {
+		t.Errorf("got last problem %q, want one that ends in %q", got[7], want)
+	}
+}
+
+// TestContestedHeap holds what 40 Services with the same 1,000 addresses at 9 ports keep.
+func TestContestedHeap(t *testing.T) {
+	const most = 25 << 20
+	before := liveHeap()
+	tr := newTestTracker()
+	for i := range 40 {
+		tr.UpdateService(contender(i, 1000, 9))
+	}
+	s := newest(t, tr)
+	problems := len(problemText(s))
+	got := liveHeap() - before
+	runtime.KeepAlive(tr)
+	t.Logf("40 Services with 1,000 contested addresses at 9 ports keep %.1f MiB", float64(got)/(1<<20))
+	if got > most {
+		t.Errorf("got %d bytes, want at most %d", got, most)
+	}
+	if problems != 39 {
+		t.Errorf("got %d problems, want one for each Service but the first", problems)
+	}
+}
+
+// BenchmarkContest is the oldest of so many contenders for 1,000 addresses at 9 ports that
+// comes and goes.
+func BenchmarkContest(b *testing.B) {
+	for _, count := range []int{50, 400} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			tr := newTestTracker()
+			for i := 1; i <= count; i++ {
+				tr.UpdateService(contender(i, 1000, 9))
+			}
+			oldest := contender(0, 1000, 9)
+			b.ReportAllocs()
+			for b.Loop() {
+				tr.UpdateService(oldest)
+				newest(b, tr)
+				tr.DeleteService(objectName(contenderName(0)))
+				newest(b, tr)
+			}
+		})
+	}
+}

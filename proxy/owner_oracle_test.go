@@ -1,0 +1,194 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// wish is what one port of a Service asks for, as naive says it.
+type wish struct {
+	address string
+	kind    FrontendKind
+	service *v1.Service
+	port    ServicePortName
+}
+
+func (w wish) compare(o wish) int {
+	return cmp.Or(
+		cmp.Compare(standing(w.kind), standing(o.kind)),
+		w.service.CreationTimestamp.Compare(o.service.CreationTimestamp.Time),
+		w.port.Compare(o.port),
+	)
+}
+
+// wishes gives what a Service asks for, in the order in which problems name it.
+func wishes(s *v1.Service) (out []wish) {
+	for i, family := range s.Spec.IPFamilies {
+		for _, port := range s.Spec.Ports {
+			name := ServicePortName{NamespacedName: objectName(s.Name), Port: port.Name, Protocol: port.Protocol, Family: family}
+			add := func(kind FrontendKind, addr string, number int32) {
+				text := fmt.Sprintf("%s/%s", netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(number)), port.Protocol)
+				if !slices.ContainsFunc(out, func(w wish) bool { return w.port == name && w.address == text }) {
+					out = append(out, wish{text, kind, s, name})
+				}
+			}
+			add(ClusterIP, s.Spec.ClusterIPs[i], port.Port)
+			balancers := map[string]bool{}
+			for _, in := range s.Status.LoadBalancer.Ingress {
+				balancers[in.IP] = true
+			}
+			for _, addr := range s.Spec.ExternalIPs {
+				if !balancers[addr] && ipaddr.FamilyOf(netip.MustParseAddr(addr)) == family {
+					add(ExternalIP, addr, port.Port)
+				}
+			}
+			for _, in := range s.Status.LoadBalancer.Ingress {
+				if ipaddr.FamilyOf(netip.MustParseAddr(in.IP)) == family {
+					add(LoadBalancer, in.IP, port.Port)
+				}
+			}
+			if port.NodePort != 0 {
+				add(NodePort, unspecified(family).String(), port.NodePort)
+			}
+		}
+	}
+	return out
+}
+
+// naive says who owns which address, and what the others are told.
+func naive(services map[string]*v1.Service) (owned map[string][]string, problems []string) {
+	owned = map[string][]string{}
+	first := map[string]wish{}
+	for _, s := range services {
+		for _, w := range wishes(s) {
+			if f, ok := first[w.address]; !ok || w.compare(f) < 0 {
+				first[w.address] = w
+			}
+		}
+	}
+	for address, w := range first {
+		owned[address] = []string{w.port.Name + ":" + w.port.Port}
+	}
+	var list []*Problem
+	for _, s := range services {
+		for _, kind := range []FrontendKind{ClusterIP, ExternalIP, LoadBalancer, NodePort} {
+			list = append(list, naiveProblems(s, kind, first)...)
+		}
+	}
+	sortProblems(list)
+	for _, p := range list {
+		problems = append(problems, p.Error())
+	}
+	return owned, problems
+}
+
+func naiveProblems(s *v1.Service, kind FrontendKind, first map[string]wish) (out []*Problem) {
+	var lost []wish
+	for _, w := range wishes(s) {
+		if w.kind == kind && first[w.address].port != w.port {
+			lost = append(lost, w)
+		}
+	}
+	var named []string // owners
+	count := map[string]int{}
+	address := map[string]string{}
+	for _, w := range lost[:min(len(lost), maxNamedConflicts)] {
+		owner := first[w.address].service.Name
+		if count[owner]++; count[owner] == 1 {
+			named = append(named, owner)
+			address[owner] = w.address
+		}
+	}
+	for i, owner := range named {
+		if i == len(named)-1 {
+			count[owner] += max(0, len(lost)-maxNamedConflicts)
+		}
+		text := fmt.Sprintf("%s already belongs to Service ns/%s", address[owner], owner)
+		if more := count[owner] - 1; more > 0 {
+			text += fmt.Sprintf(", and %d more are taken", more)
+		}
+		out = append(out, &Problem{Kind: "Service", NamespacedName: objectName(s.Name), Field: candidateField(kind), Err: fmt.Errorf("%s", text)})
+	}
+	return out
+}
+
+// greedyService asks for some of few addresses.
+func greedyService(random *rand.Rand, name string) *v1.Service {
+	some := func(most int, list ...string) (out []string) {
+		for range random.IntN(most + 1) {
+			out = append(out, list[random.IntN(len(list))])
+		}
+		return out
+	}
+	s := apiService(name, "", created(int64(random.IntN(4))))
+	dualStack(fmt.Sprintf("10.96.0.%d", 1+random.IntN(6)), fmt.Sprintf("fd00::%d", 1+random.IntN(6)))(s)
+	if random.IntN(2) == 0 {
+		s.Spec.IPFamilies, s.Spec.ClusterIPs = s.Spec.IPFamilies[:1], s.Spec.ClusterIPs[:1]
+	}
+	s.Spec.Ports = nil
+	for _, p := range []string{"a", "b", "c"}[:random.IntN(4)] {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
+			Name: p, Protocol: v1.Protocol([]string{"TCP", "TCP", "UDP"}[random.IntN(3)]), Port: int32(80 + random.IntN(2)), NodePort: int32(random.IntN(2) * (30080 + random.IntN(2))),
+		})
+	}
+	s.Spec.ExternalIPs = some(5, "198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "2001:db8::1", "2001:db8::2", "10.96.0.1", "10.96.0.2")
+	for _, a := range some(3, "198.51.100.1", "198.51.100.2", "198.51.100.5", "2001:db8::1", "10.96.0.3") {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: a})
+	}
+	return s
+}
+
+// TestOwnersAgreeWithNaiveOnes leads a tracker through random histories of Services that
+// ask for the same addresses, and compares it with one look at all objects.
+func TestOwnersAgreeWithNaiveOnes(t *testing.T) {
+	random := testenv.Random(t)
+	for range 20 {
+		tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses = NodePortAddresses{All: true} })
+		services := map[string]*v1.Service{}
+		for step := range 80 {
+			for range 1 + random.IntN(3) {
+				name := fmt.Sprintf("s%d", random.IntN(12))
+				switch random.IntN(8) {
+				case 0, 1:
+					delete(services, name)
+					tr.DeleteService(objectName(name))
+					continue
+				case 2:
+					if services[name] != nil { // of another age, and otherwise the same
+						services[name] = services[name].DeepCopy()
+						services[name].CreationTimestamp = metav1.Unix(int64(random.IntN(4)), 0)
+					}
+				default:
+					services[name] = greedyService(random, name)
+				}
+				if services[name] != nil {
+					tr.UpdateService(services[name])
+				}
+			}
+			s := newest(t, tr)
+			wantOwners, wantProblems := naive(services)
+			if diff := gocmp.Diff(wantOwners, owners(s)); diff != "" {
+				t.Fatalf("step %d: owners (-want +got):\n%s", step, diff)
+			}
+			if diff := gocmp.Diff(wantProblems, problemText(s)); diff != "" {
+				t.Fatalf("step %d: problems (-want +got):\n%s", step, diff)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(services)) {
+			tr.DeleteService(objectName(name))
+		}
+		checkEmpty(t, tr)
+	}
+}
