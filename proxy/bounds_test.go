@@ -98,3 +98,57 @@ func TestPortsShareAddresses(t *testing.T) {
 		t.Errorf("1,000 addresses keep %d bytes with one port and %d with nine, want at most twice as much", one, nine)
 	}
 }
+
+// TestProblemsOfOneServiceAreBounded: a list of nonsense costs no more than its reading.
+func TestProblemsOfOneServiceAreBounded(t *testing.T) {
+	var nonsense []string
+	for i := range 100_000 {
+		nonsense = append(nonsense, fmt.Sprint("x", i))
+	}
+	tr := newTestTracker()
+	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), sourceRanges(nonsense...)))
+	got := problemText(newest(t, tr))
+	if len(got) != maxProblems+1 {
+		t.Fatalf("got %d problems, want %d", len(got), maxProblems+1)
+	}
+	if want := "Service ns/web: spec: more than 100 fields are wrong; the others are not named"; got[0] != want {
+		t.Errorf("got first problem %q, want %q", got[0], want)
+	}
+}
+
+// TestSourceRangesAreBounded: each range counts at each address and port. Those above the
+// bound are closed, and the rest of the Service works.
+func TestSourceRangesAreBounded(t *testing.T) {
+	var ranges, balancers []string
+	for i := range 1000 {
+		ranges = append(ranges, fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))
+		balancers = append(balancers, fmt.Sprintf("203.0.%d.%d", i/250, 1+i%250))
+	}
+	two := ports(v1.ServicePort{Name: "http", Port: 80}, v1.ServicePort{Name: "https", Port: 443})
+	for _, tc := range []struct {
+		balancers int
+		want      int
+		problems  []string
+	}{
+		{250, 1000, nil},
+		{251, 996, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 251 addresses at 2 ports: 4 of them are not allowed"}},
+		{1000, 250, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 1000 addresses at 2 ports: 750 of them are not allowed"}},
+		{1, 1000, nil},
+	} {
+		tr := newTestTracker()
+		tr.UpdateService(apiService("web", "10.96.0.1", two, loadBalancer(balancers[:tc.balancers]...), sourceRanges(ranges...)))
+		s := newest(t, tr)
+		p := get(t, s, portName("web"))
+		if len(p.Frontends) != 1+tc.balancers {
+			t.Errorf("%d addresses: got %d frontends, want one more", tc.balancers, len(p.Frontends))
+		}
+		for _, f := range p.Frontends[1:] {
+			if !f.Restricted || len(f.AllowedSources) != tc.want {
+				t.Fatalf("%d addresses: %s: restricted %v to %d ranges, want to %d", tc.balancers, f.Addr, f.Restricted, len(f.AllowedSources), tc.want)
+			}
+		}
+		if got := problemText(s); !slices.Equal(got, tc.problems) {
+			t.Errorf("%d addresses: got problems %q, want %q", tc.balancers, got, tc.problems)
+		}
+	}
+}

@@ -62,10 +62,16 @@ func (p *ServicePort) Equal(o *ServicePort) bool {
 		p.ExternalLocal == o.ExternalLocal &&
 		p.HasEndpoints == o.HasEndpoints &&
 		p.HealthCheckNodePort == o.HealthCheckNodePort &&
-		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
+		sameFrontends(p.Frontends, o.Frontends) &&
 		samePool(p.Cluster, o.Cluster) &&
 		samePool(p.Local, o.Local) &&
 		samePool(p.Draining, o.Draining)
+}
+
+// sameFrontends compares what two lists say. Successive ServicePorts share their list
+// unless something about the frontends changed.
+func sameFrontends(a, b []Frontend) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, Frontend.Equal))
 }
 
 // samePool compares what two pools say. Pools of one tracker mostly share their

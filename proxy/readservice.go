@@ -1,0 +1,301 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/ipaddr"
+)
+
+// Bounds of what one Service may ask for, so that no object, by mistake or by
+// intent, costs more than a good part of all others together.
+const (
+	maxPorts     = 1000
+	maxAddresses = 1000
+	maxFrontends = 10_000
+	// maxProblems is how many of its fields are named as wrong.
+	maxProblems = 100
+)
+
+// specReader reads one Service and collects what is wrong with it.
+type specReader struct {
+	service  *v1.Service
+	options  *TrackerOptions
+	problems []*Problem
+}
+
+// readService gives nil for a Service that needs no proxy: headless, without
+// ClusterIP yet, or an external name.
+func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
+	spec := &s.Spec
+	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName {
+		return nil
+	}
+	r := &specReader{service: s, options: o}
+	out := &serviceSpec{
+		name:          types.NamespacedName{Namespace: s.Namespace, Name: s.Name},
+		created:       s.CreationTimestamp.Time,
+		internalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
+		externalLocal: spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && externallyAccessible(spec, o),
+	}
+	var err error
+	if out.affinity, err = affinity.FromService(spec); err != nil {
+		field, reason, _ := strings.Cut(err.Error(), ": ")
+		r.report(field, errors.New(reason))
+	}
+	if spec.Type == v1.ServiceTypeLoadBalancer && out.externalLocal {
+		out.healthCheckNodePort = r.port("spec.healthCheckNodePort", spec.HealthCheckNodePort)
+	}
+	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		out.ports = append(out.ports, r.ports(out.name, family)...)
+	}
+	out.problems = r.problems
+	return out
+}
+
+// externallyAccessible says whether the external traffic policy of a Service
+// counts: only these have external addresses at all.
+func externallyAccessible(spec *v1.ServiceSpec, o *TrackerOptions) bool {
+	return spec.Type == v1.ServiceTypeLoadBalancer || spec.Type == v1.ServiceTypeNodePort ||
+		len(spec.ExternalIPs) > 0 && !o.IgnoreExternalIPs
+}
+
+// report notes what is wrong with a field, once: both families read most of them.
+func (r *specReader) report(field string, err error) {
+	switch {
+	case len(r.problems) > maxProblems:
+		return
+	case slices.ContainsFunc(r.problems, func(p *Problem) bool { return p.Field == field }):
+		return
+	case len(r.problems) == maxProblems:
+		field, err = "spec", fmt.Errorf("more than %d fields are wrong; the others are not named", maxProblems)
+	}
+	r.problems = append(r.problems, &Problem{
+		Kind:           "Service",
+		NamespacedName: types.NamespacedName{Namespace: r.service.Namespace, Name: r.service.Name},
+		Field:          field,
+		Err:            err,
+	})
+}
+
+// port reads a port number that may be zero for none.
+func (r *specReader) port(field string, n int32) uint16 {
+	if n < 0 || n > 65535 {
+		r.report(field, fmt.Errorf("%d is not a port number", n))
+		return 0
+	}
+	return uint16(n)
+}
+
+func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []portSpec {
+	addresses, ok := r.addresses(family)
+	if !ok {
+		return nil
+	}
+	var out []portSpec
+	for i := range r.service.Spec.Ports {
+		if i == maxPorts || i*(len(addresses.external)+2) > maxFrontends {
+			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d addresses and ports, are asked for; the rest is ignored", maxPorts, maxFrontends))
+			break
+		}
+		port := &r.service.Spec.Ports[i]
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		protocol, err := readProtocol(port.Protocol)
+		if err != nil {
+			r.report(field+".protocol", err)
+			continue
+		}
+		number := r.port(field+".port", port.Port)
+		if number == 0 {
+			r.report(field+".port", errors.New("0 is not a port number"))
+			continue
+		}
+		p := portSpec{
+			name:      ServicePortName{NamespacedName: service, Port: port.Name, Protocol: protocol, Family: family},
+			number:    number,
+			nodePort:  r.port(field+".nodePort", port.NodePort),
+			addresses: addresses,
+		}
+		if twin := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); twin >= 0 {
+			r.report(field, fmt.Errorf("a port before it has the name %q and protocol %s, too; that one is ignored", port.Name, protocol))
+			out[twin] = p
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func unspecified(family v1.IPFamily) netip.Addr {
+	if family == v1.IPv6Protocol {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func readProtocol(p v1.Protocol) (v1.Protocol, error) {
+	switch p {
+	case "":
+		return v1.ProtocolTCP, nil
+	case v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP:
+		return p, nil
+	}
+	return "", fmt.Errorf("unknown protocol %q", p)
+}
+
+// clusterIP finds the ClusterIP of a family. Objects from before dual stack
+// have only spec.clusterIP, whose own family counts.
+func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
+	spec := &r.service.Spec
+	text, field := spec.ClusterIP, "spec.clusterIP"
+	if len(spec.IPFamilies) > 0 {
+		i := slices.Index(spec.IPFamilies, family)
+		if i < 0 || i >= len(spec.ClusterIPs) {
+			return netip.Addr{}, false
+		}
+		text, field = spec.ClusterIPs[i], fmt.Sprintf("spec.clusterIPs[%d]", i)
+	}
+	a, err := ipaddr.Parse(text)
+	if err == nil {
+		if len(spec.IPFamilies) == 0 && ipaddr.FamilyOf(a) != family {
+			return netip.Addr{}, false
+		}
+		err = r.checkFamily(a, family)
+	} else if len(spec.IPFamilies) == 0 && family == v1.IPv6Protocol {
+		return netip.Addr{}, false // reported once, for the first family
+	}
+	if err != nil {
+		r.report(field, err)
+		return netip.Addr{}, false
+	}
+	return a, true
+}
+
+func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
+	if ipaddr.FamilyOf(a) != family {
+		return fmt.Errorf("%s is not an %s address", a, family)
+	}
+	return ipaddr.CheckHost(a)
+}
+
+// addresses reads all addresses of a family, each once; ok says whether there is a
+// ClusterIP. An address that is both an external IP and a load balancer's obeys the
+// source ranges.
+func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
+	out = &addresses{}
+	if out.clusterIP, ok = r.clusterIP(family); !ok {
+		return nil, false
+	}
+	seen := map[netip.Addr]bool{out.clusterIP: true}
+	once := func(kind FrontendKind, all []netip.Addr) (list []externalAddr) {
+		for _, a := range all {
+			if !seen[a] {
+				seen[a] = true
+				list = append(list, externalAddr{addr: a, kind: kind})
+			}
+		}
+		return list
+	}
+	external := r.externalIPs(family)
+	out.restricted, out.sources = r.sourceRanges(family)
+	balancers := once(LoadBalancer, r.loadBalancerIPs(family))
+	out.external = append(once(ExternalIP, external), balancers...)
+	if most := maxSlots / max(1, len(balancers)*len(r.service.Spec.Ports)); len(out.sources) > most {
+		r.report("spec.loadBalancerSourceRanges", fmt.Errorf("%d ranges are too many for %d addresses at %d ports: %d of them are not allowed",
+			len(out.sources), len(balancers), len(r.service.Spec.Ports), len(out.sources)-most))
+		out.sources = slices.Clip(out.sources[:most])
+	}
+	return out, true
+}
+
+func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
+	list := r.service.Spec.ExternalIPs
+	if r.options.IgnoreExternalIPs {
+		list = nil
+	}
+	for i, text := range list {
+		if i == maxAddresses {
+			r.report("spec.externalIPs", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			break
+		}
+		if a, ok := r.address("spec.externalIPs[%d]", i, text, family); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []netip.Addr) {
+	for i, in := range r.service.Status.LoadBalancer.Ingress {
+		if i == maxAddresses {
+			r.report("status.loadBalancer.ingress", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			break
+		}
+		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
+			continue
+		}
+		if a, ok := r.address("status.loadBalancer.ingress[%d].ip", i, in.IP, family); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// address reads an external address, the i-th of its field.
+func (r *specReader) address(field string, i int, text string, family v1.IPFamily) (netip.Addr, bool) {
+	if strings.TrimSpace(text) == "" {
+		return netip.Addr{}, false
+	}
+	a, err := ipaddr.Parse(text)
+	if err == nil {
+		err = ipaddr.CheckHost(a)
+	}
+	if err != nil {
+		r.report(fmt.Sprintf(field, i), err)
+		return netip.Addr{}, false
+	}
+	return a, ipaddr.FamilyOf(a) == family
+}
+
+// sourceRanges gives the allowed clients of load-balancer IPs. A list that has
+// entries, but none that is usable for the family, allows nobody: a typing
+// error must not open what was meant to be closed.
+func (r *specReader) sourceRanges(family v1.IPFamily) (restricted bool, sources []netip.Prefix) {
+	for i, text := range r.service.Spec.LoadBalancerSourceRanges {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		restricted = true
+		p, err := ipaddr.ParsePrefix(text)
+		switch {
+		case err != nil:
+			r.report(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), err)
+		case ipaddr.FamilyOf(p.Addr()) != family:
+		case p.Bits() == 0:
+			return false, nil
+		default:
+			sources = append(sources, p)
+		}
+	}
+	return restricted, tidyPrefixes(sources)
+}
+
+// tidyPrefixes sorts prefixes and drops those that lie within another.
+func tidyPrefixes(in []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(in, netip.Prefix.Compare)
+	out := in[:0]
+	for _, p := range in {
+		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
