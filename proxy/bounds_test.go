@@ -152,3 +152,19 @@ func TestSourceRangesAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestProblemsOfOneSliceAreBounded: of a slice, too, not every bad endpoint is named.
+func TestProblemsOfOneSliceAreBounded(t *testing.T) {
+	var bad []string
+	for i := range 1000 {
+		bad = append(bad, fmt.Sprint("x", i))
+	}
+	tr := newTestTracker()
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", bad...))
+	got := problemText(newest(t, tr))
+	if len(got) != maxProblems+1 || !slices.Contains(got, "EndpointSlice ns/web-1: endpoints: 900 more fields are wrong") {
+		t.Errorf("got %d problems %.300q, want 100, and one that counts the other 900", len(got), got)
+	}
+	tr.DeleteEndpointSlice(objectName("web-1"))
+	checkEmpty(t, tr)
+}

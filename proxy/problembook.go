@@ -160,6 +160,9 @@ func sliceProblems(key problemKey, err error) []*Problem {
 	}
 	var out []*Problem
 	for _, e := range errs {
+		if len(out) == maxProblems {
+			return append(out, &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Field: "endpoints", Err: fmt.Errorf("%d more fields are wrong", len(errs)-len(out))})
+		}
 		p := &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Err: e}
 		if field, ok := errors.AsType[*endpoints.FieldError](e); ok {
 			p.Field, p.Err = field.Field, field.Err

@@ -20,7 +20,7 @@ const (
 	maxPorts     = 1000
 	maxAddresses = 1000
 	maxFrontends = 10_000
-	// maxProblems is how many of its fields are named as wrong.
+	// maxProblems is how many of its fields are named as wrong; of an EndpointSlice, too.
 	maxProblems = 100
 )
 
