@@ -15,6 +15,11 @@ import (
 // IP, so that nobody takes over another Service's address by writing it down; then
 // the older Service wins, then the one that comes first by name.
 //
+// That needs creation timestamps, which objects of an API server have and those of files
+// mostly lack. Of two Services of which one has none, the one that owns the address keeps it:
+// a new file takes nothing from a Service that works. When the owner goes, those with a
+// timestamp come first.
+//
 // A claim that comes or goes concerns two ports, whoever else asks for the address:
 // the one that owned it, and the one that does now.
 type claims struct {
@@ -38,10 +43,10 @@ func (k claimKey) Compare(o claimKey) int {
 func (k claimKey) String() string { return k.addr.String() + "/" + string(k.protocol) }
 
 // contest is all claims to one address and port: a treap of nodes that the ports bring
-// along, so that one more costs the logarithm of their number, at worst as at best. The
-// first claim owns the address.
+// along, so that one more costs the logarithm of their number, at worst as at best.
 type contest struct {
-	root *claim
+	root  *claim
+	owner *claim
 	// reports counts the Services whose report of conflicts names the address.
 	reports int
 }
@@ -53,19 +58,36 @@ type claim struct {
 	// prio is not lower than that of the claims below.
 	prio      uint32
 	candidate uint16
-	// owns says that the claim is the first.
+	// owns says that the claim is its contest's owner.
 	owns bool
 }
 
+// compare puts the claim first that has the better right to the address.
 func (c *claim) compare(o *claim) int {
+	a, b := c.port.service, o.port.service
+	if ageless := a.spec.created.IsZero(); ageless != b.spec.created.IsZero() {
+		if ageless {
+			return 1
+		}
+		return -1
+	}
 	if c := cmp.Compare(standing(c.kind()), standing(o.kind())); c != 0 {
 		return c
 	}
-	a, b := c.port.service, o.port.service
 	return cmp.Or(a.spec.created.Compare(b.spec.created), c.port.spec.name.Compare(o.port.spec.name), cmp.Compare(a.version, b.version))
 }
 
 func (c *claim) kind() FrontendKind { return c.port.spec.kind(int(c.candidate)) }
+
+// displaces says whether a claim takes the address from its owner. A new reading of a Service
+// goes on with what the old one has.
+func (c *claim) displaces(owner *claim) bool {
+	a, b := c.port.service, owner.port.service
+	if a != b && a.spec.name == b.spec.name {
+		return a.version > b.version
+	}
+	return !a.spec.created.IsZero() && !b.spec.created.IsZero() && c.compare(owner) < 0
+}
 
 // standing ranks the kinds of claims by who makes them: what the cluster has
 // allocated or a load balancer has reported stands above what a user wrote.
@@ -92,9 +114,10 @@ func (cs *claims) add(p *portState) {
 			c = &contest{}
 			cs.contests[key] = c
 		}
-		before := c.first()
 		c.insert(mine)
-		cs.settle(key, c, before)
+		if c.owner == nil || mine.displaces(c.owner) {
+			cs.own(key, c, mine)
+		}
 	}
 }
 
@@ -103,23 +126,26 @@ func (cs *claims) remove(p *portState) {
 	for i := range p.claims {
 		key := p.spec.claimKey(i)
 		c := cs.contests[key]
-		before := c.first()
 		c.delete(&p.claims[i])
-		if c.root == nil {
+		switch {
+		case c.root == nil:
 			delete(cs.contests, key)
-			continue
+		case p.claims[i].owns:
+			cs.own(key, c, c.first())
+		case c.owner.port.service.spec.name == p.service.spec.name:
+			// The new reading may be younger than the old one was.
+			if first := c.first(); first != c.owner && first.displaces(c.owner) {
+				cs.own(key, c, first)
+			}
 		}
-		cs.settle(key, c, before)
 	}
 	p.claims = nil
 }
 
-// settle notes who owns an address; before is the claim that did.
-func (cs *claims) settle(key claimKey, c *contest, before *claim) {
-	now := c.first()
-	if now == before {
-		return
-	}
+// own gives an address to another owner.
+func (cs *claims) own(key claimKey, c *contest, now *claim) {
+	before := c.owner
+	c.owner = now
 	now.owns = true
 	if before != nil {
 		before.owns = false

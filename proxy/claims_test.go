@@ -3,11 +3,13 @@ package proxy
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // owners gives, for every address, the Service ports that have a frontend there.
@@ -176,5 +178,64 @@ func TestLoadBalancerBeatsOlderExternalIP(t *testing.T) {
 	tr.Synced()
 	if got := owners(newest(t, tr))["203.0.113.1:80/TCP"]; len(got) != 1 || got[0] != "victim:http" {
 		t.Errorf("owner of the load balancer's address: got %q, want the Service that has it", got)
+	}
+}
+
+// TestFirstHolderStays: among Services of which not all have a creation timestamp, a
+// newcomer takes nothing from one that has it, whatever its name and kind of claim.
+func TestFirstHolderStays(t *testing.T) {
+	ageless := func(s *v1.Service) { s.CreationTimestamp = metav1.Time{} }
+	const addr = "10.96.0.9"
+	holder := apiService("m", addr, ageless)
+	for _, tc := range []struct {
+		name     string
+		holder   *v1.Service
+		newcomer *v1.Service
+		owner    string
+	}{
+		{"first by name", holder, apiService("a", addr, ageless), "m:http"},
+		{"last by name", holder, apiService("z", addr, ageless), "m:http"},
+		{"with a timestamp", holder, apiService("a", addr, created(1)), "m:http"},
+		{"without one, against one that has", apiService("m", addr, created(9)), apiService("a", addr, ageless), "m:http"},
+		{"older, both with", apiService("m", addr, created(9)), apiService("a", addr, created(1)), "a:http"},
+		{"ClusterIP against external IP", apiService("m", "10.96.0.1", ageless, externalIPs(addr)), apiService("a", addr, ageless), "m:http"},
+		{"other port", holder, apiService("a", addr, ageless, ports(v1.ServicePort{Name: "x", Port: 80})), "m:http"},
+	} {
+		tr := newTestTracker()
+		owner := func(when, want string) {
+			t.Helper()
+			if got := owners(newest(t, tr))[addr+":80/TCP"]; !slices.Equal(got, []string{want}) {
+				t.Errorf("%s: %s: got owners %q, want %q", tc.name, when, got, want)
+			}
+		}
+		tr.UpdateService(tc.holder)
+		owner("alone", "m:http")
+		tr.UpdateService(tc.newcomer)
+		owner("with a newcomer", tc.owner)
+		if tc.owner != "m:http" {
+			continue
+		}
+		if got := problemText(newest(t, tr)); len(got) != 1 || !strings.HasSuffix(got[0], "already belongs to Service ns/m") {
+			t.Errorf("%s: got problems %q, want one of the newcomer", tc.name, got)
+		}
+		changed := tc.holder.DeepCopy()
+		internalLocal(changed)
+		tr.UpdateService(changed)
+		owner("after a change of the holder", "m:http")
+		again := tc.newcomer.DeepCopy()
+		internalLocal(again)
+		tr.UpdateService(again)
+		owner("after a change of the newcomer", "m:http")
+		renamed := changed.DeepCopy()
+		renamed.Spec.Ports[0].Name = "renamed"
+		tr.UpdateService(renamed)
+		owner("after the port got another name", "m:renamed")
+		tr.DeleteService(objectName("m"))
+		next := tc.newcomer.Name + ":" + tc.newcomer.Spec.Ports[0].Name
+		owner("without the holder", next)
+		if back := tc.holder; back.CreationTimestamp.IsZero() || tc.newcomer.CreationTimestamp.IsZero() {
+			tr.UpdateService(back)
+			owner("and when it is back", next)
+		}
 	}
 }

@@ -100,7 +100,7 @@ func candidateField(k FrontendKind) string {
 
 // handOver takes that an address has another owner than before.
 func (t *tracker) handOver(key claimKey, c *contest, before *portState) {
-	now := c.first().port
+	now := c.owner.port
 	t.markFrontends(before, now)
 	if c.reports > 0 {
 		t.problems.nameOwner(key, now)
@@ -115,7 +115,7 @@ func (t *tracker) reportConflicts(s *serviceState, now conflicts) {
 	for _, x := range now.first {
 		c := t.claims.contests[x.key]
 		if c.reports++; c.reports == 1 {
-			t.problems.nameOwner(x.key, c.first().port)
+			t.problems.nameOwner(x.key, c.owner.port)
 		}
 	}
 	for _, x := range old.first {

@@ -26,7 +26,9 @@
 // allowed, is named in [Snapshot.Problems], and harms nothing else. Where two
 // Services claim one address and port, a ClusterIP wins over a load balancer's
 // address and that over an external IP, then the older Service, then the one that
-// comes first by name. An external IP that is an address of the node itself serves
+// comes first by name. A Service without creation timestamp, from a file, takes no
+// address from one that has it, and keeps its own: there the first one wins, and when
+// it goes, one of those that wait. An external IP that is an address of the node itself serves
 // before node ports and the node's own programs do: where users who write Services
 // are not trusted with that, set TrackerOptions.IgnoreExternalIPs.
 //

@@ -69,7 +69,6 @@ func wishes(s *v1.Service) (out []wish) {
 
 // naive says who owns which address, and what the others are told.
 func naive(services map[string]*v1.Service) (owned map[string][]string, problems []string) {
-	owned = map[string][]string{}
 	first := map[string]wish{}
 	for _, s := range services {
 		for _, w := range wishes(s) {
@@ -78,6 +77,12 @@ func naive(services map[string]*v1.Service) (owned map[string][]string, problems
 			}
 		}
 	}
+	return tell(services, first)
+}
+
+// tell says by the owners of all addresses who owns what, and what the others are told.
+func tell(services map[string]*v1.Service, first map[string]wish) (owned map[string][]string, problems []string) {
+	owned = map[string][]string{}
 	for address, w := range first {
 		owned[address] = []string{w.port.Name + ":" + w.port.Port}
 	}
@@ -148,6 +153,74 @@ func greedyService(random *rand.Rand, name string) *v1.Service {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: a})
 	}
 	return s
+}
+
+// holders are the owners of addresses among Services without creation timestamps.
+type holders map[string]wish
+
+// replace puts a Service in the place of another one of its name; nil for none.
+func (h holders) replace(services map[string]*v1.Service, name string, s *v1.Service) {
+	var mine []wish
+	if s != nil {
+		mine = wishes(s)
+	}
+	delete(services, name)
+	for address, w := range h {
+		if w.service.Name != name {
+			continue
+		}
+		delete(h, address)
+		if slices.ContainsFunc(mine, func(m wish) bool { return m.address == address }) {
+			continue // It goes on with what it has.
+		}
+		for _, other := range services {
+			for _, o := range wishes(other) {
+				if now, ok := h[address]; o.address == address && (!ok || o.compare(now) < 0) {
+					h[address] = o
+				}
+			}
+		}
+	}
+	if s != nil {
+		services[name] = s
+	}
+	for _, m := range mine {
+		if _, ok := h[m.address]; !ok {
+			h[m.address] = m
+		}
+	}
+}
+
+// TestFirstHolderStaysInRandomHistories does the same without creation timestamps: who
+// has an address keeps it.
+func TestFirstHolderStaysInRandomHistories(t *testing.T) {
+	random := testenv.Random(t)
+	for range 20 {
+		tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses = NodePortAddresses{All: true} })
+		services, held := map[string]*v1.Service{}, holders{}
+		for step := range 80 {
+			for range 1 + random.IntN(3) {
+				name := fmt.Sprintf("s%d", random.IntN(12))
+				if random.IntN(4) == 0 {
+					held.replace(services, name, nil)
+					tr.DeleteService(objectName(name))
+					continue
+				}
+				s := greedyService(random, name)
+				s.CreationTimestamp = metav1.Time{}
+				held.replace(services, name, s)
+				tr.UpdateService(s)
+			}
+			got := newest(t, tr)
+			wantOwners, wantProblems := tell(services, held)
+			if diff := gocmp.Diff(wantOwners, owners(got)); diff != "" {
+				t.Fatalf("step %d: owners (-want +got):\n%s", step, diff)
+			}
+			if diff := gocmp.Diff(wantProblems, problemText(got)); diff != "" {
+				t.Fatalf("step %d: problems (-want +got):\n%s", step, diff)
+			}
+		}
+	}
 }
 
 // TestOwnersAgreeWithNaiveOnes leads a tracker through random histories of Services that
