@@ -31,6 +31,10 @@
 // they were. A program that has just started, with or without -once, has not
 // seen them before, so they are gone until the document is good.
 //
+// A new file whose Service wants an address that another one has takes nothing from
+// it, and is an object problem. When the program starts, the file that was changed
+// first comes first: see package manifest.
+//
 // # Node ports
 //
 // Unless told otherwise, node ports answer at the primary addresses of the node,

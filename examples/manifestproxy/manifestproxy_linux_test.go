@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -142,6 +143,36 @@ func TestFollow(t *testing.T) {
 		t.Errorf("-cleanup has changed (-) the foreign table to (+):\n%s", diff)
 	}
 	n.wantRun(t, []string{"-cleanup"}, 0, "all rules are removed")
+}
+
+// TestNewcomerTakesNothing: a file whose Service wants the address of another one, and
+// comes before it by name, harms it neither at once nor after a restart.
+func TestNewcomerTakesNothing(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "web.yaml")
+	write(t, path, demo(t))
+	then := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, then, then); err != nil {
+		t.Fatal(err)
+	}
+	p := n.start(t, flags(dir)...)
+	p.Await("msg=sync", "full=true", "ports=1")
+	write(t, filepath.Join(dir, "a.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  clusterIP: 10.96.0.10\n  ports:\n  - {name: http, port: 80}\n")
+	for range 2 {
+		p.Await(`level=ERROR msg="object problem"`, "object=default/a", "field=spec.clusterIPs", "already belongs to Service default/web")
+		p.Await("msg=sync", "ports=2")
+		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+		p.Terminate(stopped)
+		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
+		p = n.start(t, flags(dir)...)
+	}
+	p.Await("msg=sync", "ports=2")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(`level=INFO msg="object problem gone"`, "object=default/a")
+	p.Terminate(stopped)
 }
 
 // TestStartBeforeManifests starts the program before there is anything to read.

@@ -41,8 +41,8 @@ func (f *follower) handOver(ctx context.Context) error {
 	return nil
 }
 
-// merge gives what all files want together, in the order of handing over, and
-// how many of these objects are kept only for an error in their file; those
+// merge gives what all files want together, in the order of handing over (of two
+// Services that want one address, the tracker takes the first), and how many of these objects are kept only for an error in their file; those
 // yield to others. It notes what stands twice.
 func (f *follower) merge() (wanted []object, kept int) {
 	owner := make(map[key]*DocumentError)
@@ -68,7 +68,7 @@ func (f *follower) merge() (wanted []object, kept int) {
 			}
 		}
 	}
-	slices.SortStableFunc(wanted, func(a, b object) int { return cmp.Compare(a.kind, b.kind) })
+	slices.SortStableFunc(wanted, func(a, b object) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.changed, b.changed)) })
 	return wanted, kept
 }
 

@@ -34,6 +34,19 @@
 // An object that stands twice is taken from the first place, in the order of
 // file names and then of lines; each further place is reported.
 //
+// # Services that want the same address
+//
+// Objects of files mostly have no creation timestamp, so age does not say which of two Services
+// gets an address that both want. A tracker leaves it with the one that has it, whatever is done
+// to its file: a new file, or one that is edited, takes nothing from a Service that works, is
+// named in the snapshot's Problems, and gets the address when the other one goes. Of two that
+// both have a timestamp the older one gets it.
+//
+// Nobody has anything when a program starts. Services are then handed over in the order in which
+// their files were changed last, those of one second by file name and line, and the first one
+// gets the address. So a restart changes owners only where the file of the old one was written
+// again after the newcomer came; creation timestamps in the files rule that out.
+//
 // # How changes are seen
 //
 // Files are looked at every [Source].Interval: the folder's listing, and of each

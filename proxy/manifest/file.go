@@ -100,6 +100,9 @@ func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	for i := range next.objects {
+		next.objects[i].changed = s.info.ModTime().Unix()
+	}
 	f.digest = sum
 	f.replace(next)
 	return true, nil

@@ -79,6 +79,9 @@ type object struct {
 	value  apiObject
 	line   int // of the file where it begins
 	item   int // position in its List, or noItem
+	// changed is the second in which its file was changed. Files that are written together
+	// have no order in that.
+	changed int64
 }
 
 // typeOf reads apiVersion and kind of an object.

@@ -1,0 +1,136 @@
+package manifest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// serving follows a folder with a tracker.
+type serving struct {
+	t       *testing.T
+	dir     string
+	files   *follower
+	tracker proxy.ServiceChangeTracker
+}
+
+func serve(t *testing.T, dir string) *serving {
+	t.Helper()
+	s := &serving{t: t, dir: dir, tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{})}
+	var err error
+	if s.files, err = newFollower(&Source{Path: dir, Handler: s.tracker}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// want looks at the files, and wants the address with one Service and no other, and these
+// Services told that another one has it.
+func (s *serving) want(when, owner string, losers ...string) {
+	s.t.Helper()
+	settle(s.t, s.files)
+	snapshot, err := s.tracker.Next(s.t.Context(), proxy.Snapshot{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var owners, told []string
+	for p := range snapshot.All() {
+		for _, f := range p.Frontends {
+			if f.Addr.String() == "10.96.0.10:80" {
+				owners = append(owners, p.Name.Name)
+			}
+		}
+	}
+	for p := range snapshot.Problems() {
+		told = append(told, p.Name)
+	}
+	if !slices.Equal(owners, []string{owner}) || !slices.Equal(told, losers) {
+		s.t.Errorf("%s: got owners %q, and %q told, want %q, and %q", when, owners, told, owner, losers)
+	}
+}
+
+// claimant is a Service that wants 10.96.0.10.
+func claimant(name string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: 10.96.0.10\n  ports:\n  - port: 80\n", name)
+}
+
+// age makes a file so many seconds old.
+func age(t *testing.T, dir, name string, seconds int) {
+	t.Helper()
+	then := time.Now().Add(-time.Duration(seconds) * time.Second)
+	if err := os.Chtimes(filepath.Join(dir, name), then, then); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFirstHolderStays: whatever happens to the files.
+func TestFirstHolderStays(t *testing.T) {
+	dir := t.TempDir()
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, "m.yaml", claimant("web"))
+	s := serve(t, dir)
+	s.want("alone", "web")
+	write(t, dir, "a.yaml", claimant("another"))
+	age(t, dir, "a.yaml", 1000)
+	s.want("with a newcomer that is first by file and name", "web", "another")
+	write(t, dir, "m.yaml", claimant("web")+"  sessionAffinity: ClientIP\n")
+	s.want("after its file was written again", "web", "another")
+	rename("m.yaml", "z.yaml")
+	s.want("after its file was renamed", "web", "another")
+	write(t, dir, "b.yaml", claimant("third"))
+	s.want("with a third", "web", "another", "third")
+	rename("b.yaml", "m.yaml")
+	write(t, dir, "z.yaml", "a: [\n")
+	s.want("while its file is broken", "web", "another", "third")
+	if err := os.Remove(filepath.Join(dir, "z.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s.want("when it is gone", "another", "third")
+	write(t, dir, "z.yaml", claimant("web"))
+	s.want("when it is back", "another", "third", "web")
+}
+
+// TestEditedServiceTakesNothing: a Service that was there before the one whose address it
+// now wants, too.
+func TestEditedServiceTakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: old\nspec:\n  clusterIP: 10.96.0.9\n  ports:\n  - port: 80\n")
+	s := serve(t, dir)
+	settle(t, s.files)
+	write(t, dir, "b.yaml", claimant("web"))
+	s.want("alone", "web")
+	write(t, dir, "a.yaml", claimant("old"))
+	s.want("wanted by an older one", "web", "old")
+}
+
+// TestRestartGoesByFiles: who was there first, the files' times tell as far as they can.
+func TestRestartGoesByFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", claimant("another"))
+	write(t, dir, "m.yaml", claimant("web"))
+	age(t, dir, "a.yaml", 100)
+	age(t, dir, "m.yaml", 1000)
+	serve(t, dir).want("by time", "web", "another")
+	age(t, dir, "m.yaml", 10)
+	serve(t, dir).want("written again later", "another", "web")
+	then := time.Now().Truncate(time.Second)
+	for i, name := range []string{"m.yaml", "a.yaml"} {
+		if err := os.Chtimes(filepath.Join(dir, name), then, then.Add(time.Duration(i)*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(t, dir).want("in one second", "another", "web")
+	write(t, dir, "a.yaml", claimant("web")+"---\n"+claimant("another"))
+	write(t, dir, "m.yaml", "")
+	serve(t, dir).want("in one file", "web", "another")
+}
