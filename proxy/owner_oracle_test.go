@@ -195,7 +195,7 @@ func (h holders) replace(services map[string]*v1.Service, name string, s *v1.Ser
 // has an address keeps it.
 func TestFirstHolderStaysInRandomHistories(t *testing.T) {
 	random := testenv.Random(t)
-	for range 20 {
+	for range 10 {
 		tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses = NodePortAddresses{All: true} })
 		services, held := map[string]*v1.Service{}, holders{}
 		for step := range 80 {
@@ -227,7 +227,7 @@ func TestFirstHolderStaysInRandomHistories(t *testing.T) {
 // ask for the same addresses, and compares it with one look at all objects.
 func TestOwnersAgreeWithNaiveOnes(t *testing.T) {
 	random := testenv.Random(t)
-	for range 20 {
+	for range 10 {
 		tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses = NodePortAddresses{All: true} })
 		services := map[string]*v1.Service{}
 		for step := range 80 {

@@ -182,7 +182,7 @@ func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
 	if ipaddr.FamilyOf(a) != family {
 		return fmt.Errorf("%s is not an %s address", a, family)
 	}
-	return ipaddr.CheckHost(a)
+	return ipaddr.CheckVirtualIP(a)
 }
 
 // addresses reads all addresses of a family, each once; ok says whether there is a
@@ -225,7 +225,7 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 			r.report("spec.externalIPs", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
 			break
 		}
-		if a, ok := r.address("spec.externalIPs[%d]", i, text, family); ok {
+		if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family, ipaddr.CheckExternalIP); ok {
 			out = append(out, a)
 		}
 	}
@@ -241,24 +241,24 @@ func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []netip.Addr) {
 		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
 			continue
 		}
-		if a, ok := r.address("status.loadBalancer.ingress[%d].ip", i, in.IP, family); ok {
+		if a, ok := r.address(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, family, ipaddr.CheckVirtualIP); ok {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// address reads an external address, the i-th of its field.
-func (r *specReader) address(field string, i int, text string, family v1.IPFamily) (netip.Addr, bool) {
+// address reads an external address.
+func (r *specReader) address(field, text string, family v1.IPFamily, check func(netip.Addr) error) (netip.Addr, bool) {
 	if strings.TrimSpace(text) == "" {
 		return netip.Addr{}, false
 	}
 	a, err := ipaddr.Parse(text)
 	if err == nil {
-		err = ipaddr.CheckHost(a)
+		err = check(a)
 	}
 	if err != nil {
-		r.report(fmt.Sprintf(field, i), err)
+		r.report(field, err)
 		return netip.Addr{}, false
 	}
 	return a, ipaddr.FamilyOf(a) == family

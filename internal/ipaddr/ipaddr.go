@@ -69,6 +69,43 @@ var (
 	ErrMulticast   = errors.New("is a multicast address")
 )
 
+// Errors of [CheckVirtualIP] and [CheckExternalIP], beside those of [CheckHost].
+var (
+	ErrThisNetwork = errors.New("is an address of 0.0.0.0/8, which no host has")
+	ErrBroadcast   = errors.New("is the broadcast address")
+	ErrReserved    = errors.New("is an address of 240.0.0.0/4, which is reserved")
+)
+
+// CheckVirtualIP reports why an address cannot be one that a Service is reached at. The
+// Kubernetes API accepts 0.0.0.0/8 and the broadcast address, which are no destinations.
+func CheckVirtualIP(a netip.Addr) error {
+	err := CheckHost(a)
+	switch {
+	case err != nil:
+		return err
+	case a.Is4() && a.As4()[0] == 0:
+		err = ErrThisNetwork
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		err = ErrBroadcast
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s %w", a, err)
+}
+
+// CheckExternalIP does the same for external IPs, which users of Services choose. These
+// have no business in 240.0.0.0/4. Clusters and load balancers may: Linux routes such
+// addresses, and some clouds hand them out.
+func CheckExternalIP(a netip.Addr) error {
+	if err := CheckVirtualIP(a); err != nil {
+		return err
+	}
+	if a.Is4() && a.As4()[0] >= 240 {
+		return fmt.Errorf("%s %w", a, ErrReserved)
+	}
+	return nil
+}
+
 // CheckHost reports why an address cannot be that of an endpoint or a virtual
 // IP: the Kubernetes API refuses unspecified, loopback, link-local and
 // multicast addresses.

@@ -72,10 +72,32 @@ func TestCheckHost(t *testing.T) {
 		"0.0.0.0": ErrUnspecified, "::": ErrUnspecified,
 		"127.8.0.1": ErrLoopback, "::1": ErrLoopback,
 		"169.254.1.1": ErrLinkLocal, "fe80::1": ErrLinkLocal,
-		"224.0.0.1": ErrMulticast, "ff02::1": ErrMulticast,
+		"224.0.0.1": ErrMulticast, "ff02::1": ErrMulticast, "239.255.255.255": ErrMulticast,
 	} {
 		if err := CheckHost(netip.MustParseAddr(in)); !errors.Is(err, want) {
 			t.Errorf("CheckHost(%s) = %v, want %v", in, err, want)
+		}
+	}
+}
+
+func TestCheckVirtualIP(t *testing.T) {
+	for in, want := range map[string]struct{ virtual, external error }{
+		"198.51.100.1": {}, "2001:db8::1": {}, "f000::1": {}, "::2": {}, "1.0.0.0": {}, "223.255.255.255": {},
+		"0.0.0.0":         {ErrUnspecified, ErrUnspecified},
+		"0.0.0.1":         {ErrThisNetwork, ErrThisNetwork},
+		"0.255.255.255":   {ErrThisNetwork, ErrThisNetwork},
+		"224.0.0.1":       {ErrMulticast, ErrMulticast},
+		"240.0.0.0":       {nil, ErrReserved},
+		"255.255.255.254": {nil, ErrReserved},
+		"255.255.255.255": {ErrBroadcast, ErrBroadcast},
+		"::1":             {ErrLoopback, ErrLoopback},
+	} {
+		a := netip.MustParseAddr(in)
+		if err := CheckVirtualIP(a); !errors.Is(err, want.virtual) {
+			t.Errorf("CheckVirtualIP(%s) = %v, want %v", in, err, want.virtual)
+		}
+		if err := CheckExternalIP(a); !errors.Is(err, want.external) {
+			t.Errorf("CheckExternalIP(%s) = %v, want %v", in, err, want.external)
 		}
 	}
 }

@@ -177,12 +177,12 @@ func unusableProtocols(e *expectation) int {
 	return n - len(e.endpoints)
 }
 
-// unusableClusterIPs drops ports whose ClusterIP is no address of the family, or one
-// that the API refuses everywhere (loopback, link-local, multicast). kube-proxy goes on
-// with an address that prints as <nil>.
+// unusableClusterIPs drops ports whose ClusterIP is no address of the family, one that
+// the API refuses everywhere (loopback, link-local, multicast), or no destination.
+// kube-proxy goes on with an address that prints as <nil>.
 func unusableClusterIPs(e *expectation) int {
 	n := len(e.ports)
-	maps.DeleteFunc(e.ports, func(n proxy.ServicePortName, p *expectedPort) bool { return !usable(p.frontends[0].addr, n.Family) })
+	maps.DeleteFunc(e.ports, func(n proxy.ServicePortName, p *expectedPort) bool { return !serveable(p.frontends[0], n.Family) })
 	return n - len(e.ports)
 }
 
@@ -204,12 +204,13 @@ func unusableNumbers(e *expectation) int {
 }
 
 // unusableAddresses drops external addresses that no other host can have: the
-// unspecified one, loopback, link-local and multicast.
+// unspecified one, loopback, link-local and multicast, 0.0.0.0/8 and the broadcast
+// address; and external IPs of the reserved 240.0.0.0/4.
 func unusableAddresses(e *expectation) int {
 	taken := 0
 	for name, p := range e.ports {
 		n := len(p.frontends)
-		p.frontends = slices.DeleteFunc(p.frontends, func(f frontend) bool { return f.kind != proxy.NodePort && !usable(f.addr, name.Family) })
+		p.frontends = slices.DeleteFunc(p.frontends, func(f frontend) bool { return f.kind != proxy.NodePort && !serveable(f, name.Family) })
 		taken += n - len(p.frontends)
 	}
 	return taken

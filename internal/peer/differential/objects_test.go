@@ -57,7 +57,7 @@ func healthCheckNodePort(namespace, name string) int32 {
 func (g *generator) setClusterIPs(s *v1.Service) {
 	v4 := fmt.Sprintf("10.96.%d.%d", s.Namespace[0]%2, s.Name[0])
 	v6 := fmt.Sprintf("fd00:96::%x:%x", s.Namespace[0]%2+1, s.Name[0])
-	v4 = oddly(g, v4, "10.96.7.7", "010.096.007.007", "::ffff:10.96.7.8", "garbage", "169.254.1.1", v6)
+	v4 = oddly(g, v4, "10.96.7.7", "010.096.007.007", "::ffff:10.96.7.8", "garbage", "169.254.1.1", "0.1.2.3", "240.0.0.9", v6)
 	v6 = oddly(g, v6, "fd00:96::7", "FD00:0096:0::7", "fe80::1", "ff02::1", v4)
 	spec := &s.Spec
 	spec.IPFamilies, spec.ClusterIPs = nil, nil
@@ -119,6 +119,7 @@ func (g *generator) setPolicies(s *v1.Service) {
 func (g *generator) externalAddress() string {
 	v4, v6 := fmt.Sprintf("203.0.113.%d", g.IntN(40)), fmt.Sprintf("2001:db8:1::%x", g.IntN(40))
 	return oddly(g, oneOf(g, v4, v6), "", " ", "203.000.113.001", " 203.0.113.1", "garbage", "127.0.0.1", "0.0.0.0", "224.0.0.1",
+		"0.0.0.1", "240.0.0.1", "255.255.255.255",
 		"fe80::7", "::ffff:203.0.113.2", "10.96.0.97", "fd00:96::1:61", "10.96.0.98")
 }
 

@@ -132,3 +132,12 @@ func usable(a netip.Addr, family v1.IPFamily) bool {
 	return a.IsValid() && a.Is4() == (family == v1.IPv4Protocol) &&
 		!a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
 }
+
+// serveable reports whether an address can be one that a Service is reached at.
+func serveable(f frontend, family v1.IPFamily) bool {
+	if !usable(f.addr, family) || !f.addr.Is4() {
+		return usable(f.addr, family)
+	}
+	first := f.addr.As4()[0]
+	return first != 0 && (first < 240 || f.kind != proxy.ExternalIP) && f.addr.String() != "255.255.255.255"
+}

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func TestReadServiceExternalAddresses(t *testing.T) {
+	v4 := func(frontends string) string { return `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"` + frontends + `]` }
+	mode := func(mode v1.LoadBalancerIPMode) edit {
+		return func(s *v1.Service) { s.Status.LoadBalancer.Ingress[0].IPMode = new(mode) }
+	}
+	both := dualStack("10.96.0.1", "fd00::1")
+	cases := []readCase{
+		{"VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1")), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeVIP)), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode Proxy", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeProxy)), []string{"policy:", v4("")}},
+		{
+			"ingress counts whatever the type", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
+			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)},
+		},
+		{
+			"host name only", apiService("web", "10.96.0.1", func(s *v1.Service) {
+				s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "lb.example.org"}}
+			}), []string{"policy:", v4("")},
+		},
+		{
+			"families are told apart", apiService("web", "", both, externalIPs("198.51.100.1", "2001:db8::1"), loadBalancer("2001:db8::2", "203.0.113.1")),
+			[]string{
+				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`),
+				`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80" "LoadBalancer [2001:db8::2]:80"]`,
+			},
+		},
+		{
+			"duplicates count once", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), loadBalancer("203.0.113.1", "203.0.113.1")),
+			[]string{"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`)},
+		},
+		{
+			"an external IP that is also an ingress obeys the ranges",
+			apiService("web", "10.96.0.1", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), sourceRanges("192.0.2.0/24")),
+			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80 [192.0.2.0/24]"`)},
+		},
+		{"its own ClusterIP", apiService("web", "10.96.0.1", externalIPs("10.96.0.1")), []string{"policy:", v4("")}},
+		{"blank", apiService("web", "10.96.0.1", externalIPs("", "  ")), []string{"policy:", v4("")}},
+		{
+			"bad ones are told once and by place", apiService("web", "", both,
+				externalIPs("198.51.100.1", "nonsense", "127.0.0.1", "fe80::1%eth0"), loadBalancer("0.0.0.0", "224.0.0.1", "169.254.0.1")),
+			[]string{
+				"policy:", v4(` "ExternalIP 198.51.100.1:80"`), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`,
+				`! spec.externalIPs[1]: "nonsense" is not an IP address`,
+				"! spec.externalIPs[2]: 127.0.0.1 is a loopback address",
+				`! spec.externalIPs[3]: "fe80::1%eth0" has a zone`,
+				"! status.loadBalancer.ingress[0].ip: 0.0.0.0 is the unspecified address",
+				"! status.loadBalancer.ingress[1].ip: 224.0.0.1 is a multicast address",
+				"! status.loadBalancer.ingress[2].ip: 169.254.0.1 is a link-local address",
+			},
+		},
+		{
+			"what no host has is told, and the rest works", apiService("web", "10.96.0.1",
+				externalIPs("0.0.0.1", "198.51.100.1", "240.0.0.1", "255.255.255.255", "::ffff:240.0.0.2"), loadBalancer("240.0.0.3", "255.255.255.255", "0.1.2.3")),
+			[]string{
+				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 240.0.0.3:80"`),
+				"! spec.externalIPs[0]: 0.0.0.1 is an address of 0.0.0.0/8, which no host has",
+				"! spec.externalIPs[2]: 240.0.0.1 is an address of 240.0.0.0/4, which is reserved",
+				"! spec.externalIPs[3]: 255.255.255.255 is the broadcast address",
+				"! spec.externalIPs[4]: 240.0.0.2 is an address of 240.0.0.0/4, which is reserved",
+				"! status.loadBalancer.ingress[1].ip: 255.255.255.255 is the broadcast address",
+				"! status.loadBalancer.ingress[2].ip: 0.1.2.3 is an address of 0.0.0.0/8, which no host has",
+			},
+		},
+		{
+			"of IPv6", apiService("web", "", both, externalIPs("::", "::1", "ff0e::1", "fe80::1", "2001:db8::1"), loadBalancer("::1")),
+			[]string{
+				"policy:", v4(""), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80"]`,
+				"! spec.externalIPs[0]: :: is the unspecified address",
+				"! spec.externalIPs[1]: ::1 is a loopback address",
+				"! spec.externalIPs[2]: ff0e::1 is a multicast address",
+				"! spec.externalIPs[3]: fe80::1 is a link-local address",
+				"! status.loadBalancer.ingress[0].ip: ::1 is a loopback address",
+			},
+		},
+	}
+	runReadCases(t, &TrackerOptions{}, cases)
+	runReadCases(t, &TrackerOptions{IgnoreExternalIPs: true}, []readCase{{
+		"external IPs overlooked", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "nonsense"), externalLocal, nodePort(30080)),
+		[]string{"policy:", v4(` "NodePort 0.0.0.0:30080"`)},
+	}})
+}
+
+func TestReadServiceSourceRanges(t *testing.T) {
+	reading := func(v4, v6 string, problems ...string) []string {
+		return append([]string{
+			"policy:",
+			`http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80` + v4 + `"]`,
+			`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "LoadBalancer [2001:db8::2]:80` + v6 + `"]`,
+		}, problems...)
+	}
+	var cases []readCase
+	for _, c := range []struct {
+		name   string
+		ranges []string
+		want   []string
+	}{
+		{"none", nil, reading("", "")},
+		{"only blanks", []string{"", " "}, reading("", "")},
+		{"padded, with host bits", []string{" 10.1.2.3/8 ", "2001:db8:1::1/48"}, reading(" [10.0.0.0/8]", " [2001:db8:1::/48]")},
+		{"sorted without overlap", []string{"192.0.2.0/24", "10.1.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32"}, reading(" [10.0.0.0/8 192.0.2.0/24]", " [2001:db8::/32]")},
+		{"all of one family opens that family alone", []string{"0.0.0.0/0", "10.0.0.0/8"}, reading("", " []")},
+		{"all of both", []string{"0.0.0.0/0", "::/0"}, reading("", "")},
+		{"only the other family closes this one", []string{"2001:db8::/32"}, reading(" []", " [2001:db8::/32]")},
+		{"IPv4 in IPv6 form", []string{"::ffff:10.0.0.0/104"}, reading(" [10.0.0.0/8]", " []")},
+		{"nonsense closes both", []string{"garbage"}, reading(" []", " []", `! spec.loadBalancerSourceRanges[0]: "garbage" is not in CIDR notation`)},
+		{
+			"what is usable counts", []string{"10.0.0.0/8", "10.0.0.0/33", "x/8"},
+			reading(" [10.0.0.0/8]", " []",
+				`! spec.loadBalancerSourceRanges[1]: "10.0.0.0/33" has no valid prefix length`,
+				`! spec.loadBalancerSourceRanges[2]: "x" is not an IP address`),
+		},
+	} {
+		s := apiService("web", "", dualStack("10.96.0.1", "fd00::1"), externalIPs("198.51.100.1"), loadBalancer("203.0.113.1", "2001:db8::2"), sourceRanges(c.ranges...))
+		cases = append(cases, readCase{c.name, s, c.want})
+	}
+	runReadCases(t, &TrackerOptions{}, cases)
+}
