@@ -131,6 +131,13 @@ func (b *Batch) AddTable(t Table, comment string) {
 	b.end()
 }
 
+// WakeTable has a table see packets again that somebody has made dormant.
+func (b *Batch) WakeTable(t Table) {
+	b.begin(unix.NFT_MSG_NEWTABLE, 0, t, "")
+	b.buf = appendUint32(b.buf, unix.NFTA_TABLE_FLAGS, 0)
+	b.end()
+}
+
 // DelTable removes a table with everything in it. It must exist.
 func (b *Batch) DelTable(t Table) {
 	b.begin(unix.NFT_MSG_DELTABLE, 0, t, "")
@@ -196,6 +203,13 @@ func (b *Batch) AddRule(t Table, chain string, exprs []expr.Any, comment string)
 	}
 	b.close(list)
 	b.comment(unix.NFTA_RULE_USERDATA, comment)
+	b.end()
+}
+
+// DelRule removes one rule of a chain. It must exist (ENOENT).
+func (b *Batch) DelRule(t Table, chain string, handle uint64) {
+	b.begin(unix.NFT_MSG_DELRULE, 0, t, chain)
+	b.buf = appendUint64(b.buf, unix.NFTA_RULE_HANDLE, handle)
 	b.end()
 }
 

@@ -48,6 +48,10 @@ func decodeAll(t *testing.T, m message) {
 	}
 	if i, err := parseRule(a); err == nil {
 		_ = i.Comment()
+		for s := range i.Steps() {
+			_ = s.Number(1)
+			_, _, _ = s.Verdict()
+		}
 	}
 	if i, err := parseSet(a); err == nil {
 		_ = i.Comment()

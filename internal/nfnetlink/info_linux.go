@@ -30,11 +30,13 @@ type ChainInfo struct {
 // Comment returns the comment of the chain.
 func (i *ChainInfo) Comment() string { return udataText(i.Userdata, udataComment) }
 
-// RuleInfo is a rule as the kernel has it. What it does is not decoded.
+// RuleInfo is a rule as the kernel has it.
 type RuleInfo struct {
 	Chain    string
 	Handle   uint64
 	Userdata string
+	// steps is part of what was read, which is used again for the next messages.
+	steps attrs
 }
 
 // Comment returns the comment of the rule.
@@ -154,6 +156,8 @@ func parseRule(a attrs) (RuleInfo, error) {
 			i.Handle = getUint64(v)
 		case unix.NFTA_RULE_USERDATA:
 			i.Userdata = string(v)
+		case unix.NFTA_RULE_EXPRESSIONS:
+			i.steps = v
 		}
 	}
 }
