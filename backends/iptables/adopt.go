@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,11 @@ import (
 type adoption struct {
 	names names
 	found saved
+	// dead are jumps that no packet comes to. Once they are gone, it is nil.
+	dead saved
+	// replaced is where old jumps are that iptables cannot find, and that are to go once
+	// the new ones are there.
+	replaced *picture
 	// wanted are all chains and rules that will be wanted in the end, though
 	// perhaps not by the operations at hand, with the half of the chain that a
 	// rule belongs to: true for the one behind. Once what nobody wants is gone,
@@ -21,8 +27,8 @@ type adoption struct {
 	made map[key]bool
 }
 
-func newAdoption(n names, found saved, ops []op) *adoption {
-	a := &adoption{names: n, found: found, wanted: make(map[key]bool, len(ops)), made: make(map[key]bool, len(ops))}
+func newAdoption(n names, found, dead saved, ops []op) *adoption {
+	a := &adoption{names: n, found: found, dead: dead, wanted: make(map[key]bool, len(ops)), made: make(map[key]bool, len(ops))}
 	for i := range ops {
 		a.wanted[plainKey(&ops[i].Key)] = ops[i].Key.back
 	}
@@ -54,10 +60,23 @@ func (a *adoption) plan(ops []op) []op {
 	if a.wanted != nil {
 		out = a.sweep(out, open, a.held(at))
 	}
+	dead := maps.Clone(a.dead)
 	for ref, rules := range open {
+		revive(dead, ref, rules)
 		out = a.rules(out, ref, rules)
 	}
-	return out
+	return dead.removals(out)
+}
+
+// revive has dead jumps that are wanted give way to new ones.
+func revive(dead saved, ref chainRef, adds []op) {
+	for i, o := range adds {
+		same := func(rule string) bool { return rule == o.Key.rule }
+		if old := dead[ref]; slices.ContainsFunc(old, same) {
+			dead[ref] = slices.DeleteFunc(slices.Clone(old), same)
+			adds[i].Kind, adds[i].Value = backends.Replace, strings.Repeat(o.Key.rule+"\n", len(old)-len(dead[ref]))
+		}
+	}
 }
 
 // held are the chains that must stay for the time being, as something leads to
@@ -121,10 +140,11 @@ const many = 32
 // that nobody wants.
 func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 	changes, kept, orderly := claim(a.found[ref], adds)
+	usual := true
 	if a.wanted != nil {
-		changes = a.strays(changes, ref, kept)
+		changes, usual = a.strays(changes, ref, kept)
 	}
-	if isHook(ref.name) || a.wanted == nil || len(changes) <= many && orderly {
+	if isHook(ref.name) || a.wanted == nil || len(changes) <= many && orderly && usual {
 		return append(out, changes...)
 	}
 	if ref.table == filter {
@@ -135,7 +155,7 @@ func (a *adoption) rules(out []op, ref chainRef, adds []op) []op {
 
 // claim finds the rules of a chain that are there already, and gives the
 // operations that add the others. The chain is orderly if nothing stands there
-// twice, or in the wrong half, and any rule of it can be removed by its text.
+// twice, or in the wrong half.
 func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) {
 	have := make(map[string]int, len(found))
 	for i, rule := range slices.Backward(found) {
@@ -156,22 +176,23 @@ func claim(found []string, adds []op) (missing []op, kept []bool, orderly bool) 
 		}
 		kept[i] = true
 	}
-	orderly = lastFront < firstBack && len(have) == len(found) &&
-		!slices.ContainsFunc(found, func(rule string) bool { return !isWritable(rule) })
-	return missing, kept, orderly
+	return missing, kept, lastFront < firstBack && len(have) == len(found)
 }
 
-// strays adds the removal of rules that nobody wants, and of second copies.
-func (a *adoption) strays(changes []op, ref chainRef, kept []bool) []op {
-	seen := map[string]bool{}
+// strays adds the removal of rules that nobody wants, and of second copies. All are
+// usual if any can be removed by its text.
+func (a *adoption) strays(changes []op, ref chainRef, kept []bool) (all []op, usual bool) {
+	seen, usual := map[string]bool{}, true
 	for i, rule := range a.found[ref] {
 		k := key{table: ref.table, chain: ref.name, rule: rule}
-		if _, isWanted := a.wanted[k]; !kept[i] && (seen[rule] || !isWanted) {
+		_, isWanted := a.wanted[k]
+		if !kept[i] && (seen[rule] || !isWanted || rule == "") { // without a rule, the key is that of the chain
 			changes = append(changes, op{Kind: backends.Remove, Key: k})
+			usual = usual && isUsual(ref.table, rule)
 		}
 		seen[rule] = true
 	}
-	return changes
+	return changes, usual
 }
 
 // all gives all rules of an open chain: those that are added, and found ones that
@@ -213,7 +234,7 @@ func (a *adoption) rest() (ops []op) {
 // settle takes note of what was asked for, and of the operations that were carried out
 // for it.
 func (a *adoption) settle(asked, ops []op) {
-	a.wanted = nil
+	a.wanted, a.dead = nil, nil
 	for i := range asked {
 		a.made[plainKey(&asked[i].Key)] = true
 	}

@@ -114,7 +114,7 @@ func scriptOf(t *testing.T, ops []op) *script {
 // adopt carries out parts of a first load after the other.
 func adopt(t *testing.T, m model, n names, parts ...[]op) {
 	t.Helper()
-	a := newAdoption(n, m.seen(n), slices.Concat(parts...))
+	a := newAdoption(n, m.seen(n), nil, slices.Concat(parts...))
 	for _, part := range parts {
 		ops := a.plan(part)
 		s := scriptOf(t, ops)
@@ -169,11 +169,11 @@ func TestAdoption(t *testing.T) {
 		if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
 			t.Fatalf("step %d: the rules (-fresh +adopted):\n%s", step, diff)
 		}
-		if ops := newAdoption(n, m.seen(n), want).plan(want); len(ops) > 0 {
+		if ops := newAdoption(n, m.seen(n), nil, want).plan(want); len(ops) > 0 {
 			t.Fatalf("step %d: a second adoption finds something to do: %v", step, ops)
 		}
 		checkForeign(t, m, foreign)
-		ops := m.seen(n).removal(n)
+		ops := m.seen(n).removal(n, nil)
 		if err := m.restore(string(scriptOf(t, ops).text)); err != nil {
 			t.Fatalf("step %d: cleanup: %v", step, err)
 		}

@@ -73,7 +73,7 @@ func TestChangesAfterARefusal(t *testing.T) {
 		m[chainRef{nat, "PREROUTING"}] = []string{"-j CNI-HOSTPORT"}
 		asked := randomWorld(t, r)
 		accepted := withoutOne(r, asked)
-		a := newAdoption(n, m.seen(n), slices.Concat(asked...))
+		a := newAdoption(n, m.seen(n), nil, slices.Concat(asked...))
 		for _, part := range accepted {
 			m.carryOut(t, a, part)
 		}
@@ -106,6 +106,7 @@ func TestAdoptionPlans(t *testing.T) {
 	front, back := func(rule string) op { return op{Key: key{table: filter, chain: services.name, rule: rule}} },
 		func(rule string) op { return op{Key: key{table: filter, chain: services.name, rule: rule, back: true}} }
 	chain := op{Key: key{table: filter, chain: services.name}}
+	const more = `-d 192.0.2.1/32 -p tcp -m comment --comment "a/b has no endpoints" -m tcp --dport 1 -j REJECT --reject-with icmp-port-unreachable`
 	var crowd []string
 	for i := range many + 1 {
 		crowd = append(crowd, "-d 192.0.2.1/32 -p tcp -m tcp --dport "+strings.Repeat("1", i+1)+" -j DROP")
@@ -120,7 +121,9 @@ func TestAdoptionPlans(t *testing.T) {
 		want  []op
 	}{
 		{"as it should be", []string{"a", "b"}, []op{chain, front("a"), back("b")}, nil},
-		{"one rule more", []string{"a", "c", "b"}, []op{chain, front("a"), back("b")}, []op{{Kind: backends.Remove, Key: front("c").Key}}},
+		{"one rule more", []string{"a", more, "b"}, []op{chain, front("a"), back("b")}, []op{{Kind: backends.Remove, Key: front(more).Key}}},
+		{"one rule more, of others", []string{"a", "-s 192.0.2.1/32 -j DROP", "b"}, []op{chain, front("a"), back("b")}, []op{rewritten("a", "b")}},
+		{"a rule without anything more", []string{"a", "", "b"}, []op{chain, front("a"), back("b")}, []op{rewritten("a", "b")}},
 		{"in the wrong halves", []string{"b", "a"}, []op{chain, front("a"), back("b")}, []op{rewritten("a", "b")}},
 		{"in the wrong halves, and one missing", []string{"b", "a"}, []op{chain, front("a"), back("b"), front("c")}, []op{front("c"), rewritten("a", "c", "b")}},
 		{"twice", []string{"a", "a", "b"}, []op{chain, front("a"), back("b")}, []op{rewritten("a", "b")}},
@@ -128,7 +131,7 @@ func TestAdoptionPlans(t *testing.T) {
 		{"with many rules more", append([]string{"a"}, crowd...), []op{chain, front("a")}, []op{rewritten("a")}},
 		{"with rules more, but not many", append([]string{"a"}, crowd[0]), []op{chain, front("a")}, []op{{Kind: backends.Remove, Key: front(crowd[0]).Key}}},
 	} {
-		got := newAdoption(n, saved{services: c.found}, c.asked).plan(c.asked)
+		got := newAdoption(n, saved{services: c.found}, nil, c.asked).plan(c.asked)
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(key{})); diff != "" {
 			t.Errorf("%s: the operations (-want +got):\n%s", c.what, diff)
 		}
@@ -150,7 +153,7 @@ func TestAdoptionInParts(t *testing.T) {
 		{nat, name(prefixLocal, 0)}:    {"-j RETURN"},
 	}
 	m := model(maps.Clone(found))
-	a := newAdoption(n, found, []op{static, external})
+	a := newAdoption(n, found, nil, []op{static, external})
 	m.carryOut(t, a, []op{static})
 	if _, there := m[chainRef{nat, name(prefixLocal, 0)}]; there {
 		t.Error("a chain to which nothing leads is still there")

@@ -81,6 +81,8 @@ func explain(err error, stderr []byte) error {
 		e.kind = fmt.Errorf("%w: the system is short of memory", backends.ErrUnavailable)
 	case has("Permission denied", "must be root", "Operation not permitted"):
 		e.kind = fmt.Errorf("%w: %w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW for iptables-legacy", backends.ErrUnavailable, proxy.ErrUnsupported)
+	case has("Parsing nftables rule failed", "CHAIN_ADD failed", "Too many links", "Too many levels"):
+		e.kind = backends.ErrConflict // with what others have put there
 	case has("Table does not exist", "do you need to insmod", "Couldn't load match", "Couldn't load target", "not supported"):
 		e.kind = proxy.ErrUnsupported
 	case has("does a matching rule exist", "No chain/target/match", "No such file or directory", "does not exist", "File exists"):

@@ -54,7 +54,7 @@ func Dump(ctx context.Context, o Options) (string, error) {
 			return "", err
 		}
 		n := newNames(o.Identity.Name)
-		found, err := p.find(ctx, n)
+		found, _, err := p.find(ctx, n, nil)
 		if err != nil {
 			return "", err
 		}

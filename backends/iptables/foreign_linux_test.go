@@ -83,14 +83,16 @@ func TestOddRulesInOwnChains(t *testing.T) {
 	})
 }
 
-// Tables that only the program nft can print, and that are not used here, are no
-// matter; of those that are, an error says so.
+// oddOutput is a table with a rule that iptables cannot print.
+func oddOutput(table, hook string) string {
+	return "table " + table + " {\n\tchain OUTPUT {\n\t\t" + hook + "; policy accept;\n\t\tnumgen random mod 2 0 counter\n\t}\n}\n"
+}
+
+// Tables that only the program nft can print, and that are not used here, are no matter.
 func TestTablesOfNFT(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})
-	in := func(table, hook string) string {
-		return "table " + table + " {\n\tchain OUTPUT {\n\t\t" + hook + "; policy accept;\n\t\tnumgen random mod 2 0 counter\n\t}\n}\n"
-	}
-	const early, late = "type route hook output priority -150", "type nat hook output priority -100"
+	in := oddOutput
+	const early = "type route hook output priority -150"
 	s.nft(t, in("ip mangle", early)+in("ip6 mangle", early)+in("inet filter", early))
 	if printed := s.run(t, "", "iptables-save"); !strings.Contains(printed, "is incompatible") {
 		t.Errorf("iptables can print the table, so the test shows nothing:\n%s", printed)
@@ -108,12 +110,39 @@ func TestTablesOfNFT(t *testing.T) {
 	if after := s.nft(t, ""); !strings.HasPrefix(after, before) {
 		t.Errorf("the tables of others were\n%s\nand are\n%s", before, after)
 	}
+}
 
-	s = newStage(t, Options{Flavour: NFT})
-	s.nft(t, in("ip nat", late))
-	err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, sampleWorld())
-	if err == nil || !strings.Contains(err.Error(), "nft list table ip nat") {
-		t.Errorf("with a table nat that iptables cannot print: got error %v, want one that says how to look at it", err)
+// Rules of others that iptables cannot print, in the tables and chains that are used here,
+// keep nothing from being programmed, changed, repaired and removed.
+func TestUnprintableTable(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	s.nft(t, oddOutput("ip nat", "type nat hook output priority -100"))
+	worlds := variants()
+	for step, w := range append(worlds, worlds[0]) {
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, w)
+		want := fresh.truth(t)
+		for _, how := range []string{"a change", "a look at everything", "a restart", "a repair"} {
+			switch how {
+			case "a look at everything":
+				s.Applied = proxy.Snapshot{}
+			case "a restart":
+				s.Restart(t)
+			case "a repair":
+				s.nft(t, "flush chain ip nat VIPKIT-SERVICES\nflush chain ip nat PREROUTING\ninsert rule ip filter VIPKIT-SERVICES ct mark 5\n")
+				s.Applied = proxy.Snapshot{}
+			}
+			s.Apply(t, w)
+			if diff := cmp.Diff(want, s.truth(t)); diff != "" {
+				t.Fatalf("%s in step %d: what there is (-fresh +got):\n%s", how, step, diff)
+			}
+		}
+	}
+	if err := s.Backend.Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := s.nft(t, ""); strings.Contains(left, "VIPKIT") || strings.Count(left, "numgen random mod 2 0 counter") != 1 {
+		t.Errorf("after Cleanup there is\n%s", left)
 	}
 }
 

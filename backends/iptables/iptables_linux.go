@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,24 +35,16 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 	if err != nil {
 		return nil, fmt.Errorf("iptables: the network namespace: %w", err)
 	}
-	b := &backend{}
-	var w *watch
-	var renderers []*renderer
-	for i, family := range o.Families {
-		p, err := findPrograms(context.Background(), &o, family, at)
-		if err != nil {
-			return nil, err
-		}
-		if i == 0 {
-			if w, err = openWatch(p.flavour); err != nil {
-				return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
-			}
-		}
-		r := newRenderer(o, family)
-		renderers = append(renderers, r)
-		b.families = append(b.families, backends.New(r.render, around(&kernel{renderer: r, programs: p, watch: w, roster: roster{}})))
+	kernels, err := openKernels(&o, at)
+	if err != nil {
+		return nil, err
 	}
-	b.watcher = w
+	b := &backend{watcher: kernels[0].watch}
+	var renderers []*renderer
+	for _, k := range kernels {
+		renderers = append(renderers, k.renderer)
+		b.families = append(b.families, backends.New(k.renderer.render, around(k)))
+	}
 	b.settings = func() error {
 		liberal, err := at.isLiberal()
 		for _, r := range renderers {
@@ -63,6 +56,37 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 		b.memory = &memory{renderers: renderers, ask: rememberedClients}
 	}
 	return b, nil
+}
+
+// openKernels gives the edges of all families. Where one is of the legacy flavour, as
+// alternatives may be set, the generation of nf_tables does not tell about all of them.
+func openKernels(o *Options, at *place) (all []*kernel, err error) {
+	var conn *nfnetlink.Conn
+	watched := true
+	for _, family := range o.Families {
+		p, err := findPrograms(context.Background(), o, family, at)
+		if err != nil {
+			return nil, err
+		}
+		k := &kernel{renderer: newRenderer(*o, family), programs: p, roster: roster{}}
+		watched = watched && p.flavour == NFT
+		if p.flavour == NFT && conn == nil {
+			if conn, err = nfnetlink.Open(); err != nil {
+				return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
+			}
+		}
+		if p.flavour == NFT {
+			k.native = &native{conn: conn, family: nativeFamily(family), names: k.renderer.names}
+		}
+		all = append(all, k)
+	}
+	if watched {
+		w := &watch{conn: conn}
+		for _, k := range all {
+			k.watch = w
+		}
+	}
+	return all, nil
 }
 
 // isLiberal reports whether connection tracking in the namespace takes TCP packets for

@@ -16,7 +16,9 @@ import (
 type kernel struct {
 	renderer *renderer
 	programs programs
-	watch    *watch
+	// native is nil but for the flavour nft.
+	native *native
+	watch  *watch
 	// rebuild says that the next commit starts from what is found then.
 	rebuild bool
 	// adoption is nil unless a commit that started so was refused, at least in
@@ -57,12 +59,12 @@ func (k *kernel) Replaced(ctx context.Context) error {
 // List implements [backends.Target].
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		found, err := k.programs.find(ctx, k.renderer.names)
+		s, err := k.find(ctx)
 		if err != nil {
 			yield(object{}, err)
 			return
 		}
-		for _, o := range found.objects(k.renderer.names) {
+		for _, o := range s.found.objects(k.renderer.names) {
 			if !yield(o, nil) {
 				return
 			}
@@ -100,13 +102,16 @@ func (k *kernel) begin(ctx context.Context, ops []op) error {
 	if !k.rebuild {
 		return nil
 	}
-	found, err := k.programs.find(ctx, k.renderer.names)
+	s, err := k.find(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: looking at what is there: %w", backends.ErrUnavailable, err)
 	}
 	k.rebuild = false
-	if len(found) > 0 {
-		k.adoption = newAdoption(k.renderer.names, found, ops)
+	if len(s.found)+len(s.dead) > 0 {
+		k.adoption = newAdoption(k.renderer.names, s.found, s.dead, ops)
+		if s.blind {
+			k.adoption.replaced = &s.picture
+		}
 	}
 	return nil
 }
@@ -123,19 +128,41 @@ func (k *kernel) adopt(ctx context.Context, asked []op) error {
 	if _, err := k.write(ctx, ops); err != nil {
 		return err
 	}
-	if k.adoption != nil {
-		k.adoption.settle(asked, ops)
+	if k.adoption == nil {
+		return nil
+	}
+	k.adoption.settle(asked, ops)
+	if old := k.adoption.replaced; old != nil {
+		k.adoption.replaced = nil
+		return k.removeJumps(ctx, old)
+	}
+	return nil
+}
+
+// removeJumps removes jumps that iptables cannot find.
+func (k *kernel) removeJumps(ctx context.Context, of *picture) error {
+	committed, err := k.native.removeJumps(ctx, of)
+	if committed {
+		k.watch.committed(1, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
 	}
 	return nil
 }
 
 // Cleanup implements [backends.Cleaner].
 func (k *kernel) Cleanup(ctx context.Context) error {
-	found, err := k.programs.find(ctx, k.renderer.names)
+	s, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
-	kept, err := k.write(ctx, found.removal(k.renderer.names))
+	if s.blind {
+		if err := k.removeJumps(ctx, &s.picture); err != nil {
+			return err
+		}
+	}
+	kept, err := k.write(ctx, s.found.removal(k.renderer.names, s.dead))
 	if err == nil && len(kept) > 0 {
 		return fmt.Errorf("iptables: rules of others lead to some of these chains, so that they stay, empty: %v", kept)
 	}
@@ -227,6 +254,6 @@ func (k *kernel) begun(ctx context.Context, s *script, cause error) bool {
 	if _, ran := errors.AsType[*stopError](cause); !ran || len(s.sections) < 2 {
 		return false
 	}
-	found, err := k.programs.find(ctx, k.renderer.names)
-	return err != nil || slices.ContainsFunc(s.sections[0].ops, found.shows)
+	now, err := k.find(ctx)
+	return err != nil || now.blind || slices.ContainsFunc(s.sections[0].ops, now.found.shows)
 }

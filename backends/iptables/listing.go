@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // listing takes in what iptables-save prints, piece by piece, and keeps of it what
 // belongs to an identity.
 type listing struct {
-	names   names
-	found   saved
+	names names
+	found saved
+	// dead are jumps of ours that no packet comes to, with all their copies.
+	dead    saved
+	hooks   map[chainRef]*hook
 	table   table
 	inTable bool
 	// begun is a line of which the end has not come yet.
@@ -30,7 +34,29 @@ const (
 	longestQuote = 4 << 10
 )
 
-func newListing(n names) *listing { return &listing{names: n, found: saved{}} }
+// hook is one of the kernel's own chains.
+type hook struct {
+	hidden hiddenRules
+	// count is how many rules have been read.
+	count int
+	// isOver says that a rule of others has decided about all packets.
+	isOver bool
+}
+
+// hiddenRules are rules of a chain, counted from 0, that are not what is printed of them.
+// There are as many rules in all as count says.
+type hiddenRules struct {
+	count int
+	at    []int
+}
+
+func newListing(n names, hidden map[chainRef]hiddenRules) *listing {
+	l := &listing{names: n, found: saved{}, dead: saved{}, hooks: map[chainRef]*hook{}}
+	for ref, h := range hidden {
+		l.hooks[ref] = &hook{hidden: h}
+	}
+	return l
+}
 
 // Write takes in a piece. It takes everything, so that the program does not wait for
 // somebody to read on; what is wrong is to be asked for at the end.
@@ -56,8 +82,9 @@ func (l *listing) Write(piece []byte) (int, error) {
 	return n, nil
 }
 
-// end gives what was found, once all has come.
-func (l *listing) end() (saved, error) {
+// end gives what was found, once all has come: and, apart, jumps of ours that stand
+// behind a rule of others which decides about all packets.
+func (l *listing) end() (found, dead saved, err error) {
 	if l.err == nil && len(l.begun) > 0 {
 		l.line(string(l.begun))
 		l.begun = nil
@@ -65,10 +92,34 @@ func (l *listing) end() (saved, error) {
 	for len(l.open) > 0 {
 		l.closeFirst()
 	}
-	if l.err != nil {
-		return nil, l.err
+	for ref, h := range l.hooks {
+		if h.hidden.count > 0 && h.count != h.hidden.count && l.err == nil {
+			l.err = fmt.Errorf("chain %s of table %v was changed while it was read", ref.name, ref.table)
+		}
 	}
-	return l.found, nil
+	if l.err != nil {
+		return nil, nil, l.err
+	}
+	for ref := range l.dead {
+		l.bury(ref)
+	}
+	return l.found, l.dead, nil
+}
+
+// bury takes all copies of a jump for dead if one is: which of them is removed by its
+// text nobody knows.
+func (l *listing) bury(ref chainRef) {
+	dead := slices.Clone(l.dead[ref])
+	l.found[ref] = slices.DeleteFunc(l.found[ref], func(rule string) bool {
+		is := slices.Contains(dead, rule)
+		if is {
+			l.dead[ref] = append(l.dead[ref], rule)
+		}
+		return is
+	})
+	if len(l.found[ref]) == 0 {
+		delete(l.found, ref)
+	}
 }
 
 func (l *listing) line(line string) {
@@ -124,7 +175,32 @@ func (l *listing) closeFirst() {
 
 func (l *listing) rule(line string) {
 	chain, rule, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " ")
-	l.found.rule(l.table, l.names, chain, rule)
+	ref := chainRef{l.table, chain}
+	switch _, exists := l.found[ref]; {
+	case isHook(chain):
+		l.hookRule(ref, rule)
+	case exists:
+		l.found[ref] = append(l.found[ref], rule)
+	}
+}
+
+// hookRule takes note of a rule of one of the kernel's own chains, if it is of interest.
+func (l *listing) hookRule(ref chainRef, rule string) {
+	h := l.hooks[ref]
+	if h == nil {
+		h = &hook{}
+		l.hooks[ref] = h
+	}
+	h.count++
+	switch isOurs := l.names.ownsJump(ref.table, rule); {
+	case slices.Contains(h.hidden.at, h.count-1):
+	case isOurs && h.isOver:
+		l.dead[ref] = append(l.dead[ref], rule)
+	case isOurs:
+		l.found[ref] = append(l.found[ref], rule)
+	default:
+		h.isOver = h.isOver || decides(rule)
+	}
 }
 
 func isKnown(name string) bool {

@@ -75,37 +75,35 @@ func lookUp(name string) (string, error) {
 // find reads what there is of an identity. Of the legacy flavour, it reads its own
 // tables alone. Of the other one, it has all printed by one program, as each looks at
 // all, unless that fails: others may have tables that iptables cannot print.
-func (p *programs) find(ctx context.Context, n names) (saved, error) {
+func (p *programs) find(ctx context.Context, n names, hidden map[chainRef]hiddenRules) (found, dead saved, err error) {
 	if p.flavour == NFT {
-		found, err := p.look(ctx, n, []string{})
+		found, dead, err := p.look(ctx, newListing(n, hidden), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
-			return found, err
+			return found, dead, err
 		}
 	}
 	tables, err := p.tables()
 	if err != nil {
-		return nil, fmt.Errorf("iptables: looking for tables: %w", err)
+		return nil, nil, fmt.Errorf("iptables: looking for tables: %w", err)
 	}
 	var each [][]string
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.look(ctx, n, each...)
+	return p.look(ctx, newListing(n, hidden), each...)
 }
 
 // look reads what programs with some arguments print, one after the other.
-func (p *programs) look(ctx context.Context, n names, arguments ...[]string) (saved, error) {
-	l := newListing(n)
+func (p *programs) look(ctx context.Context, l *listing, arguments ...[]string) (found, dead saved, err error) {
 	for _, args := range arguments {
 		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	found, err := l.end()
-	if err != nil {
-		return nil, fmt.Errorf("iptables: reading what %s says: %w", p.saver, err)
+	if found, dead, err = l.end(); err != nil {
+		return nil, nil, fmt.Errorf("iptables: reading what %s says: %w", p.saver, err)
 	}
-	return found, nil
+	return found, dead, nil
 }
 
 // tables gives those that exist, as far as there is a difference: the legacy kernel

@@ -16,18 +16,6 @@ type chainRef struct {
 // and those of the kernel's own chains that lead there.
 type saved map[chainRef][]string
 
-// rule takes note of a rule, if it is of interest.
-func (s saved) rule(t table, n names, chain, rule string) {
-	ref := chainRef{t, chain}
-	if _, own := s[ref]; own && n.owns(t, chain) {
-		s[ref] = append(s[ref], rule)
-		return
-	}
-	if isHook(chain) && n.ownsJump(t, rule) {
-		s[ref] = append(s[ref], rule)
-	}
-}
-
 func isHook(chain string) bool {
 	switch chain {
 	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
@@ -52,20 +40,33 @@ func (s saved) objects(n names) []object {
 			continue
 		}
 		for _, rule := range rules {
+			if rule == "" { // the key would be that of the chain
+				continue
+			}
 			out = append(out, object{Key: key{table: ref.table, chain: ref.name, rule: rule}})
 		}
 	}
 	return out
 }
 
-// removal gives the operations that remove everything.
-func (s saved) removal(n names) []op {
-	var ops []op
+// removal gives the operations that remove everything, dead jumps too.
+func (s saved) removal(n names, dead saved) []op {
+	ops := dead.removals(nil)
 	for _, o := range s.objects(n) {
 		if o.Key.rule != "" && n.owns(o.Key.table, o.Key.chain) {
 			continue // it goes with its chain
 		}
 		ops = append(ops, op{Kind: backends.Remove, Key: o.Key, Value: o.Value})
+	}
+	return ops
+}
+
+// removals adds the removal of each rule.
+func (s saved) removals(ops []op) []op {
+	for ref, rules := range s {
+		for _, rule := range rules {
+			ops = append(ops, op{Kind: backends.Remove, Key: key{table: ref.table, chain: ref.name, rule: rule}})
+		}
 	}
 	return ops
 }

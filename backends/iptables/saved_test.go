@@ -42,13 +42,14 @@ func readSaved(text string, n names) (saved, error) { return readPieces(text, n,
 
 // readPieces reads it in pieces of some length.
 func readPieces(text string, n names, length int) (saved, error) {
-	l := newListing(n)
+	l := newListing(n, nil)
 	for piece := range slices.Chunk([]byte(text), length) {
 		if _, err := l.Write(piece); err != nil {
 			return nil, err
 		}
 	}
-	return l.end()
+	found, _, err := l.end()
+	return found, err
 }
 
 // Of what iptables-save prints, only what belongs to the identity counts, in tables
@@ -241,7 +242,7 @@ func FuzzReadSaved(f *testing.F) {
 // checkRemoval checks that what removes what was found touches nothing else.
 func checkRemoval(t *testing.T, n names, found saved) {
 	t.Helper()
-	script, err := newScript(found.removal(n))
+	script, err := newScript(found.removal(n, nil))
 	if err != nil {
 		t.Fatalf("what was found cannot be removed: %v", err)
 	}

@@ -125,7 +125,7 @@ func (s *script) content(o *op) {
 
 // single writes the operations on rules of open chains: rules for the front, which
 // are put there last first, so that they stand in their order; those for the back;
-// and removals. At the back of a chain that is new, and so still empty, rules for
+// and removals. Rules that a new one takes the place of go before it comes. At the back of a chain that is new, and so still empty, rules for
 // the front stand as well: it takes far less time.
 func (s *script) single(rules, chains []*op) {
 	isNew := func(chain string) bool {
@@ -143,6 +143,10 @@ func (s *script) single(rules, chains []*op) {
 		case isNew(o.Key.chain):
 			s.rule("-A ", o)
 		default:
+			for rule := range strings.Lines(o.Value) {
+				s.rules++
+				s.write("-D ", o.Key.chain, " ", strings.TrimSuffix(rule, "\n"))
+			}
 			front = append(front, o)
 		}
 	}

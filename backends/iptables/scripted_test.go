@@ -133,7 +133,7 @@ func TestObjectsOfWhatWasFound(t *testing.T) {
 	delete(want, rule("VIPKIT-SERVICES", "-j A")) // these go with their chain
 	delete(want, rule("VIPKIT-SERVICES", "-j B"))
 	clear(got)
-	for _, o := range found.removal(n) {
+	for _, o := range found.removal(n, nil) {
 		if o.Kind != backends.Remove {
 			t.Errorf("removing everything does %v with %v", o.Kind, o.Key)
 		}

@@ -16,18 +16,6 @@ type watch struct {
 	known    bool
 }
 
-// openWatch gives no watch for the flavour that has no generations.
-func openWatch(flavour Flavour) (*watch, error) {
-	if flavour != NFT {
-		return nil, nil
-	}
-	conn, err := nfnetlink.Open()
-	if err != nil {
-		return nil, err
-	}
-	return &watch{conn: conn}, nil
-}
-
 // begin takes note of the generation before the rules are looked at.
 func (w *watch) begin(ctx context.Context) {
 	if w == nil {

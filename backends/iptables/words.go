@@ -1,6 +1,9 @@
 package iptables
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // word is one of the words of a rule as iptables-save prints it: words are
 // separated by single spaces, and one that holds anything but letters, digits, dashes
@@ -84,6 +87,50 @@ func isOwnMatch(w []word) bool {
 	state := w[1].is("conntrack") && w[2].is("--ctstate")
 	comment := w[1].is("comment") && w[2].is("--comment") && w[3].quoted && strings.HasPrefix(w[3].text, "kubernetes ")
 	return w[0].is("-m") && (state || comment)
+}
+
+// decides reports whether a rule ends the way of all packets.
+func decides(rule string) bool {
+	for strings.HasPrefix(rule, "-m comment --comment ") {
+		_, rule, _ = nextWord(strings.TrimPrefix(rule, "-m comment --comment "))
+	}
+	flag, rule, _ := nextWord(rule)
+	to, _, _ := nextWord(rule)
+	if flag.is("-g") {
+		return true
+	}
+	return flag.is("-j") && slices.ContainsFunc([]string{"ACCEPT", "DROP", "RETURN", "REJECT", "DNAT", "REDIRECT", "SNAT", "MASQUERADE"}, to.is)
+}
+
+// isUsual reports whether a rule of an open chain consists of nothing but what rules of
+// this package do there, so that it can be removed by its text. What others have put
+// there may be printed in a form that is not taken back.
+func isUsual(t table, rule string) bool {
+	if !isWritable(rule) {
+		return false
+	}
+	for rule != "" {
+		var flag, value word
+		flag, rule, _ = nextWord(rule)
+		value, rule, _ = nextWord(rule)
+		if flag.quoted || value.quoted != flag.is("--comment") {
+			return false
+		}
+		switch flag.text {
+		case "-d", "-p", "--comment", "--dport", "--dst-type", "--reject-with":
+		case "-m":
+			if !slices.Contains([]string{"comment", "tcp", "udp", "sctp", "addrtype"}, value.text) {
+				return false
+			}
+		case "-j":
+			if t == nat && (value.text == "DROP" || value.text == "REJECT") {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // isWritable reports whether a rule can be written as it was printed: comments may

@@ -1,0 +1,95 @@
+package iptables
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// truth is what packets meet: the rules of our chains in order, but for that of open
+// ones, and jumps to them that no rule of others precludes. Chains without rules are left
+// out: some are kept for others.
+func (s *stage) truth(t *testing.T) map[string][]string {
+	t.Helper()
+	out, n := map[string][]string{}, newNames("vipkit")
+	isOwn := func(name string) bool { return n.owns(nat, name) || n.owns(filter, name) }
+	isJump := regexp.MustCompile(`^(-m conntrack --ctstate \S+ )?(-m comment --comment "kubernetes [^"]*" )?-j (VIPKIT-\S+)$|` +
+		`^(ct state \S+ )?(counter )?jump (VIPKIT-\S+)( comment "kubernetes [^"]*")?$`)
+	isEnd := regexp.MustCompile(`^(-m comment --comment \S+ )?(-j (ACCEPT|DROP|RETURN|REJECT.*)|-g .*)$|` +
+		`^(counter )?(accept|drop|return|goto \S+|reject.*)( comment .*)?$`)
+	over := map[string]bool{}
+	s.each(t, func(chain, name, rule string) {
+		jump := isJump.FindStringSubmatch(rule)
+		if isOwn(name) || isHook(name) && !over[chain] && jump != nil && isOwn(jump[3]+jump[6]) {
+			out[chain] = append(out[chain], rule)
+		}
+		over[chain] = over[chain] || isEnd.MatchString(rule)
+	})
+	for chain, rules := range out {
+		if isOpen := strings.Fields(chain); n.isOpen(isOpen[len(isOpen)-1]) {
+			slices.Sort(rules)
+		}
+	}
+	return out
+}
+
+// each visits all rules, by the program that belongs to the kernel's tables. A table
+// that is dormant has none.
+func (s *stage) each(t *testing.T, visit func(chain, name, rule string)) {
+	t.Helper()
+	if s.Options.Flavour == Legacy {
+		s.eachLegacy(t, visit)
+		return
+	}
+	table, chain, base, dormant := "", "", false, false
+	for line := range strings.Lines(s.tables(t)) {
+		line = strings.TrimSpace(regexp.MustCompile(`packets \d+ bytes \d+ `).ReplaceAllString(line+" ", ""))
+		switch word := strings.Fields(line); {
+		case len(word) > 2 && word[0] == "table":
+			table, chain, dormant = word[1]+" "+word[2], "", false
+		case line == "flags dormant":
+			dormant = true
+		case len(word) > 2 && word[0] == "chain":
+			chain, base = word[1], false
+		case strings.HasPrefix(line, "type "):
+			base = true
+		case line != "" && line != "}" && chain != "" && !dormant && (base || !isHook(chain)):
+			visit(table+" "+chain, chain, line)
+		}
+	}
+}
+
+func (s *stage) eachLegacy(t *testing.T, visit func(chain, name, rule string)) {
+	t.Helper()
+	for _, family := range []string{"", "6"} {
+		table := ""
+		for line := range strings.Lines(s.run(t, "", "ip"+family+"tables-save")) {
+			line = strings.TrimSuffix(line, "\n")
+			if name, ok := strings.CutPrefix(line, "*"); ok {
+				table = "ip" + family + " " + name
+			}
+			if text, ok := strings.CutPrefix(line, "-A "); ok {
+				chain, rule, _ := strings.Cut(text, " ")
+				visit(table+" "+chain, chain, rule)
+			}
+		}
+	}
+}
+
+// tables gives what nft shows of each table. Asked for several at once, it forgets what
+// targets of iptables do.
+func (s *stage) tables(t *testing.T) (all string) {
+	t.Helper()
+	for _, family := range []string{"ip", "ip6"} {
+		for _, table := range []string{"nat", "filter"} {
+			out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "table", family, table)
+			if err == nil {
+				all += out
+			}
+		}
+	}
+	return all
+}
