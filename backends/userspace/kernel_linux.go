@@ -134,7 +134,7 @@ func (k *kernel) removeRoutes(ops []op) error {
 func (k *kernel) Cleanup(ctx context.Context) error {
 	k.batch.Reset()
 	for _, fam := range allFamilies() {
-		exists, err := k.exists(ctx, fam)
+		exists, _, err := k.exists(ctx, fam)
 		if err != nil {
 			return err
 		}
@@ -159,17 +159,19 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-func (k *kernel) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
+// exists reports whether the table of a family exists, and whether its rules are not in
+// force.
+func (k *kernel) exists(ctx context.Context, fam nfnetlink.Family) (exists, dormant bool, err error) {
 	var all []nfnetlink.TableInfo
 	if err := k.conn.Tables(ctx, fam, nfnetlink.Collect(&all)); err != nil {
-		return false, explain(err)
+		return false, false, explain(err)
 	}
 	for i := range all {
 		if all[i].Name == k.renderer.options.Identity.Name {
-			return true, nil
+			return true, all[i].Flags&unix.NFT_TABLE_F_DORMANT != 0, nil
 		}
 	}
-	return false, nil
+	return false, false, nil
 }
 
 // explain puts an error of the kernel in terms that callers can act on.
@@ -180,10 +182,19 @@ func explain(err error) error {
 		return nil
 	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+	case errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
+		return fmt.Errorf("userspace: %w: %w", backends.ErrExhausted, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("userspace: %w: CAP_NET_ADMIN is needed in the network namespace: %w", proxy.ErrUnsupported, err)
+		return fmt.Errorf("userspace: %w: %w: CAP_NET_ADMIN is needed in the network namespace: %w", backends.ErrUnavailable, proxy.ErrUnsupported, err)
 	case !errors.As(err, &refused):
 		return err
+	}
+	return explainRefusal(refused, err)
+}
+
+// explainRefusal does so for what the kernel refused.
+func explainRefusal(refused *nfnetlink.Error, err error) error {
+	switch {
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
 		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_tproxy and nft_socket, or nft_nat; nft_fib, nft_ct): %w", proxy.ErrUnsupported, refused.Object, err)
 	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:

@@ -180,7 +180,8 @@ func TestWhatErrorsMean(t *testing.T) {
 // and nothing else is.
 func TestChainsAreKnownAgain(t *testing.T) {
 	const hash = 0xabc
-	one, two := tag(hash, 0, 2), tag(hash, 1, 2)
+	own := chainTag("services", nfnetlink.BaseChain{})
+	one, two := tag(own, hash, 0, 2), tag(own, hash, 1, 2)
 	for name, c := range map[string]struct {
 		comments []string
 		want     uint64
@@ -193,9 +194,9 @@ func TestChainsAreKnownAgain(t *testing.T) {
 		"twice the same":       {[]string{one, one}, 0},
 		"a foreign one":        {[]string{one, "", two}, 0},
 		"a foreign one last":   {[]string{one, two, ""}, 0},
-		"of two chains":        {[]string{one, tag(hash+1, 1, 2)}, 0},
+		"of two chains":        {[]string{one, tag(own, hash+1, 1, 2)}, 0},
 	} {
-		if got := hashOf(c.comments); got != c.want {
+		if got, moved := hashOf(own, c.comments); got != c.want || moved {
 			t.Errorf("%s: got %x, want %x", name, got, c.want)
 		}
 	}

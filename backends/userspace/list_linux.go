@@ -57,9 +57,12 @@ func (l *lister) list() error {
 	if state != routesAbsent {
 		l.add(key{kind: kindRouting}, value{hash: uint64(routesComplete - state)})
 	}
-	exists, err := l.exists(l.ctx, l.fam)
+	exists, dormant, err := l.exists(l.ctx, l.fam)
 	if err != nil || !exists {
 		return err
+	}
+	if dormant {
+		return l.foreign("dormant table")
 	}
 	l.add(key{kind: kindTable}, value{})
 	if err := l.chains(); err != nil {
@@ -77,9 +80,10 @@ func (l *lister) chains() error {
 	if err := l.conn.Rules(l.ctx, l.table(l.fam), nfnetlink.Collect(&rules)); err != nil {
 		return err
 	}
-	comments := map[string][]string{}
+	comments, tags := map[string][]string{}, map[string]uint32{}
 	for i := range chains {
-		comments[chains[i].Name] = []string{}
+		name := chains[i].Name
+		comments[name], tags[name] = []string{}, chainTag(name, chains[i].Base)
 	}
 	for i := range rules {
 		comments[rules[i].Chain] = append(comments[rules[i].Chain], rules[i].Comment())
@@ -89,7 +93,11 @@ func (l *lister) chains() error {
 		if strings.HasPrefix(name, sourcesPrefix) {
 			return l.foreign("chain " + name) // It cannot change while frontends use it.
 		}
-		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hashOf(all)})
+		hash, moved := hashOf(tags[name], all)
+		if moved {
+			return l.foreign("chain " + name) // Rules may lead there that were written for another one.
+		}
+		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hash})
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (l *local) see() (routes map[key]value, host map[netip.Addr]bool, err error
 			k, v := objectOf(&list[i], fam)
 			routes[k] = v
 		}
-		addrs, err := l.routes.handle.AddrList(nil, linkFamily(fam))
+		addrs, err := whole(func() ([]netlink.Addr, error) { return l.routes.handle.AddrList(nil, linkFamily(fam)) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("userspace: listing addresses: %w", err)
 		}

@@ -47,7 +47,9 @@ func (l *localRoutes) route(to netip.Prefix, kind int) (*netlink.Route, error) {
 // list gives those that there are, of any kind.
 func (l *localRoutes) list(fam nfnetlink.Family) ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol}
-	all, err := l.handle.RouteListFiltered(linkFamily(fam), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	all, err := whole(func() ([]netlink.Route, error) {
+		return l.handle.RouteListFiltered(linkFamily(fam), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("userspace: listing local routes: %w", err)
 	}

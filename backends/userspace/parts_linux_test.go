@@ -50,7 +50,7 @@ func TestPartsAreOneChange(t *testing.T) {
 			if !errors.Is(err, c.want) || errors.Is(err, proxy.ErrDataplaneLost) != isLost {
 				t.Errorf("got error %v, want %v", err, c.want)
 			}
-			stays, err := k.exists(t.Context(), nfnetlink.IPv4)
+			stays, _, err := k.exists(t.Context(), nfnetlink.IPv4)
 			if err != nil || stays != c.stays {
 				t.Errorf("the table is there: %t (error %v), want %t", stays, err, c.stays)
 			}

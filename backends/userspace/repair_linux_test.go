@@ -1,6 +1,7 @@
 package userspace_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,11 +59,17 @@ func TestDamageIsRepaired(t *testing.T) {
 			"a frontend that leads away":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
 			"a list of no source ranges":  "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop",
 			"a restriction to nobody":     "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop; add element ip vipkit restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
+			"a dormant table":             "add table ip vipkit { flags dormant; }",
+			"a base chain that drops":     "add chain ip vipkit output { policy drop; }",
+			"a base chain renamed":        "rename chain ip vipkit prerouting theirs",
+			"chains that swapped names":   "rename chain ip vipkit all-drop theirs\nrename chain ip vipkit all-reject all-drop\nrename chain ip vipkit theirs all-reject",
 			"a set of another kind":       "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
 			"a set of another kind, used": "delete table ip vipkit; add table ip vipkit; add set ip vipkit restricted { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @restricted drop",
 		} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
-				n.nft(t, script)
+				for line := range strings.Lines(script) {
+					n.nft(t, line)
+				}
 				if !b.Drifted(t.Context()) {
 					t.Error("that is no reason to look")
 				}

@@ -73,7 +73,9 @@ func (r *routes) route(fam nfnetlink.Family) (*netlink.Route, error) {
 // for another mark, or by other conditions, are not as we make them.
 func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error) {
 	want := r.rule(fam)
-	all, err := r.handle.RuleListFiltered(linkFamily(fam), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+	all, err := whole(func() ([]netlink.Rule, error) {
+		return r.handle.RuleListFiltered(linkFamily(fam), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
 	}
@@ -90,7 +92,9 @@ func (r *routes) rules(fam nfnetlink.Family) (own, odd []netlink.Rule, err error
 // local lists the routes of our table, in which there should be one: any other
 // leads some of what is marked elsewhere.
 func (r *routes) local(fam nfnetlink.Family) (own, odd []netlink.Route, err error) {
-	all, err := r.handle.RouteListFiltered(linkFamily(fam), &netlink.Route{Table: firstTable + r.number()}, netlink.RT_FILTER_TABLE)
+	all, err := whole(func() ([]netlink.Route, error) {
+		return r.handle.RouteListFiltered(linkFamily(fam), &netlink.Route{Table: firstTable + r.number()}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("userspace: listing routes: %w", err)
 	}

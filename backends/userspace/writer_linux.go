@@ -84,8 +84,9 @@ func (w *writer) writeChain(o *op) error {
 	if o.Kind == backends.Add || d.base.Type != "" {
 		w.batch.AddChain(t, nfnetlink.Chain{Name: name, Base: d.base})
 	}
+	own := chainTag(name, d.base)
 	for i, r := range d.rules {
-		w.batch.AddRule(t, name, r, tag(o.Value.hash, i, len(d.rules)))
+		w.batch.AddRule(t, name, r, tag(own, o.Value.hash, i, len(d.rules)))
 	}
 	return nil
 }
@@ -101,21 +102,35 @@ func (r *renderer) chain(hash uint64) (chainDefinition, error) {
 }
 
 // tag is the comment of rule i of n of a chain, by which it is known again.
-func tag(hash uint64, i, n int) string { return fmt.Sprintf("%016x %d/%d", hash, i+1, n) }
+func tag(chain uint32, hash uint64, i, n int) string {
+	return fmt.Sprintf("%08x %016x %d/%d", chain, hash, i+1, n)
+}
+
+// chainTag stands for the name of a chain and its place among the kernel's hooks.
+func chainTag(name string, base nfnetlink.BaseChain) uint32 {
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "%s %+v", name, base) // a hash does not fail
+	return h.Sum32()
+}
 
 // hashOf gives the hash that the rules of a chain carry; none where a rule is
-// missing, foreign or out of place.
-func hashOf(comments []string) uint64 {
-	var hash uint64
+// missing, foreign or out of place. It tells also whether a rule was written for a chain
+// of another name or place.
+func hashOf(chain uint32, comments []string) (hash uint64, moved bool) {
+	whole := true
 	for at, text := range comments {
+		var c uint32
 		var h uint64
 		var i, n int
-		if _, err := fmt.Sscanf(text, "%16x %d/%d", &h, &i, &n); err != nil || i != at+1 || n != len(comments) || at > 0 && h != hash {
-			return 0
-		}
+		_, err := fmt.Sscanf(text, "%8x %16x %d/%d", &c, &h, &i, &n)
+		moved = moved || err == nil && c != chain
+		whole = whole && err == nil && i == at+1 && n == len(comments) && (at == 0 || h == hash)
 		hash = h
 	}
-	return hash
+	if !whole {
+		hash = 0
+	}
+	return hash, moved
 }
 
 func specHash(s nfnetlink.SetSpec) uint64 {

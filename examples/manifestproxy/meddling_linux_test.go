@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// What somebody does to the rules is repaired long before the next resync, right after
+// changes of every kind, and also where it comes twice, as `systemctl restart nftables`
+// does it.
+func TestMeddlingIsRepairedAtOnce(t *testing.T) {
+	for name, choice := range map[string][]string{
+		"nftables": nil, "tproxy": {"-backend", "userspace"}, "redirect": {"-backend", "userspace", "-capture", "redirect"},
+	} {
+		t.Run(name, func(t *testing.T) { isRepaired(t, choice...) })
+	}
+}
+
+func isRepaired(t *testing.T, choice ...string) {
+	t.Helper()
+	n := newNetwork(t)
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	manifest := demo(t)
+	sticky := replace(t, manifest, "  clusterIP: 10.96.0.10", "  clusterIP: 10.96.0.10\n  sessionAffinity: ClientIP")
+	write(t, path, manifest)
+	p := n.start(t, flags(path, choice...)...)
+	p.Await("msg=sync", "full=true", "ports=1")
+	for i, script := range []string{
+		"flush ruleset", "add table ip vipkit { flags dormant; }", "delete table ip vipkit", "flush ruleset", "flush ruleset",
+	} {
+		next := [...]string{sticky, manifest}[i%2]
+		write(t, path, next)
+		p.Await("msg=sync")
+		for range 2 {
+			if _, err := netnstest.Run(t, n.NS, "", netnstest.NFT(t), script); err != nil && i != 2 {
+				t.Fatal(err)
+			}
+		}
+		n.wantAnswerSoon(t, script)
+	}
+	p.Terminate(stopped)
+}
+
+// wantAnswerSoon wants an answer at the virtual IP long before a resync.
+func (n network) wantAnswerSoon(t *testing.T, after string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), resync/3)
+	defer cancel()
+	start := time.Now()
+	for {
+		one, stop := context.WithTimeout(ctx, time.Second)
+		_, err := n.Ask(one, virtualIP)
+		stop()
+		if err == nil {
+			t.Logf("after %q: an answer after %v", after, time.Since(start).Round(time.Millisecond))
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("after %q: no answer within %v, the last error is %v", after, resync/3, err)
+		}
+	}
+}
