@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -20,53 +19,16 @@ import (
 // smallSet is the least size of a set where growth is tested.
 const smallSet = 16
 
-// disturbing makes transactions fail.
-type disturbing struct {
-	// after is how many transactions succeed before one fails; negative for none.
-	after int
-	fail  func(ctx context.Context, commit func(context.Context) error) error
-	// failed counts the transactions that failed.
-	failed int
-}
-
-func (d *disturbing) around(transact func(context.Context, *nfnetlink.Batch) error) func(context.Context, *nfnetlink.Batch) error {
-	return func(ctx context.Context, b *nfnetlink.Batch) error {
-		commit := func(ctx context.Context) error { return transact(ctx, b) }
-		d.after--
-		if d.after != -1 {
-			return commit(ctx)
-		}
-		d.failed++
-		return d.fail(ctx, commit)
+// disturbance has transactions fail as the kernel lets them fail.
+func disturbance(s *stage, t *testing.T) *stagetest.Disturbance {
+	d := &stagetest.Disturbance{
+		Unknown: nfnetlink.ErrUnknownOutcome, Flush: func() { s.nft(t, "flush ruleset") },
+		Refusals: []error{context.DeadlineExceeded},
 	}
-}
-
-// faults are ways in which a transaction fails.
-func (d *disturbing) faults(flush func()) []func(context.Context, func(context.Context) error) error {
-	refused := func(errno unix.Errno) func(context.Context, func(context.Context) error) error {
-		return func(context.Context, func(context.Context) error) error {
-			return &nfnetlink.Error{Errno: errno, Op: "add element", Message: -1}
-		}
+	for _, errno := range []unix.Errno{unix.ENOMEM, unix.ENOBUFS, unix.EEXIST, unix.EBUSY, unix.ENFILE, unix.EINVAL} {
+		d.Refusals = append(d.Refusals, &nfnetlink.Error{Errno: errno, Op: "add element", Message: -1})
 	}
-	return []func(context.Context, func(context.Context) error) error{
-		refused(unix.ENOMEM), refused(unix.ENOBUFS), refused(unix.EEXIST), refused(unix.EBUSY), refused(unix.ENFILE), refused(unix.EINVAL),
-		func(_ context.Context, commit func(context.Context) error) error {
-			if err := commit(context.Background()); err != nil {
-				return err
-			}
-			return nfnetlink.ErrUnknownOutcome
-		},
-		func(ctx context.Context, commit func(context.Context) error) error {
-			flush()
-			return commit(ctx)
-		},
-		func(ctx context.Context, commit func(context.Context) error) error {
-			err := commit(ctx)
-			flush()
-			return err
-		},
-		func(context.Context, func(context.Context) error) error { return context.DeadlineExceeded },
-	}
+	return d
 }
 
 // From any size to any other, whatever else changes and whatever fails on the way.
@@ -86,7 +48,8 @@ func TestGrowth(t *testing.T) {
 
 func testGrowth(t *testing.T, limits limits, maxBatch int) {
 	r := testenv.Random(t)
-	s, d := newStage(t, Options{}), &disturbing{after: -1}
+	s := newStage(t, Options{})
+	d := disturbance(s, t)
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(4, 8, smallSet/2, smallSet, 2*smallSet, 4*smallSet, 8*smallSet),
 		Steps: 200,
@@ -99,20 +62,17 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 				t.Cleanup(func() { _ = k.close() })
 				k.limits = limits
 				k.conn.LimitBatch(maxBatch)
-				k.transact = d.around(k.transact)
+				transact := k.transact
+				k.transact = func(ctx context.Context, b *nfnetlink.Batch) error {
+					return d.Around(func() error { return transact(ctx, b) })
+				}
 				b = backends.New(k.book.render, k)
 				return nil
 			})
 			return b, err
 		},
-		Fault: func(r *rand.Rand, on bool) {
-			d.after = -1
-			if on {
-				faults := d.faults(func() { s.nft(t, "flush ruleset") })
-				d.after, d.fail = r.IntN(4), faults[r.IntN(len(faults))]
-			}
-		},
-		Dump: func() string { return s.dump(t) },
+		Fault: d.Set,
+		Dump:  func() string { return s.dump(t) },
 		Fresh: func(want proxy.Snapshot) string {
 			fresh := newStage(t, Options{})
 			fresh.Apply(t, want)
@@ -120,7 +80,7 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 		},
 	}
 	g.Run(t, r)
-	if d.failed == 0 {
+	if d.Met == 0 {
 		t.Error("no transaction failed: the test shows nothing")
 	}
 }

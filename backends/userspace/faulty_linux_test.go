@@ -21,6 +21,19 @@ func NewFaulty(o Options, around func(commit func() error) error) (*Backend, err
 	return b, nil
 }
 
+// NewLimited gives one whose transactions may have so many bytes; zero leaves that to the
+// kernel.
+func NewLimited(o Options, around func(commit func() error) error, maxBatch int) (*Backend, error) {
+	b, err := NewFaulty(o, around)
+	if err != nil {
+		return nil, err
+	}
+	if k, ok := b.kernel.(*kernel); ok {
+		k.conn.LimitBatch(maxBatch)
+	}
+	return b, nil
+}
+
 type faultyLocal struct {
 	*local
 	around func(commit func() error) error

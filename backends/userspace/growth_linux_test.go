@@ -1,0 +1,59 @@
+package userspace_test
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// From any number of Services and endpoints to any other, whatever else changes and
+// whatever fails on the way, also where a change takes several transactions.
+func TestGrowth(t *testing.T) {
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		for _, maxBatch := range []int{0, 12 << 10} {
+			t.Run(fmt.Sprintf("%v, batches of %d", capture, maxBatch), func(t *testing.T) {
+				testGrowth(t, userspace.Options{Capture: capture}, maxBatch)
+			})
+		}
+	}
+}
+
+func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
+	n := network{node: netnstest.NewNS(t)}
+	d := &stagetest.Disturbance{
+		Unknown: fmt.Errorf("commit: %w", proxy.ErrDataplaneLost), Flush: func() { n.nft(t, "flush ruleset") },
+		Refusals: []error{io.ErrNoProgress, backends.ErrExhausted, backends.ErrConflict, backends.ErrUnavailable},
+	}
+	var processes testenv.Succession
+	start := func(ns *netns.NS, d *stagetest.Disturbance) (b proxy.Backend, err error) {
+		err = ns.Do(func() error {
+			b = testenv.Next(t, &processes, func() (*userspace.Backend, error) { return userspace.NewLimited(o, d.Around, maxBatch) })
+			return nil
+		})
+		return b, err
+	}
+	g := stagetest.Growth{
+		Sizes: stagetest.SizesAround(8, 40, 100), Steps: 100,
+		New:   func() (proxy.Backend, error) { return start(n.node, d) },
+		Fault: d.Set,
+		Dump:  func() string { return n.dump(t, o.Capture) },
+		Fresh: func(want proxy.Snapshot) string {
+			fresh := network{node: netnstest.NewNS(t)}
+			b := netnstest.Open(t, fresh.node, func() (*userspace.Backend, error) { return userspace.New(o) })
+			apply(t, b, want)
+			return fresh.dump(t, o.Capture)
+		},
+	}
+	g.Run(t, testenv.Random(t))
+	if d.Met == 0 {
+		t.Error("no commit met with a fault: the test shows nothing")
+	}
+}
