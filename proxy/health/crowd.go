@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// maxConns is how many connections are open at once, at all sockets together.
-// Everybody who reaches the node may connect, and each connection takes memory.
+// maxConns is how many connections are open at once, at all sockets together, or fewer
+// where the process may not have many file descriptors. Everybody who reaches the node may
+// connect, and each connection takes memory.
 const maxConns = 1000
 
 // crowd are the connections of all sockets. When there are too many, the oldest has

@@ -46,4 +46,10 @@
 //
 // Everybody who reaches the node may ask. So answers take bounded time, and a thousand
 // connections at most are open at once: the oldest has to go for a new one.
+//
+// The process needs file descriptors for other things than answers. So no more than a quarter
+// of those that it may have (RLIMIT_NOFILE when Run is called) are sockets of Services, and a
+// sixteenth connections: 5,000 health check node ports at one address take a limit of 20,000.
+// Above that, Services are served in the order of their names; the others are reported, and
+// served when sockets get free. /healthz and pages have theirs before any Service.
 package health

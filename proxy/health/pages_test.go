@@ -65,7 +65,7 @@ func TestPagesOfNobody(t *testing.T) {
 
 // Nobody holds a connection for long, or sends much.
 func TestLimitsOfServers(t *testing.T) {
-	s := newSites(&net.ListenConfig{}, nil)
+	s := newSites(&net.ListenConfig{}, nil, 1<<20)
 	defer s.close()
 	s.set(types.NamespacedName{}, http.NotFoundHandler(), []place{{"tcp", "127.0.0.1:0"}})
 	s.open(context.WithoutCancel(t.Context()))

@@ -31,7 +31,7 @@ type listener interface {
 }
 
 func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.Addr, error)) {
-	r := &running{server: s, addresses: addresses, sites: newSites(l, s.options.Report)}
+	r := &running{server: s, addresses: addresses, sites: newSites(l, s.options.Report, descriptors())}
 	defer r.sites.close()
 	if s.options.Address != "" {
 		r.sites.set(types.NamespacedName{}, s, []place{{"tcp", s.options.Address}})

@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,13 +28,20 @@ const (
 	closeTime  = time.Second
 )
 
-var errNoAddress = errors.New("no address of this machine is among those that node ports answer at")
+var (
+	errNoAddress = errors.New("no address of this machine is among those that node ports answer at")
+	errCrowded   = errors.New("too many sockets for health check node ports")
+)
 
 // place is where a server listens, as [net.Listen] takes it.
 type place struct{ network, address string }
 
 func (p place) at(port uint16) place {
 	return place{p.network, net.JoinHostPort(p.address, strconv.Itoa(int(port)))}
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
 func (p place) compare(o place) int {
@@ -47,6 +58,9 @@ type site struct {
 	due      time.Time
 	// reported is the error that was reported last; empty for none.
 	reported string
+	// shared says that its sockets count among those of Services, crowded that there
+	// were too many of them.
+	shared, crowded bool
 }
 
 // door is one socket and who answers there.
@@ -66,11 +80,14 @@ type sites struct {
 	pending map[types.NamespacedName]*site
 	crowd   *crowd
 	serving sync.WaitGroup
+	// shared are the sockets of Services, and most how many these may be.
+	shared, most int
 }
 
-func newSites(l listener, report func(types.NamespacedName, error)) *sites {
+// newSites gives sites for a process with so many file descriptors.
+func newSites(l listener, report func(types.NamespacedName, error), descriptors int) *sites {
 	return &sites{
-		listener: l, report: report, crowd: newCrowd(maxConns),
+		listener: l, report: report, crowd: newCrowd(min(maxConns, descriptors/16)), most: descriptors / 4,
 		sites: map[types.NamespacedName]*site{}, pending: map[types.NamespacedName]*site{},
 	}
 }
@@ -80,7 +97,7 @@ func newSites(l listener, report func(types.NamespacedName, error)) *sites {
 func (s *sites) set(name types.NamespacedName, h http.Handler, places []place) {
 	x := s.sites[name]
 	if x == nil {
-		x = &site{handler: h, doors: map[place]*door{}}
+		x = &site{handler: h, doors: map[place]*door{}, shared: name.Namespace != ""}
 		s.sites[name] = x
 	}
 	x.places = places
@@ -109,11 +126,13 @@ func (s *sites) remove(name types.NamespacedName) {
 	delete(s.pending, name)
 }
 
-// open opens what is missing, as far as it is due.
+// open opens what is missing, as far as it is due: that of the proxy itself before
+// that of Services, and these in the order of their names.
 func (s *sites) open(ctx context.Context) {
 	now := time.Now()
-	for name, x := range s.pending {
-		if x.due.After(now) {
+	for _, name := range slices.SortedFunc(maps.Keys(s.pending), compareNames) {
+		x := s.pending[name]
+		if isFree := x.crowded && s.shared < s.most; x.due.After(now) && !isFree {
 			continue
 		}
 		err := s.openPlaces(ctx, x)
@@ -132,6 +151,7 @@ func (s *sites) open(ctx context.Context) {
 }
 
 func (s *sites) openPlaces(ctx context.Context, x *site) error {
+	x.crowded = false
 	if len(x.places) == 0 {
 		return errNoAddress
 	}
@@ -139,6 +159,11 @@ func (s *sites) openPlaces(ctx context.Context, x *site) error {
 	for _, p := range x.places {
 		if x.doors[p] != nil {
 			continue
+		}
+		if x.shared && s.shared >= s.most {
+			x.crowded = true
+			errs = append(errs, fmt.Errorf("%w: there are %d already, a quarter of what RLIMIT_NOFILE allows", errCrowded, s.shared))
+			break
 		}
 		l, err := s.listener.Listen(ctx, p.network, p.address)
 		if err != nil {
@@ -155,7 +180,7 @@ func (s *sites) openPlaces(ctx context.Context, x *site) error {
 			ConnState:         s.crowd.note,
 			ErrorLog:          log.New(io.Discard, "", 0), // Bad clients are not worth a line.
 		}}
-		x.doors[p] = d
+		s.put(x, p, d)
 		s.serving.Go(func() {
 			_ = d.Serve(l) // It ends with its socket, and then mend makes another.
 			d.ended.Store(true)
@@ -164,12 +189,26 @@ func (s *sites) openPlaces(ctx context.Context, x *site) error {
 	return errors.Join(errs...)
 }
 
+// put notes the socket of a place, or that there is none any more (nil).
+func (s *sites) put(x *site, p place, d *door) {
+	by := 1
+	if d == nil {
+		delete(x.doors, p)
+		by = -1
+	} else {
+		x.doors[p] = d
+	}
+	if x.shared {
+		s.shared += by
+	}
+}
+
 // mend notes the sockets that have ended by themselves as missing.
 func (s *sites) mend() {
 	for name, x := range s.sites {
 		for p, d := range x.doors {
 			if d.ended.Load() {
-				delete(x.doors, p)
+				s.put(x, p, nil)
 				s.pending[name] = x
 			}
 		}
@@ -180,7 +219,7 @@ func (s *sites) mend() {
 // idle.
 func (s *sites) shut(x *site, p place) {
 	d := x.doors[p]
-	delete(x.doors, p)
+	s.put(x, p, nil)
 	_ = d.Listener.Close() // It is of no use any more, whatever this says.
 	s.serving.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)

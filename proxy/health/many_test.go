@@ -1,0 +1,207 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// manyAddress is one of loopback that nobody else listens at.
+const manyAddress = "127.77.0.1"
+
+// How many file descriptors there are where few are wanted, and where many are.
+const (
+	fewDescriptors  = 512
+	manyDescriptors = 20_000
+)
+
+func manyNode() *proxy.Node {
+	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix(manyAddress + "/32")}}}
+}
+
+func manyPorts(from, to int) (ports []*proxy.ServicePort) {
+	for i := from; i < to; i++ {
+		ports = append(ports, servicePort(fmt.Sprintf("s%04d", i), v1.IPv4Protocol, uint16(10000+i), "10.0.0.1"))
+	}
+	return ports
+}
+
+// many is a Server with real sockets at manyAddress, whose reports are kept.
+type many struct {
+	runner *proxy.Runner
+
+	mu      sync.Mutex
+	reports map[string]error
+}
+
+func runMany(t *testing.T, o Options) *many {
+	t.Helper()
+	m := &many{reports: map[string]error{}}
+	o.Report = func(name types.NamespacedName, err error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.reports[name.Name] = err
+		if err == nil {
+			delete(m.reports, name.Name)
+		}
+	}
+	s, r := watching(t, o)
+	m.runner = r
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		s.run(ctx, &net.ListenConfig{}, func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(manyAddress)}, nil })
+		close(ended)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return m
+}
+
+func (m *many) reported() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.reports {
+		names = append(names, name)
+	}
+	return names
+}
+
+// status gives the status of an answer, 0 if there is none.
+func status(t *testing.T, address string) int {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + address)
+	if err != nil {
+		return 0
+	}
+	if err := answer.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	return answer.StatusCode
+}
+
+// eventually waits up to a minute for something to be so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for range 6000 {
+		if is() {
+			return
+		}
+		<-ticker.C
+	}
+	t.Fatalf("%s: not after a minute", what)
+}
+
+// TestFiveThousandPorts opens them for real: each answers, each costs little, and
+// those of Services that go are closed.
+func TestFiveThousandPorts(t *testing.T) {
+	const count = manyDescriptors / 4
+	withManyDescriptors(t)
+	m := runMany(t, Options{})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	begin := time.Now()
+	appliedAt(m.runner, manyNode(), manyPorts(0, count)...)
+	last := fmt.Sprintf("%s:%d", manyAddress, 10000+count-1)
+	eventually(t, "the last port answers", func() bool { return status(t, last) == http.StatusOK })
+	took := time.Since(begin)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := (int64(after.HeapAlloc+after.StackInuse) - int64(before.HeapAlloc+before.StackInuse)) / count
+	t.Logf("%d ports are open after %v, with %d bytes each", count, took, each)
+	if each > 32<<10 {
+		t.Errorf("each port takes %d bytes, want at most 32 KiB", each)
+	}
+	for i := 0; i < count; i += 97 {
+		if got := status(t, fmt.Sprintf("%s:%d", manyAddress, 10000+i)); got != http.StatusOK {
+			t.Errorf("port %d: got status %d, want %d", 10000+i, got, http.StatusOK)
+		}
+	}
+	appliedAt(m.runner, manyNode(), manyPorts(0, 10)...)
+	eventually(t, "ports of Services that are gone are closed", func() bool { return status(t, last) == 0 })
+	if got := status(t, manyAddress+":10000"); got != http.StatusOK {
+		t.Errorf("a port that stays: got status %d, want %d", got, http.StatusOK)
+	}
+	if names := m.reported(); len(names) > 0 {
+		t.Errorf("got reports of %q, want none", names)
+	}
+}
+
+// TestDescriptorsAreLeft: more ports than the process may have sockets take none that
+// /healthz and the rest of the process need, and get theirs when others go.
+func TestDescriptorsAreLeft(t *testing.T) {
+	const limit, count = fewDescriptors, 1000
+	withFewDescriptors(t)
+	m := runMany(t, Options{Address: "127.77.0.2:10256"})
+	appliedAt(m.runner, manyNode(), manyPorts(0, count)...)
+	eventually(t, "those above the bound are reported", func() bool { return len(m.reported()) == count-limit/4 })
+	for address, want := range map[string]int{
+		"127.77.0.2:10256/healthz":                         http.StatusOK,
+		manyAddress + ":10000":                             http.StatusOK,
+		fmt.Sprintf("%s:%d", manyAddress, 10000+limit/4-1): http.StatusOK,
+		fmt.Sprintf("%s:%d", manyAddress, 10000+limit/4):   0,
+	} {
+		if got := status(t, address); got != want {
+			t.Errorf("%s: got status %d, want %d", address, got, want)
+		}
+	}
+	m.mu.Lock()
+	err := m.reports["s0999"]
+	m.mu.Unlock()
+	if !errors.Is(err, errCrowded) || !strings.HasSuffix(err.Error(), "there are 128 already, a quarter of what RLIMIT_NOFILE allows") {
+		t.Errorf("got report %v, want %v with numbers", err, errCrowded)
+	}
+	appliedAt(m.runner, manyNode(), manyPorts(count-limit/4, count)...)
+	eventually(t, "the last ones get the sockets of the first", func() bool {
+		return !slices.ContainsFunc(m.reported(), func(name string) bool { return name >= fmt.Sprintf("s%04d", count-limit/4) })
+	})
+	if got := status(t, fmt.Sprintf("%s:%d", manyAddress, 10000+count-1)); got != http.StatusOK {
+		t.Errorf("the last port: got status %d, want %d", got, http.StatusOK)
+	}
+}
+
+// TestSocketsAreShared: who comes first by name has a socket, the proxy itself in any case,
+// and who waits gets one as soon as it is free.
+func TestSocketsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSockets{start: time.Now()}
+		s := newSites(f, func(name types.NamespacedName, err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.note(fmt.Sprintf("%s: %v", name.Name, err))
+		}, 8)
+		defer s.close()
+		for _, name := range []string{"c", "b", "a", "d"} {
+			s.set(key(name), http.NotFoundHandler(), []place{{"tcp", name}})
+		}
+		s.open(t.Context())
+		crowded := fmt.Sprintf("%v: there are 2 already, a quarter of what RLIMIT_NOFILE allows", errCrowded)
+		f.want(t, "at first", "0s listen a", "0s listen b", "0s c: "+crowded, "0s d: "+crowded)
+		s.set(types.NamespacedName{Name: "page"}, http.NotFoundHandler(), []place{{"tcp", "page"}})
+		s.remove(key("b"))
+		s.open(t.Context())
+		f.want(t, "when one goes", "0s listen page", "0s listen c", "0s c: <nil>")
+		s.remove(key("a"))
+		s.remove(key("c"))
+		s.open(t.Context())
+		f.want(t, "when all others go", "0s listen d", "0s d: <nil>")
+	})
+}
