@@ -1,0 +1,79 @@
+package prommetrics
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// manyServices follows so many Services, all with something wrong, through a change of each
+// that reaches the kernel, and one of each that does not.
+func manyServices(t *testing.T, count int) *prometheus.Registry {
+	t.Helper()
+	m, r := newMetrics(t, "nftables")
+	tracker := m.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{}))
+	runner := &proxy.Runner{Source: tracker, Observe: func(proxy.Sync) {}}
+	m.Watch(runner)
+	change := func(version int) {
+		for i := range count {
+			s := service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.%d.%d.%d", 96+version, i/200, 1+i%200))
+			s.Spec.ExternalIPs = []string{"nonsense"}
+			tracker.UpdateService(s)
+			tracker.UpdateEndpointSlice(slice(s.Name, "10.1.0.1", time.Now()))
+		}
+	}
+	change(0)
+	tracker.Synced()
+	var last proxy.Snapshot
+	for version := range 3 {
+		s, err := runner.Source.Next(t.Context(), last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := proxy.PortErrors{}
+		if version == 2 {
+			for p := range s.All() {
+				failed[p.Name] = fmt.Errorf("the kernel refuses %s", p.Name)
+			}
+		}
+		account := proxy.Sync{Snapshot: s, Applied: s, Start: time.Now(), Operations: 4}
+		if len(failed) > 0 {
+			account.Applied, account.Err = last, failed
+		}
+		runner.Observe(account)
+		last = s
+		change(version + 1)
+	}
+	m.HealthAnswered("/healthz", 200)
+	return r
+}
+
+// TestTenThousandServices: neither the number of series nor the work of a scrape grows
+// with the Services, nor do their names get out.
+func TestTenThousandServices(t *testing.T) {
+	few, many := manyServices(t, 10), manyServices(t, 10_000)
+	if got, want := len(scrape(t, many)), len(scrape(t, few)); got != want {
+		t.Errorf("got %d lines with 10,000 Services and %d with 10, want as many", got, want)
+	}
+	if text := strings.Join(scrape(t, many), "\n"); strings.Contains(text, "s77") || strings.Contains(text, "refuses") {
+		t.Errorf("names of Services, or texts of errors, are among the labels:\n%s", text)
+	}
+	cost := func(r *prometheus.Registry) float64 {
+		h := promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+		return testing.AllocsPerRun(5, func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil)) })
+	}
+	small, large := cost(few), cost(many)
+	begin := time.Now()
+	scrape(t, many)
+	t.Logf("a scrape takes %v allocations with 10 Services, %v with 10,000, and then %v", small, large, time.Since(begin))
+	if large > 1.1*small {
+		t.Errorf("a scrape takes %v allocations with 10,000 Services and %v with 10, want as many", large, small)
+	}
+}
