@@ -23,7 +23,8 @@
 //
 // Endpoints see the client's address wherever [proxy.Route] says so: their
 // connections begin at that address, and the answers, which come back through the
-// node, are led to the backend. Their ports are 10240 to 30239, which clients do
+// node, are led to the backend. Those of an endpoint on the client's own link, such as
+// two pods on one bridge, would not come back through the node; they see its address. Their ports are 10240 to 30239, which clients do
 // not use by themselves; a client that does may find, when it goes on to talk to
 // an endpoint directly, that its packets are lost for as long as an earlier
 // connection from the same port lingers.

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -57,69 +56,14 @@ func socketDestination(fd int, six bool) (netip.AddrPort, error) {
 // tracked asks connection tracking what the destination of datagrams was before it
 // was translated. It is asked for each datagram: the same client may ask another
 // frontend later, and look the same.
-type tracked struct {
-	mu     sync.Mutex
-	fd     int // -1 when closed
-	seq    uint32
-	answer [4096]byte
-}
+type tracked struct{ *asker }
 
-func (s *sockets) tracked() (t *tracked, err error) {
-	t = &tracked{fd: -1}
-	err = s.do(func() error {
-		t.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-		return err
-	})
-	if err == nil {
-		// The answer is there when the question has been put.
-		err = unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
-	}
+func (s *sockets) tracked() (*tracked, error) {
+	a, err := s.asker(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("%w: asking connection tracking: %w", proxy.ErrUnsupported, err)
 	}
-	return t, nil
-}
-
-// Close closes the socket.
-func (t *tracked) Close() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	fd := t.fd
-	if t.fd = -1; fd < 0 {
-		return net.ErrClosed
-	}
-	return unix.Close(fd)
-}
-
-// ask puts a question, and gives the body of the answer, up to the next one.
-func (t *tracked) ask(request *nl.NetlinkRequest) ([]byte, error) {
-	if t.fd < 0 {
-		return nil, net.ErrClosed
-	}
-	t.seq++
-	request.Seq = t.seq
-	if err := unix.Sendto(t.fd, request.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	for {
-		n, _, err := unix.Recvfrom(t.fd, t.answer[:], 0)
-		if err != nil {
-			return nil, err
-		}
-		messages, err := syscall.ParseNetlinkMessage(t.answer[:n])
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range messages {
-			switch {
-			case m.Header.Seq != t.seq: // late
-			case m.Header.Type == unix.NLMSG_ERROR:
-				return nil, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
-			default:
-				return m.Data, nil
-			}
-		}
-	}
+	return &tracked{a}, nil
 }
 
 // Numbers of the kernel's header linux/netfilter/nfnetlink_conntrack.h.
@@ -149,13 +93,15 @@ func (t *tracked) frontend(client, door netip.AddrPort) (netip.AddrPort, error) 
 	request := nl.NewNetlinkRequest(getConnection, 0)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(fam), Version: nl.NFNETLINK_V0})
 	request.AddData(reply)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	body, err := t.ask(request)
+	var to netip.AddrPort
+	err := t.ask(request, nl.SizeofNfgenmsg, func(body []byte) (err error) {
+		to, err = originalOf(body, uint16(dst))
+		return err
+	})
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("userspace: the flow of a datagram: %w", err)
 	}
-	return originalOf(body[min(nl.SizeofNfgenmsg, len(body)):], uint16(dst))
+	return to, nil
 }
 
 // originalOf finds the destination before translation in what the kernel says of
@@ -168,18 +114,7 @@ func originalOf(b []byte, address uint16) (netip.AddrPort, error) {
 	p, oerr := attribute(ports, destinationPortIs)
 	addr, ok := netip.AddrFromSlice(a)
 	if err := errors.Join(err, aerr, perr, derr, oerr); err != nil || !ok || len(p) < 2 {
-		return netip.AddrPort{}, fmt.Errorf("userspace: a flow without destination: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("it is without destination: %w", err)
 	}
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(p)), nil
-}
-
-// attribute finds an attribute among others; none is no error.
-func attribute(b []byte, kind uint16) ([]byte, error) {
-	all, err := nl.ParseRouteAttr(b)
-	for i := range all {
-		if all[i].Attr.Type&nl.NLA_TYPE_MASK == kind {
-			return all[i].Value, nil
-		}
-	}
-	return nil, err
 }

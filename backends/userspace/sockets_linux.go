@@ -30,6 +30,8 @@ type sockets struct {
 	// that no two sockets have both ends in common.
 	ports       atomic.Uint32
 	packetPorts *engine.Ports
+	// routes is asked for routes, for [TPROXY].
+	routes *asker
 }
 
 func newSockets(c Capture) (*sockets, error) {
@@ -45,8 +47,19 @@ func newSockets(c Capture) (*sockets, error) {
 	s.ports.Store(begin)
 	if c == TPROXY {
 		s.claim = makeTransparent
+		if s.routes, err = s.asker(unix.NETLINK_ROUTE); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
 	}
 	return s, nil
+}
+
+func (s *sockets) close() error {
+	err := s.ns.Close()
+	if s.routes != nil {
+		err = errors.Join(err, s.routes.Close())
+	}
+	return err
 }
 
 // everywhere reports whether goroutines run in the namespace of the caller. Who

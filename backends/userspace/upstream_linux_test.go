@@ -51,7 +51,7 @@ func socketsIn(t *testing.T, ns *netns.NS) (s *sockets) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.ns.Close() })
+	t.Cleanup(func() { _ = s.close() })
 	return s
 }
 

@@ -74,15 +74,18 @@ func New(options Options) (*Backend, error) {
 	b := &Backend{options: options, sockets: s}
 	b.renderer = &renderer{options: &b.options}
 	config := b.options.engineConfig(b.dialer())
+	if options.Capture == TPROXY {
+		config.Hooks.Link = s.link
+	}
 	if config.Descriptors, err = descriptorLimit(); err == nil {
 		b.engine, err = engine.New(config)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.ns.Close())
+		return nil, errors.Join(fmt.Errorf("userspace: %w", err), s.close())
 	}
 	if err := b.reachKernel(); err != nil {
 		b.engine.Close()
-		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), s.ns.Close())
+		return nil, errors.Join(fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err), s.close())
 	}
 	return b, nil
 }
@@ -209,7 +212,7 @@ func (b *Backend) Close() error {
 	err := b.shut()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.kernel.close(), b.sockets.ns.Close())
+	return errors.Join(err, b.kernel.close(), b.sockets.close())
 }
 
 // Operations implements [proxy.OperationCounter]: objects of the kernel that were

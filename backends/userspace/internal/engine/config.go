@@ -67,6 +67,11 @@ type Hooks struct {
 	// nothing. It gives the descriptor of a socket that does not block, which
 	// becomes the engine's. It is for Linux; see Begin.
 	Begin func(Dial) (fd int, err error)
+	// Link gives a number to the link by which packets to an address leave, 0
+	// where that is not known. An endpoint on the client's own link is reached from
+	// the node's address, since its answers to the client would not come by here. It
+	// waits for nothing. Nil says that no link has both.
+	Link func(netip.Addr) int
 	// Pick chooses one endpoint of several and gives its index. The default
 	// chooses at random.
 	Pick func(Flow, []*endpoints.Endpoint) int

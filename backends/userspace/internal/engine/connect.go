@@ -73,14 +73,13 @@ func find(pool []*endpoints.Endpoint, addr netip.AddrPort) *endpoints.Endpoint {
 
 // dial makes one try.
 func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, patience time.Duration) (net.Conn, error) {
-	from := d.from(to)
-	fromNode := d.fromNode || from.IsValid() && slices.Contains(d.node.Addresses, from)
-	conn, err := e.reach(ctx, Dial{Protocol: d.flow.Protocol, From: from, FromNode: fromNode, To: to.Addr}, patience)
-	k := suspectKey{to.Addr, d.flow.Protocol}
+	sees := d.view(to)
+	fromNode := d.fromNode || sees.from.IsValid() && slices.Contains(d.node.Addresses, sees.from)
+	conn, err := e.reach(ctx, Dial{Protocol: d.flow.Protocol, From: sees.from, FromNode: fromNode, To: to.Addr}, patience)
 	switch {
 	case err == nil:
 		if d.flow.Protocol != v1.ProtocolUDP { // a socket of UDP proves nothing
-			e.suspects.acquit(k, d.source(to))
+			e.suspects.acquit(d.suspect(to))
 		}
 		return conn, nil
 	case errors.Is(err, ErrNoPort):
@@ -88,7 +87,7 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 		return nil, fmt.Errorf("%w: %w", errNoResources, err)
 	case d.flow.Protocol == v1.ProtocolUDP: // nobody has been asked anything
 	case ctx.Err() == nil:
-		e.suspects.accuse(k, d.source(to))
+		e.suspects.accuse(d.suspect(to))
 	}
 	return nil, err
 }
@@ -171,18 +170,24 @@ func (c *candidates) next() *endpoints.Endpoint {
 	return nil
 }
 
-func (c *candidates) key(e *endpoints.Endpoint) suspectKey {
-	return suspectKey{e.Addr, c.decision.flow.Protocol}
+// suspect gives what an endpoint would be suspected as, and by whom.
+func (d *decision) suspect(e *endpoints.Endpoint) (k suspectKey, by netip.Addr) {
+	sees := d.view(e)
+	return suspectKey{e.Addr, d.flow.Protocol, sees.link}, sees.source
 }
 
 // avoids reports whether an endpoint should not be tried, alone: because of what
 // happened to this source.
 func (c *candidates) avoids(e *endpoints.Endpoint, alone bool) bool {
-	return c.engine.suspects.avoid(c.key(e), c.decision.source(e), alone)
+	if c.engine.suspects.none() {
+		return false // as almost always, and nobody need know what the endpoint sees
+	}
+	k, by := c.decision.suspect(e)
+	return c.engine.suspects.avoid(k, by, alone)
 }
 
 func (c *candidates) isSuspect(e *endpoints.Endpoint) bool {
-	return c.engine.suspects.is(c.key(e), c.decision.source(e))
+	return c.engine.suspects.is(c.decision.suspect(e))
 }
 
 // failed takes note that an endpoint could not be reached.

@@ -16,8 +16,8 @@
 // An endpoint that does not answer is given up after a quarter of a second, and
 // another one is tried, each next one for longer. It then comes last for some
 // seconds, for those whose source address the endpoint saw: a policy may be meant
-// for them alone. When two sources in a row have failed, it comes last for all,
-// and one client at a time finds out whether it is back. Who sticks to an endpoint
+// for them alone. When two sources in a row have failed, it comes last for all whom
+// it answers by the same link, and one client at a time finds out whether it is back. Who sticks to an endpoint
 // by session affinity leaves it because of what happened to himself only.
 //
 // # Datagrams

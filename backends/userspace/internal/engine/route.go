@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -35,6 +36,26 @@ type decision struct {
 	fromNode   bool
 	masquerade bool
 	node       *proxy.Node
+	links      links
+	seen       view // by the last endpoint that was asked about
+}
+
+// links tells by which link packets to an address leave.
+type links struct {
+	of     func(netip.Addr) int // may be nil
+	client int                  // 0 before anybody has asked
+}
+
+// view is what an endpoint sees of a flow.
+type view struct {
+	by *endpoints.Endpoint
+	// from is the address that it must see; none where it must see the node.
+	from netip.Addr
+	// source tells apart who experiences what at the endpoint: clients that it
+	// sees, and the node in the name of all others.
+	source netip.Addr
+	// link is that by which answers leave for a client that it sees; 0 for the node.
+	link int
 }
 
 // decide finds the service port of a flow, and what must become of it. A flow
@@ -44,7 +65,7 @@ func (e *Engine) decide(f Flow) decision {
 	node := e.applied.Node()
 	b, found := e.find(f, node)
 	e.mu.RUnlock()
-	d := decision{action: proxy.Drop, flow: f, node: node, service: b.service, port: b.port}
+	d := decision{action: proxy.Drop, flow: f, node: node, service: b.service, port: b.port, links: links{of: e.config.Hooks.Link}}
 	if !found {
 		return d
 	}
@@ -120,8 +141,8 @@ func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
 	return Outside, false
 }
 
-// from gives the address that an endpoint must see; none where it must see the
-// node.
+// from gives the address that an endpoint must see if it can; none where it must see
+// the node.
 func (d *decision) from(endpoint *endpoints.Endpoint) netip.Addr {
 	to, source := endpoint.Addr.Addr(), d.flow.Client.Addr()
 	masquerade := d.masquerade
@@ -137,8 +158,31 @@ func (d *decision) from(endpoint *endpoints.Endpoint) netip.Addr {
 	return source
 }
 
-// source tells apart who experiences what at an endpoint: clients that it sees,
-// and the node in the name of all others.
-func (d *decision) source(endpoint *endpoints.Endpoint) netip.Addr {
-	return clientKey(d.from(endpoint), d.flow.Origin)
+// view gives what an endpoint sees.
+func (d *decision) view(endpoint *endpoints.Endpoint) *view {
+	if d.seen.by == endpoint {
+		return &d.seen
+	}
+	v := view{by: endpoint, from: d.from(endpoint)}
+	if v.from.IsValid() && !d.fromNode && d.links.of != nil {
+		v.link = d.clientLink()
+		if v.link != unknownLink && v.link == d.links.of(endpoint.Addr.Addr()) {
+			// The endpoint's answers would go to the client without passing
+			// the node.
+			v.from, v.link = netip.Addr{}, 0
+		}
+	}
+	v.source = clientKey(v.from, d.flow.Origin)
+	d.seen = v
+	return &d.seen
+}
+
+// unknownLink is that of clients of whom nobody knows one.
+const unknownLink = -1
+
+func (d *decision) clientLink() int {
+	if d.links.client == 0 {
+		d.links.client = cmp.Or(d.links.of(d.flow.Client.Addr()), unknownLink)
+	}
+	return d.links.client
 }

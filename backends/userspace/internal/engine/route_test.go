@@ -203,7 +203,7 @@ func TestAddressesTellClientsApart(t *testing.T) {
 	wants("when the node is known", known)
 	for addr, key := range known { // what endpoints see, too
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: netip.AddrPortFrom(netip.MustParseAddr(addr), 1), Frontend: memoryFrontend})
-		if got := d.source(p.Cluster[0]); got != netip.MustParseAddr(key) {
+		if got := d.view(p.Cluster[0]).source; got != netip.MustParseAddr(key) {
 			t.Errorf("what %s experiences is that of %v, want %s", addr, got, key)
 		}
 	}

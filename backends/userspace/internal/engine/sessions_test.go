@@ -51,7 +51,7 @@ func TestUsedSessionsLive(t *testing.T) {
 func TestAnswersAcquit(t *testing.T) {
 	socket, answers := newScripted(), make(replies, 1)
 	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
-	w.suspects.accuse(suspectKey{memoryEndpoint, v1.ProtocolUDP}, memoryClient.Addr())
+	w.suspects.accuse(suspectKey{addr: memoryEndpoint, protocol: v1.ProtocolUDP}, memoryClient.Addr())
 	w.Datagram(memoryFlow(), []byte("?"), answers)
 	if w.suspects.count.Load() == 0 {
 		t.Error("to send datagrams proves something")

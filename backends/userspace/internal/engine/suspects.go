@@ -15,7 +15,9 @@ import (
 // two of them: a policy that forbids it, or a client who has the answers thrown
 // away. An endpoint is a suspect for the source that could not reach it. Only
 // when another source could not either, and none succeeded in between, is it one
-// for all, and none of those who have failed decides alone for how long.
+// for all who are reached by the same link, and none of those who have failed decides
+// alone for how long. Other links may lead answers another way, which is no fault of
+// the endpoint.
 type suspects struct {
 	patience time.Duration
 	count    atomic.Int64 // of both, to be looked at without the lock
@@ -25,9 +27,11 @@ type suspects struct {
 	all recent[suspectKey, suspicion]
 }
 
+// suspectKey is an endpoint as those see it whom it answers by one link.
 type suspectKey struct {
 	addr     netip.AddrPort
 	protocol v1.Protocol
+	link     int // what [Hooks].Link gives; 0 for the node's own address
 }
 
 // sighting is an endpoint as one source sees it. The source is what [sourceKey]
@@ -75,7 +79,7 @@ func (s *suspects) accuse(k suspectKey, from netip.Addr) {
 
 // acquit is called for an endpoint that a source has reached.
 func (s *suspects) acquit(k suspectKey, from netip.Addr) {
-	if s.count.Load() == 0 {
+	if s.none() {
 		return
 	}
 	s.mu.Lock()
@@ -90,7 +94,7 @@ func (s *suspects) acquit(k suspectKey, from netip.Addr) {
 // the first one is told to try; the rest wait for what becomes of that. In UDP
 // nobody learns whether a try succeeds, so that all may.
 func (s *suspects) avoid(k suspectKey, from netip.Addr, alone bool) bool {
-	if s.count.Load() == 0 {
+	if s.none() {
 		return false
 	}
 	s.mu.Lock()
@@ -118,7 +122,7 @@ func (s *suspects) avoid(k suspectKey, from netip.Addr, alone bool) bool {
 
 // is reports whether an endpoint is one of them, whosoever may try it now.
 func (s *suspects) is(k suspectKey, from netip.Addr) bool {
-	if s.count.Load() == 0 {
+	if s.none() {
 		return false
 	}
 	s.mu.Lock()
@@ -129,7 +133,7 @@ func (s *suspects) is(k suspectKey, from netip.Addr) bool {
 
 // forget lets go of those whom nobody has accused in a long time.
 func (s *suspects) forget(now time.Time) {
-	if s.count.Load() == 0 {
+	if s.none() {
 		return
 	}
 	s.mu.Lock()
@@ -138,5 +142,8 @@ func (s *suspects) forget(now time.Time) {
 	s.all.removeWhile(func(c *suspicion) bool { return now.Sub(c.until) > 10*s.patience })
 	s.recount()
 }
+
+// none reports whether there is no suspect at all.
+func (s *suspects) none() bool { return s.count.Load() == 0 }
 
 func (s *suspects) recount() { s.count.Store(int64(len(s.own.at) + len(s.all.at))) }

@@ -19,7 +19,7 @@ var (
 	carol = netip.MustParseAddr("10.0.0.3")
 )
 
-func webAt() suspectKey { return suspectKey{memoryEndpoint, v1.ProtocolTCP} }
+func webAt() suspectKey { return suspectKey{addr: memoryEndpoint, protocol: v1.ProtocolTCP} }
 
 // avoided is what each of three finds, without a try being granted.
 func (s *suspects) avoided() (all [3]bool) {
@@ -160,7 +160,7 @@ func TestOneClientDoesNotKeepASuspectFromOthers(t *testing.T) {
 func TestSuspectsAreBounded(t *testing.T) {
 	s := newSuspects(time.Hour)
 	for i := range 3 * maxSuspects {
-		s.accuse(suspectKey{netip.AddrPortFrom(memoryEndpoint.Addr(), uint16(i)), v1.ProtocolTCP}, netip.AddrFrom4([4]byte{1, 2, 3, byte(i)}))
+		s.accuse(suspectKey{addr: netip.AddrPortFrom(memoryEndpoint.Addr(), uint16(i)), protocol: v1.ProtocolTCP}, netip.AddrFrom4([4]byte{1, 2, 3, byte(i)}))
 	}
 	if got := s.count.Load(); got != 2*maxSuspects {
 		t.Errorf("got %d suspects of both kinds, want %d", got, 2*maxSuspects)
@@ -236,8 +236,8 @@ func TestAffinityOutlivesTheSuspicionOfOthers(t *testing.T) {
 		if to.Addr != one {
 			t.Fatalf("got %v, want %v", to.Addr, one)
 		}
-		w.suspects.accuse(suspectKey{one, v1.ProtocolTCP}, alice)
-		w.suspects.accuse(suspectKey{one, v1.ProtocolTCP}, bob)
+		w.suspects.accuse(suspectKey{addr: one, protocol: v1.ProtocolTCP}, alice)
+		w.suspects.accuse(suspectKey{addr: one, protocol: v1.ProtocolTCP}, bob)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestAffinityOutlivesTheSuspicionOfOthers(t *testing.T) {
 func TestWhoMayTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			s, k := newSuspects(5*time.Second), suspectKey{memoryEndpoint, protocol}
+			s, k := newSuspects(5*time.Second), suspectKey{addr: memoryEndpoint, protocol: protocol}
 			s.accuse(k, alice)
 			if !s.avoid(k, alice, false) || !s.avoid(k, alice, true) || s.avoid(k, bob, false) {
 				t.Errorf("%s: one has failed, and it is not she alone who avoids it", protocol)

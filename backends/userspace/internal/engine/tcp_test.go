@@ -107,7 +107,7 @@ func TestDeadEndpointsArePassedOver(t *testing.T) {
 			if n := tried.Load(); n != 1 {
 				t.Errorf("%v was tried by %d of 5 connections, want the first one only", gone, n)
 			}
-			if !w.suspects.is(suspectKey{gone, v1.ProtocolTCP}, netip.Addr{}) {
+			if !w.suspects.is(suspectKey{addr: gone, protocol: v1.ProtocolTCP}, netip.Addr{}) {
 				t.Errorf("%v could not be reached and is no suspect", gone)
 			}
 		})

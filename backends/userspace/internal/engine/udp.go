@@ -55,12 +55,17 @@ type session struct {
 	service  *service
 	holder   holder
 	endpoint netip.AddrPort
-	from     netip.Addr // who makes experiences with the endpoint
+	sees     view // of the endpoint
 	upstream net.Conn
 	send     func(datagram []byte) error // waits for nothing
 	replier  Replier
 	used     atomic.Int64
 	places   [3]*place // among all, those of the client, and those of the service port
+}
+
+// suspect gives what the endpoint would be suspected as, and by whom.
+func (s *session) suspect() (k suspectKey, by netip.Addr) {
+	return suspectKey{s.endpoint, v1.ProtocolUDP, s.sees.link}, s.sees.source
 }
 
 func (s *session) key() sessionKey { return sessionKey{s.flow.Client, s.flow.Frontend} }
@@ -93,7 +98,7 @@ func isTooLarge(err error) bool { return errors.Is(err, syscall.EMSGSIZE) }
 
 // refused ends a session whose endpoint does not take datagrams.
 func (e *Engine) refused(s *session) {
-	e.suspects.accuse(suspectKey{s.endpoint, v1.ProtocolUDP}, s.from)
+	e.suspects.accuse(s.suspect())
 	e.sessions.end(s)
 }
 
@@ -150,7 +155,7 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 		return nil
 	}
 	s := &session{
-		flow: f, service: d.service, holder: d.holder(), endpoint: endpoint.Addr, from: d.source(endpoint),
+		flow: f, service: d.service, holder: d.holder(), endpoint: endpoint.Addr, sees: *d.view(endpoint),
 		upstream: conn, send: sendNow(conn), replier: r,
 	}
 	s.used.Store(int64(e.now()))
@@ -204,7 +209,7 @@ func (e *Engine) answers(s *session) {
 		if err == nil {
 			if !heard {
 				heard = true
-				e.suspects.acquit(suspectKey{s.endpoint, v1.ProtocolUDP}, s.from)
+				e.suspects.acquit(s.suspect())
 			}
 			s.used.Store(int64(e.now()))
 			err = s.replier.Reply(s.flow, (*buf)[:n])

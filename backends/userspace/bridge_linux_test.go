@@ -1,0 +1,245 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// bridged is a network whose pods, two of them, are on one bridge of the node.
+type bridged struct {
+	network
+	other *netns.NS
+}
+
+const (
+	otherAddr   = "10.244.2.11"
+	otherServer = otherAddr + ":8080"
+	nodePort    = "10.244.1.1:30080"
+	nodePort6   = "[fd00:1::1]:30080"
+	service6    = "[fd00:96::1]:80"
+	podServer6  = "[fd00:2::10]:8080"
+	other6      = "fd00:2::11"
+)
+
+// newBridged makes one in which netfilter sees bridged packets, or does not.
+func newBridged(t *testing.T, netfilter bool) bridged {
+	t.Helper()
+	n := bridged{network{netnstest.NewNS(t), netnstest.NewNS(t), netnstest.NewNS(t)}, netnstest.NewNS(t)}
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br0"
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	err := errors.Join(
+		netns.Link(netns.End{NS: n.node, Name: "clients"}, netns.End{NS: n.client, Name: "eth0"}),
+		netns.Link(netns.End{NS: n.node, Name: "veth10"}, netns.End{NS: n.pod, Name: "eth0"}),
+		netns.Link(netns.End{NS: n.node, Name: "veth11"}, netns.End{NS: n.other, Name: "eth0"}),
+		n.node.Netlink().LinkAdd(bridge), n.node.Netlink().LinkSetUp(bridge),
+		n.node.Forward(),
+		n.node.AddAddress("clients", prefix("10.244.1.1/24")), n.node.AddAddress("clients", prefix("fd00:1::1/64")),
+		n.node.AddAddress("br0", prefix("10.244.2.1/24")), n.node.AddAddress("br0", prefix("fd00:2::1/64")),
+		n.node.AddRoute(netns.Route{To: prefix("0.0.0.0/0"), Link: "clients", Via: addr(clientAddr)}),
+		n.node.AddRoute(netns.Route{To: prefix("::/0"), Link: "clients", Via: addr("fd00:1::10")}),
+	)
+	for _, port := range []string{"veth10", "veth11"} {
+		l, lerr := n.node.Netlink().LinkByName(port)
+		err = errors.Join(err, lerr, n.node.Netlink().LinkSetMaster(l, bridge))
+	}
+	for _, at := range []struct {
+		ns           *netns.NS
+		four, six    string
+		gate4, gate6 string
+	}{
+		{n.client, clientAddr, "fd00:1::10", "10.244.1.1", "fd00:1::1"},
+		{n.pod, podAddr, "fd00:2::10", "10.244.2.1", "fd00:2::1"},
+		{n.other, otherAddr, other6, "10.244.2.1", "fd00:2::1"},
+	} {
+		err = errors.Join(err,
+			at.ns.AddAddress("eth0", netip.PrefixFrom(addr(at.four), 24)), at.ns.AddAddress("eth0", netip.PrefixFrom(addr(at.six), 64)),
+			at.ns.AddRoute(netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: addr(at.gate4)}),
+			at.ns.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: addr(at.gate6)}))
+	}
+	value := map[bool]string{false: "0", true: "1"}[netfilter]
+	for _, name := range []string{"iptables", "ip6tables"} {
+		err = errors.Join(err, n.node.Sysctl("net/bridge/bridge-nf-call-"+name, value))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// from gives the network with another client.
+func (n network) from(client *netns.NS) network {
+	n.client = client
+	return n
+}
+
+// bridgedServices are a Service of the pod in both families, with a node port, for
+// TCP and UDP, in a network with bridged pods.
+func bridgedServices() proxy.Snapshot {
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	var ports []*proxy.ServicePort
+	for _, f := range []struct {
+		family       v1.IPFamily
+		at, endpoint string
+		anywhere     netip.Addr
+	}{{v1.IPv4Protocol, one, podServer, netip.IPv4Unspecified()}, {v1.IPv6Protocol, service6, podServer6, netip.IPv6Unspecified()}} {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			p := *firstOf(snapshot(one))
+			p.Name.Family, p.Name.Protocol = f.family, protocol
+			p.Frontends = []proxy.Frontend{
+				{Addr: netip.MustParseAddrPort(f.at), FromInside: route, FromOutside: route},
+				{Kind: proxy.NodePort, Addr: netip.AddrPortFrom(f.anywhere, 30_080), FromInside: route, FromOutside: route},
+			}
+			p.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(f.endpoint), Ready: true, Serving: true}}
+			ports = append(ports, &p)
+		}
+	}
+	return proxy.NewSnapshot(&proxy.Node{
+		Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("10.244.2.1"), netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("fd00:2::1")},
+		NodePorts:    proxy.NodePortAddresses{All: true},
+		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:2::/64")}},
+	}, ports...)
+}
+
+// Pods on a bridge reach Services: from another pod, from the endpoint itself, from
+// outside, from the node.
+func TestBridgedPods(t *testing.T) {
+	for _, netfilter := range []bool{false} {
+		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
+			forCaptures(t, func(t *testing.T, c userspace.Capture) { servesBridged(t, newBridged(t, netfilter), c) })
+		})
+	}
+}
+
+func servesBridged(t *testing.T, n bridged, c userspace.Capture) {
+	t.Helper()
+	n.needs(t, c)
+	servers := map[string]string{one: podServer, nodePort: podServer, service6: podServer6, nodePort6: podServer6}
+	for _, at := range []string{podServer, podServer6} {
+		n.serve(t, at)
+		n.peerNamer(t, at)
+	}
+	b := n.start(t, userspace.Options{Capture: c})
+	apply(t, b, bridgedServices())
+	for _, client := range []struct {
+		name string
+		ns   *netns.NS
+		sees []string // what the endpoint sees
+	}{
+		{"another pod", n.other, []string{"10.244.2.1", "fd00:2::1"}},
+		{"the endpoint", n.pod, []string{"10.244.2.1", "fd00:2::1"}},
+		{"outside", n.client, []string{clientAddr, "fd00:1::10"}},
+		{"the node", n.node, []string{"10.244.2.1", "fd00:2::1", "10.244.1.1", "fd00:1::1"}},
+	} {
+		n := n.from(client.ns)
+		sees := client.sees
+		if c != userspace.TPROXY {
+			sees = []string{"10.244.2.1", "fd00:2::1"}
+		}
+		for to, server := range servers {
+			for range 3 {
+				got, peer, _, err := n.askFor(t, to, 5*time.Second)
+				if err != nil || got != server || !slices.Contains(sees, peer.Addr().String()) {
+					t.Errorf("from %s to %s: got %q, which sees %v, and error %v; want %s, which sees one of %v", client.name, to, got, peer, err, server, sees)
+					break
+				}
+			}
+			peer, err := netip.ParseAddrPort(n.peerSeen(t, to))
+			if err != nil || !slices.Contains(sees, peer.Addr().String()) {
+				t.Errorf("from %s to %s: the endpoint of a datagram sees %v, want one of %v", client.name, to, peer, sees)
+			}
+		}
+	}
+	if s := b.Stats(); s.Failed+s.Denied+s.Crowded+s.Faults != 0 {
+		t.Errorf("got %+v, want nothing to fail", s)
+	}
+}
+
+// peerSeen sends a datagram, and gives where the endpoint says that it comes from.
+func (n network) peerSeen(t *testing.T, to string) string {
+	t.Helper()
+	c, err := n.client.Dial(t.Context(), "udp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // the test is over
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return string(exchange(ctx, c, []byte("?")))
+}
+
+// Where clients on one link cannot reach an endpoint, whatever the reason, those who
+// come another way go on to.
+func TestFailuresOfOneLink(t *testing.T) {
+	n := newBridged(t, false)
+	for at, server := range map[*netns.NS]string{n.pod: podServer, n.other: otherServer} {
+		network := n.network.at(at)
+		network.serve(t, server)
+	}
+	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{100 * time.Millisecond}, Suspect: time.Hour}})
+	s := bridgedServices()
+	apply(t, b, s)
+	// As a policy has it: what comes from some clients does not get to the endpoint.
+	if _, err := netnstest.Run(t, n.pod, "add table ip deny; add chain ip deny in { type filter hook input priority 0; }; add rule ip deny in ip saddr 10.244.1.16/28 drop", netnstest.NFT(t), "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{"10.244.1.20", "10.244.1.21"} {
+		a := netip.MustParseAddr(from)
+		if err := n.client.AddAddress("eth0", netip.PrefixFrom(a, 24)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := n.dialFrom(t, a, one)
+		if err == nil {
+			err = greeted(c, podServer)
+			_ = c.Close()
+		}
+		if err == nil {
+			t.Fatalf("%s gets an answer; the test shows nothing", from)
+		}
+	}
+	p := *firstOf(s)
+	p.Cluster = []*endpoints.Endpoint{p.Cluster[0], {Addr: netip.MustParseAddrPort(otherServer), Ready: true, Serving: true}}
+	if err := b.Apply(t.Context(), s, both(proxy.NewSnapshot(s.Node(), &p), withoutPort(s, p.Name))); err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]*netns.NS{"a pod": n.other, "the node": n.node} {
+		servers := map[string]int{}
+		for range 60 {
+			server, _, c, err := n.from(from).ask(t, one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Close()
+			servers[server]++
+		}
+		if servers[podServer] < 10 || servers[otherServer] < 10 {
+			t.Errorf("%s got answers of %v, want some of each", name, servers)
+		}
+	}
+}
+
+// withoutPort gives all service ports but one.
+func withoutPort(s proxy.Snapshot, name proxy.ServicePortName) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for p := range s.All() {
+		if p.Name != name {
+			ports = append(ports, p)
+		}
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
+}
