@@ -16,6 +16,8 @@ type backend struct {
 	watcher  watcher
 	// memory is nil where it does not matter how many clients are remembered.
 	memory *memory
+	// extensions ask whether what was missing is there now.
+	extensions []func(context.Context) (news bool, err error)
 	// settings looks at the kernel's settings, for a look at everything.
 	settings func() error
 }
@@ -86,6 +88,14 @@ func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 func (b *backend) begin(ctx context.Context, looksAtAll bool) error {
 	if b.memory != nil && b.memory.refresh() && !looksAtAll {
 		return fmt.Errorf("%w: the kernel now remembers another number of clients for session affinity", proxy.ErrDataplaneLost)
+	}
+	for _, ask := range b.extensions {
+		switch news, err := ask(ctx); {
+		case err != nil:
+			return err
+		case news && !looksAtAll:
+			return fmt.Errorf("%w: an extension of iptables is no longer missing", proxy.ErrDataplaneLost)
+		}
 	}
 	if !looksAtAll {
 		return nil

@@ -43,6 +43,7 @@ func newBackend(options Options, around func(*kernel) backends.Target[key, strin
 	var renderers []*renderer
 	for _, k := range kernels {
 		renderers = append(renderers, k.renderer)
+		b.extensions = append(b.extensions, k.refresh)
 		b.families = append(b.families, backends.New(k.renderer.render, around(k)))
 	}
 	b.settings = func() error {

@@ -87,7 +87,7 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 		return err
 	}
 	if err := k.adopt(ctx, ops); err != nil {
-		return err
+		return k.diagnose(ctx, err, isFirst)
 	}
 	if isFirst {
 		k.adoption = nil

@@ -42,7 +42,7 @@ const (
 	chainPostrouting      = "POSTROUTING"
 	chainMarkMasq         = "MARK-MASQ"
 	chainMarkNonPods      = "MARK-NONPODS"
-	chainCanary           = "PROXY-CANARY" // never made here, but by kube-proxy
+	chainCanary           = "PROXY-CANARY" // made by kube-proxy, and here only to find out what is missing
 )
 
 // Beginnings of the names of chains of one service port.

@@ -17,6 +17,9 @@ type renderer struct {
 	pages [2]*page
 	// remembers is how many clients of an endpoint the kernel remembers.
 	remembers uint32
+	// lacks are extensions of iptables that are missing, and that not all service ports
+	// need.
+	lacks []extension
 	// liberal says that the kernel takes TCP packets for parts of a connection
 	// wherever their numbers are.
 	liberal bool

@@ -1,0 +1,98 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// diagnose finds out whether a commit was refused because extensions are missing, which
+// is no fault of the service ports that need them. It tries that once for all: a program
+// that is told of many service ports names the first extension that it misses.
+func (k *kernel) diagnose(ctx context.Context, cause error, isFirst bool) error {
+	stop, stopped := errors.AsType[*stopError](cause)
+	switch {
+	case !stopped, errors.Is(stop, backends.ErrUnavailable), errors.Is(stop, proxy.ErrDataplaneLost):
+		return cause
+	case !isFirst && !errors.Is(stop, proxy.ErrUnsupported):
+		return cause
+	}
+	all := k.renderer.extensions()
+	missing, err := k.missing(ctx, all)
+	switch {
+	case err != nil:
+		return errors.Join(cause, err)
+	case len(missing) == 0:
+		return cause
+	}
+	var needed []string
+	for i := range missing {
+		if missing[i].isFor == nil {
+			needed = append(needed, missing[i].remedy())
+		}
+	}
+	if len(needed) > 0 {
+		return fmt.Errorf("iptables: %w: %w: for %s, %s", backends.ErrUnavailable, proxy.ErrUnsupported, k.renderer.family, strings.Join(needed, "; "))
+	}
+	if k.renderer.lacksAs(missing) {
+		return cause // it was known, and no such service port has been asked for
+	}
+	k.renderer.lacks = missing
+	return fmt.Errorf("%w: some service ports cannot be served, because an extension is missing: %w", proxy.ErrDataplaneLost, cause)
+}
+
+// refresh asks again for what was missing, and reports whether there is news.
+func (k *kernel) refresh(ctx context.Context) (news bool, err error) {
+	if len(k.renderer.lacks) == 0 {
+		return false, nil
+	}
+	missing, err := k.missing(ctx, k.renderer.lacks)
+	news = err == nil && !k.renderer.lacksAs(missing)
+	if news {
+		k.renderer.lacks = missing
+	}
+	return news, err
+}
+
+// lacksAs reports whether extensions are those that are known to be missing.
+func (r *renderer) lacksAs(missing []extension) bool {
+	return slices.EqualFunc(r.lacks, missing, func(a, b extension) bool { return a.name == b.name })
+}
+
+// missing gives those of some extensions that are missing; of a table that is, that alone.
+func (k *kernel) missing(ctx context.Context, of []extension) (missing []extension, err error) {
+	for _, t := range []table{nat, filter} {
+		some := slices.DeleteFunc(slices.Clone(of), func(e extension) bool { return e.table != t })
+		if len(some) == 0 {
+			continue
+		}
+		ok, err := k.works(ctx, some)
+		for i := 0; i < len(some) && !ok && err == nil; i++ {
+			var works bool
+			if works, err = k.works(ctx, some[i:i+1]); !works && err == nil {
+				missing = append(missing, some[i])
+				ok = some[i].rule == ""
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+// works reports whether rules with extensions of one table can be written.
+func (k *kernel) works(ctx context.Context, of []extension) (bool, error) {
+	err := k.programs.restore(ctx, k.renderer.probe(of).text)
+	k.watch.committed(2, err)
+	stop, stopped := errors.AsType[*stopError](err)
+	if stopped && !errors.Is(stop, backends.ErrUnavailable) && !errors.Is(stop, proxy.ErrDataplaneLost) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,158 @@
+package iptables
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// libraries gives a folder with the extensions of iptables, for all programs of the test.
+func libraries(t *testing.T) string {
+	t.Helper()
+	all, err := filepath.Glob("/usr/lib*/*/xtables/lib*.so")
+	if more, _ := filepath.Glob("/usr/lib*/xtables/lib*.so"); err != nil || len(all)+len(more) == 0 {
+		testenv.CannotRun(t, "the extensions of iptables are not where they are known to be")
+	} else {
+		all = append(all, more...)
+	}
+	folder := t.TempDir()
+	for _, path := range all {
+		if err := os.Symlink(path, filepath.Join(folder, filepath.Base(path))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("XTABLES_LIBDIR", folder)
+	return folder
+}
+
+// hide takes extensions away, and gives what puts them back.
+func hide(t *testing.T, folder string, names ...string) (restore func()) {
+	t.Helper()
+	var hidden []string
+	for _, name := range names {
+		found, err := filepath.Glob(filepath.Join(folder, "lib*_"+name+".so"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("extension %s: %v", name, err)
+		}
+		hidden = append(hidden, found...)
+	}
+	move := func(from, to string) {
+		for _, path := range hidden {
+			if err := os.Rename(path+from, path+to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	move("", ".hidden")
+	return func() { move(".hidden", "") }
+}
+
+// Where something is missing that all rules need, one error says so, soon, and blames no
+// service port; once it is there, everything works.
+func TestMissingExtension(t *testing.T) {
+	for _, names := range [][]string{{"tcp"}, {"comment"}, {"statistic"}, {"REJECT"}, {"conntrack", "MARK"}} {
+		eachFlavour(t, func(t *testing.T, s *stage) {
+			restore := hide(t, libraries(t), names...)
+			started := standIn(t, s, "")
+			all := proxy.NewSnapshot(stagetest.Node(), append(world(v1.IPv4Protocol, 40, 2), world(v1.IPv6Protocol, 40, 2)...)...)
+			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all)
+			if !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, backends.ErrUnavailable) || errors.As(err, new(proxy.PortErrors)) || errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Errorf("without %v: got error %v, want %v and nobody blamed", names, err, proxy.ErrUnsupported)
+			}
+			for _, name := range names {
+				if err == nil || !strings.Contains(err.Error(), name+" is missing: load the kernel module ") {
+					t.Errorf("without %v: got error %v, want one that names %s", names, err, name)
+				}
+			}
+			if n := len(startedSince(t, started)); n > 50 {
+				t.Errorf("without %v: %d programs were started, want a few for each extension at most", names, n)
+			}
+			restore()
+			s.Apply(t, all)
+			s.holds(t, all, "once everything is there")
+		})
+	}
+}
+
+// A kernel without a match says so in several ways.
+func TestMissingModule(t *testing.T) {
+	says := map[Flavour]string{
+		Legacy: "iptables-restore: line 4 failed",
+		NFT:    "iptables-nft-restore v1.8.9 (nf_tables):\\nline 3: RULE_APPEND failed (No such file or directory): rule in chain X",
+	}
+	for _, warns := range []string{"", "Warning: Extension tcp revision 0 not supported, missing kernel module?\\n"} {
+		eachFlavour(t, func(t *testing.T, s *stage) {
+			flag, started := failing(t, s, `in=$(cat); case "$in" in *"-m tcp"*) printf "`+warns+says[s.Options.Flavour]+`\n" >&2; exit 1;; esac; echo "$in" | exec $real "$@"`)
+			raise(t, flag)
+			all := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 40, 2)...)
+			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all)
+			if !errors.Is(err, proxy.ErrUnsupported) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "the match tcp is missing: load the kernel module xt_tcpudp") {
+				t.Errorf("warned of %q: got error %v, want %v and nobody blamed", warns, err, proxy.ErrUnsupported)
+			}
+			if n := len(startedSince(t, started)); n > 30 {
+				t.Errorf("%d programs were started, want a few for each extension at most", n)
+			}
+			if err := os.Remove(flag); err != nil {
+				t.Fatal(err)
+			}
+			s.Apply(t, all)
+			s.holds(t, all, "once everything is there")
+		})
+	}
+}
+
+// What only some service ports need is missing for these alone, until it is there.
+func TestMissingExtensionOfSome(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		restore := hide(t, libraries(t), "recent", "sctp")
+		s.Restart(t)
+		all := world(v1.IPv4Protocol, 40, 2)
+		plain := proxy.NewSnapshot(stagetest.Node(), all[20:]...)
+		for i, p := range all[:20] {
+			if p.Affinity = (affinity.Config{Timeout: time.Hour}); i%2 == 0 {
+				p.Affinity, p.Name.Protocol = affinity.Config{}, v1.ProtocolSCTP
+			}
+		}
+		mixed := proxy.NewSnapshot(stagetest.Node(), all...)
+		for _, from := range []proxy.Snapshot{{}, plain} {
+			s.Restart(t)
+			s.Apply(t, plain)
+			err := s.Backend.Apply(t.Context(), from, mixed)
+			if errors.Is(err, proxy.ErrDataplaneLost) { // as a Runner does
+				err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, mixed)
+			}
+			failed, ok := errors.AsType[proxy.PortErrors](err)
+			if !ok || len(failed) != 20 || errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Fatalf("got error %v, want one of 20 service ports", err)
+			}
+			for _, p := range all[:20] {
+				want := "the match recent is missing: load the kernel module xt_recent"
+				if p.Name.Protocol == v1.ProtocolSCTP {
+					want = "the match sctp is missing: load the kernel module xt_sctp"
+				}
+				if got := failed[p.Name]; !errors.Is(got, proxy.ErrUnsupported) || !strings.Contains(got.Error(), want) {
+					t.Errorf("%s: got error %v, want one that says %q", p.Name, got, want)
+				}
+			}
+			s.holds(t, plain, "without what is missing")
+		}
+		restore()
+		if err := s.Backend.Apply(t.Context(), plain, mixed); !errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Errorf("once everything is there: got error %v, want %v", err, proxy.ErrDataplaneLost)
+		}
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, mixed)
+		s.holds(t, mixed, "once everything is there")
+	})
+}
