@@ -54,6 +54,38 @@ func (e End) awaitUp() error {
 	})
 }
 
+// AddBridge makes a bridge and brings it up. It passes packets as soon as it has a
+// port that does (see [NS.AddPort]).
+func (n *NS) AddBridge(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	b := &netlink.Bridge{LinkAttrs: attrs}
+	if err := n.netlink.LinkAdd(b); err != nil {
+		return fmt.Errorf("netns: add bridge %s: %w", name, err)
+	}
+	return netlinkUp(n.netlink, b)
+}
+
+// AddPort makes an interface a port of a bridge. With hairpin, the port may send out
+// again what came in by it.
+func (n *NS) AddPort(bridge, link string, hairpin bool) error {
+	b, err := n.link(bridge)
+	if err != nil {
+		return err
+	}
+	l, err := n.link(link)
+	if err != nil {
+		return err
+	}
+	if err := n.netlink.LinkSetMaster(l, b); err != nil {
+		return fmt.Errorf("netns: make %s a port of %s: %w", link, bridge, err)
+	}
+	if err := n.netlink.LinkSetHairpin(l, hairpin); err != nil {
+		return fmt.Errorf("netns: set hairpin of %s: %w", link, err)
+	}
+	return End{NS: n, Name: bridge}.awaitUp()
+}
+
 // HardwareAddr gives the hardware address of an interface.
 func (n *NS) HardwareAddr(link string) (net.HardwareAddr, error) {
 	l, err := n.link(link)

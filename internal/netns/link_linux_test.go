@@ -150,6 +150,42 @@ func TestSecondaryIsNoSource(t *testing.T) {
 	must(t, err, back.Close())
 }
 
+// Two hosts on a bridge reach each other, and with hairpin what the bridge sends back
+// where it came from.
+func TestBridge(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	middle := newNS(t)
+	must(t, middle.AddBridge("br0"), middle.AddAddress("br0", netip.MustParsePrefix("10.1.0.1/24")))
+	for i, hairpin := range []bool{true, false} {
+		host, port := newNS(t), fmt.Sprintf("port%d", i)
+		link(t, middle, port, host, "eth0")
+		must(t, middle.AddPort("br0", port, hairpin))
+		l, err := middle.Netlink().LinkByName(port)
+		must(t, err)
+		got, err := middle.Netlink().LinkGetProtinfo(l)
+		must(t, err)
+		if got.Hairpin != hairpin {
+			t.Errorf("hairpin of %s is %t, want %t", port, got.Hairpin, hairpin)
+		}
+		must(t, host.AddAddress("eth0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(2 + i)}), 24)))
+		listener, err := host.Listen(ctx, "tcp", ":8080")
+		must(t, err)
+		defer ends(t, listener)
+		go greet(t, listener)
+		for n := range i + 1 {
+			from := []*netns.NS{middle, host}[n]
+			conn, err := from.Dial(ctx, "tcp", "10.1.0.2:8080")
+			must(t, err)
+			seen, err := io.ReadAll(conn)
+			must(t, err, conn.Close())
+			if want := []string{"10.1.0.1", "10.1.0.3"}[n]; string(seen) != want {
+				t.Errorf("the first host saw a client at %q, want %s", seen, want)
+			}
+		}
+	}
+}
+
 func TestLinkErrors(t *testing.T) {
 	a, b := newNS(t), newNS(t)
 	link(t, a, "eth0", b, "eth0")
@@ -157,11 +193,16 @@ func TestLinkErrors(t *testing.T) {
 	route := netns.Route{To: netip.MustParsePrefix("10.2.0.0/16"), Link: "eth0"}
 	neighbour, hw := netip.MustParseAddr("10.1.0.2"), net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	must(t, a.AddAddress("eth0", address), a.AddRoute(route), a.AddNeighbor("eth0", neighbour, hw))
+	must(t, a.AddBridge("br0"))
 	_, noHardware := a.HardwareAddr("eth9")
 	astray := netns.Route{To: route.To, Link: "eth9"}
 	for what, err := range map[string]error{
 		"a name that is taken":        netns.Link(netns.End{NS: a, Name: "eth0"}, netns.End{NS: b, Name: "eth1"}),
 		"a name that is too long":     netns.Link(netns.End{NS: a, Name: "a-name-of-17-char"}, netns.End{NS: b, Name: "eth1"}),
+		"a bridge that is there":      a.AddBridge("br0"),
+		"a port of no bridge":         a.AddPort("br9", "eth0", false),
+		"a port that is no interface": a.AddPort("br0", "eth9", false),
+		"a port that is no bridge's":  a.AddPort("eth0", "br0", false),
 		"hardware of no interface":    noHardware,
 		"an address on no interface":  a.AddAddress("eth9", address),
 		"a secondary on no interface": a.AddSecondary("eth9", address),
