@@ -38,6 +38,17 @@ const (
 	PodInterfaces Capability = "pods are told by their interface"
 	// Failover: a connection gets another endpoint where one does not answer.
 	Failover Capability = "another endpoint where one does not answer"
+	// Bridges: pods are ports of a Linux bridge, as flannel and the CNI plugin bridge
+	// have them.
+	Bridges Capability = "pods on a Linux bridge"
+	// UnfilteredBridges: pods of one bridge reach each other through Services where
+	// net.bridge.bridge-nf-call-iptables and -ip6tables are 0.
+	UnfilteredBridges Capability = "the same with `net.bridge.bridge-nf-call-iptables` 0: from one pod of the bridge to another"
+	// HairpinOff: a pod on a bridge reaches itself through a Service where its port's
+	// hairpin_mode is off, and bridge-nf-call-iptables is 1.
+	HairpinOff Capability = "the same with 1, and `hairpin_mode` off: from a pod to itself"
+	// BridgedAddresses: endpoints see the address of a client on the same bridge.
+	BridgedAddresses Capability = "endpoints see the address of a client on the same bridge"
 )
 
 // row is a capability with what proves it: subtests of [Run] by the patterns of
@@ -81,6 +92,10 @@ func rows() []row {
 		{"rules and tables of others stay as they are", []string{"Laws/Cleanup"}},
 		{ForeignMarks, []string{"Laws/Marks"}},
 		{HostMarks, []string{"Laws/HostMarks"}},
+		{Bridges, []string{"Worlds/bridge-*/Scenarios", "Worlds/bridge-*/Random"}},
+		{UnfilteredBridges, []string{"Worlds/bridge-nf-0*/Scenarios", "Worlds/bridge-nf-0*/Random"}},
+		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/Scenarios", "Worlds/bridge-nf-1-hairpin-off/Random"}},
+		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
 	}
 }
 

@@ -12,5 +12,20 @@
 // how), that it was dropped, or that it left the node as it had come, in which
 // case the gateway answers.
 //
+// # Worlds
+//
+// Nodes differ in ways that decide what becomes of packets. [Run] holds a backend to
+// everything where each pod has a link of its own to the node. Beside that there are
+// worlds, in which it sends the packets of all scenarios and random ones:
+//
+//	bridge-nf-1               pods on a Linux bridge, hairpin_mode on, bridge-nf-call-iptables
+//	                          and -ip6tables 1
+//	bridge-nf-1-hairpin-off   the same with hairpin_mode off
+//	bridge-nf-0               the same with all three off
+//	bridge-nf-0-hairpin-on    the same with hairpin_mode on
+//
+// What a dataplane cannot do in a world is a [Capability] that it lacks. Its packets must
+// then be lost: whoever can serve them must not say that he cannot.
+//
 // Only Linux can run it, as root or where users may have namespaces.
 package backendtest

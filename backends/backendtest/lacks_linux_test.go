@@ -11,6 +11,54 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
+// drawn is a testbed without a network.
+func drawn(w world) *testbed {
+	b := &testbed{world: w}
+	for _, s := range sites() {
+		b.hosts = append(b.hosts, &host{site: s, uplink: b.host(s.uplink)})
+	}
+	return b
+}
+
+// On a bridge some connections need what a dataplane may lack: then they are lost.
+func TestFatesOnBridges(t *testing.T) {
+	names := map[place]string{atLocal: "10.0.0.5", atLocal2: "10.0.0.7", atRemote: "10.1.0.5", atNode: "172.18.0.2"}
+	for _, test := range []struct {
+		world  World
+		lacks  Capability
+		from   place
+		to     place
+		masked bool
+		want   string
+	}{
+		{"bridge-nf-1", UnfilteredBridges, atLocal, atLocal2, false, "local2 sees 10.0.0.5"},
+		{"bridge-nf-1", HairpinOff, atLocal, atLocal, true, "local sees 10.0.0.1"},
+		{"bridge-nf-1", BridgedAddresses, atLocal, atLocal2, false, "local2 sees 10.0.0.1"},
+		{"bridge-nf-1", BridgedAddresses, atLocal, atRemote, false, "remote sees 10.0.0.5"},
+		{"bridge-nf-1-hairpin-off", HairpinOff, atLocal, atLocal, true, "silence"},
+		{"bridge-nf-1-hairpin-off", UnfilteredBridges, atLocal, atLocal, true, "local sees 10.0.0.1"},
+		{"bridge-nf-1-hairpin-off", HairpinOff, atLocal2, atLocal, false, "local sees 10.0.0.7"},
+		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal2, false, "silence"},
+		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal2, true, "local2 sees 10.0.0.1"},
+		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal, true, "local sees 10.0.0.1"},
+		{"bridge-nf-0", UnfilteredBridges, atLocal, atRemote, true, "remote sees 172.18.0.2"},
+		{"bridge-nf-0", UnfilteredBridges, atLocal, atNode, false, "host-network sees 10.0.0.5"},
+		{"bridge-nf-0", UnfilteredBridges, atOutside, atLocal, false, "local sees 192.0.2.10"},
+		{"bridge-nf-0", HairpinOff, atLocal, atLocal2, false, "local2 sees 10.0.0.5"},
+		{"bridge-nf-0-hairpin-on", UnfilteredBridges, atLocal, atLocal2, false, "silence"},
+	} {
+		w, _ := findWorld(test.world)
+		b := drawn(w)
+		b.lacks = func(c Capability) bool { return c == test.lacks }
+		f := flight{from: test.from, to: netip.MustParseAddrPort("10.96.0.1:80"), protocol: v1.ProtocolTCP}
+		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), endpointPort), Masquerade: test.masked}
+		got := b.allowed(f, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{to}})
+		if diff := cmp.Diff([]string{test.want}, got); diff != "" {
+			t.Errorf("%+v: fates (-want +got):\n%s", test, diff)
+		}
+	}
+}
+
 // What a dataplane lacks changes which fates are right, and nothing else.
 func TestFatesFollowCapabilities(t *testing.T) {
 	b := setUp(t)

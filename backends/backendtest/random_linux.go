@@ -258,12 +258,16 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 	return s
 }
 
-// testRandom walks through random worlds, and looks at each with random packets.
+// testRandom applies random snapshots, and looks at each with random packets.
 func (c *Config) testRandom(t *testing.T) {
 	r := testenv.Random(t)
 	s := c.setUp(t)
 	h := s.newHistory(r, 6)
-	for step := range randomSteps {
+	steps := randomSteps
+	if c.world.name != "" {
+		steps = worldSteps
+	}
+	for step := range steps {
 		if r.IntN(4) == 0 {
 			s.restart(t)
 		}
@@ -274,11 +278,12 @@ func (c *Config) testRandom(t *testing.T) {
 		}
 		s.hold(t, h.last, flights)
 		if t.Failed() {
-			t.Fatalf("in step %d of %d", step+1, randomSteps)
+			t.Fatalf("in step %d of %d", step+1, steps)
 		}
 	}
 	s.readable(t)
 }
 
-// randomSteps is how many worlds a random test visits.
-const randomSteps = 20
+// How many snapshots a random test visits: where each pod is routed, and in each of the
+// other worlds.
+const randomSteps, worldSteps = 20, 6

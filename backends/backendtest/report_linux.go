@@ -38,6 +38,9 @@ type results map[string]bool
 // below that of Run.
 func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
 	t.Helper()
+	if c.world.name != "" {
+		name = path.Join("Worlds", string(c.world.name), name)
+	}
 	ran, skipped := false, false
 	passed := t.Run(path.Base(name), func(t *testing.T) {
 		ran = true

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -28,10 +26,13 @@ type Config struct {
 	Dump func(testing.TB) string
 	// Lacks are abilities that the dataplane does not have by its nature.
 	Lacks []Capability
+	// Worlds are those that it is tested in besides the one with a link for each pod.
+	Worlds []World
 	// Report is where the run is reported, if it is.
 	Report Report
 
 	results results
+	world   world
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load it.
 	Tables bool
@@ -57,6 +58,7 @@ func Run(t *testing.T, c Config) {
 	}
 	t.Run("Poison", c.testPoison)
 	t.Run("Laws", c.testLaws)
+	c.testWorlds(t)
 	if c.Report.File != "" {
 		t.Run("Report", c.testReport)
 	}
@@ -73,7 +75,7 @@ type stage struct {
 
 func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
-	s := &stage{testbed: setUp(t), config: *c, faults: &faults{random: testenv.Random(t), percent: faultShare}}
+	s := &stage{testbed: setUpIn(t, c.world), config: *c, faults: &faults{random: testenv.Random(t), percent: faultShare}}
 	s.lacks = c.lacks
 	s.restart(t)
 	return s
@@ -157,52 +159,67 @@ func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snap
 // what [proxy.Route] says of it. Scenarios with equal options are applied
 // together.
 func (c *Config) testScenarios(t *testing.T) {
+	s := c.setUp(t)
+	for _, group := range c.scenarioGroups(t) {
+		snapshot := s.applyScenarios(t, group)
+		for _, sc := range group {
+			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
+				s.demands(t, sc, snapshot)
+				s.hold(t, snapshot, sc.flights())
+			})
+		}
+	}
+}
+
+// scenarioGroups gives the scenarios that the backend can be asked about, those with
+// equal options together.
+func (c *Config) scenarioGroups(t *testing.T) (groups [][]*scenario) {
+	t.Helper()
 	all, err := scenarios()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := c.setUp(t)
-	groups, order := map[string][]*scenario{}, []string{}
+	at := map[string]int{}
 	for _, sc := range all {
 		if sc.hasAffinity() && c.lacks(Affinity) || sc.hasPodInterfaces() && c.lacks(PodInterfaces) {
 			continue
 		}
 		key := fmt.Sprintf("%+v", sc.options)
-		if groups[key] == nil {
-			order = append(order, key)
+		i, known := at[key]
+		if !known {
+			i = len(groups)
+			at[key], groups = i, append(groups, nil)
 		}
-		groups[key] = append(groups[key], sc)
+		groups[i] = append(groups[i], sc)
 	}
-	for _, key := range order {
-		group := groups[key]
-		var together []objects
-		for _, sc := range group {
-			together = append(together, sc.objects)
-		}
-		snapshot := snapshotOf(t, group[0].options, together...)
-		s.apply(t, snapshot)
-		s.readable(t)
-		for _, sc := range group {
-			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) { s.testScenario(t, sc, snapshot) })
-		}
-	}
+	return groups
 }
 
-func (s *stage) testScenario(t *testing.T, sc *scenario, snapshot proxy.Snapshot) {
-	var flights []flight
+// applyScenarios applies a group of scenarios.
+func (s *stage) applyScenarios(t *testing.T, group []*scenario) proxy.Snapshot {
+	t.Helper()
+	var together []objects
+	for _, sc := range group {
+		together = append(together, sc.objects)
+	}
+	snapshot := snapshotOf(t, group[0].options, together...)
+	s.apply(t, snapshot)
+	s.readable(t)
+	return snapshot
+}
+
+// demands holds [proxy.Route] to what a scenario says.
+func (s *stage) demands(t *testing.T, sc *scenario, snapshot proxy.Snapshot) {
+	t.Helper()
 	for i := range sc.cases {
 		c := &sc.cases[i]
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			for _, f := range c.packets(family) {
-				v := proxy.Route(snapshot, s.packet(f))
-				if got := s.code(v, family); got != c.want {
-					t.Errorf("Route: %s (%s): got %s, want %s, since %q", c.line, f, got, c.want, v.Reasons)
-				}
-				flights = append(flights, f)
+		for _, f := range c.flights() {
+			v := proxy.Route(snapshot, s.packet(f))
+			if got := s.code(v, f.family()); got != c.want {
+				t.Errorf("Route: %s (%s): got %s, want %s, since %q", c.line, f, got, c.want, v.Reasons)
 			}
 		}
 	}
-	s.hold(t, snapshot, flights)
 }
 
 // hold sends flights and reports what does not go as [proxy.Route] says.

@@ -163,16 +163,26 @@ func (s *scenario) hasPodInterfaces() bool {
 	return s.options.LocalTraffic.Interface != "" || s.options.LocalTraffic.InterfacePrefix != ""
 }
 
-// packets gives the packets of a case in a family.
-func (c *scenarioCase) packets(family v1.IPFamily) []flight {
-	to := c.to
-	if family == v1.IPv6Protocol {
-		to = netip.AddrPortFrom(twin(to.Addr()), to.Port())
+// flights gives the packets of all cases.
+func (s *scenario) flights() (all []flight) {
+	for i := range s.cases {
+		all = append(all, s.cases[i].flights()...)
 	}
+	return all
+}
+
+// flights gives the packets of a case, in both families.
+func (c *scenarioCase) flights() (all []flight) {
+	protocols := []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}
 	if c.icmp {
-		return []flight{{from: c.from, to: to, protocol: icmp}}
+		protocols = []v1.Protocol{icmp}
 	}
-	return []flight{{from: c.from, to: to, protocol: v1.ProtocolTCP}, {from: c.from, to: to, protocol: v1.ProtocolUDP}}
+	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(twin(c.to.Addr()), c.to.Port())} {
+		for _, protocol := range protocols {
+			all = append(all, flight{from: c.from, to: to, protocol: protocol})
+		}
+	}
+	return all
 }
 
 // code writes a verdict as scenarios do.

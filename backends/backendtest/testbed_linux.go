@@ -27,11 +27,13 @@ import (
 // places of the drawing leads through what stands between them, both ways. The
 // gateway is the node's default route and owns all ranges of virtual addresses,
 // so it answers what leaves the node without having been translated. Links have
-// no addresses but the hosts' own, so the node appears as its primary address
-// wherever it masquerades.
+// no addresses but the hosts' own, and the node has the same one at all links but
+// those of pods, so it appears as that wherever it masquerades. What a [world]
+// changes of that, nodeTowards tells.
 //
 // Its methods may be called from several goroutines at once.
 type testbed struct {
+	world   world
 	hosts   []*host
 	servers []*server
 	// lacks tells what the dataplane of the node cannot do; nil: nothing.
@@ -46,9 +48,9 @@ type host struct {
 	uplink *host
 }
 
-// newTestbed builds the testbed. It takes the privileges of [netns.New].
-func newTestbed(ctx context.Context) (*testbed, error) {
-	b := new(testbed)
+// newTestbed builds the testbed of a world. It takes the privileges of [netns.New].
+func newTestbed(ctx context.Context, w world) (*testbed, error) {
+	b := &testbed{world: w}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("building the testbed: %w", err), b.Close())
 	}
@@ -84,9 +86,24 @@ func (b *testbed) addr(at place, family v1.IPFamily) netip.Addr {
 	return b.host(at).addr(family)
 }
 
+// nodeTowards gives the address that the node has for an endpoint when it masquerades.
+func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
+	if b.world.bridge != nil {
+		for _, p := range bridgeAddrs() {
+			if p.Contains(to) {
+				return p.Addr()
+			}
+		}
+	}
+	return b.addr(atNode, ipaddr.FamilyOf(to))
+}
+
 // entry gives the interface by which packets from a place reach the node; empty
 // for the node itself.
 func (b *testbed) entry(from place) string {
+	if b.world.bridge != nil && isPod(from) {
+		return bridgeName
+	}
 	h := b.host(from)
 	for h.uplink != nil && h.uplink.uplink != nil {
 		h = h.uplink
@@ -139,8 +156,11 @@ func (b *testbed) add(s site) error {
 			return err
 		}
 	}
-	if h.uplink == nil {
+	switch {
+	case h.uplink == nil:
 		return nil
+	case b.world.bridge != nil && isPod(h.name):
+		return b.plug(h)
 	}
 	return h.attach()
 }
@@ -171,6 +191,9 @@ func (h *host) attach() error {
 			up.ns.AddNeighbor(h.attachment, a, below),
 			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
 			up.announce(a))
+		if up.name == atNode && !isPod(h.name) {
+			errs = append(errs, up.ns.AddAddress(h.attachment, single(up.addr(ipaddr.FamilyOf(a)))))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -184,17 +207,15 @@ func (h *host) announce(a netip.Addr) error {
 	return errors.Join(err, h.uplink.announce(a))
 }
 
-// routeVirtual gives the node its own addresses and its default route, and the
+// routeVirtual gives the node its other addresses and its default route, and the
 // gateway the virtual addresses.
 func (b *testbed) routeVirtual() error {
 	node, gateway := b.host(atNode), b.host(atGateway)
 	var errs []error
 	for _, a := range node.addrs {
-		errs = append(errs,
-			node.ns.AddAddress(gateway.attachment, single(a)),
-			node.ns.AddRoute(netns.Route{
-				To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
-			}))
+		errs = append(errs, node.ns.AddRoute(netns.Route{
+			To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
+		}))
 	}
 	for _, a := range secondaryAddrs() {
 		errs = append(errs, node.ns.AddSecondary(gateway.attachment, single(a)))

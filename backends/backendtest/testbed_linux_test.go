@@ -54,19 +54,29 @@ func sees(server string, client netip.Addr) []string {
 	return []string{fmt.Sprintf("%s sees %v", server, client)}
 }
 
-// Every place reaches every server at its address, and is seen at its own.
+// Every place reaches every server at its address, and is seen at its own, in all
+// worlds.
 func TestEveryPlaceReachesEveryServer(t *testing.T) {
-	b := setUp(t)
+	for _, w := range append([]world{{name: "routed"}}, worlds()...) {
+		t.Run(string(w.name), func(t *testing.T) {
+			b := setUpIn(t, w)
+			check(t, b, everyWay(b))
+		})
+	}
+}
+
+func everyWay(b *testbed) []expectation {
 	var all []expectation
 	for _, from := range sites() {
 		for _, s := range services() {
 			for _, family := range families() {
+				to := netip.AddrPortFrom(b.addr(s.at, family), s.ports[len(s.ports)-1])
+				client := b.addr(from.name, family)
+				if from.name == atNode && s.at != atNode {
+					client = b.nodeTowards(to.Addr())
+				}
 				for _, protocol := range transports() {
-					to := netip.AddrPortFrom(b.addr(s.at, family), s.ports[len(s.ports)-1])
-					all = append(all, expectation{
-						probe{from: from.name, protocol: protocol, to: to},
-						sees(s.name, b.addr(from.name, family)),
-					})
+					all = append(all, expectation{probe{from: from.name, protocol: protocol, to: to}, sees(s.name, client)})
 				}
 			}
 		}
@@ -77,7 +87,7 @@ func TestEveryPlaceReachesEveryServer(t *testing.T) {
 			}
 		}
 	}
-	check(t, b, all)
+	return all
 }
 
 // A reply says at which address and port the server was reached.
@@ -181,7 +191,7 @@ func TestServeMore(t *testing.T) {
 
 // The testbed needs no root: this runs a test of it as a user without rights.
 func TestUnprivileged(t *testing.T) {
-	cmd := netnstest.Unprivileged(t, "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$")
+	cmd := netnstest.Unprivileged(t, "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$/^(routed|bridge-nf-0)$")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestEveryPlaceReachesEveryServer") {
 		t.Errorf("the test does not pass (%v):\n%s", err, out)
@@ -191,7 +201,7 @@ func TestUnprivileged(t *testing.T) {
 func BenchmarkBuild(b *testing.B) {
 	setUp(b)
 	for b.Loop() {
-		bed, err := newTestbed(b.Context())
+		bed, err := newTestbed(b.Context(), world{})
 		if err != nil {
 			b.Fatal(err)
 		}

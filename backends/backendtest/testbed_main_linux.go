@@ -17,8 +17,14 @@ func Main(m *testing.M) int { return netnstest.Main(m) }
 // setUp gives a testbed that ends with the test.
 func setUp(t testing.TB) *testbed {
 	t.Helper()
+	return setUpIn(t, world{})
+}
+
+// setUpIn gives the testbed of a world, which ends with the test.
+func setUpIn(t testing.TB, w world) *testbed {
+	t.Helper()
 	netnstest.NeedNamespaces(t)
-	b, err := newTestbed(t.Context())
+	b, err := newTestbed(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,9 +47,12 @@ func testConformance(t *testing.T, o iptables.Options) {
 			}
 			return out
 		},
-		Lacks: []backendtest.Capability{backendtest.Failover},
+		Lacks:  []backendtest.Capability{backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff},
+		Worlds: backendtest.Worlds(),
 		Report: backendtest.Report{File: "../../README.md", Column: "iptables", Remarks: map[backendtest.Capability]string{
-			backendtest.Affinity: "100 clients an endpoint, a parameter of the kernel's",
+			backendtest.UnfilteredBridges: "needs 1",
+			backendtest.HairpinOff:        "needs `hairpin_mode` on",
+			backendtest.Affinity:          "100 clients an endpoint, a parameter of the kernel's",
 		}},
 	})
 }

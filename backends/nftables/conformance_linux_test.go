@@ -34,11 +34,14 @@ func TestConformance(t *testing.T) {
 			}
 			return out
 		},
-		Lacks:  []backendtest.Capability{backendtest.Failover},
+		Lacks:  []backendtest.Capability{backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff},
+		Worlds: backendtest.Worlds(),
 		Tables: true,
 		Report: backendtest.Report{File: "../../README.md", Column: "nftables", Remarks: map[backendtest.Capability]string{
-			backendtest.Affinity: "65,536 clients a service port, an option",
-			backendtest.Adoption: "above 300,000 elements a second table takes the place of the first, and affinity is forgotten",
+			backendtest.UnfilteredBridges: "needs 1",
+			backendtest.HairpinOff:        "needs `hairpin_mode` on",
+			backendtest.Affinity:          "65,536 clients a service port, an option",
+			backendtest.Adoption:          "above 300,000 elements a second table takes the place of the first, and affinity is forgotten",
 		}},
 	})
 }

@@ -14,7 +14,8 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks)
+	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
+		backendtest.Bridges, backendtest.UnfilteredBridges, backendtest.HairpinOff)
 }
 
 func TestConformanceRedirect(t *testing.T) {
@@ -49,7 +50,8 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 			}
 			return out
 		},
-		Lacks:  append(lacks, backendtest.LastingConnections),
+		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses),
+		Worlds: backendtest.Worlds(),
 		Tables: tables,
 		Report: backendtest.Report{File: "../../README.md", Column: column, Remarks: map[backendtest.Capability]string{
 			backendtest.LastingConnections: "they end with the process",

@@ -1,0 +1,69 @@
+package backendtest
+
+import "slices"
+
+// World names a kind of node, with the network around it, that backends are tested
+// on. See [Worlds].
+type World string
+
+// Worlds gives the worlds that [Run] knows beside the one that every run is in, where
+// each pod has a link of its own to the node.
+func Worlds() []World {
+	var names []World
+	for _, w := range worlds() {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// world says how the testbed of a [World] differs from the one of the zero world.
+type world struct {
+	name World
+	// what is the ability that it is about: a dataplane that lacks it is not tried there.
+	what Capability
+	// bridge has the pods of the node as its ports; nil: each has a link of its own.
+	bridge *bridge
+}
+
+// bridge says how the bridge of the node's pods is set up.
+type bridge struct {
+	// filtered: net.bridge.bridge-nf-call-iptables and -ip6tables are 1.
+	filtered bool
+	// hairpin is hairpin_mode of all ports.
+	hairpin bool
+}
+
+func worlds() []world {
+	return []world{
+		{name: "bridge-nf-1", what: Bridges, bridge: &bridge{filtered: true, hairpin: true}},
+		{name: "bridge-nf-1-hairpin-off", what: Bridges, bridge: &bridge{filtered: true}},
+		{name: "bridge-nf-0", what: Bridges, bridge: &bridge{}},
+		{name: "bridge-nf-0-hairpin-on", what: Bridges, bridge: &bridge{hairpin: true}},
+	}
+}
+
+// findWorld gives a world by name.
+func findWorld(name World) (world, bool) {
+	all := worlds()
+	i := slices.IndexFunc(all, func(w world) bool { return w.name == name })
+	if i < 0 {
+		return world{}, false
+	}
+	return all[i], true
+}
+
+// needs gives the capability that a dataplane needs to carry a connection from a place
+// to an endpoint, where a setting of this world stands against it.
+func (w *world) needs(from, to place, masquerade bool) Capability {
+	switch {
+	case w.bridge == nil || !isPod(from) || !isPod(to):
+	case w.bridge.filtered && !w.bridge.hairpin && from == to:
+		return HairpinOff
+	case !w.bridge.filtered && from != to && !masquerade:
+		return UnfilteredBridges
+	}
+	return ""
+}
+
+// isPod reports whether a place is a pod of the node.
+func isPod(at place) bool { return slices.Contains([]place{atClient, atLocal, atLocal2}, at) }
