@@ -82,6 +82,8 @@ func rows() []row {
 		{"node ports at primary addresses, prefixes, or all", []string{
 			"Scenarios/primary-node-addresses", "Scenarios/other-destinations", "Scenarios/all-node-addresses",
 		}},
+		{"large transfers, also where packets must be smaller than the client's", []string{"Transfers"}},
+		{"changes of other Services disturb no connection", []string{"Traffic"}},
 		{"connections spread evenly", []string{"Balance"}},
 		{Failover, []string{"Failover"}},
 		{"a Service that cannot be programmed is named, and stops no other", []string{"Poison/*", "Laws/Faults"}},

@@ -16,7 +16,8 @@
 //
 // Nodes differ in ways that decide what becomes of packets. [Run] holds a backend to
 // everything where each pod has a link of its own to the node. Beside that there are
-// worlds, in which it sends the packets of all scenarios and random ones:
+// worlds, in which it sends the packets of all scenarios and random ones, has clients
+// connect while Services change, and transfers much:
 //
 //	bridge-nf-1               pods on a Linux bridge, hairpin_mode on, bridge-nf-call-iptables
 //	                          and -ip6tables 1

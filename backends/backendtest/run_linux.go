@@ -52,6 +52,8 @@ func Run(t *testing.T, c Config) {
 	t.Run("Scenarios", c.testScenarios)
 	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Random", c.testRandom)
+	c.run(t, "Traffic", c.testTraffic)
+	c.run(t, "Transfers", c.testTransfers)
 	c.run(t, "Balance", c.testBalance)
 	if !c.lacks(Failover) {
 		c.run(t, "Failover", c.testFailover)

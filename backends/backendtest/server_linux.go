@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -17,8 +18,8 @@ import (
 )
 
 // server answers on one port, TCP and UDP, in both families. To a TCP client it
-// speaks first. An answer is a line of four words: the question (0 for the
-// greeting), the name of the server, the address that it sees the client at,
+// speaks first. An answer is a line of four words: the question, however long (0 for
+// the greeting), the name of the server, the address that it sees the client at,
 // and its own address that the client reached.
 type server struct {
 	name     string
@@ -36,8 +37,8 @@ type server struct {
 // on the way.
 const idleTime = 10 * time.Minute
 
-// questionSize is more than a question takes.
-const questionSize = 32
+// Questions are at most so long: a line of TCP, and a datagram.
+const maxLine, maxDatagram = 1 << 20, 1 << 14
 
 func startServer(ctx context.Context, ns *netns.NS, name string, port uint16) (*server, error) {
 	address := fmt.Sprintf("[::]:%d", port)
@@ -140,24 +141,23 @@ func (s *server) converse(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	question := []byte("0")
-	for buf := make([]byte, questionSize); ; {
+	questions := bufio.NewScanner(conn)
+	questions.Buffer(nil, maxLine)
+	for question := "0"; ; question = questions.Text() {
 		if conn.SetDeadline(time.Now().Add(idleTime)) != nil {
 			return
 		}
-		if _, err := conn.Write(s.answer(string(question), client, own)); err != nil {
+		if _, err := conn.Write(s.answer(question, client, own)); err != nil {
 			return
 		}
-		n, err := conn.Read(buf)
-		if err != nil {
+		if !questions.Scan() {
 			return
 		}
-		question = bytes.TrimSpace(buf[:n])
 	}
 }
 
 func (s *server) serveUDP(port uint16) {
-	buf, control := make([]byte, questionSize), make([]byte, 256)
+	buf, control := make([]byte, maxDatagram), make([]byte, 256)
 	for {
 		// What goes wrong with one client, that client notices.
 		if err := s.answerPacket(buf, control, port); errors.Is(err, net.ErrClosed) {

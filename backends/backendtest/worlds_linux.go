@@ -26,6 +26,8 @@ func (c *Config) testWorlds(t *testing.T) {
 func (c *Config) testWorld(t *testing.T) {
 	c.run(t, "Scenarios", c.worldScenarios)
 	c.run(t, "Random", c.testRandom)
+	c.run(t, "Traffic", c.testTraffic)
+	c.run(t, "Transfers", c.testTransfers)
 }
 
 // worldScenarios sends the packets of all scenarios, and holds them to [proxy.Route]:

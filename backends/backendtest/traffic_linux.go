@@ -1,0 +1,108 @@
+package backendtest
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// trafficSteps is how many changes, and how many processes after one another, clients
+// live to see.
+const trafficSteps = 3
+
+// testTraffic has clients connect to a Service while others change and while a process
+// takes the place of another: all connections go as they should, those that are new and
+// those that were there.
+func (c *Config) testTraffic(t *testing.T) {
+	s := c.setUp(t)
+	h := s.newHistory(testenv.Random(t), 6)
+	steady := &sample{
+		number: 9, serviceType: v1.ServiceTypeNodePort, externalIP: true,
+		external: v1.ServiceExternalTrafficPolicyCluster, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
+	}
+	o := steady.objects()
+	o.handTo(h.tracker)
+	s.apply(t, h.next(t))
+	var flights []flight
+	for _, from := range []place{atClient, atLocal, atNode, atOutside} {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+				flights = append(flights, client{from, protocol, family}.flightsTo(steady)...)
+			}
+		}
+	}
+	flights = s.reachable(flights)
+	for range trafficSteps {
+		s.underway(t, flights, func() { s.apply(t, h.next(t)) })
+		next := func() {
+			s.restart(t)
+			s.apply(t, h.next(t))
+		}
+		if c.lacks(LastingConnections) {
+			next()
+		} else {
+			s.underway(t, flights, next)
+		}
+	}
+}
+
+// underway does something while clients connect, and while others are connected.
+func (s *stage) underway(t *testing.T, flights []flight, do func()) {
+	t.Helper()
+	before := s.applied
+	lasting, first := s.establish(t, flights)
+	ctx, stop := context.WithCancel(t.Context())
+	connected := make(chan error, 1)
+	var wrong []wrongFlight
+	go func() {
+		var err error
+		for ended := false; err == nil && !ended; {
+			ended = ctx.Err() != nil // Then this is the last round.
+			var some []wrongFlight
+			_, some, err = s.tryFlights(t.Context(), before, flights, firstTries)
+			wrong = append(wrong, some...)
+		}
+		connected <- err
+	}()
+	func() {
+		defer stop()
+		do()
+	}()
+	if err := <-connected; err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wrong {
+		t.Errorf("during a change: %s", w.message)
+	}
+	for i, f := range lasting {
+		if again := f.ask(); again.String() != first[i].String() {
+			t.Errorf("a connection that began as %q goes on as %q", first[i], again)
+		}
+		f.Close()
+	}
+}
+
+// establish opens a connection for each flight of TCP.
+func (s *stage) establish(t *testing.T, flights []flight) (lasting []*flow, first []reply) {
+	t.Helper()
+	for _, f := range flights {
+		if f.protocol != v1.ProtocolTCP {
+			continue
+		}
+		flows, err := s.open(&probe{from: f.from, protocol: f.protocol, to: f.to})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := flows[0].ask()
+		if !slices.Contains(s.allowed(f, proxy.Route(s.applied, s.packet(f))), r.String()) {
+			t.Errorf("before a change: %s: got %s", f, r)
+		}
+		lasting, first = append(lasting, flows[0]), append(first, r)
+	}
+	return lasting, first
+}
