@@ -47,6 +47,9 @@ const (
 	// HairpinOff: a pod on a bridge reaches itself through a Service where its port's
 	// hairpin_mode is off, and bridge-nf-call-iptables is 1.
 	HairpinOff Capability = "the same with 1, and `hairpin_mode` off: from a pod to itself"
+	// Tunnels: pods of other nodes are behind a tunnel whose packets are smaller than
+	// those of clients and pods.
+	Tunnels Capability = "pods of other nodes behind VXLAN, with a smaller MTU"
 	// BridgedAddresses: endpoints see the address of a client on the same bridge.
 	BridgedAddresses Capability = "endpoints see the address of a client on the same bridge"
 )
@@ -94,10 +97,11 @@ func rows() []row {
 		{"rules and tables of others stay as they are", []string{"Laws/Cleanup"}},
 		{ForeignMarks, []string{"Laws/Marks"}},
 		{HostMarks, []string{"Laws/HostMarks"}},
-		{Bridges, []string{"Worlds/bridge-*/Scenarios", "Worlds/bridge-*/Random"}},
-		{UnfilteredBridges, []string{"Worlds/bridge-nf-0*/Scenarios", "Worlds/bridge-nf-0*/Random"}},
-		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/Scenarios", "Worlds/bridge-nf-1-hairpin-off/Random"}},
+		{Bridges, []string{"Worlds/bridge-*/*"}},
+		{UnfilteredBridges, []string{"Worlds/bridge-nf-0*/*"}},
+		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/*"}},
 		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
+		{Tunnels, []string{"Worlds/vxlan*/*"}},
 	}
 }
 

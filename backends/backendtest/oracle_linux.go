@@ -47,8 +47,8 @@ func (b *testbed) packet(f flight) proxy.Packet {
 }
 
 func (b *testbed) isNode(a netip.Addr) bool {
-	isBridge := b.world.bridge != nil && slices.ContainsFunc(bridgeAddrs(), func(p netip.Prefix) bool { return p.Addr() == a })
-	return a.IsLoopback() || isBridge || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
+	isStand := slices.ContainsFunc(b.world.stands(), func(s stand) bool { return s.addr == a })
+	return a.IsLoopback() || isStand || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
 }
 
 // allowed gives the fates that a verdict allows a flight, as replies write

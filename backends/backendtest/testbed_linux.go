@@ -88,11 +88,9 @@ func (b *testbed) addr(at place, family v1.IPFamily) netip.Addr {
 
 // nodeTowards gives the address that the node has for an endpoint when it masquerades.
 func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
-	if b.world.bridge != nil {
-		for _, p := range bridgeAddrs() {
-			if p.Contains(to) {
-				return p.Addr()
-			}
+	for _, s := range b.world.stands() {
+		if s.towards.Contains(to) {
+			return s.addr
 		}
 	}
 	return b.addr(atNode, ipaddr.FamilyOf(to))
@@ -162,12 +160,15 @@ func (b *testbed) add(s site) error {
 	case b.world.bridge != nil && isPod(h.name):
 		return b.plug(h)
 	}
-	return h.attach()
+	if err := b.attach(h); err != nil || s.name != atRemoteNode || b.world.tunnelMTU == 0 {
+		return err
+	}
+	return b.dig(h)
 }
 
 // attach joins a host to its uplink. Neighbours are known from the start: no
 // packet waits for an answer to who has an address.
-func (h *host) attach() error {
+func (b *testbed) attach(h *host) error {
 	up := h.uplink
 	err := netns.Link(netns.End{NS: up.ns, Name: h.attachment}, netns.End{NS: h.ns, Name: uplinkName})
 	if err != nil {
@@ -190,7 +191,7 @@ func (h *host) attach() error {
 			h.ns.AddRoute(netns.Route{To: everything(a), Link: uplinkName, Via: hop}),
 			up.ns.AddNeighbor(h.attachment, a, below),
 			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
-			up.announce(a))
+			b.announce(up, a))
 		if up.name == atNode && !isPod(h.name) {
 			errs = append(errs, up.ns.AddAddress(h.attachment, single(up.addr(ipaddr.FamilyOf(a)))))
 		}
@@ -198,13 +199,16 @@ func (h *host) attach() error {
 	return errors.Join(errs...)
 }
 
-// announce tells the routers above that an address is behind this one.
-func (h *host) announce(a netip.Addr) error {
+// announce tells the routers above one that an address is behind it.
+func (b *testbed) announce(h *host, a netip.Addr) error {
 	if h.uplink == nil {
 		return nil
 	}
-	err := h.uplink.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))})
-	return errors.Join(err, h.uplink.announce(a))
+	way := netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))}
+	if b.world.tunnelMTU > 0 {
+		way = tunnelTo(atRemoteNode, way.To)
+	}
+	return errors.Join(h.uplink.ns.AddRoute(way), b.announce(h.uplink, a))
 }
 
 // routeVirtual gives the node its other addresses and its default route, and the

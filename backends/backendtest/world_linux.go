@@ -1,6 +1,9 @@
 package backendtest
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // World names a kind of node, with the network around it, that backends are tested
 // on. See [Worlds].
@@ -23,6 +26,8 @@ type world struct {
 	what Capability
 	// bridge has the pods of the node as its ports; nil: each has a link of its own.
 	bridge *bridge
+	// tunnelMTU is the MTU of a VXLAN to the pods of the other node; 0: they are routed.
+	tunnelMTU int
 }
 
 // bridge says how the bridge of the node's pods is set up.
@@ -39,6 +44,8 @@ func worlds() []world {
 		{name: "bridge-nf-1-hairpin-off", what: Bridges, bridge: &bridge{filtered: true}},
 		{name: "bridge-nf-0", what: Bridges, bridge: &bridge{}},
 		{name: "bridge-nf-0-hairpin-on", what: Bridges, bridge: &bridge{hairpin: true}},
+		{name: "vxlan", what: Tunnels, tunnelMTU: 1450},
+		{name: "vxlan-bridge", what: Tunnels, bridge: &bridge{filtered: true, hairpin: true}, tunnelMTU: 1450},
 	}
 }
 
@@ -63,6 +70,30 @@ func (w *world) needs(from, to place, masquerade bool) Capability {
 		return UnfilteredBridges
 	}
 	return ""
+}
+
+// stand is an address that the node has towards some pods.
+type stand struct {
+	addr    netip.Addr
+	towards netip.Prefix
+}
+
+// stands are those that the node has beside its own addresses, which serve for all else.
+func (w *world) stands() (all []stand) {
+	if w.bridge != nil {
+		for _, p := range bridgeAddrs() {
+			all = append(all, stand{p.Addr(), p.Masked()})
+		}
+	}
+	if w.tunnelMTU > 0 {
+		v4, v6 := tunnelAddrs(atNode)[0], tunnelAddrs(atNode)[1]
+		all = append(all,
+			stand{v4, netip.MustParsePrefix("10.1.0.0/24")},
+			// For interfaces without an address, IPv6 takes the one that is most
+			// like the destination: routed pods see this one, too.
+			stand{v6, netip.MustParsePrefix("fd00:10::/32")})
+	}
+	return all
 }
 
 // isPod reports whether a place is a pod of the node.

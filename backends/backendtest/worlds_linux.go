@@ -13,7 +13,7 @@ func (c *Config) testWorlds(t *testing.T) {
 			if !known {
 				t.Fatalf("there is no world %q; there are %q", name, Worlds())
 			}
-			if c.lacks(w.what) {
+			if c.lacks(w.what) || w.bridge != nil && c.lacks(Bridges) {
 				continue
 			}
 			in := *c

@@ -86,6 +86,34 @@ func (n *NS) AddPort(bridge, link string, hairpin bool) error {
 	return End{NS: n, Name: bridge}.awaitUp()
 }
 
+// Tunnel describes one end of a VXLAN between two hosts.
+type Tunnel struct {
+	Name string
+	// Over is the interface by which packets leave, from Local to Remote.
+	Over          string
+	Local, Remote netip.Addr
+	MTU           int
+}
+
+// AddVXLAN makes an interface that leads to another host, and brings it up. The other
+// end must be made likewise.
+func (n *NS) AddVXLAN(t Tunnel) error {
+	over, err := n.link(t.Over)
+	if err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = t.Name, t.MTU
+	v := &netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: 1, Port: 4789, VtepDevIndex: over.Attrs().Index,
+		SrcAddr: t.Local.AsSlice(), Group: t.Remote.AsSlice(), Learning: true,
+	}
+	if err := n.netlink.LinkAdd(v); err != nil {
+		return fmt.Errorf("netns: add VXLAN %s: %w", t.Name, err)
+	}
+	return netlinkUp(n.netlink, v)
+}
+
 // HardwareAddr gives the hardware address of an interface.
 func (n *NS) HardwareAddr(link string) (net.HardwareAddr, error) {
 	l, err := n.link(link)

@@ -186,6 +186,40 @@ func TestBridge(t *testing.T) {
 	}
 }
 
+// A VXLAN carries packets between two hosts.
+func TestVXLAN(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	hosts := []*netns.NS{newNS(t), newNS(t)}
+	link(t, hosts[0], "eth0", hosts[1], "eth0")
+	outer := []string{"192.0.2.1", "192.0.2.2"}
+	for i, n := range hosts {
+		must(t,
+			n.AddAddress("eth0", netip.MustParsePrefix(outer[i]+"/24")),
+			n.AddVXLAN(netns.Tunnel{
+				Name: "vx0", Over: "eth0", MTU: 1400,
+				Local: netip.MustParseAddr(outer[i]), Remote: netip.MustParseAddr(outer[1-i]),
+			}),
+			n.AddAddress("vx0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + i)}), 24)))
+		l, err := n.Netlink().LinkByName("vx0")
+		must(t, err)
+		if got := l.Attrs().MTU; got != 1400 {
+			t.Errorf("the MTU is %d, want 1400", got)
+		}
+	}
+	listener, err := hosts[1].Listen(ctx, "tcp", "10.1.0.2:8080")
+	must(t, err)
+	defer ends(t, listener)
+	go greet(t, listener)
+	conn, err := hosts[0].Dial(ctx, "tcp", "10.1.0.2:8080")
+	must(t, err)
+	seen, err := io.ReadAll(conn)
+	must(t, err, conn.Close())
+	if string(seen) != "10.1.0.1" {
+		t.Errorf("the other end saw the client at %q, want 10.1.0.1", seen)
+	}
+}
+
 func TestLinkErrors(t *testing.T) {
 	a, b := newNS(t), newNS(t)
 	link(t, a, "eth0", b, "eth0")
@@ -203,6 +237,8 @@ func TestLinkErrors(t *testing.T) {
 		"a port of no bridge":         a.AddPort("br9", "eth0", false),
 		"a port that is no interface": a.AddPort("br0", "eth9", false),
 		"a port that is no bridge's":  a.AddPort("eth0", "br0", false),
+		"a tunnel over no interface":  a.AddVXLAN(netns.Tunnel{Name: "vx0", Over: "eth9", Local: neighbour, Remote: neighbour}),
+		"a tunnel that is there":      a.AddVXLAN(netns.Tunnel{Name: "br0", Over: "eth0", Local: neighbour, Remote: neighbour}),
 		"hardware of no interface":    noHardware,
 		"an address on no interface":  a.AddAddress("eth9", address),
 		"a secondary on no interface": a.AddSecondary("eth9", address),

@@ -1,0 +1,63 @@
+package backendtest
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+const tunnelName = "vxlan0"
+
+// tunnelAddrs are the addresses of the interface at one end of the tunnel.
+func tunnelAddrs(at place) []netip.Addr {
+	if at == atNode {
+		return addrs("10.0.255.1", "fd00:10:0:255::1")
+	}
+	return addrs("10.1.255.1", "fd00:10:1:255::1")
+}
+
+// tunnelTo is the route through the tunnel, by its other end.
+func tunnelTo(end place, to netip.Prefix) netns.Route {
+	i := slices.IndexFunc(tunnelAddrs(end), func(a netip.Addr) bool { return a.Is4() == to.Addr().Is4() })
+	return netns.Route{To: to, Link: tunnelName, Via: tunnelAddrs(end)[i]}
+}
+
+// dig makes a tunnel between the node and the other one for all that is between their
+// pods, as flannel does.
+func (b *testbed) dig(other *host) error {
+	node := b.host(atNode)
+	ends := []struct {
+		at, to *host
+		over   string
+	}{{node, other, other.attachment}, {other, node, uplinkName}}
+	for _, e := range ends {
+		t := netns.Tunnel{
+			Name: tunnelName, Over: e.over, MTU: b.world.tunnelMTU,
+			Local: e.at.addr(v1.IPv4Protocol), Remote: e.to.addr(v1.IPv4Protocol),
+		}
+		if err := e.at.ns.AddVXLAN(t); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, e := range ends {
+		hardware, err := e.to.ns.HardwareAddr(tunnelName)
+		errs = append(errs, err)
+		for _, a := range tunnelAddrs(e.at.name) {
+			errs = append(errs, e.at.ns.AddAddress(tunnelName, single(a)))
+		}
+		for _, a := range tunnelAddrs(e.to.name) {
+			errs = append(errs,
+				e.at.ns.AddNeighbor(tunnelName, a, hardware),
+				e.at.ns.AddRoute(netns.Route{To: single(a), Link: tunnelName}))
+		}
+	}
+	for _, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
+		errs = append(errs, other.ns.AddRoute(tunnelTo(atNode, p)))
+	}
+	return errors.Join(errs...)
+}
