@@ -24,6 +24,8 @@
 //	bridge-nf-1-hairpin-off   the same with hairpin_mode off
 //	bridge-nf-0               the same with all three off
 //	bridge-nf-0-hairpin-on    the same with hairpin_mode on
+//	vxlan                     pods of the other node behind a VXLAN with an MTU of 1,450
+//	vxlan-bridge              the same, with the node's pods as in bridge-nf-1
 //
 // What a dataplane cannot do in a world is a [Capability] that it lacks. Its packets must
 // then be lost: whoever can serve them must not say that he cannot.

@@ -17,12 +17,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Sizes of what is sent to an endpoint and comes back. Of the datagrams one is as large
-// as a packet may be on a link of the testbed, and one goes in fragments.
-const (
-	transferBytes                  = 256 << 10
-	largeDatagram, manifoldPackets = 1400, 8000
-)
+// Sizes of what is sent to an endpoint and comes back. Of the datagrams one is about as
+// large as a packet may be on a link of the testbed, and one goes in fragments.
+const transferBytes, largeDatagram, fragmentedDatagram = 256 << 10, 1440, 8000
 
 // testTransfers sends much to endpoints, and gets it back: whatever is on the way, no
 // packet is too large for it without the sender being told.
@@ -84,7 +81,7 @@ func (s *stage) transfer(ctx context.Context, f flight) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	if f.protocol == v1.ProtocolUDP {
-		return errors.Join(exchangeDatagrams(conn, largeDatagram), exchangeDatagrams(conn, manifoldPackets))
+		return errors.Join(exchangeDatagrams(conn, largeDatagram), exchangeDatagrams(conn, fragmentedDatagram))
 	}
 	if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
 		return err
