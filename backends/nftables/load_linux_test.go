@@ -91,6 +91,17 @@ func TestBigWorldIsReplaced(t *testing.T) {
 	if got := s.slotsOf(t, "10.0.0.2"); got != services {
 		t.Errorf("services with the endpoint of the new world: got %d, want %d", got, services)
 	}
+	// Its own process reads it back for one element that somebody took away, and forgets
+	// no clients.
+	s.nft(t, "delete", "element", "ip", "vipkit_2", setHairpins, "{ 10.0.0.2 . 10.0.0.2 }")
+	before := s.Operations(t)
+	start = time.Now()
+	s.repair(t, s.Applied)
+	t.Logf("one element repaired in %v", time.Since(start).Round(time.Millisecond))
+	if got := s.Operations(t) - before; got != 1 {
+		t.Errorf("the repair took %d operations, want 1", got)
+	}
+	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services})
 }
 
 // A new process knows how full the sets are that it takes over, and makes room in
