@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,8 +66,8 @@ func testUnreadable(t *testing.T, client *clientv3.Client) {
 func damage(t *testing.T, client *clientv3.Client, values map[string]string) {
 	t.Helper()
 	var puts []clientv3.Op
-	for path, value := range values {
-		puts = append(puts, clientv3.OpPut(path, value))
+	for _, path := range slices.Sorted(maps.Keys(values)) {
+		puts = append(puts, clientv3.OpPut(path, values[path]))
 	}
 	if _, err := client.Txn(t.Context()).Then(puts...).Commit(); err != nil {
 		t.Fatal(err)
