@@ -19,7 +19,8 @@ import (
 // answer, so that the keys may be reserved until the TTL ends, and else those of the
 // store and of the context.
 func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
-	return p.allocate(ctx, owner, p.now().Add(p.ttl), requests)
+	now := p.now()
+	return p.allocate(ctx, Claim{Owner: owner, Since: instant(now), Expires: instant(now.Add(p.ttl))}, requests)
 }
 
 // Allocate does the same as Reserve and Bind in one change. It is for owners that
@@ -27,7 +28,7 @@ func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([
 // outcome is unknown, only a repair can tell that nobody uses it. The errors are those of
 // Reserve.
 func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
-	return p.allocate(ctx, owner, time.Time{}, requests)
+	return p.allocate(ctx, Claim{Owner: owner, Since: instant(p.now())}, requests)
 }
 
 // DryRun gives keys that Reserve could give now, or its error, and changes
@@ -44,9 +45,10 @@ func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]
 	return keys, nil
 }
 
-func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, requests []Request) (claims []Claim, err error) {
-	start := p.now()
+// allocate makes claims like a model, with keys and tokens of their own.
+func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (claims []Claim, err error) {
 	if p.observer != nil {
+		start := p.now()
 		defer func() { p.observe(requests, claims, p.now().Sub(start), err) }()
 	}
 	for attempt := range attempts {
@@ -58,13 +60,13 @@ func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, req
 			}
 		}
 		var ops []Op
-		ops, err = p.plan(ctx, owner, requests, func(*index, []Op) {})
+		ops, err = p.plan(ctx, model.Owner, requests, func(*index, []Op) {})
 		if err != nil || len(ops) == 0 {
 			return nil, err
 		}
 		for i := range ops {
 			c := &ops[i].Claim
-			c.Owner, c.Token, c.Since, c.Expires = owner, newToken(), instant(start), instant(expires)
+			c.Owner, c.Token, c.Since, c.Expires = model.Owner, newToken(), model.Since, model.Expires
 		}
 		if claims, err = p.create(ctx, ops); !errors.Is(err, ErrConflict) {
 			return claims, err
@@ -74,12 +76,7 @@ func (p *Pool) allocate(ctx context.Context, owner Owner, expires time.Time, req
 }
 
 // instant is a time as claims have it.
-func instant(t time.Time) time.Time {
-	if t.IsZero() {
-		return time.Time{}
-	}
-	return t.Round(0).UTC()
-}
+func instant(t time.Time) time.Time { return t.Round(0).UTC() }
 
 // plan chooses keys. What the pool knows may be stale, so before it says that
 // one is taken, or none is left, it asks the store once.

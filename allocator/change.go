@@ -119,14 +119,15 @@ func (p *Pool) expire(ctx context.Context) error {
 	var over []Claim
 	p.mu.Lock()
 	for k := range p.index.reserved {
-		if c := p.index.claims[k]; c.IsExpired(now) {
+		if c := p.index.claims[k]; p.index.isOver(c, now) {
 			over = append(over, c)
 		}
 	}
 	p.mu.Unlock()
 	for batch := range slices.Chunk(over, 64) {
-		err := p.change(ctx, batch, func(_, current Claim) (Op, bool, error) {
-			return Op{Claim: current, Delete: true}, current.Version != 0 && current.IsExpired(now), nil
+		err := p.change(ctx, batch, func(want, current Claim) (Op, bool, error) {
+			isOver := current.Version == want.Version || current.IsExpired(now)
+			return Op{Claim: current, Delete: true}, current.Version != 0 && isOver, nil
 		})
 		if err != nil {
 			return fmt.Errorf("freeing reservations that have ended: %w", err)

@@ -41,7 +41,8 @@
 //   - No two owners ever have one key bound. Every write has a precondition that
 //     the store checks; what a pool remembers decides nothing.
 //   - A key is free, reserved for no longer than the TTL, or bound. A bound key whose
-//     owner is gone is found by package repair.
+//     owner is gone is found by package repair. A reservation that was made by a clock that
+//     was ahead ends, too, once a pool that runs has known it for its TTL.
 //   - If it is not known whether a write was made, the store is asked. If it does
 //     not answer, the error is [ErrUnknown], and the pool does not hand out the key before
 //     it has the answer.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // taken is what stands in a pool's ranges for whoever has a key: the claim says
@@ -15,11 +16,13 @@ const taken = Owner("taken")
 // key is taken in each range that has it if there is a claim, a change under way,
 // or one whose outcome is not known.
 type index struct {
-	parts    []*core
-	claims   map[Key]Claim
-	reserved map[Key]struct{} // of the claims, those that are not bound
-	pending  map[Key]Owner    // under way
-	unsure   map[Key]Owner    // outcome unknown
+	parts  []*core
+	claims map[Key]Claim
+	// reserved are those of the claims that are not bound, and since when this
+	// process knows each of them.
+	reserved map[Key]time.Time
+	pending  map[Key]Owner // under way
+	unsure   map[Key]Owner // outcome unknown
 	freed    freed
 	version  Version // of the store, when it was last loaded
 	newest   Version // that is known of, whatever it changed
@@ -30,7 +33,7 @@ type index struct {
 
 func newIndex() index {
 	return index{
-		claims: map[Key]Claim{}, reserved: map[Key]struct{}{}, pending: map[Key]Owner{}, unsure: map[Key]Owner{},
+		claims: map[Key]Claim{}, reserved: map[Key]time.Time{}, pending: map[Key]Owner{}, unsure: map[Key]Owner{},
 	}
 }
 
@@ -120,15 +123,31 @@ func (x *index) learn(c Claim) {
 		return
 	}
 	x.claims[c.Key] = c
-	if c.IsBound() {
+	switch {
+	case c.IsBound():
 		delete(x.reserved, c.Key)
-	} else {
-		x.reserved[c.Key] = struct{}{}
+	case old.Version != c.Version:
+		x.reserved[c.Key] = time.Now()
 	}
 	if !known {
 		x.count(c.Key, 1)
 		x.mark(c.Key)
 	}
+}
+
+// isOver reports whether a reservation has ended by a clock, or was known unchanged for as
+// long as it was to last. The first is not enough: clocks are set, and a reservation that
+// was made while one was ahead would keep its key for as long as that was wrong.
+func (x *index) isOver(c Claim, now time.Time) bool {
+	if c.IsExpired(now) {
+		return true
+	}
+	lasts := c.Expires.Sub(c.Since)
+	if lasts <= 0 {
+		lasts = DefaultTTL // That makes no sense, so somebody else wrote it.
+	}
+	since, isReserved := x.reserved[c.Key]
+	return isReserved && x.claims[c.Key].Version == c.Version && time.Since(since) >= lasts
 }
 
 // forget removes a claim that was deleted by the change of a version.

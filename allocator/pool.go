@@ -52,7 +52,9 @@ type PoolOptions struct {
 	Ranges []Config
 	// TTL is how long a reservation lasts that is not bound, [DefaultTTL] by
 	// default. It must be longer than it takes to bind one, and than the clocks
-	// of those who share a store differ.
+	// of those who share a store differ. Where a clock is set forward by more, reservations
+	// may end early, so that Bind fails; where it is set back, they end when a pool that
+	// runs has known them for as long as they were to last.
 	TTL time.Duration
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time

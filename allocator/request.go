@@ -126,7 +126,7 @@ func (x *index) planStatic(owner Owner, k Key, now time.Time, ops []Op) ([]Op, e
 		}
 	}
 	claim := x.claims[k]
-	if claim.Version != 0 && !claim.IsExpired(now) {
+	if claim.Version != 0 && !x.isOver(claim, now) {
 		return ops, &HeldError{Reason: ErrAllocated, Key: k, Owner: claim.Owner}
 	}
 	x.hold(k, owner, x.pending)

@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) allocator.Store, without ...strin
 		"a watch ends with its context": testWatchEnds,
 		"an ended context writes not":   testCancelled,
 		"senseless changes are refused": testSenseless,
+		"reservations end by any clock": testClocks,
 	} {
 		if !slices.Contains(without, name) {
 			t.Run(name, func(t *testing.T) { test(t, open(t)) })

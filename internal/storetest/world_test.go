@@ -26,6 +26,8 @@ type world struct {
 	rnd    *rand.Rand
 	store  allocator.Store
 	owners *storetest.Owners
+	// setsClocks says that clocks are set to another time now and then.
+	setsClocks bool
 
 	mu sync.Mutex
 	// doubtful are owners that stopped in the middle of binding or releasing.
@@ -40,9 +42,9 @@ func small() []allocator.Config {
 	}
 }
 
-func newPool(t *testing.T, s allocator.Store) *allocator.Pool {
+func newPool(t *testing.T, s allocator.Store, now func() time.Time) *allocator.Pool {
 	t.Helper()
-	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: small(), TTL: ttl})
+	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: small(), TTL: ttl, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +55,23 @@ func (w *world) random(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.rnd.IntN(n)
+}
+
+// clock gives a clock that is set by up to an hour, forward or back, now and then.
+func (w *world) clock() func() time.Time {
+	if !w.setsClocks {
+		return nil
+	}
+	var mu sync.Mutex
+	var by time.Duration
+	return func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		if w.random(10) == 0 {
+			by = time.Duration(w.random(7200)-3600) * time.Second
+		}
+		return time.Now().Add(by).Round(0)
+	}
 }
 
 func (w *world) doubt(owner allocator.Owner) {
@@ -103,11 +122,11 @@ func (w *world) live(ctx context.Context, pools []*allocator.Pool, owner allocat
 func (w *world) check(ctx context.Context) {
 	w.t.Helper()
 	time.Sleep(2 * ttl)
-	sweeper := newPool(w.t, w.store)
+	sweeper := newPool(w.t, w.store, nil)
 	running, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = sweeper.Run(running) }) // It ends with its context.
-	time.Sleep(ttl)
+	time.Sleep(2 * ttl)
 	stop()
 	wg.Wait()
 	state, err := w.store.Load(ctx)
@@ -151,6 +170,17 @@ func TestWorlds(t *testing.T) {
 	}
 }
 
+// TestWorldsWhoseClocksAreSet does the same with clocks that are set by up to an hour: no key
+// has two owners, and in the end every key that is taken has one.
+func TestWorldsWhoseClocksAreSet(t *testing.T) {
+	rnd := testenv.Random(t)
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			runWorldWith(t, rnd, storetest.Faults{LostAnswer: 0.05, Stale: 0.05}, inMemory(rnd), true)
+		})
+	}
+}
+
 // TestWorldInFile does the same on the disk.
 func TestWorldInFile(t *testing.T) {
 	rnd, path := testenv.Random(t), filepath.Join(t.TempDir(), "map")
@@ -181,9 +211,14 @@ func inMemory(rnd *rand.Rand) *allocator.Memory {
 }
 
 func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store) {
+	runWorldWith(t, rnd, faults, store, false)
+}
+
+// runWorldWith may set the clock of each allocator now and then.
+func runWorldWith(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store, setsClocks bool) {
 	const count, workers, lives = 4, 3, 15
 	w := &world{
-		t: t, rnd: rnd, store: store,
+		t: t, rnd: rnd, store: store, setsClocks: setsClocks,
 		owners: storetest.NewOwners(t), doubtful: map[allocator.Owner]bool{},
 	}
 	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
@@ -192,7 +227,7 @@ func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store alloc
 	var running, living sync.WaitGroup
 	var pools []*allocator.Pool
 	for n := range count {
-		p := newPool(t, faulty)
+		p := newPool(t, faulty, w.clock())
 		pools = append(pools, p)
 		if n%2 == 0 { // The others never hear what happens.
 			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
@@ -226,7 +261,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 func crash(t *testing.T, calls int, after bool) {
 	inner := allocator.NewMemory(allocator.State{}, nil)
 	mortal := &storetest.Mortal{Store: inner, Left: calls, After: after}
-	isOwner, err := liveAndDie(t, newPool(t, mortal))
+	isOwner, err := liveAndDie(t, newPool(t, mortal, nil))
 	if err != nil && !errors.Is(err, storetest.ErrCrashed) {
 		t.Fatalf("call %d, after=%t: %v", calls, after, err)
 	}
@@ -259,7 +294,7 @@ func liveAndDie(t *testing.T, p *allocator.Pool) (isOwner bool, err error) {
 
 // inventory counts what another process can have, and what is owned.
 func inventory(t *testing.T, store allocator.Store, kind allocator.Kind) (free, bound, size uint64) {
-	p := newPool(t, store)
+	p := newPool(t, store, nil)
 	if err := p.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
