@@ -21,7 +21,7 @@ import (
 
 func service(name, ip string) *v1.Service {
 	return &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.Unix(1000, 0)},
 		Spec: v1.ServiceSpec{
 			Type: v1.ServiceTypeNodePort, ClusterIP: ip, ClusterIPs: []string{ip},
 			Ports: []v1.ServicePort{{Name: "http", Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30080}},
