@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
@@ -25,7 +26,7 @@ func testClocks(t *testing.T, s allocator.Store) {
 	prefix := netip.PrefixFrom(Key(0).Addr(), 28)
 	var pools []*allocator.Pool
 	var reserved [][]allocator.Claim
-	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+	for i, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
 		p, err := allocator.NewPool(s, allocator.PoolOptions{
 			Ranges: []allocator.Config{{Prefix: prefix}}, TTL: ttl,
 			Now: func() time.Time { return time.Now().Add(ahead) },
@@ -33,7 +34,7 @@ func testClocks(t *testing.T, s allocator.Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claims, err := p.Reserve(ctx, allocator.Owner("services/default/"+ahead.String()), allocator.Request{Kind: allocator.IPv4, Count: 4})
+		claims, err := p.Reserve(ctx, allocator.Owner(fmt.Sprintf("services/default/s%d", i)), allocator.Request{Kind: allocator.IPv4, Count: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
