@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,14 +115,15 @@ func bridgedServices() proxy.Snapshot {
 	return proxy.NewSnapshot(&proxy.Node{
 		Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("10.244.2.1"), netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("fd00:2::1")},
 		NodePorts:    proxy.NodePortAddresses{All: true},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/64")},
 		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:2::/64")}},
 	}, ports...)
 }
 
 // Pods on a bridge reach Services: from another pod, from the endpoint itself, from
-// outside, from the node.
+// outside, from the node, whether netfilter sees what is bridged or not.
 func TestBridgedPods(t *testing.T) {
-	for _, netfilter := range []bool{false} {
+	for _, netfilter := range []bool{false, true} {
 		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
 			forCaptures(t, func(t *testing.T, c userspace.Capture) { servesBridged(t, newBridged(t, netfilter), c) })
 		})
@@ -169,6 +173,143 @@ func servesBridged(t *testing.T, n bridged, c userspace.Capture) {
 		t.Errorf("got %+v, want nothing to fail", s)
 	}
 }
+
+// What a bridged pod has begun goes on when its Service is gone, for the grace period,
+// and when netfilter begins or ceases to see what is bridged.
+func TestBridgedConnectionsGoOn(t *testing.T) {
+	for _, netfilter := range []string{"0", "1"} {
+		t.Run("netfilter="+netfilter, func(t *testing.T) {
+			n := newBridged(t, netfilter == "1")
+			n.serve(t, podServer)
+			n.serve(t, podServer6)
+			b := n.start(t, userspace.Options{})
+			s := bridgedServices()
+			apply(t, b, s)
+			var conns []net.Conn
+			for _, to := range []string{one, service6} {
+				_, _, c, err := n.from(n.other).ask(t, to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, c)
+			}
+			goOn := func(when string) {
+				t.Helper()
+				for _, c := range conns {
+					_, err := c.Write([]byte("x"))
+					if err == nil {
+						_, err = io.ReadFull(c, make([]byte, 1))
+					}
+					if err = errors.Join(err, lostNothing(c)); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+				}
+			}
+			goOn("at first")
+			if err := b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())); err != nil {
+				t.Fatal(err)
+			}
+			goOn("without the Service")
+			for _, is := range []string{"1", "0", "1"} {
+				for _, name := range []string{"iptables", "ip6tables"} {
+					if err := n.node.Sysctl("net/bridge/bridge-nf-call-"+name, is); err != nil {
+						t.Fatal(err)
+					}
+				}
+				goOn("with netfilter " + is)
+			}
+		})
+	}
+}
+
+// An answer to a bridged pod that comes when the node has forgotten the flow is lost, and
+// the next question is answered.
+func TestBridgedPodsAreForgotten(t *testing.T) {
+	for _, netfilter := range []bool{false, true} {
+		n := newBridged(t, netfilter)
+		n.peerNamer(t, podServer)
+		n.peerNamer(t, podServer6)
+		apply(t, n.start(t, userspace.Options{}), bridgedServices())
+		for _, to := range []string{one, service6} {
+			c, err := n.other.Dial(t.Context(), "udp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if exchange(t.Context(), c, []byte("?")) == nil {
+					t.Errorf("netfilter=%v: no answer from %s", netfilter, to)
+				}
+				n.forget(t)
+			}
+			_ = c.Close()
+		}
+	}
+}
+
+// An answer that comes when the node has forgotten the flow leaves the node under no
+// other name.
+func TestLateAnswersToBridgedPods(t *testing.T) {
+	for _, netfilter := range []bool{false, true} {
+		for to, at := range map[string]string{one: podServer, service6: podServer6} {
+			t.Run(fmt.Sprintf("netfilter=%v/%s", netfilter, to), func(t *testing.T) {
+				answersBridgedLate(t, newBridged(t, netfilter), to, at)
+			})
+		}
+	}
+}
+
+func answersBridgedLate(t *testing.T, n bridged, to, at string) {
+	t.Helper()
+	server, err := n.pod.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close() //nolint:errcheck // the test is over
+	apply(t, n.start(t, userspace.Options{}), bridgedServices())
+	n.nft(t, `table inet watch {
+		chain sent { type filter hook output priority -300; udp sport 16421 counter; }
+		chain out { type filter hook postrouting priority 300
+			ip saddr 0.0.0.0/8 counter drop
+			ip6 saddr 100::/64 counter drop
+		}
+	}`)
+	client, err := n.other.Dial(t.Context(), "udp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close() //nolint:errcheck // the test is over
+	if _, err := client.Write([]byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	from := hears(t, server, "first")
+	n.forget(t)
+	if _, err := server.WriteTo([]byte("late"), from); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the late answer has been sent", func() bool {
+		return strings.Contains(n.nft(t, "list table inet watch"), "udp sport 16421 counter packets 1 ")
+	})
+	if _, err := client.Write([]byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.WriteTo([]byte("in time"), hears(t, server, "second")); err != nil {
+		t.Fatal(err)
+	}
+	hears(t, connected{client}, "in time")
+	if out := n.nft(t, "list table inet watch"); strings.Count(out, "counter packets 0 bytes 0 drop") != 2 {
+		t.Errorf("answers have left under the names of sockets:\n%s", out)
+	}
+}
+
+// connected is a connected socket for datagrams.
+type connected struct{ net.Conn }
+
+func (c connected) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, err := c.Read(b)
+	return n, c.RemoteAddr(), err
+}
+
+func (c connected) WriteTo(b []byte, _ net.Addr) (int, error) { return c.Write(b) }
 
 // peerSeen sends a datagram, and gives where the endpoint says that it comes from.
 func (n network) peerSeen(t *testing.T, to string) string {

@@ -70,7 +70,7 @@ func TestCaptureChanges(t *testing.T) {
 		last = n.start(t, userspace.Options{Capture: capture})
 		apply(t, last, snapshot(one))
 		n.wantAnswer(t, one)
-		rules, local := 1, 0
+		rules, local := 1, 2
 		if capture == userspace.Redirect {
 			rules, local = 0, 3
 		}
@@ -111,24 +111,28 @@ func TestRedirectToNobodyIsRefused(t *testing.T) {
 // The doors cannot be reached but by way of a frontend, not even at a node port, which
 // every address of the node serves.
 func TestDoorsAreShut(t *testing.T) {
-	n := newNetwork(t)
-	n.serve(t, podServer)
-	s := ofKind(snapshot("0.0.0.0:30100"), proxy.NodePort)
-	node := *s.Node()
-	node.NodePorts.All = true
-	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), withNode(s, &node))
-	n.wantAnswer(t, "10.244.1.1:30100")
-	doors := n.local(t)
-	if len(doors) != 3 {
-		t.Fatalf("got doors %q, want three", doors)
+	for capture, want := range map[userspace.Capture]int{userspace.TPROXY: 2, userspace.Redirect: 3} {
+		t.Run(capture.String(), func(t *testing.T) {
+			n := newNetwork(t)
+			n.serve(t, podServer)
+			s := ofKind(snapshot("0.0.0.0:30100"), proxy.NodePort)
+			node := *s.Node()
+			node.NodePorts.All = true
+			apply(t, n.start(t, userspace.Options{Capture: capture}), withNode(s, &node))
+			n.wantAnswer(t, "10.244.1.1:30100")
+			doors := n.local(t)
+			if len(doors) != want {
+				t.Fatalf("got doors %q, want %d", doors, want)
+			}
+			var wg sync.WaitGroup
+			for _, door := range doors {
+				for _, port := range []uint16{userspace.DefaultPort, 30_100} {
+					wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(door).Addr(), port).String()) })
+				}
+			}
+			wg.Wait()
+		})
 	}
-	var wg sync.WaitGroup
-	for _, door := range doors {
-		for _, port := range []uint16{userspace.DefaultPort, 30_100} {
-			wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(door).Addr(), port).String()) })
-		}
-	}
-	wg.Wait()
 }
 
 // needs ends a test where a capture cannot be had.

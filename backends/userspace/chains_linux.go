@@ -67,6 +67,7 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 		base:  nfnetlink.BaseChain{Type: "route", Hook: nfnetlink.Output, Priority: priority},
 		rules: w.output(),
 	})
+	add(chainBridged, levelBase, w.bridged(r.options.Identity.Priority))
 	add(chainPostrouting, levelBase, chainDefinition{
 		base:  nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Postrouting, Priority: priority},
 		rules: w.postrouting(),
@@ -194,9 +195,13 @@ func (w *chainWriter) prerouting() []rule {
 		join(w.direction(replyDirection), w.portInRange(destinationPort), w.marked(expr.CmpOpNeq), accept),
 		// What clients send, also to frontends that are no more.
 		join(w.ownSocket(), w.setMark(), accept),
+		// The same, of connections that were translated as they came by a bridge.
+		join(w.comesByBridge(expr.CmpOpEq), w.isEstablished(), accept),
 		// All that the node sends to itself has been decided on in output.
 		join(w.interfaceIs("lo", expr.CmpOpNeq), to(expr.VerdictJump, chainServices)),
 		join(w.marked(expr.CmpOpEq), accept),
+		// A later chain translates these.
+		join(w.comesByBridge(expr.CmpOpEq), accept),
 	}
 	rules = append(rules, w.doors(w.interfaceIs("lo", expr.CmpOpEq), doorNode)...)
 	for _, from := range w.fromPods() {
@@ -218,6 +223,8 @@ func (w *chainWriter) output() []rule {
 	accept := rule{&expr.Verdict{Kind: expr.VerdictAccept}}
 	own := join(w.portInRange(sourcePort), w.transparentSocket())
 	return []rule{
+		// Late answers on connections that were translated, which nobody remembers.
+		join(w.direction(originalDirection), w.source(doorsPrefix(w.options, w.fam)), rule{&expr.Verdict{Kind: expr.VerdictDrop}}),
 		// An answer to a datagram, of which connection tracking has forgotten
 		// the question: what comes back is the client's next question.
 		join(w.direction(originalDirection), w.namelessSocket(), w.setConnectionMark()),

@@ -100,6 +100,7 @@ func TestPlacesOfChains(t *testing.T) {
 			chainPrerouting:  {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -140},
 			chainOutput:      {Type: "route", Hook: nfnetlink.Output, Priority: -140},
 			chainPostrouting: {Type: "filter", Hook: nfnetlink.Postrouting, Priority: -140},
+			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
 		},
 		Redirect: {
 			chainPrerouting: {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},

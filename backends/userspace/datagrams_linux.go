@@ -17,8 +17,8 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// packets opens a door for datagrams.
-func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPConn, err error) {
+// packets opens a door for datagrams. Claim lets it listen at the address.
+func (s *sockets) packets(ctx context.Context, at netip.AddrPort, claim func(fd int) error) (p *net.UDPConn, err error) {
 	sent := func(fd int) error {
 		if at.Addr().Is6() {
 			return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
@@ -26,7 +26,7 @@ func (s *sockets) packets(ctx context.Context, at netip.AddrPort) (p *net.UDPCon
 		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
 	}
 	err = s.do(func() error {
-		config := net.ListenConfig{Control: s.prepare(sent, makeRoom)}
+		config := net.ListenConfig{Control: s.prepare(sent, makeRoom, claim)}
 		c, err := config.ListenPacket(ctx, "udp", at.String())
 		if err != nil {
 			return err

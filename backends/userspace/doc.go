@@ -20,14 +20,16 @@
 //	                        maps frontends, nodeports frontend: capture, reject or drop, by source
 //	                        the rest to ClusterIPs: reject; to unused service addresses: drop
 //	prerouting ─▶ captured: TPROXY to the socket for pods, the node, or others
+//	bridged    ─▶ captured, and come by a bridge: DNAT to the socket for pods, or others
 //
 // Endpoints see the client's address wherever [proxy.Route] says so: their
 // connections begin at that address, and the answers, which come back through the
-// node, are led to the backend. Those of an endpoint on the client's own link, such as
-// two pods on one bridge, would not come back through the node; they see its address. Their ports are 10240 to 30239, which clients do
-// not use by themselves; a client that does may find, when it goes on to talk to
-// an endpoint directly, that its packets are lost for as long as an earlier
-// connection from the same port lingers.
+// node, are led to the backend. The ports of these connections are 10240 to 30239, which
+// clients do not use by themselves; a client that does may find, when it goes on to talk
+// to an endpoint directly, that its packets are lost for as long as an earlier
+// connection from the same port lingers. Answers of an endpoint on the client's own
+// link, such as those between two pods on one bridge, would not come back through
+// the node; such an endpoint sees the address of the node.
 //
 // With [Redirect], the same tables translate destinations to the addresses of the
 // sockets, and connection tracking tells what they were. With [LocalRoutes] there is
@@ -50,9 +52,9 @@
 //
 // # What it needs
 //
-// Linux 5.10 or later with nf_tables, connection tracking and the modules
-// nft_tproxy, nft_socket, nft_fib and nft_ct, or nft_nat for [Redirect], or BPF
-// instead of all that for [LocalRoutes]; CAP_NET_ADMIN, except for Redirect also
+// Linux 5.10 or later with nf_tables, connection tracking and the modules nft_nat,
+// nft_fib and nft_ct, for [TPROXY] also nft_tproxy and nft_socket, or BPF instead of
+// all that for [LocalRoutes]; CAP_NET_ADMIN, except for Redirect also
 // CAP_NET_RAW, and for LocalRoutes CAP_BPF; and file descriptors: two for each
 // connection, two more for each direction in which bulk data flows, one for each
 // session. Where they run out, connections wait to be accepted. SCTP is not carried:

@@ -16,13 +16,28 @@ const (
 	doorPod door = iota + 1
 	doorNode
 	doorOutside
+	// To these, packets that come by a bridge are translated, for [TPROXY].
+	doorBridgedPod
+	doorBridgedOutside
 )
 
-func doors() []door { return []door{doorPod, doorNode, doorOutside} }
+func doors(c Capture) []door {
+	all := []door{doorPod, doorNode, doorOutside}
+	if c == TPROXY {
+		all = append(all, doorBridgedPod, doorBridgedOutside)
+	}
+	return all
+}
 
 func (d door) origin() engine.Origin {
-	return map[door]engine.Origin{doorPod: engine.Pod, doorNode: engine.Node, doorOutside: engine.Outside}[d]
+	return map[door]engine.Origin{
+		doorPod: engine.Pod, doorNode: engine.Node, doorOutside: engine.Outside,
+		doorBridgedPod: engine.Pod, doorBridgedOutside: engine.Outside,
+	}[d]
 }
+
+// isTranslated reports whether destinations are translated to the address of a door.
+func (d door) isTranslated(c Capture) bool { return c == Redirect || d >= doorBridgedPod }
 
 // address gives the address of a door. It follows from the name of the identity,
 // and nobody can send anything to it from elsewhere: in IPv4 it is a loopback
@@ -36,7 +51,7 @@ func (d door) address(o *Options, fam nfnetlink.Family) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom16(a), o.Port)
 	}
 	first := byte(127) // of which the first quarter is left to others
-	if o.Capture == Redirect {
+	if d.isTranslated(o.Capture) {
 		// Packets from elsewhere may not be translated to loopback addresses.
 		// "This network" is local where we say so, and nowhere else.
 		first = 0
@@ -44,8 +59,9 @@ func (d door) address(o *Options, fam nfnetlink.Family) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{first, 64 + byte(sum>>8)%128, byte(sum), byte(d)}), o.Port)
 }
 
-// doorsPrefix holds the addresses of all doors.
+// doorsPrefix holds the addresses of all doors to which destinations are translated.
 func doorsPrefix(o *Options, fam nfnetlink.Family) netip.Prefix {
-	a := doorPod.address(o, fam).Addr()
+	all := doors(o.Capture)
+	a := all[len(all)-1].address(o, fam).Addr()
 	return netip.PrefixFrom(a, a.BitLen()-8).Masked()
 }

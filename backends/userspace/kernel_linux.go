@@ -196,7 +196,7 @@ func explain(err error) error {
 func explainRefusal(refused *nfnetlink.Error, err error) error {
 	switch {
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
-		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_tproxy and nft_socket, or nft_nat; nft_fib, nft_ct): %w", proxy.ErrUnsupported, refused.Object, err)
+		return fmt.Errorf("userspace: %w: the kernel lacks something that the rules of chain %s need (nft_nat, nft_fib, nft_ct; for TPROXY nft_tproxy and nft_socket, too): %w", proxy.ErrUnsupported, refused.Object, err)
 	case refused.Errno == unix.ENOENT || refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
 		return fmt.Errorf("userspace: %w: %w", backends.ErrConflict, err)
 	case refused.Errno == unix.EOPNOTSUPP || refused.Errno == unix.EAFNOSUPPORT || refused.Errno == unix.EPROTONOSUPPORT:

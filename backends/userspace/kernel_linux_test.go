@@ -136,6 +136,41 @@ func TestOneWayInsteadOfAnother(t *testing.T) {
 	}
 }
 
+// Ways of which all are needed are complete when all are, and there as long as one is.
+func TestWaysTogether(t *testing.T) {
+	const fam = nfnetlink.IPv4
+	for _, c := range []struct{ one, two, want routesState }{
+		{routesAbsent, routesAbsent, routesAbsent},
+		{routesComplete, routesComplete, routesComplete},
+		{routesComplete, routesAbsent, routesPartial},
+		{routesAbsent, routesComplete, routesPartial},
+		{routesPartial, routesPartial, routesPartial},
+	} {
+		one, two := &someWay{is: map[nfnetlink.Family]routesState{fam: c.one}}, &someWay{is: map[nfnetlink.Family]routesState{fam: c.two}}
+		w := together{one, two}
+		if got, err := w.state(fam); err != nil || got != c.want {
+			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.one, c.two, got, err, c.want)
+		}
+		if err := w.add(fam); err != nil || one.is[fam] != routesComplete || two.is[fam] != routesComplete {
+			t.Errorf("one was %d and the other %d: got %d and %d, error %v", c.one, c.two, one.is[fam], two.is[fam], err)
+		}
+		if err := w.remove(fam); err != nil || one.is[fam] != routesAbsent || two.is[fam] != routesAbsent {
+			t.Errorf("after all is removed: got %d and %d, error %v", one.is[fam], two.is[fam], err)
+		}
+		one.fails = syscall.EIO
+		if _, err := w.state(fam); !errors.Is(err, syscall.EIO) {
+			t.Errorf("got error %v, want %v", err, syscall.EIO)
+		}
+		two.is[fam] = routesComplete
+		if err := w.remove(fam); !errors.Is(err, syscall.EIO) || two.is[fam] != routesAbsent {
+			t.Errorf("got error %v and the other one %d, want %v and it to be gone", err, two.is[fam], syscall.EIO)
+		}
+		if err := w.add(fam); !errors.Is(err, syscall.EIO) {
+			t.Errorf("got error %v, want %v", err, syscall.EIO)
+		}
+	}
+}
+
 // What the kernel says is told to callers in terms that they can act on.
 func TestWhatErrorsMean(t *testing.T) {
 	for _, c := range []struct {

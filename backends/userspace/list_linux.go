@@ -106,7 +106,7 @@ func (l *lister) chains() error {
 // chain that is none of ours, so that it goes first.
 func levelOf(name string) uint8 {
 	switch name {
-	case chainPrerouting, chainOutput, chainPostrouting:
+	case chainPrerouting, chainOutput, chainPostrouting, chainBridged:
 		return levelBase
 	case chainServices:
 		return levelServices

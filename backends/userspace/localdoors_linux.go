@@ -27,7 +27,7 @@ func (o *opening) localDoors(ctx context.Context, fam nfnetlink.Family, table *l
 		origin engine.Origin
 	}{{doorOthers, slotDoor, engine.ByAddress}, {doorNode, slotNode, engine.Node}, {doorSink, slotSink, 0}} {
 		at := d.door.address(&o.options, fam)
-		l, p, err := o.both(ctx, at)
+		l, p, err := o.both(ctx, at, makeFree)
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (o *opening) localDoors(ctx context.Context, fam nfnetlink.Family, table *l
 		if d.door == doorSink {
 			continue
 		}
-		err = o.start(l, &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin, frontend: frontendAsSent})
+		err = o.start(l, nil, &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin, frontend: frontendAsSent})
 		if err != nil {
 			return err
 		}

@@ -54,7 +54,7 @@ func (o *opening) family(ctx context.Context, fam nfnetlink.Family) error {
 		}
 		return nil
 	}
-	for _, d := range doors() {
+	for _, d := range doors(o.options.Capture) {
 		if err := o.door(ctx, d, fam); err != nil {
 			return fmt.Errorf("listening at %v: %w", d.address(&o.options, fam), err)
 		}
@@ -79,11 +79,14 @@ func (b *Backend) explainSocket(err error, fam nfnetlink.Family) error {
 
 // help opens what the doors of a family share.
 func (o *opening) help(fam nfnetlink.Family) (err error) {
-	if o.options.Capture == Redirect {
-		if o.tracked, err = o.sockets.tracked(); err == nil {
-			o.closers = append(o.closers, o.tracked)
+	if o.options.Capture != LocalRoutes {
+		if o.tracked, err = o.sockets.tracked(); err != nil {
+			return err
 		}
-		return err
+		o.closers = append(o.closers, o.tracked)
+	}
+	if o.options.Capture == Redirect {
+		return nil
 	}
 	if o.replier, err = o.sockets.replier(fam); err == nil {
 		o.closers = append(o.closers, o.replier)
@@ -104,12 +107,12 @@ func closeAll(all []closer) error {
 }
 
 // both opens the sockets of a door, for connections and for datagrams.
-func (o *opening) both(ctx context.Context, at netip.AddrPort) (l *net.TCPListener, p *net.UDPConn, err error) {
-	if l, err = o.sockets.listen(ctx, at); err != nil {
+func (o *opening) both(ctx context.Context, at netip.AddrPort, claim func(fd int) error) (l *net.TCPListener, p *net.UDPConn, err error) {
+	if l, err = o.sockets.listen(ctx, at, claim); err != nil {
 		return nil, nil, err
 	}
 	o.closers = append(o.closers, l)
-	if p, err = o.sockets.packets(ctx, at); err != nil {
+	if p, err = o.sockets.packets(ctx, at, claim); err != nil {
 		return nil, nil, err
 	}
 	o.closers = append(o.closers, p)
@@ -118,32 +121,34 @@ func (o *opening) both(ctx context.Context, at netip.AddrPort) (l *net.TCPListen
 
 func (o *opening) door(ctx context.Context, d door, fam nfnetlink.Family) error {
 	at := d.address(&o.options, fam)
-	l, p, err := o.both(ctx, at)
+	if !d.isTranslated(o.options.Capture) {
+		l, p, err := o.both(ctx, at, makeTransparent)
+		if err != nil {
+			return err
+		}
+		return o.start(l, nil, &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin(), frontend: frontendAsSent})
+	}
+	l, p, err := o.both(ctx, at, makeFree)
 	if err != nil {
 		return err
 	}
-	packets := &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin(), frontend: frontendAsSent}
-	if t := o.tracked; t != nil {
-		packets.Replier = asAsked{p}
-		packets.frontend = func(client netip.AddrPort, _ []byte) (netip.AddrPort, bool) {
+	t := o.tracked
+	return o.start(l, translatedFrom, &packetDoor{UDPConn: p, Replier: asAsked{p}, origin: d.origin(),
+		frontend: func(client netip.AddrPort, _ []byte) (netip.AddrPort, bool) {
 			to, err := t.frontend(client, at)
 			return to, err == nil // a datagram of no known flow is lost
-		}
-	}
-	return o.start(l, packets)
+		}})
 }
 
-// start has the engine serve a door.
-func (o *opening) start(l *net.TCPListener, p *packetDoor) error {
+// start has the engine serve a door. Destination tells what a connection asked for, if
+// its local address does not.
+func (o *opening) start(l *net.TCPListener, destination func(net.Conn) (netip.AddrPort, error), p *packetDoor) error {
 	quick, err := o.engine.Listener(l)
 	if err != nil {
 		return err
 	}
 	o.closers = append(o.closers, quick)
-	door := engine.Door{Listener: quick, Origin: p.origin}
-	if o.tracked != nil {
-		door.Destination = translatedFrom
-	}
+	door := engine.Door{Listener: quick, Origin: p.origin, Destination: destination}
 	o.starts = append(o.starts,
 		func() { _ = o.engine.Serve(door) }, // it ends when the door is closed
 		func() { _ = o.engine.ServePackets(p) })

@@ -34,6 +34,44 @@ func (w *chainWriter) redirectBases(priority int32) map[string]chainDefinition {
 	}
 }
 
+// bridged gives the chain, for [TPROXY], that translates what is marked and comes by a
+// bridge. Where netfilter sees bridged packets, it sees them on the bridge, and not
+// again where they leave it for this host, which takes from them the socket that TPROXY
+// has given them.
+func (w *chainWriter) bridged(priority int32) chainDefinition {
+	accept := rule{&expr.Verdict{Kind: expr.VerdictAccept}}
+	rules := []rule{
+		// Nobody has any business there but by way of a frontend.
+		join(w.destination(doorsPrefix(w.options, w.fam), expr.CmpOpEq), rule{&expr.Verdict{Kind: expr.VerdictDrop}}),
+		join(w.comesByBridge(expr.CmpOpNeq), accept),
+		join(w.marked(expr.CmpOpEq), accept),
+		// Answers of endpoints on flows that connection tracking has forgotten.
+		join(w.ownSocket(), accept),
+	}
+	for _, from := range w.fromPods() {
+		rules = append(rules, w.toDoor(from, doorBridgedPod)...)
+	}
+	return chainDefinition{
+		base:  nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Prerouting, Priority: natPriority + priority},
+		rules: append(rules, w.toDoor(nil, doorBridgedOutside)...),
+	}
+}
+
+// comesByBridge compares the kind of interface that a packet has come by with a bridge.
+func (s *statements) comesByBridge(op expr.CmpOp) rule {
+	const inputKind = 26 // NFT_META_IIFKIND
+	return interfaceName(inputKind, "bridge", op)
+}
+
+// isEstablished matches packets on connections on which both sides have been heard.
+func (s *statements) isEstablished() rule {
+	return rule{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(expr.CtStateBitESTABLISHED), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
+}
+
 // redirect translates the destination to the door for the packet's source.
 func (w *chainWriter) redirect() []rule {
 	rules := w.toDoor(w.sourceIsLocal(), doorNode)

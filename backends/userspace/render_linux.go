@@ -21,6 +21,7 @@ const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
 	chainPostrouting = "postrouting"
+	chainBridged     = "bridged"
 	chainServices    = "services"
 )
 

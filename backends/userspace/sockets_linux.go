@@ -23,8 +23,6 @@ type sockets struct {
 	own bool
 	// captured is empty for [TPROXY], which leaves its own connections alone.
 	captured captured
-	// claim lets a socket listen at the address of a door.
-	claim func(fd int) error
 	// ports counts the ports from which connections are made; those of
 	// datagrams are lent by packetPorts, since the kernel does not see to it
 	// that no two sockets have both ends in common.
@@ -42,11 +40,9 @@ func newSockets(c Capture) (*sockets, error) {
 	begin := uint32(os.Getpid()) * 7919 // another process begins elsewhere
 	s := &sockets{
 		ns: ns, own: everywhere(), packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin),
-		claim: makeFree,
 	}
 	s.ports.Store(begin)
 	if c == TPROXY {
-		s.claim = makeTransparent
 		if s.routes, err = s.asker(unix.NETLINK_ROUTE); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
@@ -121,10 +117,11 @@ func reusable(network, address string, c syscall.RawConn) error {
 }
 
 // listen opens a door for connections.
-func (s *sockets) listen(ctx context.Context, at netip.AddrPort) (*net.TCPListener, error) {
+// Claim lets it listen at the address.
+func (s *sockets) listen(ctx context.Context, at netip.AddrPort, claim func(fd int) error) (*net.TCPListener, error) {
 	var l net.Listener
 	err := s.do(func() (err error) {
-		c := net.ListenConfig{Control: s.prepare(keepAlive), KeepAlive: -1}
+		c := net.ListenConfig{Control: s.prepare(keepAlive, claim), KeepAlive: -1}
 		// Endpoints would not get more than one path, and sockets with several
 		// neither tell their original destination nor can a program choose them.
 		c.SetMultipathTCP(false)
@@ -147,7 +144,7 @@ func (s *sockets) prepare(options ...func(fd int) error) func(string, string, sy
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if e := c.Control(func(fd uintptr) {
-			for _, set := range append(options, s.claim) {
+			for _, set := range options {
 				err = errors.Join(err, set(int(fd)))
 			}
 		}); e != nil {

@@ -224,7 +224,7 @@ func TestHooksReachTheEngine(t *testing.T) {
 func TestDoorsNoticeWhoVanishes(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
-	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"))
+	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"), makeTransparent)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func (b *Backend) way() way {
 	if b.options.Capture == Redirect {
 		return instead{toDoors, []way{byMark}}
 	}
-	return instead{byMark, []way{toDoors}}
+	return together{byMark, toDoors}
 }
 
 // Apply implements [proxy.Backend]. What is new can be carried before the kernel

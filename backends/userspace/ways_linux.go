@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -65,6 +66,43 @@ func (i instead) removeOthers(fam nfnetlink.Family) error {
 	return nil
 }
 
+// together are ways of which all are needed.
+type together []way
+
+func (t together) state(fam nfnetlink.Family) (routesState, error) {
+	all := map[routesState]bool{}
+	for _, w := range t {
+		s, err := w.state(fam)
+		if err != nil {
+			return routesAbsent, err
+		}
+		all[s] = true
+	}
+	for s := range all {
+		if len(all) == 1 {
+			return s, nil
+		}
+	}
+	return routesPartial, nil
+}
+
+func (t together) add(fam nfnetlink.Family) error {
+	for _, w := range t {
+		if err := w.add(fam); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t together) remove(fam nfnetlink.Family) error {
+	var errs []error
+	for _, w := range t {
+		errs = append(errs, w.remove(fam))
+	}
+	return errors.Join(errs...)
+}
+
 // doorRoutes make the addresses of the doors local, so that packets whose
 // destination has been translated to them come in.
 type doorRoutes struct {
@@ -74,9 +112,11 @@ type doorRoutes struct {
 
 func (d *doorRoutes) want(fam nfnetlink.Family) map[netip.Prefix]bool {
 	all := map[netip.Prefix]bool{}
-	for _, x := range doors() {
-		a := x.address(d.options, fam).Addr()
-		all[netip.PrefixFrom(a, a.BitLen())] = true
+	for _, x := range doors(d.options.Capture) {
+		if x.isTranslated(d.options.Capture) {
+			a := x.address(d.options, fam).Addr()
+			all[netip.PrefixFrom(a, a.BitLen())] = true
+		}
 	}
 	return all
 }
