@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,35 @@ type kubeProxyConfiguration struct {
 	NFTables          modeConfig       `json:"nftables"`
 	Conntrack         conntrackConfig  `json:"conntrack"`
 	Logging           logging          `json:"logging"`
+	FeatureGates      featureGates     `json:"featureGates,omitzero"`
+}
+
+// featureGates are those that mean something here. One that is nil is as kube-proxy has
+// it, and is not written: not all versions know it.
+type featureGates struct {
+	AllowServiceExternalIPs *bool `json:"AllowServiceExternalIPs,omitempty"`
+}
+
+// set takes what the flag says, names with values, and gives notes about others.
+func (g *featureGates) set(text string) (notes []string, err error) {
+	for pair := range strings.SplitSeq(text, ",") {
+		if pair == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(pair, "=")
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
+		switch name = strings.TrimSpace(name); {
+		case !ok:
+			return nil, fmt.Errorf("%q is no name=true or name=false", pair)
+		case err != nil:
+			return nil, fmt.Errorf("feature gate %s: %w", name, err)
+		case name == "AllowServiceExternalIPs":
+			g.AllowServiceExternalIPs = &on
+		default:
+			notes = append(notes, fmt.Sprintf("feature gate %s is ignored", name))
+		}
+	}
+	return notes, nil
 }
 
 type serving struct {
@@ -155,7 +185,9 @@ func parse(object []byte) (c kubeProxyConfiguration, notes []string, err error) 
 	if given["apiVersion"] != c.APIVersion || given["kind"] != c.Kind {
 		return c, nil, fmt.Errorf("%v %v is no %s of %s", given["apiVersion"], given["kind"], c.Kind, c.APIVersion)
 	}
-	text, err := json.Marshal(c)
+	model := c
+	model.FeatureGates.AllowServiceExternalIPs = new(true)
+	text, err := json.Marshal(model)
 	if err == nil {
 		err = json.Unmarshal(text, &known)
 	}
@@ -183,7 +215,7 @@ func prune(path string, given, known map[string]any) (notes []string) {
 		case isKnown, value == nil:
 		case !isIgnored(field):
 			notes = append(notes, fmt.Sprintf("field %s is not known", field))
-		case !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
+		case path == "featureGates." || !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
 			notes = append(notes, fmt.Sprintf("field %s is ignored", field))
 		}
 		if !isKnown {

@@ -92,6 +92,17 @@ enableProfiling: true
 				"field featureGates.Some is ignored", "field future is not known", "field ipvs.scheduler is ignored", "field ipvs.strictARP is ignored", "field oomScoreAdj is ignored",
 			}
 		}},
+		"gates": {header + "featureGates: {AllowServiceExternalIPs: false, Other: false, allowServiceExternalIPs: true}\n", "-config FILE --feature-gates=AllowServiceExternalIPs=true", func(c *config) {
+			c.FeatureGates.AllowServiceExternalIPs = new(false)
+			c.notes = []string{
+				"field featureGates.Other is ignored", "field featureGates.allowServiceExternalIPs is ignored", "flag -feature-gates is ignored, since there is a file",
+			}
+		}},
+		"no gates": {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(*config) {}},
+		"gates by flags": {"", "--feature-gates=Other=true,AllowServiceExternalIPs=true, --feature-gates AllowServiceExternalIPs=0", func(c *config) {
+			c.FeatureGates.AllowServiceExternalIPs = new(false)
+			c.notes = []string{"feature gate Other is ignored"}
+		}},
 		"flags": {"", "--proxy-mode iptables --kubeconfig /k --master https://192.0.2.1:6443 --cluster-cidr 10.0.0.0/8 --nodeport-addresses 10.0.0.0/8,fd00::/8 --masquerade-all " +
 			"--healthz-bind-address 0.0.0.0:1 --metrics-bind-address 127.0.0.1:2 --detect-local-mode NodeCIDR --conntrack-min 7 --conntrack-udp-timeout 5s --ipvs-strict-arp --oom-score-adj -998 --init-only",
 			func(c *config) {
@@ -124,6 +135,10 @@ func TestBadConfig(t *testing.T) {
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
 		{"", "-nonsense", "not defined: -nonsense"},
+		{"", "-feature-gates AllowServiceExternalIPs", "is no name=true or name=false"},
+		{"", "-feature-gates AllowServiceExternalIPs=off", "feature gate AllowServiceExternalIPs"},
+		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", "featureGates.AllowServiceExternalIPs of type bool"},
+		{header + "featureGates: [AllowServiceExternalIPs]", "-config FILE", "featureGates"},
 		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min`},
 		{"", "-cleanup -init-only", "exclude each other"},
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "is no KubeProxyConfiguration"},

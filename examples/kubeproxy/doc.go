@@ -7,7 +7,8 @@
 // Without -config, the flags that kube-proxy has for fields of its configuration
 // work. What means nothing here is named in the log and ignored. Defaults are those of
 // kube-proxy, but for minSyncPeriod: a sync does not wait unless that says so.
-// -write-config-to writes what is in effect to a file and ends.
+// -write-config-to writes what is in effect to a file and ends. Of feature gates, one means
+// something here: AllowServiceExternalIPs; where it is false, external IPs are not served.
 //
 // # Mode
 //

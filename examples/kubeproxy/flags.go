@@ -37,6 +37,11 @@ func readCommandLine(args []string, out io.Writer) (*config, error) {
 	f.SetOutput(out)
 	c.task.define(f)
 	c.kubeProxyConfiguration.define(f)
+	f.Func("feature-gates", ofField+"featureGates of KubeProxyConfiguration", func(text string) error {
+		notes, err := c.FeatureGates.set(text)
+		c.notes = append(c.notes, notes...)
+		return err
+	})
 	defineIgnored(f)
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -114,7 +119,7 @@ func (c *kubeProxyConfiguration) define(f *flag.FlagSet) {
 func defineIgnored(f *flag.FlagSet) {
 	ignore := func(string) error { return nil }
 	for _, name := range [...]string{
-		"config-sync-period", "feature-gates", "healthz-port", "ipvs-exclude-cidrs", "ipvs-min-sync-period", "ipvs-scheduler",
+		"config-sync-period", "healthz-port", "ipvs-exclude-cidrs", "ipvs-min-sync-period", "ipvs-scheduler",
 		"ipvs-sync-period", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout", "kube-api-content-type",
 		"log-flush-frequency", "log-json-info-buffer-size", "log-text-info-buffer-size", "logging-format", "metrics-port",
 		"oom-score-adj", "show-hidden-metrics-for-version", "vmodule",

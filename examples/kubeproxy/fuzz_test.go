@@ -16,6 +16,7 @@ func FuzzConfig(f *testing.F) {
 		"", "- a\n", head, head + "mode: iptables\nmode: nftables\n",
 		head + "iptables: {masqueradeBit: 31, syncPeriod: 1h, minSyncPeriod: null}\nnodePortAddresses: [primary]\n",
 		head + "conntrack: {maxPerCore: null, min: -1, udpTimeout: -1ns}\ndetectLocal: null\nipvs: {scheduler: rr}\n1: {2: x}\n",
+		head + "featureGates: {AllowServiceExternalIPs: false, Other: true}\n", head + "featureGates: {AllowServiceExternalIPs: null}\n",
 		head + "<<: *a\nclientConnection: &a {qps: 1e30, burst: 5}\nlogging: {verbosity: -9}\n",
 	} {
 		f.Add([]byte(text))

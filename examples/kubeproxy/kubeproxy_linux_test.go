@@ -35,7 +35,8 @@ type world struct {
 	node    *agenttest.Node
 	api     *apiServer
 	stopAPI func()
-	config  string // the path of the configuration
+	// config and kubeconfig are paths.
+	config, kubeconfig string
 }
 
 func newWorld(t *testing.T, settings string) *world {
@@ -49,21 +50,26 @@ func newWorld(t *testing.T, settings string) *world {
 	w.api.put("servicecidrs", &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
 	w.api.put("services", service("web", "10.96.0.10"))
 	w.api.put("endpointslices", slice("web", 8080))
-	folder := t.TempDir()
-	w.config = filepath.Join(folder, "config.yaml")
-	kubeconfig := filepath.Join(folder, "kubeconfig")
-	for path, text := range map[string]string{
-		kubeconfig: kubeconfigOf("http://" + apiAddress),
-		w.config: "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n" +
-			// These two would change parameters of the whole machine.
-			"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 20h}\n" +
-			"clientConnection: {kubeconfig: " + kubeconfig + "}\n" + settings,
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	w.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(w.kubeconfig, []byte(kubeconfigOf("http://"+apiAddress)), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	w.config = w.configure(t, settings)
 	return w
+}
+
+// configure gives the path of a configuration with some settings.
+func (w *world) configure(t *testing.T, settings string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "config.yaml")
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n" +
+		// These two would change parameters of the whole machine.
+		"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 20h}\n" +
+		"clientConnection: {kubeconfig: " + w.kubeconfig + "}\n" + settings
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func (w *world) startAPI() {

@@ -27,6 +27,9 @@ func (c *config) section(mode string) modeConfig {
 // tracker gives what a tracker must know in a mode.
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
+	if allow := c.FeatureGates.AllowServiceExternalIPs; allow != nil {
+		o.IgnoreExternalIPs = !*allow
+	}
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
 	}

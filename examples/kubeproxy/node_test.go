@@ -36,6 +36,7 @@ func TestTracker(t *testing.T) {
 		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "takes the name of an interface"},
 		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", "veth" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
 		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode = "Magic" }, err: `detectLocalMode: "Magic"`},
+		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates.AllowServiceExternalIPs = new(false) }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
 		"masquerade":        {mode: nftablesMode, change: func(c *config) { c.NFTables.MasqueradeAll = true }, want: proxy.TrackerOptions{MasqueradeAll: true}},
 		"other mode's":      {mode: nftablesMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }},
 		"address":           {mode: nftablesMode, change: func(c *config) { c.BindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
