@@ -44,5 +44,7 @@
 //	                                         whom accepts application/json
 //	       /debug/pprof/                     with enableProfiling
 //
-// What is below /debug/ answers clients on this node alone.
+// What is below /debug/ answers clients on this node alone, by URLs with an IP address,
+// localhost or the name of the node, and no pages of other sites that a browser on the node
+// shows. What else there is names no Service, and answers everybody who gets there.
 package main

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +32,7 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 	mux.Handle("/metrics", inTurn(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.Handle("/proxyMode", text(a.mode))
 	mux.Handle("/healthz", text("ok"))
-	mux.Handle("/debug/", localOnly(a.debugPages()))
+	mux.Handle("/debug/", a.localOnly(a.debugPages()))
 	return mux
 }
 
@@ -89,11 +93,15 @@ func (a *agent) debugPages() http.Handler {
 }
 
 // localOnly answers clients on this machine alone: the metrics beside are often open
-// to the network.
-func localOnly(h http.Handler) http.Handler {
+// to the network. Pages of other sites, in a browser on this machine, are no such client.
+func (a *agent) localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
 			http.Error(w, "only for clients on this node", http.StatusForbidden)
+			return
+		}
+		if err := a.foreign(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		// Profiles take longer than other pages may; without a deadline for what
@@ -101,4 +109,28 @@ func localOnly(h http.Handler) http.Handler {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		h.ServeHTTP(w, r)
 	})
+}
+
+// foreign says why a request may come from a page of another site. A site may have its
+// own name lead to this machine, and read the answer then, but no name of the node's, and
+// no address.
+func (a *agent) foreign(r *http.Request) error {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	_, err := netip.ParseAddr(host)
+	if err != nil && host != "localhost" && (host == "" || host != a.tracker.NodeName) {
+		return fmt.Errorf("the host of the URL is an IP address, localhost or the name of the node, not %q", r.Host)
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return errors.New("not for pages of other sites: open the URL itself")
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		if u, err := url.Parse(origin); err != nil || u.Host != r.Host {
+			return fmt.Errorf("not for pages of other sites, such as %q: open the URL itself", origin)
+		}
+	}
+	return nil
 }

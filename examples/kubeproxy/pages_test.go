@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -23,7 +24,7 @@ type answer struct {
 func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
-	r.RemoteAddr = from
+	r.RemoteAddr, r.Host = from, "localhost:10249"
 	w := httptest.NewRecorder()
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
 	if path == "/proxyMode" && (w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8") {
@@ -56,6 +57,79 @@ func TestDebugPagesAreLocal(t *testing.T) {
 	}
 }
 
+// A page of another site, in a browser on the node, gets nothing, whatever name its site
+// has for the node. Everybody else gets the rest under any name.
+func TestPagesOfOtherSites(t *testing.T) {
+	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
+	a.EnableProfiling, a.tracker.NodeName = true, "node-1.example"
+	server := httptest.NewServer(a.pages(prometheus.NewRegistry()))
+	t.Cleanup(server.Close)
+	port := server.URL[strings.LastIndex(server.URL, ":"):]
+	for _, c := range []struct {
+		host    string
+		headers map[string]string
+		want    int
+	}{
+		{"127.0.0.1" + port, nil, http.StatusOK},
+		{"127.0.0.1", nil, http.StatusOK},
+		{"[::1]" + port, nil, http.StatusOK},
+		{"[::1]", nil, http.StatusOK},
+		{"192.0.2.1" + port, nil, http.StatusOK},
+		{"localhost" + port, nil, http.StatusOK},
+		{"LOCALHOST.", nil, http.StatusOK},
+		{"Node-1.example" + port, nil, http.StatusOK},
+		{"localhost" + port, map[string]string{"Sec-Fetch-Site": "none"}, http.StatusOK},
+		{"localhost" + port, map[string]string{"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost" + port}, http.StatusOK},
+		{"evil.example" + port, nil, http.StatusForbidden},
+		{"evil.example", nil, http.StatusForbidden},
+		{"evil.localhost", nil, http.StatusForbidden},
+		{"localhost.evil.example" + port, nil, http.StatusForbidden},
+		{"127.0.0.1.evil.example" + port, nil, http.StatusForbidden},
+		{"0x7f000001" + port, nil, http.StatusForbidden},
+		{"example", nil, http.StatusForbidden},
+		{"localhost" + port, map[string]string{"Sec-Fetch-Site": "cross-site"}, http.StatusForbidden},
+		{"localhost" + port, map[string]string{"Sec-Fetch-Site": "same-site"}, http.StatusForbidden},
+		{"localhost" + port, map[string]string{"Origin": "http://evil.example"}, http.StatusForbidden},
+		{"localhost" + port, map[string]string{"Origin": "http://localhost:1"}, http.StatusForbidden},
+		{"localhost" + port, map[string]string{"Origin": "null"}, http.StatusForbidden},
+		{"evil.example" + port, map[string]string{"Origin": "http://evil.example" + port, "Sec-Fetch-Site": "same-origin"}, http.StatusForbidden},
+	} {
+		for path, want := range map[string]int{
+			"/debug/services": c.want, "/debug/pprof/": c.want, "/debug/pprof/cmdline": c.want, "/debug/": c.want,
+			"/healthz": http.StatusOK, "/metrics": http.StatusOK, "/proxyMode": http.StatusOK,
+		} {
+			if path == "/debug/" && want == http.StatusOK {
+				want = http.StatusNotFound
+			}
+			if got := statusOf(t, server.URL+path, c.host, c.headers); got != want {
+				t.Errorf("%s at host %q with %v: got status %d, want %d", path, c.host, c.headers, got, want)
+			}
+		}
+	}
+}
+
+// statusOf asks for a page under some name.
+func statusOf(t *testing.T, url, host string, headers map[string]string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	for name, value := range headers {
+		r.Header.Set(name, value)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Error(err)
+	}
+	return answer.StatusCode
+}
+
 // patient notes that nothing is to end what is read.
 type patient struct {
 	*httptest.ResponseRecorder
@@ -73,7 +147,7 @@ func TestProfilesTakeTheirTime(t *testing.T) {
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
 	w := &patient{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/services", http.NoBody)
-	r.RemoteAddr = "127.0.0.1:1000"
+	r.RemoteAddr, r.Host = "127.0.0.1:1000", "localhost:10249"
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
 	if want := []time.Time{{}}; !slices.Equal(w.deadlines, want) {
 		t.Errorf("deadlines of reading are %v, wanted one that is none", w.deadlines)

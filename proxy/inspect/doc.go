@@ -4,7 +4,9 @@
 // The page that [Handler] serves lists service ports with their frontends and
 // endpoints, what is wrong with API objects, and the [proxy.Verdict] about a packet,
 // with its reasons. It shows what not everybody may see, so whoever serves it decides
-// who gets it.
+// who gets it. That a client is on the same machine says little: a browser there may ask on
+// behalf of any site, and a site may give its own name the address of the machine. The name
+// of the host in the request (Request.Host) tells.
 //
 // # JSON
 //
