@@ -44,7 +44,8 @@
 // be captured, until another process takes over or Cleanup removes it. Nothing gets
 // past the policies of Services, except that with local routes a program of the node
 // that listens at every address then has addresses of Services too. Connections end
-// with the process. A new one reads back what is there and writes only what differs.
+// with the process; [Backend.Drain] lets them end first. A new one reads back what is
+// there and writes only what differs.
 //
 // Two instances with different identities, in name and mark, may work in one
 // network namespace. Two processes with the same identity may not: the second
@@ -57,6 +58,6 @@
 // all that for [LocalRoutes]; CAP_NET_ADMIN, except for Redirect also
 // CAP_NET_RAW, and for LocalRoutes CAP_BPF; and file descriptors: two for each
 // connection, two more for each direction in which bulk data flows, one for each
-// session. Where they run out, connections wait to be accepted. SCTP is not carried:
-// such ports are reported by name, and all others are served.
+// session. [Options].Connections says how many of them the backend leaves to others.
+// SCTP is not carried: such ports are reported by name, and all others are served.
 package userspace

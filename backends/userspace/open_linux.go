@@ -28,16 +28,20 @@ func (b *Backend) open(ctx context.Context) error {
 	for _, start := range o.starts {
 		b.wg.Go(start)
 	}
-	b.doors = o.closers
+	b.doors = &o.opened
 	return nil
 }
 
 type closer interface{ Close() error }
 
+// opened is what is open: where clients come in, and what helps to serve them.
+type opened struct{ listeners, helpers []closer }
+
 // opening is what has been opened so far.
 type opening struct {
 	*Backend
-	closers []closer
+	opened
+
 	starts  []func()
 	replier *replier
 	tracked *tracked
@@ -83,18 +87,18 @@ func (o *opening) help(fam nfnetlink.Family) (err error) {
 		if o.tracked, err = o.sockets.tracked(); err != nil {
 			return err
 		}
-		o.closers = append(o.closers, o.tracked)
+		o.helpers = append(o.helpers, o.tracked)
 	}
 	if o.options.Capture == Redirect {
 		return nil
 	}
 	if o.replier, err = o.sockets.replier(fam); err == nil {
-		o.closers = append(o.closers, o.replier)
+		o.helpers = append(o.helpers, o.replier)
 	}
 	return err
 }
 
-func (o *opening) close() error { return closeAll(o.closers) }
+func (o *opened) close() error { return errors.Join(closeAll(o.listeners), closeAll(o.helpers)) }
 
 func closeAll(all []closer) error {
 	var errs []error
@@ -111,11 +115,11 @@ func (o *opening) both(ctx context.Context, at netip.AddrPort, claim func(fd int
 	if l, err = o.sockets.listen(ctx, at, claim); err != nil {
 		return nil, nil, err
 	}
-	o.closers = append(o.closers, l)
+	o.listeners = append(o.listeners, l)
 	if p, err = o.sockets.packets(ctx, at, claim); err != nil {
 		return nil, nil, err
 	}
-	o.closers = append(o.closers, p)
+	o.listeners = append(o.listeners, p)
 	return l, p, nil
 }
 
@@ -147,7 +151,7 @@ func (o *opening) start(l *net.TCPListener, destination func(net.Conn) (netip.Ad
 	if err != nil {
 		return err
 	}
-	o.closers = append(o.closers, quick)
+	o.listeners = append(o.listeners, quick)
 	door := engine.Door{Listener: quick, Origin: p.origin, Destination: destination}
 	o.starts = append(o.starts,
 		func() { _ = o.engine.Serve(door) }, // it ends when the door is closed

@@ -31,11 +31,20 @@ type Backend struct {
 	sockets  *sockets
 
 	mu      sync.Mutex
-	closed  bool
+	phase   phase
 	carried proxy.Snapshot
-	doors   []closer // nil before they are open
+	doors   *opened // nil before they are open
 	wg      sync.WaitGroup
 }
+
+// phase is how far a backend has come.
+type phase uint8
+
+const (
+	serving phase = iota
+	draining
+	closed
+)
 
 // edge is all that is written into the kernel.
 type edge interface {
@@ -143,8 +152,8 @@ func (b *Backend) way() way {
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return fmt.Errorf("userspace: %w", net.ErrClosed)
+	if b.phase != serving {
+		return errClosed()
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -179,8 +188,8 @@ func (b *Backend) carry(s proxy.Snapshot) {
 func (b *Backend) Cleanup(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return fmt.Errorf("userspace: %w", net.ErrClosed)
+	if b.phase != serving {
+		return errClosed()
 	}
 	if err := b.inner.Cleanup(ctx); err != nil {
 		return err
@@ -191,10 +200,60 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// shut closes the doors. What has come in by them lives on.
+// errClosed is that of a backend that serves no more.
+func errClosed() error { return fmt.Errorf("userspace: %w", net.ErrClosed) }
+
+// shut closes the doors. Connections that have come in by them live on.
 func (b *Backend) shut() error {
-	err := closeAll(b.doors)
+	if b.doors == nil {
+		return nil
+	}
+	err := b.doors.close()
 	b.doors = nil
+	return err
+}
+
+// Drain has no more clients come in, and waits until the connections that there are
+// have ended, or until ctx ends, which is an error. Close then resets those that are left.
+// New connections are dropped until another process of this identity takes
+// over, which can begin at once: Drain is for processes that have a successor.
+// Sessions of UDP end with their idle time, and are not waited for. A
+// draining backend cannot be used for anything else any more: the error is
+// [net.ErrClosed].
+func (b *Backend) Drain(ctx context.Context) error {
+	if err := b.shutDoors(); err != nil {
+		return err
+	}
+	// One that has come in already may wait until there is room for it.
+	come := make(chan struct{})
+	go func() {
+		defer close(come)
+		b.wg.Wait()
+	}()
+	select {
+	case <-come:
+	case <-ctx.Done():
+		return fmt.Errorf("userspace: draining: %w", ctx.Err())
+	}
+	if err := b.engine.AwaitIdle(ctx); err != nil {
+		return fmt.Errorf("userspace: draining: %w", err)
+	}
+	return nil
+}
+
+// shutDoors closes what clients come in by, and nothing that serves them.
+func (b *Backend) shutDoors() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase == closed {
+		return errClosed()
+	}
+	b.phase = draining
+	if b.doors == nil {
+		return nil
+	}
+	err := closeAll(b.doors.listeners)
+	b.doors.listeners = nil
 	return err
 }
 
@@ -205,10 +264,10 @@ func (b *Backend) shut() error {
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.phase == closed {
 		return nil
 	}
-	b.closed = true
+	b.phase = closed
 	err := b.shut()
 	b.engine.Close()
 	b.wg.Wait()
@@ -224,7 +283,7 @@ func (b *Backend) Drifted(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	inner, can := b.inner.(proxy.DriftChecker)
-	return b.closed || !can || inner.Drifted(ctx)
+	return b.phase != serving || !can || inner.Drifted(ctx)
 }
 
 // WaitDrift implements [proxy.DriftChecker].

@@ -25,6 +25,9 @@ func (*Backend) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
 // Cleanup implements [proxy.Backend].
 func (*Backend) Cleanup(context.Context) error { return proxy.ErrUnsupported }
 
+// Drain does nothing.
+func (*Backend) Drain(context.Context) error { return nil }
+
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 

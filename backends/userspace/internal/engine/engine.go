@@ -61,6 +61,8 @@ type tasks struct {
 	mu      sync.Mutex
 	closed  bool
 	closers map[io.Closer]struct{}
+	carried int           // connections that were admitted
+	idle    chan struct{} // closed when the last of them ends; nil while nobody waits
 }
 
 // Stats are numbers of an engine.
@@ -167,6 +169,52 @@ func (t *tasks) release(c io.Closer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.closers, c)
+}
+
+// enter counts a connection that is admitted.
+func (t *tasks) enter() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.carried++
+}
+
+// leave takes back one that was counted.
+func (t *tasks) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.carried--; t.carried == 0 && t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// becomesIdle gives a channel that is closed when there is no connection any more; nil if
+// there is none now.
+func (t *tasks) becomesIdle() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.carried == 0 {
+		return nil
+	}
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+	}
+	return t.idle
+}
+
+// AwaitIdle waits until no connection is left of those that [Engine.Serve] has
+// accepted, or until ctx ends, which is an error.
+func (e *Engine) AwaitIdle(ctx context.Context) error {
+	idle := e.tasks.becomesIdle()
+	if idle == nil {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Stats gives the numbers of the engine.

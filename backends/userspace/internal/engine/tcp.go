@@ -65,7 +65,9 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 		return
 	}
 	e.tasks.slots <- struct{}{} // When the engine ends, all of them become free.
+	e.tasks.enter()
 	leave := func() {
+		defer e.tasks.leave()
 		e.tasks.quota.give(by) // first: who sees that there is room may have it
 		<-e.tasks.slots
 	}
