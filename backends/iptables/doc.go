@@ -42,7 +42,10 @@
 // A new process reads what iptables-save prints, writes what differs (nothing, if
 // nothing has changed), and removes what nobody wants. The same puts right what
 // others have changed; a Runner does it each ResyncInterval, in the flavour that
-// uses nf_tables only if somebody else was there.
+// uses nf_tables only if somebody else was there. The legacy flavour has nothing that
+// tells: whatever others do is seen when everything is read again, at the next resync,
+// and not before. What happens while everything is read may be seen by the one after
+// that. Nobody sees what others have done and undone in between.
 //
 // # Limits
 //

@@ -89,7 +89,7 @@ func (k *kernel) missing(ctx context.Context, of []extension) (missing []extensi
 // works reports whether rules with extensions of one table can be written.
 func (k *kernel) works(ctx context.Context, of []extension) (bool, error) {
 	err := k.programs.restore(ctx, k.renderer.probe(of).text)
-	k.watch.committed(2, err)
+	k.watch.committed(ctx, 2, err)
 	stop, stopped := errors.AsType[*stopError](err)
 	if stopped && !errors.Is(stop, backends.ErrUnavailable) && !errors.Is(stop, proxy.ErrDataplaneLost) {
 		return false, nil

@@ -31,7 +31,7 @@ func standIn(t *testing.T, s *stage, script string) (started string) {
 	return standInFor(t, s, "restore", script)
 }
 
-// standInFor does so for iptables-save, or iptables-restore.
+// standInFor does so for iptables-save, or iptables-restore, or both where none is named.
 func standInFor(t *testing.T, s *stage, program, script string) (started string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -44,7 +44,7 @@ func standInFor(t *testing.T, s *stage, program, script string) (started string)
 				t.Fatal(err)
 			}
 			text := "#!/bin/sh\nreal=" + real + "\necho " + file + " >>" + started + "\n"
-			if name == "iptables" && what == program {
+			if name == "iptables" && (what == program || program == "") {
 				text += script + "\n"
 			}
 			text += "exec $real \"$@\"\n"

@@ -24,7 +24,7 @@ func (k *kernel) find(ctx context.Context) (s sighting, err error) {
 		var committed bool
 		s.picture, committed, err = k.native.mend(ctx)
 		if committed {
-			k.watch.committed(1, err)
+			k.watch.committed(ctx, 1, err)
 		}
 		if err != nil {
 			return s, fmt.Errorf("iptables: nf_tables: %w", err)

@@ -20,7 +20,8 @@ import (
 // programs to begin with, shows as [proxy.ErrUnsupported], here or at the first Apply. The backend counts its
 // operations ([proxy.OperationCounter]): rules and chains written or removed. In
 // the flavour that uses nf_tables it can tell at no cost that nobody else was
-// there ([proxy.DriftChecker]).
+// there ([proxy.DriftChecker]); in the legacy one, or where the IP families differ, it
+// always says that somebody may have been.
 func New(options Options) (proxy.Backend, error) {
 	return newBackend(options, func(k *kernel) backends.Target[key, string] { return k })
 }

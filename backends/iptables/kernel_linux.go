@@ -143,7 +143,7 @@ func (k *kernel) adopt(ctx context.Context, asked []op) error {
 func (k *kernel) removeJumps(ctx context.Context, of *picture) error {
 	committed, err := k.native.removeJumps(ctx, of)
 	if committed {
-		k.watch.committed(1, err)
+		k.watch.committed(ctx, 1, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
@@ -203,7 +203,7 @@ func (k *kernel) write(ctx context.Context, ops []op) (kept []string, err error)
 // restore carries out a script.
 func (k *kernel) restore(ctx context.Context, s *script) error {
 	err := k.programs.restore(ctx, s.text)
-	k.watch.committed(len(s.sections), err)
+	k.watch.committed(ctx, len(s.sections), err)
 	if err == nil {
 		k.ops.Add(s.rules)
 	}

@@ -25,14 +25,16 @@ func (w *watch) begin(ctx context.Context) {
 	w.expected, w.known = generation, err == nil
 }
 
-// committed takes note of commits of our own; after an error nobody knows how
-// many there were.
-func (w *watch) committed(n int, err error) {
+// committed takes note of commits of our own. After an error nobody knows how many
+// there were; nor where the generation is another one at once: then others have been
+// there too, or a program has made fewer commits than it was told to, which one of others
+// would hide later.
+func (w *watch) committed(ctx context.Context, n int, err error) {
 	if w == nil {
 		return
 	}
 	w.expected += uint32(n)
-	w.known = w.known && err == nil
+	w.known = err == nil && !w.drifted(ctx)
 }
 
 // drifted reports whether others may have changed something.

@@ -1,0 +1,244 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// inTurns gives one snapshot after another, when it is told to.
+type inTurns struct {
+	next  chan proxy.Snapshot
+	given proxy.Snapshot
+}
+
+func (i *inTurns) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot, error) {
+	if i.given.Generation() != after.Generation() {
+		return i.given, nil
+	}
+	select {
+	case i.given = <-i.next:
+		return i.given, nil
+	case <-ctx.Done():
+		return proxy.Snapshot{}, ctx.Err()
+	}
+}
+
+// flushes are the ways to remove all rules at once, as programs of a flavour.
+func flushes(t *testing.T, f Flavour) []string {
+	t.Helper()
+	path := func(name string) string {
+		p, err := lookUp(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	restore, plain := path("iptables-"+string(f)+"-restore"), path("iptables-"+string(f))
+	all := []string{
+		plain + " -w 5 -t nat -F && " + plain + " -w 5 -t filter -F",
+		`printf '*nat\nCOMMIT\n*filter\nCOMMIT\n' | ` + restore + " -w 5",
+	}
+	if f == NFT {
+		all = append(all, netnstest.NFT(t)+" flush ruleset", netnstest.NFT(t)+" 'delete table ip nat; delete table ip filter'", netnstest.NFT(t)+" 'add table ip nat { flags dormant; }'")
+	}
+	return all
+}
+
+// flusher has somebody else remove all rules once, at some point: before or after the
+// program of the backend that is started as the n-th.
+type flusher struct {
+	*stage
+	folder string
+}
+
+func newFlusher(t *testing.T, o Options, point, flush string) *flusher {
+	t.Helper()
+	f := &flusher{newStage(t, o), t.TempDir()}
+	for name, text := range map[string]string{"point": point, "flush": flush, "count": "0"} {
+		if err := os.WriteFile(filepath.Join(f.folder, name), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	standInFor(t, f.stage, "", "cd "+f.folder+`; n=$(($(cat count) + 1)); echo $n >count
+flush() { if [ "$1 $n" = "$(cat point)" ]; then (sh flush </dev/null); : >flushed; fi; }
+flush before; $real "$@"; status=$?; flush after; exit $status`)
+	return f
+}
+
+// happened tells when all was removed; zero if it was not yet.
+func (f *flusher) happened(t *testing.T) time.Time {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(f.folder, "flushed"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}
+	}
+	if err != nil {
+		t.Error(err)
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// do removes all rules from outside.
+func (f *flusher) do(t *testing.T) {
+	t.Helper()
+	if _, err := netnstest.Run(t, f.NS, "", "/bin/sh", "-c", "cd "+f.folder+" && sh flush && touch flushed"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whenever somebody removes all rules, between any two steps of an agent, they are there
+// again when it says for the second time that all was verified: nothing counts as
+// verified that nobody has looked at since. The first time, the look may have been before.
+func TestNothingIsBelieved(t *testing.T) {
+	for _, flavour := range flavours() {
+		t.Run(string(flavour), func(t *testing.T) {
+			r := testenv.Random(t)
+			kinds := flushes(t, flavour)
+			var longest time.Duration
+			for n := range 5 {
+				for _, side := range []string{"before", "after"} {
+					kind := kinds[r.IntN(len(kinds))]
+					f := newFlusher(t, Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}, fmt.Sprintf("%s %d", side, n), kind)
+					took, err := f.recovers(t)
+					if err != nil {
+						t.Errorf("%s program %d: %q: %v", side, n, kind, err)
+					}
+					longest = max(longest, took)
+				}
+			}
+			t.Logf("two resyncs after the rules were gone took %v at most, with %v between resyncs", longest, resyncOften)
+		})
+	}
+}
+
+const resyncOften = 100 * time.Millisecond
+
+// recovers runs an agent through its start and a change, and reports whether it is right
+// when it says so for the second time after all was removed, and how long that took.
+func (f *flusher) recovers(t *testing.T) (took time.Duration, err error) {
+	t.Helper()
+	client := newRow(t, f.stage)
+	source := &inTurns{next: make(chan proxy.Snapshot, 2)}
+	vip := newPort(v1.IPv4Protocol, 0, 2)
+	for i := range vip.Cluster {
+		vip.Cluster[i] = stagetest.Endpoint(v1.IPv4Protocol, 2+i, 8080)
+	}
+	last := proxy.NewSnapshot(stagetest.Node(), vip, newPort(v1.IPv4Protocol, 1, 0))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	verified, since := 0, 0
+	runner := proxy.Runner{
+		Source: source, Backend: f.Backend, ResyncInterval: resyncOften, RetryInterval: 10 * time.Millisecond,
+		Verified: func(held proxy.Snapshot) {
+			verified++
+			at := f.happened(t)
+			switch {
+			case verified == 1:
+				source.next <- last
+			case at.IsZero() && verified == 4: // that program was never started
+				f.do(t)
+			}
+			if at.IsZero() || held.Generation() != last.Generation() {
+				return
+			}
+			if since++; since == 2 {
+				took, err = time.Since(at), f.works(t, client, vip, held)
+				cancel()
+			}
+		},
+	}
+	source.next <- proxy.NewSnapshot(stagetest.Node(), vip)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := runner.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	running.Wait()
+	if since < 2 {
+		return 0, fmt.Errorf("nothing was verified twice, after %d times before", verified)
+	}
+	return took, err
+}
+
+// works reports whether a Service can be reached, and nothing is missing.
+func (f *flusher) works(t *testing.T, client *netns.NS, vip *proxy.ServicePort, held proxy.Snapshot) error {
+	t.Helper()
+	fresh := newStage(t, f.Options)
+	fresh.Apply(t, held)
+	if diff := cmp.Diff(fresh.truth(t), f.truth(t)); diff != "" {
+		return fmt.Errorf("verified, but there is (-fresh +got):\n%s", diff)
+	}
+	return client.Do(func() error { return stagetest.Ask(t.Context(), netip.Addr{}, vip.Frontends[0].Addr.String()) })
+}
+
+// Where the programs of one family are of the legacy flavour, as alternatives may be set,
+// the generation of nf_tables says nothing about these.
+func TestDriftOfMixedFlavours(t *testing.T) {
+	s := newStage(t, Options{})
+	folder := t.TempDir()
+	for name, flavour := range map[string]Flavour{"iptables": NFT, "ip6tables": Legacy} {
+		for _, what := range []string{"-save", "-restore"} {
+			path, err := lookUp(name + "-" + string(flavour) + what)
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(folder, name+what))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	for range 2 { // the second time, nothing is written
+		s.Restart(t)
+		s.Apply(t, sampleWorld())
+	}
+	s.Options.Flavour = Legacy
+	s.run(t, "*nat\n-F\nCOMMIT\n", "ip6tables-restore", "--noflush", "-w", "5")
+	if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
+		t.Error("after the rules of one family were removed: drifted: got false, want true")
+	}
+	s.Applied = proxy.Snapshot{}
+	s.Apply(t, sampleWorld())
+	if left := s.run(t, "", "ip6tables-save", "-t", "nat"); !strings.Contains(left, "-A VIPKIT-SERVICES") {
+		t.Errorf("after a look at everything there is\n%s", left)
+	}
+}
+
+// A program that commits less often than it was told to does not hide what others commit.
+func TestMissingCommitHidesNothing(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	b, ok := s.Backend.(*backend)
+	if !ok {
+		t.Fatalf("the backend is a %T", s.Backend)
+	}
+	s.Apply(t, sampleWorld())
+	w, ok := b.watcher.(*watch)
+	if !ok {
+		t.Fatalf("the watcher is a %T", b.watcher)
+	}
+	w.committed(t.Context(), 1, nil)
+	s.nft(t, "flush ruleset\n") // one commit
+	if !b.Drifted(t.Context()) {
+		t.Error("drifted: got false, want true")
+	}
+}
