@@ -50,6 +50,19 @@ const (
 	// Tunnels: pods of other nodes are behind a tunnel whose packets are smaller than
 	// those of clients and pods.
 	Tunnels Capability = "pods of other nodes behind VXLAN, with a smaller MTU"
+	// ReversePathFilter: the node drops what comes in by another interface than its
+	// source is behind, in IPv4 by the sysctl rp_filter.
+	ReversePathFilter Capability = "strict reverse path filter (sysctl `rp_filter` 1)"
+	// ReversePathFilter6: the same in IPv6, by the rules that firewalld has for it.
+	ReversePathFilter6 Capability = "the same for IPv6, as firewalld has it (`IPv6_rpfilter`)"
+	// Firewalls: other programs, of all kinds, drop what is forwarded unless it comes
+	// from pods or goes to them.
+	Firewalls Capability = "policy `DROP` of `FORWARD` in tables of others, which accept pods"
+	// ClosedFirewalls: they drop all that is forwarded.
+	ClosedFirewalls Capability = "the same where they do not accept pods"
+	// FirewalledRefusals: what is rejected gets an ICMP error also where they would drop
+	// it. A backend that lacks it may have it dropped; nobody gets through all the same.
+	FirewalledRefusals Capability = "what is rejected gets an ICMP error, though these tables would drop it"
 	// BridgedAddresses: endpoints see the address of a client on the same bridge.
 	BridgedAddresses Capability = "endpoints see the address of a client on the same bridge"
 )
@@ -102,6 +115,11 @@ func rows() []row {
 		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/*"}},
 		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
 		{Tunnels, []string{"Worlds/vxlan*/*"}},
+		{ReversePathFilter, []string{"Worlds/rp-filter/*"}},
+		{ReversePathFilter6, []string{"Worlds/rp-filter-ipv6/*"}},
+		{Firewalls, []string{"Worlds/forward-drop/*"}},
+		{ClosedFirewalls, []string{"Worlds/forward-drop-pods/*"}},
+		{FirewalledRefusals, []string{"Worlds/forward-drop/Scenarios"}},
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *stage) routing(t *testing.T) []string {
 }
 
 // iptables gives the names of the programs of that kind that there are.
-func (s *stage) iptables() (found []string) {
+func (b *testbed) iptables() (found []string) {
 	for _, name := range []string{"iptables-legacy", "iptables-nft"} {
 		if _, err := exec.LookPath(name + "-save"); err == nil {
 			found = append(found, name)
@@ -157,14 +157,14 @@ func (s *stage) iptables() (found []string) {
 }
 
 // runAtNode runs a program on the node, with its input.
-func (s *stage) runAtNode(t *testing.T, input, name string, args ...string) string {
+func (b *testbed) runAtNode(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	// Only root may take the lock of the whole machine, and nobody else is here.
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
-	err := s.node().Do(cmd.Start)
+	err := b.node().Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}

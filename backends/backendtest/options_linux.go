@@ -19,9 +19,12 @@ func nodeOptions() proxy.TrackerOptions {
 		NodeName:          string(atNode),
 		NodeAddresses:     addrs("172.18.0.2", "fd00:18::2"),
 		NodePortAddresses: proxy.NodePortAddresses{All: true},
-		LocalTraffic:      proxy.LocalTraffic{Sources: prefixes("10.0.0.0/8", "fd00:10::/32")},
+		LocalTraffic:      proxy.LocalTraffic{Sources: podRanges()},
 	}
 }
+
+// podRanges are those of the pods of all nodes.
+func podRanges() []netip.Prefix { return prefixes("10.0.0.0/8", "fd00:10::/32") }
 
 func prefixes(all ...string) []netip.Prefix {
 	var parsed []netip.Prefix

@@ -57,7 +57,11 @@ func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 	p := b.packet(f)
 	switch v.Action {
 	case proxy.Reject:
-		return b.refusals(f, refused)
+		fates := b.refusals(f, refused)
+		if b.world.forwards != "" && !p.FromNode && b.isLacking(FirewalledRefusals) {
+			fates = append(fates, reply{outcome: silence}.String())
+		}
+		return fates
 	case proxy.Drop:
 		return b.refusals(f, silence)
 	case proxy.Pass:
@@ -101,6 +105,9 @@ func (b *testbed) untouched(f flight, p proxy.Packet) string {
 	}
 	if f.protocol == icmp {
 		r.by = ""
+	}
+	if !p.FromNode && !p.ToNode && !b.world.lets(p.Source.Addr(), p.Destination.Addr()) {
+		return reply{outcome: silence}.String()
 	}
 	return r.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
@@ -71,26 +72,42 @@ func everyWay(b *testbed) []expectation {
 		for _, s := range services() {
 			for _, family := range families() {
 				to := netip.AddrPortFrom(b.addr(s.at, family), s.ports[len(s.ports)-1])
-				client := b.addr(from.name, family)
-				if from.name == atNode && s.at != atNode {
-					client = b.nodeTowards(to.Addr())
-				}
-				if from.name == atRemoteNode && b.world.tunnelMTU > 0 {
+				want := sees(s.name, b.addr(from.name, family))
+				switch {
+				case from.name == atNode && s.at != atNode:
+					want = sees(s.name, b.nodeTowards(to.Addr()))
+				case from.name == atRemoteNode && b.world.tunnelMTU > 0:
 					continue // It has several addresses, too.
+				case b.isHeldUp(from.name, s.at, family):
+					want = []string{"silence"}
 				}
 				for _, protocol := range transports() {
-					all = append(all, expectation{probe{from: from.name, protocol: protocol, to: to}, sees(s.name, client)})
+					all = append(all, expectation{probe{from: from.name, protocol: protocol, to: to}, want})
 				}
 			}
 		}
 		for _, to := range sites() {
 			for _, a := range to.addrs {
 				p := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(a, 0)}
-				all = append(all, expectation{p, []string{"answered"}})
+				want := []string{"answered"}
+				if b.isHeldUp(from.name, to.name, ipaddr.FamilyOf(a)) {
+					want = []string{"silence"}
+				}
+				all = append(all, expectation{p, want})
 			}
 		}
 	}
 	return all
+}
+
+// isHeldUp reports whether the node does not forward packets from one place to another.
+func (b *testbed) isHeldUp(from, to place, family v1.IPFamily) bool {
+	isElsewhere := func(p place) bool { return p == atRemoteNode || b.host(p).uplink == b.host(atRemoteNode) }
+	isBridged := b.world.bridge != nil && isPod(from) && isPod(to)
+	if from == to || from == atNode || to == atNode || isBridged || isElsewhere(from) && isElsewhere(to) {
+		return false
+	}
+	return !b.world.lets(b.addr(from, family), b.addr(to, family))
 }
 
 // A reply says at which address and port the server was reached.

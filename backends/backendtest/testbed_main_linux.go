@@ -29,5 +29,6 @@ func setUpIn(t testing.TB, w world) *testbed {
 		t.Fatal(err)
 	}
 	testenv.CloseAtEnd(t, b)
+	b.settle(t)
 	return b
 }

@@ -28,7 +28,24 @@ type world struct {
 	bridge *bridge
 	// tunnelMTU is the MTU of a VXLAN to the pods of the other node; 0: they are routed.
 	tunnelMTU int
+	// sysctls are set on the node, by their paths below /proc/sys.
+	sysctls map[string]string
+	// tables are those of other programs on the node, in the language of nft.
+	tables string
+	// forwards says what other programs let through the node, with the policy DROP of
+	// the chain FORWARD; empty: all.
+	forwards forwarding
 }
+
+// forwarding is what firewalls of a node let through.
+type forwarding string
+
+const (
+	// forwardsPods: what comes from pods or goes to them.
+	forwardsPods forwarding = "pods"
+	// forwardsNothing: packets of connections that are there, of which there are none.
+	forwardsNothing forwarding = "nothing"
+)
 
 // bridge says how the bridge of the node's pods is set up.
 type bridge struct {
@@ -46,6 +63,10 @@ func worlds() []world {
 		{name: "bridge-nf-0-hairpin-on", what: Bridges, bridge: &bridge{hairpin: true}},
 		{name: "vxlan", what: Tunnels, tunnelMTU: 1450},
 		{name: "vxlan-bridge", what: Tunnels, bridge: &bridge{filtered: true, hairpin: true}, tunnelMTU: 1450},
+		{name: "rp-filter", what: ReversePathFilter, sysctls: map[string]string{"net/ipv4/conf/all/rp_filter": "1"}},
+		{name: "rp-filter-ipv6", what: ReversePathFilter6, tables: reversePathTable},
+		{name: "forward-drop", what: Firewalls, forwards: forwardsPods},
+		{name: "forward-drop-pods", what: ClosedFirewalls, forwards: forwardsNothing},
 	}
 }
 
@@ -94,6 +115,12 @@ func (w *world) stands() (all []stand) {
 			stand{v6, netip.MustParsePrefix("fd00:10::/32")})
 	}
 	return all
+}
+
+// lets reports whether the node forwards what goes from one address to another.
+func (w *world) lets(from, to netip.Addr) bool {
+	isPods := func(p netip.Prefix) bool { return p.Contains(from) || p.Contains(to) }
+	return w.forwards == "" || w.forwards == forwardsPods && slices.ContainsFunc(podRanges(), isPods)
 }
 
 // isPod reports whether a place is a pod of the node.

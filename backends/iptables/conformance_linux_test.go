@@ -47,12 +47,17 @@ func testConformance(t *testing.T, o iptables.Options) {
 			}
 			return out
 		},
-		Lacks:  []backendtest.Capability{backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff},
+		Lacks: []backendtest.Capability{
+			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
+			backendtest.FirewalledRefusals,
+		},
 		Worlds: backendtest.Worlds(),
 		Report: backendtest.Report{File: "../../README.md", Column: "iptables", Remarks: map[backendtest.Capability]string{
-			backendtest.UnfilteredBridges: "needs 1",
-			backendtest.HairpinOff:        "needs `hairpin_mode` on",
-			backendtest.Affinity:          "100 clients an endpoint, a parameter of the kernel's",
+			backendtest.ClosedFirewalls:    "accept pods there",
+			backendtest.UnfilteredBridges:  "needs 1",
+			backendtest.FirewalledRefusals: "where they are of another flavour, the younger one decides",
+			backendtest.HairpinOff:         "needs `hairpin_mode` on",
+			backendtest.Affinity:           "100 clients an endpoint, a parameter of the kernel's",
 		}},
 	})
 }

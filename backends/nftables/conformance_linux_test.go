@@ -34,10 +34,13 @@ func TestConformance(t *testing.T) {
 			}
 			return out
 		},
-		Lacks:  []backendtest.Capability{backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff},
+		Lacks: []backendtest.Capability{
+			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
+		},
 		Worlds: backendtest.Worlds(),
 		Tables: true,
 		Report: backendtest.Report{File: "../../README.md", Column: "nftables", Remarks: map[backendtest.Capability]string{
+			backendtest.ClosedFirewalls:   "accept pods there",
 			backendtest.UnfilteredBridges: "needs 1",
 			backendtest.HairpinOff:        "needs `hairpin_mode` on",
 			backendtest.Affinity:          "65,536 clients a service port, an option",

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
 	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
-		backendtest.Bridges, backendtest.UnfilteredBridges, backendtest.HairpinOff)
+		backendtest.Bridges, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ReversePathFilter6)
 }
 
 func TestConformanceRedirect(t *testing.T) {
@@ -24,7 +24,7 @@ func TestConformanceRedirect(t *testing.T) {
 
 func TestConformanceLocalRoutes(t *testing.T) {
 	needLocalRoutes(t, newNetwork(t))
-	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.OtherPorts, backendtest.PodInterfaces)
+	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces)
 }
 
 // conform runs the suite for a capture, which has a column in the README.
