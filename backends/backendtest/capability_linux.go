@@ -50,6 +50,9 @@ const (
 	// Tunnels: pods of other nodes are behind a tunnel whose packets are smaller than
 	// those of clients and pods.
 	Tunnels Capability = "pods of other nodes behind VXLAN, with a smaller MTU"
+	// Addresses: the node has several addresses, also at one interface, and answers
+	// at each from there.
+	Addresses Capability = "several addresses of the node, at one interface and at each"
 	// ReversePathFilter: the node drops what comes in by another interface than its
 	// source is behind, in IPv4 by the sysctl rp_filter.
 	ReversePathFilter Capability = "strict reverse path filter (sysctl `rp_filter` 1)"
@@ -115,6 +118,7 @@ func rows() []row {
 		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/*"}},
 		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
 		{Tunnels, []string{"Worlds/vxlan*/*"}},
+		{Addresses, []string{"Worlds/addresses/*"}},
 		{ReversePathFilter, []string{"Worlds/rp-filter/*"}},
 		{ReversePathFilter6, []string{"Worlds/rp-filter-ipv6/*"}},
 		{Firewalls, []string{"Worlds/forward-drop/*"}},

@@ -26,6 +26,7 @@
 //	bridge-nf-0-hairpin-on    the same with hairpin_mode on
 //	vxlan                     pods of the other node behind a VXLAN with an MTU of 1,450
 //	vxlan-bridge              the same, with the node's pods as in bridge-nf-1
+//	addresses                 several addresses of the node, also secondary ones
 //	rp-filter                 strict reverse path filter in IPv4
 //	rp-filter-ipv6            the same in IPv6, by the rules of firewalld
 //	forward-drop              other programs, with iptables of both flavours and nftables,

@@ -33,8 +33,8 @@ func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
 // packet gives the first packet of a flight as [proxy.Route] knows it.
 func (b *testbed) packet(f flight) proxy.Packet {
 	source := b.addr(f.from, f.family())
-	if f.from == atNode && b.isNode(f.to.Addr()) {
-		source = f.to.Addr() // what a host sends to itself comes from there
+	if f.from == atNode {
+		source = b.nodeTowards(f.to.Addr())
 	}
 	return proxy.Packet{
 		Protocol:    f.protocol,

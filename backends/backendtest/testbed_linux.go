@@ -86,12 +86,16 @@ func (b *testbed) addr(at place, family v1.IPFamily) netip.Addr {
 	return b.host(at).addr(family)
 }
 
-// nodeTowards gives the address that the node has for an endpoint when it masquerades.
+// nodeTowards gives the address that the node sends from, of its own choice and when it
+// masquerades.
 func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
 	for _, s := range b.world.stands() {
 		if s.towards.Contains(to) {
 			return s.addr
 		}
+	}
+	if b.isNode(to) {
+		return to // what a host sends to itself comes from there
 	}
 	return b.addr(atNode, ipaddr.FamilyOf(to))
 }
@@ -193,7 +197,7 @@ func (b *testbed) attach(h *host) error {
 			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
 			b.announce(up, a))
 		if up.name == atNode && !isPod(h.name) {
-			errs = append(errs, up.ns.AddAddress(h.attachment, single(up.addr(ipaddr.FamilyOf(a)))))
+			errs = append(errs, b.number(h.attachment, ipaddr.FamilyOf(a)))
 		}
 	}
 	return errors.Join(errs...)
@@ -217,7 +221,7 @@ func (b *testbed) routeVirtual() error {
 	node, gateway := b.host(atNode), b.host(atGateway)
 	var errs []error
 	for _, a := range node.addrs {
-		errs = append(errs, node.ns.AddRoute(netns.Route{
+		errs = append(errs, b.number(idleName, ipaddr.FamilyOf(a)), node.ns.AddRoute(netns.Route{
 			To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
 		}))
 	}

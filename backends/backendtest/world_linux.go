@@ -28,6 +28,8 @@ type world struct {
 	bridge *bridge
 	// tunnelMTU is the MTU of a VXLAN to the pods of the other node; 0: they are routed.
 	tunnelMTU int
+	// addrs are further addresses of the node.
+	addrs []nodeAddr
 	// sysctls are set on the node, by their paths below /proc/sys.
 	sysctls map[string]string
 	// tables are those of other programs on the node, in the language of nft.
@@ -63,6 +65,7 @@ func worlds() []world {
 		{name: "bridge-nf-0-hairpin-on", what: Bridges, bridge: &bridge{hairpin: true}},
 		{name: "vxlan", what: Tunnels, tunnelMTU: 1450},
 		{name: "vxlan-bridge", what: Tunnels, bridge: &bridge{filtered: true, hairpin: true}, tunnelMTU: 1450},
+		{name: "addresses", what: Addresses, addrs: severalAddrs()},
 		{name: "rp-filter", what: ReversePathFilter, sysctls: map[string]string{"net/ipv4/conf/all/rp_filter": "1"}},
 		{name: "rp-filter-ipv6", what: ReversePathFilter6, tables: reversePathTable},
 		{name: "forward-drop", what: Firewalls, forwards: forwardsPods},
@@ -93,7 +96,8 @@ func (w *world) needs(from, to place, masquerade bool) Capability {
 	return ""
 }
 
-// stand is an address that the node has towards some pods.
+// stand is an address that the node has towards others; if they are not valid, towards
+// nobody.
 type stand struct {
 	addr    netip.Addr
 	towards netip.Prefix
@@ -101,6 +105,9 @@ type stand struct {
 
 // stands are those that the node has beside its own addresses, which serve for all else.
 func (w *world) stands() (all []stand) {
+	for _, a := range w.addrs {
+		all = append(all, a.stands()...)
+	}
 	if w.bridge != nil {
 		for _, p := range bridgeAddrs() {
 			all = append(all, stand{p.Addr(), p.Masked()})

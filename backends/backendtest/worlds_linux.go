@@ -40,6 +40,7 @@ func (c *Config) worldScenarios(t *testing.T) {
 		for _, sc := range group {
 			flights = append(flights, sc.flights()...)
 		}
+		flights = append(flights, s.nodePortFlights(30001, 30021, 30031, firstHostPort)...)
 		s.hold(t, snapshot, flights)
 	}
 }

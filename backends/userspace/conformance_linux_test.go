@@ -24,7 +24,8 @@ func TestConformanceRedirect(t *testing.T) {
 
 func TestConformanceLocalRoutes(t *testing.T) {
 	needLocalRoutes(t, newNetwork(t))
-	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces)
+	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces,
+		backendtest.Addresses)
 }
 
 // conform runs the suite for a capture, which has a column in the README.

@@ -1,0 +1,97 @@
+package backendtest
+
+import (
+	"errors"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+)
+
+// nodeAddr is a further address of the node.
+type nodeAddr struct {
+	link string
+	addr netip.Prefix
+	// towards are those to whom the node sends from it.
+	towards []netip.Prefix
+}
+
+func (a nodeAddr) stands() (all []stand) {
+	for _, p := range a.towards {
+		all = append(all, stand{a.addr.Addr(), p})
+	}
+	if len(all) == 0 {
+		all = append(all, stand{addr: a.addr.Addr()})
+	}
+	return all
+}
+
+// idleName is an interface behind which is nothing.
+const idleName = "idle0"
+
+// severalAddrs are two more addresses at the first interface, the second of which is
+// secondary to the other; one at the way to the other node, which comes before the
+// node's own; one in the range of clients; and one behind which is nothing.
+func severalAddrs() []nodeAddr {
+	var all []nodeAddr
+	add := func(link string, addrs []netip.Prefix, towards ...string) {
+		for _, a := range addrs {
+			n := nodeAddr{link: link, addr: a}
+			for _, p := range prefixes(towards...) {
+				if p.Addr().Is4() == a.Addr().Is4() {
+					n.towards = append(n.towards, p)
+				}
+			}
+			all = append(all, n)
+		}
+	}
+	add("eth0", prefixes("172.18.2.3/24", "172.18.2.4/24", "fd00:18:2::3/64", "fd00:18:2::4/64"))
+	add("eth1", prefixes("172.18.3.2/32", "fd00:18:3::2/128"), "10.1.0.0/24", "172.18.0.3/32", "fd00:10:1::/64")
+	add("eth2", prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::10/128")
+	add(idleName, prefixes("172.18.4.9/32", "fd00:18:4::9/128"))
+	// The kernel sends to a secondary address from the first one of its range.
+	return append(all, nodeAddr{towards: prefixes("172.18.2.4/32"), addr: all[0].addr})
+}
+
+// number gives an interface of the node its addresses of a family. The first one of IPv4
+// is preferred, and the last one of IPv6; at eth0 that is the node's own.
+func (b *testbed) number(link string, family v1.IPFamily) error {
+	own := single(b.addr(atNode, family))
+	var all []netip.Prefix
+	for _, a := range b.world.addrs {
+		if a.link == link && ipaddr.FamilyOf(a.addr.Addr()) == family {
+			all = append(all, a.addr)
+		}
+	}
+	switch isFirst := (link == "eth0") == (family == v1.IPv4Protocol); {
+	case link == idleName:
+	case isFirst:
+		all = append([]netip.Prefix{own}, all...)
+	default:
+		all = append(all, own)
+	}
+	var errs []error
+	if len(all) > 0 && link == idleName && family == v1.IPv4Protocol {
+		errs = append(errs, b.node().AddBridge(link))
+	}
+	for _, a := range all {
+		errs = append(errs, b.node().AddAddress(link, a))
+	}
+	return errors.Join(errs...)
+}
+
+// nodePortFlights gives packets to node ports at all addresses that the node has in this
+// world beside the usual ones.
+func (b *testbed) nodePortFlights(ports ...uint16) (all []flight) {
+	for _, s := range b.world.stands() {
+		for _, from := range []place{atClient, atLocal, atNode, atOutside} {
+			for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+				for _, port := range ports {
+					all = append(all, flight{from: from, to: netip.AddrPortFrom(s.addr, port), protocol: protocol})
+				}
+			}
+		}
+	}
+	return all
+}
