@@ -40,17 +40,13 @@ func (c *Conn) Monitor(tables ...string) (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nfnetlink: monitor: %w", err)
 	}
-	filter, err := monitorFilter(own, tables)
-	if err != nil {
-		return nil, fmt.Errorf("nfnetlink: monitor: %w", err)
-	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("socket", err))
 	}
 	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor")}
 	if m.raw, err = m.file.SyscallConn(); err == nil {
-		err = m.control(func(fd int) error { return prepare(fd, filter) })
+		err = m.control(func(fd int) error { return prepare(fd, own, tables) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.file.Close())
@@ -59,15 +55,30 @@ func (c *Conn) Monitor(tables ...string) (*Monitor, error) {
 }
 
 // prepare sets up the socket of a monitor. One that is not bound gets no messages.
-func prepare(fd int, filter []unix.SockFilter) error {
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-		return fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("setsockopt", err))
+func prepare(fd int, own uint32, tables []string) error {
+	if err := attachFilter(fd, own, tables); err != nil {
+		return fmt.Errorf("nfnetlink: monitor: %w", err)
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("bind", err))
 	}
 	return nil
+}
+
+// attachFilter attaches the longest filter that there is memory for: the sysctl
+// net.core.optmem_max bounds that, to 20 KiB by default before Linux 6.7.
+func attachFilter(fd int, own uint32, tables []string) error {
+	for size := unix.BPF_MAXINSNS; ; size -= size / 4 {
+		filter, err := monitorFilter(own, tables, size)
+		if err != nil {
+			return err
+		}
+		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+		if err == nil || size < 4 || !errors.Is(err, unix.ENOMEM) {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
 }
 
 // portID gives the number by which the kernel names the sender of a transaction.
