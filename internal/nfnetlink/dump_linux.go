@@ -222,11 +222,17 @@ func (c *Conn) handOut(rest messages, seq uint32, each func(message) error) (end
 		if end = m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR; end {
 			c.dump = 0
 		}
-		if err := each(m); err != nil || end {
+		if err == nil {
+			err = each(m) // after an error, only the end is looked for: nobody will send it again
+		}
+		if end {
 			return end, err
 		}
 	}
-	return false, rest.err()
+	if err == nil {
+		err = rest.err()
+	}
+	return false, err
 }
 
 // settle reads what is left of a dump that was given up: the kernel starts no

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -316,5 +317,25 @@ func TestGeneration(t *testing.T) {
 	cancel()
 	if _, err := c.Generation(cancelled); !errors.Is(err, context.Canceled) {
 		t.Errorf("Generation with a cancelled context: got %v, want context.Canceled", err)
+	}
+}
+
+// A visitor that ends a dump whose end was read with what it has seen leaves nothing to
+// wait for. The kernel sends the end with an element for all keys.
+func TestDumpEndedByVisitor(t *testing.T) {
+	c := openInNamespace(t)
+	loadNft(t, "table ip web { set s { type ipv4_addr; elements = { 192.0.2.1, * } }; }")
+	seen := 0
+	err := c.Elements(t.Context(), Table{Family: IPv4, Name: "web"}, "s", Visitor[Element]{Each: func(e *Element) error {
+		if seen++; e.Key != nil {
+			return nil
+		}
+		return io.ErrNoProgress
+	}})
+	if !errors.Is(err, io.ErrNoProgress) || seen == 0 {
+		t.Errorf("got error %v after %d elements, want %v", err, seen, io.ErrNoProgress)
+	}
+	if c.dump != 0 {
+		t.Error("the connection waits for the end of the dump, which it has read")
 	}
 }
