@@ -74,20 +74,26 @@ func TestDriftedHeedsOurTablesOnly(t *testing.T) {
 func TestDriftedNoticesOurTables(t *testing.T) {
 	world := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
 	for name, commands := range map[string][]string{
-		"a rule more":         {"add rule ip vipkit services counter"},
-		"no rules in a chain": {"flush chain ip vipkit reject-service"},
-		"a chain more":        {"add chain ip6 vipkit theirs"},
-		"a base chain's drop": {"add chain ip vipkit prerouting { policy drop; }"},
-		"a set more":          {"add set ip vipkit theirs { type ipv4_addr; }"},
-		"a table more":        {"add table ip vipkit_2"},
-		"no table":            {"delete table ip6 vipkit"},
-		"nothing":             {"flush ruleset"},
-		"nothing, twice":      {"flush ruleset", "flush ruleset"},
-		"a sleeping table":    {"add table ip vipkit { flags dormant; }"},
-		"an element less":     {"delete element ip vipkit services { 10.128.0.1 . tcp . 80 }"},
-		"another element":     {"delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }"},
-		"a rule out of place": {"flush chain ip vipkit output", "add rule ip vipkit output jump services"},
-		"a chain renamed":     {"rename chain ip vipkit pick-4 pick-5"},
+		"a rule more":               {"add rule ip vipkit services counter"},
+		"no rules in a chain":       {"flush chain ip vipkit reject-service"},
+		"a chain more":              {"add chain ip6 vipkit theirs"},
+		"a base chain's drop":       {"add chain ip vipkit prerouting { policy drop; }"},
+		"a set more":                {"add set ip vipkit theirs { type ipv4_addr; }"},
+		"a table more":              {"add table ip vipkit_2"},
+		"no table":                  {"delete table ip6 vipkit"},
+		"nothing":                   {"flush ruleset"},
+		"nothing, twice":            {"flush ruleset", "flush ruleset"},
+		"a sleeping table":          {"add table ip vipkit { flags dormant; }"},
+		"an element less":           {"delete element ip vipkit services { 10.128.0.1 . tcp . 80 }"},
+		"another element":           {"delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }"},
+		"a service for all":         {"add element ip vipkit services { * : drop }"},
+		"a ClusterIP for all":       {"add element ip vipkit cluster-ips { * }"},
+		"a hairpin for all":         {"add element ip vipkit hairpins { * }"},
+		"an endpoint for all":       {"add element ip vipkit endpoints { * : 10.0.0.9 . 99 }"},
+		"a service at no address":   {"add element ip vipkit services { 0.0.0.0 . tcp . 80 : drop }"},
+		"an endpoint at no address": {"add element ip vipkit endpoints { 0.0.0.0 . tcp . 80 . 0 : 10.0.0.9 . 99 }"},
+		"a rule out of place":       {"flush chain ip vipkit output", "add rule ip vipkit output jump services"},
+		"a chain renamed":           {"rename chain ip vipkit pick-4 pick-5"},
 		"chains that swapped names": {
 			"rename chain ip vipkit pick-4 pick-5", "rename chain ip vipkit masquerade-pick-4 pick-4", "rename chain ip vipkit pick-5 masquerade-pick-4",
 		},
@@ -112,6 +118,35 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 			fresh.Apply(t, world)
 			if diff := cmp.Diff(fresh.listing(t), strings.ReplaceAll(w.listing(t), "vipkit_2", "vipkit")); diff != "" {
 				t.Errorf("after the repair, beside what a first Apply makes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// An element that stands for all clients, which would send them all to one endpoint, stays
+// neither after a resync nor where that endpoint goes.
+func TestNoEndpointForAllClients(t *testing.T) {
+	p := stickyPort(v1.IPv4Protocol, 0, 3)
+	two := *p
+	two.Cluster = p.Cluster[:2]
+	node := stagetest.Node()
+	three := proxy.NewSnapshot(node, p)
+	for name, step := range map[string]struct {
+		endpoint string
+		old, new proxy.Snapshot
+	}{
+		"a resync":                   {p.Cluster[2].Addr.Addr().String(), proxy.Snapshot{}, three},
+		"a resync, another endpoint": {"10.0.77.77", proxy.Snapshot{}, three},
+		"one endpoint less":          {p.Cluster[2].Addr.Addr().String(), three, proxy.NewSnapshot(node, &two)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t, listLimit)
+			w.Apply(t, three)
+			w.nft(t, "add element ip vipkit "+affinityMap(affinityID(p.Name), proxy.PoolCluster)+" { * : "+step.endpoint+" . 8080 }")
+			w.Applied = step.old
+			w.Apply(t, step.new)
+			if got := w.listing(t); strings.Contains(got, "* :") {
+				t.Errorf("all clients have an endpoint:\n%s", got)
 			}
 		})
 	}

@@ -48,17 +48,17 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 func (l *lister) fixedSet(name string) error {
 	switch name {
 	case setClusterIPs:
-		return l.elements(name, func(e *nfnetlink.Element) { l.address(e, kindClusterIP) })
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindClusterIP) })
 	case setHairpins:
-		return l.hairpins()
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindHairpin) })
 	case setNodePortClients:
 		return l.elements(name, l.nodePortClient)
 	case setRestrictions:
-		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindRestriction, false) })
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindRestriction, false) })
 	case setServices, setNodePorts:
-		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindFrontend, name == setNodePorts) })
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindFrontend, name == setNodePorts) })
 	case setRecorders, setNodePortRecorders:
-		return l.elements(name, func(e *nfnetlink.Element) { l.verdict(e, kindRecord, name == setNodePortRecorders) })
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindRecord, name == setNodePortRecorders) })
 	}
 	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
 		for _, nodePort := range []bool{false, true} {
@@ -70,12 +70,14 @@ func (l *lister) fixedSet(name string) error {
 	return nil
 }
 
-func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
-	before := len(l.objects)
+// elements lists the elements of a set. Each says whether one is as this package writes
+// it: no other can be removed by what was read of it, such as one that stands for all keys.
+func (l *lister) elements(set string, each func(*nfnetlink.Element) (own bool)) error {
+	before, own := len(l.objects), true
 	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
-		Begin: func() { l.objects = l.objects[:before] },
+		Begin: func() { l.objects, own = l.objects[:before], true },
 		Each: func(e *nfnetlink.Element) error {
-			each(e)
+			own = each(e) && own
 			return nil
 		},
 		Consistent: func() bool { return !l.monitor.Noticed() },
@@ -84,36 +86,37 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element)) error {
 		// Others change our tables faster than a set of this size can be read.
 		return mustReplace("set " + set + ", which cannot be read for all the commits of others,")
 	}
-	return err
-}
-
-// hairpins lists pairs of one address with itself. Another pair is none of ours.
-func (l *lister) hairpins() error {
-	pairs := true
-	n := l.fam.addrLen()
-	err := l.elements(setHairpins, func(e *nfnetlink.Element) {
-		pairs = pairs && len(e.Key) >= 2*n && bytes.Equal(e.Key[:n], e.Key[n:2*n])
-		l.address(e, kindHairpin)
-	})
-	if err == nil && !pairs {
-		err = mustReplace("an element of set " + setHairpins)
+	if err == nil && !own {
+		err = mustReplace("set " + set + ", which holds an element that is none of ours,")
 	}
 	return err
 }
 
-// address lists an element that is one address.
-func (l *lister) address(e *nfnetlink.Element, kind kind) {
+// element lists an element by what was read of it, unless its key is another than this
+// package writes for that. It does not look at the slot of an endpoint.
+func (l *lister) element(k key, v value, key []byte) (own bool) {
+	var buf [48]byte
+	k.fam = l.fam
+	if _, own := elementOf(buf[:0], &k); !bytes.Equal(own, key) {
+		return false
+	}
+	l.add(k, v)
+	return true
+}
+
+// address lists an element that is one address, or a pair of one with itself.
+func (l *lister) address(e *nfnetlink.Element, kind kind) (own bool) {
 	k := key{kind: kind}
 	n := l.fam.addrLen()
 	if len(e.Key) < n {
-		return
+		return false
 	}
 	if kind == kindHairpin {
 		copy(k.eaddr[:], e.Key[:n])
 	} else {
 		copy(k.addr[:], e.Key[:n])
 	}
-	l.add(k, 0)
+	return l.element(k, 0, e.Key)
 }
 
 // frontend reads a frontend from the start of a key.
@@ -134,10 +137,10 @@ func (l *lister) frontend(k *key, b []byte, nodePort bool) bool {
 }
 
 // verdict lists an element that leads to a chain, or drops.
-func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) {
+func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) (own bool) {
 	k := key{kind: kind}
 	if !l.frontend(&k, e.Key, nodePort) {
-		return
+		return false
 	}
 	v := to(l.book.names.of(l.fam).ofBytes(e.Chain))
 	want := nfnetlink.VerdictGoto
@@ -150,19 +153,19 @@ func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) {
 	if e.Verdict != want {
 		v |= odd
 	}
-	l.add(k, v)
+	return l.element(k, v, e.Key)
 }
 
 // nodePortClient lists an endpoint that clients of a node port may stick to.
-func (l *lister) nodePortClient(e *nfnetlink.Element) {
+func (l *lister) nodePortClient(e *nfnetlink.Element) (own bool) {
 	k := key{kind: kindNodePortClient}
 	n := l.fam.addrLen()
 	if !l.frontend(&k, e.Key, true) || len(e.Key) < 8+n+2 {
-		return
+		return false
 	}
 	copy(k.eaddr[:], e.Key[8:8+n])
 	k.eport = binary.BigEndian.Uint16(e.Key[8+n:])
-	l.add(k, 0)
+	return l.element(k, 0, e.Key)
 }
 
 // endpoints lists the slots of a map, and takes note of them. Where slots are
@@ -171,18 +174,18 @@ func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
 	first := len(l.objects)
 	n := l.fam.addrLen()
 	l.indexes = l.indexes[:0]
-	err := l.elements(set, func(e *nfnetlink.Element) {
+	err := l.elements(set, func(e *nfnetlink.Element) (own bool) {
 		if len(l.objects) == first {
 			l.indexes = l.indexes[:0] // the listing began again
 		}
 		k := key{kind: kindEndpoint, pool: pool}
 		if !l.frontend(&k, e.Key, nodePort) || len(e.Data) < n+2 || len(e.Key) < 12 {
-			return
+			return false
 		}
 		copy(k.eaddr[:], e.Data[:n])
 		k.eport = binary.BigEndian.Uint16(e.Data[n:])
-		l.add(k, 0)
 		l.indexes = append(l.indexes, binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:]))
+		return l.element(k, 0, e.Key[:len(e.Key)-4])
 	})
 	if err != nil {
 		return err

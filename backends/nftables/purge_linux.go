@@ -84,6 +84,9 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 	read := func(set string, note func(client string, data []byte)) error {
 		err := k.conn.Elements(ctx, k.table(t.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
 			Each: func(e *nfnetlink.Element) error {
+				if len(e.Key) == 0 {
+					return mustReplace("map " + set + ", which holds an element for all clients,")
+				}
 				note(string(e.Key), e.Data)
 				return nil
 			},
