@@ -56,12 +56,22 @@ func TestFlushInFirstLoad(t *testing.T) {
 	}
 }
 
-// Others may commit to tables of their own faster than a large set can be read, be it one
-// of ours or one of clients: a takeover reads it all the same, and writes nothing.
+// Others may commit to tables of their own faster than many rules or a large set can be
+// read, be it one of ours or one of clients: a takeover reads it all the same, and writes nothing.
 func TestTakeoverAmongCommits(t *testing.T) {
 	t.Run("ours", func(t *testing.T) {
 		w := newWatched(t, listLimit)
 		world := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
+		w.Apply(t, world)
+		w.takesOverAmongCommits(t, world)
+	})
+	t.Run("rules", func(t *testing.T) {
+		w := newWatched(t, listLimit)
+		var ports []*proxy.ServicePort
+		for i := range 1500 {
+			ports = append(ports, stickyPort(v1.IPv4Protocol, i, 1))
+		}
+		world := proxy.NewSnapshot(stagetest.Node(), ports...)
 		w.Apply(t, world)
 		w.takesOverAmongCommits(t, world)
 	})

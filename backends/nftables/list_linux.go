@@ -86,8 +86,10 @@ func (l *lister) list() error {
 		return err
 	}
 	var sets []nfnetlink.SetInfo
-	if err := l.conn.Sets(l.ctx, l.table(l.fam), nfnetlink.Collect(&sets)); err != nil {
-		return l.explain(err)
+	ofSets := nfnetlink.Collect(&sets)
+	ofSets.Consistent = l.unchanged
+	if err := l.conn.Sets(l.ctx, l.table(l.fam), ofSets); err != nil {
+		return l.explain(readable(err, "the sets"))
 	}
 	for i := range sets {
 		if sets[i].Flags&unix.NFT_SET_ANONYMOUS != 0 {
@@ -120,17 +122,21 @@ func (l *lister) awake(table string) error {
 // chains lists chains with the hash that all their rules carry, and none where
 // a rule is missing, foreign or out of place, or the chain is.
 func (l *lister) chains() error {
-	var chains []nfnetlink.ChainInfo
 	var rules []nfnetlink.RuleInfo
-	if err := l.conn.Chains(l.ctx, l.table(l.fam), nfnetlink.Collect(&chains)); err != nil {
-		return err
-	}
-	if err := l.conn.Rules(l.ctx, l.table(l.fam), nfnetlink.Collect(&rules)); err != nil {
-		return err
+	ofRules := nfnetlink.Collect(&rules)
+	ofRules.Consistent = l.unchanged
+	if err := l.conn.Rules(l.ctx, l.table(l.fam), ofRules); err != nil {
+		return readable(err, "the rules")
 	}
 	byChain := map[string][]string{}
 	for i := range rules {
 		byChain[rules[i].Chain] = append(byChain[rules[i].Chain], rules[i].Userdata)
+	}
+	var chains []nfnetlink.ChainInfo
+	ofChains := nfnetlink.Collect(&chains)
+	ofChains.Consistent = func() bool { return l.unchanged() && nfnetlink.HaveAll(chains, rules) }
+	if err := l.conn.Chains(l.ctx, l.table(l.fam), ofChains); err != nil {
+		return readable(err, "the chains")
 	}
 	for i := range chains {
 		c := &chains[i]
@@ -148,6 +154,17 @@ func (l *lister) chains() error {
 		l.add(key{kind: kindChain, name: l.book.names.of(l.fam).number(c.Name), level: levelOf(c)}, hash)
 	}
 	return nil
+}
+
+// unchanged reports whether nobody has changed our tables since the listing began.
+func (l *lister) unchanged() bool { return !l.monitor.Noticed() }
+
+// readable has everything made anew where others commit faster than it can be read.
+func readable(err error, what string) error {
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
+		return mustReplace(what + ", which cannot be read for all the commits of others,")
+	}
+	return err
 }
 
 // hashOf gives the hash that all rules of a chain carry, by their tags, or none; and

@@ -3,7 +3,6 @@ package nftables
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"strings"
 
@@ -80,16 +79,12 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element) (own bool)) 
 			own = each(e) && own
 			return nil
 		},
-		Consistent: func() bool { return !l.monitor.Noticed() },
+		Consistent: l.unchanged,
 	})
-	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		// Others change our tables faster than a set of this size can be read.
-		return mustReplace("set " + set + ", which cannot be read for all the commits of others,")
-	}
 	if err == nil && !own {
 		err = mustReplace("set " + set + ", which holds an element that is none of ours,")
 	}
-	return err
+	return readable(err, "set "+set)
 }
 
 // element lists an element by what was read of it, unless its key is another than this

@@ -3,6 +3,7 @@ package userspace
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -72,21 +73,25 @@ func (l *lister) list() error {
 }
 
 func (l *lister) chains() error {
-	var chains []nfnetlink.ChainInfo
 	var rules []nfnetlink.RuleInfo
-	if err := l.conn.Chains(l.ctx, l.table(l.fam), nfnetlink.Collect(&chains)); err != nil {
-		return err
-	}
-	if err := l.conn.Rules(l.ctx, l.table(l.fam), nfnetlink.Collect(&rules)); err != nil {
-		return err
+	ofRules := nfnetlink.Collect(&rules)
+	ofRules.Consistent = l.unchanged
+	if err := l.conn.Rules(l.ctx, l.table(l.fam), ofRules); err != nil {
+		return l.readable(err, "rules")
 	}
 	comments, tags := map[string][]string{}, map[string]uint32{}
-	for i := range chains {
-		name := chains[i].Name
-		comments[name], tags[name] = []string{}, chainTag(name, chains[i].Base)
-	}
 	for i := range rules {
 		comments[rules[i].Chain] = append(comments[rules[i].Chain], rules[i].Comment())
+	}
+	var chains []nfnetlink.ChainInfo
+	ofChains := nfnetlink.Collect(&chains)
+	ofChains.Consistent = func() bool { return l.unchanged() && nfnetlink.HaveAll(chains, rules) }
+	if err := l.conn.Chains(l.ctx, l.table(l.fam), ofChains); err != nil {
+		return l.readable(err, "chains")
+	}
+	for i := range chains {
+		name := chains[i].Name
+		comments[name], tags[name] = append([]string{}, comments[name]...), chainTag(name, chains[i].Base)
 	}
 	l.sources(comments)
 	for name, all := range comments {
@@ -100,6 +105,17 @@ func (l *lister) chains() error {
 		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hash})
 	}
 	return nil
+}
+
+// unchanged reports whether nobody has changed our tables since the listing began.
+func (l *lister) unchanged() bool { return !l.monitor.Noticed() }
+
+// readable has everything made anew where others commit faster than it can be read.
+func (l *lister) readable(err error, what string) error {
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
+		return fmt.Errorf("userspace: %w: %s: %w", backends.ErrReplace, what, err)
+	}
+	return err
 }
 
 // levelOf gives the level of a chain by its name, or one above all others for a
@@ -149,10 +165,12 @@ func (l *lister) sets() error {
 
 func (l *lister) elements(set string) error {
 	before := len(l.objects)
-	return l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
-		Begin: func() { l.objects = l.objects[:before] },
-		Each:  func(e *nfnetlink.Element) error { return l.element(set, e) },
+	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin:      func() { l.objects = l.objects[:before] },
+		Each:       func(e *nfnetlink.Element) error { return l.element(set, e) },
+		Consistent: l.unchanged,
 	})
+	return l.readable(err, "set "+set)
 }
 
 func (l *lister) element(set string, e *nfnetlink.Element) error {

@@ -1,16 +1,22 @@
 package userspace_test
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -174,4 +180,54 @@ func (n network) sixth(t *testing.T) (all []string) {
 		all = append(all, out)
 	}
 	return all
+}
+
+// Others may commit to tables of their own faster than the tables can be read: a resync
+// reads them all the same, and writes nothing.
+func TestResyncAmongCommits(t *testing.T) {
+	n := newNetwork(t)
+	b := n.start(t, userspace.Options{})
+	ports := []*proxy.ServicePort{}
+	for i := range 6000 {
+		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
+	}
+	world := proxy.NewSnapshot(stagetest.Node(), ports...)
+	apply(t, b, world)
+	before := b.Operations()
+	ctx, cancel := context.WithCancel(t.Context())
+	commits, committing := 0, sync.WaitGroup{}
+	committing.Go(func() {
+		if err := n.node.Do(func() error { return commitOnAndOn(ctx, &commits) }); err != nil {
+			t.Error(err)
+		}
+	})
+	defer committing.Wait()
+	defer cancel()
+	for range 5 {
+		apply(t, b, world)
+	}
+	if got := b.Operations() - before; got != 0 {
+		t.Errorf("resyncs took %d operations, want 0", got)
+	}
+	cancel()
+	committing.Wait()
+	if commits < 5 {
+		t.Errorf("others made %d commits meanwhile, which shows nothing", commits)
+	}
+}
+
+// commitOnAndOn commits some hundred times a second to a table of its own.
+func commitOnAndOn(ctx context.Context, commits *int) error {
+	c, err := nfnetlink.Open()
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil && err == nil {
+		var b nfnetlink.Batch
+		b.DestroyTable(nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"})
+		err = c.Commit(context.WithoutCancel(ctx), &b)
+		*commits++
+		time.Sleep(2 * time.Millisecond)
+	}
+	return errors.Join(err, c.Close())
 }

@@ -28,8 +28,8 @@ type Visitor[T any] struct {
 	Each func(*T) error
 	// Consistent, unless it is nil, is asked at the end of a try that a commit
 	// came between: whether what was dumped is known not to have changed. Such
-	// a dump is whole. It is for elements of sets only: other objects the
-	// kernel counts with those of other tables, and may pass over.
+	// a dump is whole, but for tables and chains: the kernel counts those of
+	// one table with those of others, and may pass some over.
 	Consistent func() bool
 }
 

@@ -2,6 +2,7 @@ package nfnetlink
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,16 @@ func (c *Conn) Rules(ctx context.Context, t Table, v Visitor[RuleInfo]) error {
 	return visitObjects(ctx, c, q, parseRule, v)
 }
 
+// HaveAll reports whether the chains of all rules are in a list of chains. One that was
+// interrupted may lack some.
+func HaveAll(chains []ChainInfo, rules []RuleInfo) bool {
+	listed := make(map[string]bool, len(chains))
+	for i := range chains {
+		listed[chains[i].Name] = true
+	}
+	return !slices.ContainsFunc(rules, func(r RuleInfo) bool { return !listed[r.Chain] })
+}
+
 // Sets visits the sets and maps of a table, the anonymous ones included. It is
 // an error if there is no such table (ENOENT).
 func (c *Conn) Sets(ctx context.Context, t Table, v Visitor[SetInfo]) error {
@@ -81,7 +92,7 @@ func (c *Conn) Sets(ctx context.Context, t Table, v Visitor[SetInfo]) error {
 
 // visitObjects visits objects of which there is one in a message.
 func visitObjects[T any](ctx context.Context, c *Conn, q query, parse func(attrs) (T, error), v Visitor[T]) error {
-	return c.visit(ctx, q, reader{begin: v.Begin, each: func(a attrs) error {
+	return c.visit(ctx, q, reader{begin: v.Begin, consistent: v.Consistent, each: func(a attrs) error {
 		if q.table.Name != "" && !belongs(a, q.table.Name) {
 			return nil
 		}
