@@ -48,7 +48,7 @@ func (s *runState) looked() {
 
 // hasten has a resync follow soon, since there is drift.
 func (s *runState) hasten() {
-	s.hastened = true
+	s.hastened, s.notices = true, true
 	at := time.Now()
 	if earliest := s.calm.Add(-lookWindow); at.Before(earliest) {
 		at = earliest

@@ -253,3 +253,67 @@ func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// A stream of changes, of which there is always a next one, does not keep a Runner from
+// repairing drift.
+func TestDriftAmongChanges(t *testing.T) {
+	for _, interval := range []time.Duration{0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := newTestTracker()
+			b := &alert{noticed: make(chan struct{}, 1)}
+			changes := 0
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval, MinInterval: 10 * time.Millisecond, Observe: func(Sync) {
+				changes++
+				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.%d.%d", 1+changes/250, 1+changes%250)))
+			}}
+			go func() { done <- r.Run(ctx) }()
+			time.Sleep(time.Second)
+			b.drift()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if full, partial := b.full.Load(), b.partial.Load(); full != 2 || partial < 150 {
+				t.Errorf("interval %v: got %d full and %d other Applies, want 2 and one every 10 ms", interval, full, partial)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What somebody changed again before a look at everything was over is not verified.
+func TestDriftDuringALookVerifiesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &alert{noticed: make(chan struct{}, 1), takes: time.Second}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		verified := 0
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified++ }}
+		go func() { done <- r.Run(ctx) }()
+		want := func(when string, looks int32, times int) {
+			t.Helper()
+			synctest.Wait()
+			if full := b.full.Load(); full != looks || verified != times {
+				t.Errorf("%s: got %d looks and verified %d times, want %d and %d", when, full, verified, looks, times)
+			}
+		}
+		time.Sleep(1500 * time.Millisecond)
+		want("at first", 1, 1)
+		b.drift()
+		for looks := range int32(3) {
+			time.Sleep(500 * time.Millisecond)
+			b.drift()
+			time.Sleep(500 * time.Millisecond)
+			want("after a look that somebody disturbed", 2+looks, 1)
+		}
+		time.Sleep(time.Second)
+		want("after one that nobody disturbed", 5, 2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

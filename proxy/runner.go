@@ -45,9 +45,10 @@ type Runner struct {
 	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
 	Observe func(Sync)
 	// Verified, if not nil, is called each time the whole dataplane was found
-	// to be as the snapshot says: after an Apply from the zero Snapshot, and
-	// when a resync needs none because the Backend knows that nobody meddled
-	// ([DriftChecker]). It is called on the Runner's goroutine, after Observe.
+	// to be as the snapshot says: after an Apply from the zero Snapshot, unless
+	// the Backend has noticed that somebody changed it meanwhile, and when a resync
+	// needs none because the Backend knows that nobody did ([DriftChecker]). It is
+	// called on the Runner's goroutine, after Observe.
 	Verified func(Snapshot)
 	// Logger gets one line for each failed Apply; the zero value discards it.
 	Logger logr.Logger
@@ -168,9 +169,10 @@ type runState struct {
 	resync  time.Time
 	backoff backoff
 	// quiet ends when the backend has noticed drift; nil where nobody waits for
-	// it. hastened says that a resync is due for that reason.
-	quiet    context.Context
-	hastened bool
+	// it. hastened says that a resync is due for that reason, notices that the
+	// backend has been seen to notice drift.
+	quiet             context.Context
+	hastened, notices bool
 	watchers sync.WaitGroup
 	// calm is when looks at everything will have taken their share of the time,
 	// if there are no more.
@@ -216,6 +218,9 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 		defer cancel()
 	}
 	snapshot, err := s.Source.Next(next, s.want)
+	if s.quiet != nil && !s.hastened && s.quiet.Err() != nil && alive(ctx) {
+		s.hasten()
+	}
 	switch {
 	case err == nil:
 		s.want = snapshot
@@ -223,9 +228,6 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	case ctx.Err() != nil || !errors.Is(err, next.Err()):
 		// A failure is none the less one if it comes when Apply is due.
 		return false, fmt.Errorf("source: %w", err)
-	}
-	if s.quiet != nil && s.quiet.Err() != nil {
-		s.hasten()
 	}
 	return false, nil
 }
@@ -259,7 +261,7 @@ func (s *runState) apply(ctx context.Context) error {
 	if s.Observe != nil {
 		s.Observe(account)
 	}
-	if account.Full && !s.applied.IsZero() {
+	if account.Full && !s.applied.IsZero() && !(s.notices && s.drifted(ctx)) {
 		s.verified()
 	}
 	return err
