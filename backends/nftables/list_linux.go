@@ -20,7 +20,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 		k.forgetSlots()
 		k.places = places{}
 		if err := k.monitor.Begin(); err != nil {
-			yield(object{}, err)
+			yield(object{}, k.explain(err))
 			return
 		}
 		for _, fam := range []family{ipv4, ipv6} {

@@ -20,7 +20,7 @@ import (
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		if err := k.monitor.Begin(); err != nil {
-			yield(object{}, err)
+			yield(object{}, explain(err))
 			return
 		}
 		for _, fam := range allFamilies() {

@@ -65,5 +65,9 @@ func (k kernel) dump(name string) string {
 	if err := k.conn.Rules(k.t.Context(), table, nfnetlink.Collect(&rules)); err != nil {
 		k.t.Fatal(err)
 	}
-	return fmt.Sprintf("chains %+v\nrules %+v", chains, rules)
+	out := fmt.Sprintf("chains %+v\n", chains)
+	for i := range rules {
+		out += fmt.Sprintf("rule %d of %s %q\n", rules[i].Handle, rules[i].Chain, rules[i].Userdata)
+	}
+	return out
 }
