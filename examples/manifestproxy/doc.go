@@ -12,7 +12,10 @@
 // With -backend userspace the program carries the traffic itself instead, for as
 // long as it runs: see package userspace. Services then stand still between two
 // runs, and -once makes no sense. How it gets at the packets is the matter of
-// -capture; -cleanup wants the same one.
+// -capture; -cleanup wants the same one. With -drain, a program that is told to end
+// lets its connections end first, for as long as that says, and leaves new ones to
+// a successor; without one, they are dropped meanwhile. A second signal ends the
+// waiting.
 //
 // # Starting and stopping
 //

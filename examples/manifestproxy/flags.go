@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/nftables"
@@ -65,7 +66,9 @@ type options struct {
 	verbosity     uint
 	// healthz and metrics are the addresses to serve at; empty for nowhere.
 	healthz, metrics string
-	tracker          proxy.TrackerOptions
+	// drain is how long connections may go on when the program is to end.
+	drain   time.Duration
+	tracker proxy.TrackerOptions
 }
 
 // parseFlags reads the command line. What is wrong with it has been written to
@@ -77,6 +80,13 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	f.Func("backend", "`name` of what programs the kernel: "+backendNames()+" (default nftables)", o.chooseBackend)
 	f.Func("capture", "`way` in which the backend userspace gets at packets: tproxy, redirect, routes (default tproxy)", o.chooseCapture)
+	f.Func("drain", "how `long` connections of the backend userspace may go on when the program is to end, for example 30s, while new ones are left to a successor (default not at all)",
+		func(s string) (err error) {
+			if o.drain, err = time.ParseDuration(s); err == nil && o.drain < 0 {
+				err = errors.New("it is negative")
+			}
+			return err
+		})
 	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
 	f.StringVar(&t.NodeName, "node", "", "`name` of this node (default the host's name in lower case)")
 	f.Func("cluster-cidr", "`ranges` of pod addresses, by commas", list(&t.LocalTraffic.Sources, parsePrefix))
@@ -115,6 +125,8 @@ func (o *options) check(rest []string) error {
 		return errors.New("-once excludes this backend, which carries the traffic for as long as the program runs")
 	case o.capture != nil && !o.backend.runs:
 		return errors.New("-capture is for -backend userspace")
+	case o.drain != 0 && !o.backend.runs:
+		return errors.New("-drain is for -backend userspace")
 	case o.manifests == "" && !o.cleanup:
 		return errors.New("-manifests is required")
 	}

@@ -20,6 +20,8 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -once -backend userspace", "-once excludes this backend"},
 		{"-manifests m -backend userspace -capture pcap", `"pcap" for flag -capture: there is no such way, only tproxy, redirect, routes`},
 		{"-manifests m -capture routes", "-capture is for -backend userspace"},
+		{"-manifests m -drain 30s", "-drain is for -backend userspace"},
+		{"-manifests m -backend userspace -drain=-1s", `"-1s" for flag -drain: it is negative`},
 		{"-manifests m -once -cleanup", "exclude each other"},
 		{"-manifests m n", `unexpected argument "n"`},
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},
@@ -49,7 +51,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"-backend", "-manifests", "-node", "-cluster-cidr", "-masquerade-all", "-nodeport-addresses", "-service-cidr",
-		"-node-ip", "-once", "-cleanup", "-v", "-healthz-bind-address", "-metrics-bind-address",
+		"-node-ip", "-once", "-cleanup", "-drain", "-v", "-healthz-bind-address", "-metrics-bind-address",
 	} {
 		if !strings.Contains(out.String(), "\n  "+flag) {
 			t.Errorf("the usage lacks %s:\n%s", flag, out.String())

@@ -96,8 +96,25 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	drain(b, o.drain, log)
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
+}
+
+// drain lets connections end, if the backend carries them, for as long as it may take.
+func drain(b proxy.Backend, patience time.Duration, log logr.Logger) {
+	d, carries := b.(interface{ Drain(context.Context) error })
+	if !carries || patience == 0 {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	log.Info("waiting for connections to end; a signal ends them", "atMost", patience)
+	if err := d.Drain(ctx); err != nil {
+		log.Info("the connections that are left are reset", "reason", err.Error())
+	}
 }
 
 // follow keeps the kernel as the files say until ctx ends, or until something

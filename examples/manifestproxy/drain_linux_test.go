@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/agenttest"
+)
+
+// echoes serves connections that stay open, and say back what they are told.
+func (n network) echoes(t *testing.T, at string) {
+	t.Helper()
+	l, err := n.Pods.Listen(t.Context(), "tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // The listener has been closed.
+			}
+			served.Go(func() {
+				_, _ = io.Copy(c, c) // until the client ends it
+				_ = c.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		served.Wait()
+	})
+}
+
+// dial connects to the Service of the demo.
+func (n network) dial(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := n.Client.Dial(t.Context(), "tcp", virtualIP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	wantEcho(t, c)
+	return c
+}
+
+func wantEcho(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := c.Write([]byte("x"))
+	if err == nil {
+		_, err = io.ReadFull(c, make([]byte, 1))
+	}
+	if err != nil {
+		t.Errorf("the connection does not go on: %v", err)
+	}
+}
+
+// A program that is told to end lets its connections end first, while its successor
+// takes up what is new; what does not end in time is reset.
+func TestDrain(t *testing.T) {
+	n := network{agenttest.NewNode(t)}
+	n.echoes(t, endpoint1)
+	n.echoes(t, endpoint2)
+	begin := func(drain string) *agenttest.Program {
+		p := n.start(t, flags("demo", "-backend", "userspace", "-drain", drain)...)
+		p.Await("msg=sync", "full=true", "ports=1", "operations=")
+		return p
+	}
+	p := begin("1h")
+	c := n.dial(t)
+	p.Signal(syscall.SIGTERM)
+	p.Await("waiting for connections to end", "atMost=1h0m0s")
+	wantEcho(t, c)
+	successor := begin("100ms")
+	late := n.dial(t)
+	wantEcho(t, c)
+	_ = c.Close()
+	if status := p.Wait(); status != 0 || p.Count(stopped) != 1 || p.Count("are reset") != 0 {
+		t.Errorf("with its connections at an end, the status is %d, want 0 and that it says so", status)
+	}
+	wantEcho(t, late)
+	successor.Terminate(stopped)
+	if successor.Count("the connections that are left are reset") != 1 {
+		t.Error("nobody says that connections are reset")
+	}
+	if _, err := late.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	}
+
+	p = begin("1h")
+	c = n.dial(t)
+	p.Signal(syscall.SIGTERM)
+	p.Await("waiting for connections to end")
+	p.Signal(syscall.SIGTERM)
+	if status := p.Wait(); status != 0 || p.Count("the connections that are left are reset") != 1 {
+		t.Errorf("after a second signal, the status is %d, want 0 and that connections are reset", status)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	}
+	n.wantRun(t, []string{"-cleanup", "-backend", "userspace"}, 0, "all rules are removed")
+}
