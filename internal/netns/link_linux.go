@@ -169,6 +169,8 @@ type Route struct {
 	// Local has the packets delivered to this namespace instead, whose own
 	// all addresses of To become. Link is then the loopback interface.
 	Local bool
+	// Table is the routing table; 0 is the main one. Rules lead to others.
+	Table int
 }
 
 // AddRoute adds a route.
@@ -177,7 +179,7 @@ func (n *NS) AddRoute(r Route) error {
 	if err != nil {
 		return err
 	}
-	route := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(r.To)}
+	route := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(r.To), Table: r.Table}
 	switch {
 	case r.Local:
 		route.Type, route.Table, route.Scope = unix.RTN_LOCAL, unix.RT_TABLE_LOCAL, netlink.SCOPE_HOST
@@ -189,6 +191,39 @@ func (n *NS) AddRoute(r Route) error {
 	}
 	if err := n.netlink.RouteAdd(route); err != nil {
 		return fmt.Errorf("netns: add route %v: %w", r, err)
+	}
+	return nil
+}
+
+// Rule has packets looked up in a routing table.
+type Rule struct {
+	// Priority is its place: the least one comes first. The kernel's own rule for the
+	// main table has 32766.
+	Priority int
+	// From and To are those of the packets, all if not valid.
+	From, To netip.Prefix
+	// Mark and Mask are those of the packets' mark; none if Mask is 0.
+	Mark, Mask uint32
+	// Family is that of the packets: [unix.AF_INET] or [unix.AF_INET6].
+	Family int
+	Table  int
+}
+
+// AddRule adds a rule.
+func (n *NS) AddRule(r Rule) error {
+	rule := netlink.NewRule()
+	rule.Priority, rule.Family, rule.Table = r.Priority, r.Family, r.Table
+	if r.From.IsValid() {
+		rule.Src = ipNet(r.From)
+	}
+	if r.To.IsValid() {
+		rule.Dst = ipNet(r.To)
+	}
+	if r.Mask != 0 {
+		rule.Mark, rule.Mask = r.Mark, &r.Mask
+	}
+	if err := n.netlink.RuleAdd(rule); err != nil {
+		return fmt.Errorf("netns: add rule %v: %w", r, err)
 	}
 	return nil
 }

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
@@ -217,6 +220,43 @@ func TestVXLAN(t *testing.T) {
 	must(t, err, conn.Close())
 	if string(seen) != "10.1.0.1" {
 		t.Errorf("the other end saw the client at %q, want 10.1.0.1", seen)
+	}
+}
+
+// A rule leads packets to routes of another table, by their source, destination or mark.
+func TestRules(t *testing.T) {
+	n := newNS(t)
+	must(t, n.AddBridge("to-1"), n.AddBridge("to-2"))
+	for i, c := range []struct {
+		rule     netns.Rule
+		from, to string
+	}{
+		{netns.Rule{To: netip.MustParsePrefix("192.0.2.0/24")}, "10.1.0.1", "192.0.2.7"},
+		{netns.Rule{From: netip.MustParsePrefix("10.2.0.0/24")}, "10.2.0.1", "198.51.100.7"},
+		{netns.Rule{Mark: 1, Mask: 1}, "10.3.0.1", "203.0.113.7"},
+	} {
+		to := netip.MustParsePrefix(c.to + "/32")
+		c.rule.Priority, c.rule.Family, c.rule.Table = 100+i, unix.AF_INET, 77
+		must(t,
+			n.AddAddress("to-1", netip.MustParsePrefix(c.from+"/32")),
+			n.AddRoute(netns.Route{To: to, Link: "to-1"}),
+			n.AddRoute(netns.Route{To: to, Link: "to-2", Table: 77}))
+		options := &netlink.RouteGetOptions{SrcAddr: net.ParseIP(c.from), Mark: c.rule.Mark}
+		for i, want := range []string{"to-1", "to-2"} {
+			if i == 1 {
+				must(t, n.AddRule(c.rule))
+			}
+			routes, err := n.Netlink().RouteGetWithOptions(net.ParseIP(c.to), options)
+			must(t, err)
+			l, err := n.Netlink().LinkByIndex(routes[0].LinkIndex)
+			must(t, err)
+			if l.Attrs().Name != want {
+				t.Errorf("with %d rules like %+v: packets leave by %s, want %s", i, c.rule, l.Attrs().Name, want)
+			}
+		}
+		if err := n.AddRule(c.rule); err == nil {
+			t.Errorf("%+v: adding it again gave no error", c.rule)
+		}
 	}
 }
 
