@@ -53,6 +53,14 @@ const (
 	// Addresses: the node has several addresses, also at one interface, and answers
 	// at each from there.
 	Addresses Capability = "several addresses of the node, at one interface and at each"
+	// Marks: other programs use bits of the marks of packets and connections.
+	Marks Capability = "others use bits of the marks of packets and connections"
+	// RestoredMarks: they keep all bits of a packet's mark with the connection, and give
+	// them to its other packets.
+	RestoredMarks Capability = "others restore all bits of a connection's mark to its packets"
+	// PolicyRouting: what pods send goes by a routing table of its own, and answers to
+	// others by the main one, which other programs tell by the mark of the connection.
+	PolicyRouting Capability = "others route pods by rules and connection marks"
 	// ReversePathFilter: the node drops what comes in by another interface than its
 	// source is behind, in IPv4 by the sysctl rp_filter.
 	ReversePathFilter Capability = "strict reverse path filter (sysctl `rp_filter` 1)"
@@ -119,6 +127,9 @@ func rows() []row {
 		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
 		{Tunnels, []string{"Worlds/vxlan*/*"}},
 		{Addresses, []string{"Worlds/addresses/*"}},
+		{Marks, []string{"Worlds/marks/*"}},
+		{RestoredMarks, []string{"Worlds/marks-restored/*"}},
+		{PolicyRouting, []string{"Worlds/policy-routing/*"}},
 		{ReversePathFilter, []string{"Worlds/rp-filter/*"}},
 		{ReversePathFilter6, []string{"Worlds/rp-filter-ipv6/*"}},
 		{Firewalls, []string{"Worlds/forward-drop/*"}},

@@ -27,6 +27,12 @@
 //	vxlan                     pods of the other node behind a VXLAN with an MTU of 1,450
 //	vxlan-bridge              the same, with the node's pods as in bridge-nf-1
 //	addresses                 several addresses of the node, also secondary ones
+//	marks                     another program uses bits of the marks of packets and
+//	                          connections, as engines of network policies do
+//	marks-restored            another program keeps all bits of a packet's mark with its
+//	                          connection, and restores them
+//	policy-routing            pods have a routing table of their own, answers to others go
+//	                          by the main one, told by connection marks
 //	rp-filter                 strict reverse path filter in IPv4
 //	rp-filter-ipv6            the same in IPv6, by the rules of firewalld
 //	forward-drop              other programs, with iptables of both flavours and nftables,

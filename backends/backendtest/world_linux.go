@@ -3,6 +3,8 @@ package backendtest
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // World names a kind of node, with the network around it, that backends are tested
@@ -34,6 +36,9 @@ type world struct {
 	sysctls map[string]string
 	// tables are those of other programs on the node, in the language of nft.
 	tables string
+	// rules are routing rules of other programs, and routes those of their tables.
+	rules  []netns.Rule
+	routes []netns.Route
 	// forwards says what other programs let through the node, with the policy DROP of
 	// the chain FORWARD; empty: all.
 	forwards forwarding
@@ -69,6 +74,9 @@ func worlds() []world {
 		{name: "rp-filter", what: ReversePathFilter, sysctls: map[string]string{"net/ipv4/conf/all/rp_filter": "1"}},
 		{name: "rp-filter-ipv6", what: ReversePathFilter6, tables: reversePathTable},
 		{name: "forward-drop", what: Firewalls, forwards: forwardsPods},
+		{name: "marks", what: Marks, tables: policyMarks},
+		{name: "marks-restored", what: RestoredMarks, tables: restoredMarks},
+		{name: "policy-routing", what: PolicyRouting, tables: connectionMarks, rules: podRules(), routes: podRoutes()},
 		{name: "forward-drop-pods", what: ClosedFirewalls, forwards: forwardsNothing},
 	}
 }

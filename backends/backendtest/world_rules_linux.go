@@ -3,8 +3,14 @@ package backendtest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // reversePathTable is the filter that firewalld has for IPv6.
@@ -16,6 +22,101 @@ const reversePathTable = `table inet firewalld {
 	}
 }
 `
+
+// policyMarks are the marks of an engine of network policies: one of connections that it
+// has looked at, restored to their packets, and one of packets that is there only while it
+// looks at them.
+const policyMarks = `table inet policies {
+	chain prerouting {
+		type filter hook prerouting priority -150
+		ct mark & 0x00020000 != 0 meta mark set meta mark | 0x00020000
+	}
+	chain output {
+		type route hook output priority -150
+		ct mark & 0x00020000 != 0 meta mark set meta mark | 0x00020000
+	}
+	chain input {
+		type filter hook input priority 0
+		jump look
+	}
+	chain forward {
+		type filter hook forward priority 0
+		jump look
+	}
+	chain look {
+		meta mark set meta mark | 0x00010000
+		ct mark set ct mark | 0x00020000
+		meta mark set meta mark & 0xfffeffff
+	}
+	chain postrouting {
+		type filter hook postrouting priority -150
+		ct mark set ct mark | 0x00020000
+	}
+}
+`
+
+// restoredMarks are all bits of the marks, kept with the connection and restored to its
+// packets: what others have set is in there, too.
+const restoredMarks = `table inet restoring {
+	chain prerouting {
+		type filter hook prerouting priority -150
+		ct mark != 0 meta mark set ct mark
+	}
+	chain output {
+		type route hook output priority -150
+		ct mark != 0 meta mark set ct mark
+	}
+	chain postrouting {
+		type filter hook postrouting priority -150
+		ct mark set meta mark
+	}
+}
+`
+
+// connectionMarks tell connections that do not begin at a pod of the node, for podRules.
+const connectionMarks = `table inet routing {
+	chain prerouting {
+		type filter hook prerouting priority -150
+		ct state new iifname { eth0, eth1, eth2, eth3 } ct mark set ct mark | 0x00000080
+		iifname != { eth0, eth1, eth2, eth3 } ct mark & 0x00000080 != 0 meta mark set meta mark | 0x00000080
+	}
+}
+`
+
+// podsTable is the routing table of the node's pods.
+const podsTable = 310
+
+// podRules have what pods of the node send looked up in a table of their own, but for
+// answers to those who are not in it, as the plug-in of AWS does with several network
+// interfaces.
+func podRules() (all []netns.Rule) {
+	for i, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
+		family := [...]int{unix.AF_INET, unix.AF_INET6}[i]
+		all = append(all,
+			netns.Rule{Priority: 512, Family: family, To: p, Table: unix.RT_TABLE_MAIN},
+			netns.Rule{Priority: 1024, Family: family, Mark: 0x80, Mask: 0x80, Table: unix.RT_TABLE_MAIN},
+			netns.Rule{Priority: 1536, Family: family, From: p, Table: podsTable})
+	}
+	return all
+}
+
+// podRoutes are the routes of pods: to the other node, its pods, and the gateway.
+func podRoutes() (all []netns.Route) {
+	for _, s := range sites() {
+		for _, a := range s.addrs {
+			switch {
+			case s.name == atGateway:
+				all = append(all, netns.Route{To: everything(a), Link: "eth0", Via: a, Table: podsTable})
+			case s.name == atRemoteNode:
+				all = append(all, netns.Route{To: single(a), Link: s.attachment, Table: podsTable})
+			case s.uplink == atRemoteNode:
+				other := sites()[slices.IndexFunc(sites(), func(o site) bool { return o.name == atRemoteNode })]
+				all = append(all, netns.Route{To: single(a), Link: other.attachment, Via: other.addr(ipaddr.FamilyOf(a)), Table: podsTable})
+			}
+		}
+	}
+	return all
+}
 
 // firewall is a table of nft that lets through what the rules accept.
 const firewall = `table inet firewall {
@@ -32,6 +133,12 @@ func (b *testbed) settle(t testing.TB) {
 	var errs []error
 	for name, value := range b.world.sysctls {
 		errs = append(errs, b.node().Sysctl(name, value))
+	}
+	for _, r := range b.world.routes {
+		errs = append(errs, b.node().AddRoute(r))
+	}
+	for _, r := range b.world.rules {
+		errs = append(errs, b.node().AddRule(r))
 	}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
