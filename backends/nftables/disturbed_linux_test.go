@@ -3,6 +3,9 @@ package nftables
 import (
 	"context"
 	"errors"
+	"io"
+	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -155,6 +159,58 @@ func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// A table of our names that belongs to another process, which nobody else may change, is
+// no reason to give up: the error says so, and all is well once that process has gone.
+func TestTableOfAnotherOwner(t *testing.T) {
+	for _, name := range []string{"vipkit", "vipkit_2"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t, listLimit)
+			world := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
+			w.Apply(t, world)
+			w.nft(t, "flush ruleset")
+			end := w.own(t, name)
+			defer end()
+			err := w.Backend.Apply(t.Context(), proxy.Snapshot{}, world)
+			if !errors.Is(err, backends.ErrUnavailable) || errors.Is(err, proxy.ErrUnsupported) {
+				t.Errorf("got error %v, want %v, and not %v", err, backends.ErrUnavailable, proxy.ErrUnsupported)
+			}
+			end()
+			w.Applied = proxy.Snapshot{}
+			w.Apply(t, world)
+			if got := w.countElements(t, setServices); got != 3 {
+				t.Errorf("got %d frontends, want 3", got)
+			}
+		})
+	}
+}
+
+// own has another process make a table that belongs to it, until that ends.
+func (w *watched) own(t *testing.T, table string) (end func()) {
+	t.Helper()
+	cmd := exec.Command(netnstest.NFT(t), "-i")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = w.NS.Do(cmd.Start)
+	}
+	if err == nil {
+		_, err = io.WriteString(in, "add table ip "+table+" { flags owner; }\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); !strings.Contains(w.nft(t, "list ruleset"), "owner"); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the other process has made no table")
+		}
+	}
+	return sync.OnceFunc(func() {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // However often somebody changes the timeout of an affinity, no more is kept of it
