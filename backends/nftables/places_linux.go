@@ -90,11 +90,17 @@ func (k *kernel) serving(ctx context.Context, fam family) (serves, stray string,
 		if err := k.conn.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
 			return "", "", k.explain(err)
 		}
-		if slices.ContainsFunc(chains, func(c nfnetlink.ChainInfo) bool { return c.Base.Type != "" }) {
+		if slices.ContainsFunc(chains, k.isOwnBase) {
 			return name, k.twin(name), nil
 		}
 	}
 	return names[0], names[1], nil
+}
+
+// isOwnBase reports whether a chain is one by which a table of ours serves. A table that
+// somebody else made under the name of the second one may have others.
+func (k *kernel) isOwnBase(c nfnetlink.ChainInfo) bool {
+	return c.Base.Type != "" && c.Base == k.book.options.baseChain(c.Name)
 }
 
 // Replace implements [backends.Replacer].

@@ -199,3 +199,21 @@ func TestReplacementKeepsWhatServes(t *testing.T) {
 		t.Errorf("the table beside it: want it complete but for its base chains, got:\n%s", got)
 	}
 }
+
+// A table that somebody else made under the name of the second one goes, whatever it
+// holds, and that which serves stays until there is another.
+func TestForeignSecondTable(t *testing.T) {
+	w := newWatched(t, listLimit)
+	world := proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...)
+	w.Apply(t, world)
+	w.load(t, "table ip vipkit_2 { chain theirs { type filter hook prerouting priority -300; }; }")
+	before := w.kernel.Operations()
+	w.Applied = proxy.Snapshot{}
+	w.Apply(t, world)
+	if got := w.kernel.Operations() - before; got != 1 {
+		t.Errorf("got %d operations, want one: to remove the other table", got)
+	}
+	if got := w.nft(t, "list ruleset"); strings.Contains(got, "theirs") || !strings.Contains(got, "table ip vipkit {") {
+		t.Errorf("the ruleset has the other's table, or not ours:\n%s", got)
+	}
+}
