@@ -173,10 +173,10 @@ type runState struct {
 	// backend has been seen to notice drift.
 	quiet             context.Context
 	hastened, notices bool
-	watchers sync.WaitGroup
-	// calm is when looks at everything will have taken their share of the time,
+	watchers          sync.WaitGroup
+	// paid is when looks at everything will have taken their share of the time,
 	// if there are no more.
-	calm time.Time
+	paid time.Time
 }
 
 // wait returns when there is something to apply.
@@ -261,7 +261,7 @@ func (s *runState) apply(ctx context.Context) error {
 	if s.Observe != nil {
 		s.Observe(account)
 	}
-	if account.Full && !s.applied.IsZero() && !(s.notices && s.drifted(ctx)) {
+	if account.Full && !s.applied.IsZero() && (!s.notices || !s.drifted(ctx)) {
 		s.verified()
 	}
 	return err

@@ -81,24 +81,7 @@ func untilGone(look func() (clients []string, all int, err error), forget func([
 func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(client string, to slot)) error {
 	n := t.fam.addrLen()
 	endpoints := map[string]slot{}
-	read := func(set string, note func(client string, data []byte)) error {
-		err := k.conn.Elements(ctx, k.table(t.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
-			Each: func(e *nfnetlink.Element) error {
-				if len(e.Key) == 0 {
-					return mustReplace("map " + set + ", which holds an element for all clients,")
-				}
-				note(string(e.Key), e.Data)
-				return nil
-			},
-		})
-		if errors.Is(err, nfnetlink.ErrInterrupted) {
-			// It was packets that changed the map meanwhile, if anybody, as they
-			// always may: what others commit makes what was read no worse.
-			return nil
-		}
-		return err
-	}
-	err := read(t.set, func(client string, data []byte) {
+	err := k.readClients(ctx, t.fam, t.set, func(client string, data []byte) {
 		var to slot
 		if len(data) >= n {
 			copy(to.addr[:], data[:n])
@@ -109,7 +92,7 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 		endpoints[client] = to
 	})
 	if err == nil && t.fam == ipv6 {
-		err = read(affinityPortMap(t.set), func(client string, data []byte) {
+		err = k.readClients(ctx, t.fam, affinityPortMap(t.set), func(client string, data []byte) {
 			if to, ok := endpoints[client]; ok && len(data) >= 2 {
 				to.port = binary.BigEndian.Uint16(data)
 				endpoints[client] = to
@@ -121,6 +104,25 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 	}
 	for client, to := range endpoints {
 		each(client, to)
+	}
+	return err
+}
+
+// readClients reads one map of clients.
+func (k *kernel) readClients(ctx context.Context, fam family, set string, note func(client string, data []byte)) error {
+	err := k.conn.Elements(ctx, k.table(fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+		Each: func(e *nfnetlink.Element) error {
+			if len(e.Key) == 0 {
+				return mustReplace("map " + set + ", which holds an element for all clients,")
+			}
+			note(string(e.Key), e.Data)
+			return nil
+		},
+	})
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
+		// It was packets that changed the map meanwhile, if anybody, as they
+		// always may: what others commit makes what was read no worse.
+		return nil
 	}
 	return err
 }
