@@ -12,15 +12,15 @@ const (
 	lookWindow = time.Minute
 )
 
-// spent takes note of how long a look at everything took.
+// spent notes how long a resync took.
 func (s *runState) spent(d time.Duration) {
-	if now := time.Now(); s.calm.Before(now) {
-		s.calm = now
+	if now := time.Now(); s.paid.Before(now) {
+		s.paid = now
 	}
-	s.calm = s.calm.Add(lookShare * d)
+	s.paid = s.paid.Add(lookShare * d)
 }
 
-// watch has somebody wait for drift, where the Backend can and nobody does.
+// watch starts a goroutine that waits for drift, unless one does or the Backend cannot.
 func (s *runState) watch(ctx context.Context) {
 	w, can := s.Backend.(DriftChecker)
 	if !can || s.quiet != nil || s.applied.IsZero() {
@@ -35,7 +35,7 @@ func (s *runState) watch(ctx context.Context) {
 	})
 }
 
-// looked takes note that the whole dataplane was found right, or made so.
+// looked notes that a resync is done, and when the next one is due.
 func (s *runState) looked() {
 	s.resync = time.Time{}
 	if s.ResyncInterval > 0 {
@@ -46,11 +46,11 @@ func (s *runState) looked() {
 	}
 }
 
-// hasten has a resync follow soon, since there is drift.
+// hasten makes a resync due soon, since there is drift.
 func (s *runState) hasten() {
 	s.hastened, s.notices = true, true
 	at := time.Now()
-	if earliest := s.calm.Add(-lookWindow); at.Before(earliest) {
+	if earliest := s.paid.Add(-lookWindow); at.Before(earliest) {
 		at = earliest
 	}
 	if s.resync.IsZero() || at.Before(s.resync) {

@@ -83,7 +83,7 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 		"no table":                  {"delete table ip6 vipkit"},
 		"nothing":                   {"flush ruleset"},
 		"nothing, twice":            {"flush ruleset", "flush ruleset"},
-		"a sleeping table":          {"add table ip vipkit { flags dormant; }"},
+		"a dormant table":           {"add table ip vipkit { flags dormant; }"},
 		"an element less":           {"delete element ip vipkit services { 10.128.0.1 . tcp . 80 }"},
 		"another element":           {"delete element ip vipkit hairpins { 10.0.0.1 . 10.0.0.1 }", "add element ip vipkit hairpins { 10.0.0.9 . 10.0.0.9 }"},
 		"a service for all":         {"add element ip vipkit services { * : drop }"},

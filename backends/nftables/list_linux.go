@@ -72,7 +72,7 @@ func (l *lister) list() error {
 		return err
 	}
 	*l.places.name(l.fam) = name
-	if err := l.awake(name); err != nil {
+	if err := l.checkDormant(name); err != nil {
 		return err
 	}
 	l.add(key{kind: kindTable}, 0)
@@ -105,15 +105,15 @@ func (l *lister) list() error {
 	return nil
 }
 
-// awake finds out whether the rules of a table are in force.
-func (l *lister) awake(table string) error {
+// checkDormant asks for new tables where the rules of one are not in force.
+func (l *lister) checkDormant(table string) error {
 	var all []nfnetlink.TableInfo
 	if err := l.conn.Tables(l.ctx, nfnetlink.Family(l.fam), nfnetlink.Collect(&all)); err != nil {
 		return l.explain(err)
 	}
 	for i := range all {
 		if all[i].Name == table && all[i].Flags&unix.NFT_TABLE_F_DORMANT != 0 {
-			return mustReplace("the sleeping table " + table)
+			return mustReplace("the dormant table " + table)
 		}
 	}
 	return nil
