@@ -15,8 +15,7 @@ func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
 	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
-		backendtest.Bridges, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ReversePathFilter6,
-		backendtest.RestoredMarks, backendtest.PolicyRouting)
+		backendtest.ReversePathFilter6, backendtest.RestoredMarks, backendtest.PolicyRouting)
 }
 
 func TestConformanceRedirect(t *testing.T) {
