@@ -43,9 +43,8 @@ func (a *asker) Close() error {
 	return unix.Close(fd)
 }
 
-// ask puts a question, and has the attributes of the answer read, which come after a
-// head of that size. They are valid until read returns.
-func (a *asker) ask(request *nl.NetlinkRequest, head int, read func(body []byte) error) error {
+// ask puts a question, and has the answer read, which is valid until read returns.
+func (a *asker) ask(request *nl.NetlinkRequest, read func(answer []byte) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fd < 0 {
@@ -71,15 +70,16 @@ func (a *asker) ask(request *nl.NetlinkRequest, head int, read func(body []byte)
 			case m.Header.Type == unix.NLMSG_ERROR:
 				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
 			default:
-				return read(m.Data[min(head, len(m.Data)):])
+				return read(m.Data)
 			}
 		}
 	}
 }
 
-// link gives the number of the interface by which packets to an address leave, that
-// of the loopback interface for the node's own addresses; 0 if there is none.
-func (s *sockets) link(to netip.Addr) (number int) {
+// route says how packets to an address leave: the kind of the route (unix.RTN_LOCAL and
+// so on) and the number of the interface, that of the loopback interface for the node's
+// own addresses. Both are 0 if there is no route.
+func (s *sockets) route(to netip.Addr) (kind uint8, link int) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
 	about := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET, Dst_len: uint8(to.BitLen())}}
 	if to.Is6() {
@@ -87,17 +87,33 @@ func (s *sockets) link(to netip.Addr) (number int) {
 	}
 	request.AddData(about)
 	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
-	err := s.routes.ask(request, unix.SizeofRtMsg, func(body []byte) error {
-		b, err := attribute(body, unix.RTA_OIF)
-		if len(b) == 4 {
-			number = int(binary.NativeEndian.Uint32(b))
+	err := s.routes.ask(request, func(answer []byte) error {
+		if len(answer) < unix.SizeofRtMsg {
+			return unix.EBADMSG
 		}
+		b, err := attribute(answer[unix.SizeofRtMsg:], unix.RTA_OIF)
+		if len(b) == 4 {
+			link = int(binary.NativeEndian.Uint32(b))
+		}
+		kind = nl.DeserializeRtMsg(answer).Type
 		return err
 	})
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return number
+	return kind, link
+}
+
+// link implements [engine.Hooks].Link.
+func (s *sockets) link(to netip.Addr) int {
+	_, link := s.route(to)
+	return link
+}
+
+// isLocal reports whether an address is one of the node's own.
+func (s *sockets) isLocal(a netip.Addr) bool {
+	kind, _ := s.route(a)
+	return kind == unix.RTN_LOCAL
 }
 
 // attribute finds an attribute among others; none is no error.

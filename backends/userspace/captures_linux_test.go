@@ -178,6 +178,26 @@ func endsCircle(t *testing.T, c userspace.Capture) {
 	}
 }
 
+// An endpoint that is a node port of the node, at whichever of its addresses, is a
+// circle, which ends at once.
+func TestCircleOfNodePorts(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.needs(t, c)
+		s := ofKind(withEndpoint(snapshot("0.0.0.0:30100"), "10.244.2.1:30100"), proxy.NodePort)
+		node := *s.Node()
+		node.NodePorts.All = true
+		b := n.start(t, userspace.Options{Capture: c})
+		apply(t, b, withNode(s, &node))
+		if server, _, _, err := n.ask(t, "10.244.1.1:30100"); err == nil {
+			t.Errorf("got %q, want the connection to end", server)
+		}
+		if s := b.Stats(); s.Accepted > 2 {
+			t.Errorf("one connection made %d", s.Accepted)
+		}
+	})
+}
+
 // withEndpoint gives service ports another endpoint.
 func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
 	var ports []*proxy.ServicePort

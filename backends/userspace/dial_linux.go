@@ -64,6 +64,9 @@ type end struct {
 
 // captured knows all frontends.
 type captured struct {
+	// isLocal reports whether an address is one of the node's own.
+	isLocal func(netip.Addr) bool
+
 	mu    sync.RWMutex
 	count map[end]int
 	node  *proxy.Node
@@ -95,7 +98,8 @@ func (c *captured) add(p *proxy.ServicePort, n int) {
 	}
 }
 
-// has reports whether an address is a frontend, or a node port of this node.
+// has reports whether an address is a frontend, or a node port of this node, which may
+// have more addresses than it is known by.
 func (c *captured) has(protocol v1.Protocol, to netip.AddrPort) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -107,5 +111,5 @@ func (c *captured) has(protocol v1.Protocol, to netip.AddrPort) bool {
 		anywhere = netip.IPv6Unspecified()
 	}
 	return c.count[end{protocol, netip.AddrPortFrom(anywhere, to.Port())}] > 0 &&
-		c.node != nil && slices.Contains(c.node.Addresses, to.Addr())
+		c.node != nil && (slices.Contains(c.node.Addresses, to.Addr()) || c.isLocal(to.Addr()))
 }

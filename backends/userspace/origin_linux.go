@@ -94,8 +94,8 @@ func (t *tracked) frontend(client, door netip.AddrPort) (netip.AddrPort, error) 
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(fam), Version: nl.NFNETLINK_V0})
 	request.AddData(reply)
 	var to netip.AddrPort
-	err := t.ask(request, nl.SizeofNfgenmsg, func(body []byte) (err error) {
-		to, err = originalOf(body, uint16(dst))
+	err := t.ask(request, func(answer []byte) (err error) {
+		to, err = originalOf(answer[min(nl.SizeofNfgenmsg, len(answer)):], uint16(dst))
 		return err
 	})
 	if err != nil {

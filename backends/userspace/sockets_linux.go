@@ -28,11 +28,11 @@ type sockets struct {
 	// that no two sockets have both ends in common.
 	ports       atomic.Uint32
 	packetPorts *engine.Ports
-	// routes is asked for routes, for [TPROXY].
+	// routes is asked for routes.
 	routes *asker
 }
 
-func newSockets(c Capture) (*sockets, error) {
+func newSockets() (*sockets, error) {
 	ns, err := netns.Current(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -42,21 +42,14 @@ func newSockets(c Capture) (*sockets, error) {
 		ns: ns, own: everywhere(), packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin),
 	}
 	s.ports.Store(begin)
-	if c == TPROXY {
-		if s.routes, err = s.asker(unix.NETLINK_ROUTE); err != nil {
-			return nil, errors.Join(err, s.close())
-		}
+	if s.routes, err = s.asker(unix.NETLINK_ROUTE); err != nil {
+		return nil, errors.Join(err, ns.Close())
 	}
+	s.captured.isLocal = s.isLocal
 	return s, nil
 }
 
-func (s *sockets) close() error {
-	err := s.ns.Close()
-	if s.routes != nil {
-		err = errors.Join(err, s.routes.Close())
-	}
-	return err
-}
+func (s *sockets) close() error { return errors.Join(s.ns.Close(), s.routes.Close()) }
 
 // everywhere reports whether goroutines run in the namespace of the caller. Who
 // is in another one has locked a thread there, so that a new goroutine gets one

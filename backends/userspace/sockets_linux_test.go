@@ -39,7 +39,7 @@ func TestCapturedAddresses(t *testing.T) {
 		}
 		return n
 	}
-	var c captured
+	c := captured{isLocal: func(netip.Addr) bool { return false }}
 	var last proxy.Snapshot
 	for _, step := range []struct {
 		next proxy.Snapshot

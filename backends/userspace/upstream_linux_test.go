@@ -46,7 +46,7 @@ func namer(t *testing.T, ns *netns.NS, at string) netip.AddrPort {
 func socketsIn(t *testing.T, ns *netns.NS) (s *sockets) {
 	t.Helper()
 	if err := ns.Do(func() (err error) {
-		s, err = newSockets(TPROXY)
+		s, err = newSockets()
 		return err
 	}); err != nil {
 		t.Fatal(err)

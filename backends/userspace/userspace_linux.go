@@ -76,7 +76,7 @@ func New(options Options) (*Backend, error) {
 	if options.Port == 0 {
 		options.Port = DefaultPort
 	}
-	s, err := newSockets(options.Capture)
+	s, err := newSockets()
 	if err != nil {
 		return nil, fmt.Errorf("userspace: %w: %w", proxy.ErrUnsupported, err)
 	}
