@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -39,7 +40,7 @@ func (o *opening) localDoors(ctx context.Context, fam nfnetlink.Family, table *l
 		if d.door == doorSink {
 			continue
 		}
-		err = o.start(l, nil, &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin, frontend: frontendAsSent})
+		err = o.start(l, nil, &packetDoor{UDPConn: p, Replier: o.replier, origin: d.origin, frontend: o.frontendOfOthers})
 		if err != nil {
 			return err
 		}
@@ -49,6 +50,16 @@ func (o *opening) localDoors(ctx context.Context, fam nfnetlink.Family, table *l
 		loopback = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	}
 	return table.serveNodePorts(loopback, native(0))
+}
+
+// frontendOfOthers gives the destination that a datagram still has, unless it comes from
+// a frontend: the answer would be captured again, and two Services that answer whatever
+// comes would never end to answer each other.
+func (o *opening) frontendOfOthers(client netip.AddrPort, controls []byte) (netip.AddrPort, bool) {
+	if o.sockets.captured.has(v1.ProtocolUDP, client) {
+		return netip.AddrPort{}, false
+	}
+	return frontendAsSent(client, controls)
 }
 
 // introduce puts a socket into its slot. One that is deaf drops all that comes.
