@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -157,54 +157,16 @@ func (p *page) sourceSet(fam family, sources []netip.Prefix) (object, string) {
 // rangesOf gives the addresses of prefixes as ranges in order, with gaps between
 // them: the kernel takes no others.
 func rangesOf(fam family, prefixes []netip.Prefix) []addrRange {
-	all := make([]addrRange, 0, len(prefixes))
-	for _, p := range prefixes {
-		all = append(all, newRange(fam, p))
-	}
-	slices.SortFunc(all, func(a, b addrRange) int { return bytes.Compare(a.first[:], b.first[:]) })
-	out := all[:0]
-	for _, r := range all {
-		if len(out) > 0 && out[len(out)-1].reaches(r.first) {
-			out[len(out)-1].extend(r)
-		} else {
-			out = append(out, r)
+	var all []addrRange
+	for _, r := range ipaddr.Ranges(prefixes) {
+		behind := r.Last.Next()
+		out := addrRange{first: fam.bytes(r.First), open: !behind.IsValid()}
+		if !out.open {
+			out.behind = fam.bytes(behind)
 		}
+		all = append(all, out)
 	}
-	return out
-}
-
-func newRange(fam family, p netip.Prefix) addrRange {
-	p = p.Masked()
-	r := addrRange{first: fam.bytes(p.Addr())}
-	last := r.first
-	n := fam.addrLen()
-	for i := p.Bits(); i < n*8; i++ {
-		last[i/8] |= 0x80 >> (i % 8)
-	}
-	r.behind, r.open = successor(last, n)
-	return r
-}
-
-// reaches reports whether no address is between the end of r and another one
-// that does not come before its beginning.
-func (r *addrRange) reaches(a [16]byte) bool { return r.open || bytes.Compare(a[:], r.behind[:]) <= 0 }
-
-// extend lengthens r to the end of a range that it reaches.
-func (r *addrRange) extend(o addrRange) {
-	r.open = r.open || o.open
-	if bytes.Compare(o.behind[:], r.behind[:]) > 0 {
-		r.behind = o.behind
-	}
-}
-
-func successor(a [16]byte, n int) (next [16]byte, overflow bool) {
-	for i := n - 1; i >= 0; i-- {
-		a[i]++
-		if a[i] != 0 {
-			return a, false
-		}
-	}
-	return a, true
+	return all
 }
 
 // digest names something by its content, in a form that can be part of a name.
