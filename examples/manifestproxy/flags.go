@@ -114,7 +114,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	return o, nil
 }
 
-// check looks at the flags as a whole and fills in the name of the node.
+// check looks at the flags as a whole and fills in what they leave out.
 func (o *options) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
@@ -133,7 +133,15 @@ func (o *options) check(rest []string) error {
 	if o.capture != nil {
 		o.backend = *o.capture
 	}
-	if o.tracker.NodeName != "" || o.cleanup {
+	if o.cleanup {
+		return nil
+	}
+	return o.nameNode()
+}
+
+// nameNode gives the node the name of the host, unless it has one.
+func (o *options) nameNode() error {
+	if o.tracker.NodeName != "" {
 		return nil
 	}
 	host, err := os.Hostname()
