@@ -344,7 +344,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 		if err := n.client.AddAddress("eth0", netip.PrefixFrom(a, 24)); err != nil {
 			t.Fatal(err)
 		}
-		c, err := n.dialFrom(t, a, one)
+		c, err := n.dialFrom(t, a)
 		if err == nil {
 			err = greeted(c, podServer)
 			_ = c.Close()

@@ -274,7 +274,7 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c, err := n.dialFrom(t, from, one)
+		c, err := n.dialFrom(t, from)
 		if err != nil {
 			continue // It was reset.
 		}
@@ -305,14 +305,14 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// dialFrom connects from an address of the client's.
-func (n network) dialFrom(t *testing.T, from netip.Addr, to string) (c net.Conn, err error) {
+// dialFrom connects to the first Service from an address of the client's.
+func (n network) dialFrom(t *testing.T, from netip.Addr) (c net.Conn, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return c, n.client.Do(func() (err error) {
 		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-		c, err = d.DialContext(ctx, "tcp", to)
+		c, err = d.DialContext(ctx, "tcp", one)
 		return err
 	})
 }

@@ -126,7 +126,7 @@ func TestDrainOfWhoWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, first := n.wantAnswer(t, one)
-	waits, err := n.dialFrom(t, other, one)
+	waits, err := n.dialFrom(t, other)
 	if err != nil {
 		t.Fatal(err)
 	}

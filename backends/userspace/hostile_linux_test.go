@@ -122,7 +122,7 @@ func TestSilentEndpoints(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			conn, err := n.dialFrom(t, from, one)
+			conn, err := n.dialFrom(t, from)
 			if err != nil {
 				continue // It was one too many.
 			}
