@@ -28,7 +28,8 @@ type Target[K backends.Key] struct {
 	// known what is in the kernel, and with them everything.
 	Anew []K
 	// Missing, unless empty, is what the program says where something is not there
-	// that should be: then somebody else has been at it.
+	// that should be: then somebody else has been at it. It is looked for in the first
+	// 16 KiB of what the program says, which is all that errors hold of it.
 	Missing string
 }
 
@@ -64,7 +65,7 @@ func (t *Target[K]) run(ctx context.Context, script *bytes.Buffer) error {
 	if len(t.Command) == 0 {
 		return fmt.Errorf("script: %w: no program is named", proxy.ErrUnsupported)
 	}
-	var said bytes.Buffer
+	var said head
 	cmd := exec.CommandContext(ctx, t.Command[0], t.Command[1:]...) //nolint:gosec // it is the caller's
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = script, &said, &said, lingering
 	err := cmd.Start()
@@ -81,10 +82,22 @@ func (t *Target[K]) run(ctx context.Context, script *bytes.Buffer) error {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx) // it may have done everything before it was killed
 	case ended == nil || ended.ExitCode() != 1:
-	case t.Missing != "" && bytes.Contains(said.Bytes(), []byte(t.Missing)):
-		return fmt.Errorf("script: %w: %s: %w: %s", backends.ErrConflict, t.Command[0], err, &said)
+	case t.Missing != "" && bytes.Contains(said.kept, []byte(t.Missing)):
+		return fmt.Errorf("script: %w: %s: %w: %s", backends.ErrConflict, t.Command[0], err, said.kept)
 	default:
-		return fmt.Errorf("script: %s: %w: %s", t.Command[0], err, &said)
+		return fmt.Errorf("script: %s: %w: %s", t.Command[0], err, said.kept)
 	}
-	return fmt.Errorf("script: %w: %s: %w: %s", proxy.ErrDataplaneLost, t.Command[0], err, &said)
+	return fmt.Errorf("script: %w: %s: %w: %s", proxy.ErrDataplaneLost, t.Command[0], err, said.kept)
+}
+
+// head keeps the begin of what a program says: some say a line or more for each object,
+// and errors go into logs.
+type head struct{ kept []byte }
+
+// longestAnswer is how much is kept.
+const longestAnswer = 16 << 10
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), longestAnswer-len(h.kept))]...)
+	return len(p), nil
 }

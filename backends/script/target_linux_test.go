@@ -56,6 +56,29 @@ func TestCommitWritesOneScript(t *testing.T) {
 	}
 }
 
+// Scripts and answers of any length get through, to a program that reads them, or that
+// does not, and the next script after that does too. Errors have a bound.
+func TestSizes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "script")
+	for _, size := range []int{0, 1, 4095, 4096, 64<<10 - 7, 64 << 10, 64<<10 + 1, 1 << 20, 1<<20 + 1, 5 << 20, 1, 0} {
+		value := strings.Repeat("x", size)
+		for _, shell := range []string{"exit 1", "cat >&2; exit 1", "cat; cat /dev/zero | head -c 3000000; exit 1", "head -c 1 >/dev/null; exit 1"} {
+			err := target(shell).Commit(t.Context(), []op{{Key: "one", Value: value}})
+			wantError(t, fmt.Sprintf("%s, %d bytes", shell, size), err, "exit status 1", nil)
+			if n := len(err.Error()); n > 20<<10 {
+				t.Errorf("%s, %d bytes: the error has %d bytes, want few", shell, size, n)
+			}
+		}
+		if err := target("cat >"+file).Commit(t.Context(), []op{{Key: "one", Value: value}}); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || string(got) != "begin\n"+value {
+			t.Errorf("%d bytes: the program got %d, error %v", size, len(got), err)
+		}
+	}
+}
+
 // What the program comes to says what is known of the kernel.
 func TestCommitTellsWhatHappened(t *testing.T) {
 	for _, c := range []struct {
