@@ -65,34 +65,70 @@ func (r *renderer) lacksAs(missing []extension) bool {
 }
 
 // missing gives those of some extensions that are missing; of a table that is, that alone.
+// Where everything is refused for a reason that nobody gives, none is.
 func (k *kernel) missing(ctx context.Context, of []extension) (missing []extension, err error) {
 	for _, t := range []table{nat, filter} {
 		some := slices.DeleteFunc(slices.Clone(of), func(e extension) bool { return e.table != t })
 		if len(some) == 0 {
 			continue
 		}
-		ok, err := k.works(ctx, some)
-		for i := 0; i < len(some) && !ok && err == nil; i++ {
-			var works bool
-			if works, err = k.works(ctx, some[i:i+1]); !works && err == nil {
-				missing = append(missing, some[i])
-				ok = some[i].rule == ""
-			}
-		}
+		refused, err := k.refusal(ctx, some)
 		if err != nil {
 			return nil, err
+		}
+		if refused == nil {
+			continue
+		}
+		lacking, err := k.missingOf(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, lacking...)
+	}
+	return missing, nil
+}
+
+// missingOf gives those of some extensions of one table that are refused, when the table
+// itself is not, and again at a second try.
+func (k *kernel) missingOf(ctx context.Context, of []extension) (missing []extension, err error) {
+	refused, err := k.refusal(ctx, []extension{{table: of[0].table}})
+	if err != nil {
+		return nil, err
+	}
+	if refused != nil {
+		if of[0].rule == "" && errors.Is(refused, proxy.ErrUnsupported) {
+			missing = of[:1]
+		}
+		return missing, nil
+	}
+	for i := range of {
+		switch refused, err := k.refusedTwice(ctx, of[i:i+1]); {
+		case err != nil:
+			return nil, err
+		case refused:
+			missing = append(missing, of[i])
 		}
 	}
 	return missing, nil
 }
 
-// works reports whether rules with extensions of one table can be written.
-func (k *kernel) works(ctx context.Context, of []extension) (bool, error) {
-	err := k.programs.restore(ctx, k.renderer.probe(of).text)
+// refusedTwice reports whether rules with extensions are refused, and again.
+func (k *kernel) refusedTwice(ctx context.Context, of []extension) (bool, error) {
+	for range 2 {
+		if refused, err := k.refusal(ctx, of); refused == nil || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// refusal writes rules with extensions of one table, and gives how that was refused.
+func (k *kernel) refusal(ctx context.Context, of []extension) (refused *stopError, err error) {
+	err = k.programs.restore(ctx, k.renderer.probe(of).text)
 	k.watch.committed(ctx, 2, err)
 	stop, stopped := errors.AsType[*stopError](err)
 	if stopped && !errors.Is(stop, backends.ErrUnavailable) && !errors.Is(stop, proxy.ErrDataplaneLost) {
-		return false, nil
+		return stop, nil
 	}
-	return err == nil, err
+	return nil, err
 }
