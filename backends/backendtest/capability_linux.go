@@ -53,6 +53,8 @@ const (
 	// Addresses: the node has several addresses, also at one interface, and answers
 	// at each from there.
 	Addresses Capability = "several addresses of the node, at one interface and at each"
+	// SingleStack: the node, its pods and its Services have IPv6 only.
+	SingleStack Capability = "nodes with IPv6 only"
 	// Marks: other programs use bits of the marks of packets and connections.
 	Marks Capability = "others use bits of the marks of packets and connections"
 	// RestoredMarks: they keep all bits of a packet's mark with the connection, and give
@@ -127,6 +129,7 @@ func rows() []row {
 		{BridgedAddresses, []string{"Worlds/bridge-*/Scenarios"}},
 		{Tunnels, []string{"Worlds/vxlan*/*"}},
 		{Addresses, []string{"Worlds/addresses/*"}},
+		{SingleStack, []string{"Worlds/ipv6/*"}},
 		{Marks, []string{"Worlds/marks/*"}},
 		{RestoredMarks, []string{"Worlds/marks-restored/*"}},
 		{PolicyRouting, []string{"Worlds/policy-routing/*"}},

@@ -36,7 +36,7 @@ func Compare(t *testing.T, worlds int, backends map[string]Config) {
 	}
 	for world := range worlds {
 		options := c.options()
-		h := newHistory(r, options, worldSamples, slices.Contains(c.lacks, Affinity))
+		h := newHistory(r, proxy.NewServiceChangeTracker(options), worldSamples, slices.Contains(c.lacks, Affinity))
 		for change := range worldChanges {
 			c.step(t, h, r.IntN(4) == 0)
 			if t.Failed() {

@@ -27,6 +27,7 @@
 //	vxlan                     pods of the other node behind a VXLAN with an MTU of 1,450
 //	vxlan-bridge              the same, with the node's pods as in bridge-nf-1
 //	addresses                 several addresses of the node, also secondary ones
+//	ipv6                      no addresses of IPv4 anywhere
 //	marks                     another program uses bits of the marks of packets and
 //	                          connections, as engines of network policies do
 //	marks-restored            another program keeps all bits of a packet's mark with its

@@ -204,11 +204,11 @@ type history struct {
 
 // newHistory begins a history of Services that the backend can serve.
 func (s *stage) newHistory(r *rand.Rand, samples int) *history {
-	return newHistory(r, nodeOptions(), samples, s.config.lacks(Affinity))
+	return newHistory(r, s.tracker(nodeOptions()), samples, s.config.lacks(Affinity))
 }
 
-func newHistory(r *rand.Rand, o proxy.TrackerOptions, samples int, plain bool) *history {
-	h := &history{random: r, tracker: proxy.NewServiceChangeTracker(o), plain: plain}
+func newHistory(r *rand.Rand, tracker proxy.ServiceChangeTracker, samples int, plain bool) *history {
+	h := &history{random: r, tracker: tracker, plain: plain}
 	for i := range samples {
 		s := h.sample(i + 1)
 		h.samples = append(h.samples, s)

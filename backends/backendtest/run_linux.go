@@ -139,10 +139,15 @@ func (s *stage) readable(t testing.TB) {
 	}
 }
 
-// snapshotOf resolves objects for the node of the testbed.
+// snapshotOf resolves objects for the node of a testbed with both families.
 func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snapshot {
 	t.Helper()
-	tracker := proxy.NewServiceChangeTracker(o)
+	return resolve(t, proxy.NewServiceChangeTracker(o), all...)
+}
+
+// resolve hands objects to a tracker.
+func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) proxy.Snapshot {
+	t.Helper()
 	for i := range all {
 		all[i].handTo(tracker)
 	}
@@ -204,7 +209,7 @@ func (s *stage) applyScenarios(t *testing.T, group []*scenario) proxy.Snapshot {
 	for _, sc := range group {
 		together = append(together, sc.objects)
 	}
-	snapshot := snapshotOf(t, group[0].options, together...)
+	snapshot := resolve(t, s.tracker(group[0].options), together...)
 	s.apply(t, snapshot)
 	s.readable(t)
 	return snapshot

@@ -151,6 +151,7 @@ func (b *testbed) add(s site) error {
 	if err != nil {
 		return err
 	}
+	s.addrs = slices.DeleteFunc(s.addrs, func(a netip.Addr) bool { return !b.world.has(a) })
 	h := &host{site: s, ns: ns, uplink: b.host(s.uplink)}
 	b.hosts = append(b.hosts, h)
 	if s.router {
@@ -225,7 +226,7 @@ func (b *testbed) routeVirtual() error {
 			To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
 		}))
 	}
-	for _, a := range secondaryAddrs() {
+	for _, a := range slices.DeleteFunc(secondaryAddrs(), func(a netip.Addr) bool { return !b.world.has(a) }) {
 		errs = append(errs, node.ns.AddSecondary(gateway.attachment, single(a)))
 	}
 	// Answers come from virtual addresses, which IPv6 does not take for its

@@ -70,8 +70,8 @@ func everyWay(b *testbed) []expectation {
 	var all []expectation
 	for _, from := range sites() {
 		for _, s := range services() {
-			for _, family := range families() {
-				to := netip.AddrPortFrom(b.addr(s.at, family), s.ports[len(s.ports)-1])
+			for _, to := range b.host(s.at).addrs {
+				to, family := netip.AddrPortFrom(to, s.ports[len(s.ports)-1]), ipaddr.FamilyOf(to)
 				want := sees(s.name, b.addr(from.name, family))
 				switch {
 				case from.name == atNode && s.at != atNode:
@@ -87,7 +87,7 @@ func everyWay(b *testbed) []expectation {
 			}
 		}
 		for _, to := range sites() {
-			for _, a := range to.addrs {
+			for _, a := range b.host(to.name).addrs {
 				p := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(a, 0)}
 				want := []string{"answered"}
 				if b.isHeldUp(from.name, to.name, ipaddr.FamilyOf(a)) {

@@ -42,13 +42,13 @@ func (c *Config) testTransfers(t *testing.T) {
 			}
 		}
 	}
-	s.apply(t, snapshotOf(t, nodeOptions(), all...))
+	s.apply(t, resolve(t, s.tracker(nodeOptions()), all...))
 	s.transferAll(t, s.reachable(flights))
 }
 
 // reachable gives the flights that are forwarded, and never lost in this world.
 func (s *stage) reachable(flights []flight) []flight {
-	return slices.DeleteFunc(flights, func(f flight) bool {
+	return slices.DeleteFunc(s.flying(flights), func(f flight) bool {
 		v := proxy.Route(s.applied, s.packet(f))
 		return v.Action != proxy.Forward || slices.Contains(s.allowed(f, v), reply{outcome: silence}.String())
 	})

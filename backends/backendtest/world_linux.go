@@ -26,6 +26,8 @@ type world struct {
 	name World
 	// what is the ability that it is about: a dataplane that lacks it is not tried there.
 	what Capability
+	// single says that there is IPv6 only.
+	single bool
 	// bridge has the pods of the node as its ports; nil: each has a link of its own.
 	bridge *bridge
 	// tunnelMTU is the MTU of a VXLAN to the pods of the other node; 0: they are routed.
@@ -71,6 +73,7 @@ func worlds() []world {
 		{name: "vxlan", what: Tunnels, tunnelMTU: 1450},
 		{name: "vxlan-bridge", what: Tunnels, bridge: &bridge{filtered: true, hairpin: true}, tunnelMTU: 1450},
 		{name: "addresses", what: Addresses, addrs: severalAddrs()},
+		{name: "ipv6", what: SingleStack, single: true},
 		{name: "rp-filter", what: ReversePathFilter, sysctls: map[string]string{"net/ipv4/conf/all/rp_filter": "1"}},
 		{name: "rp-filter-ipv6", what: ReversePathFilter6, tables: reversePathTable},
 		{name: "forward-drop", what: Firewalls, forwards: forwardsPods},
@@ -131,6 +134,9 @@ func (w *world) stands() (all []stand) {
 	}
 	return all
 }
+
+// has reports whether there are addresses of a family in this world.
+func (w *world) has(family netip.Addr) bool { return !w.single || family.Is6() }
 
 // lets reports whether the node forwards what goes from one address to another.
 func (w *world) lets(from, to netip.Addr) bool {
