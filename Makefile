@@ -106,6 +106,10 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 table: ## write the README's table of capabilities, by running the conformance suite
 	VIPKIT_UPDATE=1 go test -count=1 -p 1 -run '^TestConformance' ./backends/...
 
+.PHONY: worlds
+worlds: ## run all of the conformance suite on all kinds of nodes
+	VIPKIT_EVERYTHING=1 $(TEST) -v -timeout=60m -p 1 -run '^TestConformance' ./backends/nftables ./backends/iptables ./backends/userspace
+
 .PHONY: fmt
 fmt: ## format all code
 	$(LINT) fmt

@@ -264,7 +264,7 @@ func (c *Config) testRandom(t *testing.T) {
 	s := c.setUp(t)
 	h := s.newHistory(r, 6)
 	steps := randomSteps
-	if c.world.name != "" {
+	if !c.isEverything() {
 		steps = worldSteps
 	}
 	for step := range steps {
@@ -284,6 +284,6 @@ func (c *Config) testRandom(t *testing.T) {
 	s.readable(t)
 }
 
-// How many snapshots a random test visits: where each pod is routed, and in each of the
-// other worlds.
+// How many snapshots a random test visits, and how many in each world unless everything
+// is asked for.
 const randomSteps, worldSteps = 20, 6

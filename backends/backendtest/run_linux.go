@@ -50,20 +50,30 @@ func Run(t *testing.T, c Config) {
 	}
 	c.results = results{}
 	t.Run("Scenarios", c.testScenarios)
-	c.run(t, "Affinity", c.testAffinity)
+	c.testPackets(t)
+	c.testRest(t)
+	c.testWorlds(t)
+	if c.Report.File != "" {
+		t.Run("Report", c.testReport)
+	}
+}
+
+// testPackets holds the backend to [proxy.Route].
+func (c *Config) testPackets(t *testing.T) {
 	c.run(t, "Random", c.testRandom)
 	c.run(t, "Traffic", c.testTraffic)
 	c.run(t, "Transfers", c.testTransfers)
+}
+
+// testRest holds the backend to all that the packets of single connections do not show.
+func (c *Config) testRest(t *testing.T) {
+	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Balance", c.testBalance)
 	if !c.lacks(Failover) {
 		c.run(t, "Failover", c.testFailover)
 	}
 	t.Run("Poison", c.testPoison)
 	t.Run("Laws", c.testLaws)
-	c.testWorlds(t)
-	if c.Report.File != "" {
-		t.Run("Report", c.testReport)
-	}
 }
 
 // stage is a testbed with a backend on its node.
