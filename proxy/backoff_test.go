@@ -79,3 +79,25 @@ func TestRunnerBackoffBelongsToWhatFails(t *testing.T) {
 		})
 	}
 }
+
+// TestRunnerBackoffEndsAtResyncs: however often something has failed, it is tried, and
+// everything looked at, within ResyncInterval.
+func TestRunnerBackoffEndsAtResyncs(t *testing.T) {
+	for _, fault := range []error{io.ErrUnexpectedEOF, ErrDataplaneLost, PortErrors{portName("a"): io.ErrUnexpectedEOF}} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &Runner{RetryInterval: time.Second / 10, ResyncInterval: 2 * second}, fails(1000, fault))
+			sleepAndWait(100 * second)
+			x.backend.taken()
+			sleepAndWait(10 * second)
+			calls := x.backend.taken()
+			if len(calls) < 4 || len(calls) > 6 {
+				t.Errorf("%v, for long: got %d calls in 10 s, want one every 2 s", fault, len(calls))
+			}
+			x.backend.behave(nil)
+			sleepAndWait(2 * second)
+			if got := x.syncs[len(x.syncs)-1]; got.Err != nil || got.Applied.IsZero() {
+				t.Errorf("%v, and then no more: after 2 s the last Apply gave %v", fault, got.Err)
+			}
+		})
+	}
+}

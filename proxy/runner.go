@@ -19,7 +19,7 @@ import (
 const (
 	// DefaultRetryInterval is how long after a first failure Apply is tried
 	// again. Every further failure in a row doubles the time, up to
-	// MaxRetryInterval.
+	// MaxRetryInterval, or ResyncInterval if that is shorter.
 	DefaultRetryInterval = 100 * time.Millisecond
 	MaxRetryInterval     = 30 * time.Second
 )
@@ -292,6 +292,10 @@ func (s *runState) settle(err error) {
 	if err == nil {
 		s.due = s.resync
 		return
+	}
+	if s.ResyncInterval > 0 {
+		// Whatever fails, nothing goes unseen for longer.
+		retry = min(retry, max(s.ResyncInterval, s.RetryInterval))
 	}
 	s.due = time.Now().Add(retry)
 }
