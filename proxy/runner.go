@@ -154,7 +154,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // unsupported reports whether the backend can do nothing at all.
 func unsupported(err error) bool {
 	var partial PortErrors
-	return errors.Is(err, ErrUnsupported) && !errors.As(err, &partial)
+	return errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrDataplaneLost) && !errors.As(err, &partial)
 }
 
 // runState is what a Runner remembers while it runs.

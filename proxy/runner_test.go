@@ -124,6 +124,7 @@ func TestRunnerStartsOverAfterLoss(t *testing.T) {
 	for _, loss := range []func() error{
 		func() error { return fmt.Errorf("apply: %w", ErrDataplaneLost) },
 		func() error { return PortErrors{portName("b"): ErrDataplaneLost} },
+		func() error { return fmt.Errorf("%w: %w", ErrDataplaneLost, ErrUnsupported) },
 		func() error { panic("defect") },
 	} {
 		synctest.Test(t, func(t *testing.T) {

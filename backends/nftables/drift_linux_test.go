@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -205,4 +208,25 @@ func TestResyncReadsBack(t *testing.T) {
 	if got := w.kernel.Operations() - before; got != 0 {
 		t.Errorf("a resync took %d operations, want 0", got)
 	}
+}
+
+// What others took away right before a commit is missing, and not unsupported: the
+// backend looks again, and does not give up.
+func TestMissingIsNotUnsupported(t *testing.T) {
+	w := newWatched(t, listLimit)
+	small, large := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv4Protocol, 0, 9)
+	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), small))
+	transact := w.kernel.transact
+	w.kernel.transact = func(ctx context.Context, b *nfnetlink.Batch) error {
+		w.kernel.transact = transact
+		w.nft(t, "flush table ip vipkit")
+		w.nft(t, "delete map ip vipkit "+affinityMap(affinityID(small.Name), proxy.PoolCluster))
+		return transact(ctx, b)
+	}
+	next := proxy.NewSnapshot(w.Applied.Node(), large)
+	err := w.Backend.Apply(t.Context(), w.Applied, next)
+	if !errors.Is(err, proxy.ErrDataplaneLost) || errors.Is(err, proxy.ErrUnsupported) || !strings.Contains(err.Error(), "add rule") {
+		t.Errorf("got error %v, want %v of a rule", err, proxy.ErrDataplaneLost)
+	}
+	w.repair(t, next)
 }

@@ -97,6 +97,11 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	if errors.As(err, &size) && len(ops) > 1 {
 		return k.commitParts(ctx, ops)
 	}
+	if errors.Is(err, unix.ENOENT) && k.monitor.Noticed() {
+		// Something is missing because others took it away, and not because the
+		// kernel lacks it.
+		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
+	}
 	if err != nil {
 		return k.explain(err)
 	}

@@ -88,6 +88,11 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 		half := len(ops) / 2
 		return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
 	}
+	if errors.Is(err, unix.ENOENT) && k.monitor.Noticed() {
+		// Others took something away; it is not the kernel that lacks it.
+		err = fmt.Errorf("userspace: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
+		return errors.Join(err, undo())
+	}
 	if err != nil {
 		return errors.Join(explain(err), undo())
 	}
