@@ -97,13 +97,8 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	if errors.As(err, &size) && len(ops) > 1 {
 		return k.commitParts(ctx, ops)
 	}
-	if errors.Is(err, unix.ENOENT) && k.monitor.Noticed() {
-		// Something is missing because others took it away, and not because the
-		// kernel lacks it.
-		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
-	}
 	if err != nil {
-		return k.explain(err)
+		return k.explainCommit(err)
 	}
 	k.places.begun = true
 	k.ops.Add(w.count)
@@ -127,6 +122,15 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 func (k *kernel) commitParts(ctx context.Context, ops []op) error {
 	half := len(ops) / 2
 	return backends.CommitBoth(ctx, k.commit, ops[:half], ops[half:])
+}
+
+// explainCommit is explain for a commit: what is missing because others took it away, the
+// kernel does not lack.
+func (k *kernel) explainCommit(err error) error {
+	if errors.Is(err, unix.ENOENT) && k.monitor.Noticed() {
+		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
+	}
+	return k.explain(err)
 }
 
 // explain puts an error of the kernel in terms that callers can act on.
