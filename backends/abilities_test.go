@@ -24,6 +24,10 @@ type ableKernel struct {
 func (ableKernel) Operations() uint64             { return 42 }
 func (k ableKernel) Drifted(context.Context) bool { return k.drifted }
 
+func (ableKernel) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	return []*proxy.Problem{{Field: "node of " + s.Node().Zone}}
+}
+
 func (k ableKernel) WaitDrift(ctx context.Context) error {
 	if !k.drifted {
 		<-ctx.Done()
@@ -41,15 +45,23 @@ func TestAbilitiesOfTargets(t *testing.T) {
 		operations uint64
 		drifted    bool
 		wait       error
+		found      []*proxy.Problem
 	}{
-		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported},
-		{"one that can, unchanged", ableKernel{k, false}, 42, false, context.DeadlineExceeded},
-		{"one that can, changed", ableKernel{k, true}, 42, true, nil},
+		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported, nil},
+		{"one that can, unchanged", ableKernel{k, false}, 42, false, context.DeadlineExceeded, []*proxy.Problem{{Field: "node of a"}}},
+		{"one that can, changed", ableKernel{k, true}, 42, true, nil, []*proxy.Problem{{Field: "node of a"}}},
 	} {
 		clear(k.objects)
 		b := backends.New(renderFake, c.target)
 		if err := b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")); err != nil {
 			t.Fatal(err)
+		}
+		var found []*proxy.Problem
+		if checker, ok := b.(backends.NodeChecker); ok {
+			found = checker.CheckNode(inZone("a"))
+		}
+		if diff := cmp.Diff(c.found, found); diff != "" {
+			t.Errorf("%s: problems of the node (-want +got):\n%s", c.what, diff)
 		}
 		if counter, ok := b.(proxy.OperationCounter); !ok || counter.Operations() != c.operations {
 			t.Errorf("%s: got %d operations, want %d", c.what, counter.Operations(), c.operations)

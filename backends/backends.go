@@ -79,6 +79,18 @@ type Cleaner interface {
 	Cleanup(ctx context.Context) error
 }
 
+// NodeChecker is an optional ability of a [Target] and of any [proxy.Backend]. A
+// [proxy.Runner] logs what it finds, and package prommetrics counts it.
+type NodeChecker interface {
+	// CheckNode gives the settings of the node with which connections to Services
+	// of s must fail, whatever is programmed: a [proxy.Problem] of kind Node for
+	// each, whose Field is the name of the setting and whose error says what it is,
+	// what fails because of it, and what to do. It looks at what costs little, in
+	// the network namespace of the calling thread, at any time, and may be called
+	// from any goroutine.
+	CheckNode(s proxy.Snapshot) []*proxy.Problem
+}
+
 // Op makes one object be, be different, or not be.
 type Op[K Key, V comparable] struct {
 	Kind OpKind
@@ -168,6 +180,14 @@ func (r *reconciler[K, V]) WaitDrift(ctx context.Context) error {
 		return d.WaitDrift(ctx)
 	}
 	return fmt.Errorf("%w: waiting for drift", proxy.ErrUnsupported)
+}
+
+// CheckNode implements [NodeChecker]: as the target says if it can, and else nothing.
+func (r *reconciler[K, V]) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	if c, can := r.target.(NodeChecker); can {
+		return c.CheckNode(s)
+	}
+	return nil
 }
 
 // Cleanup implements [proxy.Backend].

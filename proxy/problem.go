@@ -10,12 +10,13 @@ import (
 )
 
 // Problem is something in an API object that cannot be honoured. The rest of
-// the object, and all other objects, are.
+// the object, and all other objects, are. Backends also have it say what is wrong
+// with a setting of the node itself.
 type Problem struct {
 	// Kind is the kind of the object: Service, EndpointSlice or Node.
 	Kind string
 	types.NamespacedName
-	// Field is the path of the field within the object.
+	// Field is the path of the field within the object, or the name of the setting.
 	Field string
 	// Err says what is wrong with it.
 	Err error

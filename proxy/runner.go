@@ -50,7 +50,10 @@ type Runner struct {
 	// needs none because the Backend knows that nobody did ([DriftChecker]). It is
 	// called on the Runner's goroutine, after Observe.
 	Verified func(Snapshot)
-	// Logger gets one line for each failed Apply; the zero value discards it.
+	// Logger gets one line for each failed Apply; and, where the Backend looks for
+	// settings of the node that break Services (backends.NodeChecker), at the start
+	// and at each resync, one for each that is found or is mended. The zero value
+	// discards them.
 	Logger logr.Logger
 }
 
@@ -174,6 +177,8 @@ type runState struct {
 	quiet             context.Context
 	hastened, notices bool
 	watchers          sync.WaitGroup
+	// found are the problems of the node that were logged.
+	found []*Problem
 	// paid is when looks at everything will have taken their share of the time,
 	// if there are no more.
 	paid time.Time
@@ -198,6 +203,7 @@ func (s *runState) wait(ctx context.Context) error {
 			return nil
 		}
 		s.looked()
+		s.checkNode()
 		s.verified()
 		if fresh || s.backoff.failing() {
 			return nil
@@ -247,6 +253,9 @@ func (s *runState) apply(ctx context.Context) error {
 	}
 	if s.Observe != nil {
 		account.Changed = countChanges(s.applied, s.want)
+	}
+	if account.Full {
+		s.checkNode()
 	}
 	err := applySafely(ctx, s.Backend, s.applied, s.want)
 	account.Duration, account.Err = time.Since(account.Start), err

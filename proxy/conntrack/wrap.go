@@ -89,6 +89,16 @@ func (w *wrapped) Operations() uint64 {
 	return 0
 }
 
+func (w *wrapped) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	c, ok := w.Backend.(interface {
+		CheckNode(s proxy.Snapshot) []*proxy.Problem
+	})
+	if ok {
+		return c.CheckNode(s)
+	}
+	return nil
+}
+
 func (w *wrapped) Drifted(ctx context.Context) bool {
 	return w.cleaner.isDue() || w.mayHaveDrifted(ctx)
 }

@@ -132,6 +132,23 @@ func TestWrapLooksAtChanges(t *testing.T) {
 	}
 }
 
+func (*watched) CheckNode(proxy.Snapshot) []*proxy.Problem { return []*proxy.Problem{{Field: "a"}} }
+
+// What the backend finds at the node, the wrapped one finds.
+func TestWrapFindsWhatTheBackendFinds(t *testing.T) {
+	for want, b := range map[int]proxy.Backend{0: &recorder{}, 1: &watched{}} {
+		c, ok := newCleaner(Options{}, &fakeTable{}).Wrap(b).(interface {
+			CheckNode(s proxy.Snapshot) []*proxy.Problem
+		})
+		if !ok {
+			t.Fatal("a wrapped backend does not look at the node")
+		}
+		if got := c.CheckNode(proxy.Snapshot{}); len(got) != want {
+			t.Errorf("%T: got %d problems, want %d", b, len(got), want)
+		}
+	}
+}
+
 func TestWrapTellsOfFailedCleanup(t *testing.T) {
 	broken := errors.New("broken")
 	if err := newCleaner(Options{}, &fakeTable{}).Wrap(&recorder{err: broken}).Cleanup(t.Context()); !errors.Is(err, broken) {

@@ -1,0 +1,81 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+)
+
+// choosy is a backend that finds fault with its node.
+type choosy struct {
+	watchful
+	found   atomic.Pointer[[]*Problem]
+	unknown atomic.Int32 // how often it was asked about nothing
+}
+
+func (b *choosy) CheckNode(s Snapshot) []*Problem {
+	if s.IsZero() {
+		b.unknown.Add(1)
+	}
+	return *b.found.Load()
+}
+
+// What a backend finds fault with is logged when it is found and when it is gone, at the
+// start and at each resync, and not again.
+func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
+	problem := func(setting, value string) *Problem {
+		return &Problem{Kind: "Node", Field: setting, Err: errors.New(value + ": it fails, mend it")}
+	}
+	line := func(setting, value string) string {
+		return `"level"=0 "msg"="a setting of the node breaks Services" "setting"="` + setting + `" "problem"="` + value +
+			`: it fails, mend it"`
+	}
+	gone := func(setting string) string {
+		return `"level"=0 "msg"="a setting of the node breaks Services no longer" "setting"="` + setting + `"`
+	}
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTestTracker()
+		tr.Synced()
+		var log []string
+		b := &choosy{}
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Second, Logger: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})}
+		b.found.Store(&[]*Problem{problem("a", "0"), problem("b", "0")})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		for _, step := range []struct {
+			what    string
+			found   []*Problem
+			drifted bool
+			want    []string
+		}{
+			{"at the start", []*Problem{problem("a", "0"), problem("b", "0")}, false, []string{line("a", "0"), line("b", "0")}},
+			{"nothing new", []*Problem{problem("a", "0"), problem("b", "0")}, false, nil},
+			{"one is mended", []*Problem{problem("b", "0")}, false, []string{gone("a")}},
+			{"one has another value", []*Problem{problem("b", "1")}, false, []string{line("b", "1")}},
+			{"a resync that applies", []*Problem{problem("c", "0")}, true, []string{line("c", "0"), gone("b")}},
+			{"all is well", nil, false, []string{gone("c")}},
+		} {
+			b.found.Store(&step.found)
+			b.drifted.Store(step.drifted)
+			sleepAndWait(3*time.Second + time.Millisecond)
+			if diff := cmp.Diff(step.want, log); diff != "" {
+				t.Errorf("%s: the log (-want +got):\n%s", step.what, diff)
+			}
+			log = nil
+		}
+		if n := b.unknown.Load(); n > 0 {
+			t.Errorf("the backend was asked %d times about the zero snapshot, want never", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
