@@ -58,6 +58,7 @@ func byFloor() [][]string {
 			"backends",
 			"backends/internal/stagetest",
 			"backends/userspace/internal/engine",
+			"internal/nodecheck",
 			"proxy/conntrack",
 			"proxy/health",
 			"proxy/inspect",
@@ -146,7 +147,7 @@ func edges() []edge {
 				"github.com/mdlayher", "github.com/vishvananda",
 			},
 			files: []string{
-				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns",
+				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns", "internal/nodecheck/*_linux.go",
 				"internal/peer/controlplane/*_linux.go",
 				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/script",
 				"backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",

@@ -1,0 +1,192 @@
+package nodecheck
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Translation gives what stands in the way of a dataplane that translates addresses and
+// has the kernel forward the packets.
+func Translation(s proxy.Snapshot) []*proxy.Problem {
+	n := node{s, readSysctl, listBridges}
+	return append(n.forwarding(), n.bridged()...)
+}
+
+// Capture gives what stands in the way of a dataplane that has marked packets delivered
+// to sockets of the node, wherever they are sent to.
+func Capture(s proxy.Snapshot) []*proxy.Problem {
+	return node{s, readSysctl, listBridges}.marked()
+}
+
+// node is what is looked at.
+type node struct {
+	proxy.Snapshot
+	sysctl  func(name string) (string, error)
+	bridges func() ([]bridge, error)
+}
+
+// family is an IP family with the names of its settings.
+type family struct {
+	is4            bool
+	forward, calls string
+}
+
+// families gives those of the node's addresses, and all where none are known.
+func (n node) families() []family {
+	all := []family{
+		{true, "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"},
+		{false, "net.ipv6.conf.all.forwarding", "net.bridge.bridge-nf-call-ip6tables"},
+	}
+	if n.IsZero() || len(n.Node().Addresses) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(f family) bool {
+		return !slices.ContainsFunc(n.Node().Addresses, func(a netip.Addr) bool { return a.Is4() == f.is4 })
+	})
+}
+
+// setting reads a sysctl, which may not be there.
+func (n node) setting(name string) (value string, found []*proxy.Problem) {
+	value, err := n.sysctl(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		found = append(found, n.unread(name, err))
+	}
+	return value, found
+}
+
+// finding is what is wrong with a setting.
+type finding struct{ value, consequence, remedy string }
+
+// Error gives all of it.
+func (f *finding) Error() string {
+	return fmt.Sprintf("is %s: %s; remedy: %s", f.value, f.consequence, f.remedy)
+}
+
+func (n node) problem(setting string, f finding) *proxy.Problem {
+	p := &proxy.Problem{Kind: "Node", Field: setting, Err: &f}
+	if !n.IsZero() {
+		p.Name = n.Node().Name
+	}
+	return p
+}
+
+// unread is the problem of a setting that cannot be read.
+func (n node) unread(setting string, err error) *proxy.Problem {
+	return n.problem(setting, finding{
+		"unknown", fmt.Sprintf("it cannot be read, and may break Services: %v", err),
+		"let the process read /proc/sys and list network interfaces",
+	})
+}
+
+func (n node) forwarding() (found []*proxy.Problem) {
+	for _, f := range n.families() {
+		value, unknown := n.setting(f.forward)
+		found = append(found, unknown...)
+		if value == "0" {
+			found = append(found, n.problem(f.forward, finding{
+				value, "the node does not forward packets, so that only endpoints in its own network can be reached",
+				"sysctl -w " + f.forward + "=1",
+			}))
+		}
+	}
+	return found
+}
+
+// bridged looks at the bridges of pods. The answers of one pod of a bridge to another do
+// not pass the node, unless the bridge has them filtered; and then a pod's packet to
+// itself does not leave the bridge, unless its port is a hairpin.
+func (n node) bridged() (found []*proxy.Problem) {
+	bridges, err := n.bridges()
+	if err != nil {
+		return []*proxy.Problem{n.unread("bridges", err)}
+	}
+	hairpins := map[string]bool{} // the names of bridges that need them
+	for _, f := range n.families() {
+		var names []string
+		for _, b := range bridges {
+			if n.hasPods(b, f) {
+				names = append(names, b.name)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		switch value, unknown := n.setting(f.calls); {
+		case unknown != nil:
+			found = append(found, unknown...)
+		case value == "1":
+			for _, name := range names {
+				hairpins[name] = true
+			}
+		default:
+			found = append(found, n.problem(f.calls, unfiltered(f.calls, value, names)))
+		}
+	}
+	for _, b := range bridges {
+		if hairpins[b.name] && b.lacksHairpins {
+			found = append(found, n.problem("hairpin_mode of "+b.name, finding{
+				"off", "a pod of the bridge that connects to a Service with itself as the endpoint gets no answer",
+				"have the CNI plug-in set it (hairpinMode), or set it for each port: bridge link set dev PORT hairpin on",
+			}))
+		}
+	}
+	return found
+}
+
+// unfiltered is what is wrong with the setting by which bridges hand packets to the
+// node's filters.
+func unfiltered(setting, value string, bridges []string) finding {
+	f := finding{
+		value, "connections to Services from one pod to another of a bridge (" + strings.Join(bridges, ", ") +
+			") fail: the answers are not translated back, since they do not pass the node",
+		"sysctl -w " + setting + "=1",
+	}
+	if value == "" {
+		f.value, f.remedy = "not there", "modprobe br_netfilter, then "+f.remedy
+	}
+	return f
+}
+
+// hasPods reports whether pods of a family are ports of a bridge: whether it has ports,
+// and an address of theirs if it is known which those are.
+func (n node) hasPods(b bridge, f family) bool {
+	return slices.ContainsFunc(b.addrs, func(a netip.Addr) bool {
+		if a.Is4() != f.is4 {
+			return false
+		}
+		if n.IsZero() || len(n.Node().LocalTraffic.Sources) == 0 {
+			return true
+		}
+		return slices.ContainsFunc(n.Node().LocalTraffic.Sources, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// marked looks whether the kernel heeds the mark when it looks at the source of packets:
+// then it finds that captured ones come from an address that is the node's own.
+func (n node) marked() (found []*proxy.Problem) {
+	const name = "net.ipv4.conf.all.src_valid_mark"
+	if !slices.ContainsFunc(n.families(), func(f family) bool { return f.is4 }) {
+		return nil
+	}
+	value, found := n.setting(name)
+	if value == "1" {
+		found = append(found, n.problem(name, finding{
+			value, "the kernel drops all that is sent to Services in IPv4, since it takes the sources of marked packets for its own addresses",
+			"sysctl -w " + name + "=0",
+		}))
+	}
+	return found
+}
+
+func readSysctl(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
+	return strings.TrimSpace(string(text)), err
+}
