@@ -156,14 +156,15 @@ func TestNothingUndescribed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Watch(&proxy.Runner{Backend: &choosy{found: []*proxy.Problem{{Field: "a"}}}})
 	m.synced(proxy.Sync{Snapshot: holding("a"), Applied: holding("a")})
 	if _, err := r.Gather(); err != nil {
 		t.Error(err)
 	}
 	described := make(chan *prometheus.Desc, 10)
 	objects{m}.Describe(described)
-	if got := len(described); got != 2 {
-		t.Errorf("%d metrics of objects are described, want 2", got)
+	if got := len(described); got != 3 {
+		t.Errorf("%d metrics of objects are described, want 3", got)
 	}
 }
 

@@ -32,6 +32,7 @@
 //	vipkit_service_ports                        service ports that there are
 //	vipkit_unprogrammed_service_ports           those that the dataplane refused last time
 //	vipkit_object_problems{kind}                what is wrong with API objects
+//	vipkit_node_problems{setting}               settings of the node that break Services
 //
 // The kinds of changes are Service and EndpointSlice. The stages are notice: from
 // the change to the proxy hearing of it, known for EndpointSlices that tell when

@@ -35,6 +35,12 @@ type Metrics struct {
 	// unsure says that the dataplane was lost, or has never been known, failing
 	// that it does not hold what it must.
 	unsure, failing bool
+	node            nodeChecker // nil if the backend is none, or not known yet
+}
+
+// nodeChecker is the optional ability of backends of this name.
+type nodeChecker interface {
+	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
 // New makes the metrics and registers them. If that fails, none is registered.
@@ -79,6 +85,9 @@ func (m *Metrics) Tracker(t proxy.ServiceChangeTracker) proxy.ServiceChangeTrack
 // calling. It must be called once, before r runs.
 func (m *Metrics) Watch(r *proxy.Runner) {
 	r.Source = &source{inner: r.Source, metrics: m}
+	m.mu.Lock()
+	m.node, _ = r.Backend.(nodeChecker)
+	m.mu.Unlock()
 	r.Follow(m.synced, func(proxy.Snapshot) { m.verified() })
 }
 

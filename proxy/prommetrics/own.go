@@ -57,13 +57,27 @@ func (objects) problems() *prometheus.Desc {
 	return prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil)
 }
 
+func (objects) nodeProblems() *prometheus.Desc {
+	return prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil)
+}
+
 func (o objects) Describe(to chan<- *prometheus.Desc) {
 	to <- o.ports()
 	to <- o.problems()
+	to <- o.nodeProblems()
 }
 
 func (o objects) Collect(to chan<- prometheus.Metric) {
-	s := o.snapshot()
+	s, node := o.snapshot()
+	if node != nil && !s.IsZero() {
+		settings := map[string]int{}
+		for _, p := range node.CheckNode(s) {
+			settings[p.Field]++
+		}
+		for setting, n := range settings {
+			to <- prometheus.MustNewConstMetric(o.nodeProblems(), prometheus.GaugeValue, float64(n), setting)
+		}
+	}
 	to <- prometheus.MustNewConstMetric(o.ports(), prometheus.GaugeValue, float64(s.Len()))
 	kinds := map[string]int{"Service": 0, "EndpointSlice": 0, "Node": 0}
 	for p := range s.Problems() {
@@ -74,8 +88,8 @@ func (o objects) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func (m *Metrics) snapshot() proxy.Snapshot {
+func (m *Metrics) snapshot() (proxy.Snapshot, nodeChecker) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.latest
+	return m.latest, m.node
 }

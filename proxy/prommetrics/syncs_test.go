@@ -146,6 +146,28 @@ func TestObjects(t *testing.T) {
 	})
 }
 
+// Settings of the node are looked at when they are asked for, once something is known.
+func TestNodeProblems(t *testing.T) {
+	m, r := newMetrics(t, "")
+	b := &choosy{}
+	runner := &proxy.Runner{Backend: b}
+	m.Watch(runner)
+	b.found = []*proxy.Problem{{Field: "a"}, {Field: "b"}, {Field: "b"}}
+	wantSamples(t, r, "nothing is known", "vipkit_node_problems")
+	runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
+	wantSamples(t, r, "two are wrong", "vipkit_node_problems", `vipkit_node_problems{setting="a"} 1`, `vipkit_node_problems{setting="b"} 2`)
+	b.found = nil
+	wantSamples(t, r, "all are mended", "vipkit_node_problems")
+}
+
+// choosy is a backend that finds fault with its node.
+type choosy struct {
+	backend
+	found []*proxy.Problem
+}
+
+func (b *choosy) CheckNode(proxy.Snapshot) []*proxy.Problem { return b.found }
+
 // Whatever changes, the number of ports without local endpoints is that of a recount.
 func TestNoLocalEndpoints(t *testing.T) {
 	rnd := testenv.Random(t)
