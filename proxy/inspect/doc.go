@@ -20,7 +20,7 @@
 //	Packet        the [proxy.Packet] that was asked about, complete; null without one
 //	Verdict       the [proxy.Verdict] about it
 //	Error         what is wrong with the question; then the status is 400
-//	Problems      texts, 200 at the most
+//	Problems      texts, 200 at the most, those of the node first
 //	ServicePorts  those that the filter leaves, 200 at the most, as [proxy.ServicePort]
 //	Hidden        how many more the filter leaves
 //	Total         how many there are

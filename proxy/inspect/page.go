@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -40,7 +41,10 @@ const maxListed = 50
 // The parameters of the query are filter, a part of the names of service ports; and, to
 // ask about a packet, protocol (TCP unless something else is said), source, interface and
 // destination. A packet without an interface starts on the node.
-func Handler(title string, held func() proxy.Snapshot) http.Handler {
+//
+// What checks find stands before the problems of API objects, such as the settings of the
+// node that a backend finds (backends.NodeChecker). They are called as held is.
+func Handler(title string, held func() proxy.Snapshot, checks ...func(proxy.Snapshot) []*proxy.Problem) http.Handler {
 	text, err := template.New("page").Funcs(template.FuncMap{
 		"endpoints": first[*endpoints.Endpoint], "frontends": first[proxy.Frontend], "destinations": first[proxy.Destination],
 		"sources": first[netip.Prefix],
@@ -57,6 +61,9 @@ func Handler(title string, held func() proxy.Snapshot) http.Handler {
 		p := &page{Title: title, Generation: s.Generation(), Node: s.Node(), Total: s.Len(), Question: question{
 			value("filter"), value("protocol"), value("source"), value("destination"), value("interface"),
 		}}
+		for _, check := range checks {
+			p.list(slices.Values(check(s)))
+		}
 		p.fill(s)
 		w.Header().Set("Vary", "Accept")
 		if strings.Contains(r.Header.Get("Accept"), "application/json") {
@@ -112,12 +119,7 @@ func (p *page) fill(s proxy.Snapshot) {
 			p.Hidden++
 		}
 	}
-	for problem := range s.Problems() {
-		if len(p.Problems) == maxShown {
-			break
-		}
-		p.Problems = append(p.Problems, problem.Error())
-	}
+	p.list(s.Problems())
 	if p.Question == (question{Filter: p.Question.Filter}) {
 		return // Nobody asks about a packet.
 	}
@@ -128,6 +130,16 @@ func (p *page) fill(s proxy.Snapshot) {
 	}
 	verdict := proxy.Route(s, packet)
 	p.Packet, p.Verdict, p.Question.Protocol = &packet, &verdict, string(packet.Protocol)
+}
+
+// list has problems shown, as far as there is room.
+func (p *page) list(problems iter.Seq[*proxy.Problem]) {
+	for problem := range problems {
+		if len(p.Problems) == maxShown {
+			return
+		}
+		p.Problems = append(p.Problems, problem.Error())
+	}
 }
 
 // entries is how much of a service port the JSON lists.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -122,6 +123,32 @@ func TestPage(t *testing.T) {
 func TestPageBeforeAnythingIsKnown(t *testing.T) {
 	if body := get(t, proxy.Snapshot{}, "?destination=10.96.0.10:80"); !strings.Contains(body, "Nothing has been programmed yet") {
 		t.Errorf("the page is\n%s\nwant one that says that there is nothing", body)
+	}
+}
+
+// What checks find stands before the problems of objects, in the HTML and in the JSON.
+func TestChecks(t *testing.T) {
+	web := service("web", "10.96.0.10")
+	web.Spec.ExternalIPs = []string{"nonsense"}
+	s := snapshot(t, web)
+	check := func(of proxy.Snapshot) []*proxy.Problem {
+		if of.Generation() != s.Generation() {
+			t.Errorf("checked generation %d, want %d", of.Generation(), s.Generation())
+		}
+		return []*proxy.Problem{{Kind: "Node", Field: "net.<x>", Err: errors.New("is 0")}}
+	}
+	page := Handler("Mode test", func() proxy.Snapshot { return s }, check)
+	for accept, want := range map[string][]string{
+		"text/html":        {"<li>Node : net.&lt;x&gt;: is 0</li>", "spec.externalIPs[0]"},
+		"application/json": {`"Node : net.\u003cx\u003e: is 0"`, "spec.externalIPs[0]"},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any", http.NoBody)
+		r.Header.Set("Accept", accept)
+		page.ServeHTTP(w, r)
+		first, second := strings.Index(w.Body.String(), want[0]), strings.Index(w.Body.String(), want[1])
+		if first < 0 || second < first {
+			t.Errorf("%s: %q stands at %d and %q at %d, want both and in this order", accept, want[0], first, want[1], second)
+		}
 	}
 }
 
