@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -40,11 +39,6 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	}
 	if err := c.Conntrack.prepare(); err != nil {
 		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
-	}
-	for _, family := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		if on, err := os.ReadFile("/proc/sys/net/" + family); err == nil && string(on) == "0\n" {
-			log.Info("the node does not forward packets to pods", "sysctl", "net/"+family)
-		}
 	}
 	for i, choice := range candidates {
 		log.Info("mode", "mode", choice.mode, "reason", choice.reason)
@@ -113,7 +107,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	a.metrics.Watch(runner)
 	server := health.New(health.Options{
 		Address: healthz, NodeName: a.tracker.NodeName, Timeout: 2 * max(defaultSync, runner.ResyncInterval),
-		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry)},
+		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry, nodeChecks(backend)...)},
 	})
 	if err := server.Watch(runner); err != nil {
 		return err

@@ -134,6 +134,33 @@ func TestAgent(t *testing.T) {
 	}
 }
 
+// A setting of the node that breaks Services is in the log, on the page and among the
+// metrics, until it is mended.
+func TestAgentLooksAtTheNode(t *testing.T) {
+	for _, mode := range []string{nftablesMode, iptablesMode} {
+		t.Run(mode, func(t *testing.T) {
+			if mode == iptablesMode {
+				need(t, "iptables-restore")
+			}
+			w := newWorld(t, "mode: "+mode+"\n"+mode+": {syncPeriod: 1s}\n")
+			forward := func(on string) {
+				if err := w.node.NS.Sysctl("net/ipv4/ip_forward", on); err != nil {
+					t.Fatal(err)
+				}
+			}
+			forward("0")
+			p := w.start()
+			p.Await("a setting of the node breaks Services", "setting=net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1")
+			p.AwaitPage(metrics+"/metrics", `vipkit_node_problems{setting="net.ipv4.ip_forward"} 1`)
+			p.AwaitPage(metrics+"/debug/services", "<li>Node node-1: net.ipv4.ip_forward: is 0: ")
+			forward("1")
+			p.Await("a setting of the node breaks Services no longer", "setting=net.ipv4.ip_forward")
+			w.wantAnswer(virtualIP, "8080")
+			p.Terminate(stopped)
+		})
+	}
+}
+
 // wantPages asks for all pages.
 func wantPages(t *testing.T, p *agenttest.Program, mode string) {
 	t.Helper()

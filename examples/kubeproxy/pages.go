@@ -15,12 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // pages gives what is served beside the health checks.
-func (a *agent) pages(registry *prometheus.Registry) http.Handler {
+func (a *agent) pages(registry *prometheus.Registry, checks ...check) http.Handler {
 	text := func(body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -32,7 +33,7 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 	mux.Handle("/metrics", inTurn(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.Handle("/proxyMode", text(a.mode))
 	mux.Handle("/healthz", text("ok"))
-	mux.Handle("/debug/", a.localOnly(a.debugPages()))
+	mux.Handle("/debug/", a.localOnly(a.debugPages(checks)))
 	return mux
 }
 
@@ -72,16 +73,27 @@ func (d *draft) WriteHeader(status int) { d.status = status }
 
 func (d *draft) Write(b []byte) (int, error) { return d.body.Write(b) }
 
+// check looks for what is wrong beside the objects.
+type check = func(proxy.Snapshot) []*proxy.Problem
+
+// nodeChecks gives the look that a backend takes at the node, if it does.
+func nodeChecks(b proxy.Backend) []check {
+	if c, can := b.(backends.NodeChecker); can {
+		return []check{c.CheckNode}
+	}
+	return nil
+}
+
 // debugPages gives the pages that show more than everybody may see, or take more
 // time than everybody may have.
-func (a *agent) debugPages() http.Handler {
+func (a *agent) debugPages(checks []check) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /debug/services", inspect.Handler("Mode "+a.mode, func() (s proxy.Snapshot) {
 		if latest := a.latest.Load(); latest != nil {
 			s = *latest
 		}
 		return s
-	}))
+	}, checks...))
 	if a.EnableProfiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
