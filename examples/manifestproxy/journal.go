@@ -19,6 +19,12 @@ type journal struct {
 	log           logr.Logger
 	files, object ledger
 	last          proxy.Snapshot
+	node          nodeChecker // nil if the backend is none
+}
+
+// nodeChecker is the ability of backends that has this name there.
+type nodeChecker interface {
+	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
 func newJournal(log logr.Logger) *journal {
@@ -52,7 +58,11 @@ func (j *journal) passed(s manifest.Summary) {
 // synced takes the account of a sync.
 func (j *journal) synced(s proxy.Sync) {
 	now := map[string]entry{}
-	for p := range s.Snapshot.Problems() {
+	problems := slices.Collect(s.Snapshot.Problems())
+	if j.node != nil {
+		problems = append(problems, j.node.CheckNode(s.Snapshot)...)
+	}
+	for _, p := range problems {
 		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, err: p.Err}
 	}
 	j.object.update(now)

@@ -56,6 +56,32 @@ func TestManifestProblemsAreLoggedOnce(t *testing.T) {
 	}
 }
 
+// choosy finds fault with its node.
+type choosy struct{ found []*proxy.Problem }
+
+func (c *choosy) CheckNode(proxy.Snapshot) []*proxy.Problem { return c.found }
+
+// What the backend finds at the node is logged like problems of objects.
+func TestNodeProblemsAreLoggedOnce(t *testing.T) {
+	bad := &proxy.Problem{Kind: "Node", Field: "net.x", Err: errors.New("is 0")}
+	got := logged(0, func(j *journal) {
+		c := &choosy{[]*proxy.Problem{bad}}
+		j.node = c
+		j.synced(proxy.Sync{})
+		j.synced(proxy.Sync{})
+		c.found = nil
+		j.synced(proxy.Sync{})
+	})
+	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
+	want := []string{
+		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`, sync, sync,
+		`level=INFO msg="object problem gone" kind=Node object="" field=net.x was="is 0"`, sync,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-) and got (+) differ:\n%s", diff)
+	}
+}
+
 // snapshots gives what a tracker makes of a Service with an external IP that is
 // none, of the same with a good one, and of its end.
 func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {

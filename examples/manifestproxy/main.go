@@ -73,6 +73,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	// This is the whole proxy: files are read by source, which tells tracker,
 	// whose snapshots runner brings into the kernel.
 	j := newJournal(log)
+	j.node, _ = b.(nodeChecker)
 	metrics, registry, err := newMetrics()
 	if err != nil {
 		return err
