@@ -290,14 +290,14 @@ func TestDriftDuringALookVerifiesNothing(t *testing.T) {
 		b := &alert{noticed: make(chan struct{}, 1), takes: time.Second}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		verified := 0
-		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified++ }}
+		var verified atomic.Int32
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified.Add(1) }}
 		go func() { done <- r.Run(ctx) }()
-		want := func(when string, looks int32, times int) {
+		want := func(when string, looks, times int32) {
 			t.Helper()
 			synctest.Wait()
-			if full := b.full.Load(); full != looks || verified != times {
-				t.Errorf("%s: got %d looks and verified %d times, want %d and %d", when, full, verified, looks, times)
+			if full, seen := b.full.Load(), verified.Load(); full != looks || seen != times {
+				t.Errorf("%s: got %d looks and verified %d times, want %d and %d", when, full, seen, looks, times)
 			}
 		}
 		time.Sleep(1500 * time.Millisecond)
