@@ -150,8 +150,8 @@ func (b *alert) WaitDrift(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case x := <-b.noticed:
-		b.noticed <- x
+	case <-b.noticed:
+		b.drift() // It stays noticed.
 		return nil
 	}
 }
@@ -221,7 +221,9 @@ func TestDriftAgainAndAgain(t *testing.T) {
 		if full, _ := disturb(1); full < 8 {
 			t.Errorf("in the first second: got %d full Applies of 0.1 s, want one after the other", full)
 		}
-		_, _ = disturb(60)
+		if full, partial := disturb(60); full < 80 {
+			t.Errorf("then, in a minute: got %d full Applies and %d of changes, want the whole share of a minute and more", full, partial)
+		}
 		if full, partial := disturb(100); full < 95 || full > 105 || partial < 80 {
 			t.Errorf("later, in a hundred seconds: got %d full Applies of 0.1 s and %d of a hundred changes, want about 100 and most", full, partial)
 		}
