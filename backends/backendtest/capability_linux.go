@@ -123,6 +123,7 @@ func rows() []row {
 		{"rules and tables of others stay as they are", []string{"Laws/Cleanup"}},
 		{ForeignMarks, []string{"Laws/Marks"}},
 		{HostMarks, []string{"Laws/HostMarks"}},
+		{"settings of the node that break Services are named: in the log, by a metric, on a page", []string{"Worlds/*/Node"}},
 		{Bridges, []string{"Worlds/bridge-*/*"}},
 		{UnfilteredBridges, []string{"Worlds/bridge-nf-0*/*"}},
 		{HairpinOff, []string{"Worlds/bridge-nf-1-hairpin-off/*"}},

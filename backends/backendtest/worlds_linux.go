@@ -4,6 +4,10 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
 )
 
 // EverythingVariable names the environment variable that, if set, has [Run] hold backends
@@ -34,8 +38,34 @@ func (c *Config) testWorlds(t *testing.T) {
 func (c *Config) testWorld(t *testing.T) {
 	c.run(t, "Scenarios", c.worldScenarios)
 	c.testPackets(t)
+	c.run(t, "Node", c.testNode)
 	if c.isEverything() && !c.world.single && !c.loses() {
 		c.testRest(t)
+	}
+}
+
+// testNode has the backend look at the node: it names the settings that make it lose
+// packets in this world, and no others.
+func (c *Config) testNode(t *testing.T) {
+	s := c.setUp(t)
+	var want, got []string
+	if c.lacks(UnfilteredBridges) && c.world.bridge != nil && !c.world.bridge.filtered {
+		want = append(want, "net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables")
+	}
+	if c.lacks(HairpinOff) && c.world.bridge != nil && c.world.bridge.filtered && !c.world.bridge.hairpin {
+		want = append(want, "hairpin_mode of "+bridgeName)
+	}
+	s.apply(t, resolve(t, s.tracker(nodeOptions())))
+	if checker, can := s.backend.(backends.NodeChecker); can {
+		s.onNode(t, func() error {
+			for _, p := range checker.CheckNode(s.applied) {
+				got = append(got, p.Field)
+			}
+			return nil
+		})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings of the node that break Services (-want +got):\n%s", diff)
 	}
 }
 
