@@ -17,10 +17,13 @@ NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
+STORMTIME ?= 2m
+STORMRATE ?= 500
+STORMFOLDER ?= /tmp
 
 # Packages that touch the kernel run without the race detector, which slows
 # them down without seeing what is on the other side.
-KERNEL := /backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/nfnetlink|/internal/netns|/examples/
+KERNEL := /backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
 
 .PHONY: help
 help: ## list the targets
@@ -101,6 +104,14 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 		$(STEP) "$$name in $$(dirname $$file)" \
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
 	done
+
+# STEPS=file plays the history of a file again; with REDUCE=1, as few of its steps
+# as fail, too, are written to file.reduced, as far as that gets within STORMTIME.
+.PHONY: storm
+storm: ## have everything go wrong at once, for each backend or one (STORMTIME=2m BACKEND=nftables)
+	VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
+	VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
+		go test -count=1 -timeout=0 -v -run '^TestStorm$$$(if $(BACKEND),/^$(BACKEND)$$)' ./internal/storm
 
 .PHONY: table
 table: ## write the README's table of capabilities, by running the conformance suite

@@ -87,6 +87,7 @@ func byFloor() [][]string {
 			"internal/peer",
 			"internal/peer/differential",
 			"internal/peer/sidebyside",
+			"internal/storm",
 		},
 		6: {
 			"internal/peer/e2e",

@@ -1,0 +1,200 @@
+package storm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// calls decides about the system calls of an agent and its programs.
+type calls struct {
+	agent    int // process
+	listener int
+	// small is the size that netlink sockets of the agent get for their buffers; 0:
+	// what they ask for.
+	small int
+	// failing is what fails; nil: nothing.
+	failing atomic.Pointer[failing]
+	failed  atomic.Int64
+	work    sync.WaitGroup
+}
+
+// failing says which share of calls fails.
+type failing struct {
+	percent int
+	errnos  []unix.Errno
+}
+
+// notification and decision are struct seccomp_notif and struct seccomp_notif_resp.
+type notification struct {
+	id     uint64
+	thread uint32
+	_      uint32
+	number int32
+	_      uint32
+	_      uint64
+	args   [6]uint64
+}
+
+type decision struct {
+	id    uint64
+	value int64
+	errno int32
+	flags uint32
+}
+
+// watchCalls begins to decide about the system calls of a process, once it has its filter.
+func watchCalls(agent, small int) (*calls, error) {
+	c := &calls{agent: agent, small: small}
+	process, err := unix.PidfdOpen(agent, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(process) //nolint:errcheck // it was for getting another file
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if c.listener, err = unix.PidfdGetfd(process, listenerFile, 0); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("the agent has no filter: %w", err)
+		}
+	}
+	c.work.Go(c.decideAll)
+	return c, nil
+}
+
+// decideAll decides until the agent and all its programs have ended.
+func (c *calls) decideAll() {
+	defer unix.Close(c.listener) //nolint:errcheck // nobody is there any more
+	for {
+		ready := []unix.PollFd{{Fd: int32(c.listener), Events: unix.POLLIN}}
+		_, err := unix.Poll(ready, -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || ready[0].Revents&unix.POLLIN == 0 {
+			return
+		}
+		var n notification
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
+			continue // Who made the call has ended.
+		}
+		d := c.decide(&n)
+		// If that cannot be sent, who made the call has ended.
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(c.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&d)))
+	}
+}
+
+func (c *calls) decide(n *notification) decision {
+	goesOn := decision{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	if c.small > 0 && c.shrink(n) {
+		return decision{id: n.id}
+	}
+	f := c.failing.Load()
+	if f == nil || rand.IntN(100) >= f.percent {
+		return goesOn
+	}
+	errno := f.errnos[rand.IntN(len(f.errnos))]
+	if !c.canFail(n, &errno) {
+		return goesOn
+	}
+	c.failed.Add(1)
+	return decision{id: n.id, errno: -int32(errno)}
+}
+
+// canFail reports whether a call may fail with an error, or with another one that it gives.
+func (c *calls) canFail(n *notification, errno *unix.Errno) bool {
+	switch n.number {
+	case unix.SYS_EXECVE, unix.SYS_SOCKET:
+		if *errno == unix.EINTR {
+			*errno = unix.ENOMEM
+		}
+		return c.isAgent(n)
+	case unix.SYS_SETSOCKOPT:
+		const replaceTable = 64 // IPT_SO_SET_REPLACE
+		if *errno == unix.EINTR {
+			*errno = unix.EAGAIN // Somebody else was faster.
+		}
+		return (n.args[1] == unix.SOL_IP || n.args[1] == unix.SOL_IPV6) && n.args[2] == replaceTable
+	case unix.SYS_READ, unix.SYS_RECVFROM, unix.SYS_RECVMSG:
+		if *errno == unix.ENOMEM {
+			*errno = unix.ENOBUFS
+		}
+	}
+	// Programs have no handlers of signals, so that nothing interrupts them.
+	return (*errno != unix.EINTR || c.isAgent(n)) && c.isNetlink(n)
+}
+
+func (c *calls) isAgent(n *notification) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", c.agent, n.thread))
+	return err == nil
+}
+
+// file gives the file that a call is about; the caller closes it.
+func (c *calls) file(n *notification) (int, error) {
+	process := int(n.thread) // Programs have one thread.
+	if c.isAgent(n) {
+		process = c.agent
+	}
+	of, err := unix.PidfdOpen(process, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(of) //nolint:errcheck // it was for getting another file
+	return unix.PidfdGetfd(of, int(n.args[0]), 0)
+}
+
+func (c *calls) isNetlink(n *notification) bool {
+	fd, err := c.file(n)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) //nolint:errcheck // it is another's
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err == nil && domain == unix.AF_NETLINK
+}
+
+// shrink gives a netlink socket of the agent a small buffer where it asks for a large one.
+func (c *calls) shrink(n *notification) bool {
+	plain := map[uint64]int{
+		unix.SO_SNDBUFFORCE: unix.SO_SNDBUF, unix.SO_SNDBUF: unix.SO_SNDBUF,
+		unix.SO_RCVBUFFORCE: unix.SO_RCVBUF, unix.SO_RCVBUF: unix.SO_RCVBUF,
+	}[n.args[2]]
+	if n.number != unix.SYS_SETSOCKOPT || n.args[1] != unix.SOL_SOCKET || plain == 0 || !c.isAgent(n) || !c.isNetlink(n) {
+		return false
+	}
+	fd, err := c.file(n)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) //nolint:errcheck // it is another's
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, c.small) == nil
+}
+
+// failCalls has a share of the system calls fail.
+func (s *storm) failCalls(one *step) (func(), error) {
+	p := s.agent
+	if p == nil || p.calls == nil {
+		return nil, nil
+	}
+	f := &failing{percent: 10 + int(one.Chance%85), errnos: []unix.Errno{unix.ENOMEM, unix.ENOBUFS, unix.EINTR}}
+	if one.Chance%3 == 0 {
+		f.errnos = f.errnos[:1+one.Chance%2]
+	}
+	p.starved = true
+	p.calls.failing.Store(f)
+	before := p.calls.failed.Load()
+	return func() {
+		p.calls.failing.Store(nil)
+		n := p.calls.failed.Load() - before
+		s.judge.count("failed system calls", int(n))
+		s.note("%d calls failed", n)
+	}, nil
+}

@@ -1,0 +1,183 @@
+package storm
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// client says where connections come from.
+type client string
+
+// The clients. A stranger is outside of most ranges that Services allow.
+const (
+	clientPod      client = "pod"
+	clientOutside  client = "outside"
+	clientStranger client = "stranger"
+	clientNode     client = "node"
+	// clientEndpoint is an endpoint of the Service that it connects to.
+	clientEndpoint client = "endpoint"
+)
+
+func allClients() []client {
+	return []client{clientPod, clientOutside, clientStranger, clientNode, clientEndpoint}
+}
+
+// leaf gives the leaf that a client is in, and which of its prefixes of a family it has;
+// none for the node.
+func (c client) leaf() (leaf string, prefix int) {
+	switch c {
+	case clientPod:
+		return atClients, 0
+	case clientOutside:
+		return atOutside, 0
+	case clientStranger:
+		return atOutside, 1
+	case clientEndpoint:
+		return atPods, 0
+	case clientNode:
+	}
+	return "", 0
+}
+
+// flight is a connection to make.
+type flight struct {
+	from     client
+	to       netip.AddrPort
+	protocol v1.Protocol
+	// source is the address of an endpoint that is its own client; others have many.
+	source netip.Addr
+}
+
+func (f flight) String() string { return fmt.Sprintf("%s to %v/%s", f.from, f.to, f.protocol) }
+
+func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
+
+// packet gives the first packet of a flight from a source, as [proxy.Route] knows it.
+func (f flight) packet(source netip.AddrPort) proxy.Packet {
+	leaf, _ := f.from.leaf()
+	return proxy.Packet{
+		Protocol: f.protocol, Source: source, Destination: f.to,
+		FromNode: f.from == clientNode, Interface: leaf, ToNode: slices.Contains(nodeAddrs(), f.to.Addr()),
+	}
+}
+
+// flights gives all ways of all clients to all frontends of a snapshot.
+func flights(s proxy.Snapshot) (all []flight) {
+	if s.IsZero() {
+		return nil
+	}
+	for p := range s.All() {
+		for i := range p.Frontends {
+			all = append(all, flightsTo(p, p.Frontends[i].Addr)...)
+		}
+	}
+	return all
+}
+
+// absentFlights gives all ways to what frontends of Services may be, but are none in a
+// snapshot.
+func absentFlights(s proxy.Snapshot) (all []flight) {
+	isThere := map[flight]bool{}
+	for _, f := range flights(s) {
+		isThere[f] = true
+	}
+	whole := spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true}
+	stuff := newInventory(trackerOptions())
+	services := map[int]*spec{}
+	for n := range randomServices + 1 {
+		services[n] = &whole
+	}
+	stuff.apply(&change{Services: services, Node: new(0)})
+	stuff.tracker.Synced()
+	other, err := stuff.Next(context.Background(), proxy.Snapshot{})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(flights(other), func(f flight) bool { return isThere[f] })
+}
+
+// flightsTo gives all ways to a frontend of a service port.
+func flightsTo(p *proxy.ServicePort, frontend netip.AddrPort) (all []flight) {
+	to := []netip.AddrPort{frontend}
+	if frontend.Addr().IsUnspecified() {
+		to = nodePortAddrs(p.Name.Family, frontend.Port())
+	}
+	for _, a := range to {
+		for _, c := range allClients() {
+			f := flight{from: c, to: a, protocol: p.Name.Protocol}
+			if c != clientEndpoint {
+				all = append(all, f)
+			} else if f.source = soleEndpoint(p); f.source.IsValid() {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+func nodePortAddrs(family v1.IPFamily, port uint16) (all []netip.AddrPort) {
+	for _, a := range nodeAddrs() {
+		if ipaddr.FamilyOf(a) == family {
+			all = append(all, netip.AddrPortFrom(a, port))
+		}
+	}
+	return all
+}
+
+// soleEndpoint gives the only endpoint of a Service, if it is one of this node. Where there
+// are others, the answer of another would not pass the node, in this world.
+func soleEndpoint(p *proxy.ServicePort) netip.Addr {
+	if len(p.Cluster) != 1 || len(p.Local) > 1 {
+		return netip.Addr{}
+	}
+	a := p.Cluster[0].Addr.Addr()
+	if !ofFamily(atPods, p.Name.Family, 0).Contains(a) || len(p.Local) == 1 && p.Local[0].Addr.Addr() != a {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// fate is what became of a flight.
+type fate struct {
+	source netip.AddrPort // it came from here
+	answer answer
+	err    error // why there is no answer
+}
+
+func (f *fate) String() string {
+	if f.err != nil {
+		return f.err.Error()
+	}
+	return fmt.Sprintf("%v answers, and sees %v", f.answer.own, f.answer.client.Addr())
+}
+
+// isAllowed reports whether a verdict allows a fate.
+func isAllowed(f flight, v *proxy.Verdict, got *fate) bool {
+	switch v.Action {
+	case proxy.Reject, proxy.Drop:
+		return got.err != nil
+	case proxy.Pass:
+		return !got.served(f)
+	case proxy.Forward:
+	}
+	return got.err == nil && slices.ContainsFunc(v.Endpoints, func(d proxy.Destination) bool {
+		if d.Addr != got.answer.own {
+			return false
+		}
+		if d.Masquerade {
+			return slices.Contains(nodeAddrs(), got.answer.client.Addr())
+		}
+		return got.answer.client.Addr() == got.source.Addr()
+	})
+}
+
+// served reports whether an endpoint answered, and not who has the address when nobody
+// translates it.
+func (f *fate) served(to flight) bool { return f.err == nil && f.answer.own != to.to }

@@ -1,0 +1,234 @@
+package storm
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// step is one step of a history. It means the same whatever came before, so that any
+// steps of a history are one again.
+type step struct {
+	// After is how long after the step before.
+	After time.Duration `json:"after,omitempty"`
+	Do    string        `json:"do"`
+	// For is how long it lasts; other steps go on meanwhile.
+	For time.Duration `json:"for,omitempty"`
+	// Chance is what a step chooses by what can only be known when it is carried out.
+	Chance uint64 `json:"chance,omitempty"`
+	// Run are programs to run on the node. A step that has chosen by chance what to
+	// run says here what that was.
+	Run []run `json:"run,omitempty"`
+	change
+}
+
+// run is a program with its arguments, and what it reads.
+type run struct {
+	Command []string `json:"command"`
+	Input   string   `json:"input,omitempty"`
+}
+
+// The kinds of steps, beside the faults.
+const (
+	doChange = "change"
+	// doCalm waits for everything that goes on, and then until packets agree.
+	doCalm = "calm"
+	// large is no step, but Services of more than a hundred endpoints.
+	large = "large"
+)
+
+func (s *step) String() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// randomServices is how many Services may come and go, by numbers from 1 on.
+const randomServices = 9
+
+// author invents a history.
+type author struct {
+	*rand.Rand
+	options *options
+	specs   map[int]*spec // what there is
+}
+
+// history gives the steps of a storm without end: episodes of some steps, with a calm
+// after each.
+func history(r *rand.Rand, o *options) iter.Seq[step] {
+	return func(yield func(step) bool) {
+		a := &author{Rand: r, options: o, specs: map[int]*spec{}}
+		first := step{Do: doChange, change: change{Services: map[int]*spec{}, Node: new(0)}}
+		for n := range 6 {
+			a.specs[1+n] = a.spec()
+		}
+		maps.Copy(first.Services, a.specs)
+		// One is there all the time.
+		first.Services[0] = &spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true, Local: 2, Remote: 1, Ranges: 1}
+		if !yield(first) || !yield(step{Do: doCalm}) {
+			return
+		}
+		for {
+			for _, s := range a.episode() {
+				if !yield(s) {
+					return
+				}
+			}
+			if !yield(step{Do: doCalm}) {
+				return
+			}
+		}
+	}
+}
+
+// episode gives some steps. While a fault lasts, something changes.
+func (a *author) episode() (steps []step) {
+	for range 1 + a.IntN(pick(a.Rand, 2, 2, 5)) {
+		one := a.step()
+		one.After = a.pause(400 * time.Millisecond)
+		steps = append(steps, one)
+		if one.For == 0 {
+			continue
+		}
+		for range 1 + a.IntN(3) {
+			meanwhile := step{Do: doChange, change: a.change()}
+			meanwhile.After = a.pause(one.For / 2)
+			steps = append(steps, meanwhile)
+		}
+	}
+	return steps
+}
+
+func (a *author) pause(longest time.Duration) time.Duration {
+	if a.IntN(3) == 0 {
+		return 0
+	}
+	return time.Duration(a.Int64N(1 + int64(longest))).Round(time.Millisecond)
+}
+
+func (a *author) step() step {
+	for {
+		if a.IntN(5) < 2 {
+			return step{Do: doChange, change: a.change()}
+		}
+		name := pick(a.Rand, append(slices.Sorted(maps.Keys(faults())), "flush", "tamper", "tamper", "tamper", "kill", "errors")...)
+		if f := faults()[name]; !a.options.without[name] && f.fits(a.options) {
+			return f.random(a.Rand, name)
+		}
+	}
+}
+
+func (a *author) change() change {
+	c := change{Services: map[int]*spec{}}
+	if a.IntN(6) == 0 {
+		c.Node = new(a.IntN(4))
+	}
+	for range 1 + a.IntN(3) {
+		n := 1 + a.IntN(randomServices)
+		if known := a.specs[n]; known != nil && a.IntN(2) == 0 {
+			c.Services[n] = a.edited(*known)
+		} else {
+			c.Services[n] = a.spec()
+		}
+	}
+	if known := slices.Sorted(maps.Keys(a.specs)); a.IntN(4) == 0 {
+		c.Services[pick(a.Rand, known...)] = nil
+	}
+	maps.Copy(a.specs, c.Services)
+	maps.DeleteFunc(a.specs, func(_ int, s *spec) bool { return s == nil })
+	return c
+}
+
+// edited gives a Service with one thing that is another.
+func (a *author) edited(s spec) *spec {
+	other := a.spec()
+	switch a.IntN(9) {
+	case 0:
+		s.Type = other.Type
+	case 1:
+		s.Internal = !s.Internal
+	case 2:
+		s.External = !s.External
+	case 3:
+		s.Ranges = a.IntN(4)
+	case 4:
+		s.Affinity = other.Affinity
+	case 5:
+		s.ExternalIP = !s.ExternalIP
+	case 6:
+		s.First = other.First
+	case 7:
+		s.Remote = other.Remote
+	default:
+		s.Local = other.Local
+	}
+	return &s
+}
+
+func (a *author) spec() *spec {
+	s := &spec{
+		Type:     pick(a.Rand, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer),
+		Internal: a.IntN(5) == 0, External: a.IntN(3) == 0, Ranges: max(0, a.IntN(7)-3), ExternalIP: a.IntN(2) == 0,
+		Local: a.size(), First: a.IntN(4),
+	}
+	if a.IntN(2) == 0 {
+		s.Remote = a.size()
+	}
+	if a.IntN(5) == 0 {
+		s.Affinity = 1 + int32(a.IntN(100))
+	}
+	if a.IntN(30) == 0 && !a.options.without[large] {
+		s.Local = a.around(pick(a.Rand, 256, 512, 1024, 1100))
+	}
+	return s
+}
+
+// size gives a number of endpoints, most often a small one around a power of two.
+func (a *author) size() int {
+	if a.IntN(3) == 0 {
+		return a.IntN(4)
+	}
+	return a.around(1 << a.IntN(7))
+}
+
+func (a *author) around(n int) int { return max(0, n-1+a.IntN(3)) }
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// writeHistory writes steps, one a line.
+func writeHistory(w io.Writer, steps []step) error {
+	for i := range steps {
+		if _, err := fmt.Fprintln(w, steps[i].String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readHistory reads steps as writeHistory writes them. Lines that begin with # are
+// comments.
+func readHistory(r io.Reader) (steps []step, err error) {
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Bytes()
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		var s step
+		if err := json.Unmarshal(line, &s); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		steps = append(steps, s)
+	}
+	return steps, lines.Err()
+}

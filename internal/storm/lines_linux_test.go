@@ -1,0 +1,121 @@
+package storm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// rule is a rule of iptables that belongs to an agent, as iptables-save writes it.
+type rule struct {
+	table, chain string
+	number       int // in its chain, from 1
+	words        []string
+}
+
+func (r *rule) text() string { return strings.Join(r.words, " ") }
+
+// rules gives the rules of a family that belong to an agent. So do jumps to its chains.
+func (s *storm) rules(program string) (all []rule, err error) {
+	text, err := s.atNode("", program+"-save")
+	if err != nil {
+		return nil, err
+	}
+	table, counts := "", map[string]int{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = name
+		}
+		words := splitWords(line)
+		if len(words) < 3 || words[0] != "-A" {
+			continue
+		}
+		chain := words[1]
+		counts[table+chain]++
+		if strings.Contains(line, "VIPKIT-") {
+			all = append(all, rule{table, chain, counts[table+chain], words[2:]})
+		}
+	}
+	return all, nil
+}
+
+// splitWords splits a line at blanks, but for those within quotes.
+func splitWords(line string) (words []string) {
+	quoted := false
+	return strings.FieldsFunc(line, func(c rune) bool {
+		quoted = quoted != (c == '"')
+		return c == ' ' && !quoted
+	})
+}
+
+// tamperLines changes something of an agent's in the tables of iptables.
+func (s *storm) tamperLines(r *rand.Rand, flavour string) error {
+	program := pick(r, "iptables-", "iptables-", "ip6tables-") + flavour
+	all, err := s.rules(program)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	const tries = 30
+	for range tries {
+		one := all[r.IntN(len(all))]
+		lines := tamperedLines(r, &one, all)
+		if lines == "" {
+			continue
+		}
+		text := fmt.Sprintf("*%s\n%sCOMMIT\n", one.table, lines)
+		if s.ran(text, program+"-restore", "--noflush", "-w", "2") {
+			return nil
+		}
+	}
+	return nil // The kernel refuses all of it.
+}
+
+func tamperedLines(r *rand.Rand, one *rule, all []rule) string {
+	isOurs := strings.HasPrefix(one.chain, "VIPKIT-")
+	verdict := pick(r, "DROP", "ACCEPT", "RETURN")
+	if verdict == "DROP" && one.table == "nat" {
+		verdict = "RETURN" // which is all that the table knows
+	}
+	switch r.IntN(7) {
+	case 0:
+		return fmt.Sprintf("-D %s %d\n", one.chain, one.number)
+	case 1:
+		return fmt.Sprintf("-%s %s %s\n", pick(r, "A", "I"), one.chain, one.text())
+	case 2:
+		return fmt.Sprintf("-D %s %d\n-%s %s %s\n", one.chain, one.number, pick(r, "A", "I"), one.chain, one.text())
+	case 3:
+		if isOurs {
+			return fmt.Sprintf("-I %s %d -j %s\n", one.chain, one.number, verdict)
+		}
+	case 4:
+		if isOurs {
+			return fmt.Sprintf("-F %s\n", one.chain)
+		}
+	default:
+		if text := alteredWords(r, one, all); text != "" {
+			return fmt.Sprintf("-R %s %d %s\n", one.chain, one.number, text)
+		}
+	}
+	return ""
+}
+
+// alteredWords gives a rule with one word that is another, which follows the same option
+// in another rule.
+func alteredWords(r *rand.Rand, one *rule, all []rule) string {
+	i := 1 + r.IntN(max(1, len(one.words)-1))
+	var values []string
+	for _, x := range all {
+		for n := 1; n < len(x.words); n++ {
+			if i < len(one.words) && x.words[n-1] == one.words[i-1] && x.words[n] != one.words[i] {
+				values = append(values, x.words[n])
+			}
+		}
+	}
+	if len(values) == 0 || strings.HasPrefix(one.words[i], "-") {
+		return ""
+	}
+	words := append([]string(nil), one.words...)
+	words[i] = values[r.IntN(len(values))]
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,198 @@
+package storm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// traffic makes connections. Its methods may be called from any goroutine.
+type traffic struct {
+	stations map[client]*station
+}
+
+// station is where the connections of one client begin.
+type station struct {
+	from   client
+	made   atomic.Uint64
+	orders chan func() // carried out on a thread that stays in the namespace
+}
+
+func newTraffic(t testing.TB, w *world) *traffic {
+	t.Helper()
+	tr := &traffic{stations: map[client]*station{}}
+	var threads sync.WaitGroup
+	for _, c := range allClients() {
+		ns := w.node
+		if leaf, _ := c.leaf(); leaf != "" {
+			ns = w.leaves[leaf]
+		}
+		s := &station{from: c, orders: make(chan func())}
+		tr.stations[c] = s
+		threads.Go(func() { s.stay(t, ns) })
+	}
+	t.Cleanup(func() {
+		for _, s := range tr.stations {
+			close(s.orders)
+		}
+		threads.Wait()
+	})
+	return tr
+}
+
+func (s *station) stay(t testing.TB, ns *netns.NS) {
+	err := ns.Do(func() error {
+		for order := range s.orders {
+			order()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Each connection of a client comes from another address or port, until all had their
+// turn. The ports are none that backends/userspace uses, nor node ports.
+const (
+	sourceAddrs = 50
+	firstPort   = 33_000
+	sourcePorts = 28_000
+)
+
+// source chooses where the next connection comes from.
+func (s *station) source(f flight) netip.AddrPort {
+	n := s.made.Add(1)
+	family := f.family()
+	leaf, prefix := s.from.leaf()
+	if f.source.IsValid() {
+		return netip.AddrPortFrom(f.source, uint16(firstPort+n%sourcePorts))
+	}
+	if leaf == "" {
+		return netip.AddrPortFrom(everything(family).Addr(), uint16(firstPort+n%sourcePorts))
+	}
+	addr := nth(ofFamily(leaf, family, prefix), int(1+n%sourceAddrs))
+	return netip.AddrPortFrom(addr, uint16(firstPort+n/sourceAddrs%sourcePorts))
+}
+
+// errNoTry says that a connection could not be tried, for reasons of the test's own.
+var errNoTry = errors.New("not tried")
+
+// try makes a connection, and waits for what the other end says, or for the end of the
+// context.
+func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (got fate) {
+	s := tr.stations[f.from]
+	source := s.source(f)
+	made := make(chan error, 1)
+	var fd int
+	s.orders <- func() {
+		var err error
+		fd, err = connect(f, source)
+		made <- err
+	}
+	if got.err = <-made; got.err != nil {
+		return got
+	}
+	got.source = localAddr(fd, source)
+	file := os.NewFile(uintptr(fd), f.String())
+	defer file.Close()                                          //nolint:errcheck // closing by reset loses nothing
+	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // It may have ended by itself.
+	defer stop()
+	buf := make([]byte, 128)
+	n, err := converse(file, f.protocol, buf, patience)
+	switch {
+	case ctx.Err() != nil:
+		err = errNoTry
+	case err == nil:
+		got.answer, err = parseAnswer(string(buf[:n]))
+	}
+	got.err = err
+	return got
+}
+
+// converse waits for an answer. A datagram that may have been lost is sent again.
+func converse(file *os.File, protocol v1.Protocol, buf []byte, patience time.Duration) (n int, err error) {
+	const again = time.Second
+	end := time.Now().Add(patience)
+	for {
+		next := end
+		if protocol == v1.ProtocolUDP {
+			if _, err := file.Write([]byte("?\n")); err != nil {
+				return 0, err
+			}
+			if sooner := time.Now().Add(again); sooner.Before(end) {
+				next = sooner
+			}
+		}
+		if err := file.SetReadDeadline(next); err != nil {
+			return 0, err
+		}
+		n, err = file.Read(buf)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !next.Before(end) {
+			return n, err
+		}
+	}
+}
+
+// connect makes a socket in the namespace of the thread, and does not wait for it to be
+// connected.
+func connect(f flight, source netip.AddrPort) (fd int, err error) {
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	if f.family() == v1.IPv6Protocol {
+		family = unix.AF_INET6
+	}
+	if f.protocol == v1.ProtocolUDP {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNoTry, err)
+	}
+	if f.protocol == v1.ProtocolTCP {
+		// Closing by reset leaves nothing behind, neither here nor on the node.
+		err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(source))
+	}
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("%w: from %v: %w", errNoTry, source, err), unix.Close(fd))
+	}
+	if err := unix.Connect(fd, sockaddr(f.to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// localAddr gives the address that a socket sends from.
+func localAddr(fd int, bound netip.AddrPort) netip.AddrPort {
+	if !bound.Addr().IsUnspecified() {
+		return bound
+	}
+	switch a, _ := unix.Getsockname(fd); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return bound
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}

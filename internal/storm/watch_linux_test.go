@@ -1,0 +1,114 @@
+package storm
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// connect makes connections of random flights, as many in a second as the options say.
+func (s *storm) connect(ctx context.Context) {
+	const atOnce = 2000
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	defer all.Wait()
+	var ways, absent []flight
+	known := -1
+	tick := time.NewTicker(time.Second / time.Duration(s.options.rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		newest, applied, sequence, _ := s.model.now()
+		if sequence != known {
+			ways, absent, known = flights(newest), absentFlights(newest), sequence
+		}
+		if len(ways) == 0 || applied == 0 {
+			continue
+		}
+		f := ways[rand.IntN(len(ways))]
+		if rand.IntN(10) == 0 && len(absent) > 0 {
+			f = absent[rand.IntN(len(absent))]
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			s.judge.count("too many at once", 1)
+			continue
+		}
+		all.Go(func() {
+			begin := time.Now()
+			got := s.traffic.try(ctx, f, s.options.patience())
+			s.judge.sample(f, &got, begin, applied)
+			<-slots
+		})
+	}
+}
+
+// clientsOfControls gives where the endpoints are that clients connect to directly, as a
+// control.
+func clientsOfControls() map[client]string {
+	return map[client]string{clientPod: atPods, clientOutside: atRemote}
+}
+
+// controlOf gives the connection straight to an endpoint that a client makes.
+func controlOf(c client) flight {
+	leaf := clientsOfControls()[c]
+	to := netip.AddrPortFrom(prefixes(leaf)[0].Addr().Next(), endpointPort)
+	return flight{from: c, to: to, protocol: v1.ProtocolTCP}
+}
+
+// watchControl makes connections straight to an endpoint.
+func (s *storm) watchControl(ctx context.Context, c client) {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		got := s.traffic.try(ctx, controlOf(c), s.options.patience())
+		s.judge.control(trial{begin, time.Now(), got.err == nil})
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// healthAddress is where the agent says on its node whether it is healthy.
+const healthAddress = "127.0.0.1:10256"
+
+// watchHealth asks the agent whether it is healthy.
+func (s *storm) watchHealth(ctx context.Context) {
+	for ctx.Err() == nil {
+		at := time.Now()
+		ok := isHealthy(ctx, s.world.node)
+		s.judge.looked(look{at, ok})
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func isHealthy(ctx context.Context, node *netns.NS) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{DialContext: node.Dial, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/healthz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
