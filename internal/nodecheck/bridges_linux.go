@@ -31,25 +31,33 @@ func listBridges() ([]bridge, error) {
 	var all []bridge
 	for index, lacksHairpins := range ports {
 		link, err := netlink.LinkByIndex(index)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			continue // It went away meanwhile.
+		}
 		if err != nil {
-			if errors.As(err, new(netlink.LinkNotFoundError)) {
-				continue
-			}
 			return nil, fmt.Errorf("interface %d: %w", index, err)
 		}
 		b := bridge{name: link.Attrs().Name, lacksHairpins: lacksHairpins && link.Attrs().Promisc == 0}
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if b.addrs, err = addresses(link); err != nil {
 			return nil, fmt.Errorf("addresses of %s: %w", b.name, err)
-		}
-		for _, a := range addrs {
-			if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
-				b.addrs = append(b.addrs, ip.Unmap())
-			}
 		}
 		all = append(all, b)
 	}
 	slices.SortFunc(all, func(a, b bridge) int { return strings.Compare(a.name, b.name) })
+	return all, nil
+}
+
+// addresses lists the addresses of an interface but those of its link.
+func addresses(link netlink.Link) (all []netip.Addr, err error) {
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, err
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
+			all = append(all, ip.Unmap())
+		}
+	}
 	return all, nil
 }
 
@@ -64,27 +72,40 @@ func listPorts() (map[int]bool, error) {
 	}
 	bridges := map[int]bool{}
 	for _, m := range messages {
-		attributes, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+		master, hairpin, err := readPort(m)
 		if err != nil {
 			return nil, err
 		}
-		master, isPort, hairpin := 0, false, false
-		for _, a := range attributes {
-			switch a.Attr.Type &^ unix.NLA_F_NESTED {
-			case unix.IFLA_MASTER:
-				master = int(nl.NativeEndian().Uint32(a.Value))
-			case unix.IFLA_PROTINFO:
-				isPort = true
-				if hairpin, err = isHairpin(a.Value); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if isPort && master != 0 {
+		if master != 0 {
 			bridges[master] = bridges[master] || !hairpin
 		}
 	}
 	return bridges, nil
+}
+
+// readPort gives the interface number of the bridge that an interface is a port of, or 0,
+// and whether the port is a hairpin.
+func readPort(message []byte) (master int, hairpin bool, err error) {
+	attributes, err := nl.ParseRouteAttr(message[unix.SizeofIfInfomsg:])
+	if err != nil {
+		return 0, false, err
+	}
+	isPort := false
+	for _, a := range attributes {
+		switch a.Attr.Type &^ unix.NLA_F_NESTED {
+		case unix.IFLA_MASTER:
+			master = int(nl.NativeEndian().Uint32(a.Value))
+		case unix.IFLA_PROTINFO:
+			isPort = true
+			if hairpin, err = isHairpin(a.Value); err != nil {
+				return 0, false, err
+			}
+		}
+	}
+	if !isPort {
+		return 0, false, nil
+	}
+	return master, hairpin, nil
 }
 
 func isHairpin(port []byte) (bool, error) {

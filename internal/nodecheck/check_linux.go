@@ -110,12 +110,7 @@ func (n node) bridged() (found []*proxy.Problem) {
 	}
 	hairpins := map[string]bool{} // the names of bridges that need them
 	for _, f := range n.families() {
-		var names []string
-		for _, b := range bridges {
-			if n.hasPods(b, f) {
-				names = append(names, b.name)
-			}
-		}
+		names := n.podBridges(bridges, f)
 		if len(names) == 0 {
 			continue
 		}
@@ -139,6 +134,16 @@ func (n node) bridged() (found []*proxy.Problem) {
 		}
 	}
 	return found
+}
+
+// podBridges gives the names of the bridges that have pods of a family.
+func (n node) podBridges(bridges []bridge, f family) (names []string) {
+	for _, b := range bridges {
+		if n.hasPods(b, f) {
+			names = append(names, b.name)
+		}
+	}
+	return names
 }
 
 // unfiltered is what is wrong with the setting by which bridges hand packets to the

@@ -22,10 +22,10 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 // at gives a snapshot of a node with some addresses, and pods from some ranges.
 func at(addrs, pods string) proxy.Snapshot {
 	n := &proxy.Node{Name: "node"}
-	for _, a := range strings.Fields(addrs) {
+	for a := range strings.FieldsSeq(addrs) {
 		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
 	}
-	for _, p := range strings.Fields(pods) {
+	for p := range strings.FieldsSeq(pods) {
 		n.LocalTraffic.Sources = append(n.LocalTraffic.Sources, netip.MustParsePrefix(p))
 	}
 	return proxy.NewSnapshot(n)
