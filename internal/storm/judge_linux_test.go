@@ -163,15 +163,17 @@ func (j *judge) count(what string, n int) {
 // states.
 type verdicts struct {
 	all                    []proxy.Verdict
-	forward, refused, pass int // so many say that
-	several                bool
+	forward, refused, pass int  // so many say that
+	others                 bool // an endpoint is not the client
 }
 
 func verdictsOf(f flight, got *fate, states []proxy.Snapshot) (v verdicts) {
 	for _, s := range states {
 		one := proxy.Route(s, f.packet(got.source))
 		v.all = append(v.all, one)
-		v.several = v.several || len(one.Endpoints) > 1
+		for _, e := range one.Endpoints {
+			v.others = v.others || e.Addr.Addr() != got.source.Addr()
+		}
 		switch one.Action {
 		case proxy.Forward:
 			v.forward++
@@ -209,7 +211,7 @@ func (j *judge) sample(f flight, got *fate, begin time.Time, applied int) {
 		return
 	}
 	v := verdictsOf(f, got, states)
-	if f.source.IsValid() && v.several {
+	if f.source.IsValid() && v.others {
 		return // The answer of another endpoint would not pass the node.
 	}
 	allowed := v.allow(f, got)
