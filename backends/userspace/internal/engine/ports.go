@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"hash/maphash"
 	"net/netip"
 	"sync"
 )
@@ -24,16 +23,13 @@ type Path struct {
 // goroutines at once.
 //
 // Neighbours are lent far apart: where other programs have many ports in a row,
-// whoever finds one of them taken finds the next one free. Where a path begins is a
-// secret: who sees the ports of some paths, as an endpoint does, cannot tell those of
-// others, to which he might send answers in another's name.
+// whoever finds one of them taken finds the next one free.
 type Ports struct {
 	first, count uint16
 	stride       uint32
-	secret       maphash.Seed
 
 	mu    sync.Mutex
-	start uint16 // where the next path begins, but for the secret
+	start uint16 // where the next path begins
 	lent  map[Path]*loans
 }
 
@@ -46,10 +42,7 @@ type loans struct {
 // NewPorts gives the count ports from first on. Processes differ in where they
 // begin.
 func NewPorts(first, count uint16, begin uint32) *Ports {
-	return &Ports{
-		first: first, count: count, stride: Stride(count), secret: maphash.MakeSeed(),
-		start: uint16(begin % uint32(count)), lent: map[Path]*loans{},
-	}
+	return &Ports{first: first, count: count, stride: Stride(count), start: uint16(begin % uint32(count)), lent: map[Path]*loans{}}
 }
 
 // Stride gives how far to go from one of count ports to the next one so that all
@@ -77,10 +70,7 @@ func (p *Ports) Take(on Path) (uint16, error) {
 	defer p.mu.Unlock()
 	l := p.lent[on]
 	if l == nil {
-		// The secret of a path is always the same, so that it goes on with ports
-		// that have rested.
-		secret := maphash.Comparable(p.secret, on) % uint64(p.count)
-		l = &loans{start: uint16((uint64(p.start) + secret) % uint64(p.count))}
+		l = &loans{start: p.start}
 		p.lent[on] = l
 	}
 	// Ports of a path that was just given up are not the first ones again.

@@ -118,22 +118,3 @@ func TestPortsComeBackInOrder(t *testing.T) {
 		}
 	}
 }
-
-// Who sees the ports of one path cannot tell those of another one.
-func TestPortsAreNotGuessed(t *testing.T) {
-	const count, paths = 20_000, 200
-	p := NewPorts(0, count, 77)
-	client, last, steps := alice, 0, map[int]bool{}
-	for range paths {
-		client = client.Next()
-		port, err := p.Take(Path{From: client, To: memoryEndpoint})
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps[(int(port)-last+count)%count] = true
-		last = int(port)
-	}
-	if len(steps) < paths*9/10 {
-		t.Errorf("from %d paths to the next, ports go on by %d different steps", paths, len(steps))
-	}
-}
