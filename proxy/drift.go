@@ -5,11 +5,14 @@ import (
 	"time"
 )
 
-// Resyncs because of drift follow at once, but where somebody changes the dataplane again
+// Resyncs because of drift follow soon, but where somebody changes the dataplane again
 // and again, they take one part in lookShare of the time, reckoned over lookWindow.
 const (
 	lookShare  = 10
 	lookWindow = time.Minute
+	// settling is how long a resync because of drift waits for more of it, and for
+	// the snapshot that another agent of the same node may have applied already.
+	settling = 50 * time.Millisecond
 )
 
 // spent notes how long a resync took.
@@ -49,7 +52,7 @@ func (s *runState) looked() {
 // hasten makes a resync due soon, since there is drift.
 func (s *runState) hasten() {
 	s.hastened, s.notices = true, true
-	at := time.Now()
+	at := time.Now().Add(settling)
 	if earliest := s.paid.Add(-lookWindow); at.Before(earliest) {
 		at = earliest
 	}

@@ -87,7 +87,7 @@ type OperationCounter interface {
 
 // DriftChecker is an optional ability of a [Backend]. With it, a resync begins
 // from the zero Snapshot only if there is a reason to. If WaitDrift works, what
-// others changed is repaired at once, and not after ResyncInterval; where they
+// others changed is repaired within a tenth of a second, and not after ResyncInterval; where they
 // change it again and again, the resyncs take a tenth of the time.
 type DriftChecker interface {
 	// Drifted reports, at little cost, whether somebody else may have changed

@@ -143,7 +143,7 @@ func (k *kernel) explain(err error) error {
 		return fmt.Errorf("nftables: %w: %w", backends.ErrExhausted, err)
 	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
-	case errors.Is(err, unix.EPERM) && errors.As(err, &refused) && refused.Table != (nfnetlink.Table{}):
+	case errors.Is(err, unix.EPERM) && errors.As(err, &refused) && refused.Table.Name != "" && !strings.HasPrefix(refused.Op, "list"):
 		return fmt.Errorf("nftables: %w: table %v belongs to another process (flag owner): %w", backends.ErrUnavailable, refused.Table, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("nftables: %w: %w: CAP_NET_ADMIN is needed in the network namespace: %w", backends.ErrUnavailable, proxy.ErrUnsupported, err)

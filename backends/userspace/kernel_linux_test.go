@@ -48,6 +48,9 @@ func kernelIn(t *testing.T) (*kernel, *someWay) {
 	}
 	w := &someWay{is: map[nfnetlink.Family]routesState{}}
 	k.routes = w
+	if err := k.monitor.Begin(); err != nil {
+		t.Fatal(err)
+	}
 	return k, w
 }
 
