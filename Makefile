@@ -8,7 +8,7 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
+TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=20m
 STEP := .ci/step
 
 # Modules of their own, so that importers do not need what these need.
