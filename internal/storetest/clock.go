@@ -19,9 +19,6 @@ func testClocks(t *testing.T, s allocator.Store) {
 	const ttl = 2 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
 	owners := NewOwners(t)
 	prefix := netip.PrefixFrom(Key(0).Addr(), 28)
 	var pools []*allocator.Pool
@@ -40,9 +37,8 @@ func testClocks(t *testing.T, s allocator.Store) {
 		}
 		pools, reserved = append(pools, p), append(reserved, claims)
 	}
-	for _, p := range pools[:2] { // and the one whose clock is ahead frees nothing
-		running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
-	}
+	stop := running(ctx, pools[:2]...) // and the one whose clock is ahead frees nothing
+	defer stop()
 	for i, p := range pools {
 		bound, err := p.Bind(ctx, reserved[i][:2]...)
 		switch {
@@ -54,10 +50,28 @@ func testClocks(t *testing.T, s allocator.Store) {
 	}
 	owners.WantBindings(1)
 	wantOnlyBound(ctx, t, s, owners.Held())
+	stop()
+	// Of two pools that free the same, one undoes what it has done of it, and some stores
+	// show that. One alone has nothing to undo.
+	defer running(ctx, pools[0])()
+	wantOnlyBound(ctx, t, s, owners.Held())
 	for i, p := range pools {
 		if _, err := p.Bind(ctx, reserved[i][2:]...); !errors.Is(err, allocator.ErrExpired) {
 			t.Errorf("binding what has ended: got error %v, want %v", err, allocator.ErrExpired)
 		}
+	}
+}
+
+// running has pools run until the function that it gives is called.
+func running(ctx context.Context, pools ...*allocator.Pool) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, p := range pools {
+		all.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+	}
+	return func() {
+		cancel()
+		all.Wait()
 	}
 }
 
