@@ -43,7 +43,7 @@ func addOddTable(t *testing.T, c *nfnetlink.Conn) {
 	b.AddTable(table, "")
 	b.AddChain(table, nfnetlink.Chain{Name: "c"})
 	b.AddEncodedRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
-	b.AddEncodedRule(table, "c", nil, []byte{tagType, 12, 1})
+	b.AddEncodedRule(table, "c", nil, []byte{0x76, 12, 1})
 	if err := c.Commit(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}

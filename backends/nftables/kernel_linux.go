@@ -171,10 +171,6 @@ func explainRefusal(refused *nfnetlink.Error, err error) error {
 	return fmt.Errorf("nftables: %w", err)
 }
 
-// tagType marks the user data of rules in which this package notes what chain
-// definition they belong to. It is none of nft's own, which passes it over.
-const tagType = 0x76
-
 // tag is what a rule says of itself: the definition of its chain, which rule of how
 // many it is, and the chain's name when it was written.
 type tag struct {
@@ -183,23 +179,23 @@ type tag struct {
 	i, n  uint16
 }
 
-// tagSize is the length of a tag without its header.
 const tagSize = 16
 
-// append writes a tag as user data.
+// append appends a tag as user data.
 func (t tag) append(b []byte) []byte {
-	b = append(b, tagType, tagSize)
-	b = binary.BigEndian.AppendUint64(b, uint64(t.hash))
-	b = binary.BigEndian.AppendUint32(b, t.chain)
-	b = binary.BigEndian.AppendUint16(b, t.i)
-	return binary.BigEndian.AppendUint16(b, t.n)
+	var text [tagSize]byte
+	binary.BigEndian.PutUint64(text[:], uint64(t.hash))
+	binary.BigEndian.PutUint32(text[8:], t.chain)
+	binary.BigEndian.PutUint16(text[12:], t.i)
+	binary.BigEndian.PutUint16(text[14:], t.n)
+	return nfnetlink.AppendTag(b, text[:])
 }
 
 func parseTag(s string) (t tag, ok bool) {
-	if len(s) != 2+tagSize || s[0] != tagType || s[1] != tagSize {
+	if len(s) != tagSize {
 		return tag{}, false
 	}
-	b := []byte(s[2:])
+	b := []byte(s)
 	return tag{
 		hash: value(binary.BigEndian.Uint64(b)), chain: binary.BigEndian.Uint32(b[8:]),
 		i: binary.BigEndian.Uint16(b[12:]), n: binary.BigEndian.Uint16(b[14:]),

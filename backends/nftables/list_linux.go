@@ -130,7 +130,7 @@ func (l *lister) chains() error {
 	}
 	byChain := map[string][]string{}
 	for i := range rules {
-		byChain[rules[i].Chain] = append(byChain[rules[i].Chain], rules[i].Userdata)
+		byChain[rules[i].Chain] = append(byChain[rules[i].Chain], rules[i].Tag())
 	}
 	var chains []nfnetlink.ChainInfo
 	ofChains := nfnetlink.Collect(&chains)

@@ -129,7 +129,8 @@ func (o Options) complete() (Options, error) {
 func TestTags(t *testing.T) {
 	own := chainTag("pick-4")
 	of := func(chain string, hash value, i, n uint16) string {
-		return string(tag{hash: hash, chain: chainTag(chain), i: i, n: n}.append(nil))
+		rule := nfnetlink.RuleInfo{Userdata: string(tag{hash: hash, chain: chainTag(chain), i: i, n: n}.append(nil))}
+		return rule.Tag()
 	}
 	tag := func(hash value, i, n uint16) string { return of("pick-4", hash, i, n) }
 	got, ok := parseTag(tag(0x0123456789abcdef, 7, 300))

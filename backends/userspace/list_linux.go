@@ -79,9 +79,9 @@ func (l *lister) chains() error {
 	if err := l.conn.Rules(l.ctx, l.table(l.fam), ofRules); err != nil {
 		return l.readable(err, "rules")
 	}
-	comments, tags := map[string][]string{}, map[string]uint32{}
+	tags, own := map[string][]string{}, map[string]uint32{}
 	for i := range rules {
-		comments[rules[i].Chain] = append(comments[rules[i].Chain], rules[i].Comment())
+		tags[rules[i].Chain] = append(tags[rules[i].Chain], rules[i].Tag())
 	}
 	var chains []nfnetlink.ChainInfo
 	ofChains := nfnetlink.Collect(&chains)
@@ -91,14 +91,14 @@ func (l *lister) chains() error {
 	}
 	for i := range chains {
 		name := chains[i].Name
-		comments[name], tags[name] = append([]string{}, comments[name]...), chainTag(name, chains[i].Base)
+		tags[name], own[name] = append([]string{}, tags[name]...), chainTag(name, chains[i].Base)
 	}
-	l.sources(comments)
-	for name, all := range comments {
+	l.sources(tags)
+	for name, all := range tags {
 		if strings.HasPrefix(name, sourcesPrefix) {
 			return l.foreign("chain " + name) // It cannot change while frontends use it.
 		}
-		hash, moved := hashOf(tags[name], all)
+		hash, moved := hashOf(own[name], all)
 		if moved {
 			return l.foreign("chain " + name) // Rules may lead there that were written for another one.
 		}

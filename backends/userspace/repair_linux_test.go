@@ -3,6 +3,7 @@ package userspace_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,40 @@ func TestDamageIsRepaired(t *testing.T) {
 					t.Errorf("to add and remove a Service, %d operations were needed, want 4: its frontend and its ClusterIP", got)
 				}
 			})
+		}
+	}
+}
+
+// Who lists the rules, changes one and loads them again leaves nothing by which the
+// changed one would pass for ours.
+func TestEditedRulesAreRepaired(t *testing.T) {
+	netnstest.NFT(t)
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		n := newNetwork(t)
+		n.serve(t, podServer)
+		b := n.start(t, userspace.Options{Capture: capture})
+		apply(t, b, snapshot(one))
+		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit"), "\n")
+		edited := 0
+		for i, line := range lines {
+			rule, verdict, _ := strings.Cut(line, " comment ")
+			changed := regexp.MustCompile(`\b(drop|reject|return|goto \S+|jump \S+)$`).ReplaceAllString(strings.TrimRight(rule, "\n"), "accept")
+			if !strings.HasPrefix(line, "\t\t") || changed == strings.TrimRight(rule, "\n") {
+				continue
+			}
+			if changed += "\n"; verdict != "" {
+				changed = strings.TrimRight(changed, "\n") + " comment " + verdict
+			}
+			edited++
+			n.nft(t, "delete table ip vipkit\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
+			apply(t, b, snapshot(one))
+			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
+				t.Errorf("%v: after the repair of %q, there is (-want +got):\n%s", capture, changed, diff)
+			}
+			n.wantAnswer(t, one)
+		}
+		if edited < 3 {
+			t.Errorf("%v: %d rules could be edited in %q", capture, edited, lines)
 		}
 	}
 }

@@ -49,21 +49,20 @@ func sourcesName(content string) string {
 	return sourcesPrefix + hex.EncodeToString(sum[:16])
 }
 
-// sourcesRule is a rule of the chain of a list, with the comment by which it is known
-// again.
+// sourcesRule is a rule of the chain of a list, with the tag by which it is known again.
 type sourcesRule struct {
-	rule    rule
-	comment string
+	rule rule
+	tag  string
 }
 
-const commentOthers = "others"
+const tagOthers = "others"
 
 // sourcesChains gives the chains of a list, each after those that it leads to. That of
 // the list itself is the last one.
 func sourcesChains(list key) (names []string, rules map[string][]sourcesRule) {
 	s, width := statements{fam: list.fam}, 2*addrLen(list.fam)
 	name := sourcesName(list.name)
-	others := sourcesRule{rule{&expr.Verdict{Kind: expr.VerdictDrop}}, commentOthers}
+	others := sourcesRule{rule{&expr.Verdict{Kind: expr.VerdictDrop}}, tagOthers}
 	rules = map[string][]sourcesRule{}
 	var top []sourcesRule
 	for block := range slices.Chunk([]byte(list.name), width*rangesPerChain) {
@@ -104,7 +103,7 @@ func (w *writer) writeSources(o *op) {
 	for _, name := range names {
 		w.batch.AddChain(t, nfnetlink.Chain{Name: name})
 		for _, r := range rules[name] {
-			w.batch.AddRule(t, name, r.rule, r.comment)
+			w.batch.AddRule(t, name, r.rule, nfnetlink.AppendTag(nil, []byte(r.tag)))
 		}
 	}
 }
@@ -116,33 +115,33 @@ func addrLen(fam nfnetlink.Family) int {
 	return 4
 }
 
-// sources finds the lists of source ranges among chains, by the comments of their
-// rules, and gives their objects. It takes their chains away.
-func (l *lister) sources(comments map[string][]string) {
-	for name := range comments {
+// sources finds the lists of source ranges among chains, by the tags of their rules, and
+// gives their objects. It takes their chains away.
+func (l *lister) sources(tags map[string][]string) {
+	for name := range tags {
 		if strings.Count(name, "-") != 1 || !strings.HasPrefix(name, sourcesPrefix) {
 			continue
 		}
 		list := key{kind: kindSources, fam: l.fam}
-		if _, divided := comments[name+"-0"]; !divided {
-			list.name = contentOf(comments[name])
+		if _, divided := tags[name+"-0"]; !divided {
+			list.name = contentOf(tags[name])
 		}
-		for i := 0; comments[fmt.Sprintf("%s-%d", name, i)] != nil; i++ {
-			list.name += contentOf(comments[fmt.Sprintf("%s-%d", name, i)])
+		for i := 0; tags[fmt.Sprintf("%s-%d", name, i)] != nil; i++ {
+			list.name += contentOf(tags[fmt.Sprintf("%s-%d", name, i)])
 		}
-		if names, rules := sourcesChains(list); names[len(names)-1] == name && areThere(rules, comments) {
+		if names, rules := sourcesChains(list); names[len(names)-1] == name && areThere(rules, tags) {
 			l.add(list, value{})
 			for _, n := range names {
-				delete(comments, n)
+				delete(tags, n)
 			}
 		}
 	}
 }
 
-// contentOf reads comments on ranges.
-func contentOf(comments []string) string {
+// contentOf reads tags that name ranges.
+func contentOf(tags []string) string {
 	var content strings.Builder
-	for _, c := range comments {
+	for _, c := range tags {
 		first, last, _ := strings.Cut(c, "-")
 		from, _ := netip.ParseAddr(first)
 		until, err := netip.ParseAddr(last)
@@ -154,11 +153,10 @@ func contentOf(comments []string) string {
 	return content.String()
 }
 
-// areThere reports whether chains have the rules that they are to have, by their
-// comments.
-func areThere(rules map[string][]sourcesRule, comments map[string][]string) bool {
+// areThere reports whether chains have the rules that they are to have, by their tags.
+func areThere(rules map[string][]sourcesRule, tags map[string][]string) bool {
 	for name, want := range rules {
-		if !slices.EqualFunc(want, comments[name], func(r sourcesRule, c string) bool { return r.comment == c }) {
+		if !slices.EqualFunc(want, tags[name], func(r sourcesRule, c string) bool { return r.tag == c }) {
 			return false
 		}
 	}

@@ -86,7 +86,7 @@ func (w *writer) writeChain(o *op) error {
 	}
 	own := chainTag(name, d.base)
 	for i, r := range d.rules {
-		w.batch.AddRule(t, name, r, tag(own, o.Value.hash, i, len(d.rules)))
+		w.batch.AddRule(t, name, r, tagOf(own, o.Value.hash, i, len(d.rules)))
 	}
 	return nil
 }
@@ -101,7 +101,11 @@ func (r *renderer) chain(hash uint64) (chainDefinition, error) {
 	return chainDefinition{}, fmt.Errorf("no definition %x is known", hash)
 }
 
-// tag is the comment of rule i of n of a chain, by which it is known again.
+// tagOf gives the user data of rule i of n of a chain, by which it is known again.
+func tagOf(chain uint32, hash uint64, i, n int) []byte {
+	return nfnetlink.AppendTag(nil, []byte(tag(chain, hash, i, n)))
+}
+
 func tag(chain uint32, hash uint64, i, n int) string {
 	return fmt.Sprintf("%08x %016x %d/%d", chain, hash, i+1, n)
 }
@@ -116,15 +120,15 @@ func chainTag(name string, base nfnetlink.BaseChain) uint32 {
 // hashOf gives the hash that the rules of a chain carry; none where a rule is
 // missing, foreign or out of place. It tells also whether a rule was written for a chain
 // of another name or place.
-func hashOf(chain uint32, comments []string) (hash uint64, moved bool) {
+func hashOf(chain uint32, tags []string) (hash uint64, moved bool) {
 	whole := true
-	for at, text := range comments {
+	for at, text := range tags {
 		var c uint32
 		var h uint64
 		var i, n int
 		_, err := fmt.Sscanf(text, "%8x %16x %d/%d", &c, &h, &i, &n)
 		moved = moved || err == nil && c != chain
-		whole = whole && err == nil && i == at+1 && n == len(comments) && (at == 0 || h == hash)
+		whole = whole && err == nil && i == at+1 && n == len(tags) && (at == 0 || h == hash)
 		hash = h
 	}
 	if !whole {

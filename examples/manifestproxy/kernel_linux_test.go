@@ -30,7 +30,7 @@ func (k kernel) addTable(name string) {
 	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
 	b.AddTable(table, "somebody else's")
 	b.AddChain(table, nfnetlink.Chain{Name: "prerouting", Base: nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting}})
-	b.AddRule(table, "prerouting", []expr.Any{&expr.Counter{}}, "counts")
+	b.AddRule(table, "prerouting", []expr.Any{&expr.Counter{}}, nfnetlink.AppendTag(nil, []byte("counts")))
 	if err := k.conn.Commit(k.t.Context(), &b); err != nil {
 		k.t.Fatal(err)
 	}

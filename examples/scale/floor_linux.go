@@ -139,11 +139,11 @@ func (f *floorBench) layout() {
 	f.batch.AddRule(floorTable(), "pick", append(slices.Clone(key),
 		&expr.Numgen{Register: 11, Modulus: uint32(len(f.world.endpoints[0])), Type: unix.NFT_NG_RANDOM},
 		&expr.Lookup{SourceRegister: 8, DestRegister: 8, IsDestRegSet: true, SetName: "endpoints"},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 8, RegProtoMin: 9, Specified: true}), "")
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 8, RegProtoMin: 9, Specified: true}), nil)
 	for name, hook := range map[string]nfnetlink.Hook{"prerouting": nfnetlink.Prerouting, "output": nfnetlink.Output} {
 		f.batch.AddChain(floorTable(), nfnetlink.Chain{Name: name, Base: nfnetlink.BaseChain{Type: "nat", Hook: hook, Priority: -100}})
 		f.batch.AddRule(floorTable(), name, append(slices.Clone(key),
-			&expr.Lookup{SourceRegister: 8, DestRegister: 0, IsDestRegSet: true, SetName: "services"}), "")
+			&expr.Lookup{SourceRegister: 8, DestRegister: 0, IsDestRegSet: true, SetName: "services"}), nil)
 	}
 }
 

@@ -187,8 +187,8 @@ func (b *Batch) FlushChain(t Table, name string) {
 	b.end()
 }
 
-// AddRule appends a rule to a chain.
-func (b *Batch) AddRule(t Table, chain string, exprs []expr.Any, comment string) {
+// AddRule appends a rule to a chain, with user data such as a [Tag]; nil: none.
+func (b *Batch) AddRule(t Table, chain string, exprs []expr.Any, userdata []byte) {
 	b.begin(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t, chain)
 	list := b.nest(unix.NFTA_RULE_EXPRESSIONS)
 	for i, e := range exprs {
@@ -202,7 +202,7 @@ func (b *Batch) AddRule(t Table, chain string, exprs []expr.Any, comment string)
 		b.close(elem)
 	}
 	b.close(list)
-	b.comment(unix.NFTA_RULE_USERDATA, comment)
+	b.ruleData(userdata)
 	b.end()
 }
 

@@ -35,7 +35,7 @@ func TestBatchMistakes(t *testing.T) {
 		{"set name with a quote", set(Set{Name: `a"`, Key: six[:1]}), errName},
 		{"comment with a quote", func(b *Batch) { b.AddTable(table, `a "b"`) }, errComment},
 		{"comment with a line end", func(b *Batch) { b.AddChain(table, Chain{Name: "a", Comment: "a\nb"}) }, errComment},
-		{"long comment", func(b *Batch) { b.AddRule(table, "a", nil, strings.Repeat("a", 128)) }, errComment},
+		{"long comment", func(b *Batch) { b.AddTable(table, strings.Repeat("a", 128)) }, errComment},
 		{"set without key", set(Set{Name: "s"}), errSet},
 		{"set with six fields", set(Set{Name: "s", Key: six}), errSet},
 		{"map with six fields", set(Set{Name: "s", Key: six[:1], Data: six}), errSet},
@@ -74,10 +74,10 @@ func TestBatchMistakes(t *testing.T) {
 func TestEncodedRule(t *testing.T) {
 	table := Table{Family: IPv6, Name: "vip"}
 	var direct, encoded Batch
-	direct.AddRule(table, "pick-2", pickRule(table.Family), "comment")
-	direct.AddRule(table, "pick-2", pickRule(table.Family), "")
+	direct.AddRule(table, "pick-2", pickRule(table.Family), []byte("note"))
+	direct.AddRule(table, "pick-2", pickRule(table.Family), nil)
 	list := attrs(direct.at(1)[headerLen:]).find(unix.NFTA_RULE_EXPRESSIONS)
-	encoded.AddEncodedRule(table, "pick-2", list, appendUdataText(nil, udataComment, "comment"))
+	encoded.AddEncodedRule(table, "pick-2", list, []byte("note"))
 	encoded.AddEncodedRule(table, "pick-2", list, nil)
 	if !bytes.Equal(direct.buf, encoded.buf) {
 		t.Errorf("AddEncodedRule wrote\n% x, want\n% x", encoded.buf, direct.buf)
@@ -90,7 +90,7 @@ func TestBatchRefusesRuleTooLong(t *testing.T) {
 	for i := range exprs {
 		exprs[i] = &expr.Counter{}
 	}
-	b.AddRule(Table{Family: IPv4, Name: "vip"}, "a", exprs, "")
+	b.AddRule(Table{Family: IPv4, Name: "vip"}, "a", exprs, nil)
 	if b.Err() == nil {
 		t.Errorf("a rule of %d bytes: Err is nil, want an error", b.Len())
 	}

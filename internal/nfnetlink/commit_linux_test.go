@@ -90,7 +90,7 @@ func TestCommitErrors(t *testing.T) {
 		{
 			name: "a rule that looks up nothing",
 			build: func(b *Batch) {
-				b.AddRule(table, "check", []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "none"}}, "")
+				b.AddRule(table, "check", []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: "none"}}, nil)
 			},
 			want: Error{Errno: unix.ENOENT, Op: "add rule to", Table: table, Object: "check"},
 		},
@@ -103,14 +103,14 @@ func TestCommitErrors(t *testing.T) {
 			name: "a loop",
 			build: func(b *Batch) {
 				b.AddChain(table, Chain{Name: "round"})
-				b.AddRule(table, "check", []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: "round"}}, "")
+				b.AddRule(table, "check", []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: "round"}}, nil)
 				b.AddSet(table, &Set{Name: "loops", Key: []Selector{DestPort}, Verdicts: true})
 				w := b.Elements(OpAdd, table, "loops")
 				w.KeyVerdict([]byte{0, 80}, VerdictGoto, "round")
 				b.AddRule(table, "round", []expr.Any{
 					&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 					&expr.Lookup{SourceRegister: 1, SetName: "loops", IsDestRegSet: true},
-				}, "")
+				}, nil)
 			},
 			want: Error{Errno: unix.EMLINK, Op: "add rule to", Table: table, Object: "round", Message: 4},
 		},

@@ -53,7 +53,7 @@ func TestDumpsMatchNft(t *testing.T) {
 			}
 			var ours []string
 			for _, r := range rules {
-				ours = append(ours, fmt.Sprintf("%d %q", r.Handle, r.Comment()))
+				ours = append(ours, fmt.Sprintf("%d %q", r.Handle, udataText(r.Userdata, udataComment)))
 			}
 			if diff := cmp.Diff(nftRules(t, table), ours); diff != "" {
 				t.Errorf("Rules, handle and comment (-nft +ours):\n%s", diff)
@@ -261,7 +261,7 @@ func addGarbage(t *testing.T, c *Conn, table Table, name string, udata []byte) {
 	b.begin(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, name)
 	b.buf = appendBytes(b.buf, attrChainUserdata, udata)
 	b.end()
-	b.AddRule(table, name, []expr.Any{&expr.Counter{}}, "")
+	b.AddRule(table, name, []expr.Any{&expr.Counter{}}, nil)
 	b.buf = appendBytes(b.buf, unix.NFTA_RULE_USERDATA, udata)
 	b.end()
 	b.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table, name)

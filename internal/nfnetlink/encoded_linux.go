@@ -12,8 +12,13 @@ func (b *Batch) AddEncodedRule(t Table, chain string, exprs, userdata []byte) {
 	list := b.nest(unix.NFTA_RULE_EXPRESSIONS)
 	b.buf = append(b.buf, exprs...)
 	b.close(list)
+	b.ruleData(userdata)
+	b.end()
+}
+
+// ruleData appends the user data of a rule, if it has any.
+func (b *Batch) ruleData(userdata []byte) {
 	if len(userdata) > 0 {
 		b.buf = appendBytes(b.buf, unix.NFTA_RULE_USERDATA, userdata)
 	}
-	b.end()
 }

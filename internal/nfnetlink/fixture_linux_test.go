@@ -80,10 +80,10 @@ func addBalancer(b *Batch, t Table) {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Lookup{SourceRegister: 1, SetName: AnonymousSetName, SetID: protocols},
 		&expr.Counter{},
-	}, "")
-	b.AddRule(t, "nat-prerouting", append(serviceKey(fam), &expr.Lookup{SourceRegister: 8, SetName: "services", IsDestRegSet: true}), "by service")
-	b.AddRule(t, "pick-2", pickRule(fam), "")
-	b.AddRule(t, "pick-2", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}, "nobody left")
+	}, nil)
+	b.AddRule(t, "nat-prerouting", append(serviceKey(fam), &expr.Lookup{SourceRegister: 8, SetName: "services", IsDestRegSet: true}), appendUdataText(nil, udataComment, "by service"))
+	b.AddRule(t, "pick-2", pickRule(fam), nil)
+	b.AddRule(t, "pick-2", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}, appendUdataText(nil, udataComment, "nobody left"))
 	addBalancerElements(b, t)
 }
 

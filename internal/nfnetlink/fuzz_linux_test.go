@@ -47,7 +47,7 @@ func decodeAll(t *testing.T, m message) {
 		_ = i.Comment()
 	}
 	if i, err := parseRule(a); err == nil {
-		_ = i.Comment()
+		_ = i.Tag()
 		for s := range i.Steps() {
 			_ = s.Number(1)
 			_, _, _ = s.Verdict()

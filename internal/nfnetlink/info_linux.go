@@ -40,8 +40,8 @@ type RuleInfo struct {
 	steps attrs
 }
 
-// Comment returns the comment of the rule.
-func (i *RuleInfo) Comment() string { return udataText(i.Userdata, udataComment) }
+// Tag returns what [AppendTag] appended to the user data of the rule.
+func (i *RuleInfo) Tag() string { return udataField(i.Userdata, udataTag) }
 
 // SetInfo is a set as the kernel has it.
 type SetInfo struct {

@@ -3,6 +3,7 @@ package nfnetlink
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
 )
 
 // User data are opaque to the kernel. nft keeps in them what the kernel does
@@ -23,6 +24,14 @@ const (
 	udataSetComment      = 7
 )
 
+// udataTag is the field of the tag of a rule. It is none of nft's own.
+const udataTag = 0x76
+
+// AppendTag appends user data by which whoever writes a rule knows it again. Unlike a
+// comment, they get lost when nft writes the rule again, which may have changed it; nft
+// passes over them when it lists rules.
+func AppendTag(b, tag []byte) []byte { return appendUdata(b, udataTag, tag) }
+
 func appendUdata(b []byte, typ byte, v []byte) []byte {
 	return append(append(b, typ, byte(len(v))), v...)
 }
@@ -40,9 +49,14 @@ func appendUdataText(b []byte, typ byte, s string) []byte {
 	return append(append(b, s...), 0)
 }
 
-// udataText returns the text of the first field of a type. Anything may stand
-// in the user data of other programs: what is not understood is no text.
+// udataText returns the text of the first field of a type.
 func udataText(data string, want byte) string {
+	return strings.TrimSuffix(udataField(data, want), "\x00")
+}
+
+// udataField returns the value of the first field of a type. Anything may stand in the
+// user data of other programs: what is not understood is no value.
+func udataField(data string, want byte) string {
 	for len(data) >= 2 {
 		typ, n := data[0], int(data[1])
 		data = data[2:]
@@ -50,9 +64,6 @@ func udataText(data string, want byte) string {
 			return ""
 		}
 		if typ == want {
-			if n > 0 && data[n-1] == 0 {
-				n--
-			}
 			return data[:n]
 		}
 		data = data[n:]
