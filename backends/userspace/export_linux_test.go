@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
 
 // Dump writes all objects of the default identity.
@@ -25,10 +27,16 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// ReachFrom makes a port that from which the next endpoint is reached.
+// ReachFrom makes a port that from which the next endpoint is reached. There must be no
+// traffic yet.
 func (b *Backend) ReachFrom(port uint16) {
 	s := b.sockets
 	for s.nextPort() != port {
 	}
 	s.ports.Add(^uint32(0)) // it is the next one again
+	for begin := range uint32(sourcePorts) {
+		if (begin*engine.Stride(sourcePorts))%uint32(sourcePorts) == uint32(port-firstSourcePort) {
+			s.packetPorts = engine.NewPorts(firstSourcePort, sourcePorts, begin)
+		}
+	}
 }

@@ -148,7 +148,9 @@ func TestAnyPortMayAsk(t *testing.T) {
 				all = both(all, next)
 			}
 		}
-		apply(t, n.start(t, userspace.Options{Capture: c}), all)
+		b := n.start(t, userspace.Options{Capture: c})
+		b.ReachFrom(25_000) // and so from none of those that the node asks from
+		apply(t, b, all)
 		for name, from := range map[string]*netns.NS{"client": n.client, "node": n.node} {
 			for _, own := range []int{10_240, 20_000, 30_239, 40_000} {
 				for _, port := range []int{80, 15_000} {
