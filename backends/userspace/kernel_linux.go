@@ -25,7 +25,9 @@ type kernel struct {
 	// begins by removing the tables.
 	rebuild bool
 	monitor *nfnetlink.Monitor
-	ops     atomic.Uint64
+	// transact makes one transaction of a batch; it is the monitor's.
+	transact func(context.Context, *nfnetlink.Batch) error
+	ops      atomic.Uint64
 }
 
 // Operations implements [proxy.OperationCounter].
@@ -80,7 +82,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	if err != nil {
 		return errors.Join(explain(err), undo())
 	}
-	err = k.monitor.Commit(ctx, &k.batch)
+	err = k.transact(ctx, &k.batch)
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 && !k.rebuild {
 		// As in an unprivileged user namespace. The order of the operations
@@ -94,14 +96,25 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 		return errors.Join(err, undo())
 	}
 	if err != nil {
-		return errors.Join(explain(err), undo())
+		return errors.Join(k.explainCommit(err), undo())
 	}
 	k.rebuild = false
 	k.ops.Add(uint64(len(ops)))
 	return k.removeRoutes(ops)
 }
 
-// addRoutes makes routing rules; undo takes them back.
+// explainCommit is explain for a commit. A smaller commit that begins by removing the tables
+// would leave packets with only a part of the rules, so that none is tried for want of memory.
+func (k *kernel) explainCommit(err error) error {
+	err = explain(err)
+	if k.rebuild && errors.Is(err, backends.ErrExhausted) {
+		return fmt.Errorf("%w: %w", backends.ErrUnavailable, err)
+	}
+	return err
+}
+
+// addRoutes makes routing rules and routes; undo removes those that were not there before.
+// Replace adds everything without looking at what is there.
 func (k *kernel) addRoutes(ops []op) (undo func() error, err error) {
 	var done []nfnetlink.Family
 	undo = func() (err error) {
@@ -114,10 +127,15 @@ func (k *kernel) addRoutes(ops []op) (undo func() error, err error) {
 		if ops[i].Key.kind != kindRouting || ops[i].Kind == backends.Remove {
 			continue
 		}
-		if ops[i].Kind == backends.Add {
-			done = append(done, ops[i].Key.fam)
+		fam := ops[i].Key.fam
+		before, err := k.routes.state(fam)
+		if err != nil {
+			return undo, err
 		}
-		if err := k.routes.add(ops[i].Key.fam); err != nil {
+		if before == routesAbsent {
+			done = append(done, fam)
+		}
+		if err := k.routes.add(fam); err != nil {
 			return undo, err
 		}
 	}

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -79,6 +80,37 @@ func TestRoutingIsTakenBack(t *testing.T) {
 	}
 	if got := w.is[nfnetlink.IPv4]; got != routesAbsent {
 		t.Errorf("without the right to do all of it, routing is %d, want %d", got, routesAbsent)
+	}
+}
+
+// Replacing everything while the kernel is short of memory changes nothing: tables and
+// routing stay, and no smaller commit is tried.
+func TestReplacingWithoutMemory(t *testing.T) {
+	const fam = nfnetlink.IPv4
+	k, w := kernelIn(t)
+	all := []op{{Kind: backends.Add, Key: key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: key{kind: kindTable, fam: fam}}}
+	if err := k.Commit(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	commit := k.transact
+	k.transact = func(context.Context, *nfnetlink.Batch) error {
+		return &nfnetlink.Error{Op: "commit", Errno: unix.ENOMEM}
+	}
+	if yes, _ := k.Replace(t.Context(), proxy.Snapshot{}, true); !yes {
+		t.Fatal("Replace says no where it must not")
+	}
+	if err := k.Commit(t.Context(), all); !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("got error %v, want one that is %v and %v", err, backends.ErrUnavailable, unix.ENOMEM)
+	}
+	if got := w.is[fam]; got != routesComplete {
+		t.Errorf("routing is %d, want %d as before", got, routesComplete)
+	}
+	if exists, _, err := k.exists(t.Context(), fam); err != nil || !exists {
+		t.Errorf("the table exists: %t (error %v), want it as before", exists, err)
+	}
+	k.transact = commit
+	if err := k.Commit(t.Context(), all); err != nil {
+		t.Errorf("with memory again: got error %v, want none", err)
 	}
 }
 
@@ -192,7 +224,9 @@ func TestWhatErrorsMean(t *testing.T) {
 		{"add set", unix.EOPNOTSUPP, proxy.ErrUnsupported},
 		{"add table", unix.EAFNOSUPPORT, proxy.ErrUnsupported},
 		{"add chain", unix.EPROTONOSUPPORT, proxy.ErrUnsupported},
-		{"add element", unix.ENOMEM, nil},
+		{"add element", unix.ENOMEM, backends.ErrExhausted},
+		{"add element", unix.ENOBUFS, backends.ErrExhausted},
+		{"add element", unix.EINVAL, nil},
 	} {
 		err := c.is
 		if errno, is := c.is.(unix.Errno); is { //nolint:errorlint // it is one, or something else
@@ -200,7 +234,7 @@ func TestWhatErrorsMean(t *testing.T) {
 		}
 		got := explain(fmt.Errorf("commit: %w", err))
 		var means []error
-		for _, known := range []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict} {
+		for _, known := range []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict, backends.ErrExhausted} {
 			if errors.Is(got, known) {
 				means = append(means, known)
 			}

@@ -128,7 +128,7 @@ func (b *Backend) reachKernel() error {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	b.kernel = &kernel{renderer: b.renderer, conn: conn, monitor: monitor, routes: b.way()}
+	b.kernel = &kernel{renderer: b.renderer, conn: conn, monitor: monitor, transact: monitor.Commit, routes: b.way()}
 	b.inner = backends.New(b.renderer.render, backends.Target[key, value](b.kernel))
 	return nil
 }
