@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Monitor notices commits of others, that is, not through one connection, to tables of
@@ -115,21 +117,27 @@ func (m *Monitor) Begin() error {
 				return os.NewSyscallError("recvfrom", err)
 			}
 		}
-		return nil // somebody commits as fast as this reads: that is noticed
+		return nil // messages arrive as fast as they are read: Noticed reports them
 	})
 }
 
 // Noticed reports whether others may have committed to the tables since Begin.
 func (m *Monitor) Noticed() bool {
-	noticed := true
-	err := m.control(func(fd int) error {
-		noticed = readable(fd)
-		return nil
-	})
-	return err != nil || noticed || !m.listening || m.missed.Load()
+	is, err := m.isReadable()
+	return err != nil || is || !m.listening || m.missed.Load()
 }
 
-// readable reports whether there is a message, or one was lost.
+// isReadable reports whether there is a message, or one was lost. The error says that the
+// monitor is closed.
+func (m *Monitor) isReadable() (is bool, err error) {
+	err = m.control(func(fd int) error {
+		is = readable(fd)
+		return nil
+	})
+	return is, err
+}
+
+// readable does so for the socket.
 func readable(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
@@ -156,13 +164,28 @@ func (m *Monitor) Wait(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("nfnetlink: monitor: %w", err)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		is, closed := m.isReadable()
+		switch {
+		case closed != nil:
+			return fmt.Errorf("nfnetlink: monitor: %w", closed)
+		case is:
+			return nil
+		}
+		// When the kernel lacks memory for a message, the socket reports an error but has
+		// nothing to read. Go's poller then refuses to wait until the next message comes.
+		if err := pause.For(ctx, pollInterval); err != nil {
+			return err
 		}
 	}
 }
 
-// wake has Wait look again. There is nobody to wake where the monitor is closed.
+// pollInterval is how often Wait looks at a socket that Go's poller refuses.
+const pollInterval = time.Second
+
+// wake makes Wait look again. On a closed monitor it does nothing: Wait has ended.
 func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Unix(1, 0)) }
 
 // Commit commits a batch through the connection. Where it is large, the monitor does not

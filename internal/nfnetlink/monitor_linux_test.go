@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -204,6 +205,51 @@ func TestMonitorWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := within(t, closed); err == nil {
+		t.Error("Wait on a monitor that was closed: got no error")
+	}
+}
+
+// refused is a socket that Go's poller refuses to wait for.
+type refused struct{ syscall.RawConn }
+
+func (refused) Read(func(uintptr) bool) error { return errors.New("not pollable") }
+
+// Wait ends for the same reasons where Go's poller refuses the socket, as it does after
+// the kernel had no memory for a message.
+func TestMonitorWaitsWithoutPoller(t *testing.T) {
+	_, m := newMonitor(t)
+	m.raw = refused{m.raw}
+	wait := func(ctx context.Context, m *Monitor) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- m.Wait(ctx) }()
+		return ended
+	}
+	ended := wait(t.Context(), m)
+	nft(t, "add", "table", "ip", "web")
+	if err := within(t, ended); err != nil {
+		t.Errorf("Wait for a commit to a watched table: got error %v, want none", err)
+	}
+	if err := within(t, wait(t.Context(), m)); err != nil {
+		t.Errorf("Wait after a commit to a watched table: got error %v, want none", err)
+	}
+	begin(t, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended = wait(ctx, m)
+	cancel()
+	if err := within(t, ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait with a context that ended: got error %v, want %v", err, context.Canceled)
+	}
+	m, err := open(t).Monitor("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, m)
+	m.raw = refused{m.raw}
+	ended = wait(t.Context(), m)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, ended); err == nil {
 		t.Error("Wait on a monitor that was closed: got no error")
 	}
 }
