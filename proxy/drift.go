@@ -2,7 +2,10 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Resyncs because of drift follow soon, but where somebody changes the dataplane again
@@ -24,6 +27,7 @@ func (s *runState) spent(d time.Duration) {
 }
 
 // watch starts a goroutine that waits for drift, unless one does or the Backend cannot.
+// Waiting that fails is tried again: until then, resyncs find the drift.
 func (s *runState) watch(ctx context.Context) {
 	w, can := s.Backend.(DriftChecker)
 	if !can || s.quiet != nil || s.applied.IsZero() {
@@ -32,9 +36,12 @@ func (s *runState) watch(ctx context.Context) {
 	quiet, noticed := context.WithCancel(ctx)
 	s.quiet = quiet
 	s.watchers.Go(func() {
-		if w.WaitDrift(ctx) == nil {
-			noticed()
+		for err := w.WaitDrift(ctx); err != nil; err = w.WaitDrift(ctx) {
+			if errors.Is(err, ErrUnsupported) || pause.For(ctx, MaxRetryInterval) != nil {
+				return
+			}
 		}
+		noticed()
 	})
 }
 

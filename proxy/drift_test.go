@@ -257,6 +257,42 @@ func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 	})
 }
 
+// forgetful is a backend that fails to wait for drift at first.
+type forgetful struct {
+	alert
+	fails atomic.Int32
+}
+
+func (b *forgetful) WaitDrift(ctx context.Context) error {
+	if b.fails.Add(-1) >= 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return b.alert.WaitDrift(ctx)
+}
+
+// After waiting for drift has failed, drift is repaired at once again.
+func TestWaitingForDriftIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &forgetful{alert: alert{noticed: make(chan struct{}, 1)}}
+		b.fails.Store(3)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Hour}
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(3*MaxRetryInterval + time.Second)
+		b.drift()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if full := b.full.Load(); full != 2 {
+			t.Errorf("got %d full Applies, want 2: at first, and after the drift", full)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A stream of changes, of which there is always a next one, does not keep a Runner from
 // repairing drift.
 func TestDriftAmongChanges(t *testing.T) {
