@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"sync"
@@ -76,6 +77,18 @@ func TestTakeoverAmongCommits(t *testing.T) {
 			ports = append(ports, stickyPort(v1.IPv4Protocol, i, 1))
 		}
 		world := proxy.NewSnapshot(stagetest.Node(), ports...)
+		w.Apply(t, world)
+		w.takesOverAmongCommits(t, world)
+	})
+	t.Run("source ranges", func(t *testing.T) {
+		w := newWatched(t, listLimit)
+		p := manyPorts(1)[0]
+		f := &p.Frontends[0]
+		f.Restricted = true
+		for i := range 60_000 { // with gaps, so that each is one
+			f.AllowedSources = append(f.AllowedSources, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
+		}
+		world := proxy.NewSnapshot(stagetest.Node(), p)
 		w.Apply(t, world)
 		w.takesOverAmongCommits(t, world)
 	})

@@ -252,6 +252,7 @@ func (l *lister) sources(set string) (string, error) {
 			}
 			return nil
 		},
+		Consistent: l.unchanged,
 	})
 	order := func(a, b [16]byte) int { return slices.Compare(a[:], b[:]) }
 	slices.SortFunc(starts, order)
@@ -261,7 +262,7 @@ func (l *lister) sources(set string) (string, error) {
 	if len(ends) > 0 && ends[0] == [16]byte{} {
 		ends = ends[1:]
 	}
-	return sourcesName(starts, ends, n), err
+	return sourcesName(starts, ends, n), readable(err, "set "+set)
 }
 
 // sourcesName names a set of sources by its content.

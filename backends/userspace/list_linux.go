@@ -141,8 +141,10 @@ func levelOf(name string) uint8 {
 
 func (l *lister) sets() error {
 	var all []nfnetlink.SetInfo
-	if err := l.conn.Sets(l.ctx, l.table(l.fam), nfnetlink.Collect(&all)); err != nil {
-		return explain(err)
+	ofSets := nfnetlink.Collect(&all)
+	ofSets.Consistent = l.unchanged
+	if err := l.conn.Sets(l.ctx, l.table(l.fam), ofSets); err != nil {
+		return explain(l.readable(err, "sets"))
 	}
 	for i := range all {
 		if all[i].Flags&unix.NFT_SET_ANONYMOUS != 0 {
