@@ -39,8 +39,8 @@ var ErrDataplaneLost = errors.New("dataplane is not as it was left")
 // these.
 type PortErrors map[ServicePortName]error
 
-// Error names the ports, in name order, with what went wrong; a hundred at most, since
-// it goes into logs, which nobody shall fill by making Services.
+// Error names the ports, in name order, with what went wrong. It names a hundred at most:
+// otherwise whoever can create Services could fill the logs.
 func (e PortErrors) Error() string {
 	const most = 100
 	names := slices.SortedFunc(maps.Keys(e), ServicePortName.Compare)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// backoff says how long to wait before what failed is tried again. Service ports that
-// fail, and an Apply that fails as a whole, wait for themselves: the time doubles while
-// the same goes on to fail.
+// backoff says how long to wait before a failure is tried again. It counts service ports
+// that fail, and Applies that fail as a whole, separately. The time doubles while the
+// same failure repeats, and starts anew when another service port fails.
 type backoff struct {
 	// ports are the service ports that failed last, and portTries how often they did.
 	ports     PortErrors

@@ -12,8 +12,8 @@ import (
 // claims settles which service port owns an address and port that several ask
 // for. The owner is the same whatever the order in which Services were heard of:
 // a ClusterIP comes before a load balancer's address, and that before an external
-// IP, so that nobody takes over another Service's address by writing it down; then
-// the older Service wins, then the one that comes first by name.
+// IP, so that naming another Service's address as external IP does not take it over;
+// then the older Service wins, then the one that comes first by name.
 //
 // That needs creation timestamps, which objects of an API server have and those of files
 // mostly lack. Of two Services of which one has none, the one that owns the address keeps it:
@@ -42,8 +42,8 @@ func (k claimKey) Compare(o claimKey) int {
 // String gives the address, port and protocol.
 func (k claimKey) String() string { return k.addr.String() + "/" + string(k.protocol) }
 
-// contest is all claims to one address and port: a treap of nodes that the ports bring
-// along, so that one more costs the logarithm of their number, at worst as at best.
+// contest is all claims to one address and port. They form a treap, whose nodes are parts of
+// the ports: adding or removing one takes time logarithmic in their number.
 type contest struct {
 	root  *claim
 	owner *claim
@@ -79,8 +79,8 @@ func (c *claim) compare(o *claim) int {
 
 func (c *claim) kind() FrontendKind { return c.port.spec.kind(int(c.candidate)) }
 
-// displaces says whether a claim takes the address from its owner. A new reading of a Service
-// goes on with what the old one has.
+// displaces says whether a claim takes the address from its owner. A newer version of a
+// Service takes over what the older one owns.
 func (c *claim) displaces(owner *claim) bool {
 	a, b := c.port.service, owner.port.service
 	if a != b && a.spec.name == b.spec.name {

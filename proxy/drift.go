@@ -8,8 +8,8 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// Resyncs because of drift follow soon, but where somebody changes the dataplane again
-// and again, they take one part in lookShare of the time, reckoned over lookWindow.
+// A Runner repairs drift at once. Where others change the dataplane again and again, these
+// resyncs take at most 1/lookShare of the time, averaged over lookWindow.
 const (
 	lookShare  = 10
 	lookWindow = time.Minute
@@ -18,7 +18,7 @@ const (
 	settling = 50 * time.Millisecond
 )
 
-// spent notes how long a resync took.
+// spent charges the time of a resync to the share that resyncs may take.
 func (s *runState) spent(d time.Duration) {
 	if now := time.Now(); s.paid.Before(now) {
 		s.paid = now
@@ -45,7 +45,8 @@ func (s *runState) watch(ctx context.Context) {
 	})
 }
 
-// looked notes that a resync is done, and when the next one is due.
+// looked schedules the next resync after one is done, and ends the report of drift that
+// it has dealt with.
 func (s *runState) looked() {
 	s.resync = time.Time{}
 	if s.ResyncInterval > 0 {
@@ -56,7 +57,7 @@ func (s *runState) looked() {
 	}
 }
 
-// hasten makes a resync due soon, since there is drift.
+// hasten makes a resync due soon, because the Backend has noticed drift.
 func (s *runState) hasten() {
 	s.hastened, s.notices = true, true
 	at := time.Now().Add(settling)

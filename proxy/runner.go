@@ -45,10 +45,11 @@ type Runner struct {
 	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
 	Observe func(Sync)
 	// Verified, if not nil, is called each time the whole dataplane was found
-	// to be as the snapshot says: after an Apply from the zero Snapshot, unless
-	// the Backend has noticed that somebody changed it meanwhile, and when a resync
-	// needs none because the Backend knows that nobody did ([DriftChecker]). It is
-	// called on the Runner's goroutine, after Observe.
+	// to be as the snapshot says: after an Apply from the zero Snapshot, unless the
+	// Backend, once its WaitDrift has returned nil, reports that others changed it
+	// meanwhile; and when a resync needs no Apply because the Backend knows that
+	// nothing was changed ([DriftChecker]). It is called on the Runner's goroutine,
+	// after Observe.
 	Verified func(Snapshot)
 	// Logger gets one line for each failed Apply; and, where the Backend looks for
 	// settings of the node that break Services (backends.NodeChecker), at the start
@@ -85,10 +86,12 @@ type OperationCounter interface {
 	Operations() uint64
 }
 
-// DriftChecker is an optional ability of a [Backend]. With it, a resync begins
-// from the zero Snapshot only if there is a reason to. If WaitDrift works, what
-// others changed is repaired within a tenth of a second, and not after ResyncInterval; where they
-// change it again and again, the resyncs take a tenth of the time.
+// DriftChecker is an optional ability of a [Backend]. With it, a resync calls Apply only
+// if others may have changed the dataplane. If WaitDrift works, the repair of what others
+// changed begins within a tenth of a second instead of after ResyncInterval. Repairs
+// take at most a tenth of the time, averaged over a minute: where others change the
+// dataplane again and again, and after an Apply that took long, one may wait until the
+// next resync.
 type DriftChecker interface {
 	// Drifted reports, at little cost, whether somebody else may have changed
 	// the dataplane since it was last looked at. It may say yes without need,
@@ -171,16 +174,16 @@ type runState struct {
 	// resync is when an Apply must start from the zero Snapshot; zero for never.
 	resync  time.Time
 	backoff backoff
-	// quiet ends when the backend has noticed drift; nil where nobody waits for
-	// it. hastened says that a resync is due for that reason, notices that the
-	// backend has been seen to notice drift.
+	// quiet ends when the backend has noticed drift; nil while no goroutine waits
+	// for that. hastened says that a resync is due because of it, notices that the
+	// backend has ever noticed drift by itself.
 	quiet             context.Context
 	hastened, notices bool
 	watchers          sync.WaitGroup
 	// found are the problems of the node that were logged.
 	found []*Problem
-	// paid is when looks at everything will have taken their share of the time,
-	// if there are no more.
+	// paid is when the resyncs so far will have taken no more than their share of
+	// the time, if no other follows.
 	paid time.Time
 }
 
@@ -199,7 +202,7 @@ func (s *runState) wait(ctx context.Context) error {
 			return nil
 		}
 		if s.drifted(ctx) {
-			s.applied = Snapshot{} // a resync takes nothing for granted
+			s.applied = Snapshot{} // a resync starts from the zero snapshot
 			return nil
 		}
 		s.looked()
@@ -232,14 +235,14 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 		s.want = snapshot
 		return true, nil
 	case ctx.Err() != nil || !errors.Is(err, next.Err()):
-		// A failure is none the less one if it comes when Apply is due.
+		// The Source has failed, even if Apply became due at the same moment.
 		return false, fmt.Errorf("source: %w", err)
 	}
 	return false, nil
 }
 
-// drifted reports whether there is anything to look for; without a way to tell,
-// there is.
+// drifted reports whether others may have changed the dataplane; a Backend that cannot
+// tell counts as changed.
 func (s *runState) drifted(ctx context.Context) bool {
 	d, can := s.Backend.(DriftChecker)
 	return !can || s.applied.IsZero() || d.Drifted(ctx)
@@ -282,7 +285,7 @@ func (s *runState) verified() {
 	}
 }
 
-// settle draws the consequences of an Apply.
+// settle notes what the dataplane holds after an Apply, and when the next one is due.
 func (s *runState) settle(err error) {
 	full := s.applied.IsZero()
 	retry := s.backoff.after(err, s.RetryInterval)
@@ -303,7 +306,7 @@ func (s *runState) settle(err error) {
 		return
 	}
 	if s.ResyncInterval > 0 {
-		// Whatever fails, nothing goes unseen for longer.
+		// A resync may be due: no backoff puts it off for longer.
 		retry = min(retry, max(s.ResyncInterval, s.RetryInterval))
 	}
 	s.due = time.Now().Add(retry)
