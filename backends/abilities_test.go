@@ -138,9 +138,9 @@ func TestApplyReportsLooksThatFail(t *testing.T) {
 	}
 }
 
-// After a failure that leaves it unknown what is there, an Apply looks at it, even for a
-// caller who says that all is as before.
-func TestApplyTrustsNobodyAfterAFailure(t *testing.T) {
+// After a failure with an unknown outcome, the next Apply lists the objects, whatever old
+// snapshot the caller gives.
+func TestApplyListsAfterUnknownOutcome(t *testing.T) {
 	bad := refused(1)
 	first, next := inZone("a", port(0, []int{0}, []int{0}), bad), inZone("a", port(0, []int{0}, []int{1}))
 	for what, c := range map[string]struct {

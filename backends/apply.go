@@ -9,9 +9,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// chunk is how many objects of a first load go into one commit, about; of a
-// large one a sixteenth. Smaller
-// ones bound the memory for a large load, larger ones spare commits.
+// chunk is about how many objects of a first load go into one commit; a large load is
+// divided into sixteen commits. Smaller commits need less memory, larger ones are fewer.
 const chunk = 1 << 13
 
 // change is one rendering that gives way to another: of a service port, or of
@@ -177,11 +176,11 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, an
 	return nil
 }
 
-// unreplaced says that what there is stays as it is, since the system was short of
-// resources on the way. It names the ports that were hit, but as text: of the others,
-// nothing has taken effect either.
+// unreplaced says that the old objects stay in effect, because the system ran short of
+// resources while their replacement was made. It names the ports that were refused as text
+// only, and is no [proxy.PortErrors]: nothing of the other ports has taken effect either.
 func unreplaced(failed proxy.PortErrors) error {
-	return fmt.Errorf("%w, so that what there is stays: %s", ErrExhausted, failed.Error())
+	return fmt.Errorf("%w: the old objects stay in effect: %s", ErrExhausted, failed.Error())
 }
 
 // begin looks at what there is, unless it is to be replaced. What finish does,
@@ -198,8 +197,8 @@ func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot, anew b
 	return func(ctx context.Context) error { return r.removeLeftovers(ctx, anew) }, 0, false, nil
 }
 
-// removeLeftovers removes what nobody has claimed. Where something stands in the way that
-// is not known, everything is to be replaced.
+// removeLeftovers removes the objects that no service port has claimed. If that conflicts
+// with something that List did not yield, everything is to be replaced.
 func (r *reconciler[K, V]) removeLeftovers(ctx context.Context, anew bool) error {
 	err := r.commit(ctx, r.leftovers.removals())
 	if _, can := r.target.(Replacer); can && !anew && errors.Is(err, ErrConflict) {
@@ -212,7 +211,7 @@ func (r *reconciler[K, V]) list(ctx context.Context) error {
 	var objects []Object[K, V]
 	for o, err := range r.target.List(ctx) {
 		if err != nil {
-			return fmt.Errorf("looking at what is there: %w", err)
+			return fmt.Errorf("listing the objects: %w", err)
 		}
 		objects = append(objects, o)
 	}
@@ -238,7 +237,7 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change) error {
 	}
 	if plan.moved {
 		// In parts, one might take away what another has just given.
-		return fmt.Errorf("%w: an object changes its owner, and not everything could be done at once: %w", proxy.ErrDataplaneLost, err)
+		return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
 	}
 	half := len(changes) / 2
 	if changes[0].static {

@@ -42,9 +42,9 @@ func TestApplyUnderEndedContext(t *testing.T) {
 	}
 }
 
-// What is not supported is the matter of the ports that ask for it, unless
-// nothing can be done at all; and what is unavailable is asked for once.
-func TestApplyBlamesWhoAsks(t *testing.T) {
+// ErrUnsupported is reported for the service ports that cause it, or for the whole Apply if
+// the static objects cause it; after ErrUnavailable nothing else is tried.
+func TestApplyNamesUnsupportedPorts(t *testing.T) {
 	for _, tc := range []struct {
 		err     error
 		blamed  int

@@ -13,12 +13,12 @@ var ErrConflict = errors.New("an object is not as expected")
 // commit may succeed. What is to be replaced stays in effect then.
 var ErrExhausted = errors.New("the system is short of resources")
 
-// ErrUnavailable marks an error of [Target.Commit] that says: nothing can be done
-// just now, whatever is asked for, and nothing was; somebody holds a lock, for
-// example. Apply ends with it, and no service port is blamed.
+// ErrUnavailable marks an error of [Target.Commit] that says: no change at all can be made
+// at present, and none was made; for example, another program holds a lock. Apply ends
+// with it, and names no service port.
 var ErrUnavailable = errors.New("the dataplane cannot be changed now")
 
-// ErrReplace marks an error of List or Commit of a [Replacer] that says: what is
-// there cannot be changed in place. Nothing was done; the same Apply begins again
-// from the zero snapshot and asks Replace with must set.
+// ErrReplace marks an error of List or Commit of a [Replacer] that says: the existing
+// objects cannot be changed in place. Nothing was changed; the same Apply begins again
+// from the zero snapshot and calls Replace with must set.
 var ErrReplace = errors.New("the objects are to be replaced as a whole")
