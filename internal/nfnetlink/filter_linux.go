@@ -11,10 +11,10 @@ import (
 // accept is the verdict of a filter that lets a packet pass, however long it is.
 const accept = 1 << 30
 
-// monitorFilter writes a socket filter of at most size instructions. It passes the
-// kernel's messages about commits that touch tables of certain names, unless the commit
-// came by the socket own. The messages about one commit come in packets of several; a
-// packet of more than the filter looks at passes. So does what it cannot read.
+// monitorFilter writes a socket filter of at most size instructions. It passes packets
+// with a message about a table of one of the names, unless the commit came from the socket
+// with port ID own. A packet holds several messages; one with more messages than the filter
+// can look at passes, and so does one that it cannot parse.
 func monitorFilter(own uint32, tables []string, size int) ([]unix.SockFilter, error) {
 	look := lookAtMessage(tables)
 	program := []bpf.Instruction{
@@ -38,9 +38,9 @@ func monitorFilter(own uint32, tables []string, size int) ([]unix.SockFilter, er
 	return filter, nil
 }
 
-// lookAtMessage looks at the message at the place that register X holds, and moves X to
-// the next one. Every message begins with a header of 20 bytes and the attribute that
-// names its table. In the one that tells the new generation, that takes its place.
+// lookAtMessage looks at the message at the offset in register X, and moves X to the next
+// one. Every message begins with a header of 20 bytes and the attribute that names its
+// table; in a message about a new generation, the number of the generation stands there.
 func lookAtMessage(tables []string) []bpf.Instruction {
 	const header, name = 20, 24
 	p := []bpf.Instruction{

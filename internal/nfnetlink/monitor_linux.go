@@ -14,10 +14,10 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// Monitor notices commits of others, that is, not through one connection, to tables of
-// certain names in any family. The kernel passes only those to the monitor, so that
-// commits to other tables wake nobody. What is noticed stays in the socket, or is lost
-// there and known to be lost, until [Monitor.Begin].
+// Monitor notices commits to tables of certain names, in any family, that were not made
+// through its connection. A socket filter drops the messages about all other commits, so
+// that they cost no wake-up. A message stays in the socket until [Monitor.Begin]; if the
+// kernel drops one, the socket's error says so, and counts as noticed.
 //
 // Wait may be called at any time, all other methods one at a time.
 type Monitor struct {
@@ -30,9 +30,9 @@ type Monitor struct {
 	missed atomic.Bool
 }
 
-// bulk is how many bytes a transaction has for which the kernel is spared telling the
-// group about each object of it: it would use 4 KiB of memory for each until the end
-// of the transaction, and half as much time again.
+// bulk is the size in bytes from which the monitor leaves the group during a transaction.
+// Otherwise the kernel would hold a message of 4 KiB for each object until the end of the
+// transaction, and take half as long again.
 const bulk = 64 << 10
 
 // Monitor makes a monitor of tables in the network namespace of the calling thread,
@@ -99,8 +99,8 @@ func (c *Conn) portID() (uint32, error) {
 // Close ends the monitor, and a Wait that is under way.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Begin forgets what was noticed. Whoever looks at the tables afterwards misses no
-// commit: it either came before the look or is noticed.
+// Begin forgets what was noticed. Call it before reading the tables: each commit is then
+// either part of what is read, or noticed.
 func (m *Monitor) Begin() error {
 	if err := m.listen(true); err != nil {
 		return err
@@ -188,9 +188,9 @@ const pollInterval = time.Second
 // wake makes Wait look again. On a closed monitor it does nothing: Wait has ended.
 func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// Commit commits a batch through the connection. Where it is large, the monitor does not
-// listen meanwhile, and the generation of the ruleset tells whether others committed
-// anything, to whatever tables, which then counts as noticed.
+// Commit commits a batch through the connection. During a large one the monitor does not
+// listen. If the generation of the ruleset then shows that others committed to any table,
+// that counts as noticed.
 func (m *Monitor) Commit(ctx context.Context, b *Batch) error {
 	commit := func() error { return m.conn.Commit(ctx, b) }
 	if b.Len() < bulk || !m.listening {
