@@ -124,8 +124,8 @@ func (k *kernel) commitParts(ctx context.Context, ops []op) error {
 	return backends.CommitBoth(ctx, k.commit, ops[:half], ops[half:])
 }
 
-// explainCommit is explain for a commit: what is missing because others took it away, the
-// kernel does not lack.
+// explainCommit is explain for a commit: where others have just changed the tables, ENOENT
+// says that they removed an object, and not that the kernel lacks a feature.
 func (k *kernel) explainCommit(err error) error {
 	if errors.Is(err, unix.ENOENT) && k.monitor.Noticed() {
 		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
@@ -159,9 +159,8 @@ func explainRefusal(refused *nfnetlink.Error, err error) error {
 	case strings.HasPrefix(refused.Op, "add rule") && (refused.Errno == unix.ENOENT || refused.Errno == unix.EOPNOTSUPP):
 		return fmt.Errorf("nftables: %w: the kernel lacks something that the rules of chain %s need: %w", proxy.ErrUnsupported, refused.Object, err)
 	case refused.Errno == unix.ENOENT || refused.Errno == unix.ENFILE:
-		// All that an operation refers to was found or made before, so that
-		// somebody took it away, and nobody knows what else; or filled a set
-		// that had room.
+		// All that the operation refers to was found or made before. So others have
+		// removed it, and perhaps more, or have filled a set that had room.
 		return fmt.Errorf("nftables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
 	case refused.Errno == unix.EEXIST || refused.Errno == unix.EBUSY:
 		return fmt.Errorf("nftables: %w: %w", backends.ErrConflict, err)

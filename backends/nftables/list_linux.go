@@ -11,10 +11,10 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// List implements [backends.Target]. What is not as it should be, it yields with
-// a value that nobody wants, so that it is replaced or removed. Where somebody
-// put things of his own among ours, everything is made anew: they may refer to
-// each other in any way, and so stand in the way of being removed.
+// List implements [backends.Target]. It yields an object that was changed with a value that
+// no service port renders, so that it is replaced or removed. If others have added objects
+// to our tables, the tables are replaced: such objects may refer to each other and to ours,
+// so that none can be removed by itself.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		k.forgetSlots()
@@ -48,7 +48,7 @@ type lister struct {
 	indexes []uint32
 }
 
-var errStopped = errors.New("nobody wants more objects")
+var errStopped = errors.New("the listing was stopped")
 
 // flush hands the objects of a finished part over.
 func (l *lister) flush() error {
@@ -105,7 +105,7 @@ func (l *lister) list() error {
 	return nil
 }
 
-// checkDormant asks for new tables where the rules of one are not in force.
+// checkDormant asks for new tables if one is dormant: the kernel ignores its rules.
 func (l *lister) checkDormant(table string) error {
 	var all []nfnetlink.TableInfo
 	if err := l.conn.Tables(l.ctx, nfnetlink.Family(l.fam), nfnetlink.Collect(&all)); err != nil {
@@ -141,7 +141,7 @@ func (l *lister) chains() error {
 	for i := range chains {
 		c := &chains[i]
 		if levelOf(c) > levelBase {
-			return mustReplace("chain " + c.Name + ", which is none of ours,")
+			return mustReplace("chain " + c.Name + ", which this backend did not make,")
 		}
 		hash, renamed := hashOf(byChain[c.Name], chainTag(c.Name))
 		if renamed {
@@ -159,10 +159,11 @@ func (l *lister) chains() error {
 // unchanged reports whether nobody has changed our tables since the listing began.
 func (l *lister) unchanged() bool { return !l.monitor.Noticed() }
 
-// readable has everything made anew where others commit faster than it can be read.
+// readable turns the interruption of a listing by commits of others into a reason to replace
+// the tables.
 func readable(err error, what string) error {
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		return mustReplace(what + ", which cannot be read for all the commits of others,")
+		return mustReplace(what + ", whose listing was interrupted by commits of others each time,")
 	}
 	return err
 }

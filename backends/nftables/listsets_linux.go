@@ -38,7 +38,7 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 			err = l.clients(s.Name)
 		}
 	case !isFixedName(s.Name):
-		err = mustReplace("set " + s.Name + ", which is none of ours,")
+		err = mustReplace("set " + s.Name + ", which this backend did not make,")
 	}
 	l.add(o, hash)
 	return err
@@ -69,8 +69,9 @@ func (l *lister) fixedSet(name string) error {
 	return nil
 }
 
-// elements lists the elements of a set. Each says whether one is as this package writes
-// it: no other can be removed by what was read of it, such as one that stands for all keys.
+// elements lists the elements of a set. Each reports whether an element has a form that this
+// package writes. Another, such as a catch-all element, cannot be removed by its key, so
+// that the tables are replaced.
 func (l *lister) elements(set string, each func(*nfnetlink.Element) (own bool)) error {
 	before, own := len(l.objects), true
 	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
@@ -82,7 +83,7 @@ func (l *lister) elements(set string, each func(*nfnetlink.Element) (own bool)) 
 		Consistent: l.unchanged,
 	})
 	if err == nil && !own {
-		err = mustReplace("set " + set + ", which holds an element that is none of ours,")
+		err = mustReplace("set " + set + ", which holds an element that this backend did not write,")
 	}
 	return readable(err, "set "+set)
 }
@@ -186,7 +187,7 @@ func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
 		return err
 	}
 	if !l.fillSlots(l.objects[first:], l.indexes) {
-		return mustReplace("map " + set + ", which has gaps,")
+		return mustReplace("map " + set + ", in which slots of endpoints are empty or hold the same endpoint,")
 	}
 	return nil
 }

@@ -72,9 +72,9 @@ func (k *kernel) tables(ctx context.Context, fam family) ([]string, error) {
 	return names, nil
 }
 
-// serving finds the table of a family that packets go through, and the one that
-// they do not, which somebody left unfinished or could not remove any more.
-// Names are empty where there are no such tables.
+// serving finds the table of a family that packets go through, and a stray one: a
+// replacement that was not finished, or a replaced table that was not removed. Names are
+// empty where there are no such tables.
 func (k *kernel) serving(ctx context.Context, fam family) (serves, stray string, err error) {
 	names, err := k.tables(ctx, fam)
 	if err != nil || len(names) == 0 {
@@ -97,8 +97,8 @@ func (k *kernel) serving(ctx context.Context, fam family) (serves, stray string,
 	return names[0], names[1], nil
 }
 
-// isOwnBase reports whether a chain is one by which a table of ours serves. A table that
-// somebody else made under the name of the second one may have others.
+// isOwnBase reports whether a chain is one of our base chains, by which a table serves. A
+// table that others made under our second name may have other base chains.
 func (k *kernel) isOwnBase(c nfnetlink.ChainInfo) bool {
 	return c.Base.Type != "" && c.Base == k.book.options.baseChain(c.Name)
 }
@@ -112,20 +112,20 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) (y
 			total += n
 		}
 	}
-	// Who has the tables in view reads them back however large they are: that
-	// happens seldom, and affinity is not forgotten.
+	// A process that has listed or made the tables before lists them again, however
+	// large they are: that happens seldom, and keeps the clients of session affinity.
 	k.places = places{}
 	if !must && (total <= k.limits.list || k.looked) {
 		return false, 0
 	}
 	if err := k.monitor.Begin(); err != nil {
-		return false, 0 // so will the listing that follows, which says why
+		return false, 0 // List fails in the same way, and returns the error
 	}
 	next := places{beside: true}
 	for _, fam := range []family{ipv4, ipv6} {
 		name, _, err := k.serving(ctx, fam)
 		if err != nil {
-			return false, 0 // the listing that follows says why
+			return false, 0 // List fails in the same way, and returns the error
 		}
 		if name != "" {
 			next.serving = append(next.serving, nfnetlink.Table{Family: nfnetlink.Family(fam), Name: name})

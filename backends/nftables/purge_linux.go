@@ -30,7 +30,7 @@ const purgeRounds = 6
 // They are others the next time.
 const onePart = 64
 
-var errComeBack = errors.New("new ones come as fast as they are removed")
+var errComeBack = errors.New("new clients are added as fast as they are removed")
 
 // purge makes clients forget endpoints. It follows the commit that took the
 // endpoints away, so that no new client can be added behind its back.
@@ -99,7 +99,7 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 			}
 		})
 		if errors.Is(err, unix.ENOENT) {
-			err = nil // somebody took that map away; it will be made again
+			err = nil // others removed that map; the next listing finds it missing
 		}
 	}
 	for client, to := range endpoints {
@@ -120,8 +120,8 @@ func (k *kernel) readClients(ctx context.Context, fam family, set string, note f
 		},
 	})
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		// It was packets that changed the map meanwhile, if anybody, as they
-		// always may: what others commit makes what was read no worse.
+		// Packets may change the map at any time, so that no listing is exact. One
+		// that commits of others interrupted is no worse.
 		return nil
 	}
 	return err
