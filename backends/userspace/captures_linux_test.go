@@ -92,8 +92,8 @@ func TestCaptureChanges(t *testing.T) {
 	}
 }
 
-// While nobody carries it, what is translated is refused, and gets to nobody else.
-func TestRedirectToNobodyIsRefused(t *testing.T) {
+// While no backend runs, translated connections are refused, and reach no other program.
+func TestRedirectRefusesWithoutBackend(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, one)

@@ -111,8 +111,8 @@ func TestDrainEndsInTime(t *testing.T) {
 	})
 }
 
-// Who has come in before counts, even if there was no room.
-func TestDrainOfWhoWaits(t *testing.T) {
+// Drain waits also for a connection that was accepted and waits for a slot.
+func TestDrainWaitsForQueuedConnections(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Connections: 2})

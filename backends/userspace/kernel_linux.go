@@ -44,7 +44,7 @@ func allFamilies() []nfnetlink.Family { return []nfnetlink.Family{nfnetlink.IPv4
 // Replace implements [backends.Replacer].
 func (k *kernel) Replace(_ context.Context, _ proxy.Snapshot, must bool) (yes bool, pieces int) {
 	if must && k.monitor.Begin() != nil {
-		return false, 0 // so will the listing that follows, which says why
+		return false, 0 // List fails in the same way, and returns the error
 	}
 	// The one commit removes what there is in the same transaction.
 	k.rebuild = must

@@ -15,8 +15,8 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// List implements [backends.Target]. What it cannot make sense of, it yields
-// with a value that nobody wants.
+// List implements [backends.Target]. It yields an object that was changed with a value that
+// no service port renders.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		if err := k.monitor.Begin(); err != nil {
@@ -63,7 +63,7 @@ func (l *lister) list() error {
 		return err
 	}
 	if dormant {
-		return l.foreign("dormant table")
+		return replace("the table is dormant")
 	}
 	l.add(key{kind: kindTable}, value{})
 	if err := l.chains(); err != nil {
@@ -96,11 +96,13 @@ func (l *lister) chains() error {
 	l.sources(tags)
 	for name, all := range tags {
 		if strings.HasPrefix(name, sourcesPrefix) {
-			return l.foreign("chain " + name) // It cannot change while frontends use it.
+			// Frontends may use the chain, so that it cannot be changed.
+			return replace("chain " + name + " lacks rules, or has rules that this backend did not write")
 		}
 		hash, moved := hashOf(own[name], all)
 		if moved {
-			return l.foreign("chain " + name) // Rules may lead there that were written for another one.
+			// Rules may jump to the chain that were written for another one.
+			return replace("chain " + name + " was renamed or moved to another hook")
 		}
 		l.add(key{kind: kindChain, level: levelOf(name), name: name}, value{hash: hash})
 	}
@@ -110,7 +112,8 @@ func (l *lister) chains() error {
 // unchanged reports whether nobody has changed our tables since the listing began.
 func (l *lister) unchanged() bool { return !l.monitor.Noticed() }
 
-// readable has everything made anew where others commit faster than it can be read.
+// readable turns the interruption of a listing by commits of others into a reason to replace
+// the tables.
 func (l *lister) readable(err error, what string) error {
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
 		return fmt.Errorf("userspace: %w: %s: %w", backends.ErrReplace, what, err)
@@ -190,16 +193,14 @@ func (l *lister) element(set string, e *nfnetlink.Element) error {
 		}
 	}
 	if !ok {
-		return l.foreign("set " + set)
+		return replace("set " + set + " holds an element that this backend did not write")
 	}
 	l.add(k, v)
 	return nil
 }
 
-// foreign says that there is something that can only be made anew with its table.
-func (l *lister) foreign(what string) error {
-	return fmt.Errorf("userspace: %w: %s holds what is none of ours", backends.ErrReplace, what)
-}
+// replace gives the error by which the tables are made anew, since why.
+func replace(why string) error { return fmt.Errorf("userspace: %w: %s", backends.ErrReplace, why) }
 
 // readKey reads the key of an element.
 func (l *lister) readKey(set string, b []byte) (k key, ok bool) {

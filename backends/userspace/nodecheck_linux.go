@@ -5,8 +5,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CheckNode implements [backends.NodeChecker]. Its sockets are endpoints of all connections,
-// so that forwarding and bridges are no matter.
+// CheckNode implements [backends.NodeChecker]. All connections end at sockets of the
+// backend, so that settings of forwarding and of bridges do not matter.
 func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	if b.options.Capture != TPROXY {
 		return nil

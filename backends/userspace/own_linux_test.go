@@ -63,9 +63,9 @@ func TestEndpointsMayBeFrontends(t *testing.T) {
 	}
 }
 
-// Datagrams for a Service that nobody carries get to no program of the node that
-// listens at every address, and are not refused either.
-func TestNobodyHomeMeansSilenceForDatagrams(t *testing.T) {
+// While no backend runs, datagrams for a Service are dropped: they reach no program of the
+// node that listens at every address, and are not refused.
+func TestDatagramsAreDroppedWithoutBackend(t *testing.T) {
 	n := newNetwork(t)
 	host, err := n.node.ListenPacket(t.Context(), "udp", "0.0.0.0:53")
 	if err != nil {

@@ -220,8 +220,8 @@ func TestHooksReachTheEngine(t *testing.T) {
 	}
 }
 
-// Clients that have vanished are noticed: what a door accepts asks now and then.
-func TestDoorsNoticeWhoVanishes(t *testing.T) {
+// Listeners have TCP keepalive on, so that clients that have vanished are noticed.
+func TestListenersNoticeVanishedClients(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
 	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"), makeTransparent)

@@ -209,9 +209,9 @@ func leavesDirectAlone(t *testing.T, capture userspace.Capture) {
 	}
 }
 
-// While nobody is there to carry it, traffic to a Service goes nowhere, and
-// least of all to whoever else has the address.
-func TestNobodyHomeMeansSilence(t *testing.T) {
+// While no backend runs, connections to a Service are dropped, even if a pod or a program
+// of the node has the address.
+func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, one)

@@ -213,18 +213,17 @@ func (b *Backend) shut() error {
 	return err
 }
 
-// Drain has no more clients come in, and waits until the connections that there are
-// have ended, or until ctx ends, which is an error. Close then resets those that are left.
-// New connections are dropped until another process of this identity takes
-// over, which can begin at once: Drain is for processes that have a successor.
-// Sessions of UDP end with their idle time, and are not waited for. A
-// draining backend cannot be used for anything else any more: the error is
+// Drain stops accepting clients, and waits until the established connections have ended.
+// If ctx ends first, it returns an error; Close then resets the connections that are left.
+// Drain is for processes that have a successor: new connections are dropped until another
+// process of this identity serves, which may start at once. Drain does not wait for
+// sessions of UDP; they end after their idle time. After Drain, Apply and Cleanup return
 // [net.ErrClosed].
 func (b *Backend) Drain(ctx context.Context) error {
 	if err := b.shutDoors(); err != nil {
 		return err
 	}
-	// One that has come in already may wait until there is room for it.
+	// A connection that was accepted may still wait for a slot.
 	come := make(chan struct{})
 	go func() {
 		defer close(come)

@@ -18,8 +18,8 @@ type way interface {
 	remove(nfnetlink.Family) error
 }
 
-// instead is a way that replaces others: those of a process before this one, which
-// captured otherwise.
+// instead is a way that also removes the routes of other captures, which an earlier process
+// of the identity may have left.
 type instead struct {
 	way
 	others []way
@@ -60,7 +60,7 @@ func (i instead) removeOthers(fam nfnetlink.Family) error {
 			err = o.remove(fam)
 		}
 		if err != nil {
-			return fmt.Errorf("what another capture has left: %w", err)
+			return fmt.Errorf("routes of another capture: %w", err)
 		}
 	}
 	return nil

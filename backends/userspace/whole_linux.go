@@ -6,11 +6,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// listTries bounds how often a list is read that changes meanwhile, as routes and
-// addresses do where pods come and go.
+// listTries bounds how often a listing is repeated that a change interrupted. Routes and
+// addresses change whenever a pod starts or ends.
 const listTries = 10
 
-// whole reads a list until nothing changed on the way.
+// whole repeats a listing until no change interrupts it.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	for range listTries {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

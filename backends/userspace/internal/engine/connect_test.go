@@ -30,9 +30,9 @@ func dialling(t *testing.T, protocol v1.Protocol, try func(n int) error) (w *wor
 	return w, tries
 }
 
-// Who is made a suspect, and how often an endpoint is tried, depends on whose fault
-// a failure is.
-func TestWhoseFaultAFailureIs(t *testing.T) {
+// Only failures of the endpoint make it a suspect; the kind of failure decides how often it
+// is tried.
+func TestFailuresOfEndpoints(t *testing.T) {
 	always := func(err error) func(int) error { return func(int) error { return err } }
 	for name, c := range map[string]struct {
 		protocol v1.Protocol
@@ -85,8 +85,8 @@ func TestConnectionsAcquit(t *testing.T) {
 	}
 }
 
-// The end of the engine is nobody's fault, and nothing more is tried after it.
-func TestTheEndIsNobodysFault(t *testing.T) {
+// Closing the engine records no failure of an endpoint, and ends all tries.
+func TestCloseRecordsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w, tries := dialling(t, v1.ProtocolTCP, func(int) error {
 		cancel()

@@ -34,8 +34,8 @@ func fullPair(t *testing.T) (near, far net.Conn) {
 	return conns[0], conns[1]
 }
 
-// A session to an endpoint for which datagrams pile up holds up no others.
-func TestFullSocketsHoldUpNobody(t *testing.T) {
+// A session whose socket is full does not delay other sessions.
+func TestFullSocketsDelayNoOtherSession(t *testing.T) {
 	near, _ := fullPair(t)
 	other := newScripted()
 	slow, quick := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")

@@ -31,8 +31,8 @@ func (i *idleness) remove(s *session) {
 	removeFrom(i.services, s.holder.service, s.places[2])
 }
 
-// giving gives the session that must give way for another one; nil while there is
-// room.
+// giving gives the session that is to end so that its holder may begin another one; nil
+// while there is room.
 func (i *idleness) giving(limit int, to holder) *session {
 	is, total := shares{limit}, len(i.all)
 	if own := i.clients[to.client]; own != nil && is.client(total, len(*own)) {
@@ -60,8 +60,8 @@ func removeFrom[K comparable](all map[K]*idle, of K, p *place) {
 	}
 }
 
-// idle has in front the session that seems to have been idle for longest. That one was
-// used since costs nothing when it is used: it is found out when it comes to the front.
+// idle is a heap whose first session seems to have been idle for longest. Using a session
+// does not update the heap: longest does, when the session is first.
 type idle []*place
 
 // place is where a session is.

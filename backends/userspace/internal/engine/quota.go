@@ -6,18 +6,18 @@ import (
 	"sync/atomic"
 )
 
-// shares are what parts of a number of flows one client and one service port may
-// have. Once half of all are taken, a client with an eighth of all or more gets
-// none beyond, so that whatever one client does, half is left to others. Once three
-// quarters are taken, the same goes for a service port with half of all.
+// shares bound what one client and one service port may have of limit flows. Once half of
+// limit is taken, a client that has an eighth of it gets no more: whatever one client
+// does, half is left to others. Once three quarters are taken, a service port that has
+// half of limit gets no more.
 type shares struct{ limit int }
 
-// client reports whether a client has more than may be added to.
+// client reports whether a client gets no more flows.
 func (s shares) client(total, own int) bool {
 	return total >= (s.limit+1)/2 && own >= max(1, s.limit/8)
 }
 
-// service reports whether a service port has more than may be added to.
+// service reports whether a service port gets no more flows.
 func (s shares) service(total, own int) bool {
 	quarter := s.limit / 4
 	return quarter > 0 && total >= s.limit-quarter && own >= s.limit/2
@@ -30,8 +30,8 @@ type holder struct {
 	service *service
 }
 
-// quota holds flows to the shares of who has them. It has no limit for all: who counts
-// more than there may be waits.
+// quota counts flows and keeps them to the shares of their clients and service ports. It
+// does not bound the total: the caller does.
 type quota struct {
 	shares
 
@@ -90,8 +90,8 @@ func (b *bound) take() bool {
 // give takes back one that was counted.
 func (b *bound) give() { b.taken.Add(-1) }
 
-// clientKey tells clients apart. Who has an IPv6 address outside of the cluster
-// has the other 2⁶⁴ of its network as well; a pod has the one that it was given.
+// clientKey gives the address by which a client is counted. For an IPv6 client outside of
+// the cluster that is its /64, all of whose addresses it may use; a pod has one address.
 func clientKey(client netip.Addr, o Origin) netip.Addr {
 	if client.Is4() || o == Pod || o == Node {
 		return client

@@ -63,7 +63,7 @@ func TestSharesOfServices(t *testing.T) {
 	}
 }
 
-func TestNobodyHoldsWhatWasRefused(t *testing.T) {
+func TestRefusedFlowsAreNotCounted(t *testing.T) {
 	q := newQuota(2)
 	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
 		if got := q.take(holder{client: client}); got != want {

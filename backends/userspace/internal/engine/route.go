@@ -90,7 +90,7 @@ func (e *Engine) decide(f Flow) decision {
 	return d
 }
 
-// find needs the lock.
+// find gives the frontend that a flow is sent to. It requires e.mu.
 func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 	if node == nil {
 		return binding{}, false

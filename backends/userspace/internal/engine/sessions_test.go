@@ -63,9 +63,9 @@ func TestAnswersAcquit(t *testing.T) {
 	}
 }
 
-// What changes while the socket of a session is made counts: the datagram goes where
-// those after it go.
-func TestSessionsBeginByWhatIsSo(t *testing.T) {
+// If the snapshot changes while the socket of a session is made, the datagram goes where
+// later ones go.
+func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
 	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
 	other := netip.MustParseAddrPort("10.96.0.9:80")
 	first := forwarding("first", memoryFrontend, one)

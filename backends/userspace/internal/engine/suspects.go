@@ -11,13 +11,12 @@ import (
 
 // suspects are endpoints that could not be reached a short while ago.
 //
-// An endpoint sees the address of the client, so that a failure may be about the
-// two of them: a policy that forbids it, or a client who has the answers thrown
-// away. An endpoint is a suspect for the source that could not reach it. Only
-// when another source could not either, and none succeeded in between, is it one
-// for all who are reached by the same link, and none of those who have failed decides
-// alone for how long. Other links may lead answers another way, which is no fault of
-// the endpoint.
+// An endpoint sees the address of the client, so that a failure may concern that client
+// alone: a network policy forbids it, or the client discards the answers. So an endpoint
+// is at first avoided for the source that could not reach it. When a second source fails,
+// and none has succeeded in between, it is avoided for all sources whose answers leave by
+// the same link; no single source can prolong that. Sources behind other links are not
+// affected: answers to them may take another way.
 type suspects struct {
 	patience time.Duration
 	count    atomic.Int64 // of both, to be looked at without the lock
@@ -57,8 +56,8 @@ func newSuspects(patience time.Duration) *suspects {
 	return s
 }
 
-// accuse makes an endpoint come last for a while for a source, and for all if
-// another source has made the same experience.
+// accuse records that a source could not reach an endpoint. The endpoint comes last for that
+// source for a while, and for all sources of the link if another one has failed, too.
 func (s *suspects) accuse(k suspectKey, from netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,14 +69,14 @@ func (s *suspects) accuse(k suspectKey, from netip.Addr) {
 	case c.by != from:
 		s.all.put(k, suspicion{by: from, shared: true, until: now.Add(s.patience)})
 	case c.shared:
-		c.until = now // Nothing new: somebody else shall try.
+		c.until = now // The same source failed again: another one may try now.
 	default:
 		c.until = now.Add(s.patience)
 	}
 	s.recount()
 }
 
-// acquit is called for an endpoint that a source has reached.
+// acquit records that a source has reached an endpoint.
 func (s *suspects) acquit(k suspectKey, from netip.Addr) {
 	if s.none() {
 		return
@@ -89,10 +88,10 @@ func (s *suspects) acquit(k suspectKey, from netip.Addr) {
 	s.recount()
 }
 
-// avoid reports whether a source should not try an endpoint now; alone leaves out
-// of account what happened to others. Of those who ask after the time is up only
-// the first one is told to try; the rest wait for what becomes of that. In UDP
-// nobody learns whether a try succeeds, so that all may.
+// avoid reports whether a source should not try an endpoint now. If alone is set, failures
+// of other sources do not count. When the time is up, only the first caller is told to
+// try; the others avoid the endpoint until the result is known. With UDP a try has no
+// result, so that all may try.
 func (s *suspects) avoid(k suspectKey, from netip.Addr, alone bool) bool {
 	if s.none() {
 		return false
@@ -120,7 +119,7 @@ func (s *suspects) avoid(k suspectKey, from netip.Addr, alone bool) bool {
 	return false
 }
 
-// is reports whether an endpoint is one of them, whosoever may try it now.
+// is reports whether an endpoint has failed lately, whether or not it may be tried now.
 func (s *suspects) is(k suspectKey, from netip.Addr) bool {
 	if s.none() {
 		return false
@@ -131,7 +130,7 @@ func (s *suspects) is(k suspectKey, from netip.Addr) bool {
 	return c != nil && c.shared || s.own.get(sighting{from, k}) != nil
 }
 
-// forget lets go of those whom nobody has accused in a long time.
+// forget removes entries whose last failure is long ago.
 func (s *suspects) forget(now time.Time) {
 	if s.none() {
 		return

@@ -29,7 +29,7 @@ func (s *suspects) avoided() (all [3]bool) {
 	return all
 }
 
-func TestWhoseSuspectAnEndpointIs(t *testing.T) {
+func TestSuspectsBySource(t *testing.T) {
 	for name, c := range map[string]struct {
 		story func(s *suspects)
 		want  [3]bool // for alice, bob and carol
@@ -241,9 +241,9 @@ func TestAffinityOutlivesTheSuspicionOfOthers(t *testing.T) {
 	}
 }
 
-// What happened to one source keeps no other one away. Of datagrams nobody learns
-// whether a try succeeds, so that nobody waits for that of another one.
-func TestWhoMayTry(t *testing.T) {
+// A failure of one source does not make others avoid an endpoint. With UDP a try has no
+// result, so that no source waits for that of another.
+func TestAvoidedEndpointsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			s, k := newSuspects(5*time.Second), suspectKey{addr: memoryEndpoint, protocol: protocol}

@@ -164,7 +164,7 @@ func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
 	return e.has(d, addr)
 }
 
-// has is serves, for who has the lock.
+// has is serves for callers that hold e.mu.
 func (e *Engine) has(d *decision, addr netip.AddrPort) bool {
 	p, ok := e.applied.Get(d.port.Name)
 	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)

@@ -131,8 +131,8 @@ func (d *decision) holder() holder {
 	return holder{clientKey(d.flow.Client.Addr(), d.flow.Origin), d.service}
 }
 
-// makeRoom ends a session where another one would be one too many, and reports
-// whether it has.
+// makeRoom ends a session if another one would exceed the limit or the share of the
+// holder, and reports whether it has.
 func (t *sessions) makeRoom(to holder) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -251,7 +251,7 @@ func (t *sessions) end(s *session) {
 	t.forget(s)
 }
 
-// forget needs the lock.
+// forget removes a session and closes its socket. It requires t.mu.
 func (t *sessions) forget(s *session) {
 	if t.byFlow[s.key()] == s {
 		delete(t.byFlow, s.key())
