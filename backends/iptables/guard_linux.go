@@ -16,10 +16,10 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// guard sees to it that of the programs which an identity runs in a network
-// namespace, for one IP family, there is one at a time, whatever process started it:
-// one that was killed may leave a program behind that still waits for the lock of
-// iptables, and would write, when its turn comes, what nobody wants any more.
+// guard lets the programs that an identity runs for one IP family in a network namespace
+// run one at a time, whichever process started them. A process that was killed may leave
+// behind a program that still waits for the lock of iptables, and would write outdated
+// rules once it gets it.
 //
 // It is a lock of one byte of the file that iptables itself locks, of a kind
 // that does not interfere with that. Programs inherit it, and whatever they start
@@ -48,9 +48,9 @@ func (p *place) offset(name string) int64 {
 // retry is how often a guard that others hold is tried.
 const retry = 5 * time.Millisecond
 
-// take waits for the guard, and holds it until the file, and whoever has inherited
-// it, is closed. There is none, and a nil file, where the file cannot be opened: then
-// the flavour that needs no lock of iptables works all the same.
+// take waits for the guard, and holds it until all copies of the file are closed, also
+// those that programs have inherited. If the file cannot be opened there is no guard, and
+// the file is nil: flavour nft, which needs no lock of iptables, works all the same.
 func (g *guard) take(ctx context.Context) (*os.File, error) {
 	file, err := os.OpenFile(g.path, os.O_RDWR|os.O_CREATE, 0o600)
 	switch {
@@ -89,8 +89,8 @@ func (g *guard) lock(ctx context.Context, file *os.File) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline:
-			return fmt.Errorf("iptables: %w: %w: a program that an earlier process of this backend has started, or what that has started, "+
-				"has not ended after %v; see who has %s open", backends.ErrUnavailable, ErrLocked, g.wait, g.path)
+			return fmt.Errorf("iptables: %w: %w: a program that an earlier process of this backend started, or a child of it, "+
+				"is still running after %v: find it with lsof %s and end it", backends.ErrUnavailable, ErrLocked, g.wait, g.path)
 		case <-time.After(retry):
 		}
 	}

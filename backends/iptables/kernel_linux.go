@@ -95,16 +95,16 @@ func (k *kernel) commit(ctx context.Context, ops []op) error {
 	return nil
 }
 
-// begin looks at what is there, if the next commit starts from that: it is that of
-// everything. Where that fails, none is to be tried in parts, as each would take what
-// the others want for what nobody wants.
+// begin lists what is there before the one commit that follows Replace. If that fails, the
+// commit is not tried in parts: each part would remove the rules of the others as
+// unwanted.
 func (k *kernel) begin(ctx context.Context, ops []op) error {
 	if !k.rebuild {
 		return nil
 	}
 	s, err := k.find(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: looking at what is there: %w", backends.ErrUnavailable, err)
+		return fmt.Errorf("%w: listing rules: %w", backends.ErrUnavailable, err)
 	}
 	k.rebuild = false
 	if len(s.found)+len(s.dead) > 0 {
@@ -164,7 +164,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	}
 	kept, err := k.write(ctx, s.found.removal(k.renderer.names, s.dead))
 	if err == nil && len(kept) > 0 {
-		return fmt.Errorf("iptables: rules of others lead to some of these chains, so that they stay, empty: %v", kept)
+		return fmt.Errorf("iptables: chains that rules of others jump to were emptied, but cannot be removed: %v", kept)
 	}
 	return err
 }
@@ -217,14 +217,14 @@ func (k *kernel) restore(ctx context.Context, s *script) error {
 // nothing, since all that matters is in one table.
 func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, ErrLocked) && !k.begun(ctx, s, cause) {
-		return cause // nobody knows, or nothing was done
+		return cause // the next Apply lists everything, or nothing was written
 	}
 	var stop *stopError
 	line := 1
 	if errors.As(cause, &stop) && stop.line > 0 {
 		line = stop.line
 	} else if len(s.sections) > 1 {
-		return fmt.Errorf("%w: nobody knows how much of a change was made: %w", proxy.ErrDataplaneLost, cause)
+		return fmt.Errorf("%w: the program did not name the line at which it stopped, so that a part of the change may have been made: %w", proxy.ErrDataplaneLost, cause)
 	}
 	done := s.committed(line)
 	if len(done) == 0 {
@@ -243,7 +243,7 @@ func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 		err = k.programs.restore(context.WithoutCancel(ctx), inverse.text)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: a part of a change was made, and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
+		return fmt.Errorf("%w: a part of the change was made and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
 	}
 	return cause
 }

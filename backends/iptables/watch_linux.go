@@ -6,9 +6,8 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// watch notices whether others have changed nf_tables, where the rules of one
-// flavour are: each commit, whoever makes it, moves the generation of all rules
-// by one.
+// watch notices whether others have committed to nf_tables, which hold the rules of flavour
+// nft: each commit by any program adds one to the generation of the ruleset.
 type watch struct {
 	conn *nfnetlink.Conn
 	// expected is the generation if nobody else committed anything.
@@ -25,10 +24,10 @@ func (w *watch) begin(ctx context.Context) {
 	w.expected, w.known = generation, err == nil
 }
 
-// committed takes note of commits of our own. After an error nobody knows how many
-// there were; nor where the generation is another one at once: then others have been
-// there too, or a program has made fewer commits than it was told to, which one of others
-// would hide later.
+// committed counts n commits of our own. The generation is unknown after an error, which
+// does not tell how many were made; and if it is not the expected one right away: then
+// others have committed, too, or the program has made fewer commits than it was told to,
+// so that a later commit of others would go unnoticed.
 func (w *watch) committed(ctx context.Context, n int, err error) {
 	if w == nil {
 		return
