@@ -13,15 +13,15 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Translation gives what stands in the way of a dataplane that translates addresses and
-// has the kernel forward the packets.
+// Translation gives the settings that break Services for a dataplane that translates
+// addresses and has the kernel forward the packets.
 func Translation(s proxy.Snapshot) []*proxy.Problem {
 	n := node{s, readSysctl, listBridges}
 	return append(n.forwarding(), n.bridged()...)
 }
 
-// Capture gives what stands in the way of a dataplane that has marked packets delivered
-// to sockets of the node, wherever they are sent to.
+// Capture gives the settings that break Services for a dataplane that marks packets and
+// has the kernel deliver them to sockets of the node, whatever their destination is.
 func Capture(s proxy.Snapshot) []*proxy.Problem {
 	return node{s, readSysctl, listBridges}.marked()
 }
@@ -100,9 +100,9 @@ func (n node) forwarding() (found []*proxy.Problem) {
 	return found
 }
 
-// bridged looks at the bridges of pods. The answers of one pod of a bridge to another do
-// not pass the node, unless the bridge has them filtered; and then a pod's packet to
-// itself does not leave the bridge, unless its port is a hairpin.
+// bridged looks at the bridges of pods. The answers of one pod of a bridge to another pass
+// the node's netfilter only if bridge-nf-call-iptables is 1. A packet of a pod to itself
+// then comes back to the pod only if the hairpin_mode of its port is on.
 func (n node) bridged() (found []*proxy.Problem) {
 	bridges, err := n.bridges()
 	if err != nil {
@@ -146,8 +146,7 @@ func (n node) podBridges(bridges []bridge, f family) (names []string) {
 	return names
 }
 
-// unfiltered is what is wrong with the setting by which bridges hand packets to the
-// node's filters.
+// unfiltered is the finding about bridge-nf-call-iptables or -ip6tables.
 func unfiltered(setting, value string, bridges []string) finding {
 	f := finding{
 		value, "connections to Services from one pod to another of a bridge (" + strings.Join(bridges, ", ") +

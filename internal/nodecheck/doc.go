@@ -1,11 +1,11 @@
-// Package nodecheck reads the settings of a node that stand in the way of Services, for
-// backends that are a backends.NodeChecker. Which ones those are depends on how a
-// dataplane carries packets:
+// Package nodecheck finds settings of a node that break Services, for backends that
+// implement backends.NodeChecker. Which settings those are depends on how a dataplane
+// carries packets:
 //
 //	func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
 //
-// It says nothing of what it cannot tell at little cost: whether the rules of other
-// programs let packets through.
+// It does not tell whether the rules of other programs let packets through: that would cost
+// too much.
 //
 // On other systems than Linux the package is empty.
 package nodecheck

@@ -35,11 +35,11 @@ func (f *fault) random(r *rand.Rand, name string) step {
 func faults() map[string]*fault {
 	userspace := []string{"userspace"}
 	return map[string]*fault{
-		// Somebody removes all rules. While they come back, nobody gets in who must not.
+		// All rules are removed. While they come back, denied clients stay denied.
 		"flush": {hurts: backendNames(), begin: (*storm).flush},
-		// Somebody changes something of the agent's.
+		// Another program changes an object of the agent.
 		"tamper": {hurts: backendNames(), opens: true, begin: (*storm).tamperSomething},
-		// Somebody adds something to what is the agent's that no packet meets.
+		// Another program adds an object to the agent's that no packet meets.
 		"add": {begin: (*storm).addSomething},
 		// The agent is killed, and starts again after a while.
 		"kill": {hurts: userspace, longest: time.Second, begin: (*storm).kill},
