@@ -61,7 +61,7 @@ func (k *kernel) refresh(ctx context.Context) (news bool, err error) {
 
 // lacksAs reports whether extensions are those that are known to be missing.
 func (r *renderer) lacksAs(missing []extension) bool {
-	return slices.EqualFunc(r.lacks, missing, func(a, b extension) bool { return a.name == b.name })
+	return slices.EqualFunc(r.lacks, missing, sameExtension)
 }
 
 // missing gives those of some extensions that are missing; of a table that is, that alone.
@@ -89,38 +89,52 @@ func (k *kernel) missing(ctx context.Context, of []extension) (missing []extensi
 }
 
 // missingOf gives those of some extensions of one table that are refused, when the table
-// itself is not, and again at a second try.
+// itself is not. The legacy programs do not say why the kernel refuses a rule, which may be
+// that it is short of memory or that others change the table. So that must be seen again,
+// twice; where it is not, there is another reason, and none is missing.
 func (k *kernel) missingOf(ctx context.Context, of []extension) (missing []extension, err error) {
 	refused, err := k.refusal(ctx, []extension{{table: of[0].table}})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case refused != nil && of[0].rule == "" && errors.Is(refused, proxy.ErrUnsupported):
+		return of[:1], nil
+	case refused != nil:
+		return nil, nil
 	}
-	if refused != nil {
-		if of[0].rule == "" && errors.Is(refused, proxy.ErrUnsupported) {
-			missing = of[:1]
-		}
-		return missing, nil
-	}
-	for i := range of {
-		switch refused, err := k.refusedTwice(ctx, of[i:i+1]); {
+	rest := []extension{{table: of[0].table}}
+	for _, e := range of {
+		switch refused, err := k.refusal(ctx, []extension{e}); {
 		case err != nil:
 			return nil, err
-		case refused:
-			missing = append(missing, of[i])
+		case refused != nil:
+			missing = append(missing, e)
+		default:
+			rest = append(rest, e)
+		}
+	}
+	for range 2 {
+		if again, err := k.confirms(ctx, missing, rest); !again || err != nil {
+			return nil, err
 		}
 	}
 	return missing, nil
 }
 
-// refusedTwice reports whether rules with extensions are refused, and again.
-func (k *kernel) refusedTwice(ctx context.Context, of []extension) (bool, error) {
-	for range 2 {
-		if refused, err := k.refusal(ctx, of); refused == nil || err != nil {
+// confirms reports whether each of some extensions is refused, and all others together are not.
+func (k *kernel) confirms(ctx context.Context, missing, rest []extension) (bool, error) {
+	if refused, err := k.refusal(ctx, rest); refused != nil || err != nil {
+		return false, err
+	}
+	for i := range missing {
+		if refused, err := k.refusal(ctx, missing[i:i+1]); refused == nil || err != nil {
 			return false, err
 		}
 	}
 	return true, nil
 }
+
+func sameExtension(a, b extension) bool { return a.name == b.name }
 
 // refusal writes rules with extensions of one table, and gives how that was refused.
 func (k *kernel) refusal(ctx context.Context, of []extension) (refused *stopError, err error) {

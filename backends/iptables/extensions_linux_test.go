@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,4 +156,28 @@ func TestMissingExtensionOfSome(t *testing.T) {
 		s.Apply(t, mixed)
 		s.holds(t, mixed, "once everything is there")
 	})
+}
+
+// Where the kernel refuses now this and now that, for a shortage that the programs do not
+// name, nothing counts as missing.
+func TestRefusalsByChance(t *testing.T) {
+	for _, percent := range []int{10, 30, 50, 70, 90} {
+		eachFlavour(t, func(t *testing.T, s *stage) {
+			script := fmt.Sprintf(`in=$(cat); n=$(od -An -N2 -tu2 /dev/urandom); if [ $((n %% 100)) -lt %d ]; then echo "iptables-restore: line 4 failed" >&2; exit 1; fi; echo "$in" | exec $real "$@"`, percent)
+			flag, _ := failing(t, s, script)
+			raise(t, flag)
+			all := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 4, 2)...)
+			for range 5 {
+				s.Restart(t)
+				if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); errors.Is(err, proxy.ErrUnsupported) {
+					t.Fatalf("while %d%% of all is refused: got error %v", percent, err)
+				}
+			}
+			if err := os.Remove(flag); err != nil {
+				t.Fatal(err)
+			}
+			s.Apply(t, all)
+			s.holds(t, all, "once nothing is refused")
+		})
+	}
 }

@@ -107,13 +107,15 @@ func work(ctx context.Context, o *agentOptions, log logr.Logger) error {
 			log.Error(err, "changes")
 		}
 	})
-	err = runner.Run(ctx)
+	if err := runner.Run(ctx); err != nil {
+		return err // The process ends, although it listens for changes.
+	}
 	cancel()
 	beside.Wait()
-	if err == nil && a.cleanup {
+	if a.cleanup {
 		return cleanUp(context.WithoutCancel(ctx), backend)
 	}
-	return err
+	return nil
 }
 
 // cleanUp removes everything, however often that has to be tried.
