@@ -159,17 +159,16 @@ func unfiltered(setting, value string, bridges []string) finding {
 	return f
 }
 
-// hasPods reports whether pods of a family are ports of a bridge: whether it has ports,
-// and an address of theirs if it is known which those are.
+// hasPods reports whether pods of a family are ports of a bridge: whether it has ports and
+// an address of that family, and is theirs if it is known how pods are told.
 func (n node) hasPods(b bridge, f family) bool {
+	var pods proxy.LocalTraffic
+	if !n.IsZero() {
+		pods = n.Node().LocalTraffic
+	}
+	told := len(pods.Sources) > 0 || pods.Interface != "" || pods.InterfacePrefix != ""
 	return slices.ContainsFunc(b.addrs, func(a netip.Addr) bool {
-		if a.Is4() != f.is4 {
-			return false
-		}
-		if n.IsZero() || len(n.Node().LocalTraffic.Sources) == 0 {
-			return true
-		}
-		return slices.ContainsFunc(n.Node().LocalTraffic.Sources, func(p netip.Prefix) bool { return p.Contains(a) })
+		return a.Is4() == f.is4 && (!told || pods.Match(a, b.name))
 	})
 }
 

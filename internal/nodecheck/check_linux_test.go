@@ -31,6 +31,13 @@ func at(addrs, pods string) proxy.Snapshot {
 	return proxy.NewSnapshot(n)
 }
 
+// behind gives a snapshot of a node whose pods are told by their interface.
+func behind(bridge, prefix string) proxy.Snapshot {
+	n := *at(dual, "").Node()
+	n.LocalTraffic.Interface, n.LocalTraffic.InterfacePrefix = bridge, prefix
+	return proxy.NewSnapshot(&n)
+}
+
 const dual, pods = "192.0.2.1 2001:db8::1", "10.1.0.0/16 fd00:1::/32"
 
 // setUp makes a node that forwards, with a bridge for pods. What it makes besides is for
@@ -106,6 +113,9 @@ func TestFindings(t *testing.T) {
 		{"unfiltered bridge, IPv6 only", true, map[string]string{calls4: "0", calls6: "0"}, Translation, at("2001:db8::1", pods), []string{calls6 + " 0"}},
 		{"unfiltered bridge of others", true, map[string]string{calls4: "0"}, Translation, at(dual, "10.9.0.0/16"), nil},
 		{"unfiltered bridge, pods unknown", true, map[string]string{calls4: "0"}, Translation, at(dual, ""), []string{calls4 + " 0"}},
+		{"unfiltered bridge, pods behind it", true, map[string]string{calls4: "0"}, Translation, behind("cni0", ""), []string{calls4 + " 0"}},
+		{"unfiltered bridge, pods behind its name", true, map[string]string{calls4: "0"}, Translation, behind("", "cni"), []string{calls4 + " 0"}},
+		{"unfiltered bridge, pods elsewhere", true, map[string]string{calls4: "0"}, Translation, behind("cbr0", "veth"), nil},
 		{"no hairpin", false, nil, Translation, at(dual, pods), []string{"hairpin_mode of cni0 off"}},
 		{"no hairpin of others", false, nil, Translation, at(dual, "10.9.0.0/16"), nil},
 		{"no hairpin, not needed", false, map[string]string{calls4: "0", calls6: "0"}, Translation, at(dual, pods), []string{calls4 + " 0", calls6 + " 0"}},
