@@ -63,5 +63,7 @@
 // service ports were looked at, what that took, and how many ports there are; if
 // it failed, also err. What is wrong with a file ("manifest problem") or in an
 // object ("object problem") is logged once when it appears, and once when it is
-// gone. -v 1 adds what was read, -v 2 each service port that changed.
+// gone. So are settings of the node with which connections to Services fail, with the
+// remedy; they are looked at with each sync, and at least once a minute. -v 1 adds what
+// was read, -v 2 each service port that changed.
 package main

@@ -57,15 +57,7 @@ func (j *journal) passed(s manifest.Summary) {
 
 // synced takes the account of a sync.
 func (j *journal) synced(s proxy.Sync) {
-	now := map[string]entry{}
-	problems := slices.Collect(s.Snapshot.Problems())
-	if j.node != nil {
-		problems = append(problems, j.node.CheckNode(s.Snapshot)...)
-	}
-	for _, p := range problems {
-		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, err: p.Err}
-	}
-	j.object.update(now)
+	j.look(s.Snapshot)
 	if v := j.log.V(2); v.Enabled() {
 		for c := range s.Snapshot.Changes(j.last) {
 			if c.New == nil {
@@ -83,6 +75,23 @@ func (j *journal) synced(s proxy.Sync) {
 		return
 	}
 	j.log.Info("sync", values...)
+}
+
+// verified takes that all is as it must be, also after a resync that needed no sync:
+// settings of the node change meanwhile.
+func (j *journal) verified(proxy.Snapshot) { j.look(j.last) }
+
+// look looks for what is wrong with objects and with the node.
+func (j *journal) look(s proxy.Snapshot) {
+	now := map[string]entry{}
+	problems := slices.Collect(s.Problems())
+	if j.node != nil {
+		problems = append(problems, j.node.CheckNode(s)...)
+	}
+	for _, p := range problems {
+		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, err: p.Err}
+	}
+	j.object.update(now)
 }
 
 // ledger logs each of a kind of problems once when it appears and once when it

@@ -71,11 +71,18 @@ func TestNodeProblemsAreLoggedOnce(t *testing.T) {
 		j.synced(proxy.Sync{})
 		c.found = nil
 		j.synced(proxy.Sync{})
+		c.found = []*proxy.Problem{bad} // with nothing to sync
+		j.verified(proxy.Snapshot{})
+		j.verified(proxy.Snapshot{})
+		c.found = nil
+		j.verified(proxy.Snapshot{})
 	})
 	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
 	want := []string{
 		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`, sync, sync,
 		`level=INFO msg="object problem gone" kind=Node object="" field=net.x was="is 0"`, sync,
+		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`,
+		`level=INFO msg="object problem gone" kind=Node object="" field=net.x was="is 0"`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-) and got (+) differ:\n%s", diff)

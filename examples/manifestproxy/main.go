@@ -80,7 +80,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	tracker := metrics.Tracker(proxy.NewServiceChangeTracker(o.tracker))
 	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
-	runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: resync, Observe: j.synced}
+	runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: resync, Observe: j.synced, Verified: j.verified}
 	if o.once {
 		return once(ctx, source, runner)
 	}
