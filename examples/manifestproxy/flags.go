@@ -20,6 +20,7 @@ import (
 
 // backend is a choice of the flag -backend.
 type backend struct {
+	name string
 	// needs says, for people, what there must be for it to work.
 	needs string
 	open  func() (proxy.Backend, error)
@@ -30,10 +31,12 @@ type backend struct {
 func backends() map[string]backend {
 	return map[string]backend{
 		"iptables": {
+			name:  "iptables",
 			needs: "it takes the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
 			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) },
 		},
 		"nftables": {
+			name:  "nftables",
 			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
 			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
 		},
@@ -51,6 +54,7 @@ func userspaceBackend(c userspace.Capture) backend {
 	case userspace.TPROXY:
 	}
 	return backend{
+		name:  "userspace",
 		needs: needs,
 		open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: c}) },
 		runs:  true,

@@ -74,7 +74,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	// whose snapshots runner brings into the kernel.
 	j := newJournal(log)
 	j.node, _ = b.(nodeChecker)
-	metrics, registry, err := newMetrics()
+	metrics, registry, err := newMetrics(o.backend.name)
 	if err != nil {
 		return err
 	}

@@ -40,9 +40,9 @@ func healthServer(o options, runner *proxy.Runner, metrics *prommetrics.Metrics,
 	return s, s.Watch(runner)
 }
 
-func newMetrics() (*prommetrics.Metrics, *prometheus.Registry, error) {
+func newMetrics(mode string) (*prommetrics.Metrics, *prometheus.Registry, error) {
 	registry := prometheus.NewRegistry()
-	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: "nftables"})
+	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: mode})
 	return metrics, registry, err
 }
 

@@ -17,7 +17,7 @@ import (
 func TestHealthAndMetrics(t *testing.T) {
 	o := options{
 		manifests: "demo", healthz: servertest.FreeAddress(t), metrics: servertest.FreeAddress(t),
-		backend: backend{open: func() (proxy.Backend, error) { return failing{}, nil }},
+		backend: backend{name: "iptables", open: func() (proxy.Backend, error) { return failing{}, nil }},
 	}
 	awaitPage := func(url string, parts ...string) {
 		t.Helper()
@@ -30,7 +30,8 @@ func TestHealthAndMetrics(t *testing.T) {
 	go func() { ended <- act(ctx, o, logr.Discard()) }()
 	awaitPage("http://"+o.healthz+"/livez", "200 OK", `"healthy":true,"status":{"IPv4":`)
 	awaitPage("http://"+o.healthz+"/healthz", "200 OK", `"nodeEligible":true`)
-	awaitPage("http://"+o.metrics+"/metrics", "200 OK", `vipkit_syncs_total{result="done"} 1`, `kubeproxy_proxy_healthz_total{code="200"} 1`)
+	awaitPage("http://"+o.metrics+"/metrics", "200 OK", `vipkit_syncs_total{result="done"} 1`, `kubeproxy_proxy_healthz_total{code="200"} 1`,
+		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("act says %v, wanted no error", err)
