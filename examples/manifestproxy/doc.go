@@ -38,6 +38,9 @@
 // it, and is an object problem. When the program starts, the file that was changed
 // first comes first: see package manifest.
 //
+// With nftables and iptables, UDP and SCTP flows to endpoints that are gone are removed from
+// the kernel's memory, so that clients who go on sending get to the others.
+//
 // # Node ports
 //
 // Unless told otherwise, node ports answer at the primary addresses of the node,

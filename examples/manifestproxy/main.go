@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -15,7 +16,9 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/manifest"
+	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
 
 // resync is how often all of the kernel's rules are looked at, whether or not
@@ -78,9 +81,14 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	programmed, stopCleaning, err := clean(b, o, metrics)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopCleaning()) }()
 	tracker := metrics.Tracker(proxy.NewServiceChangeTracker(o.tracker))
 	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
-	runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: resync, Observe: j.synced, Verified: j.verified}
+	runner := &proxy.Runner{Source: tracker, Backend: programmed, ResyncInterval: resync, Observe: j.synced, Verified: j.verified}
 	if o.once {
 		return once(ctx, source, runner)
 	}
@@ -100,6 +108,21 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	drain(b, o.drain, log)
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
+}
+
+// clean has UDP and SCTP flows removed that the kernel goes on leading to endpoints of
+// before, where it is the kernel that leads them there.
+func clean(b proxy.Backend, o options, m *prommetrics.Metrics) (cleaned proxy.Backend, stop func() error, err error) {
+	if o.backend.runs {
+		return b, func() error { return nil }, nil
+	}
+	flows, err := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
+		m.ConntrackCleaned(x.Family, x.Duration, x.Removed)
+	}})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
+	}
+	return flows.Wrap(b), flows.Close, nil
 }
 
 // drain lets connections end, if the backend carries them, for as long as it may take.

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/agenttest"
+)
+
+// says serves datagrams: each is answered with where it was sent to.
+func (n network) says(t *testing.T, at string) {
+	t.Helper()
+	socket, err := n.Pods.ListenPacket(t.Context(), "udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1)
+		for {
+			_, from, err := socket.ReadFrom(buf)
+			if err != nil {
+				return // The socket has been closed.
+			}
+			_, _ = socket.WriteTo([]byte(at), from) // Who asked asks again.
+		}
+	}()
+	t.Cleanup(func() {
+		if err := socket.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+	})
+}
+
+// awaitSaid sends datagrams by a socket until the answer is as wanted.
+func awaitSaid(t *testing.T, socket net.Conn, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	got, buf := "", make([]byte, 64)
+	for ctx.Err() == nil {
+		_ = socket.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := socket.Write([]byte("x"))
+		if err != nil {
+			continue // What came back before was an error.
+		}
+		size, err := socket.Read(buf)
+		if err != nil {
+			continue
+		}
+		if got = string(buf[:size]); got == want {
+			return
+		}
+	}
+	t.Fatalf("the answers come from %q, wanted %q", got, want)
+}
+
+// A client that sends datagrams all the time, from one port, gets to another endpoint
+// when its own one is gone.
+func TestDatagramsFollowTheEndpoints(t *testing.T) {
+	n := newNetwork(t)
+	for _, at := range []string{agenttest.Pod1IP, agenttest.Pod2IP} {
+		n.says(t, net.JoinHostPort(at, "8053"))
+	}
+	path := filepath.Join(t.TempDir(), "dns.yaml")
+	manifest := `{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: dns-1, labels: {kubernetes.io/service-name: dns}},
+ addressType: IPv4, ports: [{name: "", port: 8053, protocol: UDP}], endpoints: [{addresses: [` + agenttest.Pod1IP + `], nodeName: node-1}]}
+`
+	write(t, path, manifest)
+	p := n.start(t, flags(path)...)
+	p.Await("msg=sync", "full=true", "ports=1")
+	socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitSaid(t, socket, agenttest.Pod1IP+":8053")
+	write(t, path, replace(t, manifest, agenttest.Pod1IP, agenttest.Pod2IP))
+	awaitSaid(t, socket, agenttest.Pod2IP+":8053")
+	if err := socket.Close(); err != nil {
+		t.Error(err)
+	}
+	p.Terminate(stopped)
+}
