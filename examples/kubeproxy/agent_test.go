@@ -105,3 +105,13 @@ func TestPauses(t *testing.T) {
 		t.Errorf("the pauses end with %v, want 10 minutes", last)
 	}
 }
+
+// A program that is told of no API server says which setting tells it.
+func TestNoAPIServer(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var out strings.Builder
+	const want = "set clientConnection.kubeconfig or -kubeconfig"
+	if status := run([]string{"-proxy-mode", "none"}, &out, &out); status != 1 || !strings.Contains(out.String(), want) {
+		t.Errorf("status %d, and it says\n%s\nwanted 1 and %s", status, &out, want)
+	}
+}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -17,6 +20,9 @@ func (c *config) connect() (kubernetes.Interface, error) {
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.ClientConnection.Kubeconfig},
 			&clientcmd.ConfigOverrides{ClusterInfo: api.Cluster{Server: c.master}},
 		).ClientConfig()
+	}
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, fmt.Errorf("outside of a pod, set clientConnection.kubeconfig or -kubeconfig: %w", err)
 	}
 	if err != nil {
 		return nil, err
