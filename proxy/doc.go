@@ -52,4 +52,8 @@
 // A [Runner] applies the newest snapshot, coalesces what comes meanwhile, retries
 // what failed with growing intervals, and begins from nothing when the dataplane
 // was lost. It ends with its context and leaves the dataplane as it is.
+//
+// A dataplane decides about the first packet of a flow. So that flows of UDP do not go on to
+// endpoints that are gone, wrap the Backend with a Cleaner of package conntrack. Packages
+// health and prommetrics follow a Runner and say how it fares.
 package proxy
