@@ -48,8 +48,10 @@ type Runner struct {
 	// to be as the snapshot says: after an Apply from the zero Snapshot, unless the
 	// Backend, once its WaitDrift has returned nil, reports that others changed it
 	// meanwhile; and when a resync needs no Apply because the Backend knows that
-	// nothing was changed ([DriftChecker]). It is called on the Runner's goroutine,
-	// after Observe.
+	// nothing was changed ([DriftChecker]). After an Apply that had to repair the
+	// dataplane ([OperationCounter]), as the one before it had to, it is not called:
+	// others change the dataplane again and again. It is called on the Runner's
+	// goroutine, after Observe.
 	Verified func(Snapshot)
 	// Logger gets one line for each failed Apply; and, where the Backend looks for
 	// settings of the node that break Services (backends.NodeChecker), at the start
@@ -174,17 +176,11 @@ type runState struct {
 	// resync is when an Apply must start from the zero Snapshot; zero for never.
 	resync  time.Time
 	backoff backoff
-	// quiet ends when the backend has noticed drift; nil while no goroutine waits
-	// for that. hastened says that a resync is due because of it, notices that the
-	// backend has ever noticed drift by itself.
-	quiet             context.Context
-	hastened, notices bool
-	watchers          sync.WaitGroup
+	drift   drift
+	// watchers are the goroutines that wait for drift.
+	watchers sync.WaitGroup
 	// found are the problems of the node that were logged.
 	found []*Problem
-	// paid is when the resyncs so far will have taken no more than their share of
-	// the time, if no other follows.
-	paid time.Time
 }
 
 // wait returns when there is something to apply.
@@ -206,6 +202,7 @@ func (s *runState) wait(ctx context.Context) error {
 			return nil
 		}
 		s.looked()
+		s.drift.repaired = false
 		s.checkNode()
 		s.verified()
 		if fresh || s.backoff.failing() {
@@ -218,8 +215,8 @@ func (s *runState) wait(ctx context.Context) error {
 // next waits for a snapshot, or until Apply is due without one.
 func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	next := ctx
-	if s.quiet != nil && !s.hastened {
-		next = s.quiet
+	if s.drift.quiet != nil && !s.drift.hastened {
+		next = s.drift.quiet
 	}
 	if !s.due.IsZero() {
 		var cancel context.CancelFunc
@@ -227,7 +224,7 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 		defer cancel()
 	}
 	snapshot, err := s.Source.Next(next, s.want)
-	if s.quiet != nil && !s.hastened && s.quiet.Err() != nil && alive(ctx) {
+	if s.drift.quiet != nil && !s.drift.hastened && s.drift.quiet.Err() != nil && alive(ctx) {
 		s.hasten()
 	}
 	switch {
@@ -273,7 +270,7 @@ func (s *runState) apply(ctx context.Context) error {
 	if s.Observe != nil {
 		s.Observe(account)
 	}
-	if account.Full && !s.applied.IsZero() && (!s.notices || !s.drifted(ctx)) {
+	if account.Full && !s.applied.IsZero() && !s.drift.goesOn(account.Operations) && (!s.drift.notices || !s.drifted(ctx)) {
 		s.verified()
 	}
 	return err
