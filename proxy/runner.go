@@ -307,6 +307,9 @@ func (s *runState) settle(err error) {
 		retry = min(retry, max(s.ResyncInterval, s.RetryInterval))
 	}
 	s.due = time.Now().Add(retry)
+	if !s.applied.IsZero() && !s.resync.IsZero() && s.resync.Before(s.due) {
+		s.due = s.resync // What fails delays no look at everything.
+	}
 }
 
 func countChanges(old, new Snapshot) int {

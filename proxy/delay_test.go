@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// refusing is an alert backend that refuses a port each time.
+type refusing struct{ alert }
+
+func (b *refusing) Apply(ctx context.Context, old, new Snapshot) error {
+	_ = b.alert.Apply(ctx, old, new) // it never fails
+	return PortErrors{portName("bad"): io.ErrUnexpectedEOF}
+}
+
+// A port that goes on to fail, and waits long for its next try, does not delay the repair
+// of drift where something changes right before that.
+func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
+	for _, interval := range []time.Duration{0, time.Hour, 40 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := newTestTracker()
+			tr.UpdateService(apiService("bad", "10.96.0.1"))
+			b := &refusing{alert{noticed: make(chan struct{}, 1)}}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval}
+			go func() { done <- r.Run(ctx) }()
+			for i := range 10 {
+				time.Sleep(77 * time.Second)
+				synctest.Wait()
+				full := b.full.Load()
+				b.drift()
+				time.Sleep(settling / 2)
+				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.1.%d", 1+i)))
+				time.Sleep(settling)
+				synctest.Wait()
+				if got := b.full.Load() - full; got != 1 {
+					t.Errorf("interval %v: got %d looks at everything right after drift and a change, want 1", interval, got)
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Nor does it delay a resync.
+func TestResyncsAreInTimeThoughAPortFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTestTracker()
+		tr.UpdateService(apiService("bad", "10.96.0.1"))
+		b := &refusing{alert{noticed: make(chan struct{}, 1)}}
+		var looks []time.Time
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: 20 * time.Second, Observe: func(s Sync) {
+			if s.Full {
+				looks = append(looks, time.Now())
+				b.drifted.Store(true) // for the next resync, which is not told
+			}
+		}}
+		go func() { done <- r.Run(ctx) }()
+		for i := range 100 {
+			time.Sleep(19 * time.Second)
+			tr.UpdateService(apiService("web", fmt.Sprintf("10.96.1.%d", 1+i)))
+			synctest.Wait()
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		for i := 1; i < len(looks); i++ {
+			if got := looks[i].Sub(looks[i-1]); got > 20*time.Second {
+				t.Fatalf("between two looks at everything there were %v, want 20 s at most", got)
+			}
+		}
+	})
+}
