@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +124,42 @@ func TestDriftedNoticesOurTables(t *testing.T) {
 				t.Errorf("after the repair, beside what a first Apply makes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Who lists a table, adds a limit to a set, which all of its elements get, and loads it
+// again leaves nothing by which the set would pass for ours.
+func TestEditedSetsAreRepaired(t *testing.T) {
+	world := sampleWorld()
+	fresh := newStage(t, Options{})
+	fresh.Apply(t, world)
+	want := fresh.listing(t)
+	w := newWatched(t, listLimit)
+	w.Apply(t, world)
+	lines := strings.SplitAfter(w.nft(t, "list table ip vipkit"), "\n")
+	edited := 0
+	for i, line := range lines {
+		if !strings.HasPrefix(line, "\tset ") && !strings.HasPrefix(line, "\tmap ") {
+			continue
+		}
+		t.Run(strings.Trim(line, "\t {\n"), func(t *testing.T) {
+			end := i + slices.Index(lines[i:], "\t}\n")
+			for at := i; at < end; at++ {
+				if strings.HasPrefix(lines[at], "\t\telements") {
+					end = at
+				}
+			}
+			edited++
+			w.nft(t, "flush ruleset")
+			w.load(t, strings.Join(lines[:end], "")+"\t\tlimit rate 1/day burst 1 packets\n"+strings.Join(lines[end:], ""))
+			w.repair(t, world)
+			if diff := cmp.Diff(want, strings.ReplaceAll(w.listing(t), "vipkit_2", "vipkit")); diff != "" {
+				t.Errorf("after the repair, beside what a first Apply makes (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if edited <= setCount {
+		t.Errorf("%d sets could be edited, want more than %d", edited, setCount)
 	}
 }
 

@@ -138,6 +138,42 @@ func TestEditedRulesAreRepaired(t *testing.T) {
 	}
 }
 
+// The same holds for who adds a limit to a set, which all of its elements get.
+func TestEditedSetsAreRepaired(t *testing.T) {
+	netnstest.NFT(t)
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		n := newNetwork(t)
+		n.serve(t, podServer)
+		b := n.start(t, userspace.Options{Capture: capture})
+		apply(t, b, snapshot(one))
+		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit"), "\n")
+		edited := 0
+		for i, line := range lines {
+			if !strings.HasPrefix(line, "\t\ttype ") && !strings.HasPrefix(line, "\t\ttypeof ") || strings.Contains(line, " hook ") {
+				continue
+			}
+			edited++
+			n.nft(t, "delete table ip vipkit\n"+strings.Join(lines[:i+1], "")+"\t\tlimit rate 1/day burst 1 packets\n"+strings.Join(lines[i+1:], ""))
+			apply(t, b, snapshot(one))
+			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
+				t.Errorf("%v: after the repair of set %d, there is (-want +got):\n%s", capture, edited, diff)
+			}
+			if got := n.nft(t, "list table ip vipkit"); strings.Contains(got, "limit") {
+				t.Errorf("%v: after the repair of set %d, there is still a limit:\n%s", capture, edited, got)
+			}
+			for range 3 {
+				_, c := n.wantAnswer(t, one)
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if edited < 3 {
+			t.Errorf("%v: %d sets could be edited in %q", capture, edited, lines)
+		}
+	}
+}
+
 // What a process before has made for a family that is not to be served any more goes
 // away, also what of it is left.
 func TestFamiliesAreLeftOut(t *testing.T) {

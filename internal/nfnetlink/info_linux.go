@@ -199,6 +199,8 @@ func parseSet(a attrs) (SetInfo, error) {
 			i.Userdata = string(v)
 		case unix.NFTA_SET_DESC:
 			i.parseDesc(v)
+		case attrSetExpr, attrSetExprs:
+			i.Stateful = true
 		case attrSetCount:
 			i.Count = int(getUint32(v))
 		}

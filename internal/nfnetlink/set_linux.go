@@ -47,6 +47,9 @@ type SetSpec struct {
 	Timeout   time.Duration
 	// Userdata is what nft keeps about the set.
 	Userdata string
+	// Stateful says that elements get expressions, such as a limit, which decide
+	// whether a rule that finds one goes on.
+	Stateful bool
 }
 
 const (
@@ -58,6 +61,8 @@ const (
 
 	attrSetDescConcat = 2  // NFTA_SET_DESC_CONCAT
 	attrSetFieldLen   = 1  // NFTA_SET_FIELD_LEN
+	attrSetExpr       = 17 // NFTA_SET_EXPR
+	attrSetExprs      = 18 // NFTA_SET_EXPRESSIONS
 	attrSetCount      = 20 // NFTA_SET_COUNT
 )
 
