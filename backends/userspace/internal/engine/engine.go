@@ -134,7 +134,7 @@ func (e *Engine) EndAll() {
 	for _, l := range e.links() {
 		l.abort()
 	}
-	e.sessions.endAll(func(*session) bool { return true })
+	e.sessions.endAll()
 }
 
 // adopt has c closed with the engine; it reports false, and closes c, if that
@@ -248,15 +248,13 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 // and for the grace period after that; sessions end with their endpoint, and when
 // their frontend becomes another Service's or closes to them.
 func (e *Engine) Apply(next proxy.Snapshot) {
-	moved := e.take(next)
-	if len(moved) == 0 {
-		return
-	}
 	// Whether one is astray is asked when the sessions are not locked any more: the
 	// answer waits for another Apply, and that for the sessions.
-	for _, s := range e.sessions.those(func(s *session) bool { return moved[s.service] }) {
-		if e.isAstray(s) {
-			e.sessions.end(s)
+	for service := range e.take(next) {
+		for _, s := range e.sessions.of(service) {
+			if e.isAstray(s) {
+				e.sessions.end(s)
+			}
 		}
 	}
 }

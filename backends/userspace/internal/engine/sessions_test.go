@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -169,5 +170,48 @@ func TestSessionsEndAlone(t *testing.T) {
 	w.sessions.lose(s.service, lost)
 	if w.sessions.use(memoryFlow(), 0) != nil {
 		t.Error("the session has outlived its endpoint")
+	}
+}
+
+// What a change of a Service costs does not depend on how many sessions others have.
+func TestSessionsOfOthersCostNothing(t *testing.T) {
+	const others, ports = 50_000, 300
+	apply := func(sessions int) time.Duration {
+		w := newMemory(t, Config{})
+		crowd := &service{engine: w.Engine}
+		for i := range sessions {
+			client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1)
+			s := &session{
+				flow: Flow{Client: client, Frontend: memoryFrontend}, service: crowd, holder: holder{client.Addr(), crowd},
+				upstream: newScripted(),
+			}
+			w.sessions.byFlow[s.key()] = s
+			w.sessions.idle.add(s)
+		}
+		before, after := make([]*proxy.ServicePort, ports), make([]*proxy.ServicePort, ports)
+		for i := range ports {
+			p := *w.port
+			p.Name.Name = strconv.Itoa(i)
+			p.Cluster = sortedPool(memoryEndpoint)
+			before[i] = &p
+			less := p
+			less.Cluster = nil
+			after[i] = &less
+		}
+		node := &proxy.Node{Name: "here"}
+		one, two := proxy.NewSnapshot(node, before...), proxy.NewSnapshot(node, after...)
+		least := time.Hour
+		for range 5 {
+			w.Apply(one)
+			start := time.Now()
+			w.Apply(two)
+			least = min(least, time.Since(start))
+		}
+		return least
+	}
+	alone, among := apply(0), apply(others)
+	t.Logf("%d service ports lose an endpoint in %v, and in %v among %d sessions of another one", ports, alone, among, others)
+	if among > 20*alone+10*time.Millisecond {
+		t.Errorf("%d service ports lose an endpoint in %v, and in %v among %d sessions of another one, want about the same", ports, alone, among, others)
 	}
 }

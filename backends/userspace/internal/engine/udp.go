@@ -272,19 +272,33 @@ func (t *sessions) those(which func(*session) bool) (all []*session) {
 	return all
 }
 
-// endAll ends the sessions of which something is true.
-func (t *sessions) endAll(which func(*session) bool) {
-	for _, s := range t.those(which) {
+// of gives the sessions of a service. It does not look at those of others: clients
+// decide how many these are.
+func (t *sessions) of(service *service) (all []*session) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if own := t.idle.services[service]; own != nil {
+		for _, p := range *own {
+			all = append(all, p.session)
+		}
+	}
+	return all
+}
+
+// endAll ends all sessions.
+func (t *sessions) endAll() {
+	for _, s := range t.those(func(*session) bool { return true }) {
 		t.end(s)
 	}
 }
 
 // lose ends the sessions of a service with endpoints that are no more.
 func (t *sessions) lose(of *service, lost map[netip.AddrPort]struct{}) {
-	t.endAll(func(s *session) bool {
-		_, is := lost[s.endpoint]
-		return is && s.service == of
-	})
+	for _, s := range t.of(of) {
+		if _, is := lost[s.endpoint]; is {
+			t.end(s)
+		}
+	}
 }
 
 // closeSilent ends the sessions that were used last before a time. A datagram that
