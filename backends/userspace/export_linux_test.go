@@ -3,8 +3,12 @@ package userspace
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
@@ -39,4 +43,16 @@ func (b *Backend) ReachFrom(port uint16) {
 			s.packetPorts = engine.NewPorts(firstSourcePort, sourcePorts, begin)
 		}
 	}
+}
+
+// TakeProgramAway takes the program that chooses sockets out of the namespace, as anybody
+// with the privilege may.
+func (b *Backend) TakeProgramAway() error {
+	l, ok := b.kernel.(*local)
+	if !ok {
+		return fmt.Errorf("%T has no such program", b.kernel)
+	}
+	attr := [1]uint32{uint32(l.lookup.link)}
+	_, err := bpf(unix.BPF_LINK_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return os.NewSyscallError("bpf", err)
 }

@@ -54,8 +54,12 @@ func (l *local) List(context.Context) iter.Seq2[object, error] {
 	}
 }
 
-// look finds out which routes and which addresses there are.
+// look finds out which routes and which addresses there are, and puts the program back
+// where it has gone.
 func (l *local) look() error {
+	if err := l.lookup.restore(); err != nil {
+		return err
+	}
 	routes, host, err := l.see()
 	if err != nil {
 		return err
@@ -115,6 +119,9 @@ func (l *local) WaitDrift(context.Context) error {
 
 // Drifted implements [proxy.DriftChecker].
 func (l *local) Drifted(context.Context) bool {
+	if is, err := l.lookup.isAttached(); err != nil || !is {
+		return true
+	}
 	routes, host, err := l.see()
 	if err != nil || !maps.Equal(host, l.host) {
 		return true

@@ -224,3 +224,33 @@ func TestPassedFrontendsAreLeftAlone(t *testing.T) {
 		}
 	})
 }
+
+// A program that somebody has taken away is missed, and put back by the next look.
+func TestProgramTakenAway(t *testing.T) {
+	n := newNetwork(t)
+	needLocalRoutes(t, n)
+	n.serve(t, podServer)
+	b := n.start(t, userspace.Options{Capture: userspace.LocalRoutes})
+	apply(t, b, snapshot(one))
+	for range 2 {
+		_, c := n.wantAnswer(t, one)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if b.Drifted(t.Context()) {
+			t.Fatal("nobody has changed anything, and it has drifted")
+		}
+		if err := b.TakeProgramAway(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, c, err := n.ask(t, one); err == nil {
+			_ = c.Close()
+			t.Fatal("the Service works without the program; the test shows nothing")
+		}
+		if !b.Drifted(t.Context()) {
+			t.Error("the program is gone, and nobody misses it")
+		}
+		apply(t, b, snapshot(one))
+	}
+	n.wantAnswer(t, one)
+}

@@ -19,6 +19,7 @@ import (
 // Everything in it ends with the process.
 type lookup struct {
 	frontends, owned, nodePorts, sockets, program, link int
+	namespace                                           *os.File // that it is put into
 }
 
 // verdict is what the program makes of a frontend: a slot of a socket, or this.
@@ -47,7 +48,7 @@ const maxFrontends = 1 << 20
 // newLookup puts the program, which knows no frontends yet, into the network
 // namespace of the calling thread.
 func newLookup() (l *lookup, err error) {
-	l = &lookup{-1, -1, -1, -1, -1, -1}
+	l = &lookup{frontends: -1, owned: -1, nodePorts: -1, sockets: -1, program: -1, link: -1}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("choosing sockets by BPF, which takes CAP_BPF and Linux 5.9: %w", err), l.Close())
@@ -74,19 +75,59 @@ func newLookup() (l *lookup, err error) {
 	if err != nil {
 		return l, err
 	}
-	ns, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
+	if l.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return l, err
 	}
-	defer ns.Close() //nolint:errcheck // it was only read
-	attr := [4]uint32{uint32(l.program), uint32(ns.Fd()), unix.BPF_SK_LOOKUP, 0}
-	l.link, err = bpf(unix.BPF_LINK_CREATE, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	l.link, err = l.attach()
 	return l, err
+}
+
+// attach puts the program into the namespace, and gives the link by which it stays there.
+func (l *lookup) attach() (link int, err error) {
+	attr := [4]uint32{uint32(l.program), uint32(l.namespace.Fd()), unix.BPF_SK_LOOKUP, 0}
+	return bpf(unix.BPF_LINK_CREATE, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+}
+
+// isAttached reports whether the program is where it was put.
+func (l *lookup) isAttached() (bool, error) {
+	// The kernel's bpf_link_info: the link of a program that somebody has taken away
+	// is one of no namespace.
+	var info struct {
+		_         [4]uint32
+		namespace uint32
+		_         [64]byte
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	attr := struct {
+		fd, size uint32
+		info     uint64
+	}{uint32(l.link), uint32(unsafe.Sizeof(info)), address(&pin, &info)}
+	_, err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return err == nil && info.namespace != 0, err
+}
+
+// restore puts the program back where somebody has taken it away.
+func (l *lookup) restore() error {
+	is, err := l.isAttached()
+	if err != nil || is {
+		return err
+	}
+	link, err := l.attach()
+	if err != nil {
+		return fmt.Errorf("userspace: choosing sockets by BPF: %w", err)
+	}
+	gone := l.link
+	l.link = link
+	return os.NewSyscallError("close", unix.Close(gone))
 }
 
 // Close takes the program away.
 func (l *lookup) Close() error {
 	var errs []error
+	if l.namespace != nil {
+		errs = append(errs, l.namespace.Close())
+	}
 	for _, fd := range []*int{&l.link, &l.program, &l.sockets, &l.nodePorts, &l.owned, &l.frontends} {
 		if *fd >= 0 {
 			errs = append(errs, unix.Close(*fd))
