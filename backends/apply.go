@@ -163,8 +163,11 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, an
 			}
 		}
 	}
-	if err := flush(); err != nil {
+	switch err := flush(); {
+	case err != nil:
 		return err
+	case r.keepsBack(new, failed):
+		return unreplaced(failed)
 	}
 	if err := finish(ctx); err != nil {
 		return err
@@ -174,6 +177,23 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, an
 		return failed
 	}
 	return nil
+}
+
+// keepsBack reports whether one of the ports that failed did so since the system is short
+// of resources, and serves as it was found: that would be removed as what nobody wants.
+func (r *reconciler[K, V]) keepsBack(new proxy.Snapshot, failed proxy.PortErrors) bool {
+	for name, err := range failed {
+		port, _ := new.Get(name)
+		if !errors.Is(err, ErrExhausted) || port == nil {
+			continue
+		}
+		for _, o := range r.render(new.Node(), port, nil) {
+			if _, found := r.leftovers.find(o.Key); found && !o.Key.Shared() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // unreplaced says that the old objects stay in effect, because the system ran short of

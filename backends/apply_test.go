@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -306,4 +307,43 @@ func TestApplyAdoptsForOneOwner(t *testing.T) {
 		t.Errorf("ports that failed (-want +got):\n%s", diff)
 	}
 	d.kernelHolds(t, rightful, "after the mistake")
+}
+
+// Where memory is short, a look at everything takes down nothing that serves and could not
+// be changed; a port of which nothing is there yet is named, and keeps nothing back.
+func TestApplyTakesNothingDownForWantOfMemory(t *testing.T) {
+	d := newDriver(t)
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2}), port(2, []int{2}, []int{3})))
+	before := maps.Clone(d.kernel.objects)
+	short := func(commits int) {
+		calls := 0 // of which the first one lists
+		d.kernel.fail = func() error {
+			if calls++; calls > 1 && calls <= 1+commits {
+				return fmt.Errorf("%w: no memory", backends.ErrExhausted)
+			}
+			return nil
+		}
+	}
+	another := func() proxy.Backend { return backends.New(renderFake, backends.Target[fakeKey, string](d.kernel)) }
+	grown := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2, 4}))
+	short(3) // with all ports, with two, and with the one that is to change
+	err := another().Apply(t.Context(), proxy.Snapshot{}, grown)
+	if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
+		t.Errorf("got error %v, want %v and nobody blamed", err, backends.ErrExhausted)
+	}
+	if diff := cmp.Diff(before, d.kernel.objects); diff != "" {
+		t.Errorf("what serves (-before +after):\n%s", diff)
+	}
+	short(0)
+	if err := another().Apply(t.Context(), proxy.Snapshot{}, grown); err != nil {
+		t.Error(err)
+	}
+	d.kernelHolds(t, grown, "when there is memory again")
+
+	short(3)
+	err = another().Apply(t.Context(), proxy.Snapshot{}, inZone("a", port(0, []int{0}, []int{0, 1}), port(3, []int{3}, []int{5})))
+	if diff := cmp.Diff([]string{portName(3).String()}, failedPorts(err)); diff != "" {
+		t.Errorf("ports that failed (-want +got):\n%s", diff)
+	}
+	d.kernelHolds(t, inZone("a", port(0, []int{0}, []int{0, 1})), "where a new port failed")
 }
