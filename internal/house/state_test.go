@@ -3,6 +3,7 @@ package house
 import (
 	"go/ast"
 	"go/token"
+	"slices"
 	"strings"
 )
 
@@ -36,6 +37,31 @@ func checkExit(s *source) []finding {
 			return true
 		})
 	}
+	return all
+}
+
+// checkClock wants that what an agent does depends on no clock that is set: times keep what
+// the monotonic clock says of them, so that durations stay right when the other one steps.
+// Metrics tell the time of day, and files have it.
+func checkClock(s *source) []finding {
+	within := func(folders ...string) bool {
+		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(s.path, f+"/") })
+	}
+	agent := within("proxy", "backends", "affinity", "endpoints", "internal/nfnetlink", "internal/nodecheck", "internal/pause")
+	if s.isTest() || !agent || within("proxy/prommetrics", "proxy/manifest") {
+		return nil
+	}
+	var all []finding
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		if f, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC"}, f.Sel.Name) {
+			all = append(all, s.found(n.Pos(), "%s() gives the time of a clock that may step", f.Sel.Name))
+		}
+		return true
+	})
 	return all
 }
 

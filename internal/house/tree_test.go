@@ -55,6 +55,7 @@ func rules() []rule {
 		{"width", eachSource(checkWidth)},
 		{"init", eachSource(checkInit)},
 		{"exit", eachSource(checkExit)},
+		{"clock", eachSource(checkClock)},
 		{"global", eachSource(checkGlobals)},
 		{"comment", eachSource(checkComments)},
 		{"package", checkPackageComment},

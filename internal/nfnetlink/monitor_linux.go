@@ -186,7 +186,7 @@ func (m *Monitor) Wait(ctx context.Context) error {
 const pollInterval = time.Second
 
 // wake makes Wait look again. On a closed monitor it does nothing: Wait has ended.
-func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Unix(1, 0)) }
+func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Now()) }
 
 // Commit commits a batch through the connection. During a large one the monitor does not
 // listen. If the generation of the ruleset then shows that others committed to any table,

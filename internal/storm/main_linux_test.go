@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -28,7 +29,14 @@ func TestStorm(t *testing.T) {
 		playFile(t, path)
 		return
 	}
-	for _, backend := range backendNames() {
+	names := backendNames()
+	if only := os.Getenv(backendVariable); only != "" {
+		if !slices.Contains(names, only) {
+			t.Fatalf("%s: backend %q is none of %q", backendVariable, only, names)
+		}
+		names = []string{only}
+	}
+	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
 			o := readOptions(t, backend)
 			end := time.Now().Add(o.lasts)

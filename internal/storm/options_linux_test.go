@@ -11,6 +11,8 @@ import (
 
 // Environment variables, which "make storm" sets.
 const (
+	// backendVariable names the only backend that is to meet a storm.
+	backendVariable = "VIPKIT_STORM_BACKEND"
 	// timeVariable says how long a storm lasts for each backend.
 	timeVariable = "VIPKIT_STORM_TIME"
 	// rateVariable says how many connections there are in a second.
