@@ -47,6 +47,21 @@ func (i *idleness) giving(limit int, to holder) *session {
 	return nil
 }
 
+// givingPort gives the session of a service port that must give way for another one of the
+// same service port: one of the same client, if that has most of them; nil if there is none.
+func (i *idleness) givingPort(to holder) *session {
+	all, own := i.services[to.service], i.clients[to.client]
+	if all == nil {
+		return nil
+	}
+	if own != nil && 2*len(*own) > len(*all) {
+		if s := own.longest(); s.holder.service == to.service {
+			return s
+		}
+	}
+	return all.longest()
+}
+
 func addTo[K comparable](all map[K]*idle, of K, s *session) *place {
 	if all[of] == nil {
 		all[of] = new(idle)

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,6 +143,72 @@ func TestOldestSessionGivesWay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where endpoints have no port left, the session of the service port that has been idle for
+// longest gives way, or that of a client who has most of them: one client cannot take all.
+func TestNoPortIsTakenForGood(t *testing.T) {
+	second := netip.MustParseAddrPort("10.96.0.9:80")
+	of := func(client netip.Addr, at netip.AddrPort, n int) (all []Flow) {
+		for i := range n {
+			all = append(all, flowFrom(client, 1+i, at))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		before []Flow
+		next   Flow
+		gone   int // which of those before; -1 for none
+	}{
+		"of another client":        {of(alice, memoryFrontend, 8), flowFrom(bob, 1, memoryFrontend), 0},
+		"of the client":            {slices.Concat(of(bob, memoryFrontend, 2), of(alice, memoryFrontend, 6)), flowFrom(alice, 99, memoryFrontend), 2},
+		"of another service port":  {slices.Concat(of(bob, second, 1), of(alice, memoryFrontend, 7)), flowFrom(carol, 1, memoryFrontend), 1},
+		"there is none to end yet": {of(alice, memoryFrontend, 8), flowFrom(carol, 1, second), -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var ports atomic.Int64
+				dial := func(ctx context.Context, d Dial) (net.Conn, error) {
+					if ports.Add(1) > 8 {
+						ports.Add(-1)
+						return nil, ErrNoPort
+					}
+					conn, err := handsOutAny(ctx, d)
+					return &counted{Conn: conn, close: sync.OnceFunc(func() { ports.Add(-1) })}, err
+				}
+				w := newWorld(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolUDP)
+				w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("first", memoryFrontend, memoryEndpoint), forwarding("second", second, memoryEndpoint)))
+				for _, f := range append(c.before, c.next) {
+					time.Sleep(time.Second)
+					w.Datagram(f, []byte("?"), nil)
+				}
+				for i, f := range append(c.before, c.next) {
+					gone := i == c.gone || c.gone < 0 && i == len(c.before)
+					if s := w.sessions.byFlow[sessionKey{f.Client, f.Frontend}]; (s == nil) != gone {
+						t.Errorf("session %d of %d: there is one: %v", i, len(c.before)+1, s != nil)
+					}
+				}
+				synctest.Wait()
+				if got, want := w.Stats(), (Stats{Sessions: 8, Crowded: 1}); got != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+				w.EndAll()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// counted is a connection of which the end is noticed.
+type counted struct {
+	net.Conn
+
+	close func()
+}
+
+func (c *counted) Close() error {
+	defer c.close()
+	return c.Conn.Close()
 }
 
 // However fast sessions begin, those that are about to end are so many at most.

@@ -144,11 +144,28 @@ func (t *sessions) makeRoom(to holder) bool {
 	return true
 }
 
+// freePort ends a session of a service port of which the endpoints have no port left for
+// another one, and reports whether it has.
+func (t *sessions) freePort(to holder) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.idle.givingPort(to)
+	if s == nil {
+		return false
+	}
+	t.forget(s)
+	return true
+}
+
 // begin makes a session, or gives that which somebody else has made of the flow in
 // the meantime; nil if there cannot be one. It has leave called at the latest when
 // the session ends.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
+	if errors.Is(err, ErrNoPort) && e.sessions.freePort(d.holder()) {
+		e.counts.crowded.Add(1)
+		conn, endpoint, err = e.connect(e.tasks.ctx, d)
+	}
 	if err != nil {
 		leave()
 		e.counts.lost(err)
