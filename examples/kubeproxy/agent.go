@@ -210,8 +210,8 @@ func (t *told) tell(log logr.Logger, problems []*proxy.Problem) {
 func (a *agent) serverReported(service types.NamespacedName, err error) {
 	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
 	if err != nil {
-		a.log.Error(err, "nobody can ask", "at", what)
+		a.log.Error(err, "HTTP server not listening", "at", what)
 		return
 	}
-	a.log.Info("now all can ask", "at", what)
+	a.log.Info("HTTP server listening again", "at", what)
 }

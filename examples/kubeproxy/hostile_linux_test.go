@@ -56,14 +56,14 @@ func TestTwoPrograms(t *testing.T) {
 	first.AwaitPage(healthz+"/healthz", "200 OK")
 	first.AwaitPage(metrics+"/proxyMode", "200 OK")
 	second := w.start("-v", "1")
-	second.AwaitEach([]string{"nobody can ask", "at=healthz", "address already in use"}, []string{"nobody can ask", "at=127.0.0.1:10249"},
+	second.AwaitEach([]string{"HTTP server not listening", "at=healthz", "address already in use"}, []string{"HTTP server not listening", "at=127.0.0.1:10249"},
 		[]string{"msg=serving", "operations=0 "})
 	w.api.put("endpointslices", slice("web", 8081))
 	w.wantAnswer(virtualIP, "8081")
 	second.Await("msg=sync", "changed=1")
 	first.Terminate(stopped)
 	wantWrites(t, first, 2)
-	second.AwaitEach([]string{"now all can ask", "at=healthz"}, []string{"now all can ask", "at=127.0.0.1:10249"})
+	second.AwaitEach([]string{"HTTP server listening again", "at=healthz"}, []string{"HTTP server listening again", "at=127.0.0.1:10249"})
 	second.AwaitPage(healthz+"/healthz", "200 OK")
 	w.api.put("endpointslices", slice("web", 8080))
 	w.wantAnswer(virtualIP, "8080")

@@ -31,10 +31,10 @@ func healthServer(o options, runner *proxy.Runner, metrics *prommetrics.Metrics,
 				what = "address of -healthz-bind-address"
 			}
 			if err != nil {
-				log.Error(err, "nobody can ask", "at", what)
+				log.Error(err, "HTTP server not listening", "at", what)
 				return
 			}
-			log.Info("now all can ask", "at", what)
+			log.Info("HTTP server listening again", "at", what)
 		},
 	})
 	return s, s.Watch(runner)
