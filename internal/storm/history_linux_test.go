@@ -122,7 +122,8 @@ func (a *author) step() step {
 		if a.IntN(5) < 2 {
 			return step{Do: doChange, change: a.change()}
 		}
-		name := pick(a.Rand, append(slices.Sorted(maps.Keys(faults())), "flush", "tamper", "tamper", "tamper", "kill", "errors")...)
+		// There are so many ways to tamper that half of the faults are that.
+		name := pick(a.Rand, append(slices.Sorted(maps.Keys(faults())), append(slices.Repeat([]string{"tamper"}, 10), "flush", "kill", "errors")...)...)
 		if f := faults()[name]; !a.options.without[name] && f.fits(a.options) {
 			return f.random(a.Rand, name)
 		}
