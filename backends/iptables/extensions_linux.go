@@ -100,7 +100,7 @@ func (k *kernel) missingOf(ctx context.Context, of []extension) (missing []exten
 	case refused != nil && of[0].rule == "" && errors.Is(refused, proxy.ErrUnsupported):
 		return of[:1], nil
 	case refused != nil:
-		return nil, nil
+		return nil, nil //nolint:nilerr // Of extensions of a table that refuses everything, nothing is known.
 	}
 	rest := []extension{{table: of[0].table}}
 	for _, e := range of {
