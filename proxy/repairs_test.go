@@ -33,18 +33,17 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 		b := &counting{alert: &alert{noticed: make(chan struct{}, 1), takes: time.Millisecond}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		verified := 0
+		var verified atomic.Int32
 		tr := newTestTracker()
 		tr.Synced()
-		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified++ }}
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified.Add(1) }}
 		go func() { done <- r.Run(ctx) }()
-		want := func(when string, n int) {
+		want := func(when string, n int32) {
 			t.Helper()
 			synctest.Wait()
-			if verified != n {
-				t.Errorf("%s: verified %d times, want %d", when, verified, n)
+			if got := verified.Swap(0); got != n {
+				t.Errorf("%s: verified %d times, want %d", when, got, n)
 			}
-			verified = 0
 		}
 		b.dirty.Store(true)
 		time.Sleep(time.Second)
@@ -53,7 +52,7 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 			b.dirty.Store(true)
 			b.drift()
 			time.Sleep(time.Second)
-			want(fmt.Sprintf("repair %d in a row", i+1), map[bool]int{true: 1}[i == 0])
+			want(fmt.Sprintf("repair %d in a row", i+1), map[bool]int32{true: 1}[i == 0])
 		}
 		time.Sleep(time.Minute)
 		want("a quiet minute later", 1)
