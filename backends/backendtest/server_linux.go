@@ -212,12 +212,19 @@ func listenPackets(ctx context.Context, ns *netns.NS, address string) (*net.UDPC
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	// Hundreds of probes may ask at once, while a busy machine lets the server wait: by
+	// default the kernel drops what exceeds some two hundred datagrams.
+	const room = 8 << 20
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
+			// In a user namespace, there is less room.
+			failed = errors.Join(failed, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room))
+		}
 	})
 	if err := errors.Join(err, failed); err != nil {
-		return nil, errors.Join(fmt.Errorf("asking for destination addresses: %w", err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("setting up a UDP socket: %w", err), conn.Close())
 	}
 	return packets, nil
 }
