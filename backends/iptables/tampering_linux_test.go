@@ -166,7 +166,7 @@ func (v *vandal) cleansUp(t *testing.T) bool {
 	t.Helper()
 	v.tamper(t)
 	err := v.Backend.Cleanup(t.Context())
-	if err != nil && !strings.Contains(err.Error(), "rules of others lead to") {
+	if err != nil && !strings.Contains(err.Error(), "rules of others jump to") {
 		t.Errorf("Cleanup: got error %v, want none", err)
 		return false
 	}
