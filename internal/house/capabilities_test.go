@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Every column of the README's table of capabilities is written by the tests of a
-// backend; they fail if it says otherwise than their run.
+// TestCapabilitiesAreReported checks that the tests of a backend report each column of the
+// README's table of capabilities; they fail if the column differs from their results.
 func TestCapabilitiesAreReported(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package house holds the rules of the repository that no linter holds: the
+// Package house checks the rules of the repository that no linter checks: the
 // floors of the architecture, the sizes of files, functions and types, the
-// absence of hidden state, and documentation. All of it are tests that parse
-// the tree, so it builds nothing and takes well under a second:
+// absence of hidden state, documentation, and words. The tests parse the tree
+// and build nothing:
 //
 //	go test ./internal/house
 //
-// A finding names the place and the rule:
+// A finding names file, line and rule:
 //
 //	proxy/runner.go:12: length: function Run has 66 lines, at most 60 are allowed
 //
@@ -16,5 +16,6 @@
 // //house:long and the reason before its package clause. Data do not count
 // towards a function: the lines within a literal of a slice, array or map, and
 // within a raw string. A function in such a literal is measured by itself.
-// Generated files are not measured. There are no other exceptions.
+// Generated files are not measured. words_test.go names the packages that may use a
+// refused word. There are no other exceptions.
 package house

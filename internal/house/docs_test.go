@@ -13,8 +13,8 @@ import (
 // types, variables and groups of constants, without methods.
 const maxSurface = 40
 
-// checkComments wants a comment on everything that a package exports, and on
-// the methods of the interfaces among it.
+// checkComments requires a comment on every exported name of a package, and on the methods
+// of exported interfaces.
 func checkComments(s *source) []finding {
 	if s.isTest() || s.isCommand() {
 		return nil
@@ -35,12 +35,13 @@ func checkComments(s *source) []finding {
 	return all
 }
 
-// isExported reports whether a function, or a method and its type, can be seen
-// from outside.
+// isExported reports whether a function, or a method and its type, is exported.
 func isExported(f *ast.FuncDecl) bool {
-	if f.Recv == nil {
-		return f.Name.IsExported()
-	}
+	return f.Name.IsExported() && (f.Recv == nil || ast.IsExported(receiverName(f)))
+}
+
+// receiverName returns the name of the type of a method.
+func receiverName(f *ast.FuncDecl) string {
 	receiver := f.Recv.List[0].Type
 	for {
 		switch r := receiver.(type) {
@@ -51,9 +52,9 @@ func isExported(f *ast.FuncDecl) bool {
 		case *ast.IndexListExpr:
 			receiver = r.X
 		case *ast.Ident:
-			return r.IsExported() && f.Name.IsExported()
+			return r.Name
 		default:
-			return false
+			return ""
 		}
 	}
 }
@@ -61,8 +62,8 @@ func isExported(f *ast.FuncDecl) bool {
 func (s *source) checkSpec(decl *ast.GenDecl, spec ast.Spec) []finding {
 	var all []finding
 	missing := func(name *ast.Ident, comments ...*ast.CommentGroup) {
-		says := func(c *ast.CommentGroup) bool { return c.Text() != "" }
-		if name.IsExported() && !slices.ContainsFunc(comments, says) {
+		hasText := func(c *ast.CommentGroup) bool { return c.Text() != "" }
+		if name.IsExported() && !slices.ContainsFunc(comments, hasText) {
 			all = append(all, s.found(name.Pos(), "%s is exported and has no comment", name.Name))
 		}
 	}
@@ -82,7 +83,7 @@ func (s *source) checkSpec(decl *ast.GenDecl, spec ast.Spec) []finding {
 	return all
 }
 
-// checkPackageComment wants one package comment: in doc.go, or beside main.
+// checkPackageComment requires one package comment: in doc.go, or in a file of package main.
 func checkPackageComment(d *folder) []finding {
 	var all []finding
 	commented := 0
@@ -96,18 +97,18 @@ func checkPackageComment(d *folder) []finding {
 		switch name := s.ast.Name.Name; {
 		case s.isCommand():
 		case path.Base(s.path) != "doc.go":
-			all = append(all, s.found(s.ast.Package, "the package comment belongs into doc.go"))
+			all = append(all, s.found(s.ast.Package, "the package comment belongs in doc.go"))
 		case !strings.HasPrefix(text, "Package "+name+" "):
-			all = append(all, s.found(s.ast.Package, "the package comment begins with %q", "Package "+name))
+			all = append(all, s.found(s.ast.Package, "the package comment must begin with %q", "Package "+name))
 		}
 	}
 	if commented != 1 {
-		all = append(all, first.found(first.ast.Package, "package has %d package comments, wanted one", commented))
+		all = append(all, first.found(first.ast.Package, "package has %d package comments, want one", commented))
 	}
 	return all
 }
 
-// checkExample wants an example that runs in every package that others import.
+// checkExample requires an example with output in every package that users import.
 func checkExample(d *folder) []finding {
 	first := d.sources[0]
 	if first.isCommand() || strings.Contains("/"+d.path+"/", "/internal/") || len(d.exported()) == 0 {
@@ -137,7 +138,7 @@ func checkSurface(d *folder) []finding {
 		len(names), maxSurface, strings.Join(names, " "))}
 }
 
-// exported gives the entries of the package's index; a group of constants is
+// exported returns the entries of the package's index; a group of constants is
 // one, by the name of its first.
 func (d *folder) exported() []string {
 	var names []string

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// floors says how high each package stands. It imports lower ones only; its
-// tests may import its own floor too. A new package finds its place here first.
+// floors returns the floor of each package. A package imports only lower floors; its tests can
+// import its own floor too. A new package is added here first.
 func floors() map[string]int {
 	all := make(map[string]int)
 	for floor, packages := range byFloor() {
@@ -21,14 +21,17 @@ func floors() map[string]int {
 	return all
 }
 
-// byFloor gives the packages of each floor in the order of their names.
+// byFloor returns the packages of each floor in the order of their names.
 func byFloor() [][]string {
 	return [][]string{
 		0: {
 			".",
+			"backends/kernelspace/hcn",
+			"backends/userspace/internal/neterr",
 			"internal/house",
 			"internal/house/skipcheck",
 			"internal/ipaddr",
+			"internal/journal",
 			"internal/netns",
 			"internal/pause",
 			"internal/pmap",
@@ -37,28 +40,37 @@ func byFloor() [][]string {
 		1: {
 			"affinity",
 			"allocator",
+			"backends/kernelspace/hcntest",
 			"endpoints",
+			"internal/hcnschema",
 			"internal/netns/netnstest",
-			"internal/nfnetlink",
+			"internal/rawnetlink",
 			"internal/servertest",
+			"internal/vm",
 		},
 		2: {
 			"allocator/filestore",
 			"allocator/kubestore",
 			"allocator/rangemap",
 			"allocator/repair",
+			"allocator/storetest",
+			"backends/kernelspace/hns",
+			"backends/userspace/internal/engine/tcpconn",
 			"internal/agenttest",
+			"internal/ipset",
+			"internal/ipvs",
+			"internal/nfnetlink",
 			"internal/peer/controlplane",
-			"internal/storetest",
+			"internal/simhns",
 			"proxy",
 		},
 		3: {
 			"allocator/etcdstore",
 			"allocator/prommetrics",
 			"backends",
-			"backends/internal/stagetest",
 			"backends/userspace/internal/engine",
 			"internal/nodecheck",
+			"internal/peer/ipvs",
 			"proxy/conntrack",
 			"proxy/health",
 			"proxy/inspect",
@@ -68,13 +80,27 @@ func byFloor() [][]string {
 		},
 		4: {
 			"backends/backendtest",
-			"backends/iptables",
-			"backends/nftables",
+			"backends/kernelspace",
 			"backends/script",
-			"backends/userspace",
-			"internal/allocatorcli",
+			"backends/userspace/internal/host",
+			"backends/userspace/internal/winaddr",
+			"examples/allocator/allocatorcli",
+			"internal/nft",
 		},
 		5: {
+			"backends/internal/stagetest",
+			"backends/internal/xtables",
+			"backends/nftables",
+			"backends/userspace/internal/addresses",
+			"backends/userspace/internal/localroutes",
+			"backends/userspace/internal/netfilter",
+		},
+		6: {
+			"backends/iptables",
+			"backends/ipvs",
+			"backends/userspace",
+		},
+		7: {
 			"allocator/etcdstore/etcdallocator",
 			"examples/allocator",
 			"examples/custombackend",
@@ -86,10 +112,11 @@ func byFloor() [][]string {
 			"internal/differential",
 			"internal/peer",
 			"internal/peer/differential",
+			"internal/peer/ipvsmode",
 			"internal/peer/sidebyside",
 			"internal/storm",
 		},
-		6: {
+		8: {
 			"internal/peer/e2e",
 		},
 	}
@@ -120,7 +147,7 @@ func checkFloors(d *folder) []finding {
 	return all
 }
 
-// ourPackage gives the folder of an import of this module.
+// ourPackage returns the folder of an import of this module.
 func ourPackage(literal string) (string, bool) {
 	name := strings.Trim(literal, `"`)
 	if name == module {
@@ -129,11 +156,11 @@ func ourPackage(literal string) (string, bool) {
 	return strings.CutPrefix(name, module+"/")
 }
 
-// edge is a set of packages that only some files may import.
+// edge is a set of packages that only some files are allowed to import.
 type edge struct {
-	packages []string // with what is below them
-	files    []string // patterns of [path.Match]; a folder's name takes all of it
-	tests    bool     // any test may
+	packages []string // with all packages below them
+	files    []string // patterns of [path.Match]; the name of a folder means all files below it
+	tests    bool     // all tests are allowed to
 }
 
 func edges() []edge {
@@ -142,16 +169,18 @@ func edges() []edge {
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "allocator/kubestore", "examples", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples"}},
+		{packages: []string{"github.com/cilium/ebpf"}, files: []string{"backends/userspace/internal/localroutes/*_linux.go"}, tests: true},
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
 				"github.com/mdlayher", "github.com/vishvananda",
 			},
 			files: []string{
-				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/nfnetlink", "internal/netns", "internal/nodecheck/*_linux.go",
+				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go",
 				"internal/peer/controlplane/*_linux.go",
-				"backends/iptables/*_linux.go", "backends/nftables/*_linux.go", "backends/script",
-				"backends/userspace/*_linux.go", "backends/userspace/internal/engine/*_linux.go",
+				"backends/nftables/*_linux.go", "backends/script",
+				"backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
+				"backends/userspace/internal/localroutes/*_linux.go", "backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
 				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",
 			},
 			tests: true,
@@ -165,7 +194,7 @@ func checkImports(s *source) []finding {
 		name := strings.Trim(spec.Path.Value, `"`)
 		for _, e := range edges() {
 			if e.guards(name) && !e.admits(s) {
-				all = append(all, s.found(spec.Pos(), "%s may not be imported here", name))
+				all = append(all, s.found(spec.Pos(), "%s must not be imported here", name))
 			}
 		}
 	}
@@ -183,8 +212,7 @@ func (e edge) admits(s *source) bool {
 	})
 }
 
-// isBelow reports whether a path is another one, a newer major version of it,
-// or within it.
+// isBelow reports whether a path equals another one, or is below it like a newer major version.
 func isBelow(name, parent string) bool { return strings.HasPrefix(name+"/", parent+"/") }
 
 func TestFloorsHaveTheirPackages(t *testing.T) {
@@ -194,7 +222,7 @@ func TestFloorsHaveTheirPackages(t *testing.T) {
 	}
 	for name := range floors() {
 		if !slices.Contains(have, name) {
-			t.Errorf("internal/house/floors_test.go: there is no package %s any more", name)
+			t.Errorf("internal/house/floors_test.go: package %s does not exist; remove it", name)
 		}
 	}
 }
@@ -208,13 +236,13 @@ func TestTopLevelFolders(t *testing.T) {
 	}
 	for _, e := range entries {
 		if e.IsDir() && !slices.Contains(want, e.Name()) && !slices.Contains(personal, e.Name()) {
-			t.Errorf("%s: folder is none of %v", e.Name(), want)
+			t.Errorf("%s: unknown folder, want one of %v", e.Name(), want)
 		}
 	}
 }
 
-// TestModule holds what importers rely on: replacements are not inherited, and
-// k8s.io/kubernetes cannot be had without them.
+// TestModule checks that the module has no replacements, which importers would not inherit,
+// and does not require k8s.io/kubernetes, which needs them.
 func TestModule(t *testing.T) {
 	for name, forbidden := range map[string][]string{
 		"go.mod": {"replace", "k8s.io/kubernetes"},
@@ -230,7 +258,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// badLines gives the forbidden words of a module file by line.
+// badLines returns the forbidden words of a module file by line.
 func badLines(text string, forbidden []string) map[int]string {
 	bad := map[int]string{}
 	for i, line := range strings.Split(text, "\n") {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What a reader can hold in the head at once.
+// Limits so that a reader can keep a file, a function or a type in mind.
 const (
 	maxFile, hardFile = 400, 500 // lines
 	maxFunc, hardFunc = 60, 80   // lines without tables and raw strings
@@ -54,7 +54,7 @@ func (s *source) checkFunction(f ast.Node, name string, limit int) []finding {
 }
 
 // hasDirective reports whether a comment before the package clause has a line
-// that begins like this and goes on.
+// that begins with begin and has more text.
 func (s *source) hasDirective(begin string) bool {
 	for _, group := range s.ast.Comments {
 		if group.Pos() < s.ast.Package && hasLine(group, begin) {
@@ -76,8 +76,8 @@ func hasLine(group *ast.CommentGroup, begin string) bool {
 	return false
 }
 
-// codeLines counts the lines of a function but those within tables and raw
-// strings, and gives the functions within its tables.
+// codeLines counts the lines of a function without those within tables and raw strings, and
+// gives the functions within its tables.
 func (s *source) codeLines(f ast.Node) (lines int, inTables []*ast.FuncLit) {
 	lines = s.line(f.End()) - s.line(f.Pos()) + 1
 	within := func(from, to token.Pos) int { return max(0, s.line(to)-s.line(from)-1) }
@@ -105,7 +105,7 @@ func isTable(c *ast.CompositeLit) bool {
 	return false
 }
 
-// functions gives the outermost function literals of a node.
+// functions returns the outermost function literals of a node.
 func functions(node ast.Node) []*ast.FuncLit {
 	var all []*ast.FuncLit
 	ast.Inspect(node, func(n ast.Node) bool {

@@ -13,28 +13,81 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPackagesAreInTheArchitecture: the table of packages has a line for each one, from
-// the highest floor down and there by name, so that a new one has just one place.
+// onlyForTests names the packages that no program and no package for users imports.
+func onlyForTests() []string {
+	return []string{
+		"allocator/storetest",
+		"backends/backendtest",
+		"backends/internal/stagetest",
+		"internal/agenttest",
+		"internal/differential",
+		"internal/house",
+		"internal/house/skipcheck",
+		"internal/netns/netnstest",
+		"internal/peer",
+		"internal/peer/controlplane",
+		"internal/peer/differential",
+		"internal/peer/e2e",
+		"internal/peer/ipvs",
+		"internal/peer/ipvsmode",
+		"internal/peer/sidebyside",
+		"internal/servertest",
+		"internal/simhns",
+		"internal/storm",
+		"internal/testenv",
+		"internal/vm",
+	}
+}
+
+// TestPackagesAreInTheArchitecture checks that the two tables of packages have a line for each
+// package, from the highest floor down and by name within a floor. The second table has the
+// packages that only tests use.
 func TestPackagesAreInTheArchitecture(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := floors()
-	delete(all, ".") // it has nothing but documentation
+	delete(all, ".") // it has only documentation
 	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		if all[a] != all[b] {
 			return all[b] - all[a]
 		}
 		return strings.Compare(a, b)
 	})
-	var want []string
+	var want, later []string
 	for _, name := range names {
-		want = append(want, fmt.Sprintf("| %d | `%s` |", all[name], name))
+		line := fmt.Sprintf("| %d | `%s` |", all[name], name)
+		if slices.Contains(onlyForTests(), name) {
+			later = append(later, line)
+		} else {
+			want = append(want, line)
+		}
 	}
 	got := regexp.MustCompile("(?m)^\\| \\d+ \\| `[^`]+` \\|").FindAllString(string(text), -1)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/architecture.md: lines of the table of packages (-want +got):\n%s", diff)
+	if diff := cmp.Diff(append(want, later...), got); diff != "" {
+		t.Errorf("docs/architecture.md: lines of the tables of packages (-want +got):\n%s", diff)
+	}
+}
+
+func TestOnlyTestsUsePackagesForTests(t *testing.T) {
+	names := onlyForTests()
+	for _, name := range names {
+		if _, ok := floors()[name]; !ok {
+			t.Errorf("internal/house/packages_test.go: package %s does not exist", name)
+		}
+	}
+	for _, d := range readTree(t) {
+		if slices.Contains(names, d.path) {
+			continue
+		}
+		for _, s := range d.sources {
+			for _, spec := range s.ast.Imports {
+				if target, isOurs := ourPackage(spec.Path.Value); isOurs && !s.isTest() && slices.Contains(names, target) {
+					t.Error(s.found(spec.Pos(), "imports %s, which is only for tests", target))
+				}
+			}
+		}
 	}
 }
 
@@ -42,11 +95,11 @@ func TestFloorsAreInOrder(t *testing.T) {
 	seen := make(map[string]bool)
 	for floor, packages := range byFloor() {
 		if !slices.IsSorted(packages) {
-			t.Errorf("internal/house/floors_test.go: floor %d is not in the order of names: %q", floor, packages)
+			t.Errorf("internal/house/floors_test.go: floor %d is not sorted: %q", floor, packages)
 		}
 		for _, name := range packages {
 			if seen[name] {
-				t.Errorf("internal/house/floors_test.go: %s stands twice", name)
+				t.Errorf("internal/house/floors_test.go: %s is listed twice", name)
 			}
 			seen[name] = true
 		}

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The program that the README shows is one that compiles: examples/embed.
+// TestReadmeShowsARealProgram checks that the program in the README is examples/embed, which
+// is compiled.
 func TestReadmeShowsARealProgram(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
@@ -25,12 +26,36 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 		t.Fatal("examples/embed has no package clause")
 	}
 	if want := "```go\npackage main\n" + code + "```"; !strings.Contains(string(readme), want) {
-		t.Errorf("the README does not show examples/embed/main.go as it is; want this block:\n%s", want)
+		t.Errorf("README.md: want examples/embed/main.go unchanged, as this block:\n%s", want)
 	}
 }
 
-// Links from documents to files of the tree lead somewhere.
-func TestLinksLeadSomewhere(t *testing.T) {
+// TestReadmeShowsExamples checks that each further block of code in the README is a part of an
+// example, which is compiled.
+func TestReadmeShowsExamples(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ begins, example string }{
+		{"\tregistry := ", "proxy/prommetrics/example_test.go"},
+		{"\tclient, err := ", "proxy/kubewatch/example_test.go"},
+	} {
+		example, err := os.ReadFile(filepath.Join(root, c.example))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(string(readme), "```go\n"+c.begins)
+		code, _, _ := strings.Cut(rest, "```\n")
+		code = strings.ReplaceAll(code, "log.Fatal(err)", "return") // which only programs are allowed to call
+		if !found || !strings.Contains(string(example), c.begins+code) {
+			t.Errorf("README.md: block %q is not in %s", c.begins+code, c.example)
+		}
+	}
+}
+
+// TestLinksHaveTargets checks that links from documents to files of the tree have targets.
+func TestLinksHaveTargets(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	count := 0
 	for _, document := range documents(t) {
@@ -44,16 +69,45 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		for _, m := range links {
 			target := filepath.Join(root, filepath.Dir(document), m[1])
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s links to %s, which is not there", document, m[1])
+				t.Errorf("%s links to %s, which does not exist", document, m[1])
 			}
 		}
 	}
 	if count < 20 {
-		t.Errorf("only %d links are found", count)
+		t.Errorf("links: got %d, want at least 20", count)
 	}
 }
 
-// documents gives all texts for readers, with at least those that everybody looks for.
+// TestFootnotesAreDefined checks that each footnote of a document is defined there once, and
+// that each definition is used.
+func TestFootnotesAreDefined(t *testing.T) {
+	definition, use := regexp.MustCompile(`(?m)^\[\^(\w+)\]: `), regexp.MustCompile(`\[\^(\w+)\]`)
+	for _, document := range documents(t) {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		defined := map[string]int{}
+		for _, m := range definition.FindAllStringSubmatch(string(text), -1) {
+			defined[m[1]]++
+		}
+		used := map[string]int{}
+		for _, m := range use.FindAllStringSubmatch(definition.ReplaceAllString(string(text), ""), -1) {
+			used[m[1]]++
+			if defined[m[1]] != 1 {
+				t.Errorf("%s: definitions of the footnote %s: got %d, want one", document, m[0], defined[m[1]])
+			}
+		}
+		for name := range defined {
+			if used[name] == 0 {
+				t.Errorf("%s does not use its footnote [^%s]", document, name)
+			}
+		}
+	}
+}
+
+// documents returns all documents, and checks that the most important ones are among them.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -66,7 +120,7 @@ func documents(t *testing.T) []string {
 	}
 	for _, name := range []string{"README.md", "docs/adding-a-backend.md", "docs/dataplane/userspace.md"} {
 		if !slices.Contains(all, name) {
-			t.Errorf("the documents are %q, wanted %s among them", all, name)
+			t.Errorf("documents: got %q, want also %s", all, name)
 		}
 	}
 	return all

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRules shows each rule what it must find and what it must let pass.
+// TestRules runs each rule on code that it must refuse and on code that it must accept.
 func TestRules(t *testing.T) {
 	long := strings.Repeat("\tx()\n", 61)
 	rows := strings.Repeat("\t\t1,\n", 90)
@@ -41,6 +41,7 @@ func TestRules(t *testing.T) {
 		{"clock", "proxy/prommetrics/a.go", "package prommetrics\nimport \"time\"\nvar a = time.Now().Unix()", nil},
 		{"clock", "allocator/a.go", "package allocator\nimport \"time\"\nvar a = time.Now().Unix()", nil},
 		{"global", "proxy/a.go", "package proxy\nimport \"errors\"\nvar ErrX = errors.New(``)\nvar _ I = T{}\nvar _ I = (*T)(nil)", nil},
+		{"global", "proxy/a.go", "package proxy\nimport \"internal/a\"\nvar ErrX = a.ErrX\nvar ErrY = a.ErrX\nvar x = a.x", []int{4, 5}},
 		{"global", "proxy/a.go", "package proxy\nvar cache = map[string]int{}\nvar (\n\tn int\n\ta, b = 1, 2\n)", []int{2, 4, 5}},
 		{"global", "proxy/a.go", "package proxy\nimport \"net/netip\"\nvar a = netip.MustParseAddr(`::1`)", []int{3}},
 		{"global", "proxy/a_test.go", "package proxy\nimport \"net/netip\"\nvar a = netip.MustParseAddr(`::1`)", nil},
@@ -72,18 +73,18 @@ func TestRules(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			got := linesFound(t, c.rule, c.path, c.text)
 			if !slices.Equal(got, c.want) {
-				t.Errorf("found at lines %v, wanted %v, in %s:\n%.400s", got, c.want, c.path, c.text)
+				t.Errorf("lines found: got %v, want %v, in %s:\n%.400s", got, c.want, c.path, c.text)
 			}
 		})
 	}
 }
 
-// linesFound gives the lines where a rule finds something in a folder of one file.
+// linesFound returns the lines where a rule finds something in a folder of one file.
 func linesFound(t *testing.T, name, file, text string) []int {
 	t.Helper()
 	i := slices.IndexFunc(rules(), func(r rule) bool { return r.name == name })
 	if i < 0 {
-		t.Fatalf("no rule %q", name)
+		t.Fatalf("unknown rule %q", name)
 	}
 	s, err := parse(file, text)
 	if err != nil {
@@ -120,7 +121,7 @@ func TestExampleWithOutputCounts(t *testing.T) {
 			d.sources = append(d.sources, s)
 		}
 		if got := checkExample(d); len(got) != want {
-			t.Errorf("%d findings, wanted %d, with\n%s", len(got), want, text)
+			t.Errorf("findings: got %d, want %d, with\n%s", len(got), want, text)
 		}
 	}
 }
@@ -129,6 +130,6 @@ func TestBadLines(t *testing.T) {
 	const text = "module m // replace\n\nrequire k8s.io/kubernetes v1.2.3\nreplace (\n\ta => b\n)\n"
 	got := fmt.Sprint(badLines(text, []string{"replace", "k8s.io/kubernetes"}))
 	if want := "map[3:k8s.io/kubernetes 4:replace]"; got != want {
-		t.Errorf("got %s, wanted %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

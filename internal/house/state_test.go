@@ -11,14 +11,13 @@ func checkInit(s *source) []finding {
 	var all []finding
 	for _, decl := range s.ast.Decls {
 		if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
-			all = append(all, s.found(f.Pos(), "init() runs behind the caller's back"))
+			all = append(all, s.found(f.Pos(), "init() runs without a call"))
 		}
 	}
 	return all
 }
 
-// checkExit wants that only programs, and the TestMain of a package, end the
-// process.
+// checkExit requires that only programs, and the TestMain of a package, end the process.
 func checkExit(s *source) []finding {
 	if s.isCommand() {
 		return nil
@@ -33,21 +32,20 @@ func checkExit(s *source) []finding {
 			if !ok || !s.endsProcess(e) {
 				return true
 			}
-			all = append(all, s.found(n.Pos(), "only a program may end the process; return an error"))
+			all = append(all, s.found(n.Pos(), "only a program ends the process; return an error"))
 			return true
 		})
 	}
 	return all
 }
 
-// checkClock wants that what an agent does depends on no clock that is set: times keep what
-// the monotonic clock says of them, so that durations stay right when the other one steps.
-// Metrics tell the time of day, and files have it.
+// checkClock requires that packages of the agent keep the monotonic clock of times, so that
+// durations are right when the wall clock is set. Metrics and files use the wall clock.
 func checkClock(s *source) []finding {
 	within := func(folders ...string) bool {
 		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(s.path, f+"/") })
 	}
-	agent := within("proxy", "backends", "affinity", "endpoints", "internal/nfnetlink", "internal/nodecheck", "internal/pause")
+	agent := within("proxy", "backends", "affinity", "endpoints", "internal/rawnetlink", "internal/ipset", "internal/ipvs", "internal/nfnetlink", "internal/nft", "internal/nodecheck", "internal/pause")
 	if s.isTest() || !agent || within("proxy/prommetrics", "proxy/manifest") {
 		return nil
 	}
@@ -58,7 +56,7 @@ func checkClock(s *source) []finding {
 			return true
 		}
 		if f, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC"}, f.Sel.Name) {
-			all = append(all, s.found(n.Pos(), "%s() gives the time of a clock that may step", f.Sel.Name))
+			all = append(all, s.found(n.Pos(), "%s() drops the monotonic clock; the wall clock can be set", f.Sel.Name))
 		}
 		return true
 	})
@@ -79,15 +77,15 @@ func checkGlobals(s *source) []finding {
 		for _, spec := range vars.Specs {
 			v, ok := spec.(*ast.ValueSpec)
 			if ok && !s.isConstant(v) && !hasLine(v.Doc, "//go:embed ") && !hasLine(vars.Doc, "//go:embed ") {
-				all = append(all, s.found(v.Pos(), "variable %s is state of the whole package", v.Names[0].Name))
+				all = append(all, s.found(v.Pos(), "variable %s is state of the package", v.Names[0].Name))
 			}
 		}
 	}
 	return all
 }
 
-// isConstant reports whether a package-level variable is one only because Go
-// has no constants of its type.
+// isConstant reports whether a package-level variable would be a constant if Go had
+// constants of its type.
 func (s *source) isConstant(v *ast.ValueSpec) bool {
 	for i, name := range v.Names {
 		if name.Name == "_" {
@@ -100,10 +98,17 @@ func (s *source) isConstant(v *ast.ValueSpec) bool {
 	return true
 }
 
+func isSelector(e ast.Expr, name string) bool {
+	selector, ok := e.(*ast.SelectorExpr)
+	return ok && selector.Sel.Name == name
+}
+
 func (s *source) isConstantValue(name string, e ast.Expr) bool {
 	isError := strings.HasPrefix(name, "Err") || strings.HasPrefix(name, "err")
 	switch {
 	case isError && (s.isCall(e, "errors", "New") || s.isCall(e, "fmt", "Errorf")):
+		return true
+	case isError && isSelector(e, name): // the error of another package, for importers of this one
 		return true
 	case s.isCall(e, "regexp", "MustCompile"):
 		return true

@@ -34,7 +34,7 @@ type folder struct {
 	sources []*source
 }
 
-// finding is a place that breaks a rule.
+// finding is a line that breaks a rule.
 type finding struct {
 	path string
 	line int
@@ -43,7 +43,7 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
-// rule looks at one folder.
+// rule checks one folder.
 type rule struct {
 	name  string
 	check func(*folder) []finding
@@ -63,6 +63,7 @@ func rules() []rule {
 		{"surface", checkSurface},
 		{"floor", checkFloors},
 		{"import", eachSource(checkImports)},
+		{"word", eachSource(checkWords)},
 	}
 }
 
@@ -90,8 +91,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// readTree parses every Go file of the tree, for whatever system it is, and
-// gives the folders in order.
+// readTree parses all Go files of the tree, of all systems, and gives the folders in order.
 func readTree(t *testing.T) []*folder {
 	t.Helper()
 	folders := map[string]*folder{}
@@ -162,8 +162,7 @@ func (s *source) found(p token.Pos, format string, args ...any) finding {
 	return finding{path: s.path, line: s.line(p), text: fmt.Sprintf(format, args...)}
 }
 
-// importName gives the name by which the file knows a package; empty if it does
-// not import it.
+// importName returns the name of a package in the file; empty if the file does not import it.
 func (s *source) importName(pkg string) string {
 	for _, spec := range s.ast.Imports {
 		if strings.Trim(spec.Path.Value, `"`) != pkg {

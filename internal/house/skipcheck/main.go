@@ -1,12 +1,12 @@
-// Command skipcheck runs "go test -json" with its own arguments and says in
-// short what came of it: a line for each package, the output of what failed,
-// what was skipped and why, and at the end the totals as
+// Command skipcheck runs "go test -json" with its own arguments and prints a
+// summary: a line for each package, the output of failed tests, the skipped
+// tests with their reasons, and at the end the totals as
 //
 //	12 passed, 0 failed, 1 skipped
 //
 // Subtests, examples and seeds of fuzz targets count as tests. The exit status
-// is 0 if all tests passed. Where the environment says CI=true, a skipped test
-// is a failure: a test that never runs there proves nothing.
+// is 0 if all tests passed. With CI=true in the environment, a skipped test is a failure: a
+// test that never runs there proves nothing.
 package main
 
 import (
@@ -38,7 +38,7 @@ func run(out io.Writer, args []string) error {
 	r := newReport(out)
 	readErr := r.read(events)
 	if readErr != nil {
-		// Somebody must read on, or go test never ends.
+		// go test ends only when its output was read.
 		_, _ = io.Copy(io.Discard, events)
 	}
 	waitErr := command.Wait()

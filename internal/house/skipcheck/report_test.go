@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// line writes an event as go test does.
+// line returns an event in the format of go test.
 func line(action, pkg, test, output string) string {
 	return `{"Action":"` + action + `","Package":"` + pkg + `","Test":"` + test + `","Output":"` + output + `"}` + "\n"
 }
@@ -15,7 +15,7 @@ func TestReport(t *testing.T) {
 	passes := line("run", "p", "TestA", "") + line("pass", "p", "TestA", "")
 	skips := line("run", "p", "TestS", "") +
 		line("output", "p", "TestS", `=== RUN   TestS\n`) +
-		line("output", "p", "TestS", `    s_test.go:7: needs the moon\n`) +
+		line("output", "p", "TestS", `    s_test.go:7: needs root\n`) +
 		line("output", "p", "TestS", `--- SKIP: TestS (0.00s)\n`) +
 		line("skip", "p", "TestS", "")
 	for name, c := range map[string]struct {
@@ -29,16 +29,32 @@ func TestReport(t *testing.T) {
 		},
 		"a skip": {
 			events: passes + skips + line("pass", "p", "", ""),
-			want:   []string{"skipped  p TestS: s_test.go:7: needs the moon\n", "\n1 passed, 0 failed, 1 skipped\n"},
-			inCI:   "CI must not skip tests, and 1 were",
+			want:   []string{"skipped  p TestS: s_test.go:7: needs root\n", "\n1 passed, 0 failed, 1 skipped\n"},
+			inCI:   "skipped tests in CI: got 1, want none",
+		},
+		"benchmarks have no end": {
+			events: line("run", "p", "BenchmarkA", "") + line("run", "p", "BenchmarkA/n=1", "") + line("pass", "p", "", ""),
+			want:   []string{"pass  p  0.0 s, 2 passed, 0 failed, 0 skipped\n"},
+		},
+		"a test without an end fails": {
+			events: line("run", "p", "TestA", "") + line("run", "p", "BenchmarkA", "") + line("pass", "p", "", ""),
+			want:   []string{"1 passed, 1 failed, 0 skipped\n"},
+			here:   "1 tests failed",
+			inCI:   "1 tests failed",
+		},
+		"a benchmark of a crash fails": {
+			events: passes + line("run", "p", "BenchmarkA", "") + line("fail", "p", "", ""),
+			want:   []string{"1 passed, 1 failed, 0 skipped\n"},
+			here:   "1 tests failed",
+			inCI:   "1 tests failed",
 		},
 		"a package without tests is not a skip": {
 			events: passes + line("pass", "p", "", "") + line("skip", "q", "", ""),
 			want:   []string{"\n1 passed, 0 failed, 0 skipped\n"},
 		},
 		"a failure": {
-			events: passes + line("output", "p", "TestF", `got 1, wanted 2\n`) + line("fail", "p", "TestF", "") + line("fail", "p", "", ""),
-			want:   []string{"got 1, wanted 2\n", "\n1 passed, 1 failed, 0 skipped\n"},
+			events: passes + line("output", "p", "TestF", `got 1, want 2\n`) + line("fail", "p", "TestF", "") + line("fail", "p", "", ""),
+			want:   []string{"got 1, want 2\n", "\n1 passed, 1 failed, 0 skipped\n"},
 			here:   "1 tests failed", inCI: "1 tests failed",
 		},
 		"a package that does not build": {
@@ -71,7 +87,7 @@ func TestReport(t *testing.T) {
 			r.close(time.Second)
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {
-					t.Errorf("wanted %q in\n%s", want, out.String())
+					t.Errorf("want %q in\n%s", want, out.String())
 				}
 			}
 			checkError(t, "here", r.verdict(false), c.here)
@@ -87,12 +103,12 @@ func checkError(t *testing.T, where string, err error, want string) {
 		got = err.Error()
 	}
 	if got != want {
-		t.Errorf("%s: error %q, wanted %q", where, got, want)
+		t.Errorf("%s: got error %q, want %q", where, got, want)
 	}
 }
 
-func TestReadRefusesWhatIsNoEvent(t *testing.T) {
+func TestReadRefusesOtherLines(t *testing.T) {
 	if err := newReport(&strings.Builder{}).read(strings.NewReader("panic: oh\n")); err == nil {
-		t.Error("no error for a line that is no JSON")
+		t.Error("a line that is not JSON: got no error, want one")
 	}
 }
