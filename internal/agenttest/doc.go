@@ -1,5 +1,5 @@
-// Package agenttest is what tests of agents need: a node with a client and pods,
-// and the agent itself as a process on that node, whose log and pages a test waits for.
+// Package agenttest helps to test agents: it makes a node with a client and pods, runs the
+// agent as a process on that node, and waits for lines of its log and for its HTTP pages.
 //
-// On other systems than Linux there are only [Main] and [AwaitPage].
+// On systems other than Linux, it has only [Main] and [AwaitPage].
 package agenttest

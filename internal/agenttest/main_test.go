@@ -19,9 +19,9 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(agent, func() int { return netnstest.Main(m) }))
 }
 
-// agent is what the tests here run until SIGTERM; its argument says in which way.
+// agent is the agent of these tests. It runs until SIGTERM, unless its argument says otherwise.
 func agent(args []string, stderr io.Writer) int {
-	say := func(text string) { _, _ = fmt.Fprintln(stderr, text) } // A test misses it.
+	say := func(text string) { _, _ = fmt.Fprintln(stderr, text) } // A test notices a missing line.
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	say("msg=ready part=1")
@@ -41,7 +41,7 @@ func agent(args []string, stderr io.Writer) int {
 			return 1
 		}
 		say("msg=later part=2")
-		go func() { _ = http.Serve(l, http.NotFoundHandler()) }() // It ends with the process.
+		go func() { _ = http.Serve(l, http.NotFoundHandler()) }() // ends with the process
 	}
 	<-terminate
 	say("all is well")

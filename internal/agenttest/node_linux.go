@@ -14,21 +14,21 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// Where the parts of a [Node] are.
+// Addresses of a [Node] and its pods.
 const (
 	NodeIP = "192.0.2.1"
 	Pod1IP = "10.244.1.11"
 	Pod2IP = "10.244.2.11"
 )
 
-// Node is the network namespace of a node with a client on the one side, beyond NodeIP,
-// and pods on the other.
+// Node is the network namespace of a node, with a client on the side of NodeIP, and pods on the
+// other side.
 type Node struct {
 	*netns.NS
 	Client, Pods *netns.NS
 }
 
-// NewNode makes a node that ends with the test.
+// NewNode makes a node, which is removed when the test ends.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{NS: netnstest.NewNS(t), Client: netnstest.NewNS(t), Pods: netnstest.NewNS(t)}
@@ -62,8 +62,7 @@ func (n *Node) wire() error {
 	)
 }
 
-// Serve answers each TCP connection to an address of the pods with a text, until the
-// test ends.
+// Serve sends a text on each TCP connection to an address of the pods, until the test ends.
 func (n *Node) Serve(t testing.TB, at, text string) {
 	t.Helper()
 	l, err := n.Pods.Listen(t.Context(), "tcp", at)
@@ -77,7 +76,7 @@ func (n *Node) Serve(t testing.TB, at, text string) {
 			if err != nil {
 				return // The listener has been closed.
 			}
-			_, _ = fmt.Fprint(c, text) // The client notices what is missing.
+			_, _ = fmt.Fprint(c, text) // The client notices missing data.
 			_ = c.Close()
 		}
 	})
@@ -89,8 +88,8 @@ func (n *Node) Serve(t testing.TB, at, text string) {
 	})
 }
 
-// Ask makes a TCP connection from the client and gives what the server says, within ten
-// seconds or as long as the context lasts.
+// Ask makes a TCP connection from the client and returns what the server sends. It fails after
+// ten seconds, or when ctx ends.
 func (n *Node) Ask(ctx context.Context, address string) (string, error) {
 	const patience = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -99,7 +98,7 @@ func (n *Node) Ask(ctx context.Context, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = c.Close() }() // It was for reading only.
+	defer func() { _ = c.Close() }() // Nothing was written.
 	end, _ := ctx.Deadline()
 	if err := c.SetDeadline(end); err != nil {
 		return "", err

@@ -15,8 +15,8 @@ import (
 // Dial makes a connection, as [net.Dialer.DialContext] does.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// AwaitPage asks for a page until it has all of these parts, its status among them.
-// The context bounds how long. No connection outlives the call.
+// AwaitPage gets a page, again and again, until status and body together contain all parts. If
+// ctx ends first, the test fails. No connection outlives the call.
 func AwaitPage(ctx context.Context, t testing.TB, dial Dial, url string, parts ...string) {
 	t.Helper()
 	var last string
@@ -30,7 +30,7 @@ func AwaitPage(ctx context.Context, t testing.TB, dial Dial, url string, parts .
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s gives no page with %q, at last (error %v)\n%s", url, parts, err, last)
+			t.Fatalf("%s: got no page with %q; the last one (error %v):\n%s", url, parts, err, last)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -44,7 +44,7 @@ func page(ctx context.Context, dial Dial, url string) (text string, err error) {
 		return "", err
 	}
 	request.Close = true
-	// A client of package http would go on to dial behind our back.
+	// An http.Client might dial in the background after the request has ended.
 	c, err := dial(ctx, "tcp", request.URL.Host)
 	if err != nil {
 		return "", err

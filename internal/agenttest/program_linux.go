@@ -24,10 +24,10 @@ type Program struct {
 	cmd      *exec.Cmd
 	out      io.Closer // the log
 	lines    chan string
-	log      []string // what has been taken from lines
+	log      []string // the lines that were received from lines
 }
 
-// Command gives the command that runs the agent.
+// Command returns the command that runs the agent.
 func Command(t testing.TB, flags ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -37,13 +37,13 @@ func Command(t testing.TB, flags ...string) *exec.Cmd {
 	return exec.Command(exe, flags...)
 }
 
-// Start starts a command that is or runs [Command]. The process ends with the
-// test at the latest, and patience bounds each wait for it. The log of a test that
-// failed has what the process has said.
+// Start starts a command that is or runs [Command]. The process is killed when the test ends at
+// the latest, and patience bounds each wait for it. If the test fails, its log has the process's
+// log.
 func Start(t testing.TB, ns *netns.NS, patience time.Duration, cmd *exec.Cmd) *Program {
 	t.Helper()
 	p := &Program{t: t, ns: ns, patience: patience, cmd: cmd, lines: make(chan string, 10_000)}
-	cmd.Env = append(os.Environ(), actVariable+"=1")
+	cmd.Env = Environ()
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,14 +74,13 @@ func (p *Program) read(out io.Reader) {
 	}
 }
 
-// Await waits for a line of the log that has all of these parts, after those that have
-// been waited for.
+// Await waits for a line of the log that contains all parts, after the lines of earlier waits.
 func (p *Program) Await(parts ...string) {
 	p.t.Helper()
 	p.AwaitEach(parts)
 }
 
-// AwaitEach waits for several lines, in any order, each with all of its parts.
+// AwaitEach waits for several lines, in any order, each of which contains all of its parts.
 func (p *Program) AwaitEach(lines ...[]string) {
 	p.t.Helper()
 	for timeout := time.After(p.patience); len(lines) > 0; {
@@ -100,7 +99,7 @@ func (p *Program) AwaitEach(lines ...[]string) {
 	}
 }
 
-// CloseLog stops reading the log: who writes to it finds nobody there.
+// CloseLog closes the reading end of the log, so that the process cannot write to it.
 func (p *Program) CloseLog() {
 	p.t.Helper()
 	if err := p.out.Close(); err != nil {
@@ -108,11 +107,10 @@ func (p *Program) CloseLog() {
 	}
 }
 
-// ID gives the number of the process.
+// ID returns the process ID.
 func (p *Program) ID() int { return p.cmd.Process.Pid }
 
-// Count gives how many lines of the log have all of these parts, as far as it has
-// been waited for.
+// Count returns how many lines of the log, up to the last wait, contain all parts.
 func (p *Program) Count(parts ...string) int {
 	n := 0
 	for _, line := range p.log {
@@ -123,8 +121,8 @@ func (p *Program) Count(parts ...string) int {
 	return n
 }
 
-// AwaitPage asks for a page of the program, as a client on its node, until the page
-// has all of these parts.
+// AwaitPage gets a page of the program from its own network namespace, until the page contains
+// all parts.
 func (p *Program) AwaitPage(url string, parts ...string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), p.patience)
@@ -140,11 +138,11 @@ func (p *Program) Signal(signal os.Signal) {
 	}
 }
 
-// Wait waits until the process has ended, and gives its status: -1 if it had to
-// be killed.
+// Wait waits until the process has ended, and returns its exit status, -1 if it was killed. It
+// kills the process when patience is over.
 func (p *Program) Wait() int {
 	p.t.Helper()
-	kill := time.AfterFunc(p.patience, func() { _ = p.cmd.Process.Kill() }) // It may have just ended.
+	kill := time.AfterFunc(p.patience, func() { _ = p.cmd.Process.Kill() }) // fails if the process has ended
 	defer kill.Stop()
 	for line := range p.lines {
 		p.log = append(p.log, line)
@@ -155,19 +153,19 @@ func (p *Program) Wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Kill ends the process at once.
+// Kill kills the process.
 func (p *Program) Kill() {
 	p.t.Helper()
-	_ = p.cmd.Process.Kill() // It may have just ended.
+	_ = p.cmd.Process.Kill() // fails if the process has ended
 	p.Wait()
 }
 
-// Terminate asks the process to end, and checks that it does so in order: with status 0
-// and a line that has this part.
+// Terminate sends SIGTERM, and checks that the process ends with status 0 and has logged a line
+// that contains part.
 func (p *Program) Terminate(part string) {
 	p.t.Helper()
 	p.Signal(syscall.SIGTERM)
 	if status := p.Wait(); status != 0 || p.Count(part) == 0 {
-		p.t.Errorf("the status after SIGTERM is %d and %d lines say %q, wanted 0 and one", status, p.Count(part), part)
+		p.t.Errorf("after SIGTERM: got status %d and %d lines with %q, want 0 and at least 1", status, p.Count(part), part)
 	}
 }

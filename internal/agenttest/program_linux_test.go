@@ -25,7 +25,7 @@ func TestProgram(t *testing.T) {
 	p := startAgent(t, "page")
 	p.Await("part=2", "msg=later")
 	if ready, none := p.Count("part=1", "msg=ready"), p.Count("part=1", "msg=later"); ready != 1 || none != 0 {
-		t.Errorf("%d and %d lines, want 1 with all parts and none with parts of two lines", ready, none)
+		t.Errorf("got %d lines with all parts and %d with parts of two lines, want 1 and 0", ready, none)
 	}
 	p.AwaitPage("http://"+pageAddress+"/", "404", "page not found")
 	p.Terminate("all is well")
@@ -33,22 +33,22 @@ func TestProgram(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	if got := startAgent(t, "0").Wait(); got != 0 {
-		t.Errorf("the status is %d, want 0", got)
+		t.Errorf("got status %d, want 0", got)
 	}
 	p := startAgent(t, "7")
 	p.Await("dying")
 	p.Signal(syscall.SIGTERM)
 	if got := p.Wait(); got != 7 {
-		t.Errorf("the status is %d, want 7", got)
+		t.Errorf("got status %d, want 7", got)
 	}
 	p = startAgent(t, "stubborn")
 	p.patience = 500 * time.Millisecond
 	if got := p.Wait(); got != -1 {
-		t.Errorf("the status of one that does not end is %d, want that it was killed", got)
+		t.Errorf("a program that does not end: got status %d, want -1 (killed)", got)
 	}
 }
 
-// failing is a test that notes how it fails.
+// failing is a test that records its failures.
 type failing struct {
 	testing.TB
 	said []string
@@ -65,7 +65,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 	panic(f)
 }
 
-// awaitLogged waits until a program has logged some lines, which nobody has waited for yet.
+// awaitLogged waits until a program has logged some lines that no Await has received.
 func awaitLogged(p *Program, lines int) {
 	for end := time.Now().Add(patience); len(p.lines) < lines && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
@@ -85,21 +85,21 @@ func TestFailures(t *testing.T) {
 			p.AwaitEach([]string{"part=2", "later"}, []string{"other"}, []string{"ready"})
 		}, `no lines with [["other"]] are logged within 500ms`},
 		{"an early end", "0", func(p *Program) { p.Await("other") }, "ended without logging"},
-		{"another status", "7", func(p *Program) { p.Await("dying"); p.Terminate("dying") }, "is 7 and 1 lines say"},
-		{"another line", "wait", func(p *Program) { p.Await("ready"); p.Terminate("other") }, "is 0 and 0 lines say"},
-		{"not terminated", "stubborn", func(p *Program) { p.Await("ready"); hurry(p); p.Terminate("ready") }, "is -1 and 1 lines say"},
+		{"another status", "7", func(p *Program) { p.Await("dying"); p.Terminate("dying") }, "got status 7 and 1 lines with"},
+		{"another line", "wait", func(p *Program) { p.Await("ready"); p.Terminate("other") }, "got status 0 and 0 lines with"},
+		{"not terminated", "stubborn", func(p *Program) { p.Await("ready"); hurry(p); p.Terminate("ready") }, "got status -1 and 1 lines with"},
 		{"a signal after the end", "7", func(p *Program) { p.Await("dying"); p.Kill(); p.Signal(syscall.SIGTERM) }, "terminated: "},
 		{"no such page", "page", func(p *Program) {
 			p.Await("later")
 			hurry(p)
 			p.AwaitPage("http://"+pageAddress+"/", "200")
-		}, `gives no page with ["200"]`},
+		}, `got no page with ["200"]`},
 		{"the last page", "page", func(p *Program) {
 			p.Await("later")
 			ctx, cancel := context.WithCancel(t.Context())
 			dials := 0
 			dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-				if dials++; dials == 2 { // The first page was read to its end.
+				if dials++; dials == 2 { // when the first page was read
 					cancel()
 				}
 				return p.ns.Dial(ctx, network, address)
@@ -121,26 +121,26 @@ func TestFailures(t *testing.T) {
 			}()
 			p.t = t
 			if said := strings.Join(f.said, "\n"); len(f.said) != 1 || !strings.Contains(said, c.want) {
-				t.Errorf("the test said %q, want once %q", said, c.want)
+				t.Errorf("failure: got %q, want one with %q", said, c.want)
 			}
 		})
 	}
 }
 
-// Whatever becomes of a test, its program ends: when the test does, and when nobody
-// holds the other end of its standard input any more.
+// A program ends with its test: when the test ends, and when the other end of its standard input
+// is closed.
 func TestEndsWithItsTest(t *testing.T) {
 	var p *Program
 	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
 	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {
-		t.Errorf("after its test the program is %v, want that it was killed", p.cmd.ProcessState)
+		t.Errorf("state after the test: got %v, want it killed", p.cmd.ProcessState)
 	}
 
 	cmd := Command(t, "wait")
-	cmd.Env = append(os.Environ(), actVariable+"=1") // and standard input has nobody
+	cmd.Env = append(os.Environ(), actVariable+"=1") // with an empty standard input
 	err := cmd.Run()
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != orphaned {
-		t.Errorf("a program without a test ends with %v, want status %d", err, orphaned)
+		t.Errorf("a program without a test: got %v, want exit status %d", err, orphaned)
 	}
 }
 
@@ -150,10 +150,10 @@ func TestNode(t *testing.T) {
 	n.Serve(t, Pod2IP+":80", "two")
 	for at, want := range map[string]string{Pod1IP + ":80": "one", Pod2IP + ":80": "two"} {
 		if got, err := n.Ask(t.Context(), at); err != nil || got != want {
-			t.Errorf("at %s answers %q (error %v), want %q", at, got, err, want)
+			t.Errorf("at %s: got %q and error %v, want %q", at, got, err, want)
 		}
 	}
 	if got, err := n.Ask(t.Context(), NodeIP+":80"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("at the node answers %q (error %v), want nobody", got, err)
+		t.Errorf("at the node: got %q and error %v, want %v", got, err, syscall.ECONNREFUSED)
 	}
 }

@@ -18,14 +18,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
-// worldsVariable names the environment variable that says how many random worlds are
-// visited; each takes about a second.
+// worldsVariable names the environment variable with the number of random worlds to compare; each
+// takes about a second.
 const worldsVariable = "VIPKIT_WORLDS"
 
 const defaultWorlds = 15
 
-// The same packets in the same worlds have the same fate with every backend, which is
-// what the specification says.
+// In the same worlds, all backends do with the same packets what the specification says.
 func TestBackendsAgree(t *testing.T) {
 	worlds := defaultWorlds
 	if text := os.Getenv(worldsVariable); text != "" {
@@ -34,7 +33,7 @@ func TestBackendsAgree(t *testing.T) {
 			t.Fatalf("%s: %v", worldsVariable, err)
 		}
 	}
-	// Nobody else works in the namespaces of the test.
+	// A lock file of its own: no other program writes rules in the namespaces of the test.
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	backendtest.Compare(t, worlds, map[string]backendtest.Config{
 		"nftables":           {New: newNFTables},
@@ -66,8 +65,8 @@ func newIPTables(flavour iptables.Flavour) func(testing.TB) proxy.Backend {
 	}
 }
 
-// newUserspace gives backends of which one ends before the next begins, as processes
-// do.
+// newUserspace returns a function that opens backends, and closes each before it opens the next
+// one, as successive processes do.
 func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
 	var processes testenv.Succession
 	return func(t testing.TB) proxy.Backend {

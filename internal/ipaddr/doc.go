@@ -1,4 +1,4 @@
 // Package ipaddr reads IP addresses and prefixes as Kubernetes objects hold
-// them: stored objects may carry leading zeros in IPv4 octets and IPv4
-// addresses in IPv6 form, which package net/netip refuses or keeps apart.
+// them: stored objects may have leading zeros in IPv4 octets, which net/netip
+// rejects, and IPv4-mapped IPv6 addresses, which net/netip treats as IPv6.
 package ipaddr

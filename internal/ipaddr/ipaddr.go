@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Parse reads an address without zone. Leading zeros in IPv4 octets do not make
-// them octal, and an IPv4 address in IPv6 form comes back as IPv4.
+// Parse reads an address without zone. It reads IPv4 octets with leading zeros as
+// decimal, and returns an IPv4-mapped IPv6 address as IPv4.
 func Parse(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil && strings.Contains(s, ".") {
@@ -26,8 +26,8 @@ func Parse(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParsePrefix reads a prefix in CIDR notation with the same leniency, and
-// clears the bits behind the prefix length.
+// ParsePrefix reads a prefix in CIDR notation, its address as [Parse] does, and
+// clears the bits after the prefix length.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	addr, length, ok := strings.Cut(s, "/")
 	if !ok {
@@ -52,8 +52,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// FamilyOf gives the IP family of an address; an IPv4 address in IPv6 form
-// counts as IPv4.
+// FamilyOf returns the IP family of an address; an IPv4-mapped IPv6 address is IPv4.
 func FamilyOf(a netip.Addr) v1.IPFamily {
 	if a.Unmap().Is4() {
 		return v1.IPv4Protocol
@@ -61,47 +60,48 @@ func FamilyOf(a netip.Addr) v1.IPFamily {
 	return v1.IPv6Protocol
 }
 
-// Errors of [CheckHost]; each says of what kind an address is.
+// Errors of [CheckHost].
 var (
-	ErrUnspecified = errors.New("is the unspecified address")
-	ErrLoopback    = errors.New("is a loopback address")
-	ErrLinkLocal   = errors.New("is a link-local address")
-	ErrMulticast   = errors.New("is a multicast address")
+	errUnspecified = errors.New("is the unspecified address")
+	errLoopback    = errors.New("is a loopback address")
+	errLinkLocal   = errors.New("is a link-local address")
+	errMulticast   = errors.New("is a multicast address")
 )
 
 // Errors of [CheckVirtualIP] and [CheckExternalIP], beside those of [CheckHost].
 var (
-	ErrThisNetwork = errors.New("is an address of 0.0.0.0/8, which no host has")
-	ErrBroadcast   = errors.New("is the broadcast address")
-	ErrReserved    = errors.New("is an address of 240.0.0.0/4, which is reserved")
+	errThisNetwork = errors.New("is an address of 0.0.0.0/8, which no host has")
+	errBroadcast   = errors.New("is the broadcast address")
+	errReserved    = errors.New("is an address of 240.0.0.0/4, which is reserved")
 )
 
-// CheckVirtualIP reports why an address cannot be one that a Service is reached at. The
-// Kubernetes API accepts 0.0.0.0/8 and the broadcast address, which are no destinations.
+// CheckVirtualIP reports why an address cannot be a virtual IP of a Service. It also
+// refuses 0.0.0.0/8 and the broadcast address, which the Kubernetes API accepts although
+// no packet can be sent there.
 func CheckVirtualIP(a netip.Addr) error {
 	err := CheckHost(a)
 	switch {
 	case err != nil:
 		return err
 	case a.Is4() && a.As4()[0] == 0:
-		err = ErrThisNetwork
+		err = errThisNetwork
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		err = ErrBroadcast
+		err = errBroadcast
 	default:
 		return nil
 	}
 	return fmt.Errorf("%s %w", a, err)
 }
 
-// CheckExternalIP does the same for external IPs, which users of Services choose. These
-// have no business in 240.0.0.0/4. Clusters and load balancers may: Linux routes such
-// addresses, and some clouds hand them out.
+// CheckExternalIP reports why an address cannot be an external IP, which users of Services
+// choose. It also refuses 240.0.0.0/4. CheckVirtualIP allows that range for ClusterIPs and
+// load balancers, because Linux routes such addresses and some clouds assign them.
 func CheckExternalIP(a netip.Addr) error {
 	if err := CheckVirtualIP(a); err != nil {
 		return err
 	}
 	if a.Is4() && a.As4()[0] >= 240 {
-		return fmt.Errorf("%s %w", a, ErrReserved)
+		return fmt.Errorf("%s %w", a, errReserved)
 	}
 	return nil
 }
@@ -113,13 +113,13 @@ func CheckHost(a netip.Addr) error {
 	var err error
 	switch {
 	case a.IsUnspecified():
-		err = ErrUnspecified
+		err = errUnspecified
 	case a.IsLoopback():
-		err = ErrLoopback
+		err = errLoopback
 	case a.IsMulticast():
-		err = ErrMulticast
+		err = errMulticast
 	case a.IsLinkLocalUnicast():
-		err = ErrLinkLocal
+		err = errLinkLocal
 	default:
 		return nil
 	}

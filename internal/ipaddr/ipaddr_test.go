@@ -69,10 +69,10 @@ func TestParsePrefix(t *testing.T) {
 func TestCheckHost(t *testing.T) {
 	for in, want := range map[string]error{
 		"10.0.0.1": nil, "fd00::1": nil, "100.64.0.1": nil,
-		"0.0.0.0": ErrUnspecified, "::": ErrUnspecified,
-		"127.8.0.1": ErrLoopback, "::1": ErrLoopback,
-		"169.254.1.1": ErrLinkLocal, "fe80::1": ErrLinkLocal,
-		"224.0.0.1": ErrMulticast, "ff02::1": ErrMulticast, "239.255.255.255": ErrMulticast,
+		"0.0.0.0": errUnspecified, "::": errUnspecified,
+		"127.8.0.1": errLoopback, "::1": errLoopback,
+		"169.254.1.1": errLinkLocal, "fe80::1": errLinkLocal,
+		"224.0.0.1": errMulticast, "ff02::1": errMulticast, "239.255.255.255": errMulticast,
 	} {
 		if err := CheckHost(netip.MustParseAddr(in)); !errors.Is(err, want) {
 			t.Errorf("CheckHost(%s) = %v, want %v", in, err, want)
@@ -83,14 +83,14 @@ func TestCheckHost(t *testing.T) {
 func TestCheckVirtualIP(t *testing.T) {
 	for in, want := range map[string]struct{ virtual, external error }{
 		"198.51.100.1": {}, "2001:db8::1": {}, "f000::1": {}, "::2": {}, "1.0.0.0": {}, "223.255.255.255": {},
-		"0.0.0.0":         {ErrUnspecified, ErrUnspecified},
-		"0.0.0.1":         {ErrThisNetwork, ErrThisNetwork},
-		"0.255.255.255":   {ErrThisNetwork, ErrThisNetwork},
-		"224.0.0.1":       {ErrMulticast, ErrMulticast},
-		"240.0.0.0":       {nil, ErrReserved},
-		"255.255.255.254": {nil, ErrReserved},
-		"255.255.255.255": {ErrBroadcast, ErrBroadcast},
-		"::1":             {ErrLoopback, ErrLoopback},
+		"0.0.0.0":         {errUnspecified, errUnspecified},
+		"0.0.0.1":         {errThisNetwork, errThisNetwork},
+		"0.255.255.255":   {errThisNetwork, errThisNetwork},
+		"224.0.0.1":       {errMulticast, errMulticast},
+		"240.0.0.0":       {nil, errReserved},
+		"255.255.255.254": {nil, errReserved},
+		"255.255.255.255": {errBroadcast, errBroadcast},
+		"::1":             {errLoopback, errLoopback},
 	} {
 		a := netip.MustParseAddr(in)
 		if err := CheckVirtualIP(a); !errors.Is(err, want.virtual) {

@@ -8,8 +8,8 @@ import (
 // Range is the addresses from First to Last, both included.
 type Range struct{ First, Last netip.Addr }
 
-// Ranges gives the addresses of prefixes of one family as ranges in order, with gaps
-// between them. Prefixes that hold the same addresses give equal ranges.
+// Ranges returns the addresses of prefixes of one family as sorted ranges with gaps
+// between them. Equal sets of addresses give equal ranges.
 func Ranges(prefixes []netip.Prefix) []Range {
 	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b netip.Prefix) int { return a.Masked().Compare(b.Masked()) })
 	var out []Range
@@ -26,8 +26,8 @@ func Ranges(prefixes []netip.Prefix) []Range {
 	return out
 }
 
-// reaches reports whether no address is between the range and one that does not come
-// before its first.
+// reaches reports whether a, which is not before r.First, is in the range or right
+// after it.
 func (r *Range) reaches(a netip.Addr) bool {
 	return !r.Last.Less(a) || r.Last.Next() == a
 }

@@ -36,8 +36,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// What prefixes hold, their ranges hold, and nothing else, whatever the order.
-func TestRangesHoldTheSame(t *testing.T) {
+// Ranges contain exactly the addresses of the prefixes, in whatever order these are.
+func TestRangesContainSameAddresses(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		prefixes := make([]netip.Prefix, random.IntN(6))
@@ -51,12 +51,12 @@ func TestRangesHoldTheSame(t *testing.T) {
 			want := slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 			got := slices.ContainsFunc(ranges, func(r Range) bool { return !a.Less(r.First) && !r.Last.Less(a) })
 			if got != want {
-				t.Fatalf("seed %d: ranges of %v hold %v: %v, want %v", seed, prefixes, a, got, want)
+				t.Fatalf("seed %d: ranges of %v contain %v: got %v, want %v", seed, prefixes, a, got, want)
 			}
 		}
 		random.Shuffle(len(prefixes), func(i, j int) { prefixes[i], prefixes[j] = prefixes[j], prefixes[i] })
 		if again := Ranges(prefixes); !slices.Equal(ranges, again) {
-			t.Fatalf("seed %d: in another order %v gives %v, not %v", seed, prefixes, again, ranges)
+			t.Fatalf("seed %d: Ranges(%v), the same prefixes in another order: got %v, want %v", seed, prefixes, again, ranges)
 		}
 	}
 }

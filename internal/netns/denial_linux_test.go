@@ -25,10 +25,10 @@ func TestDenial(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := denial(c.err, func(name string) string { return c.sysctls[name] })
 			if !strings.Contains(got, c.want) {
-				t.Errorf("denial(%v) = %q, want something about %q", c.err, got, c.want)
+				t.Errorf("denial(%v): got %q, want it to contain %q", c.err, got, c.want)
 			}
 			if !strings.Contains(got, "run as root") {
-				t.Errorf("denial(%v) = %q, want it to say what always helps", c.err, got)
+				t.Errorf("denial(%v): got %q, want it to contain %q", c.err, got, "run as root")
 			}
 		})
 	}
@@ -36,9 +36,9 @@ func TestDenial(t *testing.T) {
 
 func TestSysctlValue(t *testing.T) {
 	if got := sysctlValue("kernel/ostype"); got != "Linux" {
-		t.Errorf("kernel/ostype is %q, want Linux", got)
+		t.Errorf("kernel/ostype: got %q, want Linux", got)
 	}
 	if got := sysctlValue("kernel/no_such_thing"); got != "" {
-		t.Errorf("an unknown sysctl is %q, want nothing", got)
+		t.Errorf("an unknown sysctl: got %q, want an empty value", got)
 	}
 }

@@ -18,9 +18,9 @@ type End struct {
 	Name string
 }
 
-// Link joins two namespaces by a pair of virtual Ethernet interfaces and brings
-// both up; when it returns they pass packets. The link goes when one of its ends
-// or one of the namespaces goes.
+// Link connects two namespaces by a pair of virtual Ethernet interfaces and brings
+// both up; when it returns they pass packets. The link exists until one of its
+// interfaces or namespaces is removed.
 func Link(a, b End) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = a.Name
@@ -42,8 +42,8 @@ func Link(a, b End) error {
 	return errors.Join(a.awaitUp(), b.awaitUp())
 }
 
-// awaitUp waits until the interface passes packets. The kernel takes notice of
-// the carrier in the background, and drops packets until then.
+// awaitUp waits until the interface passes packets. The kernel detects the
+// carrier in the background, and drops packets until then.
 func (e End) awaitUp() error {
 	return await("interface "+e.Name+" is up", func() (bool, error) {
 		l, err := e.NS.link(e.Name)
@@ -54,8 +54,8 @@ func (e End) awaitUp() error {
 	})
 }
 
-// AddBridge makes a bridge and brings it up. It passes packets as soon as it has a
-// port that does (see [NS.AddPort]).
+// AddBridge makes a bridge and brings it up. The bridge passes packets once it has a
+// port (see [NS.AddPort]).
 func (n *NS) AddBridge(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -66,8 +66,8 @@ func (n *NS) AddBridge(name string) error {
 	return netlinkUp(n.netlink, b)
 }
 
-// AddPort makes an interface a port of a bridge. With hairpin, the port may send out
-// again what came in by it.
+// AddPort makes an interface a port of a bridge. With hairpin, the bridge may send a
+// packet out of the port on which it was received.
 func (n *NS) AddPort(bridge, link string, hairpin bool) error {
 	b, err := n.link(bridge)
 	if err != nil {
@@ -89,14 +89,14 @@ func (n *NS) AddPort(bridge, link string, hairpin bool) error {
 // Tunnel describes one end of a VXLAN between two hosts.
 type Tunnel struct {
 	Name string
-	// Over is the interface by which packets leave, from Local to Remote.
+	// Over is the interface that sends the packets of the tunnel, from Local to Remote.
 	Over          string
 	Local, Remote netip.Addr
 	MTU           int
 }
 
-// AddVXLAN makes an interface that leads to another host, and brings it up. The other
-// end must be made likewise.
+// AddVXLAN makes one end of a VXLAN, and brings it up. The other end must be made on the
+// other host.
 func (n *NS) AddVXLAN(t Tunnel) error {
 	over, err := n.link(t.Over)
 	if err != nil {
@@ -114,7 +114,7 @@ func (n *NS) AddVXLAN(t Tunnel) error {
 	return netlinkUp(n.netlink, v)
 }
 
-// HardwareAddr gives the hardware address of an interface.
+// HardwareAddr returns the hardware address of an interface.
 func (n *NS) HardwareAddr(link string) (net.HardwareAddr, error) {
 	l, err := n.link(link)
 	if err != nil {
@@ -123,14 +123,14 @@ func (n *NS) HardwareAddr(link string) (net.HardwareAddr, error) {
 	return l.Attrs().HardwareAddr, nil
 }
 
-// AddAddress gives an interface an address. It can be used as soon as AddAddress
-// returns: IPv6 does not look for duplicates.
+// AddAddress adds an address to an interface. It can be used as soon as AddAddress
+// returns: there is no duplicate address detection.
 func (n *NS) AddAddress(link string, p netip.Prefix) error {
 	return n.addAddress(link, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD})
 }
 
-// AddSecondary is AddAddress for an address that packets may come to, but that
-// IPv6 does not choose as the source of new traffic while there is another one.
+// AddSecondary is AddAddress for a deprecated IPv6 address: the kernel accepts
+// packets to it, but prefers others as the source of new traffic.
 func (n *NS) AddSecondary(link string, p netip.Prefix) error {
 	return n.addAddress(link, &netlink.Addr{
 		IPNet: ipNet(p), Flags: unix.IFA_F_NODAD,
@@ -146,8 +146,8 @@ func (n *NS) addAddress(link string, a *netlink.Addr) error {
 	if err := n.netlink.AddrAdd(l, a); err != nil {
 		return fmt.Errorf("netns: add %v to %s: %w", a.IPNet, link, err)
 	}
-	// IPv6 makes the route that packets to the address are delivered by in
-	// the background, even without a look for duplicates.
+	// For IPv6 the kernel adds the local route in the background, even without
+	// duplicate address detection.
 	return await(a.IP.String()+" is local", func() (bool, error) {
 		routes, err := n.netlink.RouteGet(a.IP)
 		if err != nil && !errors.Is(err, unix.ENETUNREACH) {
@@ -157,19 +157,19 @@ func (n *NS) addAddress(link string, a *netlink.Addr) error {
 	})
 }
 
-// Route says where packets go.
+// Route is a route of the kernel.
 type Route struct {
 	// To are the destinations: a zero-length prefix is the default route.
 	To netip.Prefix
-	// Link is the interface by which the packets leave.
+	// Link is the output interface.
 	Link string
-	// Via is the next hop, which is taken to be on the link. Without it the
-	// destinations themselves are there.
+	// Via is the next hop, which is assumed to be on the link. Without it, the
+	// destinations themselves are on the link.
 	Via netip.Addr
-	// Local has the packets delivered to this namespace instead, whose own
-	// all addresses of To become. Link is then the loopback interface.
+	// Local makes the addresses of To local: the kernel delivers packets to them in
+	// this namespace. Link is then the loopback interface.
 	Local bool
-	// Table is the routing table; 0 is the main one. Rules lead to others.
+	// Table is the routing table; 0 is the main one. Other tables need a [Rule].
 	Table int
 }
 
@@ -195,16 +195,16 @@ func (n *NS) AddRoute(r Route) error {
 	return nil
 }
 
-// Rule has packets looked up in a routing table.
+// Rule sends packets to a routing table.
 type Rule struct {
-	// Priority is its place: the least one comes first. The kernel's own rule for the
-	// main table has 32766.
+	// Priority orders the rules, lowest first. The kernel's own rule for the main
+	// table has 32766.
 	Priority int
-	// From and To are those of the packets, all if not valid.
+	// From and To match the addresses of packets; prefixes that are not valid match all.
 	From, To netip.Prefix
-	// Mark and Mask are those of the packets' mark; none if Mask is 0.
+	// Mark and Mask match the packets' mark; all if Mask is 0.
 	Mark, Mask uint32
-	// Family is that of the packets: [unix.AF_INET] or [unix.AF_INET6].
+	// Family is [unix.AF_INET] or [unix.AF_INET6].
 	Family int
 	Table  int
 }
@@ -228,8 +228,8 @@ func (n *NS) AddRule(r Rule) error {
 	return nil
 }
 
-// AddNeighbor says once and for all which hardware address an IP address on a
-// link has, so that nobody has to be asked for it.
+// AddNeighbor adds a permanent neighbour entry for an IP address on a link, so that
+// the kernel needs no ARP or neighbour discovery.
 func (n *NS) AddNeighbor(link string, ip netip.Addr, hw net.HardwareAddr) error {
 	l, err := n.link(link)
 	if err != nil {
@@ -245,15 +245,15 @@ func (n *NS) AddNeighbor(link string, ip netip.Addr, hw net.HardwareAddr) error 
 	return nil
 }
 
-// await waits for what the kernel does in the background, within milliseconds
-// on an idle machine.
+// await waits for work that the kernel does in the background. On an idle machine that
+// takes milliseconds.
 func await(what string, isSo func() (bool, error)) error {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(200 * time.Microsecond) {
 		switch so, err := isSo(); {
 		case so || err != nil:
 			return err
 		case time.Now().After(end):
-			return fmt.Errorf("netns: waited 5 s in vain until %s", what)
+			return fmt.Errorf("netns: timeout after 5 s while waiting until %s", what)
 		}
 	}
 }

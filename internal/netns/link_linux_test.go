@@ -31,9 +31,9 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// router joins two hosts by a third namespace, using everything that a link
-// can have, and gives the hosts. Host b answers at all of 198.51.100.0/24 and
-// 2001:db8:2::/64.
+// router connects two hosts by a third namespace, with addresses, routes, neighbours and
+// next hops of all kinds, and returns the hosts. All addresses of 198.51.100.0/24 and
+// 2001:db8:2::/64 are local to host b.
 func router(t *testing.T) (a, b *netns.NS) {
 	t.Helper()
 	a, b = newNS(t), newNS(t)
@@ -52,8 +52,8 @@ func router(t *testing.T) (a, b *netns.NS) {
 				To: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0",
 				Via: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 1+16*i)),
 			}),
-			// A next hop outside of the link's own range, known by its
-			// hardware address alone.
+			// The next hop is outside of the link's own range and has only a
+			// neighbour entry.
 			host.AddRoute(netns.Route{
 				To: netip.MustParsePrefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fe80::1234"),
 			}),
@@ -70,7 +70,7 @@ func router(t *testing.T) (a, b *netns.NS) {
 	return a, b
 }
 
-// greet tells each client from which address it comes.
+// greet sends to each client the client's address.
 func greet(t *testing.T, l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -122,7 +122,7 @@ func TestTrafficThroughRouter(t *testing.T) {
 		seen, err := io.ReadAll(conn)
 		ends(t, conn)
 		if err != nil || string(seen) != want {
-			t.Errorf("%s saw the client at %q (error %v), want %s", to, seen, err, want)
+			t.Errorf("%s: address of the client: got %q, error %v, want %s", to, seen, err, want)
 		}
 	}
 }
@@ -147,14 +147,14 @@ func TestSecondaryIsNoSource(t *testing.T) {
 	_, from, err := packets.ReadFrom(make([]byte, 8))
 	must(t, err)
 	if got := hostOf(t, from); got != "fd00::1" {
-		t.Errorf("the datagram came from %s, want the primary address fd00::1", got)
+		t.Errorf("source of the datagram: got %s, want the primary address fd00::1", got)
 	}
 	back, err := b.Dial(ctx, "udp", "[fd00::2]:53")
 	must(t, err, back.Close())
 }
 
-// Two hosts on a bridge reach each other, and with hairpin what the bridge sends back
-// where it came from.
+// Two hosts on a bridge reach each other, and a port gets the hairpin mode that AddPort is
+// called with.
 func TestBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -169,7 +169,7 @@ func TestBridge(t *testing.T) {
 		got, err := middle.Netlink().LinkGetProtinfo(l)
 		must(t, err)
 		if got.Hairpin != hairpin {
-			t.Errorf("hairpin of %s is %t, want %t", port, got.Hairpin, hairpin)
+			t.Errorf("hairpin mode of %s: got %t, want %t", port, got.Hairpin, hairpin)
 		}
 		must(t, host.AddAddress("eth0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(2 + i)}), 24)))
 		listener, err := host.Listen(ctx, "tcp", ":8080")
@@ -183,7 +183,7 @@ func TestBridge(t *testing.T) {
 			seen, err := io.ReadAll(conn)
 			must(t, err, conn.Close())
 			if want := []string{"10.1.0.1", "10.1.0.3"}[n]; string(seen) != want {
-				t.Errorf("the first host saw a client at %q, want %s", seen, want)
+				t.Errorf("address of the client, as the first host gets it: got %q, want %s", seen, want)
 			}
 		}
 	}
@@ -207,7 +207,7 @@ func TestVXLAN(t *testing.T) {
 		l, err := n.Netlink().LinkByName("vx0")
 		must(t, err)
 		if got := l.Attrs().MTU; got != 1400 {
-			t.Errorf("the MTU is %d, want 1400", got)
+			t.Errorf("MTU: got %d, want 1400", got)
 		}
 	}
 	listener, err := hosts[1].Listen(ctx, "tcp", "10.1.0.2:8080")
@@ -219,11 +219,11 @@ func TestVXLAN(t *testing.T) {
 	seen, err := io.ReadAll(conn)
 	must(t, err, conn.Close())
 	if string(seen) != "10.1.0.1" {
-		t.Errorf("the other end saw the client at %q, want 10.1.0.1", seen)
+		t.Errorf("address of the client, as the other end gets it: got %q, want 10.1.0.1", seen)
 	}
 }
 
-// A rule leads packets to routes of another table, by their source, destination or mark.
+// A rule selects another routing table for packets by their source, destination or mark.
 func TestRules(t *testing.T) {
 	n := newNS(t)
 	must(t, n.AddBridge("to-1"), n.AddBridge("to-2"))
@@ -251,11 +251,11 @@ func TestRules(t *testing.T) {
 			l, err := n.Netlink().LinkByIndex(routes[0].LinkIndex)
 			must(t, err)
 			if l.Attrs().Name != want {
-				t.Errorf("with %d rules like %+v: packets leave by %s, want %s", i, c.rule, l.Attrs().Name, want)
+				t.Errorf("with %d rules like %+v: output interface: got %s, want %s", i, c.rule, l.Attrs().Name, want)
 			}
 		}
 		if err := n.AddRule(c.rule); err == nil {
-			t.Errorf("%+v: adding it again gave no error", c.rule)
+			t.Errorf("AddRule(%+v), a second time: got no error, want one", c.rule)
 		}
 	}
 }
@@ -269,27 +269,27 @@ func TestLinkErrors(t *testing.T) {
 	must(t, a.AddAddress("eth0", address), a.AddRoute(route), a.AddNeighbor("eth0", neighbour, hw))
 	must(t, a.AddBridge("br0"))
 	_, noHardware := a.HardwareAddr("eth9")
-	astray := netns.Route{To: route.To, Link: "eth9"}
+	noInterface := netns.Route{To: route.To, Link: "eth9"}
 	for what, err := range map[string]error{
-		"a name that is taken":        netns.Link(netns.End{NS: a, Name: "eth0"}, netns.End{NS: b, Name: "eth1"}),
+		"a name that exists":          netns.Link(netns.End{NS: a, Name: "eth0"}, netns.End{NS: b, Name: "eth1"}),
 		"a name that is too long":     netns.Link(netns.End{NS: a, Name: "a-name-of-17-char"}, netns.End{NS: b, Name: "eth1"}),
-		"a bridge that is there":      a.AddBridge("br0"),
+		"a bridge that exists":        a.AddBridge("br0"),
 		"a port of no bridge":         a.AddPort("br9", "eth0", false),
 		"a port that is no interface": a.AddPort("br0", "eth9", false),
-		"a port that is no bridge's":  a.AddPort("eth0", "br0", false),
+		"a port of no bridge's kind":  a.AddPort("eth0", "br0", false),
 		"a tunnel over no interface":  a.AddVXLAN(netns.Tunnel{Name: "vx0", Over: "eth9", Local: neighbour, Remote: neighbour}),
-		"a tunnel that is there":      a.AddVXLAN(netns.Tunnel{Name: "br0", Over: "eth0", Local: neighbour, Remote: neighbour}),
+		"a tunnel that exists":        a.AddVXLAN(netns.Tunnel{Name: "br0", Over: "eth0", Local: neighbour, Remote: neighbour}),
 		"hardware of no interface":    noHardware,
 		"an address on no interface":  a.AddAddress("eth9", address),
 		"a secondary on no interface": a.AddSecondary("eth9", address),
-		"a route over no interface":   a.AddRoute(astray),
+		"a route over no interface":   a.AddRoute(noInterface),
 		"a neighbour on no interface": a.AddNeighbor("eth9", neighbour, hw),
-		"a route that is there":       a.AddRoute(route),
-		"an address that is there":    a.AddAddress("eth0", address),
-		"a neighbour that is there":   a.AddNeighbor("eth0", neighbour, hw),
+		"a route that exists":         a.AddRoute(route),
+		"an address that exists":      a.AddAddress("eth0", address),
+		"a neighbour that exists":     a.AddNeighbor("eth0", neighbour, hw),
 	} {
 		if err == nil {
-			t.Errorf("%s gave no error", what)
+			t.Errorf("%s: got no error, want one", what)
 		}
 	}
 }

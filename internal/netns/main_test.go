@@ -24,11 +24,11 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// newNS makes a namespace that ends with the test.
+// newNS makes a namespace, which is closed at the end of the test.
 func newNS(t *testing.T) *netns.NS {
 	t.Helper()
 	if !netns.CanCreate() {
-		testenv.CannotRun(t, "there are no privileges to make network namespaces")
+		testenv.CannotRun(t, "no privileges to make network namespaces")
 	}
 	n, err := netns.New()
 	if err != nil {

@@ -17,13 +17,12 @@ type NS struct {
 	netlink *netlink.Handle
 }
 
-var errGoexit = errors.New("netns: the function ended its goroutine")
+var errGoexit = errors.New("netns: the function called runtime.Goexit")
 
-// New makes a network namespace for tests: the loopback interface is up, and
-// what would make tests slow or unsteady is off (reverse path filters,
-// duplicate address detection, limits on the rate of ICMP errors, redirects).
-// Processes of the caller's group may use ping sockets in it.
-// It takes the privileges that [Privileged] speaks of.
+// New makes a network namespace for tests: the loopback interface is up; reverse
+// path filters, duplicate address detection, rate limits of ICMP errors and
+// redirects, which make tests slow or flaky, are off. Processes of the caller's
+// group may use ping sockets in it. New needs the privileges that [Privileged] obtains.
 func New() (n *NS, err error) {
 	err = inThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		n, err = open()
@@ -32,15 +31,15 @@ func New() (n *NS, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("netns: new namespace: %w", err)
 	}
-	if err := n.settle(); err != nil {
+	if err := n.configure(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
 
-// Current gives the network namespace that the caller runs in, as it is.
-// Closing it does not end it. The handle to configure it with knows the netlink
-// families that are named, or the usual ones.
+// Current returns the network namespace of the caller, and does not configure it. It
+// continues to exist after Close. The handle of [NS.Netlink] has the given netlink
+// families, by default those that [NS.Netlink] names.
 func Current(families ...int) (*NS, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -52,25 +51,25 @@ func Current(families ...int) (*NS, error) {
 }
 
 // Do runs f on a thread that is in the namespace, and returns what f returns.
-// What f makes there (sockets, processes) stays in the namespace. Goroutines
-// that f starts do not run in it. f runs in a goroutine of its own, so it must
-// not end the test that it is part of.
+// Sockets and processes that f makes stay in the namespace. Goroutines that f
+// starts do not run in it. f runs in a goroutine of its own, so it must not call
+// FailNow of a test. To enter another namespace than that of the process needs CAP_SYS_ADMIN.
 func (n *NS) Do(f func() error) error {
-	return inThread(func() error { return unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET) }, f)
+	return inThread(func() error { return enter(n.file) }, f)
 }
 
-// Netlink gives a handle to configure the namespace with. It knows the families
+// Netlink returns a handle to configure the namespace, by default with the families
 // NETLINK_ROUTE and NETLINK_NETFILTER. Close closes it.
 func (n *NS) Netlink() *netlink.Handle { return n.netlink }
 
-// Close gives up the namespace. The kernel ends it, with the interfaces that
-// are in it, once no socket and no process is left there.
+// Close releases the namespace. The kernel removes it, with its interfaces, once it
+// has no socket and no process.
 func (n *NS) Close() error {
 	n.netlink.Close()
 	return n.file.Close()
 }
 
-// open takes hold of the namespace that the thread is in.
+// open opens the namespace of the calling thread.
 func open(families ...int) (*NS, error) {
 	if len(families) == 0 {
 		families = []int{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER}
@@ -88,19 +87,37 @@ func open(families ...int) (*NS, error) {
 
 func openCurrent() (*os.File, error) { return os.Open("/proc/thread-self/ns/net") }
 
-// inThread runs f on a thread that has gone through enter, which changes the
-// thread's namespace.
-func inThread(enter, f func() error) error {
+// enter brings the thread into a namespace. It needs no privilege if the thread is there already.
+func enter(file *os.File) error {
+	current, err := openCurrent()
+	if err != nil {
+		return err
+	}
+	defer current.Close() //nolint:errcheck // it is open for reading only
+	now, err := current.Stat()
+	if err != nil {
+		return err
+	}
+	then, err := file.Stat()
+	if err != nil || os.SameFile(now, then) {
+		return err
+	}
+	return unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+}
+
+// inThread runs f on a thread of its own after change, which changes the thread's
+// namespace.
+func inThread(change, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		err := errGoexit
 		defer func() { result <- err }()
-		err = locked(enter, f)
+		err = locked(change, f)
 	}()
 	return <-result
 }
 
-func locked(enter, f func() error) error {
+func locked(change, f func() error) error {
 	runtime.LockOSThread()
 	before, err := openCurrent()
 	if err != nil {
@@ -108,14 +125,14 @@ func locked(enter, f func() error) error {
 		return err
 	}
 	defer func() {
-		// A thread that cannot be led back stays locked, and so ends with
-		// its goroutine instead of serving others in the wrong namespace.
-		if unix.Setns(int(before.Fd()), unix.CLONE_NEWNET) == nil {
+		// A thread that cannot return to its namespace stays locked, so that it
+		// ends with its goroutine and no other goroutine runs on it.
+		if enter(before) == nil {
 			runtime.UnlockOSThread()
 		}
-		_ = before.Close() // It was open for reading only.
+		_ = before.Close() // It is open for reading only, so no write can fail.
 	}()
-	if err := enter(); err != nil {
+	if err := change(); err != nil {
 		return err
 	}
 	return f()

@@ -40,18 +40,18 @@ func outerID(t *testing.T) string {
 	return got
 }
 
-func TestNewIsApart(t *testing.T) {
+func TestNewIsIsolated(t *testing.T) {
 	outside := outerID(t)
 	a, b := newNS(t), newNS(t)
 	ids := map[string]bool{outside: true, idWithin(t, a): true, idWithin(t, b): true}
 	if len(ids) != 3 {
-		t.Errorf("the namespaces outside, a and b are %v, want three different ones", ids)
+		t.Errorf("namespaces outside, a and b: got %v, want three different ones", ids)
 	}
 	if again := idWithin(t, a); !ids[again] || again == outside {
-		t.Errorf("a second Do ran in %s, want the namespace of the first", again)
+		t.Errorf("namespace of a second Do: got %s, want that of the first", again)
 	}
 	if now := outerID(t); now != outside {
-		t.Errorf("the caller is in %s afterwards, want %s", now, outside)
+		t.Errorf("namespace of the caller afterwards: got %s, want %s", now, outside)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestCurrent(t *testing.T) {
 			return err
 		}
 		if got := idWithin(t, c); got != want {
-			t.Errorf("Current within Do is %s, want %s", got, want)
+			t.Errorf("Current within Do: got %s, want %s", got, want)
 		}
 		return c.Close()
 	})
@@ -73,9 +73,9 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// Threads go back to where they came from: however often and in whatever order
-// namespaces are entered, other goroutines never see them.
-func TestDoLeavesNoThreadBehind(t *testing.T) {
+// Do restores the namespace of its thread: however often and in whatever order
+// goroutines enter namespaces, other goroutines never run in them.
+func TestDoRestoresNamespaces(t *testing.T) {
 	outside := outerID(t)
 	a, b := newNS(t), newNS(t)
 	wantA, wantB := idWithin(t, a), idWithin(t, b)
@@ -91,14 +91,14 @@ func TestDoLeavesNoThreadBehind(t *testing.T) {
 	for range 200 {
 		wg.Go(func() {
 			if got, err := id(); err != nil || got != outside {
-				t.Errorf("a bystander is in %s (error %v), want %s", got, err, outside)
+				t.Errorf("namespace of another goroutine: got %s, error %v, want %s", got, err, outside)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// nested enters b from within a, and says where it was then and afterwards.
+// nested enters b from within a, and returns the namespaces inside and after the inner Do.
 func nested(a, b *netns.NS) ([]string, error) {
 	seen := make([]string, 2)
 	err := a.Do(func() error {
@@ -119,24 +119,24 @@ func TestDoErrors(t *testing.T) {
 	n := newNS(t)
 	want := errors.New("from within")
 	if err := n.Do(func() error { return want }); !errors.Is(err, want) {
-		t.Errorf("Do gave error %v, want what the function returned", err)
+		t.Errorf("Do: got error %v, want that of the function", err)
 	}
 	if err := n.Do(func() error { runtime.Goexit(); return nil }); err == nil {
-		t.Error("Do gave no error although the function ended its goroutine")
+		t.Error("Do of a function that calls runtime.Goexit: got no error, want one")
 	}
-	gone, err := netns.New()
+	closed, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := gone.Close(); err != nil {
+	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := gone.Do(func() error { t.Error("ran in a closed namespace"); return nil }); err == nil {
-		t.Error("Do in a closed namespace gave no error")
+	if err := closed.Do(func() error { t.Error("Do in a closed namespace called its function"); return nil }); err == nil {
+		t.Error("Do in a closed namespace: got no error, want one")
 	}
 }
 
-func TestNewIsCalm(t *testing.T) {
+func TestNewSettings(t *testing.T) {
 	n := newNS(t)
 	peer := newNS(t)
 	link(t, n, "later", peer, "peer")
@@ -154,11 +154,11 @@ func TestNewIsCalm(t *testing.T) {
 	} {
 		files := sysctls(t, n, w.pattern)
 		if len(files) == 0 {
-			t.Errorf("no sysctl is called %s", w.pattern)
+			t.Errorf("sysctls named %s: got none, want at least one", w.pattern)
 		}
 		for name, got := range files {
 			if got != w.value {
-				t.Errorf("%s is %q, want %q", name, got, w.value)
+				t.Errorf("%s: got %q, want %q", name, got, w.value)
 			}
 		}
 	}
@@ -181,7 +181,7 @@ func TestSysctl(t *testing.T) {
 		t.Errorf("sysctls (-want +got):\n%s", diff)
 	}
 	if err := n.Sysctl("net/ipv4/no_such_thing", "1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("an unknown sysctl gave %v, want an error that is fs.ErrNotExist", err)
+		t.Errorf("an unknown sysctl: got error %v, want fs.ErrNotExist", err)
 	}
 }
 
@@ -205,9 +205,9 @@ func sysctls(t *testing.T, n *netns.NS, pattern string) map[string]string {
 	return values
 }
 
-// Nothing stays: neither files nor threads nor descriptors.
-func TestNothingStays(t *testing.T) {
-	newNS(t) // Descriptors that the runtime opens once are open now.
+// Close leaves no file descriptor open.
+func TestCloseLeavesNoDescriptors(t *testing.T) {
+	newNS(t) // From now on, the descriptors that the runtime opens once are open.
 	before := openFiles(t)
 	for range 20 {
 		n, err := netns.New()
@@ -219,7 +219,7 @@ func TestNothingStays(t *testing.T) {
 		}
 	}
 	if after := openFiles(t); after != before {
-		t.Errorf("%d descriptors are open after 20 namespaces, want %d as before", after, before)
+		t.Errorf("open descriptors after 20 namespaces: got %d, want %d as before", after, before)
 	}
 }
 

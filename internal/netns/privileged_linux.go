@@ -13,26 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rerunMark is set in the environment of a program that Privileged has run
-// again. It keeps a system that gives a user namespace without its privileges
-// from running the program again and again.
+// rerunMark is set in the environment of a program that Privileged has run again.
+// Without it, Privileged would run the program again and again on a system whose user
+// namespaces have no capabilities.
 const rerunMark = "VIPKIT_USER_NAMESPACE"
 
-// UserNamespaceError says that the kernel, or how it is set up, denied the
-// process a user namespace.
+// UserNamespaceError reports that the system does not let the process create a user
+// namespace with privileges.
 type UserNamespaceError struct {
 	// Reason is a sentence about the likely cause and its remedy.
 	Reason string
-	// Err is what the kernel answered.
+	// Err is the error of the kernel.
 	Err error
 }
 
-// Error gives the reason and what the kernel answered.
+// Error returns the reason and the error of the kernel.
 func (e *UserNamespaceError) Error() string {
-	return fmt.Sprintf("netns: no user namespace to be had (%v): %s", e.Err, e.Reason)
+	return fmt.Sprintf("netns: cannot create a user namespace (%v): %s", e.Err, e.Reason)
 }
 
-// Unwrap gives what the kernel answered.
+// Unwrap returns the error of the kernel.
 func (e *UserNamespaceError) Unwrap() error { return e.Err }
 
 // CanCreate reports whether this process may make and configure network
@@ -53,9 +53,9 @@ func CanCreate() bool {
 // returns what f returned, or the exit status of the second process (128 plus
 // the signal, if one ended it), for the caller to pass to [os.Exit].
 //
-// Signals that would end the first process go to the second one, and the second
-// one ends when the first one is killed. The second process is in a process
-// group of its own, so it must not read from a terminal.
+// The first process forwards signals that would end it to the second one, and the
+// kernel kills the second one when the first one is killed. The second process is in a
+// process group of its own, so it must not read from a terminal.
 //
 // Call it at the start of main or TestMain, before anything that should happen
 // only once. The error is a [*UserNamespaceError] where the system denies user
@@ -67,7 +67,7 @@ func Privileged(f func() int) (int, error) {
 	if os.Getenv(rerunMark) != "" {
 		return 0, &UserNamespaceError{
 			Err:    unix.EPERM,
-			Reason: "the user namespace came without CAP_SYS_ADMIN and CAP_NET_ADMIN; run as root instead",
+			Reason: "the user namespace has neither CAP_SYS_ADMIN nor CAP_NET_ADMIN; run as root",
 		}
 	}
 	return rerun()
@@ -82,12 +82,12 @@ func rerun() (int, error) {
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-		// A signal from the terminal reaches the second process only by way
-		// of the first one, and so only once.
+		// The terminal signals only the first process, which forwards the signal,
+		// so that the second process gets it once.
 		Setpgid:   true,
 		Pdeathsig: unix.SIGKILL,
 	}
-	// The death signal is sent when the thread that started the process ends.
+	// The kernel sends Pdeathsig when the thread that started the process ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	signals := make(chan os.Signal, 8)
@@ -99,7 +99,7 @@ func rerun() (int, error) {
 	return wait(cmd, signals)
 }
 
-// wait passes signals on to a process until it ends, and returns its status.
+// wait forwards signals to a process until it ends, and returns its status.
 func wait(cmd *exec.Cmd, signals <-chan os.Signal) (int, error) {
 	ended := make(chan struct{})
 	passed := make(chan struct{})
@@ -128,8 +128,8 @@ func wait(cmd *exec.Cmd, signals <-chan os.Signal) (int, error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// denial says why the kernel did not start a process in a user namespace, as
-// far as its settings tell.
+// denial returns the likely reason why the kernel did not start a process in a user
+// namespace.
 func denial(err error, sysctl func(name string) string) string {
 	switch {
 	case sysctl("user/max_user_namespaces") == "0":

@@ -20,19 +20,35 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// The tests of Privileged run this test binary without privileges; actVariable
-// says what it then does in place of tests.
+// The tests of Privileged run this test binary without privileges; actVariable names what
+// it then does, which is not to run tests.
 const actVariable = "NETNS_TEST_ACT"
 
 const nobody = 65534
 
 func perform(act string) int {
+	if act == "current" {
+		return enterCurrent()
+	}
 	status, err := netns.Privileged(func() int { return actPrivileged(act) })
 	if err != nil {
 		fmt.Println(err)
 		return 99
 	}
 	return status
+}
+
+// enterCurrent enters the network namespace in which the process is.
+func enterCurrent() int {
+	n, err := netns.Current()
+	if err == nil {
+		err = n.Do(n.Close)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 95
+	}
+	return 0
 }
 
 func actPrivileged(act string) int {
@@ -62,22 +78,22 @@ func actPrivileged(act string) int {
 	return 97
 }
 
-// unprivileged prepares a run of this program as a user without rights.
+// unprivileged prepares a run of this program as a user without privileges.
 func unprivileged(t *testing.T, act string, args ...string) *exec.Cmd {
 	t.Helper()
-	newNS(t) // Skips where there are no privileges to begin with.
+	newNS(t) // It skips the test on systems without privileges.
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = []string{actVariable + "=" + act}
 	if os.Getuid() == 0 && !inUserNamespace(t) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		return cmd
 	}
-	t.Skip("this process is not root itself, so the whole test program has gone through Privileged")
+	t.Skip("this process is not root itself, so Privileged has run the whole test program")
 	return nil
 }
 
-// inUserNamespace tells by the map of user identities: only the first user
-// namespace has all of them.
+// inUserNamespace reads the map of user IDs: only the initial user namespace maps all of
+// them.
 func inUserNamespace(t *testing.T) bool {
 	t.Helper()
 	ids, err := os.ReadFile("/proc/self/uid_map")
@@ -93,12 +109,12 @@ func TestPrivilegedPassesOn(t *testing.T) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("hello"), &out, &errs
 	err := cmd.Run()
 	if got := cmd.ProcessState.ExitCode(); got != 7 {
-		t.Errorf("exit status %d (%v), want 7", got, err)
+		t.Errorf("exit status: got %d (%v), want 7", got, err)
 	}
-	// The runtime has more to say there when the tests' coverage is measured.
-	said, _, _ := strings.Cut(errs.String(), "\n")
-	if out.String() != "hello" || said != "one two" {
-		t.Errorf("standard output %q and error %q, want %q and %q", out.String(), said, "hello", "one two")
+	// The runtime writes more lines if the tests' coverage is measured.
+	firstLine, _, _ := strings.Cut(errs.String(), "\n")
+	if out.String() != "hello" || firstLine != "one two" {
+		t.Errorf("standard output and error: got %q and %q, want %q and %q", out.String(), firstLine, "hello", "one two")
 	}
 }
 
@@ -106,11 +122,11 @@ func TestPrivilegedStatusOfKilled(t *testing.T) {
 	cmd := unprivileged(t, "die")
 	err := cmd.Run()
 	if got := cmd.ProcessState.ExitCode(); got != 128+9 {
-		t.Errorf("exit status %d (%v) after SIGKILL of the second process, want 137", got, err)
+		t.Errorf("exit status after SIGKILL of the second process: got %d (%v), want 137", got, err)
 	}
 }
 
-// start runs the act "signal" and gives the identity of its second process.
+// start runs the act "signal" and returns the PID of its second process.
 func start(t *testing.T) (first *exec.Cmd, second int) {
 	t.Helper()
 	first = unprivileged(t, "signal")
@@ -118,11 +134,11 @@ func start(t *testing.T) (first *exec.Cmd, second int) {
 	must(t, err, first.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the second process said %q: %v", line, err)
+		t.Fatalf("output of the second process: got %q, error %v", line, err)
 	}
 	second, err = strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		t.Fatalf("the second process said %q, want its identity", line)
+		t.Fatalf("output of the second process: got %q, want its PID", line)
 	}
 	return first, second
 }
@@ -132,7 +148,7 @@ func TestPrivilegedPassesSignals(t *testing.T) {
 	must(t, first.Process.Signal(unix.SIGTERM))
 	err := first.Wait()
 	if got := first.ProcessState.ExitCode(); got != 8 {
-		t.Errorf("exit status %d (%v), want 8 from the handler of SIGTERM", got, err)
+		t.Errorf("exit status: got %d (%v), want 8 from the handler of SIGTERM", got, err)
 	}
 }
 
@@ -143,17 +159,17 @@ func TestPrivilegedDiesWithFirst(t *testing.T) {
 	defer func() { must(t, unix.Close(pidfd)) }()
 	must(t, first.Process.Kill())
 	if err := first.Wait(); err == nil {
-		t.Error("the first process ended well although it was killed")
+		t.Error("Wait for the killed first process: got no error, want one")
 	}
 	const patience = time.Minute
 	if err := awaitReadable(pidfd, patience); err != nil {
-		t.Errorf("the second process lives %v after the first one was killed: %v", patience, err)
+		t.Errorf("the second process still runs %v after the first one was killed: %v", patience, err)
 		must(t, unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0))
 	}
 }
 
-// awaitReadable waits however often a signal interrupts it, as those do by which the
-// runtime has goroutines make way for others.
+// awaitReadable continues to wait when a signal interrupts it, such as those by which the
+// runtime preempts goroutines.
 func awaitReadable(fd int, patience time.Duration) error {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for end := time.Now().Add(patience); ; {
@@ -173,17 +189,24 @@ func TestPrivilegedDoesNotRunTwice(t *testing.T) {
 	cmd.Env = append(cmd.Env, "VIPKIT_USER_NAMESPACE=1")
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != 99 || !strings.Contains(string(out), "CAP_NET_ADMIN") {
-		t.Errorf("exit status %d (%v), output %q; want 99 and a word about CAP_NET_ADMIN", got, err, out)
+		t.Errorf("exit status and output: got %d (%v) and %q, want 99 and one that contains CAP_NET_ADMIN", got, err, out)
 	}
 }
 
 func TestUserNamespaceError(t *testing.T) {
 	err := error(&netns.UserNamespaceError{Reason: "because.", Err: unix.EPERM})
-	want := "netns: no user namespace to be had (operation not permitted): because."
+	want := "netns: cannot create a user namespace (operation not permitted): because."
 	if err.Error() != want {
-		t.Errorf("the error says %q, want %q", err, want)
+		t.Errorf("message: got %q, want %q", err, want)
 	}
 	if !errors.Is(err, unix.EPERM) {
-		t.Errorf("%v is not EPERM, want it to be", err)
+		t.Errorf("error: got %v, want it to wrap EPERM", err)
+	}
+}
+
+// Do needs no privilege to stay in the namespace of the process.
+func TestDoWithoutPrivileges(t *testing.T) {
+	if out, err := unprivileged(t, "current").CombinedOutput(); err != nil {
+		t.Errorf("Do in the current namespace: got %v, output %q, want no error", err, out)
 	}
 }

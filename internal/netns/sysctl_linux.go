@@ -29,12 +29,12 @@ func (n *NS) Forward() error {
 	})
 }
 
-// settle brings a new namespace into the state that New promises.
-func (n *NS) settle() error {
+// configure sets up a new namespace as the documentation of New says.
+func (n *NS) configure() error {
 	err := n.Do(func() error {
-		for _, s := range calm() {
-			// Kernels differ in which parameters they have: one without
-			// the parameter is without what the parameter would stop.
+		for _, s := range testSettings() {
+			// A kernel without the parameter lacks the feature that it turns
+			// off.
 			if err := writeSysctl(s); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -54,16 +54,15 @@ func (n *NS) settle() error {
 	return nil
 }
 
-// calm lists the parameters of a namespace for tests. Interfaces take over what
-// conf/default says when they are made.
-func calm() []setting {
+// testSettings lists the parameters of a namespace for tests. New interfaces copy
+// conf/default.
+func testSettings() []setting {
 	group := fmt.Sprintf("%d %d", os.Getegid(), os.Getegid())
 	all := []setting{
 		{"net/ipv4/icmp_ratelimit", "0"},
 		{"net/ipv4/icmp_ratemask", "0"},
 		{"net/ipv6/icmp/ratelimit", "0"},
-		// Of all types only this one, which nobody sends, is limited: the
-		// kernel does not take an empty mask.
+		// The kernel refuses an empty mask; this type of ICMPv6 is unassigned.
 		{"net/ipv6/icmp/ratemask", "255"},
 		{"net/ipv4/ping_group_range", group},
 	}

@@ -4,22 +4,21 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
 // Batch is a transaction under construction: changes that the kernel applies
 // all at once or not at all, in the order in which they were added. The zero
-// value is an empty batch. The first mistake is kept; see [Batch.Err].
+// value is an empty batch. A batch keeps the first error; see [Batch.Err].
 //
 // A Batch must not be used by several goroutines at once.
 type Batch struct {
 	buf      []byte
-	last     int // offset of the latest message
-	messages int
-	elements int
-	sets     uint32 // sets added; each has its own number in the batch
-	serial   uint64 // messages ever begun, through all resets
+	last     int    // offset of the latest message
+	messages int    // without the begin and end messages of the batch
+	serial   uint64 // messages ever begun; Reset keeps it
 	err      error
 }
 
@@ -29,8 +28,7 @@ func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0], serial: b.serial} }
 // Empty reports whether there is nothing to commit.
 func (b *Batch) Empty() bool { return b.messages == 0 }
 
-// Len returns the bytes that [Conn.Commit] would send, to be compared with
-// [Conn.MaxBatch].
+// Len returns the bytes that [Conn.Commit] would send.
 func (b *Batch) Len() int {
 	if b.Empty() {
 		return 0
@@ -38,16 +36,9 @@ func (b *Batch) Len() int {
 	return len(b.buf) + headerLen
 }
 
-// Messages returns how many messages the batch consists of, without the two
-// that frame it.
-func (b *Batch) Messages() int { return b.messages }
-
-// ElementCount returns how many elements are added and removed one by one.
-func (b *Batch) ElementCount() int { return b.elements }
-
-// Err returns the first mistake made while building the batch: a name or
-// comment that nft could not read back, an impossible set, or something that
-// is too long. Commit refuses such a batch with the same error.
+// Err returns the error of the first invalid change that was added to the batch:
+// a name that nft could not read back, an invalid set, or an object that is too
+// long. [Conn.Commit] returns the same error and sends nothing.
 func (b *Batch) Err() error { return b.err }
 
 func (b *Batch) fail(err error) {
@@ -59,21 +50,16 @@ func (b *Batch) fail(err error) {
 // header appends a header. The sequence number is filled in by seal.
 func (b *Batch) header(typ, flags uint16, fam Family, resource uint16) {
 	b.last = len(b.buf)
-	b.buf = binary.NativeEndian.AppendUint32(b.buf, headerLen)
-	b.buf = binary.NativeEndian.AppendUint16(b.buf, typ)
-	b.buf = binary.NativeEndian.AppendUint16(b.buf, flags|unix.NLM_F_REQUEST)
-	b.buf = append(b.buf, 0, 0, 0, 0, 0, 0, 0, 0)
-	b.buf = append(b.buf, byte(fam), unix.NFNETLINK_V0)
-	b.buf = binary.BigEndian.AppendUint16(b.buf, resource)
+	b.buf = appendRequest(b.buf, typ, flags, fam)
+	binary.BigEndian.PutUint16(b.buf[len(b.buf)-2:], resource)
 }
 
-// begin starts a message about a table or, where nameAttr knows one for the
-// type, about an object in it with a name.
+// begin starts a message about a table, or about an object in it with a name.
 func (b *Batch) begin(typ, flags uint16, t Table, name string) {
 	if len(t.Name) == 0 || len(t.Name) > maxName {
 		b.fail(fmt.Errorf("table %q: %w", t.Name, errName))
 	}
-	attr := nameAttr(typ)
+	_, attr := messageKind(typ)
 	if attr != 0 && (len(name) == 0 || len(name) > maxName) {
 		b.fail(fmt.Errorf("%q in table %v: %w", name, t, errName))
 	}
@@ -84,54 +70,42 @@ func (b *Batch) begin(typ, flags uint16, t Table, name string) {
 	b.serial++
 	b.header(unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags, t.Family, 0)
 	// All messages have the name of the table in the same attribute.
-	b.buf = appendString(b.buf, unix.NFTA_TABLE_NAME, t.Name)
+	b.buf = rawnetlink.AppendString(b.buf, unix.NFTA_TABLE_NAME, t.Name)
 	if attr != 0 {
-		b.buf = appendString(b.buf, attr, name)
+		b.buf = rawnetlink.AppendString(b.buf, attr, name)
 	}
+	b.end()
 }
 
-// end fills in the length of the latest message.
+// end fills in the length of the latest message. Call it after appending attributes to
+// what begin wrote.
 func (b *Batch) end() {
 	binary.NativeEndian.PutUint32(b.buf[b.last:], uint32(len(b.buf)-b.last))
 }
 
+// nest starts an attribute that contains other attributes. After these, pass the offset
+// to close.
 func (b *Batch) nest(typ uint16) (offset int) {
-	b.buf, offset = openNested(b.buf, typ)
+	b.buf, offset = rawnetlink.Nest(b.buf, typ)
 	return offset
 }
 
+// close fills in the length of the attribute at offset.
 func (b *Batch) close(offset int) {
-	if !closeNested(b.buf, offset) {
+	if !rawnetlink.Close(b.buf, offset) {
 		b.fail(fmt.Errorf("message %d: an attribute of %d bytes is too long", b.messages, len(b.buf)-offset))
 	}
 }
 
-// comment appends the user data of an object with a comment, if it has one.
-func (b *Batch) comment(attr uint16, comment string) {
-	if err := checkComment(comment); err != nil {
-		b.fail(err)
-		return
-	}
-	if comment == "" {
-		return
-	}
-	b.buf = appendHeader(b.buf, attr, 2+len(comment)+1)
-	b.buf = pad(appendUdataText(b.buf, udataComment, comment))
-}
-
-const attrTableUserdata = 6 // NFTA_TABLE_USERDATA
-
-// AddTable creates a table, or keeps the one that exists, with its comment.
-func (b *Batch) AddTable(t Table, comment string) {
+// AddTable creates a table, or keeps the one that exists.
+func (b *Batch) AddTable(t Table) {
 	if err := checkName(t.Name); err != nil {
 		b.fail(err)
 	}
 	b.begin(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "")
-	b.comment(attrTableUserdata, comment)
-	b.end()
 }
 
-// WakeTable has a table see packets again that somebody has made dormant.
+// WakeTable clears the dormant flag of a table, so that its rules see packets again.
 func (b *Batch) WakeTable(t Table) {
 	b.begin(unix.NFT_MSG_NEWTABLE, 0, t, "")
 	b.buf = appendUint32(b.buf, unix.NFTA_TABLE_FLAGS, 0)
@@ -139,22 +113,17 @@ func (b *Batch) WakeTable(t Table) {
 }
 
 // DelTable removes a table with everything in it. It must exist.
-func (b *Batch) DelTable(t Table) {
-	b.begin(unix.NFT_MSG_DELTABLE, 0, t, "")
-	b.end()
-}
+func (b *Batch) DelTable(t Table) { b.begin(unix.NFT_MSG_DELTABLE, 0, t, "") }
 
 // DestroyTable removes a table if it exists. It does so on every kernel, by
 // creating it first.
 func (b *Batch) DestroyTable(t Table) {
-	b.AddTable(t, "")
+	b.AddTable(t)
 	b.DelTable(t)
 }
 
-const attrChainUserdata = 12 // NFTA_CHAIN_USERDATA
-
-// AddChain creates a chain, or keeps the one that exists, with its rules and
-// comment. One that exists with another Base is an error (EEXIST).
+// AddChain creates a chain, or keeps the one that exists, with its rules. It is an error
+// if one exists with another Base (EEXIST or EOPNOTSUPP).
 func (b *Batch) AddChain(t Table, c Chain) {
 	if err := checkName(c.Name); err != nil {
 		b.fail(err)
@@ -165,44 +134,31 @@ func (b *Batch) AddChain(t Table, c Chain) {
 		b.buf = appendUint32(b.buf, unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook))
 		b.buf = appendUint32(b.buf, unix.NFTA_HOOK_PRIORITY, uint32(c.Base.Priority))
 		b.close(hook)
-		b.buf = appendString(b.buf, unix.NFTA_CHAIN_TYPE, c.Base.Type)
+		b.buf = rawnetlink.AppendString(b.buf, unix.NFTA_CHAIN_TYPE, c.Base.Type)
 		if c.Base.Drop {
 			b.buf = appendUint32(b.buf, unix.NFTA_CHAIN_POLICY, policyDrop)
 		}
 	}
-	b.comment(attrChainUserdata, c.Comment)
 	b.end()
 }
 
 // DelChain removes a chain and its rules. It must exist, and no rule or
-// element may lead to it (EBUSY).
-func (b *Batch) DelChain(t Table, name string) {
-	b.begin(unix.NFT_MSG_DELCHAIN, 0, t, name)
-	b.end()
-}
+// element must refer to it (EBUSY).
+func (b *Batch) DelChain(t Table, name string) { b.begin(unix.NFT_MSG_DELCHAIN, 0, t, name) }
 
 // FlushChain removes all rules of a chain.
-func (b *Batch) FlushChain(t Table, name string) {
-	b.begin(unix.NFT_MSG_DELRULE, 0, t, name)
-	b.end()
-}
+func (b *Batch) FlushChain(t Table, name string) { b.begin(unix.NFT_MSG_DELRULE, 0, t, name) }
 
-// AddRule appends a rule to a chain, with user data such as a [Tag]; nil: none.
-func (b *Batch) AddRule(t Table, chain string, exprs []expr.Any, userdata []byte) {
+// AddRule appends a rule to a chain. Its expressions are encoded as a list of
+// NFTA_LIST_ELEM attributes. User data is optional and in the format of [AppendTag].
+func (b *Batch) AddRule(t Table, chain string, exprs, userdata []byte) {
 	b.begin(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t, chain)
 	list := b.nest(unix.NFTA_RULE_EXPRESSIONS)
-	for i, e := range exprs {
-		enc, err := expr.Marshal(byte(t.Family), e)
-		if err != nil {
-			b.fail(fmt.Errorf("expression %d (%T) of a rule of chain %q: %w", i, e, chain, err))
-			break
-		}
-		elem := b.nest(unix.NFTA_LIST_ELEM)
-		b.buf = append(b.buf, enc...)
-		b.close(elem)
-	}
+	b.buf = append(b.buf, exprs...)
 	b.close(list)
-	b.ruleData(userdata)
+	if len(userdata) > 0 {
+		b.buf = rawnetlink.AppendAttr(b.buf, unix.NFTA_RULE_USERDATA, userdata)
+	}
 	b.end()
 }
 
@@ -214,12 +170,12 @@ func (b *Batch) DelRule(t Table, chain string, handle uint64) {
 }
 
 // seal returns the transaction ready to send, with the messages numbered from
-// seq on. The acknowledgement is asked for on the last real message: it is
-// delivered after the commit. unseal must follow.
+// seq on. It requests the acknowledgement of the last real message, which the kernel
+// sends after the commit. The caller must call unseal afterwards.
 func (b *Batch) seal(seq uint32) []byte {
 	for rest := b.buf; len(rest) > 0; seq++ {
 		binary.NativeEndian.PutUint32(rest[8:], seq)
-		rest = rest[align(int(binary.NativeEndian.Uint32(rest))):]
+		rest = rest[rawnetlink.Align(int(binary.NativeEndian.Uint32(rest))):]
 	}
 	last := b.last
 	b.setAck(unix.NLM_F_ACK)
@@ -229,8 +185,8 @@ func (b *Batch) seal(seq uint32) []byte {
 	return b.buf
 }
 
-// unseal makes the batch what it was before seal, so that it can be extended
-// or committed again.
+// unseal restores the batch as it was before seal, so that it can be extended or
+// committed again.
 func (b *Batch) unseal() {
 	b.buf = b.buf[:len(b.buf)-headerLen]
 	b.setAck(0)
@@ -242,15 +198,12 @@ func (b *Batch) setAck(ack uint16) {
 	binary.NativeEndian.PutUint16(flags, old&^unix.NLM_F_ACK|ack)
 }
 
-// at returns message i, counted like the numbers that seal gives: message 0
-// is the frame. Nil when there is none.
+// at returns message i, counted like the numbers that seal assigns: message 0 is the
+// begin message of the batch.
 func (b *Batch) at(i uint32) []byte {
 	rest := b.buf
-	for ; i > 0 && len(rest) > 0; i-- {
-		rest = rest[align(int(binary.NativeEndian.Uint32(rest))):]
-	}
-	if len(rest) == 0 {
-		return nil
+	for range i {
+		rest = rest[rawnetlink.Align(int(binary.NativeEndian.Uint32(rest))):]
 	}
 	return rest[:binary.NativeEndian.Uint32(rest)]
 }

@@ -22,8 +22,8 @@ func BenchmarkEncode(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchElements, "ns/element")
 }
 
-// BenchmarkLoad fills an empty set with 100,000 elements in one transaction
-// and removes the table, as sized sets and as ones that grow.
+// BenchmarkLoad fills an empty set with 100,000 elements in one transaction, with and
+// without a size.
 func BenchmarkLoad(b *testing.B) {
 	for _, size := range []uint32{0, bigSet().Size} {
 		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
@@ -31,24 +31,24 @@ func BenchmarkLoad(b *testing.B) {
 			table := Table{Family: IPv4, Name: "vip"}
 			set := *bigSet()
 			set.Size = size
-			var batch, gone Batch
-			gone.DelTable(table)
-			batch.AddTable(table, "")
+			var batch, remove Batch
+			remove.DelTable(table)
+			batch.AddTable(table)
 			batch.AddSet(table, &set)
-			fill(&batch, table, span{0, benchElements}, c.MaxBatch())
+			fill(&batch, table, span{0, benchElements}, c.max)
 			b.ReportAllocs()
 			for b.Loop() {
 				commit(b, c, &batch)
 				b.StopTimer()
-				commit(b, c, &gone)
+				commit(b, c, &remove)
 				b.StartTimer()
 			}
 		})
 	}
 }
 
-// BenchmarkReplaceOne is one changed element beside 100,000 others: delete and
-// add in one transaction.
+// BenchmarkReplaceOne changes one element of 100,000: it deletes and adds the element in
+// one transaction.
 func BenchmarkReplaceOne(b *testing.B) {
 	c := openInNamespace(b)
 	table := Table{Family: IPv4, Name: "vip"}
@@ -61,14 +61,14 @@ func BenchmarkReplaceOne(b *testing.B) {
 		batch.Reset()
 		w := batch.Elements(OpDelete, table, bigSet().Name)
 		w.Key(key[:])
-		data[7]++ // padding, which the kernel keeps; any change will do
+		data[7]++ // padding, which the kernel keeps; any change is enough
 		w = batch.Elements(OpAdd, table, bigSet().Name)
 		w.KeyData(key[:], data[:8])
 		commit(b, c, &batch)
 	}
 }
 
-// BenchmarkCommitEmpty is a transaction with nothing in it.
+// BenchmarkCommitEmpty commits an empty transaction.
 func BenchmarkCommitEmpty(b *testing.B) {
 	c := openInNamespace(b)
 	var batch Batch
@@ -81,8 +81,8 @@ func BenchmarkCommitEmpty(b *testing.B) {
 	}
 }
 
-// BenchmarkDump reads elements of 16 + 8 bytes back from the kernel: the more there are,
-// the more each of them costs.
+// BenchmarkDump reads elements of 16 + 8 bytes from the kernel. The cost of each grows
+// with their number.
 func BenchmarkDump(b *testing.B) {
 	for _, elements := range []int{75_000, 150_000, 300_000} {
 		b.Run(fmt.Sprintf("elements=%d", elements), func(b *testing.B) {
@@ -97,7 +97,7 @@ func BenchmarkDump(b *testing.B) {
 					Each:  func(e *Element) error { n += len(e.Key) / 16; return nil },
 				})
 				if err != nil || n != elements {
-					b.Fatalf("dumped %d elements, %v, want %d", n, err, elements)
+					b.Fatalf("dump: got %d elements, error %v, want %d", n, err, elements)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(elements), "ns/element")
@@ -105,8 +105,8 @@ func BenchmarkDump(b *testing.B) {
 	}
 }
 
-// BenchmarkDecode is the part of a dump that is ours: the message of elements
-// is in the buffer.
+// BenchmarkDecode measures the part of a dump outside of the kernel: the message is in
+// the buffer.
 func BenchmarkDecode(b *testing.B) {
 	var batch Batch
 	const n = 500
@@ -117,12 +117,12 @@ func BenchmarkDecode(b *testing.B) {
 	each := func(e *Element) error { got += len(e.Key) / 16; return nil }
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := eachElement(a.find(3), &e, each); err != nil {
+		if err := eachElement(a.Find(3), &e, each); err != nil {
 			b.Fatal(err)
 		}
 	}
 	if got != n*b.N {
-		b.Fatalf("decoded %d elements, want %d", got, n*b.N)
+		b.Fatalf("decoded elements: got %d, want %d", got, n*b.N)
 	}
 	b.SetBytes(int64(len(a)))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")

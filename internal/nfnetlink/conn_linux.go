@@ -4,137 +4,80 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
 const (
-	// sendBuffer is asked for where the kernel lets us; nothing is reserved
-	// by asking. It bounds a transaction: 10 million elements of 50 bytes.
+	// sendBuffer is the requested size in bytes of the send buffer; the kernel reserves no
+	// memory for it. It limits the size of a transaction: to 10 million elements of 50 bytes.
+	// Without privileges the size is about twice the sysctl net.core.wmem_max.
 	sendBuffer = 512 << 20
-	// receiveBuffer holds the errors of a transaction: one for each message
-	// that was refused.
+	// receiveBuffer is the requested size in bytes of the receive buffer. It holds the
+	// errors of a transaction: one for each message that was refused.
 	receiveBuffer = 4 << 20
-	// bufferOverhead is what the kernel sets aside of a send buffer.
+	// bufferOverhead is the part of a send buffer that the kernel needs itself.
 	bufferOverhead = 32
-	// readSize is the size of one read. The kernel makes the messages of a
-	// dump as large as the largest read it has seen, up to 32 KiB.
-	readSize = 64 << 10
-	// answerTimeout bounds the wait for an answer. The kernel has it ready
-	// when the send returns, so that waiting at all means that it is lost.
+	// answerTimeout limits the wait for a reply. The kernel has queued the reply when the
+	// send returns, so a reply that is not in the queue then is lost.
 	answerTimeout = 5 * time.Second
-	// maxStale bounds how many answers to earlier requests are passed over.
+	// maxStale limits how many replies to earlier requests are skipped.
 	maxStale = 1 << 20
 )
 
-// Conn is a connection to nf_tables of one network namespace. It is meant to
-// be kept: closing one waits for the kernel to release what was removed
-// through it, some 16 ms. One that nobody refers to any more is closed in time.
+// Conn is a connection to nf_tables of one network namespace. Keep it open: Close waits,
+// for about 16 ms, until the kernel has released the objects that were removed through
+// it. The garbage collector closes a connection that is no longer reachable.
 //
-// One call may be under way at a time; others return [ErrBusy].
+// Only one call may run at a time; a concurrent one returns [ErrBusy].
 type Conn struct {
-	fd      int
-	timeout time.Duration
-	max     int
-	seq     uint32 // the last one used
-	dump    uint32 // number of a dump that was not read to its end; 0 is none
-	buf     []byte // one read
+	socket  *rawnetlink.Socket
+	max     int    // bytes of a transaction
+	seq     uint32 // last used sequence number
+	unread  uint32 // last sequence number of a request whose replies were not all read; 0 is none
 	request []byte
 	busy    atomic.Bool
 	closed  bool
-	lost    runtime.Cleanup
 }
 
-// Open connects to the network namespace of the calling thread; the connection
-// stays with it. It needs CAP_NET_ADMIN in the user namespace that owns the
-// network namespace, for every later call.
+// Open connects to the network namespace of the calling thread. The connection stays in
+// that namespace. All calls need CAP_NET_ADMIN in the user namespace that owns the
+// network namespace.
 func Open() (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	s, err := rawnetlink.OpenSocket(unix.NETLINK_NETFILTER, rawnetlink.Buffers{Send: sendBuffer, Receive: receiveBuffer}, answerTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("nfnetlink: open: %w", os.NewSyscallError("socket", err))
+		return nil, fmt.Errorf("nfnetlink: open: %w", err)
 	}
-	c, err := newConn(fd, answerTimeout)
+	actual, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("nfnetlink: open: %w", err), unix.Close(fd))
+		return nil, errors.Join(fmt.Errorf("nfnetlink: open: %w", os.NewSyscallError("getsockopt", err)), s.Close())
 	}
-	return c, nil
+	return &Conn{socket: s, max: actual - bufferOverhead}, nil
 }
 
-// newConn sets up a socket. Being connected to port 0 it takes messages from
-// nobody but the kernel.
-func newConn(fd int, timeout time.Duration) (*Conn, error) {
-	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("connect", err)
-	}
-	for _, opt := range []int{unix.NETLINK_CAP_ACK, unix.NETLINK_EXT_ACK} {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, opt, 1); err != nil {
-			return nil, os.NewSyscallError("setsockopt", err)
-		}
-	}
-	if err := growBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, sendBuffer); err != nil {
-		return nil, err
-	}
-	if err := growBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer); err != nil {
-		return nil, err
-	}
-	size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
-	if err != nil {
-		return nil, os.NewSyscallError("getsockopt", err)
-	}
-	return wrapConn(fd, size-bufferOverhead, timeout)
-}
-
-// wrapConn makes a connection of a socket that is ready for use.
-func wrapConn(fd, maxBatch int, timeout time.Duration) (*Conn, error) {
-	tv := unix.NsecToTimeval(timeout.Nanoseconds())
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
-		return nil, os.NewSyscallError("setsockopt", err)
-	}
-	c := &Conn{fd: fd, timeout: timeout, max: maxBatch, buf: make([]byte, readSize)}
-	// A backend has no end of its own, so that nobody may ever call Close.
-	c.lost = runtime.AddCleanup(c, func(fd int) { _ = unix.Close(fd) }, fd)
-	return c, nil
-}
-
-// growBuffer asks for a buffer beyond the system's limit, which takes
-// CAP_NET_ADMIN in the initial user namespace, and else for one up to it.
-func growBuffer(fd, force, plain, size int) error {
-	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size)
-	if errors.Is(err, unix.EPERM) {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
-	}
-	return os.NewSyscallError("setsockopt", err)
-}
-
-// MaxBatch returns how many bytes a transaction may have (see [Batch.Len]). In
-// the initial user namespace it is far more than any ruleset needs. Without
-// privileges there it is about twice the sysctl net.core.wmem_max.
-func (c *Conn) MaxBatch() int { return c.max }
-
-// LimitBatch makes transactions of more bytes fail with a [*SizeError], as a send buffer
-// of that size does; zero changes nothing.
+// LimitBatch makes transactions of more than size bytes fail with a [*SizeError], as a
+// send buffer of that size does; zero changes nothing.
 func (c *Conn) LimitBatch(size int) {
 	if size > 0 && size < c.max {
 		c.max = size
 	}
 }
 
-// Close closes the connection. Like every other call it returns ErrBusy when
-// one is under way.
+// Close closes the connection. Like every other method it returns ErrBusy while another
+// call runs.
 func (c *Conn) Close() error {
 	if err := c.enter(); err != nil {
 		return err
 	}
 	defer c.leave()
 	c.closed = true
-	c.lost.Stop()
-	if err := unix.Close(c.fd); err != nil {
-		return fmt.Errorf("nfnetlink: %w", os.NewSyscallError("close", err))
+	if err := c.socket.Close(); err != nil {
+		return fmt.Errorf("nfnetlink: %w", err)
 	}
 	return nil
 }
@@ -152,11 +95,10 @@ func (c *Conn) enter() error {
 
 func (c *Conn) leave() { c.busy.Store(false) }
 
-// Commit applies a batch and returns when the kernel has done so, or has
-// refused it with an [*Error]. An empty batch is no system call. The context
-// is looked at before sending only: from then on the kernel decides, and the
-// answer is there when it has. Commit does not change the batch, which may be
-// committed again or extended.
+// Commit applies a batch and returns when the kernel has applied it, or has refused it
+// with an [*Error]. An empty batch needs no system call. Commit checks the context only
+// before sending: the send returns when the kernel has decided, and the reply is then
+// queued. Commit does not change the batch, which may be committed again or extended.
 func (c *Conn) Commit(ctx context.Context, b *Batch) error {
 	if err := b.Err(); err != nil {
 		return err
@@ -174,12 +116,13 @@ func (c *Conn) Commit(ctx context.Context, b *Batch) error {
 		return err
 	}
 	defer c.leave()
-	if err := c.settle(ctx); err != nil {
+	if err := c.skipUnread(ctx); err != nil {
 		return err
 	}
 	first := c.take(b.messages + 2)
+	c.unread = c.seq
 	data := b.seal(first)
-	err := c.send(data)
+	err := c.socket.Send(data)
 	b.unseal()
 	if err != nil {
 		return fmt.Errorf("nfnetlink: send transaction: %w", err)
@@ -194,16 +137,16 @@ func (c *Conn) take(n int) uint32 {
 	return first
 }
 
-// acknowledge waits for the first answer to a message of the batch. The kernel
-// answers when it has committed or aborted, errors before the acknowledgement,
-// so that the first answer tells the outcome.
+// acknowledge waits for the first reply to a message of the batch. The kernel replies
+// after it has committed or aborted, with errors before the acknowledgement, so the
+// first reply decides the outcome.
 func (c *Conn) acknowledge(b *Batch, first uint32) error {
 	flags := 0
 	for range maxStale {
-		buf, err := c.receive(flags)
+		buf, err := c.socket.Receive(flags)
 		if errors.Is(err, unix.ENOBUFS) {
-			// The queue overflowed. What came before is still in it, and
-			// nothing more can come.
+			// The queue overflowed. It still has the earlier replies, and
+			// there will be no later ones.
 			flags = unix.MSG_DONTWAIT
 			continue
 		}
@@ -214,74 +157,41 @@ func (c *Conn) acknowledge(b *Batch, first uint32) error {
 		if !ok {
 			continue
 		}
-		if r.errno == 0 {
+		if r.Errno == 0 {
+			c.unread = 0
 			return nil
 		}
 		c.drain()
+		c.unread = 0
 		return b.describe(index, r)
 	}
-	return fmt.Errorf("%w: too many answers to earlier requests", ErrUnknownOutcome)
+	return fmt.Errorf("%w: too many replies to earlier requests", ErrUnknownOutcome)
 }
 
-// findReply looks for an answer to one of the n messages numbered from first
-// on and says to which. Other messages are left-overs of earlier requests.
-func findReply(buf messages, first uint32, n int) (r reply, index uint32, ok bool) {
+// findReply finds a reply to one of the n messages numbered from first on, and returns
+// the index of that message. Other replies are left over from earlier requests.
+func findReply(buf messages, first uint32, n int) (r outcome, index uint32, ok bool) {
 	for {
-		m, more := buf.next()
+		m, more := buf.Next()
 		if !more {
-			return reply{}, 0, false
+			return outcome{}, 0, false
 		}
-		index = m.seq - first
-		if m.typ != unix.NLMSG_ERROR || index >= uint32(n) {
+		index = m.Seq - first
+		if m.Type != unix.NLMSG_ERROR || index >= uint32(n) {
 			continue
 		}
-		if r, err := parseReply(m); err == nil {
+		if r, err := m.Outcome(); err == nil {
 			return r, index, true
 		}
 	}
 }
 
-// drain empties the queue: a refused transaction is answered by an error for
-// each message that was wrong, all of them there by now.
+// drain empties the queue: the kernel replies to a refused transaction with an error for
+// each wrong message, and has queued all of them by now.
 func (c *Conn) drain() {
 	for range maxStale {
-		if _, err := c.receive(unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.ENOBUFS) {
+		if _, err := c.socket.Receive(unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
-		}
-	}
-}
-
-// send is one system call.
-func (c *Conn) send(data []byte) error {
-	for {
-		_, err := unix.Write(c.fd, data)
-		if !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("write", err)
-		}
-	}
-}
-
-// receive returns what one read gave; the next one overwrites it. Signals
-// interrupt reads of sockets with a timeout, so that EINTR means nothing.
-func (c *Conn) receive(flags int) ([]byte, error) {
-	for {
-		var n int
-		var err error
-		if flags == 0 {
-			n, err = unix.Read(c.fd, c.buf)
-		} else {
-			n, _, err = unix.Recvfrom(c.fd, c.buf, flags)
-		}
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EAGAIN):
-			return nil, fmt.Errorf("no answer within %v: %w", c.timeout, err)
-		case err != nil:
-			return nil, os.NewSyscallError("read", err)
-		case n == 0:
-			return nil, io.ErrUnexpectedEOF
-		default:
-			return c.buf[:n], nil
 		}
 	}
 }

@@ -12,19 +12,19 @@ import (
 const accept = 1 << 30
 
 // monitorFilter writes a socket filter of at most size instructions. It passes packets
-// with a message about a table of one of the names, unless the commit came from the socket
-// with port ID own. A packet holds several messages; one with more messages than the filter
-// can look at passes, and so does one that it cannot parse.
+// with a message about a table of one of the names, unless the socket with port ID own made
+// the commit. A packet has several messages; one with more messages than the filter can
+// check passes, and so does one that it cannot parse.
 func monitorFilter(own uint32, tables []string, size int) ([]unix.SockFilter, error) {
-	look := lookAtMessage(tables)
+	check := checkMessage(tables)
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: 12, Size: 4}, // nlmsg_pid
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: asLoaded32(own), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 0},
 	}
-	for len(program)+len(look) < size {
-		program = append(program, look...)
+	for len(program)+len(check) < size {
+		program = append(program, check...)
 	}
 	program = append(program, bpf.RetConstant{Val: accept})
 	raw, err := bpf.Assemble(program)
@@ -38,10 +38,10 @@ func monitorFilter(own uint32, tables []string, size int) ([]unix.SockFilter, er
 	return filter, nil
 }
 
-// lookAtMessage looks at the message at the offset in register X, and moves X to the next
+// checkMessage checks the message at the offset in register X, and moves X to the next
 // one. Every message begins with a header of 20 bytes and the attribute that names its
-// table; in a message about a new generation, the number of the generation stands there.
-func lookAtMessage(tables []string) []bpf.Instruction {
+// table; a message about a new generation has the number of the generation there.
+func checkMessage(tables []string) []bpf.Instruction {
 	const header, name = 20, 24
 	p := []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtLen},
@@ -58,8 +58,8 @@ func lookAtMessage(tables []string) []bpf.Instruction {
 	return append(p, nextMessage()...)
 }
 
-// matchName passes a packet in which the name at a place of the message is that of a
-// table. The kernel ends a name with a zero, and fills it up with zeros to four bytes.
+// matchName passes a packet whose name at an offset of the message is that of a table. The
+// kernel ends a name with a zero, and pads it with zeros to a multiple of four bytes.
 func matchName(at uint32, table string) []bpf.Instruction {
 	text := append([]byte(table), make([]byte, 4-len(table)%4)...)
 	var compare []bpf.Instruction
@@ -72,8 +72,8 @@ func matchName(at uint32, table string) []bpf.Instruction {
 	return append(compare, bpf.RetConstant{Val: accept})
 }
 
-// nextMessage adds the length of a message to X. It is a number in the byte order of
-// the host, and loads are in that of networks.
+// nextMessage adds the length of a message to X. The length is in host byte order, and
+// filters load numbers in network byte order.
 func nextMessage() []bpf.Instruction {
 	add := func(shift, mask uint32) []bpf.Instruction {
 		return []bpf.Instruction{
@@ -102,7 +102,7 @@ func nextMessage() []bpf.Instruction {
 		bpf.TAX{})
 }
 
-// asLoaded16 gives the number that a filter loads where the kernel wrote v.
+// asLoaded16 returns the number that a filter loads if the kernel wrote v.
 func asLoaded16(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// Kernels before Linux 6.7 allow a socket 20 KiB for its filter, and an administrator may
-// allow less: names of any length are still told apart, or the packet passes.
-func TestMonitorWithLittleMemoryForItsFilter(t *testing.T) {
+// Kernels before Linux 6.7 limit the filter of a socket to 20 KiB, and an administrator may
+// set a lower limit: the filter still distinguishes names of any length, or passes the
+// packet.
+func TestMonitorWithShortFilter(t *testing.T) {
 	c := openInNamespace(t)
 	other := open(t)
 	for _, memory := range []int{128 << 10, 20 << 10, 1 << 10} {
-		// This file is that of the namespace only since Linux 6.8.
+		// Before Linux 6.8 a network namespace has no such file.
 		if err := os.WriteFile("/proc/sys/net/core/optmem_max", fmt.Append(nil, memory), 0); err != nil {
 			testenv.CannotRun(t, err.Error())
 		}
@@ -23,7 +24,7 @@ func TestMonitorWithLittleMemoryForItsFilter(t *testing.T) {
 			name := strings.Repeat("x", length)
 			m, err := c.Monitor(name, name+"_2")
 			if err != nil {
-				t.Fatalf("with %d bytes, for names of %d: %v", memory, length, err)
+				t.Fatalf("optmem_max of %d bytes, names of %d bytes: %v", memory, length, err)
 			}
 			for _, touched := range []string{name, name + "_2", "x" + name, name[1:] + "y", name[1:] + "yx", "y"} {
 				begin(t, m)
@@ -32,7 +33,8 @@ func TestMonitorWithLittleMemoryForItsFilter(t *testing.T) {
 				commit(t, c, clean)
 				own := touched == name || touched == name+"_2"
 				if got := m.Noticed(); got != own && (own || memory > 1<<10 && length < 50) {
-					t.Errorf("with %d bytes, watching names of %d, after a commit to %q: noticed: %t", memory, length, touched, got)
+					t.Errorf("optmem_max of %d bytes, names of %d bytes, after a commit to %q: noticed: got %t, want %t",
+						memory, length, touched, got, own)
 				}
 			}
 			if err := m.Close(); err != nil {

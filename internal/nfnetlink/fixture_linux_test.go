@@ -5,14 +5,15 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
-// concat composes a concatenation: addresses as text, numbers by their size,
-// uint32 in the byte order of the host, each padded to four bytes.
+// concat composes a concatenation of addresses (strings) and numbers, each padded to four
+// bytes. Numbers of 16 bits are big-endian, those of 32 bits in host byte order.
 func concat(parts ...any) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -28,12 +29,12 @@ func concat(parts ...any) []byte {
 		default:
 			panic("concat: a type that the tests do not use")
 		}
-		b = pad(b)
+		b = rawnetlink.Pad(b)
 	}
 	return b
 }
 
-// addr returns the address of the family among two.
+// addr returns the one of two addresses that is of the family.
 func (f Family) addr(v4, v6 string) string {
 	if f == IPv6 {
 		return v6
@@ -41,20 +42,24 @@ func (f Family) addr(v4, v6 string) string {
 	return v4
 }
 
-const tcp = byte(unix.IPPROTO_TCP)
+const (
+	tcp = byte(unix.IPPROTO_TCP)
 
-// balancerSets are the sets of a small load balancer: one of each kind.
+	verdictAccept Verdict = 1
+	verdictReturn Verdict = unix.NFT_RETURN
+)
+
+// balancerSets returns the sets of a small load balancer, one of each kind.
 func balancerSets() []*Set {
 	service := []Selector{DestAddr, L4Proto, DestPort}
 	target := []Selector{DestAddr, DestPort}
 	return []*Set{
-		{Name: "services", Key: service, Verdicts: true, Size: 1000, Comment: "address . protocol . port"},
+		{Name: "services", Key: service, Verdicts: true, Size: 1000},
 		{Name: "endpoints", Key: append(service[:3:3], RandomIndex), Data: target},
 		{Name: "affinity", Key: append([]Selector{SourceAddr}, service...), Data: target,
-			Flags: SetDynamic | SetTimeout, Timeout: 3 * time.Hour, Size: 65536},
+			Flags: SetDynamic | SetTimeout, Size: 65536},
 		{Name: "nodeports", Key: []Selector{L4Proto, DestPort}, Verdicts: true},
 		{Name: "pods", Key: []Selector{SourceAddr}, Flags: SetInterval},
-		{Name: "allowed", Key: append(service[:3:3], SourceAddr), Flags: SetInterval},
 		{Name: "banned", Key: []Selector{SourceAddr}, Flags: SetTimeout},
 		{Name: "ports", Key: []Selector{DestPort}, Data: []Selector{RandomIndex}},
 		{Name: "by-source", Key: []Selector{SourceAddr}, Verdicts: true, Flags: SetInterval},
@@ -64,27 +69,46 @@ func balancerSets() []*Set {
 // addBalancer adds a table that uses every kind of object of this package.
 func addBalancer(b *Batch, t Table) {
 	fam := t.Family
-	b.AddTable(t, "a load balancer")
+	b.AddTable(t)
 	for _, s := range balancerSets() {
 		b.AddSet(t, s)
 	}
-	b.AddChain(t, Chain{Name: "pick-2", Comment: "one of two"})
+	b.AddChain(t, Chain{Name: "pick-2"})
 	b.AddChain(t, Chain{Name: "nat-prerouting", Base: BaseChain{Type: "nat", Hook: Prerouting, Priority: -100}})
-	b.AddChain(t, Chain{Name: "check", Base: BaseChain{Type: "filter", Hook: Forward, Priority: 5}, Comment: "late"})
+	b.AddChain(t, Chain{Name: "check", Base: BaseChain{Type: "filter", Hook: Forward, Priority: 5}})
 
-	protocols := b.AddSet(t, &Set{Key: []Selector{L4Proto}, Size: 2})
-	w := b.AnonymousElements(t, protocols)
-	w.Key([]byte{tcp})
-	w.Key([]byte{unix.IPPROTO_UDP})
-	b.AddRule(t, "nat-prerouting", []expr.Any{
+	addRule(b, t, "nat-prerouting", []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Lookup{SourceRegister: 1, SetName: AnonymousSetName, SetID: protocols},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{tcp}},
 		&expr.Counter{},
-	}, nil)
-	b.AddRule(t, "nat-prerouting", append(serviceKey(fam), &expr.Lookup{SourceRegister: 8, SetName: "services", IsDestRegSet: true}), appendUdataText(nil, udataComment, "by service"))
-	b.AddRule(t, "pick-2", pickRule(fam), nil)
-	b.AddRule(t, "pick-2", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}, appendUdataText(nil, udataComment, "nobody left"))
+	})
+	byService := append(serviceKey(fam), &expr.Lookup{SourceRegister: 8, SetName: "services", IsDestRegSet: true})
+	b.AddRule(t, "nat-prerouting", encoded(fam, byService), appendUdata(nil, udataComment, []byte("by service\x00")))
+	addRule(b, t, "pick-2", pickRule(fam))
+	b.AddRule(t, "pick-2", encoded(fam, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}), appendUdata(nil, udataComment, []byte("nobody left\x00")))
 	addBalancerElements(b, t)
+}
+
+// addRule adds a rule with some expressions.
+func addRule(b *Batch, t Table, chain string, exprs []expr.Any) {
+	b.AddRule(t, chain, encoded(t.Family, exprs), nil)
+}
+
+// encoded encodes the expressions of a rule.
+func encoded(fam Family, exprs []expr.Any) (list []byte) {
+	for _, e := range exprs {
+		b, err := expr.Marshal(byte(fam), e)
+		if err != nil {
+			panic(err)
+		}
+		list = rawnetlink.AppendAttr(list, unix.NFTA_LIST_ELEM|nested, b)
+	}
+	return list
+}
+
+// flushSet removes all elements of a set.
+func flushSet(b *Batch, t Table, name string) {
+	b.begin(uint16(OpDelete), 0, t, name)
 }
 
 // serviceKey loads address, protocol and port from register 8 on.
@@ -128,32 +152,26 @@ func addBalancerElements(b *Batch, t Table) {
 	w = b.Elements(OpAdd, t, "nodeports")
 	w.KeyVerdict(concat(tcp, uint16(30080)), VerdictJump, "pick-2")
 	w.KeyVerdict(concat(tcp, uint16(30081)), VerdictDrop, "")
-	w.KeyVerdict(concat(tcp, uint16(30082)), VerdictAccept, "")
-	w.KeyVerdict(concat(tcp, uint16(30083)), VerdictReturn, "")
+	w.KeyVerdict(concat(tcp, uint16(30082)), verdictAccept, "")
+	w.KeyVerdict(concat(tcp, uint16(30083)), verdictReturn, "")
 	w = b.Elements(OpAdd, t, "pods")
 	w.Key(concat(fam.addr("10.128.0.0", "fd00:128::")))
 	w.KeyEnd(concat(fam.addr("10.129.0.0", "fd00:129::")))
 	w = b.Elements(OpAdd, t, "by-source")
 	w.KeyVerdict(concat(fam.addr("192.0.2.0", "2001:db8::")), VerdictGoto, "pick-2")
 	w.KeyEnd(concat(fam.addr("192.0.2.128", "2001:db8:8000::")))
-	w = b.Elements(OpAdd, t, "allowed")
-	w.KeyRange(
-		concat(vip, tcp, uint16(80), fam.addr("192.0.2.0", "2001:db8::")),
-		concat(vip, tcp, uint16(80), fam.addr("192.0.2.255", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff")))
 	w = b.Elements(OpAdd, t, "banned")
 	w.Key(concat(fam.addr("198.51.100.1", "2001:db8:1::1")))
 	w = b.Elements(OpAdd, t, "ports")
 	w.KeyData(binary.BigEndian.AppendUint16(nil, 80), concat(uint32(7)))
 }
 
-// balancerText is what nft prints for the table of addBalancer.
+// balancerText returns nft's listing of the table of addBalancer.
 func balancerText(t Table) string {
 	text := `table ip vip {
-	comment "a load balancer"
 	map services {
 		typeof ip daddr . meta l4proto . th dport : verdict
 		size 1000
-		comment "address . protocol . port"
 		elements = { 10.96.0.1 . tcp . 80 : goto pick-2 }
 	}
 
@@ -167,7 +185,6 @@ func balancerText(t Table) string {
 		typeof ip saddr . ip daddr . meta l4proto . th dport : ip daddr . th dport
 		size 65536
 		flags dynamic,timeout
-		timeout 3h
 	}
 
 	map nodeports {
@@ -182,12 +199,6 @@ func balancerText(t Table) string {
 		typeof ip saddr
 		flags interval
 		elements = { 10.128.0.0/16 }
-	}
-
-	set allowed {
-		typeof ip daddr . meta l4proto . th dport . ip saddr
-		flags interval
-		elements = { 10.96.0.1 . tcp . 80 . 192.0.2.0/24 }
 	}
 
 	set banned {
@@ -208,19 +219,17 @@ func balancerText(t Table) string {
 	}
 
 	chain pick-2 {
-		comment "one of two"
 		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints
 		drop comment "nobody left"
 	}
 
 	chain nat-prerouting {
 		type nat hook prerouting priority dstnat; policy accept;
-		meta l4proto { tcp, udp } counter packets 0 bytes 0
+		meta l4proto tcp counter packets 0 bytes 0
 		ip daddr . meta l4proto . th dport vmap @services comment "by service"
 	}
 
 	chain check {
-		comment "late"
 		type filter hook forward priority filter + 5; policy accept;
 	}
 }
@@ -229,11 +238,14 @@ func balancerText(t Table) string {
 		text = strings.NewReplacer(
 			"table ip ", "table ip6 ", "ip daddr", "ip6 daddr", "ip saddr", "ip6 saddr", "dnat ip ", "dnat ip6 ",
 			"10.96.0.1", "fd00:96::1", "10.128.0.0/16", "fd00:128::/32", "10.128.0.1", "fd00:128::1",
-			"192.0.2.0/24", "2001:db8::/32", "192.0.2.0/25", "2001:db8::/33", "198.51.100.1", "2001:db8:1::1",
+			"192.0.2.0/25", "2001:db8::/33", "198.51.100.1", "2001:db8:1::1",
 		).Replace(text)
 	}
 	return strings.Replace(text, " vip {", " "+t.Name+" {", 1)
 }
+
+// udataComment is the field of the comment of a rule.
+const udataComment = 0
 
 func testTables() []Table { return []Table{{Family: IPv4, Name: "vip"}, {Family: IPv6, Name: "vip"}} }
 

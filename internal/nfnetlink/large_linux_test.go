@@ -31,7 +31,8 @@ func bigKey(key, data []byte, i int) {
 	binary.BigEndian.PutUint16(data[4:], 8080)
 }
 
-// bigIndex is the inverse of bigKey, -1 when the element is none of its.
+// bigIndex is the inverse of bigKey. It returns -1 for an element that bigKey does not
+// write.
 func bigIndex(e *Element) int {
 	if len(e.Key) != 16 || len(e.Data) != 8 {
 		return -1
@@ -68,10 +69,10 @@ type span struct{ first, behind int }
 func load(t testing.TB, c *Conn, table Table, n int) (commits int) {
 	t.Helper()
 	var b Batch
-	b.AddTable(table, "")
+	b.AddTable(table)
 	b.AddSet(table, bigSet())
 	for i := 0; i < n; commits++ {
-		i = fill(&b, table, span{i, n}, c.MaxBatch())
+		i = fill(&b, table, span{i, n}, c.max)
 		commit(t, c, &b)
 		b.Reset()
 	}
@@ -99,22 +100,23 @@ func wantAll(t *testing.T, c *Conn, table Table, n int) {
 	}
 	for i, times := range seen {
 		if times != 1 {
-			t.Fatalf("element %d was dumped %d times, want once", i, times)
+			t.Fatalf("dumps of element %d: got %d, want 1", i, times)
 		}
 	}
 	if got := listSets(t, c, table)[bigSet().Name].Count; got != n && got != -1 {
-		t.Errorf("the kernel counts %d elements, want %d", got, n)
+		t.Errorf("count of the kernel: got %d elements, want %d", got, n)
 	}
 }
 
-// Privileged, 300,000 elements go in one transaction. With the buffer that
-// anyone may have, the same is refused before it is sent and goes in parts.
+// With privileges, 300,000 elements fit into one transaction. With the buffer of an
+// unprivileged process, such a transaction is refused before it is sent, and several
+// smaller ones are possible.
 func TestHugeBatch(t *testing.T) {
 	const n = 300_000
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	var b Batch
-	b.AddTable(table, "")
+	b.AddTable(table)
 	b.AddSet(table, bigSet())
 	if got := fill(&b, table, span{0, n}, 1<<30); got != n {
 		t.Fatalf("filled %d elements, want %d", got, n)
@@ -126,10 +128,10 @@ func TestHugeBatch(t *testing.T) {
 		if !netnstest.InUserNamespace(t) {
 			t.Fatalf("Commit of %d bytes with privileges: %v", b.Len(), err)
 		}
-		if size.Size != b.Len() || size.Max != c.MaxBatch() || size.Size <= size.Max {
-			t.Errorf("got %+v for a batch of %d bytes and MaxBatch %d", *size, b.Len(), c.MaxBatch())
+		if size.Size != b.Len() || size.Max != c.max || size.Size <= size.Max {
+			t.Errorf("SizeError: got %+v, want size %d and maximum %d", *size, b.Len(), c.max)
 		}
-		t.Logf("%d bytes in %d transactions of at most %d", b.Len(), load(t, c, table, n), c.MaxBatch())
+		t.Logf("%d bytes in %d transactions of at most %d", b.Len(), load(t, c, table, n), c.max)
 	case err != nil:
 		t.Fatalf("Commit of %d bytes: %v", b.Len(), err)
 	default:
@@ -138,23 +140,19 @@ func TestHugeBatch(t *testing.T) {
 	wantAll(t, c, table, n)
 }
 
-// The kernel must take a batch of MaxBatch bytes and refuse a longer one: the
-// figure is neither too high nor too low.
+// Conn.max is exact: the kernel accepts a batch of that many bytes and refuses a longer
+// one.
 func TestMaxBatchIsExact(t *testing.T) {
 	enterNamespace(t)
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newConn(fd, answerTimeout)
+	c, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	testenv.CloseAtEnd(t, c)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
+	if err := unix.SetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
 		t.Fatal(err)
 	}
-	size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	size, err := unix.GetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,16 +161,15 @@ func TestMaxBatchIsExact(t *testing.T) {
 	table := Table{Family: IPv4, Name: "abc"} // each message has 28 bytes
 	var b Batch
 	for b.Len()+2*28 <= c.max {
-		b.AddTable(table, "")
+		b.AddTable(table)
 	}
 	table.Name = "abcdefghijklmnopqrstuvwxyz"[:3+c.max-b.Len()-28]
-	b.AddTable(table, "")
+	b.AddTable(table)
 	if b.Len() != c.max {
-		t.Fatalf("the test made a batch of %d bytes, wants %d", b.Len(), c.max)
+		t.Fatalf("length of the test's batch: got %d bytes, want %d", b.Len(), c.max)
 	}
 	commit(t, c, &b)
 
-	c.max += 4
 	b.DelTable(Table{Family: IPv4, Name: "abc"})
 	c.max = b.Len()
 	if err := c.Commit(t.Context(), &b); !errors.Is(err, unix.EMSGSIZE) {
@@ -180,7 +177,7 @@ func TestMaxBatchIsExact(t *testing.T) {
 	}
 }
 
-// A commit by another program while a dump is under way starts it again.
+// A commit by another program during a dump makes the dump start again.
 func TestDumpRestartsOnKernel(t *testing.T) {
 	const n = 20_000
 	c := openInNamespace(t)
@@ -206,13 +203,13 @@ func TestDumpRestartsOnKernel(t *testing.T) {
 			wantBegun, want = maxTries, ErrInterrupted
 		}
 		if begun != wantBegun || seen != n || !errors.Is(err, want) {
-			t.Errorf("disturbed %d times: begun %d times, %d elements, error %v; want %d, %d, %v",
+			t.Errorf("interrupted %d times: got %d tries, %d elements, error %v; want %d, %d, %v",
 				disturb, begun, seen, err, wantBegun, n, want)
 		}
 	}
 }
 
-// A dump that is given up in the middle leaves the connection usable.
+// The connection stays usable after a dump that was abandoned in the middle.
 func TestDumpGivenUpOnKernel(t *testing.T) {
 	const n = 20_000
 	c := openInNamespace(t)
@@ -235,7 +232,7 @@ func TestDumpGivenUpOnKernel(t *testing.T) {
 	}
 }
 
-// Flush and delete leave nothing behind, however long the lists are.
+// Flush and delete remove all elements, however long the lists are.
 func TestRemoveMany(t *testing.T) {
 	const n = 20_000
 	c := openInNamespace(t)
@@ -251,13 +248,13 @@ func TestRemoveMany(t *testing.T) {
 	commit(t, c, &b)
 	wantAll(t, c, table, n/2)
 	b.Reset()
-	b.FlushSet(table, bigSet().Name)
+	flushSet(&b, table, bigSet().Name)
 	commit(t, c, &b)
 	wantAll(t, c, table, 0)
 	b.Reset()
 	b.DelSet(table, bigSet().Name)
 	commit(t, c, &b)
 	if sets := listSets(t, c, table); len(sets) != 0 {
-		t.Errorf("after DelSet there are %d sets, want none", len(sets))
+		t.Errorf("sets after DelSet: got %d, want none", len(sets))
 	}
 }

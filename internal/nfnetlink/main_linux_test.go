@@ -17,9 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
-// enterNamespace moves the test, with its thread, into a fresh network
-// namespace. The thread ends with the goroutine of the test, and the namespace
-// with it.
+// enterNamespace moves the test's thread into a new network namespace. The thread stays
+// locked, so it and the namespace end with the goroutine of the test.
 func enterNamespace(t testing.TB) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -28,7 +27,7 @@ func enterNamespace(t testing.TB) {
 	}
 }
 
-// openInNamespace is enterNamespace with a connection.
+// openInNamespace calls enterNamespace and opens a connection there.
 func openInNamespace(t testing.TB) *Conn {
 	t.Helper()
 	enterNamespace(t)

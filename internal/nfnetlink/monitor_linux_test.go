@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// newMonitor gives a monitor of the tables web and web_2, and the connection whose
-// commits it does not tell of.
+// newMonitor returns a monitor of the tables web and web_2, and the connection whose
+// commits it ignores.
 func newMonitor(t testing.TB) (*Conn, *Monitor) {
 	t.Helper()
 	c := openInNamespace(t)
@@ -25,7 +28,7 @@ func newMonitor(t testing.TB) (*Conn, *Monitor) {
 	}
 	testenv.CloseAtEnd(t, m)
 	if !m.Noticed() {
-		t.Error("before Begin: nothing is noticed, want anything to be possible")
+		t.Error("before Begin: noticed: got false, want true, because commits may have been missed")
 	}
 	begin(t, m)
 	return c, m
@@ -37,7 +40,7 @@ func begin(t testing.TB, m *Monitor) {
 		t.Fatal(err)
 	}
 	if m.Noticed() {
-		t.Fatal("something is noticed right after Begin")
+		t.Fatal("right after Begin: noticed: got true, want false")
 	}
 }
 
@@ -48,7 +51,7 @@ func noticed(t *testing.T, m *Monitor, what string, want bool) {
 	}
 }
 
-// Every kind of change of a table that is watched is noticed, and none of another.
+// The monitor notices every kind of change of its tables, and no change of other tables.
 func TestMonitorNoticesItsTables(t *testing.T) {
 	_, m := newMonitor(t)
 	for _, step := range []string{
@@ -87,15 +90,15 @@ func TestMonitorNoticesItsTables(t *testing.T) {
 		}
 	}
 	nft(t, "flush ruleset")
-	noticed(t, m, "a flush of everything", true)
+	noticed(t, m, "a flush of the ruleset", true)
 	begin(t, m)
 	nft(t, "add table ip somebody-elses")
 	nft(t, "flush ruleset")
-	noticed(t, m, "a flush where nothing of ours is", false)
+	noticed(t, m, "a flush of a ruleset without own tables", false)
 }
 
-// The kernel puts many messages in one packet: wherever in it a watched table is, it is
-// found.
+// The kernel puts many messages in one packet: the filter finds a watched table in all of
+// them.
 func TestMonitorFindsTablesAmongOthers(t *testing.T) {
 	c, m := newMonitor(t)
 	other := open(t)
@@ -106,9 +109,9 @@ func TestMonitorFindsTablesAmongOthers(t *testing.T) {
 				continue
 			}
 			commit(t, other, b)
-			// What a packet holds beyond what the filter looks at counts as one of ours.
+			// A packet with more messages than the filter can check counts as noticed.
 			if got := m.Noticed(); own != "" && !got || own == "" && got && others < 40 {
-				t.Errorf("%d others and own %q: noticed: got %t", others, own, got)
+				t.Errorf("%d foreign tables and own table %q: noticed: got %t, want %t", others, own, got, own != "")
 			}
 			commit(t, c, b)
 			begin(t, m)
@@ -119,22 +122,61 @@ func TestMonitorFindsTablesAmongOthers(t *testing.T) {
 	}
 }
 
-// manyTables adds tables of others, and maybe one that is watched.
+// A signal, such as those by which Go preempts goroutines, does not count as a commit.
+func TestMonitorIgnoresSignals(t *testing.T) {
+	_, m := newMonitor(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread, stop := unix.Gettid(), make(chan struct{})
+	var wg sync.WaitGroup
+	sent := 0
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := unix.Tgkill(unix.Getpid(), thread, unix.SIGURG); err != nil {
+				t.Error(err)
+				return
+			}
+			sent++
+		}
+	})
+	wrong, end := 0, time.Now().Add(time.Second)
+	for time.Now().Before(end) {
+		if m.Noticed() {
+			wrong++
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if wrong > 0 || sent == 0 {
+		t.Errorf("with %d signals: noticed: got true %d times, want never", sent, wrong)
+	}
+}
+
+// manyTables adds foreign tables, and a watched one unless own is "".
 func manyTables(others int, own string) (add, clean *Batch) {
 	add, clean = &Batch{}, &Batch{}
 	for i := range others {
 		other := Table{Family: IPv4, Name: fmt.Sprintf("t%d", i%40)}
-		add.AddTable(other, strings.Repeat("x", i%9))
+		add.AddTable(other)
+		if n := i % 9; n > 0 { // messages differ in length
+			add.buf = rawnetlink.AppendAttr(add.buf, 6, make([]byte, n)) // NFTA_TABLE_USERDATA
+			add.end()
+		}
 		clean.DestroyTable(other)
 	}
 	if own != "" {
-		add.AddTable(Table{Family: IPv6, Name: own}, "")
+		add.AddTable(Table{Family: IPv6, Name: own})
 		clean.DestroyTable(Table{Family: IPv6, Name: own})
 	}
 	return add, clean
 }
 
-// More than the socket can hold is not forgotten.
+// If there are more messages than fit into the socket, the commits are still noticed.
 func TestMonitorOverflows(t *testing.T) {
 	_, m := newMonitor(t)
 	if err := m.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }); err != nil {
@@ -143,18 +185,18 @@ func TestMonitorOverflows(t *testing.T) {
 	other := open(t)
 	for range 100 {
 		var b Batch
-		b.AddTable(Table{Family: IPv4, Name: "web"}, "")
+		b.AddTable(Table{Family: IPv4, Name: "web"})
 		b.DelTable(Table{Family: IPv4, Name: "web"})
 		if err := other.Commit(t.Context(), &b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	noticed(t, m, "a hundred commits", true)
-	noticed(t, m, "having asked", true)
+	noticed(t, m, "a first call of Noticed", true)
 	begin(t, m)
 }
 
-// Wait ends when something is noticed, when its context ends, and when the monitor is
+// Wait ends when a commit is noticed, when its context ends, and when the monitor is
 // closed.
 func TestMonitorWaits(t *testing.T) {
 	_, m := newMonitor(t)
@@ -168,7 +210,7 @@ func TestMonitorWaits(t *testing.T) {
 	nft(t, "add", "table", "ip", "somebody")
 	select {
 	case err := <-ended:
-		t.Errorf("Wait ended with %v after somebody else's commit", err)
+		t.Errorf("Wait after a commit to a foreign table: ended with %v, want it to wait", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	nft(t, "add", "table", "ip", "web")
@@ -176,7 +218,7 @@ func TestMonitorWaits(t *testing.T) {
 		t.Errorf("Wait after a commit to a watched table: got error %v, want none", err)
 	}
 	if err := within(t, wait(t.Context())); err != nil {
-		t.Errorf("Wait before that was looked at: got error %v, want none", err)
+		t.Errorf("Wait for a commit that was noticed already: got error %v, want none", err)
 	}
 	begin(t, m)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -205,7 +247,7 @@ func TestMonitorWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := within(t, closed); err == nil {
-		t.Error("Wait on a monitor that was closed: got no error")
+		t.Error("Wait on a monitor that was closed: got no error, want one")
 	}
 }
 
@@ -214,8 +256,8 @@ type refused struct{ syscall.RawConn }
 
 func (refused) Read(func(uintptr) bool) error { return errors.New("not pollable") }
 
-// Wait ends for the same reasons where Go's poller refuses the socket, as it does after
-// the kernel had no memory for a message.
+// Wait ends for the same reasons if Go's poller refuses the socket, as it does after the
+// kernel lacked memory for a message.
 func TestMonitorWaitsWithoutPoller(t *testing.T) {
 	_, m := newMonitor(t)
 	m.raw = refused{m.raw}
@@ -250,7 +292,7 @@ func TestMonitorWaitsWithoutPoller(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := within(t, ended); err == nil {
-		t.Error("Wait on a monitor that was closed: got no error")
+		t.Error("Wait on a monitor that was closed: got no error, want one")
 	}
 }
 
@@ -260,16 +302,16 @@ func within(t *testing.T, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(10 * time.Second):
-		t.Fatal("Wait has not ended after 10 s")
+		t.Fatal("Wait: still running after 10 s, want it to end")
 		return nil
 	}
 }
 
-// largeBatch fills a set of a table with so much that the monitor does not listen
-// meanwhile.
+// largeBatch fills a set of a table with so many elements that the monitor does not listen
+// during the commit.
 func largeBatch(table Table) *Batch {
 	var b Batch
-	b.AddTable(table, "")
+	b.AddTable(table)
 	b.AddSet(table, &Set{Name: "s", Key: []Selector{SourceAddr}})
 	w := b.Elements(OpAdd, table, "s")
 	for i := range 5000 {
@@ -278,13 +320,14 @@ func largeBatch(table Table) *Batch {
 	return &b
 }
 
-// A commit too large to be listened to hides none of others.
-func TestMonitorMissesNothingBesideLargeCommits(t *testing.T) {
+// A large commit, during which the monitor does not listen, hides no commit of another
+// connection.
+func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	c, m := newMonitor(t)
 	web := Table{Family: IPv4, Name: "web"}
 	b := largeBatch(web)
 	if b.Len() < bulk {
-		t.Fatalf("a batch of %d bytes is not large: the test shows nothing", b.Len())
+		t.Fatalf("length of the test's batch: got %d bytes, want at least %d", b.Len(), bulk)
 	}
 	commit := func(b *Batch) {
 		t.Helper()
@@ -296,14 +339,14 @@ func TestMonitorMissesNothingBesideLargeCommits(t *testing.T) {
 	noticed(t, m, "a large commit alone", false)
 	nft(t, "add", "chain", "ip", "web", "one")
 	commit(b)
-	noticed(t, m, "a commit of others and a large one", true)
+	noticed(t, m, "a foreign commit and a large one", true)
 	begin(t, m)
 	commit(b)
 	nft(t, "add", "chain", "ip", "web", "two")
-	noticed(t, m, "a large commit and one of others", true)
+	noticed(t, m, "a large commit and a foreign one", true)
 	begin(t, m)
 
-	// Others commit while nobody listens: the generation tells.
+	// A foreign commit while the monitor does not listen shows in the generation.
 	ended := make(chan error, 1)
 	go func() { ended <- m.Wait(t.Context()) }()
 	err := m.apart(t.Context(), func() error {
@@ -313,17 +356,17 @@ func TestMonitorMissesNothingBesideLargeCommits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noticed(t, m, "a commit of others during a large one", true)
+	noticed(t, m, "a foreign commit during a large one", true)
 	if err := within(t, ended); err != nil {
-		t.Errorf("Wait after a commit of others during a large one: got error %v, want none", err)
+		t.Errorf("Wait after a foreign commit during a large one: got error %v, want none", err)
 	}
 	begin(t, m)
 
-	// One that is refused changes nothing.
+	// A refused commit changes nothing.
 	bad := largeBatch(web)
 	bad.DelTable(Table{Family: IPv4, Name: "there-is-none"})
 	if err := m.Commit(t.Context(), bad); err == nil {
-		t.Fatal("a bad transaction was not refused")
+		t.Fatal("commit of a wrong batch: got no error, want one")
 	}
 	noticed(t, m, "a large commit that was refused", false)
 }

@@ -29,7 +29,15 @@ func (f Family) String() string {
 	}
 }
 
-// Table says which table an object belongs to.
+// AddrLen is the length of an address of the family in bytes.
+func (f Family) AddrLen() int {
+	if f == IPv6 {
+		return 16
+	}
+	return 4
+}
+
+// Table identifies a table.
 type Table struct {
 	Family Family
 	Name   string
@@ -38,7 +46,7 @@ type Table struct {
 // String returns the table as nft writes it, "ip name".
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
-// Hook is the place in the network stack that a base chain is attached to.
+// Hook is the hook of the network stack to which a base chain is attached.
 type Hook uint32
 
 // The hooks of IPv4 and IPv6.
@@ -50,88 +58,74 @@ const (
 	Postrouting Hook = unix.NF_INET_POST_ROUTING
 )
 
-// BaseChain is what makes a chain see packets by itself. The zero value is
-// that of a chain that is only jumped to.
+// BaseChain attaches a chain to a hook. The zero value is that of a regular chain, which
+// sees only packets of rules that jump to it.
 type BaseChain struct {
-	// Type is "filter" or "nat"; empty says that the chain is no base chain.
+	// Type is "filter" or "nat"; empty means that the chain is not a base chain.
 	Type string
 	Hook Hook
-	// Priority orders the base chains of a hook; lower ones come first.
+	// Priority orders the base chains of a hook, lowest first.
 	Priority int32
-	// Drop says that what no rule decides on is dropped, and not accepted.
+	// Drop is the policy drop, for packets without a verdict; otherwise the policy is
+	// accept.
 	Drop bool
 }
 
-// Chain is a chain to create.
+// Chain is a chain to create, or as the kernel lists it.
 type Chain struct {
-	// Name must not be a word of nft's language, such as "dnat" or "all":
-	// nft would list the chain but could not load the listing. The same
-	// goes for tables and sets; a hyphen in the name is a good protection.
+	// Name must not be a keyword of nft, such as "dnat" or "all": nft would list the
+	// chain but could not load the listing. The same holds for tables and sets; no
+	// keyword has a hyphen.
 	Name string
 	Base BaseChain
-	// Comment is shown by nft; may be empty.
-	Comment string
 }
 
-// Verdict is what an element of a verdict map decides.
+// Verdict is the verdict of a rule, or of an element of a verdict map.
 type Verdict int32
 
 // The verdicts. VerdictJump and VerdictGoto need a chain.
 const (
 	VerdictDrop     Verdict = 0
-	VerdictAccept   Verdict = 1
 	VerdictContinue Verdict = unix.NFT_CONTINUE
 	VerdictJump     Verdict = unix.NFT_JUMP
 	VerdictGoto     Verdict = unix.NFT_GOTO
-	VerdictReturn   Verdict = unix.NFT_RETURN
 )
 
-// SetFlags are properties of a set. Whether it is a map, anonymous, or a
-// concatenation of ranges is derived from the Set.
+// SetFlags are properties of a set. The flag for maps is derived from the Set.
 type SetFlags uint32
 
-// The properties that a Set may ask for.
+// The flags that a Set may have.
 const (
-	// SetConstant forbids changes once a rule uses the set.
-	SetConstant SetFlags = unix.NFT_SET_CONSTANT
-	// SetInterval makes the set hold ranges of keys.
+	// SetInterval makes the elements of the set ranges of keys of one field.
 	SetInterval SetFlags = unix.NFT_SET_INTERVAL
 	// SetTimeout lets elements expire.
 	SetTimeout SetFlags = unix.NFT_SET_TIMEOUT
 	// SetDynamic lets rules add elements.
 	SetDynamic SetFlags = unix.NFT_SET_EVAL
 
-	setAnonymous SetFlags = unix.NFT_SET_ANONYMOUS
-	setMap       SetFlags = unix.NFT_SET_MAP
-	setConcat    SetFlags = 0x80 // NFT_SET_CONCAT
+	setMap SetFlags = unix.NFT_SET_MAP
 )
 
-// Op is what to do with elements.
-type Op uint8
+// Op is an operation on elements, as the number of the kernel's message.
+type Op uint16
 
 const (
-	// OpAdd creates an element. One that exists with the same data is left
-	// as it is, one with other data is an error (EEXIST).
-	OpAdd Op = iota
+	// OpAdd creates an element. It keeps one that exists with the same data; one with
+	// other data is an error (EEXIST).
+	OpAdd Op = unix.NFT_MSG_NEWSETELEM
 	// OpDelete removes an element, which must exist (ENOENT).
-	OpDelete
+	OpDelete Op = unix.NFT_MSG_DELSETELEM
 	// OpDestroy removes an element if it exists. Linux 6.3 or later.
-	OpDestroy
+	OpDestroy Op = 30 // NFT_MSG_DESTROYSETELEM
 )
 
-const (
-	maxName    = 255 // NFT_NAME_MAXLEN with the terminating zero is 256
-	maxComment = 127 // what nft itself accepts
-)
+const maxName = 255 // NFT_NAME_MAXLEN with the terminating zero is 256
 
-var (
-	errName    = errors.New("no name that nft can read back")
-	errComment = errors.New("no comment that nft can read back")
-)
+var errName = errors.New("invalid name: nft cannot read it back")
 
-// checkName refuses names that the kernel would take but nft could not load
-// again from its own listing. The words of nft's language are not among them:
-// there are hundreds and each version has more.
+// checkName refuses names that the kernel would accept but nft could not load again
+// from its own listing. It does not refuse the keywords of nft: there are hundreds and
+// each version has more.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("%q: %w", name, errName)
@@ -141,15 +135,6 @@ func checkName(name string) error {
 		if !letter && (i == 0 || (c < '0' || c > '9') && !strings.ContainsRune(`/\_.-`, rune(c))) {
 			return fmt.Errorf("%q: %w", name, errName)
 		}
-	}
-	return nil
-}
-
-// checkComment refuses comments that would end nft's quotes or its line.
-func checkComment(comment string) error {
-	bad := func(r rune) bool { return r == '"' || r < ' ' || r == 0x7f }
-	if len(comment) > maxComment || strings.ContainsFunc(comment, bad) {
-		return fmt.Errorf("%q: %w", comment, errComment)
 	}
 	return nil
 }

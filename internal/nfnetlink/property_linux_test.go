@@ -9,23 +9,23 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// model is the naive picture of a table: what the kernel must show after all
-// that was committed.
+// model is a simple model of a table: the objects that the kernel must list after the
+// commits.
 type model struct {
 	table Table
 	sets  map[string]*Set
 	elems map[string]map[elem]bool
 }
 
-// Random tables, changed at random, must be in the kernel what was encoded.
+// The kernel lists random tables as they were encoded, also after random changes.
 func TestEncoderAgainstKernel(t *testing.T) {
 	r := testenv.Random(t)
 	c := openInNamespace(t)
@@ -41,7 +41,7 @@ func TestEncoderAgainstKernel(t *testing.T) {
 			elems: make(map[string]map[elem]bool),
 		}
 		b.Reset()
-		b.AddTable(m.table, "")
+		b.AddTable(m.table)
 		b.AddChain(m.table, Chain{Name: "c"})
 		for i := range 1 + r.IntN(5) {
 			m.addSet(&b, r, i)
@@ -62,12 +62,12 @@ func TestEncoderAgainstKernel(t *testing.T) {
 	}
 }
 
-// hasDestroy reports whether the kernel knows OpDestroy.
+// hasDestroy reports whether the kernel supports OpDestroy.
 func hasDestroy(t *testing.T, c *Conn) bool {
 	t.Helper()
 	table := Table{Family: IPv4, Name: "probe"}
 	var b Batch
-	b.AddTable(table, "")
+	b.AddTable(table)
 	b.AddSet(table, &Set{Name: "s", Key: []Selector{SourceAddr}})
 	w := b.Elements(OpDestroy, table, "s")
 	w.Key([]byte{1, 2, 3, 4})
@@ -79,7 +79,7 @@ func hasDestroy(t *testing.T, c *Conn) bool {
 	return err == nil
 }
 
-// addSet invents a set that the kernel can have.
+// addSet adds a random set of a kind that the kernel supports.
 func (m *model) addSet(b *Batch, r *rand.Rand, i int) {
 	fields := func(n int) []Selector {
 		s := make([]Selector, n)
@@ -98,7 +98,6 @@ func (m *model) addSet(b *Batch, r *rand.Rand, i int) {
 	switch r.IntN(4) {
 	case 0:
 		s.Flags = SetTimeout
-		s.Timeout = time.Duration(1+r.IntN(100)) * time.Hour
 	case 1:
 		s.Flags = SetDynamic
 	case 2:
@@ -109,9 +108,6 @@ func (m *model) addSet(b *Batch, r *rand.Rand, i int) {
 	}
 	if s.Flags&SetInterval == 0 && r.IntN(2) == 0 {
 		s.Size = 10_000
-	}
-	if r.IntN(2) == 0 {
-		s.Comment = "comment"
 	}
 	m.sets[s.Name] = s
 	m.elems[s.Name] = make(map[elem]bool)
@@ -150,12 +146,12 @@ func (m *model) change(b *Batch, r *rand.Rand, name string, remove []Op) {
 	}
 }
 
-// write adds an element with random data and returns what is to be dumped.
+// write adds an element with random data and returns it as a dump must have it.
 func (m *model) write(w *ElementWriter, r *rand.Rand, s *Set, key []byte) elem {
 	e := elem{Key: string(key)}
 	switch {
 	case s.Verdicts:
-		verdicts := []Verdict{VerdictAccept, VerdictDrop, VerdictReturn, VerdictContinue, VerdictGoto, VerdictJump}
+		verdicts := []Verdict{verdictAccept, VerdictDrop, verdictReturn, VerdictContinue, VerdictGoto, VerdictJump}
 		v, chain := verdicts[r.IntN(len(verdicts))], ""
 		if v == VerdictGoto || v == VerdictJump {
 			chain = "c"
@@ -172,10 +168,10 @@ func (m *model) write(w *ElementWriter, r *rand.Rand, s *Set, key []byte) elem {
 	return e
 }
 
-// replaceRanges gives a set of intervals new ones that do not touch.
+// replaceRanges replaces the intervals of a set by new ones that do not touch.
 func (m *model) replaceRanges(b *Batch, r *rand.Rand, name string) {
 	s := m.sets[name]
-	b.FlushSet(m.table, name)
+	flushSet(b, m.table, name)
 	elems := make(map[elem]bool)
 	m.elems[name] = elems
 	var points [][]byte
@@ -195,7 +191,7 @@ func (m *model) replaceRanges(b *Batch, r *rand.Rand, name string) {
 	}
 }
 
-// randomValue makes a value whose padding is zero, as the kernel wants it.
+// randomValue makes a random value whose padding is zero, as the kernel requires.
 func randomValue(r *rand.Rand, fam Family, sels []Selector) []byte {
 	var b []byte
 	for _, s := range sels {
@@ -203,7 +199,7 @@ func randomValue(r *rand.Rand, fam Family, sels []Selector) []byte {
 			b = append(b, byte(r.Uint32()))
 		}
 		if len(sels) > 1 {
-			b = pad(b)
+			b = rawnetlink.Pad(b)
 		}
 	}
 	return b

@@ -4,43 +4,41 @@ import (
 	"iter"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
-// Step is one expression of a rule. What it does stands in attributes, whose numbers
-// are those of the kernel (NFTA_PAYLOAD_BASE and so on). It must not be used once Each
-// of the [Visitor] that got the rule has returned.
+// Step is one expression of a rule, with attributes that have the kernel's numbers
+// (NFTA_PAYLOAD_BASE and so on). It must not be used after Each of the [Visitor] that got
+// the rule has returned.
 type Step struct {
-	// Name is what the kernel calls the kind of expression, such as "payload".
+	// Name is the kernel's name of the kind of expression, such as "payload".
 	Name []byte
 	data attrs
 }
 
-// Bytes gives an attribute, nil if there is none.
-func (s *Step) Bytes(attr uint16) []byte { return s.data.find(attr) }
+// Bytes returns the value of an attribute, nil if there is none.
+func (s *Step) Bytes(attr uint16) []byte { return s.data.Find(attr) }
 
-// Number gives an attribute that is a number of 32 bits, 0 if there is none.
-func (s *Step) Number(attr uint16) uint32 { return getUint32(s.data.find(attr)) }
+// Number returns the value of a 32-bit attribute, 0 if there is none.
+func (s *Step) Number(attr uint16) uint32 { return s.data.Uint32(attr) }
 
-// Verdict gives what an "immediate" decides, and the chain that it leads to. It is not
-// ok where that loads a value instead.
+// Verdict returns the verdict of an "immediate", and the chain of a jump or goto. ok is
+// false if the expression loads a value.
 func (s *Step) Verdict() (v Verdict, chain []byte, ok bool) {
-	verdict := attrs(attrs(s.data.find(unix.NFTA_IMMEDIATE_DATA)).find(unix.NFTA_DATA_VERDICT))
-	code := verdict.find(unix.NFTA_VERDICT_CODE)
-	return Verdict(getUint32(code)), getText(verdict.find(unix.NFTA_VERDICT_CHAIN)), code != nil
+	verdict := attrs(attrs(s.data.Find(unix.NFTA_IMMEDIATE_DATA)).Find(unix.NFTA_DATA_VERDICT))
+	code := verdict.Find(unix.NFTA_VERDICT_CODE)
+	return Verdict(rawnetlink.Uint32Of(code)), rawnetlink.TextOf(verdict.Find(unix.NFTA_VERDICT_CHAIN)), code != nil
 }
 
-// Steps gives the expressions of a rule in their order. It must not be called once Each
+// Steps returns the expressions of a rule in their order. It must not be called after Each
 // of the [Visitor] that got the rule has returned.
 func (i *RuleInfo) Steps() iter.Seq[Step] {
 	return func(yield func(Step) bool) {
-		rest := i.steps
-		for {
-			_, elem, ok := rest.next()
-			if !ok {
-				return
-			}
-			s := Step{Name: getText(attrs(elem).find(unix.NFTA_EXPR_NAME)), data: attrs(elem).find(unix.NFTA_EXPR_DATA)}
-			if !yield(s) {
+		for rest := i.steps; ; {
+			_, v, ok := rest.Next()
+			elem := attrs(v)
+			if !ok || !yield(Step{Name: rawnetlink.TextOf(elem.Find(unix.NFTA_EXPR_NAME)), data: elem.Find(unix.NFTA_EXPR_DATA)}) {
 				return
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// steps gives what the rules of a table do, with their chains.
+// steps returns the rules of a table as text, each with its chain, and their handles.
 func steps(t *testing.T, c *Conn, table Table) (all []string, handles []uint64) {
 	t.Helper()
 	err := c.Rules(t.Context(), table, Visitor[RuleInfo]{Begin: func() { all, handles = nil, nil }, Each: func(r *RuleInfo) error {
@@ -58,19 +58,19 @@ func TestStepsOfRules(t *testing.T) {
 		"b counter immediate -3a", "b immediate meta",
 	}
 	if diff := cmp.Diff(want, all); diff != "" {
-		t.Fatalf("what the rules do (-want +got):\n%s", diff)
+		t.Fatalf("steps of the rules (-want +got):\n%s", diff)
 	}
 	for s := range (&RuleInfo{steps: attrs{1, 2, 3}}).Steps() {
-		t.Errorf("of a rule that makes no sense: got %q, want nothing", s.Name)
+		t.Errorf("step of a malformed rule: got %q, want none", s.Name)
 	}
 	var b Batch
 	b.DelRule(table, "b", handles[1])
 	commit(t, c, &b)
 	if all, _ = steps(t, c, table); !cmp.Equal([]string{want[0], want[2], want[3]}, all) {
-		t.Errorf("after one rule was removed: got %q", all)
+		t.Errorf("rules after one was removed: got %q, want the others", all)
 	}
 	if err := c.Commit(t.Context(), &b); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("removing it again: got error %v, want %v", err, unix.ENOENT)
+		t.Errorf("removing the rule again: got error %v, want %v", err, unix.ENOENT)
 	}
 }
 
@@ -81,6 +81,6 @@ func TestWakeTable(t *testing.T) {
 	b.WakeTable(Table{Family: IPv4, Name: "t"})
 	commit(t, c, &b)
 	if text := nft(t, "list", "ruleset"); strings.Contains(text, "dormant") || !strings.Contains(text, "table ip t") {
-		t.Errorf("the table is\n%s", text)
+		t.Errorf("table after WakeTable: got\n%s\nwant one that is not dormant", text)
 	}
 }

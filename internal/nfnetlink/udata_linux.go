@@ -3,33 +3,32 @@ package nfnetlink
 import (
 	"encoding/binary"
 	"slices"
-	"strings"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
 // User data are opaque to the kernel. nft keeps in them what the kernel does
 // not store: a sequence of fields, each a type byte, a length byte and a
-// value. Numbers in it have the byte order of the host.
+// value. Numbers are in host byte order.
 
-// maxUdata is the most user data that the kernel takes for one object.
+// maxUdata is the most user data in bytes that the kernel stores for one object.
 const maxUdata = 256
 
-// The fields of the objects; comments have another number in sets.
+// The fields of sets.
 const (
-	udataComment         = 0
 	udataSetKeyOrder     = 0
 	udataSetDataOrder    = 1
 	udataSetKeyTypeof    = 3
 	udataSetDataTypeof   = 4
 	udataSetDataInterval = 6
-	udataSetComment      = 7
 )
 
-// udataTag is the field of the tag of a rule. It is none of nft's own.
+// udataTag is the field of the tag of a rule. nft does not use its number.
 const udataTag = 0x76
 
-// AppendTag appends user data by which whoever writes a rule knows it again. Unlike a
-// comment, they get lost when nft writes the rule again, which may have changed it; nft
-// passes over them when it lists rules.
+// AppendTag appends user data by which the author of a rule recognizes it. nft keeps
+// comments but not these user data when it writes a rule again, which it may have changed;
+// nft ignores them when it lists rules.
 func AppendTag(b, tag []byte) []byte { return appendUdata(b, udataTag, tag) }
 
 func appendUdata(b []byte, typ byte, v []byte) []byte {
@@ -40,22 +39,8 @@ func appendUdataUint32(b []byte, typ byte, v uint32) []byte {
 	return binary.NativeEndian.AppendUint32(append(b, typ, 4), v)
 }
 
-// appendUdataText appends a text; empty ones are left out.
-func appendUdataText(b []byte, typ byte, s string) []byte {
-	if s == "" {
-		return b
-	}
-	b = append(b, typ, byte(len(s)+1))
-	return append(append(b, s...), 0)
-}
-
-// udataText returns the text of the first field of a type.
-func udataText(data string, want byte) string {
-	return strings.TrimSuffix(udataField(data, want), "\x00")
-}
-
-// udataField returns the value of the first field of a type. Anything may stand in the
-// user data of other programs: what is not understood is no value.
+// udataField returns the value of the first field of a type, "" if there is none. The user
+// data of other programs may have any form, so malformed data is not an error.
 func udataField(data string, want byte) string {
 	for len(data) >= 2 {
 		typ, n := data[0], int(data[1])
@@ -71,9 +56,8 @@ func udataField(data string, want byte) string {
 	return ""
 }
 
-// Selector is one field of a packet or a number, of which the keys and data of
-// sets consist. Which header an address comes from follows from the family of
-// the table.
+// Selector is one field of the keys or data of sets: a field of a packet, or a number.
+// The family of the table decides from which header an address is read.
 type Selector uint8
 
 const (
@@ -85,11 +69,13 @@ const (
 	L4Proto
 	// DestPort is the transport's destination port, two bytes, big-endian.
 	DestPort
-	// RandomIndex is a number as the expression numgen makes it, four bytes
-	// in the byte order of the host.
+	// RandomIndex is a number that the expression numgen generates, four bytes in host
+	// byte order.
 	RandomIndex
 
 	selectorCount
+	// verdict is the only datum of a verdict map.
+	verdict
 )
 
 // The byte orders as nft records them for a key that is a single field.
@@ -99,7 +85,7 @@ const (
 	orderBig  = 2
 )
 
-// field is what nft knows of a selector.
+// field is nft's description of a selector.
 type field struct {
 	datatype uint32 // nft's number of the type, 6 bits
 	size     int    // bytes
@@ -108,8 +94,8 @@ type field struct {
 	args     []uint32
 }
 
-// The numbers that nft gives to data types, expressions and headers. They are
-// part of its file format: it reads them back from user data.
+// The numbers that nft assigns to data types, expressions and headers. They do not
+// change, because nft reads them from user data that an earlier version wrote.
 const (
 	typeInteger  = 4
 	typeIPv4Addr = 7
@@ -118,7 +104,6 @@ const (
 	typeService  = 13
 
 	typeVerdict    = 0xffffff00 // NFT_DATA_VERDICT; the only one the kernel knows
-	verdictDataLen = 16
 	concatTypeBits = 6
 
 	exprVerdict = 1
@@ -132,8 +117,8 @@ const (
 	headerIPv6      = 13
 )
 
-// field describes the selector. The fields of a header are counted in the
-// order in which they stand in it, which for addresses differs by family.
+// field describes the selector. The fields of a header are numbered in their order in
+// the header, which for addresses differs by family.
 func (s Selector) field(fam Family) field {
 	switch s {
 	case SourceAddr:
@@ -148,6 +133,8 @@ func (s Selector) field(fam Family) field {
 	case RandomIndex:
 		const random, modulus, offset = 1, 2, 0
 		return field{datatype: typeInteger, size: 4, order: orderHost, expr: exprNumgen, args: []uint32{random, modulus, offset}}
+	case verdict:
+		return field{datatype: typeVerdict, size: 16, order: orderNone, expr: exprVerdict}
 	default:
 		return field{}
 	}
@@ -170,8 +157,7 @@ func (f field) typeof(b []byte) []byte {
 	return b
 }
 
-// appendTypeof appends the typeof notation of a concatenation, or of its one
-// field.
+// appendTypeof appends the typeof notation of a concatenation, or of a single field.
 func appendTypeof(b []byte, typ byte, fam Family, sels []Selector) []byte {
 	if len(sels) == 1 {
 		return appendUdata(b, typ, sels[0].field(fam).typeof(nil))
@@ -184,12 +170,7 @@ func appendTypeof(b []byte, typ byte, fam Family, sels []Selector) []byte {
 	return appendUdata(b, typ, expr)
 }
 
-// appendVerdictTypeof appends the typeof notation of the data of verdict maps.
-func appendVerdictTypeof(b []byte) []byte {
-	return appendUdata(b, udataSetDataTypeof, append(appendUdataUint32(nil, 0, exprVerdict), 1, 0))
-}
-
-// byteOrder returns what nft records: concatenations have none.
+// byteOrder returns the byte order that nft records: concatenations have none.
 func byteOrder(fam Family, sels []Selector) uint32 {
 	if len(sels) == 1 {
 		return sels[0].field(fam).order
@@ -206,21 +187,21 @@ func datatype(fam Family, sels []Selector) uint32 {
 	return t
 }
 
-// Len returns the length in bytes of a key or datum that consists of the
+// fieldsLen returns the length in bytes of a key or datum that consists of the
 // selectors: one field has its own size, in a concatenation each is padded
 // with zeros to a multiple of four bytes.
-func Len(fam Family, sels ...Selector) int {
+func fieldsLen(fam Family, sels []Selector) int {
 	if len(sels) == 1 {
 		return sels[0].field(fam).size
 	}
 	n := 0
 	for _, s := range sels {
-		n += align(s.field(fam).size)
+		n += rawnetlink.Align(s.field(fam).size)
 	}
 	return n
 }
 
-// known reports whether all selectors are ones of this package.
+// known reports whether this package has all the selectors.
 func known(sels []Selector) bool {
 	return !slices.ContainsFunc(sels, func(s Selector) bool { return s >= selectorCount })
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// What works for root must work as root of a user namespace, with the buffers
-// that the kernel allows there.
+// The tests also pass as root of a user namespace, with the buffer sizes that the kernel
+// allows there.
 func TestInUserNamespace(t *testing.T) {
 	cmd := netnstest.Unprivileged(t, "-test.v", "-test.timeout=2m", "-test.run=^Test(HugeBatch|Nft|Sets|CommitErrors|MaxBatch)")
 	out, err := cmd.CombinedOutput()
@@ -17,7 +17,7 @@ func TestInUserNamespace(t *testing.T) {
 	}
 	for _, want := range []string{"--- PASS: TestHugeBatch", "--- PASS: TestNftListsAndLoadsAgain"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("the output in a user namespace lacks %q:\n%s", want, out)
+			t.Errorf("output in a user namespace: got no %q:\n%s", want, out)
 		}
 	}
 	t.Logf("%s", out)

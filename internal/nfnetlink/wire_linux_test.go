@@ -10,20 +10,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
-// script is a kernel that has all its answers ready: each is what one read
-// returns. The numbers of the requests are known, they start at 1.
+// script returns a connection to a fake kernel that has sent all its replies already: each
+// is the result of one read. The sequence numbers of requests start at 1.
 func script(t *testing.T, reads ...[]byte) *Conn {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatalf("socketpair: %v", err)
 	}
-	c, err := wrapConn(fds[0], 1<<20, 20*time.Millisecond)
+	s, err := rawnetlink.WrapSocket(fds[0], 20*time.Millisecond)
 	if err != nil {
-		t.Fatalf("wrapConn: %v", err)
+		t.Fatalf("WrapSocket: %v", err)
 	}
+	c := &Conn{socket: s, max: 1 << 20}
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), unix.Close(fds[1])); err != nil {
 			t.Errorf("close: %v", err)
@@ -37,6 +40,19 @@ func script(t *testing.T, reads ...[]byte) *Conn {
 	return c
 }
 
+// closedSocket returns a socket by which nothing can be sent.
+func closedSocket(t *testing.T) *rawnetlink.Socket {
+	t.Helper()
+	s, err := rawnetlink.OpenSocket(unix.NETLINK_NETFILTER, rawnetlink.Buffers{}, answerTimeout)
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // wire composes a message.
 func wire(typ, flags uint16, seq uint32, payload ...[]byte) []byte {
 	p := slices.Concat(payload...)
@@ -44,13 +60,13 @@ func wire(typ, flags uint16, seq uint32, payload ...[]byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, typ)
 	b = binary.NativeEndian.AppendUint16(b, flags)
 	b = binary.NativeEndian.AppendUint32(b, seq)
-	return pad(append(append(b, 0, 0, 0, 0), p...))
+	return rawnetlink.Pad(append(append(b, 0, 0, 0, 0), p...))
 }
 
-// code is the errno in an answer.
+// code encodes an errno in a reply.
 func code(e unix.Errno) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(-int32(e))) }
 
-// answer is the kernel's answer to message seq.
+// answer composes the kernel's reply to message seq.
 func answer(seq uint32, e unix.Errno, tlvs ...[]byte) []byte {
 	flags := uint16(unix.NLM_F_CAPPED)
 	if len(tlvs) > 0 {
@@ -59,10 +75,10 @@ func answer(seq uint32, e unix.Errno, tlvs ...[]byte) []byte {
 	return wire(unix.NLMSG_ERROR, flags, seq, code(e), make([]byte, unix.NLMSG_HDRLEN), slices.Concat(tlvs...))
 }
 
-// listed is a table in a dump.
+// listed composes the message for a table in a dump.
 func listed(seq uint32, flags uint16, name string) []byte {
 	return wire(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, unix.NLM_F_MULTI|flags, seq,
-		[]byte{byte(IPv4), 0, 0, 0}, appendString(nil, unix.NFTA_TABLE_NAME, name))
+		[]byte{byte(IPv4), 0, 0, 0}, rawnetlink.AppendString(nil, unix.NFTA_TABLE_NAME, name))
 }
 
 func done(seq uint32, flags uint16, e unix.Errno) []byte {
@@ -71,23 +87,23 @@ func done(seq uint32, flags uint16, e unix.Errno) []byte {
 
 func TestAcknowledgement(t *testing.T) {
 	table := Table{Family: IPv4, Name: "vip"}
-	text := appendString(nil, unix.NLMSGERR_ATTR_MSG, "not today")
+	text := rawnetlink.AppendString(nil, unix.NLMSGERR_ATTR_MSG, "not today")
 	tests := []struct {
 		name  string
 		reads [][]byte
 		want  error
 	}{
 		{name: "committed", reads: [][]byte{answer(3, 0)}},
-		{name: "after answers to others", reads: [][]byte{answer(0, unix.EINVAL), slices.Concat(answer(99, unix.EBUSY), answer(3, 0))}},
+		{name: "after replies to other requests", reads: [][]byte{answer(0, unix.EINVAL), slices.Concat(answer(99, unix.EBUSY), answer(3, 0))}},
 		{name: "after messages of other kinds", reads: [][]byte{listed(3, 0, "x"), done(2, 0, 0), answer(3, 0)}},
-		{name: "after a broken one", reads: [][]byte{wire(unix.NLMSG_ERROR, 0, 3, []byte{1}), {1, 2, 3}, answer(3, 0)}},
+		{name: "after a malformed reply", reads: [][]byte{wire(unix.NLMSG_ERROR, 0, 3, []byte{1}), {1, 2, 3}, answer(3, 0)}},
 		{
 			name: "refused at the commit", reads: [][]byte{answer(1, unix.EMLINK, text), answer(3, 0)},
-			want: &Error{Errno: unix.EMLINK, Op: "commit", Message: -1, Detail: "not today"},
+			want: &Error{Errno: unix.EMLINK, Op: "commit", Detail: "not today"},
 		},
 		{
 			name: "refused in the middle", reads: [][]byte{slices.Concat(answer(3, unix.ENOENT), answer(3, 0))},
-			want: &Error{Errno: unix.ENOENT, Op: "delete chain", Table: table, Object: "b", Message: 1},
+			want: &Error{Errno: unix.ENOENT, Op: "delete chain", Table: table, Object: "b"},
 		},
 		{
 			name: "refused, not capped",
@@ -95,8 +111,8 @@ func TestAcknowledgement(t *testing.T) {
 				wire(1, 0, 2, make([]byte, 8)), text)},
 			want: &Error{Errno: unix.EBUSY, Op: "delete chain", Table: table, Object: "a", Detail: "not today"},
 		},
-		{name: "no answer", want: ErrUnknownOutcome},
-		{name: "no answer to this", reads: [][]byte{answer(7, 0)}, want: ErrUnknownOutcome},
+		{name: "no reply", want: ErrUnknownOutcome},
+		{name: "no reply to this request", reads: [][]byte{answer(7, 0)}, want: ErrUnknownOutcome},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,6 +144,8 @@ func TestDumpRestart(t *testing.T) {
 	for try := range uint32(maxTries) {
 		always = append(always, slices.Concat(listed(try+1, 0, "a"), listed(try+1, intr, "b"), done(try+1, intr, 0)))
 	}
+	tooLong := wire(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, unix.NLM_F_MULTI, 1,
+		[]byte{byte(IPv4), 0, 0, 0}, rawnetlink.AppendString(nil, unix.NFTA_TABLE_NAME, "a"), rawnetlink.AppendHeader(nil, unix.NFTA_TABLE_FLAGS, 4))
 	tests := []struct {
 		name   string
 		reads  [][]byte
@@ -135,7 +153,7 @@ func TestDumpRestart(t *testing.T) {
 		tables []string
 		want   error
 	}{
-		{name: "whole", reads: [][]byte{listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0)}, begun: 1, tables: []string{"a", "b"}},
+		{name: "complete", reads: [][]byte{listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0)}, begun: 1, tables: []string{"a", "b"}},
 		{
 			name:  "interrupted once",
 			reads: [][]byte{listed(1, 0, "a"), listed(1, intr, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0)},
@@ -147,15 +165,16 @@ func TestDumpRestart(t *testing.T) {
 			begun: 2, tables: []string{"c"},
 		},
 		{
-			name:  "given up by the kernel",
+			name:  "ended early by the kernel",
 			reads: [][]byte{listed(1, 0, "a"), done(1, 0, unix.EINTR), listed(2, 0, "c"), done(2, 0, 0)},
 			begun: 2, tables: []string{"c"},
 		},
-		{name: "interrupted always", reads: always, begun: maxTries, tables: []string{"a", "b"}, want: ErrInterrupted},
+		{name: "interrupted each time", reads: always, begun: maxTries, tables: []string{"a", "b"}, want: ErrInterrupted},
 		{name: "failed", reads: [][]byte{listed(1, 0, "a"), done(1, 0, unix.ENOMEM)}, begun: 1, tables: []string{"a"}, want: unix.ENOMEM},
 		{name: "refused", reads: [][]byte{answer(1, unix.EPERM)}, begun: 1, want: unix.EPERM},
-		{name: "cut off", reads: [][]byte{listed(1, 0, "a")[:24]}, begun: 1, want: errMalformed},
-		{name: "no answer", begun: 1, want: unix.EAGAIN},
+		{name: "cut off", reads: [][]byte{listed(1, 0, "a")[:24]}, begun: 1, want: rawnetlink.ErrMalformed},
+		{name: "attribute too long", reads: [][]byte{tooLong}, begun: 1, want: rawnetlink.ErrMalformed},
+		{name: "no reply", begun: 1, want: unix.EAGAIN},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -170,7 +189,7 @@ func TestDumpRestart(t *testing.T) {
 				t.Errorf("Tables: got error %v, want %v", err, tt.want)
 			}
 			if begun != tt.begun {
-				t.Errorf("Begin was called %d times, want %d", begun, tt.begun)
+				t.Errorf("calls of Begin: got %d, want %d", begun, tt.begun)
 			}
 			if diff := cmp.Diff(tt.tables, tables); diff != "" {
 				t.Errorf("tables of the last try (-want +got):\n%s", diff)
@@ -179,8 +198,8 @@ func TestDumpRestart(t *testing.T) {
 	}
 }
 
-// What is gathered is of one try.
-func TestCollectStartsAnew(t *testing.T) {
+// Collect returns the items of the last try only.
+func TestCollectStartsAgain(t *testing.T) {
 	c := script(t, listed(1, 0, "a"), listed(1, unix.NLM_F_DUMP_INTR, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0))
 	var got []TableInfo
 	if err := c.Tables(t.Context(), IPv4, Collect(&got)); err != nil {
@@ -191,7 +210,7 @@ func TestCollectStartsAnew(t *testing.T) {
 	}
 }
 
-// A dump that was given up must not get in the way of what comes next.
+// A dump that was abandoned does not disturb the next call.
 func TestDumpGivenUp(t *testing.T) {
 	errEnough := errors.New("enough")
 	rest := [][]byte{slices.Concat(listed(1, 0, "a"), listed(1, 0, "b")), listed(1, 0, "c"), done(1, 0, 0)}
@@ -203,26 +222,26 @@ func TestDumpGivenUp(t *testing.T) {
 	var b Batch
 	b.DelTable(Table{Family: IPv4, Name: "a"})
 	if err := c.Commit(context.Background(), &b); err != nil {
-		t.Errorf("Commit after a dump that was given up: got %v, want nil", err)
+		t.Errorf("Commit after a dump that was abandoned: got %v, want nil", err)
 	}
 }
 
-// If the end of a dump never came, the next call waits once and goes on.
+// If the end of a dump is lost, the next call waits for it once and then continues.
 func TestDumpWithoutEnd(t *testing.T) {
 	c := script(t, listed(1, 0, "a"))
 	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{Each: func(*TableInfo) error { return nil }})
 	if !errors.Is(err, unix.EAGAIN) {
 		t.Fatalf("Tables: got %v, want EAGAIN", err)
 	}
-	if err := c.settle(context.Background()); err != nil {
-		t.Fatalf("settle: got %v, want nil", err)
+	if err := c.skipUnread(context.Background()); err != nil {
+		t.Fatalf("skipUnread: got %v, want nil", err)
 	}
-	if c.dump != 0 {
-		t.Errorf("dump %d is still awaited", c.dump)
+	if c.unread != 0 {
+		t.Errorf("dump that the connection waits for: got %d, want none", c.unread)
 	}
 }
 
-// A visitor can have a dump started again that it finds wrong.
+// A visitor can make a dump start again.
 func TestDumpRestartedByVisitor(t *testing.T) {
 	reads := [][]byte{listed(1, 0, "a"), listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0), listed(2, 0, "a"), done(2, 0, 0)}
 	c := script(t, reads...)
@@ -242,8 +261,8 @@ func TestDumpRestartedByVisitor(t *testing.T) {
 	}
 }
 
-// Messages of one dump that come from different generations are as good as
-// flagged: the kernel flags not all dumps.
+// A dump with messages of different generations counts as interrupted: the kernel does not
+// flag all interrupted dumps.
 func TestDumpOfTwoGenerations(t *testing.T) {
 	at := func(generation byte, seq uint32, name string) []byte {
 		m := listed(seq, 0, name)

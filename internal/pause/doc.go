@@ -1,2 +1,2 @@
-// Package pause waits for a while, or for the end of a context.
+// Package pause waits for a duration, or for the end of a context.
 package pause

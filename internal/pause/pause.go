@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// For waits for a duration. When the context ends before, so does the wait, with the
-// context's cause; without a wait, too, the error says whether the context has ended.
+// For waits for a duration, or until the context ends. It returns the context's cause if
+// the context has ended, also when d is zero.
 func For(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
-		case <-timer.C: // A busy machine may tell that at once with the end of the context.
+		case <-timer.C: // The context may have ended at the same moment.
 		case <-ctx.Done():
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // portName has the shape of the keys that the package is made for: five
-// strings, which differ late.
+// strings, most of which have a common prefix.
 type portName struct{ namespace, name, port, protocol, family string }
 
 func (n portName) Compare(o portName) int {
@@ -83,11 +83,11 @@ func BenchmarkSet(b *testing.B) {
 	})
 }
 
-// BenchmarkSetDiff is a change and its discovery by one consumer.
+// BenchmarkSetDiff measures a change and a Diff by one consumer.
 func BenchmarkSetDiff(b *testing.B) { forSizes(b, setDiff) }
 
-// BenchmarkSetDiffHot changes the same few keys over and over: what it costs
-// when nothing has to come from memory.
+// BenchmarkSetDiffHot changes the same few keys again and again: all data is in the
+// CPU's caches.
 func BenchmarkSetDiffHot(b *testing.B) {
 	forSizes(b, func(b *testing.B, names []portName, m pmap.Map[portName, *port], ports [2]*port) {
 		setDiff(b, names[:16], m, ports)
@@ -175,7 +175,7 @@ func BenchmarkLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkLoadSorted loads keys in the order in which a list call gives them.
+// BenchmarkLoadSorted loads keys in the order in which a List call returns them.
 func BenchmarkLoadSorted(b *testing.B) {
 	forSizes(b, func(b *testing.B, names []portName, m pmap.Map[portName, *port], ports [2]*port) {
 		names = names[:0]

@@ -2,28 +2,22 @@ package pmap
 
 import "hash/maphash"
 
-// Edit is a batch of changes to a map. What one batch has made it changes in
-// place, so a batch of many changes makes little garbage: loading n keys makes
-// none. The map that the batch began with stays as it is.
+// Edit is a batch of changes to a map. A batch changes its own nodes in place, so
+// many changes make little garbage: loading n keys makes none. The map that the
+// batch began with does not change.
 //
 // The zero Edit begins with an empty map of a new origin. An Edit is for one
 // goroutine at a time.
-type Edit[K Key[K], V comparable] struct {
-	m Map[K, V]
-	// single says that there is one change only: its nodes are not marked as
-	// drafts, as nothing would profit from the marks, and so m is a map that
-	// can be given away at once.
-	single bool
-}
+type Edit[K Key[K], V comparable] struct{ m Map[K, V] }
 
 // Edit begins a batch of changes.
 func (m Map[K, V]) Edit() *Edit[K, V] { return &Edit[K, V]{m: m} }
 
-// Get gives the value of a key with the changes so far, and whether the key is
-// there.
+// Get returns the value of a key with the changes so far, and whether the map has
+// the key.
 func (e *Edit[K, V]) Get(k K) (V, bool) { return e.m.Get(k) }
 
-// Set gives k the value v.
+// Set sets the value of k to v.
 func (e *Edit[K, V]) Set(k K, v V) {
 	if e.m.seed == (maphash.Seed{}) {
 		e.m.seed = maphash.MakeSeed()
@@ -36,18 +30,18 @@ func (e *Edit[K, V]) set(k K, v V, prio uint32) {
 	e.m.root = e.insert(e.m.root, &it, prio)
 }
 
-// Delete removes k; it does nothing if k is not there.
+// Delete removes k; it does nothing if the map lacks k.
 func (e *Edit[K, V]) Delete(k K) { e.m.root = e.remove(e.m.root, &k) }
 
-// Map ends the batch and gives its result. The Edit may be used on; that is
-// another batch, which begins with this result and leaves it as it is.
+// Map ends the batch and returns its result. Later changes of the Edit are another
+// batch, which begins with this result and does not change it.
 func (e *Edit[K, V]) Map() Map[K, V] {
 	e.m.root.publish()
 	return e.m
 }
 
-// publish takes the marks off the drafts of a subtree. It need not look under
-// a node that is not a draft, as there are none.
+// publish marks the drafts of a subtree as published. It does not descend below a
+// published node, because that has no drafts below it.
 func (n *node[K, V]) publish() {
 	for ; n != nil && n.draft; n = n.right {
 		n.draft = false
@@ -55,18 +49,18 @@ func (n *node[K, V]) publish() {
 	}
 }
 
-// own gives a node with the contents of n that the batch may change.
+// own returns a node with the contents of n that the batch may change.
 func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
 	if n.draft {
 		return n
 	}
 	c := *n
-	c.draft = !e.single
+	c.draft = true
 	return &c
 }
 
-// insert gives the subtree n with the entry *it in it. It gives n itself,
-// unchanged, if it has an equal entry.
+// insert returns the subtree n with the entry *it in it. It returns n itself,
+// unchanged, if n has an equal entry.
 func (e *Edit[K, V]) insert(n *node[K, V], it *entry[K, V], prio uint32) *node[K, V] {
 	// The key cannot be under a node of lower priority: it would be above it.
 	if n == nil || n.prio < prio {
@@ -94,18 +88,17 @@ func (e *Edit[K, V]) insert(n *node[K, V], it *entry[K, V], prio uint32) *node[K
 	return n
 }
 
-// clone exists so that the entry that insert hands down can stay on the stack
-// until it is known to be needed.
+// clone allocates a copy, so that the entry which insert passes down can stay on the
+// stack until a node needs it.
 func (it *entry[K, V]) clone() *entry[K, V] {
 	c := *it
 	return &c
 }
 
-// plant puts a new node in the place of n, and n, which lacks the key, under
-// it.
+// plant replaces n, which lacks the key, by a new node, and puts n below it.
 func (e *Edit[K, V]) plant(n *node[K, V], it *entry[K, V], prio uint32) *node[K, V] {
-	top := &node[K, V]{entry: it.clone(), prio: prio, draft: !e.single}
-	below, above := &top.left, &top.right // where the next lower and the next higher part go
+	top := &node[K, V]{entry: it.clone(), prio: prio, draft: true}
+	below, above := &top.left, &top.right // links for the next lower and the next higher part
 	for n != nil {
 		n = e.own(n)
 		if it.key.Compare(n.entry.key) < 0 {
@@ -123,8 +116,8 @@ func (e *Edit[K, V]) plant(n *node[K, V], it *entry[K, V], prio uint32) *node[K,
 	return top
 }
 
-// remove gives the subtree n without the key *k. It gives n itself, unchanged,
-// if the key is not there.
+// remove returns the subtree n without the key *k. It returns n itself, unchanged,
+// if n lacks the key.
 func (e *Edit[K, V]) remove(n *node[K, V], k *K) *node[K, V] {
 	if n == nil {
 		return nil
@@ -150,7 +143,7 @@ func (e *Edit[K, V]) remove(n *node[K, V], k *K) *node[K, V] {
 // join makes one tree of two, of which l has the lower keys.
 func (e *Edit[K, V]) join(l, r *node[K, V]) *node[K, V] {
 	var root *node[K, V]
-	gap := &root // where the rest of both goes
+	gap := &root // link for the rest of both trees
 	for l != nil && r != nil {
 		if l.prio >= r.prio {
 			l = e.own(l)

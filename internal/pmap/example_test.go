@@ -18,7 +18,10 @@ func Example() {
 	e.Set("Bern", 3)
 	old := e.Map()
 
-	now := old.With("Graz", 4).With("Ulm", 5).Without("Bern")
+	e.Set("Graz", 4)
+	e.Set("Ulm", 5)
+	e.Delete("Bern")
+	now := e.Map()
 
 	fmt.Println("there were", old.Len(), "and now there are", now.Len())
 	for c := range now.Diff(old) {

@@ -5,7 +5,7 @@ import (
 	"hash/maphash"
 )
 
-// Entered counts the nodes that a Diff of two maps goes down into.
+// Entered counts the nodes into which a Diff of two maps descends.
 func Entered[K Key[K], V comparable](old, now Map[K, V]) int {
 	var p pair[K, V]
 	p.old.under, p.now.under = old.root, now.root
@@ -22,10 +22,24 @@ func Entered[K Key[K], V comparable](old, now Map[K, V]) int {
 	}
 }
 
-// SetWithPriority sets a key with a chosen priority instead of its hash.
+// With returns a map in which k has the value v.
+func (m Map[K, V]) With(k K, v V) Map[K, V] {
+	e := Edit[K, V]{m: m}
+	e.Set(k, v)
+	return e.Map()
+}
+
+// Without returns a map that lacks k.
+func (m Map[K, V]) Without(k K) Map[K, V] {
+	e := Edit[K, V]{m: m}
+	e.Delete(k)
+	return e.Map()
+}
+
+// SetWithPriority sets a key with a priority that is not its hash.
 func (e *Edit[K, V]) SetWithPriority(k K, v V, prio uint32) { e.set(k, v, prio) }
 
-// Height gives the number of nodes on the longest way down from the root.
+// Height returns the number of nodes on the longest path from the root.
 func Height[K Key[K], V comparable](m Map[K, V]) int { return m.root.height() }
 
 func (n *node[K, V]) height() int {
@@ -35,7 +49,7 @@ func (n *node[K, V]) height() int {
 	return 1 + max(n.left.height(), n.right.height())
 }
 
-// SameShape reports whether two trees have the same keys at the same places.
+// SameShape reports whether two trees have the same keys in the same positions.
 func SameShape[K Key[K], V comparable](a, b Map[K, V]) bool { return sameShape(a.root, b.root) }
 
 func sameShape[K Key[K], V comparable](a, b *node[K, V]) bool {
@@ -51,12 +65,12 @@ func sameShape[K Key[K], V comparable](a, b *node[K, V]) bool {
 func CheckTree[K Key[K], V comparable](m Map[K, V]) error {
 	n, err := m.root.check(nil, nil)
 	if err == nil && n != m.len {
-		err = fmt.Errorf("length is %d, want %d as there are so many nodes", m.len, n)
+		err = fmt.Errorf("length: got %d, want %d, the number of nodes", m.len, n)
 	}
 	return err
 }
 
-// check verifies a subtree whose keys must lie between two others (nil: no
+// check verifies a subtree whose keys must be between above and below (nil: no
 // limit), and counts its nodes.
 func (n *node[K, V]) check(above, below *K) (int, error) {
 	if n == nil {
@@ -69,7 +83,7 @@ func (n *node[K, V]) check(above, below *K) (int, error) {
 	case above != nil && k.Compare(*above) <= 0, below != nil && k.Compare(*below) >= 0:
 		return 0, fmt.Errorf("key %v is out of order", k)
 	case n.left != nil && n.left.prio >= n.prio, n.right != nil && n.right.prio > n.prio:
-		return 0, fmt.Errorf("key %v: a child should be above it", k)
+		return 0, fmt.Errorf("key %v: a child has a higher priority", k)
 	}
 	l, err := n.left.check(above, &k)
 	if err != nil {
@@ -87,7 +101,7 @@ func CheckPriorities[K Key[K], V comparable](m Map[K, V]) error {
 func (n *node[K, V]) checkPriorities(seed maphash.Seed) error {
 	for ; n != nil; n = n.right {
 		if want := uint32(maphash.Comparable(seed, n.entry.key)); n.prio != want {
-			return fmt.Errorf("key %v: priority is %#x, want %#x", n.entry.key, n.prio, want)
+			return fmt.Errorf("key %v: priority: got %#x, want %#x", n.entry.key, n.prio, want)
 		}
 		if err := n.left.checkPriorities(seed); err != nil {
 			return err

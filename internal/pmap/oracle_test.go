@@ -20,13 +20,13 @@ type (
 	change = pmap.Change[key, int]
 )
 
-// version is a map and what it must contain for ever.
+// version is a map and the contents that it must keep.
 type version struct {
 	m    intMap
 	want map[key]int
 }
 
-// check compares all that can be read from a version with what it must be.
+// check compares everything that can be read from a map with the expected contents.
 func (v version) check(t testing.TB) {
 	t.Helper()
 	if err := cmp.Or(pmap.CheckTree(v.m), pmap.CheckPriorities(v.m)); err != nil {
@@ -42,7 +42,7 @@ func (v version) check(t testing.TB) {
 			t.Fatalf("All() yields %d after the last key", k)
 		}
 		if want := v.want[keys[i]]; k != keys[i] || val != want {
-			t.Fatalf("All() yields %d: %d at place %d, want %d: %d", k, val, i, keys[i], want)
+			t.Fatalf("All(), entry %d: got %d: %d, want %d: %d", i, k, val, keys[i], want)
 		}
 		i++
 	}
@@ -63,8 +63,8 @@ func (v version) checkGet(t testing.TB, k key) {
 	}
 }
 
-// checkDiff compares the Diff of two versions with that of what they must
-// contain.
+// checkDiff compares the Diff of two maps with the difference of their expected
+// contents.
 func checkDiff(t testing.TB, old, now version) {
 	t.Helper()
 	got, want := slices.Collect(now.m.Diff(old.m)), wantDiff(old.want, now.want)
@@ -91,7 +91,7 @@ func wantDiff(old, now map[key]int) []change {
 	return want
 }
 
-// history is a growing set of versions that came from one another.
+// history is a growing set of versions, each derived from another one.
 type history struct {
 	now  version
 	kept []version
@@ -101,12 +101,12 @@ func newHistory() *history {
 	return &history{now: version{pmap.New[key, int](), map[key]int{}}}
 }
 
-// keep makes the current version one of those that are checked at the end.
+// keep adds the current version to those that end checks.
 func (h *history) keep() {
 	h.kept = append(h.kept, version{h.now.m, maps.Clone(h.now.want)})
 }
 
-// back goes on from an old version.
+// back makes an old version the current one.
 func (h *history) back(i int) {
 	v := h.kept[i]
 	h.now = version{v.m, maps.Clone(v.want)}
@@ -118,7 +118,7 @@ func (h *history) set(t testing.TB, k key, v int) {
 	was, had := h.now.want[k]
 	h.now.m, h.now.want[k] = before.With(k, v), v
 	if had && was == v && h.now.m != before {
-		t.Fatalf("With(%d, %d) gives another map although nothing changes", k, v)
+		t.Fatalf("With(%d, %d), which changes nothing: got another map, want the same", k, v)
 	}
 	h.now.checkGet(t, k)
 }
@@ -130,12 +130,12 @@ func (h *history) delete(t testing.TB, k key) {
 	h.now.m = before.Without(k)
 	delete(h.now.want, k)
 	if !had && h.now.m != before {
-		t.Fatalf("Without(%d) gives another map although nothing changes", k)
+		t.Fatalf("Without(%d), which changes nothing: got another map, want the same", k)
 	}
 	h.now.checkGet(t, k)
 }
 
-// end checks every version that was kept once more, and against the last one.
+// end checks every kept version again, and its Diff to the current one.
 func (h *history) end(t testing.TB) {
 	t.Helper()
 	h.now.check(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// numbers gives a map of the keys from 0 to n-1, all with value 0.
+// numbers returns a map of the keys from 0 to n-1, all with value 0.
 func numbers(n int) intMap {
 	e := pmap.New[key, int]().Edit()
 	for k := range key(n) {
@@ -28,10 +28,10 @@ func TestZero(t *testing.T) {
 	version{zero, nil}.checkGet(t, 1)
 	checkDiff(t, version{}, version{})
 	if got := zero.Without(1); got != zero {
-		t.Errorf("Without gives %v, want the zero Map", got)
+		t.Errorf("Without: got %v, want the zero Map", got)
 	}
 	if got := zero.Edit().Map(); got != zero {
-		t.Errorf("an empty batch gives %v, want the zero Map", got)
+		t.Errorf("Map of an empty batch: got %v, want the zero Map", got)
 	}
 	one := version{zero.With(1, 2), map[key]int{1: 2}}
 	one.check(t)
@@ -47,18 +47,18 @@ func TestZero(t *testing.T) {
 	version{zero, nil}.check(t)
 }
 
-// TestValuesAreCompared holds that == decides what is a change, so that of
-// pointers it is not what they point to.
+// TestValuesAreCompared checks that == decides what is a change: for pointers, the
+// values that they point to do not matter.
 func TestValuesAreCompared(t *testing.T) {
 	a, b := new(int), new(int)
 	m := pmap.New[key, *int]().With(1, a)
 	if m.With(1, a) != m {
-		t.Error("setting the same pointer gives another map, want the same")
+		t.Error("With of the same pointer: got another map, want the same")
 	}
 	n := m.With(1, b)
 	want := []pmap.Change[key, *int]{{Key: 1, Old: a, New: b, HadOld: true, HasNew: true}}
 	if got := slices.Collect(n.Diff(m)); !slices.Equal(got, want) {
-		t.Errorf("Diff gives %v, want %v", got, want)
+		t.Errorf("Diff: got %v, want %v", got, want)
 	}
 }
 
@@ -70,14 +70,14 @@ func TestNoChangeGivesTheSameMap(t *testing.T) {
 		e.Delete(k + 1_000)
 	}
 	if e.Map() != m {
-		t.Error("a batch that changes nothing gives another map, want the same")
+		t.Error("Map of a batch that changes nothing: got another map, want the same")
 	}
 	if n := pmap.Entered(m, m); n != 0 {
 		t.Errorf("Diff of a map with itself entered %d nodes, want 0", n)
 	}
 }
 
-// TestShapeFollowsContents builds the same contents in different ways.
+// TestShapeFollowsContents builds the same contents by different changes.
 func TestShapeFollowsContents(t *testing.T) {
 	const n = 2_000
 	r := testenv.Random(t)
@@ -99,7 +99,7 @@ func TestShapeFollowsContents(t *testing.T) {
 		}
 	}
 	if !pmap.SameShape(sorted.Map(), e.Map()) {
-		t.Error("equal contents of one origin have different shapes")
+		t.Error("shapes of equal contents of one origin: got different ones, want the same")
 	}
 }
 
@@ -117,12 +117,12 @@ func TestChosenPrioritiesGiveOneShape(t *testing.T) {
 	}
 	a, b := build(), build()
 	if !pmap.SameShape(a, b) {
-		t.Error("equal contents with equal priorities have different shapes")
+		t.Error("shapes of equal contents with equal priorities: got different ones, want the same")
 	}
 }
 
-// TestDiffCost holds that Diff goes down to the changes and nowhere else. It
-// enters some 40 nodes for a change here, 20 in each tree.
+// TestDiffCost checks that Diff descends only to the changes. It enters about 40 nodes
+// for a change here, 20 in each tree.
 func TestDiffCost(t *testing.T) {
 	const n, most, mean = 1 << 14, 300, 80
 	r := testenv.Random(t)
@@ -137,8 +137,8 @@ func TestDiffCost(t *testing.T) {
 		"set":            func(k key) intMap { return m.With(k, 1) },
 		"delete":         m.Without,
 		"add":            func(k key) intMap { return m.With(k+1, 0) },
-		"there and back": func(k key) intMap { return m.With(k, 1).With(k, 0) },
-		"gone and back":  func(k key) intMap { return m.Without(k).With(k, 0) },
+		"set and reset":  func(k key) intMap { return m.With(k, 1).With(k, 0) },
+		"delete and add": func(k key) intMap { return m.Without(k).With(k, 0) },
 	} {
 		const rounds = 300
 		sum := 0
@@ -174,8 +174,8 @@ func TestDiffCost(t *testing.T) {
 	}
 }
 
-// TestSortedInsertsStayShallow puts keys in in the order that makes a list of
-// a search tree that is not balanced.
+// TestSortedInsertsStayShallow inserts keys in the order that degrades an unbalanced
+// search tree to a list.
 func TestSortedInsertsStayShallow(t *testing.T) {
 	const n = 20_000
 	limit := int(5 * math.Log2(n)) // the mean is near 3·log2 n
@@ -225,8 +225,8 @@ func TestEarlyBreak(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse has something to say under the race detector: batches that
-// begin with one map, and readers of that map, do not touch each other.
+// TestConcurrentUse is for the race detector: batches that begin with one map share no
+// writable memory with each other or with readers of that map.
 func TestConcurrentUse(t *testing.T) {
 	base := version{numbers(500), map[key]int{}}
 	for k := range key(500) {

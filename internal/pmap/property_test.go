@@ -10,8 +10,8 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// TestRandomHistory takes random steps of all kinds and compares every version
-// with a builtin map, at once and again when all steps are done.
+// TestRandomHistory does random steps of all kinds and compares versions with a
+// builtin map, at once and again after the last step.
 func TestRandomHistory(t *testing.T) {
 	for _, keys := range []int{3, 40, 300, 1_000} {
 		t.Run(fmt.Sprintf("keys=%d", keys), func(t *testing.T) {
@@ -34,8 +34,8 @@ func TestRandomHistory(t *testing.T) {
 	}
 }
 
-// walker takes random steps in a history. Values are few, so that setting the
-// value that is there is common.
+// walker does random steps in a history. It uses few values, so that a step often sets
+// the value that a key already has.
 type walker struct {
 	*history
 	r    *rand.Rand
@@ -58,8 +58,8 @@ func (w *walker) step(t *testing.T) {
 	}
 }
 
-// batches uses one Edit for up to three batches; each result is a version of
-// its own that the batches after it must not change.
+// batches uses one Edit for up to three batches. The result of each is a version of
+// its own that later batches must not change.
 func (w *walker) batches(t *testing.T) {
 	t.Helper()
 	e := w.now.m.Edit()
@@ -85,12 +85,12 @@ func (w *walker) batches(t *testing.T) {
 		w.now.check(t)
 		checkDiff(t, w.kept[len(w.kept)-1], w.now)
 	}
-	// What is not published must not be seen anywhere.
+	// Changes that are not published must not change any version.
 	e.Set(w.key(), 7)
 	e.Delete(w.key())
 }
 
-// FuzzHistory reads steps of three bytes: what to do, a key and a value.
+// FuzzHistory reads steps of three bytes: an operation, a key and a value.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 0, 2, 1, 1, 1, 0, 4, 0, 0})
 	f.Add([]byte{2, 9, 1, 2, 8, 1, 3, 8, 0, 4, 0, 0, 2, 8, 2, 5, 0, 0, 0, 7, 1})
@@ -111,7 +111,7 @@ func FuzzHistory(f *testing.F) {
 			case 3:
 				e.Delete(k)
 				delete(inBatch, k)
-			case 4: // publish the batch, which goes on from where it was
+			case 4: // publish the batch; the Edit continues from the result
 				h.now = version{e.Map(), maps.Clone(inBatch)}
 				h.keep()
 			case 5: // another batch
@@ -143,8 +143,8 @@ func TestDiffOfOrigins(t *testing.T) {
 	}
 }
 
-// TestChosenPriorities drives trees of shapes that hashes do not give: equal
-// priorities, and paths that are longer than a cursor has room for.
+// TestChosenPriorities checks trees of shapes that hashes do not give: equal
+// priorities, and paths that are longer than the array of a cursor.
 func TestChosenPriorities(t *testing.T) {
 	const keys = 200
 	for name, prio := range map[string]func(key) uint32{

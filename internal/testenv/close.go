@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// CloseAtEnd closes something when the test ends, which fails if that fails.
+// CloseAtEnd closes c when the test ends. If that fails, the test fails.
 func CloseAtEnd(t testing.TB, c io.Closer) {
 	t.Helper()
 	t.Cleanup(func() {

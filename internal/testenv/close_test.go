@@ -19,7 +19,7 @@ func (c *closable) Close() error {
 	return c.err
 }
 
-// ending is a test whose end can be had early, and that notes its errors.
+// ending is a test that a call of end ends, and that records its errors.
 type ending struct {
 	testing.TB
 	said []string
@@ -44,11 +44,11 @@ func TestCloseAtEnd(t *testing.T) {
 		e, one := &ending{TB: t}, &closable{err: c.err}
 		CloseAtEnd(e, one)
 		if one.closed != 0 {
-			t.Error("closed before the end of the test")
+			t.Error("got it closed before the end of the test")
 		}
 		e.end()
 		if diff := cmp.Diff(c.want, e.said); diff != "" || one.closed != 1 {
-			t.Errorf("closed %d times, errors (-want +got):\n%s", one.closed, diff)
+			t.Errorf("got it closed %d times, want once; errors (-want +got):\n%s", one.closed, diff)
 		}
 	}
 }
@@ -62,14 +62,14 @@ func TestNext(t *testing.T) {
 	one := next(nil)
 	two := next(errors.New("no"))
 	if one.closed != 1 || two.closed != 0 {
-		t.Errorf("the first is closed %d times and the second %d times, want 1 and 0", one.closed, two.closed)
+		t.Errorf("times closed: got %d for the first and %d for the second, want 1 and 0", one.closed, two.closed)
 	}
 	three := next(nil)
 	e.end()
 	if two.closed != 2 || three.closed != 1 {
-		t.Errorf("at the end the second is closed %d times and the third %d times, want 2 and 1", two.closed, three.closed)
+		t.Errorf("times closed at the end: got %d for the second and %d for the third, want 2 and 1", two.closed, three.closed)
 	}
-	want := []string{"closing the one before: no", "closing *testenv.closable: no"}
+	want := []string{"closing the previous *testenv.closable: no", "closing *testenv.closable: no"}
 	if diff := cmp.Diff(want, e.said); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
 	}

@@ -1,4 +1,3 @@
-// Package testenv is what tests and the machine that they run on agree about:
-// random numbers that can be repeated, and what becomes of a test that cannot
-// run.
+// Package testenv provides helpers for all tests: random numbers that a seed repeats,
+// skipping, and closing at the end of a test.
 package testenv

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Run runs the tests of a package and gives the status to exit with, which is not 0 if
-// a test failed or a goroutine was left behind.
+// Run runs the tests of a package and returns the exit status, which is not 0 if a test has
+// failed or a goroutine has leaked.
 func Run(m *testing.M) int {
 	status := m.Run()
 	if err := goleak.Find(); err != nil {

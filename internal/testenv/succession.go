@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// Succession is one thing after another, as an agent and the one that takes its place:
-// the one before is closed when the next is opened. The zero value has none yet.
+// Succession holds the latest of several closers, such as an agent and its
+// replacement: [Next] closes the previous one. The zero value holds none.
 type Succession struct{ last io.Closer }
 
-// Next opens the next one, which ends with the test at the latest; it may be closed
-// more than once.
+// Next closes the previous one, and opens the next one, which is closed when the test ends at
+// the latest. Close must allow to be called more than once.
 func Next[C io.Closer](t testing.TB, s *Succession, open func() (C, error)) C {
 	t.Helper()
 	if s.last != nil {
 		if err := s.last.Close(); err != nil {
-			t.Errorf("closing the one before: %v", err)
+			t.Errorf("closing the previous %T: %v", s.last, err)
 		}
 	}
 	next, err := open()

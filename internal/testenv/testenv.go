@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// SeedVariable names the environment variable that repeats random tests.
+// SeedVariable names the environment variable with the seed of random tests.
 const SeedVariable = "VIPKIT_SEED"
 
-// CannotRun skips a test for a reason. Where the environment says CI=true, it
-// fails the test: what never runs there proves nothing.
+// CannotRun skips a test for a reason. If the environment has CI=true, it fails the test: CI
+// must run all tests.
 func CannotRun(t testing.TB, reason string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -20,8 +20,8 @@ func CannotRun(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// Random gives random numbers, other ones in each run. Their seed is in the log
-// of the test; SeedVariable sets it.
+// Random returns a source of random numbers, different in each run. It logs the seed, and
+// takes it from SeedVariable if that is set.
 func Random(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()

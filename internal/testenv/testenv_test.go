@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// recorder is a test that notes how it ended, and does not end.
+// recorder is a test that records Skip and Fatalf, and continues.
 type recorder struct {
 	testing.TB
 	ended string
@@ -30,7 +30,7 @@ func TestCannotRun(t *testing.T) {
 		r := &recorder{TB: t}
 		CannotRun(r, "no luck")
 		if r.ended != want {
-			t.Errorf("with CI=%q the test %s, want %s", ci, r.ended, want)
+			t.Errorf("CI=%q: got %q, want %q", ci, r.ended, want)
 		}
 	}
 }
@@ -38,16 +38,16 @@ func TestCannotRun(t *testing.T) {
 func TestRandomIsRepeated(t *testing.T) {
 	t.Setenv(SeedVariable, "7")
 	if a, b := Random(t).Uint64(), Random(t).Uint64(); a != b {
-		t.Errorf("the same seed gave %d and %d", a, b)
+		t.Errorf("with one seed: got %d and %d, want the same", a, b)
 	}
 	t.Setenv(SeedVariable, "")
 	if a, b := Random(t).Uint64(), Random(t).Uint64(); a == b {
-		t.Errorf("without a seed two sequences begin with %d", a)
+		t.Errorf("without a seed: got %d twice, want different numbers", a)
 	}
 	t.Setenv(SeedVariable, "seven")
 	r := &recorder{TB: t}
 	Random(r)
 	if want := `failed: VIPKIT_SEED: strconv.ParseUint: parsing "seven": invalid syntax`; r.ended != want {
-		t.Errorf("a seed that is no number: %q, want %q", r.ended, want)
+		t.Errorf("a seed that is not a number: got %q, want %q", r.ended, want)
 	}
 }

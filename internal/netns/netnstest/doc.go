@@ -1,5 +1,5 @@
-// Package netnstest gives tests network namespaces, the privileges to make them,
-// users without privileges, and the program nft to look into them.
+// Package netnstest helps tests to make network namespaces, to obtain or to drop the
+// privileges for that, and to run programs such as nft in them.
 //
 // On other systems than Linux the package is empty.
 package netnstest

@@ -14,11 +14,11 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// Main runs the tests of a package with the privileges to make network
-// namespaces: without them it runs the test program again in a user namespace.
-// It is for TestMain, and gives the status to exit with, which is not 0 if a
-// test failed or a goroutine was left behind. Where the system denies user
-// namespaces it says so on standard error, and leaves it to the tests to skip.
+// Main runs the tests of a package with the privileges to make network namespaces: a
+// process without them runs the test program again in a user namespace. It is for
+// TestMain, and returns the exit status, which is not 0 if a test failed or a goroutine
+// is left. Where the system denies user namespaces, it writes the reason to standard
+// error and runs the tests, which then skip themselves by NeedNamespaces.
 func Main(m *testing.M) int {
 	run := func() int { return testenv.Run(m) }
 	status, err := netns.Privileged(run)
@@ -29,15 +29,15 @@ func Main(m *testing.M) int {
 	return status
 }
 
-// NeedNamespaces ends a test that cannot make network namespaces.
+// NeedNamespaces skips a test that cannot make network namespaces.
 func NeedNamespaces(t testing.TB) {
 	t.Helper()
 	if !netns.CanCreate() {
-		testenv.CannotRun(t, "there are no privileges to make network namespaces")
+		testenv.CannotRun(t, "no privileges to make network namespaces")
 	}
 }
 
-// NewNS makes a network namespace that ends with the test.
+// NewNS makes a network namespace, which is closed at the end of the test.
 func NewNS(t testing.TB) *netns.NS {
 	t.Helper()
 	NeedNamespaces(t)
@@ -49,7 +49,7 @@ func NewNS(t testing.TB) *netns.NS {
 	return ns
 }
 
-// Open opens something in a network namespace that closes with the test.
+// Open calls open in a network namespace, and closes the result at the end of the test.
 func Open[C io.Closer](t testing.TB, ns *netns.NS, open func() (C, error)) C {
 	t.Helper()
 	var c C
@@ -64,10 +64,10 @@ func Open[C io.Closer](t testing.TB, ns *netns.NS, open func() (C, error)) C {
 	return c
 }
 
-// NFT gives the path of the program nft.
+// NFT returns the path of the program nft.
 func NFT(t testing.TB) string {
 	t.Helper()
-	// Users who are not root seldom have the second one in their path.
+	// Most users other than root lack /usr/sbin in their PATH.
 	for _, name := range []string{"nft", "/usr/sbin/nft"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -77,8 +77,8 @@ func NFT(t testing.TB) string {
 	return ""
 }
 
-// Run runs a program in a network namespace, and gives what it prints. What it says
-// on standard error is part of the error.
+// Run runs a program in a network namespace, and returns its standard output. An error
+// includes its standard error.
 func Run(t testing.TB, ns *netns.NS, input, path string, args ...string) (string, error) {
 	t.Helper()
 	var out, errs bytes.Buffer
