@@ -7,10 +7,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Bounds of the timeout as the Kubernetes API sets them.
+// Limits of the timeout in the Kubernetes API.
 const (
-	// DefaultTimeout is what a Service gets that asks for ClientIP affinity
-	// and names no timeout.
+	// DefaultTimeout is the timeout of a Service with ClientIP affinity and
+	// without a timeout.
 	DefaultTimeout = 3 * time.Hour
 	// MaxTimeout is the longest timeout that the API accepts.
 	MaxTimeout = 24 * time.Hour
@@ -24,21 +24,20 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Enabled reports whether clients stick to endpoints.
+// Enabled reports whether clients keep their endpoints.
 func (c Config) Enabled() bool { return c.Timeout > 0 }
 
 // FromService reads the session affinity of a Service. A missing
-// sessionAffinityConfig means [DefaultTimeout]. What the API would refuse, an
-// unknown kind of affinity or a timeout out of bounds, comes back as an error
-// beside the nearest meaningful Config, so that a caller can report the one and
-// go on with the other.
+// sessionAffinityConfig means [DefaultTimeout]. For values that the API would refuse, an
+// unknown kind of affinity or a timeout out of bounds, it returns a [FieldError] and a
+// valid Config, so that a caller can report the error and use the Config.
 func FromService(spec *v1.ServiceSpec) (Config, error) {
 	switch spec.SessionAffinity {
 	case "", v1.ServiceAffinityNone:
 		return Config{}, nil
 	case v1.ServiceAffinityClientIP:
 	default:
-		return Config{}, fmt.Errorf("spec.sessionAffinity: unknown kind %q", spec.SessionAffinity)
+		return Config{}, &FieldError{Field: "spec.sessionAffinity", Err: fmt.Errorf("unknown kind %q", spec.SessionAffinity)}
 	}
 	c := spec.SessionAffinityConfig
 	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
@@ -55,5 +54,8 @@ func FromService(spec *v1.ServiceSpec) (Config, error) {
 }
 
 func outOfBounds(timeout time.Duration) error {
-	return fmt.Errorf("spec.sessionAffinityConfig.clientIP.timeoutSeconds: %v is not within 1s and %v", timeout, MaxTimeout)
+	return &FieldError{
+		Field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+		Err:   fmt.Errorf("%v is not within 1s and %v", timeout, MaxTimeout),
+	}
 }

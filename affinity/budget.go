@@ -6,40 +6,39 @@ import (
 	"time"
 )
 
-// Budget bounds how many clients several tables remember together. When they
-// would be more, a large table forgets the client that has been silent for longest: the
-// one that has grown last to more than the others, or the largest of some. So who fills
-// one table does not empty the others.
+// Budget limits the number of clients in several tables together. At the limit, one of the
+// largest tables removes the client that has been idle for longest. So clients that fill
+// one table do not remove those of other tables.
 //
 // The methods may be called from several goroutines at once.
 type Budget struct {
 	limit int64
 	used  atomic.Int64
 
-	mu      sync.Mutex // may be taken with the lock of a table, not the other way round
+	mu      sync.Mutex // may be locked while a table is locked, not the other way round
 	tables  map[*Table]struct{}
 	largest *Table // as far as is known; may be nil
 }
 
-// NewBudget gives a budget of as many clients as limit says, at least one.
+// NewBudget returns a budget for limit clients, at least one.
 func NewBudget(limit int) *Budget {
 	return &Budget{limit: max(1, int64(limit)), tables: map[*Table]struct{}{}}
 }
 
-// NewTable gives an empty table as the function of that name does, which shares
-// the budget. A table that is not used any more should be emptied, by
-// [Table.SetTimeout]; until then it has its part of the budget.
+// NewTable returns an empty table, as the function [NewTable] does, that shares the
+// budget. Call [Table.SetTimeout] with zero for a table that is not used any more; until
+// then its clients count.
 func (b *Budget) NewTable(timeout time.Duration, limit int) *Table {
 	t := NewTable(timeout, limit)
 	t.budget = b
 	return t
 }
 
-// Len gives the number of clients that all tables remember.
+// Len returns the number of clients in all tables.
 func (b *Budget) Len() int { return int(b.used.Load()) }
 
-// Expire forgets all clients whose time is up. It is for tables that nobody uses,
-// which otherwise keep theirs.
+// Expire removes all clients whose timeout has passed. A table does that itself in each
+// call, but an idle table gets no calls.
 func (b *Budget) Expire() {
 	b.mu.Lock()
 	all := make([]*Table, 0, len(b.tables))
@@ -48,12 +47,11 @@ func (b *Budget) Expire() {
 	}
 	b.mu.Unlock()
 	for _, t := range all {
-		_ = t.Len() // as everything, it looks for those
+		_ = t.Len() // every call expires clients
 	}
 }
 
-// take counts one more client, unless there are too many. Tables without a budget
-// have a nil one.
+// take counts one more client, and reports false at the limit. A nil Budget has no limit.
 func (b *Budget) take() bool {
 	if b == nil {
 		return true
@@ -65,7 +63,7 @@ func (b *Budget) take() bool {
 	return false
 }
 
-// grown is told of each table that has one client more, grown to size.
+// grown records that a table has one more client, size in total.
 func (b *Budget) grown(t *Table, size int64) {
 	if b == nil {
 		return
@@ -80,7 +78,7 @@ func (b *Budget) grown(t *Table, size int64) {
 	}
 }
 
-// shrunk is told of each table that has one client less.
+// shrunk records that a table has one client less, size in total.
 func (b *Budget) shrunk(t *Table, size int64) {
 	if b == nil {
 		return
@@ -97,15 +95,14 @@ func (b *Budget) shrunk(t *Table, size int64) {
 	}
 }
 
-// looks is how many tables are looked at for the largest one: others than that
-// which has grown last may have become it, when that was emptied.
-const looks = 16
+// samples is how many tables makeRoom compares with the one recorded as the largest,
+// which may have shrunk since.
+const samples = 16
 
-// makeRoom has the largest table forget a client, and reports whether there is
-// one.
+// makeRoom removes a client of the largest table, and reports whether it had one.
 func (b *Budget) makeRoom() bool {
 	b.mu.Lock()
-	left := looks
+	left := samples
 	for t := range b.tables {
 		if b.largest == nil || t.size.Load() > b.largest.size.Load() {
 			b.largest = t

@@ -13,7 +13,7 @@ import (
 
 func other(n int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}) }
 
-// Whoever floods one table finds room there only, and not in the others.
+// Many new clients of one table remove clients of that table, and not of others.
 func TestBudgetTakesFromTheLargest(t *testing.T) {
 	b := NewBudget(100)
 	small, flooded := b.NewTable(time.Hour, 0), b.NewTable(time.Hour, 0)
@@ -28,21 +28,21 @@ func TestBudgetTakesFromTheLargest(t *testing.T) {
 	}
 	for n := range 10 {
 		if _, ok := small.Get(client(n)); !ok {
-			t.Errorf("client %d of the small table is forgotten, since the other one is flooded", n)
+			t.Errorf("small table: got no client %d, want it kept", n)
 		}
 	}
 	if _, ok := flooded.Get(other(9999)); !ok {
-		t.Error("the newest client is not remembered")
+		t.Error("large table: got no newest client, want it kept")
 	}
 	for n := range 30 {
 		small.Put(client(100+n), endpoint(1))
 	}
 	if _, ok := small.Get(client(0)); !ok || b.Len() != 100 {
-		t.Errorf("the small table grows: got %d clients in all, its first there: %t; want 100, true", b.Len(), ok)
+		t.Errorf("after the small table has grown: got %d clients in all, its first one kept: %t; want 100, true", b.Len(), ok)
 	}
 }
 
-// What is emptied gives back all that it had, also if it was the largest.
+// An emptied table returns its share of the budget, also if it was the largest.
 func TestBudgetIsGivenBack(t *testing.T) {
 	b := NewBudget(50)
 	one, two := b.NewTable(time.Hour, 0), b.NewTable(time.Hour, 0)
@@ -52,33 +52,33 @@ func TestBudgetIsGivenBack(t *testing.T) {
 	}
 	two.SetTimeout(0)
 	if b.Len() != 20 {
-		t.Errorf("with one of two tables emptied, got %d clients, want 20", b.Len())
+		t.Errorf("with one of two tables emptied: got %d clients, want 20", b.Len())
 	}
 	for n := range 1000 {
 		one.Put(other(n), endpoint(1))
 	}
 	if b.Len() != 50 || one.Len() != 50 {
-		t.Errorf("got %d clients, %d in the table that is left, want 50 and 50", b.Len(), one.Len())
+		t.Errorf("got %d clients, %d in the other table, want 50 and 50", b.Len(), one.Len())
 	}
 	one.Remove(endpoint(1))
 	if b.Len() != 0 {
-		t.Errorf("with all tables empty, got %d clients, want none", b.Len())
+		t.Errorf("with all tables empty: got %d clients, want none", b.Len())
 	}
 }
 
-func TestBudgetForgetsForTablesThatNobodyUses(t *testing.T) {
+func TestBudgetExpiresClientsOfIdleTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudget(10)
 		b.NewTable(time.Minute, 0).Put(client(1), endpoint(1))
 		time.Sleep(2 * time.Minute)
 		b.Expire()
 		if b.Len() != 0 {
-			t.Errorf("got %d clients after their time, want none", b.Len())
+			t.Errorf("after the timeout: got %d clients, want none", b.Len())
 		}
 	})
 }
 
-// Whatever is done by however many, the budget knows what is in the tables.
+// The count of the budget is that of its tables, also with concurrent calls.
 func TestBudgetIsRight(t *testing.T) {
 	r := testenv.Random(t)
 	b := NewBudget(40)
@@ -100,7 +100,7 @@ func TestBudgetIsRight(t *testing.T) {
 				default:
 					table.Put(client(r.IntN(100)), endpoint(r.IntN(3)))
 				}
-				if n := b.Len(); n > 40+4 { // each may be about to find out that there is no room
+				if n := b.Len(); n > 40+4 { // each goroutine may count one client before it finds no room
 					t.Errorf("got %d clients, want 40 at most", n)
 				}
 			}
@@ -112,6 +112,6 @@ func TestBudgetIsRight(t *testing.T) {
 		sum += table.Len()
 	}
 	if b.Len() != sum || sum > 40 {
-		t.Errorf("the budget has %d clients, the tables %d, want the same, and 40 at most", b.Len(), sum)
+		t.Errorf("got %d clients in the budget and %d in the tables, want the same, and at most 40", b.Len(), sum)
 	}
 }

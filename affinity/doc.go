@@ -1,7 +1,6 @@
-// Package affinity is session affinity as Services ask for it: whether the
-// connections of one client address go to one endpoint, and for how long after
-// its last connection that is remembered ([Config]).
+// Package affinity is the session affinity of Services: whether all connections of a
+// client address use one endpoint, and for how long after the last connection
+// ([Config]).
 //
-// A [Table] does the remembering, for dataplanes that have no kernel to do it
-// for them.
+// A [Table] has the endpoint of each client, for dataplanes in user space.
 package affinity

@@ -35,7 +35,7 @@ func ExampleTable() {
 	// invalid AddrPort false
 }
 
-// Tables of several service ports share what may be remembered.
+// Tables of several service ports share a limit.
 func ExampleBudget() {
 	budget := affinity.NewBudget(3)
 	web, dns := budget.NewTable(time.Hour, 0), budget.NewTable(time.Hour, 0)

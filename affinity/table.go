@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// DefaultClients is how many clients a [Table] remembers unless told otherwise.
+// DefaultClients is the default limit of a [Table], in clients.
 const DefaultClients = 65_536
 
-// Table remembers which endpoint each client address has got. It is what a
-// dataplane in user space keeps for one service port and pool.
+// Table has the endpoint of each client address. A dataplane in user space has one for
+// each service port and pool.
 //
-// A client is remembered until the timeout has passed since its connection last
-// was put into or found in the table, or its endpoint is removed. A full table
-// forgets the client that has been silent for longest. Every operation takes
-// constant time, but for [Table.Remove], which takes it for each client that it
-// forgets. Several tables can have a common bound, see [Budget]. There is no
-// goroutine behind a Table: what is out of date goes when the table is used.
+// A table keeps a client until the timeout has passed since the last [Table.Put] or
+// [Table.Get], or until its endpoint is removed. A full table removes the client that has
+// been idle for longest. Every operation takes constant time, except [Table.Remove], which
+// takes it for each removed client. Several tables can have a common limit, see [Budget]. A
+// Table has no goroutine: each call removes the clients whose timeout has passed.
 //
 // The methods may be called from several goroutines at once.
 type Table struct {
 	budget *Budget      // may be nil
-	size   atomic.Int64 // of clients, for others to look at
+	size   atomic.Int64 // number of clients, for reading without mu
 
 	mu      sync.Mutex
 	start   time.Time
@@ -31,25 +30,25 @@ type Table struct {
 	limit   int
 
 	clients   map[netip.Addr]int32
-	endpoints map[netip.AddrPort]int32 // to the newest entry of each
+	endpoints map[netip.AddrPort]int32 // the newest entry of each
 	entries   []entry                  // entry 0 is the root of the list by age
 	free      int32                    // the first of the unused entries; 0 is none
 }
 
 // entry is a client with its endpoint. It is in two lists: that of all clients
 // by the time of their last connection, and that of the clients of its endpoint.
-// Entries name each other by number, which is nothing to the garbage collector.
+// The links are indexes, which the garbage collector need not follow.
 type entry struct {
 	client       netip.Addr
 	endpoint     netip.AddrPort
-	used         time.Duration // since the start of the table
+	used         time.Duration // last connection, since the start of the table
 	older, newer int32
 	prev, next   int32 // of the same endpoint; 0 is none
 }
 
-// NewTable gives an empty table for as many clients as limit says, which share
-// a timeout. A limit of zero, or less, means [DefaultClients]. With a timeout of zero
-// nothing is remembered.
+// NewTable returns an empty table for at most limit clients, with one timeout for all. A
+// limit of zero, or less, means [DefaultClients]. With a timeout of zero the table stays
+// empty.
 func NewTable(timeout time.Duration, limit int) *Table {
 	if limit <= 0 {
 		limit = DefaultClients
@@ -60,8 +59,8 @@ func NewTable(timeout time.Duration, limit int) *Table {
 	}
 }
 
-// SetTimeout changes how long clients are remembered, also those that the table
-// knows already. Zero forgets all.
+// SetTimeout changes the timeout, also of the clients in the table. Zero removes
+// all of them.
 func (t *Table) SetTimeout(timeout time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +68,7 @@ func (t *Table) SetTimeout(timeout time.Duration) {
 	t.expire(time.Since(t.start))
 }
 
-// Get gives the endpoint of a client, and counts as a new connection of it.
+// Get returns the endpoint of a client, and records a new connection of it.
 func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,16 +83,14 @@ func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 	return t.entries[i].endpoint, true
 }
 
-// Put notes the endpoint that a client has got, in the place of the one that it
-// had before.
+// Put sets the endpoint of a client, and records a new connection of it.
 func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
 	if !t.put(client, endpoint) && t.budget.makeRoom() {
-		t.put(client, endpoint) // Where others were faster, the client is not remembered.
+		t.put(client, endpoint) // If other goroutines used the room, the table does not keep the client.
 	}
 }
 
-// put reports false, and does nothing, if there are as many clients as all tables
-// together may have.
+// put reports false, and does nothing, if the budget has no room.
 func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,8 +121,8 @@ func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 	return true
 }
 
-// forgetOne forgets the client that has been silent for longest, and reports
-// whether there is one.
+// forgetOne removes the client that has been idle for longest, and reports
+// whether there was one.
 func (t *Table) forgetOne() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,7 +133,7 @@ func (t *Table) forgetOne() bool {
 	return i != 0
 }
 
-// Remove forgets all clients of an endpoint, and gives their number.
+// Remove removes all clients of an endpoint, and returns their number.
 func (t *Table) Remove(endpoint netip.AddrPort) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +147,7 @@ func (t *Table) Remove(endpoint netip.AddrPort) int {
 	return n
 }
 
-// Len gives the number of clients that are remembered.
+// Len returns the number of clients.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,21 +155,20 @@ func (t *Table) Len() int {
 	return len(t.clients)
 }
 
-// expire forgets the clients whose time is up. They are the oldest ones, and
-// each is forgotten once.
+// expire removes the clients whose timeout has passed. They are the first in the
+// list by age.
 func (t *Table) expire(now time.Duration) {
 	for i := t.entries[0].newer; i != 0 && now-t.entries[i].used >= t.timeout; i = t.entries[0].newer {
 		t.forget(i)
 	}
 	if len(t.clients) == 0 && len(t.entries) > 1 {
-		// Maps and lists keep the room they once had; after a flood of
-		// clients it is given back.
+		// Maps and slices do not shrink: free the memory of a burst of clients.
 		t.clients, t.endpoints = map[netip.Addr]int32{}, map[netip.AddrPort]int32{}
 		t.entries, t.free = make([]entry, 1), 0
 	}
 }
 
-// take gives an unused entry.
+// take returns an unused entry.
 func (t *Table) take() int32 {
 	if i := t.free; i != 0 {
 		t.free = t.entries[i].next
@@ -192,7 +188,7 @@ func (t *Table) forget(i int32) {
 	t.budget.shrunk(t, t.size.Add(-1))
 }
 
-// linkAge makes an entry the one that was used last.
+// linkAge adds an entry to the list by age, as the newest one.
 func (t *Table) linkAge(i int32, now time.Duration) {
 	e, root := &t.entries[i], &t.entries[0]
 	e.used, e.newer, e.older = now, 0, root.older

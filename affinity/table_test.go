@@ -20,7 +20,7 @@ func endpoint(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), 8080)
 }
 
-// naive is the table as its documentation describes it, and no more.
+// naive is a simple implementation of the documentation of Table.
 type naive struct {
 	timeout time.Duration
 	limit   int
@@ -77,7 +77,7 @@ func (n *naive) remove(e netip.AddrPort) int {
 	return n.keep(func(c naiveClient) bool { return c.endpoint != e })
 }
 
-// step does the same to a table and to its model, and says where they differ.
+// step makes the same call of a table and its model, and returns an error if they differ.
 func step(table *Table, model *naive, code [3]byte) error {
 	op, a, b := code[0], code[1], code[2]
 	c, e := client(int(a%24)), endpoint(int(b%6))
@@ -176,11 +176,11 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("got %d clients, want 100", n)
 	}
 	if n := len(table.entries); n > 102 {
-		t.Errorf("got %d entries for 100 clients", n)
+		t.Errorf("got %d entries for 100 clients, want at most 102", n)
 	}
 	for i := range 10_000 {
 		if _, ok := table.Get(client(i)); ok != (i >= 9900) {
-			t.Fatalf("client %d of 10000: remembered %t", i, ok)
+			t.Fatalf("client %d of 10000: kept: got %t, want only the last 100", i, ok)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func TestTableUnderRace(t *testing.T) {
 		table.Remove(endpoint(i))
 	}
 	if n := table.Len(); n != 0 {
-		t.Errorf("with all endpoints removed, %d clients are left", n)
+		t.Errorf("with all endpoints removed: got %d clients, want none", n)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestTableHitAllocatesNothing(t *testing.T) {
 	}
 	i := 0
 	if n := testing.AllocsPerRun(1000, func() { table.Get(client(i % 1000)); i++ }); n != 0 {
-		t.Errorf("a hit takes %v allocations, want 0", n)
+		t.Errorf("Get: got %v allocations, want 0", n)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// parseAddr reads the address of an endpoint in a slice of the given family.
+// parseAddr parses the address of an endpoint in a slice of the given family.
 func parseAddr(s string, family v1.IPFamily) (netip.Addr, error) {
 	a, err := ipaddr.Parse(s)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// TestAllocations holds the numbers of allocations, which unlike times are the
-// same on every machine.
+// TestAllocations limits the numbers of allocations, which unlike times are the same on
+// every machine.
 func TestAllocations(t *testing.T) {
 	many, slice := manyCache(t), serviceSlice(77)
 	big, bigSlice := bigCache(t)
@@ -49,19 +49,19 @@ func TestAllocations(t *testing.T) {
 			update(big, bigSlice)
 			big.Endpoints(bigKey)
 		}},
-		{"unknown slice goes", 0, func() { many.Delete(sliceName("unknown")) }},
+		{"unknown slice deleted", 0, func() { many.Delete(sliceName("unknown")) }},
 		{"same view", 0, func() { many.SetView(many.reader.view) }},
-		{"endpoints asked for", 0, func() { many.Endpoints(key); big.Endpoints(bigKey) }},
+		{"Endpoints", 0, func() { many.Endpoints(key); big.Endpoints(bigKey) }},
 	} {
-		tc.run() // Once before counting: what follows is the usual case.
+		tc.run() // Once before counting: the first call may add a slice and allocate buffers.
 		if got := testing.AllocsPerRun(100, tc.run); got > tc.max {
-			t.Errorf("%s: %v allocations, want at most %v", tc.name, got, tc.max)
+			t.Errorf("%s: got %v allocations, want at most %v", tc.name, got, tc.max)
 		}
 	}
 }
 
-// TestEndpointsAreShared: what a change leaves alone is the same pointer before
-// and after it, so that whoever compares two lists looks at little else.
+// TestEndpointsAreShared: unchanged endpoints are the same pointers before and after a
+// change, so that comparing two lists mostly compares pointers.
 func TestEndpointsAreShared(t *testing.T) {
 	c, s := bigCache(t)
 	key := httpKey("big")
@@ -99,7 +99,7 @@ func TestSelectAllocations(t *testing.T) {
 	} {
 		all := makeEndpoints(t, tc.endpoints)
 		if got := testing.AllocsPerRun(100, func() { Select(all, tc.policy) }); got > tc.max {
-			t.Errorf("Select(%s, %+v): %v allocations, want at most %v", tc.endpoints, tc.policy, got, tc.max)
+			t.Errorf("Select(%s, %+v): got %v allocations, want at most %v", tc.endpoints, tc.policy, got, tc.max)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 const manyServices = 10_000
 
-// makeSlice gives a slice of a Service with n endpoints, in no particular
-// order, on 1,000 nodes. Addresses begin at the number first.
+// makeSlice returns a slice of a Service with n endpoints, in no particular
+// order, on 1,000 nodes. Addresses start at the number first.
 func makeSlice(service, slice string, first, n int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -36,14 +36,14 @@ func makeSlice(service, slice string, first, n int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// flip gives a copy of a slice with one endpoint that is no longer ready.
+// flip returns a copy of a slice with one endpoint that is no longer ready.
 func flip(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s = s.DeepCopy()
 	s.Endpoints[len(s.Endpoints)/2].Conditions.Ready = new(false)
 	return s
 }
 
-// without gives a copy of a slice with one endpoint less.
+// without returns a copy of a slice with one endpoint less.
 func without(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s = s.DeepCopy()
 	half := len(s.Endpoints) / 2
@@ -66,7 +66,7 @@ func serviceSlice(i int) *discoveryv1.EndpointSlice {
 	return makeSlice(serviceName(i), serviceName(i)+"-x7k2p", i*10+1, 10)
 }
 
-// manyCache holds 10,000 Services of 10 endpoints each.
+// manyCache returns a Cache with 10,000 Services of 10 endpoints each.
 func manyCache(tb testing.TB) *Cache {
 	tb.Helper()
 	c := NewCache(View{NodeName: "node-0001.example.org", Zone: "a"}, nil)
@@ -76,8 +76,8 @@ func manyCache(tb testing.TB) *Cache {
 	return c
 }
 
-// bigCache adds to them one Service of 5,000 endpoints in 50 slices, and gives
-// one of these.
+// bigCache adds one Service of 5,000 endpoints in 50 slices to manyCache, and returns one of
+// these slices.
 func bigCache(tb testing.TB) (*Cache, *discoveryv1.EndpointSlice) {
 	tb.Helper()
 	c := manyCache(tb)
@@ -92,7 +92,7 @@ func bigCache(tb testing.TB) (*Cache, *discoveryv1.EndpointSlice) {
 	return c, s
 }
 
-// alternate takes two versions of a slice in turn, as a tracker does.
+// alternate updates two versions of a slice in turn, and selects, as a tracker does.
 func alternate(b *testing.B, c *Cache, key PortKey, even, odd *discoveryv1.EndpointSlice) {
 	b.Helper()
 	b.ReportAllocs()
@@ -125,7 +125,7 @@ func BenchmarkUpdateBigService(b *testing.B) {
 	alternate(b, c, httpKey("big"), without(s), s)
 }
 
-// Here Select has to copy too, every other time.
+// BenchmarkUpdateBigServiceUnready also copies in Select, every other time.
 func BenchmarkUpdateBigServiceUnready(b *testing.B) {
 	c, s := bigCache(b)
 	alternate(b, c, httpKey("big"), flip(s), s)
@@ -174,7 +174,7 @@ func BenchmarkSetViewManyServices(b *testing.B) {
 	}
 }
 
-// BenchmarkLiveHeap reports what the cache keeps alive for 10,000 Services.
+// BenchmarkLiveHeap reports the memory of a Cache of 10,000 Services.
 func BenchmarkLiveHeap(b *testing.B) {
 	for b.Loop() {
 		var before, after runtime.MemStats

@@ -8,38 +8,37 @@ import (
 )
 
 // Cache merges the EndpointSlices of all Services into one list of endpoints
-// for each service port. What it gives depends only on the slices that it holds
-// and on the view, not on the order in which they came.
+// for each service port. Its lists depend only on the slices that it holds and on
+// the view, not on the order in which the slices arrived.
 //
-// A Cache keeps nothing of the API objects that it is given and does not change
-// them. It is not safe for concurrent use; the lists that it gave out are.
+// A Cache neither keeps nor changes API objects. It is not safe for concurrent use; the
+// lists that it returned are.
 type Cache struct {
 	reader  reader
 	changed func(PortKey)
 	slices  map[types.NamespacedName]*sliceState
 	ports   map[PortKey]*port
-	// touched are the ports that the call under way has changed.
+	// touched are the ports that the current call has changed.
 	touched []*port
-	// parts is for use while a slice is filled.
+	// parts is a buffer of setParts.
 	parts []*part
 }
 
 // sliceState is a slice that contributes endpoints.
 type sliceState struct {
-	// parts are what it contributes, sorted by name, protocol and number of
-	// the port; there is at least one. Their lists have the same records but
-	// for the port number.
+	// parts are its contributions, sorted by name, protocol and number of the
+	// port; there is at least one. Their lists have the same records but for the
+	// port number.
 	parts []*part
-	// hints are those of the records, in the order of the lists; nil if none
+	// hints are the hints of the records, in the order of the lists; nil if no record
 	// has any.
 	hints []rawHints
 }
 
-// NewCache gives an empty Cache. At the end of every [Cache.Update],
+// NewCache returns an empty Cache. At the end of every [Cache.Update],
 // [Cache.Delete] and [Cache.SetView] it calls changed, once for every service
-// port whose endpoints may now be others, whether or not there is such a
-// Service. In that call the Cache may be read but not changed. Nil is for those
-// who need no notice.
+// port whose endpoints may have changed, whether or not that Service exists.
+// changed may read the Cache but not change it; nil is allowed.
 func NewCache(view View, changed func(PortKey)) *Cache {
 	if changed == nil {
 		changed = func(PortKey) {}
@@ -52,12 +51,11 @@ func NewCache(view View, changed func(PortKey)) *Cache {
 	}
 }
 
-// Endpoints gives the endpoints of a service port, sorted by
-// [Endpoint.Compare], no two with one address: where slices disagree on an
-// address, the record that comes first in that order counts. The list and its
-// endpoints never change, and nobody may change them; an endpoint that stays as
-// it was is the same pointer in the next list. The list is nil where there are
-// none.
+// Endpoints returns the endpoints of a service port, sorted by
+// [Endpoint.Compare], no two with one address: if slices have different records of
+// an address, the list has the first one in that order. Callers must not change the
+// list or its endpoints, and the Cache does not. An unchanged endpoint is the same
+// pointer in the next list. A service port without endpoints has a nil list.
 func (c *Cache) Endpoints(key PortKey) []*Endpoint {
 	if p := c.ports[key]; p != nil {
 		return p.endpoints()
@@ -65,9 +63,9 @@ func (c *Cache) Endpoints(key PortKey) []*Endpoint {
 	return nil
 }
 
-// Update takes a slice that is new or may have changed. What cannot be used of
-// it is left out and reported: the error joins a [FieldError] for each part. A
-// slice that belongs to no Service contributes nothing, which is no error.
+// Update adds a slice, or replaces it. It ignores the parts that it cannot use; the error
+// joins a [FieldError] for each of them. A slice that belongs to no Service contributes
+// nothing, which is no error.
 func (c *Cache) Update(slice *discoveryv1.EndpointSlice) error {
 	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 	err := c.reader.read(slice)
@@ -88,20 +86,20 @@ func (c *Cache) Update(slice *discoveryv1.EndpointSlice) error {
 	default:
 		c.fill(known)
 	}
-	c.reader.forget()
-	c.settle()
+	c.reader.reset()
+	c.finish()
 	return err
 }
 
-// Delete takes that a slice is gone. One that was never there is no error.
+// Delete removes a slice. A name that the Cache does not know is no error.
 func (c *Cache) Delete(slice types.NamespacedName) {
 	if known := c.slices[slice]; known != nil {
 		c.remove(slice, known)
-		c.settle()
+		c.finish()
 	}
 }
 
-// SetView changes from where endpoints are looked at.
+// SetView changes the node that the endpoints are seen from.
 func (c *Cache) SetView(view View) {
 	if c.reader.view == view {
 		return
@@ -114,9 +112,9 @@ func (c *Cache) SetView(view View) {
 				c.relist(p, p.portNumber().number)
 			}
 		}
-		c.reader.forget()
+		c.reader.reset()
 	}
-	c.settle()
+	c.finish()
 }
 
 func (s *sliceState) belongsTo(c *content) bool {

@@ -10,18 +10,18 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// step is one call of a Cache, and what must follow.
+// step is one call of a Cache, with its expected effects.
 type step struct {
 	update *discoveryv1.EndpointSlice
 	delete string
 	view   *View
-	// notice are the ports that notice is given of, sorted.
+	// notice are the ports for which the Cache calls changed, sorted.
 	notice []string
-	// want is what the cache then holds.
+	// want is the content of the Cache afterwards.
 	want map[string][]string
 }
 
-func runSteps(t *testing.T, c *Cache, told *notices, steps []step) {
+func runSteps(t *testing.T, c *Cache, notified *notices, steps []step) {
 	t.Helper()
 	for i, s := range steps {
 		switch {
@@ -29,14 +29,14 @@ func runSteps(t *testing.T, c *Cache, told *notices, steps []step) {
 			object := s.update.DeepCopy()
 			must(t, c.Update(s.update))
 			if diff := cmp.Diff(object, s.update); diff != "" {
-				t.Errorf("step %d: the object was changed (-before +after):\n%s", i, diff)
+				t.Errorf("step %d: object (-before +after):\n%s", i, diff)
 			}
 		case s.view != nil:
 			c.SetView(*s.view)
 		default:
 			c.Delete(sliceName(s.delete))
 		}
-		if diff := cmp.Diff(s.notice, told.take()); diff != "" {
+		if diff := cmp.Diff(s.notice, notified.take()); diff != "" {
 			t.Errorf("step %d: notices (-want +got):\n%s", i, diff)
 		}
 		if s.want == nil {
@@ -50,8 +50,8 @@ func runSteps(t *testing.T, c *Cache, told *notices, steps []step) {
 }
 
 func newTestCache() (*Cache, *notices) {
-	var told notices
-	return NewCache(View{NodeName: "here", Zone: "a"}, told.add), &told
+	var notified notices
+	return NewCache(View{NodeName: "here", Zone: "a"}, notified.add), &notified
 }
 
 func TestCacheHistories(t *testing.T) {
@@ -68,15 +68,15 @@ func TestCacheHistories(t *testing.T) {
 		name  string
 		steps []step
 	}{
-		{"slice comes, stays and goes", []step{
+		{"slice added, unchanged and deleted", []step{
 			{update: a, notice: http, want: one},
 			{update: a, want: one},
 			{update: a.DeepCopy(), want: one},
 			{delete: "a", notice: http},
 			{delete: "a"},
 		}},
-		{"unknown slice goes", []step{{delete: "unknown"}}},
-		{"second slice comes and goes", []step{
+		{"unknown slice deleted", []step{{delete: "unknown"}}},
+		{"second slice added and deleted", []step{
 			{update: a, notice: http, want: one},
 			{update: b, notice: http, want: two},
 			{delete: "b", notice: http, want: one},
@@ -84,7 +84,7 @@ func TestCacheHistories(t *testing.T) {
 			{delete: "a", notice: http, want: lists{httpPort: {"10.0.0.2:80 R"}}},
 			{delete: "b", notice: http},
 		}},
-		{"endpoint comes and goes", []step{
+		{"endpoint added and removed", []step{
 			{update: apiSlice("a", "web"), want: nil},
 			{update: a, notice: http, want: one},
 			{update: apiSlice("a", "web", "10.0.0.2", "10.0.0.1"), notice: http, want: two},
@@ -92,7 +92,7 @@ func TestCacheHistories(t *testing.T) {
 			{update: apiSlice("a", "web"), notice: http},
 			{delete: "a"},
 		}},
-		{"port comes and goes", []step{
+		{"port added and removed", []step{
 			{update: a, notice: http, want: one},
 			{update: twoPorts, notice: []string{httpsPort}, want: lists{httpPort: {"10.0.0.1:80 R"}, httpsPort: {"10.0.0.1:443 R"}}},
 			{update: with(twoPorts, func(s *es) { s.Ports = s.Ports[1:] }), notice: http, want: lists{httpsPort: {"10.0.0.1:443 R"}}},
@@ -115,7 +115,7 @@ func TestCacheHistories(t *testing.T) {
 			{update: apiSlice("a", "web", "10.0.0.1 U"), notice: http, want: lists{httpPort: {"10.0.0.1:80 U"}}},
 			{update: a, notice: http, want: one},
 		}},
-		{"there and back again", []step{
+		{"conditions change and change back", []step{
 			{update: a, notice: http, want: one},
 			{update: apiSlice("a", "web", "10.0.0.1 U"), notice: http, want: lists{httpPort: {"10.0.0.1:80 U"}}},
 			{update: a, notice: http, want: one},
@@ -131,7 +131,7 @@ func TestCacheHistories(t *testing.T) {
 				s.Ports[0].AppProtocol = new("kubernetes.io/h2c")
 			}), want: one},
 		}},
-		{"only the way of saying it changes", []step{
+		{"only the notation changes", []step{
 			{update: a, notice: http, want: one},
 			{update: apiSlice("a", "web", "10.0.0.1 R"), want: one},
 			{update: apiSlice("a", "web", "010.0.0.1"), want: one},
@@ -146,7 +146,7 @@ func TestCacheHistories(t *testing.T) {
 				slices.Reverse(s.Ports)
 			}), want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R"}, httpsPort: {"10.0.0.1:443 R", "10.0.0.2:443 R"}}},
 		}},
-		{"two numbers of one port change places", []step{
+		{"two numbers of one port in another order", []step{
 			{update: with(a, func(s *es) { s.Ports = append(s.Ports, apiPort("http", v1.ProtocolTCP, 81)) }), notice: http,
 				want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.1:81 R"}}},
 			{update: with(a, func(s *es) {
@@ -205,14 +205,14 @@ func TestCacheHistories(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, told := newTestCache()
-			runSteps(t, c, told, tc.steps)
+			c, notified := newTestCache()
+			runSteps(t, c, notified, tc.steps)
 		})
 	}
 }
 
-// TestCacheDuplicates: whatever the order of arrival, the same record of an
-// address counts, and when that goes the next best one does.
+// TestCacheDuplicates: of several records of one address the same one is used, whatever the
+// order of arrival, and after it is removed the next one.
 func TestCacheDuplicates(t *testing.T) {
 	records := []string{"10.0.0.1 R @here", "10.0.0.1 R @there", "10.0.0.1 N", "10.0.0.1 S", "10.0.0.1 U", "10.0.0.1 P", "10.0.0.1 T", "10.0.0.1 X"}
 	want := []string{
@@ -231,7 +231,7 @@ func TestCacheDuplicates(t *testing.T) {
 		for n := range records {
 			got := text(c.Endpoints(webPort("http")))
 			if got[0] != want[n] || len(got) != len(records)-n+1 {
-				t.Errorf("arrival from %d on, %d best records gone: got %q, want %q and %d others", first, n, got, want[n], len(records)-n)
+				t.Errorf("arrival from %d on, %d first records removed: got %q, want %q and %d others", first, n, got, want[n], len(records)-n)
 			}
 			c.Delete(sliceName(fmt.Sprint(n)))
 			checkCache(t, c)
@@ -241,10 +241,10 @@ func TestCacheDuplicates(t *testing.T) {
 
 // TestCacheOverlappingSlices: slices with common endpoints give their union.
 func TestCacheOverlappingSlices(t *testing.T) {
-	c, told := newTestCache()
+	c, notified := newTestCache()
 	http := []string{httpPort}
 	union := map[string][]string{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R", "10.0.0.3:80 U", "10.0.0.4:80 R"}}
-	runSteps(t, c, told, []step{
+	runSteps(t, c, notified, []step{
 		{update: apiSlice("a", "web", "10.0.0.1", "10.0.0.2", "10.0.0.3 U"), notice: http,
 			want: map[string][]string{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R", "10.0.0.3:80 U"}}},
 		{update: apiSlice("b", "web", "10.0.0.2", "10.0.0.4", "10.0.0.1 U"), notice: http, want: union},
@@ -254,21 +254,21 @@ func TestCacheOverlappingSlices(t *testing.T) {
 }
 
 func TestSetView(t *testing.T) {
-	c, told := newTestCache()
+	c, notified := newTestCache()
 	plain := apiSlice("plain", "plain", "10.0.1.1", "10.0.1.2 @elsewhere")
 	web := apiSlice("a", "web", "10.0.0.1 R @here zones=a", "10.0.0.2 R @there zones=b,c nodes=there")
-	twin := apiSlice("b", "web", "10.0.0.1 R @there", "10.0.0.3 R zones=a")
-	for _, s := range []*discoveryv1.EndpointSlice{plain, web, twin} {
+	same := apiSlice("b", "web", "10.0.0.1 R @there", "10.0.0.3 R zones=a")
+	for _, s := range []*discoveryv1.EndpointSlice{plain, web, same} {
 		must(t, c.Update(s))
 	}
-	told.take()
+	notified.take()
 	plainList := []string{"10.0.1.1:80 R", "10.0.1.2:80 R @elsewhere"}
 	want := func(web ...string) map[string][]string {
 		return map[string][]string{"ns/plain:http/TCP/IPv4": plainList, httpPort: web}
 	}
 	http := []string{httpPort}
 	fromHere := want("10.0.0.1:80 R @here local zone+", "10.0.0.2:80 R @there zone- node-", "10.0.0.3:80 R zone+")
-	runSteps(t, c, told, []step{
+	runSteps(t, c, notified, []step{
 		{view: &View{NodeName: "here", Zone: "a"}, want: fromHere},
 		{view: &View{NodeName: "there", Zone: "a"}, notice: http,
 			want: want("10.0.0.1:80 R @here zone+", "10.0.0.2:80 R @there local zone- node+", "10.0.0.3:80 R zone+")},
@@ -281,11 +281,11 @@ func TestSetView(t *testing.T) {
 	})
 }
 
-// TestHintsChange: raw hints are kept even where they do not show.
+// TestHintsChange: raw hints are kept even if they make no difference for the view.
 func TestHintsChange(t *testing.T) {
-	c, told := newTestCache()
+	c, notified := newTestCache()
 	http := []string{httpPort}
-	runSteps(t, c, told, []step{
+	runSteps(t, c, notified, []step{
 		{update: apiSlice("a", "web", "10.0.0.1 R zones=b"), notice: http, want: map[string][]string{httpPort: {"10.0.0.1:80 R zone-"}}},
 		{update: apiSlice("a", "web", "10.0.0.1 R zones=c"), want: map[string][]string{httpPort: {"10.0.0.1:80 R zone-"}}},
 		{view: &View{NodeName: "here", Zone: "c"}, notice: http, want: map[string][]string{httpPort: {"10.0.0.1:80 R zone+"}}},
@@ -294,13 +294,13 @@ func TestHintsChange(t *testing.T) {
 	})
 }
 
-// TestTwinsInView: which of two records of one address in one slice counts can
-// depend on the view, there and back.
-func TestTwinsInView(t *testing.T) {
-	c, told := newTestCache()
+// TestSameAddressInView: which of two records of one address in one slice is used can
+// depend on the view, in both directions.
+func TestSameAddressInView(t *testing.T) {
+	c, notified := newTestCache()
 	http := []string{httpPort}
 	notHere, here := map[string][]string{httpPort: {"10.0.0.1:80 R zone-"}}, map[string][]string{httpPort: {"10.0.0.1:80 R zone+"}}
-	runSteps(t, c, told, []step{
+	runSteps(t, c, notified, []step{
 		{update: apiSlice("a", "web", "10.0.0.1 R zones=a", "10.0.0.1 R zones=b"), notice: http, want: notHere},
 		{view: &View{NodeName: "here", Zone: "b"}, want: notHere},
 		{update: apiSlice("a", "web", "10.0.0.1 R zones=b"), notice: http, want: here},
@@ -311,7 +311,7 @@ func TestTwinsInView(t *testing.T) {
 	})
 }
 
-// TestHintsAndSelect: what hints come to for a node, from slice to selection.
+// TestHintsAndSelect: the effect of hints on a node, from slice to selection.
 func TestHintsAndSelect(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -319,13 +319,13 @@ func TestHintsAndSelect(t *testing.T) {
 		endpoints []string
 		want      selected
 	}{
-		{"zone", View{"me", "a"}, []string{"10.0.0.1 R zones=a", "10.0.0.2 R zones=b"}, selected{Cluster: "1", Topology: TopologySameZone}},
-		{"one of several zones", View{"me", "c"}, []string{"10.0.0.1 R zones=a,b,c", "10.0.0.2 R zones=b,c", "10.0.0.3 R zones=d"}, selected{Cluster: "1 2", Topology: TopologySameZone}},
+		{"zone", View{"me", "a"}, []string{"10.0.0.1 R zones=a", "10.0.0.2 R zones=b"}, selected{Cluster: "1"}},
+		{"one of several zones", View{"me", "c"}, []string{"10.0.0.1 R zones=a,b,c", "10.0.0.2 R zones=b,c", "10.0.0.3 R zones=d"}, selected{Cluster: "1 2"}},
 		{"no zone known", View{"me", ""}, []string{"10.0.0.1 R zones=a", "10.0.0.2 R zones="}, selected{Cluster: "1 2"}},
 		{"another zone", View{"me", "z"}, []string{"10.0.0.1 R zones=a", "10.0.0.2 R zones=b"}, selected{Cluster: "1 2"}},
-		{"node", View{"me", "a"}, []string{"10.0.0.1 R nodes=you", "10.0.0.2 R nodes=you,me"}, selected{Cluster: "2", Topology: TopologySameNode}},
+		{"node", View{"me", "a"}, []string{"10.0.0.1 R nodes=you", "10.0.0.2 R nodes=you,me"}, selected{Cluster: "2"}},
 		{"no node known", View{"", "a"}, []string{"10.0.0.1 R nodes=you", "10.0.0.2 R nodes="}, selected{Cluster: "1 2"}},
-		{"no node hint for us, zone", View{"me", "a"}, []string{"10.0.0.1 R nodes=you zones=a", "10.0.0.2 R nodes=you zones=b"}, selected{Cluster: "1", Topology: TopologySameZone}},
+		{"no node hint for us, zone", View{"me", "a"}, []string{"10.0.0.1 R nodes=you zones=a", "10.0.0.2 R nodes=you zones=b"}, selected{Cluster: "1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := NewCache(tc.view, nil)
@@ -338,7 +338,7 @@ func TestHintsAndSelect(t *testing.T) {
 	}
 }
 
-// TestNoticeComesLast: whoever gets notice finds the new endpoints.
+// TestNoticeComesLast: when changed is called, Endpoints returns the new endpoints.
 func TestNoticeComesLast(t *testing.T) {
 	var c *Cache
 	got := map[string][]string{}

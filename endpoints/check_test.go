@@ -14,35 +14,35 @@ func checkCache(t *testing.T, c *Cache) {
 	partsOf := checkSlices(t, c)
 	for key, p := range c.ports {
 		if p.key != key || !sameElements(p.parts, partsOf[p]) {
-			t.Errorf("port %v does not have the parts that slices contribute", key)
+			t.Errorf("port %v: got other parts than those that slices contribute", key)
 		}
 		checkPort(t, c, p)
 		delete(partsOf, p)
 	}
 	if len(partsOf) > 0 {
-		t.Errorf("%d ports have parts and are not in the cache", len(partsOf))
+		t.Errorf("got %d ports with parts that are not in the cache, want none", len(partsOf))
 	}
-	if len(c.touched) > 0 || len(c.parts) > 0 || len(c.reader.records) > 0 || len(c.reader.ports) > 0 || len(c.reader.places) > 0 {
-		t.Error("working memory holds something after the call")
+	if len(c.touched) > 0 || len(c.parts) > 0 || len(c.reader.records) > 0 || len(c.reader.ports) > 0 || len(c.reader.order) > 0 {
+		t.Error("after the call: got content in the buffers, want none")
 	}
 }
 
-// checkSlices checks what the cache keeps of each slice, and gives the parts
-// that the slices contribute to each port.
+// checkSlices checks the state of each slice, and returns the parts that the slices
+// contribute to each port.
 func checkSlices(t *testing.T, c *Cache) map[*port][]*part {
 	t.Helper()
 	partsOf := map[*port][]*part{}
 	for name, s := range c.slices {
 		if len(s.parts) == 0 {
-			t.Errorf("slice %v contributes nothing and is kept", name)
+			t.Errorf("slice %v: got no parts, want at least one", name)
 		}
 		for i, p := range s.parts {
 			if i > 0 && s.parts[i-1].portNumber().compare(p.portNumber()) >= 0 {
-				t.Errorf("slice %v: port %v does not come after %v", name, p.portNumber(), s.parts[i-1].portNumber())
+				t.Errorf("slice %v: got port %v after %v, want them sorted", name, p.portNumber(), s.parts[i-1].portNumber())
 			}
 			partsOf[p.port] = append(partsOf[p.port], p)
 			if len(p.list) == 0 || s.hints != nil && len(s.hints) != len(p.list) {
-				t.Errorf("slice %v: %d endpoints, %d hints", name, len(p.list), len(s.hints))
+				t.Errorf("slice %v: got %d endpoints and %d hints", name, len(p.list), len(s.hints))
 			}
 		}
 	}
@@ -73,14 +73,14 @@ func checkNames(t *testing.T, c *Cache) {
 	}
 }
 
-// checkPort compares what a port publishes with its parts.
+// checkPort compares the published list of a port with its parts.
 func checkPort(t *testing.T, c *Cache, p *port) {
 	t.Helper()
 	var all []*Endpoint
 	for _, part := range p.parts {
 		all = append(all, part.list...)
 		if !slices.IsSortedFunc(part.list, (*Endpoint).Compare) {
-			t.Errorf("port %v: a part is not in order: %q", p.key, text(part.list))
+			t.Errorf("port %v: got a part that is not sorted: %q", p.key, text(part.list))
 		}
 	}
 	sortEndpoints(all)
@@ -89,10 +89,10 @@ func checkPort(t *testing.T, c *Cache, p *port) {
 		t.Errorf("port %v: endpoints (-want +got):\n%s", p.key, diff)
 	}
 	if single := len(p.parts) == 1; single != (p.merge == nil) {
-		t.Errorf("port %v: %d parts, merge %v", p.key, len(p.parts), p.merge)
+		t.Errorf("port %v: got %d parts and merge %v", p.key, len(p.parts), p.merge)
 	}
 	if p.merge != nil && len(p.merge.stale) > 0 {
-		t.Errorf("port %v: %d parts are stale after a merge", p.key, len(p.merge.stale))
+		t.Errorf("port %v: got %d stale parts after a merge, want none", p.key, len(p.merge.stale))
 	}
 }
 

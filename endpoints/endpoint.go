@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Endpoint is one address and port that can answer for a service port, as one
-// node sees it. It is a comparable value. Lists hold pointers, so that they share
-// what they have in common; what is in a list is never changed.
+// Endpoint is one address and port that serves a service port, as one node sees
+// it. It is a comparable value. Lists hold pointers, so that they share endpoints;
+// an Endpoint in a list never changes.
 type Endpoint struct {
-	// Addr is where the endpoint answers.
+	// Addr is the address and port that the endpoint listens on.
 	Addr netip.AddrPort
 	// NodeName is the node that the endpoint runs on; empty when not known.
 	NodeName string
 	// Ready, Serving and Terminating are the conditions of the EndpointSlice
-	// API with their defaults filled in: ready and serving unless it says
-	// otherwise, terminating only if it says so.
+	// API with their defaults filled in: ready and serving unless they are
+	// false there, terminating only if it is true there.
 	Ready, Serving, Terminating bool
-	// Local says that the endpoint runs on the node that looks.
+	// Local says that the endpoint runs on this node.
 	Local bool
 	// ZoneHint and NodeHint are the topology hints, seen from this node.
 	ZoneHint, NodeHint Hint
@@ -29,32 +29,27 @@ type Endpoint struct {
 // Hint is a topology hint of an endpoint as one node sees it.
 type Hint uint8
 
-// A hint is absent, names others, or names the node (or zone) that looks.
+// HintNone: there is no hint. HintElsewhere: hints name only other nodes (or zones). HintHere:
+// a hint names this one.
 const (
 	HintNone Hint = iota
 	HintElsewhere
 	HintHere
 )
 
-// String gives none, elsewhere or here.
+// String returns none, elsewhere or here.
 func (h Hint) String() string {
 	return [...]string{"none", "elsewhere", "here", "?"}[h&3]
 }
 
-// MarshalText gives what String gives, so that JSON has names and not numbers.
+// MarshalText returns what String returns, so that JSON has names and not numbers.
 func (h Hint) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// Usable reports whether the endpoint may get traffic at all: it is ready, or
-// it still serves while it terminates.
-func (e *Endpoint) Usable() bool {
-	return e.Ready || e.Serving && e.Terminating
-}
-
 // Compare orders endpoints by address, then by preference: of two records of
-// one address the preferred one comes first (not terminating, ready, serving),
-// and the rest only makes the order total.
+// one address the preferred one is first (not terminating, ready, serving). The
+// other fields only make the order total.
 func (e *Endpoint) Compare(o *Endpoint) int {
-	// Addresses alone nearly always decide, and sorting depends on this.
+	// The fast path of sorting: addresses nearly always differ.
 	if c := e.Addr.Compare(o.Addr); c != 0 {
 		return c
 	}
@@ -79,8 +74,8 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// PortKey names one port of one Service in one IP family: what an EndpointSlice
-// port and a Service port must agree on.
+// PortKey identifies one port of one Service in one IP family: the fields in which an
+// EndpointSlice port and a Service port must be equal.
 type PortKey struct {
 	Service  types.NamespacedName
 	Port     string

@@ -6,21 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-func TestUsable(t *testing.T) {
-	want := map[string]bool{"R": true, "U": false, "T": true, "X": false, "P": true, "N": true, "S": false, "Q": true}
-	got := map[string]bool{}
-	for _, l := range conditionLetters() {
-		e := Endpoint{Ready: l.ready, Serving: l.serving, Terminating: l.terminating}
-		got[l.letter] = e.Usable()
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Usable by conditions (-want +got):\n%s", diff)
-	}
-}
 
 // TestCompareOrder lists endpoints in their order.
 func TestCompareOrder(t *testing.T) {
@@ -57,14 +43,14 @@ func TestCompareOrder(t *testing.T) {
 				want = 1
 			}
 			if got := ordered[i].Compare(&ordered[j]); got != want {
-				t.Errorf("Compare(%v, %v) = %d, want %d", ordered[i], ordered[j], got, want)
+				t.Errorf("Compare(%v, %v): got %d, want %d", ordered[i], ordered[j], got, want)
 			}
 		}
 	}
 }
 
-// TestCompareIsTotal: sorting in any order ends the same way, and only equal
-// endpoints compare equal.
+// TestCompareIsTotal: sorting has the same result for any initial order, and Compare
+// returns 0 only for equal endpoints.
 func TestCompareIsTotal(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -84,7 +70,7 @@ func TestCompareIsTotal(t *testing.T) {
 		r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
 		sortEndpoints(other)
 		if !slices.EqualFunc(list, other, same) {
-			t.Fatalf("seed %d: two orders of the same endpoints:\n%q\n%q", seed, text(list), text(other))
+			t.Fatalf("seed %d: got two orders of the same endpoints:\n%q\n%q", seed, text(list), text(other))
 		}
 	}
 	for i := range list[1:] {

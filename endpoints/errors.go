@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// FieldError says that a part of an EndpointSlice cannot be used. The rest of
-// the slice is.
+// FieldError says that the Cache cannot use a part of an EndpointSlice. It uses the
+// rest.
 type FieldError struct {
 	// Field is the path of the part, such as endpoints[3].addresses[0].
 	Field string
-	// Err says what is wrong with it, and what is not used therefore.
+	// Err is the reason, with the part that the Cache does not use.
 	Err error
 }
 
-// Error gives the field and what is wrong with it.
+// Error returns the field and the reason.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 
-// Unwrap gives what is wrong with the field.
+// Unwrap returns the reason.
 func (e *FieldError) Unwrap() error { return e.Err }
 
 var (
@@ -26,16 +26,16 @@ var (
 	errNoPort    = errors.New("no port number")
 )
 
-// complaints collects what is wrong with one slice.
-type complaints []error
+// fieldErrors collects the errors of one slice.
+type fieldErrors []error
 
-// add says what is wrong with a field, and which part of the slice therefore is
-// not used.
-func (c *complaints) add(part string, err error, field string, args ...any) {
+// add adds the error of a field, and the part of the slice that the Cache therefore does
+// not use.
+func (c *fieldErrors) add(part string, err error, field string, args ...any) {
 	*c = append(*c, &FieldError{
 		Field: fmt.Sprintf(field, args...),
 		Err:   fmt.Errorf("%w, %s not used", err, part),
 	})
 }
 
-func (c complaints) join() error { return errors.Join(c...) }
+func (c fieldErrors) join() error { return errors.Join(c...) }

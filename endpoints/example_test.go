@@ -12,8 +12,8 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// The last local endpoint is shutting down: the Local policy still uses it, the
-// Cluster policy uses those that are ready elsewhere.
+// The last local endpoint terminates: the Local policy still selects it, the Cluster
+// policy selects those that are ready on other nodes.
 func ExampleSelect() {
 	all := []*endpoints.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.1.0.7:8080"), NodeName: "here", Local: true, Serving: true, Terminating: true},

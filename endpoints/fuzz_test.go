@@ -13,8 +13,8 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// FuzzUpdate gives a Cache three slices out of arbitrary JSON, then takes two
-// away, and compares with the oracle after each call.
+// FuzzUpdate updates a Cache with three slices of arbitrary JSON, then deletes them, and
+// compares the Cache with the oracle after each call.
 func FuzzUpdate(f *testing.F) {
 	seeds := []*discoveryv1.EndpointSlice{
 		apiSlice("a", "web", "10.0.0.1 R @n1 zones=z1", "10.0.0.2 U"),
@@ -79,8 +79,8 @@ func compareWithOracle(t *testing.T, c *Cache, o *oracle) {
 	checkCache(t, c)
 }
 
-// FuzzParseAddr: what is taken as an address is one that an endpoint can have,
-// and is read again as the same one.
+// FuzzParseAddr: an accepted address is one that an endpoint can have, and its text is
+// parsed as the same address.
 func FuzzParseAddr(f *testing.F) {
 	for _, s := range []string{"10.0.0.1", "010.0.0.01", "::ffff:10.0.0.1", "2001:db8::1", "fe80::1%eth0", "1..2.3", "0.0.0.00"} {
 		f.Add(s)
@@ -92,10 +92,10 @@ func FuzzParseAddr(f *testing.F) {
 				continue
 			}
 			if a.Is4() != (family == v1.IPv4Protocol) || a.Zone() != "" || a.Is4In6() || ipaddr.CheckHost(a) != nil {
-				t.Errorf("parseAddr(%q, %s) = %v", s, family, a)
+				t.Errorf("parseAddr(%q, %s): got %v, want an error", s, family, a)
 			}
 			if again, err := parseAddr(a.String(), family); again != a || err != nil {
-				t.Errorf("parseAddr(%q, %s) = %v, and that is read as %v, %v", s, family, a, again, err)
+				t.Errorf("parseAddr(%q, %s): got %v, whose text is parsed as %v, %v", s, family, a, again, err)
 			}
 		}
 	})

@@ -24,9 +24,9 @@ func conditionLetters() []lettered {
 		{"U", false, false, false}, // not ready
 		{"T", false, true, true},   // serving and terminating
 		{"X", false, false, true},  // terminating, no longer serving
-		{"P", true, true, true},    // terminating, published in spite of it
-		{"N", true, false, false},  // published without serving
-		{"S", false, true, false},  // serving, but not said to be ready
+		{"P", true, true, true},    // ready although terminating
+		{"N", true, false, false},  // ready without serving
+		{"S", false, true, false},  // serving, not ready
 		{"Q", true, false, true},   // as N, and terminating
 	}
 }
@@ -40,7 +40,7 @@ func letterOf(e *Endpoint) string {
 	return "?"
 }
 
-// text writes endpoints in words: address, letter, and what else there is.
+// text formats endpoints: address, letter, and further fields that are set.
 func text(list []*Endpoint) []string {
 	var out []string
 	for _, e := range list {
@@ -70,7 +70,7 @@ func hintWords(kind string, h Hint) []string {
 	return []string{fmt.Sprintf("%s %v", kind, h)}
 }
 
-// apiEndpoint makes an API endpoint out of words: its address, then a letter
+// apiEndpoint makes an API endpoint of words: its address, then a letter
 // for the conditions, @ and its node, zones= and nodes= with hints.
 func apiEndpoint(spec string) discoveryv1.Endpoint {
 	words := strings.Fields(spec)
@@ -134,7 +134,7 @@ func apiPort(name string, protocol v1.Protocol, number int32) discoveryv1.Endpoi
 	return discoveryv1.EndpointPort{Name: new(name), Protocol: new(protocol), Port: new(number)}
 }
 
-// with gives a changed copy.
+// with returns a changed copy.
 func with(s *discoveryv1.EndpointSlice, change func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
 	s = s.DeepCopy()
 	change(s)
@@ -155,12 +155,12 @@ func sliceName(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: name}
 }
 
-// notices collects what a Cache gives notice of.
+// notices collects the calls of changed by a Cache.
 type notices struct{ keys []PortKey }
 
 func (n *notices) add(k PortKey) { n.keys = append(n.keys, k) }
 
-// take gives the notices since the last take, as sorted text.
+// take returns the notices since the last take, as sorted text.
 func (n *notices) take() []string {
 	var out []string
 	for _, k := range n.keys {
@@ -175,7 +175,7 @@ func keyText(k PortKey) string {
 	return fmt.Sprintf("%s:%s/%s/%s", k.Service, k.Port, k.Protocol, k.Family)
 }
 
-// contents writes all that a Cache holds, by port.
+// contents formats the endpoints of all ports of a Cache.
 func contents(c *Cache) map[string][]string {
 	out := map[string][]string{}
 	for key := range c.ports {

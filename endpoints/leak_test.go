@@ -13,24 +13,24 @@ import (
 func checkEmpty(t *testing.T, c *Cache) {
 	t.Helper()
 	if len(c.slices) > 0 || len(c.ports) > 0 || len(c.reader.names) > 0 {
-		t.Errorf("the cache holds %d slices, %d ports and %d names, want nothing", len(c.slices), len(c.ports), len(c.reader.names))
+		t.Errorf("got %d slices, %d ports and %d names in the cache, want none", len(c.slices), len(c.ports), len(c.reader.names))
 	}
 	checkCache(t, c)
 }
 
 func TestUnknownRemovalsLeaveNothing(t *testing.T) {
-	c, told := newTestCache()
+	c, notified := newTestCache()
 	for i := range 1000 {
 		c.Delete(sliceName(fmt.Sprint(i)))
 	}
-	if n := told.take(); len(n) > 0 {
+	if n := notified.take(); len(n) > 0 {
 		t.Errorf("notices of unknown slices: got %q, want none", n)
 	}
 	checkEmpty(t, c)
 }
 
-// TestCyclesLeaveNothing adds and deletes slices again and again, alone and
-// beside one that stays and that nobody asks for.
+// TestCyclesLeaveNothing adds and deletes slices again and again, alone and beside two
+// slices that stay, without reading the list.
 func TestCyclesLeaveNothing(t *testing.T) {
 	cycles := 100_000
 	if testing.Short() {
@@ -56,7 +56,7 @@ func TestCyclesLeaveNothing(t *testing.T) {
 		c.Delete(sliceName(node))
 	}
 	if stale := len(c.ports[webPort("http")].merge.stale); stale > 2 {
-		t.Errorf("%d parts wait for a merge that nobody asks for, want at most 2", stale)
+		t.Errorf("list that is never read: got %d stale parts, want at most 2", stale)
 	}
 	checkCache(t, c)
 	c.Delete(sliceName("stays"))
@@ -64,7 +64,7 @@ func TestCyclesLeaveNothing(t *testing.T) {
 	checkEmpty(t, c)
 }
 
-// TestNodeNamesAreShared: 100,000 endpoints on 1,000 nodes hold 1,000 names.
+// TestNodeNamesAreShared: 100,000 endpoints on 1,000 nodes need 1,000 strings for names.
 func TestNodeNamesAreShared(t *testing.T) {
 	c := manyCache(t)
 	texts := map[*byte]bool{}
@@ -76,17 +76,17 @@ func TestNodeNamesAreShared(t *testing.T) {
 		}
 	}
 	if endpoints != 100_000 || len(texts) != 1000 || len(c.reader.names) != 1000 {
-		t.Errorf("%d endpoints have %d texts as names, %d are registered; want 100000, 1000 and 1000", endpoints, len(texts), len(c.reader.names))
+		t.Errorf("got %d endpoints, %d strings and %d registered names, want 100000, 1000 and 1000", endpoints, len(texts), len(c.reader.names))
 	}
 }
 
-// TestObjectsAreNotKept: when an object is gone for its owner, it is gone.
+// TestObjectsAreNotKept: the Cache keeps no references to API objects.
 func TestObjectsAreNotKept(t *testing.T) {
 	c, _ := newTestCache()
 	collected := make(chan struct{})
 	func() {
-		// All strings of the object are parts of one large text, as they are
-		// for those who decode without copying.
+		// All strings of the object are parts of one large text, as with
+		// decoders that do not copy.
 		large := fmt.Sprintf("%01000000d a web http 10.0.0.1 node zone ns", 0)
 		words := strings.Fields(large)[1:]
 		s := apiSlice(words[0], words[1], "10.0.0.1 @node zones=zone")
@@ -112,7 +112,7 @@ func TestObjectsAreNotKept(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	t.Error("the text that the object consisted of is still kept")
+	t.Error("the text of the object is still referenced")
 	runtime.KeepAlive(c)
 }
 
@@ -122,7 +122,7 @@ func TestWorkingMemoryIsBounded(t *testing.T) {
 	must(t, c.Update(s))
 	must(t, c.Update(with(s, func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })))
 	if got := cap(c.reader.records); got > 2048 {
-		t.Errorf("room for %d records is kept after a huge slice, want at most 2048", got)
+		t.Errorf("after a huge slice: got capacity for %d records, want at most 2048", got)
 	}
 	checkEmpty(t, c)
 }

@@ -2,8 +2,8 @@ package endpoints
 
 import "strings"
 
-// names keeps one copy of every string that is in use, and counts its users.
-// Node names and hints come again and again, in endpoint after endpoint.
+// names keeps one copy of every string in use, and counts its users. Many
+// endpoints have the same node name and hints.
 type names map[string]*name
 
 type name struct {
@@ -11,7 +11,7 @@ type name struct {
 	uses int
 }
 
-// acquire gives the copy to one more user. It does not keep s.
+// acquire returns the copy of s and counts one more user. It does not keep s.
 func (n names) acquire(s string) string {
 	if s == "" {
 		return ""
@@ -25,7 +25,7 @@ func (n names) acquire(s string) string {
 	return known.text
 }
 
-// release takes back what one acquire gave.
+// release undoes one acquire.
 func (n names) release(s string) {
 	if s == "" {
 		return
@@ -36,7 +36,7 @@ func (n names) release(s string) {
 	}
 }
 
-// find gives a string with these bytes: the copy if there is one.
+// find returns a string with these bytes: the copy if one is in use.
 func (n names) find(b []byte) string {
 	if known := n[string(b)]; known != nil {
 		return known.text

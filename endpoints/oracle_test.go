@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// oracle keeps the API objects and makes everything anew from them whenever it
-// is asked.
+// oracle keeps the API objects and computes everything from them in each call.
 type oracle struct {
 	view    View
 	objects map[types.NamespacedName]*discoveryv1.EndpointSlice
@@ -24,7 +23,7 @@ func (o *oracle) update(s *discoveryv1.EndpointSlice) {
 	o.objects[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] = s.DeepCopy()
 }
 
-// records gives all usable records of all ports, in order.
+// records returns all usable records of all ports, in order.
 func (o *oracle) records() map[PortKey][]*Endpoint {
 	out := map[PortKey][]*Endpoint{}
 	for _, s := range o.objects {
@@ -36,7 +35,7 @@ func (o *oracle) records() map[PortKey][]*Endpoint {
 		for _, n := range usablePorts(s) {
 			key := PortKey{Service: types.NamespacedName{Namespace: s.Namespace, Name: service}, Port: n.name, Protocol: n.protocol, Family: family}
 			for i := range s.Endpoints {
-				if e, ok := o.look(&s.Endpoints[i], family, n.number); ok {
+				if e, ok := o.endpointOf(&s.Endpoints[i], family, n.number); ok {
 					out[key] = append(out[key], &e)
 				}
 			}
@@ -48,7 +47,7 @@ func (o *oracle) records() map[PortKey][]*Endpoint {
 	return out
 }
 
-// usablePorts gives the good ports of a slice, each once.
+// usablePorts returns the valid ports of a slice, each once.
 func usablePorts(s *discoveryv1.EndpointSlice) []portNumber {
 	var out []portNumber
 	for _, p := range s.Ports {
@@ -65,7 +64,7 @@ func usablePorts(s *discoveryv1.EndpointSlice) []portNumber {
 	return out
 }
 
-func (o *oracle) look(e *discoveryv1.Endpoint, family v1.IPFamily, port uint16) (Endpoint, bool) {
+func (o *oracle) endpointOf(e *discoveryv1.Endpoint, family v1.IPFamily, port uint16) (Endpoint, bool) {
 	if len(e.Addresses) == 0 {
 		return Endpoint{}, false
 	}
@@ -106,7 +105,7 @@ func hintFor(names []string, here string) Hint {
 	return HintElsewhere
 }
 
-// published leaves the first record of each address.
+// published returns the first record of each address.
 func published(records []*Endpoint) []*Endpoint {
 	return slices.CompactFunc(slices.Clone(records), func(a, b *Endpoint) bool { return a.Addr == b.Addr })
 }

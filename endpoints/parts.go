@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fill makes a slice contribute what has just been read.
+// fill replaces the contributions of a slice by the content that was read.
 func (c *Cache) fill(s *sliceState) {
 	c.setHints(s)
 	c.setParts(s)
 }
 
-// setParts makes a slice contribute the ports and records that were read.
+// setParts replaces the parts of a slice by the ports and records that were read.
 func (c *Cache) setParts(s *sliceState) {
 	old, now := s.parts, c.parts
 	for _, want := range c.reader.ports {
@@ -39,7 +39,7 @@ func (c *Cache) setParts(s *sliceState) {
 	c.parts = reuse(now)
 }
 
-// addPart gives a part, as yet without a list, to the port that it is about.
+// addPart adds a part, still without a list, to its port.
 func (c *Cache) addPart(n portNumber) *part {
 	key := PortKey{Service: c.reader.service, Port: n.name, Protocol: n.protocol, Family: c.reader.family}
 	owner := c.ports[key]
@@ -64,7 +64,7 @@ func (c *Cache) dropPart(p *part) {
 	p.port.remove(p)
 }
 
-// remove forgets a slice.
+// remove removes a slice.
 func (c *Cache) remove(name types.NamespacedName, s *sliceState) {
 	for _, p := range s.parts {
 		c.dropPart(p)
@@ -75,8 +75,7 @@ func (c *Cache) remove(name types.NamespacedName, s *sliceState) {
 	delete(c.slices, name)
 }
 
-// relist gives a part a new list if the records that were read are not those
-// that it has.
+// relist replaces the list of a part if the records that were read differ from it.
 func (c *Cache) relist(p *part, number uint16) {
 	records := c.reader.records
 	c.reader.setNumber(number)
@@ -88,7 +87,7 @@ func (c *Cache) relist(p *part, number uint16) {
 	old := p.list
 	var fresh []Endpoint
 	if len(old) == 0 {
-		fresh = make([]Endpoint, len(records)) // side by side where they are read
+		fresh = make([]Endpoint, len(records)) // adjacent in memory, so that reading is faster
 	}
 	for i := range records {
 		e := &records[i].Endpoint
@@ -114,7 +113,7 @@ func (c *Cache) relist(p *part, number uint16) {
 	p.port.replace(p, list)
 }
 
-// setHints makes a slice keep the raw hints of the records that were read.
+// setHints replaces the raw hints of a slice by those of the records that were read.
 func (c *Cache) setHints(s *sliceState) {
 	var now []rawHints
 	if c.reader.hinted {
@@ -133,7 +132,7 @@ func (c *Cache) setHints(s *sliceState) {
 	s.hints = now
 }
 
-// touch notes that a port is about to be changed.
+// touch records that the current call changes a port.
 func (c *Cache) touch(p *port) {
 	if !p.touched {
 		p.touched = true
@@ -141,9 +140,9 @@ func (c *Cache) touch(p *port) {
 	}
 }
 
-// settle ends a call: it forgets ports that nobody has any more, and gives
-// notice of all that have changed.
-func (c *Cache) settle() {
+// finish ends a call: it removes ports without parts, and calls changed for all ports
+// that were touched.
+func (c *Cache) finish() {
 	for _, p := range c.touched {
 		p.touched = false
 		if len(p.parts) == 0 {

@@ -7,32 +7,32 @@ import (
 )
 
 // port is one port of one Service in one family, with the endpoints of all
-// slices that have it. It exists as long as there are any.
+// slices that have it. It exists as long as it has a part.
 type port struct {
 	key   PortKey
 	parts []*part
-	// list is what is published, as of the last merge.
+	// list is the published list, as of the last merge.
 	list []*Endpoint
-	// merge is nil unless there are several parts: a single one needs none.
+	// merge is nil unless there are several parts.
 	merge *merge
-	// touched says that the port is among those that the Cache is changing.
+	// touched says that the port is in Cache.touched.
 	touched bool
 }
 
-// part is what one slice has to say of one port: a list in order, all of one
-// port number. It may hold an address several times. It is never empty but
-// while the part comes or goes. Lists are replaced, never changed.
+// part is the contribution of one slice to one port: a sorted list, all of one port
+// number. It may hold an address several times. It is empty only while the part is
+// added or removed. Lists are replaced, never changed.
 type part struct {
 	port *port
 	list []*Endpoint
 }
 
-// merge puts the lists of several parts together, when the result is asked for:
-// many parts may change before that.
+// merge merges the lists of several parts lazily: many parts may change before the
+// result is needed.
 type merge struct {
 	// all are the records of all parts, in order, as of the last merge.
 	all []*Endpoint
-	// stale are the parts that have changed, come or gone since.
+	// stale are the parts that were changed, added or removed since.
 	stale []stalePart
 }
 
@@ -42,7 +42,7 @@ type stalePart struct {
 	was []*Endpoint
 }
 
-// portNumber is what tells the part from others of the same slice.
+// portNumber identifies the part among those of its slice.
 func (p *part) portNumber() portNumber {
 	return portNumber{name: p.port.key.Port, protocol: p.port.key.Protocol, number: p.list[0].Addr.Port()}
 }
@@ -60,7 +60,7 @@ func (p *part) has(records []record) bool {
 	return true
 }
 
-// add takes a part that has no list yet.
+// add adds a part, which has no list yet.
 func (p *port) add(part *part) {
 	if len(p.parts) == 1 {
 		p.merge = &merge{all: p.parts[0].list}
@@ -68,20 +68,20 @@ func (p *port) add(part *part) {
 	p.parts = append(p.parts, part)
 }
 
-// remove lets go of a part.
+// remove removes a part.
 func (p *port) remove(part *part) {
 	i := slices.Index(p.parts, part)
 	p.parts = slices.Delete(p.parts, i, i+1)
 	p.replace(part, nil)
 }
 
-// replace gives a part another list.
+// replace replaces the list of a part.
 func (p *port) replace(part *part, list []*Endpoint) {
 	was := part.list
 	part.list = list
 	switch len(p.parts) {
 	case 0:
-		// The port itself goes, or gets another part at once.
+		// The Cache removes the port, or adds another part in the same call.
 	case 1:
 		sole := p.parts[0].list
 		p.list, p.merge = firstOfEach(sole, repeats(sole)), nil
@@ -90,19 +90,19 @@ func (p *port) replace(part *part, list []*Endpoint) {
 	}
 }
 
-// note remembers that a part had another list.
+// note records the list that a part had before.
 func (m *merge) note(p *part, was []*Endpoint) {
 	i := slices.IndexFunc(m.stale, func(s stalePart) bool { return s.part == p })
 	switch {
 	case i < 0:
 		m.stale = append(m.stale, stalePart{part: p, was: was})
 	case m.stale[i].was == nil && p.list == nil:
-		// It came and went between two merges.
+		// The part was added and removed between two merges.
 		m.stale = slices.Delete(m.stale, i, i+1)
 	}
 }
 
-// endpoints gives the list to publish.
+// endpoints returns the list to publish.
 func (p *port) endpoints() []*Endpoint {
 	if m := p.merge; m != nil && len(m.stale) > 0 {
 		was, is := m.differences()
@@ -113,7 +113,8 @@ func (p *port) endpoints() []*Endpoint {
 	return p.list
 }
 
-// differences gives what the stale parts were and what they are, in order.
+// differences returns the records that the stale parts had and those that they have,
+// sorted.
 func (m *merge) differences() (was, is []*Endpoint) {
 	if len(m.stale) == 1 {
 		return m.stale[0].was, m.stale[0].part.list
@@ -131,7 +132,7 @@ func sortEndpoints(list []*Endpoint) {
 	slices.SortFunc(list, (*Endpoint).Compare)
 }
 
-// repeats counts the records that have the address of the one before.
+// repeats counts the records that have the address of the previous one.
 func repeats(list []*Endpoint) int {
 	n := 0
 	for i := 1; i < len(list); i++ {
@@ -142,8 +143,8 @@ func repeats(list []*Endpoint) int {
 	return n
 }
 
-// firstOfEach gives the first record of each address: the list itself where it
-// repeats none.
+// firstOfEach returns the first record of each address: the list itself if no address
+// is repeated.
 func firstOfEach(list []*Endpoint, repeats int) []*Endpoint {
 	if repeats == 0 {
 		return list
@@ -157,9 +158,9 @@ func firstOfEach(list []*Endpoint, repeats int) []*Endpoint {
 	return out
 }
 
-// splice takes records out of a list and puts others in. All lists are in
-// order; what lies between two differences is copied in one go. It also gives
-// by how many more records the new list repeats an address.
+// splice replaces records of a list by others. All lists are sorted; records between two
+// differences are copied at once. It also returns how many more records of the new list
+// repeat an address.
 func splice(all, was, is []*Endpoint) (out []*Endpoint, more int) {
 	out = make([]*Endpoint, 0, len(all)-len(was)+len(is))
 	for len(was) > 0 || len(is) > 0 {
@@ -172,37 +173,37 @@ func splice(all, was, is []*Endpoint) (out []*Endpoint, more int) {
 		out = append(out, all[:ahead]...)
 		all = all[ahead:]
 
-		n, gone, come := leading(all, addr), leading(was, addr), leading(is, addr)
+		n, removed, added := leading(all, addr), leading(was, addr), leading(is, addr)
 		before := len(out)
-		out = exchange(out, all[:n], was[:gone], is[:come])
+		out = exchange(out, all[:n], was[:removed], is[:added])
 		more += max(len(out)-before, 1) - max(n, 1)
-		all, was, is = all[n:], was[gone:], is[come:]
+		all, was, is = all[n:], was[removed:], is[added:]
 	}
 	return append(out, all...), more
 }
 
-// exchange appends the records of one address without those that are gone and
-// with those that come.
-func exchange(out, records, gone, come []*Endpoint) []*Endpoint {
+// exchange appends the records of one address, without the removed and with the added ones,
+// sorted.
+func exchange(out, records, removed, added []*Endpoint) []*Endpoint {
 	start := len(out)
 	for i := range records {
-		if len(gone) > 0 && same(records[i], gone[0]) {
-			gone = gone[1:]
+		if len(removed) > 0 && same(records[i], removed[0]) {
+			removed = removed[1:]
 			continue
 		}
 		out = append(out, records[i])
 	}
-	out = append(out, come...)
-	if twins := out[start:]; len(twins) > 1 {
-		sortEndpoints(twins)
+	out = append(out, added...)
+	if len(out)-start > 1 {
+		sortEndpoints(out[start:])
 	}
 	return out
 }
 
-// same reports whether two records say the same; most often they are one.
+// same reports whether two records are equal; most often they are one pointer.
 func same(a, b *Endpoint) bool { return a == b || *a == *b }
 
-// lowest gives the address of the first record of two lists, not both empty.
+// lowest returns the address of the first record of two lists, not both empty.
 func lowest(a, b []*Endpoint) netip.AddrPort {
 	if len(b) == 0 || len(a) > 0 && a[0].Addr.Compare(b[0].Addr) < 0 {
 		return a[0].Addr

@@ -36,7 +36,7 @@ func TestCacheAgainstOracle(t *testing.T) {
 	}
 }
 
-// history drives a Cache and the oracle with the same random calls.
+// history makes the same random calls of a Cache and of the oracle.
 type history struct {
 	r       *rand.Rand
 	cache   *Cache
@@ -44,7 +44,7 @@ type history struct {
 	noticed map[PortKey]int
 	// records are those of the oracle before the step.
 	records map[PortKey][]*Endpoint
-	// returned are lists that the cache gave, with copies from that time.
+	// returned are lists that the Cache returned, with copies from that time.
 	returned []returnedList
 }
 
@@ -61,7 +61,7 @@ func newHistory(r *rand.Rand) *history {
 	return h
 }
 
-// step makes a random call and checks what must follow. It gives what is wrong.
+// step makes a random call and checks its effects. It returns a failure, or an empty text.
 func (h *history) step() string {
 	clear(h.noticed)
 	exact := true
@@ -70,7 +70,7 @@ func (h *history) step() string {
 		view := h.view()
 		h.oracle.view = view
 		h.cache.SetView(view)
-		// Records of several slices may change places.
+		// The order of records of several slices may change.
 		exact = false
 	case 1, 2:
 		name := sliceName(h.pick("a", "b", "c", "d", "e", "f", "unknown"))
@@ -80,7 +80,7 @@ func (h *history) step() string {
 		s := h.slice()
 		h.oracle.update(s)
 		object := s.DeepCopy()
-		_ = h.cache.Update(s) // The tables say what is wrong with which slice.
+		_ = h.cache.Update(s) // TestUpdateReads* checks the errors.
 		if diff := cmp.Diff(object, s); diff != "" {
 			return "Update changed the object (-before +after):\n" + diff
 		}
@@ -90,7 +90,7 @@ func (h *history) step() string {
 		return problem
 	}
 	h.records = now
-	// Not reading lets several changes come together in one merge.
+	// Without reading, one merge has to handle several changes.
 	if h.r.IntN(3) == 0 {
 		return h.checkEndpoints()
 	}
@@ -102,11 +102,11 @@ func (h *history) checkNotices(now map[PortKey][]*Endpoint, exact bool) string {
 		changed := !slices.EqualFunc(now[key], h.records[key], same)
 		switch n := h.noticed[key]; {
 		case n > 1:
-			return fmt.Sprintf("%d notices of %s in one call", n, keyText(key))
+			return fmt.Sprintf("got %d calls of changed for %s in one call, want 1", n, keyText(key))
 		case changed && n == 0:
-			return fmt.Sprintf("no notice that %s changed from %q to %q", keyText(key), text(h.records[key]), text(now[key]))
+			return fmt.Sprintf("got no call of changed for %s, which changed from %q to %q", keyText(key), text(h.records[key]), text(now[key]))
 		case exact && !changed && n == 1:
-			return fmt.Sprintf("notice of %s, which is unchanged: %q", keyText(key), text(now[key]))
+			return fmt.Sprintf("got a call of changed for %s, which is unchanged: %q", keyText(key), text(now[key]))
 		}
 	}
 	return ""
@@ -132,7 +132,7 @@ func keysOf(a, b map[PortKey][]*Endpoint, c map[PortKey]int) []PortKey {
 
 func (h *history) checkEndpoints() string {
 	if got, want := len(h.cache.ports), len(h.records); got != want {
-		return fmt.Sprintf("the cache has %d ports, want %d", got, want)
+		return fmt.Sprintf("got %d ports, want %d", got, want)
 	}
 	for key, records := range h.records {
 		got := h.cache.Endpoints(key)
@@ -147,7 +147,7 @@ func (h *history) checkEndpoints() string {
 func (h *history) checkReturned() string {
 	for _, r := range h.returned {
 		if diff := cmp.Diff(r.copied, text(r.list)); diff != "" {
-			return "a list has changed since it was given out (-then +now):\n" + diff
+			return "a returned list has changed (-then +now):\n" + diff
 		}
 	}
 	return ""
@@ -161,7 +161,7 @@ func (h *history) view() View {
 	return View{NodeName: h.pick("", "n1", "n2"), Zone: h.pick("", "z1", "z2")}
 }
 
-// slice makes a slice out of a small world, so that much collides.
+// slice makes a slice of few names and addresses, so that slices overlap.
 func (h *history) slice() *discoveryv1.EndpointSlice {
 	s := apiSlice(h.pick("a", "b", "c", "d", "e", "f"), h.pick("web", "web", "web", "app", ""))
 	v6 := h.chance(10)

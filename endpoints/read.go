@@ -12,15 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// content is what the Cache takes from an EndpointSlice. While it is read its
-// strings belong to the API object. A slice that contributes nothing has no
-// ports or no records.
+// content is the part of an EndpointSlice that the Cache uses. Its strings belong to the
+// API object. A slice that contributes nothing has no ports or no records.
 type content struct {
 	service types.NamespacedName
 	family  v1.IPFamily
 	// ports are sorted and without duplicates.
 	ports []portNumber
-	// records are sorted, those of one address still side by side.
+	// records are sorted; several may have one address.
 	records []record
 	// hinted says that some record has hints.
 	hinted bool
@@ -43,7 +42,7 @@ func (p portNumber) compare(o portNumber) int {
 	return cmp.Compare(p.number, o.number)
 }
 
-// record is an endpoint, for now without port number, and its hints.
+// record is an endpoint with its hints; setNumber adds the port number.
 type record struct {
 	Endpoint
 	hints rawHints
@@ -56,69 +55,71 @@ func (r *record) compare(o *record) int {
 	return strings.Compare(r.hints, o.hints)
 }
 
-// reader turns slices into content. It uses its memory again and again.
+// reader turns slices into content, and reuses its memory.
 type reader struct {
 	view  View
 	names names
 	content
-	wrong complaints
-	// places, text and recent are for use while endpoints are read.
-	places []place
+	errs fieldErrors
+	// order, text and recent are buffers for reading endpoints.
+	order  []addrIndex
 	text   []byte
 	recent rawHints
 }
 
-// place says where in the list of a slice an address stands. Sorting places is
+// addrIndex is an address with its index in the list of a slice. Sorting these is
 // cheaper than sorting records.
-type place struct {
+type addrIndex struct {
 	addr  netip.Addr
 	index int
 }
 
-// read fills in the content of a slice, and gives what cannot be used of it.
+// read fills in the content of a slice, and returns an error for each part that it
+// ignores.
 func (r *reader) read(s *discoveryv1.EndpointSlice) error {
-	r.wrong = nil
+	r.errs = nil
 	if r.readOwner(s) {
-		r.readPorts(s.Ports[:r.affordable(s)])
+		r.readPorts(s.Ports[:r.portsWithinLimit(s)])
 		r.readEndpoints(s.Endpoints)
 	}
-	return r.wrong.join()
+	return r.errs.join()
 }
 
-// maxRecords bounds what one slice may hold: its endpoints at each of its ports.
-// A slice that Kubernetes makes has 100 endpoints by default and 1,000 at most.
+// maxRecords limits the number of endpoints times the number of ports of one slice. A slice
+// that Kubernetes makes has 100 endpoints by default and 1,000 at most.
 const maxRecords = 100_000
 
-// affordable gives how many ports of a slice can be taken.
-func (r *reader) affordable(s *discoveryv1.EndpointSlice) int {
+// portsWithinLimit returns the number of ports of a slice that maxRecords allows.
+func (r *reader) portsWithinLimit(s *discoveryv1.EndpointSlice) int {
 	most := max(1, maxRecords/max(1, len(s.Endpoints)))
 	if len(s.Ports) <= most {
 		return len(s.Ports)
 	}
-	r.wrong.add(fmt.Sprintf("ports from number %d on are", most),
+	r.errs.add(fmt.Sprintf("ports from index %d on are", most),
 		fmt.Errorf("%d endpoints at %d ports are more than %d", len(s.Endpoints), len(s.Ports), maxRecords), "ports")
 	return most
 }
 
-// forget lets go of the API object that was read.
-func (r *reader) forget() {
-	r.wrong = nil
+// reset removes all references to the API object that was read.
+func (r *reader) reset() {
+	r.errs = nil
 	r.service, r.family, r.hinted = types.NamespacedName{}, "", false
 	r.ports = reuse(r.ports)
 	r.records = reuse(r.records)
-	r.places = reuse(r.places)
+	r.order = reuse(r.order)
 	r.text, r.recent = reuse(r.text), ""
 }
 
-// readOwner reports whether the slice is one of a Service and can be read on.
+// readOwner reads the Service and the family, and reports whether the slice belongs to a
+// Service and can be used.
 func (r *reader) readOwner(s *discoveryv1.EndpointSlice) bool {
 	service := s.Labels[discoveryv1.LabelServiceName]
 	switch {
 	case s.Name == "":
-		r.wrong.add("slice", errRequired, "metadata.name")
+		r.errs.add("slice", errRequired, "metadata.name")
 		return false
 	case s.Namespace == "":
-		r.wrong.add("slice", errRequired, "metadata.namespace")
+		r.errs.add("slice", errRequired, "metadata.namespace")
 		return false
 	case service == "":
 		// Slices may serve other purposes than a Service.
@@ -130,7 +131,7 @@ func (r *reader) readOwner(s *discoveryv1.EndpointSlice) bool {
 	case discoveryv1.AddressTypeIPv6:
 		r.family = v1.IPv6Protocol
 	default:
-		r.wrong.add("slice", fmt.Errorf("%q is neither IPv4 nor IPv6", s.AddressType), "addressType")
+		r.errs.add("slice", fmt.Errorf("%q is neither IPv4 nor IPv6", s.AddressType), "addressType")
 		return false
 	}
 	r.service = types.NamespacedName{Namespace: s.Namespace, Name: service}
@@ -142,15 +143,15 @@ func (r *reader) readPorts(ports []discoveryv1.EndpointPort) {
 		p := &ports[i]
 		protocol, err := readProtocol(p.Protocol)
 		if err != nil {
-			r.wrong.add("port", err, "ports[%d].protocol", i)
+			r.errs.add("port", err, "ports[%d].protocol", i)
 			continue
 		}
 		switch {
 		case p.Port == nil:
-			r.wrong.add("port", errNoPort, "ports[%d].port", i)
+			r.errs.add("port", errNoPort, "ports[%d].port", i)
 			continue
 		case *p.Port < 1 || *p.Port > 65535:
-			r.wrong.add("port", fmt.Errorf("%d is not within 1 and 65535", *p.Port), "ports[%d].port", i)
+			r.errs.add("port", fmt.Errorf("%d is not within 1 and 65535", *p.Port), "ports[%d].port", i)
 			continue
 		}
 		read := portNumber{protocol: protocol, number: uint16(*p.Port)}
@@ -181,22 +182,22 @@ func readProtocol(p *v1.Protocol) (v1.Protocol, error) {
 func (r *reader) readEndpoints(endpoints []discoveryv1.Endpoint) {
 	for i := range endpoints {
 		if len(endpoints[i].Addresses) == 0 {
-			r.wrong.add("endpoint", errNoAddress, "endpoints[%d].addresses", i)
+			r.errs.add("endpoint", errNoAddress, "endpoints[%d].addresses", i)
 			continue
 		}
 		// Further addresses have no meaning in the API.
 		addr, err := parseAddr(endpoints[i].Addresses[0], r.family)
 		if err != nil {
-			r.wrong.add("endpoint", err, "endpoints[%d].addresses[0]", i)
+			r.errs.add("endpoint", err, "endpoints[%d].addresses[0]", i)
 			continue
 		}
-		r.places = append(r.places, place{addr, i})
+		r.order = append(r.order, addrIndex{addr, i})
 	}
-	slices.SortFunc(r.places, func(a, b place) int { return a.addr.Compare(b.addr) })
-	for _, p := range r.places {
-		r.readEndpoint(p.addr, &endpoints[p.index])
+	slices.SortFunc(r.order, func(a, b addrIndex) int { return a.addr.Compare(b.addr) })
+	for _, x := range r.order {
+		r.readEndpoint(x.addr, &endpoints[x.index])
 	}
-	r.sortTwins()
+	r.sortSameAddress()
 }
 
 func (r *reader) readEndpoint(addr netip.Addr, e *discoveryv1.Endpoint) {
@@ -214,7 +215,7 @@ func (r *reader) readEndpoint(addr netip.Addr, e *discoveryv1.Endpoint) {
 	if e.Hints != nil {
 		read.hints = r.readHints(e.Hints)
 	}
-	r.view.look(&read.Endpoint, read.hints)
+	r.view.resolve(&read.Endpoint, read.hints)
 	r.records = append(r.records, read)
 }
 
@@ -224,15 +225,15 @@ func (r *reader) readHints(h *discoveryv1.EndpointHints) rawHints {
 		return ""
 	}
 	r.hinted = true
-	// One endpoint after another has the same hints.
+	// Successive endpoints often have the same hints.
 	if string(r.text) != r.recent {
 		r.recent = r.names.find(r.text)
 	}
 	return r.recent
 }
 
-// reread fills in the records of a slice as they now look, and reports whether
-// any looks different.
+// reread fills in the records of a slice for the current view, and reports whether
+// one of them changed.
 func (r *reader) reread(s *sliceState) bool {
 	different := false
 	r.hinted = s.hints != nil
@@ -241,16 +242,16 @@ func (r *reader) reread(s *sliceState) bool {
 		if r.hinted {
 			seen.hints = s.hints[i]
 		}
-		r.view.look(&seen.Endpoint, seen.hints)
+		r.view.resolve(&seen.Endpoint, seen.hints)
 		different = different || seen.Endpoint != *e
 		r.records = append(r.records, seen)
 	}
-	r.sortTwins()
+	r.sortSameAddress()
 	return different
 }
 
-// sortTwins completes the order of records that are sorted by address.
-func (c *content) sortTwins() {
+// sortSameAddress completes the order of records that are sorted by address.
+func (c *content) sortSameAddress() {
 	for rest := c.records; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && rest[n].Addr == rest[0].Addr {
@@ -265,7 +266,7 @@ func (c *content) sortTwins() {
 
 func (c *content) empty() bool { return len(c.ports) == 0 || len(c.records) == 0 }
 
-// setNumber gives all records a port number, which does not change their order.
+// setNumber sets the port number of all records, which does not change their order.
 func (c *content) setNumber(number uint16) {
 	for i := range c.records {
 		c.records[i].Addr = netip.AddrPortFrom(c.records[i].Addr.Addr(), number)
@@ -279,7 +280,7 @@ func valueOr(b *bool, otherwise bool) bool {
 	return *b
 }
 
-// reuse empties a list without keeping what it refers to, nor the memory of an
+// reuse empties a list for the next use. It removes its references, and the memory of an
 // unusually long one.
 func reuse[T any](list []T) []T {
 	if cap(list) > 2048 {

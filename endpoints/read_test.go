@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// fields gives the complaints of an error as text, "field: reason" each.
+// fields returns the field errors of an error as text, "field: reason" each.
 func fields(t *testing.T, err error) []string {
 	t.Helper()
 	if err == nil {
@@ -19,16 +19,16 @@ func fields(t *testing.T, err error) []string {
 	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		t.Fatalf("error %v (%T) does not join others", err, err)
+		t.Fatalf("got error %v (%T), want joined errors", err, err)
 	}
 	var out []string
 	for _, e := range joined.Unwrap() {
 		f, ok := errors.AsType[*FieldError](e)
 		if !ok {
-			t.Fatalf("error %v (%T) is not a FieldError", e, e)
+			t.Fatalf("got error %v (%T), want a FieldError", e, e)
 		}
 		if e.Error() != f.Field+": "+f.Err.Error() || !errors.Is(e, f.Err) {
-			t.Errorf("FieldError %v does not say field and reason", e)
+			t.Errorf("FieldError: got text %v, want field and reason", e)
 		}
 		out = append(out, e.Error())
 	}
@@ -39,7 +39,7 @@ type readCase struct {
 	name   string
 	change func(*discoveryv1.EndpointSlice)
 	want   map[string][]string
-	// wrong are the complaints, in order: the field, and words of the reason.
+	// wrong are the field errors, in order: the field, and a part of the reason.
 	wrong []string
 }
 
@@ -74,7 +74,7 @@ func runReadCases(t *testing.T, cases []readCase) {
 				t.Errorf("contents (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(object, s); diff != "" {
-				t.Errorf("the object was changed (-before +after):\n%s", diff)
+				t.Errorf("object (-before +after):\n%s", diff)
 			}
 			checkCache(t, c)
 		})
@@ -96,7 +96,7 @@ func TestUpdateReadsSlice(t *testing.T) {
 		{"no namespace", func(s *es) { s.Namespace = "" }, nil, []string{"metadata.namespace: required"}},
 		{"domain names", func(s *es) { s.AddressType = discoveryv1.AddressTypeFQDN }, nil, []string{`addressType: "FQDN"`}},
 		{"no address type", func(s *es) { s.AddressType = "" }, nil, []string{`addressType: ""`}},
-		{"domain names for nobody", func(s *es) { s.Labels, s.AddressType = nil, discoveryv1.AddressTypeFQDN }, nil, nil},
+		{"domain names without a Service", func(s *es) { s.Labels, s.AddressType = nil, discoveryv1.AddressTypeFQDN }, nil, nil},
 		{"no endpoints", func(s *es) { s.Endpoints = nil }, nil, nil},
 		{"no ports", func(s *es) { s.Ports = nil }, nil, nil},
 		{"nothing", func(s *es) { *s = es{} }, nil, []string{"metadata.name: required"}},
@@ -158,17 +158,17 @@ func TestUpdateReadsEndpoints(t *testing.T) {
 			list("9.255.0.1:80 R", "10.0.0.9:80 R", "10.0.0.10:80 R"), nil},
 		{"conditions", endpoints("10.0.0.1 R", "10.0.0.2 U", "10.0.0.3 T", "10.0.0.4 X", "10.0.0.5 P", "10.0.0.6 N", "10.0.0.7 S", "10.0.0.8 Q"),
 			list("10.0.0.1:80 R", "10.0.0.2:80 U", "10.0.0.3:80 T", "10.0.0.4:80 X", "10.0.0.5:80 P", "10.0.0.6:80 N", "10.0.0.7:80 S", "10.0.0.8:80 Q"), nil},
-		{"only ready is said", func(s *es) { s.Endpoints[0].Conditions.Ready = new(false) }, list("10.0.0.1:80 S"), nil},
-		{"only terminating is said", func(s *es) { s.Endpoints[0].Conditions.Terminating = new(true) }, list("10.0.0.1:80 P"), nil},
+		{"only ready is set", func(s *es) { s.Endpoints[0].Conditions.Ready = new(false) }, list("10.0.0.1:80 S"), nil},
+		{"only terminating is set", func(s *es) { s.Endpoints[0].Conditions.Terminating = new(true) }, list("10.0.0.1:80 P"), nil},
 		{"nodes", endpoints("10.0.0.1 R @here", "10.0.0.2 R @there", "10.0.0.3 R"),
 			list("10.0.0.1:80 R @here local", "10.0.0.2:80 R @there", "10.0.0.3:80 R"), nil},
 		{"empty node name", func(s *es) { s.Endpoints[0].NodeName = new("") }, list("10.0.0.1:80 R"), nil},
 		{"hints", endpoints("10.0.0.1 R zones=a", "10.0.0.2 R zones=b,c", "10.0.0.3 R zones=c,a nodes=there,here", "10.0.0.4 R nodes=there"),
 			list("10.0.0.1:80 R zone+", "10.0.0.2:80 R zone-", "10.0.0.3:80 R zone+ node+", "10.0.0.4:80 R node-"), nil},
 		{"empty hints", func(s *es) { s.Endpoints[0].Hints = &discoveryv1.EndpointHints{} }, list("10.0.0.1:80 R"), nil},
-		{"hints to nowhere", endpoints("10.0.0.1 R zones= nodes=", "10.0.0.2 R zones=\x00a"),
+		{"hints with impossible names", endpoints("10.0.0.1 R zones= nodes=", "10.0.0.2 R zones=\x00a"),
 			list("10.0.0.1:80 R zone- node-", "10.0.0.2:80 R zone-"), nil},
-		{"only the first address counts", func(s *es) { s.Endpoints[0].Addresses = []string{"10.0.0.7", "10.0.0.8", "nonsense"} },
+		{"only the first address is used", func(s *es) { s.Endpoints[0].Addresses = []string{"10.0.0.7", "10.0.0.8", "nonsense"} },
 			list("10.0.0.7:80 R"), nil},
 		{"no address", func(s *es) { s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{}) },
 			list("10.0.0.1:80 R"), []string{"endpoints[1].addresses: no address"}},
@@ -181,11 +181,12 @@ func TestUpdateReadsEndpoints(t *testing.T) {
 		{"the same address again", endpoints("10.0.0.1 U", "10.0.0.1 R @there", "10.0.0.1 T", "10.0.0.1 R @here"),
 			list("10.0.0.1:80 R @here local"), nil},
 		{"the same record again", endpoints("10.0.0.1 R", "10.0.0.1 R"), list("10.0.0.1:80 R"), nil},
-		{"all of it wrong", endpoints("nonsense"), nil, []string{"endpoints[0].addresses[0]: not an IP"}},
+		{"no valid endpoint", endpoints("nonsense"), nil, []string{"endpoints[0].addresses[0]: not an IP"}},
 	})
 }
 
-// A small object must not cost gigabytes: ports and endpoints multiply.
+// TestSliceIsBounded: a small object must not use gigabytes, although each port has all
+// endpoints.
 func TestSliceIsBounded(t *testing.T) {
 	s := apiSlice("web-1", "web", "10.0.0.1")
 	for i := range 1000 {
@@ -197,7 +198,7 @@ func TestSliceIsBounded(t *testing.T) {
 	}
 	c := NewCache(View{}, nil)
 	if err := c.Update(s); err == nil || !strings.Contains(err.Error(), "2000 ports are more than 100000") {
-		t.Errorf("Update of a slice of 2000 ports and 1001 endpoints: got error %v, want one that says so", err)
+		t.Errorf("Update of a slice of 2000 ports and 1001 endpoints: got error %v, want one with these numbers", err)
 	}
 	records := 0
 	for _, list := range contents(c) {

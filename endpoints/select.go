@@ -1,65 +1,49 @@
 package endpoints
 
-// Policy says which of the two selections a service port uses.
+// Policy has the selections that a service port uses.
 type Policy struct {
-	// Cluster and Local ask for the selections of these traffic policies. A
+	// Cluster and Local request the selections of these traffic policies. A
 	// port whose policies for internal and external traffic differ needs both.
 	Cluster, Local bool
 	// LocalFallback is what Local does without a ready local endpoint.
 	LocalFallback LocalFallback
 }
 
-// LocalFallback says what a Local traffic policy selects on a node that has
-// local endpoints but none that is ready.
+// LocalFallback is what a Local traffic policy selects on a node that has local
+// endpoints of which none is ready.
 type LocalFallback uint8
 
 const (
-	// FallbackTerminating takes the local endpoints that terminate but still
-	// serve. It is what Kubernetes does since 1.26.
+	// FallbackTerminating selects the local endpoints that terminate but still
+	// serve, as Kubernetes does since 1.26.
 	FallbackTerminating LocalFallback = iota
-	// FallbackNone takes none.
+	// FallbackNone selects none.
 	FallbackNone
-	// FallbackCluster takes all endpoints as if the policy were Cluster, when
-	// the local ones are all terminating. When they are not, it takes none.
+	// FallbackCluster selects the endpoints of the Cluster policy if all local
+	// ones terminate; otherwise it selects none.
 	FallbackCluster
 )
 
-// Topology says by which hints the Cluster policy chose among the ready endpoints.
-type Topology uint8
-
-// What can narrow the choice.
-const (
-	// TopologyNone took all of them.
-	TopologyNone Topology = iota
-	// TopologySameZone took those that are hinted to the zone of this node.
-	TopologySameZone
-	// TopologySameNode took those that are hinted to this node.
-	TopologySameNode
-)
-
-// Selection is what [Select] selects. Its lists are sorted by address; they may
-// share memory with each other and with the list they were selected from, so
-// nobody may change them.
+// Selection is the result of [Select]. Its lists are sorted by address. Callers must
+// not change them: they may share memory with each other and with the argument of
+// Select.
 type Selection struct {
 	// Cluster are the endpoints for the Cluster policy, Local those for the
-	// Local policy. A list that was not asked for, or is empty, is nil.
+	// Local policy. A list that was not requested, or is empty, is nil.
 	Cluster, Local []*Endpoint
-	// Any says that some endpoint, here or elsewhere, can serve. Where it is
-	// false traffic is rejected; where it is true and the list of the policy
-	// is empty, traffic is dropped.
+	// Any says that some endpoint, on this node or another, can serve. If it is
+	// false, traffic is rejected; if it is true and the list of the policy is empty,
+	// traffic is dropped.
 	Any bool
-	// Topology is what narrowed the selection of the Cluster policy.
-	Topology Topology
-	// LocalIsCluster says that [FallbackCluster] took effect: Local holds what
-	// the Cluster policy selects.
+	// LocalIsCluster says that [FallbackCluster] took effect: Local has the
+	// endpoints that the Cluster policy selects.
 	LocalIsCluster bool
 }
 
 // Select selects from all endpoints of a service port. They must be sorted by
-// [Endpoint.Compare], no two with one address, as [Cache.Endpoints] gives them;
-// they are not changed. Select copies only where some endpoints qualify and
-// others do not: where all do, which is the usual case, the result is the very
-// list that was passed.
+// [Endpoint.Compare], no two with one address, as [Cache.Endpoints] returns them;
+// Select does not change them. If all of them qualify, which is the usual case, the
+// result is the list that was passed; otherwise it is a copy.
 func Select(all []*Endpoint, p Policy) Selection {
 	n := takeCensus(all)
 	s := Selection{
@@ -68,7 +52,7 @@ func Select(all []*Endpoint, p Policy) Selection {
 			n.localReady == 0 && n.local > 0 && n.localTerminating == n.local,
 	}
 	if p.Cluster || s.LocalIsCluster {
-		s.Cluster, s.Topology = selectCluster(all, &n)
+		s.Cluster = selectCluster(all, &n)
 	}
 	switch {
 	case s.LocalIsCluster:
@@ -84,22 +68,22 @@ func Select(all []*Endpoint, p Policy) Selection {
 	return s
 }
 
-func selectCluster(all []*Endpoint, n *census) ([]*Endpoint, Topology) {
+func selectCluster(all []*Endpoint, n *census) []*Endpoint {
 	switch {
 	case n.ready == 0:
-		return pick(all, n.draining, draining), TopologyNone
+		return pick(all, n.draining, draining)
 	case n.nodeHinted == n.ready && n.nodeHere > 0:
-		return pick(all, n.nodeHere, func(e *Endpoint) bool { return e.Ready && e.NodeHint == HintHere }), TopologySameNode
+		return pick(all, n.nodeHere, func(e *Endpoint) bool { return e.Ready && e.NodeHint == HintHere })
 	case n.zoneHinted == n.ready && n.zoneHere > 0:
-		return pick(all, n.zoneHere, func(e *Endpoint) bool { return e.Ready && e.ZoneHint == HintHere }), TopologySameZone
+		return pick(all, n.zoneHere, func(e *Endpoint) bool { return e.Ready && e.ZoneHint == HintHere })
 	}
-	return pick(all, n.ready, func(e *Endpoint) bool { return e.Ready }), TopologyNone
+	return pick(all, n.ready, func(e *Endpoint) bool { return e.Ready })
 }
 
-// draining reports whether an endpoint is what a policy falls back to.
+// draining reports whether a policy falls back to an endpoint if none is ready.
 func draining(e *Endpoint) bool { return e.Serving && e.Terminating }
 
-// pick gives the endpoints to keep, of which there are n.
+// pick returns the n endpoints for which keep is true.
 func pick(all []*Endpoint, n int, keep func(*Endpoint) bool) []*Endpoint {
 	switch n {
 	case 0:
@@ -118,11 +102,11 @@ func pick(all []*Endpoint, n int, keep func(*Endpoint) bool) []*Endpoint {
 	return out
 }
 
-// census counts endpoints by what matters to a selection.
+// census counts the endpoints by the properties that a selection depends on.
 type census struct {
 	ready, draining                                    int
 	local, localReady, localDraining, localTerminating int
-	// Of the ready endpoints, those that carry a hint and those whose hint
+	// Of the ready endpoints, those that have a hint and those whose hint
 	// names this node or zone.
 	nodeHinted, nodeHere, zoneHinted, zoneHere int
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// makeEndpoints makes endpoints out of words, one each: a letter for the
+// makeEndpoints makes endpoints of words, one each: a letter for the
 // conditions, then l for a local one, z+ or z- for a zone hint that means this
 // zone or another one, n+ or n- for a node hint. The first has address
 // 10.0.0.0, and so on.
@@ -31,7 +31,7 @@ func makeEndpoints(t *testing.T, words string) []*Endpoint {
 		rest, e.ZoneHint = cutHint(rest, "z")
 		rest, e.NodeHint = cutHint(rest, "n")
 		if !known || rest != "" {
-			t.Fatalf("cannot read endpoint %q", w)
+			t.Fatalf("endpoint %q: unknown notation", w)
 		}
 		out = append(out, e)
 	}
@@ -64,11 +64,10 @@ func which(list []*Endpoint) string {
 type selected struct {
 	Cluster, Local      string
 	Any, LocalIsCluster bool
-	Topology            Topology
 }
 
 func summary(s Selection) selected {
-	return selected{which(s.Cluster), which(s.Local), s.Any, s.LocalIsCluster, s.Topology}
+	return selected{which(s.Cluster), which(s.Local), s.Any, s.LocalIsCluster}
 }
 
 func onlyCluster() Policy { return Policy{Cluster: true} }
@@ -123,19 +122,19 @@ func TestSelectByConditions(t *testing.T) {
 		{"cluster, single not ready", onlyCluster(), "U", selected{Cluster: "-", Local: "-"}},
 		{"cluster, serving is not ready", onlyCluster(), "S", selected{Cluster: "-", Local: "-"}},
 		{"cluster, all terminating", onlyCluster(), "Tl T", selected{Cluster: "0 1", Local: "-", Any: true}},
-		{"cluster, ready beat terminating", onlyCluster(), "T R", selected{Cluster: "1", Local: "-", Any: true}},
+		{"cluster, ready before terminating", onlyCluster(), "T R", selected{Cluster: "1", Local: "-", Any: true}},
 		{"cluster, terminating beside not ready", onlyCluster(), "U T X", selected{Cluster: "1", Local: "-", Any: true}},
 		{"cluster, terminating and not serving", onlyCluster(), "X X", selected{Cluster: "-", Local: "-"}},
-		{"cluster, ready in spite of terminating", onlyCluster(), "P T R", selected{Cluster: "0 2", Local: "-", Any: true}},
+		{"cluster, ready although terminating", onlyCluster(), "P T R", selected{Cluster: "0 2", Local: "-", Any: true}},
 		{"cluster, ready without serving", onlyCluster(), "N Q T", selected{Cluster: "0 1", Local: "-", Any: true}},
 		{"cluster, fallback ignores hints", onlyCluster(), "Tz- Tz+ Tn+", selected{Cluster: "0 1 2", Local: "-", Any: true}},
 		{"local, some ready", onlyLocal(), "Rl Ul R", selected{Cluster: "-", Local: "0", Any: true}},
-		{"local, ready beat terminating", onlyLocal(), "Tl Rl", selected{Cluster: "-", Local: "1", Any: true}},
-		{"local, ready in spite of terminating", onlyLocal(), "Tl Pl", selected{Cluster: "-", Local: "1", Any: true}},
+		{"local, ready before terminating", onlyLocal(), "Tl Rl", selected{Cluster: "-", Local: "1", Any: true}},
+		{"local, ready although terminating", onlyLocal(), "Tl Pl", selected{Cluster: "-", Local: "1", Any: true}},
 		{"local, fallback", onlyLocal(), "R Tl T", selected{Cluster: "-", Local: "1", Any: true}},
-		{"local, not ready does not stop the fallback", onlyLocal(), "Ul Tl Xl", selected{Cluster: "-", Local: "1", Any: true}},
-		{"local, nothing serves here", onlyLocal(), "Ul Xl R", selected{Cluster: "-", Local: "-", Any: true}},
-		{"local, nothing serves anywhere", onlyLocal(), "Ul Xl U", selected{Cluster: "-", Local: "-"}},
+		{"local, not ready does not prevent the fallback", onlyLocal(), "Ul Tl Xl", selected{Cluster: "-", Local: "1", Any: true}},
+		{"local, none serves here", onlyLocal(), "Ul Xl R", selected{Cluster: "-", Local: "-", Any: true}},
+		{"local, none serves anywhere", onlyLocal(), "Ul Xl U", selected{Cluster: "-", Local: "-"}},
 		{"local, only terminating elsewhere", onlyLocal(), "T T", selected{Cluster: "-", Local: "-", Any: true}},
 		{"both, only terminating elsewhere", both(), "T T", selected{Cluster: "0 1", Local: "-", Any: true}},
 		{"both, local fallback alone", both(), "R Ul Tl T", selected{Cluster: "0", Local: "2", Any: true}},
@@ -144,24 +143,23 @@ func TestSelectByConditions(t *testing.T) {
 }
 
 func TestSelectByHints(t *testing.T) {
-	zone, node := TopologySameZone, TopologySameNode
 	runSelectCases(t, []selectCase{
 		{"none ready", onlyCluster(), "Uz+ Un+", selected{Cluster: "-", Local: "-"}},
-		{"node", onlyCluster(), "Rn+ Rn-", selected{Cluster: "0", Local: "-", Any: true, Topology: node}},
-		{"node before zone", onlyCluster(), "Rz-n+ Rz+n-", selected{Cluster: "0", Local: "-", Any: true, Topology: node}},
-		{"no node hint for us, zone", onlyCluster(), "Rz-n- Rz+n-", selected{Cluster: "1", Local: "-", Any: true, Topology: zone}},
-		{"a node hint lacks, zone", onlyCluster(), "Rz-n+ Rz+", selected{Cluster: "1", Local: "-", Any: true, Topology: zone}},
-		{"a node hint lacks, no zone", onlyCluster(), "Rn+ R", selected{Cluster: "0 1", Local: "-", Any: true}},
-		{"zone", onlyCluster(), "Rz+ Rz- Rz+", selected{Cluster: "0 2", Local: "-", Any: true, Topology: zone}},
-		{"zone, all of them", onlyCluster(), "Rz+ Rz+", selected{Cluster: "0 1", Local: "-", Any: true, Topology: zone}},
+		{"node", onlyCluster(), "Rn+ Rn-", selected{Cluster: "0", Local: "-", Any: true}},
+		{"node before zone", onlyCluster(), "Rz-n+ Rz+n-", selected{Cluster: "0", Local: "-", Any: true}},
+		{"no node hint for us, zone", onlyCluster(), "Rz-n- Rz+n-", selected{Cluster: "1", Local: "-", Any: true}},
+		{"a node hint is missing, zone", onlyCluster(), "Rz-n+ Rz+", selected{Cluster: "1", Local: "-", Any: true}},
+		{"a node hint is missing, no zone", onlyCluster(), "Rn+ R", selected{Cluster: "0 1", Local: "-", Any: true}},
+		{"zone", onlyCluster(), "Rz+ Rz- Rz+", selected{Cluster: "0 2", Local: "-", Any: true}},
+		{"zone, all of them", onlyCluster(), "Rz+ Rz+", selected{Cluster: "0 1", Local: "-", Any: true}},
 		{"no zone hint for us", onlyCluster(), "Rz- Rz-", selected{Cluster: "0 1", Local: "-", Any: true}},
-		{"a zone hint lacks", onlyCluster(), "Rz+ R Rz-", selected{Cluster: "0 1 2", Local: "-", Any: true}},
-		{"hint lacks where it does not count", onlyCluster(), "Rz+ Rz- U T", selected{Cluster: "0", Local: "-", Any: true, Topology: zone}},
-		{"not ready in our zone", onlyCluster(), "Uz+ Rz+ Rz-", selected{Cluster: "1", Local: "-", Any: true, Topology: zone}},
+		{"a zone hint is missing", onlyCluster(), "Rz+ R Rz-", selected{Cluster: "0 1 2", Local: "-", Any: true}},
+		{"hint is missing where it is ignored", onlyCluster(), "Rz+ Rz- U T", selected{Cluster: "0", Local: "-", Any: true}},
+		{"not ready in our zone", onlyCluster(), "Uz+ Rz+ Rz-", selected{Cluster: "1", Local: "-", Any: true}},
 		{"only not ready in our zone", onlyCluster(), "Uz+ Rz- Rz-", selected{Cluster: "1 2", Local: "-", Any: true}},
 		{"local ignores hints", onlyLocal(), "Rlz+ Rlz- Rz+", selected{Cluster: "-", Local: "0 1", Any: true}},
-		{"both, zone and locality differ", both(), "Rlz+ Rlz- Rz- Rz+", selected{Cluster: "0 3", Local: "0 1", Any: true, Topology: zone}},
-		{"both, node and locality differ", both(), "Rln- Rn+", selected{Cluster: "1", Local: "0", Any: true, Topology: node}},
+		{"both, zone and locality differ", both(), "Rlz+ Rlz- Rz- Rz+", selected{Cluster: "0 3", Local: "0 1", Any: true}},
+		{"both, node and locality differ", both(), "Rln- Rn+", selected{Cluster: "1", Local: "0", Any: true}},
 	})
 }
 
@@ -169,25 +167,24 @@ func TestSelectWithLocalFallback(t *testing.T) {
 	none := Policy{Local: true, LocalFallback: FallbackNone}
 	cluster := Policy{Local: true, LocalFallback: FallbackCluster}
 	clusterBoth := Policy{Cluster: true, Local: true, LocalFallback: FallbackCluster}
-	zone := TopologySameZone
 	runSelectCases(t, []selectCase{
 		{"none, ready", none, "Rl Tl", selected{Cluster: "-", Local: "0", Any: true}},
 		{"none, terminating", none, "R Tl", selected{Cluster: "-", Local: "-", Any: true}},
 		{"none, terminating alone", none, "Tl", selected{Cluster: "-", Local: "-", Any: true}},
-		{"none does not concern cluster", Policy{Cluster: true, LocalFallback: FallbackNone}, "Tl T", selected{Cluster: "0 1", Local: "-", Any: true}},
+		{"none does not affect cluster", Policy{Cluster: true, LocalFallback: FallbackNone}, "Tl T", selected{Cluster: "0 1", Local: "-", Any: true}},
 		{"cluster, ready", cluster, "Rl Tl R", selected{Cluster: "-", Local: "0", Any: true}},
 		{"cluster, all terminating", cluster, "R Tl Xl R", selected{Cluster: "-", Local: "0 3", Any: true, LocalIsCluster: true}},
 		{"cluster, all terminating, both", clusterBoth, "R Tl R", selected{Cluster: "0 2", Local: "0 2", Any: true, LocalIsCluster: true}},
-		{"cluster, follows hints", cluster, "Rz+ Tl Rz-", selected{Cluster: "-", Local: "0", Any: true, LocalIsCluster: true, Topology: zone}},
+		{"cluster, follows hints", cluster, "Rz+ Tl Rz-", selected{Cluster: "-", Local: "0", Any: true, LocalIsCluster: true}},
 		{"cluster, all terminating everywhere", cluster, "Tl T", selected{Cluster: "-", Local: "0 1", Any: true, LocalIsCluster: true}},
-		{"cluster, gone for good", cluster, "Xl X", selected{Cluster: "-", Local: "-", LocalIsCluster: true}},
-		{"cluster, one is only not ready", cluster, "R Tl Ul", selected{Cluster: "-", Local: "-", Any: true}},
+		{"cluster, terminating and not serving", cluster, "Xl X", selected{Cluster: "-", Local: "-", LocalIsCluster: true}},
+		{"cluster, one is not ready and not terminating", cluster, "R Tl Ul", selected{Cluster: "-", Local: "-", Any: true}},
 		{"cluster, none here", cluster, "R T", selected{Cluster: "-", Local: "-", Any: true}},
 		{"cluster, no local policy", Policy{Cluster: true, LocalFallback: FallbackCluster}, "R Tl", selected{Cluster: "0", Local: "-", Any: true}},
 	})
 }
 
-// TestSelectShares: where every endpoint qualifies, the result is the argument.
+// TestSelectShares: if every endpoint qualifies, the result is the argument.
 func TestSelectShares(t *testing.T) {
 	for _, tc := range []struct {
 		endpoints      string
@@ -213,7 +210,7 @@ func TestSelectShares(t *testing.T) {
 	}
 }
 
-// only gives the endpoints that keep approves.
+// only returns the endpoints for which keep is true.
 func only(all []*Endpoint, keep func(e *Endpoint) bool) []*Endpoint {
 	var out []*Endpoint
 	for _, e := range all {
@@ -224,13 +221,13 @@ func only(all []*Endpoint, keep func(e *Endpoint) bool) []*Endpoint {
 	return out
 }
 
-// selectByTheBook selects as the documentation of the package says it, without
-// a thought for cost.
-func selectByTheBook(all []*Endpoint, p Policy) Selection {
-	s := Selection{Any: len(only(all, func(e *Endpoint) bool { return e.Usable() })) > 0}
-	cluster, topology := clusterByTheBook(all)
+// slowSelect is a simple implementation of the documentation of the package, without
+// regard to cost.
+func slowSelect(all []*Endpoint, p Policy) Selection {
+	s := Selection{Any: len(only(all, func(e *Endpoint) bool { return e.Ready || e.Serving && e.Terminating })) > 0}
+	cluster := slowCluster(all)
 	if p.Cluster {
-		s.Cluster, s.Topology = cluster, topology
+		s.Cluster = cluster
 	}
 	if !p.Local {
 		return s
@@ -243,13 +240,13 @@ func selectByTheBook(all []*Endpoint, p Policy) Selection {
 	case p.LocalFallback == FallbackTerminating:
 		s.Local = only(dying, func(e *Endpoint) bool { return e.Serving })
 	case p.LocalFallback == FallbackCluster && len(here) > 0 && len(dying) == len(here):
-		s.Local, s.LocalIsCluster, s.Topology = cluster, true, topology
+		s.Local, s.LocalIsCluster = cluster, true
 	}
 	return s
 }
 
-// clusterByTheBook gives the endpoints of policy Cluster, and by which hints.
-func clusterByTheBook(all []*Endpoint) ([]*Endpoint, Topology) {
+// slowCluster returns the endpoints of the Cluster policy.
+func slowCluster(all []*Endpoint) []*Endpoint {
 	ready := only(all, func(e *Endpoint) bool { return e.Ready })
 	sameNode := only(ready, func(e *Endpoint) bool { return e.NodeHint == HintHere })
 	sameZone := only(ready, func(e *Endpoint) bool { return e.ZoneHint == HintHere })
@@ -257,13 +254,13 @@ func clusterByTheBook(all []*Endpoint) ([]*Endpoint, Topology) {
 	noZone := only(ready, func(e *Endpoint) bool { return e.ZoneHint == HintNone })
 	switch {
 	case len(ready) == 0:
-		return only(all, func(e *Endpoint) bool { return e.Serving && e.Terminating }), TopologyNone
+		return only(all, func(e *Endpoint) bool { return e.Serving && e.Terminating })
 	case len(sameNode) > 0 && len(noNode) == 0:
-		return sameNode, TopologySameNode
+		return sameNode
 	case len(sameZone) > 0 && len(noZone) == 0:
-		return sameZone, TopologySameZone
+		return sameZone
 	}
-	return ready, TopologyNone
+	return ready
 }
 
 func TestSelectAgainstOracle(t *testing.T) {
@@ -272,7 +269,7 @@ func TestSelectAgainstOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 20_000 {
 		all := make([]*Endpoint, r.IntN(7))
-		// Few kinds of endpoints at a time, so that "all of them" comes about.
+		// Few kinds of endpoints at a time, so that "all of them" occurs.
 		kinds := 1 + r.IntN(len(conditionLetters()))
 		for i := range all {
 			l := conditionLetters()[r.IntN(kinds)]
@@ -285,7 +282,7 @@ func TestSelectAgainstOracle(t *testing.T) {
 			}
 		}
 		p := Policy{Cluster: r.IntN(2) == 0, Local: r.IntN(2) == 0, LocalFallback: LocalFallback(r.IntN(3))}
-		want, got := selectByTheBook(all, p), Select(all, p)
+		want, got := slowSelect(all, p), Select(all, p)
 		if diff := cmp.Diff(summary(want), summary(got)); diff != "" {
 			t.Fatalf("seed %d: Select(%q, %+v) (-want +got):\n%s", seed, text(all), p, diff)
 		}

@@ -6,16 +6,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// View says from where endpoints are looked at. It decides which are local and
-// which hints mean this node. An empty name matches nothing.
+// View is the node that endpoints are seen from. It decides which are local and
+// which hints name this node or zone. An empty name matches nothing.
 type View struct {
 	// NodeName is the name of the node, Zone its topology zone.
 	NodeName, Zone string
 }
 
-// rawHints is the text of the hints of one endpoint, as long as they are needed
-// to resolve them for another view: a list of names that end in hintEnd, each
-// after a letter for its kind. Empty for an endpoint without hints.
+// rawHints is the text of the hints of one endpoint, kept to resolve them for
+// another view: each hint is a letter for its kind, a name, and hintEnd. It is empty
+// for an endpoint without hints.
 type rawHints = string
 
 const (
@@ -38,15 +38,15 @@ func appendHints(b []byte, h *discoveryv1.EndpointHints) []byte {
 
 func appendHint(b []byte, kind byte, name string) []byte {
 	b = append(b, kind)
-	// What cannot be the name of anything still is a hint, to nowhere.
+	// An impossible name is still a hint, for elsewhere.
 	if !strings.Contains(name, hintEnd) {
 		b = append(b, name...)
 	}
 	return append(b, hintEnd...)
 }
 
-// look fills in what depends on the view.
-func (v *View) look(e *Endpoint, raw rawHints) {
+// resolve fills in the fields that depend on the view.
+func (v *View) resolve(e *Endpoint, raw rawHints) {
 	e.Local = v.NodeName != "" && e.NodeName == v.NodeName
 	e.NodeHint, e.ZoneHint = HintNone, HintNone
 	for raw != "" {
