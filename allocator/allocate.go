@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// Reserve takes keys for owner for as long as the TTL of the pool: all that is
-// requested in one change, or nothing; at most [MaxKeys]. [Pool.Bind] makes them last.
-// Between both the caller stores the object that owns them; so if it crashes, what it had
-// taken becomes free by itself.
+// Reserve reserves keys for owner for as long as the TTL of the pool: all requested
+// keys in one change, or none; at most [MaxKeys]. [Pool.Bind] makes them last. Between
+// both the caller stores the object that owns them; if it crashes, the reservations
+// expire.
 //
 // A key that one request names is not given to the others of the call. The claims come
 // in the order of the requests. Errors are [ErrAllocated], [ErrNotInRange], [ErrFull],
-// [ErrInvalid], [ErrNoMap] if nothing can be allocated from this store yet,
-// [ErrConflict] if others were faster again and again, [ErrUnknown]: the store did not
-// answer, so that the keys may be reserved until the TTL ends, and else those of the
-// store and of the context.
+// [ErrInvalid], [ErrNoMap] if the store has no allocation map yet, [ErrConflict] if
+// other pools were faster at every attempt, [ErrUnknown] if the store did not answer,
+// so that the keys may be reserved until the TTL ends, and the errors of the store and
+// of the context.
 func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	now := p.now()
 	return p.allocate(ctx, Claim{Owner: owner, Since: instant(now), Expires: instant(now.Add(p.ttl))}, requests)
 }
 
 // Allocate does the same as Reserve and Bind in one change. It is for owners that
-// exist already: if the caller crashes before it has noted what it got, or the
-// outcome is unknown, only a repair can tell that nobody uses it. The errors are those of
+// exist already: if the caller crashes before it has recorded its keys, or the
+// outcome is unknown, only a repair finds that they are unused. The errors are those of
 // Reserve.
 func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	return p.allocate(ctx, Claim{Owner: owner, Since: instant(p.now())}, requests)
 }
 
-// DryRun gives keys that Reserve could give now, or its error, and changes
-// nothing.
+// DryRun returns keys that Reserve could give now, or its error, and changes
+// no claim.
 func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]Key, error) {
 	ops, err := p.plan(ctx, owner, requests, func(x *index, ops []Op) { x.unplan(ops) })
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]
 	return keys, nil
 }
 
-// allocate makes claims like a model, with keys and tokens of their own.
+// allocate creates the requested claims, with the owner and the times of model.
 func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (claims []Claim, err error) {
 	if p.observer != nil {
 		start := p.now()
@@ -53,8 +53,8 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 	}
 	for attempt := range attempts {
 		if attempt%rereadAfter == rereadAfter-1 {
-			// Each conflict tells of one key. Who asks for many and knows little of
-			// what others have would never get there.
+			// A conflict names only one key. A request for many keys would not
+			// succeed if the pool's view lacks many claims of other pools.
 			if readErr := p.Sync(ctx); readErr != nil {
 				return nil, errors.Join(err, readErr)
 			}
@@ -72,14 +72,14 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 			return claims, err
 		}
 	}
-	return nil, fmt.Errorf("others were faster %d times: %w", attempts, err)
+	return nil, fmt.Errorf("giving up after %d attempts, other pools were faster each time: %w", attempts, err)
 }
 
-// instant is a time as claims have it.
+// instant is a time in the form of claims.
 func instant(t time.Time) time.Time { return t.Round(0).UTC() }
 
-// plan chooses keys. What the pool knows may be stale, so before it says that
-// one is taken, or none is left, it asks the store once.
+// plan chooses keys. The pool's index may be stale, so before plan reports that a
+// key is taken, or none is left, it reads the store once.
 func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then func(*index, []Op)) ([]Op, error) {
 	if err := checkRequests(owner, requests); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 
 // create commits new claims.
 func (p *Pool) create(ctx context.Context, ops []Op) ([]Claim, error) {
-	defer p.answered(p.ask())
+	defer p.endRequest(p.beginRequest())
 	versions, err := p.store.Commit(ctx, ops)
 	if err == nil {
 		return p.created(ops, versions), nil
@@ -147,7 +147,7 @@ func (p *Pool) created(ops []Op, versions []Version) []Claim {
 	return claims
 }
 
-// presumed is the version of a claim that operations take for granted.
+// presumed is the version of a claim that operations have as their precondition.
 func presumed(ops []Op, k Key) Version {
 	for _, op := range ops {
 		if op.Claim.Key == k {
@@ -157,8 +157,8 @@ func presumed(ops []Op, k Key) Version {
 	return 0
 }
 
-// isOurs reports whether a claim was made by one of these operations. That it
-// stands in the way of them means that they came twice.
+// isOurs reports whether a claim was made by one of these operations. If it conflicts
+// with them, the store has executed them twice.
 func isOurs(ops []Op, c Claim) bool {
 	for _, op := range ops {
 		if c.Version != 0 && op.Claim.Key == c.Key && op.Claim.Token == c.Token {
@@ -168,7 +168,7 @@ func isOurs(ops []Op, c Claim) bool {
 	return false
 }
 
-// find asks what became of operations, of which nothing is known but an error.
+// find reads the outcome of operations that returned an error.
 func (p *Pool) find(ctx context.Context, ops []Op, cause error) ([]Claim, error) {
 	keys := make([]Key, len(ops))
 	p.mu.Lock()

@@ -1,7 +1,6 @@
 package allocator
 
-// Bounds of the band that Kubernetes keeps for addresses and ports that are
-// asked for by name.
+// Bounds of the band that Kubernetes keeps for addresses and ports that requests name.
 const (
 	minBand     = 16
 	maxIPBand   = 256
@@ -9,9 +8,9 @@ const (
 )
 
 // IPBand is how many addresses at the start of a range of the given size are
-// handed out dynamically only when all others are taken: a sixteenth, at least
-// 16 and at most 256; none of a range of 16 or less. The size counts the network
-// and the broadcast address too.
+// allocated dynamically only when all others are taken: a sixteenth, at least 16 and
+// at most 256; none of a range of 16 or less. The size includes the network and the
+// broadcast address.
 func IPBand(size uint64) uint64 { return band(size, size/16, maxIPBand) }
 
 // PortBand is the same for a range of ports: a 32nd, at least 16 and at most

@@ -18,7 +18,7 @@ func fill(b *testing.B, r *allocator.Range, used uint64) {
 
 func pairs(b *testing.B, r *allocator.Range) {
 	b.Helper()
-	pair(b, r) // The first one makes the table of owners.
+	pair(b, r) // The first pair allocates the table of owners.
 	b.ReportAllocs()
 	for b.Loop() {
 		pair(b, r)
@@ -43,7 +43,7 @@ func BenchmarkPair(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%v%%", text, percent), func(b *testing.B) {
 				r := newRange(b, text)
 				size := r.Stats().Size
-				// Full but for one is what 100 % stands for.
+				// 100 % means all keys but one.
 				fill(b, r, min(uint64(float64(size)*percent/100), size-1))
 				pairs(b, r)
 			})
@@ -52,7 +52,7 @@ func BenchmarkPair(b *testing.B) {
 }
 
 // BenchmarkChurn releases keys that were allocated long ago, each by an owner of its
-// own, and allocates others: no place in memory was touched lately.
+// own, and allocates others, so that none of the memory is in the processor's caches.
 func BenchmarkChurn(b *testing.B) {
 	for _, text := range []string{"10.96.0.0/16", "10.96.0.0/12", "10.0.0.0/8"} {
 		b.Run(text+"/50%", func(b *testing.B) {
@@ -118,7 +118,7 @@ func BenchmarkFill(b *testing.B) {
 }
 
 // BenchmarkSparse allocates and releases one address of a /64 with many others,
-// and says what each of these takes.
+// and reports the memory that each of these takes.
 func BenchmarkSparse(b *testing.B) {
 	for _, existing := range []uint64{0, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint("existing=", existing), func(b *testing.B) {

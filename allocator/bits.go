@@ -5,10 +5,9 @@ import "math/bits"
 // span is a closed interval of offsets.
 type span struct{ first, last uint64 }
 
-// bitmap knows which offsets below a limit are free. Level 0 has a bit for each
-// offset; a bit of any other level says that the word below it is not zero. So
-// the next free offset is found by looking at two words a level at most, however
-// full the map is. It takes 1.016 bits an offset.
+// bitmap has the free offsets below a limit. Level 0 has a bit for each offset; a
+// bit of any other level says that the word below it is not zero. So next reads two
+// words of each level at most, however full the map is. It needs 1.016 bits for each offset.
 type bitmap struct{ levels [][]uint64 }
 
 // newBitmap makes a map of n offsets, all free but those blocked.
@@ -80,7 +79,7 @@ func (b bitmap) put(i uint64) {
 	}
 }
 
-// next gives the first free offset that is not less than i.
+// next returns the first free offset that is not less than i.
 func (b bitmap) next(i uint64) (uint64, bool) {
 	for l, level := range b.levels {
 		word := i >> 6
@@ -95,7 +94,7 @@ func (b bitmap) next(i uint64) (uint64, bool) {
 	return 0, false
 }
 
-// descend gives the first free offset below a bit of a level.
+// descend returns the first free offset below a bit of a level.
 func (b bitmap) descend(l int, i uint64) uint64 {
 	for l--; l >= 0; l-- {
 		i = i<<6 + uint64(bits.TrailingZeros64(b.levels[l][i]))

@@ -39,8 +39,7 @@ func mustKey(t testing.TB, text string) allocator.Key {
 	return k
 }
 
-// capacity is what a prefix holds and how much of it is the lower band; want is
-// given by rows of the documented table.
+// capacity is the number of keys of a prefix, and of its lower band.
 type capacity struct{ size, band uint64 }
 
 func ipv4Capacities() map[int]capacity {
@@ -54,7 +53,7 @@ func ipv4Capacities() map[int]capacity {
 	return want
 }
 
-// ipv6Capacities are those of allocation maps, which are cut off.
+// ipv6Capacities are those of allocation maps, which cover the first addresses only.
 func ipv6Capacities() map[int]capacity {
 	want := map[int]capacity{
 		128: {0, 0}, 127: {1, 0}, 126: {3, 0}, 125: {7, 0}, 124: {15, 0}, 123: {31, 16}, 122: {63, 16},
@@ -93,14 +92,14 @@ func TestCapacityOfEveryPrefix(t *testing.T) {
 	}
 }
 
-// checkEdges wants that the network address is left out and offset 0 is the
-// address after it, that the last one belongs to the range, and that the one after
+// checkEdges checks that the network address is left out and offset 0 is the
+// address after it, that the last address belongs to the range, and that the one after
 // it, such as the broadcast address, does not.
 func checkEdges(t *testing.T, r *allocator.Range, c allocator.Config, size uint64) {
 	t.Helper()
 	network := c.Prefix.Masked().Addr()
 	if _, ok := r.Offset(allocator.AddrKey(network)); ok {
-		t.Errorf("%v: the network address can be allocated", c)
+		t.Errorf("%v: the network address can be allocated, want not", c)
 	}
 	if size == 0 {
 		if _, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
@@ -109,19 +108,19 @@ func checkEdges(t *testing.T, r *allocator.Range, c allocator.Config, size uint6
 		return
 	}
 	if got, want := r.Key(0), allocator.AddrKey(network.Next()); got != want {
-		t.Errorf("%v: the first address is %v, want %v", c, got, want)
+		t.Errorf("%v: first address: got %v, want %v", c, got, want)
 	}
 	last := r.Key(size - 1)
 	if i, ok := r.Offset(last); !ok || i != size-1 {
-		t.Errorf("%v: the last address %v has offset %d, %t, want %d", c, last, i, ok, size-1)
+		t.Errorf("%v: offset of the last address %v: got %d, %t, want %d", c, last, i, ok, size-1)
 	}
 	if beyond := allocator.AddrKey(last.Addr().Next()); beyond.Addr().IsValid() {
 		if _, ok := r.Offset(beyond); ok {
-			t.Errorf("%v: %v is behind the last address and can be allocated", c, beyond)
+			t.Errorf("%v: %v, which is after the last address, can be allocated, want not", c, beyond)
 		}
 	}
 	if got := r.Key(size); got != (allocator.Key{}) {
-		t.Errorf("%v: there is a key %v behind the last one", c, got)
+		t.Errorf("%v: key after the last one: got %v, want none", c, got)
 	}
 }
 
@@ -131,7 +130,7 @@ func TestTooLargeIsAnError(t *testing.T) {
 		_, err := allocator.NewRange(c)
 		var bad *allocator.RangeError
 		if !errors.Is(err, allocator.ErrTooLarge) || !errors.As(err, &bad) || bad.Range != text {
-			t.Errorf("%s: got error %v, want one that it is too large", text, err)
+			t.Errorf("%s: got error %v, want %v that names the range", text, err, allocator.ErrTooLarge)
 		}
 	}
 }
@@ -161,7 +160,7 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// checkBandOrder fills a range and wants the lower band to come last.
+// checkBandOrder fills a range and checks that the keys of the lower band are last.
 func checkBandOrder(t *testing.T, r *allocator.Range) {
 	t.Helper()
 	s := r.Stats()
@@ -172,11 +171,11 @@ func checkBandOrder(t *testing.T, r *allocator.Range) {
 		}
 		i, _ := r.Offset(key)
 		if isLow, late := i < s.BandSize, n >= s.Size-s.BandSize; isLow != late {
-			t.Fatalf("allocation %d of %d gave %v: in the lower band: %t", n+1, s.Size, key, isLow)
+			t.Fatalf("allocation %d of %d: got %v, in the lower band: %t, want %t", n+1, s.Size, key, isLow, late)
 		}
 	}
 	if key, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
-		t.Errorf("a full range gave %v, error %v", key, err)
+		t.Errorf("a full range: got %v, error %v, want %v", key, err, allocator.ErrFull)
 	}
 }
 
@@ -235,6 +234,6 @@ func TestSharedPool(t *testing.T) {
 		}
 	}
 	if low == 0 {
-		t.Error("200 of 254 addresses, and none of the first 16")
+		t.Error("200 of 254 addresses: got none of the first 16, want some")
 	}
 }

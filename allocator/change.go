@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Bind makes reservations last until they are released: all of them, or none. To
-// bind again what is bound is no error. If a reservation has ended and was taken
-// away, or was released, the error is [ErrExpired], and the keys may have other
-// owners. If the store does not answer after a change was tried, it is [ErrUnknown]: to
-// bind again finds out.
+// Bind makes reservations last until they are released: all of them, or none.
+// Binding a bound claim again is no error. If a reservation has ended and its key was
+// taken, or was released, the error is [ErrExpired], and the keys may have other
+// owners. If the store does not answer after a write, it is [ErrUnknown]: bind again to
+// find out.
 //
-// The store decides, also about a claim that looks bound: that it was once given
-// does not mean that it still is.
+// The store decides, also about a claim that is bound already: it may have been
+// released since.
 func (p *Pool) Bind(ctx context.Context, claims ...Claim) ([]Claim, error) {
 	now := instant(p.now())
-	once, places := distinct(claims)
+	once, indexes := distinct(claims)
 	err := p.change(ctx, once, func(want, current Claim) (Op, bool, error) {
 		switch {
 		case current.Version == 0:
@@ -37,43 +37,41 @@ func (p *Pool) Bind(ctx context.Context, claims ...Claim) ([]Claim, error) {
 		return nil, err
 	}
 	bound := make([]Claim, len(claims))
-	for i, place := range places {
-		bound[i] = once[place]
+	for i, at := range indexes {
+		bound[i] = once[at]
 	}
 	return bound, nil
 }
 
-// distinct gives every allocation once, and where in that list each claim has its
-// own.
-func distinct(claims []Claim) (once []Claim, places []int) {
+// distinct returns every allocation once, and for each claim the index of its allocation.
+func distinct(claims []Claim) (once []Claim, indexes []int) {
 	type allocation struct {
 		key   Key
 		token uint64
 	}
-	places = make([]int, len(claims))
+	indexes = make([]int, len(claims))
 	if len(claims) == 1 {
-		return slices.Clone(claims), places
+		return slices.Clone(claims), indexes
 	}
 	seen := make(map[allocation]int, len(claims))
 	for i, c := range claims {
-		place, known := seen[allocation{c.Key, c.Token}]
+		at, known := seen[allocation{c.Key, c.Token}]
 		if !known {
-			place = len(once)
-			seen[allocation{c.Key, c.Token}] = place
+			at = len(once)
+			seen[allocation{c.Key, c.Token}] = at
 			once = append(once, c)
 		}
-		places[i] = place
+		indexes[i] = at
 	}
-	return once, places
+	return once, indexes
 }
 
-// Release frees what was reserved or bound. A claim with a token frees only the
-// very allocation that it came from: to release it late or again does nothing, whoever
-// has the key by then. With token 0 the claim needs no more than key and owner, and
-// frees whatever allocation of that owner there is; if somebody else has the key, that
-// stays, and the error is [ErrNotOwner]. Such an error does not keep the other claims
-// from being released. After any other error some may be released: to release them again
-// does no harm.
+// Release frees reserved and bound keys. A claim with a token frees only its own
+// allocation: releasing it late or again does nothing, also if the key has a new owner. A
+// claim with token 0 needs only key and owner, and frees any allocation of that owner;
+// if another owner has the key, the key stays allocated, and the error is
+// [ErrNotOwner]. Release still frees the other claims then. After any other error some
+// claims may be released; releasing them again does no harm.
 func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 	named, foreign, err := p.nameAllocations(ctx, claims)
 	if err != nil {
@@ -81,20 +79,20 @@ func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 	}
 	once, _ := distinct(named)
 	err = p.change(ctx, once, func(want, current Claim) (Op, bool, error) {
-		isIt := current.Version != 0 && current.Token == want.Token
-		return Op{Claim: current, Delete: true}, isIt, nil
+		isSame := current.Version != 0 && current.Token == want.Token
+		return Op{Claim: current, Delete: true}, isSame, nil
 	})
 	return errors.Join(foreign, err)
 }
 
-// nameAllocations gives the claims with the tokens that those lack, without those
-// that are free or, which is an error for the caller, somebody else's.
+// nameAllocations fills in missing tokens. It leaves out claims that are free, and
+// those of another owner, for which foreign is the error.
 func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Claim, foreign, err error) {
-	if !slices.ContainsFunc(claims, isNameless) {
+	if !slices.ContainsFunc(claims, lacksToken) {
 		return claims, nil, nil
 	}
-	nameless := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !isNameless(c) })
-	named = slices.DeleteFunc(slices.Clone(claims), isNameless)
+	nameless := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !lacksToken(c) })
+	named = slices.DeleteFunc(slices.Clone(claims), lacksToken)
 	current, err := p.read(ctx, keysOf(nameless), 0)
 	if err != nil {
 		return nil, nil, err
@@ -111,7 +109,7 @@ func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Cla
 	return named, foreign, nil
 }
 
-func isNameless(c Claim) bool { return c.Token == 0 }
+func lacksToken(c Claim) bool { return c.Token == 0 }
 
 // expire frees the reservations that have ended.
 func (p *Pool) expire(ctx context.Context) error {
@@ -136,16 +134,14 @@ func (p *Pool) expire(ctx context.Context) error {
 	return nil
 }
 
-// decide says what to do about a claim that somebody wants changed, when the
-// store holds the current one: an operation; nothing, because it is done; or give
-// up.
+// decide says how to change a claim when the store holds the current one: by an
+// operation; not at all, because it is done; or an error to give up.
 type decide func(want, current Claim) (Op, bool, error)
 
-// change brings all claims, none of which comes twice, into the state that decide
-// wants, and writes it into them. Whatever goes wrong, it looks again what the store
-// holds, and decides anew. So it finds out what became of a write, and does not
-// guess. Nor does it take the caller's word, or its own, for it that nothing has to
-// be done.
+// change makes the changes that decide decides for the claims, which are distinct, and writes
+// the new state into them. After an error it reads the store, which has the outcome of a
+// write, and decides again. Before it reports that nothing has to be done, it reads the
+// store too, because the caller's claims and the index may be outdated.
 func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error {
 	if len(claims) == 0 {
 		return nil
@@ -169,24 +165,24 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 		}
 		isRead = true
 	}
-	return fmt.Errorf("tried %d times: %w", attempts, last)
+	return fmt.Errorf("giving up after %d attempts: %w", attempts, last)
 }
 
-// outcome is the error where the store could not be asked, and what was last
-// written has failed, or nothing was written yet.
-func outcome(written, asked error) error {
-	if written == nil {
-		return asked
+// outcome is the error when reading failed: if a write failed before, its outcome is
+// unknown.
+func outcome(writeErr, readErr error) error {
+	if writeErr == nil {
+		return readErr
 	}
-	return fmt.Errorf("%w: %w", ErrUnknown, errors.Join(written, asked))
+	return fmt.Errorf("%w: %w", ErrUnknown, errors.Join(writeErr, readErr))
 }
 
-// commit makes the operations for some of the claims, at their places, and writes what
-// has become of all of them into claims.
+// commit commits the operations, which are for the claims at the indexes at, and writes
+// the new state of all claims into claims.
 func (p *Pool) commit(ctx context.Context, claims, current []Claim, ops []Op, at []int) error {
 	var versions []Version
 	if len(ops) > 0 {
-		defer p.answered(p.ask())
+		defer p.endRequest(p.beginRequest())
 		var err error
 		if versions, err = p.store.Commit(ctx, ops); err != nil {
 			return err
@@ -198,7 +194,7 @@ func (p *Pool) commit(ctx context.Context, claims, current []Claim, ops []Op, at
 	return nil
 }
 
-// note writes what operations have made of claims to their places.
+// note writes the results of operations into the claims at the indexes at.
 func note(claims []Claim, ops []Op, versions []Version, at []int) {
 	for i, op := range ops {
 		claims[at[i]] = op.Claim
@@ -206,10 +202,9 @@ func note(claims []Claim, ops []Op, versions []Version, at []int) {
 	}
 }
 
-// expected gives the claims as the store probably has them. What the caller has may be
-// from another life of the store; so only what the pool has itself learned counts.
-// It also gives the newest version of which the caller knows: an answer from before
-// that is none.
+// expected returns the claims as the store probably has them. The caller's claims may be
+// from before the store was restored, so expected takes them from the index. It also
+// gives the newest version that the caller knows: the reply of the store must not be older.
 func (p *Pool) expected(claims []Claim) (current []Claim, newest Version) {
 	current = make([]Claim, len(claims))
 	p.mu.Lock()
@@ -221,7 +216,7 @@ func (p *Pool) expected(claims []Claim) (current []Claim, newest Version) {
 	return current, newest
 }
 
-// decideAll gives the operations that are needed, and the places of their claims.
+// decideAll returns the operations that are needed, and the indexes of their claims.
 func decideAll(claims, current []Claim, decide decide) (ops []Op, at []int, err error) {
 	for i, c := range claims {
 		op, isNeeded, err := decide(c, current[i])

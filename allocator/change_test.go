@@ -27,10 +27,10 @@ func mustRelease(t testing.TB, p *allocator.Pool, claims ...allocator.Claim) {
 	}
 }
 
-// TestBindAsksTheStore wants that no claim is bound because it once was: neither by
-// the pool that freed it, nor by one that has heard nothing of that.
-func TestBindAsksTheStore(t *testing.T) {
-	for _, isGivenAgain := range []bool{false, true} {
+// TestBindReadsTheStore binds a released claim again, by the pool that released it and by
+// one that has not read the release. Both must refuse it, although the claim was bound.
+func TestBindReadsTheStore(t *testing.T) {
+	for _, isReallocated := range []bool{false, true} {
 		store := newMemory()
 		a, b := newPool(t, store, "10.96.0.0/24"), newPool(t, store, "10.96.0.0/24")
 		reserved := mustReserve(t, a, "web", exactly(t, "10.96.0.9"))
@@ -39,28 +39,28 @@ func TestBindAsksTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustRelease(t, a, bound...)
-		if isGivenAgain {
+		if isReallocated {
 			mustBind(t, a, mustReserve(t, a, "db", exactly(t, "10.96.0.9"))...)
 		}
-		for name, p := range map[string]*allocator.Pool{"the pool that freed it": a, "another": b} {
+		for name, p := range map[string]*allocator.Pool{"the pool that released it": a, "another pool": b} {
 			for _, old := range [][]allocator.Claim{reserved, bound} {
 				if got, err := p.Bind(t.Context(), old...); !errors.Is(err, allocator.ErrExpired) {
-					t.Errorf("given again %t, %s: got %v, error %v, want %v", isGivenAgain, name, got, err, allocator.ErrExpired)
+					t.Errorf("reallocated %t, %s: got %v, error %v, want %v", isReallocated, name, got, err, allocator.ErrExpired)
 				}
 			}
 		}
 	}
 }
 
-// TestClaimsOfAnEarlierLife wants that versions of a store that is gone count for
-// nothing in the one that came after it, where others have the same ones.
-func TestClaimsOfAnEarlierLife(t *testing.T) {
+// TestClaimsOfAReplacedStore checks that claims of a store that was replaced by an empty
+// one have no effect there, although other claims have the same versions.
+func TestClaimsOfAReplacedStore(t *testing.T) {
 	before := newPool(t, newMemory(), "10.96.0.0/24")
 	old := mustReserve(t, before, "web", exactly(t, "10.96.0.9"))
 	p := newPool(t, newMemory(), "10.96.0.0/24")
 	mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
 	if mine[0].Version != old[0].Version {
-		t.Fatalf("versions %d and %d; the test shows nothing", mine[0].Version, old[0].Version)
+		t.Fatalf("version: got %d, want %d as in the replaced store", mine[0].Version, old[0].Version)
 	}
 	if _, err := p.Bind(t.Context(), old...); !errors.Is(err, allocator.ErrExpired) {
 		t.Errorf("Bind: got error %v, want %v", err, allocator.ErrExpired)
@@ -69,20 +69,20 @@ func TestClaimsOfAnEarlierLife(t *testing.T) {
 	if got, ok := p.Lookup(mine[0].Key); !ok || got != mine[0] {
 		t.Errorf("Lookup: got %+v, %t, want %+v", got, ok, mine[0])
 	}
-	// One from beyond the versions of this store cannot be judged, and spoils
-	// nothing else.
+	// A claim with a higher version than any of this store is an error, and does not
+	// affect later calls.
 	old[0].Version = 1000
 	if _, err := p.Bind(t.Context(), old...); !errors.Is(err, allocator.ErrStale) {
 		t.Errorf("Bind: got error %v, want %v", err, allocator.ErrStale)
 	}
 	mustBind(t, p, mine...)
 	if err := p.Sync(t.Context()); err != nil {
-		t.Errorf("Sync after a claim of an earlier life: %v", err)
+		t.Errorf("Sync after a claim of the replaced store: %v", err)
 	}
 }
 
-// TestClaimsThatComeTwice wants them to count once.
-func TestClaimsThatComeTwice(t *testing.T) {
+// TestRepeatedClaims checks that a claim that is named twice in a call counts once.
+func TestRepeatedClaims(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/24")
 	c := mustReserve(t, p, "web", next(allocator.IPv4), next(allocator.IPv4))
@@ -100,9 +100,9 @@ func TestClaimsThatComeTwice(t *testing.T) {
 	}
 }
 
-// TestSenselessChangeIsNotRepeated wants the store's answer that a change makes no
-// sense to be the last word.
-func TestSenselessChangeIsNotRepeated(t *testing.T) {
+// TestInvalidChangeIsNotRepeated checks that a pool does not retry a change that the
+// store refuses as invalid.
+func TestInvalidChangeIsNotRepeated(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/24")
 	c := mustReserve(t, p, "web", next(allocator.IPv4))
@@ -115,18 +115,18 @@ func TestSenselessChangeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// slow is a store whose next read waits, once it has its answer. It may be one that does not
-// say of which version that is.
+// slow is a store whose next Get has its reply, but does not return it before goOn is
+// closed. With isVersionless it leaves out the version of the reply.
 type slow struct {
 	allocator.Store
-	answered, goOn chan struct{}
-	isVersionless  bool
+	replied, goOn chan struct{}
+	isVersionless bool
 }
 
 func (s *slow) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	state, err := s.Store.Get(ctx, keys...)
-	if s.answered != nil {
-		close(s.answered)
+	if s.replied != nil {
+		close(s.replied)
 		<-s.goOn
 	}
 	if s.isVersionless {
@@ -135,18 +135,18 @@ func (s *slow) Get(ctx context.Context, keys ...allocator.Key) (allocator.State,
 	return state, err
 }
 
-// TestSlowAnswerUndoesNothing wants that an answer, by the time it comes, does not
-// count against what the pool itself has done meanwhile.
-func TestSlowAnswerUndoesNothing(t *testing.T) {
+// TestSlowReplyUndoesNothing checks that a reply of the store does not undo what the pool
+// itself has done while it waited.
+func TestSlowReplyUndoesNothing(t *testing.T) {
 	for _, isVersionless := range []bool{false, true} {
 		store := &slow{Store: newMemory(), isVersionless: isVersionless}
 		p := newPool(t, store, "10.96.0.0/24")
 		old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
 		mustRelease(t, p, old...)
-		store.answered, store.goOn = make(chan struct{}), make(chan struct{})
+		store.replied, store.goOn = make(chan struct{}), make(chan struct{})
 		done := make(chan error)
-		go func() { done <- p.Release(t.Context(), old...) }() // Reads that nobody has it.
-		<-store.answered
+		go func() { done <- p.Release(t.Context(), old...) }() // Reads that the keys are free.
+		<-store.replied
 		mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
 		close(store.goOn)
 		if err := <-done; err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// clock is one that is set now and then.
+// clock is a clock that the test can set.
 type clock struct {
 	mu sync.Mutex
 	by time.Duration
@@ -27,8 +27,8 @@ func (c *clock) set(by time.Duration) {
 	c.by += by
 }
 
-// TestClockIsSet: whatever the clock is set to after a reservation was made, it does not
-// keep its key for longer than twice the TTL, and what was bound keeps it.
+// TestClockIsSet sets the clock after a reservation was made. The reservation must not
+// keep its key for longer than twice the TTL, and a bound claim must keep its key.
 func TestClockIsSet(t *testing.T) {
 	const ttl = time.Minute
 	for name, by := range map[string]time.Duration{
@@ -90,12 +90,13 @@ func clockIsSet(t *testing.T, ttl, by time.Duration) {
 		t.Errorf("the store holds %v, want %v", held, want)
 	}
 	if _, err := pool.Bind(ctx, lost...); !errors.Is(err, ErrExpired) {
-		t.Errorf("binding what has ended: got error %v, want %v", err, ErrExpired)
+		t.Errorf("binding a reservation that has ended: got error %v, want %v", err, ErrExpired)
 	}
 }
 
-// TestReservationFromTheFuture: a key that somebody reserved by a clock that was ahead can
-// be had by name, or where there is no other, once a pool has known it for its TTL.
+// TestReservationFromTheFuture has a reservation that was made by a clock that was ahead.
+// Its key can be allocated, by name or as the only key, once a pool has seen the
+// reservation for its TTL.
 func TestReservationFromTheFuture(t *testing.T) {
 	for name, request := range map[string]Request{"by name": {Key: PortKey(30000)}, "any": {Kind: Port}} {
 		t.Run(name, func(t *testing.T) {
@@ -109,11 +110,11 @@ func TestReservationFromTheFuture(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := pool.Reserve(t.Context(), "me", request); !errors.Is(err, ErrAllocated) && !errors.Is(err, ErrFull) {
-					t.Errorf("at first: got error %v, want that the key is taken", err)
+					t.Errorf("at first: got error %v, want that the key is allocated", err)
 				}
 				time.Sleep(DefaultTTL - time.Second)
 				if _, err := pool.Reserve(t.Context(), "me", request); !errors.Is(err, ErrAllocated) && !errors.Is(err, ErrFull) {
-					t.Errorf("before its TTL: got error %v, want that the key is taken", err)
+					t.Errorf("before its TTL: got error %v, want that the key is allocated", err)
 				}
 				time.Sleep(time.Second)
 				claims, err := pool.Allocate(t.Context(), "me", request)
@@ -125,7 +126,7 @@ func TestReservationFromTheFuture(t *testing.T) {
 	}
 }
 
-// TestSetWhileReserving: a reservation lasts as long as it was to, also where the clock is
+// TestSetWhileReserving checks that a reservation lasts for the TTL even if the clock is
 // set while it is made.
 func TestSetWhileReserving(t *testing.T) {
 	calls := 0
@@ -142,6 +143,6 @@ func TestSetWhileReserving(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := claims[0].Expires.Sub(claims[0].Since); got != DefaultTTL {
-		t.Errorf("the reservation lasts %v, want %v", got, DefaultTTL)
+		t.Errorf("duration of the reservation: got %v, want %v", got, DefaultTTL)
 	}
 }

@@ -19,26 +19,26 @@ type Config struct {
 	Prefix netip.Prefix
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
-	// SharedPool switches the bands off: every key is as likely to be handed
-	// out as any other.
+	// SharedPool switches the bands off: dynamic allocation chooses from all keys
+	// alike.
 	SharedPool bool
-	// Exclude is what never to hand out, nor to give to anyone who asks for
-	// it. A block counts as far as it overlaps the range, so one list can serve
-	// ranges of both families.
+	// Exclude are blocks that are never allocated, not even to a request that
+	// names the key. A block counts as far as it overlaps the range, so one list
+	// can serve ranges of both families.
 	Exclude []Block
 	// Limit, unless 0, cuts an address range down to its first addresses, the
 	// network address counted. Kubernetes' allocation maps cover the first 65,536
 	// addresses of an IPv6 range.
 	Limit uint64
-	// Draining says that nothing new may be allocated from the range, while
-	// what it has given out stays allocated.
+	// Draining says that nothing new is allocated from the range; what is
+	// allocated stays so.
 	Draining bool
 	// Source gives the random numbers by which keys are chosen; nil means one of
 	// its own with a random seed. It must not be used elsewhere at the same time.
 	Source rand.Source
 }
 
-// Block is a row of keys of one kind, both ends included.
+// Block is an interval of keys of one kind, both ends included.
 type Block struct{ First, Last Key }
 
 // PrefixBlock is the block of all addresses of a prefix.
@@ -54,8 +54,8 @@ func PrefixBlock(p netip.Prefix) Block {
 }
 
 // ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16,
-// or ports like 30000-32767. Everything else is [ErrInvalid]. Whether it can be a range,
-// [NewRange] says.
+// or ports like 30000-32767. Everything else is [ErrInvalid]. [NewRange] checks whether
+// it can be a range.
 func ParseConfig(text string) (Config, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return Config{Prefix: prefix}, nil
@@ -77,7 +77,7 @@ func (c Config) String() string {
 	return fmt.Sprintf("%d-%d", c.FirstPort, c.LastPort)
 }
 
-// check finds what makes no sense.
+// check validates the configuration.
 func (c Config) check() error {
 	isPorts := c.FirstPort > 0 || c.LastPort > 0
 	switch {

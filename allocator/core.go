@@ -12,56 +12,55 @@ import (
 // maxDense is the largest range that gets a bitmap: 2 MiB of it, a /8.
 const maxDense = 1 << 24
 
-// wide is from which size on the owners of a range take a good part of the caches of a
-// processor, and foresight how many keys are chosen at once there.
+// wide is the size from which the owners of a range do not fit into the processor's
+// caches. Such a range chooses lookahead keys at once.
 const (
 	wide      = 1 << 18
-	foresight = 32
+	lookahead = 32
 )
 
-// probes is how often a random key is tried before the next free one after a
-// random key is taken. It keeps the choice nearly uniform up to three quarters
-// full.
+// probes is how many random keys are tried before the next free one after a random key
+// is taken. It keeps the choice nearly uniform up to three quarters full.
 const probes = 4
 
-// rare is one in how many keys of a wide range must be free for it to be worth trying
-// some at random.
+// rare: if fewer than one in so many keys of a wide range are free, lookAhead searches
+// for free keys and does not try random ones.
 const rare = 4
 
-// table remembers which offsets of a range are taken, and by whom.
+// table remembers the taken offsets of a range, and their owners.
 type table interface {
-	// isFree is false for offsets that are blocked.
+	// isFree is also false for blocked offsets.
 	isFree(i uint64) bool
 	next(i uint64) (uint64, bool)
 	owner(i uint64) (Owner, bool)
-	// touch fetches what take needs of offsets from the memory.
+	// touch loads the memory that take needs for the offsets into the processor's caches.
 	touch(offsets []uint64)
 	changer
 }
 
 type changer interface {
-	// take and put expect that the offset is free, or not.
+	// take expects a free offset, put a taken one.
 	take(i uint64, owner Owner)
 	put(i uint64)
-	// after appends what is taken from i on, as far as there is room, and says
-	// whether there is more.
+	// after appends the taken offsets from i on, up to the capacity of into, and
+	// reports whether there are more.
 	after(i uint64, into []entry) ([]entry, bool)
 }
 
-// core is a range without a lock: what is taken, and what to take next.
+// core is a range without a lock: the taken offsets, and the choice of the next one.
 type core struct {
 	config         Config
 	shape          shape
 	hi, lo         uint64 // of offset 0
 	blocked        []span
-	size, bandSize uint64 // without what is blocked
+	size, bandSize uint64 // without blocked keys
 	used, bandUsed uint64
 	table          table
 	source         rand.Source
-	foreseen       []uint64 // of the upper band, to be taken next if still free
+	ahead          []uint64 // offsets of the upper band to take next if still free
 }
 
-// newCore makes an empty range. Where nobody asks for owners it can do without.
+// newCore makes an empty range. A range that does not store its owners is smaller.
 func newCore(c Config, keepOwners bool) (*core, error) {
 	sh, err := c.shape()
 	if err != nil {
@@ -94,7 +93,7 @@ func newCore(c Config, keepOwners bool) (*core, error) {
 	return r, nil
 }
 
-// spansOf gives the offsets of blocks, in order and merged.
+// spansOf returns the offsets of blocks, in order and merged.
 func (r *core) spansOf(blocks []Block) []span {
 	var all []span
 	if r.shape.n == 0 {
@@ -126,7 +125,7 @@ func (r *core) spansOf(blocks []Block) []span {
 	return merged
 }
 
-// key gives the key of an offset.
+// key returns the key of an offset.
 func (r *core) key(offset uint64) Key {
 	lo, carry := bits.Add64(r.lo, offset, 0)
 	switch r.shape.kind {
@@ -142,8 +141,8 @@ func (r *core) key(offset uint64) Key {
 	return Key{addr: netip.AddrFrom16(b)}
 }
 
-// position gives the offset of a key; false if it is not part of the range. It
-// knows nothing of exclusions.
+// position returns the offset of a key; false if it is not part of the range. It
+// ignores exclusions.
 func (r *core) position(k Key) (uint64, bool) {
 	if k.Kind() != r.shape.kind {
 		return 0, false
@@ -158,7 +157,7 @@ func (r *core) position(k Key) (uint64, bool) {
 	return lo, borrow == 0 && hi == 0 && lo < r.shape.n
 }
 
-// offset gives the offset of a key that can be allocated.
+// offset returns the offset of a key that can be allocated.
 func (r *core) offset(k Key) (uint64, bool) {
 	i, ok := r.position(k)
 	if !ok {
@@ -183,44 +182,44 @@ func (r *core) pick() (uint64, bool) {
 }
 
 // pickUpper chooses a free offset of the upper band, of which there must be one. In a
-// wide range each is a way to the memory and back; so several are chosen at once, and
-// the ways are made at the same time.
+// wide range each choice waits for the memory; so pickUpper chooses several at once, and
+// the waits overlap.
 func (r *core) pickUpper() uint64 {
 	if r.shape.n < wide {
 		return r.pickWithin(r.shape.band, r.shape.n)
 	}
 	for {
-		for len(r.foreseen) > 0 {
-			last := len(r.foreseen) - 1
-			i := r.foreseen[last]
-			r.foreseen = r.foreseen[:last]
+		for len(r.ahead) > 0 {
+			last := len(r.ahead) - 1
+			i := r.ahead[last]
+			r.ahead = r.ahead[:last]
 			if r.table.isFree(i) {
 				return i
 			}
 		}
-		r.foresee()
+		r.lookAhead()
 	}
 }
 
-// foresee chooses what to take next from the upper band. Whether a random key is free
-// is as good as a toss of a coin, on which no processor should wait: each is written
-// down, and the next one over it unless it is free.
-func (r *core) foresee() {
-	chosen, n, tries := slices.Grow(r.foreseen[:0], foresight)[:foresight], 0, probes*foresight
+// lookAhead chooses the next offsets of the upper band. A branch on whether a random
+// key is free is mispredicted half of the time, so each key is stored, and the next one
+// overwrites it unless it is free.
+func (r *core) lookAhead() {
+	chosen, n, tries := slices.Grow(r.ahead[:0], lookahead)[:lookahead], 0, probes*lookahead
 	if upper := r.size - r.bandSize; upper-(r.used-r.bandUsed) < upper/rare {
 		tries = 0
 	}
-	for try := 0; try < tries && n < foresight; try++ {
+	for try := 0; try < tries && n < lookahead; try++ {
 		i := r.random(r.shape.band, r.shape.n)
 		chosen[n] = i
 		if r.table.isFree(i) {
 			n++
 		}
 	}
-	for ; n < foresight; n++ {
+	for ; n < lookahead; n++ {
 		chosen[n] = r.nextWithin(r.shape.band, r.shape.n)
 	}
-	r.foreseen = chosen
+	r.ahead = chosen
 	r.table.touch(chosen)
 }
 
@@ -235,10 +234,10 @@ func (r *core) pickWithin(first, end uint64) uint64 {
 	return r.nextWithin(first, end)
 }
 
-// nextWithin gives the next free offset after a random one of those from first to
+// nextWithin returns the next free offset after a random one of those from first to
 // before end, of which at least one is free.
 func (r *core) nextWithin(first, end uint64) uint64 {
-	// Of the lower band one is only chosen when the upper is full: nothing behind it is free.
+	// The lower band is used only when the upper one is full: no offset after end is free.
 	if i, ok := r.table.next(r.random(first, end)); ok {
 		return i
 	}

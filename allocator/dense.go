@@ -3,20 +3,20 @@ package allocator
 import "math/bits"
 
 const (
-	// namesPage is how many names are allocated at once.
-	namesPage = 1024
+	// namesChunk is how many names are allocated at once.
+	namesChunk = 1024
 	// word is how many offsets a word of a bitmap has.
 	word = 64
 )
 
-// dense keeps ranges of moderate size: a bit an offset, and the number of a name. A
-// pair of calls touches one of the numbers, which are four bytes each, and the name
-// that was last freed. With millions of owners each further place that it touched
-// would be a way to the memory and back.
+// dense is the table of ranges of moderate size: for each offset a bit, and the number
+// of its owner's name. An allocation and a release read one number, which is four bytes,
+// and the name that was freed last. With millions of owners each further read would wait
+// for the memory.
 type dense struct {
 	n      uint64
 	free   bitmap
-	keep   bool     // somebody asks for owners
+	keep   bool     // owners are needed
 	owners []uint32 // numbers by offset, from 1; nil as long as there is none
 	names  names
 	seen   uint32
@@ -62,7 +62,7 @@ func (d *dense) touch(offsets []uint64) {
 	for _, i := range offsets {
 		sum += d.owners[i]
 	}
-	d.seen = sum // Without a trace, nothing would be read.
+	d.seen = sum // keeps the compiler from removing the reads
 }
 
 func (d *dense) next(i uint64) (uint64, bool) { return d.free.next(i) }
@@ -73,7 +73,7 @@ func (d *dense) after(i uint64, into []entry) ([]entry, bool) {
 		return into, false
 	}
 	for i < d.n {
-		// What is not free is taken or blocked.
+		// An offset that is not free is taken or blocked.
 		skipped := uint64(bits.TrailingZeros64(^d.free.levels[0][i/word] >> (i % word)))
 		if skipped > 0 {
 			i += min(skipped, word-i%word)
@@ -90,16 +90,15 @@ func (d *dense) after(i uint64, into []entry) ([]entry, bool) {
 	return into, false
 }
 
-// names are texts by numbers from 1. A number that was removed is the next one to be
-// given.
+// names are texts by numbers from 1. The number that was removed last is used next.
 type names struct {
-	pages []*[namesPage]Owner
-	used  int // numbers that were given, without those that are free again
-	free  []uint32
+	chunks []*[namesChunk]Owner
+	used   int // numbers in use
+	free   []uint32
 }
 
 func (s *names) at(number uint32) *Owner {
-	return &s.pages[(number-1)/namesPage][(number-1)%namesPage]
+	return &s.chunks[(number-1)/namesChunk][(number-1)%namesChunk]
 }
 
 func (s *names) add(name Owner) uint32 {
@@ -107,8 +106,8 @@ func (s *names) add(name Owner) uint32 {
 	if last := len(s.free) - 1; last >= 0 {
 		number = s.free[last]
 		s.free = s.free[:last]
-	} else if s.used == len(s.pages)*namesPage {
-		s.pages = append(s.pages, new([namesPage]Owner))
+	} else if s.used == len(s.chunks)*namesChunk {
+		s.chunks = append(s.chunks, new([namesChunk]Owner))
 	}
 	s.used++
 	*s.at(number) = name
@@ -119,8 +118,8 @@ func (s *names) remove(number uint32) {
 	*s.at(number) = ""
 	s.used--
 	s.free = append(s.free, number)
-	// What a crowd has left behind is given up when the last of them has gone.
-	if s.used == 0 && len(s.pages) > 1 {
-		*s = names{pages: s.pages[:1:1]}
+	// Free the memory of many names when the last one is removed.
+	if s.used == 0 && len(s.chunks) > 1 {
+		*s = names{chunks: s.chunks[:1:1]}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// TestDrainingRangeGivesNothing wants neither a particular key nor any from it.
+// TestDrainingRangeGivesNothing requests a particular key, any key, and several.
 func TestDrainingRangeGivesNothing(t *testing.T) {
 	r := newRange(t, "10.96.0.0/24", func(c *allocator.Config) { c.Draining = true })
 	if err := r.Allocate("me", mustKey(t, "10.96.0.9")); !errors.Is(err, allocator.ErrNotInRange) {

@@ -2,52 +2,51 @@ package allocator
 
 import "fmt"
 
-// Reason says in general why something failed. It is what [errors.Is] finds
-// within the errors of this package; the error types around it name the key,
-// the owner or the range.
+// Reason is the class of an error of this package, for [errors.Is]. The error types
+// that wrap it name the key, the owner or the range.
 type Reason string
 
 // The reasons.
 const (
-	// ErrAllocated: the key is held by somebody else. See [HeldError].
+	// ErrAllocated: the key has another owner. See [HeldError].
 	ErrAllocated Reason = "already allocated"
 	// ErrNotOwner: only its owner can release or bind a key. See [HeldError].
 	ErrNotOwner Reason = "held by another owner"
 	// ErrFull: no key is left in any range that could serve. See [RangeError].
 	ErrFull Reason = "range is full"
-	// ErrNotInRange: the key lies in no range, is excluded from it, or the
-	// range is draining. See [RangeError].
+	// ErrNotInRange: the key is in no range, is excluded, or its range is
+	// draining. See [RangeError].
 	ErrNotInRange Reason = "not in the valid range"
 	// ErrTooLarge: the range has more keys than an allocator can number. See
 	// [RangeError].
 	ErrTooLarge Reason = "range is too large"
-	// ErrInvalid: the request or the configuration makes no sense.
+	// ErrInvalid: the request or the configuration is invalid.
 	ErrInvalid Reason = "invalid"
 	// ErrExpired: a reservation ended before it was bound.
 	ErrExpired Reason = "the reservation has expired"
-	// ErrConflict: the store holds something else than was presumed; nothing
-	// was written. See [ConflictError].
+	// ErrConflict: a precondition does not hold; nothing was written. See
+	// [ConflictError].
 	ErrConflict Reason = "the store has changed meanwhile"
-	// ErrNoMap: the store has no allocation map. Nothing can be allocated
-	// before something, such as a repair, has made one.
+	// ErrNoMap: the store has no allocation map. Nothing can be allocated before a
+	// repair, or another program, has made one.
 	ErrNoMap Reason = "there is no allocation map"
-	// ErrCompacted: changes that old are no longer known; load again.
-	ErrCompacted Reason = "the store no longer knows changes that old"
-	// ErrStale: the store answers from the past again and again.
-	ErrStale Reason = "the store answers from the past"
-	// ErrUnknown: nobody knows whether a change was made, because the store
-	// could not be asked. The keys are not handed out until it can.
+	// ErrCompacted: the store no longer has changes that old; load again.
+	ErrCompacted Reason = "the store no longer has changes that old"
+	// ErrStale: the store returned outdated data at every attempt.
+	ErrStale Reason = "the store returns outdated data"
+	// ErrUnknown: the outcome of a change is unknown, because the store did not
+	// answer. The pool does not allocate the keys until it does.
 	ErrUnknown Reason = "the outcome is unknown"
 )
 
 // Error makes a Reason an error.
 func (r Reason) Error() string { return string(r) }
 
-// HeldError says who holds a key that somebody else wanted to allocate, bind or
+// HeldError names the owner of a key that another owner wanted to allocate, bind or
 // release. It is [ErrAllocated] or [ErrNotOwner].
 type HeldError struct {
 	Reason Reason
-	// Key is what was asked for, and Owner holds it.
+	// Key is the key of the request, and Owner has it.
 	Key   Key
 	Owner Owner
 }
@@ -60,25 +59,25 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%v is held by %q", e.Key, e.Owner)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *HeldError) Unwrap() error { return e.Reason }
 
 // RangeError names the ranges that cannot serve a request. It is [ErrFull],
 // [ErrNotInRange] or [ErrTooLarge].
 type RangeError struct {
 	Reason Reason
-	// Key is what was asked for; the zero Key if any would have done.
+	// Key is the key that was requested; the zero Key if any of a kind was.
 	Key Key
-	// Kind is what was asked for if any key would have done.
+	// Kind is the requested kind if the request names no key.
 	Kind Kind
-	// Count is how many keys were asked for if any would have done.
+	// Count is how many keys of the kind were requested.
 	Count int
 	// Range is the range in canonical form; several are separated by commas,
 	// and without any it is empty.
 	Range string
 }
 
-// Error says what was asked for, and of which ranges.
+// Error names the request and the ranges.
 func (e *RangeError) Error() string {
 	isKey := e.Key.Kind() != 0
 	switch {
@@ -89,32 +88,32 @@ func (e *RangeError) Error() string {
 	case e.Range == "":
 		return fmt.Sprintf("there is no %v range to allocate from", e.Kind)
 	case isKey:
-		return fmt.Sprintf("%v is none of the keys of range %s", e.Key, e.Range)
+		return fmt.Sprintf("%v is not in range %s, or excluded from it", e.Key, e.Range)
 	case e.Count > 1:
-		return fmt.Sprintf("range %s has no %d free keys", e.Range, e.Count)
+		return fmt.Sprintf("range %s has fewer than %d free keys", e.Range, e.Count)
 	}
 	return fmt.Sprintf("range %s is full", e.Range)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *RangeError) Unwrap() error { return e.Reason }
 
 // ConflictError is what [Store.Commit] returns if a precondition does not hold.
 // Nothing was written. It is [ErrConflict].
 type ConflictError struct {
-	// Key is one whose precondition does not hold; there may be others.
+	// Key is a key whose precondition does not hold; there may be others.
 	Key Key
 	// Current is what the store holds for the key; the zero Claim if nothing.
 	Current Claim
 }
 
-// Error names the key and who holds it.
+// Error names the key and its owner.
 func (e *ConflictError) Error() string {
 	if e.Current.Version == 0 {
-		return fmt.Sprintf("%v is not held by anyone: %v", e.Key, ErrConflict)
+		return fmt.Sprintf("%v is free: %v", e.Key, ErrConflict)
 	}
 	return fmt.Sprintf("%v is held by %q at version %d: %v", e.Key, e.Current.Owner, e.Current.Version, ErrConflict)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *ConflictError) Unwrap() error { return ErrConflict }

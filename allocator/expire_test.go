@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestExpireLooksAgain lets a pool free what it believes to be a reservation that has
-// ended. Its owner has bound it meanwhile, and must keep it.
-func TestExpireLooksAgain(t *testing.T) {
+// TestExpireReadsAgain has a pool whose view is outdated: it has a reservation that has
+// ended, but the owner has bound it meanwhile. expire must not free it.
+func TestExpireReadsAgain(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	store := NewMemory(State{}, nil)
 	o := PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30009}}, Now: func() time.Time { return now }}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// BenchmarkWithoutOwners is a pair on a range that does not remember owners: what
-// remembering them costs is the difference, and at millions of owners that is the
-// way to the memory and back.
+// BenchmarkWithoutOwners is BenchmarkPair on a range that does not store owners. The
+// difference is the cost of storing them; with millions of owners that is mostly reads
+// of main memory.
 func BenchmarkWithoutOwners(b *testing.B) {
 	for _, text := range []string{"10.96.0.0/12", "10.0.0.0/8", "fd00::/108"} {
 		b.Run(fmt.Sprint(text, "/50%"), func(b *testing.B) {

@@ -9,8 +9,9 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// TestRunHearsOfReleases wants a pool to learn from the watch alone what others free.
-func TestRunHearsOfReleases(t *testing.T) {
+// TestRunWatchesReleases checks that a pool learns from the watch alone which keys other
+// pools release.
+func TestRunWatchesReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newCounting()
 		p, other := newPool(t, store, "10.96.0.0/29"), newPool(t, store, "10.96.0.0/29")
@@ -29,7 +30,7 @@ func TestRunHearsOfReleases(t *testing.T) {
 			t.Errorf("after the release: got %v, %d keys in use, want none", got, p.Stats(allocator.IPv4).Used)
 		}
 		if loads := store.calls["load"]; loads != 2 {
-			t.Errorf("the store was read whole %d times, want once for each pool", loads)
+			t.Errorf("calls of Load: got %d, want one for each pool", loads)
 		}
 		cancel()
 		running.Wait()

@@ -1,29 +1,29 @@
 package allocator
 
-// maxSpare is how many keys there are at most in a map that is used again when it is empty.
+// maxSpare is how many keys a map that is kept for reuse may have had.
 const maxSpare = 64
 
-// freed remembers which keys were freed while answers of the store were on their way. Such
-// an answer may be from before that, and must not bring back what it says of them: nobody
-// who follows the store would hear a second time that it is gone.
+// freed remembers the keys that were freed while requests to the store were in flight.
+// The reply to such a request may be older, and must not restore the claims: the watch
+// reports a deletion only once.
 //
-// Time is divided into turns, of which the last two count. A turn ends when no answer is
-// on its way any more that was asked for in the one before; so what is remembered does not
-// grow while there is always another answer to wait for.
+// Time is divided into turns, of which the last two count. A turn ends when no request of
+// the previous turn is in flight. So freed does not grow even if some request is always
+// in flight.
 type freed struct {
-	turn    int                // 0 and 1, one after the other
-	waiting [2]int             // answers on their way, by the turn in which they were asked for
-	keys    [2]map[Key]Version // by the turn in which they were freed, with the version of that
+	turn    int                // 0 or 1, alternating
+	waiting [2]int             // requests in flight, by the turn in which they began
+	keys    [2]map[Key]Version // keys by the turn in which they were freed, with the version of the deletion
 }
 
-// ask notes that an answer is on its way, and gives the turn.
-func (f *freed) ask() int {
+// beginRequest records that a request is in flight, and gives its turn.
+func (f *freed) beginRequest() int {
 	f.waiting[f.turn]++
 	return f.turn
 }
 
-// answered notes that an answer of a turn has come, and was taken in.
-func (f *freed) answered(turn int) {
+// endRequest records that the reply to a request of a turn was processed.
+func (f *freed) endRequest(turn int) {
 	f.waiting[turn]--
 	for range len(f.keys) {
 		if before := 1 - f.turn; f.waiting[before] == 0 {
@@ -36,7 +36,7 @@ func (f *freed) answered(turn int) {
 	}
 }
 
-// note remembers that a key was freed by the change of a version, if that can matter.
+// note records that a change of this version freed a key, if a request is in flight.
 func (f *freed) note(k Key, version Version) {
 	if f.waiting == [2]int{} {
 		return
@@ -47,5 +47,5 @@ func (f *freed) note(k Key, version Version) {
 	f.keys[f.turn][k] = max(f.keys[f.turn][k], version)
 }
 
-// has reports whether a claim is known to be gone.
+// has reports whether a claim is known to be deleted.
 func (f *freed) has(c Claim) bool { return max(f.keys[0][c.Key], f.keys[1][c.Key]) >= c.Version }

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// taken is what stands in a pool's ranges for whoever has a key: the claim says
-// who it is.
+// taken is the owner of every key that is taken in a pool's ranges. The claim names the
+// real owner.
 const taken = Owner("taken")
 
-// index is what a pool knows of its store and of its own changes under way. A
-// key is taken in each range that has it if there is a claim, a change under way,
-// or one whose outcome is not known.
+// index is a pool's view of its store, with its own changes in flight. A key is taken
+// in each range that has it if it has a claim, a change in flight, or a change whose
+// outcome is unknown.
 type index struct {
 	parts  []*core
 	claims map[Key]Claim
-	// reserved are those of the claims that are not bound, and since when this
-	// process knows each of them.
+	// reserved are the claims that are not bound, with the time since which this
+	// process has seen each of them.
 	reserved map[Key]time.Time
-	pending  map[Key]Owner // under way
-	unsure   map[Key]Owner // outcome unknown
+	pending  map[Key]Owner // changes in flight
+	unsure   map[Key]Owner // changes whose outcome is unknown
 	freed    freed
 	version  Version // of the store, when it was last loaded
-	newest   Version // that is known of, whatever it changed
+	newest   Version // the highest version seen
 	isLoaded bool
 	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
 	used     [Port + 1]uint64
@@ -37,7 +37,7 @@ func newIndex() index {
 	}
 }
 
-// newParts makes the ranges of configurations, the same ones merged.
+// newParts makes the ranges of the configurations, and merges equal ones.
 func newParts(ranges []Config) ([]*core, error) {
 	var parts []*core
 	for _, c := range ranges {
@@ -78,7 +78,7 @@ func (x *index) mark(k Key) {
 	}
 }
 
-// unmark frees a key in all ranges unless there is still a reason to keep it.
+// unmark frees a key in all ranges unless it has a claim or a change.
 func (x *index) unmark(k Key) {
 	_, isClaimed := x.claims[k]
 	_, isPending := x.pending[k]
@@ -100,13 +100,13 @@ func (x *index) count(k Key, n int) {
 	}
 }
 
-// isOpen reports whether a key may be allocated at all.
+// isOpen reports whether a range that is not draining has the key.
 func (x *index) isOpen(k Key) bool {
 	return slices.ContainsFunc(x.parts, func(r *core) bool { return r.gives(k) })
 }
 
-// correct takes in what the store had for a key, perhaps nothing, as of a version.
-// What was learned of later changes stays.
+// correct records the claim of a key, or that it had none, at a version of the store.
+// It keeps later changes.
 func (x *index) correct(k Key, c Claim, asOf Version) {
 	if c.Version == 0 {
 		x.forget(k, asOf)
@@ -115,7 +115,7 @@ func (x *index) correct(k Key, c Claim, asOf Version) {
 	}
 }
 
-// learn takes a claim in, unless a newer one is known, or that it is gone.
+// learn records a claim, unless the index has a newer one or a later deletion.
 func (x *index) learn(c Claim) {
 	x.newest = max(x.newest, c.Version)
 	old, known := x.claims[c.Key]
@@ -135,16 +135,16 @@ func (x *index) learn(c Claim) {
 	}
 }
 
-// isOver reports whether a reservation has ended by a clock, or was known unchanged for as
-// long as it was to last. The first is not enough: clocks are set, and a reservation that
-// was made while one was ahead would keep its key for as long as that was wrong.
+// isOver reports whether a reservation has ended by the clock, or this process has seen it
+// unchanged for its TTL. The clock is not enough: a reservation that was made while a clock
+// was ahead would keep its key until the other clocks reach its end.
 func (x *index) isOver(c Claim, now time.Time) bool {
 	if c.IsExpired(now) {
 		return true
 	}
 	lasts := c.Expires.Sub(c.Since)
 	if lasts <= 0 {
-		lasts = DefaultTTL // That makes no sense, so somebody else wrote it.
+		lasts = DefaultTTL // invalid, so another program has written it
 	}
 	since, isReserved := x.reserved[c.Key]
 	return isReserved && x.claims[c.Key].Version == c.Version && time.Since(since) >= lasts
@@ -162,7 +162,7 @@ func (x *index) forget(k Key, version Version) {
 	x.unmark(k)
 }
 
-// hold keeps a key for a change, in one of the sets.
+// hold marks a key as taken by a change, in pending or unsure.
 func (x *index) hold(k Key, owner Owner, set map[Key]Owner) {
 	set[k] = owner
 	x.mark(k)
@@ -173,8 +173,8 @@ func (x *index) drop(k Key, set map[Key]Owner) {
 	x.unmark(k)
 }
 
-// settle ends the doubt about keys.
-func (x *index) settle(keys []Key) {
+// resolve removes keys from those whose outcome is unknown.
+func (x *index) resolve(keys []Key) {
 	for _, k := range keys {
 		x.drop(k, x.unsure)
 	}
@@ -188,8 +188,8 @@ func (x *index) unsureKeys() []Key {
 	return keys
 }
 
-// replace takes over what the store holds, but for what became known of later
-// changes while it was read.
+// replace adopts the state of the store, except for later changes that the pool learned
+// while it read the state.
 func (x *index) replace(s State) {
 	still := make(map[Key]struct{}, len(s.Claims))
 	for _, c := range s.Claims {
@@ -229,17 +229,17 @@ func (n number) compare(m number) int {
 	return cmp.Or(cmp.Compare(n.hi, m.hi), cmp.Compare(n.lo, m.lo))
 }
 
-// stretch is a closed interval of numbers.
-type stretch struct{ first, last number }
+// interval is a closed interval of numbers.
+type interval struct{ first, last number }
 
 // sizes counts the keys of all ranges that are not draining, by kind, each once.
 func sizes(parts []*core) [Port + 1]uint64 {
 	var total [Port + 1]uint64
 	for kind := IPv4; kind <= Port; kind++ {
-		var all []stretch
+		var all []interval
 		for _, r := range parts {
 			if r.shape.kind == kind && !r.config.Draining {
-				all = append(all, r.stretches()...)
+				all = append(all, r.intervals()...)
 			}
 		}
 		total[kind] = union(all)
@@ -247,25 +247,25 @@ func sizes(parts []*core) [Port + 1]uint64 {
 	return total
 }
 
-// stretches gives what a range has, without what is blocked.
-func (r *core) stretches() []stretch {
-	var all []stretch
+// intervals returns the keys of a range, without those that are blocked.
+func (r *core) intervals() []interval {
+	var all []interval
 	base, next := number{r.hi, r.lo}, uint64(0)
 	for _, s := range r.blocked {
 		if s.first > next {
-			all = append(all, stretch{base.plus(next), base.plus(s.first - 1)})
+			all = append(all, interval{base.plus(next), base.plus(s.first - 1)})
 		}
 		next = s.last + 1
 	}
 	if next < r.shape.n {
-		all = append(all, stretch{base.plus(next), base.plus(r.shape.n - 1)})
+		all = append(all, interval{base.plus(next), base.plus(r.shape.n - 1)})
 	}
 	return all
 }
 
-// union counts the numbers in any of the stretches; as many as fit a uint64.
-func union(all []stretch) uint64 {
-	slices.SortFunc(all, func(a, b stretch) int { return a.first.compare(b.first) })
+// union counts the numbers in any of the intervals, at most the largest uint64.
+func union(all []interval) uint64 {
+	slices.SortFunc(all, func(a, b interval) int { return a.first.compare(b.first) })
 	total, end := uint64(0), number{}
 	for i, s := range all {
 		from := s.first

@@ -7,12 +7,11 @@ import (
 	"strconv"
 )
 
-// Owner names who holds a key, in a form that only the caller needs to
-// understand, such as "services/default/web". The empty Owner is nobody and
-// cannot hold anything.
+// Owner names the object that has a key, in a form that only the caller interprets,
+// such as "services/default/web". The empty Owner is invalid.
 type Owner string
 
-// Kind is what sort of thing a key is.
+// Kind is the kind of a key.
 type Kind uint8
 
 // A key is an IPv4 address, an IPv6 address, or a port. The zero Kind is that of
@@ -23,7 +22,7 @@ const (
 	Port
 )
 
-// String gives the name of the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case IPv4:
@@ -36,16 +35,15 @@ func (k Kind) String() string {
 	return "Kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// Key is one thing that can be allocated: an IP address or a port. It is a
-// comparable value in canonical form, so two spellings of an address are one
-// key. The zero Key is none.
+// Key is an IP address or a port that can be allocated. It is a comparable value in
+// canonical form, so two spellings of an address are one key. The zero Key is none.
 type Key struct {
 	addr netip.Addr
 	port uint16
 }
 
 // AddrKey is the key of an address. An IPv4-mapped IPv6 address is the IPv4
-// address. An address with a zone has no key: the zero Key comes back.
+// address. An address with a zone gives the zero Key.
 func AddrKey(a netip.Addr) Key {
 	if a.Zone() != "" {
 		return Key{}
@@ -53,13 +51,13 @@ func AddrKey(a netip.Addr) Key {
 	return Key{addr: a.Unmap()}
 }
 
-// PortKey is the key of a port. Port 0 has none: the zero Key comes back.
+// PortKey is the key of a port. Port 0 gives the zero Key.
 func PortKey(port uint16) Key { return Key{port: port} }
 
 // ParseKey reads an address or a decimal port number, in any spelling that
 // [netip.ParseAddr] and [strconv.ParseUint] accept. Key.String gives the
-// canonical one. An address with a zone and port 0 are errors, as all else is; they
-// have no [Reason].
+// canonical one. Everything else is an error, also an address with a zone and port 0.
+// The errors have no [Reason].
 func ParseKey(text string) (Key, error) {
 	if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
 		return PortKey(uint16(port)), nil
@@ -80,7 +78,7 @@ func (k Key) Addr() netip.Addr { return k.addr }
 // Port is the port; 0 if the key is not one.
 func (k Key) Port() uint16 { return k.port }
 
-// Kind tells which sort of key it is; 0 for the zero Key.
+// Kind is the kind of the key; 0 for the zero Key.
 func (k Key) Kind() Kind {
 	switch {
 	case k.addr.Is4():

@@ -11,8 +11,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// lagging is a store whose answers to one kind of call wait until they are let go, once
-// somebody wants that.
+// lagging is a store that delays the replies to one kind of call after a call of hold.
 type lagging struct {
 	allocator.Store
 	mu   sync.Mutex
@@ -20,8 +19,8 @@ type lagging struct {
 	goOn chan struct{}
 }
 
-// hold makes the answers to a call wait, and gives what lets them go.
-func (l *lagging) hold(call string) (letGo func()) {
+// hold delays the replies to a kind of call until the returned function is called.
+func (l *lagging) hold(call string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	goOn := make(chan struct{})
@@ -56,15 +55,15 @@ func (l *lagging) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.V
 	return versions, err
 }
 
-// TestLateAnswersBringNothingBack frees a key while an answer is on its way that knows of it
-// still. Who follows the store has heard of that, and will not hear of it again.
-func TestLateAnswersBringNothingBack(t *testing.T) {
+// TestLateRepliesRestoreNothing frees a key while a reply that still has its claim is in
+// flight. The watch has reported the deletion, and will not report it again.
+func TestLateRepliesRestoreNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		call string
-		has  string // who has the key at first, if anybody
-		ask  func(t *testing.T, p *allocator.Pool, has []allocator.Claim) error
+		has  string // the owner of the key at first; empty for none
+		act  func(t *testing.T, p *allocator.Pool, has []allocator.Claim) error
 	}{
-		"reading everything": {"load", "web", func(t *testing.T, p *allocator.Pool, _ []allocator.Claim) error { return p.Sync(t.Context()) }},
+		"reading the store": {"load", "web", func(t *testing.T, p *allocator.Pool, _ []allocator.Claim) error { return p.Sync(t.Context()) }},
 		"reading a key": {"get", "web", func(t *testing.T, p *allocator.Pool, has []allocator.Claim) error {
 			err := p.Release(t.Context(), allocator.Claim{Key: has[0].Key, Owner: "db"})
 			if errors.Is(err, allocator.ErrNotOwner) {
@@ -93,19 +92,19 @@ func TestLateAnswersBringNothingBack(t *testing.T) {
 					has = mustReserve(t, other, "web", exactly(t, "10.96.0.9"))
 				}
 				synctest.Wait()
-				letGo := store.hold(c.call)
+				release := store.hold(c.call)
 				running.Go(func() {
-					if err := c.ask(t, p, has); err != nil {
+					if err := c.act(t, p, has); err != nil {
 						t.Error(err)
 					}
 				})
 				synctest.Wait()
 				mustRelease(t, other, allocator.Claim{Key: mustKey(t, "10.96.0.9"), Owner: "web"})
 				synctest.Wait()
-				letGo()
+				release()
 				synctest.Wait()
 				if got, isHeld := p.Lookup(mustKey(t, "10.96.0.9")); isHeld || p.Stats(allocator.IPv4).Used != 0 {
-					t.Errorf("%d keys are in use, such as that of %+v, want none", p.Stats(allocator.IPv4).Used, got)
+					t.Errorf("keys in use: got %d and %+v, want none", p.Stats(allocator.IPv4).Used, got)
 				}
 				cancel()
 				running.Wait()

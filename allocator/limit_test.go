@@ -8,8 +8,8 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// TestLimitCountsTheNetworkAddress compares ranges that are cut down with a walk over their
-// addresses.
+// TestLimitCountsTheNetworkAddress compares ranges that have a limit with a loop over
+// their addresses.
 func TestLimitCountsTheNetworkAddress(t *testing.T) {
 	for _, text := range []string{"10.96.0.0/28", "10.96.0.0/30", "fd00::/124", "fd00::/127"} {
 		prefix := netip.MustParsePrefix(text)
@@ -22,17 +22,17 @@ func TestLimitCountsTheNetworkAddress(t *testing.T) {
 			a := prefix.Addr()
 			for i := uint64(1); limit == 0 || i < limit; i++ {
 				if a = a.Next(); !prefix.Contains(a) || a.Is4() && !prefix.Contains(a.Next()) {
-					break // behind the end, or the broadcast address
+					break // after the end, or the broadcast address
 				}
 				want = append(want, a.String())
 			}
 			keys, err := r.AllocateN("me", len(want))
 			if size := r.Stats().Size; err != nil || size != uint64(len(want)) || len(keys) != len(want) {
-				t.Errorf("%s with a limit of %d has %d keys, error %v, want %d", text, limit, size, err, len(want))
+				t.Errorf("%s with a limit of %d: got %d keys, error %v, want %d", text, limit, size, err, len(want))
 			}
 			for i, k := range want {
 				if got := fmt.Sprint(r.Key(uint64(i))); got != k {
-					t.Errorf("%s with a limit of %d: key %d is %s, want %s", text, limit, i, got, k)
+					t.Errorf("%s with a limit of %d: key %d: got %s, want %s", text, limit, i, got, k)
 				}
 			}
 		}

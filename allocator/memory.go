@@ -15,23 +15,23 @@ const (
 	maxHistory = 4096
 	// maxBatch is how many commits are written to a journal at once, at most.
 	maxBatch = 1024
-	// patience is how often to let others run who may join a write.
-	patience = 64
+	// maxYields is how often gather yields to goroutines that may join a write.
+	maxYields = 64
 )
 
 // Journal makes the changes of a [Memory] last.
 type Journal interface {
-	// Append writes changes down, in their order, all or none. It is not called
-	// again before it has returned, and never again after an error.
+	// Append writes changes, in their order, all or none. Calls do not overlap, and
+	// there is none after an error.
 	Append(changes []Event) error
 }
 
 // Memory is a store in the memory of one process. With a journal it is as
-// durable as that is: changes are visible once they are written, and commits that
+// durable as the journal: changes are visible once they are written, and commits that
 // wait for the journal at the same time are written together.
 //
-// After the journal has failed nobody knows what of the last changes it has. From then
-// on the Memory answers nothing any more: everything fails with the journal's error.
+// After the journal has failed, it is unknown which of the last changes it has. From
+// then on every call fails with the journal's error.
 type Memory struct {
 	journal Journal
 
@@ -39,11 +39,11 @@ type Memory struct {
 	claims   map[Key]Claim
 	version  Version
 	history  []Event
-	forgot   Version       // history is complete after this one
+	forgot   Version       // history has all changes after this one
 	changed  chan struct{} // closed by the next change
 	queue    []*commit
 	flushing bool
-	broken   error // what the journal failed with
+	broken   error // the error of the journal
 }
 
 var _ Store = (*Memory)(nil)
@@ -91,7 +91,7 @@ func (m *Memory) Get(ctx context.Context, keys ...Key) (State, error) {
 	})
 }
 
-// read gives the claims that choose chooses while nothing changes.
+// read returns the claims that choose chooses while it holds m.mu.
 func (m *Memory) read(ctx context.Context, choose func() []Claim) (State, error) {
 	if err := ctx.Err(); err != nil {
 		return State{}, err
@@ -120,7 +120,7 @@ func (m *Memory) Commit(ctx context.Context, ops []Op) ([]Version, error) {
 		return c.result()
 	}
 	c.done = make(chan struct{})
-	c.ops = slices.Clone(ops) // The caller may be gone before they are written.
+	c.ops = slices.Clone(ops) // Commit may return before they are written.
 	m.queue = append(m.queue, c)
 	if !m.flushing {
 		m.flushing = true
@@ -149,14 +149,14 @@ func checkOps(ops []Op) error {
 			return err
 		}
 		if _, ok := seen[op.Claim.Key]; ok {
-			return fmt.Errorf("%w commit: key %v comes twice", ErrInvalid, op.Claim.Key)
+			return fmt.Errorf("%w commit: it names key %v twice", ErrInvalid, op.Claim.Key)
 		}
 		seen[op.Claim.Key] = struct{}{}
 	}
 	return nil
 }
 
-// flush writes what waits until nothing does.
+// flush writes the queue until it is empty.
 func (m *Memory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +169,7 @@ func (m *Memory) flush() {
 		}
 		for _, c := range batch {
 			if m.broken != nil {
-				// A conflict, too, may be with a change that was never made.
+				// A conflict may be with a change that was never written.
 				c.err = m.broken
 			}
 			close(c.done)
@@ -178,8 +178,8 @@ func (m *Memory) flush() {
 	m.flushing = false
 }
 
-// write puts commits into the journal and makes them visible. It frees the lock
-// meanwhile.
+// write writes commits to the journal and makes them visible. It unlocks m.mu while the
+// journal writes.
 func (m *Memory) write(batch []*commit) {
 	events, version := m.accept(batch)
 	if len(events) == 0 {
@@ -189,18 +189,18 @@ func (m *Memory) write(batch []*commit) {
 	err := m.journal.Append(events)
 	m.mu.Lock()
 	if err != nil {
-		m.broken = fmt.Errorf("the journal: %w", err)
-		close(m.changed) // Those who watch must hear of it.
+		m.broken = fmt.Errorf("the store must be opened again, because its journal failed: %w", err)
+		close(m.changed) // watchers return the error
 		return
 	}
 	m.publish(events, version)
 }
 
-// gather lets others run until as many wait as were written together the last
-// time, and says whether anybody does. Those are likely to commit again, and then
-// share one write instead of falling into two groups that wait for each other.
+// gather yields until as many commits wait as were written together the last time, and
+// reports whether any waits. Their callers are likely to commit again; without gather
+// they would fall into two groups that wait for each other.
 func (m *Memory) gather(last int) bool {
-	for range patience {
+	for range maxYields {
 		if len(m.queue) >= last {
 			break
 		}
@@ -211,8 +211,8 @@ func (m *Memory) gather(last int) bool {
 	return len(m.queue) > 0
 }
 
-// accept gives the changes of those commits whose preconditions hold, each after
-// those before it, and the version of the last one. Nothing is visible yet.
+// accept returns the changes of the commits whose preconditions hold after the previous
+// ones, and the version of the last one. It makes nothing visible.
 func (m *Memory) accept(batch []*commit) ([]Event, Version) {
 	version := m.version
 	events := make([]Event, 0, len(batch))
@@ -298,7 +298,7 @@ func (m *Memory) Watch(ctx context.Context, after Version) iter.Seq2[Event, erro
 	}
 }
 
-// since gives the changes after a version, and what is closed when there are
+// since returns the changes after a version, and a channel that is closed when there are
 // more.
 func (m *Memory) since(after Version) ([]Event, <-chan struct{}, error) {
 	m.mu.Lock()

@@ -12,29 +12,29 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// failing is a journal that waits to be told whether it works.
-type failing struct{ verdicts chan error }
+// failing is a journal that returns the errors that a test sends.
+type failing struct{ results chan error }
 
-func (f failing) Append([]allocator.Event) error { return <-f.verdicts }
+func (f failing) Append([]allocator.Event) error { return <-f.results }
 
-// TestBrokenJournal wants that a store that does not know what it holds says so, to
-// those who read and those who watch, too, and that nobody is told of a conflict with
-// what may not exist.
+// TestBrokenJournal checks that a store whose journal has failed returns its error to
+// reads and watches too, and that no commit fails by a conflict with a change that may
+// not exist.
 func TestBrokenJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		journal := failing{verdicts: make(chan error)}
+		journal := failing{results: make(chan error)}
 		m := allocator.NewMemory(allocator.State{}, journal)
-		gone := errors.New("the disk is gone")
+		gone := errors.New("the disk was removed")
 		var watching sync.WaitGroup
 		watching.Go(func() {
-			told := 0
+			events := 0
 			for e, err := range m.Watch(t.Context(), 0) {
-				if told++; !errors.Is(err, gone) {
+				if events++; !errors.Is(err, gone) {
 					t.Errorf("Watch: got event %+v, error %v, want %v", e, err, gone)
 				}
 			}
-			if told != 1 {
-				t.Errorf("Watch: told something %d times, want once", told)
+			if events != 1 {
+				t.Errorf("Watch: got %d events, want one", events)
 			}
 		})
 		op := func(i int, owner allocator.Owner) allocator.Op {
@@ -52,8 +52,8 @@ func TestBrokenJournal(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		// The first write never ends well, and takes those who wait with it.
-		journal.verdicts <- gone
+		// The first write fails, and with it the commits that wait.
+		journal.results <- gone
 		rivals.Wait()
 		watching.Wait()
 		_, loadErr := m.Load(t.Context())
@@ -67,12 +67,12 @@ func TestBrokenJournal(t *testing.T) {
 	})
 }
 
-// TestRivalsInAFailedWrite is about two commits of one write that fails.
+// TestRivalsInAFailedWrite has two conflicting commits in one write, which fails.
 func TestRivalsInAFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		journal := failing{verdicts: make(chan error)}
+		journal := failing{results: make(chan error)}
 		m := allocator.NewMemory(allocator.State{}, journal)
-		gone := errors.New("the disk is gone")
+		gone := errors.New("the disk was removed")
 		var all sync.WaitGroup
 		commit := func(port uint16, want error) {
 			all.Go(func() {
@@ -86,18 +86,18 @@ func TestRivalsInAFailedWrite(t *testing.T) {
 		}
 		commit(1, nil)
 		commit(2, gone)
-		commit(2, gone) // In conflict with what is never written.
-		journal.verdicts <- nil
-		journal.verdicts <- gone
+		commit(2, gone) // It conflicts with a commit that is never written.
+		journal.results <- nil
+		journal.results <- gone
 		all.Wait()
 	})
 }
 
-// TestChangesBelongToTheStore has a caller that gives up, and uses for something else what
-// it wanted to be written.
-func TestChangesBelongToTheStore(t *testing.T) {
+// TestCommitCopiesItsChanges has a caller whose context ends while its commit waits, and
+// who then changes the slice of operations.
+func TestCommitCopiesItsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		journal := failing{verdicts: make(chan error)}
+		journal := failing{results: make(chan error)}
 		m := allocator.NewMemory(allocator.State{}, journal)
 		var first sync.WaitGroup
 		first.Go(func() {
@@ -118,8 +118,8 @@ func TestChangesBelongToTheStore(t *testing.T) {
 		cancel()
 		second.Wait()
 		ops[0].Claim.Owner = "nobody"
-		journal.verdicts <- nil
-		journal.verdicts <- nil
+		journal.results <- nil
+		journal.results <- nil
 		first.Wait()
 		synctest.Wait()
 		state, err := m.Get(t.Context(), allocator.PortKey(2))
@@ -129,8 +129,8 @@ func TestChangesBelongToTheStore(t *testing.T) {
 	})
 }
 
-// TestWatchHasNoGaps wants a watch to tell either of every change after a version or that
-// it cannot.
+// TestWatchHasNoGaps checks that a watch either yields every change after a version or
+// returns ErrCompacted.
 func TestWatchHasNoGaps(t *testing.T) {
 	m := allocator.NewMemory(allocator.State{}, nil)
 	const changes = 20_000
@@ -150,22 +150,22 @@ func TestWatchHasNoGaps(t *testing.T) {
 		case errors.Is(err, allocator.ErrCompacted):
 			refused++
 		case err != nil || e.Claim.Version != after+1:
-			t.Errorf("after %d: the first change is %d, error %v", after, e.Claim.Version, err)
+			t.Errorf("watch after %d: first change: got %d, error %v, want %d", after, e.Claim.Version, err, after+1)
 		default:
 			whole++
 		}
 		stop()
 	}
 	if whole == 0 || refused == 0 {
-		t.Errorf("%d watches were whole and %d refused; the test shows nothing", whole, refused)
+		t.Errorf("watches: got %d with all changes and %d compacted, want some of each", whole, refused)
 	}
 }
 
-// TestRivalsOfOneWrite lets two changes of the same claim wait for one write: a release, and
-// what relies on that there was none.
+// TestRivalsOfOneWrite has several changes of one claim in one write: after the release,
+// changes that expect the claim are conflicts, and one that expects a free key is not.
 func TestRivalsOfOneWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		journal := failing{verdicts: make(chan error)}
+		journal := failing{results: make(chan error)}
 		held := allocator.Claim{Key: allocator.PortKey(2), Owner: "me", Token: 1, Version: 1}
 		m := allocator.NewMemory(allocator.State{Claims: []allocator.Claim{held}, Version: 1}, journal)
 		var all sync.WaitGroup
@@ -184,8 +184,8 @@ func TestRivalsOfOneWrite(t *testing.T) {
 		commit(allocator.Op{Claim: held}, allocator.ErrConflict)
 		commit(allocator.Op{Claim: held, Delete: true}, allocator.ErrConflict)
 		commit(allocator.Op{Claim: next}, nil)
-		journal.verdicts <- nil
-		journal.verdicts <- nil
+		journal.results <- nil
+		journal.results <- nil
 		all.Wait()
 	})
 }

@@ -2,21 +2,21 @@ package allocator
 
 import "time"
 
-// Observer learns what a pool does, for metrics. It is called in the middle of
-// things and must be quick. Several calls may come at once.
+// Observer is notified of what a pool does, for metrics. The pool waits for its
+// methods, and may call them from several goroutines at once.
 type Observer interface {
-	// Allocated is told of the requests of each Reserve and Allocate.
+	// Allocated gets the requests of each Reserve and Allocate.
 	Allocated(Allocation)
-	// Synced is told how each attempt to read the store ended, and why following it
-	// did.
+	// Synced gets the result of each attempt to read the store, and the error that
+	// ended a watch.
 	Synced(err error)
 }
 
-// Allocation is what one range had to do with one request. If keys of several ranges
-// serve a request, each has an Allocation of its own.
+// Allocation is the part of one range in one request. If keys of several ranges serve
+// a request, each range has an Allocation.
 type Allocation struct {
 	Kind Kind
-	// IsStatic says that a particular key was asked for.
+	// IsStatic says that the request named a key.
 	IsStatic bool
 	// Range is the range in canonical form: the one that the keys are from. If the
 	// request has failed, there is one Allocation for each range that might have
@@ -26,12 +26,12 @@ type Allocation struct {
 	Count int
 	// Took is how long the whole call took.
 	Took time.Duration
-	// Err is that of the whole call.
+	// Err is the error of the whole call.
 	Err error
 }
 
-// observe tells the observer of requests, and of the claims that serve all of them
-// if there is no error.
+// observe notifies the observer of requests and, if there is no error, of the claims
+// that serve them.
 func (p *Pool) observe(requests []Request, claims []Claim, took time.Duration, err error) {
 	var all []Allocation
 	p.mu.Lock()
@@ -50,8 +50,8 @@ func (p *Pool) observe(requests []Request, claims []Claim, took time.Duration, e
 	}
 }
 
-// served divides claims among the ranges that have them. The same key may be in
-// several; it counts for the first one that would give it.
+// served divides claims among the ranges that have them. A key that is in several
+// ranges counts for the first one that could allocate it.
 func (x *index) served(claims []Claim, about Allocation) []Allocation {
 	counts := make([]int, len(x.parts)+1)
 	for _, c := range claims {
@@ -59,7 +59,7 @@ func (x *index) served(claims []Claim, about Allocation) []Allocation {
 		for at < len(x.parts) && !x.parts[at].gives(c.Key) {
 			at++
 		}
-		counts[at]++ // The last one is for keys whose range is gone by now.
+		counts[at]++ // the last one is for keys whose range was removed meanwhile
 	}
 	var all []Allocation
 	for at, n := range counts {
@@ -75,8 +75,8 @@ func (x *index) served(claims []Claim, about Allocation) []Allocation {
 	return all
 }
 
-// refused gives an Allocation for each range that might have served a request: of
-// those of its kind the ones that have the key, or all if none has.
+// refused returns an Allocation for each range that might have served a request: the
+// ranges of its kind that have the key, or all ranges of its kind if none has it.
 func (x *index) refused(q Request, about Allocation) []Allocation {
 	var having, others []Allocation
 	for _, r := range x.parts {
@@ -100,7 +100,7 @@ func (x *index) refused(q Request, about Allocation) []Allocation {
 	return []Allocation{about}
 }
 
-// gives reports whether a range can give a key, if nobody has it.
+// gives reports whether a range could allocate a key if it were free.
 func (r *core) gives(k Key) bool {
 	_, ok := r.offset(k)
 	return ok && !r.config.Draining

@@ -11,22 +11,22 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// diary is an observer that writes everything down.
-type diary struct{ lines []string }
+// recorder is an observer that records every call as a line.
+type recorder struct{ lines []string }
 
-func (d *diary) Allocated(a allocator.Allocation) {
+func (d *recorder) Allocated(a allocator.Allocation) {
 	reason := allocator.Reason("ok")
 	errors.As(a.Err, &reason)
 	if a.Took < 0 {
-		reason += ", before it began"
+		reason += ", after a negative time"
 	}
 	d.lines = append(d.lines, fmt.Sprintf("%d of %v %q static=%t: %s", a.Count, a.Kind, a.Range, a.IsStatic, reason))
 }
 
-func (d *diary) Synced(err error) { d.lines = append(d.lines, fmt.Sprint("read: ", err)) }
+func (d *recorder) Synced(err error) { d.lines = append(d.lines, fmt.Sprint("read: ", err)) }
 
 func TestObserver(t *testing.T) {
-	d := &diary{}
+	d := &recorder{}
 	store := newCounting()
 	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: configs(t, "10.96.0.0/24", "30000-30001"), Observer: d})
 	if err != nil {
@@ -56,13 +56,13 @@ func TestObserver(t *testing.T) {
 		"read: gone",
 	}
 	if diff := cmp.Diff(want, d.lines); diff != "" {
-		t.Errorf("what the observer was told (-want +got):\n%s", diff)
+		t.Errorf("calls of the observer (-want +got):\n%s", diff)
 	}
 }
 
-// TestObserverOfSeveralRanges wants every range to count its own.
+// TestObserverOfSeveralRanges checks that each range has an Allocation of its own.
 func TestObserverOfSeveralRanges(t *testing.T) {
-	d := &diary{}
+	d := &recorder{}
 	o := allocator.PoolOptions{Ranges: configs(t, "10.96.0.0/29", "10.97.0.0/29!", "10.98.0.0/29"), Observer: d}
 	p, err := allocator.NewPool(newMemory(), o)
 	if err != nil {
@@ -89,6 +89,6 @@ func TestObserverOfSeveralRanges(t *testing.T) {
 		`0 of IPv4 "10.98.0.0/29" static=false: invalid`,
 	}
 	if diff := cmp.Diff(want, d.lines); diff != "" {
-		t.Errorf("what the observer was told (-want +got):\n%s", diff)
+		t.Errorf("calls of the observer (-want +got):\n%s", diff)
 	}
 }

@@ -14,25 +14,25 @@ import (
 // DefaultTTL is how long a reservation lasts unless [PoolOptions] say otherwise.
 const DefaultTTL = time.Minute
 
-// attempts is how often an operation starts again after others were faster,
-// before it fails with ErrConflict.
+// attempts is how often an operation is tried when other pools are faster, before it
+// fails with ErrConflict.
 const attempts = 32
 
 // rereadAfter is after how many attempts an allocation reads the whole store.
 const rereadAfter = 4
 
-// Bounds of the pause before a store is asked again that answered from the past.
+// Bounds of the pause before a store that returned outdated data is read again.
 const (
 	stalePause    = time.Millisecond
 	maxStalePause = 16 * time.Millisecond
 )
 
-// Pool hands out the keys of several ranges and keeps them in a store that any
+// Pool allocates the keys of several ranges and keeps the claims in a store that any
 // number of other pools, in other processes, may use too.
 //
-// The store decides. What a pool keeps in memory only tells it what to try: each
-// change has a precondition, and so no two owners ever get one key, whatever the
-// pool has missed. No lock is held while the store is asked.
+// The store decides. The pool's memory only proposes keys: each change has a
+// precondition, so no two owners ever get one key, whatever the pool has missed. The
+// pool holds no lock while it waits for the store.
 //
 // Any number of goroutines may use a Pool.
 type Pool struct {
@@ -48,22 +48,22 @@ type Pool struct {
 // PoolOptions says how a pool works. The zero value of each field is its
 // default.
 type PoolOptions struct {
-	// Ranges are what the pool begins with; see [Pool.SetRanges].
+	// Ranges are the first ranges of the pool; see [Pool.SetRanges].
 	Ranges []Config
 	// TTL is how long a reservation lasts that is not bound, [DefaultTTL] by
-	// default. It must be longer than it takes to bind one, and than the clocks
-	// of those who share a store differ. Where a clock is set forward by more, reservations
-	// may end early, so that Bind fails; where it is set back, they end when a pool that
-	// runs has known them for as long as they were to last.
+	// default. It must be longer than the time until Bind, and than the difference between
+	// the clocks of the processes that share a store. If a clock is set forward by more,
+	// reservations may end early, so that Bind fails; if it is set back, they end
+	// when a running pool has seen them for their TTL.
 	TTL time.Duration
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time
-	// Observer learns what the pool does; nobody by default.
+	// Observer is notified of what the pool does; nil for none.
 	Observer Observer
 }
 
-// NewPool makes a pool. The store is asked first when it is needed. The error is
-// [ErrInvalid] or [ErrTooLarge].
+// NewPool makes a pool. It does not read the store. The error is [ErrInvalid] or
+// [ErrTooLarge].
 func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	p := &Pool{store: store, ttl: o.TTL, now: o.Now, observer: o.Observer, index: newIndex()}
 	if p.ttl == 0 {
@@ -78,20 +78,19 @@ func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	return p, p.SetRanges(o.Ranges...)
 }
 
-// RangeStatus is one range of a pool and how full it is, as far as the pool knows. A key
-// that several ranges have counts in each.
+// RangeStatus is one range of a pool and how full it is in the pool's view of the store. A
+// key that several ranges have counts in each.
 type RangeStatus struct {
 	Config Config
 	Stats  Stats
 }
 
-// SetRanges makes the pool's ranges these, in place of those that it had. They
-// may overlap. If a range comes several times, it is draining only if all of them
-// say so, and the first one's other settings count.
+// SetRanges replaces the pool's ranges. They may overlap. A range that is given
+// several times is draining only if all of them are, and the other settings of the
+// first one count.
 //
-// What was allocated from a range that is gone stays allocated, and can be
-// released. With an error, [ErrInvalid] or [ErrTooLarge], the pool keeps the ranges that it
-// has.
+// Keys of a range that was removed stay allocated, and can be released. With an error,
+// [ErrInvalid] or [ErrTooLarge], the pool keeps its ranges.
 func (p *Pool) SetRanges(ranges ...Config) error {
 	parts, err := newParts(ranges)
 	if err != nil {
@@ -103,7 +102,7 @@ func (p *Pool) SetRanges(ranges ...Config) error {
 	return nil
 }
 
-// Ranges gives the ranges in the order in which they were set.
+// Ranges returns the ranges in the order in which they were set.
 func (p *Pool) Ranges() []RangeStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,9 +113,9 @@ func (p *Pool) Ranges() []RangeStatus {
 	return all
 }
 
-// Stats tells how full all ranges of a kind are together that are not draining, as far as
-// the pool knows, in constant time. A key that several ranges have counts once; the bands of
-// several ranges have no sum and are left out.
+// Stats returns the size and use of all ranges of a kind that are not draining, in the pool's
+// view of the store, in constant time. A key that several ranges have counts once; the bands
+// of several ranges have no sum and are left out.
 func (p *Pool) Stats(kind Kind) Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,8 +125,8 @@ func (p *Pool) Stats(kind Kind) Stats {
 	return Stats{Size: p.index.size[kind], Used: p.index.used[kind]}
 }
 
-// Lookup tells what the pool knows of a key, which may be older than what the
-// store does; see [Pool.Sync] and [Pool.Run]. It is false for a key that nobody has.
+// Lookup returns the claim of a key in the pool's view, which may be older than that of the
+// store; see [Pool.Sync] and [Pool.Run]. It is false for a free key.
 func (p *Pool) Lookup(key Key) (Claim, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,8 +134,8 @@ func (p *Pool) Lookup(key Key) (Claim, bool) {
 	return c, ok
 }
 
-// Claims gives everything that the pool knows to be taken, in order of the keys: nothing
-// before the store was read for the first time.
+// Claims returns all claims in the pool's view, in order of the keys: none before the pool
+// has read the store for the first time.
 func (p *Pool) Claims() []Claim {
 	p.mu.Lock()
 	claims := p.index.all()
@@ -145,11 +144,11 @@ func (p *Pool) Claims() []Claim {
 	return claims
 }
 
-// Sync reads the whole store, so that the pool knows what is there now. The errors are those
-// of the store, such as [ErrNoMap], and [ErrStale]; the pool then knows what it knew before.
+// Sync reads the whole store. The errors are those of the store, such as [ErrNoMap], and
+// [ErrStale]; the pool's view is then unchanged.
 func (p *Pool) Sync(ctx context.Context) error {
 	doubts := p.doubts(nil)
-	defer p.answered(p.ask())
+	defer p.endRequest(p.beginRequest())
 	state, err := p.fresh(ctx, 0, func() (State, error) { return p.store.Load(ctx) })
 	if p.observer != nil {
 		p.observer.Synced(err)
@@ -159,42 +158,41 @@ func (p *Pool) Sync(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.index.settle(doubts)
+	p.index.resolve(doubts)
 	p.index.replace(state)
 	return nil
 }
 
-// asked is an answer of the store that is on its way.
-type asked struct {
+// request is a request to the store that is in flight.
+type request struct {
 	turn   int
-	newest Version // that was known of when it was asked for
+	newest Version // the highest version seen when the request began
 }
 
-// ask notes that the store is asked for something, or to change something.
-func (p *Pool) ask() asked {
+// beginRequest records that a request to the store begins.
+func (p *Pool) beginRequest() request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return asked{turn: p.index.freed.ask(), newest: p.index.newest}
+	return request{turn: p.index.freed.beginRequest(), newest: p.index.newest}
 }
 
-// answered notes that the pool knows the answer now, or that there is none.
-func (p *Pool) answered(a asked) {
+// endRequest records that the pool has processed the answer to a request, or its error.
+func (p *Pool) endRequest(a request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.index.freed.answered(a.turn)
+	p.index.freed.endRequest(a.turn)
 }
 
-// fresh asks the store until the answer is not older than what the pool, or the
-// caller, knew before it asked. What is missing from such an answer is gone for good,
-// and not yet to come.
-func (p *Pool) fresh(ctx context.Context, newest Version, ask func() (State, error)) (State, error) {
+// fresh reads the store until the reply is not older than the newest version that the
+// pool or the caller has seen. So a claim that is missing from the reply was deleted.
+func (p *Pool) fresh(ctx context.Context, newest Version, read func() (State, error)) (State, error) {
 	p.mu.Lock()
 	newest = max(newest, p.index.newest)
 	p.mu.Unlock()
 	var state State
 	for attempt := range attempts {
 		var err error
-		state, err = ask()
+		state, err = read()
 		if err != nil || state.Version == 0 || state.Version >= newest {
 			return state, err
 		}
@@ -202,11 +200,11 @@ func (p *Pool) fresh(ctx context.Context, newest Version, ask func() (State, err
 			return State{}, err
 		}
 	}
-	return State{}, fmt.Errorf("version %d, where %d was seen: %w", state.Version, newest, ErrStale)
+	return State{}, fmt.Errorf("read version %d after version %d: %w", state.Version, newest, ErrStale)
 }
 
-// doubts gives those of some keys whose outcome is unknown; of all, if none are
-// named. Only an answer that was asked for later can settle them.
+// doubts returns the keys whose outcome is unknown, among keys or, if that is nil, among
+// all. Only a request that begins later can resolve them.
 func (p *Pool) doubts(keys []Key) []Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,8 +217,8 @@ func (p *Pool) doubts(keys []Key) []Key {
 	})
 }
 
-// prepare reads the store if that was never done, and finds out what became of
-// changes whose outcome was unknown.
+// prepare reads the store if the pool has never done so, and resolves changes whose
+// outcome is unknown.
 func (p *Pool) prepare(ctx context.Context) error {
 	p.mu.Lock()
 	isLoaded, unsure := p.index.isLoaded, p.index.unsureKeys()
@@ -235,12 +233,12 @@ func (p *Pool) prepare(ctx context.Context) error {
 	return err
 }
 
-// read asks the store for keys, and remembers the answer. One that is older than a
-// version that the caller has seen does not count.
+// read reads keys of the store into the index. It does not accept a reply that is older
+// than newest, a version that the caller has seen.
 func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, error) {
 	doubts := p.doubts(keys)
-	a := p.ask()
-	defer p.answered(a)
+	a := p.beginRequest()
+	defer p.endRequest(a)
 	state, err := p.fresh(ctx, newest, func() (State, error) { return p.store.Get(ctx, keys...) })
 	if err != nil {
 		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
@@ -251,12 +249,12 @@ func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, e
 	}
 	asOf := state.Version
 	if asOf == 0 {
-		asOf = a.newest // It does not say, but is not from before it was asked for.
+		asOf = a.newest // the store has no versions, but never returns outdated data
 	}
 	claims := make([]Claim, len(keys))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.index.settle(doubts)
+	p.index.resolve(doubts)
 	for i, k := range keys {
 		claims[i] = found[k]
 		p.index.correct(k, claims[i], asOf)
@@ -264,6 +262,5 @@ func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, e
 	return claims, nil
 }
 
-// newToken names an allocation. Nobody must be able to have the same one by
-// chance.
+// newToken returns a random token, so that two allocations do not have the same one.
 func newToken() uint64 { return max(1, rand.Uint64()) }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// configs are ranges by their canonical form; one that is draining ends in "!".
+// configs parses ranges in canonical form; "!" at the end makes a range draining.
 func configs(t testing.TB, texts ...string) []allocator.Config {
 	t.Helper()
 	var all []allocator.Config
@@ -71,7 +71,7 @@ func TestReserveBindRelease(t *testing.T) {
 	}
 	for _, c := range claims {
 		if c.IsBound() || c.Owner != "web" {
-			t.Errorf("%+v is not reserved for web", c)
+			t.Errorf("got claim %+v, want a reservation of web", c)
 		}
 	}
 	bound, err := p.Bind(t.Context(), claims...)
@@ -80,7 +80,7 @@ func TestReserveBindRelease(t *testing.T) {
 	}
 	again, err := p.Bind(t.Context(), claims...)
 	if diff := cmp.Diff(fmt.Sprint(bound), fmt.Sprint(again)); err != nil || diff != "" {
-		t.Errorf("binding again: error %v (-first +again):\n%s", err, diff)
+		t.Errorf("binding again: got error %v, claims (-want +got):\n%s", err, diff)
 	}
 	if c, ok := p.Lookup(mustKey(t, "10.96.0.10")); !ok || !c.IsBound() || c.Owner != "web" {
 		t.Errorf("Lookup: got %+v, %t", c, ok)
@@ -88,7 +88,7 @@ func TestReserveBindRelease(t *testing.T) {
 	checkRelease(t, p, store, claims)
 }
 
-// checkRelease frees twice by the reservations, which still name the allocation.
+// checkRelease releases the reservations twice; they still name the bound allocations.
 func checkRelease(t *testing.T, p *allocator.Pool, store allocator.Store, claims []allocator.Claim) {
 	t.Helper()
 	for range 2 {
@@ -98,7 +98,7 @@ func checkRelease(t *testing.T, p *allocator.Pool, store allocator.Store, claims
 	}
 	state, err := store.Load(t.Context())
 	if err != nil || len(state.Claims) != 0 || len(p.Claims()) != 0 {
-		t.Errorf("after the release: store %v, pool %v, error %v", state.Claims, p.Claims(), err)
+		t.Errorf("claims after the release: got %v in the store, %v in the pool, error %v, want none", state.Claims, p.Claims(), err)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestTransactionIsAllOrNothing(t *testing.T) {
 	} {
 		_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), next(allocator.IPv6), next(allocator.Port), last)
 		if err == nil {
-			t.Errorf("a request with %v was granted", last)
+			t.Errorf("Reserve with %v: got no error, want one", last)
 		}
 		if after := fmt.Sprint(p.Claims(), p.Ranges()); after != before {
-			t.Errorf("a request with %v failed (%v) and left\n%s, want\n%s", last, err, after, before)
+			t.Errorf("after Reserve with %v failed (%v): got\n%s, want\n%s", last, err, after, before)
 		}
 	}
 	_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), exactly(t, "30001"))
@@ -132,10 +132,10 @@ func TestDryRunOfPool(t *testing.T) {
 	}
 	keys, err := p.DryRun(t.Context(), "db", allocator.Request{Kind: allocator.IPv4, Count: 5})
 	if err != nil || len(keys) != 5 {
-		t.Errorf("the rest: got %v, error %v", keys, err)
+		t.Errorf("the remaining addresses: got %v, error %v, want 5", keys, err)
 	}
 	if got := p.Claims(); len(got) != 1 {
-		t.Errorf("a dry run left %v", got)
+		t.Errorf("claims after a dry run: got %v, want one", got)
 	}
 	mustReserve(t, p, "db", allocator.Request{Kind: allocator.IPv4, Count: 5})
 }
@@ -148,7 +148,7 @@ func TestSeveralRanges(t *testing.T) {
 	}
 	for _, c := range claims {
 		if netip.MustParsePrefix("10.97.0.0/28").Contains(c.Key.Addr()) {
-			t.Errorf("%v comes from a draining range", c.Key)
+			t.Errorf("%v was allocated from a draining range", c.Key)
 		}
 	}
 	if _, err := p.Reserve(t.Context(), "web", next(allocator.IPv4)); !errors.Is(err, allocator.ErrFull) {
@@ -157,7 +157,7 @@ func TestSeveralRanges(t *testing.T) {
 	if _, err := p.Reserve(t.Context(), "web", exactly(t, "10.97.0.1")); !errors.Is(err, allocator.ErrNotInRange) {
 		t.Errorf("an address of the draining range: got error %v, want %v", err, allocator.ErrNotInRange)
 	}
-	// A range that is deleted leaves its addresses to their owners.
+	// The addresses of a deleted range stay allocated.
 	if err := p.SetRanges(configs(t, "10.97.0.0/28", "10.98.0.0/28!")...); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestSeveralRanges(t *testing.T) {
 	if len(p.Claims()) != 0 {
 		t.Errorf("left over: %v", p.Claims())
 	}
-	// The same range twice is draining only if both say so.
+	// A range that is given twice is draining only if both are.
 	if err := p.SetRanges(configs(t, "10.97.0.0/28!", "10.97.0.0/28")...); err != nil {
 		t.Fatal(err)
 	}
@@ -199,11 +199,11 @@ func TestOverlapsCountOnce(t *testing.T) {
 		t.Errorf("overlapping ports: got %d, want 21", got)
 	}
 	if got := p.Stats(allocator.IPv6).Size; got != ^uint64(0) {
-		t.Errorf("two /64 have more than can be said, got %d, want %d", got, ^uint64(0))
+		t.Errorf("two /64 have more addresses than a uint64: got %d, want %d", got, ^uint64(0))
 	}
 }
 
-func TestOverlapsShareWhatIsTaken(t *testing.T) {
+func TestOverlapsShareAllocatedKeys(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24", "10.96.0.0/28")
 	// The broadcast address of the inner range is an ordinary one of the outer.
 	mustReserve(t, p, "web", exactly(t, "10.96.0.15"))
@@ -211,7 +211,7 @@ func TestOverlapsShareWhatIsTaken(t *testing.T) {
 	for range 253 {
 		c := mustReserve(t, p, "web", next(allocator.IPv4))[0]
 		if seen[c.Key] {
-			t.Fatalf("%v was handed out twice", c.Key)
+			t.Fatalf("%v was allocated twice", c.Key)
 		}
 		seen[c.Key] = true
 	}
@@ -225,8 +225,8 @@ func TestOverlapsShareWhatIsTaken(t *testing.T) {
 	}
 }
 
-// TestPoolsShareAStore wants that a pool that has missed what others did still
-// finds what is free and never what is taken.
+// TestPoolsShareAStore checks that a pool that has not read the changes of another one
+// still allocates free keys, and no allocated one.
 func TestPoolsShareAStore(t *testing.T) {
 	store := newMemory()
 	a, b := newPool(t, store, "10.96.0.0/28"), newPool(t, store, "10.96.0.0/28")
@@ -242,7 +242,7 @@ func TestPoolsShareAStore(t *testing.T) {
 	if err := a.Release(t.Context(), all[:2]...); err != nil {
 		t.Fatal(err)
 	}
-	// b still believes that the range is full, and that the address is taken.
+	// In b's view the range is still full, and the address allocated.
 	mustReserve(t, b, "b", next(allocator.IPv4))
 	if err := a.Release(t.Context(), all[5]); err != nil {
 		t.Fatal(err)
@@ -250,9 +250,9 @@ func TestPoolsShareAStore(t *testing.T) {
 	mustReserve(t, b, "b", allocator.Request{Key: all[5].Key})
 }
 
-// TestEveryAnswerIsAsked wants a pool to ask about all that it believes to be taken, and not
-// to believe of a second key, or of the rest, what was wrong about the first.
-func TestEveryAnswerIsAsked(t *testing.T) {
+// TestOutdatedKeysAreRead has a pool in whose outdated view all keys are allocated. It
+// must read every requested key, not only the first, before it fails.
+func TestOutdatedKeysAreRead(t *testing.T) {
 	for name, requests := range map[string][]allocator.Request{
 		"two by name":     {exactly(t, "30001"), exactly(t, "30003")},
 		"by name and any": {exactly(t, "30002"), {Kind: allocator.Port, Count: 3}},
@@ -265,13 +265,13 @@ func TestEveryAnswerIsAsked(t *testing.T) {
 		}
 		mustRelease(t, other, taken...)
 		if claims, err := p.Reserve(t.Context(), "late", requests...); err != nil {
-			t.Errorf("%s: got %v, error %v, though everything is free", name, claims, err)
+			t.Errorf("%s: got %v, error %v, want all keys, which are free", name, claims, err)
 		}
 	}
 }
 
-// TestManyKeysAmongMany wants a pool that knows nothing of what others have taken since
-// it looked to get many keys nevertheless: more than it could learn of one by one.
+// TestManyKeysAmongMany has a pool that has not read 2000 claims of another one and
+// requests many keys. It must not learn of the claims one conflict at a time.
 func TestManyKeysAmongMany(t *testing.T) {
 	store := newMemory()
 	late, early := newPool(t, store, "30000-32767"), newPool(t, store, "30000-32767")
@@ -298,19 +298,19 @@ func TestExpiredReservationIsFree(t *testing.T) {
 			_, err := a.Bind(t.Context(), late...)
 			held, ok := errors.AsType[*allocator.HeldError](err)
 			if !errors.Is(err, allocator.ErrExpired) || !ok || held.Owner != "b" {
-				t.Errorf("binding too late: got error %v, want that it has expired and b has it", err)
+				t.Errorf("binding too late: got error %v, want ErrExpired that names the owner b", err)
 			}
 			if err := a.Release(t.Context(), late...); err != nil {
 				t.Errorf("releasing too late: %v", err)
 			}
 		}
 		if got := b.Stats(allocator.IPv4).Used; got != 2 {
-			t.Errorf("late releases freed what belongs to b: %d are used, want 2", got)
+			t.Errorf("addresses in use after late releases: got %d, want the 2 of b", got)
 		}
 	})
 }
 
-func TestRunFollows(t *testing.T) {
+func TestRunWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		a, b := newPool(t, store, "10.96.0.0/24"), newPool(t, store, "10.96.0.0/24")
@@ -337,7 +337,7 @@ func TestRunFollows(t *testing.T) {
 	})
 }
 
-func TestSenselessRequests(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24")
 	for name, q := range map[string]allocator.Request{
 		"nothing": {}, "negative": {Kind: allocator.IPv4, Count: -1}, "unknown kind": {Kind: 9},

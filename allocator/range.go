@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// Range hands out the keys of one range and remembers who has them, in the
-// memory of one process. [Pool] does the same for several ranges and processes,
-// and remembers it in a store.
+// Range allocates the keys of one range, in the memory of one process. [Pool] does the
+// same for several ranges and processes, with a store.
 //
 // Any number of goroutines may use a Range.
 type Range struct {
@@ -18,8 +17,7 @@ type Range struct {
 	core *core
 }
 
-// Stats is how full a range is. All of it is counted, none of it computed, so
-// asking costs nothing.
+// Stats is the size and use of a range.
 type Stats struct {
 	// Size is how many keys can be allocated, Used how many are.
 	Size, Used uint64
@@ -42,9 +40,8 @@ func NewRange(c Config) (*Range, error) {
 // String is the range in canonical form.
 func (r *Range) String() string { return r.core.config.String() }
 
-// Allocate gives one particular key to owner, from whichever band. The error is
-// [ErrNotInRange], or [ErrAllocated] even if owner itself has the key: who asks
-// twice should know.
+// Allocate allocates one particular key of either band to owner. The error is
+// [ErrNotInRange], or [ErrAllocated], even if owner itself has the key.
 func (r *Range) Allocate(owner Owner, key Key) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +75,7 @@ func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 	if err := r.core.hasRoom(owner, count); err != nil {
 		return nil, err
 	}
-	keys := make([]Key, 0, min(count, pageSize)) // What is asked for may be absurd.
+	keys := make([]Key, 0, min(count, chunkSize)) // the caller may request very many
 	for range count {
 		i, _ := r.core.pick()
 		r.core.take(i, owner)
@@ -87,21 +84,21 @@ func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 	return keys, nil
 }
 
-// Release frees a key if owner has it. To release a free key, or one that does
-// not belong to the range, is no error. One that somebody else has stays
-// theirs, and the error is [ErrNotOwner].
+// Release frees a key if owner has it. Releasing a free key, or one that is not in the
+// range, is no error. If another owner has the key, it stays allocated, and the error is
+// [ErrNotOwner].
 func (r *Range) Release(owner Owner, key Key) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i, err := r.core.canPut(owner, key)
-	if err != nil || i == nobody {
+	if err != nil || i == noOffset {
 		return err
 	}
 	r.core.put(i)
 	return nil
 }
 
-// Lookup tells who has a key.
+// Lookup returns the owner of a key.
 func (r *Range) Lookup(key Key) (Owner, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,19 +109,19 @@ func (r *Range) Lookup(key Key) (Owner, bool) {
 	return r.core.table.owner(i)
 }
 
-// Stats tells how full the range is, in constant time.
+// Stats returns the size and use of the range, in constant time.
 func (r *Range) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.stats()
 }
 
-// All goes through the allocated keys in order. It holds no lock while it does,
-// so the range may be used and changed in between: keys that are allocated
-// throughout come exactly once, others may or may not come.
+// All yields the allocated keys in order. It holds no lock meanwhile, so the range may
+// change: it yields each key that is allocated throughout exactly once, and may or may
+// not yield the others.
 func (r *Range) All() iter.Seq2[Key, Owner] {
 	return func(yield func(Key, Owner) bool) {
-		batch := make([]entry, 0, pageSize)
+		batch := make([]entry, 0, chunkSize)
 		for from, more := uint64(0), true; more; {
 			r.mu.Lock()
 			batch, more = r.core.table.after(from, batch[:0])
@@ -161,8 +158,8 @@ func (r *Range) Key(offset uint64) Key {
 // range that is not sparse.
 const maxAtOnce = maxDense
 
-// nobody is an offset that no key has.
-const nobody = ^uint64(0)
+// noOffset is an offset that no key has.
+const noOffset = ^uint64(0)
 
 func checkOwner(owner Owner) error {
 	if owner == "" {
@@ -198,7 +195,7 @@ func (r *core) canPick(owner Owner) (uint64, error) {
 
 func (r *core) hasRoom(owner Owner, count int) error {
 	if count < 0 || count > maxAtOnce {
-		return fmt.Errorf("%w count: %d, where 0 to %d are possible", ErrInvalid, count, maxAtOnce)
+		return fmt.Errorf("%w count: %d is not within 0 and %d", ErrInvalid, count, maxAtOnce)
 	}
 	if r.config.Draining || uint64(count) > r.size-r.used {
 		return &RangeError{Reason: ErrFull, Kind: r.shape.kind, Count: count, Range: r.config.String()}
@@ -206,17 +203,17 @@ func (r *core) hasRoom(owner Owner, count int) error {
 	return checkOwner(owner)
 }
 
-// canPut gives nobody if there is nothing to free.
+// canPut returns noOffset if the key is free or not in the range.
 func (r *core) canPut(owner Owner, key Key) (uint64, error) {
 	i, ok := r.offset(key)
 	if !ok {
-		return nobody, nil
+		return noOffset, nil
 	}
 	switch holder, held := r.table.owner(i); {
 	case !held:
-		return nobody, nil
+		return noOffset, nil
 	case holder != owner:
-		return nobody, &HeldError{Reason: ErrNotOwner, Key: key, Owner: holder}
+		return noOffset, &HeldError{Reason: ErrNotOwner, Key: key, Owner: holder}
 	}
 	return i, nil
 }

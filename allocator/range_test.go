@@ -3,7 +3,6 @@ package allocator_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -41,7 +40,7 @@ func TestExclusions(t *testing.T) {
 	}
 }
 
-// TestNearlyAllExcluded leaves very little of a range that has no bitmap.
+// TestNearlyAllExcluded excludes all but two keys of a range that has no bitmap.
 func TestNearlyAllExcluded(t *testing.T) {
 	r := newRange(t, "fd00::/64", func(c *allocator.Config) {
 		c.Exclude = []allocator.Block{
@@ -62,7 +61,7 @@ func TestNearlyAllExcluded(t *testing.T) {
 	}
 }
 
-func TestErrorsNameWhatTheyMean(t *testing.T) {
+func TestErrorsNameTheirObjects(t *testing.T) {
 	r := newRange(t, "10.96.0.0/30")
 	if err := r.Allocate("default/web", mustKey(t, "10.96.0.1")); err != nil {
 		t.Fatal(err)
@@ -86,24 +85,24 @@ func TestErrorsNameWhatTheyMean(t *testing.T) {
 	}{
 		{r.Allocate("me", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
 		{r.Allocate("default/web", mustKey(t, "10.96.0.1")), allocator.ErrAllocated, `10.96.0.1 is already allocated to "default/web"`},
-		{r.Allocate("me", mustKey(t, "10.96.0.3")), allocator.ErrNotInRange, "10.96.0.3 is none of the keys of range 10.96.0.0/30"},
-		{r.Allocate("me", mustKey(t, "fd00::1")), allocator.ErrNotInRange, "fd00::1 is none of the keys of range 10.96.0.0/30"},
-		{r.Allocate("me", mustKey(t, "80")), allocator.ErrNotInRange, "80 is none of the keys of range 10.96.0.0/30"},
+		{r.Allocate("me", mustKey(t, "10.96.0.3")), allocator.ErrNotInRange, "10.96.0.3 is not in range 10.96.0.0/30, or excluded from it"},
+		{r.Allocate("me", mustKey(t, "fd00::1")), allocator.ErrNotInRange, "fd00::1 is not in range 10.96.0.0/30, or excluded from it"},
+		{r.Allocate("me", mustKey(t, "80")), allocator.ErrNotInRange, "80 is not in range 10.96.0.0/30, or excluded from it"},
 		{r.Allocate("", mustKey(t, "10.96.0.1")), allocator.ErrInvalid, "invalid owner: it has no name"},
 		{r.Release("me", mustKey(t, "10.96.0.2")), allocator.ErrNotOwner, `10.96.0.2 is held by "default/db"`},
 		{full, allocator.ErrFull, "range 10.96.0.0/30 is full"},
 		{fullN, allocator.ErrFull, "range 10.96.0.0/30 is full"},
-		{fullMany, allocator.ErrFull, "range 10.96.0.0/30 has no 2 free keys"},
+		{fullMany, allocator.ErrFull, "range 10.96.0.0/30 has fewer than 2 free keys"},
 		{noRange, allocator.ErrFull, "there is no IPv6 range to allocate from"},
 		{noPorts, allocator.ErrNotInRange, "80 cannot be allocated: there is no port range to allocate from"},
 	} {
 		if !errors.Is(c.err, c.reason) || c.err.Error() != c.text {
-			t.Errorf("got error %q, want %q, which is %q", c.err, c.text, c.reason)
+			t.Errorf("got error %q, want %q of reason %q", c.err, c.text, c.reason)
 		}
 	}
 }
 
-func TestConfigsThatMakeNoSense(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	six := netip.MustParsePrefix("fd00::/64")
 	for name, c := range map[string]allocator.Config{
 		"nothing":           {},
@@ -129,7 +128,7 @@ func TestConfigsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// TestAllHoldsNoLock changes a range while it goes through it.
+// TestAllHoldsNoLock changes a range while it iterates over All.
 func TestAllHoldsNoLock(t *testing.T) {
 	for _, text := range []string{"10.96.0.0/20", "fd00::/64"} {
 		r := newRange(t, text)
@@ -143,16 +142,16 @@ func TestAllHoldsNoLock(t *testing.T) {
 				seen = append(seen, key)
 			}
 			if len(seen)%10 == 0 {
-				if next, err := r.AllocateNext("comes"); err != nil {
+				if next, err := r.AllocateNext("new"); err != nil {
 					t.Fatal(err)
-				} else if err := r.Release("comes", next); err != nil {
+				} else if err := r.Release("new", next); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		slices.SortFunc(stays, allocator.Key.Compare)
 		if diff := cmp.Diff(fmt.Sprint(stays), fmt.Sprint(seen)); diff != "" {
-			t.Errorf("%s: keys that were there throughout (-want +got):\n%s", text, diff)
+			t.Errorf("%s: keys that were allocated throughout (-want +got):\n%s", text, diff)
 		}
 	}
 }
@@ -169,46 +168,11 @@ func TestAllCanStop(t *testing.T) {
 		}
 	}
 	if count != 2 {
-		t.Errorf("got %d keys, want to have stopped at 2", count)
+		t.Errorf("keys before the break: got %d, want 2", count)
 	}
 }
 
-// TestDryRunChecks wants that a dry run looks at what is taken, and takes nothing.
-func TestDryRunChecks(t *testing.T) {
-	r := newRange(t, "10.96.0.0/29")
-	taken, err := r.AllocateN("me", 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := maps.Collect(r.All())
-	dry := r.DryRun()
-	if err := dry.Allocate("you", taken[0]); !errors.Is(err, allocator.ErrAllocated) {
-		t.Errorf("a taken address: got error %v, want %v", err, allocator.ErrAllocated)
-	}
-	for range 20 {
-		key, err := dry.AllocateNext("you")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if owner, held := r.Lookup(key); held {
-			t.Errorf("a dry run offers %v, which %s has", key, owner)
-		}
-		if _, ok := r.Offset(key); !ok {
-			t.Errorf("a dry run offers %v, which cannot be allocated", key)
-		}
-	}
-	if err := dry.AllocateN("you", 3); !errors.Is(err, allocator.ErrFull) {
-		t.Errorf("three of two: got error %v, want %v", err, allocator.ErrFull)
-	}
-	if err := dry.Release("me", taken[1]); err != nil {
-		t.Errorf("releasing: %v", err)
-	}
-	if diff := cmp.Diff(fmt.Sprint(before), fmt.Sprint(maps.Collect(r.All()))); diff != "" {
-		t.Errorf("a dry run has changed the range:\n%s", diff)
-	}
-}
-
-// TestChoiceIsSpread wants that no part of a half-full range is preferred.
+// TestChoiceIsSpread checks that no part of a half-full range is preferred.
 func TestChoiceIsSpread(t *testing.T) {
 	const rounds, buckets = 20_000, 8
 	r := newRange(t, "10.96.0.0/20", func(c *allocator.Config) { c.SharedPool = true })

@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// The tests of this file hold what allocators before this one got wrong.
+// The tests of this file cover defects of earlier allocators.
 
 // counting is a store that counts its calls, and fails or waits on demand.
 type counting struct {
@@ -58,9 +58,8 @@ func (c *counting) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.
 	return c.Store.Commit(ctx, ops)
 }
 
-// TestCostDoesNotGrow wants one write and no read for an allocation, however
-// many there are: neither may all others be looked at, nor the store be read before
-// each write.
+// TestCostDoesNotGrow checks that an allocation takes one write and no read, however many
+// claims exist.
 func TestCostDoesNotGrow(t *testing.T) {
 	for _, existing := range []int{0, 20_000} {
 		store := newCounting()
@@ -75,7 +74,7 @@ func TestCostDoesNotGrow(t *testing.T) {
 			t.Errorf("calls for 101 allocations among %d (-want +got):\n%s", existing, diff)
 		}
 		if allocs > 30 {
-			t.Errorf("an allocation among %d takes %v memory allocations", existing, allocs)
+			t.Errorf("memory allocations of an allocation among %d: got %v, want at most 30", existing, allocs)
 		}
 		store.calls = map[string]int{}
 		mustReserve(t, p, "ports", allocator.Request{Kind: allocator.Port, Count: 250})
@@ -85,7 +84,7 @@ func TestCostDoesNotGrow(t *testing.T) {
 	}
 }
 
-// TestNoLockOverIO wants that allocations do not wait for each other's writes.
+// TestNoLockOverIO checks that allocations do not wait for each other's writes.
 func TestNoLockOverIO(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newCounting()
@@ -104,10 +103,10 @@ func TestNoLockOverIO(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := store.calls["commit"]; got != 32 {
-			t.Errorf("%d of 32 writes have begun while none has ended", got)
+			t.Errorf("writes that have begun while none has ended: got %d, want 32", got)
 		}
 		if got := p.Stats(allocator.IPv4).Used; got != 0 {
-			t.Errorf("%d addresses count as used before the store has them", got)
+			t.Errorf("addresses in use before the store has them: got %d, want none", got)
 		}
 		close(store.blocked)
 		wg.Wait()
@@ -117,8 +116,8 @@ func TestNoLockOverIO(t *testing.T) {
 	})
 }
 
-// TestSpellingIsNoIdentity wants that two spellings of an address are one.
-func TestSpellingIsNoIdentity(t *testing.T) {
+// TestSpellingsOfOneAddress checks that two spellings of an address are one key.
+func TestSpellingsOfOneAddress(t *testing.T) {
 	p := newPool(t, newMemory(), "fd00:10:96::/112")
 	mustReserve(t, p, "one", exactly(t, "fd00:10:96:0::00ab"))
 	if _, err := p.Reserve(t.Context(), "two", exactly(t, "fd00:10:96::ab")); !errors.Is(err, allocator.ErrAllocated) {
@@ -126,8 +125,8 @@ func TestSpellingIsNoIdentity(t *testing.T) {
 	}
 }
 
-// TestNothingLeaksFromTheOtherFamily wants that a dual-stack request whose second
-// family has no address left takes nothing from the first.
+// TestNothingLeaksFromTheOtherFamily checks that a dual-stack request whose second
+// family has no address left allocates nothing from the first.
 func TestNothingLeaksFromTheOtherFamily(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24", "fd00::/127")
 	mustReserve(t, p, "last", next(allocator.IPv6))
@@ -137,12 +136,12 @@ func TestNothingLeaksFromTheOtherFamily(t *testing.T) {
 		}
 	}
 	if got := p.Stats(allocator.IPv4).Used; got != 0 {
-		t.Errorf("%d IPv4 addresses leaked", got)
+		t.Errorf("IPv4 addresses in use: got %d, want none", got)
 	}
 }
 
-// TestFailedWritesLeaveNothing wants that what was never written is never taken:
-// not in memory, and not by the next write that goes well.
+// TestFailedWritesLeaveNothing checks that claims that were never written are not
+// allocated: not in memory, and not by the next write that succeeds.
 func TestFailedWritesLeaveNothing(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/28")
@@ -162,8 +161,8 @@ func TestFailedWritesLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcomeIsNotGuessed wants that a key whose write may or may not have
-// been made is not handed out before the store has told.
+// TestUnknownOutcomeIsNotGuessed checks that a key whose write has an unknown outcome is
+// not allocated before the pool has read the store.
 func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/30")
@@ -176,14 +175,14 @@ func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
 		t.Fatalf("got error %v, want %v and the reason", err, allocator.ErrUnknown)
 	}
 	if got := p.Ranges()[0].Stats.Used; got != 1 {
-		t.Errorf("%d addresses are kept back, want 1", got)
+		t.Errorf("addresses in use while the outcome is unknown: got %d, want 1", got)
 	}
 	store.err = nil
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 2})
 }
 
-// TestLateReleaseFreesNothing wants that a release works for the owner only, and
-// for the very allocation that it was meant for.
+// TestLateReleaseFreesNothing checks that a release works for the owner only, and only
+// for the allocation whose claim it names.
 func TestLateReleaseFreesNothing(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24")
 	old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
@@ -198,22 +197,21 @@ func TestLateReleaseFreesNothing(t *testing.T) {
 	err := p.Release(t.Context(), allocator.Claim{Key: again[0].Key, Owner: "db"})
 	held, ok := errors.AsType[*allocator.HeldError](err)
 	if !ok || !errors.Is(err, allocator.ErrNotOwner) || held.Owner != "web" {
-		t.Errorf("a release by another owner: got error %v, want that web has it", err)
+		t.Errorf("a release by another owner: got error %v, want %v that names web", err, allocator.ErrNotOwner)
 	}
 	if _, ok := p.Lookup(again[0].Key); !ok {
-		t.Fatal("a release that was not meant for it has freed the address")
+		t.Fatal("the address is free, want it allocated after releases of others")
 	}
-	// By name, the owner frees what it has.
+	// A claim without a token frees any allocation of the owner.
 	if err := p.Release(t.Context(), allocator.Claim{Key: again[0].Key, Owner: "web"}); err != nil {
 		t.Error(err)
 	}
 	if c, ok := p.Lookup(again[0].Key); ok {
-		t.Errorf("still held: %+v", c)
+		t.Errorf("claim after the release: got %+v, want none", c)
 	}
 }
 
-// outdated is a store whose reads answer with what was there at first, as often as
-// told.
+// outdated is a store whose next reads return an old state: as many as times says.
 type outdated struct {
 	allocator.Store
 	times int
@@ -226,9 +224,9 @@ func (o *outdated) Get(ctx context.Context, keys ...allocator.Key) (allocator.St
 	return o.Store.Get(ctx, keys...)
 }
 
-// TestOldAnswersAreNotBelieved wants that a read from before an allocation does not
-// pass for its end.
-func TestOldAnswersAreNotBelieved(t *testing.T) {
+// TestOutdatedReadsAreRepeated checks that a pool does not take a claim as deleted because
+// a read from before its allocation lacks it.
+func TestOutdatedReadsAreRepeated(t *testing.T) {
 	for times, want := range map[int]error{3: nil, 1000: allocator.ErrStale} {
 		store := &outdated{Store: newMemory()}
 		p := newPool(t, store, "10.96.0.0/24")
@@ -237,15 +235,15 @@ func TestOldAnswersAreNotBelieved(t *testing.T) {
 		store.times = times
 		err := p.Release(t.Context(), allocator.Claim{Key: claims[0].Key, Owner: "web"})
 		if !errors.Is(err, want) {
-			t.Errorf("%d old answers: got error %v, want %v", times, err, want)
+			t.Errorf("%d outdated reads: got error %v, want %v", times, err, want)
 		}
 		if _, held := p.Lookup(claims[0].Key); held != (want != nil) {
-			t.Errorf("%d old answers: still held: %t", times, held)
+			t.Errorf("%d outdated reads: held afterwards: got %t, want %t", times, held, want != nil)
 		}
 	}
 }
 
-// TestMissingMap wants the error to say that nothing could be allocated, and why.
+// TestMissingMap checks that the error says that nothing can be allocated, and why.
 func TestMissingMap(t *testing.T) {
 	store := newCounting()
 	store.err = allocator.ErrNoMap

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// MaxKeys is how many keys one call can ask a [Pool] for, in all its requests
-// together. It is more than there are ports.
+// MaxKeys is how many keys one call of a [Pool] can request, in all its requests
+// together: more than there are ports.
 const MaxKeys = 1 << 16
 
-// checkEvery is after how many keys it is asked whether anybody still wants them.
+// checkEvery is after how many keys planNext checks whether the context has ended.
 const checkEvery = 1024
 
 // Request asks for keys: one particular one, or any of a kind.
 type Request struct {
-	// Key is the one that is wanted; the zero Key if any will do.
+	// Key is a particular key; the zero Key requests any of Kind.
 	Key Key
-	// Kind is what is wanted if any will do.
+	// Kind is the kind of the keys if Key is zero.
 	Kind Kind
-	// Count is how many are wanted if any will do; 0 means 1. See [MaxKeys].
+	// Count is how many keys of Kind; 0 means 1. See [MaxKeys].
 	Count int
 }
 
-// count is how many keys are asked for.
+// count is how many keys are requested.
 func (q Request) count() int { return max(1, q.Count) }
 
-// kind is what sort of key is asked for.
+// kind is the kind of the requested keys.
 func (q Request) kind() Kind {
 	if k := q.Key.Kind(); k != 0 {
 		return k
@@ -41,7 +41,7 @@ func (q Request) kind() Kind {
 func (q Request) check() error {
 	switch {
 	case q.Key.Kind() != 0 && (q.Kind != 0 && q.Kind != q.Key.Kind() || q.Count > 1):
-		return fmt.Errorf("%w request: for %v, and for others at the same time", ErrInvalid, q.Key)
+		return fmt.Errorf("%w request: it names key %v, but also a kind or a count", ErrInvalid, q.Key)
 	case q.Key.Kind() == 0 && (q.Kind < IPv4 || q.Kind > Port), q.Count < 0:
 		return fmt.Errorf("%w request: for %d keys of kind %v", ErrInvalid, q.Count, q.Kind)
 	}
@@ -53,7 +53,7 @@ func checkRequests(owner Owner, requests []Request) error {
 	total := 0
 	for _, q := range requests {
 		errs = append(errs, q.check())
-		total += min(q.count(), MaxKeys+1) // The sum of what is absurd may not fit.
+		total += min(q.count(), MaxKeys+1) // the sum of very large counts overflows
 		if total > MaxKeys {
 			errs = append(errs, fmt.Errorf("%w request: for more than %d keys at once", ErrInvalid, MaxKeys))
 			break
@@ -62,8 +62,8 @@ func checkRequests(owner Owner, requests []Request) error {
 	return errors.Join(errs...)
 }
 
-// plan chooses keys for all requests and holds them as pending; or none. The particular
-// ones come first, so that none of them is given to a request that any will do for.
+// plan chooses keys for all requests and holds them as pending; or none. It begins with
+// the requests that name a key, so that no other request gets that key.
 func (x *index) plan(ctx context.Context, owner Owner, requests []Request, now time.Time) ([]Op, error) {
 	statics, err := x.planStatics(owner, requests, now)
 	if err != nil || len(statics) == len(requests) {
@@ -98,8 +98,8 @@ func (x *index) planStatics(owner Owner, requests []Request, now time.Time) (ops
 	return ops, nil
 }
 
-// held gives, of the particular keys that are asked for, those that the index knows to be
-// taken, and the first one in any case: each of them may be free by now.
+// held returns first and all other requested keys that are taken in the index: each of them
+// may be free in the store.
 func (x *index) held(first Key, requests []Request) []Key {
 	keys := []Key{first}
 	for _, q := range requests {
@@ -157,7 +157,7 @@ func (x *index) full(q Request) error {
 	return &RangeError{Reason: ErrFull, Kind: q.Kind, Count: q.count(), Range: x.names(q.Kind)}
 }
 
-// free is how many keys of a kind there are at most: one that several ranges have
+// free is an upper bound of the free keys of a kind: a key that several ranges have
 // counts in each.
 func (x *index) free(kind Kind) (n uint64) {
 	for _, r := range x.parts {
@@ -168,9 +168,9 @@ func (x *index) free(kind Kind) (n uint64) {
 	return n
 }
 
-// choose gives one of the ranges of a kind that have a free key, at random by
-// how many: of the upper bands as long as one of these has any. It gives nil if
-// none has.
+// choose returns a random range of a kind that has a free key, weighted by the number of
+// its free keys: of the upper bands, and when these are full, of the lower ones. It gives
+// nil if no range has a free key.
 func (x *index) choose(kind Kind) *core {
 	upper := func(r *core) uint64 { return r.size - r.bandSize - (r.used - r.bandUsed) }
 	lower := func(r *core) uint64 { return r.bandSize - r.bandUsed }

@@ -13,11 +13,11 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// TestTooManyKeys wants what is absurd to be refused before any of it is tried, by an
-// error that names the bound.
+// TestTooManyKeys checks that a request for too many keys is refused before any key is
+// chosen, by an error that names the limit.
 func TestTooManyKeys(t *testing.T) {
 	store := newCounting()
-	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: configs(t, "fd00::/64", "10.0.0.0/8"), Observer: &diary{}})
+	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: configs(t, "fd00::/64", "10.0.0.0/8"), Observer: &recorder{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,9 +26,9 @@ func TestTooManyKeys(t *testing.T) {
 		many[i] = next(allocator.IPv6)
 	}
 	for name, requests := range map[string][]allocator.Request{
-		"one more":            {{Kind: allocator.IPv6, Count: allocator.MaxKeys + 1}},
-		"as many as there be": {{Kind: allocator.IPv6, Count: math.MaxInt}},
-		"too many in all":     {{Kind: allocator.IPv6, Count: allocator.MaxKeys}, next(allocator.IPv4)},
+		"one more":           {{Kind: allocator.IPv6, Count: allocator.MaxKeys + 1}},
+		"the largest number": {{Kind: allocator.IPv6, Count: math.MaxInt}},
+		"too many in all":    {{Kind: allocator.IPv6, Count: allocator.MaxKeys}, next(allocator.IPv4)},
 		"a sum that overflows": {
 			{Kind: allocator.IPv6, Count: math.MaxInt}, {Kind: allocator.IPv6, Count: math.MaxInt}, {Kind: allocator.IPv6, Count: 2},
 		},
@@ -36,7 +36,7 @@ func TestTooManyKeys(t *testing.T) {
 	} {
 		_, err := p.Reserve(t.Context(), "greedy", requests...)
 		if !errors.Is(err, allocator.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(allocator.MaxKeys)) {
-			t.Errorf("%s: got error %v, want one that names the bound of %d", name, err, allocator.MaxKeys)
+			t.Errorf("%s: got error %v, want one that names the limit of %d", name, err, allocator.MaxKeys)
 		}
 	}
 	if diff := cmp.Diff(map[string]int{}, store.calls); diff != "" {
@@ -47,27 +47,27 @@ func TestTooManyKeys(t *testing.T) {
 	}
 	r := newRange(t, "fd00::/64")
 	if _, err := r.AllocateN("greedy", 1<<24+1); !errors.Is(err, allocator.ErrInvalid) || !strings.Contains(err.Error(), "16777216") {
-		t.Errorf("AllocateN: got error %v, want one that names the bound", err)
+		t.Errorf("AllocateN: got error %v, want one that names the limit", err)
 	}
 }
 
-// impatient is a context that ends when it is asked a second time.
+// impatient is a context that has ended at the second call of Err.
 type impatient struct {
 	context.Context
-	asked int
+	calls int
 }
 
 var errImpatient = errors.New("took too long")
 
 func (c *impatient) Err() error {
-	if c.asked++; c.asked > 1 {
+	if c.calls++; c.calls > 1 {
 		return errImpatient
 	}
 	return nil
 }
 
-// TestPlanningEnds wants a request that takes long to end with its context, and to
-// leave nothing behind.
+// TestPlanningEnds checks that a long request ends with its context, and leaves no keys
+// marked.
 func TestPlanningEnds(t *testing.T) {
 	p := newPool(t, newMemory(), "10.0.0.0/8")
 	if err := p.Sync(t.Context()); err != nil {
@@ -81,13 +81,13 @@ func TestPlanningEnds(t *testing.T) {
 			t.Errorf("%s: got %d claims, error %v, want %v", name, len(claims), err, errImpatient)
 		}
 		if got := p.Ranges()[0].Stats.Used; got != 0 {
-			t.Errorf("%s: %d keys are left", name, got)
+			t.Errorf("%s: keys in use: got %d, want none", name, got)
 		}
 	}
 }
 
-// TestNothingIsAsked wants no request to need no store.
-func TestNothingIsAsked(t *testing.T) {
+// TestNoRequests checks that calls without a request or claim do not call the store.
+func TestNoRequests(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/24")
 	if err := p.Sync(t.Context()); err != nil {
@@ -101,8 +101,8 @@ func TestNothingIsAsked(t *testing.T) {
 	}
 }
 
-// TestParticularKeysComeFirst wants a call that asks for any key and for a particular one to
-// get both, in its order, and to leave nothing behind where there are not enough.
+// TestParticularKeysComeFirst checks that a call that requests any keys and particular
+// ones gets both, in the order of the requests, and none if there are too few.
 func TestParticularKeysComeFirst(t *testing.T) {
 	requests := []allocator.Request{
 		exactly(t, "30001"), {Kind: allocator.Port, Count: 2}, exactly(t, "30003"), next(allocator.Port), exactly(t, "30000"),
@@ -128,6 +128,6 @@ func TestParticularKeysComeFirst(t *testing.T) {
 		t.Errorf("one key twice: got error %v, want %v", err, allocator.ErrAllocated)
 	}
 	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})); got != 5 {
-		t.Errorf("after calls that failed %d ports are free, want 5", got)
+		t.Errorf("free ports after calls that failed: got %d, want 5", got)
 	}
 }

@@ -14,12 +14,12 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// Run follows the store and frees reservations that have ended, until ctx ends,
-// whose cause it returns. A pool works without it, too: but it then learns of what
-// others free only when it finds nothing else.
+// Run watches the store and frees reservations that have ended, until ctx ends,
+// whose cause it returns. A pool also works without Run; it then learns which keys other
+// pools have freed only when it finds no free key.
 //
-// After an error the store is read again. The pause before that grows as long as
-// following it fails soon, even if it can be read: reading it is the dear part.
+// After an error Run reads the whole store again. The pause before that grows as long as
+// watches fail soon, even if reading works, because reading the whole store is expensive.
 func (p *Pool) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { p.sweep(ctx) })
@@ -41,7 +41,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// follow takes in changes until that fails.
+// follow watches the store until the watch ends.
 func (p *Pool) follow(ctx context.Context) error {
 	p.mu.Lock()
 	after := p.index.version
@@ -61,8 +61,7 @@ func (p *Pool) follow(ctx context.Context) error {
 	return nil
 }
 
-// sweep frees reservations that have ended. What it cannot free now it finds
-// again the next time.
+// sweep frees reservations that have ended. It retries at the next interval.
 func (p *Pool) sweep(ctx context.Context) {
 	for pause.For(ctx, max(p.ttl/2, minPause)) == nil {
 		if err := p.expire(ctx); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// restless is a store that cannot be followed for longer than lasts.
+// restless is a store whose watches end after lasts.
 type restless struct {
 	allocator.Store
 	err   error
@@ -35,9 +35,9 @@ func (r *restless) Watch(ctx context.Context, _ allocator.Version) iter.Seq2[all
 	}
 }
 
-// TestPauseGrowsWhileFollowingFails wants that a store that can be read and not be
-// followed is not read all the time; and soon again where following it has lasted.
-func TestPauseGrowsWhileFollowingFails(t *testing.T) {
+// TestPauseGrowsWhileWatchesFail checks that Run does not read a store all the time whose
+// watches fail soon, and reads it soon again after a watch that has lasted.
+func TestPauseGrowsWhileWatchesFail(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		lasts       time.Duration
@@ -58,7 +58,7 @@ func TestPauseGrowsWhileFollowingFails(t *testing.T) {
 					t.Errorf("Run ended with %v, want %v", err, context.DeadlineExceeded)
 				}
 				if store.loads < c.least || store.loads > c.most {
-					t.Errorf("read %d times in ten minutes, want %d to %d", store.loads, c.least, c.most)
+					t.Errorf("reads in ten minutes: got %d, want %d to %d", store.loads, c.least, c.most)
 				}
 			})
 		})

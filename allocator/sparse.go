@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// pageSize is how many entries are allocated at once.
-const pageSize = 256
+// chunkSize is how many entries are allocated at once.
+const chunkSize = 256
 
 // entry is a taken offset.
 type entry struct {
@@ -14,16 +14,16 @@ type entry struct {
 	owner  Owner
 }
 
-// sparse keeps ranges that are too large for a bitmap, up to 2^64 offsets. What
-// is taken stands without gaps in pages of entries; index finds it: an open hash
-// table of entry numbers, from 1. An entry and its share of the index take 31 to
+// sparse is the table of ranges that are too large for a bitmap, up to 2^64 offsets.
+// The entries are in chunks without gaps; index finds them: a hash table with open
+// addressing of entry numbers, from 1. An entry and its share of the index take 31 to
 // 37 bytes.
 type sparse struct {
 	n       uint64
 	blocked []span
 	seed    uint64
 	index   []uint32 // a power of two
-	pages   []*[pageSize]entry
+	chunks  []*[chunkSize]entry
 	count   int
 }
 
@@ -35,11 +35,11 @@ func newSparse(n uint64, blocked []span, seed uint64) *sparse {
 
 func (s *sparse) at(number uint32) *entry {
 	i := number - 1
-	return &s.pages[i/pageSize][i%pageSize]
+	return &s.chunks[i/chunkSize][i%chunkSize]
 }
 
-// home is where the search for an offset begins. The seed keeps people who
-// choose their addresses from choosing collisions.
+// home is the slot of the index where the search for an offset begins. Because of the
+// seed, users who choose their addresses cannot choose collisions.
 func (s *sparse) home(offset uint64) int {
 	h := (offset ^ s.seed) * 0x9e3779b97f4a7c15
 	h ^= h >> 32
@@ -47,9 +47,8 @@ func (s *sparse) home(offset uint64) int {
 	return int(h >> (64 - bits.TrailingZeros(uint(len(s.index)))))
 }
 
-// find gives the place of an offset in the index, or the empty one where it
-// would stand.
-func (s *sparse) find(offset uint64) (place int, found bool) {
+// find returns the slot of an offset in the index, or the empty slot where it belongs.
+func (s *sparse) find(offset uint64) (slot int, found bool) {
 	for i := s.home(offset); ; i = (i + 1) & (len(s.index) - 1) {
 		switch number := s.index[i]; {
 		case number == 0:
@@ -74,27 +73,27 @@ func (s *sparse) take(i uint64, owner Owner) {
 	if (s.count+1)*8 > len(s.index)*5 {
 		s.grow()
 	}
-	place, _ := s.find(i)
-	if s.count == len(s.pages)*pageSize {
-		s.pages = append(s.pages, new([pageSize]entry))
+	slot, _ := s.find(i)
+	if s.count == len(s.chunks)*chunkSize {
+		s.chunks = append(s.chunks, new([chunkSize]entry))
 	}
 	s.count++
-	s.index[place] = uint32(s.count)
+	s.index[slot] = uint32(s.count)
 	*s.at(uint32(s.count)) = entry{offset: i, owner: owner}
 }
 
 func (s *sparse) grow() {
 	s.index = make([]uint32, 2*len(s.index))
 	for number := 1; number <= s.count; number++ {
-		place, _ := s.find(s.at(uint32(number)).offset)
-		s.index[place] = uint32(number)
+		slot, _ := s.find(s.at(uint32(number)).offset)
+		s.index[slot] = uint32(number)
 	}
 }
 
 func (s *sparse) put(i uint64) {
-	place, _ := s.find(i)
-	hole, last := s.index[place], uint32(s.count)
-	s.unlink(place)
+	slot, _ := s.find(i)
+	hole, last := s.index[slot], uint32(s.count)
+	s.unlink(slot)
 	if hole != last {
 		moved, _ := s.find(s.at(last).offset)
 		s.index[moved] = hole
@@ -102,14 +101,14 @@ func (s *sparse) put(i uint64) {
 	}
 	*s.at(last) = entry{}
 	s.count--
-	// One page stays, so that a pair of calls at its edge allocates nothing.
-	if spare := s.count/pageSize + 2; len(s.pages) > spare {
-		s.pages[spare] = nil
-		s.pages = s.pages[:spare]
+	// One spare chunk stays, so that take and put at its boundary do not allocate.
+	if spare := s.count/chunkSize + 2; len(s.chunks) > spare {
+		s.chunks[spare] = nil
+		s.chunks = s.chunks[:spare]
 	}
 }
 
-// unlink empties a place, and moves up what could no longer be found past it.
+// unlink empties a slot, and moves up entries that find would no longer reach.
 func (s *sparse) unlink(hole int) {
 	mask := len(s.index) - 1
 	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
@@ -123,19 +122,19 @@ func (s *sparse) unlink(hole int) {
 }
 
 func (s *sparse) owner(i uint64) (Owner, bool) {
-	place, found := s.find(i)
+	slot, found := s.find(i)
 	if !found {
 		return "", false
 	}
-	return s.at(s.index[place]).owner, true
+	return s.at(s.index[slot]).owner, true
 }
 
-// next looks at one offset after the other. That is quick while the range is
-// far from full, as one of this size mostly is.
+// next tries one offset after the other. That is quick while the range is far from
+// full, which ranges of this size are.
 func (s *sparse) next(i uint64) (uint64, bool) {
 	for i < s.n {
 		if end, isBlocked := blockedAt(s.blocked, i); isBlocked {
-			i = end + 1 // No range has the last of all offsets.
+			i = end + 1 // does not overflow: no range has the largest offset
 			continue
 		}
 		if _, found := s.find(i); !found {
@@ -146,7 +145,8 @@ func (s *sparse) next(i uint64) (uint64, bool) {
 	return 0, false
 }
 
-// after copies everything at once, in no order, since there is none to go on by.
+// after copies all entries at once, unsorted: without an order there is nothing to
+// continue from.
 func (s *sparse) after(i uint64, into []entry) ([]entry, bool) {
 	for number := 1; number <= s.count; number++ {
 		if e := *s.at(uint32(number)); e.offset >= i {
@@ -156,8 +156,7 @@ func (s *sparse) after(i uint64, into []entry) ([]entry, bool) {
 	return into, false
 }
 
-// blockedAt reports whether an offset lies in one of the spans, and where that
-// ends.
+// blockedAt reports whether an offset is in one of the spans, and the end of that.
 func blockedAt(blocked []span, i uint64) (end uint64, ok bool) {
 	at, found := slices.BinarySearchFunc(blocked, i, func(s span, i uint64) int {
 		switch {

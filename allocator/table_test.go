@@ -8,7 +8,7 @@ import (
 )
 
 // TestTablesAgainstModel compares both tables with a naive set, at sizes around
-// the edges of their words and pages.
+// multiples of a word and of a chunk.
 func TestTablesAgainstModel(t *testing.T) {
 	for _, n := range []uint64{1, 2, 14, 63, 64, 65, 254, 256, 257, 4094, 4096, 4097, 65535, 262_144, 300_001} {
 		rnd := testenv.Random(t)
@@ -45,14 +45,14 @@ func (m *tableModel) isFree(i uint64) bool {
 
 func (m *tableModel) step(rnd *rand.Rand) {
 	m.t.Helper()
-	// Mostly at the beginning, so that there are long rows of taken ones.
+	// Mostly at the beginning, so that many taken offsets follow one another.
 	i := rnd.Uint64N(m.n)
 	if rnd.IntN(3) > 0 {
 		i = rnd.Uint64N(min(m.n, 600))
 	}
 	switch free := m.isFree(i); {
 	case m.table.isFree(i) != free:
-		m.t.Fatalf("%s of %d: isFree(%d) is not %t", m.name, m.n, i, free)
+		m.t.Fatalf("%s of %d: isFree(%d): got %t, want %t", m.name, m.n, i, !free, free)
 	case free && rnd.IntN(4) > 0:
 		m.taken[i] = Owner(rune('a' + rnd.IntN(26)))
 		m.table.take(i, m.taken[i])
@@ -72,7 +72,7 @@ func (m *tableModel) step(rnd *rand.Rand) {
 	}
 }
 
-// fill takes everything that is left, and gives all of it back.
+// fill takes all free offsets, and then frees all.
 func (m *tableModel) fill() {
 	m.t.Helper()
 	for i, ok := m.table.next(0); ok; i, ok = m.table.next(i) {
@@ -84,21 +84,21 @@ func (m *tableModel) fill() {
 		free -= s.last - s.first + 1
 	}
 	if uint64(len(m.taken)) != free {
-		m.t.Fatalf("%s of %d: full with %d, want %d", m.name, m.n, len(m.taken), free)
+		m.t.Fatalf("%s of %d: taken when full: got %d, want %d", m.name, m.n, len(m.taken), free)
 	}
 	for i := range m.taken {
 		m.table.put(i)
 	}
 	if s, ok := m.table.(*sparse); ok {
-		for _, page := range s.pages {
-			for _, e := range page {
+		for _, chunk := range s.chunks {
+			for _, e := range chunk {
 				if e != (entry{}) {
-					m.t.Fatalf("%s of %d: everything was given back, and the table keeps the name of %q", m.name, m.n, e.owner)
+					m.t.Fatalf("%s of %d: owner kept after all offsets were freed: got %q, want none", m.name, m.n, e.owner)
 				}
 			}
 		}
 	}
 	if rest, _ := m.table.after(0, make([]entry, 0, 1)); len(rest) > 0 {
-		m.t.Fatalf("%s of %d: everything was given back, and %v is left", m.name, m.n, rest)
+		m.t.Fatalf("%s of %d: entries after all offsets were freed: got %v, want none", m.name, m.n, rest)
 	}
 }

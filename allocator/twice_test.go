@@ -7,7 +7,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// twice is a store to which each change comes twice; the second answer counts.
+// twice is a store that executes each commit twice, and returns the second result.
 type twice struct{ *allocator.Memory }
 
 func (s twice) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
@@ -17,9 +17,9 @@ func (s twice) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Vers
 	return s.Memory.Commit(ctx, ops)
 }
 
-// TestChangesThatComeTwice wants a conflict with one's own change to be no conflict: what
-// was reserved the first time would be nobody's until it ends.
-func TestChangesThatComeTwice(t *testing.T) {
+// TestRepeatedChanges checks that a conflict with the pool's own change is no conflict:
+// otherwise no caller would have the reservation, and the key would be lost until it ends.
+func TestRepeatedChanges(t *testing.T) {
 	store := twice{newMemory()}
 	p := newPool(t, store, "10.96.0.0/24")
 	claims := mustReserve(t, p, "web", next(allocator.IPv4))
@@ -33,22 +33,22 @@ func TestChangesThatComeTwice(t *testing.T) {
 	}
 }
 
-// past is a store that answers once from the past.
+// past is a store whose first Get returns an old state.
 type past struct {
 	*allocator.Memory
 	before allocator.State
-	asked  int
+	gets   int
 }
 
 func (s *past) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
-	if s.asked++; s.asked == 1 {
+	if s.gets++; s.gets == 1 {
 		return s.before, nil
 	}
 	return s.Memory.Get(ctx, keys...)
 }
 
-// TestEmptyStateHasAVersion wants what a pool has read to bound how old the next answer may
-// be, also where nothing was in it: the last change was a deletion.
+// TestEmptyStateHasAVersion checks that a pool does not accept a state that is older than
+// one it has read, even if that was empty because the last change was a deletion.
 func TestEmptyStateHasAVersion(t *testing.T) {
 	store := &past{Memory: newMemory()}
 	p, other := newPool(t, store, "10.96.0.0/24"), newPool(t, store.Memory, "10.96.0.0/24")
@@ -62,15 +62,15 @@ func TestEmptyStateHasAVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Release(t.Context(), allocator.Claim{Key: claims[0].Key, Owner: "db"}); err != nil {
-		t.Errorf("releasing what is free: %v", err)
+		t.Errorf("releasing a free key: %v", err)
 	}
-	if store.asked != 2 {
-		t.Errorf("the store was asked %d times, want twice: its first answer was from the past", store.asked)
+	if store.gets != 2 {
+		t.Errorf("calls of Get: got %d, want two, as the first state is outdated", store.gets)
 	}
 }
 
-// TestPreconditionOnAFreeKey wants a change of what is gone to be refused, whatever version
-// it names.
+// TestPreconditionOnAFreeKey checks that a change of a deleted claim is refused, whatever
+// version it names.
 func TestPreconditionOnAFreeKey(t *testing.T) {
 	store := newMemory()
 	claim := allocator.Claim{Key: allocator.PortKey(30000), Owner: "web", Token: 1}
@@ -82,7 +82,7 @@ func TestPreconditionOnAFreeKey(t *testing.T) {
 		stale := claim
 		stale.Version = version
 		if _, err := store.Commit(t.Context(), []allocator.Op{{Claim: stale}}); err == nil {
-			t.Errorf("version %d where %d is held: the change was made", version, versions[0])
+			t.Errorf("change of version %d when the store has %d: got no error, want one", version, versions[0])
 		}
 	}
 	gone := claim
@@ -92,7 +92,7 @@ func TestPreconditionOnAFreeKey(t *testing.T) {
 	}
 	for _, isDelete := range []bool{false, true} {
 		if _, err := store.Commit(t.Context(), []allocator.Op{{Claim: gone, Delete: isDelete}}); err == nil {
-			t.Errorf("deletion %t of what is gone: the change was made", isDelete)
+			t.Errorf("change of a deleted claim (deletion %t): got no error, want one", isDelete)
 		}
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// filler takes the keys of a range and notes which it has.
+// filler allocates the keys of a range and records which it has.
 type filler struct {
 	r    *Range
 	seen []bool
 }
 
-// next takes a key that was not yet given, and gives its offset.
+// next allocates a key that it does not have yet, and returns its offset.
 func (f *filler) next(t *testing.T) uint64 {
 	t.Helper()
 	key, err := f.r.AllocateNext("me")
@@ -21,14 +21,14 @@ func (f *filler) next(t *testing.T) uint64 {
 	}
 	i, _ := f.r.Offset(key)
 	if f.seen[i] {
-		t.Fatalf("%v was given twice", key)
+		t.Fatalf("%v was allocated twice", key)
 	}
 	f.seen[i] = true
 	return i
 }
 
-// replace frees the key at an offset, and takes it again in one of two ways: it may
-// be one that was chosen ahead.
+// replace frees the key at an offset, and allocates it again by name or as the only free
+// key. The key may be one that was chosen ahead.
 func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 	t.Helper()
 	key := f.r.Key(i)
@@ -43,7 +43,7 @@ func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 	}
 	f.seen[i] = false
 	if got := f.next(t); got != i {
-		t.Fatalf("got offset %d, want the only free one, %d", got, i)
+		t.Fatalf("offset: got %d, want %d, the only free one", got, i)
 	}
 }
 
@@ -60,18 +60,18 @@ func mustRange(t *testing.T, text string) *Range {
 	return r
 }
 
-// TestWideRange fills a range in which keys are chosen ahead, to the last one. Each
-// key must be given once, those of the lower band last.
+// TestWideRange allocates all keys of a range that chooses keys ahead. Each key must be
+// allocated once, those of the lower band last.
 func TestWideRange(t *testing.T) {
 	r := mustRange(t, "10.0.0.0/13")
 	n, band := r.core.shape.n, r.core.shape.band
 	if n < wide {
-		t.Fatalf("%d keys are no wide range; the test shows nothing", n)
+		t.Fatalf("keys of the range: got %d, want at least %d", n, wide)
 	}
 	f := &filler{r: r, seen: make([]bool, n)}
 	for range n - band {
 		if i := f.next(t); i < band {
-			t.Fatalf("offset %d of the lower band was given while the upper was free", i)
+			t.Fatalf("got offset %d of the lower band, want one of the upper band, which has free keys", i)
 		}
 	}
 	rnd := testenv.Random(t)
@@ -80,17 +80,17 @@ func TestWideRange(t *testing.T) {
 	}
 	for range band {
 		if i := f.next(t); i >= band {
-			t.Fatalf("offset %d of the upper band was given although it is full", i)
+			t.Fatalf("got offset %d of the upper band, want one of the lower band", i)
 		}
 	}
 	if key, err := r.AllocateNext("me"); err == nil {
-		t.Errorf("a full range gave %v", key)
+		t.Errorf("a full range: got %v, want an error", key)
 	}
 }
 
-// TestNamesAreGivenUp wants a range that was full not to keep the names of owners that
-// have gone.
-func TestNamesAreGivenUp(t *testing.T) {
+// TestNamesAreFreed checks that a range that was full does not keep the names of owners
+// that have no key any more.
+func TestNamesAreFreed(t *testing.T) {
 	r := mustRange(t, "10.96.0.0/16")
 	keys, err := r.AllocateN("me", 60_000)
 	if err != nil {
@@ -103,10 +103,10 @@ func TestNamesAreGivenUp(t *testing.T) {
 	}
 	d, ok := r.core.table.(*dense)
 	if !ok {
-		t.Fatalf("the table is a %T", r.core.table)
+		t.Fatalf("table: got %T, want *dense", r.core.table)
 	}
-	if len(d.names.pages) != 1 || len(d.names.free) != 0 {
-		t.Errorf("%d pages and %d free numbers are left, want one and none", len(d.names.pages), len(d.names.free))
+	if len(d.names.chunks) != 1 || len(d.names.free) != 0 {
+		t.Errorf("chunks and free numbers: got %d and %d, want one and none", len(d.names.chunks), len(d.names.free))
 	}
 	if allocs := testing.AllocsPerRun(100, func() {
 		k, err := r.AllocateNext("me")
@@ -117,6 +117,6 @@ func TestNamesAreGivenUp(t *testing.T) {
 			t.Error(err)
 		}
 	}); allocs != 0 {
-		t.Errorf("a pair takes %v memory allocations, want none", allocs)
+		t.Errorf("memory allocations of a pair: got %v, want none", allocs)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/servertest"
-	"github.com/vipkit/vipkit/internal/storetest"
 )
 
 // BenchmarkCommit allocates and releases keys in turn; each is one operation.
@@ -41,7 +41,7 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// toggle takes a key and frees it, in turn, in two operations.
+// toggle allocates a key and frees it: two operations.
 func toggle(ctx context.Context, s allocator.Store, k allocator.Key, i int) error {
 	op := allocator.Op{Claim: allocator.Claim{Key: k, Owner: "services/default/web", Token: uint64(i) + 1}}
 	versions, err := s.Commit(ctx, []allocator.Op{op})
@@ -53,7 +53,7 @@ func toggle(ctx context.Context, s allocator.Store, k allocator.Key, i int) erro
 	return err
 }
 
-// BenchmarkTwoStores is of two processes, as far as etcd can tell.
+// BenchmarkTwoStores has two stores with clients of their own, like two processes.
 func BenchmarkTwoStores(b *testing.B) {
 	url := servertest.StartEtcd(b).URL
 	c := allocator.Config{Prefix: netip.MustParsePrefix("10.97.0.0/24")}
@@ -108,8 +108,8 @@ func BenchmarkPorts(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor makes the transactions of 64 callers, and nothing else: it writes a map
-// of 8 KiB if it has not changed, and 64 claims.
+// BenchmarkFloor measures etcd alone, with transactions like those of 64 callers: each writes
+// a map of 8 KiB if it has not changed, and 64 claims.
 func BenchmarkFloor(b *testing.B) {
 	const claims = 64
 	client := connect(b, servertest.StartEtcd(b).URL)

@@ -10,11 +10,10 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 )
 
-// maxKeys is how many keys a map has at most: 1 MiB of them, as etcd takes 1.5 MiB in a
-// request.
+// maxKeys bounds the keys of a map: 1 MiB of bits, as etcd accepts 1.5 MiB in a request.
 const maxKeys = 1 << 23
 
-// area is a range, and where its map is.
+// area is a range with the path of its map.
 type area struct {
 	keys *allocator.Range
 	size uint64
@@ -23,7 +22,7 @@ type area struct {
 }
 
 func newArea(prefix string, c allocator.Config) (area, error) {
-	// What a pool excludes or drains is its own matter.
+	// Exclusions and draining concern only the pool.
 	c = allocator.Config{Prefix: c.Prefix, FirstPort: c.FirstPort, LastPort: c.LastPort}
 	if c.Prefix.Addr().Is6() {
 		c.Limit = rangemap.Limit
@@ -39,7 +38,7 @@ func newArea(prefix string, c allocator.Config) (area, error) {
 	return area{keys: keys, size: size, name: c.String(), path: prefix + "maps/" + c.String()}, nil
 }
 
-// bitmap is a map as it was at some time. It is never changed, but replaced.
+// bitmap is a map at one revision. It is replaced, and never changed.
 type bitmap struct {
 	created, modified int64  // revisions
 	bits              []byte // bit 0 is the lowest one of the last byte
@@ -66,14 +65,14 @@ func (a *area) decode(object []byte, created, modified int64) (bitmap, error) {
 	return bitmap{created: created, modified: modified, bits: bits}, nil
 }
 
-// encode gives the object of a map.
+// encode returns the object of a map.
 func (a *area) encode(bits []byte) string {
 	return string(rangemap.Map{Range: a.name, Data: bytes.TrimLeft(bits, "\x00")}.Marshal())
 }
 
 func (b bitmap) has(i uint64) bool { return b.bits[len(b.bits)-1-int(i/8)]>>(i%8)&1 == 1 }
 
-// with gives the bits with one set or cleared; the first time it copies them.
+// with sets or clears a bit in changed, which begins as a copy of the map.
 func (b bitmap) with(changed []byte, i uint64, taken bool) []byte {
 	if changed == nil {
 		changed = slices.Clone(b.bits)
@@ -87,12 +86,12 @@ func (b bitmap) with(changed []byte, i uint64, taken bool) []byte {
 	return changed
 }
 
-// bare gives the claim of a bit of which nothing else is known.
+// bare returns the claim of a bit without a record of its owner.
 func (b bitmap) bare(k allocator.Key) allocator.Claim {
 	return allocator.Claim{Key: k, Owner: Imported, Token: uint64(b.created), Version: allocator.Version(b.created)}
 }
 
-// keysIn gives the keys of all bits that are set.
+// keysIn returns the keys of all bits that are set.
 func (a *area) keysIn(b bitmap) []allocator.Key {
 	var keys []allocator.Key
 	for i := range len(b.bits) {
@@ -103,7 +102,7 @@ func (a *area) keysIn(b bitmap) []allocator.Key {
 	return keys
 }
 
-// without gives what a map has and another one does not.
+// without returns the bits of a map that another one does not have.
 func (b bitmap) without(other bitmap) bitmap {
 	b.bits = slices.Clone(b.bits)
 	for i := range b.bits {

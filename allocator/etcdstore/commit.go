@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// maxOps is how many claims the transaction of several commits changes at most: etcd
-	// takes 128 operations, and there are maps beside them.
+	// maxOps bounds the claims that a transaction of several commits changes: etcd
+	// accepts 128 operations, and the maps need some of them.
 	maxOps = 120
-	// requestTime is how long a transaction may take.
+	// requestTime bounds a transaction.
 	requestTime = 10 * time.Second
-	// undoTime is how long to try to undo the first parts of a commit.
+	// undoTime bounds undoing the first parts of a commit.
 	undoTime = 10 * time.Second
-	// patience is how often to let others run who may join a transaction.
-	patience = 64
-	// attempts is how often a transaction is made anew after others were faster.
+	// maxYields is how often next yields to goroutines that may join a transaction.
+	maxYields = 64
+	// attempts is how often a transaction is tried when other processes change its maps.
 	attempts = 100
 )
 
@@ -28,7 +28,7 @@ const (
 type commit struct {
 	ctx     context.Context
 	ops     []allocator.Op
-	texts   []string // to be written for each
+	texts   []string // the record of each claim
 	version allocator.Version
 	err     error
 	done    chan struct{}
@@ -40,8 +40,8 @@ func (c *commit) end(err error) {
 }
 
 // Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts,
-// unless all but 50 of them are in ranges of no more than 8,192 keys, and they are 1,000 at
-// most: 250 node ports, for instance, are one transaction.
+// unless it has at most 1,000 keys, and at most 50 of them are in ranges of more than
+// 8,192 keys: 250 node ports, for instance, are one transaction.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (s *Store) check(ops []allocator.Op) error {
 			return err
 		}
 		if _, isAgain := seen[k]; isAgain {
-			return fmt.Errorf("%w commit: key %v comes twice", allocator.ErrInvalid, k)
+			return fmt.Errorf("%w commit: key %v is given twice", allocator.ErrInvalid, k)
 		}
 		seen[k] = struct{}{}
 		if _, _, err := s.find(k); err != nil {
@@ -79,7 +79,7 @@ func (s *Store) check(ops []allocator.Op) error {
 
 // commitOne waits until a transaction has made the change.
 func (s *Store) commitOne(ctx context.Context, ops []allocator.Op) (allocator.Version, error) {
-	// The caller may be gone before they are written.
+	// The operations are cloned: commitOne may return before they are written.
 	c := &commit{ctx: ctx, ops: slices.Clone(ops), texts: make([]string, len(ops)), done: make(chan struct{})}
 	for i, op := range ops {
 		var err error
@@ -103,7 +103,7 @@ func (s *Store) commitOne(ctx context.Context, ops []allocator.Op) (allocator.Ve
 }
 
 // commitParts makes a change that is too large for one transaction. If a part fails, it
-// undoes those before.
+// undoes the previous ones.
 func (s *Store) commitParts(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	before, err := s.before(ctx, ops)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Store) commitParts(ctx context.Context, ops []allocator.Op) ([]allocato
 	return versions, nil
 }
 
-// before gives the claims that a change is about to replace.
+// before returns the claims that a change replaces.
 func (s *Store) before(ctx context.Context, ops []allocator.Op) (map[allocator.Key]allocator.Claim, error) {
 	var keys []allocator.Key
 	for _, op := range ops {
@@ -139,8 +139,8 @@ func (s *Store) before(ctx context.Context, ops []allocator.Op) (map[allocator.K
 	return before, err
 }
 
-// undo takes changes back because of an error that followed them. If that fails, nobody
-// knows what is stored now, and so the error is no conflict any more.
+// undo undoes changes because a later one has failed. If that fails, the outcome is
+// unknown, and the error is no conflict any more.
 func (s *Store) undo(ctx context.Context, done []allocator.Op, versions []allocator.Version, before map[allocator.Key]allocator.Claim, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -161,13 +161,13 @@ func (s *Store) undo(ctx context.Context, done []allocator.Op, versions []alloca
 	}
 	for part := range slices.Chunk(back, maxOps) {
 		if _, err := s.commitOne(ctx, part); err != nil {
-			return fmt.Errorf("%w: %s, and undoing what was written: %w", allocator.ErrUnknown, cause.Error(), err)
+			return fmt.Errorf("%w: %s, and undoing the other changes failed: %w", allocator.ErrUnknown, cause.Error(), err)
 		}
 	}
 	return cause
 }
 
-// flush makes transactions as long as somebody waits for one.
+// flush makes transactions until no commit waits.
 func (s *Store) flush() {
 	for last := 0; ; {
 		batch := s.next(last)
@@ -179,13 +179,13 @@ func (s *Store) flush() {
 	}
 }
 
-// next gives those who share the next transaction. When a transaction ends, those whose it
-// was are likely to come again at once; it lets them, instead of going on with the first
-// of them alone.
+// next returns the commits of the next transaction. When a transaction ends, its callers
+// are likely to commit again at once; next waits for them, so that they share the next
+// one.
 func (s *Store) next(last int) []*commit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for range patience {
+	for range maxYields {
 		if len(s.queue) >= last {
 			break
 		}
@@ -200,7 +200,7 @@ func (s *Store) next(last int) []*commit {
 	var batch, rest []*commit
 	ops, keys := 0, map[allocator.Key]struct{}{}
 	for _, c := range s.queue {
-		// One that is larger than that goes alone.
+		// A commit of more than maxOps keys has a transaction of its own.
 		if len(batch) > 0 && ops+len(c.ops) > maxOps || !c.join(keys) {
 			rest = append(rest, c)
 			continue
@@ -212,11 +212,11 @@ func (s *Store) next(last int) []*commit {
 	return batch
 }
 
-// join adds the keys of a commit to those of a transaction, of which each can be changed
-// only once; or none of them.
+// join adds the keys of a commit to those of a transaction, or reports false: a
+// transaction can change a key only once.
 func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 	for _, op := range c.ops {
-		if _, isThere := keys[op.Claim.Key]; isThere {
+		if _, has := keys[op.Claim.Key]; has {
 			return false
 		}
 	}
@@ -226,8 +226,8 @@ func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 	return true
 }
 
-// send makes one transaction of a batch, again and again without those that turn out to
-// be in conflict.
+// send makes one transaction of a batch. It retries without the commits that conflict
+// with the stored claims.
 func (s *Store) send(batch []*commit) {
 	var v view
 	for range attempts {
@@ -245,7 +245,7 @@ func (s *Store) send(batch []*commit) {
 		var err error
 		version, v, err = s.try(batch, v)
 		if err == nil && version == 0 {
-			batch = s.judge(batch, v)
+			batch = s.endConflicts(batch, v)
 			continue
 		}
 		for _, c := range batch {
@@ -255,12 +255,13 @@ func (s *Store) send(batch []*commit) {
 		return
 	}
 	for _, c := range batch {
-		c.end(fmt.Errorf("others have changed a map %d times in a row: %w", attempts, allocator.ErrConflict))
+		c.end(fmt.Errorf("giving up after %d attempts, other processes changed a map each time: %w", attempts, allocator.ErrConflict))
 	}
 }
 
-// judge ends commits that are in conflict with what is stored, and gives the others.
-func (s *Store) judge(batch []*commit, v view) []*commit {
+// endConflicts ends the commits that conflict with the stored claims, and gives the
+// others.
+func (s *Store) endConflicts(batch []*commit, v view) []*commit {
 	return slices.DeleteFunc(batch, func(c *commit) bool {
 		for _, op := range c.ops {
 			if current := v.current(s, op.Claim.Key); current.Version != op.Claim.Version {
@@ -272,9 +273,9 @@ func (s *Store) judge(batch []*commit, v view) []*commit {
 	})
 }
 
-// try makes one transaction of a batch, of which something was seen before. Version 0
-// without an error means that something was not as presumed; the view tells what is there
-// instead.
+// try makes one transaction of a batch, from the view of the previous attempt. Version 0
+// without an error means that a precondition did not hold; the new view has the current
+// claims and maps.
 func (s *Store) try(batch []*commit, seen view) (allocator.Version, view, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 	defer cancel()
@@ -294,9 +295,9 @@ func (s *Store) try(batch []*commit, seen view) (allocator.Version, view, error)
 	return s.refresh(ctx, batch)
 }
 
-// refresh reads the maps, and what a batch is about.
+// refresh reads the maps and the claims of a batch.
 func (s *Store) refresh(ctx context.Context, batch []*commit) (allocator.Version, view, error) {
-	v, err := s.look(ctx, keysOf(batch))
+	v, err := s.readView(ctx, keysOf(batch))
 	s.known = v.maps
 	return 0, v, err
 }

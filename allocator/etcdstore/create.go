@@ -11,9 +11,9 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 )
 
-// Create makes the maps that there are not yet. From their first moment on they say that
-// these claims are taken; who has them is written after that, and if that is interrupted,
-// they belong to [Imported] meanwhile. Claims in a map that exists change nothing.
+// Create makes the maps that do not exist. They have the bits of these claims from the
+// beginning; Create writes the owners after that. If that is interrupted, the keys
+// belong to [Imported]. Create ignores claims of a map that exists.
 func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	byArea := make([][]allocator.Claim, len(s.areas))
 	for _, c := range claims {
@@ -34,15 +34,15 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	for len(all) > 0 {
 		part := all[:min(maxOps, len(all))]
 		all = all[len(part):]
-		// Somebody else who changed one of them knows more.
+		// A claim that another process has changed meanwhile is newer.
 		if _, err := s.commitOne(ctx, part); err != nil && !errors.Is(err, allocator.ErrConflict) {
-			return fmt.Errorf("writing who has what: %w", err)
+			return fmt.Errorf("writing the owners: %w", err)
 		}
 	}
 	return nil
 }
 
-// createOne makes one map, and gives what is still to be written about it.
+// createOne makes one map, and gives the operations that write its owners.
 func (s *Store) createOne(ctx context.Context, a *area, claims []allocator.Claim) ([]allocator.Op, error) {
 	b := bitmap{bits: make([]byte, a.byteCount())}
 	bits := b.bits
@@ -62,7 +62,7 @@ func (s *Store) createOne(ctx context.Context, a *area, claims []allocator.Claim
 	return ops, nil
 }
 
-// put stores a map where there is none, and gives the revision; 0 if there is one.
+// put stores a map and gives the revision; 0 if the map exists already.
 func (s *Store) put(ctx context.Context, a *area, object string) (int64, error) {
 	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(a.path), "=", 0)).
 		Then(clientv3.OpPut(a.path, object)).Commit()
@@ -75,9 +75,9 @@ func (s *Store) put(ctx context.Context, a *area, object string) (int64, error) 
 	return answer.Header.Revision, nil
 }
 
-// Import makes the map of one of the store's ranges as it was elsewhere, for instance in
-// the etcd of a cluster. Where there is a map already, nothing is changed, and the error
-// is [allocator.ErrConflict].
+// Import makes the map of one of the store's ranges from another map, for instance one in
+// the etcd of a cluster. If the range has a map already, Import changes nothing, and the
+// error is [allocator.ErrConflict].
 func (s *Store) Import(ctx context.Context, m rangemap.Map) error {
 	if _, err := m.Keys(); err != nil {
 		return fmt.Errorf("importing a map: %w", err)
@@ -89,9 +89,9 @@ func (s *Store) Import(ctx context.Context, m rangemap.Map) error {
 		}
 		created, err := s.put(ctx, a, string(m.Marshal()))
 		if err == nil && created == 0 {
-			err = fmt.Errorf("importing a map of %s: there is one already: %w", m.Range, allocator.ErrConflict)
+			err = fmt.Errorf("importing a map of %s: the range has a map already: %w", m.Range, allocator.ErrConflict)
 		}
 		return err
 	}
-	return fmt.Errorf("%w map: %s is none of the ranges of the store", allocator.ErrInvalid, m.Range)
+	return fmt.Errorf("%w map: the store has no range %s", allocator.ErrInvalid, m.Range)
 }

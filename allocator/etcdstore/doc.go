@@ -1,59 +1,56 @@
-// Package etcdstore keeps claims in etcd, beside a map of what is taken in the form that
-// Kubernetes made classic. It is a module of its own, so that nobody else pays for
-// the packages that etcd's client needs.
+// Package etcdstore keeps claims in etcd, beside a map of the taken keys in the form of
+// Kubernetes. It is a module of its own, so that other importers do not need the
+// packages of etcd's client.
 //
-// # What stands in etcd
+// # Keys in etcd
 //
 //	PREFIX/maps/10.96.0.0/16    a RangeAllocation object: one bit for each key of the range
 //	PREFIX/claims/10.96.0.10    owner, token, time and end of one claim, as JSON
 //
-// Both change in one transaction, which etcd makes only if nothing that it relies on has
-// changed since it was read. There is a map for each range; a key outside of all of them
-// cannot be allocated. An IPv6 range has the 65,536 addresses that a map covers at most.
+// Both change in one transaction, whose preconditions are the revisions that the store
+// has read. Each range has a map; a key outside of all ranges cannot be allocated. Of an
+// IPv6 range the store allocates the first 65,536 addresses, which a map covers.
 //
-// A map has to be made first, by [Store.Create] (which is what package repair calls) or
-// [Store.Import]. Until then every operation fails with [allocator.ErrNoMap], so that
-// nothing is handed out again because a map was lost.
+// [Store.Create], which package repair calls, or [Store.Import] make the map. Until then
+// every operation fails with [allocator.ErrNoMap], so that losing a map does not free its
+// keys.
 //
 // # Combining
 //
-// Commits of one process that come while a transaction is under way wait for its end and
-// then go together into the next one, as many as fit. So 64 callers need hardly more
-// transactions than one. Those that fail because of another process are
-// looked up and tried again; only a commit whose own claims have changed is in conflict.
-// A commit of up to 1,000 keys is one transaction, too, if all but 50 of them are in ranges
-// of at most 8,192 keys, as node ports are; larger ones are made in parts of 120 keys, and
-// undone if one of these fails.
+// Commits of one process that begin while a transaction is in flight share the next one,
+// as many as fit. So 64 callers need hardly more transactions than one. If a transaction
+// fails because of another process, the store reads the claims and tries again; only a
+// commit whose own claims have changed is a conflict. A commit of up to 1,000 keys is one
+// transaction, too, if at most 50 of them are in ranges of more than 8,192 keys; node
+// ports are not. Larger ones are made in parts of 120 keys, and undone if a part fails.
 //
-// # What cannot be read
+// # Unreadable claims
 //
-// A claim that is no JSON, or names no owner, may be anybody's. Its key stays taken, by an
-// owner "unreadable:PATH" that errors and lists name, and all other keys work as ever. A
-// repair reports it where its key is used, and does not free it. It ends when somebody
-// writes the claim anew, or who knows that nobody uses the key releases it:
+// A claim that is not JSON, or has no owner, keeps its key, for an owner
+// "unreadable:PATH" that errors and lists name. All other keys work as usual. A repair
+// reports the claim if its key is used, and does not free it. Write the claim again or,
+// if no object uses the key, release it:
 //
 //	etcdallocator ... release unreadable:PREFIX/claims/10.96.0.10 10.96.0.10
 //
-// To delete the claim by hand leaves the bit in the map, and the key to [Imported].
+// Deleting the claim by hand leaves the bit in the map, and the key to [Imported].
 //
-// What stands below PREFIX/claims and is not named as a key is passed over: what is taken
-// has a bit in a map. A map that cannot be read lets no operation through, since nobody
-// knows what it would say.
+// The store ignores paths below PREFIX/claims that do not name a key: a taken key has a
+// bit in a map. While a map is unreadable, every operation fails.
 //
 // # Importing
 //
-// [Store.Import] takes the map of a cluster as it is. What it says to be taken belongs
-// to the owner [Imported] until a repair, or whoever knows better, gives it to another one.
-// A map that an API server still uses must not be shared: its repair frees what no
-// Service has.
+// [Store.Import] stores the map of a cluster unchanged. Its keys belong to the owner
+// [Imported] until a repair, or another change, gives them to another owner. Do not share a
+// map that an API server still uses: its repair frees the keys that no Service has.
 //
-// The command etcdallocator in this module shows how it is used; it has every subcommand of
-// the library's example for other stores.
+// The command etcdallocator in this module shows how to use the store; it has every
+// subcommand of the library's example for other stores.
 //
 // # Versions
 //
-// The module is released together with github.com/vipkit/vipkit: each tag vX.Y.Z of the
-// repository has a twin allocator/etcdstore/vX.Y.Z, whose go.mod requires that very version.
-// The replacement in go.work, which only holds within the repository, lets both change in
-// one commit; in go.mod it would keep go install from making the command.
+// The module is released together with github.com/vipkit/vipkit: for each tag vX.Y.Z of
+// the repository there is a tag allocator/etcdstore/vX.Y.Z, whose go.mod requires that
+// version. The replacement in go.work, which holds only within the repository, lets both
+// change in one commit; in go.mod it would prevent go install of the command.
 package etcdstore

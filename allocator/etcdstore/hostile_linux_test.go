@@ -29,8 +29,7 @@ func portMap(t *testing.T, taken ...uint16) string {
 	return string(m.Marshal())
 }
 
-// testMapWrittenByHand sets and clears bits without claims, of which those who watch must
-// hear.
+// testMapWrittenByHand sets and clears bits without claims. A watch must yield these changes.
 func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
 	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
@@ -43,34 +42,34 @@ func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30080, 32767)); err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var events []string
 	var last allocator.Claim
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for e, err := range s.Watch(ctx, before.Version) {
 		if err != nil {
-			t.Fatalf("after %v: %v", told, err)
+			t.Fatalf("after %v: %v", events, err)
 		}
-		told = append(told, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
+		events = append(events, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
 		last = e.Claim
-		if len(told) == 3 {
+		if len(events) == 3 {
 			break
 		}
 	}
 	want := []string{"30001  deleted=true", "30080 imported deleted=false", "32767 imported deleted=false"}
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := cmp.Diff(want, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	// What was told is a precondition that holds.
+	// The version of the last event is a valid precondition.
 	last.Owner = "services/default/web"
 	mustCommit(t, s, []allocator.Op{{Claim: last}})
 	if diff := cmp.Diff([]string{"30080", "32767"}, stored(t, client, "30000-32767")); diff != "" {
-		t.Errorf("the map (-want +got):\n%s", diff)
+		t.Errorf("keys of the map (-want +got):\n%s", diff)
 	}
 }
 
-// testCopied has a claim as old as its map, as in an etcd that was copied by one
-// transaction.
+// testCopied has a claim of the same revision as its map, as in an etcd that was copied in
+// one transaction.
 func testCopied(t *testing.T, client *clientv3.Client) {
 	_, err := client.Txn(t.Context()).Then(
 		clientv3.OpPut(portsPath, portMap(t, 30080)),
@@ -90,11 +89,11 @@ func testCopied(t *testing.T, client *clientv3.Client) {
 		t.Errorf("freeing it: %v", err)
 	}
 	if got := stored(t, client, "30000-32767"); len(got) != 0 {
-		t.Errorf("the map still has %v", got)
+		t.Errorf("keys of the map: got %v, want none", got)
 	}
 }
 
-// rival is faster than any transaction.
+// rival writes the map before every transaction.
 type rival struct {
 	clientv3.KV
 	times int
@@ -125,8 +124,9 @@ func (r *race) Commit() (*clientv3.TxnResponse, error) {
 	return r.Txn.Commit()
 }
 
-// testAlwaysLate wants an end to transactions when another process is faster each time.
-func testAlwaysLate(t *testing.T, client *clientv3.Client) {
+// testAlwaysConflict checks that a commit gives up when another process changes the map before
+// each of its transactions.
+func testAlwaysConflict(t *testing.T, client *clientv3.Client) {
 	c := allocator.Config{FirstPort: 30000, LastPort: 32767}
 	if err := newStore(t, client, c).Create(t.Context()); err != nil {
 		t.Fatal(err)
@@ -142,6 +142,6 @@ func testAlwaysLate(t *testing.T, client *clientv3.Client) {
 		t.Errorf("got error %v after %d transactions, want %v", err, faster.times, allocator.ErrConflict)
 	}
 	if got := stored(t, client, "30000-32767"); len(got) != 0 {
-		t.Errorf("the map has %v", got)
+		t.Errorf("keys of the map: got %v, want none", got)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/allocator/repair"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// fromElsewhere is a map of which nobody knows who has what.
-func fromElsewhere(t *testing.T) rangemap.Map {
+// importedMap returns a map whose keys have no claims.
+func importedMap(t *testing.T) rangemap.Map {
 	t.Helper()
 	m, err := rangemap.Encode("30000-32767", slices.Values([]allocator.Key{allocator.PortKey(30080), allocator.PortKey(32000)}))
 	if err != nil {
@@ -29,7 +29,7 @@ func fromElsewhere(t *testing.T) rangemap.Map {
 }
 
 func testImport(t *testing.T, client *clientv3.Client) {
-	s, m := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767}), fromElsewhere(t)
+	s, m := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767}), importedMap(t)
 	if err := s.Import(t.Context(), rangemap.Map{Range: "10.0.0.0/24"}); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("a map of no range: got error %v, want %v", err, allocator.ErrInvalid)
 	}
@@ -45,15 +45,15 @@ func testImport(t *testing.T, client *clientv3.Client) {
 	}
 	_, err = newPool(t, s).Reserve(t.Context(), "me", allocator.Request{Key: allocator.PortKey(30080)})
 	if held, ok := errors.AsType[*allocator.HeldError](err); !ok || held.Owner != etcdstore.Imported {
-		t.Errorf("Reserve: got error %v, want that %s has it", err, etcdstore.Imported)
+		t.Errorf("Reserve: got error %v, want a HeldError that names %s", err, etcdstore.Imported)
 	}
 }
 
-// importedStore gives a store of what came from elsewhere, and its state.
+// importedStore returns a store that has imported a map, and its state.
 func importedStore(t *testing.T, client *clientv3.Client) (*etcdstore.Store, allocator.State) {
 	t.Helper()
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if err := s.Import(t.Context(), fromElsewhere(t)); err != nil {
+	if err := s.Import(t.Context(), importedMap(t)); err != nil {
 		t.Fatal(err)
 	}
 	state, err := s.Load(t.Context())
@@ -63,8 +63,8 @@ func importedStore(t *testing.T, client *clientv3.Client) (*etcdstore.Store, all
 	return s, state
 }
 
-// testImportedEnds gives one imported key its owner and releases another; who watches hears
-// of both.
+// testImportedEnds gives one imported key an owner and releases another. A watch must yield
+// both changes.
 func testImportedEnds(t *testing.T, client *clientv3.Client) {
 	s, state := importedStore(t, client)
 	named := state.Claims[0]
@@ -73,26 +73,26 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 	if err := newPool(t, s).Release(t.Context(), allocator.Claim{Key: allocator.PortKey(32000), Owner: etcdstore.Imported}); err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var events []string
 	for e, err := range s.Watch(t.Context(), state.Version) {
 		if err != nil {
-			t.Fatalf("after %v: %v", told, err)
+			t.Fatalf("after %v: %v", events, err)
 		}
-		told = append(told, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
-		if len(told) == 2 {
+		events = append(events, fmt.Sprintf("%v %s deleted=%t", e.Claim.Key, e.Claim.Owner, e.Deleted))
+		if len(events) == 2 {
 			break
 		}
 	}
-	if diff := cmp.Diff([]string{"30080 services/default/web deleted=false", "32000  deleted=true"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"30080 services/default/web deleted=false", "32000  deleted=true"}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"30080"}, stored(t, client, "30000-32767")); diff != "" {
-		t.Errorf("the map (-want +got):\n%s", diff)
+		t.Errorf("keys of the map (-want +got):\n%s", diff)
 	}
 }
 
-// testHalfCompacted releases an imported key, and compacts all before that. Who watches from
-// then on must hear of the release, or that there is something to miss.
+// testHalfCompacted releases an imported key, and compacts all revisions before that. etcd has
+// the change of the map, but not the map before it, so a watch must end with ErrCompacted.
 func testHalfCompacted(t *testing.T, client *clientv3.Client) {
 	s, state := importedStore(t, client)
 	released := mustCommit(t, s, []allocator.Op{{Claim: state.Claims[1], Delete: true}})[0]
@@ -104,8 +104,8 @@ func testHalfCompacted(t *testing.T, client *clientv3.Client) {
 	storetest.WantEnd(t, s.Watch(ctx, state.Version), allocator.ErrCompacted)
 }
 
-// testCreate lets a repair make the maps from what is in use: more than fits into one
-// transaction, or one page.
+// testCreate has a repair that makes the maps from more uses than one transaction, or one
+// page, can hold.
 func testCreate(t *testing.T, client *clientv3.Client) {
 	const inUse = 1200
 	s := newStore(t, client, ranges()...)
@@ -128,14 +128,14 @@ func testCreate(t *testing.T, client *clientv3.Client) {
 	}
 	for _, c := range state.Claims {
 		if !strings.HasPrefix(string(c.Owner), "services/default/") {
-			t.Errorf("%v belongs to %q", c.Key, c.Owner)
+			t.Errorf("owner of %v: got %q, want a Service", c.Key, c.Owner)
 		}
 	}
 	if err := s.Create(t.Context(), allocator.Claim{Key: storetest.Key(999), Owner: "late"}); err != nil {
 		t.Errorf("Create with a map: %v", err)
 	}
 	if got := len(stored(t, client, "10.96.0.0/16")); got != inUse {
-		t.Errorf("Create with a map: %d keys are taken, want %d as before", got, inUse)
+		t.Errorf("taken keys after Create with a map: got %d, want %d as before", got, inUse)
 	}
 	beyond := allocator.Claim{Key: allocator.PortKey(80), Owner: "me"}
 	if err := s.Create(t.Context(), beyond); !errors.Is(err, allocator.ErrNotInRange) {
@@ -158,7 +158,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of each kind of change some are in the first parts, and the last one fails.
+	// The first parts have changes of each kind, and the last part fails.
 	var ops []allocator.Op
 	for i, c := range claims[:200] {
 		if i%2 == 0 {
@@ -177,7 +177,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
-		t.Errorf("after a failure (-want +got):\n%s", diff)
+		t.Errorf("claims after a failure (-want +got):\n%s", diff)
 	}
 	now := map[allocator.Key]allocator.Version{}
 	for _, c := range after.Claims {
@@ -187,7 +187,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 		claims[i].Version = now[claims[i].Key]
 	}
 	if err := p.Release(t.Context(), claims...); err != nil || len(stored(t, client, "10.96.0.0/16")) != 0 {
-		t.Errorf("Release: error %v, and %d addresses are taken", err, len(stored(t, client, "10.96.0.0/16")))
+		t.Errorf("Release: error %v, taken addresses: got %d, want none", err, len(stored(t, client, "10.96.0.0/16")))
 	}
 }
 

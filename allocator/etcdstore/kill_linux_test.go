@@ -24,8 +24,8 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// victimVariable in the environment makes the test program one that is killed. It has the
-// URL of etcd and a name, separated by a space.
+// victimVariable in the environment makes the test program run victim. It has the URL of
+// etcd and a name, separated by a space.
 const victimVariable = "ETCDSTORE_TEST_VICTIM"
 
 const (
@@ -37,7 +37,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if url, name, isVictim := strings.Cut(os.Getenv(victimVariable), " "); isVictim {
-		// It ends with its test, however that ends.
+		// The victim ends when its test ends and closes this pipe.
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			os.Exit(3)
@@ -61,8 +61,8 @@ func openPool(client *clientv3.Client) (*etcdstore.Store, *allocator.Pool, error
 	return s, p, err
 }
 
-// victim takes and frees keys until it is killed. It says what it has after it has it, and
-// what it frees before it does.
+// victim allocates and frees keys until it is killed. It prints a key after it has bound it,
+// and again before it frees it.
 func victim(url, name string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
 	if err != nil {
@@ -82,11 +82,11 @@ func victim(url, name string) error {
 		})
 	}
 	wg.Wait()
-	return errors.New("nothing left to do")
+	return errors.New("all workers have ended")
 }
 
-// live is the life of one owner. What fails is given up; whatever that leaves behind
-// belongs to a process that will be dead.
+// live reserves, binds and releases a key of one owner. It ends at the first error; the test
+// releases the keys that this leaves when it has killed the process.
 func live(p *allocator.Pool, owner allocator.Owner) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -102,9 +102,9 @@ func live(p *allocator.Pool, owner allocator.Owner) {
 	_ = p.Release(ctx, claims...) // See above.
 }
 
-// arena is where victims live. They all write into one pipe, so what one says before it
-// frees a key comes before what another one says after it got it.
-type arena struct {
+// killTest runs victims. They all write into one pipe, so the line of a victim that frees a
+// key precedes the line of the next victim that binds it.
+type killTest struct {
 	t       *testing.T
 	url     string
 	out     *os.File
@@ -117,7 +117,7 @@ type arena struct {
 	bound   int
 }
 
-func newArena(t *testing.T, url string) *arena {
+func newKillTest(t *testing.T, url string) *killTest {
 	t.Helper()
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -128,7 +128,7 @@ func newArena(t *testing.T, url string) *arena {
 			t.Error(err)
 		}
 	})
-	a := &arena{t: t, url: url, out: out, lines: bufio.NewReader(in), owners: map[string]string{}}
+	a := &killTest{t: t, url: url, out: out, lines: bufio.NewReader(in), owners: map[string]string{}}
 	if a.store, a.pool, err = openPool(connect(t, url)); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func newArena(t *testing.T, url string) *arena {
 }
 
 // start starts a victim.
-func (a *arena) start() {
+func (a *killTest) start() {
 	a.t.Helper()
 	a.started++
 	cmd := exec.CommandContext(a.t.Context(), os.Args[0])
@@ -154,8 +154,8 @@ func (a *arena) start() {
 	a.running = append(a.running, cmd)
 }
 
-// kill kills a victim, and reads on until all that it has said.
-func (a *arena) kill(i int) {
+// kill kills a victim, and reads all lines that it has written.
+func (a *killTest) kill(i int) {
 	a.t.Helper()
 	cmd := a.running[i]
 	a.running = append(a.running[:i], a.running[i+1:]...)
@@ -163,24 +163,24 @@ func (a *arena) kill(i int) {
 		a.t.Fatal(err)
 	}
 	dead := make(chan string, 1)
-	go func() { // The victim may wait for somebody to read.
+	go func() { // The victim may wait until its lines are read.
 		_ = cmd.Wait() // It was killed.
 		_, name, _ := strings.Cut(cmd.Env[len(cmd.Env)-1], " ")
 		dead <- name
-		_, _ = fmt.Fprintln(a.out, "dead -", name) // Where that fails, the reader waits in vain.
+		_, _ = fmt.Fprintln(a.out, "dead -", name) // If it fails, read reports a failure.
 	}()
 	a.read(func(words []string) bool { return words[0] == "dead" })
-	a.bury(<-dead)
+	a.checkKilled(<-dead)
 }
 
-// read follows what victims say until a line is the last one.
-func (a *arena) read(isLast func(words []string) bool) {
+// read reads the lines of victims until isLast accepts one.
+func (a *killTest) read(isLast func(words []string) bool) {
 	a.t.Helper()
 	for {
 		line, err := a.lines.ReadString('\n')
 		words := strings.Fields(line)
 		if err != nil || len(words) != 3 {
-			a.t.Fatalf("a victim says %q, error %v", line, err)
+			a.t.Fatalf("line of a victim: got %q, error %v, want three words", line, err)
 		}
 		key, owner := words[1], words[2]
 		switch words[0] {
@@ -194,7 +194,7 @@ func (a *arena) read(isLast func(words []string) bool) {
 			delete(a.owners, key)
 		case "dead":
 		default:
-			a.t.Fatalf("a victim says %q", line)
+			a.t.Fatalf("line of a victim: got %q, want bound, freeing or dead", line)
 		}
 		if isLast(words) {
 			return
@@ -202,8 +202,9 @@ func (a *arena) read(isLast func(words []string) bool) {
 	}
 }
 
-// bury frees what a dead victim had, and wants that it still had what it last said.
-func (a *arena) bury(name string) {
+// checkKilled checks that the store has the keys that a killed victim has printed as bound,
+// and frees its claims.
+func (a *killTest) checkKilled(name string) {
 	a.t.Helper()
 	state, err := a.store.Load(a.t.Context())
 	if err != nil {
@@ -218,25 +219,25 @@ func (a *arena) bury(name string) {
 			continue
 		}
 		if c := held[key]; string(c.Owner) != owner || !c.IsBound() {
-			a.t.Errorf("%s belongs to %s, and the store has %+v", key, owner, c)
+			a.t.Errorf("claim of %s: got %+v, want a bound one of %s", key, c, owner)
 		}
 		delete(a.owners, key)
 	}
 	for _, c := range held {
 		if strings.HasPrefix(string(c.Owner), name+"/") && c.IsBound() {
 			if err := a.pool.Release(a.t.Context(), c); err != nil {
-				a.t.Errorf("burying %s: %v", name, err)
+				a.t.Errorf("releasing a key of %s: %v", name, err)
 			}
 		}
 	}
 }
 
-// TestKill kills processes that share a map, again and again, and etcd too. No key may
-// have two owners, and nothing may be left when all are dead and buried.
+// TestKill kills processes that share a map, several times, and restarts etcd. No key may
+// have two owners, and no claim may be left when all processes were killed.
 func TestKill(t *testing.T) {
 	rnd := testenv.Random(t)
 	etcd := servertest.StartEtcd(t)
-	a := newArena(t, etcd.URL)
+	a := newKillTest(t, etcd.URL)
 	for range victims {
 		a.start()
 	}
@@ -254,13 +255,13 @@ func TestKill(t *testing.T) {
 		a.kill(0)
 	}
 	t.Logf("%d owners, %d kills", a.bound, a.started)
-	awaitNothing(t, a)
+	awaitNoClaims(t, a)
 }
 
-// awaitNothing waits until the reservations of the dead have ended. A key can have been
-// bound after the death of who wanted it, when the request was still under way; a repair
-// would find that, and here it is done directly.
-func awaitNothing(t *testing.T, a *arena) {
+// awaitNoClaims waits until the reservations of killed victims have ended. etcd can bind a key
+// after its victim was killed, if the request was in flight. A repair would free it;
+// awaitNoClaims does that itself.
+func awaitNoClaims(t *testing.T, a *killTest) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -283,7 +284,7 @@ func awaitNothing(t *testing.T, a *arena) {
 			if !c.IsBound() {
 				continue
 			}
-			t.Logf("%v was bound for %s, who is dead", c.Key, c.Owner)
+			t.Logf("%v was bound for %s, which was killed", c.Key, c.Owner)
 			if err := a.pool.Release(ctx, c); err != nil {
 				t.Fatal(err)
 			}
@@ -291,7 +292,7 @@ func awaitNothing(t *testing.T, a *arena) {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			t.Fatalf("after %v there are still %v", patience, state.Claims)
+			t.Fatalf("claims after %v: got %v, want none", patience, state.Claims)
 		}
 	}
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// etcd takes 128 operations in a transaction, and as many comparisons. But a transaction
-// can hold others, which may have what is left to the one around them; and a comparison can
-// be of a row of keys. So a commit of many keys is still one transaction where they are in
-// ranges so small that to compare all of their claims costs etcd little.
+// etcd accepts 128 operations in a transaction, and as many comparisons. But a transaction
+// can hold nested ones, and a comparison can be of an interval of keys. So a commit of
+// many keys is still one transaction if their ranges are so small that comparing all of
+// their claims costs etcd little.
 const (
-	// maxLarge is how many keys a transaction changes at most that holds others.
+	// maxLarge bounds the keys of a transaction with nested ones.
 	maxLarge = 1000
-	// maxRow is how many keys a range has at most of which all claims are compared.
+	// maxRow bounds the keys of a range whose claims are all compared.
 	maxRow = 1 << 13
-	// nested is how many operations are in each of the transactions inside.
+	// nested is how many operations a nested transaction has.
 	nested = 50
-	// maxAreas is how many ranges a store has at most, as each may need a comparison.
+	// maxAreas bounds the ranges of a store, as each may need a comparison.
 	maxAreas = 8
 )
 
@@ -38,7 +38,7 @@ func (s *Store) fits(ops []allocator.Op) bool {
 	return len(ops) <= maxLarge && inLarge <= nested
 }
 
-// row is an interval of paths of claims, which are ordered as texts.
+// row is an interval of paths of claims, ordered as strings.
 type row struct{ first, last string }
 
 func (r *row) add(path string) {
@@ -48,13 +48,13 @@ func (r *row) add(path string) {
 	r.first, r.last = min(r.first, path), max(r.last, path)
 }
 
-// unchangedSince compares all claims of a row with a revision. Claims that are gone since
-// it does not tell; their bits do.
+// unchangedSince requires that no claim of a row has changed since a revision. It does not
+// see deleted claims; comparing the map does.
 func (r *row) unchangedSince(revision allocator.Version) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(r.first), "<", int64(revision)+1).WithRange(r.last + "\x00")
 }
 
-// nest puts operations that are too many for a transaction into several inside.
+// nest puts operations that are too many for a transaction into nested ones.
 func nest(ops []clientv3.Op) []clientv3.Op {
 	if len(ops) <= maxOps+maxAreas {
 		return ops
@@ -66,7 +66,7 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 	return all
 }
 
-// flat gives the answers to operations that may have been nested.
+// flat returns the responses to operations that may have been nested.
 func flat(responses []*etcdserverpb.ResponseOp) []*etcdserverpb.ResponseOp {
 	var all []*etcdserverpb.ResponseOp
 	for _, r := range responses {

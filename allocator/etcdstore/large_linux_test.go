@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// revision is that of etcd now.
+// revision returns the current revision of etcd.
 func revision(t *testing.T, client *clientv3.Client) int64 {
 	t.Helper()
 	answer, err := client.Get(t.Context(), prefix)
@@ -23,8 +23,8 @@ func revision(t *testing.T, client *clientv3.Client) int64 {
 	return answer.Header.Revision
 }
 
-// testManyPorts wants one transaction for each step of a Service with 250 node ports and
-// two addresses: they are as many revisions.
+// testManyPorts checks that each step of a Service with many node ports and two addresses is
+// one transaction, which is one revision.
 func testManyPorts(t *testing.T, client *clientv3.Client) {
 	p := newPool(t, withMaps(t, client))
 	for _, count := range []int{118, 119, 120, 121, 128, 129, 250, 998} {
@@ -35,7 +35,7 @@ func testManyPorts(t *testing.T, client *clientv3.Client) {
 			t.Fatal(err)
 		}
 		if got := len(stored(t, client, "30000-32767")); got != count {
-			t.Errorf("%d ports are taken, want %d", got, count)
+			t.Errorf("taken ports: got %d, want %d", got, count)
 		}
 		if claims, err = p.Bind(t.Context(), claims...); err != nil {
 			t.Fatal(err)
@@ -44,15 +44,15 @@ func testManyPorts(t *testing.T, client *clientv3.Client) {
 			t.Fatal(err)
 		}
 		if got := revision(t, client) - begin; got != 3 {
-			t.Errorf("%d ports: %d transactions, want 3", count, got)
+			t.Errorf("%d ports: got %d transactions, want 3", count, got)
 		}
 		if got := len(stored(t, client, "30000-32767")) + len(stored(t, client, "10.96.0.0/16")); got != 0 {
-			t.Errorf("%d ports: %d keys are still taken", count, got)
+			t.Errorf("%d ports: taken keys at the end: got %d, want none", count, got)
 		}
 	}
 }
 
-// hook is etcd with somebody who does something before the transaction that writes, after
+// hook is an etcd client that calls a function before the transaction that writes, after
 // the one that reads.
 type hook struct {
 	clientv3.KV
@@ -67,8 +67,8 @@ func (h *hook) Txn(ctx context.Context) clientv3.Txn {
 	return h.KV.Txn(ctx)
 }
 
-// testManyPortsRaced has somebody else change one of many ports between the look at them
-// and their transaction.
+// testManyPortsRaced has another process that changes one of many ports between the reading
+// transaction and the writing one.
 func testManyPortsRaced(t *testing.T, client *clientv3.Client) {
 	const many = 250
 	for name, change := range map[string]func(held, free allocator.Claim) allocator.Op{
@@ -98,19 +98,19 @@ func testManyPortsRaced(t *testing.T, client *clientv3.Client) {
 		_, err := newStore(t, raced, ranges()...).Commit(t.Context(), ops)
 		conflict, ok := errors.AsType[*allocator.ConflictError](err)
 		if !ok || conflict.Key != ops[7].Claim.Key && conflict.Key != ops[many-7].Claim.Key {
-			t.Errorf("%s: got error %v, want a conflict about what was changed", name, err)
+			t.Errorf("%s: got error %v, want a conflict about the key that was changed", name, err)
 		}
 		after, err := other.Load(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
-			t.Errorf("%s: after the conflict (-want +got):\n%s", name, diff)
+			t.Errorf("%s: claims after the conflict (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-// testManyPortsAtOnce lets several processes allocate many ports and few, all in one row.
+// testManyPortsAtOnce has several processes that allocate many ports and few, all in one row.
 func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 	const each = 150
 	withMaps(t, client)
@@ -146,6 +146,6 @@ func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 		want[allocator.Owner(fmt.Sprint("services/default/", n))] = 2*each + 3
 	}
 	if diff := cmp.Diff(want, owned); diff != "" || len(state.Claims) != 4*(2*each+3) {
-		t.Errorf("bound of %d claims, by owner (-want +got):\n%s", len(state.Claims), diff)
+		t.Errorf("bound ones of %d claims, by owner (-want +got):\n%s", len(state.Claims), diff)
 	}
 }

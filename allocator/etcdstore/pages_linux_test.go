@@ -9,21 +9,21 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// between is a connection by which something happens before each page but the first.
-type between struct {
+// hookedGet calls before before each Get, which reads every page but the first.
+type hookedGet struct {
 	clientv3.KV
-	happens func()
+	before func()
 }
 
-func (b *between) Get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	b.happens()
+func (b *hookedGet) Get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	b.before()
 	return b.KV.Get(ctx, key, o...)
 }
 
-// testPagesAreOfOneTime releases what is on the last page while the first one is read. The
-// state must be that of its version: what is gone from one page would be left in the map of
-// another time, as if it were imported.
-func testPagesAreOfOneTime(t *testing.T, client *clientv3.Client) {
+// testPagesOfOneRevision releases a key of the last page after the first page was read. All
+// pages must be of the revision of the state: otherwise the key would be set in the map and
+// have no claim, as if it were imported.
+func testPagesOfOneRevision(t *testing.T, client *clientv3.Client) {
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
 	if err := s.Create(t.Context()); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func testPagesAreOfOneTime(t *testing.T, client *clientv3.Client) {
 	last.Version = versions[len(versions)-1]
 	kv, isReleased := client.KV, false
 	defer func() { client.KV = kv }()
-	client.KV = &between{KV: kv, happens: func() {
+	client.KV = &hookedGet{KV: kv, before: func() {
 		if !isReleased {
 			isReleased = true
 			mustCommit(t, s, []allocator.Op{{Claim: last, Delete: true}})
@@ -49,7 +49,7 @@ func testPagesAreOfOneTime(t *testing.T, client *clientv3.Client) {
 	}
 	for _, c := range state.Claims {
 		if c.Owner != "me" {
-			t.Errorf("%v belongs to %q, want everything to be as it was before", c.Key, c.Owner)
+			t.Errorf("owner of %v: got %q, want me as before", c.Key, c.Owner)
 		}
 	}
 	if len(state.Claims) != len(ops) {

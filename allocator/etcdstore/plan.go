@@ -14,14 +14,14 @@ type plan struct {
 	writes   []clientv3.Op
 	// bits are those of the maps that change, by area; nil for the others.
 	bits [][]byte
-	// rows are the claims that are compared all at once, by area, with what was seen at a
-	// revision; 0 if each claim is compared by itself.
+	// rows are the claims, by area, that are compared together with the revision asOf;
+	// asOf is 0 if each claim is compared by itself.
 	rows []row
 	asOf allocator.Version
 }
 
-// plan gives the transaction of a batch, of which something was seen before; nil if the
-// maps that are known do not fit it, so that it would fail.
+// plan returns the transaction of a batch, from the view of the previous attempt; nil if it
+// would fail because the known maps contradict it.
 func (s *Store) plan(batch []*commit, seen view) *plan {
 	if s.known == nil {
 		return nil
@@ -47,7 +47,7 @@ func (s *Store) plan(batch []*commit, seen view) *plan {
 	return p
 }
 
-// addMap puts what a map is about into a plan.
+// addMap adds the comparison and the write of a map to a plan.
 func (s *Store) addMap(p *plan, at int) {
 	path, isRow := s.areas[at].path, p.rows[at].last != ""
 	if isRow {
@@ -61,9 +61,9 @@ func (s *Store) addMap(p *plan, at int) {
 	}
 }
 
-// add puts an operation into a plan. It gives false if the operation does not fit what
-// is known. A claim as old as the map is probably no more than a bit of it, unless it is
-// known to be written: whoever copies a whole etcd may do that in one transaction.
+// add adds an operation to a plan. It reports false if the known map contradicts the
+// operation. A claim with the revision of the map is probably only a bit of it, unless a
+// record was seen: a restored etcd may have map and claims of one transaction.
 func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool {
 	k := op.Claim.Key
 	at, bit, err := s.find(k)
@@ -95,7 +95,7 @@ func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool 
 	return true
 }
 
-// after gives the maps as they are once the transaction of a revision was made.
+// after returns the maps after the transaction, which got this revision.
 func (p *plan) after(maps []bitmap, revision int64) []bitmap {
 	maps = slices.Clone(maps)
 	for at, bits := range p.bits {

@@ -12,11 +12,11 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// maxRecord is how many bytes a claim has at most, so that any transaction of several stays
-// below the 1.5 MiB that etcd takes: one that is too large fails for all who share it.
+// maxRecord bounds the bytes of a claim, so that a transaction stays below the 1.5 MiB
+// that etcd accepts: one that is too large fails for all commits that share it.
 const maxRecord = 1200
 
-// record is a claim as it stands in etcd.
+// record is a claim in etcd.
 type record struct {
 	Owner   allocator.Owner `json:"owner"`
 	Token   uint64          `json:"token,string"`
@@ -34,12 +34,12 @@ func encode(c allocator.Claim) (string, error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil && len(text) > maxRecord {
-		err = fmt.Errorf("%w owner %.40q...: its claim has %d bytes, %d are the most", allocator.ErrInvalid, c.Owner, len(text), maxRecord)
+		err = fmt.Errorf("%w owner %.40q...: its claim has %d bytes, more than %d", allocator.ErrInvalid, c.Owner, len(text), maxRecord)
 	}
 	return string(text), err
 }
 
-// keyOf gives the key of a claim's path; false if the path is none.
+// keyOf returns the key of a claim's path; false for other paths.
 func (s *Store) keyOf(path []byte) (allocator.Key, bool) {
 	text, isClaim := strings.CutPrefix(string(path), s.claims)
 	if !isClaim {
@@ -49,11 +49,11 @@ func (s *Store) keyOf(path []byte) (allocator.Key, bool) {
 	return k, err == nil && k.String() == text
 }
 
-// decode reads a claim; false if the path is that of none. Such a thing owns nothing: what
-// is taken has a bit in a map, whatever stands beside it.
+// decode reads a claim; false if the path is not that of a claim. Other paths do not
+// matter: a taken key has a bit in a map.
 //
-// A claim that cannot be read may be anybody's, and keeps its key. Nobody knows how old it
-// is, so it is always young, and no repair takes it away.
+// An unreadable claim keeps its key. Its age is unknown, so it is always dated now, and no
+// repair frees it.
 func (s *Store) decode(kv *mvccpb.KeyValue) (allocator.Claim, bool) {
 	k, isClaim := s.keyOf(kv.Key)
 	if !isClaim {

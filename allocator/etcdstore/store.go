@@ -13,12 +13,12 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// Imported owns what a map says to be taken and of which nothing else is known.
+// Imported owns the keys that a map has as taken and that have no claim.
 const Imported = allocator.Owner("imported")
 
-// UnreadablePrefix begins the owner of a key whose claim cannot be read; the path of the
-// claim in etcd follows. Such a key stays taken until somebody mends what is at that path,
-// or releases the key in the name of this owner.
+// UnreadablePrefix begins the owner of a key whose claim is unreadable; the path of the
+// claim in etcd follows. Such a key stays taken until the claim at that path is repaired,
+// or the key is released in the name of this owner.
 const UnreadablePrefix = allocator.Owner("unreadable:")
 
 // pageSize is how many claims are read at once.
@@ -28,22 +28,22 @@ const pageSize = 1000
 // stores in other processes the same prefix.
 type Store struct {
 	client *clientv3.Client
-	claims string // where they are
+	claims string // the prefix of their paths
 	areas  []area
 
 	mu       sync.Mutex
 	queue    []*commit
 	flushing bool
-	// known are the maps as this process saw them last, or nil. They belong to whoever
-	// flushes.
+	// known are the maps that this process has read or written last, or nil. Only flush uses
+	// them.
 	known []bitmap
 }
 
 var _ allocator.Store = (*Store)(nil)
 
-// New makes a store below a prefix such as "/example/allocator", for some ranges: 1 to 8,
-// which must not overlap. It asks etcd for nothing yet. The client stays the caller's, who closes
-// it when the store is not used any more.
+// New makes a store below a prefix such as "/example/allocator", for 1 to 8 ranges, which
+// must not overlap. It sends no request. The caller closes the client when it does not use
+// the store any more.
 func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*Store, error) {
 	prefix = strings.TrimRight(prefix, "/") + "/"
 	s := &Store{client: client, claims: prefix + "claims/"}
@@ -60,7 +60,7 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 		s.areas = append(s.areas, a)
 	}
 	if n := len(s.areas); n == 0 || n > maxAreas {
-		return nil, fmt.Errorf("%w number of ranges: %d, where 1 to %d are possible", allocator.ErrInvalid, n, maxAreas)
+		return nil, fmt.Errorf("%w number of ranges: %d is not within 1 and %d", allocator.ErrInvalid, n, maxAreas)
 	}
 	return s, nil
 }
@@ -74,7 +74,7 @@ func overlap(a, b area) bool {
 	return begins || isWithin
 }
 
-// find gives the place of a key: the area, and the bit there.
+// find returns the area of a key, and its bit there.
 func (s *Store) find(k allocator.Key) (at int, bit uint64, err error) {
 	var names []string
 	for at, a := range s.areas {
@@ -126,7 +126,7 @@ func (s *Store) nextPage(ctx context.Context, page *etcdserverpb.RangeResponse, 
 	return (*etcdserverpb.RangeResponse)(next), nil
 }
 
-// bare gives what the maps say to be taken beside these claims.
+// bare returns the claims of bits that are set without one of these claims.
 func (s *Store) bare(maps []bitmap, claims []allocator.Claim) []allocator.Claim {
 	held := make(map[allocator.Key]struct{}, len(claims))
 	for _, c := range claims {
@@ -147,11 +147,11 @@ func (s *Store) bare(maps []bitmap, claims []allocator.Claim) []allocator.Claim 
 func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	var state allocator.State
 	for begin := 0; begin == 0 || begin < len(keys); begin += maxOps {
-		v, err := s.look(ctx, keys[begin:min(begin+maxOps, len(keys))])
+		v, err := s.readView(ctx, keys[begin:min(begin+maxOps, len(keys))])
 		if err != nil {
 			return allocator.State{}, err
 		}
-		if begin == 0 { // What is read later is not older.
+		if begin == 0 { // later reads are not older
 			state.Version = v.version
 		}
 		for _, k := range keys[begin:min(begin+maxOps, len(keys))] {
@@ -163,14 +163,14 @@ func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State
 	return state, nil
 }
 
-// view is some claims and all maps at one time.
+// view has some claims and all maps at one revision.
 type view struct {
 	version allocator.Version
 	maps    []bitmap
 	claims  map[allocator.Key]allocator.Claim
 }
 
-// current gives the claim of a key that was looked at; the zero Claim if it is free.
+// current returns the claim of a key in the view; the zero Claim if it is free.
 func (v view) current(s *Store, k allocator.Key) allocator.Claim {
 	if c, ok := v.claims[k]; ok {
 		return c
@@ -181,8 +181,8 @@ func (v view) current(s *Store, k allocator.Key) allocator.Claim {
 	return allocator.Claim{}
 }
 
-// look reads the maps and some claims.
-func (s *Store) look(ctx context.Context, keys []allocator.Key) (view, error) {
+// readView reads all maps and the claims of some keys.
+func (s *Store) readView(ctx context.Context, keys []allocator.Key) (view, error) {
 	gets := s.getMaps()
 	for _, k := range keys {
 		gets = append(gets, clientv3.OpGet(s.claims+k.String()))
@@ -220,7 +220,7 @@ func (s *Store) readMaps(responses []*etcdserverpb.ResponseOp) ([]bitmap, error)
 	for at := range s.areas {
 		kvs := responses[at].GetResponseRange().Kvs
 		if len(kvs) == 0 {
-			all = errors.Join(all, fmt.Errorf("%w at %s in etcd, so nothing of %s can be allocated",
+			all = errors.Join(all, fmt.Errorf("%w at %s in etcd, so no key of %s can be allocated",
 				allocator.ErrNoMap, s.areas[at].path, s.areas[at].name))
 			continue
 		}

@@ -20,14 +20,14 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/servertest"
-	"github.com/vipkit/vipkit/internal/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const prefix = "/test"
 
-// ranges are those of the suite that all stores pass.
+// ranges returns the ranges of the keys that package storetest uses, and a range of ports.
 func ranges() []allocator.Config {
 	return []allocator.Config{
 		{Prefix: netip.MustParsePrefix("10.96.0.0/16")},
@@ -96,15 +96,15 @@ func TestStore(t *testing.T) {
 		"combining":       testCombining,
 		"same key":        testSameKey,
 		"two stores":      testTwoStores,
-		"senseless":       testSenseless,
+		"invalid":         testInvalid,
 		"watch compacted": testCompacted,
 		"half compacted":  testHalfCompacted,
 		"by hand":         testMapWrittenByHand,
 		"copied":          testCopied,
 		"unreadable":      testUnreadable,
 		"bit alone":       testBitAloneIsTaken,
-		"pages":           testPagesAreOfOneTime,
-		"always late":     testAlwaysLate,
+		"pages":           testPagesOfOneRevision,
+		"always conflict": testAlwaysConflict,
 		"many ports":      testManyPorts,
 		"many raced":      testManyPortsRaced,
 		"many at once":    testManyPortsAtOnce,
@@ -122,7 +122,7 @@ func testNoMap(t *testing.T, client *clientv3.Client) {
 	s := newStore(t, client, allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/16")})
 	_, err := newPool(t, s).Reserve(t.Context(), "me", allocator.Request{Kind: allocator.IPv4})
 	want := "no address or port can be allocated: reading the store: there is no allocation map at /test/maps/10.96.0.0/16 in etcd, " +
-		"so nothing of 10.96.0.0/16 can be allocated"
+		"so no key of 10.96.0.0/16 can be allocated"
 	if !errors.Is(err, allocator.ErrNoMap) || err.Error() != want {
 		t.Errorf("got error\n%v, want\n%s", err, want)
 	}
@@ -168,7 +168,7 @@ func testBadMaps(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// stored gives what a map in etcd says to be taken.
+// stored returns the keys whose bits are set in a map in etcd.
 func stored(t testing.TB, client *clientv3.Client, name string) []string {
 	t.Helper()
 	answer, err := client.Get(t.Context(), "/test/maps/"+name)
@@ -187,7 +187,7 @@ func stored(t testing.TB, client *clientv3.Client, name string) []string {
 	return all
 }
 
-// testLayout looks at what others see in etcd.
+// testLayout compares the maps and claims in etcd.
 func testLayout(t *testing.T, client *clientv3.Client) {
 	s := withMaps(t, client)
 	since := time.Date(2024, 2, 29, 12, 0, 0, 5, time.UTC)
@@ -216,7 +216,7 @@ func testLayout(t *testing.T, client *clientv3.Client) {
 	}
 	mustCommit(t, s, ops)
 	if got := append(stored(t, client, "10.96.0.0/16"), stored(t, client, "30000-32767")...); len(got) != 0 {
-		t.Errorf("released, and the maps have %v", got)
+		t.Errorf("keys of the maps after the release: got %v, want none", got)
 	}
 }
 
@@ -241,20 +241,21 @@ func testCombining(t *testing.T, client *clientv3.Client) {
 	transactions := int(end-begin) - 1
 	t.Logf("%d commits were made by %d transactions", callers*rounds, transactions)
 	if transactions > callers*rounds/4 {
-		t.Errorf("%d transactions, want at most %d", transactions, callers*rounds/4)
+		t.Errorf("transactions: got %d, want at most %d", transactions, callers*rounds/4)
 	}
 	if got := len(stored(t, client, "10.96.0.0/16")); got != callers*rounds+2 {
-		t.Errorf("%d keys are taken, want %d", got, callers*rounds+2)
+		t.Errorf("taken keys: got %d, want %d", got, callers*rounds+2)
 	}
 }
 
-// testSameKey wants one key for many at once, of whom one gets it; the others hear who.
+// testSameKey has many callers that commit one key at once. One succeeds, and the conflicts
+// of the others name it.
 func testSameKey(t *testing.T, client *clientv3.Client) {
 	s := withMaps(t, client)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	won := map[allocator.Owner]bool{}
-	told := map[allocator.Owner]int{}
+	named := map[allocator.Owner]int{}
 	for caller := range 30 {
 		wg.Go(func() {
 			owner := allocator.Owner(fmt.Sprint(caller))
@@ -266,24 +267,24 @@ func testSameKey(t *testing.T, client *clientv3.Client) {
 			case err == nil:
 				won[owner] = true
 			case isConflict:
-				told[conflict.Current.Owner]++
+				named[conflict.Current.Owner]++
 			default:
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if len(won) != 1 || len(told) != 1 {
-		t.Fatalf("won by %v; the others were told of %v", won, told)
+	if len(won) != 1 || len(named) != 1 {
+		t.Fatalf("owners: got %v, in conflicts %v, want one", won, named)
 	}
-	for owner, n := range told {
+	for owner, n := range named {
 		if !won[owner] || n != 29 {
-			t.Errorf("%d were told of %s, want 29 of the winner %v", n, owner, won)
+			t.Errorf("conflicts that name %s: got %d, want 29 that name %v", owner, n, won)
 		}
 	}
 }
 
-// testTwoStores lets two processes write the same map.
+// testTwoStores has two stores, like two processes, that write the same map.
 func testTwoStores(t *testing.T, client *clientv3.Client) {
 	const each = 200
 	stores := []*etcdstore.Store{withMaps(t, client), newStore(t, client, ranges()...)}
@@ -302,21 +303,21 @@ func testTwoStores(t *testing.T, client *clientv3.Client) {
 	}
 	wg.Wait()
 	if got := len(stored(t, client, "10.96.0.0/16")); got != 2*each {
-		t.Errorf("%d keys are taken, want %d", got, 2*each)
+		t.Errorf("taken keys: got %d, want %d", got, 2*each)
 	}
 }
 
-func testSenseless(t *testing.T, client *clientv3.Client) {
+func testInvalid(t *testing.T, client *clientv3.Client) {
 	s := withMaps(t, client)
 	beyond := put(1, 0)
 	beyond[0].Claim.Key = allocator.PortKey(80)
 	if _, err := s.Commit(t.Context(), beyond); !errors.Is(err, allocator.ErrNotInRange) {
 		t.Errorf("beyond the range: got error %v, want %v", err, allocator.ErrNotInRange)
 	}
-	noText := put(1, 0)
-	noText[0].Claim.Owner = "\xff"
-	if _, err := s.Commit(t.Context(), noText); !errors.Is(err, allocator.ErrInvalid) {
-		t.Errorf("an owner that is no text: got error %v, want %v", err, allocator.ErrInvalid)
+	notUTF8 := put(1, 0)
+	notUTF8[0].Claim.Owner = "\xff"
+	if _, err := s.Commit(t.Context(), notUTF8); !errors.Is(err, allocator.ErrInvalid) {
+		t.Errorf("an owner that is not UTF-8: got error %v, want %v", err, allocator.ErrInvalid)
 	}
 	tooLong := put(1, 0)
 	tooLong[0].Claim.Owner = allocator.Owner(strings.Repeat("long", 1<<19))
@@ -331,12 +332,12 @@ func testSenseless(t *testing.T, client *clientv3.Client) {
 		"other overlap": {{FirstPort: 30000, LastPort: 30010}, {FirstPort: 29000, LastPort: 30000}},
 	} {
 		if _, err := etcdstore.New(client, prefix, c...); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: got no error, want one", name)
 		}
 	}
 }
 
-// singlePorts gives ranges of one port each.
+// singlePorts returns ranges of one port each.
 func singlePorts(n uint16) iter.Seq[allocator.Config] {
 	return func(yield func(allocator.Config) bool) {
 		for p := range n {

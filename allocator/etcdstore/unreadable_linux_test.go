@@ -18,8 +18,8 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-// testUnreadable wants a claim that nobody can read to keep its key, and all other keys to
-// work as ever.
+// testUnreadable checks that an unreadable claim keeps its key, and that all other keys work
+// as usual.
 func testUnreadable(t *testing.T, client *clientv3.Client) {
 	ports := allocator.Config{FirstPort: 30000, LastPort: 30003}
 	s := newStore(t, client, ports)
@@ -40,8 +40,8 @@ func testUnreadable(t *testing.T, client *clientv3.Client) {
 		t.Fatal(err)
 	}
 	damage(t, client, map[string]string{
-		"/test/claims/30000": "{", "/test/claims/30001": `{"token":"7"}`, // torn, and of nobody
-		"/test/claims/030003": "{}", "/test/claims/notes": "our ports", // no claims at all
+		"/test/claims/30000": "{", "/test/claims/30001": `{"token":"7"}`, // not JSON, and without an owner
+		"/test/claims/030003": "{}", "/test/claims/notes": "our ports", // not paths of claims
 	})
 	claims, err := s.Load(t.Context())
 	if err != nil {
@@ -82,25 +82,25 @@ func ownersOf(s allocator.State) map[string]string {
 	return owners
 }
 
-// watched gives keys and owners of the next changes after a version.
+// watched returns keys and owners of the next changes after a version.
 func watched(t *testing.T, s *etcdstore.Store, after allocator.Version, count int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var told []string
+	var events []string
 	for e, err := range s.Watch(ctx, after) {
 		if err != nil {
-			t.Fatalf("after %v: %v", told, err)
+			t.Fatalf("after %v: %v", events, err)
 		}
-		told = append(told, fmt.Sprintf("%v %s", e.Claim.Key, e.Claim.Owner))
-		if len(told) == count {
+		events = append(events, fmt.Sprintf("%v %s", e.Claim.Key, e.Claim.Owner))
+		if len(events) == count {
 			break
 		}
 	}
-	return told
+	return events
 }
 
-// testUnreadableIsHeld goes on with two unreadable claims and a free port, 30003.
+// testUnreadableIsHeld continues with two unreadable claims and a free port, 30003.
 func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 	t.Helper()
 	if err := p.Sync(t.Context()); err != nil {
@@ -112,9 +112,9 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 	}
 	claims, err := p.Allocate(t.Context(), "other", allocator.Request{Kind: allocator.Port})
 	if err != nil || claims[0].Key != allocator.PortKey(30003) {
-		t.Errorf("allocating any: got %v, error %v, want the only one that is free", claims, err)
+		t.Errorf("allocating any: got %v, error %v, want 30003, the only free port", claims, err)
 	}
-	// No repair frees it, used or not; but where it is used it is told of.
+	// No repair frees an unreadable claim, used or not; a repair reports one that is used.
 	o := repair.Options{
 		Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 30003}}, MaxRemovals: -1,
 		Now: func() time.Time { return time.Now().Add(-repair.DefaultGrace / 2) },
@@ -123,20 +123,20 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 		return []repair.Use{{Owner: "web", Text: "30000"}, {Owner: "web", Text: "30002"}, {Owner: "other", Text: "30003"}}, nil
 	}, o)
 	if err != nil || len(findings) != 1 || findings[0].String() != "wrong owner: 30000 of web, held by unreadable:/test/claims/30000" {
-		t.Errorf("repair: got %v, error %v, want that the used one has a wrong owner", findings, err)
+		t.Errorf("repair: got %v, error %v, want a wrong owner of the used one", findings, err)
 	}
-	// Who knows that nobody uses it frees it in the name of its owner.
+	// A release in the name of its owner frees it.
 	err = p.Release(t.Context(), allocator.Claim{Key: allocator.PortKey(30001), Owner: etcdstore.UnreadablePrefix + "/test/claims/30001"})
 	if err != nil {
 		t.Errorf("releasing it: %v", err)
 	}
 	if _, err := p.Allocate(t.Context(), "other", allocator.Request{Key: allocator.PortKey(30001)}); err != nil {
-		t.Errorf("allocating what was released: %v", err)
+		t.Errorf("allocating the released port: %v", err)
 	}
 }
 
-// testBitAloneIsTaken wants a key to be taken that only the map has, also by a store that
-// knows the map and need not read it.
+// testBitAloneIsTaken checks that a key without a claim whose bit is set in the map is taken,
+// also for a store that has read the map before and does not read it again.
 func testBitAloneIsTaken(t *testing.T, client *clientv3.Client) {
 	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
 		t.Fatal(err)
@@ -149,16 +149,16 @@ func testBitAloneIsTaken(t *testing.T, client *clientv3.Client) {
 	_, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim(30001)}})
 	conflict, isConflict := errors.AsType[*allocator.ConflictError](err)
 	if !isConflict || conflict.Current.Owner != etcdstore.Imported {
-		t.Errorf("taking it: got error %v, want that %q has it", err, etcdstore.Imported)
+		t.Errorf("allocating it: got error %v, want a conflict with %q", err, etcdstore.Imported)
 	}
-	// Nor is there a claim to change where there is only a bit that is not set.
+	// A change of a key without a claim whose bit is not set is a conflict.
 	gone := claim(30002)
 	state, err := s.Get(t.Context(), allocator.PortKey(30001))
 	if err != nil || len(state.Claims) != 1 {
 		t.Fatalf("got %v, error %v, want one claim", state.Claims, err)
 	}
-	gone.Version = state.Claims[0].Version // that of everything which only the map has
+	gone.Version = state.Claims[0].Version // the version of all bits without a claim
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: gone}}); !errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("changing what is free: got error %v, want %v", err, allocator.ErrConflict)
+		t.Errorf("changing a free key: got error %v, want %v", err, allocator.ErrConflict)
 	}
 }

@@ -29,7 +29,7 @@ func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[al
 				yield(allocator.Event{}, watchError(err))
 				return
 			}
-			if !s.tell(answer.Events, yield) {
+			if !s.yieldEvents(answer.Events, yield) {
 				return
 			}
 		}
@@ -41,8 +41,8 @@ func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[al
 	}
 }
 
-// tell hands over what some transactions have changed. It gives false if that was the end.
-func (s *Store) tell(all []*clientv3.Event, yield func(allocator.Event, error) bool) bool {
+// yieldEvents yields the changes of some transactions. It reports false if the loop has ended.
+func (s *Store) yieldEvents(all []*clientv3.Event, yield func(allocator.Event, error) bool) bool {
 	for _, change := range revisions(all) {
 		events, err := s.eventsOf(change)
 		if err != nil {
@@ -79,17 +79,16 @@ func revisions(events []*clientv3.Event) [][]*clientv3.Event {
 	return groups
 }
 
-// eventsOf gives what one transaction has changed: claims, and bits of which there is
-// nothing else.
+// eventsOf returns the changes of one transaction: claims, and bits without a claim.
 func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 	var events []allocator.Event
-	told := map[allocator.Key]struct{}{}
+	seen := map[allocator.Key]struct{}{}
 	for _, e := range change {
 		k, isClaim := s.keyOf(e.Kv.Key)
 		if !isClaim {
 			continue
 		}
-		told[k] = struct{}{}
+		seen[k] = struct{}{}
 		if e.Type == mvccpb.DELETE {
 			gone := allocator.Claim{Key: k, Version: allocator.Version(e.Kv.ModRevision)}
 			events = append(events, allocator.Event{Claim: gone, Deleted: true})
@@ -105,7 +104,7 @@ func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 			return nil, err
 		}
 		for _, b := range bare {
-			if _, isTold := told[b.Claim.Key]; !isTold {
+			if _, isSeen := seen[b.Claim.Key]; !isSeen {
 				events = append(events, b)
 			}
 		}
@@ -113,8 +112,8 @@ func (s *Store) eventsOf(change []*clientv3.Event) ([]allocator.Event, error) {
 	return events, nil
 }
 
-// bitsOf gives what an event has changed in a map, as if nothing else were known of it.
-// The version of a key whose bit was set is that which its claim has from now on.
+// bitsOf returns the changes of an event in a map, as claims of bits without a record. The
+// claim of a bit has the revision at which the map was created.
 func (s *Store) bitsOf(e *clientv3.Event) ([]allocator.Event, error) {
 	at := slices.IndexFunc(s.areas, func(a area) bool { return a.path == string(e.Kv.Key) })
 	if at < 0 || e.Type == mvccpb.DELETE || e.IsCreate() {
@@ -122,8 +121,8 @@ func (s *Store) bitsOf(e *clientv3.Event) ([]allocator.Event, error) {
 	}
 	a := &s.areas[at]
 	if e.PrevKv == nil {
-		// etcd tells of a change that it has not compacted yet, and not of what was before it.
-		return nil, fmt.Errorf("%w: what %s was before revision %d", allocator.ErrCompacted, a.path, e.Kv.ModRevision)
+		// etcd still has the change, but has compacted the value before it.
+		return nil, fmt.Errorf("%w: the value of %s before revision %d", allocator.ErrCompacted, a.path, e.Kv.ModRevision)
 	}
 	before, err1 := a.decode(e.PrevKv.Value, 0, 0)
 	now, err2 := a.decode(e.Kv.Value, e.Kv.CreateRevision, e.Kv.ModRevision)

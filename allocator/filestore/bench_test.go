@@ -9,10 +9,10 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// BenchmarkCommit takes and frees keys, each caller its own.
+// BenchmarkCommit allocates and frees keys; each caller has its own key.
 func BenchmarkCommit(b *testing.B) {
 	for _, callers := range []int{1, 8, 64, 512} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
@@ -22,7 +22,7 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// commitPair takes and frees the key of a caller.
+// commitPair allocates and frees the key of a caller.
 func commitPair(ctx context.Context, s *filestore.Store, caller int) error {
 	claim := allocator.Claim{Key: storetest.Key(caller), Owner: "default/web", Token: 1}
 	versions, err := s.Commit(ctx, []allocator.Op{{Claim: claim}})
@@ -34,8 +34,8 @@ func commitPair(ctx context.Context, s *filestore.Store, caller int) error {
 	return err
 }
 
-// BenchmarkFloor is what the disk allows: it appends as many bytes as so many
-// callers do at once, and waits for the disk.
+// BenchmarkFloor measures the disk alone: it appends as many bytes as the callers write
+// at once, and syncs the file.
 func BenchmarkFloor(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
@@ -60,8 +60,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// BenchmarkPool reserves, binds and releases through a pool, which are three
-// commits.
+// BenchmarkPool reserves, binds and releases through a pool: three commits.
 func BenchmarkPool(b *testing.B) {
 	const callers = 64
 	s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
@@ -81,7 +80,7 @@ func BenchmarkPool(b *testing.B) {
 	})
 }
 
-// BenchmarkManyPorts takes 250 node ports for one owner, and frees them.
+// BenchmarkManyPorts allocates 250 node ports for one owner, and frees them.
 func BenchmarkManyPorts(b *testing.B) {
 	s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 32767}}})

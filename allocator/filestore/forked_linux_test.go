@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCloseFreesTheLock has another process that shares all files for a moment, as each has
-// that is started, and wants the lock to be free in this moment, too.
+// TestCloseFreesTheLock has a duplicate of the locked file descriptor, as a child process has
+// between fork and exec, and checks that Close still frees the lock.
 func TestCloseFreesTheLock(t *testing.T) {
 	s, path := newFile(t)
 	shared, err := syscall.Dup(int(s.lock.file.Fd()))

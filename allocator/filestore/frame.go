@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// title begins every file. It names the version of the form.
+	// title begins every file, and has the version of the format.
 	title = "vipkit allocations 2\n"
-	// headSize is the length of what stands before the frames: title, salt, length
+	// headSize is the length of the header before the frames: title, salt, length
 	// of the snapshot, checksum.
 	headSize = len(title) + 4 + 8 + 4
-	// mark begins every frame, so that frames behind a damaged one are found.
+	// mark begins every frame, so that frames after a damaged one are found.
 	mark = 0x6b767ef1
 	// frameHead is the length of mark, length and checksum.
 	frameHead = 12
 	// maxFrame is the longest body of a frame.
 	maxFrame = 1 << 30
-	// fullFrame is how long a body becomes before the next changes get a frame of
+	// fullFrame is the length of a body after which the next changes get a frame of
 	// their own, unless they were committed together with these.
 	fullFrame = 1 << 20
 )
 
-// head is what a file says of itself.
+// head is the header of a file.
 type head struct {
 	// salt begins the checksum of every frame. Each file has its own, at random; so
-	// neither the name of an owner nor what the disk had before passes for a frame.
+	// neither the name of an owner nor old content of the disk looks like a frame.
 	salt uint32
-	// snapshot is where the part of the file ends that was on the disk before the
-	// file got its name. No crash tears it.
+	// snapshot is the length of the part of the file that was on the disk before
+	// the file was renamed. No crash tears it.
 	snapshot int64
 }
 
@@ -52,10 +52,10 @@ func (h head) bytes() []byte {
 
 func readHead(b []byte) (head, error) {
 	if !bytes.HasPrefix(b, []byte(title)) {
-		return head{}, errors.New("this is no log of allocations")
+		return head{}, errors.New("the file is not a log of allocations")
 	}
 	if len(b) < headSize || checksum(0, b[:headSize-4]) != binary.LittleEndian.Uint32(b[headSize-4:]) {
-		return head{}, errors.New("its first bytes are broken")
+		return head{}, errors.New("the header of the file is damaged")
 	}
 	b = b[len(title):]
 	h := head{salt: binary.LittleEndian.Uint32(b), snapshot: int64(binary.LittleEndian.Uint64(b[4:]))}
@@ -70,8 +70,8 @@ const (
 	flagBound
 )
 
-// pieces divides changes into what frames shall hold: a frame ends once it has about
-// the length of full. What was committed together stays together, if asked for.
+// pieces divides changes into frames, each of about the length full. With keepCommits,
+// changes that were committed together stay in one frame.
 func pieces(changes []allocator.Event, full int, keepCommits bool) iter.Seq[[]allocator.Event] {
 	return func(yield func([]allocator.Event) bool) {
 		for first := 0; first < len(changes); {
@@ -101,7 +101,7 @@ func (h head) appendFrame(b []byte, changes []allocator.Event) []byte {
 	return b
 }
 
-// seal writes the head of a frame whose body is there.
+// seal writes the head of a frame whose body is complete.
 func (h head) seal(frame []byte) {
 	body := frame[frameHead:]
 	binary.LittleEndian.PutUint32(frame, mark)
@@ -113,7 +113,7 @@ func checksum(salt uint32, body []byte) uint32 {
 	return crc32.Update(salt, crc32.MakeTable(crc32.Castagnoli), body)
 }
 
-// sizeOf is at most how long a claim is within a frame.
+// sizeOf is an upper bound of the length of a claim in a frame.
 func sizeOf(c allocator.Claim) int { return len(c.Owner) + 80 }
 
 // appendChange appends one change: flags, version and key, and unless it is a
@@ -142,8 +142,8 @@ func appendChange(b []byte, e allocator.Event) []byte {
 	return b
 }
 
-// appendTime appends seconds and nanoseconds: in one number, times within a few
-// centuries only would have a place.
+// appendTime appends seconds and nanoseconds: one number would hold only times within
+// a few centuries.
 func appendTime(b []byte, t time.Time) []byte {
 	return binary.AppendUvarint(binary.AppendVarint(b, t.Unix()), uint64(t.Nanosecond()))
 }
@@ -167,8 +167,8 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// readFrame reads the frame at the beginning of b, and says how long it is. It is
-// 0 if there is no whole and sound frame.
+// readFrame returns the body and the length of the frame at the beginning of b. The length
+// is 0 if there is no complete and valid frame.
 func (h head) readFrame(b []byte) (body []byte, length int) {
 	if len(b) < frameHead || binary.LittleEndian.Uint32(b) != mark {
 		return nil, 0
@@ -184,7 +184,7 @@ func (h head) readFrame(b []byte) (body []byte, length int) {
 	return body, frameHead + int(size)
 }
 
-// hasFrame reports whether a sound frame begins anywhere in b.
+// hasFrame reports whether a valid frame begins anywhere in b.
 func (h head) hasFrame(b []byte) bool {
 	var sign [4]byte
 	binary.LittleEndian.PutUint32(sign[:], mark)
@@ -200,13 +200,13 @@ func (h head) hasFrame(b []byte) bool {
 	}
 }
 
-// reader takes a body apart. After the first error it gives zeros.
+// reader parses a body. After the first error it gives zero values.
 type reader struct {
 	b   []byte
 	err error
 }
 
-// readChanges gives the changes of a frame.
+// readChanges returns the changes of a frame.
 func readChanges(body []byte) ([]allocator.Event, error) {
 	var changes []allocator.Event
 	r := &reader{b: body}
@@ -261,7 +261,7 @@ func (r *reader) key() allocator.Key {
 	default:
 	}
 	if k.Kind() != allocator.Kind(kind[0]) || k == (allocator.Key{}) {
-		r.fail(fmt.Errorf("key of kind %d that is none", kind[0]))
+		r.fail(fmt.Errorf("invalid key of kind %d", kind[0]))
 	}
 	return k
 }
@@ -294,7 +294,7 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-// time gives the zero time for what was written of it, too.
+// time reads what appendTime has written, also of the zero time.
 func (r *reader) time() time.Time {
 	seconds, n := binary.Varint(r.b)
 	if n <= 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// FuzzReplay reads anything as a file. What it makes of it must survive being
-// written again.
+// FuzzReplay reads any bytes as a file. The state that it reads must be the same after it
+// was written and read again.
 func FuzzReplay(f *testing.F) {
 	key := allocator.PortKey(30000)
 	h := head{salt: 7}
@@ -21,7 +21,7 @@ func FuzzReplay(f *testing.F) {
 		{Claim: allocator.Claim{Key: key, Version: 2}, Deleted: true},
 	}))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		// The checksums keep nearly everything out, so try it as a body, too.
+		// Random bytes hardly ever have a valid checksum, so try them as a body, too.
 		framed := append(head{salt: 7}.bytes(), make([]byte, frameHead)...)
 		framed = append(framed, content...)
 		head{salt: 7}.seal(framed[headSize:])
@@ -37,7 +37,7 @@ func checkReplay(t *testing.T, content []byte) {
 		return
 	}
 	if end > len(content) || end < headSize {
-		t.Fatalf("the last frame ends at %d of %d", end, len(content))
+		t.Fatalf("end of the last frame: got %d of %d bytes", end, len(content))
 	}
 	var events []allocator.Event
 	for _, c := range state.Claims {
@@ -45,7 +45,7 @@ func checkReplay(t *testing.T, content []byte) {
 	}
 	_, again, _, err := replay(h.appendFrame(head{salt: h.salt}.bytes(), events))
 	if err != nil {
-		t.Fatalf("what was read cannot be written: %v", err)
+		t.Fatalf("reading the state that was written again: %v", err)
 	}
 	byKey := func(s allocator.State) map[string]allocator.Claim {
 		m := map[string]allocator.Claim{}
@@ -56,6 +56,6 @@ func checkReplay(t *testing.T, content []byte) {
 	}
 	same := cmp.Comparer(func(a, b allocator.Claim) bool { return a == b })
 	if diff := cmp.Diff(byKey(state), byKey(again), same); diff != "" {
-		t.Errorf("written and read again (-first +second):\n%s", diff)
+		t.Errorf("claims written and read again (-want +got):\n%s", diff)
 	}
 }

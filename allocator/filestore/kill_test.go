@@ -17,22 +17,21 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// victimVariable in the environment makes the test program the one that is
-// killed, and names its file.
+// victimVariable in the environment makes the test program run victim, and names its file.
 const victimVariable = "FILESTORE_TEST_VICTIM"
 
 const (
-	kills     = 15
-	something = 7 // changes
+	kills      = 15
+	minChanges = 7 // of a victim
 )
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(victimVariable); path != "" {
-		// It ends with its test, however that ends.
+		// The victim ends when its test ends and closes this pipe.
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			os.Exit(3)
@@ -45,8 +44,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// victim takes and frees keys until it is killed, and says on its output what
-// it is about to do and what was acknowledged.
+// victim allocates and frees keys until it is killed. It prints each change before its
+// commit, and after the commit was acknowledged.
 func victim(path string) error {
 	s, err := filestore.Open(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func victim(path string) error {
 		return err
 	}
 	var mu sync.Mutex
-	say := func(what string, key int, token uint64) {
+	report := func(what string, key int, token uint64) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Println(what, key, token)
@@ -66,7 +65,7 @@ func victim(path string) error {
 		go func() {
 			for i := 0; ; i++ {
 				key, token := worker*100+i%100, uint64(time.Now().UnixNano())
-				if err := toggle(s, key, token, say); err != nil {
+				if err := toggle(s, key, token, report); err != nil {
 					failed <- err
 					return
 				}
@@ -76,28 +75,28 @@ func victim(path string) error {
 	return <-failed
 }
 
-// toggle frees a key that is taken, and takes one that is free.
-func toggle(s *filestore.Store, key int, token uint64, say func(string, int, uint64)) error {
+// toggle frees a key that is allocated, and allocates one that is free.
+func toggle(s *filestore.Store, key int, token uint64, report func(string, int, uint64)) error {
 	state, err := s.Get(context.Background(), storetest.Key(key))
 	if err != nil {
 		return err
 	}
-	// With a name of this length the log is written anew every thousand changes or so.
+	// With names of this length the log is rewritten about every thousand changes.
 	name := allocator.Owner(strings.Repeat("victim", 200))
 	op := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(key), Owner: name, Token: token}}
 	if len(state.Claims) > 0 {
 		op, token = allocator.Op{Claim: state.Claims[0], Delete: true}, 0
 	}
-	say("try", key, token)
+	report("try", key, token)
 	if _, err := s.Commit(context.Background(), []allocator.Op{op}); err != nil {
 		return err
 	}
-	say("done", key, token)
+	report("done", key, token)
 	return nil
 }
 
-// TestKill kills a process that writes, again and again. What it had said to be
-// done must be there, and nothing that it had not tried.
+// TestKill kills a process that writes, several times. The file must have every change that
+// was acknowledged, and none that was not tried.
 func TestKill(t *testing.T) {
 	rnd := testenv.Random(t)
 	path := filepath.Join(t.TempDir(), "map")
@@ -116,13 +115,13 @@ func TestKill(t *testing.T) {
 		files[string(whole[:min(37, len(whole))])] = true // Each file has a head of its own.
 	}
 	if done < 100 {
-		t.Errorf("only %d changes were made; the test shows nothing", done)
+		t.Errorf("changes: got %d, want at least 100", done)
 	}
-	t.Logf("%d changes, %d kills, at least %d times written anew", done, kills, len(files)-1)
+	t.Logf("%d changes, %d kills, the log was rewritten at least %d times", done, kills, len(files)-1)
 }
 
-// kill runs a victim until it has done something, and for a while more. It gives what the victim
-// had tried at the end and not yet done.
+// kill runs a victim until it has made minChanges, and for the duration after. It returns the
+// changes that the victim had tried at the end and that were not acknowledged.
 func kill(t *testing.T, path string, after time.Duration, ack func(key, token string)) (tried map[string]string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -139,11 +138,11 @@ func kill(t *testing.T, path string, after time.Duration, ack func(key, token st
 	}
 	tried = map[string]string{}
 	lines := bufio.NewReader(out)
-	left := something // A busy machine may take longer to start it than it is to live then.
+	left := minChanges // On a busy machine, starting the victim may take longer than after.
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			break // a line that was cut short counts as not said
+			break // a line that was cut short does not count
 		}
 		words := strings.Fields(line)
 		switch {
@@ -156,11 +155,11 @@ func kill(t *testing.T, path string, after time.Duration, ack func(key, token st
 				defer time.AfterFunc(after, func() { _ = cmd.Process.Kill() }).Stop() // It may have ended.
 			}
 		default:
-			t.Errorf("the victim says %q", line)
+			t.Errorf("output of the victim: got %q, want try or done", line)
 		}
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("the victim ended by itself")
+		t.Error("the victim ended by itself, want it killed")
 	}
 	return tried
 }
@@ -180,9 +179,9 @@ func checkSurvivors(t *testing.T, path string, acked, tried map[string]string) {
 		if want == "" {
 			want = "0"
 		}
-		may, isTried := tried[key]
-		if got != want && (!isTried || got != may) {
-			t.Errorf("key %s has token %s, want %s, or %q", key, got, want, may)
+		other, isTried := tried[key]
+		if got != want && (!isTried || got != other) {
+			t.Errorf("token of key %s: got %s, want %s or %q", key, got, want, other)
 		}
 		acked[key] = got
 	}

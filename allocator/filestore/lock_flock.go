@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// lock keeps other processes away. The system frees it when this one ends.
+// lock excludes other processes. The system releases it when this process ends.
 type lock struct{ file *os.File }
 
 func acquire(path string) (*lock, error) {
@@ -27,8 +27,8 @@ func acquire(path string) (*lock, error) {
 	return &lock{file}, nil
 }
 
-// release frees the lock. To close the file is not enough: a program that is being started
-// has it, too, until it begins to run.
+// release unlocks the file. Closing it is not enough: between fork and exec a child process
+// has the file open, too.
 func (l *lock) release() error {
 	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
 }

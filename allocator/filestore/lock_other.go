@@ -8,11 +8,11 @@ import (
 	"runtime"
 )
 
-// lock is not to be had here, so no store can be opened.
+// lock is unsupported on this system, so no store can be opened.
 type lock struct{}
 
 func acquire(path string) (*lock, error) {
-	return nil, fmt.Errorf("%s: %s has no lock for a whole file: %w", path, runtime.GOOS, errors.ErrUnsupported)
+	return nil, fmt.Errorf("%s: %s cannot lock a whole file: %w", path, runtime.GOOS, errors.ErrUnsupported)
 }
 
 func (*lock) release() error { return nil }

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestEverySystemHasALock wants one way to lock, or the error that there is none, on
-// every system, those that count as Unix and have no flock, too.
+// TestEverySystemHasALock checks that exactly one implementation of lock is built on every
+// system, also on those that count as Unix and have no flock.
 func TestEverySystemHasALock(t *testing.T) {
 	files, err := filepath.Glob("lock_*.go")
 	if err != nil || len(files) < 4 {
-		t.Fatalf("files %v, error %v", files, err)
+		t.Fatalf("files: got %v, error %v, want at least 4", files, err)
 	}
 	for system, want := range map[string]string{
 		"linux": "lock_flock.go", "darwin": "lock_flock.go", "freebsd": "lock_flock.go", "netbsd": "lock_flock.go",

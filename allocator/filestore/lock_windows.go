@@ -6,14 +6,13 @@ import (
 	"syscall"
 )
 
-// lock keeps other processes away. The system frees it when this one ends.
+// lock excludes other processes. The system releases it when this process ends.
 type lock struct{ handle syscall.Handle }
 
-// sharingViolation is what opening a file gives that somebody else has opened
-// for himself.
+// sharingViolation is the error of opening a file that another process does not share.
 const sharingViolation = syscall.Errno(32)
 
-// acquire opens a file and shares it with nobody.
+// acquire opens a file without sharing it.
 func acquire(path string) (*lock, error) {
 	name, err := syscall.UTF16PtrFromString(path)
 	if err != nil {
@@ -32,5 +31,5 @@ func acquire(path string) (*lock, error) {
 
 func (l *lock) release() error { return syscall.CloseHandle(l.handle) }
 
-// syncFolder has nothing to do: a folder cannot be flushed here.
+// syncFolder does nothing: Windows cannot flush a folder.
 func syncFolder(string) error { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// minSlack is how much longer than needed a log may always be, in bytes.
+// minSlack is how many bytes a log may always be longer than needed.
 const minSlack = 1 << 20
 
 // log is an open file. It is the journal of a [allocator.Memory].
@@ -26,11 +26,11 @@ type log struct {
 	file   *os.File
 	head   head
 	length int64 // of the file
-	live   int64 // of these, what was needed when that was last found out
+	live   int64 // bytes that the claims need, when last computed
 	buffer []byte
 }
 
-// openLog reads a file, and cuts off what a crash has left half written.
+// openLog reads a file, and truncates a frame that a crash has torn.
 func openLog(path string) (*log, allocator.State, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func (l *log) read() (allocator.State, error) {
 	l.head, l.length, l.live = head, int64(end), liveSize(state)
 	if end < len(content) {
 		if err := errors.Join(l.file.Truncate(l.length), l.file.Sync()); err != nil {
-			return state, fmt.Errorf("cutting off a torn record: %w", err)
+			return state, fmt.Errorf("truncating a torn record: %w", err)
 		}
 	}
 	if _, err := l.file.Seek(l.length, io.SeekStart); err != nil {
@@ -65,8 +65,7 @@ func (l *log) read() (allocator.State, error) {
 	return state, nil
 }
 
-// liveSize is how long the changes are that make a state, without the frames around
-// them.
+// liveSize is the length of the changes that make a state, without frames.
 func liveSize(s allocator.State) (size int64) {
 	var b []byte
 	for _, c := range s.Claims {
@@ -76,7 +75,7 @@ func liveSize(s allocator.State) (size int64) {
 	return size
 }
 
-// replay gives what a file says, and where its last sound frame ends.
+// replay returns the header and the state of a file, and where its last valid frame ends.
 func replay(content []byte) (h head, state allocator.State, end int, err error) {
 	if h, err = readHead(content); err != nil {
 		return h, state, 0, err
@@ -96,15 +95,15 @@ func replay(content []byte) (h head, state allocator.State, end int, err error) 
 	}
 	switch {
 	case int64(end) < h.snapshot:
-		return h, state, end, errors.New("a record is broken that no crash could tear")
+		return h, state, end, errors.New("a record of the snapshot is damaged, which no crash can do")
 	case end < len(content) && h.hasFrame(content[end+1:]):
-		return h, state, end, errors.New("a broken record is followed by sound ones")
+		return h, state, end, errors.New("a damaged record is followed by valid ones")
 	}
 	state.Claims = slices.Collect(maps.Values(claims))
 	return h, state, end, nil
 }
 
-// apply makes changes, and gives the highest version of them.
+// apply applies changes to claims, and gives their highest version.
 func apply(changes []allocator.Event, claims map[allocator.Key]allocator.Claim) (version allocator.Version) {
 	for _, e := range changes {
 		version = max(version, e.Claim.Version)
@@ -143,12 +142,11 @@ func (l *log) Append(changes []allocator.Event) error {
 	return nil
 }
 
-// isTooLong reports whether the log would be, with what is in the buffer.
+// isTooLong reports whether the log with the buffer would be too long.
 func (l *log) isTooLong() bool { return l.length+int64(len(l.buffer)) > 2*l.live+minSlack }
 
-// compact writes the log anew if it has become too long: all that there is, and the
-// changes that are not yet in it. As long as it can go on with the old one, it does
-// not fail.
+// compact replaces the log if it is too long by a new one, with all claims and these
+// changes. It does not fail as long as the old log can be continued.
 func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
 	if !l.isTooLong() {
 		return false, nil
@@ -162,23 +160,23 @@ func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
 	}
 	all := append(snapshot(state), changes...)
 	if err := writeNew(l.path, all, l.full); err != nil {
-		// There may be room for these changes, if not for everything. The next try is
-		// when the log has twice the length.
+		// The disk may have room for these changes, if not for all claims. compact tries
+		// again when the log has twice the length.
 		l.live = l.length
-		return false, nil //nolint:nilerr // Nothing has happened yet.
+		return false, nil //nolint:nilerr // The old log is unchanged.
 	}
 	// Windows does not replace a file that is open.
 	if err := l.shut(); err != nil {
 		return false, err
 	}
-	if err := takePlace(l.path); err != nil {
-		return false, fmt.Errorf("writing the log anew: %w", err)
+	if err := renameNew(l.path); err != nil {
+		return false, fmt.Errorf("replacing the log: %w", err)
 	}
 	return true, l.reopen()
 }
 
-// snapshot gives the changes that make the claims of a state. Its version, if the claim of
-// that is gone, is lower than those of the changes that follow.
+// snapshot returns the changes that make the claims of a state. The version of the state
+// may be lost, if its claim was deleted; the changes that follow have higher ones.
 func snapshot(s allocator.State) []allocator.Event {
 	changes := make([]allocator.Event, 0, len(s.Claims))
 	for _, c := range s.Claims {
@@ -187,7 +185,7 @@ func snapshot(s allocator.State) []allocator.Event {
 	return changes
 }
 
-// reopen opens what has taken the place of the file.
+// reopen opens the file that has replaced the log.
 func (l *log) reopen() error {
 	file, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {

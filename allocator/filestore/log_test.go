@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
 func claims(n int, version allocator.Version, owner string) []allocator.Event {
@@ -23,7 +23,7 @@ func claims(n int, version allocator.Version, owner string) []allocator.Event {
 	return all
 }
 
-// newFile makes a store, and gives it and its path.
+// newFile makes a store with these claims, and gives it and its path.
 func newFile(t *testing.T, from ...allocator.Claim) (*Store, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "map")
@@ -60,7 +60,7 @@ func content(t *testing.T, path string) []byte {
 	return b
 }
 
-// frames counts the frames of a file, which must be sound to its end.
+// frames counts the frames of a file. All must be valid.
 func frames(t *testing.T, content []byte) (n int) {
 	t.Helper()
 	h, err := readHead(content)
@@ -70,15 +70,15 @@ func frames(t *testing.T, content []byte) (n int) {
 	for content = content[headSize:]; len(content) > 0; n++ {
 		_, length := h.readFrame(content)
 		if length == 0 {
-			t.Fatalf("frame %d is broken", n)
+			t.Fatalf("frame %d: got an invalid one, want a valid one", n)
 		}
 		content = content[length:]
 	}
 	return n
 }
 
-// TestManyFrames wants a log that is written anew to have as many frames as it
-// needs, none much longer than the limit, and those of a commit to stay together.
+// TestManyFrames checks that a rewritten log has frames of about the limit, and that the
+// changes of a commit stay in one frame.
 func TestManyFrames(t *testing.T) {
 	const limit = 200
 	var first []allocator.Claim
@@ -87,14 +87,14 @@ func TestManyFrames(t *testing.T) {
 	}
 	s, path := newFile(t, first...)
 	if got := frames(t, content(t, path)); got != 1 {
-		t.Errorf("the first file has %d frames, want 1", got)
+		t.Errorf("frames of the first file: got %d, want 1", got)
 	}
 	want, err := s.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.log.full = limit
-	// So much at once makes the log too long.
+	// These claims make the log too long.
 	more := claims(20, 0, strings.Repeat("x", minSlack/10))
 	var ops []allocator.Op
 	for i := range more {
@@ -110,7 +110,7 @@ func TestManyFrames(t *testing.T) {
 		want.Claims = append(want.Claims, more[i].Claim)
 	}
 	if got := frames(t, content(t, path)); got < 30 {
-		t.Errorf("the log was written anew in %d frames, want many", got)
+		t.Errorf("frames of the rewritten log: got %d, want at least 30", got)
 	}
 	before := frames(t, content(t, path))
 	for i := range ops {
@@ -120,7 +120,7 @@ func TestManyFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := frames(t, content(t, path)); got != before+1 {
-		t.Errorf("one commit takes %d frames, want 1", got-before)
+		t.Errorf("frames of one commit: got %d, want 1", got-before)
 	}
 	shut(t, s)
 	got, err := open(t, path).Load(t.Context())
@@ -131,8 +131,8 @@ func TestManyFrames(t *testing.T) {
 	storetest.WantClaims(t, want.Claims, got.Claims)
 }
 
-// TestTornSnapshot wants that a file that was whole before it got its name is not
-// taken for one that a crash has torn: what is gone from it would be free.
+// TestTornSnapshot checks that a damaged snapshot, which was on the disk before the file was
+// renamed, is an error and not truncated: the lost claims would be free.
 func TestTornSnapshot(t *testing.T) {
 	var first []allocator.Claim
 	for _, e := range claims(50, 0, "me") {
@@ -146,7 +146,7 @@ func TestTornSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Open(path); !isCorrupt(err) {
-			t.Errorf("cut at %d of %d: got error %v, want that the file is damaged", cut, len(whole), err)
+			t.Errorf("cut at %d of %d: got error %v, want a CorruptError", cut, len(whole), err)
 		}
 	}
 	for at := range headSize {
@@ -156,7 +156,7 @@ func TestTornSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Open(path); !isCorrupt(err) {
-			t.Errorf("a bit turned at byte %d: got error %v, want that the file is damaged", at, err)
+			t.Errorf("bit flipped at byte %d: got error %v, want a CorruptError", at, err)
 		}
 	}
 }
@@ -166,11 +166,11 @@ func isCorrupt(err error) bool {
 	return ok
 }
 
-// TestOwnerLikeAFrame wants that an owner whose name is a frame does not make a
-// torn record look like damage.
+// TestOwnerLikeAFrame checks that a torn record does not count as damage because the name of
+// its owner looks like a valid frame.
 func TestOwnerLikeAFrame(t *testing.T) {
 	s, path := newFile(t)
-	name := string(head{}.appendFrame(nil, claims(3, 5, "somebody")))
+	name := string(head{}.appendFrame(nil, claims(3, 5, "other")))
 	op := allocator.Op{Claim: allocator.Claim{Key: allocator.PortKey(9), Owner: allocator.Owner("x" + name), Token: 1}}
 	if _, err := s.Commit(t.Context(), []allocator.Op{op}); err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestOwnerLikeAFrame(t *testing.T) {
 	}
 }
 
-// TestGarbageIsCountedAfterARestart wants a log not to grow from restart to restart.
+// TestGarbageIsCountedAfterARestart checks that a log does not grow with every restart.
 func TestGarbageIsCountedAfterARestart(t *testing.T) {
 	s, path := newFile(t)
 	claim := allocator.Claim{Key: allocator.PortKey(1), Owner: allocator.Owner(strings.Repeat("x", 50_000)), Token: 1}
@@ -202,13 +202,13 @@ func TestGarbageIsCountedAfterARestart(t *testing.T) {
 		s = open(t, path)
 	}
 	if got, most := len(content(t, path)), minSlack+3*50_000; got > most {
-		t.Errorf("the log of one claim has %d bytes, want at most %d", got, most)
+		t.Errorf("length of the log of one claim: got %d bytes, want at most %d", got, most)
 	}
 }
 
-// TestNoRoomToWriteAnew wants the store to go on with its log if it cannot be
-// written anew.
-func TestNoRoomToWriteAnew(t *testing.T) {
+// TestNoRoomToRewrite checks that the store continues with its log if it cannot write a new
+// one.
+func TestNoRoomToRewrite(t *testing.T) {
 	s, path := newFile(t)
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 		claim.Version = versions[0]
 	}
 	if tries < 1 || tries > 3 {
-		t.Errorf("30 commits tried to write the log anew %d times, want it once and when it has doubled", tries)
+		t.Errorf("rewrites that 30 commits tried: got %d, want 1 to 3: one, and one when the length has doubled", tries)
 	}
 	shut(t, s)
 	if err := os.RemoveAll(path + ".new"); err != nil {
@@ -240,13 +240,13 @@ func TestNoRoomToWriteAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := len(content(t, path)); got > minSlack {
-		t.Errorf("with room, the log of one claim still has %d bytes", got)
+		t.Errorf("length of the log of one claim, with room: got %d bytes, want at most %d", got, minSlack)
 	}
 }
 
-// TestCrashWhileWritingAnew leaves behind what a crash does in the middle of it: the
-// old log counts, and the rest is in nobody's way.
-func TestCrashWhileWritingAnew(t *testing.T) {
+// TestCrashWhileRewriting has the unfinished new log that a crash leaves. The store must
+// ignore it and read the old log.
+func TestCrashWhileRewriting(t *testing.T) {
 	s, path := newFile(t)
 	op := allocator.Op{Claim: claims(1, 0, "me")[0].Claim}
 	versions, err := s.Commit(t.Context(), []allocator.Op{op})
@@ -274,10 +274,10 @@ func TestCrashWhileWritingAnew(t *testing.T) {
 		op.Claim.Version = versions[0]
 	}
 	if s.log.head == before {
-		t.Error("the log was not written anew; the test shows nothing")
+		t.Error("log: got the old file, want a rewritten one")
 	}
 	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s.new is left, error %v", path, err)
+		t.Errorf("%s.new: got error %v, want %v", path, err, os.ErrNotExist)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestTimes(t *testing.T) {
 	storetest.WantClaims(t, want, state.Claims)
 }
 
-func TestCreateRefusesSenselessClaims(t *testing.T) {
+func TestCreateRefusesInvalidClaims(t *testing.T) {
 	port := func(n uint16, owner allocator.Owner) allocator.Claim {
 		return allocator.Claim{Key: allocator.PortKey(n), Owner: owner, Token: 1}
 	}
@@ -316,14 +316,14 @@ func TestCreateRefusesSenselessClaims(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("after that there is a file, error %v", err)
+		t.Errorf("file after refused calls of Create: got error %v, want %v", err, os.ErrNotExist)
 	}
 	if err := s.Create(t.Context(), port(1, "me")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestCloseEndsWatch wants those who watch to hear of the end.
+// TestCloseEndsWatch checks that Close ends watches with ErrClosed.
 func TestCloseEndsWatch(t *testing.T) {
 	s, _ := newFile(t)
 	ended, begun := make(chan error), make(chan struct{})
@@ -348,7 +348,7 @@ func TestCloseEndsWatch(t *testing.T) {
 	storetest.WantEnd(t, s.Watch(t.Context(), 0), ErrClosed) // a later one, too
 }
 
-// TestTooMuchAtOnce wants a change that no frame can hold to be refused, not tried.
+// TestTooMuchAtOnce checks that a commit that is too long for a frame is refused.
 func TestTooMuchAtOnce(t *testing.T) {
 	s, _ := newFile(t)
 	long := allocator.Owner(strings.Repeat("x", 1<<20))
@@ -358,9 +358,9 @@ func TestTooMuchAtOnce(t *testing.T) {
 	}
 	_, err := s.Commit(t.Context(), ops)
 	if !errors.Is(err, allocator.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(maxFrame)) {
-		t.Errorf("got error %v, want one that names the bound of %d bytes", err, maxFrame)
+		t.Errorf("got error %v, want one that names the limit of %d bytes", err, maxFrame)
 	}
 	if _, err := s.Commit(t.Context(), ops[:1]); err != nil {
-		t.Errorf("a change that is small enough: %v", err)
+		t.Errorf("a commit that is short enough: %v", err)
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// writeNew writes a file that holds these changes beside the one at path, and waits
-// until it is on the disk. An error leaves nothing behind.
+// writeNew writes a file with these changes beside the one at path, and waits until it
+// is on the disk. After an error it removes the file.
 func writeNew(path string, changes []allocator.Event, full int) error {
 	name := newName(path)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// What somebody else may have put there, such as a link, is not followed.
+	// A link that another user may have put there is not followed.
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -32,8 +32,8 @@ func writeNew(path string, changes []allocator.Event, full int) error {
 
 func newName(path string) string { return path + ".new" }
 
-// snapshotFile is what a snapshot is written to: its head comes last, since it says
-// how long the rest is.
+// snapshotFile is the file of a snapshot. The header is written last, since it has the
+// length of the rest.
 type snapshotFile interface {
 	io.Writer
 	io.WriterAt
@@ -62,9 +62,8 @@ func writeSnapshot(file snapshotFile, changes []allocator.Event, full int) error
 	return err
 }
 
-// takePlace puts the file of writeNew in the place of the one at path, in one step,
-// and waits until that is on the disk.
-func takePlace(path string) error {
+// renameNew renames the file of writeNew to path, and waits until the new name is on the disk.
+func renameNew(path string) error {
 	if err := os.Rename(newName(path), path); err != nil {
 		return err
 	}

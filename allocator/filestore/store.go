@@ -13,36 +13,37 @@ import (
 )
 
 var (
-	// ErrLocked says that the file is open elsewhere.
+	// ErrLocked says that another process has opened the file.
 	ErrLocked = errors.New("the file is in use by another process")
 	// ErrClosed says that the store was closed.
 	ErrClosed = errors.New("the store is closed")
 )
 
-// CorruptError says that a file is damaged in a way that no crash explains.
+// CorruptError says that a file is damaged in a way that no crash causes. Restore it from a
+// backup, or remove it and repair the store.
 type CorruptError struct {
 	Path string
-	// Offset is where the damage begins, in bytes.
+	// Offset is the byte where the damage begins.
 	Offset int64
 	Err    error
 }
 
-// Error names the place.
+// Error names the file, the offset and the damage.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("%s is damaged at byte %d: %v", e.Path, e.Offset, e.Err)
 }
 
-// Unwrap gives what was found there.
+// Unwrap returns the damage.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Store is an [allocator.Store] in a file. Any number of goroutines may use it.
 //
-// After a write has failed nobody knows what is on the disk. From then on every
-// change fails; a new Open finds out.
+// After a write has failed it is unknown what is on the disk. From then on every
+// call fails; open the store again.
 type Store struct {
 	path string
 	lock *lock
-	life context.Context // until the store is closed
+	life context.Context // ends when the store is closed
 	end  context.CancelCauseFunc
 
 	mu     sync.Mutex
@@ -53,9 +54,9 @@ type Store struct {
 
 var _ allocator.Store = (*Store)(nil)
 
-// Open locks and reads the file at a path. Where there is none, the store has no
-// map: until [Store.Create] has made one, everything fails with
-// [allocator.ErrNoMap]. Opening fails with [ErrLocked] or a [*CorruptError].
+// Open locks and reads the file at a path. If the file does not exist, every call fails
+// with [allocator.ErrNoMap] until [Store.Create] has made it. Open fails with
+// [ErrLocked] or a [*CorruptError].
 func Open(path string) (*Store, error) {
 	path, err := canonical(path)
 	if err != nil {
@@ -73,8 +74,8 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
-// canonical gives the one name of a file, whether it exists or not: the lock must
-// be the same for all who open it, and stay so when the process changes its folder.
+// canonical returns the absolute name of a file without links, whether it exists or not:
+// all processes must lock the same file, also after one has changed its folder.
 func canonical(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -99,9 +100,9 @@ func (s *Store) open() error {
 	return nil
 }
 
-// Create makes a map that holds these claims, all with version 1, if there is none:
+// Create makes the file with these claims, all with version 1, if it does not exist:
 // with all of them, or not at all. A claim without a key or an owner, and a key that
-// comes twice, are [allocator.ErrInvalid].
+// is given twice, are [allocator.ErrInvalid].
 func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -124,7 +125,7 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	}
 	err := writeNew(s.path, changes, fullFrame)
 	if err == nil {
-		err = takePlace(s.path)
+		err = renameNew(s.path)
 	}
 	if err != nil {
 		return fmt.Errorf("creating a map: %w", err)
@@ -139,15 +140,15 @@ func checkClaims(claims []allocator.Claim) error {
 			return fmt.Errorf("%w claim %d, of key %v: it lacks a key or an owner, or is too long", allocator.ErrInvalid, i, c.Key)
 		}
 		if _, ok := seen[c.Key]; ok {
-			return fmt.Errorf("%w claims: key %v comes twice", allocator.ErrInvalid, c.Key)
+			return fmt.Errorf("%w claims: key %v is given twice", allocator.ErrInvalid, c.Key)
 		}
 		seen[c.Key] = struct{}{}
 	}
 	return nil
 }
 
-// Close waits for a write under way, ends what watches, frees the lock and makes the
-// store useless.
+// Close waits for a write in flight, ends all watches and releases the lock. Later calls
+// fail with [ErrClosed].
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +164,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.lock.release())
 }
 
-// inner gives the store once there is one.
+// inner returns the store in memory once the file exists.
 func (s *Store) inner() (*allocator.Memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 		size += int64(sizeOf(op.Claim))
 	}
 	if size > maxFrame {
-		return nil, fmt.Errorf("%w commit: it has about %d bytes, %d are the most", allocator.ErrInvalid, size, maxFrame)
+		return nil, fmt.Errorf("%w commit: it has about %d bytes, more than %d", allocator.ErrInvalid, size, maxFrame)
 	}
 	return m.Commit(ctx, ops)
 }

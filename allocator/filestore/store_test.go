@@ -13,7 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -41,7 +41,7 @@ func TestContract(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) allocator.Store { return mustOpen(t, filepath.Join(t.TempDir(), "map")) })
 }
 
-// contents gives what a store holds, in order.
+// contents returns the claims of a store, in order of their keys.
 func contents(t testing.TB, s allocator.Store) []allocator.Claim {
 	t.Helper()
 	state, err := s.Load(t.Context())
@@ -80,7 +80,7 @@ func TestReopen(t *testing.T) {
 	again := mustOpen(t, path)
 	storetest.WantClaims(t, want, contents(t, again))
 	if after, err := again.Load(t.Context()); err != nil || after.Version != state.Version {
-		t.Errorf("version %d after opening again, error %v, want %d", after.Version, err, state.Version)
+		t.Errorf("version after opening again: got %d, error %v, want %d", after.Version, err, state.Version)
 	}
 }
 
@@ -118,8 +118,8 @@ func TestOneProcessAtATime(t *testing.T) {
 	mustOpen(t, path)
 }
 
-// TestTornRecord cuts the file at every byte of its last records, and puts
-// garbage behind: what was acknowledged before must be there, and writing must go on.
+// TestTornRecord cuts the file at every byte of its last records, and may append garbage. The
+// store must have all complete records, and must be able to write.
 func TestTornRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
@@ -143,7 +143,7 @@ func TestTornRecord(t *testing.T) {
 			torn := mustOpen(t, path)
 			kept := 2
 			for _, end := range ends[2:] {
-				if bytes.HasPrefix(content, whole[:end]) { // The tail may happen to be what was cut off.
+				if bytes.HasPrefix(content, whole[:end]) { // The tail may equal the bytes that were cut off.
 					kept++
 				}
 			}
@@ -171,7 +171,7 @@ func fileSize(t testing.TB, path string) int64 {
 	return info.Size()
 }
 
-// TestDamage turns a bit within an early record, which no crash can do.
+// TestDamage flips a bit within an early record, which no crash can do.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
@@ -191,17 +191,17 @@ func TestDamage(t *testing.T) {
 		}
 		_, err := filestore.Open(path)
 		if _, ok := errors.AsType[*filestore.CorruptError](err); !ok {
-			t.Errorf("a bit turned at byte %d: got error %v, want that the file is damaged", at, err)
+			t.Errorf("bit flipped at byte %d: got error %v, want a CorruptError", at, err)
 		}
 		after, err := os.ReadFile(path)
 		if err != nil || !slices.Equal(after, damaged) {
-			t.Errorf("a bit turned at byte %d: opening has changed the file, error %v", at, err)
+			t.Errorf("bit flipped at byte %d: file after opening: got it changed, error %v, want it unchanged", at, err)
 		}
 	}
 }
 
-// TestLogIsWrittenAnew makes many changes of few keys.
-func TestLogIsWrittenAnew(t *testing.T) {
+// TestLogIsRewritten makes many changes of few keys.
+func TestLogIsRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	put(t, s, 0)
@@ -215,7 +215,7 @@ func TestLogIsWrittenAnew(t *testing.T) {
 		claim.Version = versions[0]
 	}
 	if got := fileSize(t, path); got > 1<<20+100_000 {
-		t.Errorf("the log of one claim has %d bytes", got)
+		t.Errorf("length of the log of one claim: got %d bytes, want at most %d", got, 1<<20+100_000)
 	}
 	put(t, s, 1)
 	want := contents(t, s)
@@ -223,7 +223,7 @@ func TestLogIsWrittenAnew(t *testing.T) {
 	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
 }
 
-// TestCommitsShareAWrite lets many commit at once.
+// TestCommitsShareAWrite has many goroutines that commit at once.
 func TestCommitsShareAWrite(t *testing.T) {
 	const callers, each = 64, 20
 	path := filepath.Join(t.TempDir(), "map")
@@ -243,14 +243,14 @@ func TestCommitsShareAWrite(t *testing.T) {
 	wg.Wait()
 	want := contents(t, s)
 	if len(want) != callers*each {
-		t.Errorf("%d claims, want %d", len(want), callers*each)
+		t.Errorf("claims: got %d, want %d", len(want), callers*each)
 	}
 	mustClose(t, s)
 	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
 }
 
-// TestLockHasManyNames: whatever a file is called, it has one lock, and a process
-// that changes its folder goes on writing the same file.
+// TestLockHasManyNames checks that a file has one lock under all its names, and that a process
+// that changes its working directory still uses the same file.
 func TestLockHasManyNames(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -271,6 +271,6 @@ func TestLockHasManyNames(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	if _, err := s.Load(t.Context()); err != nil {
-		t.Errorf("after a change of folder: %v", err)
+		t.Errorf("Load after a change of the working directory: %v", err)
 	}
 }

@@ -30,13 +30,13 @@ import (
 
 var errLost = errors.New("the connection was lost")
 
-// object is what the API has.
+// object is an API object with its metadata.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// event is a change of an object, in the state that the change left.
+// event is a change of an object, with the object after it.
 type event struct {
 	kind     watch.EventType
 	resource string
@@ -44,46 +44,47 @@ type event struct {
 	version  int
 }
 
-// api is as much of an API server as the store needs: names are unique, every change
-// has a version, and preconditions are held.
+// api is a fake of the parts of an API server that the store needs: names are unique,
+// every change has a version, and preconditions are checked.
 type api struct {
-	mu      sync.Mutex
-	version int
-	oldest  int // watches from before are too old
-	objects map[string]map[string]object
-	events  []event
-	watches map[*watcher]string  // by resource
-	started int                  // watches, ever
-	deaf    bool                 // watches end as soon as they begin
-	asked   []metav1.ListOptions // of watches, ever
-	client  networkingclient.NetworkingV1Interface
-	meddling
+	mu           sync.Mutex
+	version      int
+	oldest       int // watches from earlier versions get the error "too old"
+	objects      map[string]map[string]object
+	events       []event
+	watches      map[*watcher]string  // by resource
+	started      int                  // number of watches, ever
+	endsWatches  bool                 // watches end as soon as they begin
+	watchOptions []metav1.ListOptions // of all watches
+	client       networkingclient.NetworkingV1Interface
+	hooks
 }
 
-// meddling is what is done to requests.
-type meddling struct {
-	// lose says for each request whether it gets lost, or its answer; loseOf, unless
-	// nil, for those about one object.
-	lose   func(verb string) (request, answer bool)
-	loseOf func(name, verb string) (request, answer bool)
-	// wait is called before a request about an object is made, and may take its time.
+// hooks change how the fake handles requests.
+type hooks struct {
+	// lose says for each request whether it is lost, or its reply; loseOf, unless nil,
+	// does so for requests about one object.
+	lose   func(verb string) (request, reply bool)
+	loseOf func(name, verb string) (request, reply bool)
+	// wait is called before a request about an object is sent, and may block.
 	wait func(name string)
-	// before is called before a request is answered. No other one is answered meanwhile.
+	// before is called before a request is handled. The client handles one request at a
+	// time.
 	before func(action clienttesting.Action)
-	// pageSize, unless 0, is how many objects a list has that is limited.
+	// pageSize, unless 0, is how many objects a page of a limited list has.
 	pageSize int
-	// mangle, unless nil, changes what is answered.
+	// mangle, unless nil, changes replies.
 	mangle func(runtime.Object)
-	// refused is what watches are refused with, greeting what they begin with.
-	refused  error
-	greeting watch.Event
+	// watchErr is the error of each watch, firstEvent the first event of each.
+	watchErr   error
+	firstEvent watch.Event
 }
 
 func newAPI() (*api, networkingclient.NetworkingV1Interface) {
 	a := &api{
 		version: 100, objects: map[string]map[string]object{"ipaddresses": {}, "servicecidrs": {}},
 		watches: map[*watcher]string{},
-		meddling: meddling{
+		hooks: hooks{
 			lose:   func(string) (bool, bool) { return false, false },
 			before: func(clienttesting.Action) {},
 			wait:   func(string) {},
@@ -92,7 +93,7 @@ func newAPI() (*api, networkingclient.NetworkingV1Interface) {
 	client := fake.NewClientset()
 	client.PrependReactor("*", "*", a.react)
 	client.PrependWatchReactor("*", a.watch)
-	a.client = honest{client.NetworkingV1(), a}
+	a.client = contextClient{client.NetworkingV1(), a}
 	return a, a.client
 }
 
@@ -102,7 +103,7 @@ func newStore(t testing.TB) (*api, *kubestore.Store) {
 	return a, kubestore.New(client, kubestore.Options{})
 }
 
-// watcher is a watch that never makes who tells it wait.
+// watcher is a watch with a buffer that is large enough that send does not block.
 type watcher struct {
 	events chan watch.Event
 	mu     sync.Mutex
@@ -122,7 +123,7 @@ func (w *watcher) Stop() {
 	}
 }
 
-func (w *watcher) tell(kind watch.EventType, o runtime.Object) {
+func (w *watcher) send(kind watch.EventType, o runtime.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.ended {
@@ -130,7 +131,7 @@ func (w *watcher) tell(kind watch.EventType, o runtime.Object) {
 	}
 }
 
-// faults makes requests and answers get lost, each with a probability.
+// faults loses requests and replies, each with a probability.
 func faults(rnd *rand.Rand, p float64) func(string) (bool, bool) {
 	return func(string) (bool, bool) { return rnd.Float64() < p, rnd.Float64() < p }
 }
@@ -139,15 +140,15 @@ func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	a.before(action)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	losesRequest, losesAnswer := a.lose(action.GetVerb())
+	losesRequest, losesReply := a.lose(action.GetVerb())
 	if name := nameOf(action); a.loseOf != nil && name != "" {
-		losesRequest, losesAnswer = a.loseOf(name, action.GetVerb())
+		losesRequest, losesReply = a.loseOf(name, action.GetVerb())
 	}
 	if losesRequest {
 		return true, nil, errLost
 	}
 	result, err := a.answer(action)
-	if losesAnswer {
+	if losesReply {
 		return true, nil, errLost
 	}
 	if a.mangle != nil && err == nil && result != nil {
@@ -159,8 +160,8 @@ func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 func (a *api) answer(action clienttesting.Action) (runtime.Object, error) {
 	resource := action.GetResource()
 	group := resource.GroupResource()
-	objects, isThere := a.objects[resource.Resource]
-	if !isThere {
+	objects, isKnown := a.objects[resource.Resource]
+	if !isKnown {
 		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, action.GetVerb(), group, "", "", 0, false)
 	}
 	switch action := action.(type) {
@@ -178,7 +179,7 @@ func (a *api) answer(action clienttesting.Action) (runtime.Object, error) {
 	case clienttesting.ListActionImpl:
 		return a.list(resource.Resource, action.ListOptions)
 	}
-	return nil, fmt.Errorf("an API server cannot do %T", action)
+	return nil, fmt.Errorf("the fake API server does not support %T", action)
 }
 
 func asObject(o runtime.Object) object {
@@ -189,15 +190,15 @@ func asObject(o runtime.Object) object {
 	return m
 }
 
-// tell notes a change.
-func (a *api) tell(kind watch.EventType, group schema.GroupResource, o object) {
+// record records a change and sends it to the watches.
+func (a *api) record(kind watch.EventType, group schema.GroupResource, o object) {
 	a.version++
 	o.SetResourceVersion(strconv.Itoa(a.version))
 	e := event{kind, group.Resource, o, a.version}
 	a.events = append(a.events, e)
 	for w, resource := range a.watches {
 		if resource == group.Resource {
-			w.tell(kind, o.DeepCopyObject())
+			w.send(kind, o.DeepCopyObject())
 		}
 	}
 }
@@ -209,7 +210,7 @@ func (a *api) create(group schema.GroupResource, sent runtime.Object) (runtime.O
 	}
 	o.SetUID(types.UID("uid-" + strconv.Itoa(a.version)))
 	o.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
-	a.tell(watch.Added, group, o)
+	a.record(watch.Added, group, o)
 	a.objects[group.Resource][o.GetName()] = o
 	return o.DeepCopyObject(), nil
 }
@@ -227,7 +228,7 @@ func (a *api) update(group schema.GroupResource, sent runtime.Object) (runtime.O
 	case !isSameParent(old, o):
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: group.Group, Kind: "IPAddress"}, o.GetName(), nil)
 	}
-	a.tell(watch.Modified, group, o)
+	a.record(watch.Modified, group, o)
 	a.objects[group.Resource][o.GetName()] = o
 	return o.DeepCopyObject(), nil
 }
@@ -241,7 +242,7 @@ func (a *api) remove(group schema.GroupResource, name string, p *metav1.Precondi
 		return apierrors.NewConflict(group, name, errors.New("it was changed"))
 	}
 	delete(a.objects[group.Resource], name)
-	a.tell(watch.Deleted, group, asObject(old.DeepCopyObject()))
+	a.record(watch.Deleted, group, asObject(old.DeepCopyObject()))
 	return nil
 }
 
@@ -285,25 +286,25 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 		if from, err = strconv.Atoi(restricted.ListOptions.ResourceVersion); err != nil {
 			return true, nil, err
 		}
-		a.asked = append(a.asked, restricted.ListOptions)
+		a.watchOptions = append(a.watchOptions, restricted.ListOptions)
 	}
-	if a.refused != nil {
-		return true, nil, a.refused
+	if a.watchErr != nil {
+		return true, nil, a.watchErr
 	}
-	if a.greeting.Object != nil {
-		w.tell(a.greeting.Type, a.greeting.Object)
+	if a.firstEvent.Object != nil {
+		w.send(a.firstEvent.Type, a.firstEvent.Object)
 	}
 	if from > 0 && from < a.oldest {
-		w.tell(watch.Error, &apierrors.NewResourceExpired("too old").ErrStatus)
+		w.send(watch.Error, &apierrors.NewResourceExpired("too old").ErrStatus)
 		return true, w, nil
 	}
 	for _, e := range a.events {
 		if e.resource == resource && e.version > from {
-			w.tell(e.kind, e.object.DeepCopyObject())
+			w.send(e.kind, e.object.DeepCopyObject())
 		}
 	}
 	a.started++
-	if a.deaf {
+	if a.endsWatches {
 		w.Stop()
 	}
 	a.watches[w] = resource
@@ -320,7 +321,7 @@ func (a *api) disconnect() {
 	}
 }
 
-// forget makes everything before now too old to be asked for.
+// forget makes all versions before now too old to watch from.
 func (a *api) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -350,7 +351,7 @@ func (a *api) put(t testing.TB, resource string, o runtime.Object) {
 	}
 }
 
-// addresses gives the objects that there are, by name.
+// addresses returns the IPAddress objects by name.
 func (a *api) addresses() map[string]*networkingv1.IPAddress {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -363,7 +364,7 @@ func (a *api) addresses() map[string]*networkingv1.IPAddress {
 	return all
 }
 
-// removeSilently deletes an object when nobody can hear of it any more.
+// removeSilently deletes an object without an event.
 func (a *api) removeSilently(resource, name string) {
 	a.mu.Lock()
 	delete(a.objects[resource], name)

@@ -11,26 +11,27 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// honest is a client that does nothing for who has given up, as real ones do.
-type honest struct {
+// contextClient is a client that, like real ones, sends no request after its context has
+// ended.
+type contextClient struct {
 	networkingclient.NetworkingV1Interface
 	api *api
 }
 
-func (h honest) IPAddresses() networkingclient.IPAddressInterface {
-	return honestAddresses{h.NetworkingV1Interface.IPAddresses(), h.api}
+func (h contextClient) IPAddresses() networkingclient.IPAddressInterface {
+	return contextAddresses{h.NetworkingV1Interface.IPAddresses(), h.api}
 }
 
-func (h honest) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
-	return honestRanges{h.NetworkingV1Interface.ServiceCIDRs()}
+func (h contextClient) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
+	return contextRanges{h.NetworkingV1Interface.ServiceCIDRs()}
 }
 
-type honestAddresses struct {
+type contextAddresses struct {
 	networkingclient.IPAddressInterface
 	api *api
 }
 
-func (h honestAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+func (h contextAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -38,7 +39,7 @@ func (h honestAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, 
 	return h.IPAddressInterface.Create(ctx, o, options)
 }
 
-func (h honestAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, options metav1.UpdateOptions) (*networkingv1.IPAddress, error) {
+func (h contextAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, options metav1.UpdateOptions) (*networkingv1.IPAddress, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func (h honestAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, 
 	return h.IPAddressInterface.Update(ctx, o, options)
 }
 
-func (h honestAddresses) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
+func (h contextAddresses) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (h honestAddresses) Delete(ctx context.Context, name string, options metav1
 	return h.IPAddressInterface.Delete(ctx, name, options)
 }
 
-func (h honestAddresses) Get(ctx context.Context, name string, options metav1.GetOptions) (*networkingv1.IPAddress, error) {
+func (h contextAddresses) Get(ctx context.Context, name string, options metav1.GetOptions) (*networkingv1.IPAddress, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -62,48 +63,48 @@ func (h honestAddresses) Get(ctx context.Context, name string, options metav1.Ge
 	return h.IPAddressInterface.Get(ctx, name, options)
 }
 
-func (h honestAddresses) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.IPAddressList, error) {
+func (h contextAddresses) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.IPAddressList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return h.IPAddressInterface.List(ctx, options)
 }
 
-func (h honestAddresses) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (h contextAddresses) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return h.IPAddressInterface.Watch(ctx, options)
 }
 
-type honestRanges struct {
+type contextRanges struct {
 	networkingclient.ServiceCIDRInterface
 }
 
-func (h honestRanges) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
+func (h contextRanges) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return h.ServiceCIDRInterface.List(ctx, options)
 }
 
-func (h honestRanges) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (h contextRanges) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return h.ServiceCIDRInterface.Watch(ctx, options)
 }
 
-// isSameParent reports whether two addresses belong to one owner: API servers change that
-// of none.
+// isSameParent reports whether two IPAddresses have one parentRef, which API servers do
+// not let change.
 func isSameParent(a, b object) bool {
 	x, isX := a.(*networkingv1.IPAddress)
 	y, isY := b.(*networkingv1.IPAddress)
 	return !isX || !isY || reflect.DeepEqual(x.Spec.ParentRef, y.Spec.ParentRef)
 }
 
-// listening gives the number of watches that nobody has ended.
-func (a *api) listening() (n int) {
+// openWatches returns the number of open watches.
+func (a *api) openWatches() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for w := range a.watches {
@@ -116,7 +117,7 @@ func (a *api) listening() (n int) {
 	return n
 }
 
-// nameOf gives the name of the object that a request is about, if it is about one.
+// nameOf returns the name of the object that a request is about, if it is about one.
 func nameOf(action clienttesting.Action) string {
 	switch action := action.(type) {
 	case clienttesting.CreateActionImpl:

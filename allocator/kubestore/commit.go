@@ -14,22 +14,21 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// undoTime is how long to try to undo changes after one of several has failed.
+// undoTime bounds undoing changes after one of several has failed.
 const undoTime = 10 * time.Second
 
-// errForeign says that somebody else manages an object.
-var errForeign = errors.New("managed by somebody else")
+// errForeign says that another program manages an object.
+var errForeign = errors.New("managed by another program")
 
-// change is an object before and after; nil where there is none. The zero change was not
-// made.
+// change is an object before and after; nil for none. The zero change was not made.
 type change struct {
 	before, after *networkingv1.IPAddress
 	version       allocator.Version
 }
 
-// Commit implements [allocator.Store]. It writes some objects at the same time. An object that somebody else manages is a
-// conflict, whatever its version. The version of a deletion is that of what was
-// deleted: the API server does not tell its own.
+// Commit implements [allocator.Store]. It writes several objects at the same time. An
+// object that another program manages is a conflict, whatever its version. The version
+// of a deletion is that of the deleted object: the API server does not return another.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -50,7 +49,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 			hasFailed.Store(true)
 		}
 	})
-	if err := gravest(errs); err != nil {
+	if err := worst(errs); err != nil {
 		return nil, s.undo(ctx, changes, err)
 	}
 	versions := make([]allocator.Version, len(ops))
@@ -60,22 +59,21 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	return versions, nil
 }
 
-// gravest gives the first error that is no conflict: after it, nobody knows what was
-// written. It gives the first conflict if there is no such error.
-func gravest(errs []error) (worst error) {
+// worst returns the first error that is no conflict: after it the outcome is unknown. If
+// there is none it gives the first conflict.
+func worst(errs []error) (conflict error) {
 	for _, err := range errs {
 		switch {
 		case err != nil && !errors.Is(err, allocator.ErrConflict):
 			return err
-		case worst == nil:
-			worst = err
+		case conflict == nil:
+			conflict = err
 		}
 	}
-	return worst
+	return conflict
 }
 
-// objects gives what is to be written, nil for deletions, or says what makes no
-// sense.
+// objects returns the object to write for each operation, nil for deletions.
 func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
 	objects := make([]*networkingv1.IPAddress, len(ops))
 	seen := make(map[allocator.Key]struct{}, len(ops))
@@ -85,7 +83,7 @@ func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
 			return nil, err
 		}
 		if _, isAgain := seen[k]; isAgain {
-			return nil, fmt.Errorf("%w commit: key %v comes twice", allocator.ErrInvalid, k)
+			return nil, fmt.Errorf("%w commit: key %v is given twice", allocator.ErrInvalid, k)
 		}
 		seen[k] = struct{}{}
 		if op.Delete {
@@ -127,7 +125,8 @@ func (s *Store) write(ctx context.Context, op allocator.Op, object *networkingv1
 	return c, nil
 }
 
-// expect gives the object of a claim, which must be of its version, and ours.
+// expect returns the object of a claim, if it has the claim's version and this store
+// manages it.
 func (s *Store) expect(ctx context.Context, c allocator.Claim) (*networkingv1.IPAddress, error) {
 	if o := s.recent.get(c); o != nil && o.Labels[networkingv1.LabelManagedBy] == s.managedBy {
 		return o, nil
@@ -147,19 +146,19 @@ func (s *Store) expect(ctx context.Context, c allocator.Claim) (*networkingv1.IP
 
 func (s *Store) create(ctx context.Context, claim allocator.Claim, object *networkingv1.IPAddress) (change, error) {
 	made, err := s.client.IPAddresses().Create(ctx, object, metav1.CreateOptions{})
-	return s.settle(ctx, claim, change{after: made}, err)
+	return s.confirm(ctx, claim, change{after: made}, err)
 }
 
 func (s *Store) update(ctx context.Context, claim allocator.Claim, before *networkingv1.IPAddress) (change, error) {
 	after := before.DeepCopy()
 	annotate(after, claim)
 	made, err := s.client.IPAddresses().Update(ctx, after, metav1.UpdateOptions{})
-	return s.settle(ctx, claim, change{before: before, after: made}, err)
+	return s.confirm(ctx, claim, change{before: before, after: made}, err)
 }
 
-// settle finds out what became of a write, after an error by reading: the answer
-// may have got lost, or the request may have come twice.
-func (s *Store) settle(ctx context.Context, claim allocator.Claim, c change, cause error) (change, error) {
+// confirm returns the outcome of a write. After an error it reads the object: the response
+// may have been lost, or the API server may have got the request twice.
+func (s *Store) confirm(ctx context.Context, claim allocator.Claim, c change, cause error) (change, error) {
 	if cause == nil {
 		var err error
 		c.version, err = versionOf(c.after.ResourceVersion)
@@ -178,14 +177,14 @@ func (s *Store) settle(ctx context.Context, claim allocator.Claim, c change, cau
 	return change{}, cause
 }
 
-// isSame reports whether what is stored is what was to be written; where nothing is
-// stored, there is no key either.
+// isSame reports whether the stored claim is the one that was written, apart from its
+// version.
 func isSame(stored, wanted allocator.Claim) bool {
 	wanted.Version = stored.Version
 	return stored == wanted
 }
 
-// remove deletes an object in the very state in which it was read.
+// remove deletes an object if it is unchanged since it was read.
 func (s *Store) remove(ctx context.Context, before *networkingv1.IPAddress) (change, error) {
 	read, err := claimOf(before)
 	if err != nil {
@@ -211,15 +210,15 @@ func (s *Store) remove(ctx context.Context, before *networkingv1.IPAddress) (cha
 	return change{}, cause
 }
 
-// undo takes back those changes that were made, because of an error beside them. If that
-// fails, nobody knows what is stored now, and so the error is no conflict any more.
+// undo undoes the changes that were made, because another one failed. If that fails, the
+// outcome is unknown, and the error is no conflict any more.
 func (s *Store) undo(ctx context.Context, changes []change, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	errs := make([]error, len(changes))
 	each(len(changes), func(i int) { errs[i] = s.undoOne(ctx, changes[i]) })
 	if failed := errors.Join(errs...); failed != nil {
-		return fmt.Errorf("%w: %s, and undoing what was written: %w", allocator.ErrUnknown, cause.Error(), failed)
+		return fmt.Errorf("%w: %s, and undoing the other changes failed: %w", allocator.ErrUnknown, cause.Error(), failed)
 	}
 	return cause
 }

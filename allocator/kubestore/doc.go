@@ -1,14 +1,14 @@
 // Package kubestore keeps claims as the IPAddress objects of a Kubernetes API server,
-// and gives the ranges that its ServiceCIDR objects describe.
+// and reads its ranges from ServiceCIDR objects.
 //
 // # Side by side with Kubernetes
 //
 // The API server's own allocator writes the same objects: the name is the address, and
-// only one object can have it. So both can hand out addresses of the same ranges
-// at the same time, and neither gives what the other has given. A label,
-// ipaddress.kubernetes.io/managed-by, says whose object it is. This store counts what
-// others manage as taken and never changes it; the repair loop of the API server does
-// likewise with what this store manages.
+// only one object can have it. So both can allocate addresses of the same ranges at the
+// same time, and none twice. The label ipaddress.kubernetes.io/managed-by says which
+// program manages an object. This store counts the objects of other programs as taken and
+// never changes them; the repair loop of the API server does the same with the objects of
+// this store.
 //
 // # Owners
 //
@@ -16,22 +16,22 @@
 //
 //	RESOURCE/NAME                  nodes/node-1
 //	RESOURCE/NAMESPACE/NAME        services/default/web
-//	GROUP/RESOURCE/NAMESPACE/NAME  gateway.networking.k8s.io/gateways/default/door
+//	GROUP/RESOURCE/NAMESPACE/NAME  gateway.networking.k8s.io/gateways/default/entry
 //	NAME                           for the resource "owners", which Kubernetes does not have
 //
 // where NAMESPACE is empty for a cluster-wide object with a group. The parts contain no
-// percent sign. Other owners are refused, as are ports, of which there are no objects.
+// percent sign. Other owners are invalid, and so are ports, which have no such objects.
 //
-// # What stands where
+// # Objects
 //
-// Token, time and end of a reservation are annotations, so a reservation ends whatever
-// becomes of who made it. The version of a claim is its resourceVersion. Every change
-// of an object has it as a precondition. An object's owner can never be changed; so to
-// give an address to another owner is to delete the object and to make another, and in
-// between a third one can take it.
+// Token, time and end of a reservation are annotations, so a reservation ends even if
+// its process has ended. The version of a claim is its resourceVersion. Every change of
+// an object has it as a precondition. The owner of an object cannot be changed; so the
+// store gives an address to another owner by deleting the object and creating another,
+// and in between a third owner can take it.
 //
-// Several keys are not written in one step, but in as many requests, of which eight are
-// under way at a time. If one of them fails, what the others have written is undone.
+// Several keys are not written in one step, but by as many requests, eight at a time. If
+// one of them fails, the store undoes the others.
 //
 // # Permissions
 //

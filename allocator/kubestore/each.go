@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// atOnce is how many requests of one call are under way at the same time.
+// atOnce is how many requests of one call are in flight at the same time.
 const atOnce = 8
 
-// each does something for every number below n, for some of them at once.
+// each calls do for every number below n, atOnce at a time.
 func each(n int, do func(i int)) {
 	if n == 1 {
 		do(0)

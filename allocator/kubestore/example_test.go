@@ -9,8 +9,8 @@ import (
 	"github.com/vipkit/vipkit/allocator/kubestore"
 )
 
-// A pool that shares the ranges of a cluster with the API server's own allocator. A program
-// makes its client from a rest.Config; here a fake one stands for the API server.
+// The pool shares the ranges of a cluster with the API server's own allocator. A program
+// makes its client from a rest.Config; the example uses a fake one.
 func Example() {
 	ctx := context.Background()
 	_, client := newAPI()
@@ -23,7 +23,7 @@ func Example() {
 		return
 	}
 	wanted, _ := allocator.ParseKey("10.96.0.10")
-	claims, err := pool.Reserve(ctx, "gateway.networking.k8s.io/gateways/default/door", allocator.Request{Key: wanted})
+	claims, err := pool.Reserve(ctx, "gateway.networking.k8s.io/gateways/default/entry", allocator.Request{Key: wanted})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,5 +35,5 @@ func Example() {
 	}
 	_, err = pool.Reserve(ctx, "services/default/web", allocator.Request{Key: wanted})
 	fmt.Println(err)
-	// Output: 10.96.0.10 is already allocated to "gateway.networking.k8s.io/gateways/default/door"
+	// Output: 10.96.0.10 is already allocated to "gateway.networking.k8s.io/gateways/default/entry"
 }

@@ -18,11 +18,11 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// reserved gives a reservation that a store has.
+// reserved reserves a key in a store.
 func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
 	t.Helper()
 	c := allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1, Expires: time.Now().UTC()}
@@ -34,9 +34,8 @@ func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
 	return c
 }
 
-// TestLostAnswers loses the answer of one request, and looks whether the store finds
-// out what has become of it.
-func TestLostAnswers(t *testing.T) {
+// TestLostReplies loses one request or its reply. The store must read the outcome.
+func TestLostReplies(t *testing.T) {
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op {
 			return allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
@@ -44,24 +43,24 @@ func TestLostAnswers(t *testing.T) {
 		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
 		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
 	} {
-		for name, lost := range map[string][2]bool{"request": {true, false}, "answer": {false, true}} {
+		for name, lost := range map[string][2]bool{"request": {true, false}, "reply": {false, true}} {
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				a, s := newStore(t)
 				c := reserved(t, s)
 				a.lose = func(v string) (bool, bool) { return v == verb && lost[0], v == verb && lost[1] }
 				_, err := s.Commit(t.Context(), []allocator.Op{change(c)})
 				if lost[0] && !errors.Is(err, errLost) || lost[1] && err != nil {
-					t.Errorf("got error %v", err)
+					t.Errorf("got error %v, want %v only if the request was lost", err, errLost)
 				}
 				if errors.Is(err, allocator.ErrConflict) {
-					t.Errorf("%v is no conflict", err)
+					t.Errorf("got error %v, want no conflict", err)
 				}
 			})
 		}
 	}
 }
 
-// TestRepeatedCreate has a request that comes twice: the second answer counts.
+// TestRepeatedCreate creates one claim twice: both calls return the same version.
 func TestRepeatedCreate(t *testing.T) {
 	_, s := newStore(t)
 	op := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 7}}
@@ -72,9 +71,9 @@ func TestRepeatedCreate(t *testing.T) {
 	}
 }
 
-// TestOthersInBetween lets somebody else be faster between the look at an object and the
-// change of it.
-func TestOthersInBetween(t *testing.T) {
+// TestForeignChangeInBetween has another program that changes an object between reading it
+// and changing it.
+func TestForeignChangeInBetween(t *testing.T) {
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
 		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
@@ -93,14 +92,15 @@ func TestOthersInBetween(t *testing.T) {
 					t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 				}
 				if o := a.addresses()[c.Key.String()]; (o == nil) != isGone || o != nil && o.Spec.ParentRef.Name != "web" {
-					t.Errorf("what somebody else has made became %v", o)
+					t.Errorf("object of another program: got %v, want it unchanged", o)
 				}
 			})
 		}
 	}
 }
 
-// replaceByForeign takes an object away, and may put another one in its place.
+// replaceByForeign removes an object, and unless isGone creates a foreign one of the same
+// name.
 func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {
 	a.removeSilently("ipaddresses", name)
 	if !isGone {
@@ -108,7 +108,7 @@ func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {
 	}
 }
 
-// TestUndo fails the last of four changes, and wants the first three back.
+// TestUndo fails the last of five changes, and checks that the first four are undone.
 func TestUndo(t *testing.T) {
 	a, s := newStore(t)
 	held := []allocator.Claim{}
@@ -136,13 +136,13 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoFails loses every deletion, so that what was written stays. The second change is in
-// conflict only when the first one is under way: otherwise there may be nothing to undo.
+// TestUndoFails loses every deletion, so that the first change cannot be undone. The second
+// change conflicts only once the first one has begun: otherwise there may be nothing to undo.
 func TestUndoFails(t *testing.T) {
 	a, s := newStore(t)
 	first, second := storetest.Key(1), storetest.Key(2)
 	a.put(t, "ipaddresses", foreign(second.String(), "web"))
-	a.failSecond(first, second, func(n int) (request, answer bool) { return n > 1, false })
+	a.failSecond(first, second, func(n int) (request, reply bool) { return n > 1, false })
 	_, err := s.Commit(t.Context(), []allocator.Op{
 		{Claim: allocator.Claim{Key: first, Owner: "me", Token: 1}},
 		{Claim: allocator.Claim{Key: second, Owner: "me", Token: 1}},
@@ -151,12 +151,12 @@ func TestUndoFails(t *testing.T) {
 		t.Errorf("got error %v, want %v and no conflict", err, allocator.ErrUnknown)
 	}
 	if left := a.addresses()[first.String()]; left == nil {
-		t.Error("what could not be undone is gone; the test shows nothing")
+		t.Errorf("object of %v: got none, want the one that could not be undone", first)
 	}
 }
 
-// TestTakeFails deletes what an owner has lost, cannot make it anew for the next, and
-// puts it back.
+// TestTakeFails loses the request that creates an object for its new owner, after the old
+// one was deleted. The store must create the old one again.
 func TestTakeFails(t *testing.T) {
 	a, s := newStore(t)
 	c := allocator.Claim{Key: storetest.Key(1), Owner: "old", Token: 1}
@@ -176,11 +176,11 @@ func TestTakeFails(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, errLost)
 	}
 	if diff := cmp.Diff(before, describe(a.addresses())); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
 
-// live is the life of one owner, whose every step may be the last.
+// live reserves, binds and releases the keys of one owner. It ends at the first error.
 func live(ctx context.Context, p *allocator.Pool, owner allocator.Owner, owners *storetest.Owners) {
 	claims, err := p.Reserve(ctx, owner, allocator.Request{Kind: allocator.IPv4}, allocator.Request{Kind: allocator.IPv6})
 	if err != nil {
@@ -194,12 +194,12 @@ func live(ctx context.Context, p *allocator.Pool, owner allocator.Owner, owners 
 	owners.Bound(bound)
 	time.Sleep(time.Minute)
 	owners.Released(bound)
-	_ = p.Release(ctx, bound...) // Where it fails, the keys stay taken.
+	_ = p.Release(ctx, bound...) // If it fails, the keys stay allocated.
 }
 
-// TestWorld lets pools, and somebody who makes objects like the API server's own
-// allocator, share an API that loses requests, answers and watches.
-func TestWorld(t *testing.T) {
+// TestFaults has pools, and a program that creates objects like the API server's own
+// allocator, that share an API server which loses requests, replies and watches.
+func TestFaults(t *testing.T) {
 	rnd := testenv.Random(t)
 	for _, p := range []float64{0, 0.02, 0.1} {
 		t.Run(fmt.Sprint(p), func(t *testing.T) {
@@ -211,13 +211,13 @@ func TestWorld(t *testing.T) {
 						a.disconnect()
 					}
 				}
-				runWorld(t, a, client)
+				runOwners(t, a, client)
 			})
 		})
 	}
 }
 
-func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interface) {
+func runOwners(t *testing.T, a *api, client networkingclient.NetworkingV1Interface) {
 	const pools, workers, lives = 3, 4, 10
 	owners := storetest.NewOwners(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +228,7 @@ func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interfac
 	var running, living sync.WaitGroup
 	for n := range pools {
 		p := newPool(t, kubestore.New(client, kubestore.Options{}), allocator.PoolOptions{Ranges: ranges})
-		if n%2 == 0 { // The others never hear what happens.
+		if n%2 == 0 { // The other pools do not watch.
 			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
 		}
 		for worker := range workers {
@@ -255,15 +255,15 @@ func runWorld(t *testing.T, a *api, client networkingclient.NetworkingV1Interfac
 			continue
 		}
 		if theirs++; o.Spec.ParentRef.Name != "theirs" {
-			t.Errorf("%s of the API server has owner %v", name, o.Spec.ParentRef)
+			t.Errorf("owner of %s of the API server: got %v, want theirs", name, o.Spec.ParentRef)
 		}
 	}
 	if theirs == 0 {
-		t.Error("the API server has got no address; the test shows nothing")
+		t.Error("addresses of the API server: got none, want some")
 	}
 }
 
-// takeAsAPIServer takes an address, or frees it again, without asking anyone.
+// takeAsAPIServer creates or deletes an object as the API server's own allocator does.
 func (a *api) takeAsAPIServer(name string, takes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

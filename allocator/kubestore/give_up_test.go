@@ -13,30 +13,31 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// leaving is a client whose user gives up when one object is made and another one is not.
-type leaving struct {
+// cancelling is a client that cancels its caller's context when one object was created and
+// the last one was not.
+type cancelling struct {
 	networkingclient.NetworkingV1Interface
-	leave func()
-	last  string
-	made  chan struct{}
+	cancel func()
+	last   string
+	made   chan struct{}
 }
 
-func (l leaving) IPAddresses() networkingclient.IPAddressInterface {
-	return leavingAddresses{IPAddressInterface: l.NetworkingV1Interface.IPAddresses(), leaving: l}
+func (l cancelling) IPAddresses() networkingclient.IPAddressInterface {
+	return cancellingAddresses{IPAddressInterface: l.NetworkingV1Interface.IPAddresses(), cancelling: l}
 }
 
-type leavingAddresses struct {
+type cancellingAddresses struct {
 	networkingclient.IPAddressInterface
-	leaving
+	cancelling
 }
 
-func (l leavingAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+func (l cancellingAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
 	if o.Name == l.last {
 		<-l.made
-		l.leave()
+		l.cancel()
 		return nil, ctx.Err()
 	}
 	made, err := l.IPAddressInterface.Create(ctx, o, options)
@@ -44,15 +45,14 @@ func (l leavingAddresses) Create(ctx context.Context, o *networkingv1.IPAddress,
 	return made, err
 }
 
-// TestUndoOfWhoGaveUp wants what was written to be undone also for a caller that does not
-// wait any more.
-func TestUndoOfWhoGaveUp(t *testing.T) {
+// TestUndoAfterCancel checks that a commit whose context has ended still undoes its changes.
+func TestUndoAfterCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a, client := newAPI()
 	first, last := storetest.Key(1), storetest.Key(2)
-	s := kubestore.New(leaving{
-		NetworkingV1Interface: client, leave: cancel, last: last.String(), made: make(chan struct{}),
+	s := kubestore.New(cancelling{
+		NetworkingV1Interface: client, cancel: cancel, last: last.String(), made: make(chan struct{}),
 	}, kubestore.Options{})
 	_, err := s.Commit(ctx, []allocator.Op{
 		{Claim: allocator.Claim{Key: first, Owner: "me", Token: 1}}, {Claim: allocator.Claim{Key: last, Owner: "me", Token: 1}},
@@ -61,11 +61,11 @@ func TestUndoOfWhoGaveUp(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 	if left := a.addresses(); len(left) != 0 {
-		t.Errorf("%v was written and is left", left)
+		t.Errorf("objects: got %v, want none", left)
 	}
 }
 
-// TestStopsAfterAFailure wants a commit that has failed not to go on writing.
+// TestStopsAfterAFailure checks that a commit starts no more writes after one has failed.
 func TestStopsAfterAFailure(t *testing.T) {
 	const atOnce = 8
 	a, s := newStore(t)
@@ -87,6 +87,6 @@ func TestStopsAfterAFailure(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 	}
 	if created < 1 || created > atOnce {
-		t.Errorf("%d requests were made, want 1 to %d: each of so many at once may fail", created, atOnce)
+		t.Errorf("create requests: got %d, want 1 to %d, the number in flight", created, atOnce)
 	}
 }

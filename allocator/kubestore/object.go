@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// The annotations of what this store writes.
+// The annotations of the objects that this store writes.
 const (
 	annotationToken   = "allocator.vipkit.github.io/token"
 	annotationSince   = "allocator.vipkit.github.io/since"
@@ -23,7 +23,7 @@ const (
 // plainOwners is the resource of owners that are only a name.
 const plainOwners = "owners"
 
-// parentOf gives the parentRef of an owner.
+// parentOf returns the parentRef of an owner.
 func parentOf(owner allocator.Owner) (*networkingv1.ParentReference, error) {
 	parts := strings.Split(string(owner), "/")
 	ref := &networkingv1.ParentReference{Name: parts[len(parts)-1]}
@@ -38,12 +38,12 @@ func parentOf(owner allocator.Owner) (*networkingv1.ParentReference, error) {
 		ref.Group, ref.Resource, ref.Namespace = parts[0], parts[1], parts[2]
 	}
 	if ref.Resource == "" || ref.Name == "" || strings.Contains(string(owner), "%") || ownerOf(ref) != owner {
-		return nil, fmt.Errorf("%w owner %q: an IPAddress takes a plain name, or one like services/default/web", allocator.ErrInvalid, owner)
+		return nil, fmt.Errorf("%w owner %q: want a plain name, or one like services/default/web", allocator.ErrInvalid, owner)
 	}
 	return ref, nil
 }
 
-// ownerOf gives the owner that a parentRef names.
+// ownerOf returns the owner that a parentRef names.
 func ownerOf(ref *networkingv1.ParentReference) allocator.Owner {
 	if ref == nil {
 		return ""
@@ -62,10 +62,10 @@ func ownerOf(ref *networkingv1.ParentReference) allocator.Owner {
 	return allocator.Owner(strings.Join(parts, "/"))
 }
 
-// newObject gives the object of a claim, as it is before the API server has seen it.
+// newObject returns the object of a claim, as it is before the API server has seen it.
 func (s *Store) newObject(c allocator.Claim) (*networkingv1.IPAddress, error) {
 	if k := c.Key.Kind(); k != allocator.IPv4 && k != allocator.IPv6 {
-		return nil, fmt.Errorf("%w key: %v %v is no address, which is all that an IPAddress holds", allocator.ErrInvalid, k, c.Key)
+		return nil, fmt.Errorf("%w key: %v %v: an IPAddress object holds only addresses", allocator.ErrInvalid, k, c.Key)
 	}
 	parent, err := parentOf(c.Owner)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Store) newObject(c allocator.Claim) (*networkingv1.IPAddress, error) {
 	return o, nil
 }
 
-// annotate writes what a claim says of time into an object.
+// annotate writes token and times of a claim into an object.
 func annotate(o *networkingv1.IPAddress, c allocator.Claim) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
@@ -98,12 +98,12 @@ func annotate(o *networkingv1.IPAddress, c allocator.Claim) {
 	}
 }
 
-// claimOf reads an object, whoever has written it. Where an annotation is missing or
-// unreadable, the claim is bound: nothing is freed by mistake.
+// claimOf reads an object of any program. If an annotation is missing or unreadable, the
+// claim is bound, so that it is not freed by mistake.
 func claimOf(o *networkingv1.IPAddress) (allocator.Claim, error) {
 	key, err := allocator.ParseKey(o.Name)
 	if err != nil || key.Kind() == allocator.Port {
-		return allocator.Claim{}, fmt.Errorf("IPAddress %q is no address", o.Name)
+		return allocator.Claim{}, fmt.Errorf("IPAddress %q: its name is not an address", o.Name)
 	}
 	version, err := versionOf(o.ResourceVersion)
 	if err != nil {
@@ -120,14 +120,15 @@ func claimOf(o *networkingv1.IPAddress) (allocator.Claim, error) {
 	return c, nil
 }
 
-// tokenOf gives the token of an allocation. Who writes none has a UID for each.
+// tokenOf returns the token of an allocation. Objects of other programs have none, so it is
+// the hash of their UID.
 func tokenOf(o *networkingv1.IPAddress) uint64 {
 	token, err := strconv.ParseUint(o.Annotations[annotationToken], 10, 64)
 	if err == nil {
 		return token
 	}
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(o.UID)) // It never fails.
+	_, _ = h.Write([]byte(o.UID)) // never fails
 	return max(1, h.Sum64())
 }
 
@@ -138,7 +139,7 @@ func resourceVersion(v allocator.Version) string { return strconv.FormatUint(uin
 func versionOf(text string) (allocator.Version, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("a resourceVersion %q that is no number: %w", text, err)
+		return 0, fmt.Errorf("resourceVersion %q is not a number: %w", text, err)
 	}
 	return allocator.Version(n), nil
 }

@@ -16,16 +16,16 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// slow is an API server that makes objects only when so many requests are there.
+// slow is an API server that replies only when group requests are in flight.
 type slow struct {
 	mu    sync.Mutex
 	here  int
 	group int
-	all   chan struct{} // closed when they are
+	all   chan struct{} // closed when group requests are in flight
 }
 
 func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,10 +49,10 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	o.ResourceVersion = "7"
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&o) // Who asked hears of it.
+	_ = json.NewEncoder(w).Encode(&o) // The client returns the error.
 }
 
-// TestSeveralRequestsAtOnce wants a commit of many keys not to wait for each of them.
+// TestSeveralRequestsAtOnce checks that a commit of many keys sends several requests at once.
 func TestSeveralRequestsAtOnce(t *testing.T) {
 	const atOnce = 8
 	server := httptest.NewServer(&slow{group: atOnce, all: make(chan struct{})})
@@ -74,8 +74,8 @@ func TestSeveralRequestsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllOrNothing fails one of many changes, at any place, in one of several ways: what
-// was there before must be there again.
+// TestAllOrNothing fails one of many changes of several kinds. Afterwards the objects must
+// be the same as before.
 func TestAllOrNothing(t *testing.T) {
 	rnd := testenv.Random(t)
 	for round := range 30 {
@@ -110,7 +110,7 @@ func TestAllOrNothing(t *testing.T) {
 			t.Errorf("round %d: got error %v, want %v", round, err, allocator.ErrConflict)
 		}
 		if diff := cmp.Diff(before, describe(a.addresses())); diff != "" {
-			t.Fatalf("round %d: after a failure (-want +got):\n%s", round, diff)
+			t.Fatalf("round %d: objects after a failure (-want +got):\n%s", round, diff)
 		}
 	}
 }

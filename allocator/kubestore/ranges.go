@@ -19,10 +19,10 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// Ranges gives what the ServiceCIDR objects describe, the oldest first. A range whose
-// object is being deleted or is not ready is draining. An error tells of objects that
-// cannot be used, such as an IPv6 prefix shorter than /64; the ranges of all others
-// come with it.
+// Ranges returns the ranges of the ServiceCIDR objects, the oldest first. A range whose
+// object is being deleted or is not ready is draining. An error names objects that
+// cannot be used, such as an IPv6 prefix shorter than /64; Ranges then also gives the
+// ranges of all others.
 func (s *Store) Ranges(ctx context.Context) ([]allocator.Config, error) {
 	known, _, err := s.serviceCIDRs(ctx)
 	if err != nil {
@@ -31,17 +31,16 @@ func (s *Store) Ranges(ctx context.Context) ([]allocator.Config, error) {
 	return rangesOf(known)
 }
 
-// Ranges of ServiceCIDR objects at one time, as [Store.WatchRanges] gives them.
+// Ranges are the ranges of the ServiceCIDR objects at one time; see [Store.WatchRanges].
 type Ranges struct {
 	Configs []allocator.Config
-	// Unusable tells of objects that describe no range that could be used; nil
-	// if there are none.
+	// Unusable names the objects whose range cannot be used; nil if there are none.
 	Unusable error
 }
 
-// WatchRanges gives the ranges as they are now, and again whenever that has changed, for
-// [allocator.Pool.SetRanges]. It goes on until ctx ends or the loop does. An error is the
-// last thing that it gives: it can be called again.
+// WatchRanges yields the ranges as they are now, and again after each change, for
+// [allocator.Pool.SetRanges], until ctx ends or the loop does. An error is the last item;
+// the caller may call WatchRanges again.
 func (s *Store) WatchRanges(ctx context.Context) iter.Seq2[Ranges, error] {
 	return func(yield func(Ranges, error) bool) {
 		err := s.watchRanges(ctx, func(known map[string]*networkingv1.ServiceCIDR) error {
@@ -57,31 +56,31 @@ func (s *Store) WatchRanges(ctx context.Context) iter.Seq2[Ranges, error] {
 	}
 }
 
-func (s *Store) watchRanges(ctx context.Context, tell func(map[string]*networkingv1.ServiceCIDR) error) error {
+func (s *Store) watchRanges(ctx context.Context, report func(map[string]*networkingv1.ServiceCIDR) error) error {
 	for {
 		known, version, err := s.serviceCIDRs(ctx)
 		if err != nil {
 			return err
 		}
-		if err := tell(known); err != nil {
+		if err := report(known); err != nil {
 			return err
 		}
 		err = follow(ctx, s.client.ServiceCIDRs().Watch, version, func(kind watch.EventType, object runtime.Object) error {
 			o, isRange := object.(*networkingv1.ServiceCIDR)
 			switch {
 			case !isRange:
-				return fmt.Errorf("a watch of ServiceCIDRs tells of a %T", object)
+				return fmt.Errorf("a watch of ServiceCIDRs sent a %T", object)
 			case kind == watch.Deleted:
 				delete(known, o.Name)
 			default:
 				known[o.Name] = o
 			}
-			return tell(known)
+			return report(known)
 		})
 		if !errors.Is(err, allocator.ErrCompacted) {
 			return err
 		}
-		if err := pause.For(ctx, silence); err != nil {
+		if err := pause.For(ctx, quietPause); err != nil {
 			return err
 		}
 	}
@@ -118,7 +117,7 @@ func rangesOf(known map[string]*networkingv1.ServiceCIDR) (ranges []allocator.Co
 	return ranges, unusable
 }
 
-// configOf reads a prefix that a range can be made of.
+// configOf reads the prefix of a range.
 func configOf(text string) (allocator.Config, error) {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -129,8 +128,8 @@ func configOf(text string) (allocator.Config, error) {
 	return c, err
 }
 
-// isReady reports whether addresses may be allocated from an object's ranges. One that no
-// controller has looked at yet is ready.
+// isReady reports whether addresses can be allocated from an object's ranges. An object
+// without the condition Ready is ready.
 func isReady(o *networkingv1.ServiceCIDR) bool {
 	if o.DeletionTimestamp != nil {
 		return false

@@ -11,15 +11,15 @@ import (
 // maxRecent is how many objects are remembered, of about a kilobyte each.
 const maxRecent = 4096
 
-// recent are the objects that this store wrote last. Whoever changes one of them names
-// its version, and the API server compares that: so what has been changed by others
-// meanwhile does no harm here, and one that has not need not be read again.
+// recent are the objects that this store wrote last. A change has the object's version as
+// its precondition, which the API server checks; so an outdated object does no harm here,
+// and one that is current need not be read again.
 type recent struct {
 	mu      sync.Mutex
 	objects map[allocator.Key]*networkingv1.IPAddress
 }
 
-// get gives the object of a claim in the version of the claim, or nil.
+// get returns the object of a claim in the version of the claim, or nil.
 func (r *recent) get(c allocator.Claim) *networkingv1.IPAddress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,7 +30,7 @@ func (r *recent) get(c allocator.Claim) *networkingv1.IPAddress {
 	return o
 }
 
-// put remembers an object, or with nil that there is none.
+// put remembers an object; nil removes it.
 func (r *recent) put(k allocator.Key, o *networkingv1.IPAddress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

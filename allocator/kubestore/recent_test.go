@@ -8,11 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// TestRecentIsBounded wants the objects that are remembered not to be too many, nor those
-// that are gone.
+// TestRecentIsBounded checks that recent keeps at most maxRecent objects, and no deleted one.
 func TestRecentIsBounded(t *testing.T) {
 	var r recent
 	for i := range 3 * maxRecent {
@@ -20,22 +19,22 @@ func TestRecentIsBounded(t *testing.T) {
 		o := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version)}}
 		r.put(k, o)
 		if got := r.get(allocator.Claim{Key: k, Version: allocator.Version(version)}); got != o {
-			t.Fatalf("object %d: got %v, want what was put", i, got)
+			t.Fatalf("object %d: got %v, want the one that was put", i, got)
 		}
 		if got := r.get(allocator.Claim{Key: k, Version: allocator.Version(version + 1)}); got != nil {
 			t.Fatalf("object %d in another version: got %v, want nothing", i, got)
 		}
 		before := allocator.Claim{Key: storetest.Key(i - 1), Version: allocator.Version(version - 1)}
 		if i%maxRecent > 0 && r.get(before) == nil {
-			t.Fatalf("object %d is not remembered any more with the next one", i-1)
+			t.Fatalf("object %d after the next one was put: got none, want it", i-1)
 		}
 		if len(r.objects) > maxRecent {
-			t.Fatalf("%d objects are remembered, want at most %d", len(r.objects), maxRecent)
+			t.Fatalf("objects: got %d, want at most %d", len(r.objects), maxRecent)
 		}
 	}
 	last := storetest.Key(3*maxRecent - 1)
 	r.put(last, nil)
 	if _, isKept := r.objects[last]; isKept {
-		t.Errorf("the object of %v is remembered although it is gone", last)
+		t.Errorf("object of %v after it was deleted: got one, want none", last)
 	}
 }

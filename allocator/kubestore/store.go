@@ -14,18 +14,18 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// DefaultManagedBy is whose objects a store writes, unless [Options] say otherwise.
+// DefaultManagedBy is the default of [Options].ManagedBy.
 const DefaultManagedBy = "allocator.vipkit.github.io"
 
-// pageSize is how many objects are listed in one answer.
+// pageSize is how many objects one response lists.
 const pageSize = 10_000
 
 // Options say how a store works. The zero value of each field is its default.
 type Options struct {
-	// ManagedBy is the value of the label ipaddress.kubernetes.io/managed-by of what
-	// the store writes, [DefaultManagedBy] by default. Whatever has another value is
-	// taken, and never changed. All stores that share a range should have the
-	// same one, or they cannot free what another one has left.
+	// ManagedBy is the value of the label ipaddress.kubernetes.io/managed-by of the
+	// store's objects, [DefaultManagedBy] by default. Objects with another value are
+	// taken, and the store never changes them. All stores that share a range should
+	// have the same value; otherwise they cannot free each other's claims.
 	ManagedBy string
 }
 
@@ -38,8 +38,8 @@ type Store struct {
 
 var _ allocator.Store = (*Store)(nil)
 
-// New makes a store. The client should not be limited in how many requests it may
-// make (rest.Config.QPS), and be given one that speaks protobuf.
+// New makes a store. The client should have no rate limit (rest.Config.QPS), and should
+// use protobuf.
 func New(client networkingclient.NetworkingV1Interface, o Options) *Store {
 	s := &Store{client: client, managedBy: o.ManagedBy}
 	if s.managedBy == "" {
@@ -48,19 +48,20 @@ func New(client networkingclient.NetworkingV1Interface, o Options) *Store {
 	return s
 }
 
-// Load implements [allocator.Store]. Where the API server has no IPAddress objects at
-// all, the error is [allocator.ErrNoMap].
+// Load implements [allocator.Store]. If the API server does not have the type IPAddress,
+// the error is [allocator.ErrNoMap].
 func (s *Store) Load(ctx context.Context) (allocator.State, error) {
 	if err := ctx.Err(); err != nil {
 		return allocator.State{}, err
 	}
 	state, err := s.list(ctx, pageSize)
 	if apierrors.IsResourceExpired(err) {
-		// The first page is too old for the last one.
+		// The state of the first page was compacted before the last page was read: list
+		// all objects in one response.
 		state, err = s.list(ctx, 0)
 	}
 	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("%w: the API server has no IPAddress objects of networking.k8s.io/v1: %w", allocator.ErrNoMap, err)
+		err = fmt.Errorf("%w: the API server has no IPAddress objects of networking.k8s.io/v1 (Kubernetes 1.33 or newer is needed): %w", allocator.ErrNoMap, err)
 	}
 	return state, err
 }
@@ -88,8 +89,8 @@ func (s *Store) list(ctx context.Context, limit int64) (allocator.State, error) 
 	}
 }
 
-// Get implements [allocator.Store]. Its state has no version: each object is read
-// as it is now.
+// Get implements [allocator.Store]. Its state has no version, since each object is read
+// by a request of its own.
 func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if err := ctx.Err(); err != nil {
 		return allocator.State{}, err
@@ -103,7 +104,7 @@ func (s *Store) Get(ctx context.Context, keys ...allocator.Key) (allocator.State
 	return allocator.State{Claims: slices.DeleteFunc(claims, isFree)}, nil
 }
 
-// get gives the object of a key and its claim; nil and the zero Claim if there is
+// get returns the object of a key and its claim; nil and the zero Claim if there is
 // none.
 func (s *Store) get(ctx context.Context, k allocator.Key) (*networkingv1.IPAddress, allocator.Claim, error) {
 	if k.Kind() != allocator.IPv4 && k.Kind() != allocator.IPv6 {

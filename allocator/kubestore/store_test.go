@@ -19,7 +19,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/repair"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
 func TestContract(t *testing.T) {
@@ -54,7 +54,7 @@ func key(t testing.TB, text string) allocator.Key {
 	return k
 }
 
-// describe gives what the objects say, a line each.
+// describe returns the owner, labels and annotations of each object in one line.
 func describe(all map[string]*networkingv1.IPAddress) []string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -72,7 +72,7 @@ func describe(all map[string]*networkingv1.IPAddress) []string {
 	return lines
 }
 
-// TestObjects looks at what others see of an allocation.
+// TestObjects compares the objects of reserved, bound and released keys.
 func TestObjects(t *testing.T) {
 	a, s := newStore(t)
 	now := time.Date(2024, 2, 29, 12, 0, 0, 5, time.UTC)
@@ -104,12 +104,12 @@ func TestObjects(t *testing.T) {
 		t.Errorf("bound (-want +got):\n%s", diff)
 	}
 	if err := p.Release(t.Context(), bound...); err != nil || len(a.addresses()) != 0 {
-		t.Errorf("released: error %v, and there are still %v", err, describe(a.addresses()))
+		t.Errorf("released: error %v, objects %v, want none", err, describe(a.addresses()))
 	}
 }
 
-// TestRequests counts what the life of an owner costs: a request for each step, and one
-// more where the store has not written the object itself.
+// TestRequests counts the requests of an allocation: one for each step, and one more if the
+// store has not written the object itself.
 func TestRequests(t *testing.T) {
 	a, client := newAPI()
 	p := newPool(t, kubestore.New(client, kubestore.Options{}), allocator.PoolOptions{})
@@ -145,8 +145,8 @@ func TestOwners(t *testing.T) {
 		"me":                            {Resource: "owners", Name: "me"},
 		"nodes/node-1":                  {Resource: "nodes", Name: "node-1"},
 		"services/default/web":          {Resource: "services", Namespace: "default", Name: "web"},
-		"example.com/doors/default/one": {Group: "example.com", Resource: "doors", Namespace: "default", Name: "one"},
-		"example.com/doors//one":        {Group: "example.com", Resource: "doors", Name: "one"},
+		"example.com/gates/default/one": {Group: "example.com", Resource: "gates", Namespace: "default", Name: "one"},
+		"example.com/gates//one":        {Group: "example.com", Resource: "gates", Name: "one"},
 	} {
 		a, s := newStore(t)
 		c := allocator.Claim{Key: key(t, "10.96.0.10"), Owner: owner, Token: 1}
@@ -154,11 +154,11 @@ func TestOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := *a.addresses()["10.96.0.10"].Spec.ParentRef; got != want {
-			t.Errorf("the parent of %q is %+v, want %+v", owner, got, want)
+			t.Errorf("parentRef of %q: got %+v, want %+v", owner, got, want)
 		}
 		state, err := s.Load(t.Context())
 		if err != nil || len(state.Claims) != 1 || state.Claims[0].Owner != owner {
-			t.Errorf("owner %q comes back in %+v, error %v", owner, state.Claims, err)
+			t.Errorf("owner read again: got %+v, error %v, want %q", state.Claims, err, owner)
 		}
 	}
 	for _, owner := range []allocator.Owner{"", "/", "a/", "/b", "owners/me", "a//b", "/a/b/c", "a/b/c/d/e", "100%"} {
@@ -181,8 +181,8 @@ func TestPortsAreRefused(t *testing.T) {
 	}
 }
 
-// withForeign makes a store with an address of the API server's own allocator, which
-// must be the same when the test ends.
+// withForeign makes a store with an IPAddress of the API server's own allocator. It checks
+// at the end of the test that the object is unchanged.
 func withForeign(t *testing.T) (*kubestore.Store, allocator.Claim) {
 	t.Helper()
 	a, s := newStore(t)
@@ -190,7 +190,7 @@ func withForeign(t *testing.T) (*kubestore.Store, allocator.Claim) {
 	before := a.addresses()
 	t.Cleanup(func() {
 		if diff := cmp.Diff(before, a.addresses()); diff != "" {
-			t.Errorf("the object was changed (-want +got):\n%s", diff)
+			t.Errorf("foreign object (-want +got):\n%s", diff)
 		}
 	})
 	state, err := s.Get(t.Context(), key(t, "10.96.0.10"))
@@ -224,10 +224,10 @@ func TestForeignIsLeftAloneByPools(t *testing.T) {
 	p := newPool(t, s, allocator.PoolOptions{})
 	_, err := p.Reserve(t.Context(), "me", allocator.Request{Key: c.Key})
 	if held, ok := errors.AsType[*allocator.HeldError](err); !ok || held.Owner != c.Owner {
-		t.Errorf("Reserve: got error %v, want that %s has it", err, c.Owner)
+		t.Errorf("Reserve: got error %v, want a HeldError that names %s", err, c.Owner)
 	}
 	if err := p.Release(t.Context(), c); err == nil {
-		t.Error("Release of a foreign address has no error")
+		t.Error("Release of a foreign address: got no error, want one")
 	}
 	others := func(context.Context) ([]repair.Use, error) {
 		return []repair.Use{{Owner: "nodes/other", Text: "192.0.2.1"}}, nil
@@ -240,8 +240,8 @@ func TestForeignIsLeftAloneByPools(t *testing.T) {
 	}
 }
 
-// TestAnnotationsGone frees nothing whose annotations somebody has damaged.
-func TestAnnotationsGone(t *testing.T) {
+// TestDamagedAnnotations checks that claims with damaged annotations are bound.
+func TestDamagedAnnotations(t *testing.T) {
 	a, s := newStore(t)
 	o := foreign("10.96.0.10", "web")
 	o.Labels[networkingv1.LabelManagedBy] = kubestore.DefaultManagedBy
@@ -253,9 +253,9 @@ func TestAnnotationsGone(t *testing.T) {
 	}
 }
 
-// TestTokensOfOthers wants two allocations not to look like one, also where nobody has
-// written a token: what was released late would free what has a new owner.
-func TestTokensOfOthers(t *testing.T) {
+// TestForeignTokens checks that two foreign allocations have different tokens although their
+// objects have none: otherwise a late release could free a key that has a new owner.
+func TestForeignTokens(t *testing.T) {
 	a, s := newStore(t)
 	tokens := map[uint64]string{}
 	for i, name := range []string{"10.96.0.10", "10.96.0.11", "10.96.0.10"} {
@@ -269,14 +269,13 @@ func TestTokensOfOthers(t *testing.T) {
 			t.Fatalf("got %v, error %v, want one claim", state.Claims, err)
 		}
 		if other, isKnown := tokens[state.Claims[0].Token]; isKnown {
-			t.Errorf("allocation %d, of %s, has the token of one of %s", i, name, other)
+			t.Errorf("token of allocation %d, of %s: got that of %s, want another", i, name, other)
 		}
 		tokens[state.Claims[0].Token] = name
 	}
 }
 
-// TestNewOwner gives an address that was reserved by somebody who is gone to another
-// owner.
+// TestNewOwner reserves an address whose reservation by another owner has ended.
 func TestNewOwner(t *testing.T) {
 	a, s := newStore(t)
 	now := time.Now()
@@ -291,12 +290,12 @@ func TestNewOwner(t *testing.T) {
 	}
 	o := a.addresses()["10.96.0.10"]
 	if got := o.Spec.ParentRef.Name; got != "new" || o.ResourceVersion != fmt.Sprint(claims[0].Version) {
-		t.Errorf("the address belongs to %s at version %s, want new at version %d", got, o.ResourceVersion, claims[0].Version)
+		t.Errorf("owner and version: got %s and %s, want new and %d", got, o.ResourceVersion, claims[0].Version)
 	}
 }
 
-// TestPages reads many objects, a few at a time, and begins anew when it took too
-// long.
+// TestPages lists many objects in pages, and again in one response if the list has become
+// too old.
 func TestPages(t *testing.T) {
 	a, s := newStore(t)
 	for i := range 25 {
@@ -313,15 +312,15 @@ func TestPages(t *testing.T) {
 			return false, false
 		}
 		state, err := s.Load(t.Context())
-		// If it took too long: the first page, the second one that is not there any more, and all.
+		// If the list is too old: the first page, the error for the second one, and all objects.
 		const want = 3
 		if err != nil || len(state.Claims) != 25 || pages != want || state.Version != allocator.Version(a.version) {
-			t.Errorf("too late: %t: got %d claims on %d pages, version %d, error %v, want 25, %d and %d", tooLate, len(state.Claims), pages, state.Version, err, want, a.version)
+			t.Errorf("too late: %t: got %d claims in %d responses, version %d, error %v, want 25, %d and %d", tooLate, len(state.Claims), pages, state.Version, err, want, a.version)
 		}
 	}
 }
 
-// TestNoObjects has an API server that is too old.
+// TestNoObjects has an API server that does not have the type IPAddress.
 func TestNoObjects(t *testing.T) {
 	a, s := newStore(t)
 	delete(a.objects, "ipaddresses")
@@ -364,7 +363,7 @@ func TestDraining(t *testing.T) {
 			a.put(t, "servicecidrs", &c.object)
 			ranges, err := s.Ranges(t.Context())
 			if diff := cmp.Diff(c.want, describeRanges(ranges)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("ranges (-want +got):\n%s", diff)
 			}
 			if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
 				t.Errorf("got error %v, want one about %q", err, c.bad)

@@ -18,23 +18,23 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// silence is how long to wait before a watch that has told nothing is started again.
-const silence = time.Second
+// quietPause is the pause before a watch that has sent no event is started again.
+const quietPause = time.Second
 
-// anyState is the resourceVersion of whatever an API server has at hand.
+// anyState is the resourceVersion that means any state that an API server has.
 const anyState = "0"
 
-// errStop ends a watch whose user has seen enough.
-var errStop = errors.New("nobody listens any more")
+// errStop ends a watch whose loop has ended.
+var errStop = errors.New("the loop has ended")
 
 // Watch implements [allocator.Store].
 func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
 	return func(yield func(allocator.Event, error) bool) {
-		// From 0 on, it begins with what some state of the recent past holds.
+		// From version 0 on, a watch begins with all objects of some recent state.
 		err := follow(ctx, s.client.IPAddresses().Watch, resourceVersion(after), func(kind watch.EventType, object runtime.Object) error {
 			o, isAddress := object.(*networkingv1.IPAddress)
 			if !isAddress {
-				return fmt.Errorf("a watch of IPAddresses tells of a %T", object)
+				return fmt.Errorf("a watch of IPAddresses sent a %T", object)
 			}
 			c, err := claimOf(o)
 			if err != nil {
@@ -54,15 +54,15 @@ func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[al
 // starter begins a watch.
 type starter func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
-// follow hands over what changes after a resourceVersion, until that fails. API servers
-// end a watch after some minutes; it goes on where it ended then.
+// follow passes on the changes after a resourceVersion, until an error. API servers end a
+// watch after some minutes; follow then continues with another.
 func follow(ctx context.Context, start starter, from string, take func(watch.EventType, runtime.Object) error) error {
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// From the beginning and with bookmarks, it would be a list that is streamed,
-		// which API servers with an etcd before 3.4.31 refuse.
+		// With bookmarks, a watch from version 0 would be a streamed list, which API
+		// servers with an etcd before 3.4.31 refuse.
 		w, err := start(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: from != anyState})
 		if err != nil {
 			return watchError(ctx, err)
@@ -72,7 +72,7 @@ func follow(ctx context.Context, start starter, from string, take func(watch.Eve
 			return err
 		}
 		if last == from {
-			if err := pause.For(ctx, silence); err != nil {
+			if err := pause.For(ctx, quietPause); err != nil {
 				return err
 			}
 		}
@@ -80,7 +80,7 @@ func follow(ctx context.Context, start starter, from string, take func(watch.Eve
 	}
 }
 
-// drain takes all events of one watch, and gives the resourceVersion of the last.
+// drain handles all events of one watch, and gives the resourceVersion of the last.
 func drain(ctx context.Context, w watch.Interface, from string, take func(watch.EventType, runtime.Object) error) (string, error) {
 	defer w.Stop()
 	for {
@@ -100,7 +100,7 @@ func drain(ctx context.Context, w watch.Interface, from string, take func(watch.
 	}
 }
 
-// handle hands an event over and gives its resourceVersion.
+// handle passes an event on and gives its resourceVersion.
 func handle(ctx context.Context, e watch.Event, take func(watch.EventType, runtime.Object) error) (string, error) {
 	if e.Type == watch.Error {
 		return "", watchError(ctx, apierrors.FromObject(e.Object))

@@ -12,12 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// TestWatchGoesOn ends the watch between any two events, as API servers do, and
-// loses none.
-func TestWatchGoesOn(t *testing.T) {
+// TestWatchIsRestarted ends the watch after each event, as API servers do, and checks that
+// no event is lost.
+func TestWatchIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -32,20 +32,20 @@ func TestWatchGoesOn(t *testing.T) {
 				t.Fatalf("after %d events: %v", n, err)
 			}
 			if e.Claim.Key != storetest.Key(n) {
-				t.Fatalf("event %d is about %v, want %v", n, e.Claim.Key, storetest.Key(n))
+				t.Fatalf("event %d: got key %v, want %v", n, e.Claim.Key, storetest.Key(n))
 			}
 			if n++; n == 10 {
 				break
 			}
 			a.disconnect()
 			if n%2 == 0 {
-				go func() { time.Sleep(3 * time.Second); put() }() // while nothing listens
+				go func() { time.Sleep(3 * time.Second); put() }() // while no watch is open
 			} else {
 				put()
 			}
 		}
 		if got, want := time.Since(start), 4*3*time.Second; n != 10 || got != want {
-			t.Errorf("got %d events in %v, want 10 in %v: a watch that has told something is followed by another one at once", n, got, want)
+			t.Errorf("got %d events in %v, want 10 in %v: after a watch that sent an event the next one starts at once", n, got, want)
 		}
 	})
 }
@@ -54,12 +54,12 @@ func TestWatchGoesOn(t *testing.T) {
 func TestWatchDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
-		a.deaf = true
+		a.endsWatches = true
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		storetest.WantEnd(t, s.Watch(ctx, 1), context.DeadlineExceeded)
 		if a.started < 2 || a.started > 61 {
-			t.Errorf("%d watches were started in a minute, want 2 to 61", a.started)
+			t.Errorf("watches in a minute: got %d, want 2 to 61", a.started)
 		}
 	})
 }
@@ -70,8 +70,8 @@ func TestWatchTooOld(t *testing.T) {
 	storetest.WantEnd(t, s.Watch(t.Context(), 50), allocator.ErrCompacted)
 }
 
-// TestRangesFollow changes ServiceCIDR objects, also while nobody looks.
-func TestRangesFollow(t *testing.T) {
+// TestWatchRanges changes ServiceCIDR objects, also while no watch is open.
+func TestWatchRanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -102,28 +102,29 @@ func TestRangesFollow(t *testing.T) {
 			"[10.97.0.0/24 draining=false], unusable=true",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+			t.Errorf("ranges (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// An API server that remembers nothing is not asked for the ranges without a pause.
-func TestForgetfulServerIsAskedNowAndThen(t *testing.T) {
+// TestPauseAfterCompaction has an API server that refuses every watch as too old. WatchRanges
+// must pause before it lists the ranges again.
+func TestPauseAfterCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
-		a.refused = apierrors.NewResourceExpired("it is too old")
+		a.watchErr = apierrors.NewResourceExpired("it is too old")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		var told int
+		var lists int
 		for _, err := range s.WatchRanges(ctx) {
 			if err == nil {
-				told++
+				lists++
 			} else if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
 			}
 		}
-		if told < 2 || told > 61 {
-			t.Errorf("it was asked %d times in a minute, want 2 to 61", told)
+		if lists < 2 || lists > 61 {
+			t.Errorf("lists in a minute: got %d, want 2 to 61", lists)
 		}
 	})
 }

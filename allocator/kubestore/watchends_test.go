@@ -17,19 +17,19 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// soon is a context that ends what should have ended by itself.
-func soon(t *testing.T) context.Context {
+// shortContext is a context that bounds watches that should end by themselves.
+func shortContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// What a watch tells that makes no sense ends it.
-func TestOddEvents(t *testing.T) {
+// TestInvalidEvents checks that an invalid event ends a watch with an error.
+func TestInvalidEvents(t *testing.T) {
 	cidr, address := serviceCIDR("10.96.0.0/24"), foreign(storetest.Key(1).String(), "web")
 	for what, e := range map[string]watch.Event{
 		"no metadata":             {Type: watch.Added, Object: &runtime.Unknown{}},
@@ -38,42 +38,42 @@ func TestOddEvents(t *testing.T) {
 		"a bookmark without data": {Type: watch.Bookmark, Object: &runtime.Unknown{}},
 	} {
 		a, s := newStore(t)
-		a.greeting = e
-		for got, err := range s.Watch(soon(t), 5) {
+		a.firstEvent = e
+		for got, err := range s.Watch(shortContext(t), 5) {
 			if err == nil || errors.Is(err, allocator.ErrCompacted) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: Watch gives %v, error %v, want an error", what, got, err)
+				t.Errorf("%s: Watch: got %v, error %v, want an error", what, got, err)
 			}
 		}
 		wantRangesEnd(t, s, what)
-		if n := a.listening(); n > 0 {
-			t.Errorf("%s: %d watches go on, want none", what, n)
+		if n := a.openWatches(); n > 0 {
+			t.Errorf("%s: open watches: got %d, want none", what, n)
 		}
 	}
 	a, s := newStore(t)
-	a.greeting = watch.Event{Type: watch.Added, Object: &cidr}
-	for got, err := range s.Watch(soon(t), 5) {
+	a.firstEvent = watch.Event{Type: watch.Added, Object: &cidr}
+	for got, err := range s.Watch(shortContext(t), 5) {
 		if err == nil {
-			t.Errorf("a range: Watch gives %v and no error", got)
+			t.Errorf("a range: Watch: got %v and no error, want one", got)
 		}
 	}
-	a.greeting.Object = address
+	a.firstEvent.Object = address
 	wantRangesEnd(t, s, "an address")
 }
 
-// wantRangesEnd wants ranges to be told once, and then an error.
+// wantRangesEnd checks that WatchRanges yields ranges once, and then an error.
 func wantRangesEnd(t *testing.T, s *kubestore.Store, what string) {
 	t.Helper()
 	var errs []error
-	for _, err := range s.WatchRanges(soon(t)) {
+	for _, err := range s.WatchRanges(shortContext(t)) {
 		errs = append(errs, err)
 	}
 	if len(errs) != 2 || errs[0] != nil || errs[1] == nil || errors.Is(errs[1], allocator.ErrCompacted) || errors.Is(errs[1], context.DeadlineExceeded) {
-		t.Errorf("%s: WatchRanges gives errors %v, want none and then one", what, errs)
+		t.Errorf("%s: WatchRanges: got errors %v, want none and then one", what, errs)
 	}
 }
 
-// A watch that is refused is over; whether what it was asked for is too old, the error
-// says.
+// TestRefusedWatches checks that a watch that the API server refuses ends with its error,
+// which is ErrCompacted if the version is too old.
 func TestRefusedWatches(t *testing.T) {
 	for _, c := range []struct {
 		refusal error
@@ -83,9 +83,9 @@ func TestRefusedWatches(t *testing.T) {
 		{apierrors.NewUnauthorized("who is that?"), false}, {errLost, false},
 	} {
 		a, s := newStore(t)
-		a.refused = c.refusal
+		a.watchErr = c.refusal
 		n := 0
-		for _, err := range s.Watch(soon(t), 5) {
+		for _, err := range s.Watch(shortContext(t), 5) {
 			if n++; !errors.Is(err, c.refusal) || errors.Is(err, allocator.ErrCompacted) != c.tooOld {
 				t.Errorf("%v: got error %v; too old: want %t", c.refusal, err, c.tooOld)
 			}
@@ -95,12 +95,13 @@ func TestRefusedWatches(t *testing.T) {
 		}
 	}
 	a, s := newStore(t)
-	a.refused = errLost
+	a.watchErr = errLost
 	wantRangesEnd(t, s, "a watch of ranges")
 }
 
-// A bookmark is where the next watch begins, and no event. From the beginning on there
-// are none, and what has told nothing is begun anew from where it was.
+// TestBookmarks checks that a bookmark is no event, and that the next watch begins from it.
+// A watch from version 0 requests no bookmarks. A watch without an event is started again
+// from the same version.
 func TestBookmarks(t *testing.T) {
 	for _, c := range []struct {
 		from allocator.Version
@@ -112,15 +113,15 @@ func TestBookmarks(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a, s := newStore(t)
-			a.deaf = true
+			a.endsWatches = true
 			if c.mark != "" {
-				a.greeting = watch.Event{Type: watch.Bookmark, Object: &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.mark}}}
+				a.firstEvent = watch.Event{Type: watch.Bookmark, Object: &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.mark}}}
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			storetest.WantEnd(t, s.Watch(ctx, c.from), context.DeadlineExceeded)
 			var got []string
-			for _, o := range a.asked[:min(3, len(a.asked))] {
+			for _, o := range a.watchOptions[:min(3, len(a.watchOptions))] {
 				got = append(got, fmt.Sprint(o.ResourceVersion, " ", o.AllowWatchBookmarks))
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -130,21 +131,21 @@ func TestBookmarks(t *testing.T) {
 	}
 }
 
-// A range that is deleted is told to be gone, by the watch that tells of it.
+// TestDeletedRange checks that WatchRanges yields the ranges without a deleted one.
 func TestDeletedRange(t *testing.T) {
-	for _, goesOn := range []bool{true, false} {
+	for _, keepsWatching := range []bool{true, false} {
 		// With a clock of its own both ranges are of one age.
-		synctest.Test(t, func(t *testing.T) { deletesRange(t, goesOn) })
+		synctest.Test(t, func(t *testing.T) { deletesRange(t, keepsWatching) })
 	}
 }
 
-func deletesRange(t *testing.T, goesOn bool) {
+func deletesRange(t *testing.T, keepsWatching bool) {
 	t.Helper()
 	a, s := newStore(t)
 	first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24")
 	second.Name = "more"
 	a.put(t, "servicecidrs", &first)
-	ctx, cancel := context.WithCancel(soon(t))
+	ctx, cancel := context.WithCancel(shortContext(t))
 	defer cancel()
 	var got []string
 	var last error
@@ -161,22 +162,23 @@ func deletesRange(t *testing.T, goesOn bool) {
 		case 3:
 			cancel()
 		}
-		if len(got) == 3 && !goesOn {
+		if len(got) == 3 && !keepsWatching {
 			break
 		}
 	}
 	want := []string{
 		"[10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false]",
 	}
-	if diff := cmp.Diff(want, got); diff != "" || goesOn && !errors.Is(last, context.Canceled) {
-		t.Errorf("the last error is %v; ranges (-want +got):\n%s", last, diff)
+	if diff := cmp.Diff(want, got); diff != "" || keepsWatching && !errors.Is(last, context.Canceled) {
+		t.Errorf("last error: %v; ranges (-want +got):\n%s", last, diff)
 	}
-	if n := a.listening(); n > 0 {
-		t.Errorf("%d watches go on, want none", n)
+	if n := a.openWatches(); n > 0 {
+		t.Errorf("open watches: got %d, want none", n)
 	}
 }
 
-// Ranges come the oldest first, and by name where they are of one age.
+// TestOldestRangesFirst checks that ranges are sorted by age, and by name if they have one
+// age.
 func TestOldestRangesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
@@ -197,7 +199,7 @@ func TestOldestRangesFirst(t *testing.T) {
 	})
 }
 
-// drop deletes an object, of which watches tell.
+// drop deletes an object and sends the event to watches.
 func (a *api) drop(t testing.TB, resource, name string) {
 	t.Helper()
 	a.mu.Lock()

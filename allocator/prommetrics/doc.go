@@ -1,8 +1,8 @@
-// Package prommetrics tells Prometheus what allocators do.
+// Package prommetrics provides Prometheus metrics of allocators.
 //
-// # Names that Kubernetes has
+// # Names of Kubernetes
 //
-// Dashboards and alerts for the API server work on: names, labels and buckets of the
+// Dashboards and alerts for the API server keep working: names, labels and buckets of the
 // metrics that begin with kube_apiserver_ and apiserver_ are the same.
 //
 //	kube_apiserver_clusterip_allocator_allocated_ips{cidr}
@@ -19,20 +19,19 @@
 //	apiserver_nodeport_repair_port_errors_total{type}
 //	apiserver_nodeport_repair_reconcile_errors_total
 //
-// The scope is static where somebody has asked for a particular key, otherwise
-// dynamic. What is allocated and available is counted by the pool as it goes, so a
-// scrape costs no more with a million addresses than with one. Where the meaning had
-// to be chosen:
+// The scope is static if the request names a key, otherwise dynamic. The pool counts
+// allocated and available keys as they change, so a scrape costs no more with a million
+// addresses than with one. Where Kubernetes leaves the meaning open:
 //
-//   - Nothing is available from a range that is draining.
+//   - A range that is draining has no available keys.
 //   - A request that fails counts once for each range that might have served it.
-//   - The types of repair are invalid, repair (what was used and not held, or held for
-//     another), duplicate, outOfRange, and leak where something was freed.
+//   - The types of repair errors are invalid, repair (a key was used and not held, or held
+//     for another owner), duplicate, outOfRange, and leak (an unused key was freed).
 //
 // # Names of its own
 //
-//	vipkit_allocator_store_errors_total           reads of the store that failed, and ends of following it
-//	vipkit_allocator_last_sync_timestamp_seconds  when the store was last read whole
+//	vipkit_allocator_store_errors_total           failed reads of the store, and ended watches
+//	vipkit_allocator_last_sync_timestamp_seconds  when the whole store was last read
 //
-// There is no global registry: all metrics belong to the one that [New] is given.
+// All metrics are registered in the registry that [New] gets; there is no global one.
 package prommetrics

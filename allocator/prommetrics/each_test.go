@@ -13,7 +13,8 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-// Passes that fail count for what the pool has, and ports are told of only if it has any.
+// TestKindsOfPools checks that a failed pass counts for the kinds of ranges that the pool
+// has, and that metrics of ports exist only if it has ports.
 func TestKindsOfPools(t *testing.T) {
 	for _, c := range []struct {
 		ranges     []string
@@ -28,13 +29,14 @@ func TestKindsOfPools(t *testing.T) {
 		m.Repaired(nil, errors.New("no"))
 		wantSamples(t, r, "reconcile_errors", fmt.Sprintf("apiserver_clusterip_repair_reconcile_errors_total %d\napiserver_nodeport_repair_reconcile_errors_total %d", c.ips, c.ports))
 		if got := samples(t, r, "allocated_ports"); (got != "") != (c.ports > 0) {
-			t.Errorf("%v: samples of ports: got %q", c.ranges, got)
+			t.Errorf("%v: samples of ports: got %q, want some: %t", c.ranges, got, c.ports > 0)
 		}
 	}
 }
 
-// What was asked for makes a difference, and how long it took.
-func TestOddAllocations(t *testing.T) {
+// TestUnusualAllocations has invalid requests, which count nowhere, and one of a known
+// duration.
+func TestUnusualAllocations(t *testing.T) {
 	m, r := newMetrics(t)
 	m.Allocated(allocator.Allocation{Err: allocator.ErrInvalid, Range: "10.96.0.0/24"})
 	m.Allocated(allocator.Allocation{Kind: allocator.Port + 1, Err: allocator.ErrInvalid})
@@ -43,14 +45,16 @@ func TestOddAllocations(t *testing.T) {
 	wantSamples(t, r, "duration_seconds_sum", `kube_apiserver_clusterip_allocator_allocation_duration_seconds_sum{cidr="10.96.0.0/24"} 2`)
 }
 
-// A number that is far too large can only have been meant as a port.
-func TestNumbersAreMeantAsPorts(t *testing.T) {
+// TestNumbersCountAsPorts checks that an invalid number counts as a port, even if it is
+// far too large.
+func TestNumbersCountAsPorts(t *testing.T) {
 	m, r := newMetrics(t)
 	m.Repaired([]repair.Finding{{Problem: repair.Invalid, Text: "99999999999999999999999"}, {Problem: repair.Invalid, Text: "web"}}, nil)
 	wantSamples(t, r, "_errors_total.type", "apiserver_clusterip_repair_ip_errors_total{type=\"invalid\"} 1\napiserver_nodeport_repair_port_errors_total{type=\"invalid\"} 1")
 }
 
-// All metrics are those that were said to come, and say what they are.
+// TestDescriptions checks that Describe sends the description of every metric, which the
+// pedantic registry compares, and that each metric has a help text of its own.
 func TestDescriptions(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m, err := prommetrics.New(r)
@@ -67,12 +71,12 @@ func TestDescriptions(t *testing.T) {
 	helps := map[string]int{}
 	for _, f := range all {
 		if len(f.GetHelp()) < 10 {
-			t.Errorf("%s: its help is %q", f.GetName(), f.GetHelp())
+			t.Errorf("%s: help: got %q, want at least 10 characters", f.GetName(), f.GetHelp())
 		}
 		helps[f.GetHelp()]++
 	}
 	const want = 15
 	if len(all) != want || len(helps) != want {
-		t.Errorf("%d metrics say %d things, want %d", len(all), len(helps), want)
+		t.Errorf("metrics and help texts: got %d and %d, want %d of each", len(all), len(helps), want)
 	}
 }

@@ -17,7 +17,7 @@ const (
 	dynamic = "dynamic"
 )
 
-// Metrics is what Prometheus is told of one pool and of its repair. It is the
+// Metrics are the metrics of one pool and of its repair. It is the
 // [allocator.Observer] of the pool. Any number of goroutines may use it.
 type Metrics struct {
 	pool atomic.Pointer[allocator.Pool]
@@ -34,8 +34,7 @@ type Metrics struct {
 
 var _ allocator.Observer = (*Metrics)(nil)
 
-// New registers the metrics. The error is that of the registry, which then has none of
-// them.
+// New registers the metrics: all of them, or none and the registry's error.
 func New(r prometheus.Registerer) (*Metrics, error) {
 	const ip, port = "kube_apiserver_clusterip_allocator_", "kube_apiserver_nodeport_allocator_"
 	const ipRepair, portRepair = "apiserver_clusterip_repair_", "apiserver_nodeport_repair_"
@@ -53,9 +52,9 @@ func New(r prometheus.Registerer) (*Metrics, error) {
 			counter(ipRepair+"reconcile_errors_total", "Passes over addresses that failed."),
 			counter(portRepair+"reconcile_errors_total", "Passes over node ports that failed."),
 		},
-		storeErrors: counter("vipkit_allocator_store_errors_total", "Reads of the store that failed, and ends of following it."),
+		storeErrors: counter("vipkit_allocator_store_errors_total", "Failed reads of the store, and ended watches."),
 		lastSync: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "vipkit_allocator_last_sync_timestamp_seconds", Help: "When the store was last read whole.",
+			Name: "vipkit_allocator_last_sync_timestamp_seconds", Help: "When the whole store was last read.",
 		}),
 	}
 	return m, register(r, m.ips, m.ipErrors, m.ports, m.portErrors, m.ipRepairs, m.portRepairs, m.took,
@@ -83,9 +82,9 @@ func register(r prometheus.Registerer, all ...prometheus.Collector) error {
 	return nil
 }
 
-// Watch makes the metrics tell how full the ranges of a pool are, in place of those of
-// another one. Counters of these ranges begin at 0 then, so that the first
-// allocation is seen as one.
+// Watch makes the metrics show how full the ranges of this pool are, and of no other.
+// It starts the counters of these ranges at 0, so that Prometheus sees the first
+// allocation as an increase.
 func (m *Metrics) Watch(pool *allocator.Pool) {
 	m.pool.Store(pool)
 	for _, r := range pool.Ranges() {
@@ -108,7 +107,7 @@ func (m *Metrics) Allocated(a allocator.Allocation) {
 		scope = static
 	}
 	switch {
-	case a.Kind < allocator.IPv4 || a.Kind > allocator.Port: // The request made no sense.
+	case a.Kind < allocator.IPv4 || a.Kind > allocator.Port: // an invalid request
 	case a.Kind == allocator.Port && a.Err != nil:
 		m.portErrors.WithLabelValues(scope).Inc()
 	case a.Kind == allocator.Port:
@@ -130,8 +129,8 @@ func (m *Metrics) Synced(err error) {
 	m.lastSync.SetToCurrentTime()
 }
 
-// Repaired counts what a pass has found: it is what [repair.Controller].Observe is
-// told. A pass that failed counts for the kinds of ranges that the pool has.
+// Repaired counts the findings of a pass; use it as [repair.Controller].Observe. A pass
+// that failed counts for each kind of range that the pool has.
 func (m *Metrics) Repaired(findings []repair.Finding, err error) {
 	for _, f := range findings {
 		kind := typeOf(f)
@@ -155,7 +154,8 @@ func (m *Metrics) Repaired(findings []repair.Finding, err error) {
 	}
 }
 
-// kinds tells which kinds of ranges the pool has; both if it is not known.
+// kinds reports whether the pool has ranges of addresses and of ports; before Watch, that
+// it has both.
 func (m *Metrics) kinds() (ips, ports bool) {
 	pool := m.pool.Load()
 	if pool == nil {
@@ -167,7 +167,7 @@ func (m *Metrics) kinds() (ips, ports bool) {
 	return ips, ports
 }
 
-// typeOf gives the value of the label type; empty for what is not counted.
+// typeOf returns the value of the label type; empty for findings that are not counted.
 func typeOf(f repair.Finding) string {
 	switch f.Problem {
 	case repair.Missing:
@@ -191,8 +191,8 @@ func typeOf(f repair.Finding) string {
 	return ""
 }
 
-// isPort reports whether a finding is about a port, or about what can only have been
-// meant as one.
+// isPort reports whether a finding is about a port or about a number that is not a valid
+// port.
 func isPort(f repair.Finding) bool {
 	if f.Key.Kind() != 0 {
 		return f.Key.Kind() == allocator.Port

@@ -16,7 +16,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-// samples gives what Prometheus reads of some metrics, a sample a line.
+// samples scrapes the metrics that match pattern, one sample in each line.
 func samples(t *testing.T, r *prometheus.Registry, pattern string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -89,7 +89,7 @@ kube_apiserver_nodeport_allocator_available_ports 15`)
 	requests := []allocator.Request{
 		{Key: address}, {Kind: allocator.IPv4, Count: 3}, {Kind: allocator.IPv6}, {Kind: allocator.Port, Count: 4}, {Key: allocator.PortKey(30014)},
 	}
-	// The second time the address is taken, and nothing is given.
+	// The second request fails, as the address is already allocated.
 	for range 2 {
 		if _, err := p.Reserve(t.Context(), "web", requests...); err != nil && !errors.Is(err, allocator.ErrAllocated) {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func TestRepairs(t *testing.T) {
 		{Problem: repair.Invalid, Text: "99999"},
 	}, nil)
 	failed := errors.New("no")
-	m.Repaired(nil, failed) // No pool yet: it may be about either.
+	m.Repaired(nil, failed) // Without a pool it counts for addresses and ports.
 	newPool(t, m, "10.96.0.0/24")
 	m.Repaired(nil, failed)
 	wantSamples(t, r, "_repair_", `
@@ -169,22 +169,22 @@ func TestStore(t *testing.T) {
 	wantSamples(t, r, "^vipkit_", "vipkit_allocator_last_sync_timestamp_seconds 0\nvipkit_allocator_store_errors_total 1")
 	m.Synced(nil)
 	if got := samples(t, r, "last_sync"); strings.HasSuffix(got, " 0") {
-		t.Errorf("after reading the store: %s, want the time", got)
+		t.Errorf("time of the last sync: got %s, want the current time", got)
 	}
 }
 
-// TestRegistryStaysClean wants an error to leave nothing registered.
+// TestRegistryStaysClean checks that New registers nothing if it fails.
 func TestRegistryStaysClean(t *testing.T) {
 	r := prometheus.NewRegistry()
-	taken := prometheus.NewGauge(prometheus.GaugeOpts{Name: "vipkit_allocator_last_sync_timestamp_seconds", Help: "When the store was last read whole."})
+	taken := prometheus.NewGauge(prometheus.GaugeOpts{Name: "vipkit_allocator_last_sync_timestamp_seconds", Help: "When the whole store was last read."})
 	if err := r.Register(taken); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := prommetrics.New(r); err == nil {
-		t.Fatal("a name that is taken is no error")
+		t.Fatal("New with a registered name: got no error, want one")
 	}
 	r.Unregister(taken)
 	if _, err := prommetrics.New(r); err != nil {
-		t.Errorf("after the name is free: %v", err)
+		t.Errorf("New after the name was unregistered: %v", err)
 	}
 }

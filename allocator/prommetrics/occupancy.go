@@ -8,7 +8,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// occupancy tells how full the ranges of a pool are when it is asked.
+// occupancy collects how full the ranges of a pool are.
 type occupancy struct {
 	pool             *atomic.Pointer[allocator.Pool]
 	ips, freeIPs     *prometheus.Desc
@@ -54,7 +54,7 @@ func (o *occupancy) Collect(all chan<- prometheus.Metric) {
 		all <- gauge(o.freeIPs, free, cidr)
 	}
 	if hasPorts {
-		// They have no label for the range, and overlaps count once.
+		// These have no label for the range; a port in several ranges counts once.
 		s := pool.Stats(allocator.Port)
 		all <- gauge(o.ports, s.Used)
 		all <- gauge(o.freePorts, s.Free())

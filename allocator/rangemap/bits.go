@@ -9,17 +9,16 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// Limit is how many addresses of an IPv6 range a map covers, the network address
-// counted.
+// Limit is how many addresses of an IPv6 range a map covers, with the network address.
 const Limit = 1 << 16
 
-// maxKeys is how many keys a map may have that this package writes: 2 MiB of it.
+// maxKeys bounds the keys of a map that this package writes: 2 MiB of bits.
 const maxKeys = 1 << 24
 
 // ErrOutOfRange says that a map or a key goes beyond the range.
 var ErrOutOfRange = errors.New("out of the range of the map")
 
-// keysOf gives the range of a map, by its canonical form.
+// keysOf returns the range of a map, by its canonical form.
 func keysOf(text string) (*allocator.Range, error) {
 	c, err := allocator.ParseConfig(text)
 	if err != nil {
@@ -38,19 +37,19 @@ func keysOf(text string) (*allocator.Range, error) {
 	return r, nil
 }
 
-// Encode gives the map of a range, such as "10.96.0.0/16" or "30000-32767", in which
-// some keys are taken. A key that it cannot hold is [ErrOutOfRange].
+// Encode returns the map of a range, such as "10.96.0.0/16" or "30000-32767", with the
+// taken keys. A key outside of the range is [ErrOutOfRange].
 func Encode(text string, taken iter.Seq[allocator.Key]) (Map, error) {
 	r, err := keysOf(text)
 	if err != nil {
 		return Map{}, err
 	}
 	data := make([]byte, (r.Stats().Size+7)/8)
-	highest := 0 // bytes that are needed
+	highest := 0 // number of bytes needed
 	for k := range taken {
 		i, ok := r.Offset(k)
 		if !ok {
-			return Map{}, fmt.Errorf("%v and %v: %w", r, k, ErrOutOfRange)
+			return Map{}, fmt.Errorf("key %v in a map of %v: %w", k, r, ErrOutOfRange)
 		}
 		data[len(data)-1-int(i/8)] |= 1 << (i % 8)
 		highest = max(highest, int(i/8)+1)
@@ -58,8 +57,8 @@ func Encode(text string, taken iter.Seq[allocator.Key]) (Map, error) {
 	return Map{Range: r.String(), Data: data[len(data)-highest:]}, nil
 }
 
-// Keys gives the keys that are taken, in order. A bit beyond the range is
-// [ErrOutOfRange]: to ignore it would make a damaged map look whole.
+// Keys returns the taken keys, in order. A bit beyond the range is [ErrOutOfRange], as the
+// map is damaged.
 func (m Map) Keys() ([]allocator.Key, error) {
 	r, err := keysOf(m.Range)
 	if err != nil {

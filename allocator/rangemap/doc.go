@@ -4,6 +4,6 @@
 // ClusterIPs (/registry/ranges/serviceips and secondaryserviceips).
 //
 // A map is a number: bit i says that the i-th key of the range is taken. Its bytes
-// come with the highest first and without leading zeros. It does not say who has a
-// key, and it covers no more than the first 65,536 addresses of an IPv6 range.
+// have the highest first and no leading zeros. It has no owners, and covers only the
+// first 65,536 addresses of an IPv6 range.
 package rangemap

@@ -8,14 +8,14 @@ import (
 	"fmt"
 )
 
-// Map is what a RangeAllocation says: the range, as a prefix or as ports, and the
+// Map is the content of a RangeAllocation: the range, as a prefix or as ports, and the
 // taken keys as bits.
 type Map struct {
 	Range string `json:"range"`
 	Data  []byte `json:"data"`
 }
 
-// ErrMalformed says that bytes are no RangeAllocation.
+// ErrMalformed says that the bytes are not a RangeAllocation.
 var ErrMalformed = errors.New("malformed RangeAllocation")
 
 const (
@@ -34,8 +34,8 @@ const (
 	wireVarint, wire64, wireBytes, wire32 = 0, 1, 2, 5
 )
 
-// Unmarshal reads a RangeAllocation from the bytes that etcd has under its key, be
-// they protocol buffers or JSON. What it does not know it passes over.
+// Unmarshal reads a RangeAllocation from the bytes that etcd has under its key, which
+// are protocol buffers or JSON. It ignores unknown fields.
 func Unmarshal(object []byte) (Map, error) {
 	if raw, ok := bytes.CutPrefix(object, []byte(magic)); ok {
 		return unmarshalProto(raw)
@@ -50,7 +50,7 @@ func Unmarshal(object []byte) (Map, error) {
 	return o.Map, checkType(o.APIVersion, o.Kind)
 }
 
-// Marshal gives the object in the form in which the API server stores it.
+// Marshal returns the object in the form in which the API server stores it.
 func (m Map) Marshal() []byte {
 	meta := appendField(nil, fieldAPIVersion, []byte(apiVersion))
 	meta = appendField(meta, fieldKind, []byte(kind))
@@ -89,7 +89,7 @@ func unmarshalProto(raw []byte) (Map, error) {
 	return Map{Range: string(body[fieldRange]), Data: bytes.Clone(body[fieldData])}, nil
 }
 
-// fields gives the fields of a message that hold bytes; the last one of a number
+// fields returns the fields of a message that hold bytes; the last one of a number
 // counts.
 func fields(b []byte) (map[uint64][]byte, error) {
 	all := map[uint64][]byte{}
@@ -110,7 +110,7 @@ func fields(b []byte) (map[uint64][]byte, error) {
 	return all, nil
 }
 
-// field gives the value at the beginning of b, and how long it is there.
+// field returns the value at the beginning of b, and its length with the prefix.
 func field(b []byte, wire uint64) (value []byte, length int, err error) {
 	v, n := binary.Uvarint(b)
 	switch {

@@ -32,7 +32,7 @@ func keys(t testing.TB, texts ...string) []allocator.Key {
 	return all
 }
 
-// TestLayout holds maps as clusters have them.
+// TestLayout compares Encode and Keys with maps of real clusters.
 func TestLayout(t *testing.T) {
 	for _, c := range []struct {
 		text  string
@@ -94,10 +94,10 @@ func TestBeyondTheRange(t *testing.T) {
 		text string
 		key  string
 	}{
-		"other range":         {"10.96.0.0/24", "10.97.0.1"},
-		"network":             {"10.96.0.0/24", "10.96.0.0"},
-		"broadcast":           {"10.96.0.0/24", "10.96.0.255"},
-		"beyond what it sees": {"fd00::/64", "fd00::1:0"},
+		"other range":      {"10.96.0.0/24", "10.97.0.1"},
+		"network":          {"10.96.0.0/24", "10.96.0.0"},
+		"broadcast":        {"10.96.0.0/24", "10.96.0.255"},
+		"beyond the limit": {"fd00::/64", "fd00::1:0"},
 	} {
 		if m, err := rangemap.Encode(c.text, slices.Values(keys(t, c.key))); !errors.Is(err, rangemap.ErrOutOfRange) {
 			t.Errorf("%s: got %v, error %v, want %v", name, m, err, rangemap.ErrOutOfRange)
@@ -113,12 +113,12 @@ func TestBeyondTheRange(t *testing.T) {
 	}
 	for _, text := range []string{"", "nonsense", "10.96.0.0/0", "10.0.0.0/4"} {
 		if _, err := (rangemap.Map{Range: text}).Keys(); err == nil {
-			t.Errorf("a map of %q has no error", text)
+			t.Errorf("a map of %q: got no error, want one", text)
 		}
 	}
 }
 
-// stored gives an object as an API server stores it, by the API's own code.
+// stored returns an object as an API server stores it, by the API's own code.
 func stored(t testing.TB, m rangemap.Map) (proto, asJSON []byte) {
 	t.Helper()
 	object := v1.RangeAllocation{
@@ -142,7 +142,7 @@ func TestObjectsOfALiveCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	proto, asJSON := stored(t, want)
-	for name, object := range map[string][]byte{"protocol buffers": proto, "JSON": asJSON, "our own": want.Marshal()} {
+	for name, object := range map[string][]byte{"protocol buffers": proto, "JSON": asJSON, "Marshal": want.Marshal()} {
 		got, err := rangemap.Unmarshal(object)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
@@ -150,8 +150,8 @@ func TestObjectsOfALiveCluster(t *testing.T) {
 	}
 }
 
-// TestTheAPIReadsOurs lets the API's own code read what this package writes.
-func TestTheAPIReadsOurs(t *testing.T) {
+// TestTheAPIReadsMarshal reads the bytes of Marshal with the code of the Kubernetes API.
+func TestTheAPIReadsMarshal(t *testing.T) {
 	want := rangemap.Map{Range: "10.96.0.0/24", Data: []byte{8, 1, 3}}
 	var unknown runtime.Unknown
 	var object v1.RangeAllocation
@@ -181,8 +181,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// FuzzUnmarshal reads anything. What can be read and makes sense is the same after
-// it was written and read again.
+// FuzzUnmarshal reads any bytes. The keys of a valid map must be the same after it was
+// written and read again.
 func FuzzUnmarshal(f *testing.F) {
 	m := rangemap.Map{Range: "30000-32767", Data: []byte{8, 1, 3}}
 	proto, asJSON := stored(f, m)
@@ -200,11 +200,11 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		second, err := rangemap.Encode(first.Range, slices.Values(taken))
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("writing the keys of a valid map: %v", err)
 		}
 		third, err := rangemap.Unmarshal(second.Marshal())
 		if err != nil {
-			t.Fatalf("what was written cannot be read: %v", err)
+			t.Fatalf("reading the map that was written: %v", err)
 		}
 		again, err := third.Keys()
 		if err != nil || !slices.Equal(taken, again) {

@@ -13,8 +13,9 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-// TestReservationsEndWhenTheySay wants the grace to say nothing about reservations.
-func TestReservationsEndWhenTheySay(t *testing.T) {
+// TestGraceIgnoresReservations checks that reservations end by their own times, however
+// long the grace period is.
+func TestGraceIgnoresReservations(t *testing.T) {
 	for _, c := range []struct {
 		age, ttl time.Duration
 		isKept   bool
@@ -32,13 +33,13 @@ func TestReservationsEndWhenTheySay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if isKept := held(t, store) != ""; isKept != c.isKept {
-			t.Errorf("%+v: kept: %t", c, isKept)
+			t.Errorf("%+v: kept: got %t, want %t", c, isKept, c.isKept)
 		}
 	}
 }
 
-// TestMendedAllocationIsTheSame wants an owner that was late to bind to find its own
-// allocation, and to be able to release it by the claim that it has.
+// TestMendedAllocationIsTheSame checks that an owner that binds its reservation after a
+// pass did has the same allocation, and can release it by its claim.
 func TestMendedAllocationIsTheSame(t *testing.T) {
 	store := allocator.NewMemory(allocator.State{}, nil)
 	pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
@@ -51,22 +52,22 @@ func TestMendedAllocationIsTheSame(t *testing.T) {
 	}
 	findings, err := repair.Reconcile(t.Context(), store, uses("30000 web"), repair.Options{Ranges: ranges(t)})
 	if err != nil || lines(findings) != "missing: 30000 of web (mended)" {
-		t.Fatalf("found %v, error %v", findings, err)
+		t.Fatalf("findings: got %v, error %v, want one missing claim", findings, err)
 	}
 	if _, err := pool.Bind(t.Context(), claims...); err != nil {
-		t.Errorf("binding what was mended: %v", err)
+		t.Errorf("binding a mended claim: %v", err)
 	}
 	if err := pool.Release(t.Context(), claims...); err != nil || held(t, store) != "" {
-		t.Errorf("releasing it: error %v, left %q", err, held(t, store))
+		t.Errorf("releasing a mended claim: error %v, the store holds %q, want nothing", err, held(t, store))
 	}
 }
 
-// TestPauses wants the first pause after each failure to be short again, and none to be
-// longer than the interval.
+// TestPauses checks that the pause after a failure grows, is short again after a pass
+// without error, and is not longer than the interval.
 func TestPauses(t *testing.T) {
 	for _, c := range []struct {
 		interval time.Duration
-		want     []time.Duration // between passes that fail, fail, go well, fail
+		want     []time.Duration // after passes that fail, fail, succeed, fail
 	}{
 		{interval: time.Minute, want: []time.Duration{time.Second, 2 * time.Second, time.Minute, time.Second}},
 		{interval: time.Second / 2, want: []time.Duration{time.Second / 2, time.Second / 2, time.Second / 2, time.Second / 2}},
@@ -84,11 +85,11 @@ func TestPauses(t *testing.T) {
 					if len(at) == 3 {
 						return nil, nil
 					}
-					return nil, errors.New("no answer")
+					return nil, errors.New("no reply")
 				},
 			}
 			if err := controller.Run(ctx); !errors.Is(err, context.Canceled) {
-				t.Errorf("Run ended with %v", err)
+				t.Errorf("Run: got error %v, want %v", err, context.Canceled)
 			}
 			var got []time.Duration
 			for i, next := range at[1:] {

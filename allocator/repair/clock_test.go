@@ -12,8 +12,8 @@ import (
 	"github.com/vipkit/vipkit/allocator/repair"
 )
 
-// passes runs a controller for some passes and gives what the store holds after each.
-// Between them something may happen.
+// passes runs a controller for count passes and returns the claims of the store after
+// each. It calls between after each pass.
 func passes(t *testing.T, c repair.Controller, count int, between func(pass int)) []string {
 	t.Helper()
 	var after []string
@@ -21,7 +21,7 @@ func passes(t *testing.T, c repair.Controller, count int, between func(pass int)
 	defer cancel()
 	c.Observe = func(findings []repair.Finding, err error) {
 		if err != nil {
-			t.Errorf("pass %d: found %v, error %v", len(after), findings, err)
+			t.Errorf("pass %d: got %v, error %v, want no error", len(after), findings, err)
 		}
 		after = append(after, held(t, c.Store))
 		between(len(after))
@@ -33,8 +33,8 @@ func passes(t *testing.T, c repair.Controller, count int, between func(pass int)
 	return after
 }
 
-// TestClaimsFromTheFuture wants them to be mended once they were seen for as long as a
-// claim is safe.
+// TestClaimsFromTheFuture checks that they are mended once the controller has seen them
+// for the grace period, or for the duration of a reservation.
 func TestClaimsFromTheFuture(t *testing.T) {
 	for _, c := range []struct {
 		name, claims, uses, after string
@@ -42,7 +42,7 @@ func TestClaimsFromTheFuture(t *testing.T) {
 		want                      int // the pass after which it is mended, from 1
 	}{
 		{name: "orphaned", claims: "10.96.0.1 a -9000h", interval: time.Minute, want: 2},
-		{name: "looked at often", claims: "10.96.0.1 a -9000h", interval: 20 * time.Second, want: 4},
+		{name: "short interval", claims: "10.96.0.1 a -9000h", interval: 20 * time.Second, want: 4},
 		{name: "reserved", claims: "10.96.0.1 a -9000h reserved", interval: 40 * time.Second, want: 3},
 		{name: "used by another", claims: "10.96.0.1 gone -9000h", uses: "10.96.0.1 a", after: "10.96.0.1 a", interval: time.Minute, want: 2},
 	} {
@@ -67,8 +67,8 @@ func TestClaimsFromTheFuture(t *testing.T) {
 	}
 }
 
-// TestClockIsBehind wants a repair by a clock that is an hour behind to take nothing away
-// that is young, however it looks to it.
+// TestClockIsBehind checks that a repair whose clock is an hour behind frees no claim that
+// is young, although the claims are dated in its future.
 func TestClockIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := allocator.NewMemory(allocator.State{}, nil)
@@ -92,7 +92,7 @@ func TestClockIsBehind(t *testing.T) {
 		controller := repair.Controller{Store: store, Owners: uses(""), Options: o, Interval: 40 * time.Second}
 		got := passes(t, controller, 4, func(pass int) {
 			if pass == 1 {
-				// The key is the same, and the allocation is another one.
+				// Allocate the same key again.
 				if err := pool.Release(t.Context(), allocator.Claim{Key: allocator.PortKey(30001), Owner: "new"}); err != nil {
 					t.Error(err)
 				}
@@ -101,10 +101,10 @@ func TestClockIsBehind(t *testing.T) {
 		})
 		want := []string{
 			"30000 slow reserved\n30001 new", "30000 slow reserved\n30001 new", "30000 slow reserved\n30001 new",
-			"30000 slow reserved", // after two minutes, of which the second allocation lived all
+			"30000 slow reserved", // the second allocation is older than the grace period
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("what the store holds after each pass (-want +got):\n%s", diff)
+			t.Errorf("claims after each pass (-want +got):\n%s", diff)
 		}
 		if _, err := pool.Bind(t.Context(), reserved...); err != nil {
 			t.Errorf("binding within the TTL: %v", err)

@@ -16,21 +16,21 @@ const minRetry = time.Second
 
 // Controller repairs a store at intervals.
 type Controller struct {
-	// Store is what to repair, Owners lists the uses; see [Reconcile].
+	// Store is the store to repair, Owners lists the uses; see [Reconcile].
 	Store  allocator.Store
 	Owners func(context.Context) ([]Use, error)
 	// Options of every pass.
 	Options Options
 	// Interval from the end of a pass to the next, [DefaultInterval] unless it is
-	// positive. After an error the next one comes sooner.
+	// positive. After an error the next pass begins sooner.
 	Interval time.Duration
-	// Observe learns what each pass has found, and its error, on the goroutine of Run. It
-	// may be nil.
+	// Observe, if not nil, gets the findings and the error of each pass, on the
+	// goroutine of Run.
 	Observe func([]Finding, error)
 }
 
 // Run makes passes until ctx ends, whose cause it returns. The fields must not be changed
-// meanwhile. What goes wrong in a pass only Observe learns.
+// meanwhile. Errors of a pass go to Observe.
 func (c *Controller) Run(ctx context.Context) error {
 	interval := c.Interval
 	if interval <= 0 {

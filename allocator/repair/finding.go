@@ -8,31 +8,29 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// Use says that an object has an address or a port: a field of a Service, for
-// instance.
+// Use is an address or a port in an object, such as a field of a Service.
 type Use struct {
 	Owner allocator.Owner
-	// Text is what the object says, as it is spelled there.
+	// Text is the address or port as the object spells it.
 	Text string
 }
 
-// ErrNoOwners says that nobody uses anything, as far as the list of owners goes. See
-// [Options].AllowNoOwners.
+// ErrNoOwners says that the list of owners is empty. See [Options].AllowNoOwners.
 var ErrNoOwners = errors.New("the list of owners is empty, which is likely a mistake")
 
 // TooManyError says that a pass would have taken too many claims from their owners,
 // and has taken none. See [Options].MaxRemovals.
 type TooManyError struct {
-	// Removals is how many it would have taken, Most how many it might.
+	// Removals is how many it would have taken, Most how many it may take.
 	Removals, Most int
 }
 
 // Error names both numbers.
 func (e *TooManyError) Error() string {
-	return fmt.Sprintf("%d claims would be taken from their owners, where %d are the most: is the list of owners whole?", e.Removals, e.Most)
+	return fmt.Sprintf("%d claims would be taken from their owners, more than %d: check whether the list of owners is complete", e.Removals, e.Most)
 }
 
-// Problem is a way in which store and owners can differ.
+// Problem is a kind of difference between store and owners.
 type Problem uint8
 
 // The problems.
@@ -40,23 +38,22 @@ const (
 	// Missing: used and not held, or only reserved. Mended by a claim.
 	Missing Problem = iota + 1
 	// Orphaned: held and not used, or a reservation that has ended. Mended by
-	// freeing it.
+	// freeing the key.
 	Orphaned
 	// WrongOwner: held for an owner that does not use it, and used by another.
-	// Mended by giving it to that one.
+	// Mended by giving the key to that one.
 	WrongOwner
-	// Duplicate: used by an owner although another one has it and uses it, too.
-	// The store cannot mend that: one of the objects must change.
+	// Duplicate: used by an owner although another one holds and uses it, too. A
+	// change of the store cannot mend that: one of the objects must change.
 	Duplicate
-	// OutOfRange: used or held, and in no range. Somebody may have taken a range
-	// away by mistake, so it is only reported. With [Mend], what is held and not used
-	// is freed.
+	// OutOfRange: used or held, and in no range. A range may be missing by mistake,
+	// so this is only reported by default. [Mend] frees keys that are held and not used.
 	OutOfRange
-	// NonCanonical: spelled in another way than the canonical one. It is the same
-	// key for all that; but others may compare spellings.
+	// NonCanonical: not spelled canonically. The key is the same, but other programs
+	// may compare spellings.
 	NonCanonical
-	// Invalid: neither an address nor a port. As nobody knows what its owner means,
-	// what is held for that owner stays.
+	// Invalid: neither an address nor a port. Since it may mean any key of its
+	// owner, the claims of that owner stay.
 	Invalid
 )
 
@@ -84,10 +81,10 @@ func (p Problem) String() string {
 // Action is what to do about a problem.
 type Action uint8
 
-// The actions. Those that only a change of an object can mend are reported, whatever
+// The actions. Problems that only a change of an object can mend are reported, whatever
 // the policy says.
 const (
-	// Default mends Missing, Orphaned and WrongOwner, and reports all else.
+	// Default mends Missing, Orphaned and WrongOwner, and reports the others.
 	Default Action = iota
 	// Report changes nothing.
 	Report
@@ -98,21 +95,20 @@ const (
 // Finding is one difference between store and owners.
 type Finding struct {
 	Problem Problem
-	// Key is what it is about; the zero Key if that cannot be read.
+	// Key is the key; the zero Key if Text is no key.
 	Key allocator.Key
-	// Owner is who uses it, or if nobody does, who holds it.
+	// Owner uses the key; if it is unused, Owner holds it.
 	Owner allocator.Owner
-	// Holder is who has it instead of Owner, if anybody.
+	// Holder holds the key in the store, if that is not Owner.
 	Holder allocator.Owner
-	// Text is how it was spelled.
+	// Text is the spelling of the owner.
 	Text string
-	// Mended says that the store was changed. Where it is false although the
-	// policy says otherwise, somebody else was faster, and the next pass will see.
+	// Mended says that the pass changed the store. If it is false although the policy
+	// says [Mend], another process changed the claim first; the next pass tries again.
 	Mended bool
 }
 
-// String describes the finding in one line. What could be a command to a terminal, or
-// another line, is escaped.
+// String describes the finding in one line, with control characters escaped.
 func (f Finding) String() string {
 	what := f.Text
 	if what == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// newFile gives a store in which there is no map.
+// newFile returns a store without a map.
 func newFile(t *testing.T) *filestore.Store {
 	t.Helper()
 	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
@@ -31,8 +31,8 @@ func storeOf(t *testing.T, text string) *allocator.Memory {
 	return allocator.NewMemory(allocator.State{Claims: claims(t, text), Version: 1000}, nil)
 }
 
-// TestNoOwners wants a list without owners to free nothing unless it is said that it
-// may be true.
+// TestNoOwners checks that a pass with an empty list of owners frees nothing unless the
+// options allow such a list.
 func TestNoOwners(t *testing.T) {
 	store := storeOf(t, "10.96.0.1 a 1h\n10.96.0.2 b 61s reserved")
 	before := held(t, store)
@@ -43,13 +43,13 @@ func TestNoOwners(t *testing.T) {
 		t.Errorf("got %v, error %v, want two findings and %v", findings, err, repair.ErrNoOwners)
 	}
 	if diff := cmp.Diff(before, held(t, store)); diff != "" {
-		t.Errorf("the store has changed (-before +after):\n%s", diff)
+		t.Errorf("claims after a refused pass (-want +got):\n%s", diff)
 	}
 	o.AllowNoOwners = true
 	if _, err := repair.Reconcile(t.Context(), store, uses(""), o); err != nil || held(t, store) != "" {
-		t.Errorf("where it may be true: error %v, left %q", err, held(t, store))
+		t.Errorf("with AllowNoOwners: error %v, the store holds %q, want nothing", err, held(t, store))
 	}
-	// What nobody can have lost is no reason to complain.
+	// A pass that frees nothing is no error.
 	o.AllowNoOwners = false
 	for _, harmless := range []string{"", "10.96.0.2 b 61s reserved", "10.96.0.1 a 1s", "10.97.0.1 a 1h"} {
 		if _, err := repair.Reconcile(t.Context(), storeOf(t, harmless), uses(""), o); err != nil {
@@ -58,8 +58,9 @@ func TestNoOwners(t *testing.T) {
 	}
 }
 
-// TestNoMapIsMadeForNobody wants no empty map where there may be owners.
-func TestNoMapIsMadeForNobody(t *testing.T) {
+// TestNoMapWithoutOwners checks that a pass with an empty list of owners creates a map
+// only if the options allow such a list.
+func TestNoMapWithoutOwners(t *testing.T) {
 	store := newFile(t)
 	o := options(t)
 	for _, allowed := range []bool{false, true} {
@@ -72,8 +73,8 @@ func TestNoMapIsMadeForNobody(t *testing.T) {
 	}
 }
 
-// TestMassRemoval wants a list that lacks most owners to take nothing from them, and
-// to be mended by all the same.
+// TestMassRemoval checks that a pass whose list lacks most owners takes no claim from
+// them, and still adds missing claims.
 func TestMassRemoval(t *testing.T) {
 	const all = 100
 	for _, c := range []struct{ listed, most, want int }{
@@ -97,18 +98,19 @@ func TestMassRemoval(t *testing.T) {
 		_, err := repair.Reconcile(t.Context(), store, uses(used.String()), o)
 		tooMany, isTooMany := errors.AsType[*repair.TooManyError](err)
 		if isTooMany != (c.want == all) || isTooMany && tooMany.Removals != all-c.listed {
-			t.Errorf("%+v: got error %v", c, err)
+			t.Errorf("%+v: got error %v, want a TooManyError with %d removals: %t", c, err, all-c.listed, c.want == all)
 		}
 		if got := strings.Count(held(t, store), "old-"); got != c.want {
-			t.Errorf("%+v: %d claims are left, want %d", c, got, c.want)
+			t.Errorf("%+v: remaining claims: got %d, want %d", c, got, c.want)
 		}
 		if !strings.Contains(held(t, store), "10.96.0.200 new") {
-			t.Errorf("%+v: what was missing is so still", c)
+			t.Errorf("%+v: the store lacks the missing claim of new, want it added", c)
 		}
 	}
 }
 
-// TestOutOfRangeIsFreedOnDemand wants it to need an explicit policy.
+// TestOutOfRangeIsFreedOnDemand checks that the policy Mend frees unused keys outside of
+// all ranges.
 func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
 	store := storeOf(t, "10.97.0.1 a 1h\n10.97.0.2 b 1h")
 	o := options(t)
@@ -121,12 +123,13 @@ func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 	if got := held(t, store); got != "10.97.0.2 b" {
-		t.Errorf("the store holds %q, want only what is used", got)
+		t.Errorf("the store holds %q, want only the key that is used", got)
 	}
 }
 
-// TestUnreadableUseFreesNothing wants an owner that says something unreadable to keep
-// what it has, which may be what it means; and not to pass for a list of owners.
+// TestUnreadableUseFreesNothing checks that an owner with an unreadable use keeps its
+// claims, as the use may stand for any of them; and that a list with only unreadable uses
+// is ErrNoOwners.
 func TestUnreadableUseFreesNothing(t *testing.T) {
 	const had = "10.96.0.1 a 1h\n10.96.0.2 a 1h\n10.96.0.3 b 1h"
 	for _, c := range []struct {
@@ -144,7 +147,7 @@ func TestUnreadableUseFreesNothing(t *testing.T) {
 			t.Errorf("%q: got error %v, want %v", c.uses, err, c.err)
 		}
 		if diff := cmp.Diff(c.left, held(t, store)); diff != "" {
-			t.Errorf("%q: the store afterwards (-want +got):\n%s", c.uses, diff)
+			t.Errorf("%q: claims after the pass (-want +got):\n%s", c.uses, diff)
 		}
 	}
 }

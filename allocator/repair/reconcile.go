@@ -20,58 +20,56 @@ const batch = 64
 
 // Options say how to repair. Only Ranges is needed.
 type Options struct {
-	// Ranges are all ranges that there are, those that are draining, too.
+	// Ranges are all ranges, also those that are draining.
 	Ranges []allocator.Config
-	// Policy says what to do about a problem; what it does not name is treated
+	// Policy says what to do about a problem; problems without an entry are treated
 	// as [Default].
 	Policy map[Problem]Action
-	// Grace is how old a claim is before it can be freed or given to another
-	// owner: [DefaultGrace] if 0. It must be longer than the owners that are listed
-	// can be out of date, than it takes to store an object after its claim was
-	// bound, and than the clocks of those who share the store differ.
+	// Grace is how old a claim must be before a pass frees it or gives it to another
+	// owner: [DefaultGrace] if 0. It must be longer than each of these: how outdated the
+	// list of owners can be, the time between binding a claim and storing its object, and
+	// the difference between the clocks of the processes that share the store.
 	Grace time.Duration
-	// MaxRemovals is how many claims one pass may take from their owners, which
-	// a list of owners that lacks many would make it do: 0 means half of those that
-	// are bound, but [MinRemovals] in any case; a negative number means any.
+	// MaxRemovals bounds the claims that one pass takes from their owners, because
+	// an incomplete list of owners would free many: 0 means half of the bound claims,
+	// but at least [MinRemovals]; a negative number means no bound.
 	MaxRemovals int
-	// AllowNoOwners says that a list without any use may be true. Otherwise it is
-	// taken for a mistake.
+	// AllowNoOwners allows a list without any use. Otherwise that is an error.
 	AllowNoOwners bool
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time
 }
 
-// MinRemovals is what a pass may always take from owners, unless
-// [Options].MaxRemovals says otherwise.
+// MinRemovals is how many claims a pass may always take from owners, unless
+// [Options].MaxRemovals is set.
 const MinRemovals = 16
 
 // Creator is a store that begins without a map, and can make one.
 type Creator interface {
-	// Create makes a map that holds these claims from its first moment on, so
-	// that nobody is given what one of them has. Where there is a map, it changes
-	// nothing.
+	// Create makes a map with these claims from its first moment, so that their
+	// keys are never free. If there is a map, Create changes nothing.
 	Create(ctx context.Context, claims ...allocator.Claim) error
 }
 
-// Reconcile compares a store with the uses that owners lists, mends what the
-// policy says, and gives everything that it found, in order of the keys.
+// Reconcile compares a store with the uses that owners lists, mends the differences that
+// the policy says, and gives all findings, in order of the keys.
 //
-// Owners is called once, after the store was read. It must list all uses, those of
-// whoever else allocates from the same store, too, and the oldest first: of two
-// owners that nothing else tells apart the first one wins.
+// Reconcile calls owners once, after it has read the store. The list must have all uses
+// of all programs that allocate from the same store, the oldest first: of two equal
+// owners the first one wins.
 //
 // A store without a map gets one, with a claim for every use, if it is a [Creator].
 //
-// A list of owners that is wrong must not free what they have. So one without any use
-// is [ErrNoOwners], and nothing is changed; and where more claims would be taken from
-// owners than the options allow, none is, everything else is mended, and the error is
-// a [TooManyError].
+// A wrong list of owners must not free their keys. So a list without any use is
+// [ErrNoOwners], and nothing is changed; and if a pass would take more claims from owners
+// than the options allow, it takes none, mends everything else, and the error is a
+// [TooManyError].
 //
-// A claim from further in the future than Grace was dated by a clock that is ahead, or
-// this one is behind; nobody can tell which. It is only reported, until a [Controller]
-// has seen it unchanged for as long as Grace.
+// If a claim is dated further in the future than Grace, the clock of its writer was ahead,
+// or that of this process is behind. It is only reported, until a [Controller] has seen it
+// unchanged for Grace.
 //
-// With an error the findings are what was found so far.
+// With an error the findings are those made before it.
 func Reconcile(ctx context.Context, store allocator.Store, owners func(context.Context) ([]Use, error), o Options) ([]Finding, error) {
 	return reconcile(ctx, store, owners, o, &sightings{})
 }
@@ -92,7 +90,7 @@ func reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 		return nil, fmt.Errorf("listing the owners: %w", err)
 	}
 	users := p.read(uses)
-	seen.look(state.Claims, p.isFromFuture)
+	seen.record(state.Claims, p.isFromFuture)
 	p.seen = seen
 	p.compare(state.Claims, users)
 	switch {
@@ -121,10 +119,10 @@ type pass struct {
 	seen     *sightings                   // of claims from the future
 }
 
-// change is what would mend a finding, by its place.
+// change is the operation that mends a finding.
 type change struct {
 	op      allocator.Op
-	finding int
+	finding int // index in pass.findings
 }
 
 func newPass(o Options) (*pass, error) {
@@ -168,7 +166,7 @@ func (p *pass) compare(claims []allocator.Claim, users map[allocator.Key][]alloc
 	}
 }
 
-// read gives the owners of each key, each once.
+// read returns the owners of each key, each once.
 func (p *pass) read(uses []Use) map[allocator.Key][]allocator.Owner {
 	users := map[allocator.Key][]allocator.Owner{}
 	for _, u := range uses {
@@ -190,7 +188,7 @@ func (p *pass) read(uses []Use) map[allocator.Key][]allocator.Owner {
 
 func (p *pass) found(f Finding) { p.findings = append(p.findings, f) }
 
-// compareUsed looks at a key that somebody uses.
+// compareUsed compares a key that is used with its claim.
 func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocator.Claim) {
 	if !p.isInRange(k) {
 		for _, owner := range owners {
@@ -212,15 +210,15 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 		p.change(Finding{Problem: Missing, Key: k, Owner: rightful}, p.claimFor(rightful, c, k))
 	case c.Owner == rightful:
 	case p.isYoung(c), p.isUndated(c):
-		// Its owner may be about to appear.
+		// The owner's object may not be stored yet.
 		p.found(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner})
 	default:
 		p.change(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner}, p.claimFor(rightful, c, k))
 	}
 }
 
-// isYoung reports whether a claim is still safe from being taken away. A
-// reservation is until it ends.
+// isYoung reports whether a claim is too young to be freed. A reservation is young until
+// it ends.
 func (p *pass) isYoung(c allocator.Claim) bool {
 	switch {
 	case p.isFromFuture(c):
@@ -231,12 +229,12 @@ func (p *pass) isYoung(c allocator.Claim) bool {
 	return p.now.Sub(c.Since) < p.options.Grace
 }
 
-// isFromFuture reports whether a claim is dated later than clocks differ. What it says of
-// its age, and of its end, counts for nothing.
+// isFromFuture reports whether a claim is dated further in the future than clocks can
+// differ. Its times are meaningless.
 func (p *pass) isFromFuture(c allocator.Claim) bool { return p.now.Sub(c.Since) < -p.options.Grace }
 
-// isUndated reports whether a claim is from the future, and has not been seen for so long
-// that it is old by any clock: a reservation until it would have ended.
+// isUndated reports whether a claim is from the future, and this process has not yet seen
+// it for Grace, or for the duration of a reservation.
 func (p *pass) isUndated(c allocator.Claim) bool {
 	safe := p.options.Grace
 	if !c.IsBound() {
@@ -245,8 +243,8 @@ func (p *pass) isUndated(c allocator.Claim) bool {
 	return p.isFromFuture(c) && p.seen.age(c) < safe
 }
 
-// claimFor gives the write that makes owner have a key for good. Only if it had
-// the key before does the allocation stay the same.
+// claimFor returns the operation that binds a key to owner. The allocation stays the same
+// if owner had the key before.
 func (p *pass) claimFor(owner allocator.Owner, old allocator.Claim, k allocator.Key) allocator.Op {
 	c := allocator.Claim{Key: k, Owner: owner, Token: max(1, rand.Uint64()), Version: old.Version, Since: p.now}
 	if old.Owner == owner {
@@ -255,8 +253,8 @@ func (p *pass) claimFor(owner allocator.Owner, old allocator.Claim, k allocator.
 	return allocator.Op{Claim: c}
 }
 
-// compareUnused looks at a claim that no owner knows of. A reservation that has ended
-// is nobody's, in whatever range.
+// compareUnused handles a claim whose key is unused. A reservation that has ended is
+// freed in any range.
 func (p *pass) compareUnused(c allocator.Claim) {
 	if p.isYoung(c) {
 		return
@@ -272,7 +270,8 @@ func (p *pass) compareUnused(c allocator.Claim) {
 	p.change(f, allocator.Op{Claim: c, Delete: true})
 }
 
-// change notes a finding and, unless the policy forbids it, what mends it.
+// change records a finding and, unless the policy forbids it, the operation that mends
+// it.
 func (p *pass) change(f Finding, op allocator.Op) {
 	p.found(f)
 	action := p.options.Policy[f.Problem]
@@ -286,14 +285,13 @@ func (p *pass) change(f Finding, op allocator.Op) {
 	p.changes = append(p.changes, c)
 }
 
-// mayUse reports whether an owner says something that cannot be read: any of what is
-// held for it may be what it means.
+// mayUse reports whether an owner has an unreadable use, which may stand for any of its keys.
 func (p *pass) mayUse(owner allocator.Owner) bool {
 	_, isUnclear := p.unclear[owner]
 	return isUnclear
 }
 
-// isRemoval reports whether a change takes from an owner what it has for good.
+// isRemoval reports whether a change takes a bound key from its owner.
 func (p *pass) isRemoval(c change) bool {
 	return c.op.Delete && c.op.Claim.IsBound() || p.findings[c.finding].Problem == WrongOwner
 }
@@ -334,7 +332,7 @@ func (p *pass) mended(changes []change) {
 
 func (p *pass) create(ctx context.Context, store Creator) error {
 	if slices.ContainsFunc(p.findings, func(f Finding) bool { return f.Problem == Missing }) && p.options.Policy[Missing] == Report {
-		return fmt.Errorf("creating the map: %w: what owners have is only reported, and would be handed out again", allocator.ErrNoMap)
+		return fmt.Errorf("creating the map: %w: the policy only reports missing claims, so keys in use would be allocated again", allocator.ErrNoMap)
 	}
 	var claims []allocator.Claim
 	for _, c := range p.changes {
@@ -347,8 +345,7 @@ func (p *pass) create(ctx context.Context, store Creator) error {
 	return nil
 }
 
-// mend makes the changes, many at once; where one of them is in conflict, one by
-// one.
+// mend commits the changes, many at once; after a conflict, one by one.
 func (p *pass) mend(ctx context.Context, store allocator.Store) error {
 	for many := range slices.Chunk(p.changes, batch) {
 		err := p.commit(ctx, store, many)

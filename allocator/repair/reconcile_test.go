@@ -31,8 +31,8 @@ func ranges(t testing.TB) []allocator.Config {
 	return all
 }
 
-// claims reads lines of "key owner age [reserved]": a claim that was written so
-// long before start. A reservation ends a minute after it was made.
+// claims reads lines of "key owner age [reserved]": a claim that was written that long
+// before start. A reservation ends a minute after it was made.
 func claims(t testing.TB, text string) []allocator.Claim {
 	t.Helper()
 	var all []allocator.Claim
@@ -72,7 +72,7 @@ func options(t testing.TB) repair.Options {
 	return repair.Options{Ranges: ranges(t), Now: start, AllowNoOwners: true}
 }
 
-// held gives what a store holds, a line a claim.
+// held returns the claims of a store, one in each line.
 func held(t testing.TB, s allocator.Store) string {
 	t.Helper()
 	state, err := s.Load(t.Context())
@@ -117,28 +117,28 @@ func TestReconcile(t *testing.T) {
 			name: "reserved by a clock that was wrong, and used", claims: "10.96.0.1 gone -9000h reserved", uses: "10.96.0.1 a",
 			findings: "wrong owner: 10.96.0.1 of a, held by gone", after: "10.96.0.1 gone reserved",
 		},
-		{name: "another's ended reservation", claims: "10.96.0.1 b 61s reserved", uses: "10.96.0.1 a", findings: "missing: 10.96.0.1 of a (mended)", after: "10.96.0.1 a"},
+		{name: "ended reservation of another owner", claims: "10.96.0.1 b 61s reserved", uses: "10.96.0.1 a", findings: "missing: 10.96.0.1 of a (mended)", after: "10.96.0.1 a"},
 		{name: "wrong owner", claims: "10.96.0.1 gone 1h", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by gone (mended)", after: "10.96.0.1 a"},
 		{name: "wrong owner, young", claims: "10.96.0.1 new 5s", uses: "10.96.0.1 a", findings: "wrong owner: 10.96.0.1 of a, held by new", after: "10.96.0.1 new"},
 		{name: "duplicate", claims: "10.96.0.1 b 1h", uses: "10.96.0.1 a\n10.96.0.1 b", findings: "duplicate: 10.96.0.1 of a, held by b", after: "10.96.0.1 b"},
 		{
-			name: "duplicate that nobody holds", uses: "10.96.0.1 older\n10.96.0.1 newer",
+			name: "duplicate without a claim", uses: "10.96.0.1 older\n10.96.0.1 newer",
 			findings: "missing: 10.96.0.1 of older (mended)\nduplicate: 10.96.0.1 of newer, held by older", after: "10.96.0.1 older",
 		},
-		{name: "one owner says it twice", claims: "30000 a 1h", uses: "30000 a\n30000 a", after: "30000 a"},
+		{name: "used twice by one owner", claims: "30000 a 1h", uses: "30000 a\n30000 a", after: "30000 a"},
 		{
 			name: "out of range", uses: "10.97.0.1 a\n10.96.0.0 b\n10.96.0.255 c\n80 d",
 			findings: "out of range: 10.96.0.0 of b\nout of range: 10.96.0.255 of c\nout of range: 10.97.0.1 of a\nout of range: 80 of d",
 		},
 		{name: "out of range and held", claims: "10.97.0.1 a 1h", uses: "10.97.0.1 a", findings: "out of range: 10.97.0.1 of a", after: "10.97.0.1 a"},
 		{name: "out of range and unused", claims: "10.97.0.1 a 1h", findings: "out of range: 10.97.0.1 of a", after: "10.97.0.1 a"},
-		{name: "out of range, and reserved until lately", claims: "10.97.0.1 a 61s reserved", findings: "orphaned: 10.97.0.1 of a (mended)"},
+		{name: "out of range, and a reservation that has ended", claims: "10.97.0.1 a 61s reserved", findings: "orphaned: 10.97.0.1 of a (mended)"},
 		{
-			name: "spelled otherwise", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96:0::00ab a",
+			name: "not spelled canonically", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96:0::00ab a",
 			findings: "non-canonical: fd00:10:96:0::00ab of a", after: "fd00:10:96::ab a",
 		},
 		{
-			name: "spelled otherwise by another", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96::ab a\nfd00:10:96:0::00ab b",
+			name: "not spelled canonically, by another owner", claims: "fd00:10:96::ab a 1h", uses: "fd00:10:96::ab a\nfd00:10:96:0::00ab b",
 			findings: "duplicate: fd00:10:96::ab of b, held by a\nnon-canonical: fd00:10:96:0::00ab of b", after: "fd00:10:96::ab a",
 		},
 		{name: "hostile", uses: "\x1b[2J a\x07", findings: `invalid: \x1b[2J of a\a`},
@@ -155,11 +155,11 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(c.after, held(t, store)); diff != "" {
-				t.Errorf("the store afterwards (-want +got):\n%s", diff)
+				t.Errorf("claims after the pass (-want +got):\n%s", diff)
 			}
 			again, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
 			if err != nil || strings.Contains(lines(again), "mended") {
-				t.Errorf("a second pass mended again: %v, error %v", again, err)
+				t.Errorf("a second pass: got %v, error %v, want nothing mended", again, err)
 			}
 		})
 	}
@@ -182,12 +182,12 @@ func TestPolicyReportsOnly(t *testing.T) {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, held(t, store)); diff != "" {
-		t.Errorf("a report has changed the store (-before +after):\n%s", diff)
+		t.Errorf("claims after a pass that only reports (-want +got):\n%s", diff)
 	}
 }
 
-// TestMigration wants that a world without a map gets one in which everything
-// that is used is held from the beginning.
+// TestMigration checks that a store without a map gets one that has a claim for every use
+// from the beginning.
 func TestMigration(t *testing.T) {
 	store := newFile(t)
 	var text strings.Builder
@@ -198,7 +198,7 @@ func TestMigration(t *testing.T) {
 	}
 	findings, err := repair.Reconcile(t.Context(), store, uses(text.String()), options(t))
 	if err != nil || len(findings) != 200 || !findings[0].Mended {
-		t.Fatalf("%d findings, error %v, want 200 that are mended", len(findings), err)
+		t.Fatalf("findings: got %d, error %v, want 200 that are mended", len(findings), err)
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(strings.Join(want, "\n"), held(t, store)); diff != "" {
@@ -206,7 +206,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// busy is a store in which somebody changes a claim after it was read.
+// busy is a store in which another process changes a claim after it was read.
 type busy struct {
 	*allocator.Memory
 	between func()
@@ -220,9 +220,9 @@ func (b *busy) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Vers
 	return b.Memory.Commit(ctx, ops)
 }
 
-// TestSomebodyElseIsFaster wants that a claim that changed since it was read stays,
-// and that all others are mended.
-func TestSomebodyElseIsFaster(t *testing.T) {
+// TestClaimChangesDuringAPass checks that a pass does not change a claim that changed
+// since it was read, and mends all others.
+func TestClaimChangesDuringAPass(t *testing.T) {
 	all := claims(t, "10.96.0.1 gone 1h\n10.96.0.2 gone 1h\n10.96.0.3 gone 1h")
 	store := &busy{Memory: allocator.NewMemory(allocator.State{Claims: all, Version: 100}, nil)}
 	store.between = func() {
@@ -241,13 +241,13 @@ func TestSomebodyElseIsFaster(t *testing.T) {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 	if got := held(t, store); got != "10.96.0.2 new" {
-		t.Errorf("the store holds %q, want only what is new", got)
+		t.Errorf("the store holds %q, want only the new claim", got)
 	}
 }
 
-// TestEveryLeakHasItsGrace wants the grace to be that of the allocation, not of the
-// address: one that leaks a second time is as safe while it is young.
-func TestEveryLeakHasItsGrace(t *testing.T) {
+// TestEachAllocationHasItsGrace checks that the grace period begins with the allocation:
+// a key that is allocated again gets the whole period again.
+func TestEachAllocationHasItsGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := allocator.NewMemory(allocator.State{}, nil)
 		pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
@@ -274,7 +274,7 @@ func TestEveryLeakHasItsGrace(t *testing.T) {
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := allocator.NewMemory(allocator.State{}, nil)
-		broken := errors.New("no answer")
+		broken := errors.New("no reply")
 		var at []time.Duration
 		begin := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -289,7 +289,7 @@ func TestController(t *testing.T) {
 			},
 			Observe: func(_ []repair.Finding, err error) {
 				if isEarly := len(at) <= 2; isEarly != errors.Is(err, broken) {
-					t.Errorf("pass %d: error %v", len(at), err)
+					t.Errorf("pass %d: got error %v, want %v: %t", len(at), err, broken, isEarly)
 				}
 				if len(at) == 5 {
 					cancel()
@@ -304,14 +304,14 @@ func TestController(t *testing.T) {
 			t.Errorf("times of the passes (-want +got):\n%s", diff)
 		}
 		if got := held(t, store); got != "10.96.0.1 a" {
-			t.Errorf("the store holds %q", got)
+			t.Errorf("the store holds %q, want the claim of a", got)
 		}
 	})
 }
 
-// TestNoMapIsMadeWithoutWhatIsUsed: where what owners have is only reported, a map
-// without it would hand it out a second time.
-func TestNoMapIsMadeWithoutWhatIsUsed(t *testing.T) {
+// TestNoMapWithoutMissingClaims checks that no map is created if the policy only reports
+// missing claims: keys in use would be allocated a second time.
+func TestNoMapWithoutMissingClaims(t *testing.T) {
 	store := newFile(t)
 	o := options(t)
 	o.Policy = map[repair.Problem]repair.Action{repair.Missing: repair.Report}

@@ -6,9 +6,8 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// sightings remember since when claims have not changed, of those whose own dates are worth
-// nothing. The time between passes is what this process has itself seen go by, whatever
-// clocks say.
+// sightings remember for how long this process has seen claims unchanged whose own times
+// are meaningless. They use the monotonic clock.
 type sightings struct {
 	first map[allocator.Key]sighting
 }
@@ -18,11 +17,11 @@ type sighting struct {
 	at      time.Time
 }
 
-// look takes note of those claims that are wanted, and forgets all others.
-func (s *sightings) look(claims []allocator.Claim, isWanted func(allocator.Claim) bool) {
+// record records the claims that match, and forgets all others.
+func (s *sightings) record(claims []allocator.Claim, matches func(allocator.Claim) bool) {
 	now, next := time.Now(), map[allocator.Key]sighting{}
 	for _, c := range claims {
-		if !isWanted(c) {
+		if !matches(c) {
 			continue
 		}
 		known, isKnown := s.first[c.Key]
@@ -34,5 +33,5 @@ func (s *sightings) look(claims []allocator.Claim, isWanted func(allocator.Claim
 	s.first = next
 }
 
-// age is at least how old a claim is that was noted.
+// age is how long a recorded claim has been seen unchanged.
 func (s *sightings) age(c allocator.Claim) time.Duration { return time.Since(s.first[c.Key].at) }

@@ -20,15 +20,15 @@ const (
 	release       = "v0.999.0"
 )
 
-// TestInstall releases both modules, by a proxy of files, and wants the go command to take
-// them from there as anybody would: the command by its path, the package as a requirement.
+// TestInstall publishes both modules in a module proxy of files, and uses them from there as
+// users do: go install of the command, and the package as a requirement.
 func TestInstall(t *testing.T) {
 	proxy := t.TempDir()
 	root := filepath.Join("..", "..", "..")
 	publish(t, proxy, libraryModule, root, read(t, root, "go.mod"))
 	mod := read(t, root, "allocator/etcdstore/go.mod")
 	if strings.Contains(mod, "replace") {
-		t.Error("go.mod has a replacement, with which go install takes no module")
+		t.Error("go.mod has a replacement, which go install refuses")
 	}
 	mod = strings.Replace(mod, libraryModule+" v0.0.0-00010101000000-000000000000", libraryModule+" "+release, 1)
 	publish(t, proxy, storeModule, filepath.Join(root, "allocator", "etcdstore"), mod)
@@ -39,7 +39,7 @@ func TestInstall(t *testing.T) {
 		"GOSUMDB=off", "GOWORK=off", "GOFLAGS=-modcacherw", "GOBIN=" + t.TempDir(),
 	}
 	if plan := goCommand(t, t.TempDir(), env, "install", "-n", storeModule+"/etcdallocator@"+release); !strings.Contains(plan, "etcdallocator") {
-		t.Errorf("go install would not make the command, but do this:\n%.2000s", plan)
+		t.Errorf("go install -n: got this, want the command to be built:\n%.2000s", plan)
 	}
 	user := t.TempDir()
 	for name, content := range map[string]string{
@@ -54,7 +54,7 @@ func TestInstall(t *testing.T) {
 	got := goCommand(t, user, env, "list", "-deps", "-f", "{{if .Module}}{{.ImportPath}}@{{.Module.Version}}{{end}}", ".")
 	for _, want := range []string{storeModule + "@" + release, libraryModule + "/allocator@" + release} {
 		if !strings.Contains(got, want+"\n") {
-			t.Errorf("who requires the module gets\n%swant %s", got, want)
+			t.Errorf("packages of a module that requires this one: got\n%swant %s", got, want)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func read(t *testing.T, folder, name string) string {
 	return string(content)
 }
 
-// goCommand runs the go command and gives what it says.
+// goCommand runs the go command and gives its output.
 func goCommand(t *testing.T, folder string, env []string, args ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("go")
@@ -103,7 +103,7 @@ func publish(t *testing.T, proxy, module, folder, mod string) {
 	}
 }
 
-// archive packs what belongs to the module of a folder: no modules below it.
+// archive packs the Go files of the module in a folder, without nested modules.
 func archive(t *testing.T, folder, prefix, mod string) string {
 	t.Helper()
 	var all bytes.Buffer

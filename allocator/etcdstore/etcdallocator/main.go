@@ -1,43 +1,41 @@
-// Command etcdallocator is examples/allocator for etcd: it hands out addresses and node
-// ports of some ranges, and shows who has them. It is in the module that has etcd's client.
+// Command etcdallocator is examples/allocator for etcd: it allocates addresses and node
+// ports of some ranges, and shows their owners. It is in the module that has etcd's client.
 //
 //	etcdallocator -range 10.96.0.0/16,30000-32767 -store etcd:http://127.0.0.1:2379 COMMAND ...
 //
-// The ranges are prefixes and rows of ports, by commas. The store is etcd, named by one or
-// more URLs and commas between them; below -prefix is everything that belongs to it. Just
-// as well it is a file or the memory of the program:
+// The ranges are prefixes and port ranges, separated by commas. The store is etcd, with
+// one or more URLs separated by commas and everything below -prefix, or a file, or the
+// memory of the program:
 //
 //	etcd:URL,..., file:PATH, memory
 //
-// Without -store it is etcd on this machine. Of an IPv6 range the first 65,536 addresses
-// are handed out, which is what its map in etcd covers.
+// The default of -store is etcd on this machine. Of an IPv6 range the first 65,536
+// addresses are allocated, which is what its map in etcd covers.
 //
 // # Commands
 //
-//	allocate OWNER [WHAT...]   give keys to an owner: an address or port by name, or
+//	allocate OWNER [WHAT...]   allocate keys to an owner: an address or port by name, or
 //	                           any of a kind: ipv4, ipv6, port, several as port*3.
-//	                           All that is asked for, or nothing. By default one of the
-//	                           first range
+//	                           All of them, or none. By default one key of the first
+//	                           range
 //	try OWNER [WHAT...]        the same, but change nothing
-//	release OWNER KEY...       free what an owner has
+//	release OWNER KEY...       free keys of an owner
 //	show                       ranges, bands and occupancy as a picture, and the owners
-//	create                     make the maps that there are not yet, empty ones: only for
-//	                           ranges that nobody uses yet
-//	repair [-force] FILE       compare with a file of "KEY OWNER" lines and mend the
-//	                           store; it makes a map where there is none. A file
-//	                           without owners, or one by which most of what is held
-//	                           would be freed, is believed with -force only
+//	create                     make the missing maps, empty: only for ranges that are
+//	                           not in use yet
+//	repair [-force] FILE       compare with a file of "KEY OWNER" lines and repair the
+//	                           store; it makes missing maps. A file without owners, or
+//	                           one by which most keys would be freed, needs -force
 //	import FILE                take the keys of a RangeAllocation object, as etcd or
-//	                           kubectl give it, for the owner "imported". Where there is
-//	                           no map of its range, it becomes that; otherwise all keys are
-//	                           taken that nobody has yet
+//	                           kubectl give it, for the owner "imported". If its range
+//	                           has no map, the object becomes the map; otherwise import
+//	                           allocates the keys that are free
 //
-// Without a command, commands are read from standard input, a line each. None may take
-// longer than 30 seconds.
+// Without a command the program reads commands from standard input, one in each line. A
+// command can take 30 seconds at most.
 //
-// The exit status is 0 if all went well, 1 if a command failed, repair has found
-// something that it could not mend or the program was interrupted, and 2 for bad
-// flags.
+// The exit status is 0 for success, 1 if a command failed, repair found something that
+// it could not repair or the program was interrupted, and 2 for bad flags.
 package main
 
 import (
@@ -55,14 +53,13 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/rangemap"
-	"github.com/vipkit/vipkit/internal/allocatorcli"
+	"github.com/vipkit/vipkit/examples/allocator/allocatorcli"
 )
 
 const (
-	// commandTime is how long a command may take: the client waits for an etcd that is not
-	// there.
+	// commandTime bounds a command: the client itself waits without limit for etcd.
 	commandTime = 30 * time.Second
-	// localEtcd is where etcd is unless something else is said.
+	// localEtcd is the default URL of etcd.
 	localEtcd = "http://127.0.0.1:2379"
 )
 
@@ -79,7 +76,7 @@ func program() allocatorcli.Program {
 	}
 }
 
-// etcd is where claims are kept.
+// etcd is the store of the claims.
 type etcd struct{ prefix string }
 
 func (e *etcd) kind() allocatorcli.Kind {
@@ -102,7 +99,7 @@ func (e *etcd) open(_ context.Context, path string, ranges []allocator.Config) (
 	}
 	store, err := etcdstore.New(client, e.prefix, ranges...)
 	if err != nil {
-		_ = client.Close() // It has not connected to anything yet.
+		_ = client.Close() // the client has not connected yet
 		return allocatorcli.Opened{}, err
 	}
 	return allocatorcli.Opened{Store: store, Ranges: ranges, Close: client.Close}, nil

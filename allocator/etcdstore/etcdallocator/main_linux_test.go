@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/internal/allocatorcli"
+	"github.com/vipkit/vipkit/examples/allocator/allocatorcli"
 	"github.com/vipkit/vipkit/internal/servertest"
 )
 
-// step is a command, and a part of what it says.
+// step is a command, and a part of its output.
 type step struct {
 	command, want string
 	fails         bool
@@ -36,7 +36,7 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-// TestCommands goes through what a person may type.
+// TestCommands runs all commands, valid and invalid ones.
 func TestCommands(t *testing.T) {
 	etcd := servertest.StartEtcd(t)
 	cluster := write(t, "ports.json", `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
@@ -45,12 +45,12 @@ func TestCommands(t *testing.T) {
 		{"show", "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
 		{"show", "The commands repair, import and create make one.", true},
 		{"import " + part, "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
-		{"import " + cluster, "3 keys of 30000-32767: 3 imported, 0 were there", false},
+		{"import " + cluster, "3 keys of 30000-32767: 3 imported, 0 already taken", false},
 		{"show", "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
 		{"import " + cluster, "there is no allocation map at /vipkit/allocator/maps/10.96.0.0/29", true},
 		{"create", "", false},
-		{"import " + cluster, "3 keys of 30000-32767: 0 imported, 3 were there", false},
-		{"import " + part, "4 keys of 30000-30015: 1 imported, 3 were there", false},
+		{"import " + cluster, "3 keys of 30000-32767: 0 imported, 3 already taken", false},
+		{"import " + part, "4 keys of 30000-30015: 1 imported, 3 already taken", false},
 		{"release imported 30002", "", false},
 		{"allocate services/default/web 10.96.0.3 30500", "10.96.0.3\n30500\n", false},
 		{"allocate you 10.96.0.3", `10.96.0.3 is already allocated to "services/default/web"`, true},
@@ -64,29 +64,28 @@ func TestCommands(t *testing.T) {
 		{"show", "30000                imported, bound\n30500                services/default/web, bound\n", false},
 		{"allocate \x1b[2J 30501", "30501", false},
 		{"show", `30501                \x1b[2J, bound`, false},
-		{"fly", "there is no command \"fly\"; there are allocate, try, release, show, create, repair, import", true},
+		{"fly", "unknown command \"fly\"; the commands are allocate, try, release, show, create, repair, import", true},
 	} {
 		status, out, errs := call(t, append([]string{"-store", "etcd:" + etcd.URL, "-range", "10.96.0.0/29,fd00::/64,30000-32767"}, strings.Fields(c.command)...)...)
-		if said := out + errs; (status != 0) != c.fails || !strings.Contains(said, c.want) {
-			t.Errorf("%s: got status %d and\n%s\nwant an error: %t, and %q", c.command, status, said, c.fails, c.want)
+		if output := out + errs; (status != 0) != c.fails || !strings.Contains(output, c.want) {
+			t.Errorf("%s: got status %d and\n%s\nwant an error: %t, and %q", c.command, status, output, c.fails, c.want)
 		}
 	}
 }
 
-// TestSameAsInAFile wants every command to do and to say with etcd what it does with a
-// file.
+// TestSameAsInAFile checks that every command has the same output with etcd as with a file.
 func TestSameAsInAFile(t *testing.T) {
 	etcd := servertest.StartEtcd(t)
-	owners := write(t, "owners", "10.96.0.1 kubernetes\n10.96.0.10 kube-dns\nfd00::a kube-dns\n30080 door\n")
-	fewer := write(t, "fewer", "10.96.0.1 kubernetes\n10.96.0.1 copy\n30080 window\n30090 door\n10.96.0.400 typo\n")
-	nobody := write(t, "nobody", "")
+	owners := write(t, "owners", "10.96.0.1 kubernetes\n10.96.0.10 kube-dns\nfd00::a kube-dns\n30080 gate\n")
+	fewer := write(t, "fewer", "10.96.0.1 kubernetes\n10.96.0.1 copy\n30080 window\n30090 gate\n10.96.0.400 typo\n")
+	empty := write(t, "empty", "")
 	ports := write(t, "ports.json", `{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
-	// A file has one map, etcd one for each range, and errors say which one there is not.
+	// A file has one map, etcd one for each range, and errors name the missing one.
 	whichMap := regexp.MustCompile(`(?s)reading the store: .*(\nThe commands)`)
 	file := filepath.Join(t.TempDir(), "map")
 	for _, command := range []string{
 		"allocate web",
-		"repair " + nobody,
+		"repair " + empty,
 		"repair " + owners,
 		"repair " + owners,
 		"show",
@@ -103,27 +102,27 @@ func TestSameAsInAFile(t *testing.T) {
 		"import " + ports,
 		"repair " + fewer,
 		"show",
-		"repair -force " + nobody,
+		"repair -force " + empty,
 		"show",
 		"create",
 		"show all",
 	} {
 		ranges := []string{"-range", "10.96.0.0/28,fd00::/112,30000-32767"}
 		words := strings.Fields(command)
-		var said [2]string
+		var output [2]string
 		for i, store := range []string{"file:" + file, "etcd:" + etcd.URL} {
 			status, out, errs := call(t, append(append(ranges, "-store", store), words...)...)
-			if said[i] = out + whichMap.ReplaceAllString(errs, "reading the store$1"); status != 0 {
-				said[i] += "failed\n"
+			if output[i] = out + whichMap.ReplaceAllString(errs, "reading the store$1"); status != 0 {
+				output[i] += "failed\n"
 			}
 		}
-		if diff := cmp.Diff(said[0], said[1]); diff != "" {
+		if diff := cmp.Diff(output[0], output[1]); diff != "" {
 			t.Errorf("%s (-file +etcd):\n%s", command, diff)
 		}
 	}
 }
 
-// TestManyPorts wants several keys of a kind at once, all or none.
+// TestManyPorts allocates several ports at once: all or none.
 func TestManyPorts(t *testing.T) {
 	etcd := servertest.StartEtcd(t)
 	args := []string{"-store", "etcd:" + etcd.URL, "-prefix", "/other", "-range", "30000-30099"}
@@ -132,30 +131,30 @@ func TestManyPorts(t *testing.T) {
 	}
 	status, out, errs := call(t, append(args, "allocate", "web", "port*3")...)
 	if status != 0 || strings.Count(out, "\n") != 3 {
-		t.Errorf("three ports: status %d, got %q, %q", status, out, errs)
+		t.Errorf("three ports: got status %d, %q, %q, want three lines", status, out, errs)
 	}
 	status, out, errs = call(t, append(args, "allocate", "many", "port*98")...)
-	if status != 1 || out != "" || !strings.Contains(errs, "range 30000-30099 has no 98 free keys") {
-		t.Errorf("more than there are: status %d, got %q, %q", status, out, errs)
+	if status != 1 || out != "" || !strings.Contains(errs, "range 30000-30099 has fewer than 98 free keys") {
+		t.Errorf("more than are free: got status %d, %q, %q, want 1 and an error", status, out, errs)
 	}
 	status, out, _ = call(t, append(args, "show")...)
 	if status != 0 || !strings.Contains(out, "100 keys, 3 taken, 97 free") || !strings.Contains(out, "upper band, 30016 to 30099") {
-		t.Errorf("show: status %d, got %q", status, out)
+		t.Errorf("show: got status %d, %q, want 3 keys taken", status, out)
 	}
 }
 
 func TestBadFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-range nonsense show":             "neither a prefix nor a range of ports",
-		"-range 10.96.0.0/24 -store disk":  "a store is etcd, etcd:URL,..., file:PATH or memory",
-		"-range 10.96.0.0/24 -store etcd:": "a store is etcd, etcd:URL,..., file:PATH or memory",
+		"-range 10.96.0.0/24 -store disk":  "want etcd, etcd:URL,..., file:PATH or memory",
+		"-range 10.96.0.0/24 -store etcd:": "want etcd, etcd:URL,..., file:PATH or memory",
 		"show":                             "-range is required",
 	} {
 		if status, _, errs := call(t, strings.Fields(args)...); status != 2 || !strings.Contains(errs, want) {
-			t.Errorf("%s: status %d, %q, want 2 and %q", args, status, errs, want)
+			t.Errorf("%s: got status %d, %q, want 2 and %q", args, status, errs, want)
 		}
 	}
 	if status, _, errs := call(t, "-range", "10.96.0.0/16,10.96.0.0/24", "show"); status != 1 || !strings.Contains(errs, "overlap") {
-		t.Errorf("ranges that overlap: status %d, %q", status, errs)
+		t.Errorf("ranges that overlap: got status %d, %q, want 1 and an error", status, errs)
 	}
 }

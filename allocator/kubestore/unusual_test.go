@@ -16,11 +16,11 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// A version that is no decimal number cannot be compared with others, and is none.
-func TestOddVersions(t *testing.T) {
+// TestInvalidVersions has resourceVersions that are not decimal numbers.
+func TestInvalidVersions(t *testing.T) {
 	for _, version := range []string{"", "x", "0x10", "-1", "18446744073709551616"} {
 		a, s := newStore(t)
 		a.put(t, "ipaddresses", foreign(storetest.Key(1).String(), "web"))
@@ -41,29 +41,29 @@ func TestOddVersions(t *testing.T) {
 		_, ofItem := s.Load(t.Context())
 		for what, err := range map[string]error{"Get": ofGet, "Load": ofList, "Load of an object": ofItem, "Commit": ofCommit} {
 			if err == nil {
-				t.Errorf("version %q: %s has no error", version, what)
+				t.Errorf("version %q: %s: got no error, want one", version, what)
 			}
 		}
 	}
 }
 
-// What is called like no address cannot be read, wherever it comes from.
-func TestOddNames(t *testing.T) {
+// TestInvalidNames has IPAddress objects whose names are not addresses.
+func TestInvalidNames(t *testing.T) {
 	for _, name := range []string{"web", "30000", "10.96.0.1/32"} {
 		a, s := newStore(t)
 		a.put(t, "ipaddresses", foreign(name, "web"))
 		if state, err := s.Load(t.Context()); err == nil {
-			t.Errorf("%s: Load gives %v and no error", name, state.Claims)
+			t.Errorf("%s: Load: got %v and no error, want one", name, state.Claims)
 		}
-		for e, err := range s.Watch(soon(t), 0) {
+		for e, err := range s.Watch(shortContext(t), 0) {
 			if err == nil {
-				t.Errorf("%s: Watch gives %v and no error", name, e)
+				t.Errorf("%s: Watch: got %v and no error, want one", name, e)
 			}
 		}
 	}
 }
 
-// One who writes time in another place means the same time.
+// TestTimesAreComparable checks that times of another time zone are read as UTC.
 func TestTimesAreComparable(t *testing.T) {
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
@@ -79,8 +79,8 @@ func TestTimesAreComparable(t *testing.T) {
 	}
 }
 
-// What others have written into an object is left there.
-func TestAnnotationsOfOthers(t *testing.T) {
+// TestForeignAnnotations checks that a change keeps the annotations of other programs.
+func TestForeignAnnotations(t *testing.T) {
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
 	o.Labels[networkingv1.LabelManagedBy] = kubestore.DefaultManagedBy
@@ -96,11 +96,11 @@ func TestAnnotationsOfOthers(t *testing.T) {
 	got := a.addresses()[o.Name].Annotations
 	want := []string{"allocator.vipkit.github.io/since", "allocator.vipkit.github.io/token", "example.com/note"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" || got["example.com/note"] != "mine" {
-		t.Errorf("the note is %q; annotations (-want +got):\n%s", got["example.com/note"], diff)
+		t.Errorf("note: got %q, want mine; annotations (-want +got):\n%s", got["example.com/note"], diff)
 	}
 }
 
-// An object of ours of which somebody has taken the parent can be deleted all the same.
+// TestWithoutParent deletes an object of the store whose parentRef was removed.
 func TestWithoutParent(t *testing.T) {
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
@@ -109,14 +109,15 @@ func TestWithoutParent(t *testing.T) {
 	a.put(t, "ipaddresses", o)
 	state, err := s.Load(t.Context())
 	if err != nil || len(state.Claims) != 1 || state.Claims[0].Owner != "" {
-		t.Fatalf("got %+v, error %v, want one claim of nobody", state.Claims, err)
+		t.Fatalf("got %+v, error %v, want one claim without an owner", state.Claims, err)
 	}
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: state.Claims[0], Delete: true}}); err != nil || len(a.addresses()) > 0 {
-		t.Errorf("got error %v, and %v is left", err, describe(a.addresses()))
+		t.Errorf("Commit: got error %v, objects %v, want none", err, describe(a.addresses()))
 	}
 }
 
-// Stores change the objects of their own name only, even one that they have made.
+// TestManagedBy checks that stores change only objects with their own label, even if they
+// have created the object themselves.
 func TestManagedBy(t *testing.T) {
 	a, client := newAPI()
 	mine := kubestore.New(client, kubestore.Options{ManagedBy: "me.example.com"})
@@ -131,7 +132,7 @@ func TestManagedBy(t *testing.T) {
 			t.Errorf("a store with another name (%s): got error %v, want %v", what, err, allocator.ErrConflict)
 		}
 	}
-	// The answer gets lost, and what is read then belongs to somebody else.
+	// The reply is lost, and the store then reads an object with another label.
 	free := allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7, Expires: c.Expires}
 	a.lose = func(verb string) (bool, bool) { return false, verb == "create" }
 	a.before = func(action clienttesting.Action) {
@@ -147,11 +148,12 @@ func TestManagedBy(t *testing.T) {
 	}
 	free.Version, free.Expires = versions[0], time.Time{}
 	if _, err := mine.Commit(t.Context(), []allocator.Op{{Claim: free}}); !errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("an object that somebody has taken over: got error %v, want %v", err, allocator.ErrConflict)
+		t.Errorf("an object that another program manages now: got error %v, want %v", err, allocator.ErrConflict)
 	}
 }
 
-// Nothing is asked for ports, and one list is read once.
+// TestNoRequestWithoutNeed checks that reading a port sends no request, nor does a watch
+// whose context has ended, and that Load of one page sends one.
 func TestNoRequestWithoutNeed(t *testing.T) {
 	a, s := newStore(t)
 	verbs := map[string]int{}
@@ -170,6 +172,6 @@ func TestNoRequestWithoutNeed(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string]int{"list": 1}, verbs); diff != "" || a.started > 0 {
-		t.Errorf("%d watches; requests (-want +got):\n%s", a.started, diff)
+		t.Errorf("watches: got %d, want none; requests (-want +got):\n%s", a.started, diff)
 	}
 }

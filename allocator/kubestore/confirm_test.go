@@ -13,11 +13,11 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/storetest"
+	"github.com/vipkit/vipkit/allocator/storetest"
 )
 
-// wantLost wants an error that says that an answer was lost, and not that somebody else
-// was faster: whoever hears that takes it for the truth.
+// wantLost checks that an error says that a response was lost. It must not be a conflict,
+// as callers rely on that: after a conflict nothing was written.
 func wantLost(t *testing.T, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, errLost) || errors.Is(err, allocator.ErrConflict) {
@@ -25,13 +25,14 @@ func wantLost(t *testing.T, what string, err error) {
 	}
 }
 
-// loseAll has every request of some kinds get lost.
+// loseAll loses every request with one of the verbs.
 func (a *api) loseAll(verbs ...string) {
 	a.lose = func(verb string) (bool, bool) { return strings.Contains(strings.Join(verbs, " "), verb), false }
 }
 
-// Where the store can neither write nor find out what became of it, it says so.
-func TestLostForGood(t *testing.T) {
+// TestUnreadableOutcome has writes whose requests are lost, and whose objects cannot be
+// read afterwards.
+func TestUnreadableOutcome(t *testing.T) {
 	free := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op { return free },
@@ -47,23 +48,24 @@ func TestLostForGood(t *testing.T) {
 		_, err := s.Commit(t.Context(), []allocator.Op{change(c)})
 		wantLost(t, verb, err)
 		if o := a.addresses()[c.Key.String()]; o == nil || o.Spec.ParentRef.Name != "me" {
-			t.Errorf("%s: the object became %v", verb, o)
+			t.Errorf("%s: object: got %v, want it unchanged", verb, o)
 		}
 	}
 }
 
-// The answer that somebody has the address does not tell who.
+// TestLostReadAfterAConflict loses the read that follows the response "already exists",
+// which does not name the owner.
 func TestLostReadAfterAConflict(t *testing.T) {
 	a, s := newStore(t)
 	a.put(t, "ipaddresses", foreign(storetest.Key(1).String(), "web"))
 	a.loseAll("get")
 	_, err := s.Commit(t.Context(), []allocator.Op{{Claim: allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1}}})
 	if wantLost(t, "create", err); !apierrors.IsAlreadyExists(err) {
-		t.Errorf("got error %v, want it to say what the API server said", err)
+		t.Errorf("got error %v, want it to wrap that of the API server", err)
 	}
 }
 
-// A read that is lost finds nothing out about any address.
+// TestLostReads checks that reads return the error of a lost request.
 func TestLostReads(t *testing.T) {
 	a, s := newStore(t)
 	c := reserved(t, s)
@@ -76,8 +78,8 @@ func TestLostReads(t *testing.T) {
 	wantLost(t, "Ranges", err)
 	c.Expires = time.Time{}
 	_, err = kubestore.New(a.client, kubestore.Options{}).Commit(t.Context(), []allocator.Op{{Claim: c}})
-	wantLost(t, "a change of what another store has written", err)
-	// Of several, one is enough.
+	wantLost(t, "a change of an object that another store has written", err)
+	// One lost request of several is enough.
 	a.loseAll()
 	reads := 0
 	a.lose = func(string) (bool, bool) { reads++; return reads == 1, false }
@@ -85,9 +87,9 @@ func TestLostReads(t *testing.T) {
 	wantLost(t, "Get of two", err)
 }
 
-// Whoever takes an address for another owner deletes it and makes it anew; that the
-// answers to both get lost changes nothing.
-func TestTakeWithLostAnswers(t *testing.T) {
+// TestTakeWithLostReplies loses a reply while the store deletes an object and creates it
+// for another owner. The change must succeed.
+func TestTakeWithLostReplies(t *testing.T) {
 	for _, verb := range []string{"create", "delete"} {
 		a, s := newStore(t)
 		c := reserved(t, s)
@@ -98,12 +100,13 @@ func TestTakeWithLostAnswers(t *testing.T) {
 			t.Fatalf("%s: %v", verb, err)
 		}
 		if o := a.addresses()[c.Key.String()]; o.Spec.ParentRef.Name != "other" || o.ResourceVersion != fmt.Sprint(versions[0]) {
-			t.Errorf("%s: the address belongs to %s in version %s, want other and %d", verb, o.Spec.ParentRef.Name, o.ResourceVersion, versions[0])
+			t.Errorf("%s: owner and version: got %s and %s, want other and %d", verb, o.Spec.ParentRef.Name, o.ResourceVersion, versions[0])
 		}
 	}
 }
 
-// Somebody may be faster between the two.
+// TestTakenInBetween has another program that creates the object between the deletion and
+// the creation.
 func TestTakenInBetween(t *testing.T) {
 	a, s := newStore(t)
 	c := reserved(t, s)
@@ -117,12 +120,12 @@ func TestTakenInBetween(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 	}
 	if o := a.addresses()[c.Key.String()]; o == nil || o.Spec.ParentRef.Name != "web" {
-		t.Errorf("what somebody else has made became %v", o)
+		t.Errorf("object of another program: got %v, want it unchanged", o)
 	}
 }
 
-// A conflict names the address, and who has it.
-func TestConflictsTellWhoIsThere(t *testing.T) {
+// TestConflictsNameTheOwner checks that a conflict names the address and its claim.
+func TestConflictsNameTheOwner(t *testing.T) {
 	key := storetest.Key(1)
 	for what, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op {
@@ -131,7 +134,7 @@ func TestConflictsTellWhoIsThere(t *testing.T) {
 		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
 		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
 	} {
-		for _, knows := range []bool{true, false} { // the store has written it itself, and expects it
+		for _, knows := range []bool{true, false} { // whether the store itself has written the object
 			a, s := newStore(t)
 			c := reserved(t, s)
 			a.replaceByForeign(t, key.String(), false)
@@ -145,13 +148,13 @@ func TestConflictsTellWhoIsThere(t *testing.T) {
 				t.Fatalf("%s: got errors %v and %v, want a conflict", what, err1, err2)
 			}
 			if conflict.Key != key || len(state.Claims) != 1 || conflict.Current != state.Claims[0] {
-				t.Errorf("%s: got a conflict about %v with %+v, want %v and %+v", what, conflict.Key, conflict.Current, key, state.Claims)
+				t.Errorf("%s: conflict: got %v and %+v, want %v and %+v", what, conflict.Key, conflict.Current, key, state.Claims)
 			}
 		}
 	}
 }
 
-// The version of a deletion is that of what was deleted.
+// TestVersionOfADeletion checks that it is the version of the deleted object.
 func TestVersionOfADeletion(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		a, s := newStore(t)
@@ -159,14 +162,14 @@ func TestVersionOfADeletion(t *testing.T) {
 		a.lose = func(verb string) (bool, bool) { return false, lost && verb == "delete" }
 		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c, Delete: true}})
 		if err != nil || versions[0] != c.Version {
-			t.Errorf("answer lost: %t: got versions %v, error %v, want %d", lost, versions, err, c.Version)
+			t.Errorf("reply lost: %t: got versions %v, error %v, want %d", lost, versions, err, c.Version)
 		}
 	}
 }
 
-// TestUndoOfEachKind fails the second of two changes, once the first one is under way. That is
-// undone, also if it was found out by reading; where that fails, nobody knows what is
-// stored.
+// TestUndoOfEachKind fails the second of two changes, once the first one has begun. The
+// store must undo the first one, also if its reply is lost. If undoing fails, the outcome
+// is unknown.
 func TestUndoOfEachKind(t *testing.T) {
 	for what, c := range map[string]struct {
 		requests int
@@ -188,7 +191,7 @@ func TestUndoOfEachKind(t *testing.T) {
 				a.put(t, "ipaddresses", foreign(taken.String(), "web"))
 				before := a.addresses()
 				op := c.change(held)
-				a.failSecond(op.Claim.Key, taken, func(n int) (request, answer bool) { return fails && n > c.requests, isLost && n <= c.requests })
+				a.failSecond(op.Claim.Key, taken, func(n int) (request, reply bool) { return fails && n > c.requests, isLost && n <= c.requests })
 				_, err := s.Commit(t.Context(), []allocator.Op{op, {Claim: allocator.Claim{Key: taken, Owner: "me", Token: 1}}})
 				if fails {
 					if !errors.Is(err, allocator.ErrUnknown) || !errors.Is(err, errLost) || errors.Is(err, allocator.ErrConflict) {
@@ -200,20 +203,20 @@ func TestUndoOfEachKind(t *testing.T) {
 					t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 				}
 				if diff := cmp.Diff(describe(before), describe(a.addresses())); diff != "" {
-					t.Fatalf("what is stored (-want +got):\n%s", diff)
+					t.Fatalf("objects (-want +got):\n%s", diff)
 				}
 				name := held.Key.String()
 				if was, is := before[name].UID, a.addresses()[name].UID; what == "update" && is != was {
-					t.Errorf("the object is another one: %s, want %s", is, was)
+					t.Errorf("UID of the object: got %s, want %s", is, was)
 				}
 			})
 		}
 	}
 }
 
-// failSecond holds up requests about the second of two keys until there is a first change
-// of the first one, and loses such changes by their number.
-func (a *api) failSecond(first, second allocator.Key, lose func(n int) (request, answer bool)) {
+// failSecond delays requests about the second of two keys until the first change of the
+// first one, and calls lose with the number of each change of the first one.
+func (a *api) failSecond(first, second allocator.Key, lose func(n int) (request, reply bool)) {
 	begun, n := make(chan struct{}), 0
 	a.wait = func(name string) {
 		if name != second.String() {
@@ -221,10 +224,10 @@ func (a *api) failSecond(first, second allocator.Key, lose func(n int) (request,
 		}
 		select {
 		case <-begun:
-		case <-time.After(10 * time.Second): // The first change does not come.
+		case <-time.After(10 * time.Second): // There was no first change.
 		}
 	}
-	a.loseOf = func(name, verb string) (request, answer bool) {
+	a.loseOf = func(name, verb string) (request, reply bool) {
 		if name != first.String() || verb == "get" {
 			return false, false
 		}
