@@ -10,37 +10,43 @@ import (
 )
 
 // Backend programs a dataplane.
+//
+// A Backend that holds sockets, timers or other resources of the process also implements
+// [io.Closer]. The code that made the Backend calls Close once, when no other call runs or
+// follows: after [Runner.Run] has returned, after a Cleanup, and also if neither was called.
+// Close releases the resources of the process and leaves what is programmed; only Cleanup
+// removes that.
 type Backend interface {
 	// Apply makes the dataplane, which matches old, match new. It is
-	// idempotent. The zero old means that nothing is known: Apply finds what
-	// is there, keeps what fits, adds what lacks and removes the rest.
+	// idempotent. The zero old means that nothing is known: Apply lists the
+	// dataplane, keeps what fits, adds what is missing and removes the rest.
 	//
-	// An error that holds a [PortErrors] says that all was done but the named
-	// ports, which are as in old. An error that holds [ErrDataplaneLost] says
-	// that nothing is known any more. After any other error the dataplane
-	// matches old as before, or the backend knows that it does not and looks at
-	// what is there in the next Apply. Calls do not overlap.
+	// An error that wraps a [PortErrors] says that Apply did everything but the
+	// named ports, which are as in old. An error that wraps [ErrDataplaneLost] says
+	// that the state of the dataplane is unknown. After any other error the
+	// dataplane matches old as before, or the backend knows that it does not and
+	// lists the dataplane in the next Apply. [Snapshot.Achieved] states the same in
+	// code. Calls do not overlap.
 	Apply(ctx context.Context, old, new Snapshot) error
 	// Cleanup removes everything that this backend ever programs, and nothing
-	// else. It needs no earlier Apply, and is done when there is nothing.
+	// else. It needs no earlier Apply, and succeeds if there is nothing to remove.
 	Cleanup(ctx context.Context) error
 }
 
-// ErrUnsupported marks what a dataplane cannot do and will not do on another
-// try: the kernel or a program lacks something.
-var ErrUnsupported = errors.New("not supported here")
+// ErrUnsupported marks what a dataplane cannot do, also not in a retry: the kernel
+// or a program lacks a feature.
+var ErrUnsupported = errors.New("unsupported on this system")
 
-// ErrDataplaneLost marks that the dataplane no longer is what was applied last,
-// for example because somebody else removed it. Apply from the zero [Snapshot]
-// repairs it.
-var ErrDataplaneLost = errors.New("dataplane is not as it was left")
+// ErrDataplaneLost marks that the state of the dataplane is unknown, for example because
+// another program removed it. Apply from the zero [Snapshot] repairs it.
+var ErrDataplaneLost = errors.New("dataplane state unknown")
 
-// PortErrors is the error of an Apply that programmed all service ports but
+// PortErrors is the error of an Apply that programmed all service ports except
 // these.
 type PortErrors map[ServicePortName]error
 
-// Error names the ports, in name order, with what went wrong. It names a hundred at most:
-// otherwise whoever can create Services could fill the logs.
+// Error names the ports, in name order, with their errors. It names a hundred at most:
+// otherwise users who create Services could fill the logs.
 func (e PortErrors) Error() string {
 	const most = 100
 	names := slices.SortedFunc(maps.Keys(e), ServicePortName.Compare)
@@ -60,7 +66,7 @@ func (e PortErrors) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the single errors, in name order.
+// Unwrap returns the errors of the ports, in name order.
 func (e PortErrors) Unwrap() []error {
 	var errs []error
 	for _, n := range slices.SortedFunc(maps.Keys(e), ServicePortName.Compare) {

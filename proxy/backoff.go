@@ -1,53 +1,51 @@
 package proxy
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
-// backoff says how long to wait before a failure is tried again. It counts service ports
+// backoff is the time to wait before a retry. It counts service ports
 // that fail, and Applies that fail as a whole, separately. The time doubles while the
-// same failure repeats, and starts anew when another service port fails.
+// same failure repeats, and starts at the first interval when another service port fails.
 type backoff struct {
-	// ports are the service ports that failed last, and portTries how often they did.
+	// ports are the service ports that failed last, and portTries is how often they failed.
 	ports     PortErrors
 	portTries int
 	// tries is how often Apply as a whole has failed in a row.
 	tries int
 }
 
-// failing reports whether there is something to try again.
+// failing reports whether the last Apply failed, as a whole or for some service ports, so that
+// a retry follows.
 func (b *backoff) failing() bool { return b.tries > 0 || b.portTries > 0 }
 
-// after gives the time to wait after an Apply that ended with err.
-func (b *backoff) after(err error, first time.Duration) time.Duration {
-	var partial PortErrors
+// after returns the time to wait after an Apply, 0 if it succeeded.
+func (b *backoff) after(a *Sync, first time.Duration) time.Duration {
 	switch {
-	case err == nil:
+	case a.Err == nil:
 		*b = backoff{}
 		return 0
-	case errors.Is(err, ErrDataplaneLost) || !errors.As(err, &partial):
+	case a.Refused == nil:
 		b.tries++
 		return doubled(first, b.tries-1)
 	}
 	b.tries = 0
-	for name := range partial {
+	for name := range a.Refused {
 		if _, before := b.ports[name]; !before {
 			b.portTries = 0
 		}
 	}
-	b.ports = partial
+	b.ports = a.Refused
 	b.portTries++
 	return doubled(first, b.portTries-1)
 }
 
-// doubled gives the time before a retry, after so many others.
+// doubled returns the time before the next retry, after the given number of retries: at most
+// maxRetryInterval, unless first is longer.
 func doubled(first time.Duration, times int) time.Duration {
 	if first <= 0 {
-		first = DefaultRetryInterval
+		first = defaultRetryInterval
 	}
-	if first >= MaxRetryInterval {
+	if first >= maxRetryInterval {
 		return first
 	}
-	return min(first<<min(times, 20), MaxRetryInterval)
+	return min(first<<min(times, 20), maxRetryInterval)
 }

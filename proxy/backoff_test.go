@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestRunnerBackoffIsBounded(t *testing.T) {
@@ -12,8 +14,8 @@ func TestRunnerBackoffIsBounded(t *testing.T) {
 		interval    time.Duration
 		first, last time.Duration
 	}{
-		{0, DefaultRetryInterval, MaxRetryInterval},
-		{-second, DefaultRetryInterval, MaxRetryInterval},
+		{0, defaultRetryInterval, maxRetryInterval},
+		{-second, defaultRetryInterval, maxRetryInterval},
 		{time.Nanosecond, time.Nanosecond, 1 << 20},
 		{45 * second, 45 * second, 45 * second},
 		{100 * 24 * time.Hour, 100 * 24 * time.Hour, 100 * 24 * time.Hour},
@@ -24,7 +26,7 @@ func TestRunnerBackoffIsBounded(t *testing.T) {
 		last := time.Duration(0)
 		for failures := range 100 {
 			if got := doubled(tc.interval, failures); got < last {
-				t.Errorf("interval %v: got %v after %d failures, less than before: %v", tc.interval, got, failures, last)
+				t.Errorf("interval %v: got %v after %d failures, want at least %v as before", tc.interval, got, failures, last)
 			} else {
 				last = got
 			}
@@ -35,8 +37,8 @@ func TestRunnerBackoffIsBounded(t *testing.T) {
 	}
 }
 
-// TestRunnerBackoffBelongsToWhatFails: what fails for the first time does not wait as
-// long as what has failed often.
+// TestRunnerBackoffBelongsToWhatFails: a new failure is retried after the first interval, however
+// often something else has failed before.
 func TestRunnerBackoffBelongsToWhatFails(t *testing.T) {
 	a := PortErrors{portName("a"): io.ErrUnexpectedEOF}
 	for _, tc := range []struct {
@@ -44,7 +46,7 @@ func TestRunnerBackoffBelongsToWhatFails(t *testing.T) {
 		fails error
 		want  time.Duration
 	}{
-		{"all that is known is lost", ErrDataplaneLost, second},
+		{"the state of the dataplane is lost", ErrDataplaneLost, second},
 		{"the dataplane cannot be changed", io.ErrNoProgress, second},
 		{"another port fails", PortErrors{portName("a"): io.ErrUnexpectedEOF, portName("b"): io.ErrUnexpectedEOF}, second},
 		{"the same port fails", a, 16 * second},
@@ -71,17 +73,17 @@ func TestRunnerBackoffBelongsToWhatFails(t *testing.T) {
 			if tc.want > second {
 				return
 			}
-			// The port that goes on to fail waits as long as before.
+			// The port that fails again and again waits as long as before.
 			sleepAndWait(60 * second)
 			if more := len(x.backend.taken()); more > 8 {
-				t.Errorf("%s: got %d more calls within a minute", tc.name, more)
+				t.Errorf("%s: got %d more calls within a minute, want at most 8", tc.name, more)
 			}
 		})
 	}
 }
 
-// TestRunnerBackoffEndsAtResyncs: however often something has failed, it is tried, and
-// everything looked at, within ResyncInterval.
+// TestRunnerBackoffEndsAtResyncs: however often something has failed, a resync retries it
+// within ResyncInterval.
 func TestRunnerBackoffEndsAtResyncs(t *testing.T) {
 	for _, fault := range []error{io.ErrUnexpectedEOF, ErrDataplaneLost, PortErrors{portName("a"): io.ErrUnexpectedEOF}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -91,13 +93,59 @@ func TestRunnerBackoffEndsAtResyncs(t *testing.T) {
 			sleepAndWait(10 * second)
 			calls := x.backend.taken()
 			if len(calls) < 4 || len(calls) > 6 {
-				t.Errorf("%v, for long: got %d calls in 10 s, want one every 2 s", fault, len(calls))
+				t.Errorf("%v many times: got %d calls in 10 s, want one every 2 s", fault, len(calls))
 			}
 			x.backend.behave(nil)
 			sleepAndWait(2 * second)
 			if got := x.syncs[len(x.syncs)-1]; got.Err != nil || got.Applied.IsZero() {
-				t.Errorf("%v, and then no more: after 2 s the last Apply gave %v", fault, got.Err)
+				t.Errorf("%v, then none: after 2 s the last Apply has error %v, want none", fault, got.Err)
 			}
 		})
+	}
+}
+
+// TestRunnerBackoffAfterLossAtAResync: a resync that is due but fails is not due again at once, and a
+// RetryInterval that is longer than the ResyncInterval holds.
+func TestRunnerBackoffAfterLossAtAResync(t *testing.T) {
+	for _, tc := range []struct {
+		retry, resync time.Duration
+		want          []time.Duration // between calls, from the one that fails
+	}{
+		{second, time.Minute, []time.Duration{second, 2 * second, 4 * second, 8 * second}},
+		{10 * second, second, []time.Duration{10 * second, 10 * second, 10 * second, 10 * second}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := start(t, &Runner{RetryInterval: tc.retry, ResyncInterval: tc.resync}, nil)
+			x.backend.taken()
+			x.backend.behave(fails(4, ErrDataplaneLost))
+			time.Sleep(2 * time.Minute)
+			x.stop()
+			synctest.Wait()
+			calls := x.backend.taken()
+			var got []time.Duration
+			for i := range min(len(calls)-1, len(tc.want)) {
+				got = append(got, calls[i+1].At-calls[i].At)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("retry %v, resync %v: times between calls (-want +got):\n%s", tc.retry, tc.resync, diff)
+			}
+		})
+	}
+}
+
+// TestBackoffOfEachKind: the delay after Applies that fail as a whole starts again after one in
+// which only some ports fail. The delay after failures of the same ports goes on after an Apply
+// that fails as a whole, and starts again only after a success.
+func TestBackoffOfEachKind(t *testing.T) {
+	whole := Sync{Err: io.ErrUnexpectedEOF}
+	ports := Sync{Err: io.ErrUnexpectedEOF, Refused: PortErrors{portName("a"): io.ErrUnexpectedEOF}}
+	var b backoff
+	var got []time.Duration
+	for _, s := range []Sync{whole, whole, whole, ports, ports, whole, whole, ports, {}, ports, whole} {
+		got = append(got, b.after(&s, second))
+	}
+	want := []time.Duration{second, 2 * second, 4 * second, second, 2 * second, second, 2 * second, 4 * second, 0, second, second}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("times to wait (-want +got):\n%s", diff)
 	}
 }

@@ -29,7 +29,7 @@ func manySlice(i, n, version int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// loadedTracker knows this many Services of 10 endpoints each.
+// loadedTracker returns a tracker with this many Services of 10 endpoints each.
 func loadedTracker(tb testing.TB, services int) (*tracker, Snapshot) {
 	tb.Helper()
 	tr := newTestTracker()
@@ -40,8 +40,7 @@ func loadedTracker(tb testing.TB, services int) (*tracker, Snapshot) {
 	return tr, newest(tb, tr)
 }
 
-// change gives a slice to the tracker, takes the next snapshot and counts what
-// changed.
+// change updates a slice and returns the next snapshot, which must have one change.
 func change(tb testing.TB, tr *tracker, last Snapshot, s *discoveryv1.EndpointSlice) Snapshot {
 	tr.UpdateEndpointSlice(s)
 	next, err := tr.Next(tb.Context(), last)
@@ -111,7 +110,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// bigTracker knows one Service of 5,000 endpoints in 50 slices, and gives two
+// bigTracker returns a tracker with one Service of 5,000 endpoints in 50 slices, and two
 // versions of one of these.
 func bigTracker(tb testing.TB) (*tracker, Snapshot, [2]*discoveryv1.EndpointSlice) {
 	tb.Helper()
@@ -136,7 +135,7 @@ func BenchmarkBigService(b *testing.B) {
 	}
 }
 
-// TestAllocations holds the numbers that do not depend on the machine.
+// TestAllocations limits the allocations, whose numbers do not depend on the machine.
 func TestAllocations(t *testing.T) {
 	tr, last := loadedTracker(t, 10_000)
 	same, service := manySlice(77, 10, 0), manyService(77)
@@ -149,7 +148,7 @@ func TestAllocations(t *testing.T) {
 	}{
 		{"unchanged slice", 0, func() { tr.UpdateEndpointSlice(same) }},
 		{"unchanged Service", 12, func() { tr.UpdateService(service) }},
-		{"replaced endpoint, to the list of changes", 60, func() { i++; last = change(t, tr, last, versions[i&1]) }},
+		{"replaced endpoint, with its list of changes", 60, func() { i++; last = change(t, tr, last, versions[i&1]) }},
 	} {
 		if got := testing.AllocsPerRun(200, tc.do); got > tc.most {
 			t.Errorf("%s: got %v allocations, want at most %v", tc.name, got, tc.most)
@@ -169,13 +168,13 @@ func TestChangeCostsTheSameAtAnySize(t *testing.T) {
 		return testing.AllocsPerRun(200, func() { i++; last = change(t, tr, last, versions[i&1]) })
 	}
 	small, large := cost(1000), cost(10_000)
-	t.Logf("%v allocations a change with 1,000 Services, %v with 10,000", small, large)
+	t.Logf("%v allocations per change with 1,000 Services, %v with 10,000", small, large)
 	if large > small+30 {
-		t.Errorf("got %v allocations a change with 10,000 Services and %v with 1,000, want at most 30 more", large, small)
+		t.Errorf("got %v allocations per change with 10,000 Services and %v with 1,000, want at most 30 more", large, small)
 	}
 }
 
-// liveHeap gives the bytes that are in use after a collection.
+// liveHeap returns the bytes that are in use after a collection.
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -184,7 +183,7 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestHeap holds what a tracker and its snapshot keep alive.
+// TestHeap limits the memory that a tracker and its snapshot use.
 func TestHeap(t *testing.T) {
 	const most = 25 << 20
 	before := liveHeap()
@@ -194,8 +193,8 @@ func TestHeap(t *testing.T) {
 	if s.Len() != 10_000 {
 		t.Fatalf("got %d ports, want 10000", s.Len())
 	}
-	t.Logf("10,000 Services of 10 endpoints keep %.1f MiB", float64(got)/(1<<20))
+	t.Logf("10,000 Services of 10 endpoints use %.1f MiB", float64(got)/(1<<20))
 	if got > most {
-		t.Errorf("10,000 Services of 10 endpoints keep %d bytes, want at most %d", got, most)
+		t.Errorf("10,000 Services of 10 endpoints use %d bytes, want at most %d", got, most)
 	}
 }

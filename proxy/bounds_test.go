@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// hugeService asks for many addresses at many ports.
+// hugeService has many external IPs and ports.
 func hugeService(name, clusterIP string, portCount, addrCount int) *v1.Service {
 	var list []v1.ServicePort
 	for i := range portCount {
@@ -24,8 +24,8 @@ func hugeService(name, clusterIP string, portCount, addrCount int) *v1.Service {
 	return apiService(name, clusterIP, ports(list...), externalIPs(addrs...))
 }
 
-// TestOneServiceIsBounded: a Service of some kilobytes, and a slice, must not take
-// gigabytes of every node. ClusterIPs and node ports are served at any rate.
+// TestOneServiceIsBounded: a Service of some kilobytes, and a slice, must not use
+// gigabytes on every node. ClusterIPs and node ports are always served.
 func TestOneServiceIsBounded(t *testing.T) {
 	const portCount, addrCount, hosts = 20, 400, 1000
 	var addrs []string
@@ -53,7 +53,7 @@ func TestOneServiceIsBounded(t *testing.T) {
 		t.Errorf("got %d pairs of frontend and endpoint, want up to %d", slots, maxSlots)
 	}
 	problems := problemText(s)
-	if len(problems) != portCount || !strings.Contains(problems[0], "has 402 addresses with 1000 endpoints") {
+	if len(problems) != portCount || !strings.Contains(problems[0], "has 402 frontends and 1000 endpoints") {
 		t.Errorf("got problems %.300q, want one for each port", problems)
 	}
 	tr.UpdateEndpointSlice(apiSlice("huge-1", "huge", "10.1.0.1"))
@@ -62,8 +62,8 @@ func TestOneServiceIsBounded(t *testing.T) {
 	}
 }
 
-// TestConflictsAreCounted: who asks for very many addresses of others gets one
-// problem for all of them.
+// TestConflictsAreCounted: a Service that claims very many addresses of another one gets
+// one problem for all of them.
 func TestConflictsAreCounted(t *testing.T) {
 	tr := newTestTracker()
 	tr.UpdateService(hugeService("first", "10.96.0.1", 1, 300))
@@ -77,7 +77,7 @@ func TestConflictsAreCounted(t *testing.T) {
 	}
 }
 
-// TestPortsShareAddresses: what a Service with many addresses keeps does not grow with
+// TestPortsShareAddresses: the memory of a Service with many addresses does not grow with
 // its ports.
 func TestPortsShareAddresses(t *testing.T) {
 	const copies = 50
@@ -93,13 +93,14 @@ func TestPortsShareAddresses(t *testing.T) {
 		return got
 	}
 	one, nine := kept(1), kept(9)
-	t.Logf("1,000 addresses keep %d bytes with one port, %d with nine", one, nine)
+	t.Logf("1,000 addresses use %d bytes with one port, %d with nine", one, nine)
 	if nine > 2*one {
-		t.Errorf("1,000 addresses keep %d bytes with one port and %d with nine, want at most twice as much", one, nine)
+		t.Errorf("1,000 addresses use %d bytes with one port and %d with nine, want at most twice as much", one, nine)
 	}
 }
 
-// TestProblemsOfOneServiceAreBounded: a list of nonsense costs no more than its reading.
+// TestProblemsOfOneServiceAreBounded: a long list of invalid values causes a limited number
+// of problems.
 func TestProblemsOfOneServiceAreBounded(t *testing.T) {
 	var nonsense []string
 	for i := range 100_000 {
@@ -111,13 +112,13 @@ func TestProblemsOfOneServiceAreBounded(t *testing.T) {
 	if len(got) != maxProblems+1 {
 		t.Fatalf("got %d problems, want %d", len(got), maxProblems+1)
 	}
-	if want := "Service ns/web: spec: more than 100 fields are wrong; the others are not named"; got[0] != want {
+	if want := "Service ns/web: spec: more than 100 errors; the others are not listed"; got[0] != want {
 		t.Errorf("got first problem %q, want %q", got[0], want)
 	}
 }
 
-// TestSourceRangesAreBounded: each range counts at each address and port. Those above the
-// bound are closed, and the rest of the Service works.
+// TestSourceRangesAreBounded: each range counts at each address and port. Ranges above the
+// limit are ignored, and the rest of the Service works.
 func TestSourceRangesAreBounded(t *testing.T) {
 	var ranges, balancers []string
 	for i := range 1000 {
@@ -131,8 +132,8 @@ func TestSourceRangesAreBounded(t *testing.T) {
 		problems  []string
 	}{
 		{250, 1000, nil},
-		{251, 996, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 251 addresses at 2 ports: 4 of them are not allowed"}},
-		{1000, 250, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 1000 addresses at 2 ports: 750 of them are not allowed"}},
+		{251, 996, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 251 addresses at 2 ports: 4 of them are ignored, and their clients denied"}},
+		{1000, 250, []string{"Service ns/web: spec.loadBalancerSourceRanges: 1000 ranges are too many for 1000 addresses at 2 ports: 750 of them are ignored, and their clients denied"}},
 		{1, 1000, nil},
 	} {
 		tr := newTestTracker()
@@ -153,7 +154,8 @@ func TestSourceRangesAreBounded(t *testing.T) {
 	}
 }
 
-// TestProblemsOfOneSliceAreBounded: of a slice, too, not every bad endpoint is named.
+// TestProblemsOfOneSliceAreBounded: the invalid endpoints of a slice, too, cause a limited
+// number of problems.
 func TestProblemsOfOneSliceAreBounded(t *testing.T) {
 	var bad []string
 	for i := range 1000 {
@@ -162,7 +164,7 @@ func TestProblemsOfOneSliceAreBounded(t *testing.T) {
 	tr := newTestTracker()
 	tr.UpdateEndpointSlice(apiSlice("web-1", "web", bad...))
 	got := problemText(newest(t, tr))
-	if len(got) != maxProblems+1 || !slices.Contains(got, "EndpointSlice ns/web-1: endpoints: 900 more fields are wrong") {
+	if len(got) != maxProblems+1 || !slices.Contains(got, "EndpointSlice ns/web-1: endpoints: 900 more errors") {
 		t.Errorf("got %d problems %.300q, want 100, and one that counts the other 900", len(got), got)
 	}
 	tr.DeleteEndpointSlice(objectName("web-1"))

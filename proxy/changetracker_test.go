@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// addrs gives the cluster endpoints of a port, or nil if there is no such port.
+// addrs returns the cluster endpoints of a port, or nil if there is no such port.
 func addrs(s Snapshot, name ServicePortName) []string {
 	p, ok := s.Get(name)
 	if !ok {
@@ -29,7 +29,7 @@ func TestFirstSnapshot(t *testing.T) {
 		t.Errorf("got zero %v, generation %d, %d ports, node %+v; want an empty snapshot of generation 1 for node here", s.IsZero(), s.Generation(), s.Len(), s.Node())
 	}
 	if _, err := newTestTracker().Next(ended(t), s); err == nil {
-		t.Error("a second snapshot came although nothing changed")
+		t.Error("got a second snapshot although nothing changed")
 	}
 	zero := newest(t, func() Source { tr := NewServiceChangeTracker(TrackerOptions{}); tr.Synced(); return tr }())
 	if zero.Node() == nil || zero.Node().Name != "" {
@@ -37,8 +37,8 @@ func TestFirstSnapshot(t *testing.T) {
 	}
 }
 
-// TestChangesThatAreNone: what says nothing new, or is undone before the next
-// snapshot, makes no new generation.
+// TestChangesThatAreNone: an event without difference, or one that is reverted before the
+// next snapshot, makes no new generation.
 func TestChangesThatAreNone(t *testing.T) {
 	web := func(edits ...edit) *v1.Service { return apiService("web", "10.96.0.1", edits...) }
 	bad := externalIPs("nonsense", "198.51.100.1")
@@ -51,18 +51,21 @@ func TestChangesThatAreNone(t *testing.T) {
 		{"Service metadata", func(tr *tracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.ResourceVersion, s.Labels = "2", map[string]string{"a": "b"} }))
 		}},
-		{"Service there and back", func(tr *tracker) { tr.UpdateService(web(nodePort(30080))); tr.UpdateService(web(bad)) }},
-		{"Service gone and back", func(tr *tracker) { tr.DeleteService(objectName("web")); tr.UpdateService(web(bad)) }},
+		{"unlisted annotation", func(tr *tracker) {
+			tr.UpdateService(web(bad, func(s *v1.Service) { s.Annotations = map[string]string{"a": "b"} }))
+		}},
+		{"Service changed and changed back", func(tr *tracker) { tr.UpdateService(web(nodePort(30080))); tr.UpdateService(web(bad)) }},
+		{"Service deleted and added again", func(tr *tracker) { tr.DeleteService(objectName("web")); tr.UpdateService(web(bad)) }},
 		{"Service headless and back", func(tr *tracker) { tr.UpdateService(apiService("web", "None")); tr.UpdateService(web(bad)) }},
 		{"port renamed and back", func(tr *tracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.Spec.Ports[0].Name = "x" }))
 			tr.UpdateService(web(bad))
 		}},
-		{"another Service comes and goes", func(tr *tracker) {
+		{"another Service added and deleted", func(tr *tracker) {
 			tr.UpdateService(apiService("other", "10.96.0.2", created(1), externalIPs("198.51.100.1", "bad")))
 			tr.DeleteService(objectName("other"))
 		}},
-		{"unknown Service goes", func(tr *tracker) { tr.DeleteService(objectName("other")) }},
+		{"unknown Service deleted", func(tr *tracker) { tr.DeleteService(objectName("other")) }},
 		{"same slice", func(tr *tracker) { tr.UpdateEndpointSlice(one()) }},
 		{"slice metadata", func(tr *tracker) {
 			s := one()
@@ -70,21 +73,21 @@ func TestChangesThatAreNone(t *testing.T) {
 			tr.UpdateEndpointSlice(s)
 		}},
 		{"slice in another order", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.2", "10.0.0.1")) }},
-		{"slice there and back", func(tr *tracker) {
+		{"slice changed and changed back", func(tr *tracker) {
 			tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 T"))
 			tr.UpdateEndpointSlice(one())
 		}},
-		{"slice gone and back", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("web-1")); tr.UpdateEndpointSlice(one()) }},
+		{"slice deleted and added again", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("web-1")); tr.UpdateEndpointSlice(one()) }},
 		{"slice of another Service and back", func(tr *tracker) {
 			tr.UpdateEndpointSlice(apiSlice("web-1", "other", "10.0.0.1", "10.0.0.2"))
 			tr.UpdateEndpointSlice(one())
 		}},
 		{"endpoints known twice", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("web-2", "web", "10.0.0.2")) }},
 		{"slice of no Service", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("x", "other", "10.0.0.2")) }},
-		{"unknown slice goes", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("x")) }},
+		{"unknown slice deleted", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("x")) }},
 		{"same Node", func(tr *tracker) { tr.UpdateNode(apiNode("here", "", "192.168.0.1")) }},
 		{"other Node", func(tr *tracker) { tr.UpdateNode(apiNode("there", "b", "192.168.0.2")) }},
-		{"Node there and back", func(tr *tracker) {
+		{"Node changed and changed back", func(tr *tracker) {
 			tr.UpdateNode(apiNode("here", "b", "192.168.0.2"))
 			tr.UpdateNode(apiNode("here", "", "192.168.0.1"))
 		}},
@@ -145,7 +148,7 @@ func TestOneStepAtATime(t *testing.T) {
 	}
 }
 
-// TestUnchangedPortsAreShared: a change of one port leaves the others the very same.
+// TestUnchangedPortsAreShared: after a change of one port the others are the same values.
 func TestUnchangedPortsAreShared(t *testing.T) {
 	tr := newTestTracker()
 	two := ports(v1.ServicePort{Name: "http", Port: 80}, v1.ServicePort{Name: "https", Port: 443})
@@ -156,7 +159,7 @@ func TestUnchangedPortsAreShared(t *testing.T) {
 	tr.UpdateEndpointSlice(apiSlice("api-1", "api", "10.0.0.1"))
 	after := newest(t, tr)
 	if a, b := get(t, before, portName("web")), get(t, after, portName("web")); a != b {
-		t.Error("web:http is another value, though nothing of it changed")
+		t.Error("web:http is another value, although it has not changed")
 	}
 	if a, b := get(t, before, portName("api")).Frontends, get(t, after, portName("api")).Frontends; a[0].Equal(b[0]) {
 		t.Error("api:http has the same routes with and without endpoints")
@@ -195,8 +198,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestDuplicateEndpoints: whatever the order, of two records of one address the
-// one counts that does not terminate, or is ready.
+// TestDuplicateEndpoints: of two records of one address the one that does not terminate,
+// or is ready, is used, whatever the order.
 func TestDuplicateEndpoints(t *testing.T) {
 	list := []*discoveryv1.EndpointSlice{
 		apiSlice("a", "web", "10.0.0.1 U", "10.0.0.2 T"),

@@ -9,23 +9,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// claims settles which service port owns an address and port that several ask
-// for. The owner is the same whatever the order in which Services were heard of:
-// a ClusterIP comes before a load balancer's address, and that before an external
-// IP, so that naming another Service's address as external IP does not take it over;
-// then the older Service wins, then the one that comes first by name.
+// claims decides which service port owns an address and port that several claim.
+// The order in which the Services arrive does not matter: a ClusterIP has precedence
+// over a load balancer's address, and that over an external IP, so that a Service
+// cannot take over another one's address by naming it as external IP; then the older
+// Service wins, then the first by name.
 //
 // That needs creation timestamps, which objects of an API server have and those of files
-// mostly lack. Of two Services of which one has none, the one that owns the address keeps it:
-// a new file takes nothing from a Service that works. When the owner goes, those with a
-// timestamp come first.
+// mostly lack. Of two Services of which one has none, the owner keeps the address: a new
+// file takes nothing from a Service that works. When the owner is removed, Services
+// with a timestamp have precedence.
 //
-// A claim that comes or goes concerns two ports, whoever else asks for the address:
-// the one that owned it, and the one that does now.
+// Adding or removing a claim affects two ports at most, however many claim the address:
+// the old owner and the new one.
 type claims struct {
 	contests map[claimKey]*contest
-	// handOver is called when an address that several ask for has another owner
-	// than before.
+	// handOver is called when an address changes from one owner to another.
 	handOver func(key claimKey, c *contest, before *portState)
 }
 
@@ -39,30 +38,30 @@ func (k claimKey) Compare(o claimKey) int {
 	return cmp.Or(k.addr.Compare(o.addr), strings.Compare(string(k.protocol), string(o.protocol)))
 }
 
-// String gives the address, port and protocol.
+// String returns the address, port and protocol.
 func (k claimKey) String() string { return k.addr.String() + "/" + string(k.protocol) }
 
-// contest is all claims to one address and port. They form a treap, whose nodes are parts of
-// the ports: adding or removing one takes time logarithmic in their number.
+// contest has all claims to one address and port. They form a treap, whose nodes are the
+// ports' claims: adding or removing one takes time logarithmic in their number.
 type contest struct {
 	root  *claim
 	owner *claim
-	// reports counts the Services whose report of conflicts names the address.
+	// reports counts the Services whose recorded conflicts name the address.
 	reports int
 }
 
-// claim is that of one of the frontends that a port asks for, by its place among them.
+// claim is a port's claim to one of its candidates, by index.
 type claim struct {
 	port        *portState
 	left, right *claim
-	// prio is not lower than that of the claims below.
+	// prio is at least that of the claims below it in the treap.
 	prio      uint32
 	candidate uint16
 	// owns says that the claim is its contest's owner.
 	owns bool
 }
 
-// compare puts the claim first that has the better right to the address.
+// compare orders claims: the one with precedence for the address is first.
 func (c *claim) compare(o *claim) int {
 	a, b := c.port.service, o.port.service
 	if ageless := a.spec.created.IsZero(); ageless != b.spec.created.IsZero() {
@@ -71,7 +70,7 @@ func (c *claim) compare(o *claim) int {
 		}
 		return -1
 	}
-	if c := cmp.Compare(standing(c.kind()), standing(o.kind())); c != 0 {
+	if c := cmp.Compare(rank(c.kind()), rank(o.kind())); c != 0 {
 		return c
 	}
 	return cmp.Or(a.spec.created.Compare(b.spec.created), c.port.spec.name.Compare(o.port.spec.name), cmp.Compare(a.version, b.version))
@@ -79,7 +78,7 @@ func (c *claim) compare(o *claim) int {
 
 func (c *claim) kind() FrontendKind { return c.port.spec.kind(int(c.candidate)) }
 
-// displaces says whether a claim takes the address from its owner. A newer version of a
+// displaces reports whether c takes the address from its owner. A newer reading of a
 // Service takes over what the older one owns.
 func (c *claim) displaces(owner *claim) bool {
 	a, b := c.port.service, owner.port.service
@@ -89,9 +88,9 @@ func (c *claim) displaces(owner *claim) bool {
 	return !a.spec.created.IsZero() && !b.spec.created.IsZero() && c.compare(owner) < 0
 }
 
-// standing ranks the kinds of claims by who makes them: what the cluster has
-// allocated or a load balancer has reported stands above what a user wrote.
-func standing(k FrontendKind) int {
+// rank orders the kinds of claims by the origin of the address: what the cluster
+// allocated or a load balancer reported has precedence over what a user wrote.
+func rank(k FrontendKind) int {
 	switch k {
 	case ClusterIP:
 		return 0
@@ -102,7 +101,7 @@ func standing(k FrontendKind) int {
 	return 2
 }
 
-// add enters all claims of a port.
+// add adds all claims of a port.
 func (cs *claims) add(p *portState) {
 	p.claims = make([]claim, p.spec.count())
 	for i := range p.claims {
@@ -121,7 +120,7 @@ func (cs *claims) add(p *portState) {
 	}
 }
 
-// remove takes all claims of a port back.
+// remove removes all claims of a port.
 func (cs *claims) remove(p *portState) {
 	for i := range p.claims {
 		key := p.spec.claimKey(i)
@@ -142,7 +141,7 @@ func (cs *claims) remove(p *portState) {
 	p.claims = nil
 }
 
-// own gives an address to another owner.
+// own makes a claim the owner of an address.
 func (cs *claims) own(key claimKey, c *contest, now *claim) {
 	before := c.owner
 	c.owner = now
@@ -164,11 +163,11 @@ func (c *contest) first() *claim {
 func (c *contest) insert(x *claim) {
 	at := &c.root
 	for *at != nil && (*at).prio >= x.prio {
-		at = (*at).toward(x)
+		at = (*at).child(x)
 	}
 	rest := *at
 	*at = x
-	earlier, later := &x.left, &x.right // where the parts of the rest go
+	earlier, later := &x.left, &x.right // where to attach the parts of rest
 	for rest != nil {
 		if rest.compare(x) < 0 {
 			*earlier = rest
@@ -184,7 +183,7 @@ func (c *contest) insert(x *claim) {
 func (c *contest) delete(x *claim) {
 	at := &c.root
 	for *at != x {
-		at = (*at).toward(x)
+		at = (*at).child(x)
 	}
 	left, right := x.left, x.right
 	for left != nil && right != nil {
@@ -199,8 +198,8 @@ func (c *contest) delete(x *claim) {
 	*at = cmp.Or(left, right)
 }
 
-// toward gives the side of a claim on which another one has its place.
-func (c *claim) toward(x *claim) **claim {
+// child returns the link to the subtree of c that x belongs to.
+func (c *claim) child(x *claim) **claim {
 	if x.compare(c) < 0 {
 		return &c.left
 	}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// owners gives, for every address, the Service ports that have a frontend there.
+// owners returns the service ports that have a frontend at each address.
 func owners(s Snapshot) map[string][]string {
 	out := map[string][]string{}
 	for p := range s.All() {
@@ -24,7 +24,7 @@ func owners(s Snapshot) map[string][]string {
 	return out
 }
 
-// rivals are Services that all want something that another one wants.
+// rivals are Services of which each claims something that another one claims.
 func rivals() []*v1.Service {
 	return []*v1.Service{
 		apiService("young", "10.96.0.1", created(9), externalIPs("198.51.100.1")),
@@ -41,7 +41,7 @@ func rivals() []*v1.Service {
 
 func TestOwnersDoNotDependOnOrder(t *testing.T) {
 	wantOwners := map[string][]string{
-		"10.96.0.1:80/TCP":    {"young:http"}, // its own ClusterIP, though an older Service wants it as external IP
+		"10.96.0.1:80/TCP":    {"young:http"}, // its own ClusterIP, although an older Service claims it as external IP
 		"10.96.0.2:80/TCP":    {"old:http"},
 		"10.96.0.3:80/TCP":    {"middle:http"},
 		"10.96.0.4:80/TCP":    {"aged:http"},
@@ -85,7 +85,8 @@ func TestOwnersDoNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestOwnersHandOver removes the owners of one address one after the other.
+// TestOwnersHandOver removes the owners of one address one after the other: the next owner is
+// always the Service with precedence among the others.
 func TestOwnersHandOver(t *testing.T) {
 	const wanted = "198.51.100.1:80/TCP"
 	tr := newTestTracker()
@@ -112,7 +113,7 @@ func TestOwnersHandOver(t *testing.T) {
 	}
 }
 
-// TestOwnersComeAsTheyAge: every newcomer is older than those before.
+// TestOwnersComeAsTheyAge: every new Service is older than those before.
 func TestOwnersComeAsTheyAge(t *testing.T) {
 	tr := newTestTracker()
 	for i := range 4 {
@@ -134,8 +135,8 @@ func TestOwnersComeAsTheyAge(t *testing.T) {
 	}
 }
 
-// TestConflictEndsByUpdate: the report goes as soon as one of the two gives up,
-// and a Service that only changes otherwise keeps what it has.
+// TestConflictEndsByUpdate: the problem is removed as soon as one of the two Services no
+// longer claims the address; other changes leave the owner as it is.
 func TestConflictEndsByUpdate(t *testing.T) {
 	const wanted = "198.51.100.1:80/TCP"
 	for _, tc := range []struct {
@@ -169,8 +170,8 @@ func TestConflictEndsByUpdate(t *testing.T) {
 	}
 }
 
-// An older Service does not get another one's load balancer address by writing
-// it down as external IP, which would also do away with its source ranges.
+// An older Service does not get another one's load balancer address by naming it as
+// external IP, which would also remove its source ranges.
 func TestLoadBalancerBeatsOlderExternalIP(t *testing.T) {
 	tr := newTestTracker()
 	tr.UpdateService(apiService("victim", "10.96.0.1", created(9), loadBalancer("203.0.113.1"), sourceRanges("198.51.100.0/24")))
@@ -181,8 +182,8 @@ func TestLoadBalancerBeatsOlderExternalIP(t *testing.T) {
 	}
 }
 
-// TestFirstHolderStays: among Services of which not all have a creation timestamp, a
-// newcomer takes nothing from one that has it, whatever its name and kind of claim.
+// TestFirstHolderStays: among Services of which not all have a creation timestamp, a new
+// one takes no address from its owner, whatever its name and kind of claim.
 func TestFirstHolderStays(t *testing.T) {
 	ageless := func(s *v1.Service) { s.CreationTimestamp = metav1.Time{} }
 	const addr = "10.96.0.9"
@@ -196,8 +197,8 @@ func TestFirstHolderStays(t *testing.T) {
 		{"first by name", holder, apiService("a", addr, ageless), "m:http"},
 		{"last by name", holder, apiService("z", addr, ageless), "m:http"},
 		{"with a timestamp", holder, apiService("a", addr, created(1)), "m:http"},
-		{"without one, against one that has", apiService("m", addr, created(9)), apiService("a", addr, ageless), "m:http"},
-		{"older, both with", apiService("m", addr, created(9)), apiService("a", addr, created(1)), "a:http"},
+		{"without a timestamp, against one that has it", apiService("m", addr, created(9)), apiService("a", addr, ageless), "m:http"},
+		{"older, both with timestamps", apiService("m", addr, created(9)), apiService("a", addr, created(1)), "a:http"},
 		{"ClusterIP against external IP", apiService("m", "10.96.0.1", ageless, externalIPs(addr)), apiService("a", addr, ageless), "m:http"},
 		{"other port", holder, apiService("a", addr, ageless, ports(v1.ServicePort{Name: "x", Port: 80})), "m:http"},
 	} {

@@ -12,8 +12,8 @@ import (
 // maxNamedConflicts is how many addresses of each kind a Service's problems name.
 const maxNamedConflicts = 8
 
-// conflicts are the addresses that a Service asks for and others have: the first
-// of each kind, and how many there are.
+// conflicts are the addresses that a Service's ports claim and other service ports own: the
+// first of each kind, and their number by kind.
 type conflicts struct {
 	first []conflict
 	count [NodePort + 1]int
@@ -28,7 +28,7 @@ func (c *conflicts) equal(o *conflicts) bool {
 	return c.count == o.count && slices.Equal(c.first, o.first)
 }
 
-// conflicts gives those of a Service as its claims stand.
+// conflicts returns the conflicts of a Service's claims.
 func (s *serviceState) conflicts() (out conflicts) {
 	for _, p := range s.ports {
 		for i := range p.claims {
@@ -44,7 +44,7 @@ func (s *serviceState) conflicts() (out conflicts) {
 	return out
 }
 
-// problems gives one problem for each kind and owner of the addresses that are named.
+// problems returns one problem for each kind and owner of the addresses in c.first.
 func (c *conflicts) problems(service types.NamespacedName, owners pmap.Map[claimKey, types.NamespacedName]) (out []*Problem) {
 	for kind := range FrontendKind(len(c.count)) {
 		var groups []conflictGroup
@@ -66,7 +66,7 @@ func (c *conflicts) problems(service types.NamespacedName, owners pmap.Map[claim
 	return out
 }
 
-// conflictGroup is the first address that one owner has, and how many more.
+// conflictGroup is the first address that one owner has, and the number of further ones.
 type conflictGroup struct {
 	key   claimKey
 	owner types.NamespacedName
@@ -98,7 +98,7 @@ func candidateField(k FrontendKind) string {
 	return [...]string{"spec.clusterIPs", "spec.externalIPs", "status.loadBalancer.ingress", "spec.ports.nodePort"}[k&3]
 }
 
-// handOver takes that an address has another owner than before.
+// handOver marks the old and the new owner of an address.
 func (t *tracker) handOver(key claimKey, c *contest, before *portState) {
 	now := c.owner.port
 	t.markFrontends(before, now)
@@ -107,8 +107,7 @@ func (t *tracker) handOver(key claimKey, c *contest, before *portState) {
 	}
 }
 
-// reportConflicts notes which addresses of a Service others have, in place of what was
-// noted before.
+// reportConflicts replaces the recorded conflicts of a Service.
 func (t *tracker) reportConflicts(s *serviceState, now conflicts) {
 	old := s.reported
 	s.reported = now

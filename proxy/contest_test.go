@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// contender is one of many Services that ask for the same external IPs at the same
+// contender is one of many Services that claim the same external IPs at the same
 // ports. The lower its number, the older it is.
 func contender(i, addrCount, portCount int, edits ...edit) *v1.Service {
 	var list []v1.ServicePort
@@ -29,7 +29,7 @@ func contender(i, addrCount, portCount int, edits ...edit) *v1.Service {
 
 func contenderName(i int) string { return fmt.Sprintf("s%04d", i) }
 
-// contendersTracker knows so many contenders for 30 addresses at 3 ports.
+// contendersTracker returns a tracker with count contenders for 30 addresses at 3 ports.
 func contendersTracker(tb testing.TB, count int) *tracker {
 	tb.Helper()
 	tr := newTestTracker()
@@ -40,8 +40,8 @@ func contendersTracker(tb testing.TB, count int) *tracker {
 	return tr
 }
 
-// contestEvent is a change among contenders, how many ports it concerns, and what
-// undoes it.
+// contestEvent is a change among contenders, the number of ports that it affects, and its
+// reverse.
 type contestEvent struct {
 	name     string
 	ports    int
@@ -57,28 +57,28 @@ func contestEvents() []contestEvent {
 		return func(tr *tracker) { tr.DeleteService(objectName(contenderName(i))) }
 	}
 	return []contestEvent{
-		{"owner goes", 3, without(1), with(1)},
-		{"owner gets young", 6, with(1, created(9999)), with(1)},
+		{"owner is removed", 3, without(1), with(1)},
+		{"owner becomes younger", 6, with(1, created(9999)), with(1)},
 		{"owner moves", 6, with(1, externalIPs("203.0.113.1")), with(1)},
-		{"owner leaves one", 6, with(1, func(s *v1.Service) { s.Spec.ExternalIPs = s.Spec.ExternalIPs[:29] }), with(1)},
+		{"owner drops one address", 6, with(1, func(s *v1.Service) { s.Spec.ExternalIPs = s.Spec.ExternalIPs[:29] }), with(1)},
 		{"owner changes a port", 4, with(1, func(s *v1.Service) { s.Spec.Ports[1].Port = 999 }), with(1)},
 		{"owner changes otherwise", 3, with(1, internalLocal), with(1)},
-		{"older one comes", 6, with(0), without(0)},
-		{"loser gets old", 6, with(30, created(1)), with(30)},
-		{"loser goes", 0, without(30), with(30)},
+		{"older Service is added", 6, with(0), without(0)},
+		{"loser becomes older", 6, with(30, created(1)), with(30)},
+		{"loser is removed", 0, without(30), with(30)},
 		{"loser changes otherwise", 3, with(30, internalLocal), with(30)},
 	}
 }
 
-// TestEventConcernsTwoOwners: what an event costs does not grow with the number of
-// Services that ask for the same addresses.
+// TestEventConcernsTwoOwners: the cost of an event does not grow with the number of
+// Services that claim the same addresses.
 func TestEventConcernsTwoOwners(t *testing.T) {
 	few, many := contendersTracker(t, 50), contendersTracker(t, 400)
 	for _, e := range contestEvents() {
 		cost := func(tr *tracker) float64 {
 			e.do(tr)
 			if got := len(tr.dirty); got != e.ports {
-				t.Errorf("%s, %d Services: %d ports are to be resolved, want %d", e.name, len(tr.services), got, e.ports)
+				t.Errorf("%s, %d Services: got %d ports to resolve, want %d", e.name, len(tr.services), got, e.ports)
 			}
 			newest(t, tr)
 			e.undo(tr)
@@ -93,7 +93,7 @@ func TestEventConcernsTwoOwners(t *testing.T) {
 	}
 }
 
-// TestContestIsShallow: who comes or goes is compared with few of the others.
+// TestContestIsShallow: a claim that is added or removed is compared with few others.
 func TestContestIsShallow(t *testing.T) {
 	const count, most = 3000, 60
 	var depth func(*claim) int
@@ -109,7 +109,7 @@ func TestContestIsShallow(t *testing.T) {
 		"mixed":        func(i int) int { return i * 1789 % count },
 	} {
 		tr := newTestTracker()
-		for i := range 2 * count { // all come, and then all are replaced by younger ones
+		for i := range 2 * count { // add all, then replace all by younger ones
 			tr.UpdateService(contender(number(i%count), 1, 1, created(int64(i/count*count+number(i%count)))))
 		}
 		if len(tr.claims.contests) != count+1 {
@@ -117,13 +117,13 @@ func TestContestIsShallow(t *testing.T) {
 		}
 		for key, c := range tr.claims.contests {
 			if got := depth(c.root); got > most {
-				t.Errorf("%s: the claims to %s lie %d deep, want at most %d", name, key, got, most)
+				t.Errorf("%s: claims to %s: got depth %d, want at most %d", name, key, got, most)
 			}
 		}
 	}
 }
 
-// TestOwnerOfAllGoes: each of its addresses gets another owner.
+// TestOwnerOfAllGoes: after the owner of all addresses is removed, each gets another owner.
 func TestOwnerOfAllGoes(t *testing.T) {
 	const count = 40
 	addr := func(i int) string { return fmt.Sprintf("198.51.100.%d", i) }
@@ -142,7 +142,7 @@ func TestOwnerOfAllGoes(t *testing.T) {
 	tr.DeleteService(objectName("owner"))
 	s := newest(t, tr)
 	for i := range count {
-		// The older of the two that want it has it.
+		// The older of the two that claim it owns it.
 		want := contenderName(max(0, i-1)) + ":http"
 		if i == 0 {
 			want = contenderName(0) + ":http"
@@ -153,7 +153,7 @@ func TestOwnerOfAllGoes(t *testing.T) {
 	}
 }
 
-// TestEveryLoserIsNamed: whoever owns the address at the moment.
+// TestEveryLoserIsNamed: each loser has a problem that names the current owner.
 func TestEveryLoserIsNamed(t *testing.T) {
 	const count = 50
 	tr := contendersTracker(t, count)
@@ -178,17 +178,18 @@ func TestEveryLoserIsNamed(t *testing.T) {
 	tr.DeleteService(objectName(contenderName(1)))
 	check("without the first", numbers(3, count), 2)
 	tr.UpdateService(contender(40, 30, 3, created(1)))
-	check("one gets older", append(numbers(2, 39), numbers(41, count)...), 40)
+	check("one becomes older", append(numbers(2, 39), numbers(41, count)...), 40)
 	tr.UpdateService(contender(40, 30, 3))
-	check("and young again", numbers(3, count), 2)
-	// What was handed out says what was so then.
+	check("and younger again", numbers(3, count), 2)
+	// An older snapshot keeps its problems.
 	if got := problemText(before); len(got) != count-1 || !strings.HasSuffix(got[0], "belongs to Service ns/s0001, and 89 more are taken") {
-		t.Errorf("of a former snapshot: got problems %.300q, want those of then", got)
+		t.Errorf("older snapshot: got problems %.300q, want those at its time", got)
 	}
 }
 
 // TestOwnerWithoutFrontend: neither the old nor the new owner of an address has a
-// frontend for it, as both have too many; a third Service is told of the new one.
+// frontend for it, as both have too many; the problem of a third Service names the new
+// owner.
 func TestOwnerWithoutFrontend(t *testing.T) {
 	const wanted = "203.0.113.1"
 	tr := newTestTracker()
@@ -224,7 +225,7 @@ func TestOwnerWithoutFrontend(t *testing.T) {
 	}
 }
 
-// TestConflictsAreBounded: one Service asks for the addresses of very many others.
+// TestConflictsAreBounded: one Service claims the addresses of very many others.
 func TestConflictsAreBounded(t *testing.T) {
 	const count = 300
 	tr := newTestTracker()
@@ -247,7 +248,8 @@ func TestConflictsAreBounded(t *testing.T) {
 	}
 }
 
-// TestContestedHeap holds what 40 Services with the same 1,000 addresses at 9 ports keep.
+// TestContestedHeap limits the memory of 40 Services with the same 1,000 addresses at 9
+// ports.
 func TestContestedHeap(t *testing.T) {
 	const most = 25 << 20
 	before := liveHeap()
@@ -259,7 +261,7 @@ func TestContestedHeap(t *testing.T) {
 	problems := len(problemText(s))
 	got := liveHeap() - before
 	runtime.KeepAlive(tr)
-	t.Logf("40 Services with 1,000 contested addresses at 9 ports keep %.1f MiB", float64(got)/(1<<20))
+	t.Logf("40 Services with 1,000 contested addresses at 9 ports use %.1f MiB", float64(got)/(1<<20))
 	if got > most {
 		t.Errorf("got %d bytes, want at most %d", got, most)
 	}
@@ -268,8 +270,8 @@ func TestContestedHeap(t *testing.T) {
 	}
 }
 
-// BenchmarkContest is the oldest of so many contenders for 1,000 addresses at 9 ports that
-// comes and goes.
+// BenchmarkContest adds and removes the oldest of count contenders for 1,000 addresses at
+// 9 ports.
 func BenchmarkContest(b *testing.B) {
 	for _, count := range []int{50, 400} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

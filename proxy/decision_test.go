@@ -13,10 +13,10 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// What must become of a packet, by scenario, by where it comes from and by the
+// These tables have what must happen to a packet, by scenario, by its sender and by the
 // frontend that it is for: ClusterIP, external IP, load-balancer IP, node port.
-// A letter stands for an endpoint that may get it: l is local, r remote, h the
-// node itself; a capital says that the endpoint sees an address of the node.
+// A letter is an endpoint that may get the packet: l is local, r remote, h the
+// node itself; a capital letter says that the endpoint sees an address of the node.
 
 type scenario struct {
 	name      string
@@ -30,7 +30,7 @@ const (
 	remoteEndpoint = "10.1.0.5 @there"
 )
 
-// senders are where packets come from.
+// senders are packets without destination, by sender.
 func senders() map[string]Packet {
 	from := func(addr string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), 40000) }
 	return map[string]Packet{
@@ -94,7 +94,7 @@ func runScenarios(t *testing.T, list []scenario, options ...func(*TrackerOptions
 	}
 }
 
-// everybody fills the table in for scenarios where who is allowed does not matter.
+// everybody is a table for scenarios in which the source ranges do not matter.
 func everybody(pod, self, node, outside string) map[string]string {
 	return map[string]string{"pod": pod, "self": self, "node": node, "allowed": outside, "denied": outside}
 }
@@ -143,7 +143,7 @@ func TestDecisions(t *testing.T) {
 	})
 }
 
-// Unusable source ranges close what they were meant to restrict.
+// Source ranges of which none is usable deny all clients.
 func TestUnusableSourceRangesDeny(t *testing.T) {
 	closed := everybody("lr LR drop LR", "Lr LR drop LR", "LR LR drop LR", "LR LR drop LR")
 	both := []string{localEndpoint, remoteEndpoint}
@@ -163,8 +163,8 @@ func TestDecisionsWithMasqueradeAll(t *testing.T) {
 	}, func(o *TrackerOptions) { o.MasqueradeAll = true })
 }
 
-// Where the Local policy falls back to all endpoints, nothing is left of it: what
-// comes from outside is masqueraded, or the answer would not come by here.
+// If the Local policy falls back to all endpoints, traffic from outside is masqueraded, as
+// with the Cluster policy: otherwise replies would not return through this node.
 func TestDecisionsWithFallbackToCluster(t *testing.T) {
 	dying := localEndpoint + " T"
 	runScenarios(t, []scenario{
@@ -198,7 +198,7 @@ func TestDecisionsWithInterfaces(t *testing.T) {
 	runScenarios(t, list, name)
 }
 
-// TestPoolsOfPolicies: a pool is filled exactly where a route or a policy needs it.
+// TestPoolsOfPolicies: a pool has endpoints only if a route or a policy needs it.
 func TestPoolsOfPolicies(t *testing.T) {
 	clusterOnly := func(s *v1.Service) {
 		s.Spec.ExternalIPs, s.Status.LoadBalancer.Ingress, s.Spec.Type, s.Spec.Ports[0].NodePort = nil, nil, v1.ServiceTypeLoadBalancer, 0
@@ -226,13 +226,13 @@ func TestPoolsOfPolicies(t *testing.T) {
 			t.Errorf("%s: got Local policies %v/%v, want %v/%v", tc.name, p.InternalLocal, p.ExternalLocal, tc.internalLocal, tc.externalLoc)
 		}
 		if !slices.Equal(p.Pool(PoolCluster), p.Cluster) || !slices.Equal(p.Pool(PoolLocal), p.Local) {
-			t.Errorf("%s: Pool does not give the pools", tc.name)
+			t.Errorf("%s: Pool does not return the pools", tc.name)
 		}
 	}
 }
 
-// Health checks ask what the proxy knows: whether anybody could serve, and where
-// the load balancer asks.
+// A service port has what health checks need: whether any endpoint could serve, and the
+// health check node port.
 func TestFactsForHealthChecks(t *testing.T) {
 	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
 	for _, tc := range []struct {
@@ -242,8 +242,8 @@ func TestFactsForHealthChecks(t *testing.T) {
 		serves    bool
 		port      uint16
 	}{
-		{"ready elsewhere", []edit{externalLocal, health(30001)}, []string{remoteEndpoint}, true, 30001},
-		{"terminating elsewhere", []edit{externalLocal, health(30002)}, []string{remoteEndpoint + " T"}, true, 30002},
+		{"ready on another node", []edit{externalLocal, health(30001)}, []string{remoteEndpoint}, true, 30001},
+		{"terminating on another node", []edit{externalLocal, health(30002)}, []string{remoteEndpoint + " T"}, true, 30002},
 		{"none can serve", []edit{externalLocal, health(30001)}, []string{localEndpoint + " U"}, false, 30001},
 		{"none at all", []edit{externalLocal, health(30001)}, nil, false, 30001},
 		{"external policy Cluster", []edit{health(30001)}, []string{localEndpoint}, true, 0},
@@ -256,8 +256,8 @@ func TestFactsForHealthChecks(t *testing.T) {
 	}
 }
 
-// TestTopology: zone hints narrow the cluster pool, never the local one, and
-// only when all ready endpoints carry one and one is meant for this zone.
+// TestTopology: zone hints reduce the cluster pool, never the local one, and only if all
+// ready endpoints have hints and one of them is for this zone.
 func TestTopology(t *testing.T) {
 	withZone := func(zone string) []string {
 		tr := newTestTracker()
@@ -287,7 +287,22 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestIPv6Decisions: the other family goes through the same pipeline.
+// The load balancer of a Service asks for its local endpoints also before the Service has an
+// address that traffic from outside reaches, and hints do not reduce them.
+func TestHealthChecksCountEndpointsOfOtherZones(t *testing.T) {
+	tr := newTestTracker()
+	tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+	health := func(s *v1.Service) { s.Spec.HealthCheckNodePort = 30001 }
+	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer(), externalLocal, health))
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 @here zone=a", "10.0.0.2 @here zone=b"))
+	p := get(t, newest(t, tr), portName("web"))
+	if len(p.Frontends) != 1 || len(p.Cluster) != 1 || len(p.Local) != 2 {
+		t.Errorf("got %d frontends, %d endpoints in the cluster pool and %d in the local one, want 1, 1 and 2",
+			len(p.Frontends), len(p.Cluster), len(p.Local))
+	}
+}
+
+// TestIPv6Decisions: IPv6 gets the same decisions as IPv4.
 func TestIPv6Decisions(t *testing.T) {
 	tr := newTestTracker(func(o *TrackerOptions) {
 		o.LocalTraffic.Sources = prefixes("10.0.0.0/8", "fd01::/16")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// refusing is an alert backend that refuses a port each time.
+// refusing is an alert backend that fails to program one port in each Apply.
 type refusing struct{ alert }
 
 func (b *refusing) Apply(ctx context.Context, old, new Snapshot) error {
@@ -17,8 +17,8 @@ func (b *refusing) Apply(ctx context.Context, old, new Snapshot) error {
 	return PortErrors{portName("bad"): io.ErrUnexpectedEOF}
 }
 
-// A port that goes on to fail, and waits long for its next try, does not delay the repair
-// of drift where something changes right before that.
+// A port that fails again and again, with a long time to its next retry, does not delay the
+// repair of drift if there is a change right before it.
 func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
 	for _, interval := range []time.Duration{0, time.Hour, 40 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -34,12 +34,12 @@ func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
 				synctest.Wait()
 				full := b.full.Load()
 				b.drift()
-				time.Sleep(settling / 2)
+				time.Sleep(driftDelay / 2)
 				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.1.%d", 1+i)))
-				time.Sleep(settling)
+				time.Sleep(driftDelay)
 				synctest.Wait()
 				if got := b.full.Load() - full; got != 1 {
-					t.Errorf("interval %v: got %d looks at everything right after drift and a change, want 1", interval, got)
+					t.Errorf("interval %v: right after drift and a change: got %d full Applies, want 1", interval, got)
 				}
 			}
 			cancel()
@@ -50,7 +50,7 @@ func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
 	}
 }
 
-// Nor does it delay a resync.
+// A port that fails again and again does not delay resyncs.
 func TestResyncsAreInTimeThoughAPortFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
@@ -59,12 +59,12 @@ func TestResyncsAreInTimeThoughAPortFails(t *testing.T) {
 		var looks []time.Time
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		r := &Runner{Source: tr, Backend: b, ResyncInterval: 20 * time.Second, Observe: func(s Sync) {
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: 20 * time.Second, Observers: []Observer{{Synced: func(s Sync) {
 			if s.Full {
 				looks = append(looks, time.Now())
-				b.drifted.Store(true) // for the next resync, which is not told
+				b.drifted.Store(true) // for the next resync; WaitDrift does not return for it
 			}
-		}}
+		}}}}
 		go func() { done <- r.Run(ctx) }()
 		for i := range 100 {
 			time.Sleep(19 * time.Second)
@@ -77,7 +77,7 @@ func TestResyncsAreInTimeThoughAPortFails(t *testing.T) {
 		}
 		for i := 1; i < len(looks); i++ {
 			if got := looks[i].Sub(looks[i-1]); got > 20*time.Second {
-				t.Fatalf("between two looks at everything there were %v, want 20 s at most", got)
+				t.Fatalf("time between two full Applies: got %v, want at most 20 s", got)
 			}
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// TestDraining: flows outlive the choice of their endpoint as long as it serves.
+// TestDraining: endpoints that are not selected any more, but serve, are draining.
 func TestDraining(t *testing.T) {
 	hinted := []string{"10.0.0.1 zone=a", "10.0.0.2 zone=b"}
 	for _, tc := range []struct {

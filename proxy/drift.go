@@ -3,91 +3,117 @@ package proxy
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// A Runner repairs drift at once. Where others change the dataplane again and again, these
-// resyncs take at most 1/lookShare of the time, averaged over lookWindow.
+// A Runner repairs drift at once. If other programs change the dataplane again and again,
+// these resyncs take at most 1/repairShare of the time, averaged over repairWindow.
 const (
-	lookShare  = 10
-	lookWindow = time.Minute
-	// settling is how long a resync because of drift waits for more of it, and for
+	repairShare  = 10
+	repairWindow = time.Minute
+	// driftDelay is how long a resync because of drift waits for further drift, and for
 	// the snapshot that another agent of the same node may have applied already.
-	settling = 50 * time.Millisecond
+	driftDelay = 50 * time.Millisecond
 )
 
-// drift is what a Runner knows about changes of the dataplane by others.
+// drift is what a Runner knows about changes of the dataplane by other programs.
 type drift struct {
-	// quiet ends when the backend has noticed drift; nil while no goroutine waits
-	// for that. hastened says that a resync is due because of it, notices that the
-	// backend has ever noticed drift by itself.
-	quiet             context.Context
-	hastened, notices bool
-	// paid is when the resyncs so far will have taken no more than their share of
-	// the time, if no other follows.
+	// untilDrift ends when the backend has noticed drift; nil while no goroutine waits
+	// for that. resyncSoon says that a resync is due because of it; notices says
+	// that the backend's WaitDrift has returned nil at least once.
+	untilDrift          context.Context
+	resyncSoon, notices bool
+	// waitFailed says that the last WaitDrift failed, so that drift may go unnoticed.
+	waitFailed atomic.Bool
+	// paid is the time from which on the resyncs so far have taken no more than their share
+	// of the time, if no other follows.
 	paid time.Time
-	// known says that the dataplane was known once, repaired that the last look at all
-	// of it found something to repair.
+	// known says that the dataplane was known once; repaired that the last resync
+	// found something to repair.
 	known, repaired bool
 }
 
-// goesOn takes note of an Apply from the zero Snapshot, and reports whether both it and the
-// one before had to repair something. A single repair is right when it ends, and the next
-// look shows whether it stays so. Where two agents undo each other's changes, each repair
-// is right for a moment, and packets go wrong most of the time.
-func (d *drift) goesOn(operations uint64) bool {
+// repairedAgain records an Apply from the zero Snapshot, and reports whether both it and the
+// one before had to repair something. After a single repair the dataplane is right, and the
+// next resync shows whether it stays right. Where two agents undo each other's changes, it is
+// right for a moment after each repair, and wrong most of the time.
+func (d *drift) repairedAgain(operations uint64) bool {
 	repairs := d.known && operations > 0
 	again := repairs && d.repaired
 	d.known, d.repaired = true, repairs
 	return again
 }
 
-// spent charges the time of a resync to the share that resyncs may take.
-func (s *runState) spent(d time.Duration) {
+// driftsAgain reports whether other programs have changed the dataplane since the backend last
+// read it. A backend that notices only some changes may always report drift, as it does not
+// know about the others: then WaitDrift says whether there was one, unless it fails.
+func (s *runState) driftsAgain(ctx context.Context) bool {
+	if !s.drifted(ctx) {
+		return false
+	}
+	s.watch(ctx)
+	if s.drift.untilDrift == nil {
+		return true
+	}
+	wait := time.NewTimer(driftDelay)
+	defer wait.Stop()
+	select {
+	case <-s.drift.untilDrift.Done():
+		return true
+	case <-wait.C:
+		return s.drift.waitFailed.Load()
+	}
+}
+
+// chargeRepair records that a resync took d: it moves paid on by repairShare times d.
+func (s *runState) chargeRepair(d time.Duration) {
 	if now := time.Now(); s.drift.paid.Before(now) {
 		s.drift.paid = now
 	}
-	s.drift.paid = s.drift.paid.Add(lookShare * d)
+	s.drift.paid = s.drift.paid.Add(repairShare * d)
 }
 
-// watch starts a goroutine that waits for drift, unless one does or the Backend cannot.
-// Waiting that fails is tried again: until then, resyncs find the drift.
+// watch starts a goroutine that waits for drift, unless one waits already or the Backend
+// cannot wait. It retries when waiting fails: until then, resyncs find the drift.
 func (s *runState) watch(ctx context.Context) {
 	w, can := s.Backend.(DriftChecker)
-	if !can || s.drift.quiet != nil || s.applied.IsZero() {
+	if !can || s.drift.untilDrift != nil || s.applied.IsZero() {
 		return
 	}
-	quiet, noticed := context.WithCancel(ctx)
-	s.drift.quiet = quiet
+	untilDrift, noticed := context.WithCancel(ctx)
+	s.drift.untilDrift = untilDrift
 	s.watchers.Go(func() {
 		for err := w.WaitDrift(ctx); err != nil; err = w.WaitDrift(ctx) {
-			if errors.Is(err, ErrUnsupported) || pause.For(ctx, MaxRetryInterval) != nil {
+			s.drift.waitFailed.Store(true)
+			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {
 				return
 			}
+			s.drift.waitFailed.Store(false)
 		}
 		noticed()
 	})
 }
 
-// looked schedules the next resync after one is done, and ends the report of drift that
-// it has dealt with.
-func (s *runState) looked() {
+// resynced schedules the next resync after one is done, and resets the notice of drift that
+// it has repaired.
+func (s *runState) resynced() {
 	s.resync = time.Time{}
 	if s.ResyncInterval > 0 {
 		s.resync = time.Now().Add(s.ResyncInterval)
 	}
-	if s.drift.quiet != nil && s.drift.quiet.Err() != nil {
-		s.drift.quiet, s.drift.hastened = nil, false
+	if s.drift.untilDrift != nil && s.drift.untilDrift.Err() != nil {
+		s.drift.untilDrift, s.drift.resyncSoon = nil, false
 	}
 }
 
-// hasten makes a resync due soon, because the Backend has noticed drift.
-func (s *runState) hasten() {
-	s.drift.hastened, s.drift.notices = true, true
-	at := time.Now().Add(settling)
-	if earliest := s.drift.paid.Add(-lookWindow); at.Before(earliest) {
+// startResyncSoon makes a resync due soon, because the Backend has noticed drift.
+func (s *runState) startResyncSoon() {
+	s.drift.resyncSoon, s.drift.notices = true, true
+	at := time.Now().Add(driftDelay)
+	if earliest := s.drift.paid.Add(-repairWindow); at.Before(earliest) {
 		at = earliest
 	}
 	if s.resync.IsZero() || at.Before(s.resync) {

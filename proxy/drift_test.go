@@ -13,17 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// watchful is a backend that can tell whether it was tampered with.
+// watchful is a backend that can check for drift.
 type watchful struct {
 	full, partial atomic.Int32
 	drifted       atomic.Bool
+	refuses       atomic.Int32 // so many times, a port of a snapshot
 }
 
-func (b *watchful) Apply(_ context.Context, old, _ Snapshot) error {
+func (b *watchful) Apply(_ context.Context, old, new Snapshot) error {
 	if old.IsZero() {
 		b.full.Add(1)
 	} else {
 		b.partial.Add(1)
+	}
+	for p := range new.All() {
+		if b.refuses.Add(-1) >= 0 {
+			return PortErrors{p.Name: io.ErrUnexpectedEOF}
+		}
 	}
 	return nil
 }
@@ -34,7 +40,7 @@ func (b *watchful) Drifted(context.Context) bool { return b.drifted.Load() }
 
 func (*watchful) WaitDrift(context.Context) error { return ErrUnsupported }
 
-// With a backend that can tell, a resync looks only when there is a reason to.
+// With a backend that can check for drift, a resync applies only after drift.
 func TestResyncNeedsAReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
@@ -43,11 +49,11 @@ func TestResyncNeedsAReason(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		verified := 0
-		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Second, Verified: func(s Snapshot) {
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Second, Observers: []Observer{{Verified: func(s Snapshot) {
 			if verified++; s.IsZero() {
 				t.Error("verified the zero snapshot, want one that was applied")
 			}
-		}}
+		}}}}
 		go func() { done <- r.Run(ctx) }()
 
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -74,7 +80,7 @@ func TestResyncNeedsAReason(t *testing.T) {
 			t.Errorf("after a change: got %d full and %d other Applies, want 4 and 1", full, partial)
 		}
 		if verified != 14 {
-			t.Errorf("a change: verified %d times, want 14 still", verified)
+			t.Errorf("after a change: verified %d times, want still 14", verified)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -83,7 +89,7 @@ func TestResyncNeedsAReason(t *testing.T) {
 	})
 }
 
-// What failed verifies nothing; all but some ports is better than nothing.
+// A failed Apply verifies nothing; one that fails for some ports verifies the rest.
 func TestVerifiedIsWhatIsThere(t *testing.T) {
 	name := ServicePortName{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "a"}, Port: "http", Protocol: "TCP", Family: "IPv4"}
 	for _, tc := range []struct {
@@ -98,14 +104,14 @@ func TestVerifiedIsWhatIsThere(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var ports []int
-			r := Runner{RetryInterval: time.Hour, Verified: func(s Snapshot) { ports = append(ports, s.Len()) }}
+			r := Runner{RetryInterval: time.Hour, Observers: []Observer{{Verified: func(s Snapshot) { ports = append(ports, s.Len()) }}}}
 			x := start(t, &r, fails(9, tc.err))
 			if got := x.tracker.snapshot.Len(); got != 1 {
-				t.Fatalf("there are %d ports, want 1", got)
+				t.Fatalf("got %d ports, want 1", got)
 			}
 			last := x.syncs[len(x.syncs)-1].Applied
 			if want := len(tc.ports) > 0; want == last.IsZero() || want && last.Len() != tc.ports[0] {
-				t.Errorf("%s: the account says that %d ports are applied, known: %v; want the same as of verified ones, %v", tc.name, last.Len(), !last.IsZero(), tc.ports)
+				t.Errorf("%s: Sync.Applied: got %d ports, known: %v; want the same as verified, %v", tc.name, last.Len(), !last.IsZero(), tc.ports)
 			}
 			if diff := cmp.Diff(tc.ports, ports); diff != "" {
 				t.Errorf("%s: ports of verified snapshots (-want +got):\n%s", tc.name, diff)
@@ -114,7 +120,7 @@ func TestVerifiedIsWhatIsThere(t *testing.T) {
 	}
 }
 
-// alert is a watchful backend that notices drift at once.
+// alert is a watchful backend whose WaitDrift notices drift at once.
 type alert struct {
 	watchful
 	noticed chan struct{} // has one element while there is drift
@@ -156,8 +162,8 @@ func (b *alert) WaitDrift(ctx context.Context) error {
 	}
 }
 
-// Drift that is noticed is repaired at once, with changes before and after it, whether or
-// not there is an interval for resyncs.
+// Noticed drift is repaired at once, with changes before and after it, with and without a
+// ResyncInterval.
 func TestDriftIsRepairedAtOnce(t *testing.T) {
 	for _, interval := range []time.Duration{0, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -178,7 +184,7 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 			time.Sleep(time.Second)
 			for i := range int32(5) {
 				b.drift()
-				time.Sleep(settling)
+				time.Sleep(driftDelay)
 				want("drift", 2+i, i)
 				time.Sleep(time.Second)
 				want("drift that was repaired", 2+i, i)
@@ -190,13 +196,13 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 			if b.waiting.Load() != 0 {
-				t.Error("somebody waits for drift after Run has ended")
+				t.Error("WaitDrift runs after Run has ended")
 			}
 		})
 	}
 }
 
-// Whoever tampers all the time does not keep a Runner from applying changes, nor busy for
+// Continuous drift does not keep a Runner from applying changes, and its repairs take no
 // more than about a tenth of the time.
 func TestDriftAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -223,10 +229,10 @@ func TestDriftAgainAndAgain(t *testing.T) {
 			t.Errorf("in the first second: got %d full Applies of 0.1 s, want one after the other", full)
 		}
 		if full, partial := disturb(60); full < 80 {
-			t.Errorf("then, in a minute: got %d full Applies and %d of changes, want the whole share of a minute and more", full, partial)
+			t.Errorf("then, in a minute: got %d full Applies and %d of changes, want at least 80 full ones, the share of a minute", full, partial)
 		}
 		if full, partial := disturb(100); full < 95 || full > 105 || partial < 80 {
-			t.Errorf("later, in a hundred seconds: got %d full Applies of 0.1 s and %d of a hundred changes, want about 100 and most", full, partial)
+			t.Errorf("later, in a hundred seconds: got %d full Applies of 0.1 s and %d of a hundred changes, want about 100 and at least 80", full, partial)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -235,7 +241,7 @@ func TestDriftAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Without a way to notice drift, resyncs find it.
+// If the backend cannot wait for drift, resyncs find it.
 func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &watchful{}
@@ -257,7 +263,7 @@ func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 	})
 }
 
-// forgetful is a backend that fails to wait for drift at first.
+// forgetful is an alert backend whose first calls of WaitDrift fail.
 type forgetful struct {
 	alert
 	fails atomic.Int32
@@ -270,7 +276,7 @@ func (b *forgetful) WaitDrift(ctx context.Context) error {
 	return b.alert.WaitDrift(ctx)
 }
 
-// After waiting for drift has failed, drift is repaired at once again.
+// After failed calls of WaitDrift, waiting is retried, and drift is repaired at once.
 func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &forgetful{alert: alert{noticed: make(chan struct{}, 1)}}
@@ -279,7 +285,7 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 		done := make(chan error)
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Hour}
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(3*MaxRetryInterval + time.Second)
+		time.Sleep(3*maxRetryInterval + time.Second)
 		b.drift()
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -293,8 +299,7 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A stream of changes, of which there is always a next one, does not keep a Runner from
-// repairing drift.
+// A continuous stream of changes does not keep a Runner from repairing drift.
 func TestDriftAmongChanges(t *testing.T) {
 	for _, interval := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -303,10 +308,10 @@ func TestDriftAmongChanges(t *testing.T) {
 			changes := 0
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
-			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval, MinInterval: 10 * time.Millisecond, Observe: func(Sync) {
+			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval, MinInterval: 10 * time.Millisecond, Observers: []Observer{{Synced: func(Sync) {
 				changes++
 				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.%d.%d", 1+changes/250, 1+changes%250)))
-			}}
+			}}}}
 			go func() { done <- r.Run(ctx) }()
 			time.Sleep(time.Second)
 			b.drift()
@@ -323,33 +328,33 @@ func TestDriftAmongChanges(t *testing.T) {
 	}
 }
 
-// What somebody changed again before a look at everything was over is not verified.
+// A resync during which another program changes the dataplane verifies nothing.
 func TestDriftDuringALookVerifiesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &alert{noticed: make(chan struct{}, 1), takes: time.Second}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		var verified atomic.Int32
-		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified.Add(1) }}
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
 		go func() { done <- r.Run(ctx) }()
 		want := func(when string, looks, times int32) {
 			t.Helper()
 			synctest.Wait()
 			if full, seen := b.full.Load(), verified.Load(); full != looks || seen != times {
-				t.Errorf("%s: got %d looks and verified %d times, want %d and %d", when, full, seen, looks, times)
+				t.Errorf("%s: got %d resyncs and verified %d times, want %d and %d", when, full, seen, looks, times)
 			}
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want("at first", 1, 1)
 		b.drift()
 		for looks := range int32(3) {
-			time.Sleep(settling + 500*time.Millisecond)
+			time.Sleep(driftDelay + 500*time.Millisecond)
 			b.drift()
 			time.Sleep(500 * time.Millisecond)
-			want("after a look that somebody disturbed", 2+looks, 1)
+			want("after a resync with drift during it", 2+looks, 1)
 		}
-		time.Sleep(settling + time.Second)
-		want("after one that nobody disturbed", 5, 2)
+		time.Sleep(driftDelay + time.Second)
+		want("after a resync without drift during it", 5, 2)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

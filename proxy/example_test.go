@@ -38,7 +38,7 @@ func shopPods() *discoveryv1.EndpointSlice {
 	}
 }
 
-// newTracker gives a tracker for node-1 whose pods have addresses in 10.244.0.0/16.
+// newTracker returns a tracker for node-1 whose pods have addresses in 10.244.0.0/16.
 func newTracker() proxy.ServiceChangeTracker {
 	return proxy.NewServiceChangeTracker(proxy.TrackerOptions{
 		NodeName:     "node-1",
@@ -46,8 +46,8 @@ func newTracker() proxy.ServiceChangeTracker {
 	})
 }
 
-// A tracker takes objects in any order and gives snapshots, of which each says
-// what changed since another.
+// A tracker receives objects in any order and makes snapshots. Snapshot.Changes compares two
+// of them.
 func ExampleServiceChangeTracker() {
 	ctx := context.Background()
 	tracker := newTracker()
@@ -80,7 +80,27 @@ func ExampleServiceChangeTracker() {
 	// 10.244.2.7:8080 local: false
 }
 
-// Route says what must become of a packet, and why.
+// Service ports have the annotations that the options name, and no others.
+func ExampleTrackerOptions() {
+	const scheduler = "example.com/ipvs-scheduler"
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{Annotations: []string{scheduler}})
+	service := shop()
+	service.Annotations = map[string]string{scheduler: "wrr", "example.com/contact": "shop@example.com"}
+	tracker.UpdateService(service)
+	tracker.Synced()
+	snapshot, err := tracker.Next(context.Background(), proxy.Snapshot{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for port := range snapshot.All() {
+		fmt.Println(port.Name, port.Annotations)
+	}
+	// Output:
+	// default/shop:http/TCP/IPv4 map[example.com/ipvs-scheduler:wrr]
+}
+
+// Route returns what must happen to a packet, and why.
 func ExampleRoute() {
 	tracker := newTracker()
 	tracker.UpdateService(shop())
@@ -108,10 +128,10 @@ func ExampleRoute() {
 	// forward
 	// to 10.244.1.5:8080 masquerade: true
 	// to 10.244.2.7:8080 masquerade: false
-	// because 10.96.0.10:80/TCP is a ClusterIP of default/shop:http/TCP/IPv4
+	// because 10.96.0.10:80/TCP is the ClusterIP of default/shop:http/TCP/IPv4
 	// because the packet comes from a pod
 	// because one of the 2 endpoints of the cluster pool gets it; masquerade: non-pods
-	// because 10.244.1.5:8080 would answer itself, so it is masqueraded
+	// because client and endpoint are both 10.244.1.5:8080 (hairpin), so the packet is masqueraded
 }
 
 // printer is a backend that programs nothing.
@@ -129,7 +149,7 @@ func (p printer) Apply(_ context.Context, old, new proxy.Snapshot) error {
 
 func (p printer) Cleanup(context.Context) error { return nil }
 
-// A Runner brings snapshots to a backend.
+// A Runner applies snapshots with a backend.
 func ExampleRunner() {
 	tracker := newTracker()
 	tracker.UpdateService(shop())

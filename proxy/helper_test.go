@@ -139,8 +139,8 @@ func apiNode(name, zone string, addrs ...string) *v1.Node {
 	return n
 }
 
-// newTestTracker gives a synced tracker of node here at 192.168.0.1 that knows
-// pods by 10.0.0.0/8.
+// newTestTracker returns a synced tracker for node here at 192.168.0.1 with pods in
+// 10.0.0.0/8.
 func newTestTracker(edits ...func(*TrackerOptions)) *tracker {
 	o := TrackerOptions{
 		NodeName:      "here",
@@ -163,7 +163,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// newest gives the tracker's present snapshot.
+// newest returns the tracker's current snapshot.
 func newest(tb testing.TB, t Source) Snapshot {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
@@ -175,7 +175,7 @@ func newest(tb testing.TB, t Source) Snapshot {
 	return s
 }
 
-// get gives a port that must be there.
+// get returns a port of a snapshot, or fails the test.
 func get(tb testing.TB, s Snapshot, name ServicePortName) *ServicePort {
 	tb.Helper()
 	p, ok := s.Get(name)
@@ -185,7 +185,7 @@ func get(tb testing.TB, s Snapshot, name ServicePortName) *ServicePort {
 	return p
 }
 
-// frontendText writes frontends: kind, address, and who is allowed if not everybody.
+// frontendText formats frontends: kind, address, and the allowed sources if restricted.
 func frontendText(list []Frontend) []string {
 	var out []string
 	for _, f := range list {
@@ -214,7 +214,7 @@ func snapshotNames(s Snapshot) []string {
 	return out
 }
 
-// portText writes all that a service port says and refers to.
+// portText formats a service port and everything it refers to.
 func portText(p *ServicePort) string {
 	if p == nil {
 		return "none"
@@ -231,7 +231,7 @@ func portText(p *ServicePort) string {
 	return text
 }
 
-// fingerprint covers all that a snapshot says and refers to.
+// fingerprint is a hash of a snapshot and everything it refers to.
 func fingerprint(s Snapshot) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(fmt.Appendf(nil, "%d %+v %q\n", s.Generation(), s.Node(), problemText(s)))
@@ -241,7 +241,7 @@ func fingerprint(s Snapshot) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// differences says in which ways two snapshots differ in content.
+// differences describes how two snapshots differ in content.
 func differences(got, want Snapshot) []string {
 	var out []string
 	if !got.Node().Equal(want.Node()) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// checkEmpty wants a tracker to remember nothing once everything is gone.
+// checkEmpty checks that a tracker keeps nothing after all objects were deleted.
 func checkEmpty(t *testing.T, source ServiceChangeTracker) {
 	t.Helper()
 	s := newest(t, source)
@@ -15,7 +15,7 @@ func checkEmpty(t *testing.T, source ServiceChangeTracker) {
 		t.Fatalf("got a %T, want a *tracker", source)
 	}
 	if s.Len() != 0 || len(problemText(s)) != 0 {
-		t.Errorf("with all objects gone: got ports %q and problems %q, want neither", snapshotNames(s), problemText(s))
+		t.Errorf("with all objects gone: got ports %q and problems %q, want none of either", snapshotNames(s), problemText(s))
 	}
 	for what, n := range map[string]int{
 		"services": len(tr.services), "contested addresses": len(tr.claims.contests),
@@ -23,7 +23,7 @@ func checkEmpty(t *testing.T, source ServiceChangeTracker) {
 		"ports to resolve": len(tr.dirty), "ports to remove": len(tr.removed),
 	} {
 		if n != 0 {
-			t.Errorf("with all objects gone: %d %s are left, want none", n, what)
+			t.Errorf("with all objects gone: got %d %s, want none", n, what)
 		}
 	}
 	for _, p := range tr.dirty[:cap(tr.dirty)] {
@@ -48,7 +48,8 @@ func TestUnknownRemovalsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestUnseenChangesLeaveNothing: nobody asks for a snapshot, for a long time.
+// TestUnseenChangesLeaveNothing: changes that were reverted before Next is called leave nothing
+// in the tracker's lists, however many there are.
 func TestUnseenChangesLeaveNothing(t *testing.T) {
 	tr := newTestTracker()
 	tr.UpdateService(apiService("stays", "10.96.0.1", externalIPs("198.51.100.1"), created(5)))

@@ -18,8 +18,8 @@ type ServicePortName struct {
 	Family   v1.IPFamily
 }
 
-// String gives namespace/name:port/PROTOCOL/Family; the colon part is missing
-// where the port has no name.
+// String returns namespace/name:port/PROTOCOL/Family; the colon part is missing
+// if the port has no name.
 func (n ServicePortName) String() string {
 	var b strings.Builder
 	b.WriteString(n.Namespace)
@@ -38,8 +38,7 @@ func (n ServicePortName) String() string {
 
 // Compare orders names by namespace, name, port, protocol and family.
 func (n ServicePortName) Compare(o ServicePortName) int {
-	// Most names differ in the first two parts: what follows is not looked at
-	// unless it must be.
+	// Most names differ in the first two parts: cmp.Or would compare the others, too.
 	if c := strings.Compare(n.Namespace, o.Namespace); c != 0 {
 		return c
 	}

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// ended gives a context that has ended.
+// ended returns a context that has ended.
 func ended(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,13 +37,13 @@ func TestNextWaitsForSynced(t *testing.T) {
 		tr.UpdateService(apiService("web", "10.96.0.1"))
 		synctest.Wait()
 		if len(got) != 0 {
-			t.Errorf("%d snapshots came before Synced, want none", len(got))
+			t.Errorf("before Synced: got %d snapshots, want none", len(got))
 		}
 		tr.UpdateService(apiService("api", "10.96.0.2"))
 		tr.Synced()
 		synctest.Wait()
 		if len(got) != 3 {
-			t.Fatalf("%d waiters were woken, want all 3", len(got))
+			t.Fatalf("got %d snapshots, want one for each of 3 waiters", len(got))
 		}
 		for range 3 {
 			if s := <-got; s.Generation() != 1 || s.Len() != 2 {
@@ -64,12 +64,12 @@ func TestNextWakesAllAndCoalesces(t *testing.T) {
 		tr.UpdateEndpointSlice(apiSlice("x", "unknown", "10.0.0.1"))
 		synctest.Wait()
 		if len(got) != 0 {
-			t.Errorf("%d snapshots came though nothing changed, want none", len(got))
+			t.Errorf("nothing changed: got %d snapshots, want none", len(got))
 		}
 		tr.UpdateService(apiService("web", "10.96.0.1"))
 		synctest.Wait()
 		if len(got) != 5 {
-			t.Fatalf("%d waiters were woken, want all 5", len(got))
+			t.Fatalf("got %d snapshots, want one for each of 5 waiters", len(got))
 		}
 		for range 5 {
 			if s := <-got; s.Generation() != 2 {
@@ -104,7 +104,7 @@ func TestEveryChangeWakes(t *testing.T) {
 			change.do()
 			synctest.Wait()
 			if len(got) != 1 {
-				t.Fatalf("change %d woke nobody", i)
+				t.Fatalf("change %d: got no snapshot, want one", i)
 			}
 			last = <-got
 			if want := uint64(i + 2); last.Generation() != want || len(problemText(last)) != change.problems {
@@ -137,7 +137,7 @@ func TestNextEndsWithItsContext(t *testing.T) {
 }
 
 // TestConcurrentUse is for the race detector: writers, waiters and readers of
-// the same snapshots. What comes out at the end is what a single writer gives.
+// the same snapshots. The last snapshot equals that of a single writer.
 func TestConcurrentUse(t *testing.T) {
 	tr := newTestTracker()
 	const writers, services, rounds = 4, 10, 20
@@ -182,7 +182,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// follow reads every snapshot that comes until ctx ends.
+// follow reads and checks snapshots until ctx ends.
 func follow(ctx context.Context, t *testing.T, source Source) {
 	var last Snapshot
 	for {
@@ -191,7 +191,7 @@ func follow(ctx context.Context, t *testing.T, source Source) {
 			return
 		}
 		before := fingerprint(s)
-		// Whoever misses a snapshot may find what went there and back again.
+		// If snapshots were missed, a port may have changed and changed back.
 		next := s.Generation() == last.Generation()+1
 		for c := range s.Changes(last) {
 			if next && c.Old.Equal(c.New) {
@@ -199,7 +199,7 @@ func follow(ctx context.Context, t *testing.T, source Source) {
 			}
 		}
 		if s.Generation() <= last.Generation() || fingerprint(s) != before {
-			t.Errorf("generation %d after %d: want a later one that stays as it is", s.Generation(), last.Generation())
+			t.Errorf("got generation %d after %d, want a later one that does not change", s.Generation(), last.Generation())
 		}
 		last = s
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// Node is what a service proxy needs to know of the node that it runs on. A
-// published Node, and all that it refers to, is never changed.
+// Node is what a service proxy needs to know about the node that it runs on. A
+// published Node, and everything it refers to, is immutable.
 type Node struct {
 	// Name is the node's name; Zone its topology zone, empty when not known.
 	Name, Zone string
@@ -21,14 +21,14 @@ type Node struct {
 	// NodePorts are the addresses that node ports answer at. In a Node the
 	// choice is resolved: without All and without Prefixes there are none.
 	NodePorts NodePortAddresses
-	// LocalTraffic tells the traffic of pods from other traffic.
+	// LocalTraffic distinguishes traffic from pods.
 	LocalTraffic LocalTraffic
-	// ServiceCIDRs are the ranges that ClusterIPs come from. Where they are
-	// known, traffic to an address that no Service has is dropped.
+	// ServiceCIDRs are the ranges that ClusterIPs are allocated from. If they are
+	// known, packets to an address of theirs that no Service has are dropped.
 	ServiceCIDRs []netip.Prefix
 }
 
-// Equal reports whether n and o say the same; a nil Node equals only nil.
+// Equal reports whether n and o have equal content; a nil Node equals only nil.
 func (n *Node) Equal(o *Node) bool {
 	if n == o {
 		return true
@@ -44,28 +44,34 @@ func (n *Node) Equal(o *Node) bool {
 }
 
 // NodePortAddresses chooses the addresses of the node that node ports answer
-// at. The zero value stands for the primary addresses, one a family. Loopback
+// at. The zero value means the primary addresses, one per family. Loopback
 // addresses never serve node ports.
 type NodePortAddresses struct {
-	// All takes every address of the node.
+	// All selects every address of the node.
 	All bool
-	// Prefixes takes the node's addresses within them. A family without a
+	// Prefixes selects the node's addresses within them. A family without a
 	// prefix gets no node ports.
 	Prefixes []netip.Prefix
 }
 
-// Equal reports whether a and o say the same.
+// Equal reports whether a and o have equal content.
 func (a NodePortAddresses) Equal(o NodePortAddresses) bool {
 	return a.All == o.All && slices.Equal(a.Prefixes, o.Prefixes)
 }
 
-// LocalTraffic tells which traffic comes from pods. Any match counts. Without
-// any criterion for a family no traffic of that family is known to come from pods.
+// Contains reports whether node ports answer at an address of the node. It is not
+// meaningful for the zero value, which no [Node] of a tracker has.
+func (a NodePortAddresses) Contains(addr netip.Addr) bool {
+	return !addr.IsLoopback() && (a.All || slices.ContainsFunc(a.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }))
+}
+
+// LocalTraffic distinguishes traffic from pods. Any match counts. Without any
+// criterion for a family no traffic of that family counts as traffic from pods.
 type LocalTraffic struct {
 	// Sources are ranges of pod addresses: the cluster's or the node's.
 	Sources []netip.Prefix
-	// NodePodCIDRs adds the pod ranges of the Node object, as they are at any
-	// time. In a Node they have been added to Sources.
+	// NodePodCIDRs adds the pod ranges that the Node object has at the time. In a
+	// Node of a tracker they have been added to Sources.
 	NodePodCIDRs bool
 	// Interface is the name of the bridge that pods are attached to.
 	Interface string
@@ -73,7 +79,7 @@ type LocalTraffic struct {
 	InterfacePrefix string
 }
 
-// Equal reports whether t and o say the same.
+// Equal reports whether t and o have equal content.
 func (t LocalTraffic) Equal(o LocalTraffic) bool {
 	return t.NodePodCIDRs == o.NodePodCIDRs && t.Interface == o.Interface &&
 		t.InterfacePrefix == o.InterfacePrefix && slices.Equal(t.Sources, o.Sources)
@@ -85,8 +91,8 @@ func (t LocalTraffic) Detects(family v1.IPFamily) bool {
 		slices.ContainsFunc(t.Sources, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 }
 
-// Match reports whether a packet with this source that came in by this
-// interface (empty: it starts on the node) comes from a pod.
+// Match reports whether a packet with this source, received on this interface
+// (empty: sent by the node), is from a pod.
 func (t LocalTraffic) Match(source netip.Addr, iface string) bool {
 	if iface != "" && (iface == t.Interface || t.InterfacePrefix != "" && strings.HasPrefix(iface, t.InterfacePrefix)) {
 		return true

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// nodeText writes a node, what says nothing left out.
+// nodeText formats a node without its empty fields.
 func nodeText(n *Node) string {
 	out := []string{n.Name}
 	add := func(what string, list string) {
@@ -56,7 +56,7 @@ func TestNodeFollowsItsObject(t *testing.T) {
 			"here [192.0.2.1] node-ports=[192.0.2.1/32]", nil,
 		},
 		{
-			"internal before external, one primary a family", TrackerOptions{},
+			"internal before external, one primary per family", TrackerOptions{},
 			status(
 				address(v1.NodeExternalIP, "203.0.113.1"), address(v1.NodeHostName, "here"), address(v1.NodeInternalIP, "192.0.2.1"),
 				address(v1.NodeInternalIP, "2001:db8::1"), address(v1.NodeInternalIP, "192.0.2.2"), address(v1.NodeExternalIP, "192.0.2.1"),
@@ -85,7 +85,7 @@ func TestNodeFollowsItsObject(t *testing.T) {
 			"prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1"),
 			"here [192.0.2.1] node-ports=[10.0.0.0/8]", nil,
 		},
-		{"pod ranges not asked for", TrackerOptions{}, podCIDRs("10.1.0.0/24"), "here", nil},
+		{"pod ranges without NodePodCIDRs", TrackerOptions{}, podCIDRs("10.1.0.0/24"), "here", nil},
 		{"pod ranges", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24", "10.1.0.0/24", "fd01::/64"), "here pods=[10.1.0.0/24 fd01::/64]", nil},
 		{"old pod range", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24"), "here pods=[10.1.0.0/24]", nil},
 		{
@@ -115,8 +115,8 @@ func TestNodeFollowsItsObject(t *testing.T) {
 	}
 }
 
-// TestNodeGone: what the object said last stays in force, and people are told,
-// until there is one again.
+// TestNodeGone: after the Node object is deleted, its last state stays in effect, and a
+// problem reports that until there is an object again.
 func TestNodeGone(t *testing.T) {
 	tr := newTestTracker(func(o *TrackerOptions) { o.LocalTraffic = LocalTraffic{NodePodCIDRs: true} })
 	object := apiNode("here", "a", "192.168.0.1")
@@ -129,24 +129,24 @@ func TestNodeGone(t *testing.T) {
 	if !gone.Node().Equal(before.Node()) {
 		t.Errorf("got node %s, want %s", nodeText(gone.Node()), nodeText(before.Node()))
 	}
-	want := []string{"Node here: metadata.name: the object is gone; what it said last stays in force"}
+	want := []string{"Node here: metadata.name: the Node object was deleted; its last state stays in effect"}
 	if diff := cmp.Diff(want, problemText(gone)); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 	tr.UpdateNode(object)
 	if got := problemText(newest(t, tr)); len(got) != 0 {
-		t.Errorf("got problems %q of a node that is back, want none", got)
+		t.Errorf("node added again: got problems %q, want none", got)
 	}
 	nameless := NewServiceChangeTracker(TrackerOptions{})
 	nameless.UpdateNode(nil)
 	nameless.Synced()
 	if got := problemText(newest(t, nameless)); len(got) != 0 {
-		t.Errorf("got problems %q without a node's name, want none", got)
+		t.Errorf("without NodeName: got problems %q, want none", got)
 	}
 }
 
 // TestNodeChangesAreLive: a new zone, address or pod range takes effect at once,
-// also on the ports that are there.
+// also on existing ports.
 func TestNodeChangesAreLive(t *testing.T) {
 	tr := newTestTracker(func(o *TrackerOptions) {
 		o.LocalTraffic = LocalTraffic{NodePodCIDRs: true}
@@ -185,11 +185,11 @@ func TestNodeChangesAreLive(t *testing.T) {
 	}
 }
 
-// TestNodePortsWithoutAddress: whoever relies on the primary addresses learns
-// that there are none, as long as that is so and there are node ports.
+// TestNodePortsWithoutAddress: if node ports use the primary addresses and the node has
+// none, a problem reports that as long as there are node ports.
 func TestNodePortsWithoutAddress(t *testing.T) {
-	four := "Node here: status.addresses: no IPv4 address is known: the node ports of 1 service ports are not served"
-	six := "Node here: status.addresses: no IPv6 address is known: the node ports of 1 service ports are not served"
+	four := "Node here: status.addresses: the node has no known IPv4 address: the node ports of 1 service ports are not served"
+	six := "Node here: status.addresses: the node has no known IPv6 address: the node ports of 1 service ports are not served"
 	for _, tc := range []struct {
 		name  string
 		ports NodePortAddresses
@@ -217,7 +217,7 @@ func TestNodePortsWithoutAddress(t *testing.T) {
 	}
 }
 
-// TestOptionsAreCopied: what a caller does with its slices later is no matter.
+// TestOptionsAreCopied: later changes of the caller's slices have no effect.
 func TestOptionsAreCopied(t *testing.T) {
 	o := TrackerOptions{
 		NodeName:          "here",
@@ -236,7 +236,7 @@ func TestOptionsAreCopied(t *testing.T) {
 	}
 	tr.UpdateNode(apiNode("here", ""))
 	if fingerprint(s) != before {
-		t.Errorf("the published node changed with the options to %s", nodeText(s.Node()))
+		t.Errorf("the published node changed with the options: got %s", nodeText(s.Node()))
 	}
 	if got, want := nodeText(newest(t, tr).Node()), "here [192.0.2.1] node-ports=[192.0.2.0/24] pods=[10.0.0.0/8] services=[10.96.0.0/16]"; got != want {
 		t.Errorf("a node from changed options:\n got %s\nwant %s", got, want)
@@ -292,7 +292,7 @@ func TestLocalTraffic(t *testing.T) {
 			t.Errorf("%+v: match of %s by %q: got %v, want %v", tc.traffic, tc.source, tc.iface, got, tc.match)
 		}
 		if v4, v6 := tc.traffic.Detects(v1.IPv4Protocol), tc.traffic.Detects(v1.IPv6Protocol); v4 != tc.v4 || v6 != tc.v6 {
-			t.Errorf("%+v: detects IPv4 %v and IPv6 %v, want %v and %v", tc.traffic, v4, v6, tc.v4, tc.v6)
+			t.Errorf("%+v: detects IPv4, IPv6: got %v, %v, want %v, %v", tc.traffic, v4, v6, tc.v4, tc.v6)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestNodeEqual(t *testing.T) {
 		}
 	}
 	if !full().Equal(full()) || full().Equal(nil) || (*Node)(nil).Equal(full()) || !(*Node)(nil).Equal(nil) {
-		t.Error("a node equals another with the same content, and only nil equals nil")
+		t.Error("Equal: want true for equal content and for two nil nodes, false for nil and a node")
 	}
 	for i, change := range []func(*Node){
 		func(n *Node) { n.Name = "x" },
@@ -323,7 +323,7 @@ func TestNodeEqual(t *testing.T) {
 	} {
 		n := full()
 		if change(n); n.Equal(full()) || full().Equal(n) {
-			t.Errorf("change %d: %+v equals %+v, want that it does not", i, n, full())
+			t.Errorf("change %d: got %+v equal to %+v, want different", i, n, full())
 		}
 	}
 }

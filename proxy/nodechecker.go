@@ -2,13 +2,13 @@ package proxy
 
 import "slices"
 
-// nodeChecker is an optional ability of a [Backend]: backends.NodeChecker, which says
-// what it means.
+// nodeChecker is an optional ability of a [Backend]; backends.NodeChecker has its
+// contract.
 type nodeChecker interface {
 	CheckNode(s Snapshot) []*Problem
 }
 
-// checkNode logs problems of the node that are new, and those that are no more.
+// checkNode logs the problems of the node that are new, and those that are fixed.
 func (s *runState) checkNode() {
 	c, can := s.Backend.(nodeChecker)
 	if !can {
@@ -17,12 +17,12 @@ func (s *runState) checkNode() {
 	found := c.CheckNode(s.want)
 	for _, p := range found {
 		if !isAmong(s.found, p, (*Problem).Error) {
-			s.Logger.Info("a setting of the node breaks Services", "setting", p.Field, "problem", p.Err.Error())
+			s.Logger.Info("node setting breaks Services", "setting", p.Field, "problem", p.Err.Error())
 		}
 	}
 	for _, p := range s.found {
 		if !isAmong(found, p, func(p *Problem) string { return p.Field }) {
-			s.Logger.Info("a setting of the node breaks Services no longer", "setting", p.Field)
+			s.Logger.Info("node setting fixed", "setting", p.Field)
 		}
 	}
 	s.found = found

@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// choosy is a backend that finds fault with its node.
+// choosy is a backend that reports problems of its node.
 type choosy struct {
 	watchful
 	found   atomic.Pointer[[]*Problem]
-	unknown atomic.Int32 // how often it was asked about nothing
+	unknown atomic.Int32 // calls of CheckNode with the zero Snapshot
 }
 
 func (b *choosy) CheckNode(s Snapshot) []*Problem {
@@ -26,18 +26,18 @@ func (b *choosy) CheckNode(s Snapshot) []*Problem {
 	return *b.found.Load()
 }
 
-// What a backend finds fault with is logged when it is found and when it is gone, at the
-// start and at each resync, and not again.
+// Problems of the node are logged once when they are found and once when they are fixed, at
+// the start and at each resync.
 func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 	problem := func(setting, value string) *Problem {
-		return &Problem{Kind: "Node", Field: setting, Err: errors.New(value + ": it fails, mend it")}
+		return &Problem{Kind: "Node", Field: setting, Err: errors.New(value + ": it fails, fix it")}
 	}
 	line := func(setting, value string) string {
-		return `"level"=0 "msg"="a setting of the node breaks Services" "setting"="` + setting + `" "problem"="` + value +
-			`: it fails, mend it"`
+		return `"level"=0 "msg"="node setting breaks Services" "setting"="` + setting + `" "problem"="` + value +
+			`: it fails, fix it"`
 	}
 	gone := func(setting string) string {
-		return `"level"=0 "msg"="a setting of the node breaks Services no longer" "setting"="` + setting + `"`
+		return `"level"=0 "msg"="node setting fixed" "setting"="` + setting + `"`
 	}
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
@@ -57,7 +57,7 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 		}{
 			{"at the start", []*Problem{problem("a", "0"), problem("b", "0")}, false, []string{line("a", "0"), line("b", "0")}},
 			{"nothing new", []*Problem{problem("a", "0"), problem("b", "0")}, false, nil},
-			{"one is mended", []*Problem{problem("b", "0")}, false, []string{gone("a")}},
+			{"one is fixed", []*Problem{problem("b", "0")}, false, []string{gone("a")}},
 			{"one has another value", []*Problem{problem("b", "1")}, false, []string{line("b", "1")}},
 			{"a resync that applies", []*Problem{problem("c", "0")}, true, []string{line("c", "0"), gone("b")}},
 			{"all is well", nil, false, []string{gone("c")}},
@@ -66,12 +66,12 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 			b.drifted.Store(step.drifted)
 			sleepAndWait(3*time.Second + time.Millisecond)
 			if diff := cmp.Diff(step.want, log); diff != "" {
-				t.Errorf("%s: the log (-want +got):\n%s", step.what, diff)
+				t.Errorf("%s: log (-want +got):\n%s", step.what, diff)
 			}
 			log = nil
 		}
 		if n := b.unknown.Load(); n > 0 {
-			t.Errorf("the backend was asked %d times about the zero snapshot, want never", n)
+			t.Errorf("CheckNode with the zero snapshot: got %d calls, want none", n)
 		}
 		cancel()
 		if err := <-done; err != nil {

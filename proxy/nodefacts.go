@@ -12,9 +12,9 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-var errNodeGone = errors.New("the object is gone; what it said last stays in force")
+var errNodeGone = errors.New("the Node object was deleted; its last state stays in effect")
 
-// nodeFacts is what a Node object says.
+// nodeFacts is the content of a Node object that concerns a proxy.
 type nodeFacts struct {
 	zone      string
 	addresses []netip.Addr
@@ -62,7 +62,7 @@ func appendAddresses(to []netip.Addr, n *v1.Node, kind v1.NodeAddressType, repor
 	return to
 }
 
-// resolveNode combines what the options demand with what is known of the node.
+// resolveNode combines the options with the content of the Node object.
 func resolveNode(o *TrackerOptions, facts nodeFacts) *Node {
 	n := &Node{
 		Name:         o.NodeName,
@@ -85,9 +85,9 @@ func resolveNode(o *TrackerOptions, facts nodeFacts) *Node {
 	return n
 }
 
-// primaryAddresses gives the first address of each family as prefix of full
+// primaryAddresses returns the first address of each family as prefix of full
 // length. A node whose addresses are not known yet has none, and so no node
-// ports: that is mended as soon as they are.
+// ports until they are known.
 func primaryAddresses(addrs []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range addrs {
@@ -99,8 +99,8 @@ func primaryAddresses(addrs []netip.Addr) []netip.Prefix {
 	return out
 }
 
-// ParseNodePortAddresses reads the forms that are usual on command lines: the
-// single word "primary" (also what an empty list means), the single word "all",
+// ParseNodePortAddresses parses the forms that are usual on command lines: the
+// single word "primary" (an empty list means the same), the single word "all",
 // or prefixes in CIDR notation.
 func ParseNodePortAddresses(list ...string) (NodePortAddresses, error) {
 	if len(list) == 1 {

@@ -17,7 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// wish is what one port of a Service asks for, as naive says it.
+// wish is a claim of one port of a Service, as naive represents it.
 type wish struct {
 	address string
 	kind    FrontendKind
@@ -27,13 +27,13 @@ type wish struct {
 
 func (w wish) compare(o wish) int {
 	return cmp.Or(
-		cmp.Compare(standing(w.kind), standing(o.kind)),
+		cmp.Compare(rank(w.kind), rank(o.kind)),
 		w.service.CreationTimestamp.Compare(o.service.CreationTimestamp.Time),
 		w.port.Compare(o.port),
 	)
 }
 
-// wishes gives what a Service asks for, in the order in which problems name it.
+// wishes returns the claims of a Service, in the order in which problems name them.
 func wishes(s *v1.Service) (out []wish) {
 	for i, family := range s.Spec.IPFamilies {
 		for _, port := range s.Spec.Ports {
@@ -67,7 +67,7 @@ func wishes(s *v1.Service) (out []wish) {
 	return out
 }
 
-// naive says who owns which address, and what the others are told.
+// naive computes the owners of all addresses, and the problems of the other Services.
 func naive(services map[string]*v1.Service) (owned map[string][]string, problems []string) {
 	first := map[string]wish{}
 	for _, s := range services {
@@ -77,11 +77,11 @@ func naive(services map[string]*v1.Service) (owned map[string][]string, problems
 			}
 		}
 	}
-	return tell(services, first)
+	return outcome(services, first)
 }
 
-// tell says by the owners of all addresses who owns what, and what the others are told.
-func tell(services map[string]*v1.Service, first map[string]wish) (owned map[string][]string, problems []string) {
+// outcome formats the owners of all addresses, and the problems of the other Services.
+func outcome(services map[string]*v1.Service, first map[string]wish) (owned map[string][]string, problems []string) {
 	owned = map[string][]string{}
 	for address, w := range first {
 		owned[address] = []string{w.port.Name + ":" + w.port.Port}
@@ -129,7 +129,7 @@ func naiveProblems(s *v1.Service, kind FrontendKind, first map[string]wish) (out
 	return out
 }
 
-// greedyService asks for some of few addresses.
+// greedyService claims random addresses out of few.
 func greedyService(random *rand.Rand, name string) *v1.Service {
 	some := func(most int, list ...string) (out []string) {
 		for range random.IntN(most + 1) {
@@ -158,7 +158,7 @@ func greedyService(random *rand.Rand, name string) *v1.Service {
 // holders are the owners of addresses among Services without creation timestamps.
 type holders map[string]wish
 
-// replace puts a Service in the place of another one of its name; nil for none.
+// replace replaces the Service with a name; s is nil to remove it.
 func (h holders) replace(services map[string]*v1.Service, name string, s *v1.Service) {
 	var mine []wish
 	if s != nil {
@@ -171,7 +171,7 @@ func (h holders) replace(services map[string]*v1.Service, name string, s *v1.Ser
 		}
 		delete(h, address)
 		if slices.ContainsFunc(mine, func(m wish) bool { return m.address == address }) {
-			continue // It goes on with what it has.
+			continue // It keeps the address.
 		}
 		for _, other := range services {
 			for _, o := range wishes(other) {
@@ -191,8 +191,8 @@ func (h holders) replace(services map[string]*v1.Service, name string, s *v1.Ser
 	}
 }
 
-// TestFirstHolderStaysInRandomHistories does the same without creation timestamps: who
-// has an address keeps it.
+// TestFirstHolderStaysInRandomHistories does the same as TestOwnersAgreeWithNaiveOnes without
+// creation timestamps: the owner of an address keeps it.
 func TestFirstHolderStaysInRandomHistories(t *testing.T) {
 	random := testenv.Random(t)
 	for range 10 {
@@ -212,7 +212,7 @@ func TestFirstHolderStaysInRandomHistories(t *testing.T) {
 				tr.UpdateService(s)
 			}
 			got := newest(t, tr)
-			wantOwners, wantProblems := tell(services, held)
+			wantOwners, wantProblems := outcome(services, held)
 			if diff := gocmp.Diff(wantOwners, owners(got)); diff != "" {
 				t.Fatalf("step %d: owners (-want +got):\n%s", step, diff)
 			}
@@ -223,8 +223,8 @@ func TestFirstHolderStaysInRandomHistories(t *testing.T) {
 	}
 }
 
-// TestOwnersAgreeWithNaiveOnes leads a tracker through random histories of Services that
-// ask for the same addresses, and compares it with one look at all objects.
+// TestOwnersAgreeWithNaiveOnes makes random changes of Services that claim the same
+// addresses, and compares the tracker with a computation from all objects.
 func TestOwnersAgreeWithNaiveOnes(t *testing.T) {
 	random := testenv.Random(t)
 	for range 10 {
@@ -239,7 +239,7 @@ func TestOwnersAgreeWithNaiveOnes(t *testing.T) {
 					tr.DeleteService(objectName(name))
 					continue
 				case 2:
-					if services[name] != nil { // of another age, and otherwise the same
+					if services[name] != nil { // change only the age
 						services[name] = services[name].DeepCopy()
 						services[name].CreationTimestamp = metav1.Unix(int64(random.IntN(4)), 0)
 					}

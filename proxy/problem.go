@@ -10,8 +10,8 @@ import (
 )
 
 // Problem is something in an API object that cannot be honoured. The rest of
-// the object, and all other objects, are. Backends also have it say what is wrong
-// with a setting of the node itself.
+// the object, and all other objects, are honoured. Backends also report a setting of
+// the node itself that breaks Services as a Problem.
 type Problem struct {
 	// Kind is the kind of the object: Service, EndpointSlice or Node.
 	Kind string
@@ -22,7 +22,7 @@ type Problem struct {
 	Err error
 }
 
-// Error gives kind, namespace/name, field and reason in one line.
+// Error returns kind, namespace/name, field and reason on one line.
 func (p *Problem) Error() string {
 	name := p.Name
 	if p.Namespace != "" {
@@ -31,7 +31,7 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.Err)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (p *Problem) Unwrap() error { return p.Err }
 
 func sortProblems(list []*Problem) { slices.SortFunc(list, (*Problem).compare) }

@@ -8,9 +8,9 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// problemReport is what a snapshot knows of problems. They are put together when
-// somebody asks for them: the text of a conflict names the owner, so that it would have to
-// be written for all who ask for an address whenever it has another owner.
+// problemReport has the problems of a snapshot. Their list is made at the first call of
+// all: the text of a conflict names the owner, so that a change of the owner would otherwise
+// change the texts of all Services that claim the address.
 type problemReport struct {
 	findings pmap.Map[problemKey, *finding]
 	owners   pmap.Map[claimKey, types.NamespacedName]
@@ -18,8 +18,8 @@ type problemReport struct {
 	list     []*Problem
 }
 
-// report gives what there is to say, which is last itself if that says the same.
-func (b *problemBook) report(last *problemReport) *problemReport {
+// report returns the current problems; last itself if it has the same.
+func (b *problemStore) report(last *problemReport) *problemReport {
 	if last != nil && !b.stale {
 		return last
 	}
@@ -32,7 +32,7 @@ func (b *problemBook) report(last *problemReport) *problemReport {
 	return now
 }
 
-// equal costs no more than what was noted since last.
+// equal reports whether both have the same problems, in time in the changes since last.
 func (r *problemReport) equal(last *problemReport) bool {
 	for range r.owners.Diff(last.owners) {
 		return false
@@ -45,7 +45,7 @@ func (r *problemReport) equal(last *problemReport) bool {
 	return true
 }
 
-// all gives the problems in order.
+// all returns the problems in order.
 func (r *problemReport) all() []*Problem {
 	if r == nil {
 		return nil

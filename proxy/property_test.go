@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,8 +14,8 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// world makes random objects from small pools, so that they collide, and holds
-// the present ones.
+// world makes random objects out of few names and addresses, so that they conflict, and
+// has the current ones.
 type world struct {
 	random   *rand.Rand
 	services map[string]*v1.Service
@@ -53,6 +54,10 @@ func (w *world) service(name string) *v1.Service {
 	}
 	w.external(s)
 	s.Spec.SessionAffinity = oneOf(w, "", v1.ServiceAffinityNone, v1.ServiceAffinityClientIP, "Cookie")
+	s.Annotations = map[string]string{}
+	for _, key := range []string{"scheduler", "preserve", "unlisted"}[:w.random.IntN(4)] {
+		s.Annotations[key] = oneOf(w, "", "a", "b", strings.Repeat("x", maxAnnotation+1))
+	}
 	if w.chance(10) {
 		s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 	}
@@ -124,7 +129,7 @@ func (w *world) newNode() *v1.Node {
 	return n
 }
 
-// step changes one object and tells the tracker.
+// step changes one object, also in the tracker.
 func (w *world) step(tr ServiceChangeTracker) {
 	switch name := oneOf(w, "a", "b", "c", "d"); w.random.IntN(10) {
 	case 0, 1, 2:
@@ -145,8 +150,8 @@ func (w *world) step(tr ServiceChangeTracker) {
 	}
 }
 
-// tellAll tells a tracker of the present objects, in random order.
-func (w *world) tellAll(tr ServiceChangeTracker) {
+// addAll adds the current objects to a tracker, in random order.
+func (w *world) addAll(tr ServiceChangeTracker) {
 	var calls []func()
 	for _, s := range w.services {
 		calls = append(calls, func() { tr.UpdateService(s) })
@@ -184,17 +189,18 @@ func (w *world) options() TrackerOptions {
 		MasqueradeAll:     w.chance(20),
 		IgnoreExternalIPs: w.chance(20),
 		LocalFallback:     oneOf(w, endpoints.FallbackTerminating, endpoints.FallbackNone, endpoints.FallbackCluster),
+		Annotations:       oneOf(w, nil, []string{"scheduler"}, []string{"scheduler", "preserve"}),
 	}
 }
 
-// kept is a snapshot that was handed out, and what it said then.
+// kept is a snapshot with its fingerprint at the time when it was made.
 type kept struct {
 	snapshot Snapshot
 	print    [32]byte
 }
 
-// TestHistoriesDoNotMatter: what a snapshot says depends on the objects alone,
-// not on how they came to be; and what was handed out stays as it is.
+// TestHistoriesDoNotMatter: the content of a snapshot depends on the objects alone, not on
+// the order of their changes; and snapshots do not change.
 func TestHistoriesDoNotMatter(t *testing.T) {
 	histories := 400
 	if testing.Short() {
@@ -217,14 +223,14 @@ func TestHistoriesDoNotMatter(t *testing.T) {
 			last = s
 			handedOut = append(handedOut, kept{s, fingerprint(s)})
 			fresh := NewServiceChangeTracker(options)
-			w.tellAll(fresh)
+			w.addAll(fresh)
 			for _, d := range differences(s, newest(t, fresh)) {
 				t.Error(d)
 			}
 		}
 		for _, k := range handedOut {
 			if fingerprint(k.snapshot) != k.print {
-				t.Errorf("generation %d was changed after it was handed out", k.snapshot.Generation())
+				t.Errorf("generation %d has changed after Next returned it", k.snapshot.Generation())
 			}
 		}
 		w.deleteAll(tr)
@@ -235,7 +241,7 @@ func TestHistoriesDoNotMatter(t *testing.T) {
 	}
 }
 
-// checkChanges compares Changes with a look at every port.
+// checkChanges compares Changes with a comparison of every port.
 func checkChanges(t *testing.T, old, now Snapshot) {
 	t.Helper()
 	got := map[ServicePortName]Change{}
@@ -246,13 +252,13 @@ func checkChanges(t *testing.T, old, now Snapshot) {
 			name = c.Old
 		}
 		if c.Old.Equal(c.New) {
-			t.Errorf("%s: a change that changes nothing", name.Name)
+			t.Errorf("%s: got a change without difference", name.Name)
 		}
 		got[name.Name] = c
 		order = append(order, name.Name)
 	}
 	if !slices.IsSortedFunc(order, ServicePortName.Compare) {
-		t.Errorf("changes are not in name order: %v", order)
+		t.Errorf("changes: got order %v, want name order", order)
 	}
 	for p := range old.All() {
 		n, _ := now.Get(p.Name)

@@ -17,7 +17,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 		{"ipMode VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeVIP)), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
 		{"ipMode Proxy", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeProxy)), []string{"policy:", v4("")}},
 		{
-			"ingress counts whatever the type", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
+			"ingress of any type of Service", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
 			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)},
 		},
 		{
@@ -26,25 +26,25 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 			}), []string{"policy:", v4("")},
 		},
 		{
-			"families are told apart", apiService("web", "", both, externalIPs("198.51.100.1", "2001:db8::1"), loadBalancer("2001:db8::2", "203.0.113.1")),
+			"addresses of both families", apiService("web", "", both, externalIPs("198.51.100.1", "2001:db8::1"), loadBalancer("2001:db8::2", "203.0.113.1")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`),
 				`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80" "LoadBalancer [2001:db8::2]:80"]`,
 			},
 		},
 		{
-			"duplicates count once", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), loadBalancer("203.0.113.1", "203.0.113.1")),
+			"duplicates", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), loadBalancer("203.0.113.1", "203.0.113.1")),
 			[]string{"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`)},
 		},
 		{
-			"an external IP that is also an ingress obeys the ranges",
+			"the ranges apply to an external IP that is also an ingress",
 			apiService("web", "10.96.0.1", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), sourceRanges("192.0.2.0/24")),
 			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80 [192.0.2.0/24]"`)},
 		},
 		{"its own ClusterIP", apiService("web", "10.96.0.1", externalIPs("10.96.0.1")), []string{"policy:", v4("")}},
 		{"blank", apiService("web", "10.96.0.1", externalIPs("", "  ")), []string{"policy:", v4("")}},
 		{
-			"bad ones are told once and by place", apiService("web", "", both,
+			"invalid ones are reported once and by index", apiService("web", "", both,
 				externalIPs("198.51.100.1", "nonsense", "127.0.0.1", "fe80::1%eth0"), loadBalancer("0.0.0.0", "224.0.0.1", "169.254.0.1")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80"`), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`,
@@ -57,7 +57,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 			},
 		},
 		{
-			"what no host has is told, and the rest works", apiService("web", "10.96.0.1",
+			"reserved ones are reported, and the rest works", apiService("web", "10.96.0.1",
 				externalIPs("0.0.0.1", "198.51.100.1", "240.0.0.1", "255.255.255.255", "::ffff:240.0.0.2"), loadBalancer("240.0.0.3", "255.255.255.255", "0.1.2.3")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 240.0.0.3:80"`),
@@ -70,7 +70,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 			},
 		},
 		{
-			"of IPv6", apiService("web", "", both, externalIPs("::", "::1", "ff0e::1", "fe80::1", "2001:db8::1"), loadBalancer("::1")),
+			"invalid IPv6 addresses", apiService("web", "", both, externalIPs("::", "::1", "ff0e::1", "fe80::1", "2001:db8::1"), loadBalancer("::1")),
 			[]string{
 				"policy:", v4(""), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80"]`,
 				"! spec.externalIPs[0]: :: is the unspecified address",
@@ -83,7 +83,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 	}
 	runReadCases(t, &TrackerOptions{}, cases)
 	runReadCases(t, &TrackerOptions{IgnoreExternalIPs: true}, []readCase{{
-		"external IPs overlooked", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "nonsense"), externalLocal, nodePort(30080)),
+		"external IPs ignored", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "nonsense"), externalLocal, nodePort(30080)),
 		[]string{"policy:", v4(` "NodePort 0.0.0.0:30080"`)},
 	}})
 }
@@ -106,13 +106,13 @@ func TestReadServiceSourceRanges(t *testing.T) {
 		{"only blanks", []string{"", " "}, reading("", "")},
 		{"padded, with host bits", []string{" 10.1.2.3/8 ", "2001:db8:1::1/48"}, reading(" [10.0.0.0/8]", " [2001:db8:1::/48]")},
 		{"sorted without overlap", []string{"192.0.2.0/24", "10.1.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32"}, reading(" [10.0.0.0/8 192.0.2.0/24]", " [2001:db8::/32]")},
-		{"all of one family opens that family alone", []string{"0.0.0.0/0", "10.0.0.0/8"}, reading("", " []")},
+		{"all of one family allows that family alone", []string{"0.0.0.0/0", "10.0.0.0/8"}, reading("", " []")},
 		{"all of both", []string{"0.0.0.0/0", "::/0"}, reading("", "")},
-		{"only the other family closes this one", []string{"2001:db8::/32"}, reading(" []", " [2001:db8::/32]")},
+		{"only the other family denies this one", []string{"2001:db8::/32"}, reading(" []", " [2001:db8::/32]")},
 		{"IPv4 in IPv6 form", []string{"::ffff:10.0.0.0/104"}, reading(" [10.0.0.0/8]", " []")},
-		{"nonsense closes both", []string{"garbage"}, reading(" []", " []", `! spec.loadBalancerSourceRanges[0]: "garbage" is not in CIDR notation`)},
+		{"nonsense denies both", []string{"garbage"}, reading(" []", " []", `! spec.loadBalancerSourceRanges[0]: "garbage" is not in CIDR notation`)},
 		{
-			"what is usable counts", []string{"10.0.0.0/8", "10.0.0.0/33", "x/8"},
+			"usable ranges are used", []string{"10.0.0.0/8", "10.0.0.0/33", "x/8"},
 			reading(" [10.0.0.0/8]", " []",
 				`! spec.loadBalancerSourceRanges[1]: "10.0.0.0/33" has no valid prefix length`,
 				`! spec.loadBalancerSourceRanges[2]: "x" is not an IP address`),

@@ -14,24 +14,26 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// Bounds of what one Service may ask for, so that no object, by mistake or by
-// intent, costs more than a good part of all others together.
+// Limits of one Service, so that no object, by mistake or by intent, needs as much memory
+// and time as a large part of all Services together.
 const (
 	maxPorts     = 1000
 	maxAddresses = 1000
 	maxFrontends = 10_000
-	// maxProblems is how many of its fields are named as wrong; of an EndpointSlice, too.
+	// maxAnnotation is how many bytes the value of an annotation may have.
+	maxAnnotation = 4096
+	// maxProblems is how many errors of a Service, or of an EndpointSlice, are reported.
 	maxProblems = 100
 )
 
-// specReader reads one Service and collects what is wrong with it.
+// specReader reads one Service and collects its problems.
 type specReader struct {
 	service  *v1.Service
 	options  *TrackerOptions
 	problems []*Problem
 }
 
-// readService gives nil for a Service that needs no proxy: headless, without
+// readService returns nil for a Service that needs no proxy: headless, without
 // ClusterIP yet, or an external name.
 func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
 	spec := &s.Spec
@@ -43,16 +45,20 @@ func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
 		name:          types.NamespacedName{Namespace: s.Namespace, Name: s.Name},
 		created:       s.CreationTimestamp.Time,
 		internalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
-		externalLocal: spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && externallyAccessible(spec, o),
+		externalLocal: spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && hasExternalAddresses(spec, o),
 	}
 	var err error
 	if out.affinity, err = affinity.FromService(spec); err != nil {
-		field, reason, _ := strings.Cut(err.Error(), ": ")
-		r.report(field, errors.New(reason))
+		field := "spec.sessionAffinity"
+		if wrong, ok := errors.AsType[*affinity.FieldError](err); ok {
+			field, err = wrong.Field, wrong.Err
+		}
+		r.report(field, err)
 	}
 	if spec.Type == v1.ServiceTypeLoadBalancer && out.externalLocal {
 		out.healthCheckNodePort = r.port("spec.healthCheckNodePort", spec.HealthCheckNodePort)
 	}
+	out.annotations = r.annotations()
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		out.ports = append(out.ports, r.ports(out.name, family)...)
 	}
@@ -60,14 +66,14 @@ func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
 	return out
 }
 
-// externallyAccessible says whether the external traffic policy of a Service
-// counts: only these have external addresses at all.
-func externallyAccessible(spec *v1.ServiceSpec, o *TrackerOptions) bool {
+// hasExternalAddresses reports whether the external traffic policy of a Service
+// applies: other Services have no external addresses.
+func hasExternalAddresses(spec *v1.ServiceSpec, o *TrackerOptions) bool {
 	return spec.Type == v1.ServiceTypeLoadBalancer || spec.Type == v1.ServiceTypeNodePort ||
 		len(spec.ExternalIPs) > 0 && !o.IgnoreExternalIPs
 }
 
-// report notes what is wrong with a field, once: both families read most of them.
+// report adds the problem of a field, once: both families read most fields.
 func (r *specReader) report(field string, err error) {
 	switch {
 	case len(r.problems) > maxProblems:
@@ -75,7 +81,7 @@ func (r *specReader) report(field string, err error) {
 	case slices.ContainsFunc(r.problems, func(p *Problem) bool { return p.Field == field }):
 		return
 	case len(r.problems) == maxProblems:
-		field, err = "spec", fmt.Errorf("more than %d fields are wrong; the others are not named", maxProblems)
+		field, err = "spec", fmt.Errorf("more than %d errors; the others are not listed", maxProblems)
 	}
 	r.problems = append(r.problems, &Problem{
 		Kind:           "Service",
@@ -85,7 +91,25 @@ func (r *specReader) report(field string, err error) {
 	})
 }
 
-// port reads a port number that may be zero for none.
+// annotations returns the annotations that the options name; nil if the Service has none of them.
+func (r *specReader) annotations() (out map[string]string) {
+	for _, key := range r.options.Annotations {
+		value, ok := r.service.Annotations[key]
+		switch {
+		case !ok:
+		case len(value) > maxAnnotation:
+			r.report(fmt.Sprintf("metadata.annotations[%s]", key), fmt.Errorf("%d bytes are more than %d: the annotation is ignored", len(value), maxAnnotation))
+		default:
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// port reads a port number; zero means none.
 func (r *specReader) port(field string, n int32) uint16 {
 	if n < 0 || n > 65535 {
 		r.report(field, fmt.Errorf("%d is not a port number", n))
@@ -102,7 +126,7 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 	var out []portSpec
 	for i := range r.service.Spec.Ports {
 		if i == maxPorts || i*(len(addresses.external)+2) > maxFrontends {
-			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d addresses and ports, are asked for; the rest is ignored", maxPorts, maxFrontends))
+			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d frontends; the rest is ignored", maxPorts, maxFrontends))
 			break
 		}
 		port := &r.service.Spec.Ports[i]
@@ -123,9 +147,9 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 			nodePort:  r.port(field+".nodePort", port.NodePort),
 			addresses: addresses,
 		}
-		if twin := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); twin >= 0 {
-			r.report(field, fmt.Errorf("a port before it has the name %q and protocol %s, too; that one is ignored", port.Name, protocol))
-			out[twin] = p
+		if earlier := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); earlier >= 0 {
+			r.report(field, fmt.Errorf("duplicate port %q/%s: earlier entry ignored", port.Name, protocol))
+			out[earlier] = p
 			continue
 		}
 		out = append(out, p)
@@ -151,7 +175,7 @@ func readProtocol(p v1.Protocol) (v1.Protocol, error) {
 }
 
 // clusterIP finds the ClusterIP of a family. Objects from before dual stack
-// have only spec.clusterIP, whose own family counts.
+// have only spec.clusterIP, whose family is that of the address.
 func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
 	spec := &r.service.Spec
 	text, field := spec.ClusterIP, "spec.clusterIP"
@@ -185,9 +209,9 @@ func (r *specReader) checkFamily(a netip.Addr, family v1.IPFamily) error {
 	return ipaddr.CheckVirtualIP(a)
 }
 
-// addresses reads all addresses of a family, each once; ok says whether there is a
-// ClusterIP. An address that is both an external IP and a load balancer's obeys the
-// source ranges.
+// addresses reads all addresses of a family, each once; ok reports whether there is a
+// ClusterIP. The source ranges apply to an address that is both an external IP and a
+// load balancer's.
 func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
 	out = &addresses{}
 	if out.clusterIP, ok = r.clusterIP(family); !ok {
@@ -208,7 +232,7 @@ func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
 	balancers := once(LoadBalancer, r.loadBalancerIPs(family))
 	out.external = append(once(ExternalIP, external), balancers...)
 	if most := maxSlots / max(1, len(balancers)*len(r.service.Spec.Ports)); len(out.sources) > most {
-		r.report("spec.loadBalancerSourceRanges", fmt.Errorf("%d ranges are too many for %d addresses at %d ports: %d of them are not allowed",
+		r.report("spec.loadBalancerSourceRanges", fmt.Errorf("%d ranges are too many for %d addresses at %d ports: %d of them are ignored, and their clients denied",
 			len(out.sources), len(balancers), len(r.service.Spec.Ports), len(out.sources)-most))
 		out.sources = slices.Clip(out.sources[:most])
 	}
@@ -222,7 +246,7 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 	}
 	for i, text := range list {
 		if i == maxAddresses {
-			r.report("spec.externalIPs", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			r.report("spec.externalIPs", fmt.Errorf("more than %d entries; the rest is ignored", maxAddresses))
 			break
 		}
 		if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family, ipaddr.CheckExternalIP); ok {
@@ -235,7 +259,7 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []netip.Addr) {
 	for i, in := range r.service.Status.LoadBalancer.Ingress {
 		if i == maxAddresses {
-			r.report("status.loadBalancer.ingress", fmt.Errorf("there are more than %d; the rest is ignored", maxAddresses))
+			r.report("status.loadBalancer.ingress", fmt.Errorf("more than %d entries; the rest is ignored", maxAddresses))
 			break
 		}
 		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
@@ -264,9 +288,9 @@ func (r *specReader) address(field, text string, family v1.IPFamily, check func(
 	return a, ipaddr.FamilyOf(a) == family
 }
 
-// sourceRanges gives the allowed clients of load-balancer IPs. A list that has
-// entries, but none that is usable for the family, allows nobody: a typing
-// error must not open what was meant to be closed.
+// sourceRanges returns the allowed clients of load-balancer IPs. A list that has
+// entries, but none that is usable for the family, allows no client: a typing
+// error must not open an address that was meant to be restricted.
 func (r *specReader) sourceRanges(family v1.IPFamily) (restricted bool, sources []netip.Prefix) {
 	for i, text := range r.service.Spec.LoadBalancerSourceRanges {
 		text = strings.TrimSpace(text)

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// specText writes a reading: what holds for the whole Service, then every port
-// with its frontends, then what was wrong.
+// specText formats a reading: the policies of the Service, then every port with its
+// frontends, then the problems.
 func specText(s *serviceSpec) []string {
 	if s == nil {
 		return nil
@@ -30,6 +30,9 @@ func specText(s *serviceSpec) []string {
 	}
 	if s.healthCheckNodePort != 0 {
 		header += fmt.Sprintf(" health=%d", s.healthCheckNodePort)
+	}
+	if s.annotations != nil {
+		header += fmt.Sprintf(" annotations=%v", s.annotations)
 	}
 	out := []string{header}
 	for _, p := range s.ports {
@@ -62,10 +65,10 @@ func runReadCases(t *testing.T, options *TrackerOptions, cases []readCase) {
 				t.Errorf("reading (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.service); diff != "" {
-				t.Errorf("the object was changed (-before +after):\n%s", diff)
+				t.Errorf("readService changed the object (-before +after):\n%s", diff)
 			}
 			if got != nil && !got.equal(readService(before, options)) {
-				t.Error("two readings of one object are not equal")
+				t.Error("two readings of one object: got different ones, want equal")
 			}
 		})
 	}
@@ -109,8 +112,8 @@ func TestReadServiceClusterIPs(t *testing.T) {
 		{"IPv4 in IPv6 form", apiService("web", "::ffff:10.96.0.1"), []string{"policy:", v4}},
 		{"old and bad", apiService("web", "nonsense"), []string{"policy:", `! spec.clusterIP: "nonsense" is not an IP address`}},
 		{"broadcast", apiService("web", "255.255.255.255"), []string{"policy:", "! spec.clusterIP: 255.255.255.255 is the broadcast address"}},
-		{"no host's", apiService("web", "0.0.0.1"), []string{"policy:", "! spec.clusterIP: 0.0.0.1 is an address of 0.0.0.0/8, which no host has"}},
-		{"reserved, as some clouds have it", apiService("web", "240.0.0.1"), []string{"policy:", `http/TCP/IPv4 ["ClusterIP 240.0.0.1:80"]`}},
+		{"of 0.0.0.0/8", apiService("web", "0.0.0.1"), []string{"policy:", "! spec.clusterIP: 0.0.0.1 is an address of 0.0.0.0/8, which no host has"}},
+		{"reserved, but used by some clouds", apiService("web", "240.0.0.1"), []string{"policy:", `http/TCP/IPv4 ["ClusterIP 240.0.0.1:80"]`}},
 		{"old and loopback", apiService("web", "127.0.0.1"), []string{"policy:", "! spec.clusterIP: 127.0.0.1 is a loopback address"}},
 		{
 			"one family bad", apiService("web", "fd00::1", families([]string{"fd00::1", "10.96.0"}, v1.IPv6Protocol, v1.IPv4Protocol)),
@@ -139,7 +142,7 @@ func TestReadServicePorts(t *testing.T) {
 		{"port zero", apiService("web", "10.96.0.1", ports(at("http", "TCP", 0, 0))), []string{"policy:", "! spec.ports[0].port: 0 is not a port number"}},
 		{"port negative", apiService("web", "10.96.0.1", ports(at("http", "TCP", -1, 0))), []string{"policy:", "! spec.ports[0].port: -1 is not a port number"}},
 		{
-			"port too large is told once, for both families",
+			"port too large, reported once for both families",
 			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 65536, 0))),
 			[]string{"policy:", "! spec.ports[0].port: 65536 is not a port number"},
 		},
@@ -149,16 +152,16 @@ func TestReadServicePorts(t *testing.T) {
 		},
 		{"bad node port", apiService("web", "10.96.0.1", ports(at("http", "TCP", 80, 70000))), []string{"policy:", one, "! spec.ports[0].nodePort: 70000 is not a port number"}},
 		{
-			"one name and protocol twice: the last counts",
+			"one name and protocol twice: the last is used",
 			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 80, 0), at("http", "TCP", 81, 0), at("http", "UDP", 82, 0))),
 			[]string{
 				"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:81"]`, `http/UDP/IPv4 ["ClusterIP 10.96.0.1:82"]`,
 				`http/TCP/IPv6 ["ClusterIP [fd00::1]:81"]`, `http/UDP/IPv6 ["ClusterIP [fd00::1]:82"]`,
-				`! spec.ports[1]: a port before it has the name "http" and protocol TCP, too; that one is ignored`,
+				`! spec.ports[1]: duplicate port "http"/TCP: earlier entry ignored`,
 			},
 		},
 		{
-			"node port, whatever the type",
+			"node port with any type",
 			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080)),
 			[]string{"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "NodePort 0.0.0.0:30080"]`, `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "NodePort [::]:30080"]`},
 		},
@@ -202,8 +205,8 @@ func TestReadServicePolicies(t *testing.T) {
 	})
 }
 
-// TestReadingsDiffer: what concerns the proxy makes readings unequal, what does
-// not concern it does not.
+// TestReadingsDiffer: readings differ if a field that concerns the proxy differs, and only
+// then.
 func TestReadingsDiffer(t *testing.T) {
 	full := func(edits ...edit) *v1.Service {
 		all := []edit{loadBalancer("203.0.113.1"), externalIPs("198.51.100.1"), sourceRanges("192.0.2.0/24"), nodePort(30080)}
@@ -233,7 +236,7 @@ func TestReadingsDiffer(t *testing.T) {
 		{"node port", nodePort(30081), false},
 		{"external IP", externalIPs("198.51.100.2"), false},
 		{"ranges", sourceRanges("192.0.3.0/24"), false},
-		{"ranges gone", sourceRanges(), false},
+		{"ranges removed", sourceRanges(), false},
 		{"a problem", externalIPs("198.51.100.1", "x"), false},
 	} {
 		if got := readService(full(tc.edit), &TrackerOptions{}).equal(base); got != tc.same {
@@ -242,7 +245,7 @@ func TestReadingsDiffer(t *testing.T) {
 	}
 }
 
-// TestReadingsDifferInLittle: what is easily taken for the same is not.
+// TestReadingsDifferInLittle: readings with small differences are not equal.
 func TestReadingsDifferInLittle(t *testing.T) {
 	read := func(edits ...edit) *serviceSpec {
 		return readService(apiService("web", "10.96.0.1", edits...), &TrackerOptions{})
@@ -254,16 +257,16 @@ func TestReadingsDifferInLittle(t *testing.T) {
 		a, b *serviceSpec
 	}{
 		{"health check node port", read(open, externalLocal, health(30001)), read(open, externalLocal, health(30002))},
-		{"open to all, and closed to all", read(open), read(open, sourceRanges("2001:db8::/32"))},
-		{"whose address it is", read(open), read(loadBalancer(), externalIPs("203.0.113.1"))},
+		{"no source ranges, and only of the other family", read(open), read(open, sourceRanges("2001:db8::/32"))},
+		{"kind of the address", read(open), read(loadBalancer(), externalIPs("203.0.113.1"))},
 	} {
 		if tc.a.equal(tc.b) || tc.b.equal(tc.a) {
-			t.Errorf("%s: readings are equal, want them to differ:\n%q\n%q", tc.name, specText(tc.a), specText(tc.b))
+			t.Errorf("%s: got equal readings, want different ones:\n%q\n%q", tc.name, specText(tc.a), specText(tc.b))
 		}
 	}
 }
 
-// No Service costs more than a good part of all others together.
+// TestServiceIsBounded: the number of frontends of one Service is limited.
 func TestServiceIsBounded(t *testing.T) {
 	many := func(s *v1.Service) {
 		s.Spec.Ports = nil

@@ -3,13 +3,14 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// counting is a backend that counts an operation for each Apply which finds drift.
+// counting is a backend that counts one operation for each Apply that finds drift.
 type counting struct {
 	*alert
 	operations atomic.Uint64
@@ -25,9 +26,9 @@ func (b *counting) Apply(ctx context.Context, old, new Snapshot) error {
 
 func (b *counting) Operations() uint64 { return b.operations.Load() }
 
-// A repair verifies the dataplane. While others undo each one, repairs verify nothing, although
-// the dataplane is as it should be for a moment after each; once it stays so, the next
-// look verifies it. Others that only write what is there already disturb nobody.
+// A repair verifies the dataplane. While other programs undo each repair, repairs verify
+// nothing, although the dataplane is right for a moment after each; once it stays right, the
+// next resync verifies it. Other programs that write what exists already make no difference.
 func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &counting{alert: &alert{noticed: make(chan struct{}, 1), takes: time.Millisecond}}
@@ -36,7 +37,7 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 		var verified atomic.Int32
 		tr := newTestTracker()
 		tr.Synced()
-		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Verified: func(Snapshot) { verified.Add(1) }}
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
 		go func() { done <- r.Run(ctx) }()
 		want := func(when string, n int32) {
 			t.Helper()
@@ -59,12 +60,135 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 		for range 10 {
 			b.drift()
 			time.Sleep(time.Second)
-			want("others write what is there", 1)
+			want("other programs write what exists already", 1)
 		}
 		b.dirty.Store(true)
 		b.drift()
 		time.Sleep(time.Second)
 		want("another repair", 1)
+		time.Sleep(time.Minute)
+		want("a quiet minute later", 1)
+		b.dirty.Store(true)
+		b.drift()
+		time.Sleep(time.Second)
+		want("a repair after a minute without one", 1)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSecondRepairAfterFlowsFailed: if stale flows were not removed after a first repair, and are
+// removed after a second one, the dataplane does not count as verified.
+func TestSecondRepairAfterFlowsFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := &counting{alert: &alert{noticed: make(chan struct{}, 1)}}, &flows{}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		var verified atomic.Int32
+		note := Observer{Verified: func(Snapshot) { verified.Add(1) }}
+		tr := newTestTracker()
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: b, Flows: f, RetryInterval: time.Hour, ResyncInterval: time.Hour, Observers: []Observer{note}}
+		go func() { done <- r.Run(ctx) }()
+		sleepAndWait(second)
+		verified.Store(0)
+		for i, err := range []error{io.ErrNoProgress, nil} {
+			f.set(func() { f.err = err })
+			b.dirty.Store(true)
+			b.drift()
+			sleepAndWait(second)
+			if full, n := b.full.Load(), verified.Load(); int(full) != 2+i || n != 0 {
+				t.Errorf("repair %d: there were %d Applies from the zero snapshot, and verified %d times; want %d and 0", i+1, full, n, 2+i)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// partial is an alert backend that notices only some changes, so that there may always be drift.
+type partial struct{ alert }
+
+func (*partial) Drifted(context.Context) bool { return true }
+
+// A backend that cannot know about all changes verifies by a resync, also after it has noticed
+// drift, but not if it notices drift during the resync.
+func TestPartialNoticesVerify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &partial{alert{noticed: make(chan struct{}, 1), takes: time.Second}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		var verified atomic.Int32
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
+		go func() { done <- r.Run(ctx) }()
+		want := func(when string, resyncs, times int32) {
+			t.Helper()
+			synctest.Wait()
+			if full, seen := b.full.Load(), verified.Load(); full != resyncs || seen != times {
+				t.Errorf("%s: got %d resyncs and verified %d times, want %d and %d", when, full, seen, resyncs, times)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		want("at first", 1, 1)
+		b.drift()
+		time.Sleep(driftDelay + 500*time.Millisecond)
+		b.drift()
+		time.Sleep(driftDelay + 500*time.Millisecond)
+		want("after drift during a resync", 2, 1)
+		time.Sleep(2 * time.Second)
+		want("after the resync that repaired it", 3, 2)
+		time.Sleep(time.Minute + 2*time.Second)
+		want("after the next resync", 4, 3)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// deaf is a partial backend that can notice drift only at times.
+type deaf struct {
+	partial
+	fails atomic.Bool
+}
+
+func (b *deaf) WaitDrift(ctx context.Context) error {
+	if b.fails.Load() {
+		return io.ErrUnexpectedEOF
+	}
+	return b.partial.WaitDrift(ctx)
+}
+
+// While a backend that has noticed drift cannot wait for drift, resyncs verify nothing: other
+// programs may have changed the dataplane during them.
+func TestFailedWaitVerifiesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &deaf{partial: partial{alert{noticed: make(chan struct{}, 1), takes: time.Second}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		var verified atomic.Int32
+		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
+		go func() { done <- r.Run(ctx) }()
+		want := func(when string, n int32) {
+			t.Helper()
+			synctest.Wait()
+			if got := verified.Swap(0); got != n {
+				t.Errorf("%s: verified %d times, want %d", when, got, n)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		want("at first", 1)
+		b.fails.Store(true)
+		b.drift()
+		time.Sleep(3*time.Minute + 30*time.Second)
+		want("while waiting fails", 0)
+		b.fails.Store(false)
+		time.Sleep(2 * time.Minute)
+		want("when it waits again", 2)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

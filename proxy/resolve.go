@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// draining gives the endpoints that could serve and are not selected.
+// draining returns the endpoints that are ready or serving and not selected.
 func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpoints.Endpoint) {
 	cluster, local := sel.Cluster, sel.Local
 	for _, e := range all {
@@ -34,15 +34,15 @@ type portRoutes struct {
 	externalFromInside, externalFromOutside TrafficRoute
 }
 
-// resolve makes the service port as this node must program it, from the API
-// facts, the endpoints of the moment and the conflicts with other Services.
+// resolve makes the service port as this node must program it, from the Service,
+// its current endpoints and the conflicts with other Services.
 func (t *tracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
 	external := spec.external()
 	all := t.cache.Endpoints(p.key)
 	sel := endpoints.Select(all, endpoints.Policy{
 		Cluster:       !svc.internalLocal || external,
-		Local:         svc.internalLocal || svc.externalLocal && external,
+		Local:         svc.internalLocal || svc.externalLocal && external || svc.healthCheckNodePort != 0,
 		LocalFallback: t.options.LocalFallback,
 	})
 	out := &ServicePort{
@@ -54,6 +54,7 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 		ExternalLocal:       svc.externalLocal,
 		HasEndpoints:        sel.Any,
 		HealthCheckNodePort: svc.healthCheckNodePort,
+		Annotations:         svc.annotations,
 	}
 	if spec.name.Protocol != v1.ProtocolTCP {
 		out.Draining = draining(all, &sel)
@@ -62,18 +63,18 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 	if p.frontends == nil || routes != p.routes {
 		p.frontends, p.routes = t.frontends(p, routes), routes
 	}
-	out.Frontends = t.affordable(p, max(len(sel.Cluster), len(sel.Local)))
+	out.Frontends = t.withinLimit(p, max(len(sel.Cluster), len(sel.Local)))
 	return out
 }
 
-// maxSlots is how many pairs of a frontend and an endpoint one Service may have,
-// about. Dataplanes have an object for each, so that a few API objects could
-// otherwise fill the memory of every node.
+// maxSlots is about how many pairs of a frontend and an endpoint one Service may have.
+// Dataplanes have an object for each pair, so that a few API objects could otherwise
+// fill the memory of every node.
 const maxSlots = 500_000
 
-// affordable gives the frontends of a port: the ClusterIP and the node port at any
-// rate, and of the others as many as its Service can have with so many endpoints.
-func (t *tracker) affordable(p *portState, endpoints int) []Frontend {
+// withinLimit returns the frontends of a port: always the ClusterIP and the node port,
+// and as many of the others as maxSlots allows for this number of endpoints.
+func (t *tracker) withinLimit(p *portState, endpoints int) []Frontend {
 	most := max(2, maxSlots/max(1, endpoints*len(p.service.ports)))
 	if len(p.frontends) <= most {
 		t.problems.set(limitKey(p.spec.name), nil)
@@ -87,7 +88,7 @@ func (t *tracker) affordable(p *portState, endpoints int) []Frontend {
 		Kind:           "Service",
 		NamespacedName: p.spec.name.NamespacedName,
 		Field:          "spec.ports",
-		Err: fmt.Errorf("port %q has %d addresses with %d endpoints, and the Service %d ports: %d of the addresses are not served",
+		Err: fmt.Errorf("port %q has %d frontends and %d endpoints, and the Service has %d ports, which are too many together: %d of the frontends are not served",
 			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(p.frontends)-most),
 	}})
 	return out
@@ -112,9 +113,8 @@ func (t *tracker) routes(p *portState, sel *endpoints.Selection) portRoutes {
 	r.internalFromOutside = route(sel, internal, outside)
 
 	if svc.externalLocal && !sel.LocalIsCluster {
-		// The cluster's own traffic need not leave the cluster to come back
-		// through a load balancer that honours the policy: it may use all
-		// endpoints.
+		// Traffic from inside does not leave the cluster to return through a load
+		// balancer that honours the policy: it may use all endpoints.
 		r.externalFromInside = route(sel, PoolCluster, MasqueradeNonPods)
 		r.externalFromOutside = route(sel, PoolLocal, MasqueradeNever)
 	} else {
@@ -138,7 +138,7 @@ func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRo
 	return TrafficRoute{Action: Forward, Pool: pool, Masquerade: masquerade}
 }
 
-// frontends gives the frontends that the port owns.
+// frontends returns the frontends that the port owns.
 func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 	owned := 0
 	for i := range p.claims {
@@ -149,7 +149,7 @@ func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 	out := make([]Frontend, 0, owned)
 	for i := range p.claims {
 		if !p.claims[i].owns {
-			continue // another one has it
+			continue // another service port owns it
 		}
 		c := p.spec.candidate(i)
 		f := Frontend{

@@ -11,15 +11,15 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// Packet is the first packet of a connection, as it meets the node. It is a
-// comparable value.
+// Packet is the first packet of a connection, as the node receives or sends it. It
+// is a comparable value.
 type Packet struct {
-	// Protocol is TCP, UDP or SCTP; anything else stands for a protocol
-	// without ports, like ICMP.
+	// Protocol is TCP, UDP or SCTP; any other value means a protocol
+	// without ports, such as ICMP.
 	Protocol            v1.Protocol
 	Source, Destination netip.AddrPort
-	// FromNode says that a process on the node sends it; Interface is where
-	// it comes in otherwise.
+	// FromNode says that a process on the node sends the packet; otherwise
+	// Interface is the name of the interface that receives it.
 	FromNode  bool
 	Interface string
 	// ToNode says that the destination is an address of the node, where node
@@ -27,17 +27,17 @@ type Packet struct {
 	ToNode bool
 }
 
-// Verdict is what must become of a packet.
+// Verdict is what must happen to a packet.
 type Verdict struct {
 	Action Action
-	// Endpoints are, for Forward, those of which any one may get the packet,
+	// Endpoints are, for Forward, the endpoints of which any may get the packet,
 	// sorted by address.
 	Endpoints []Destination
-	// Affinity tells whether and for how long a client that has been
-	// forwarded once must get the same endpoint again.
+	// Affinity is whether and for how long a client that has been forwarded
+	// once must get the same endpoint again.
 	Affinity affinity.Config
-	// Name and Frontend tell which frontend the packet meets. For a packet
-	// that meets none, Name is the zero value.
+	// Name and Frontend are those of the frontend that the packet is for. For a
+	// packet without frontend, Name is the zero value.
 	Name     ServicePortName
 	Frontend Frontend
 	// Reasons are the steps to the verdict, in words.
@@ -48,15 +48,15 @@ type Verdict struct {
 type Destination struct {
 	Addr netip.AddrPort
 	// Masquerade says that the endpoint sees an address of the node instead
-	// of the client's. A packet that comes in to an endpoint with an address
-	// of the node itself keeps its source: it does not leave the node.
+	// of the client's. A received packet to an endpoint with an address of the
+	// node itself keeps its source: it does not leave the node.
 	Masquerade bool
 }
 
-// Route is the specification of a service proxy: what must become of the first
-// packet of a connection, and why. All backends are held to it; users call it to
-// ask why a packet goes where it goes. It looks at every service port, so it is
-// not meant for the data path.
+// Route is the specification of a service proxy: it returns what must happen to the
+// first packet of a connection, and why. The conformance suite holds all backends to
+// it; users call it to find out why a packet is forwarded or not. It reads every
+// service port, so it is not meant for the data path.
 func Route(s Snapshot, p Packet) Verdict {
 	p.Source, p.Destination = unmap(p.Source), unmap(p.Destination)
 	r := router{snapshot: s, packet: p}
@@ -64,7 +64,7 @@ func Route(s Snapshot, p Packet) Verdict {
 	return r.verdict
 }
 
-// unmap gives an IPv4 address in IPv6 form, as sockets report it, as IPv4.
+// unmap turns an IPv4-mapped IPv6 address, as sockets report it, into IPv4.
 func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
@@ -75,25 +75,25 @@ type router struct {
 	verdict  Verdict
 }
 
-func (r *router) because(format string, args ...any) {
+func (r *router) reason(format string, args ...any) {
 	r.verdict.Reasons = append(r.verdict.Reasons, fmt.Sprintf(format, args...))
 }
 
 func (r *router) run() {
 	if r.snapshot.IsZero() {
-		r.because("nothing is known about services yet")
+		r.reason("no snapshot yet")
 		return
 	}
 	dst := r.packet.Destination
 	if port, f := r.find(dst); port != nil {
-		r.because("%s/%s is a %s of %s", dst, r.packet.Protocol, f.Kind, port.Name)
+		r.reason("%s/%s is the %s of %s", dst, r.packet.Protocol, f.Kind, port.Name)
 		r.frontend(port, f)
 		return
 	}
 	if r.packet.ToNode && r.servesNodePorts(dst.Addr()) {
 		wanted := netip.AddrPortFrom(unspecified(ipaddr.FamilyOf(dst.Addr())), dst.Port())
 		if port, f := r.find(wanted); port != nil {
-			r.because("%s/%s is a %s of %s, and %s serves node ports", dst, r.packet.Protocol, f.Kind, port.Name, dst.Addr())
+			r.reason("%s/%s is the %s of %s, and %s serves node ports", dst, r.packet.Protocol, f.Kind, port.Name, dst.Addr())
 			r.frontend(port, f)
 			return
 		}
@@ -101,7 +101,7 @@ func (r *router) run() {
 	r.noFrontend(dst)
 }
 
-// find gives the frontend with an address, if a service port owns it.
+// find returns the frontend with an address, and its service port; nil if there is none.
 func (r *router) find(addr netip.AddrPort) (*ServicePort, *Frontend) {
 	for port := range r.snapshot.All() {
 		if port.Name.Protocol != r.packet.Protocol {
@@ -117,25 +117,24 @@ func (r *router) find(addr netip.AddrPort) (*ServicePort, *Frontend) {
 }
 
 func (r *router) servesNodePorts(a netip.Addr) bool {
-	if a.IsLoopback() {
-		r.because("%s is a loopback address, which never serves node ports", a)
-		return false
-	}
-	at := r.snapshot.Node().NodePorts
-	if at.All || slices.ContainsFunc(at.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+	switch {
+	case r.snapshot.Node().NodePorts.Contains(a):
 		return true
+	case a.IsLoopback():
+		r.reason("%s is a loopback address, which never serves node ports", a)
+	default:
+		r.reason("%s is not among the addresses that serve node ports", a)
 	}
-	r.because("%s is not among the addresses that serve node ports", a)
 	return false
 }
 
-// noFrontend deals with packets that meet no frontend: the service network is
-// no place to wander about in.
+// noFrontend decides about packets without frontend: it rejects ports that a ClusterIP
+// does not have, and drops packets to unused addresses of service ranges.
 func (r *router) noFrontend(dst netip.AddrPort) {
 	for port := range r.snapshot.All() {
 		for _, f := range port.Frontends {
 			if f.Kind == ClusterIP && f.Addr.Addr() == dst.Addr() {
-				r.because("%s is the ClusterIP of %s, which has no such port", dst.Addr(), port.Name.NamespacedName)
+				r.reason("%s is the ClusterIP of %s, which has no such port", dst.Addr(), port.Name.NamespacedName)
 				r.verdict.Action = Reject
 				return
 			}
@@ -143,74 +142,69 @@ func (r *router) noFrontend(dst netip.AddrPort) {
 	}
 	for _, cidr := range r.snapshot.Node().ServiceCIDRs {
 		if cidr.Contains(dst.Addr()) {
-			r.because("%s lies in the service range %s, but no Service has it", dst.Addr(), cidr)
+			r.reason("%s lies in the service range %s, but no Service has it", dst.Addr(), cidr)
 			r.verdict.Action = Drop
 			return
 		}
 	}
-	r.because("%s is no address of any Service", dst)
+	r.reason("%s is no address of any Service", dst)
 	if !r.packet.ToNode && slices.Contains(r.snapshot.Node().Addresses, dst.Addr()) {
-		r.because("%s is the node's own: node ports answer packets that say so by ToNode", dst.Addr())
+		r.reason("%s is an address of the node: node ports answer only packets with ToNode", dst.Addr())
 	}
 }
 
 func (r *router) frontend(port *ServicePort, f *Frontend) {
 	r.verdict.Name, r.verdict.Frontend = port.Name, *f
 	src := r.packet.Source.Addr()
-	if f.Restricted {
-		if !slices.ContainsFunc(f.AllowedSources, func(p netip.Prefix) bool { return p.Contains(src) }) {
-			r.because("%s is not in the allowed source ranges", src)
-			r.verdict.Action = Drop
-			return
-		}
-		r.because("%s is in the allowed source ranges", src)
-	}
-	node := r.snapshot.Node()
-	pod := node.LocalTraffic.Match(src, r.packet.Interface)
-	route := f.FromOutside
 	switch {
-	case pod:
-		r.because("the packet comes from a pod")
-		route = f.FromInside
-	case r.packet.FromNode:
-		r.because("the packet comes from the node itself")
-		route = f.FromInside
-	default:
-		r.because("the packet comes from outside")
+	case !f.Allows(src):
+		r.reason("%s is not in the allowed source ranges", src)
+		r.verdict.Action = Drop
+		return
+	case f.Restricted:
+		r.reason("%s is in the allowed source ranges", src)
 	}
-	r.follow(port, route, pod)
+	pod, node, outside := f.Routes()
+	switch {
+	case r.snapshot.Node().LocalTraffic.Match(src, r.packet.Interface):
+		r.reason("the packet comes from a pod")
+		r.follow(port, f.FromInside.Masquerade, pod)
+	case r.packet.FromNode:
+		r.reason("the packet comes from the node itself")
+		r.follow(port, f.FromInside.Masquerade, node)
+	default:
+		r.reason("the packet comes from outside")
+		r.follow(port, f.FromOutside.Masquerade, outside)
+	}
 }
 
-func (r *router) follow(port *ServicePort, route TrafficRoute, pod bool) {
+func (r *router) follow(port *ServicePort, masquerade Masquerade, route TrafficRoute) {
 	r.verdict.Action = route.Action
 	switch route.Action {
 	case Reject:
-		r.because("no endpoint anywhere can serve")
+		r.reason("no endpoint anywhere can serve")
 		return
 	case Drop:
-		r.because("the Local traffic policy finds no endpoint on this node")
+		r.reason("the Local traffic policy finds no endpoint on this node")
 		return
 	case Pass:
-		r.because("the route leaves it alone")
+		r.reason("the route passes the packet")
 		return
 	case Forward:
 	}
-	masquerade := route.Masquerade == MasqueradeAlways || route.Masquerade == MasqueradeNonPods && !pod
 	pool := port.Pool(route.Pool)
-	r.because("one of the %d endpoints of the %s pool gets it; masquerade: %s", len(pool), route.Pool, route.Masquerade)
+	r.reason("one of the %d endpoints of the %s pool gets it; masquerade: %s", len(pool), route.Pool, masquerade)
 	if r.verdict.Affinity = port.Affinity; port.Affinity.Enabled() {
-		r.because("a client keeps its endpoint until %v after its last connection", port.Affinity.Timeout)
+		r.reason("a client keeps its endpoint until %v after its last connection", port.Affinity.Timeout)
 	}
-	for i := range pool {
-		to := Destination{Addr: pool[i].Addr, Masquerade: masquerade}
-		switch addr := to.Addr.Addr(); {
-		case masquerade && !r.packet.FromNode && slices.Contains(r.snapshot.Node().Addresses, addr):
-			to.Masquerade = false
-			r.because("%s is on the node itself, so the packet does not leave it", to.Addr)
-		case addr == r.packet.Source.Addr() && !masquerade:
-			to.Masquerade = true
-			r.because("%s would answer itself, so it is masqueraded", to.Addr)
+	for _, e := range pool {
+		masquerade := route.Masquerades(r.snapshot.Node(), r.packet.Source.Addr(), e.Addr.Addr(), r.packet.FromNode)
+		switch {
+		case masquerade && route.Masquerade == MasqueradeNever:
+			r.reason("client and endpoint are both %s (hairpin), so the packet is masqueraded", e.Addr)
+		case !masquerade && route.Masquerade == MasqueradeAlways:
+			r.reason("%s is on the node itself, so the packet does not leave it", e.Addr)
 		}
-		r.verdict.Endpoints = append(r.verdict.Endpoints, to)
+		r.verdict.Endpoints = append(r.verdict.Endpoints, Destination{Addr: e.Addr, Masquerade: masquerade})
 	}
 }

@@ -22,7 +22,7 @@ func oneEndpoint(addr string) []*endpoints.Endpoint {
 }
 
 // routeSnapshot has one port with a frontend of each kind, which differ in
-// their routes, and one that has nothing but its ClusterIP.
+// their routes, and one for UDP.
 func routeSnapshot() Snapshot {
 	node := &Node{
 		Name:         "here",
@@ -54,8 +54,7 @@ func routeSnapshot() Snapshot {
 	return NewSnapshot(node, web, udp)
 }
 
-// verdictText writes a verdict in one line: what becomes of the packet, then
-// why.
+// verdictText formats a verdict on one line: what happens to the packet, then why.
 func verdictText(v Verdict) string {
 	words := []string{v.Action.String()}
 	for _, d := range v.Endpoints {
@@ -73,10 +72,10 @@ func verdictText(v Verdict) string {
 
 func TestRoute(t *testing.T) {
 	const (
-		isClusterIP  = "10.96.0.1:80/TCP is a ClusterIP of ns/web:http/TCP/IPv4; "
-		isExternal   = "198.51.100.1:80/TCP is a ExternalIP of ns/web:http/TCP/IPv4; "
-		isLB         = "198.51.100.2:80/TCP is a LoadBalancer of ns/web:http/TCP/IPv4; "
-		isNodePort   = "192.168.0.1:30080/TCP is a NodePort of ns/web:http/TCP/IPv4, and 192.168.0.1 serves node ports; "
+		isClusterIP  = "10.96.0.1:80/TCP is the ClusterIP of ns/web:http/TCP/IPv4; "
+		isExternal   = "198.51.100.1:80/TCP is the ExternalIP of ns/web:http/TCP/IPv4; "
+		isLB         = "198.51.100.2:80/TCP is the LoadBalancer of ns/web:http/TCP/IPv4; "
+		isNodePort   = "192.168.0.1:30080/TCP is the NodePort of ns/web:http/TCP/IPv4, and 192.168.0.1 serves node ports; "
 		fromPod      = "the packet comes from a pod; "
 		fromNode     = "the packet comes from the node itself; "
 		fromOutside  = "the packet comes from outside; "
@@ -84,7 +83,7 @@ func TestRoute(t *testing.T) {
 		twoEndpoints = "one of the 2 endpoints of the cluster pool gets it; masquerade: "
 		oneOfLocal   = "one of the 1 endpoints of the local pool gets it; masquerade: "
 		stays        = "; 192.168.0.1:8080 is on the node itself, so the packet does not leave it"
-		hairpin      = "; 10.0.0.5:8080 would answer itself, so it is masqueraded"
+		hairpin      = "; client and endpoint are both 10.0.0.5:8080 (hairpin), so the packet is masqueraded"
 	)
 	for _, tc := range []struct{ name, packet, want string }{
 		{"pod to ClusterIP", "TCP 10.0.0.9 cni0 10.96.0.1:80", "forward 10.0.0.5:8080 192.168.0.1:8080 sticky: " + isClusterIP + fromPod + twoEndpoints + "non-pods" + sticky},
@@ -96,10 +95,10 @@ func TestRoute(t *testing.T) {
 		{"dropped", "TCP 203.0.113.5 eth0 198.51.100.1:80", "drop: " + isExternal + fromOutside + "the Local traffic policy finds no endpoint on this node"},
 		{"allowed source", "TCP 203.0.113.5 eth0 198.51.100.2:80", "forward 10.0.0.5:8080 sticky: " + isLB + "203.0.113.5 is in the allowed source ranges; " + fromOutside + oneOfLocal + "never" + sticky},
 		{"denied source", "TCP 203.0.114.5 eth0 198.51.100.2:80", "drop: " + isLB + "203.0.114.5 is not in the allowed source ranges"},
-		{"closed", "UDP 10.0.0.9 cni0 198.51.100.3:53", "drop: 198.51.100.3:53/UDP is a LoadBalancer of ns/dns/UDP/IPv4; 10.0.0.9 is not in the allowed source ranges"},
+		{"closed", "UDP 10.0.0.9 cni0 198.51.100.3:53", "drop: 198.51.100.3:53/UDP is the LoadBalancer of ns/dns/UDP/IPv4; 10.0.0.9 is not in the allowed source ranges"},
 		{"node port", "TCP 203.0.113.5 eth0 192.168.0.1:30080 here", "forward 10.0.0.5:8080+ sticky: " + isNodePort + fromOutside + oneOfLocal + "always" + sticky},
 		{"rejected", "TCP 10.0.0.9 cni0 192.168.0.1:30080 here", "reject: " + isNodePort + fromPod + "no endpoint anywhere can serve"},
-		{"node port of another node", "TCP 203.0.113.5 eth0 192.168.0.1:30080", "pass: 192.168.0.1:30080 is no address of any Service; 192.168.0.1 is the node's own: node ports answer packets that say so by ToNode"},
+		{"node port of another node", "TCP 203.0.113.5 eth0 192.168.0.1:30080", "pass: 192.168.0.1:30080 is no address of any Service; 192.168.0.1 is an address of the node: node ports answer only packets with ToNode"},
 		{"node port, address not chosen", "TCP 203.0.113.5 eth0 192.168.1.1:30080 here", "pass: 192.168.1.1 is not among the addresses that serve node ports; 192.168.1.1:30080 is no address of any Service"},
 		{"node port on loopback", "TCP 127.0.0.1 node 127.0.0.1:30080 here", "pass: 127.0.0.1 is a loopback address, which never serves node ports; 127.0.0.1:30080 is no address of any Service"},
 		{"node port, other protocol", "UDP 203.0.113.5 eth0 192.168.0.1:30080 here", "pass: 192.168.0.1:30080 is no address of any Service"},
@@ -110,20 +109,20 @@ func TestRoute(t *testing.T) {
 		{"external IP, other port", "TCP 10.0.0.9 cni0 198.51.100.1:81", "pass: 198.51.100.1:81 is no address of any Service"},
 		{"service range", "TCP 10.0.0.9 cni0 10.96.7.7:80", "drop: 10.96.7.7 lies in the service range 10.96.0.0/16, but no Service has it"},
 		{"elsewhere", "TCP 10.0.0.9 cni0 1.1.1.1:80", "pass: 1.1.1.1:80 is no address of any Service"},
-		{"left alone by its route", "UDP 203.0.113.5 eth0 10.96.0.2:53", "pass: 10.96.0.2:53/UDP is a ClusterIP of ns/dns/UDP/IPv4; the packet comes from outside; the route leaves it alone"},
+		{"passed by its route", "UDP 203.0.113.5 eth0 10.96.0.2:53", "pass: 10.96.0.2:53/UDP is the ClusterIP of ns/dns/UDP/IPv4; the packet comes from outside; the route passes the packet"},
 		{"IPv6", "TCP fd00::1 cni0 [fd00::2]:80", "pass: [fd00::2]:80 is no address of any Service"},
 	} {
 		if diff := cmp.Diff(tc.want, verdictText(Route(routeSnapshot(), packet(tc.packet)))); diff != "" {
 			t.Errorf("%s: verdict (-want +got):\n%s", tc.name, diff)
 		}
 	}
-	if got, want := verdictText(Route(Snapshot{}, packet("TCP 10.0.0.9 cni0 10.96.0.1:80"))), "pass: nothing is known about services yet"; got != want {
+	if got, want := verdictText(Route(Snapshot{}, packet("TCP 10.0.0.9 cni0 10.96.0.1:80"))), "pass: no snapshot yet"; got != want {
 		t.Errorf("zero snapshot: got %q, want %q", got, want)
 	}
 }
 
-// packet reads protocol, source, interface (node: none), destination, and here
-// if that is on the node.
+// packet parses protocol, source, interface (node: sent by the node), destination, and
+// here if the destination is on the node.
 func packet(text string) Packet {
 	words := strings.Fields(text)
 	p := Packet{
@@ -143,11 +142,11 @@ func TestVerdictNamesTheFrontend(t *testing.T) {
 	s := routeSnapshot()
 	v := Route(s, packet("TCP 203.0.113.5 eth0 198.51.100.2:80"))
 	if web := get(t, s, portName("web")); v.Name != web.Name || !v.Frontend.Equal(web.Frontends[2]) {
-		t.Errorf("got %s and frontend %+v, want %s and its load balancer", v.Name, v.Frontend, web.Name)
+		t.Errorf("got %s and frontend %+v, want %s and its load-balancer frontend", v.Name, v.Frontend, web.Name)
 	}
 	v = Route(s, packet("TCP 10.0.0.9 cni0 10.96.0.1:81"))
 	if v.Name != (ServicePortName{}) || !v.Frontend.Equal(Frontend{}) {
-		t.Errorf("no frontend: got %s and %+v, want neither", v.Name, v.Frontend)
+		t.Errorf("no frontend: got %s and %+v, want none of either", v.Name, v.Frontend)
 	}
 }
 
@@ -190,21 +189,21 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// checkVerdict holds what is true of every verdict.
+// checkVerdict checks what is true of every verdict.
 func checkVerdict(t *testing.T, v Verdict) {
 	t.Helper()
 	if len(v.Reasons) == 0 {
-		t.Errorf("%s without a reason", v.Action)
+		t.Errorf("%s: got no reason, want one", v.Action)
 	}
 	if (v.Action == Forward) != (len(v.Endpoints) > 0) {
-		t.Errorf("%s to %d endpoints", v.Action, len(v.Endpoints))
+		t.Errorf("%s: got %d endpoints, want some only for forward", v.Action, len(v.Endpoints))
 	}
 	if v.Action == Forward && v.Name == (ServicePortName{}) {
-		t.Error("forwarded for no service port")
+		t.Error("forward: got no service port, want one")
 	}
 	for i := 1; i < len(v.Endpoints); i++ {
 		if v.Endpoints[i-1].Addr.Compare(v.Endpoints[i].Addr) >= 0 {
-			t.Errorf("endpoints out of order: %v", v.Endpoints)
+			t.Errorf("endpoints: got order %v, want by address", v.Endpoints)
 		}
 	}
 }

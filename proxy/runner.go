@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,11 +15,8 @@ import (
 
 // Defaults of a [Runner].
 const (
-	// DefaultRetryInterval is how long after a first failure Apply is tried
-	// again. Every further failure in a row doubles the time, up to
-	// MaxRetryInterval, or ResyncInterval if that is shorter.
-	DefaultRetryInterval = 100 * time.Millisecond
-	MaxRetryInterval     = 30 * time.Second
+	defaultRetryInterval = 100 * time.Millisecond
+	maxRetryInterval     = 30 * time.Second
 )
 
 // Runner drives a Backend from a Source. Source and Backend are required.
@@ -29,107 +24,65 @@ type Runner struct {
 	Source  Source
 	Backend Backend
 	// MinInterval is the least time between the end of one Apply and the start
-	// of the next; what changes meanwhile goes into one Apply. Zero applies
+	// of the next; changes meanwhile are applied together. Zero applies
 	// every change at once.
 	MinInterval time.Duration
-	// ResyncInterval is how long after an Apply from the zero Snapshot the next
-	// one from there follows, whatever is applied in between: it looks at what
-	// is really there and repairs it. Zero means never, unless the Backend
-	// can wait for changes by others ([DriftChecker]).
+	// ResyncInterval is the time from one Apply from the zero Snapshot to the next
+	// one, whatever is applied in between: a resync reads the dataplane and repairs
+	// it. Zero means no resync, except after drift that the Backend notices
+	// ([DriftChecker]).
 	ResyncInterval time.Duration
-	// RetryInterval is the time to the first retry after a failure; zero means
-	// [DefaultRetryInterval]. A new snapshot is applied at once, and what fails
-	// of it for the first time is retried after this time, however often
-	// something else has failed before.
+	// RetryInterval is the time to the first retry after a failure; zero means 0.1 s.
+	// Every further failure in a row doubles it, up to 30 s, or ResyncInterval if that is
+	// shorter; a RetryInterval that is longer than this limit is not shortened. A new
+	// snapshot is applied at once, and a service port that fails for the first time is
+	// retried after RetryInterval, however often others have failed before.
 	RetryInterval time.Duration
-	// Observe, if not nil, is called after each Apply, on the Runner's goroutine.
-	Observe func(Sync)
-	// Verified, if not nil, is called each time the whole dataplane was found
-	// to be as the snapshot says: after an Apply from the zero Snapshot, unless the
-	// Backend, once its WaitDrift has returned nil, reports that others changed it
-	// meanwhile; and when a resync needs no Apply because the Backend knows that
-	// nothing was changed ([DriftChecker]). After an Apply that had to repair the
-	// dataplane ([OperationCounter]), as the one before it had to, it is not called:
-	// others change the dataplane again and again. It is called on the Runner's
-	// goroutine, after Observe.
-	Verified func(Snapshot)
-	// Logger gets one line for each failed Apply; and, where the Backend looks for
-	// settings of the node that break Services (backends.NodeChecker), at the start
-	// and at each resync, one for each that is found or is mended. The zero value
-	// discards them.
+	// Flows, if not nil, removes flows that the changes of the dataplane made stale;
+	// a conntrack.Cleaner does that.
+	Flows FlowCleaner
+	// Observers follow what the Runner does. Their order makes no difference.
+	Observers []Observer
+	// Logger gets one line for each failed Apply, and one each time that Flows fails. If the
+	// Backend checks settings of the node that break Services (backends.NodeChecker), it
+	// also gets, at the start and at each resync, one line for each setting that is found or
+	// fixed. The zero value discards them.
 	Logger logr.Logger
-}
-
-// Sync is the account of one Apply.
-type Sync struct {
-	// Snapshot is what was to be achieved.
-	Snapshot Snapshot
-	// Applied is what the dataplane is known to hold afterwards: Snapshot
-	// unless there was an Err. It is the zero Snapshot where nothing is known.
-	Applied Snapshot
-	// Full says that Apply started from the zero Snapshot.
-	Full bool
-	// Changed is the number of service ports that Apply had to look at.
-	Changed int
-	// Operations is the number of kernel operations, where the Backend counts
-	// them (see [OperationCounter]).
-	Operations uint64
-	Start      time.Time
-	Duration   time.Duration
-	// Err is nil, or what Apply returned.
-	Err error
 }
 
 // OperationCounter is an optional ability of a [Backend].
 type OperationCounter interface {
-	// Operations gives the number of kernel operations since the backend was
-	// made. What is one operation depends on the backend: an element written,
+	// Operations returns the number of kernel operations since the backend was
+	// made. One operation is, depending on the backend, an element written,
 	// a rule, a call.
 	Operations() uint64
 }
 
 // DriftChecker is an optional ability of a [Backend]. With it, a resync calls Apply only
-// if others may have changed the dataplane. If WaitDrift works, the repair of what others
-// changed begins within a tenth of a second instead of after ResyncInterval. Repairs
-// take at most a tenth of the time, averaged over a minute: where others change the
-// dataplane again and again, and after an Apply that took long, one may wait until the
+// if other programs may have changed the dataplane. If WaitDrift works, the repair of drift
+// begins within a tenth of a second instead of after ResyncInterval. Repairs
+// take at most a tenth of the time, averaged over a minute: if other programs change the
+// dataplane again and again, or after an Apply that took long, a repair may wait until the
 // next resync.
 type DriftChecker interface {
-	// Drifted reports, at little cost, whether somebody else may have changed
-	// the dataplane since it was last looked at. It may say yes without need,
-	// and never says no to a change that the backend can see.
+	// Drifted reports, at little cost, whether another program may have changed
+	// the dataplane since the backend last read it. It may return true without
+	// need, and never returns false after a change that the backend can see.
 	Drifted(ctx context.Context) bool
-	// WaitDrift returns nil when Drifted reports true, and an error when ctx
-	// ends or the backend cannot wait for drift ([ErrUnsupported]). It may run
-	// while Apply does, but not twice at once.
+	// WaitDrift returns nil when Drifted reports true because of a change that the backend
+	// has noticed, and an error when ctx ends or the backend cannot wait for drift
+	// ([ErrUnsupported]). It may run during Apply; calls of WaitDrift do not overlap.
 	WaitDrift(ctx context.Context) error
-}
-
-// Follow has r call these, and after each what it would have called otherwise. It must not
-// be called while r runs.
-func (r *Runner) Follow(observe func(Sync), verified func(Snapshot)) {
-	r.Observe, r.Verified = both(observe, r.Observe), both(verified, r.Verified)
-}
-
-// both gives a function that calls one and then another, which may be nil.
-func both[T any](first, then func(T)) func(T) {
-	if then == nil {
-		return first
-	}
-	return func(x T) {
-		first(x)
-		then(x)
-	}
 }
 
 // Run applies the newest snapshot whenever there is a new one, retries what
 // failed, and resyncs. It returns nil when ctx ends, leaving the dataplane as it
-// is, and an error when the Source fails or the Backend reports
-// [ErrUnsupported] for all of its work. A panic of the Backend counts as a
-// failed Apply. A Runner runs once at a time.
+// is, and an error when the Source fails, the Backend reports
+// [ErrUnsupported] for all of its work, or Begin of an Observer fails. A panic of the
+// Backend counts as a failed Apply. Calls of Run do not overlap.
 func (r *Runner) Run(ctx context.Context) error {
-	if r.Source == nil || r.Backend == nil {
-		return errors.New("runner: Source and Backend are required")
+	if err := r.begin(); err != nil {
+		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := runState{Runner: r}
@@ -143,35 +96,61 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err = s.apply(ctx); !alive(ctx) {
+		programmed, followed := s.apply(ctx)
+		if !alive(ctx) {
 			return nil
 		}
-		if unsupported(err) {
-			return fmt.Errorf("backend: %w", err)
+		if unsupported(programmed) {
+			return fmt.Errorf("backend: %w", programmed)
 		}
-		if err != nil {
-			r.Logger.Error(err, "services not all programmed", "retryAfter", time.Until(s.due).Round(time.Millisecond).String())
-		}
-		_ = pause.For(ctx, r.MinInterval) // Whether the context has ended is looked at next.
+		s.logFailure(programmed, "some service ports are not programmed; retrying")
+		s.logFailure(followed, "stale flows are not removed; retrying")
+		_ = pause.For(ctx, r.MinInterval) // The next line checks the context.
 		if !alive(ctx) {
 			return nil
 		}
 	}
 }
 
-// unsupported reports whether the backend can do nothing at all.
-func unsupported(err error) bool {
-	var partial PortErrors
-	return errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrDataplaneLost) && !errors.As(err, &partial)
+func (s *runState) logFailure(err error, what string) {
+	if err != nil {
+		s.Logger.Error(err, what, "retryAfter", time.Until(s.due).Round(time.Millisecond).String())
+	}
 }
 
-// runState is what a Runner remembers while it runs.
+// begin checks the required fields and calls Begin of the observers.
+func (r *Runner) begin() error {
+	if r.Source == nil || r.Backend == nil {
+		return errors.New("runner: Source and Backend are required")
+	}
+	for _, o := range r.Observers {
+		if o.Begin == nil {
+			continue
+		}
+		if err := o.Begin(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unsupported reports whether err says that the backend can program nothing at all.
+func unsupported(err error) bool {
+	return errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrDataplaneLost) && refused(err) == nil
+}
+
+// runState is the state of a Runner while it runs.
 type runState struct {
 	*Runner
-	// want is the newest snapshot, applied what the dataplane holds: the zero
-	// one where that is not known.
+	// want is the newest snapshot; applied what the dataplane holds, the zero
+	// Snapshot if that is not known.
 	want, applied Snapshot
-	// due is when Apply must run although nothing has changed; zero for never.
+	// limits are the limits of applied.
+	limits limits
+	// unverified says that the whole dataplane was found to match applied, but that Verified
+	// must wait until Flows has followed.
+	unverified bool
+	// due is when Apply must run although there is no new snapshot; zero for never.
 	due time.Time
 	// resync is when an Apply must start from the zero Snapshot; zero for never.
 	resync  time.Time
@@ -198,14 +177,14 @@ func (s *runState) wait(ctx context.Context) error {
 			return nil
 		}
 		if s.drifted(ctx) {
-			s.applied = Snapshot{} // a resync starts from the zero snapshot
+			s.applied = Snapshot{} // a resync starts from the zero Snapshot
 			return nil
 		}
-		s.looked()
+		s.resynced()
 		s.drift.repaired = false
 		s.checkNode()
 		s.verified()
-		if fresh || s.backoff.failing() {
+		if fresh || s.backoff.failing() || s.flowsDue() {
 			return nil
 		}
 		s.due = s.resync
@@ -215,8 +194,8 @@ func (s *runState) wait(ctx context.Context) error {
 // next waits for a snapshot, or until Apply is due without one.
 func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	next := ctx
-	if s.drift.quiet != nil && !s.drift.hastened {
-		next = s.drift.quiet
+	if s.drift.untilDrift != nil && !s.drift.resyncSoon {
+		next = s.drift.untilDrift
 	}
 	if !s.due.IsZero() {
 		var cancel context.CancelFunc
@@ -224,8 +203,8 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 		defer cancel()
 	}
 	snapshot, err := s.Source.Next(next, s.want)
-	if s.drift.quiet != nil && !s.drift.hastened && s.drift.quiet.Err() != nil && alive(ctx) {
-		s.hasten()
+	if s.drift.untilDrift != nil && !s.drift.resyncSoon && s.drift.untilDrift.Err() != nil && alive(ctx) {
+		s.startResyncSoon()
 	}
 	switch {
 	case err == nil:
@@ -238,77 +217,124 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	return false, nil
 }
 
-// drifted reports whether others may have changed the dataplane; a Backend that cannot
-// tell counts as changed.
+// drifted reports whether other programs may have changed the dataplane; true for a Backend
+// that cannot check.
 func (s *runState) drifted(ctx context.Context) bool {
 	d, can := s.Backend.(DriftChecker)
 	return !can || s.applied.IsZero() || d.Drifted(ctx)
 }
 
-func (s *runState) apply(ctx context.Context) error {
+// apply returns the errors of the Backend and of Flows.
+func (s *runState) apply(ctx context.Context) (programmed, followed error) {
 	account := Sync{Snapshot: s.want, Full: s.applied.IsZero(), Start: time.Now()}
-	counter, counts := s.Backend.(OperationCounter)
-	if counts {
-		account.Operations = counter.Operations()
-	}
-	if s.Observe != nil {
+	before := s.operations()
+	if len(s.Observers) > 0 {
 		account.Changed = countChanges(s.applied, s.want)
 	}
 	if account.Full {
 		s.checkNode()
 	}
-	err := applySafely(ctx, s.Backend, s.applied, s.want)
-	account.Duration, account.Err = time.Since(account.Start), err
-	if counts {
-		account.Operations = counter.Operations() - account.Operations
+	for _, o := range s.Observers {
+		if o.Started != nil {
+			o.Started(account)
+		}
 	}
-	s.settle(err)
+	programmed, followed = s.program(ctx, &account)
+	account.Duration, account.Operations = time.Since(account.Start), s.operations()-before
+	s.schedule(&account)
 	if account.Full {
-		s.spent(account.Duration)
+		s.chargeRepair(account.Duration)
 	}
-	account.Applied = s.applied
-	if s.Observe != nil {
-		s.Observe(account)
+	for _, o := range s.Observers {
+		if o.Synced != nil {
+			o.Synced(account)
+		}
 	}
-	if account.Full && !s.applied.IsZero() && !s.drift.goesOn(account.Operations) && (!s.drift.notices || !s.drifted(ctx)) {
+	s.verify(ctx, &account, programmed == nil || refused(programmed) != nil)
+	return programmed, followed
+}
+
+// verify calls Verified of the observers when an Apply from the zero Snapshot has made the
+// whole dataplane match, and Flows has followed it.
+func (s *runState) verify(ctx context.Context, a *Sync, programmed bool) {
+	if a.Full {
+		s.unverified = programmed && !s.drift.repairedAgain(a.Operations)
+	}
+	if !s.unverified || !a.achieved() {
+		return
+	}
+	if s.unverified = false; !s.drift.notices || !s.driftsAgain(ctx) {
 		s.verified()
 	}
-	return err
 }
 
+// program makes the dataplane match the newest snapshot, and then removes the flows that
+// this made stale. An error of Flows leaves the dataplane as it is.
+func (s *runState) program(ctx context.Context, a *Sync) (programmed, followed error) {
+	before := s.applied
+	programmed = safely(func() error { return s.Backend.Apply(ctx, s.applied, s.want) })
+	s.applied, a.Err, a.Refused = s.applied.Achieved(s.want, programmed), programmed, refused(programmed)
+	if a.achieved() && s.Flows != nil {
+		followed = safely(func() error { return s.Flows.Follow(ctx, s.applied, a.Full) })
+	}
+	if followed != nil {
+		s.applied = s.applied.Achieved(s.applied, followed)
+		a.Err, a.Refused = errors.Join(programmed, followed), nil
+	}
+	if c, can := s.Backend.(limitChecker); can {
+		s.limits.follow(c, before, s.applied)
+	}
+	a.Applied, a.Limits = s.applied, s.limits.list
+	return programmed, followed
+}
+
+// operations returns the Backend's count of operations, 0 if it does not count them.
+func (s *runState) operations() uint64 {
+	if c, counts := s.Backend.(OperationCounter); counts {
+		return c.Operations()
+	}
+	return 0
+}
+
+// flowsDue reports whether Flows has something to do although nothing has changed.
+func (s *runState) flowsDue() bool {
+	due := s.Flows != nil
+	err := safely(func() error {
+		due = due && s.Flows.Due()
+		return nil
+	})
+	return due || err != nil
+}
+
+// verified calls Verified of the observers, unless Flows has something to follow first.
 func (s *runState) verified() {
-	if s.Verified != nil {
-		s.Verified(s.applied)
+	if s.unverified {
+		return
+	}
+	for _, o := range s.Observers {
+		if o.Verified != nil {
+			o.Verified(s.applied)
+		}
 	}
 }
 
-// settle notes what the dataplane holds after an Apply, and when the next one is due.
-func (s *runState) settle(err error) {
-	full := s.applied.IsZero()
-	retry := s.backoff.after(err, s.RetryInterval)
-	var partial PortErrors
-	switch {
-	case err == nil:
-		s.applied = s.want
-	case errors.Is(err, ErrDataplaneLost):
-		s.applied = Snapshot{}
-	case errors.As(err, &partial):
-		s.applied = s.want.Revert(s.applied, slices.Collect(maps.Keys(partial))...)
+// schedule sets the time of the next Apply after one is done.
+func (s *runState) schedule(a *Sync) {
+	retry := s.backoff.after(a, s.RetryInterval)
+	if a.Full && !s.applied.IsZero() {
+		s.resynced()
 	}
-	if full && !s.applied.IsZero() {
-		s.looked()
-	}
-	if err == nil {
+	if a.Err == nil {
 		s.due = s.resync
 		return
 	}
 	if s.ResyncInterval > 0 {
-		// A resync may be due: no backoff puts it off for longer.
+		// The retry may be that of a resync, which must not wait for longer.
 		retry = min(retry, max(s.ResyncInterval, s.RetryInterval))
 	}
 	s.due = time.Now().Add(retry)
 	if !s.applied.IsZero() && !s.resync.IsZero() && s.resync.Before(s.due) {
-		s.due = s.resync // What fails delays no look at everything.
+		s.due = s.resync // Failures delay no resync.
 	}
 }
 
@@ -320,15 +346,15 @@ func countChanges(old, new Snapshot) int {
 	return n
 }
 
-// applySafely turns a panic into an error: a defect that one Service brings to
-// light must not end the agent that serves all others.
-func applySafely(ctx context.Context, b Backend, old, new Snapshot) (err error) {
+// safely calls f, and returns a panic of f as an error that wraps [ErrDataplaneLost]: a bug
+// that one Service triggers must not end the agent that serves all others.
+func safely(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: panic: %v\n%s", ErrDataplaneLost, p, debug.Stack())
 		}
 	}()
-	return b.Apply(ctx, old, new)
+	return f()
 }
 
 func alive(ctx context.Context) bool { return ctx.Err() == nil }

@@ -13,15 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// call is one Apply: when since the start, from which generation (0: nothing
-// known) to which, and which ports it had to look at.
+// call is one Apply: its time since the start, the generations from which (0: the zero
+// Snapshot) and to which, and the ports that differ.
 type call struct {
 	At       time.Duration
 	Old, New uint64
 	Ports    string
 }
 
-// fakeBackend records calls and fails as it is told.
+// fakeBackend records calls of Apply and returns the errors of apply.
 type fakeBackend struct {
 	start  time.Time
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ func (b *fakeBackend) behave(apply func(int, Snapshot, Snapshot) error) {
 	b.apply = apply
 }
 
-// taken gives the calls since the last time it was asked.
+// taken returns the calls since the last call of taken.
 func (b *fakeBackend) taken() []call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +69,7 @@ func (b *fakeBackend) taken() []call {
 	return out
 }
 
-// fails gives an apply function that fails the first n times.
+// fails returns an apply function that fails the first n times.
 func fails(n int, err error) func(int, Snapshot, Snapshot) error {
 	return func(i int, _, _ Snapshot) error {
 		if i <= n {
@@ -95,7 +95,7 @@ func start(t *testing.T, r *Runner, apply func(int, Snapshot, Snapshot) error) *
 		r.Source = x.tracker
 	}
 	r.Backend = x.backend
-	r.Observe = func(s Sync) { x.syncs = append(x.syncs, s) }
+	r.Observers = append(r.Observers, Observer{Synced: func(s Sync) { x.syncs = append(x.syncs, s) }})
 	ctx, cancel := context.WithCancel(t.Context())
 	x.stop = cancel
 	x.service("a")
@@ -129,6 +129,6 @@ func (x *running) wantEnd(t *testing.T, want error) {
 			t.Errorf("Run: got error %v, want %v", err, want)
 		}
 	default:
-		t.Errorf("Run still runs, want that it ends with error %v", want)
+		t.Errorf("Run still runs, want it to end with error %v", want)
 	}
 }

@@ -79,7 +79,7 @@ func TestRunnerRetriesWithBackoff(t *testing.T) {
 	})
 }
 
-// TestRunnerChangesDuringBackoff: what is new is tried at once, and does not
+// TestRunnerChangesDuringBackoff: a new snapshot is applied at once, and does not
 // shorten the backoff that follows.
 func TestRunnerChangesDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestRunnerRetryKeepsMinInterval(t *testing.T) {
 func TestRunnerRevertsOnlyFailedPorts(t *testing.T) {
 	for _, reason := range []error{io.ErrUnexpectedEOF, fmt.Errorf("port: %w", ErrUnsupported)} {
 		synctest.Test(t, func(t *testing.T) {
-			// The interval brings the three changes into one Apply.
+			// Within MinInterval, the three changes go into one Apply.
 			x := start(t, &Runner{MinInterval: second, RetryInterval: 2 * second}, nil)
 			x.backend.behave(fails(2, fmt.Errorf("apply: %w", PortErrors{portName("b"): reason, portName("a"): reason})))
 			x.backend.taken()
@@ -156,7 +156,7 @@ func TestRunnerTurnsPanicsIntoErrors(t *testing.T) {
 		synctest.Wait()
 		x.wantEnd(t, nil)
 		if len(x.syncs) != 2 || x.syncs[1].Err != nil {
-			t.Fatalf("got syncs %+v, want a failed one and a good one", x.syncs)
+			t.Fatalf("got syncs %+v, want one that failed and one that succeeded", x.syncs)
 		}
 		for _, want := range []string{"panic: runtime error: index out of range", "runner_test.go"} {
 			if err := x.syncs[0].Err; err == nil || !strings.Contains(err.Error(), want) {
@@ -164,7 +164,7 @@ func TestRunnerTurnsPanicsIntoErrors(t *testing.T) {
 			}
 		}
 		if len(log) != 1 || !strings.Contains(log[0], `"retryAfter"="1s"`) {
-			t.Errorf("got log %q, want one line that says when the retry is", log)
+			t.Errorf("got log %q, want one line with the time to the retry", log)
 		}
 	})
 }
@@ -197,8 +197,8 @@ func TestRunnerEndsWithItsSource(t *testing.T) {
 	})
 }
 
-// faltering is a source that has one snapshot, fails once when its time to wait is over, and
-// from then on has nothing to say.
+// faltering is a source that returns one snapshot, then fails once when its context ends, and
+// then has no further snapshots.
 type faltering struct{ asked int }
 
 func (s *faltering) Next(ctx context.Context, _ Snapshot) (Snapshot, error) {
@@ -212,8 +212,9 @@ func (s *faltering) Next(ctx context.Context, _ Snapshot) (Snapshot, error) {
 	return Snapshot{}, ctx.Err()
 }
 
-// TestRunnerHearsFailuresAtAResync: a source may fail at the moment at which one is due.
-func TestRunnerHearsFailuresAtAResync(t *testing.T) {
+// TestRunnerEndsIfItsSourceFailsAtAResync: a source may fail at the moment at which a resync
+// is due.
+func TestRunnerEndsIfItsSourceFailsAtAResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := start(t, &Runner{Source: &faltering{}, ResyncInterval: second}, nil)
 		sleepAndWait(10 * second)
@@ -263,8 +264,8 @@ func TestRunnerResyncs(t *testing.T) {
 	})
 }
 
-// TestRunnerResyncsInSpiteOf: neither constant changes nor a port that cannot
-// be programmed put the look at what is really there off for ever.
+// TestRunnerResyncsInSpiteOf: neither continuous changes nor a port that cannot be
+// programmed delay resyncs.
 func TestRunnerResyncsInSpiteOf(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -272,7 +273,7 @@ func TestRunnerResyncsInSpiteOf(t *testing.T) {
 		every time.Duration
 	}{
 		{"changes", nil, 10 * second},
-		{"a poisoned port", func(int, Snapshot, Snapshot) error { return PortErrors{portName("a"): io.ErrUnexpectedEOF} }, time.Hour},
+		{"a port that fails", func(int, Snapshot, Snapshot) error { return PortErrors{portName("a"): io.ErrUnexpectedEOF} }, time.Hour},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			x := start(t, &Runner{ResyncInterval: 60 * second}, tc.apply)
@@ -336,29 +337,62 @@ func TestRunnerAccounts(t *testing.T) {
 func TestRunnerNeedsBothEnds(t *testing.T) {
 	for _, r := range []*Runner{{Backend: &fakeBackend{}}, {Source: newTestTracker()}} {
 		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "required") {
-			t.Errorf("got error %v, want one that says what is required", err)
+			t.Errorf("got error %v, want one that names what is required", err)
 		}
 	}
 }
 
-// TestRunnerIsFollowed wants all who follow to be called, the last one first, and what was
-// set before to be called, too.
-func TestRunnerIsFollowed(t *testing.T) {
-	for _, isSet := range []bool{false, true} {
-		var told []string
-		r := &Runner{}
-		want := []string{"synced 2", "synced 1", "verified 2", "verified 1"}
-		if isSet {
-			r.Observe, r.Verified = func(Sync) { told = append(told, "synced") }, func(Snapshot) { told = append(told, "verified") }
-			want = []string{"synced 2", "synced 1", "synced", "verified 2", "verified 1", "verified"}
-		}
-		for _, name := range []string{"1", "2"} {
-			r.Follow(func(Sync) { told = append(told, "synced "+name) }, func(Snapshot) { told = append(told, "verified "+name) })
-		}
-		r.Observe(Sync{})
-		r.Verified(Snapshot{})
-		if diff := cmp.Diff(want, told); diff != "" {
-			t.Errorf("set before: %t; who was told (-want +got):\n%s", isSet, diff)
-		}
+// TestObserversInAnyOrder: all observers get the same calls, before and after each Apply,
+// whatever their order; nil functions are not called.
+func TestObserversInAnyOrder(t *testing.T) {
+	for _, first := range []int{0, 1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := make([][]string, 3)
+			r := &Runner{ResyncInterval: time.Minute}
+			for i := range calls {
+				record := func(format string, args ...any) { calls[i] = append(calls[i], fmt.Sprintf(format, args...)) }
+				o := Observer{
+					Begin: func(of *Runner) error { record("begin %t", of == r); return nil },
+					Started: func(s Sync) {
+						record("started %d full %t changed %d at %v", s.Snapshot.Len(), s.Full, s.Changed, s.Start)
+					},
+					Synced: func(s Sync) {
+						record("synced %d of %d: %v, refused %v", s.Applied.Len(), s.Snapshot.Len(), s.Err, s.Refused)
+					},
+					Verified: func(s Snapshot) { record("verified %d", s.Len()) },
+				}
+				r.Observers = append(r.Observers, o, Observer{})
+			}
+			r.Observers = append(r.Observers[2*first:], r.Observers[:2*first]...)
+			refuses := PortErrors{portName("b"): io.ErrNoProgress}
+			x := start(t, r, func(n int, _, _ Snapshot) error { return map[int]error{2: io.ErrUnexpectedEOF, 3: refuses}[n] })
+			x.service("b")
+			sleepAndWait(time.Hour)
+			kinds := map[string]int{}
+			for _, line := range calls[0] {
+				kind, _, _ := strings.Cut(line, " ")
+				kinds[kind]++
+			}
+			if kinds["begin"] != 1 || kinds["started"] != kinds["synced"] || kinds["started"] < 60 || kinds["verified"] < 1 {
+				t.Errorf("got calls %v, want one begin, a start for each sync, one each minute, and at least one verified", kinds)
+			}
+			for i := range calls {
+				if diff := cmp.Diff(calls[0], calls[i]); diff != "" {
+					t.Errorf("calls of observer %d (-first +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// An error of Begin ends Run before anything is applied.
+func TestObserverThatDoesNotBegin(t *testing.T) {
+	b := &fakeBackend{start: time.Now(), apply: fails(0, nil)}
+	r := &Runner{Source: newTestTracker(), Backend: b, Observers: []Observer{{}, {Begin: func(*Runner) error { return io.ErrNoProgress }}}}
+	if err := r.Run(t.Context()); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("got error %v, want the error of Begin", err)
+	}
+	if calls := b.taken(); len(calls) > 0 {
+		t.Errorf("got %d Applies, want none", len(calls))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Service ranges that are told count at once, and outlive a change of the Node.
+// UpdateServiceCIDRs takes effect at once, and a change of the Node does not revert it.
 func TestUpdateServiceCIDRs(t *testing.T) {
 	tracker := NewServiceChangeTracker(TrackerOptions{NodeName: "here", ServiceCIDRs: prefixes("10.96.0.0/16")})
 	tracker.Synced()
@@ -19,7 +19,7 @@ func TestUpdateServiceCIDRs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.Node().ServiceCIDRs; !slices.Equal(got, prefixes(want...)) {
-			t.Errorf("service ranges %v, want %v", got, want)
+			t.Errorf("service ranges: got %v, want %v", got, want)
 		}
 		return s
 	}
@@ -30,6 +30,6 @@ func TestUpdateServiceCIDRs(t *testing.T) {
 	third := next(second, "10.97.0.0/16", "fd00::/112")
 	tracker.UpdateServiceCIDRs(prefixes("10.97.0.0/16", "fd00::/112"))
 	if again := next(Snapshot{}, "10.97.0.0/16", "fd00::/112"); again.Generation() != third.Generation() {
-		t.Errorf("the same ranges made generation %d of %d", again.Generation(), third.Generation())
+		t.Errorf("the same ranges: got generation %d, want %d", again.Generation(), third.Generation())
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -8,39 +9,42 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// ServicePort is all that a backend needs to program one Service port on one
-// node: the API facts, and what follows from them for this node, resolved once
-// for all backends. A published ServicePort, and all that it refers to, is
-// never changed.
+// ServicePort is everything that a backend needs to program one service port on one
+// node, resolved once for all backends. A published ServicePort, and everything it
+// refers to, is immutable.
 type ServicePort struct {
 	Name ServicePortName
 	// Frontends are the addresses that the port answers at, in the order
 	// ClusterIP, external IPs, load-balancer IPs, node port.
 	Frontends []Frontend
 	// Cluster and Local are the pools that routes choose from, sorted by
-	// address. A pool that no route uses is nil. They may share memory, and
-	// pools of successive snapshots share the endpoints that did not change.
+	// address. A pool that no route uses is nil; but Local is there as well if load
+	// balancers check for local endpoints. They may share memory, and pools of
+	// successive snapshots share the endpoints that did not change.
 	Cluster, Local []*endpoints.Endpoint
 	// Draining are, for UDP and SCTP, the endpoints outside of the pools that
 	// are ready or still serve: those that terminate while others are ready,
-	// and those that topology or a policy left out. They get no new flows and
-	// keep those that they have. It is nil for TCP, and sorted by address.
+	// and those that topology or a policy did not select. They get no new flows and
+	// keep their existing ones. Draining is nil for TCP, and sorted by address.
 	Draining []*endpoints.Endpoint
 	// Affinity is the session affinity of the port. It is kept by client
-	// address, for all frontends together, and apart for each pool.
+	// address, for all frontends together, and separately for each pool.
 	Affinity affinity.Config
 	// InternalLocal and ExternalLocal say that the internal or the external
 	// traffic policy is Local.
 	InternalLocal, ExternalLocal bool
-	// HasEndpoints says that some endpoint somewhere could serve, though
-	// perhaps not for this node under a Local policy.
+	// HasEndpoints says that some endpoint of the cluster could serve, although
+	// a Local policy may exclude it on this node.
 	HasEndpoints bool
-	// HealthCheckNodePort is where load balancers ask for local endpoints;
-	// zero for none.
+	// HealthCheckNodePort is the port at which load balancers check for local
+	// endpoints; zero for none.
 	HealthCheckNodePort uint16
+	// Annotations are the Service's annotations that [TrackerOptions] names; nil if it has
+	// none of them. All ports of a Service share the map.
+	Annotations map[string]string
 }
 
-// Pool gives the endpoints of one of the two pools.
+// Pool returns the endpoints of one of the two pools.
 func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 	if pool == PoolLocal {
 		return p.Local
@@ -48,7 +52,7 @@ func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 	return p.Cluster
 }
 
-// Equal reports whether p and o say the same; a nil ServicePort equals only nil.
+// Equal reports whether p and o have equal content; a nil ServicePort equals only nil.
 func (p *ServicePort) Equal(o *ServicePort) bool {
 	if p == o {
 		return true
@@ -62,52 +66,80 @@ func (p *ServicePort) Equal(o *ServicePort) bool {
 		p.ExternalLocal == o.ExternalLocal &&
 		p.HasEndpoints == o.HasEndpoints &&
 		p.HealthCheckNodePort == o.HealthCheckNodePort &&
+		maps.Equal(p.Annotations, o.Annotations) &&
 		sameFrontends(p.Frontends, o.Frontends) &&
 		samePool(p.Cluster, o.Cluster) &&
 		samePool(p.Local, o.Local) &&
 		samePool(p.Draining, o.Draining)
 }
 
-// sameFrontends compares what two lists say. Successive ServicePorts share their list
+// sameFrontends compares the content of two lists. Successive ServicePorts share their list
 // unless something about the frontends changed.
 func sameFrontends(a, b []Frontend) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, Frontend.Equal))
 }
 
-// samePool compares what two pools say. Pools of one tracker mostly share their
+// samePool compares the content of two pools. Pools of one tracker mostly share their
 // endpoints, so that comparing pointers decides.
 func samePool(a, b []*endpoints.Endpoint) bool {
 	return slices.EqualFunc(a, b, func(x, y *endpoints.Endpoint) bool { return x == y || *x == *y })
 }
 
-// Frontend is one address and port at which a Service port answers.
+// Frontend is one address and port at which a service port answers.
 type Frontend struct {
 	Kind FrontendKind
 	// Addr is the address and port. For [NodePort] the address is the
-	// unspecified one of the family: the node's addresses are the matter of
-	// [Node.NodePorts].
+	// unspecified one of the family: [Node.NodePorts] selects the node's
+	// addresses.
 	Addr netip.AddrPort
 	// Restricted says that only clients in AllowedSources may connect, and
-	// that others are dropped, whatever the routes say. A restricted frontend
-	// without AllowedSources is closed.
+	// that packets of others are dropped, whatever the routes are. A restricted
+	// frontend without AllowedSources drops all packets.
 	Restricted bool
 	// AllowedSources are sorted and do not overlap.
 	AllowedSources []netip.Prefix
-	// FromInside is for traffic of the cluster's own: it starts in a pod, as
-	// far as [LocalTraffic] can tell pods, or on the node itself.
+	// FromInside is for traffic from inside: it starts in a pod, as far as
+	// [LocalTraffic] identifies pods, or on the node itself.
 	FromInside TrafficRoute
 	// FromOutside is for all other traffic.
 	FromOutside TrafficRoute
 }
 
-// Equal reports whether f and o say the same.
+// Allows reports whether a client may connect.
+func (f *Frontend) Allows(source netip.Addr) bool {
+	return !f.Restricted || slices.ContainsFunc(f.AllowedSources, func(p netip.Prefix) bool { return p.Contains(source) })
+}
+
+// Routes returns the routes of the connections that the frontend allows, by where
+// they start: in a pod, as far as [LocalTraffic] identifies pods, on the node itself,
+// or anywhere else. A client that is both a pod and on the node counts as a pod. The Masquerade
+// of the routes is MasqueradeNever or MasqueradeAlways, and routes of equal effect are equal.
+func (f *Frontend) Routes() (pod, node, outside TrafficRoute) {
+	return f.FromInside.of(true), f.FromInside.of(false), f.FromOutside.of(false)
+}
+
+// of returns the route of clients that are pods, or of all others.
+func (r TrafficRoute) of(pod bool) TrafficRoute {
+	switch {
+	case r.Action != Forward:
+		return TrafficRoute{Action: r.Action}
+	case r.Masquerade != MasqueradeNonPods:
+	case pod:
+		r.Masquerade = MasqueradeNever
+	default:
+		r.Masquerade = MasqueradeAlways
+	}
+	return r
+}
+
+// Equal reports whether f and o have equal content.
 func (f Frontend) Equal(o Frontend) bool {
 	return f.Kind == o.Kind && f.Addr == o.Addr && f.Restricted == o.Restricted &&
 		f.FromInside == o.FromInside && f.FromOutside == o.FromOutside &&
 		slices.Equal(f.AllowedSources, o.AllowedSources)
 }
 
-// FrontendKind says by which part of the Service API a frontend came to be.
+// FrontendKind is the part of the Service API that a frontend is from.
 type FrontendKind uint8
 
 // The kinds of frontends.
@@ -118,16 +150,16 @@ const (
 	NodePort
 )
 
-// String gives the name of the constant.
+// String returns the name of the constant.
 func (k FrontendKind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k&3]
 }
 
-// MarshalText gives what String gives, so that JSON has names and not numbers.
+// MarshalText returns what String returns, so that JSON has names and not numbers.
 func (k FrontendKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// TrafficRoute says what must become of the traffic of one frontend that comes
-// from one side. It is a comparable value.
+// TrafficRoute is what must happen to the traffic of one frontend from one side, inside
+// or outside. It is a comparable value.
 type TrafficRoute struct {
 	Action Action
 	// Pool and Masquerade are meaningful when Action is Forward.
@@ -135,28 +167,43 @@ type TrafficRoute struct {
 	Masquerade Masquerade
 }
 
-// Action is what becomes of a packet.
+// Masquerades reports whether an endpoint sees an address of the node instead of the
+// client's. r is one of [Frontend.Routes]; fromNode says that the client is a process on
+// the node.
+//
+//   - MasqueradeNever: only a hairpin is masqueraded, where client and endpoint have one
+//     address.
+//   - MasqueradeAlways: everything is masqueraded, except connections from elsewhere
+//     (fromNode is false) to an address of the node, which do not leave the node.
+func (r TrafficRoute) Masquerades(node *Node, client, endpoint netip.Addr, fromNode bool) bool {
+	if r.Masquerade == MasqueradeNever {
+		return endpoint == client
+	}
+	return fromNode || !slices.Contains(node.Addresses, endpoint)
+}
+
+// Action is what happens to a packet.
 type Action uint8
 
-// What can become of a packet.
+// The actions.
 const (
-	// Pass leaves the packet alone: it is no service traffic. [Route] says so;
-	// no frontend may.
+	// Pass leaves the packet unchanged: it is no service traffic. [Route] returns
+	// it; the route of a frontend must not have it.
 	Pass Action = iota
-	// Forward sends it to one endpoint of a pool.
+	// Forward sends the packet to one endpoint of a pool.
 	Forward
 	// Reject answers with ICMP port unreachable.
 	Reject
-	// Drop loses it in silence.
+	// Drop drops the packet without an answer.
 	Drop
 )
 
-// String gives the action in lower case.
+// String returns the action in lower case.
 func (a Action) String() string {
 	return [...]string{"pass", "forward", "reject", "drop"}[a&3]
 }
 
-// MarshalText gives what String gives, so that JSON has names and not numbers.
+// MarshalText returns what String returns, so that JSON has names and not numbers.
 func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // Pool names one of the two pools of endpoints of a service port.
@@ -167,38 +214,40 @@ const (
 	// PoolCluster are the endpoints that the Cluster policy and topology
 	// hints select.
 	PoolCluster Pool = iota
-	// PoolLocal are those that the Local policy selects.
+	// PoolLocal are the endpoints that the Local policy selects.
 	PoolLocal
 )
 
-// String gives "cluster" or "local".
+// String returns "cluster" or "local".
 func (p Pool) String() string {
 	return [...]string{"cluster", "local"}[p&1]
 }
 
-// MarshalText gives what String gives, so that JSON has names and not numbers.
+// MarshalText returns what String returns, so that JSON has names and not numbers.
 func (p Pool) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Masquerade says whose source address is replaced by one of the node's, so
-// that replies come back through the node. Whatever it says, a connection that
-// goes back to the address it came from (hairpin) is masqueraded.
+// Masquerade says for which clients the source address is replaced by one of the
+// node's, so that replies return through the node. [TrafficRoute.Masquerades] decides
+// for one client and one endpoint; MasqueradeNever, too, masquerades a connection
+// whose client and endpoint have one address (hairpin).
 type Masquerade uint8
 
 // When traffic is masqueraded.
 const (
-	// MasqueradeNever keeps the client's address.
+	// MasqueradeNever keeps the client's address, except in a hairpin.
 	MasqueradeNever Masquerade = iota
-	// MasqueradeNonPods keeps the address of pods, as [LocalTraffic] tells
-	// them, and replaces all others.
+	// MasqueradeNonPods keeps the addresses of pods, as far as [LocalTraffic]
+	// identifies them, and replaces all others.
 	MasqueradeNonPods
-	// MasqueradeAlways replaces the client's address.
+	// MasqueradeAlways replaces the client's address, except where
+	// [TrafficRoute.Masquerades] keeps it.
 	MasqueradeAlways
 )
 
-// String gives "never", "non-pods" or "always".
+// String returns "never", "non-pods" or "always".
 func (m Masquerade) String() string {
 	return [...]string{"never", "non-pods", "always", "?"}[m&3]
 }
 
-// MarshalText gives what String gives, so that JSON has names and not numbers.
+// MarshalText returns what String returns, so that JSON has names and not numbers.
 func (m Masquerade) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -10,14 +11,15 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 )
 
-// serviceSpec is what of a Service concerns a proxy, in one place for all its
-// ports and families.
+// serviceSpec is the part of a Service that concerns a proxy, for all its ports and
+// families.
 type serviceSpec struct {
 	name                         types.NamespacedName
 	created                      time.Time
 	affinity                     affinity.Config
 	internalLocal, externalLocal bool
 	healthCheckNodePort          uint16
+	annotations                  map[string]string
 	ports                        []portSpec
 	problems                     []*Problem
 }
@@ -29,13 +31,13 @@ type portSpec struct {
 	addresses        *addresses
 }
 
-// addresses are those of a Service in one family. All its ports share them: a copy for
-// each port would make gigabytes of some hundred Services.
+// addresses are the addresses of a Service in one family. All its ports share them: with
+// a copy for each port some hundred Services would need gigabytes.
 type addresses struct {
 	clusterIP netip.Addr
 	// external are the external IPs, then those of load balancers, each once.
 	external []externalAddr
-	// restricted and sources say who may use the load balancers' addresses.
+	// restricted and sources say which clients may use the load balancers' addresses.
 	restricted bool
 	sources    []netip.Prefix
 }
@@ -45,8 +47,7 @@ type externalAddr struct {
 	kind FrontendKind
 }
 
-// candidate is a frontend that a Service asks for; a conflict with another
-// Service may take it away.
+// candidate is a frontend that a Service claims; another Service may own its address.
 type candidate struct {
 	kind       FrontendKind
 	addr       netip.AddrPort
@@ -54,7 +55,7 @@ type candidate struct {
 	sources    []netip.Prefix
 }
 
-// count gives the number of frontends that a port asks for.
+// count returns the number of candidates of a port.
 func (p *portSpec) count() int {
 	n := 1 + len(p.addresses.external)
 	if p.nodePort != 0 {
@@ -63,8 +64,8 @@ func (p *portSpec) count() int {
 	return n
 }
 
-// candidate gives one of the frontends that a port asks for, by its place in the order
-// ClusterIP, external IPs, load-balancer IPs, node port.
+// candidate returns the candidate at an index in the order ClusterIP, external IPs,
+// load-balancer IPs, node port.
 func (p *portSpec) candidate(i int) candidate {
 	c := candidate{kind: p.kind(i), addr: p.addr(i)}
 	if c.kind == LoadBalancer {
@@ -95,18 +96,19 @@ func (p *portSpec) addr(i int) netip.AddrPort {
 	}
 }
 
-// claimKey names what a candidate asks for.
+// claimKey returns the key that a candidate claims.
 func (p *portSpec) claimKey(i int) claimKey { return claimKey{p.addr(i), p.name.Protocol} }
 
 // external reports whether traffic can reach the port at another address than
 // its ClusterIP.
 func (p *portSpec) external() bool { return p.count() > 1 }
 
-// equal reports whether two readings of a Service say the same.
+// equal reports whether two readings of a Service have equal content.
 func (s *serviceSpec) equal(o *serviceSpec) bool {
 	return s.name == o.name && s.created.Equal(o.created) && s.affinity == o.affinity &&
 		s.internalLocal == o.internalLocal && s.externalLocal == o.externalLocal &&
 		s.healthCheckNodePort == o.healthCheckNodePort &&
+		maps.Equal(s.annotations, o.annotations) &&
 		slices.EqualFunc(s.ports, o.ports, portSpec.equal) &&
 		slices.EqualFunc(s.problems, o.problems, func(a, b *Problem) bool { return a.compare(b) == 0 })
 }

@@ -7,17 +7,18 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// Snapshot is an immutable picture of all service ports of a node, in name
-// order. Snapshots of one tracker share what did not change between them, so
+// Snapshot has all service ports of a node at one moment, in name order. It is
+// immutable. Snapshots of one tracker share what did not change between them, so
 // keeping an old one is cheap, and comparing two costs no more than their
 // differences. The zero Snapshot means that nothing is known.
 //
-// Any number of goroutines may read a Snapshot.
+// Any number of goroutines may read a Snapshot. Two cannot be compared by ==.
 type Snapshot struct {
 	generation uint64
 	node       *Node
 	ports      pmap.Map[ServicePortName, *ServicePort]
 	problems   *problemReport
+	heard      []heard
 }
 
 // Change is one difference between two snapshots. Old is nil for a port that
@@ -25,8 +26,8 @@ type Snapshot struct {
 type Change struct{ Old, New *ServicePort }
 
 // NewSnapshot makes a snapshot of generation 1 by hand, for programs that have
-// no tracker. The caller does not change node and ports any more. Of two ports
-// of one name the later counts, and nil is none.
+// no tracker. The caller must not change node and ports any more. Of two ports
+// of one name the later one is kept; nil ports are ignored.
 func NewSnapshot(node *Node, ports ...*ServicePort) Snapshot {
 	if node == nil {
 		node = &Node{}
@@ -41,17 +42,17 @@ func NewSnapshot(node *Node, ports ...*ServicePort) Snapshot {
 }
 
 // IsZero reports whether s is the zero Snapshot: nothing is known, which is not
-// the same as that there are no services.
+// the same as no services.
 func (s Snapshot) IsZero() bool { return s.node == nil }
 
 // Generation numbers the snapshots of one tracker, from 1. The zero Snapshot
 // has generation 0.
 func (s Snapshot) Generation() uint64 { return s.generation }
 
-// Node gives the node; nil in the zero Snapshot.
+// Node returns the node; nil for the zero Snapshot.
 func (s Snapshot) Node() *Node { return s.node }
 
-// Len gives the number of service ports.
+// Len returns the number of service ports.
 func (s Snapshot) Len() int { return s.ports.Len() }
 
 // Get finds a service port by name.
@@ -68,9 +69,9 @@ func (s Snapshot) All() iter.Seq[*ServicePort] {
 	}
 }
 
-// Changes yields, in name order, every service port that differs from since. What
-// was changed and changed back in between, or resolved anew to the same, does not.
-// Between snapshots of one tracker it costs O(changes · log ports).
+// Changes yields, in name order, every service port that differs from since. A port
+// that was changed and changed back in between, or resolved again to the same, does not
+// differ. Between snapshots of one tracker it takes O(changes · log ports) time.
 func (s Snapshot) Changes(since Snapshot) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for c := range s.ports.Diff(since.ports) {
@@ -84,8 +85,8 @@ func (s Snapshot) Changes(since Snapshot) iter.Seq[Change] {
 	}
 }
 
-// Revert gives s with the named ports as they are in old: what a dataplane
-// holds that achieved s but for these.
+// Revert returns s with the named ports as they are in old: what a dataplane holds
+// after it achieved s except for these ports.
 func (s Snapshot) Revert(old Snapshot, names ...ServicePortName) Snapshot {
 	edit := s.ports.Edit()
 	for _, n := range names {
@@ -99,9 +100,8 @@ func (s Snapshot) Revert(old Snapshot, names ...ServicePortName) Snapshot {
 	return s
 }
 
-// Problems yields what the tracker found in API objects that cannot be
-// honoured, in the order of kind, object and field. The first call costs time in the number
-// of problems, further ones for snapshots with the same problems do not. Of the addresses that
-// a Service asks for and others have, the first few of each kind are named, and the others
-// counted.
+// Problems yields what cannot be honoured in the API objects, in the order of kind, object
+// and field. The first call takes time in the number of problems; further ones, for snapshots
+// with the same problems, do not. Of the addresses that a Service claims and others own, the
+// first few of each kind are named, and the rest counted.
 func (s Snapshot) Problems() iter.Seq[*Problem] { return slices.Values(s.problems.all()) }

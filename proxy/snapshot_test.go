@@ -21,7 +21,7 @@ func port(name string) *ServicePort { return &ServicePort{Name: portName(name)} 
 func TestSnapshot(t *testing.T) {
 	var zero Snapshot
 	if _, ok := zero.Get(portName("a")); !zero.IsZero() || zero.Len() != 0 || zero.Generation() != 0 || zero.Node() != nil || ok {
-		t.Errorf("the zero Snapshot is not empty: %+v", zero)
+		t.Errorf("zero Snapshot: got %+v, want an empty one", zero)
 	}
 	a, b, c, c2 := port("a"), port("b"), port("c"), port("c")
 	c2.HasEndpoints = true
@@ -44,7 +44,7 @@ func TestSnapshot(t *testing.T) {
 		{"to nothing", s, zero, []Change{{a, nil}, {b, nil}, {c2, nil}}},
 		{"to itself", s, s, nil},
 		{"another c", s, NewSnapshot(nil, a, b, c), []Change{{c2, c}}},
-		{"the same anew", s, NewSnapshot(nil, port("a"), port("b"), c2), nil},
+		{"the same, made again", s, NewSnapshot(nil, port("a"), port("b"), c2), nil},
 		{"without b", s, s.Revert(zero, portName("b")), []Change{{b, nil}}},
 	} {
 		if got := slices.Collect(tc.to.Changes(tc.from)); !slices.Equal(got, tc.want) {
@@ -56,7 +56,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// A reader that misses snapshots is told of no change that was taken back.
+// For a reader that misses snapshots, a port that was changed and changed back has no change.
 func TestChangedAndChangedBack(t *testing.T) {
 	tr := newTestTracker()
 	first := func() {
@@ -89,7 +89,7 @@ func TestRevert(t *testing.T) {
 		t.Errorf("got node %v of generation %d, want those of the new snapshot", got.Node(), got.Generation())
 	}
 	if list := slices.Collect(now.All()); !slices.Equal(list, []*ServicePort{b2, d}) {
-		t.Errorf("Revert changed its receiver to %q", snapshotNames(now))
+		t.Errorf("Revert changed its receiver: got %q", snapshotNames(now))
 	}
 	if got := now.Revert(Snapshot{}); !slices.Equal(slices.Collect(got.All()), []*ServicePort{b2, d}) {
 		t.Errorf("nothing reverted: got %q, want b and d", snapshotNames(got))
@@ -106,7 +106,7 @@ func TestServicePortEqual(t *testing.T) {
 		}
 	}
 	if !full().Equal(full()) || full().Equal(nil) || (*ServicePort)(nil).Equal(full()) || !(*ServicePort)(nil).Equal(nil) {
-		t.Error("a port equals another with the same content, and only nil equals nil")
+		t.Error("Equal: want true for equal content and for two nil ports, false for nil and a port")
 	}
 	for i, change := range []func(*ServicePort){
 		func(p *ServicePort) { p.Name.Family = v1.IPv6Protocol },
@@ -128,7 +128,7 @@ func TestServicePortEqual(t *testing.T) {
 	} {
 		p := full()
 		if change(p); p.Equal(full()) || full().Equal(p) {
-			t.Errorf("change %d: %+v equals %+v, want that it does not", i, p, full())
+			t.Errorf("change %d: got %+v equal to %+v, want different", i, p, full())
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestNames(t *testing.T) {
 	} {
 		n := named
 		if change(&n); n.Compare(named) <= 0 || named.Compare(n) >= 0 || n.Compare(n) != 0 {
-			t.Errorf("change %d: %s does not come after %s", i, n, named)
+			t.Errorf("change %d: got %s not after %s", i, n, named)
 		}
 		order = append(order, n)
 	}
@@ -171,18 +171,18 @@ func TestNames(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	e := PortErrors{portName("b"): io.ErrClosedPipe, portName("a"): ErrUnsupported}
-	want := "2 service ports not programmed: ns/a:http/TCP/IPv4: not supported here; ns/b:http/TCP/IPv4: io: read/write on closed pipe"
+	want := "2 service ports not programmed: ns/a:http/TCP/IPv4: unsupported on this system; ns/b:http/TCP/IPv4: io: read/write on closed pipe"
 	if e.Error() != want {
 		t.Errorf("got %q, want %q", e.Error(), want)
 	}
 	if !errors.Is(e, ErrUnsupported) || !errors.Is(e, io.ErrClosedPipe) || errors.Is(e, ErrDataplaneLost) {
-		t.Error("PortErrors does not wrap exactly its errors")
+		t.Error("PortErrors: got other wrapped errors than its own")
 	}
 	for i := range 119 {
 		e[portName(fmt.Sprintf("x%03d", i))] = io.ErrNoProgress
 	}
 	if got := e.Error(); strings.Count(got, "; ns/") != 99 || !strings.HasSuffix(got, "ns/x097:http/TCP/IPv4: "+io.ErrNoProgress.Error()+"; and 21 more") {
-		t.Errorf("of 121 ports the error says %q, want the first hundred", got)
+		t.Errorf("121 ports: got error %q, want the first hundred ports", got)
 	}
 	p := &Problem{Kind: "Node", Field: "spec.podCIDR", Err: io.ErrNoProgress}
 	p.Name = "here"
@@ -191,8 +191,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestProblemsComeAndGo: problems are listed in order, live as long as their
-// reason, and are part of what makes a new snapshot.
+// TestProblemsComeAndGo: problems are in order, last as long as their cause, and a change of
+// the problems makes a new snapshot.
 func TestProblemsComeAndGo(t *testing.T) {
 	tr := newTestTracker()
 	last := newest(t, tr)

@@ -11,81 +11,78 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// ServiceHandler takes changes of Services.
+// ServiceHandler receives changes of Services and EndpointSlices.
 type ServiceHandler interface {
-	// UpdateService takes a Service that is new or may have changed. The
-	// handler neither keeps nor changes it.
+	// UpdateService adds a Service, or replaces it. The handler neither keeps
+	// nor changes the object.
 	UpdateService(*v1.Service)
-	// DeleteService takes that a Service is gone. One that was never there is
-	// no error.
+	// DeleteService removes a Service. An unknown name is no error.
 	DeleteService(types.NamespacedName)
-}
-
-// EndpointSliceHandler takes changes of EndpointSlices.
-type EndpointSliceHandler interface {
-	// UpdateEndpointSlice takes a slice that is new or may have changed. The
-	// handler neither keeps nor changes it.
+	// UpdateEndpointSlice adds an EndpointSlice, or replaces it. The handler
+	// neither keeps nor changes the object.
 	UpdateEndpointSlice(*discoveryv1.EndpointSlice)
-	// DeleteEndpointSlice takes that a slice is gone. One that was never there
-	// is no error.
+	// DeleteEndpointSlice removes an EndpointSlice. An unknown name is no error.
 	DeleteEndpointSlice(types.NamespacedName)
 }
 
-// NodeHandler takes changes of the Node that the proxy runs on.
-type NodeHandler interface {
-	// UpdateNode takes the node's object, or nil when there is none any more;
-	// objects of other nodes are ignored. A tracker then keeps what the object
-	// said last, and names it in [Snapshot.Problems].
-	UpdateNode(*v1.Node)
-}
-
-// Source delivers snapshots.
+// Source delivers snapshots. Those of a tracker have the times of changes ([Snapshot.Heard]).
+// A tracker has two further methods, which packages prommetrics and health call: ChangeCounts
+// returns how many changes of Services and of EndpointSlices it has received, and how many of
+// these since the last snapshot was made; NodeEligible, whether load balancers may send new
+// connections to the node.
 type Source interface {
-	// Next waits until there is a snapshot with a generation other than
-	// after's, and gives the newest, also where the context has ended. It ends
-	// with the context's error.
+	// Next waits for a snapshot with a generation other than after's, and
+	// returns the newest; if there is one, also with a context that has ended.
+	// When the context ends, Next returns its error.
 	Next(ctx context.Context, after Snapshot) (Snapshot, error)
 }
 
-// ServiceChangeTracker folds API objects into snapshots. All methods may be
-// called from any goroutine.
+// ServiceChangeTracker makes snapshots of API objects. All methods may be called
+// from any goroutine.
 type ServiceChangeTracker interface {
 	Source
 	ServiceHandler
-	EndpointSliceHandler
-	NodeHandler
-	// UpdateServiceCIDRs takes all ranges that ClusterIPs come from, in the place
-	// of those that were known before.
+	// UpdateNode replaces the object of the Node that the proxy runs on; objects of other
+	// nodes are ignored. Nil means that the object was deleted: the tracker keeps its last
+	// content, and reports that in [Snapshot.Problems].
+	UpdateNode(*v1.Node)
+	// UpdateServiceCIDRs replaces all ranges that ClusterIPs are allocated from,
+	// also those of the options.
 	UpdateServiceCIDRs([]netip.Prefix)
-	// Synced says that all objects that existed at the start have been handed
-	// over. Until then no snapshot comes out, so that nothing that works on
-	// the node is taken down because the tracker has not heard of it yet.
+	// Synced must be called after all existing objects have been handed over.
+	// Before that, Next returns no snapshot: it would remove working objects of
+	// the dataplane whose Services the tracker has not received yet.
 	Synced()
 }
 
-// TrackerOptions says for which node and under which rules a tracker resolves
-// services. The zero value is usable.
+// TrackerOptions are the node and the rules for which a tracker resolves services.
+// The zero value is usable.
 type TrackerOptions struct {
 	// NodeName is the node that the proxy runs on. Without it no endpoint is
-	// local and no Node object is taken.
+	// local and every Node object is ignored.
 	NodeName string
-	// NodeAddresses are the node's addresses as long as no Node object tells them.
+	// NodeAddresses are the node's addresses as long as no Node object has any.
 	NodeAddresses []netip.Addr
 	// NodePortAddresses are the addresses that node ports answer at; the zero
-	// value takes the node's primary addresses.
+	// value selects the node's primary addresses.
 	NodePortAddresses NodePortAddresses
-	// LocalTraffic tells pods from others; the zero value cannot.
+	// LocalTraffic distinguishes traffic from pods; the zero value cannot.
 	LocalTraffic LocalTraffic
-	// ServiceCIDRs are the ranges that ClusterIPs come from, if known, as
-	// long as nobody tells others (see UpdateServiceCIDRs).
+	// ServiceCIDRs are the ranges that ClusterIPs are allocated from, if known,
+	// until UpdateServiceCIDRs replaces them.
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all traffic to ClusterIPs.
 	MasqueradeAll bool
-	// IgnoreExternalIPs makes the tracker overlook spec.externalIPs.
+	// IgnoreExternalIPs makes the tracker ignore spec.externalIPs.
 	IgnoreExternalIPs bool
 	// LocalFallback is what a Local policy does without a ready local endpoint.
 	LocalFallback endpoints.LocalFallback
-	// Accept says which Services count. Nil takes those without the label
+	// Annotations are the keys of annotations of Services that
+	// [ServicePort.Annotations] carries, for backends that understand them. Other
+	// annotations never cause a change. Values of more than 4,096 bytes are ignored and
+	// reported in [Snapshot.Problems].
+	Annotations []string
+	// Accept selects the Services to proxy. Nil selects those without the label
 	// service.kubernetes.io/service-proxy-name.
 	Accept func(*v1.Service) bool
 }

@@ -22,7 +22,7 @@ const (
 	a, b, x   = "10.0.0.2:5353", "10.0.0.3:5353", "10.0.0.99:5353"
 )
 
-// isForeign says that one address belongs to another proxy's Service.
+// isForeign reports whether an address is that of another proxy's Service.
 func isForeign(a netip.Addr) bool { return a == netip.MustParseAddr(foreignIP) }
 
 func draining(p *proxy.ServicePort, servers ...string) *proxy.ServicePort {
@@ -34,7 +34,7 @@ func draining(p *proxy.ServicePort, servers ...string) *proxy.ServicePort {
 
 func list(s ...string) []string { return s }
 
-// everywhere is a node with addresses whose node ports answer at all of them.
+// everywhere returns a node with addresses, which serves node ports at all addresses.
 func everywhere(addrs ...string) *proxy.Node {
 	n := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
 	for _, a := range addrs {
@@ -43,7 +43,7 @@ func everywhere(addrs ...string) *proxy.Node {
 	return n
 }
 
-// from is a flow that began with an answer.
+// from returns a flow that began with a reply.
 func from(proto protocol, source string) flow {
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
 	return flow{proto: proto, source: netip.MustParseAddrPort(source), dest: client, server: client}
@@ -80,11 +80,11 @@ func TestClean(t *testing.T) {
 			old: dns(list(vip, vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 2,
 			stale: []flow{to(protoUDP, vip, a), to(protoUDP, vip2, a)},
 		},
-		"flow that goes where it was sent outlives the frontend": {
+		"untranslated flow stays after its frontend": {
 			old: dns(list(vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 1, kept: []flow{to(protoUDP, vip2, vip2)},
 		},
 		"VIP added": {
-			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 3, // one more, and once more since there was a flow
+			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 3, // the flows, the replies, and the replies again
 			stale: []flow{to(protoUDP, vip2, vip2), from(protoUDP, vip2)}, kept: []flow{to(protoUDP, vip, x)},
 		},
 		"node port added": {
@@ -105,7 +105,7 @@ func TestClean(t *testing.T) {
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a), to(protoUDP, "192.0.2.1:30053", "192.0.2.1:30053")},
-			kept:  []flow{to(protoUDP, "192.0.2.9:30053", "192.0.2.9:30053")}, // somebody may answer there by now
+			kept:  []flow{to(protoUDP, "192.0.2.9:30053", "192.0.2.9:30053")}, // another program may serve there
 		},
 		"node-port addresses changed, and there is TCP": {
 			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a)), port("web", tcp, list(":30053"), list(a))),
@@ -113,7 +113,7 @@ func TestClean(t *testing.T) {
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.9:30053", a)}, kept: []flow{to(protoTCP, "192.0.2.9:30053", a), to(protoTCP, "192.0.2.1:30053", x)},
 		},
-		"external IP where node ports do not answer any more": {
+		"external IP where node ports are no longer served": {
 			old:   proxy.NewSnapshot(node("192.0.2.9/32"), port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(":30053"), list(a)), port("ext", udp, list("192.0.2.9:30053"), list(b))),
 			dumps: 2, kept: []flow{to(protoUDP, "192.0.2.9:30053", b)},
@@ -127,7 +127,7 @@ func TestClean(t *testing.T) {
 			new:   proxy.NewSnapshot(n, port("dns", udp, list(vip), list(b)), port("sig", sctp, list(vip), list(b))),
 			dumps: 2, stale: []flow{to(protoUDP, vip, a), to(protoSCTP, vip, a)}, kept: []flow{to(protoUDP, vip, b)},
 		},
-		"node has got an address": {
+		"node has a new address": {
 			old:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
 			new:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
@@ -153,7 +153,7 @@ func TestClean(t *testing.T) {
 			kept: []flow{to(protoTCP, vip, a)},
 		},
 		"takeover": {
-			new: dns(list(vip, vip2, ":30053"), list(a)), dumps: 5, // UDP and SCTP of the service range, and answers from three frontends
+			new: dns(list(vip, vip2, ":30053"), list(a)), dumps: 5, // UDP and SCTP of the service range, and replies from three frontends
 			stale: []flow{
 				to(protoUDP, vip, b), to(protoUDP, vip2, vip2), to(protoUDP, "192.0.2.1:30053", x),
 				to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.96.0.77:53", x),
@@ -163,13 +163,13 @@ func TestClean(t *testing.T) {
 		"takeover of two ranges": {
 			new: proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.97.0.0/16")}},
 				port("dns", udp, list("10.96.0.9:53"), list(a)), port("web", tcp, list("10.96.0.77:53"), list(a))),
-			dumps: 3, // UDP and SCTP, and answers
+			dumps: 3, // UDP and SCTP, and replies
 			stale: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.97.0.77:53", x)}, kept: []flow{to(protoUDP, "10.98.0.77:53", x)},
 		},
-		"service range that comes late": {
+		"new service range": {
 			old:   proxy.NewSnapshot(&proxy.Node{}, port("dns", udp, list(vip), list(a))),
 			new:   proxy.NewSnapshot(node(), port("dns", udp, list(vip), list(a)), port("ntp", udp, list("10.96.0.11:123"), list(a))),
-			dumps: 3, // UDP and SCTP of the range, and answers of what is new
+			dumps: 3, // UDP and SCTP of the range, and replies from the new frontend
 			stale: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoUDP, "10.96.0.10:99", x), to(protoSCTP, vip, x)},
 			kept:  []flow{to(protoUDP, vip, a), to(protoUDP, vip, x), to(protoUDP, foreignIP+":53", x), to(protoUDP, "203.0.113.5:53", x)},
 		},
@@ -189,27 +189,27 @@ func TestClean(t *testing.T) {
 				c := newCleaner(Options{Foreign: isForeign}, table)
 				mustClean(t, c, tc.old, tc.new)
 				if diff := cmp.Diff(want, table.flows, cmp.AllowUnexported(flow{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-					t.Errorf("kernel without filters %v: flows that were to be left (-want +got):\n%s", deaf, diff)
+					t.Errorf("filters ignored %v: flows left (-want +got):\n%s", deaf, diff)
 				}
 				if table.dumps != tc.dumps || table.removes != len(tc.stale) {
-					t.Errorf("%d dumps and %d removals, want %d and %d", table.dumps, table.removes, tc.dumps, len(tc.stale))
+					t.Errorf("filters ignored %v: got %d dumps and %d removals, want %d and %d", deaf, table.dumps, table.removes, tc.dumps, len(tc.stale))
 				}
 			}
 		})
 	}
 }
 
-// Without being told what is foreign, nothing is touched that has no frontend.
+// Without Options.Foreign, flows to addresses without a frontend stay.
 func TestForeignUnknown(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoUDP, vip, x)}}
 	c := newCleaner(Options{}, table)
 	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
 	if len(table.flows) != 1 || table.flows[0].dest != netip.MustParseAddrPort("10.96.0.77:53") {
-		t.Errorf("flows %v left, want the one to an address without frontend", table.flows)
+		t.Errorf("got flows %v left, want the one to an address without a frontend", table.flows)
 	}
 }
 
-// Both families have an account of their own.
+// Each family has an Account of its own.
 func TestAccounts(t *testing.T) {
 	var accounts []Account
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, "[fd00:96::10]:53", "[fd00::2]:53"), to(protoUDP, "[fd00:96::10]:53", "[fd00::3]:53")}}
@@ -224,7 +224,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// A flow that cannot be removed keeps no other from it, and all are counted.
+// If a flow cannot be removed, the others are, and the error counts all that are left.
 func TestRemovalFails(t *testing.T) {
 	broken := errors.New("broken")
 	table := &fakeTable{err: broken}
@@ -239,19 +239,19 @@ func TestRemovalFails(t *testing.T) {
 	c := newCleaner(Options{}, table)
 	err := c.Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a))), proxy.NewSnapshot(node()))
 	if !errors.Is(err, broken) || strings.Count(err.Error(), "remove flow") != want-1 {
-		t.Errorf("error %v, want one that names %d flows", err, want-1)
+		t.Errorf("got error %v, want one that names %d flows", err, want-1)
 	}
 	if table.removes != want || len(table.flows) != want-1 {
-		t.Errorf("%d flows were tried and %d left, want %d and %d", table.removes, len(table.flows), want, want-1)
+		t.Errorf("got %d removals and %d flows left, want %d and %d", table.removes, len(table.flows), want, want-1)
 	}
 	table.flows = slices.Repeat(table.flows[:1], 3*maxNamed)
 	err = c.Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a))), proxy.NewSnapshot(node()))
-	if more := fmt.Sprintf("and %d flows more", 2*maxNamed); err == nil || !strings.Contains(err.Error(), more) {
-		t.Errorf("error %v, want one that ends with %q", err, more)
+	if more := fmt.Sprintf("and %d more flows", 2*maxNamed); err == nil || !strings.Contains(err.Error(), more) {
+		t.Errorf("got error %v, want one with %q", err, more)
 	}
 }
 
-// Many frontends at once are one dump.
+// Many changed frontends need one dump.
 func TestManyFrontends(t *testing.T) {
 	var before, after []*proxy.ServicePort
 	table := &fakeTable{}
@@ -266,7 +266,7 @@ func TestManyFrontends(t *testing.T) {
 	mustClean(t, c, proxy.NewSnapshot(node(), before...), proxy.NewSnapshot(node(), after...))
 	account.Duration = 0
 	if want := (Account{Family: v1.IPv4Protocol, Frontends: 100, Dumps: 1, Flows: 200, Removed: 100}); account != want {
-		t.Errorf("account %+v, want %+v", account, want)
+		t.Errorf("got account %+v, want %+v", account, want)
 	}
 }
 
@@ -276,15 +276,15 @@ func TestInterruptedDump(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a)}, interrupts: maxDumps - 1}
 	mustClean(t, newCleaner(Options{}, table), old, new)
 	if table.dumps != maxDumps || table.removes != 1 {
-		t.Errorf("%d dumps, %d removals, want %d and 1", table.dumps, table.removes, maxDumps)
+		t.Errorf("got %d dumps and %d removals, want %d and 1", table.dumps, table.removes, maxDumps)
 	}
 	table.interrupts = maxDumps
 	if err := newCleaner(Options{}, table).Clean(t.Context(), old, new); !errors.Is(err, errInterrupted) {
-		t.Errorf("error %v, want %v", err, errInterrupted)
+		t.Errorf("got error %v, want %v", err, errInterrupted)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := newCleaner(Options{}, table).Clean(ctx, old, new); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want %v", err, context.Canceled)
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }

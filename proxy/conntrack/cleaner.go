@@ -13,61 +13,56 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// TCPPolicy says what becomes of TCP flows to endpoints that left the API. With
-// another policy than [KeepTCP], flows that have not been established go as well if
-// they began before their frontend was there: the kernel never translates them, so a
-// client that tries again and again from one port would never get through.
+// TCPPolicy says which TCP flows are removed after their endpoint has left the API. Any other
+// policy than [KeepTCP] also removes flows that are not established and began before their
+// frontend existed: the kernel does not translate them, so a client that retries from the same
+// port would not reach an endpoint.
 type TCPPolicy uint8
 
 // The policies.
 const (
-	// KeepTCP leaves them alone.
+	// KeepTCP removes none.
 	KeepTCP TCPPolicy = iota
-	// DropHalfOpenTCP removes those that have not been established: the
+	// DropHalfOpenTCP removes those that are not established: the
 	// client's next attempt goes to another endpoint.
 	DropHalfOpenTCP
-	// ResetTCP removes all of them. What the client sends next comes to another
-	// endpoint, which does not know the connection and resets it, or is
-	// rejected.
+	// ResetTCP removes all. The client's next packet goes to another endpoint, which resets the
+	// connection, or is rejected.
 	ResetTCP
 )
 
-// Options say what a Cleaner does. The zero value is usable.
+// Options configure a Cleaner. The zero value is usable.
 type Options struct {
-	// TCP is the policy for TCP; with another one than [KeepTCP], InAPI is
-	// required.
+	// TCP is the policy for TCP. Any other than [KeepTCP] requires InAPI.
 	TCP TCPPolicy
-	// InAPI reports whether an endpoint that has left the pools of a service
-	// port still is in the API, for example because it terminates. It is called
-	// during Clean.
+	// InAPI reports whether an endpoint that has left the pools of a service port is still in
+	// the API, for example because it terminates. Clean and Due call it.
 	InAPI func(proxy.ServicePortName, netip.AddrPort) bool
 	// Foreign reports whether an address in the service ranges that no frontend
 	// has may be another program's, for example of a Service that names another
-	// proxy. It is called during Clean, when ranges are looked at that were not
-	// known before: translated flows to addresses in them that are not foreign
-	// are what went stale while no process was running, and are removed. Nil
-	// takes all addresses for foreign.
+	// proxy. Clean calls it for service ranges that are new to it: translated flows to
+	// addresses there that are not foreign became stale while no process was running, and are
+	// removed. If nil, all addresses are foreign.
 	Foreign func(netip.Addr) bool
-	// Observe, if not nil, is called in each Clean for each IP family that there
-	// was something to look at in, on the same goroutine.
+	// Observe, if not nil, is called in each Clean for each IP family that had something to
+	// clean, on the same goroutine.
 	Observe func(Account)
 }
 
 // Account is what one Clean did in one IP family.
 type Account struct {
-	// Family is the one that all else is about.
 	Family v1.IPFamily
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int
-	// Dumps is the number of times that the kernel walked its table, Flows the
-	// number of flows that it handed over, Removed that of those removed.
+	// Dumps is how often the kernel walked its table, Flows the number of flows that it returned,
+	// Removed that of those removed.
 	Dumps, Flows, Removed int
-	// Offloaded is the number of flows that should go and cannot yet, since another
-	// program has led them past the rules, by a flowtable of nf_tables.
+	// Offloaded is the number of stale flows that the kernel does not remove, since another
+	// program has offloaded them to a flowtable of nf_tables.
 	Offloaded int
-	// Duration is how long that took, with all waiting.
+	// Duration is how long the Clean took for this family, with all waiting.
 	Duration time.Duration
-	// Err is nil, or what Clean returns of this family.
+	// Err is nil, or the part of this family in the error of Clean.
 	Err error
 }
 
@@ -76,19 +71,22 @@ type Account struct {
 type Cleaner struct {
 	options Options
 	table   table
-	// spared are endpoints whose TCP flows go when they leave the API.
-	spared map[sparedEndpoint][]netip.AddrPort
-	// retry is when to look again for flows that were offloaded; zero for never.
+	// removed are endpoints whose TCP flows are removed once they leave the API.
+	removed map[removedEndpoint][]frontendKey
+	// retry is when to retry flows that were offloaded; zero for never.
 	retry time.Time
+	// cleaned is the last snapshot to which Follow has cleaned the changes.
+	cleaned proxy.Snapshot
+	// everything says that the next Follow must clean all frontends.
+	everything bool
 }
 
-// New opens the table of the network namespace of the calling thread; the Cleaner
-// stays with it. It needs CAP_NET_ADMIN there. Where connection tracking is a module of
-// the kernel, it is loaded from now on, and its parameters are in /proc/sys. On other
+// New opens the table of the network namespace of the calling thread, which needs CAP_NET_ADMIN
+// there. Where connection tracking is a module of the kernel, New loads it. On other
 // systems than Linux, and on kernels without it, the error is [proxy.ErrUnsupported].
 func New(options Options) (*Cleaner, error) {
 	if options.TCP != KeepTCP && options.InAPI == nil {
-		return nil, errors.New("conntrack: a policy for TCP needs InAPI")
+		return nil, errors.New("conntrack: Options.TCP requires Options.InAPI")
 	}
 	t, err := openTable()
 	if err != nil {
@@ -98,46 +96,46 @@ func New(options Options) (*Cleaner, error) {
 }
 
 func newCleaner(options Options, t table) *Cleaner {
-	return &Cleaner{options: options, table: t, spared: map[sparedEndpoint][]netip.AddrPort{}}
+	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}}
 }
 
-// Close gives up what New opened. The Cleaner cannot be used any more.
+// Close closes the table. The Cleaner must not be used after it.
 func (c *Cleaner) Close() error { return c.table.close() }
 
 // Clean removes the flows that were right under old, which has been cleaned
-// before, and are stale under new, which the dataplane holds by now. With the zero
-// old nothing is taken for granted. A flow that cannot be removed does not keep the
-// others from it. After an error, which may be that of ctx, some stale flows may be left;
-// the same call removes them. That a flow is offloaded is no error, as that may last:
-// [Account] has how many are.
+// before, and are stale under new, which the dataplane holds now. With the zero
+// old all frontends are new. If a flow cannot be removed, Clean goes on with the
+// others. After an error, which may be that of ctx, some stale flows may be left;
+// the same call removes them. Offloaded flows are no error: [Account] counts them.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	return c.clean(ctx, old, new, serviceCIDRs(old))
 }
 
-// clean is Clean where the ranges that have been looked at need not be those of old.
+// clean is Clean, except that the caller names the service ranges whose flows have been cleaned
+// before; Clean passes those of old.
 func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []netip.Prefix) error {
 	if old.IsZero() {
 		c.retry = time.Time{}
 	}
-	p := c.plan(old, new, swept)
-	if err := c.execute(ctx, p, new); err != nil {
+	p, err := c.plan(old, new, swept)
+	if err == nil {
+		err = c.execute(ctx, p)
+	}
+	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
-	c.forget(p, new)
+	c.removed = p.left
 	return nil
 }
 
-func (c *Cleaner) execute(ctx context.Context, p *plan, new proxy.Snapshot) error {
-	if err := p.resolveNodePorts(c.table, new); err != nil {
-		return err
-	}
+func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	var errs []error
 	for _, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		filters := p.filters(family)
+		filters, frontends := p.filters(family, false)
 		if len(filters) == 0 {
 			continue
 		}
-		account := Account{Family: family, Frontends: p.frontends(family)}
+		account := Account{Family: family, Frontends: frontends}
 		start := time.Now()
 		err := c.cleanFamily(ctx, p, filters, &account)
 		account.Duration, account.Err = time.Since(start), err
@@ -149,7 +147,7 @@ func (c *Cleaner) execute(ctx context.Context, p *plan, new proxy.Snapshot) erro
 		}
 		errs = append(errs, err)
 		if err != nil && ctx.Err() != nil {
-			break // The other family would only say the same.
+			break // The other family would return the same error.
 		}
 	}
 	return errors.Join(errs...)
@@ -165,24 +163,23 @@ func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, filters []filter, ac
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, c.cleanAnswers(ctx, p, account, untranslated))
+	return errors.Join(err, c.cleanReplies(ctx, p, account, untranslated))
 }
 
 const (
-	// underWay is how long answers to what has gone out are waited for.
+	// underWay is how long Clean waits for replies to packets that were sent before.
 	underWay = 20 * time.Millisecond
-	// maxPasses bounds how often they are looked for.
+	// maxPasses bounds how often Clean dumps them.
 	maxPasses = 8
 )
 
-// cleanAnswers removes flows that begin with an answer. Tracking may begin, or a
-// flow be removed, between a packet and the answer of who served the address
-// before. To the kernel the answer is then a new flow, from the address, to which all
-// further packets of the client belong: nobody else would ever get them. Where
-// there was such traffic, answers may be under way, so they are looked for until
-// there are none.
-func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, expected bool) error {
-	filters := p.answerFilters(account.Family)
+// cleanReplies removes flows that begin with a reply. Tracking may begin, or a
+// flow be removed, between a packet and the reply of the program that served the address
+// before. To the kernel the reply is then a new flow, from the address, to which all
+// further packets of the client belong: no endpoint would ever get them. Where
+// there was such traffic, more replies may be under way, so this repeats until it finds none.
+func (c *Cleaner) cleanReplies(ctx context.Context, p *plan, account *Account, expected bool) error {
+	filters, _ := p.filters(account.Family, true)
 	for range maxPasses {
 		if expected {
 			if err := pause.For(ctx, underWay); err != nil {
@@ -190,7 +187,7 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 			}
 		}
 		before := account.Removed
-		if err := c.sweepAll(ctx, filters, account, p.isStaleAnswer); err != nil {
+		if err := c.sweepAll(ctx, filters, account, p.isStaleReply); err != nil {
 			return err
 		}
 		if expected = account.Removed > before; !expected {
@@ -200,15 +197,14 @@ func (c *Cleaner) cleanAnswers(ctx context.Context, p *plan, account *Account, e
 	return nil
 }
 
-// offloadTime is how long a flow of UDP is offloaded after its last packet, unless
-// somebody has set another time.
+// offloadTime is how long a UDP flow is offloaded after its last packet, by default.
 const offloadTime = 30 * time.Second
 
-// maxNamed is how many flows that could not be removed an error names.
+// maxNamed bounds the flows that an error names.
 const maxNamed = 10
 
-// sweepAll removes the stale flows behind filters. Where the context has ended it says so,
-// once, however far it came.
+// sweepAll removes the stale flows that some filters select. The error has that of the context
+// once.
 func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Account, isStale func(flow) bool) error {
 	var errs []error
 	for _, f := range filters {
@@ -220,8 +216,8 @@ func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Accou
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// sweep removes the stale flows behind a filter. It stops when the context ends, and leaves it
-// to the caller to say so.
+// sweep removes the stale flows that a filter selects. When the context ends it stops without
+// an error.
 func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale func(flow) bool) error {
 	stale, err := c.find(ctx, f, account, isStale)
 	errs, left := []error{err}, 0
@@ -235,15 +231,14 @@ func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale
 			account.Removed++
 		case errors.Is(err, errOffloaded):
 			account.Offloaded++
-		case left < maxNamed:
-			errs = append(errs, fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err))
-			fallthrough
 		default:
-			left++
+			if left++; left <= maxNamed {
+				errs = append(errs, fmt.Errorf("remove flow %v to %v: %w", s.source, s.dest, err))
+			}
 		}
 	}
 	if left > maxNamed {
-		errs = append(errs, fmt.Errorf("and %d flows more", left-maxNamed))
+		errs = append(errs, fmt.Errorf("and %d more flows", left-maxNamed))
 	}
 	return errors.Join(errs...)
 }
@@ -252,7 +247,8 @@ func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale
 // layout is repeated.
 const maxDumps = 5
 
-// find gives the stale flows behind a filter; with an error, those it has seen.
+// find returns the stale flows that a filter selects; with an error, those that it has found
+// until then.
 func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale func(flow) bool) (stale []flow, err error) {
 	for range maxDumps {
 		if ctx.Err() != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errMalformed = errors.New("the kernel's answer makes no sense")
+var errMalformed = errors.New("malformed conntrack message")
 
 // nfgenSize is the size of the header before the attributes.
 const nfgenSize = 4
@@ -30,7 +30,7 @@ func attributes(b []byte, f func(kind uint16, data []byte) error) error {
 	return nil
 }
 
-// decodeFlow reads one entry. What it keeps is copied.
+// decodeFlow reads one entry. It copies what it keeps.
 func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 	if len(msg) < nfgenSize {
 		return flow{}, false, errMalformed
@@ -40,13 +40,13 @@ func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			t, err := decodeTuple(data)
-			f.proto, f.source, f.dest = t.proto, t.source(), t.dest()
+			f.proto, f.source, f.dest = t.proto, t.source, t.dest
 			inDefaultZone = inDefaultZone && !t.inZone
 			f.tuple = append([]byte(nil), data...)
 			return err
 		case nl.CTA_TUPLE_REPLY:
 			t, err := decodeTuple(data)
-			f.server = t.source()
+			f.server = t.source
 			inDefaultZone = inDefaultZone && !t.inZone
 			return err
 		case nl.CTA_ID:
@@ -65,18 +65,14 @@ func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 }
 
 type tuple struct {
-	proto            protocol
-	src, dst         netip.Addr
-	srcPort, dstPort uint16
+	proto        protocol
+	source, dest netip.AddrPort
 	// inZone says that this direction has a zone of its own.
 	inZone bool
 }
 
-// attrTupleZone is what the kernel calls CTA_TUPLE_ZONE.
+// attrTupleZone is the kernel's CTA_TUPLE_ZONE.
 const attrTupleZone = 3
-
-func (t tuple) source() netip.AddrPort { return netip.AddrPortFrom(t.src, t.srcPort) }
-func (t tuple) dest() netip.AddrPort   { return netip.AddrPortFrom(t.dst, t.dstPort) }
 
 func decodeTuple(b []byte) (t tuple, err error) {
 	err = attributes(b, func(kind uint16, data []byte) error {
@@ -100,23 +96,22 @@ func (t *tuple) setAddress(kind uint16, data []byte) error {
 	}
 	switch kind {
 	case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-		t.src = a
+		t.source = netip.AddrPortFrom(a, t.source.Port())
 	case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
-		t.dst = a
+		t.dest = netip.AddrPortFrom(a, t.dest.Port())
 	}
 	return nil
 }
 
-// setProtocol reads a part of the protocol's own. Protocols without ports have
-// other parts, which mean nothing here.
+// setProtocol reads an attribute of the protocol; those other than number and ports are ignored.
 func (t *tuple) setProtocol(kind uint16, data []byte) error {
 	switch {
 	case kind == nl.CTA_PROTO_NUM && len(data) == 1:
 		t.proto = protocol(data[0])
 	case kind == nl.CTA_PROTO_SRC_PORT && len(data) == 2:
-		t.srcPort = binary.BigEndian.Uint16(data)
+		t.source = netip.AddrPortFrom(t.source.Addr(), binary.BigEndian.Uint16(data))
 	case kind == nl.CTA_PROTO_DST_PORT && len(data) == 2:
-		t.dstPort = binary.BigEndian.Uint16(data)
+		t.dest = netip.AddrPortFrom(t.dest.Addr(), binary.BigEndian.Uint16(data))
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attribute gives one as the kernel writes it.
+// attribute returns a netlink attribute.
 func attribute(kind uint16, data ...byte) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
 	b = append(binary.NativeEndian.AppendUint16(b, kind), data...)
@@ -28,7 +28,7 @@ func join(parts ...[]byte) (all []byte) {
 	return all
 }
 
-// direction gives the tuple of one, whose ports are what the protocol has.
+// direction returns the tuple of one direction, with the attributes of its protocol.
 func direction(kind uint16, src, dst byte, proto ...[]byte) []byte {
 	ip := join(attribute(nl.CTA_IP_V4_SRC, 192, 0, 2, src), attribute(nl.CTA_IP_V4_DST, 192, 0, 2, dst))
 	return attribute(kind, join(attribute(nl.CTA_TUPLE_IP, ip...), attribute(nl.CTA_TUPLE_PROTO, join(proto...)...))...)
@@ -43,6 +43,9 @@ func TestDecodeFlow(t *testing.T) {
 	at := func(host, port byte) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, host}), uint16(port))
 	}
+	inZone := func(direction []byte) []byte {
+		return attribute(binary.NativeEndian.Uint16(direction[2:]), join(direction[unix.SizeofNlAttr:], attribute(attrTupleZone, 0, 5))...)
+	}
 	header := make([]byte, nfgenSize)
 	tcpState := attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP, join(attribute(9, 7), attribute(nl.CTA_PROTOINFO_TCP_STATE, 3))...)...)
 	sctpState := attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP+2, attribute(nl.CTA_PROTOINFO_TCP_STATE, 3)...)...)
@@ -55,7 +58,7 @@ func TestDecodeFlow(t *testing.T) {
 			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(6), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 3, 1, number(6), ports(30, 10)), tcpState),
 			flow{proto: protoTCP, source: at(1, 10), dest: at(2, 20), server: at(3, 30), state: 3}, false,
 		},
-		"SCTP, whose states are others": {
+		"SCTP, which has other states": {
 			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(132), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 3, 1, number(132), ports(30, 10)), sctpState),
 			flow{proto: protoSCTP, source: at(1, 10), dest: at(2, 20), server: at(3, 30)}, false,
 		},
@@ -71,7 +74,15 @@ func TestDecodeFlow(t *testing.T) {
 			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10)), attribute(nl.CTA_ZONE)),
 			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
 		},
-		"parts that are not known, or have another length": {
+		"another zone, for its direction": {
+			join(header, inZone(direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20))), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))),
+			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
+		},
+		"another zone, for its replies": {
+			join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), inZone(direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10)))),
+			flow{proto: protoUDP, source: at(1, 10), dest: at(2, 20), server: at(2, 20)}, true,
+		},
+		"attributes that are unknown, or have another length": {
 			join(header,
 				direction(nl.CTA_TUPLE_ORIG, 1, 2, number(6), ports(10, 20), attribute(99, 1, 2), attribute(nl.CTA_PROTO_NUM), attribute(nl.CTA_PROTO_SRC_PORT, 1), attribute(nl.CTA_PROTO_DST_PORT, 1, 2, 3)),
 				direction(nl.CTA_TUPLE_REPLY, 3, 1, number(6), ports(30, 10), attribute(nl.CTA_PROTO_SRC_PORT), attribute(nl.CTA_PROTO_DST_PORT)),
@@ -82,36 +93,36 @@ func TestDecodeFlow(t *testing.T) {
 		got, inDefaultZone, err := decodeFlow(tc.msg)
 		isSame := got.proto == tc.want.proto && got.source == tc.want.source && got.dest == tc.want.dest && got.server == tc.want.server && got.state == tc.want.state
 		if err != nil || !isSame || inDefaultZone == tc.isElsewhere {
-			t.Errorf("%s: %+v, in the default zone %v, error %v; want %+v, %v", name, got, inDefaultZone, err, tc.want, !tc.isElsewhere)
+			t.Errorf("%s: got %+v, in the default zone %v, error %v; want %+v, %v and none", name, got, inDefaultZone, err, tc.want, !tc.isElsewhere)
 		}
 	}
-	sent, answered := direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))
-	whole := join(header, sent, answered)
-	long := []byte{200, 0, 1, 0, 0, 0, 0, 0} // more than what it is in, and less than what is around that
+	sent, replied := direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20)), direction(nl.CTA_TUPLE_REPLY, 2, 1, number(17), ports(20, 10))
+	whole := join(header, sent, replied)
+	long := []byte{200, 0, 1, 0, 0, 0, 0, 0} // longer than its parent, and shorter than the message
 	around := make([]byte, 200)
 	inTuple := func(kind uint16, part ...byte) []byte {
 		return attribute(nl.CTA_TUPLE_ORIG, attribute(kind, part...)...)
 	}
 	for name, msg := range map[string][]byte{
-		"no destination":       join(header, answered),
+		"no destination":       join(header, replied),
 		"too long behind":      join(whole, long[:4]),
 		"too long in a tuple":  join(whole, attribute(nl.CTA_TUPLE_ORIG, long...), sent, attribute(99, around...)),
-		"too long in answer":   join(whole, attribute(nl.CTA_TUPLE_REPLY, long...), answered, attribute(99, around...)),
+		"too long in a reply":  join(whole, attribute(nl.CTA_TUPLE_REPLY, long...), replied, attribute(99, around...)),
 		"too long in address":  join(whole, inTuple(nl.CTA_TUPLE_IP, long...), sent, attribute(99, around...)),
 		"too long in protocol": join(whole, inTuple(nl.CTA_TUPLE_PROTO, long...), sent, attribute(99, around...)),
 		"too long in state":    join(whole, attribute(nl.CTA_PROTOINFO, long...), attribute(99, around...)),
 		"too long in TCP":      join(whole, attribute(nl.CTA_PROTOINFO, attribute(nl.CTA_PROTOINFO_TCP, long...)...), attribute(99, around...)),
-		"an address too much":  join(whole, inTuple(nl.CTA_TUPLE_IP, attribute(nl.CTA_IP_V4_SRC, 1, 2, 3, 4, 5)...), sent),
+		"an address too long":  join(whole, inTuple(nl.CTA_TUPLE_IP, attribute(nl.CTA_IP_V4_SRC, 1, 2, 3, 4, 5)...), sent),
 		"nothing":              nil,
 		"less than a header":   header[:3],
 		"no addresses":         header,
-		"no answer":            join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20))),
+		"no reply":             join(header, direction(nl.CTA_TUPLE_ORIG, 1, 2, number(17), ports(10, 20))),
 		"attribute too long":   join(header, []byte{9, 0, 1, 0, 0, 0, 0, 0}),
 		"attribute too short":  join(header, []byte{3, 0, 1, 0, 0, 0, 0, 0}),
 		"address of two bytes": join(header, attribute(nl.CTA_TUPLE_ORIG, attribute(nl.CTA_TUPLE_IP, attribute(nl.CTA_IP_V4_SRC, 1, 2)...)...)),
 	} {
 		if got, _, err := decodeFlow(msg); !errors.Is(err, errMalformed) {
-			t.Errorf("%s: %+v, error %v, want %v", name, got, err, errMalformed)
+			t.Errorf("%s: got %+v and error %v, want %v", name, got, err, errMalformed)
 		}
 	}
 }
@@ -125,7 +136,7 @@ func TestDumpError(t *testing.T) {
 		{nl.ErrDumpInterrupted, errMalformed, errInterrupted}, // it is repeated
 	} {
 		if got := dumpError(tc.err, tc.broken); !errors.Is(got, tc.want) {
-			t.Errorf("case %d: %v, want %v", i, got, tc.want)
+			t.Errorf("case %d: got error %v, want %v", i, got, tc.want)
 		}
 	}
 }
@@ -135,7 +146,7 @@ func TestRemoveError(t *testing.T) {
 		{nil, nil}, {unix.ENOENT, nil}, {unix.EBUSY, errOffloaded}, {unix.EPERM, unix.EPERM},
 	} {
 		if got := removeError(tc.err); !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
-			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
+			t.Errorf("%v: got error %v, want %v", tc.err, got, tc.want)
 		}
 	}
 }

@@ -1,74 +1,59 @@
-// Package conntrack removes what the kernel's connection tracking remembers of
-// Services that are no more as they were.
+// Package conntrack removes stale flows from the kernel's connection tracking after Services
+// have changed.
 //
 // A dataplane that translates addresses decides once for each flow. Later packets
 // follow the entry of the flow in the connection tracking table, whatever the rules
-// say by then. TCP ends by itself when an endpoint dies; a sender of UDP never
-// learns, and its flow lives as long as it sends. So each change of a UDP or SCTP
-// Service needs a look at its flows:
+// are by then. A TCP connection ends with its endpoint; a UDP client does not notice, and
+// its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
 //
-//   - an endpoint is gone, also the last one: flows to it are removed;
-//   - a frontend is gone (Service, port, VIP, node port, or an address of node
-//     ports): its translated flows are removed;
-//   - a frontend is new: flows to it that go elsewhere, or nowhere in particular,
-//     are removed, and those that began with an answer from it; where there were
-//     any, Clean waits some 20 ms for what is under way;
-//   - nothing is known, as at the start of a process: all frontends are looked at
-//     as if they were new;
-//   - a service range is new: translated flows to addresses in it that no Service
+//   - if an endpoint was removed, also the last one, flows to it are removed;
+//   - if a frontend was removed (Service, port, VIP, node port, or an address of node
+//     ports), its translated flows are removed;
+//   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
+//     those that began with a reply from it; if there were any, Clean waits some 20 ms for
+//     further replies. At the start of a process, all frontends are new;
+//   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
 //
-// A flow is kept when it goes to an endpoint that could serve, whether or not it is
-// in a pool of its service port: one that terminates, or that topology or policy
-// deselect, keeps the flows that it has. So a flow moves when its endpoint is gone,
-// or stops to serve.
+// Flows to an endpoint that could serve are kept, whether or not it is in a pool of its service
+// port: it may terminate, or topology or policy may exclude it.
 //
-// # Wiring
+// # Use
 //
-// [Cleaner.Wrap] puts a Cleaner behind a [proxy.Backend]: flows are cleaned after
-// the rules have changed, since a packet would make the same wrong flow again
-// before. [Cleaner.Clean] is for programs that do it by themselves, and for those that
-// remove the rules of another program once they serve: packets have gone by these until
-// then, so it takes one more Clean from the zero Snapshot.
+// A Cleaner is for the Flows of a [proxy.Runner], which calls it after the rules have changed:
+// before, a packet would make the same stale flow again. Programs without a Runner, and those
+// that remove another program's rules once they serve, call [Cleaner.Clean]; the latter once
+// more from the zero Snapshot, since packets have followed those rules until then.
 //
 // # Cost
 //
-// Work follows changes. Where nothing of UDP and SCTP changed, there is no system
-// call. A few changed frontends are looked up one by one with a filter that the kernel
-// applies (Linux 5.8 and later; in IPv6 it goes by protocol and port only), so that
-// foreign flows do not even leave the kernel;
-// many at once by one dump for each family and protocol. Without filters the answer
-// is the same, since each flow is looked at again here.
-//
-// Entries are removed one by one, by tuple and identity, so that a flow which took the
-// place of another one meanwhile is not hit. This, and the filter, is why this
-// package encodes its few messages itself: github.com/vishvananda/netlink, which
-// carries them, offers neither for connection tracking.
+// Without changes of UDP and SCTP Services there is no system call. A few changed frontends are
+// looked up one by one with a filter in the kernel (Linux 5.8 and later; in IPv6 by protocol and
+// port only); many by one dump for each family and protocol. Entries are removed one by one, by
+// tuple and identity, so that a newer flow with the same tuple stays. This package encodes its
+// few messages itself, since github.com/vishvananda/netlink offers neither.
 //
 // # What is not touched
 //
 // Flows to addresses that no frontend has or had, flows in other zones than the
-// default one, and untranslated flows to frontends that are gone. Node ports concern
-// addresses of this node only. What was removed while no process was running cannot be
-// told from what other programs serve, so it stays until it expires, but within the
-// service ranges, where Options say what is foreign.
+// default one, untranslated flows to removed frontends, and node ports at addresses
+// of other nodes. Outside of the service ranges, flows that became stale while no process was
+// running stay until they expire: they may be another program's.
 //
-// Flows that another program has led past all rules, by a flowtable of nf_tables, cannot be
-// removed. Where there are any of UDP or SCTP, a wrapped backend looks again each 30 s for
-// those to frontends that still are.
+// The kernel does not remove flows that another program has offloaded to a flowtable of
+// nf_tables. If there are any of UDP or SCTP, [Cleaner.Due] reports so 30 s later, and Follow
+// retries those to frontends that exist.
 //
 // # TCP
 //
-// TCP flows are left alone unless [Options] say otherwise. Then it is those to
-// endpoints that have left the API: an endpoint that terminates is in the API. And it
-// is those that began before their frontend was there, or before node ports answered
-// at that address, and were never answered: what their clients send later, from the
-// same port, goes the same way in vain for as long as the entry is there
-// (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes). A new frontend of TCP
-// then costs a look at the table, like one of UDP.
+// TCP flows stay unless [Options] say otherwise. Then those to endpoints that have left the API
+// are removed (one that terminates is in the API), and those without a reply that began before
+// their frontend, or node ports at that address, existed: until the entry expires
+// (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes), further attempts from the same
+// port fail. A new TCP frontend then costs a lookup, like one of UDP.
 //
 // # Parameters
 //
-// [Parameters] sets how many flows the kernel remembers, and for how long. It has nothing
-// to do with a [Cleaner]: an agent sets them once, as kube-proxy does.
+// [Parameters.Set] sets the size and the timeouts of the table. It is independent of a
+// [Cleaner]: an agent calls it once, as kube-proxy does.
 package conntrack

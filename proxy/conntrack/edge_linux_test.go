@@ -18,7 +18,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// newKernelTable gives the table behind a Cleaner of a namespace of its own.
+// newKernelTable returns a Cleaner in a new namespace, and its table.
 func newKernelTable(t testing.TB) (*netns.NS, *Cleaner, *kernelTable) {
 	t.Helper()
 	ns, c := newKernelCleaner(t, Options{})
@@ -29,7 +29,7 @@ func newKernelTable(t testing.TB) (*netns.NS, *Cleaner, *kernelTable) {
 	return ns, c, k
 }
 
-// What other programs have put into another zone is theirs, whatever it looks like.
+// Flows in another zone are other programs', also if they look like stale flows.
 func TestOtherZones(t *testing.T) {
 	_, c, k := newKernelTable(t)
 	const client, service, server = 1, 10, 2
@@ -51,14 +51,14 @@ func TestOtherZones(t *testing.T) {
 	const vip = "192.0.2.10:53"
 	mustClean(t, c, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list("192.0.2.2:53"))), proxy.NewSnapshot(node()))
 	if account.Flows != 1 || account.Removed != 1 {
-		t.Errorf("account %+v, want one flow, and it removed", account)
+		t.Errorf("got account %+v, want one flow, removed", account)
 	}
 	if here, there := make(0), make(5); here != nil || !errors.Is(there, unix.EEXIST) {
 		t.Errorf("making the same flows again: got %v, and %v in the other zone, want no error and %v", here, there, unix.EEXIST)
 	}
 }
 
-// Node ports answer at the addresses of both families that the namespace has.
+// localAddresses returns the addresses of both families that the namespace has.
 func TestLocalAddresses(t *testing.T) {
 	ns, _, k := newKernelTable(t)
 	lo, err := ns.Netlink().LinkByName("lo")
@@ -83,28 +83,27 @@ func TestLocalAddresses(t *testing.T) {
 	}
 }
 
-// A kernel that does not answer is waited for for a while, and one that nobody can ask any
-// more is an error.
+// Requests have a timeout, and fail after the table is closed.
 func TestClosedTable(t *testing.T) {
 	_, c, k := newKernelTable(t)
 	const limit = timeoutSeconds * time.Second
 	if send, receive := k.sockets[unix.NETLINK_NETFILTER].Socket.GetTimeouts(); send != limit || receive != limit {
-		t.Errorf("timeouts are %v and %v, want %v", send, receive, limit)
+		t.Errorf("got timeouts %v and %v, want %v", send, receive, limit)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.dump(filter{family: v1.IPv4Protocol, proto: protoUDP}, func(flow) {}); err == nil {
-		t.Error("a dump of a closed table has no error")
+		t.Error("dump of a closed table: got no error")
 	}
 	if err := k.remove(to(protoUDP, vip, a)); err == nil {
-		t.Error("a removal from a closed table has no error")
+		t.Error("removal from a closed table: got no error")
 	}
 }
 
-// Flows that began with an answer from a new frontend are what the kernel is asked for, and
-// no others from there.
-func TestAnswersInTheKernel(t *testing.T) {
+// The kernel's filter selects flows that began with a reply from a new frontend, and no
+// others.
+func TestRepliesInTheKernel(t *testing.T) {
 	var account Account
 	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
@@ -114,6 +113,6 @@ func TestAnswersInTheKernel(t *testing.T) {
 	}
 	mustClean(t, c, proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
 	if got := tracked(t, ns, unix.AF_INET, client); len(got) != len(near) || account.Removed != 1 || account.Flows != 1 {
-		t.Errorf("%d flows are left, account %+v, want %d, and one seen and removed", len(got), account, len(near))
+		t.Errorf("got %d flows left and account %+v, want %d, and one flow returned and removed", len(got), account, len(near))
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What fails in one IP family is told, whatever the other one does.
+// An error of one IP family is returned, and the other family is cleaned.
 func TestOneFamilyFails(t *testing.T) {
 	broken := errors.New("broken")
 	const vip6 = "[fd00:96::10]:53"
@@ -24,24 +24,24 @@ func TestOneFamilyFails(t *testing.T) {
 			}
 			return nil
 		}}
-		said := map[v1.IPFamily]error{}
-		c := newCleaner(Options{Observe: func(a Account) { said[a.Family] = a.Err }}, table)
+		accounts := map[v1.IPFamily]error{}
+		c := newCleaner(Options{Observe: func(a Account) { accounts[a.Family] = a.Err }}, table)
 		if err := c.Clean(t.Context(), old, proxy.NewSnapshot(node())); !errors.Is(err, broken) {
 			t.Errorf("%s fails: got error %v, want %v", failing, err, broken)
 		}
-		for family, err := range said {
+		for family, err := range accounts {
 			if (err != nil) != (family == failing) {
-				t.Errorf("%s fails: the account of %s has error %v", failing, family, err)
+				t.Errorf("%s fails: got error %v in the account of %s", failing, err, family)
 			}
 		}
-		if len(said) != 2 {
-			t.Errorf("%s fails: got accounts %v, want one of each family", failing, said)
+		if len(accounts) != 2 {
+			t.Errorf("%s fails: got accounts %v, want one of each family", failing, accounts)
 		}
 	}
 }
 
-// Answers that cannot be looked for may be there.
-func TestAnswersThatCannotBeSeen(t *testing.T) {
+// A failed dump of replies is an error: there may be some.
+func TestRepliesCannotBeDumped(t *testing.T) {
 	broken := errors.New("broken")
 	table := &fakeTable{undumped: func(f filter) error {
 		if f.bySource {
@@ -55,17 +55,17 @@ func TestAnswersThatCannotBeSeen(t *testing.T) {
 	}
 }
 
-// What a dump has shown before it failed is removed all the same.
+// Stale flows that a dump returned before it failed are removed.
 func TestFlowsOfABrokenDump(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)}, interrupts: maxDumps}
 	err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil)), proxy.NewSnapshot(node()))
 	if !errors.Is(err, errInterrupted) || table.removes != 2 {
-		t.Errorf("%d removals and error %v, want 2 and %v", table.removes, err, errInterrupted)
+		t.Errorf("got %d removals and error %v, want 2 and %v", table.removes, err, errInterrupted)
 	}
 	wantFlows(t, table)
 }
 
-// Who ends the context waits for one removal at most, and hears of it once.
+// Clean ends with its context, after one more removal at most; its error says so once.
 func TestCleanStops(t *testing.T) {
 	for _, c := range []struct{ removals, flows int }{{0, 2}, {1, 2}, {1, 1}} {
 		removals := c.removals
@@ -75,24 +75,25 @@ func TestCleanStops(t *testing.T) {
 			cancel()
 		}
 		// With one flow at each address, all that was found is removed by then, and the
-		// other address is not yet looked at.
+		// flows to the other address have not been dumped.
 		table := &fakeTable{flows: slices.Concat([]flow{to(protoUDP, vip, a), to(protoUDP, vip, b)}[:c.flows], []flow{to(protoUDP, vip2, a)}), removed: cancel}
 		err := newCleaner(Options{}, table).Clean(ctx, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), nil)), proxy.NewSnapshot(node()))
 		if !errors.Is(err, context.Canceled) || table.removes != removals || table.dumps > removals*2 {
-			t.Errorf("%d removals after %d dumps, error %v, want %d and %v", table.removes, table.dumps, err, removals, context.Canceled)
+			t.Errorf("got %d removals, %d dumps and error %v, want %d removals, at most %d dumps and %v",
+				table.removes, table.dumps, err, removals, removals*2, context.Canceled)
 		}
 		if err != nil && strings.Count(err.Error(), context.Canceled.Error()) != 1 {
-			t.Errorf("got error %q, want one that says so once", err)
+			t.Errorf("got error %q, want %q in it once", err, context.Canceled)
 		}
 	}
 }
 
-// Where nothing is known of what is, nothing is stale.
+// With the zero new Snapshot, no flow is stale.
 func TestNothingKnown(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
 	mustClean(t, newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table), proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.Snapshot{})
 	wantFlows(t, table, to(protoUDP, vip, x))
 	if table.dumps != 0 {
-		t.Errorf("%d dumps, want none", table.dumps)
+		t.Errorf("got %d dumps, want none", table.dumps)
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// fakeTable holds flows in memory and counts what is asked of it.
+// fakeTable keeps flows in memory and counts the calls.
 type fakeTable struct {
 	flows          []flow
 	dumps, removes int
-	interrupts     int             // how many dumps are interrupted first
-	err            error           // what remove returns
-	failing        func(flow) bool // for which flows; nil for all
-	deaf           bool            // it does not know filters
-	unlisted       error           // what localAddresses returns
-	undumped       func(filter) error
-	removed        func() // called after each removal
+	interrupts     int                // how many of the next dumps are interrupted
+	err            error              // what remove returns
+	failing        func(flow) bool    // for which flows; nil for all
+	deaf           bool               // ignores filters, as old kernels do
+	unlisted       error              // what localAddresses returns
+	undumped       func(filter) error // returns the error of a dump
+	removed        func()             // called after each removal
 }
 
 func (t *fakeTable) dump(f filter, visit func(flow)) error {
@@ -71,13 +71,12 @@ func (t *fakeTable) localAddresses() ([]netip.Addr, error) {
 
 func (t *fakeTable) close() error { return nil }
 
-// to is a flow to an address that server answers.
+// to returns a flow of a client to an address, translated to server.
 func to(proto protocol, dest, server string) flow {
 	return flow{proto: proto, source: netip.MustParseAddrPort("198.51.100.7:4000"), dest: netip.MustParseAddrPort(dest), server: netip.MustParseAddrPort(server)}
 }
 
-// port makes a service port with frontends at addresses, of which ":port" is a
-// node port, and with endpoints.
+// port returns a service port with frontends, of which ":port" is a node port, and endpoints.
 func port(name string, proto v1.Protocol, frontends, servers []string) *proxy.ServicePort {
 	p := &proxy.ServicePort{Name: proxy.ServicePortName{
 		NamespacedName: types.NamespacedName{Namespace: "test", Name: name}, Protocol: proto, Family: v1.IPv4Protocol,

@@ -21,14 +21,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
-// newKernelCleaner gives a Cleaner of a namespace of its own.
+// newKernelCleaner returns a Cleaner in a new namespace.
 func newKernelCleaner(t testing.TB, o Options) (*netns.NS, *Cleaner) {
 	t.Helper()
 	ns := netnstest.NewNS(t)
 	return ns, netnstest.Open(t, ns, func() (*Cleaner, error) { return New(o) })
 }
 
-// track makes an entry as if the kernel had seen the flow.
+// track creates the entry of a flow.
 func track(t testing.TB, ns *netns.NS, source, dest, server netip.AddrPort) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
@@ -47,11 +47,11 @@ func track(t testing.TB, ns *netns.NS, source, dest, server netip.AddrPort) {
 		},
 	}
 	if err := ns.Netlink().ConntrackCreate(netlink.ConntrackTable, family, flow); err != nil {
-		t.Fatalf("make flow %v to %v: %v", source, dest, err)
+		t.Fatalf("create flow %v to %v: %v", source, dest, err)
 	}
 }
 
-// tracked gives the servers of all flows to an address, sorted.
+// tracked returns the servers of all flows to an address, sorted.
 func tracked(t testing.TB, ns *netns.NS, family netlink.InetFamily, dest netip.AddrPort) (servers []netip.AddrPort) {
 	t.Helper()
 	flows, err := ns.Netlink().ConntrackTableList(netlink.ConntrackTable, family)
@@ -101,46 +101,46 @@ func TestKernel(t *testing.T) {
 			new := port("dns", v1.ProtocolUDP, list(tc.vip), list(tc.alive))
 			mustClean(t, c, proxy.NewSnapshot(node(), old), proxy.NewSnapshot(node(), new))
 			if got, want := tracked(t, ns, tc.family, at), addrPorts(tc.alive); !slices.Equal(got, want) {
-				t.Errorf("flows to %v, want %v", got, want)
+				t.Errorf("got flows to %v, want %v", got, want)
 			}
 			if got, want := tracked(t, ns, tc.family, near), addrPorts(tc.near); !slices.Equal(got, want) {
-				t.Errorf("foreign flows to %v, want %v", got, want)
+				t.Errorf("got foreign flows to %v, want %v", got, want)
 			}
 			account.Duration = 0
 			if want := (Account{Family: tc.named, Frontends: 1, Dumps: tc.dumps, Flows: tc.seen, Removed: 3}); account != want {
-				t.Errorf("account %+v, want %+v", account, want)
+				t.Errorf("got account %+v, want %+v", account, want)
 			}
 		})
 	}
 }
 
-// A flow that took the place of another one is not removed for it.
-func TestRemoveMeansTheFlowThatWasSeen(t *testing.T) {
+// remove does not remove a newer flow with the same tuple.
+func TestRemoveChecksIdentity(t *testing.T) {
 	ns, c := newKernelCleaner(t, Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }})
 	source, at := netip.MustParseAddrPort("198.51.100.7:4000"), netip.MustParseAddrPort(vip)
 	track(t, ns, source, at, netip.MustParseAddrPort(a))
 	var seen []flow
 	f := filter{family: v1.IPv4Protocol, proto: protoUDP, addr: at.Addr(), port: at.Port()}
 	if err := c.table.dump(f, func(f flow) { seen = append(seen, f) }); err != nil || len(seen) != 1 || len(seen[0].id) != 4 {
-		t.Fatalf("dump saw %v, %v, want one flow and its identity", seen, err)
+		t.Fatalf("dump: got flows %v and error %v, want one flow with its identity", seen, err)
 	}
 	if err := c.table.remove(seen[0]); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.table.remove(seen[0]); err != nil {
-		t.Errorf("a flow that is gone: %v, want no error", err)
+		t.Errorf("remove a missing flow: got error %v, want none", err)
 	}
 	track(t, ns, source, at, netip.MustParseAddrPort(b))
-	seen[0].id = []byte{1, 2, 3, 4} // identities come from addresses of memory, which are used again
+	seen[0].id = []byte{1, 2, 3, 4} // The kernel derives identities from memory addresses, which it reuses.
 	if err := c.table.remove(seen[0]); err != nil {
-		t.Errorf("another flow in its place: %v, want no error", err)
+		t.Errorf("remove a flow whose tuple another one has: got error %v, want none", err)
 	}
 	if got := tracked(t, ns, unix.AF_INET, at); !slices.Equal(got, addrPorts(b)) {
-		t.Errorf("flows to %v, want %v", got, addrPorts(b))
+		t.Errorf("got flows to %v, want %v", got, addrPorts(b))
 	}
 }
 
-// The flows of others cost nothing that we do.
+// Foreign flows cost nothing when a Service changes.
 func TestForeignFlows(t *testing.T) {
 	const foreign = 50_000
 	var account Account
@@ -163,8 +163,8 @@ func TestForeignFlows(t *testing.T) {
 		want     Account
 	}{
 		{"nothing changed", with(a, b), with(a, b), Account{}},
-		{"an endpoint came", with(a), with(a, b), Account{}},
-		{"an endpoint went", with(a, b), with(b), Account{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 2, Flows: 10, Removed: 5}},
+		{"endpoint added", with(a), with(a, b), Account{}},
+		{"endpoint removed", with(a, b), with(b), Account{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 2, Flows: 10, Removed: 5}},
 		{"takeover", proxy.Snapshot{}, with(b), Account{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 4, Flows: foreign + 5}},
 	} {
 		account = Account{}
@@ -172,15 +172,15 @@ func TestForeignFlows(t *testing.T) {
 		t.Logf("%s: %v", step.what, account.Duration)
 		account.Duration = 0
 		if account != step.want {
-			t.Errorf("%s: account %+v, want %+v", step.what, account, step.want)
+			t.Errorf("%s: got account %+v, want %+v", step.what, account, step.want)
 		}
 	}
 	if got := len(tracked(t, ns, unix.AF_INET, netip.MustParseAddrPort("203.0.113.5:53"))); got != foreign {
-		t.Errorf("%d foreign flows, want all %d", got, foreign)
+		t.Errorf("got %d foreign flows, want all %d", got, foreign)
 	}
 }
 
-// Flows are other programs' also where only one of their directions is in a zone.
+// Flows of which only one direction is in another zone are other programs' too.
 func TestZonesOfOneDirection(t *testing.T) {
 	nft := netnstest.NFT(t)
 	ns, c := newKernelCleaner(t, Options{})
@@ -209,10 +209,10 @@ func TestZonesOfOneDirection(t *testing.T) {
 		}
 	}
 	if got := len(tracked(t, ns, unix.AF_INET, at)); got != 3 {
-		t.Fatalf("%d flows, want three", got)
+		t.Fatalf("got %d flows, want three", got)
 	}
 	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
 	if got := len(tracked(t, ns, unix.AF_INET, at)); got != 2 {
-		t.Errorf("%d flows are left, want those two that are in other zones", got)
+		t.Errorf("got %d flows left, want the two in other zones", got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// withNodePort makes a service port of UDP with node port 30053.
+// withNodePort returns a service port of UDP with node port 30053.
 func withNodePort(family v1.IPFamily, servers ...string) *proxy.ServicePort {
 	p := port("dns", v1.ProtocolUDP, list(":30053"), servers)
 	if p.Name.Family = family; family == v1.IPv6Protocol {
@@ -19,8 +19,8 @@ func withNodePort(family v1.IPFamily, servers ...string) *proxy.ServicePort {
 	return p
 }
 
-// Where node ports are new, what was there before them goes, in both families, and flows
-// that began with an answer from there.
+// At new node ports, untranslated flows are removed, in both families, and flows that began
+// with a reply from there.
 func TestNewNodePort(t *testing.T) {
 	for family, tc := range map[v1.IPFamily]struct{ ours, others, near, server string }{
 		v1.IPv4Protocol: {"192.0.2.1:30053", "203.0.113.1:30053", "192.0.2.1:30054", a},
@@ -33,7 +33,7 @@ func TestNewNodePort(t *testing.T) {
 		}
 		kept := []flow{
 			to(protoUDP, tc.ours, tc.server), to(protoUDP, tc.others, tc.others), back(tc.others), to(protoUDP, tc.near, tc.near), back(tc.near),
-			{proto: protoUDP, source: back(tc.ours).source, dest: back(tc.near).source, server: back(tc.others).source}, // translated by somebody
+			{proto: protoUDP, source: back(tc.ours).source, dest: back(tc.near).source, server: back(tc.others).source}, // translated by another program
 		}
 		for _, deaf := range []bool{false, true} {
 			table := &fakeTable{flows: append([]flow{to(protoUDP, tc.ours, tc.ours), back(tc.ours)}, kept...), deaf: deaf}
@@ -44,9 +44,9 @@ func TestNewNodePort(t *testing.T) {
 	}
 }
 
-// Answers from a frontend that was there before are somebody else's, also where a kernel
-// shows them beside those from a new one.
-func TestAnswersFromKnownFrontends(t *testing.T) {
+// Flows that began with a reply from a frontend that is not new stay, also if the kernel
+// returns them together with those from a new one.
+func TestRepliesFromKnownFrontends(t *testing.T) {
 	with := func(frontends ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, frontends, list(a)), port("ntp", v1.ProtocolUDP, list("10.96.0.11:123"), list(a)))
 	}
@@ -56,29 +56,29 @@ func TestAnswersFromKnownFrontends(t *testing.T) {
 	wantFlows(t, table, from(protoUDP, "10.96.0.11:123"))
 }
 
-// Another node with the same addresses for node ports is no reason to look.
+// A changed Node with the same addresses for node ports needs no dump.
 func TestSameNodePortAddresses(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, "192.0.2.1:30053", x)}}
 	p := withNodePort(v1.IPv4Protocol, a)
 	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(everywhere("192.0.2.1"), p), proxy.NewSnapshot(everywhere("192.0.2.1"), p))
 	if table.dumps != 0 {
-		t.Errorf("%d dumps, want none", table.dumps)
+		t.Errorf("got %d dumps, want none", table.dumps)
 	}
 }
 
-// Addresses that cannot be listed matter where there are node ports, and there alone.
+// A failure to list addresses is an error only if there are node ports.
 func TestUnlistedAddresses(t *testing.T) {
 	broken := errors.New("broken")
 	for front, want := range map[string]error{vip: nil, ":30053": broken} {
 		table := &fakeTable{unlisted: broken}
 		err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(front), list(a))))
 		if !errors.Is(err, want) || want != nil && table.dumps != 0 {
-			t.Errorf("a frontend at %s: %d dumps and error %v, want error %v", front, table.dumps, err, want)
+			t.Errorf("a frontend at %s: got %d dumps and error %v, want error %v", front, table.dumps, err, want)
 		}
 	}
 }
 
-// So many frontends are looked up one by one, and no more.
+// At most maxFilters frontends are looked up one by one.
 func TestFiltersAreFew(t *testing.T) {
 	for n, want := range map[int]int{maxFilters: maxFilters, maxFilters + 1: 1} {
 		table := &fakeTable{}
@@ -88,7 +88,7 @@ func TestFiltersAreFew(t *testing.T) {
 		}
 		mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, fronts, list(a))), proxy.NewSnapshot(node()))
 		if table.dumps != want {
-			t.Errorf("%d frontends: %d dumps, want %d", n, table.dumps, want)
+			t.Errorf("%d frontends: got %d dumps, want %d", n, table.dumps, want)
 		}
 	}
 }

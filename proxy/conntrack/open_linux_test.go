@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// Who may not use the table hears so at once, not with the first flow.
+// New fails without CAP_NET_ADMIN, rather than the first Clean.
 func TestNewNeedsPrivileges(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	var got error
@@ -26,11 +26,11 @@ func TestNewNeedsPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got == nil || !strings.Contains(got.Error(), "CAP_NET_ADMIN is needed") {
-		t.Errorf("New without CAP_NET_ADMIN: %v, want that it is needed", got)
+		t.Errorf("New without CAP_NET_ADMIN: got error %v, want that it is needed", got)
 	}
 }
 
-// withoutNetAdmin takes a capability from the calling thread while f runs.
+// withoutNetAdmin runs f without CAP_NET_ADMIN on the calling thread.
 func withoutNetAdmin(f func() error) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var before [2]unix.CapUserData

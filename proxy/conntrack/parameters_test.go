@@ -35,7 +35,7 @@ func TestParameters(t *testing.T) {
 			Parameters{MaxPerCore: 32 << 10}, 512,
 			map[string]string{maximum: "1", hashes: "999999999\n"}, map[string]string{maximum: "1048576", hashes: "999999999\n"},
 		},
-		"much at least": {
+		"minimum above the bound": {
 			Parameters{MaxPerCore: 1, Min: 2 << 20}, 512, map[string]string{maximum: "1", hashes: "1"}, map[string]string{maximum: "2097152", hashes: "524288"},
 		},
 		"the rest": {
@@ -56,7 +56,7 @@ func TestParameters(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := tc.config.set(root, tc.processors, loadsNothing); err != nil {
+			if err := tc.config.set(root, tc.processors, loadNothing); err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
@@ -78,9 +78,9 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-func loadsNothing() error { return nil }
+func loadNothing() error { return nil }
 
-// On a node where nobody has used connection tracking yet, its parameters come with it.
+// Where the module of connection tracking is not loaded, Set loads it, once.
 func TestParametersLoadTheirModule(t *testing.T) {
 	root := t.TempDir()
 	c, loads := Parameters{TCPBeLiberal: true}, 0
@@ -95,20 +95,20 @@ func TestParametersLoadTheirModule(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := read(filepath.Join(root, "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")); got != 1 || err != nil || loads != 1 {
-		t.Errorf("the parameter is %d (error %v), and it was loaded %d times; wanted 1, at once", got, err, loads)
+	if got, err := os.ReadFile(filepath.Join(root, "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")); string(got) != "1" || err != nil || loads != 1 {
+		t.Errorf("got parameter %q (error %v) and %d loads, want 1 and one load", got, err, loads)
 	}
 	if err := (Parameters{}).set(t.TempDir(), 1, load); err != nil || loads != 1 {
-		t.Errorf("nothing to set: error %v, and it was loaded %d times, wanted no more than before", err, loads)
+		t.Errorf("nothing to set: got error %v and %d loads, want none and still one", err, loads)
 	}
 }
 
-// What cannot be set is named, all of it.
+// The error names all parameters that could not be set.
 func TestParametersThatCannotBeSet(t *testing.T) {
 	err := usual().set(filepath.Join(t.TempDir(), "none"), 1, func() error { return errors.New("no module") })
 	for _, part := range []string{"no module", "nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v, wanted one that names %s", err, part)
+			t.Errorf("got error %v, want one that names %s", err, part)
 		}
 	}
 }

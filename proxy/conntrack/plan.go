@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,48 +12,55 @@ import (
 
 // maxFilters is how many frontends of one family and protocol are looked up one
 // by one. Each time the kernel walks its whole table; for more frontends it is less
-// work to take all flows of the protocol from it once.
+// work to read all flows of the protocol once.
 const maxFilters = 8
 
-type addrSet map[netip.AddrPort]struct{}
+type set[K comparable] map[K]struct{}
 
-func (s addrSet) has(a netip.AddrPort) bool {
-	_, ok := s[a]
+func (s set[K]) has(k K) bool {
+	_, ok := s[k]
 	return ok
 }
 
-// place is where flows are sent. Node ports have the unspecified address.
-type place struct {
+// frontendKey identifies a frontend. Node ports have the unspecified address.
+type frontendKey struct {
 	proto protocol
 	addr  netip.AddrPort
 }
 
-func (p place) family() v1.IPFamily {
-	if p.addr.Addr().Is4() {
+func (k frontendKey) isNodePort() bool { return k.addr.Addr().IsUnspecified() }
+
+// nodePort returns the key of the node port that a flow to k may use.
+func (k frontendKey) nodePort() frontendKey {
+	unspecified := netip.IPv6Unspecified()
+	if k.addr.Addr().Is4() {
+		unspecified = netip.IPv4Unspecified()
+	}
+	return frontendKey{k.proto, netip.AddrPortFrom(unspecified, k.addr.Port())}
+}
+
+func familyOf(a netip.Addr) v1.IPFamily {
+	if a.Is4() {
 		return v1.IPv4Protocol
 	}
 	return v1.IPv6Protocol
 }
 
-func (p place) isNodePort() bool { return p.addr.Addr().IsUnspecified() }
-
-// target says which flows to a place are stale.
+// target says which flows to a frontend are stale. The zero target is a removed frontend:
+// its translated flows are stale, except those of TCP.
 type target struct {
-	// serving is where flows may go; nil for a frontend that is gone.
-	serving addrSet
-	// dead are the servers whose TCP flows go. For other protocols it is nil.
-	dead addrSet
-	// awaited says that TCP flows which nobody has answered go, unless they are
-	// translated.
-	awaited bool
-	// fresh says that somebody else may have served the place before.
-	fresh bool
+	// serving are the endpoints that UDP and SCTP flows may go to; nil if the frontend was removed.
+	serving set[netip.AddrPort]
+	// removed are the endpoints whose TCP flows are stale.
+	removed set[netip.AddrPort]
+	// isNew says that another program may have served the frontend before.
+	isNew bool
 }
 
 func (t target) isStale(f *flow) bool {
 	switch {
 	case f.proto == protoTCP:
-		return t.dead.has(f.server) || t.awaited && !f.translated() && f.halfOpen()
+		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
 	case t.serving == nil:
 		return f.translated()
 	}
@@ -63,57 +69,49 @@ func (t target) isStale(f *flow) bool {
 
 // plan is what one Clean looks for.
 type plan struct {
-	targets map[place]target
-	// ranges are service ranges that nobody has looked at before. In them, flows
-	// to places that are not known and not foreign are stale.
-	ranges       []netip.Prefix
-	known        map[place]struct{}
-	foreign      func(netip.Addr) bool
-	halfOpenOnly bool
-	// before and after are the nodes between which the node-port addresses
-	// changed; the addresses of both follow, once they are resolved. An address of
-	// both is not forsaken.
-	before, after   *proxy.Node
-	addrs, forsaken map[netip.Addr]struct{}
-	// taken are the places at these addresses that another frontend serves
-	// before node ports do.
-	taken map[place]struct{}
-	// condemned are the spared endpoints whose TCP flows go.
-	condemned []sparedEndpoint
+	options *Options
+	targets map[frontendKey]target
+	// ranges are service ranges that have not been swept before. In them, flows to
+	// addresses that have no frontend and are not foreign are stale.
+	ranges []netip.Prefix
+	// frontends are those of all service ports; nil without ranges and node ports.
+	frontends set[frontendKey]
+	// nodePortAddrs are the addresses at which node ports are served (true), or were (false).
+	nodePortAddrs map[netip.Addr]bool
+	// left replaces Cleaner.removed after this Clean.
+	left map[removedEndpoint][]frontendKey
 }
 
-// plan finds out what to look for. Swept are the service ranges that have been
-// looked at before.
-func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) *plan {
-	p := &plan{
-		targets: map[place]target{}, halfOpenOnly: c.options.TCP == DropHalfOpenTCP,
-		before: old.Node(), after: new.Node(), foreign: c.options.Foreign,
-	}
+// plan returns what to look for. The service ranges in swept have been swept before.
+func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) (*plan, error) {
+	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed}
 	if new.IsZero() {
-		return p
+		return p, nil
 	}
 	changes := slices.Collect(new.Changes(old))
 	for _, change := range changes {
-		if change.Old != nil && isLasting(change.Old) {
-			p.expectGone(change.Old)
+		for _, at := range keys(change.Old) {
+			if at.proto != protoTCP {
+				p.targets[at] = target{}
+			}
 		}
 	}
 	for _, change := range changes {
-		if change.New != nil && isLasting(change.New) {
-			p.replace(change.Old, change.New)
-		}
+		p.replace(change.Old, change.New)
 	}
-	if !old.IsZero() && !sameNodePorts(p.before, p.after) {
-		p.expectNodePorts(new, c.options.TCP != KeepTCP)
+	if !old.IsZero() && !sameNodePorts(old.Node(), new.Node()) {
+		p.addNodePorts(new)
 	}
-	if p.foreign != nil {
-		p.expectRanges(new, swept)
+	if c.options.Foreign != nil {
+		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(swept, r) })
 	}
-	c.planTCP(p, changes, new)
-	return p
+	if c.options.TCP != KeepTCP {
+		c.planTCP(p, changes, new)
+	}
+	return p, p.resolve(c.table, old.Node(), new)
 }
 
-// serviceCIDRs gives the service ranges of a snapshot; none of the zero one.
+// serviceCIDRs returns the service ranges of a snapshot; none of the zero one.
 func serviceCIDRs(s proxy.Snapshot) []netip.Prefix {
 	if s.Node() == nil {
 		return nil
@@ -121,79 +119,75 @@ func serviceCIDRs(s proxy.Snapshot) []netip.Prefix {
 	return s.Node().ServiceCIDRs
 }
 
-// expectRanges looks for flows to Services that are gone since before anything was
-// known, in the service ranges that have not been looked at.
-func (p *plan) expectRanges(s proxy.Snapshot, swept []netip.Prefix) {
-	for _, r := range serviceCIDRs(s) {
-		if !slices.Contains(swept, r) {
-			p.ranges = append(p.ranges, r)
+func sameNodePorts(a, b *proxy.Node) bool {
+	return a == b || a.NodePorts.Equal(b.NodePorts) && slices.Equal(a.Addresses, b.Addresses)
+}
+
+// keys returns the keys of all frontends of a port; none for nil.
+func keys(p *proxy.ServicePort) (all []frontendKey) {
+	if p != nil {
+		for _, f := range p.Frontends {
+			all = append(all, frontendKey{protocolOf(p.Name.Protocol), f.Addr})
 		}
 	}
-	if len(p.ranges) == 0 {
+	return all
+}
+
+// replace adds the frontends of a changed port: all of them if an endpoint was
+// removed, and otherwise only the new ones.
+func (p *plan) replace(old, new *proxy.ServicePort) {
+	if !p.concerns(new) {
 		return
 	}
-	p.known = map[place]struct{}{}
-	for port := range s.All() {
-		for _, f := range port.Frontends {
-			p.known[place{protocolOf(port.Name.Protocol), f.Addr}] = struct{}{}
+	serving, had, isGrown := servers(new), set[frontendKey]{}, true
+	for a := range servers(old) {
+		isGrown = isGrown && serving.has(a)
+	}
+	for _, at := range keys(old) {
+		had[at] = struct{}{}
+	}
+	for _, at := range keys(new) {
+		if isGrown && had.has(at) {
+			delete(p.targets, at)
+		} else {
+			p.add(at, target{serving: serving, isNew: !had.has(at)})
 		}
 	}
 }
 
-// isLasting reports whether flows of a port's protocol outlive their endpoint.
-func isLasting(p *proxy.ServicePort) bool {
-	return p.Name.Protocol == v1.ProtocolUDP || p.Name.Protocol == v1.ProtocolSCTP
-}
-
-// expectGone takes all frontends of a port for gone.
-func (p *plan) expectGone(port *proxy.ServicePort) {
-	for _, f := range port.Frontends {
-		p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = target{}
-	}
-}
-
-// expectNodePorts looks at all node ports, as they are new at some addresses; at those
-// of TCP if they are not to be left alone.
-func (p *plan) expectNodePorts(s proxy.Snapshot, withTCP bool) {
+// addNodePorts adds all node ports, as they are new at some addresses.
+func (p *plan) addNodePorts(s proxy.Snapshot) {
 	for port := range s.All() {
-		t := target{awaited: true}
-		if isLasting(port) {
-			t = target{serving: servers(port), fresh: true}
-		} else if !withTCP {
+		if !p.concerns(port) {
 			continue
 		}
-		for _, f := range port.Frontends {
-			if f.Kind == proxy.NodePort {
-				p.targets[place{protocolOf(port.Name.Protocol), f.Addr}] = t
+		serving := servers(port)
+		for _, at := range keys(port) {
+			if at.isNodePort() {
+				p.add(at, target{serving: serving, isNew: true})
 			}
 		}
 	}
 }
 
-// replace looks at the frontends of a changed port: at all where an endpoint is
-// gone, and else at the new ones only.
-func (p *plan) replace(old, new *proxy.ServicePort) {
-	serving := servers(new)
-	had, isGrown := addrSet{}, true
-	if old != nil {
-		isGrown = containsAll(serving, servers(old))
-		for _, f := range old.Frontends {
-			had[f.Addr] = struct{}{}
-		}
-	}
-	for _, f := range new.Frontends {
-		at := place{protocolOf(new.Name.Protocol), f.Addr}
-		if isGrown && had.has(f.Addr) {
-			delete(p.targets, at)
-		} else {
-			p.targets[at] = target{serving: serving, fresh: !had.has(f.Addr)}
-		}
+// add adds a target; one of TCP only if it is new, since clients may have tried it before.
+func (p *plan) add(at frontendKey, t target) {
+	if at.proto != protoTCP || t.isNew {
+		p.targets[at] = t
 	}
 }
 
-// servers gives the endpoints that flows may go to; never nil.
-func servers(p *proxy.ServicePort) addrSet {
-	s := make(addrSet, len(p.Cluster))
+// concerns reports whether flows to new frontends of a port may be stale.
+func (p *plan) concerns(port *proxy.ServicePort) bool {
+	return port != nil && (port.Name.Protocol != v1.ProtocolTCP || p.options.TCP != KeepTCP)
+}
+
+// servers returns the endpoints that flows may go to; never nil, and none for a nil port.
+func servers(p *proxy.ServicePort) set[netip.AddrPort] {
+	s := set[netip.AddrPort]{}
+	if p == nil {
+		return s
+	}
 	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
 		for _, e := range list {
 			s[e.Addr] = struct{}{}
@@ -202,111 +196,92 @@ func servers(p *proxy.ServicePort) addrSet {
 	return s
 }
 
-func containsAll(set, subset addrSet) bool {
-	for a := range subset {
-		if !set.has(a) {
-			return false
+// resolve finds the addresses of node ports, and all frontends. Without node ports it
+// does not read the addresses.
+func (p *plan) resolve(t table, before *proxy.Node, new proxy.Snapshot) error {
+	hasNodePorts := false
+	for at := range p.targets {
+		hasNodePorts = hasNodePorts || at.isNodePort()
+	}
+	if hasNodePorts {
+		local, err := t.localAddresses()
+		if err != nil {
+			return err
+		}
+		p.nodePortAddrs = map[netip.Addr]bool{}
+		p.addNodePortAddrs(before, local, false)
+		p.addNodePortAddrs(new.Node(), local, true)
+	}
+	if hasNodePorts || len(p.ranges) > 0 {
+		p.frontends = set[frontendKey]{}
+		for port := range new.All() {
+			for _, at := range keys(port) {
+				p.frontends[at] = struct{}{}
+			}
 		}
 	}
-	return true
+	return nil
+}
+
+func (p *plan) addNodePortAddrs(n *proxy.Node, local []netip.Addr, isServed bool) {
+	if n == nil {
+		return
+	}
+	for _, a := range slices.Concat(local, n.Addresses) {
+		if n.NodePorts.Contains(a) {
+			p.nodePortAddrs[a] = isServed
+		}
+	}
+}
+
+// find returns the target of an address: its own, or that of the node port there.
+func (p *plan) find(at frontendKey) (target, bool) {
+	t, ok := p.targets[at]
+	if ok || p.frontends.has(at) {
+		return t, ok
+	}
+	isServed, isNodePort := p.nodePortAddrs[at.addr.Addr()]
+	if t, ok = p.targets[at.nodePort()]; !isServed {
+		t = target{}
+	}
+	return t, ok && isNodePort
 }
 
 // isStale decides about one flow, whatever filter it came through.
 func (p *plan) isStale(f flow) bool {
-	if f.proto == protoTCP && p.halfOpenOnly && !f.halfOpen() {
+	if f.proto == protoTCP && p.options.TCP == DropHalfOpenTCP && !f.halfOpen() {
 		return false
 	}
-	if t, ok := p.targets[place{f.proto, f.dest}]; ok {
+	at := frontendKey{f.proto, f.dest}
+	if t, ok := p.find(at); ok {
 		return t.isStale(&f)
 	}
-	port := netip.AddrPortFrom(unspecified(f.dest.Addr()), f.dest.Port())
-	if _, taken := p.taken[place{f.proto, f.dest}]; taken {
-		return false
-	}
-	if t, ok := p.targets[place{f.proto, port}]; ok {
-		if _, ours := p.addrs[f.dest.Addr()]; ours {
-			return t.isStale(&f)
-		}
-		if _, were := p.forsaken[f.dest.Addr()]; were {
-			return f.proto != protoTCP && f.translated()
-		}
-	}
-	return f.proto != protoTCP && f.translated() && p.isForsaken(f)
+	return (target{}).isStale(&f) && p.isUnowned(at)
 }
 
-// isForsaken reports whether a flow goes to a service range where nobody is.
-func (p *plan) isForsaken(f flow) bool {
-	_, isKnown := p.known[place{f.proto, f.dest}]
-	return !isKnown && slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(f.dest.Addr()) }) &&
-		!p.foreign(f.dest.Addr())
+// isUnowned reports whether an address in a new service range has no frontend.
+func (p *plan) isUnowned(at frontendKey) bool {
+	addr := at.addr.Addr()
+	return !p.frontends.has(at) && slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(addr) }) && !p.options.Foreign(addr)
 }
 
-// isStaleAnswer decides about a flow that began with an answer from a place that
-// somebody else served.
-func (p *plan) isStaleAnswer(f flow) bool {
-	if f.translated() {
-		return false
-	}
-	if t, ok := p.targets[place{f.proto, f.source}]; ok {
-		return t.fresh
-	}
-	_, ours := p.addrs[f.source.Addr()]
-	port := netip.AddrPortFrom(unspecified(f.source.Addr()), f.source.Port())
-	return ours && p.targets[place{f.proto, port}].fresh
+// isStaleReply decides about a flow that began with a reply from a frontend that
+// another program served.
+func (p *plan) isStaleReply(f flow) bool {
+	t, _ := p.find(frontendKey{f.proto, f.source})
+	return t.isNew && f.proto != protoTCP && !f.translated()
 }
 
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
-// frontends gives the number of targets of one family.
-func (p *plan) frontends(family v1.IPFamily) int {
-	n := 0
-	for at := range p.targets {
-		if at.family() == family {
-			n++
-		}
-	}
-	return n
-}
-
-// filters gives the dumps that show all flows of interest in one family.
-func (p *plan) filters(family v1.IPFamily) []filter {
-	all := filtersOf(p.targets, family)
-	inFamily := func(r netip.Prefix) bool { return r.Addr().Is4() == (family == v1.IPv4Protocol) }
-	if !slices.ContainsFunc(p.ranges, inFamily) {
-		return all
-	}
-	isLasting := func(f filter) bool { return f.proto != protoTCP }
-	return append(slices.DeleteFunc(all, isLasting), filter{family: family, proto: protoUDP}, filter{family: family, proto: protoSCTP})
-}
-
-// answerFilters gives the dumps that show what isStaleAnswer looks for.
-func (p *plan) answerFilters(family v1.IPFamily) []filter {
-	fresh := map[place]struct{}{}
-	for at, t := range p.targets {
-		if t.fresh {
-			fresh[at] = struct{}{}
-		}
-	}
-	all := filtersOf(fresh, family)
-	for i := range all {
-		all[i].bySource = true
-	}
-	return all
-}
-
-// filtersOf gives the dumps that show all flows to some places of one family.
-func filtersOf[V any](places map[place]V, family v1.IPFamily) []filter {
+// filters returns the filters for all flows that may be stale in one family, or for those that
+// began with a reply, and the number of their frontends.
+func (p *plan) filters(family v1.IPFamily, replies bool) (all []filter, frontends int) {
 	groups := map[filter][]filter{}
-	for at := range places {
-		if at.family() != family {
+	for at, t := range p.targets {
+		if familyOf(at.addr.Addr()) != family || replies && (!t.isNew || at.proto == protoTCP) {
 			continue
 		}
-		group := filter{family: family, proto: at.proto}
+		frontends++
+		group := filter{family: family, proto: at.proto, bySource: replies}
 		one := group
 		one.port = at.addr.Port()
 		if !at.isNodePort() {
@@ -314,53 +289,18 @@ func filtersOf[V any](places map[place]V, family v1.IPFamily) []filter {
 		}
 		groups[group] = append(groups[group], one)
 	}
-	var all []filter
+	inFamily := func(r netip.Prefix) bool { return familyOf(r.Addr()) == family }
+	if !replies && slices.ContainsFunc(p.ranges, inFamily) {
+		for _, proto := range [...]protocol{protoUDP, protoSCTP} {
+			group := filter{family: family, proto: proto}
+			groups[group] = []filter{group}
+		}
+	}
 	for group, single := range groups {
 		if len(single) > maxFilters {
 			single = []filter{group}
 		}
 		all = append(all, single...)
 	}
-	return all
-}
-
-// resolveNodePorts finds out which addresses node ports answer at, and which they
-// did answer at. Without node ports it does not ask.
-func (p *plan) resolveNodePorts(t table, new proxy.Snapshot) error {
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(p.targets)), place.isNodePort) {
-		return nil
-	}
-	local, err := t.localAddresses()
-	if err != nil {
-		return err
-	}
-	p.addrs, p.forsaken = nodePortAddrs(p.after, local), nodePortAddrs(p.before, local)
-	p.taken = map[place]struct{}{}
-	for port := range new.All() {
-		for _, f := range port.Frontends {
-			_, isNodes := p.addrs[f.Addr.Addr()]
-			if _, was := p.forsaken[f.Addr.Addr()]; isNodes || was {
-				p.taken[place{protocolOf(port.Name.Protocol), f.Addr}] = struct{}{}
-			}
-		}
-	}
-	return nil
-}
-
-func nodePortAddrs(n *proxy.Node, local []netip.Addr) map[netip.Addr]struct{} {
-	all := map[netip.Addr]struct{}{}
-	if n == nil {
-		return all
-	}
-	for _, a := range slices.Concat(local, n.Addresses) {
-		isChosen := n.NodePorts.All || slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
-		if isChosen && !a.IsLoopback() {
-			all[a] = struct{}{}
-		}
-	}
-	return all
-}
-
-func sameNodePorts(a, b *proxy.Node) bool {
-	return a == b || a.NodePorts.Equal(b.NodePorts) && slices.Equal(a.Addresses, b.Addresses)
+	return all, frontends
 }

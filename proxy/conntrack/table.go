@@ -29,20 +29,20 @@ func protocolOf(p v1.Protocol) protocol {
 	return 0
 }
 
-// errInterrupted says that a dump may have missed flows.
+// errInterrupted means that a dump may have missed flows.
 var errInterrupted = errors.New("the table changed during the dump")
 
-// errOffloaded says that the kernel does not remove a flow, since a flowtable has it.
+// errOffloaded means that the kernel does not remove a flow, since a flowtable has it.
 var errOffloaded = errors.New("the flow is offloaded")
 
 // table is the connection tracking table of one network namespace.
 type table interface {
 	// dump visits the flows of the default zone that a filter selects, and maybe
-	// others. The visitor does not call the table.
+	// further flows. The visitor must not call the table.
 	dump(filter, func(flow)) error
-	// remove removes one flow. One that is gone is no error.
+	// remove removes one flow. A missing flow is no error.
 	remove(flow) error
-	// localAddresses gives the addresses of the node's interfaces.
+	// localAddresses returns the addresses of the node's interfaces.
 	localAddresses() ([]netip.Addr, error)
 	close() error
 }
@@ -50,13 +50,13 @@ type table interface {
 // flow is one entry of the table.
 type flow struct {
 	proto protocol
-	// source and dest are those of the first packet as it came.
+	// source and dest are those of the first packet, before translation.
 	source, dest netip.AddrPort
-	// server is who answers: the destination after translation.
+	// server is the destination after translation.
 	server netip.AddrPort
 	// state is the TCP state as the kernel counts them.
 	state uint8
-	// tuple and id are what the kernel knows the flow by.
+	// tuple and id identify the flow to the kernel.
 	tuple, id []byte
 }
 

@@ -14,13 +14,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What the kernel calls CTA_FILTER, and the bits in it that say which parts of a
-// tuple count.
+// The kernel's CTA_FILTER, and its bits for the parts of a tuple that must match.
 const (
 	attrFilter    = 25
 	attrOrigFlags = 1
 
-	// messageStats asks how many entries there are.
+	// messageStats requests the number of entries.
 	messageStats = 5
 
 	flagSourceAddr = 1 << 0
@@ -30,7 +29,7 @@ const (
 	flagDestPort   = 1 << 5
 )
 
-// timeout bounds the wait for one message of the kernel.
+// timeoutSeconds bounds the wait for one message of the kernel.
 const timeoutSeconds = 10
 
 // kernelTable is the table of the network namespace in which it was opened.
@@ -54,23 +53,24 @@ func openTable() (table, error) {
 		routes:  routes,
 	}
 	limit := unix.Timeval{Sec: timeoutSeconds}
-	if err := errors.Join(socket.SetSendTimeout(&limit), socket.SetReceiveTimeout(&limit)); err != nil {
-		return nil, errors.Join(err, k.close())
+	err = errors.Join(socket.SetSendTimeout(&limit), socket.SetReceiveTimeout(&limit))
+	if err == nil {
+		err = k.probe()
 	}
-	if err := k.probe(); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
 }
 
-// probe asks what costs the kernel least. Its answer says whether one may ask at all;
-// and where connection tracking is a module, to be asked is what has it loaded.
+// probe sends the request that costs the kernel least, to check that requests are allowed
+// and supported. Where connection tracking is a module, the request loads it.
 func (k *kernelTable) probe() error {
 	_, err := k.request(messageStats, unix.NLM_F_ACK, unix.AF_UNSPEC).Execute(unix.NETLINK_NETFILTER, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("CAP_NET_ADMIN is needed in the network namespace: %w", err)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP): // nobody takes such questions
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%w: the kernel lacks nf_conntrack_netlink: %w", proxy.ErrUnsupported, err)
 	}
 	return err
@@ -89,17 +89,23 @@ func (k *kernelTable) request(operation, flags int, family uint8) *nl.NetlinkReq
 	return r
 }
 
+func numberOf(family v1.IPFamily) uint8 {
+	if family == v1.IPv6Protocol {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
 func (k *kernelTable) dump(f filter, visit func(flow)) error {
-	family := uint8(unix.AF_INET)
 	if f.family == v1.IPv6Protocol {
-		family = unix.AF_INET6
-		// Kernels that filter IPv6 addresses select those that differ (seen in
-		// Linux 6.18). Protocol and port alone are right.
+		// Kernels that filter IPv6 addresses select flows with other addresses (seen in
+		// Linux 6.18). A filter of protocol and port works.
 		f.addr = netip.Addr{}
 	}
-	r := k.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
-	r.AddData(encodeTuple(f))
-	r.AddData(encodeFilter(f))
+	r := k.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, numberOf(f.family))
+	tuple, parts := encode(f)
+	r.AddData(tuple)
+	r.AddData(parts)
 	var broken error
 	err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
 		fl, inDefaultZone, err := decodeFlow(msg)
@@ -115,8 +121,7 @@ func (k *kernelTable) dump(f filter, visit func(flow)) error {
 	return dumpError(err, broken)
 }
 
-// dumpError gives what is wrong with a dump, of which err is what the kernel says and
-// broken what became of its answer.
+// dumpError returns the error of a dump, given the kernel's and that of decoding.
 func dumpError(err, broken error) error {
 	switch {
 	case errors.Is(err, nl.ErrDumpInterrupted):
@@ -127,51 +132,32 @@ func dumpError(err, broken error) error {
 	return broken
 }
 
-// encodeTuple gives the tuple that encodeFilter selects parts of. An address is an
-// IPv4 one.
-func encodeTuple(f filter) *nl.RtAttr {
-	addr, port := nl.CTA_IP_V4_DST, nl.CTA_PROTO_DST_PORT
+// encode returns a tuple, and the parts of it that select flows. The address must be IPv4.
+func encode(f filter) (tuple, parts *nl.RtAttr) {
+	addr, port, flags := nl.CTA_IP_V4_DST, nl.CTA_PROTO_DST_PORT, uint32(flagProtocol)
+	addrFlag, portFlag := uint32(flagDestAddr), uint32(flagDestPort)
 	if f.bySource {
 		addr, port = nl.CTA_IP_V4_SRC, nl.CTA_PROTO_SRC_PORT
+		addrFlag, portFlag = flagSourceAddr, flagSourcePort
 	}
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	tuple = nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
 	if f.addr.IsValid() {
-		ip := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-		ip.AddRtAttr(addr, f.addr.AsSlice())
-		tuple.AddChild(ip)
+		tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(addr, f.addr.AsSlice())
+		flags |= addrFlag
 	}
-	proto := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	proto := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
 	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.proto)})
 	if f.port != 0 {
 		proto.AddRtAttr(port, binary.BigEndian.AppendUint16(nil, f.port))
+		flags |= portFlag
 	}
-	tuple.AddChild(proto)
-	return tuple
-}
-
-func encodeFilter(f filter) *nl.RtAttr {
-	addr, port := uint32(flagDestAddr), uint32(flagDestPort)
-	if f.bySource {
-		addr, port = flagSourceAddr, flagSourcePort
-	}
-	flags := uint32(flagProtocol)
-	if f.addr.IsValid() {
-		flags |= addr
-	}
-	if f.port != 0 {
-		flags |= port
-	}
-	a := nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
-	a.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
-	return a
+	parts = nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
+	parts.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	return tuple, parts
 }
 
 func (k *kernelTable) remove(f flow) error {
-	family := uint8(unix.AF_INET)
-	if f.dest.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	r := k.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
+	r := k.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, numberOf(familyOf(f.dest.Addr())))
 	r.AddData(nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, f.tuple))
 	if f.id != nil {
 		r.AddData(nl.NewRtAttr(nl.CTA_ID, f.id))
@@ -180,7 +166,7 @@ func (k *kernelTable) remove(f flow) error {
 	return removeError(err)
 }
 
-// removeError gives what is wrong with a removal, of which err is what the kernel says.
+// removeError returns the error of a removal, given the kernel's.
 func removeError(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):

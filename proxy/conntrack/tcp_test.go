@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -19,7 +20,7 @@ func TestTCPPolicies(t *testing.T) {
 	half.state, open.state = 1, 3
 	open.source = netip.MustParseAddrPort("198.51.100.8:1")
 	live.source = netip.MustParseAddrPort("198.51.100.9:1")
-	untranslated := to(protoTCP, vip, vip) // somebody else's: the frontend is not new
+	untranslated := to(protoTCP, vip, vip) // another program's: the frontend is not new
 	untranslated.state = 1
 	for name, tc := range map[string]struct {
 		policy TCPPolicy
@@ -30,30 +31,30 @@ func TestTCPPolicies(t *testing.T) {
 			table := &fakeTable{flows: []flow{half, open, live, untranslated}}
 			c := newCleaner(Options{TCP: tc.policy, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
 			mustClean(t, c, old, new)
-			if len(table.flows) != 4 || table.dumps != 0 || c.isDue() {
-				t.Fatalf("the endpoint is in the API: %d flows left, %d dumps, due %v", len(table.flows), table.dumps, c.isDue())
+			if len(table.flows) != 4 || table.dumps != 0 || c.Due() {
+				t.Fatalf("the endpoint is in the API: got %d flows left, %d dumps and Due %v, want 4, 0 and false", len(table.flows), table.dumps, c.Due())
 			}
 			inAPI = false
-			if want := tc.policy != KeepTCP; c.isDue() != want {
-				t.Errorf("due is %v, want %v", c.isDue(), want)
+			if want := tc.policy != KeepTCP; c.Due() != want {
+				t.Errorf("Due: got %v, want %v", c.Due(), want)
 			}
 			mustClean(t, c, new, new)
-			if len(table.flows) != tc.left || c.isDue() {
-				t.Errorf("%d flows left, want %d; due is %v", len(table.flows), tc.left, c.isDue())
+			if len(table.flows) != tc.left || c.Due() {
+				t.Errorf("got %d flows left and Due %v, want %d and false", len(table.flows), c.Due(), tc.left)
 			}
 			dumps := table.dumps
 			if mustClean(t, c, new, new); table.dumps != dumps {
-				t.Errorf("%d dumps more without reason", table.dumps-dumps)
+				t.Errorf("without a change: got %d more dumps, want none", table.dumps-dumps)
 			}
 		})
 	}
 	if _, err := New(Options{TCP: ResetTCP}); err == nil {
-		t.Error("New took a policy for TCP without InAPI")
+		t.Error("New with a policy for TCP and without InAPI: got no error")
 	}
 }
 
-// Attempts to connect to a frontend before it was there go, so that the next ones
-// get through; nothing that somebody has answered does.
+// Flows of attempts to connect from before their frontend existed are removed, so that the next
+// attempts get through; established flows stay.
 func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 	const established = 3
 	in := func(state uint8, dest, server string) flow {
@@ -66,8 +67,8 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 		in(1, vip, vip), in(2, vip, vip), in(established, vip, vip), in(1, vip, a),
 		in(1, "192.0.2.1:30053", "192.0.2.1:30053"), in(established, "192.0.2.1:30053", "192.0.2.1:30053"),
 		in(1, "198.51.100.9:30053", "198.51.100.9:30053"), // not of this node
-		in(1, "10.96.0.77:53", "10.96.0.77:53"),           // of nobody
-		in(9, vip, vip),                                   // both began at the same time
+		in(1, "10.96.0.77:53", "10.96.0.77:53"),           // not a frontend
+		in(9, vip, vip),                                   // simultaneous open
 	}
 	halfOpen := []flow{flows[0], flows[1], flows[4], flows[8]}
 	n := node("192.0.2.0/24")
@@ -81,12 +82,12 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 		gone     []flow
 		dumps    int
 	}{
-		"new Service":             {DropHalfOpenTCP, none, full, halfOpen, 2},
-		"new Service, reset":      {ResetTCP, none, full, halfOpen, 2},
-		"nothing known":           {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
-		"new node port":           {DropHalfOpenTCP, web(vip), full, halfOpen[2:3], 1},
-		"new endpoint":            {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
-		"new Service, left alone": {KeepTCP, none, full, nil, 0},
+		"new Service":        {DropHalfOpenTCP, none, full, halfOpen, 2},
+		"new Service, reset": {ResetTCP, none, full, halfOpen, 2},
+		"zero old Snapshot":  {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
+		"new node port":      {DropHalfOpenTCP, web(vip), full, halfOpen[2:3], 1},
+		"new endpoint":       {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
+		"new Service, kept":  {KeepTCP, none, full, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := &fakeTable{flows: slices.Clone(flows)}
@@ -95,105 +96,105 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 			for _, f := range flows {
 				same := func(o flow) bool { return o.source == f.source && o.dest == f.dest && o.server == f.server }
 				if got, want := !slices.ContainsFunc(table.flows, same), slices.ContainsFunc(tc.gone, same); got != want {
-					t.Errorf("the flow to %v, served by %v, in state %d: removed is %v, want %v", f.dest, f.server, f.state, got, want)
+					t.Errorf("flow to %v, server %v, state %d: got removed %v, want %v", f.dest, f.server, f.state, got, want)
 				}
 			}
 			if table.dumps != tc.dumps {
-				t.Errorf("%d dumps, want %d", table.dumps, tc.dumps)
+				t.Errorf("got %d dumps, want %d", table.dumps, tc.dumps)
 			}
 		})
 	}
 }
 
-// An endpoint that leaves the API is found whenever that is, also when nothing is
-// taken for granted, and between two looks at the API.
-func TestSparedEndpointIsNotForgotten(t *testing.T) {
+// The flows of a removed endpoint are removed whenever it leaves the API, also if all frontends
+// are cleaned then, and between two calls of InAPI.
+func TestRemovedEndpointLeavesTheAPI(t *testing.T) {
 	old, new := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(b)))
 	for name, from := range map[string]proxy.Snapshot{"resync": {}, "change": new} {
 		t.Run(name, func(t *testing.T) {
-			asked, leaves := 0, 2 // times that the API was asked, and after which the endpoint leaves
-			inAPI := func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= leaves }
+			calls, leaves := 0, 2 // calls of InAPI, and the number after which the endpoint leaves
+			inAPI := func(proxy.ServicePortName, netip.AddrPort) bool { calls++; return calls <= leaves }
 			table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
 			c := newCleaner(Options{TCP: ResetTCP, InAPI: inAPI}, table)
 			mustClean(t, c, old, new)
-			leaves = asked
+			leaves = calls
 			mustClean(t, c, from, new)
-			if len(table.flows) != 0 || c.isDue() {
-				t.Errorf("%d flows left, due is %v, want none and false", len(table.flows), c.isDue())
+			if len(table.flows) != 0 || c.Due() {
+				t.Errorf("got %d flows left and Due %v, want none and false", len(table.flows), c.Due())
 			}
 		})
 	}
 	t.Run("race", func(t *testing.T) {
-		asked := 0
+		calls := 0
 		table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
-		c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { asked++; return asked <= 1 }}, table)
+		c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { calls++; return calls <= 1 }}, table)
 		mustClean(t, c, old, new)
 		mustClean(t, c, new, new)
 		if len(table.flows) != 0 {
-			t.Error("an endpoint that left the API during a Clean keeps its flows for ever")
+			t.Error("the flows of an endpoint that left the API during a Clean are left, want none")
 		}
 	})
 }
 
-// With their Service, all endpoints leave, and so do the TCP flows to them.
-func TestTCPOfAServiceThatGoes(t *testing.T) {
+// With a Service, the TCP flows to all of its endpoints are removed.
+func TestTCPOfARemovedService(t *testing.T) {
 	web := port("web", v1.ProtocolTCP, list(vip), list(a))
 	table := &fakeTable{flows: []flow{to(protoTCP, vip, a), to(protoTCP, vip, x), to(protoTCP, vip2, a)}}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table)
 	mustClean(t, c, proxy.NewSnapshot(node(), web), proxy.NewSnapshot(node()))
 	if len(table.flows) != 2 || table.flows[0].server == to(protoTCP, vip, a).server {
-		t.Errorf("flows %v left, want all but the one to the endpoint that is gone", table.flows)
+		t.Errorf("got flows %v left, want all but the one to the removed endpoint", table.flows)
 	}
 }
 
-// gone says that no endpoint is in the API.
+// gone is an InAPI for which no endpoint is in the API.
 func gone(proxy.ServicePortName, netip.AddrPort) bool { return false }
 
 // wantFlows compares the flows that a table has.
 func wantFlows(t *testing.T, table *fakeTable, want ...flow) {
 	t.Helper()
 	if diff := cmp.Diff(want, table.flows, cmpopts.EquateEmpty(), cmp.AllowUnexported(flow{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-		t.Errorf("flows that were to be left (-want +got):\n%s", diff)
+		t.Errorf("flows left (-want +got):\n%s", diff)
 	}
 }
 
-// Of several endpoints that leave at once, all flows go, at whatever frontend they are,
-// and each is asked for by its name and address.
+// Of several endpoints that leave at once, the flows to all frontends are removed, and InAPI is
+// called with the name and address of each.
 func TestTCPOfSeveralEndpoints(t *testing.T) {
 	old, new := port("web", v1.ProtocolTCP, list(vip, vip2), list(a, b, x)), port("web", v1.ProtocolTCP, list(vip, vip2), list(x))
 	table := &fakeTable{flows: []flow{to(protoTCP, vip, a), to(protoTCP, vip2, a), to(protoTCP, vip, b), to(protoTCP, vip2, b), to(protoTCP, vip, x)}}
-	asked := map[string]bool{}
+	calls := map[string]bool{}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(name proxy.ServicePortName, at netip.AddrPort) bool {
-		asked[name.Name+" "+at.String()] = true
+		calls[name.Name+" "+at.String()] = true
 		return false
 	}}, table)
 	mustClean(t, c, proxy.NewSnapshot(node(), old), proxy.NewSnapshot(node(), new))
 	wantFlows(t, table, to(protoTCP, vip, x))
-	if diff := cmp.Diff(map[string]bool{"web " + a: true, "web " + b: true}, asked); diff != "" {
-		t.Errorf("endpoints that the API was asked for (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[string]bool{"web " + a: true, "web " + b: true}, calls); diff != "" {
+		t.Errorf("calls of InAPI (-want +got):\n%s", diff)
 	}
-	if c.isDue() {
-		t.Error("after the flows are removed, there is still something due")
+	if c.Due() {
+		t.Error("after the flows are removed: got Due true, want false")
 	}
 }
 
-// What is due is asked for by name and address, too.
+// Due calls InAPI with the name and address of the removed endpoint.
 func TestTCPIsDue(t *testing.T) {
-	asked := map[string]bool{}
+	calls := map[string]bool{}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(name proxy.ServicePortName, at netip.AddrPort) bool {
-		asked[name.Name+" "+at.String()] = true
+		calls[name.Name+" "+at.String()] = true
 		return true
 	}}, &fakeTable{})
 	mustClean(t, c, proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(b))))
-	clear(asked)
-	isDue := c.isDue()
-	if diff := cmp.Diff(map[string]bool{"web " + a: true}, asked); diff != "" || isDue {
-		t.Errorf("due: %v, want false; endpoints that the API was asked for (-want +got):\n%s", isDue, diff)
+	clear(calls)
+	isDue := c.Due()
+	if diff := cmp.Diff(map[string]bool{"web " + a: true}, calls); diff != "" || isDue {
+		t.Errorf("Due: got %v, want false; calls of InAPI (-want +got):\n%s", isDue, diff)
 	}
 }
 
-// The policies for TCP concern TCP alone: UDP is cleaned as ever, and TCP flows that only
-// look like those of a Service of UDP stay.
+// The policies for TCP change nothing for UDP, and TCP flows to the address of a UDP Service
+// stay.
 func TestTCPPolicyAndUDP(t *testing.T) {
 	early := to(protoTCP, vip2, vip2)
 	early.state = 1
@@ -206,9 +207,24 @@ func TestTCPPolicyAndUDP(t *testing.T) {
 	}
 }
 
-// An endpoint that comes back keeps its flows, whatever the API says by then, and is
-// spared no more.
-func TestSparedEndpointComesBack(t *testing.T) {
+// Many endpoints of a Service that terminate cost little each, in every Clean until they end.
+func TestManyTerminatingEndpoints(t *testing.T) {
+	const count, limit = 1000, 2
+	var all []string
+	for i := range 2 * count {
+		all = append(all, fmt.Sprintf("10.1.%d.%d:80", i/250, i%250))
+	}
+	old, new := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), all)), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), all[:count]))
+	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }}, &fakeTable{})
+	mustClean(t, c, old, new)
+	if got := testing.AllocsPerRun(3, func() { mustClean(t, c, new, new) }); got > limit*count || len(c.removed) != count {
+		t.Errorf("%.0f allocations for %d endpoints, want at most %d each, of %d endpoints", got, len(c.removed), limit, count)
+	}
+}
+
+// An endpoint that is added again keeps its flows, whatever InAPI returns then, and is no
+// longer watched.
+func TestRemovedEndpointIsAddedAgain(t *testing.T) {
 	with := func(servers ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), servers))
 	}
@@ -219,15 +235,27 @@ func TestSparedEndpointComesBack(t *testing.T) {
 	inAPI = false
 	mustClean(t, c, with(b), with(a, b))
 	wantFlows(t, table, to(protoTCP, vip, a))
-	if c.isDue() {
-		t.Error("an endpoint that serves again is due")
+	if c.Due() {
+		t.Error("with an endpoint that serves again: got Due true, want false")
 	}
 	mustClean(t, c, with(a, b), with(b))
 	wantFlows(t, table)
 }
 
-// Where one Service follows another, both the endpoints of the one and who came before
-// the other matter.
+// On kernels that ignore filters, a dump for replies also has TCP flows; those from a new
+// frontend stay.
+func TestTCPFlowsFromAFrontend(t *testing.T) {
+	client := netip.MustParseAddrPort("198.51.100.7:4000")
+	from := flow{proto: protoTCP, source: netip.MustParseAddrPort(vip), dest: client, server: client, state: 3}
+	reply := flow{proto: protoUDP, source: netip.MustParseAddrPort(vip), dest: client, server: client}
+	table := &fakeTable{flows: []flow{from, reply}, deaf: true}
+	c := newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table)
+	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a)), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+	wantFlows(t, table, from)
+}
+
+// If another Service takes over a frontend, flows to the endpoints of the old one and half-open
+// flows from before the new one are removed.
 func TestTCPFrontendMoves(t *testing.T) {
 	early, other := to(protoTCP, vip, vip), to(protoTCP, vip, b)
 	early.state = 1
@@ -237,7 +265,7 @@ func TestTCPFrontendMoves(t *testing.T) {
 	wantFlows(t, table, other)
 }
 
-// Node ports are new at an address that they answer at from now on.
+// Node ports are new at an address where they are served from now on.
 func TestTCPAtNewNodePortAddress(t *testing.T) {
 	early := func(dest string) flow {
 		f := to(protoTCP, dest, dest)
@@ -254,8 +282,7 @@ func TestTCPAtNewNodePortAddress(t *testing.T) {
 	wantFlows(t, table, kept...)
 }
 
-// A service range that nobody has looked at is one of UDP and SCTP, and does not keep TCP
-// from being looked at.
+// A new service range is swept for UDP and SCTP; TCP flows to new frontends are removed as ever.
 func TestTCPAndNewRange(t *testing.T) {
 	early := to(protoTCP, vip, vip)
 	early.state = 1

@@ -17,13 +17,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// tally is what must be known of a Service.
+// tally is what counts must have of a Service.
 type tally struct {
-	Ports      map[uint16]bool // any of them will do
+	Ports      map[uint16]bool // any of them is right
 	IPv4, IPv6 int
 }
 
-// recount counts anew what a dataplane holds.
+// recount counts what a dataplane holds from the start.
 func recount(held map[proxy.ServicePortName]*proxy.ServicePort) map[types.NamespacedName]tally {
 	type distinct struct {
 		name types.NamespacedName
@@ -92,8 +92,8 @@ func randomPort(r *rand.Rand) *proxy.ServicePort {
 	return p
 }
 
-// Whatever happens, the counts that follow the changes are those of a recount.
-func TestCountsAreThoseOfARecount(t *testing.T) {
+// After random syncs, the counts that follow changes equal those of a recount.
+func TestCountsEqualARecount(t *testing.T) {
 	rnd := testenv.Random(t)
 	for range 20 {
 		s, r := watching(t, Options{})
@@ -108,7 +108,7 @@ func TestCountsAreThoseOfARecount(t *testing.T) {
 				}
 			}
 			account := randomSync(rnd, wanted, held)
-			r.Observe(account)
+			r.Synced(account)
 			checkCounts(t, s, held)
 			if t.Failed() {
 				return
@@ -117,8 +117,8 @@ func TestCountsAreThoseOfARecount(t *testing.T) {
 	}
 }
 
-// randomSync plays an Apply that works, fails, or works but for some ports, and
-// does to held what it does to the dataplane.
+// randomSync returns the Sync of an Apply that succeeds, fails, or refuses some ports, and
+// changes held as it changes the dataplane.
 func randomSync(r *rand.Rand, wanted, held map[proxy.ServicePortName]*proxy.ServicePort) proxy.Sync {
 	account := proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback(), slices.Collect(maps.Values(wanted))...), Full: r.IntN(3) == 0}
 	if r.IntN(4) == 0 {
@@ -147,7 +147,7 @@ func randomSync(r *rand.Rand, wanted, held map[proxy.ServicePortName]*proxy.Serv
 		}
 	}
 	if len(failed) > 0 {
-		account.Err = failed
+		account.Err, account.Refused = failed, failed
 	}
 	account.Applied = proxy.NewSnapshot(atLoopback(), slices.Collect(maps.Values(held))...)
 	return account
@@ -157,10 +157,10 @@ func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.
 	t.Helper()
 	want := recount(held)
 	got := map[types.NamespacedName]tally{}
-	for name, svc := range s.counts.services {
+	for name, svc := range s.counts {
 		x := tally{Ports: want[name].Ports, IPv4: svc.of(v1.IPv4Protocol), IPv6: svc.of(v1.IPv6Protocol)}
 		if !x.Ports[svc.port] {
-			t.Errorf("%s has port %d, want one of %v", name, svc.port, x.Ports)
+			t.Errorf("%s: got port %d, want one of %v", name, svc.port, x.Ports)
 		}
 		got[name] = x
 	}
@@ -169,7 +169,7 @@ func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.
 	}
 }
 
-// What a change costs does not grow with the number of Services.
+// The cost of a change does not grow with the number of Services.
 func BenchmarkChangeOneOfMany(b *testing.B) {
 	s := New(Options{})
 	var ports []*proxy.ServicePort

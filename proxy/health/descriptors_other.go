@@ -4,5 +4,5 @@ package health
 
 import "math"
 
-// descriptors says that the process may have as many as it likes.
+// descriptors returns the limit of file descriptors of the process: there is none.
 func descriptors() int { return math.MaxInt32 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// descriptors says how many file descriptors the process may have. At its start, Go
-// has raised that to what the process may have at most.
+// descriptors returns the limit of file descriptors of the process. At its start, Go
+// has raised it to the hard limit.
 func descriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

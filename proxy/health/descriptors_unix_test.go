@@ -9,14 +9,13 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// withFewDescriptors lets the process have no more than fewDescriptors, until the test
-// ends.
+// withFewDescriptors sets the limit of file descriptors to fewDescriptors until the test ends.
 func withFewDescriptors(t *testing.T) {
 	t.Helper()
 	limitDescriptors(t, func(l *syscall.Rlimit) { l.Cur = fewDescriptors })
 }
 
-// withManyDescriptors lets it have at least manyDescriptors.
+// withManyDescriptors raises the limit to manyDescriptors, if it is lower, until the test ends.
 func withManyDescriptors(t *testing.T) {
 	t.Helper()
 	if descriptors() < manyDescriptors {

@@ -1,30 +1,25 @@
-// Package health answers kubelets and load balancers: whether the proxy works,
-// whether its node should get new connections, and how many endpoints of a
-// Service this node has. The answers are byte for byte those of kube-proxy.
+// Package health serves health checks for kubelets and load balancers: whether the proxy
+// works, whether its node should get new connections, and how many endpoints of a
+// Service the node has. The replies are byte for byte those of kube-proxy.
 //
 // # The proxy
 //
-// A [Server] answers two paths and no others, to any method:
+// A [Server] serves two paths and no others, for any method:
 //
 //	/healthz  200 if the proxy works and its node is eligible, else 503
 //	/livez    200 if the proxy works, else 503
 //
-// The body says it in detail. In an answer of 200 the first lastUpdated is the
-// time of the answer, as load balancers know it from old versions of kube-proxy:
+// The body has details. With 200, the first lastUpdated is the
+// time of the reply, as load balancers know it from old versions of kube-proxy:
 //
 //	{"lastUpdated":"2026-05-04T03:02:01Z","currentTime":"2026-05-04T03:02:01Z","nodeEligible":true,"healthy":true,
 //	 "status":{"IPv4":{"lastUpdated":"2026-05-04T03:01:42Z","healthy":true},"IPv6":{"lastUpdated":"2026-05-04T03:01:42Z","healthy":true}}}
 //
-// The proxy works as long as it is not longer ago than the timeout
-//
-//   - that the whole dataplane was found to be as it must be: written from
-//     nothing known, or known to be untouched. Having tried does not count, nor
-//     does having added to a dataplane that nobody has looked at since;
-//   - and that something new had to be programmed that is not programmed yet.
-//
-// Service ports that the dataplane refuses do not make a node unhealthy while
-// others work. Before there is anything to program, it is not late: a node
-// that starts while the API server is away is left alone.
+// The proxy works if, within the timeout, the whole dataplane was found right (rewritten, or
+// verified; a failed attempt, or a change alone, does not count), and no change has waited
+// longer to be programmed. Service ports that the dataplane refuses do not make the proxy
+// unhealthy unless it refuses all. Before the first snapshot nothing is late: a node
+// that starts while the API server is down stays healthy.
 //
 // A node is eligible unless its object is unknown, is being deleted, or has the
 // taint ToBeDeletedByClusterAutoscaler.
@@ -32,24 +27,20 @@
 // # The Services
 //
 // A Service of type LoadBalancer with the Local traffic policy has a health check
-// node port. The Server answers there with 200 if the node has ready endpoints
-// of the Service and the proxy works, else with 503; the header
-// X-Load-Balancing-Endpoint-Weight has their number in either case. Endpoints
-// are counted by address, those of all ports of the Service together, as the
-// dataplane has them: what is not programmed yet does not count.
+// node port. There the status is 200 if the node has ready endpoints
+// of the Service and the proxy works, else 503; the header
+// X-Load-Balancing-Endpoint-Weight has their number in either case. It counts the addresses of
+// the endpoints of all ports of the Service that the dataplane has.
 //
-// The ports are open at the addresses that node ports answer at, and follow
-// them. All addresses together take one socket for both families, and the
-// family of the question is that of the endpoints that count; a single-stack
-// Service has only one answer. A port that another program has does not
-// disturb the others; it is reported once, and tried again until it is free.
+// The ports are open at the addresses of node ports. If those are all addresses, one socket
+// serves both families. The endpoints that count are of the family of the request; a single-stack
+// Service has only one. A port that another program uses is reported once, and retried;
+// it does not affect the others.
 //
-// Everybody who reaches the node may ask. So answers take bounded time, and a thousand
-// connections at most are open at once: the oldest has to go for a new one.
-//
-// The process needs file descriptors for other things than answers. So no more than a quarter
-// of those that it may have (RLIMIT_NOFILE when Run is called) are sockets of Services, and a
-// sixteenth connections: 5,000 health check node ports at one address take a limit of 20,000.
+// Every host that reaches the node may connect. So replies take bounded time, and of more than
+// a thousand connections the oldest are closed. At most a quarter of the file descriptors that
+// the process may have (RLIMIT_NOFILE when Run is called) are sockets of Services, and a
+// sixteenth connections: 5,000 health check node ports at one address need a limit of 20,000.
 // Above that, Services are served in the order of their names; the others are reported, and
-// served when sockets get free. /healthz and pages have theirs before any Service.
+// served when sockets are free. Address and Pages come first.
 package health

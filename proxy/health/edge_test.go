@@ -20,9 +20,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A connection counts as long as it is open, and the oldest goes but once.
-func TestCrowdCounts(t *testing.T) {
-	c := newCrowd(2)
+// A connection counts while it is open, and the oldest is closed once.
+func TestConnLimitCounts(t *testing.T) {
+	c := newConnLimit(2)
 	var conns []net.Conn
 	for range 5 {
 		conn, _ := net.Pipe()
@@ -49,28 +49,28 @@ func TestCrowdCounts(t *testing.T) {
 			want = conns[step.gone]
 		}
 		if got := c.count(conns[step.conn], step.state); got != want {
-			t.Errorf("step %d: connection %d has to go, want %d", i, slices.Index(conns, got), step.gone)
+			t.Errorf("step %d: got connection %d to close, want %d", i, slices.Index(conns, got), step.gone)
 		}
 	}
 }
 
-// What is not open yet is not opened any more once it has been given up.
-func TestGivenUpWhilePending(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+// A socket that could not be opened is not retried after its Service was removed.
+func TestServiceRemovedWhilePortIsInUse(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		f.change(errors.New("in use"), "127.0.0.1")
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(0)
-		f.want(t, "a port that is taken", "0s refused 127.0.0.1:30001", "0s a: in use")
+		f.want(t, "a port in use", "0s refused 127.0.0.1:30001", "0s a: in use")
 		applied(r)
 		f.change(nil, "127.0.0.1")
 		wait(time.Hour)
-		f.want(t, "its Service has gone")
+		f.want(t, "after its Service was removed")
 	})
 }
 
-// Each failure is tried again soon at first, also when there was one before.
-func TestFailuresAreForgotten(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+// Retries begin with the shortest delay again after a success.
+func TestBackoffStartsAgain(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		f.change(errors.New("in use"), "127.0.0.1")
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(2 * time.Second)
@@ -86,9 +86,9 @@ func TestFailuresAreForgotten(t *testing.T) {
 	})
 }
 
-// A port that goes and comes back is open again.
-func TestPortComesBack(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+// A port that was closed can be opened again.
+func TestPortIsUsedAgain(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		for i, port := range []uint16{30001, 30002, 30001} {
 			applied(r, servicePort("a", v1.IPv4Protocol, port))
 			wait(time.Second)
@@ -98,8 +98,8 @@ func TestPortComesBack(t *testing.T) {
 	})
 }
 
-// Nothing is said of what fails because everything ends.
-func TestEndIsNoFailure(t *testing.T) {
+// Failures because ctx ended are not reported.
+func TestNoReportsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := 0
 		s, r := watching(t, Options{Report: func(_ types.NamespacedName, _ error) { reports++ }})
@@ -107,12 +107,12 @@ func TestEndIsNoFailure(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s.run(ctx, ending(cancel), func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil })
 		if reports != 0 {
-			t.Errorf("%d reports, want none", reports)
+			t.Errorf("got %d reports, want none", reports)
 		}
 	})
 }
 
-// ending are sockets that cannot be had since everything ends.
+// ending is a listener that ends the context and fails.
 type ending context.CancelFunc
 
 func (e ending) Listen(ctx context.Context, _, _ string) (net.Listener, error) {
@@ -120,8 +120,8 @@ func (e ending) Listen(ctx context.Context, _, _ string) (net.Listener, error) {
 	return nil, ctx.Err()
 }
 
-// Run waits for the answers that are being written, but for a second at most.
-func TestRunWaitsForAnswers(t *testing.T) {
+// Run waits for replies that are being written, for a second at most.
+func TestRunWaitsForReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSockets{start: time.Now()}
 		s, _ := watching(t, Options{Pages: map[string]http.Handler{"a": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -139,50 +139,66 @@ func TestRunWaitsForAnswers(t *testing.T) {
 		go func() { _, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") }()
 		wait(100 * time.Millisecond)
 		cancel()
-		answer, err := io.ReadAll(client)
-		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") {
-			t.Errorf("the answer is %q, error %v, want all of it", answer, err)
+		got, err := io.ReadAll(client)
+		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200") {
+			t.Errorf("got response %q and error %v, want all of it", got, err)
 		}
 		if ended := (<-done).Sub(f.start); ended < 700*time.Millisecond || ended > 100*time.Millisecond+closeTime {
-			t.Errorf("Run ended after %v, want after the answer and within a second", ended)
+			t.Errorf("Run ended after %v, want after the response and within a second", ended)
 		}
 	})
 }
 
-// The health check port stays while one port of the Service has it, and nobody is woken
-// for endpoints.
+// The health check node port stays while one service port has it, and endpoints do not wake Run.
 func TestCheckPortStays(t *testing.T) {
 	s, r := watching(t, Options{})
 	first, second := servicePort("a", v1.IPv4Protocol, 30001, "10.0.0.1"), servicePort("a", v1.IPv4Protocol, 30002)
 	second.Name.Port = "other"
 	applied(r, first)
-	clear(s.counts.moved)
+	<-s.wake
 	applied(r, first, second)
-	if got := s.counts.services[key("a")].port; got != 30001 || len(s.counts.moved) != 0 {
-		t.Errorf("the port is %d, and %d have moved; want 30001 and none", got, len(s.counts.moved))
+	if got := s.counts[key("a")].port; got != 30001 || len(s.wake) != 0 {
+		t.Errorf("got port %d and Run woken %d times, want 30001 and 0", got, len(s.wake))
 	}
 	applied(r, second)
-	if got := s.counts.services[key("a")].port; got != 30002 || len(s.counts.moved) != 1 {
-		t.Errorf("the port is %d, and %d have moved; want 30002 and one", got, len(s.counts.moved))
+	if got := s.counts[key("a")].port; got != 30002 || len(s.wake) != 1 {
+		t.Errorf("got port %d and Run woken %d times, want 30002 and 1", got, len(s.wake))
 	}
 }
 
-// A Service of which no frontend needs the local pool has its endpoints in the other.
-func TestLocalEndpointsOfTheClusterPool(t *testing.T) {
+// If the service ports of a Service disagree, and the port that is served is removed, the highest
+// of the others is next.
+func TestHighestCheckPortIsNext(t *testing.T) {
+	for range 20 { // The order of a map is random.
+		s, r := watching(t, Options{})
+		first, second, third := servicePort("a", v1.IPv4Protocol, 30001), servicePort("a", v1.IPv4Protocol, 30003), servicePort("a", v1.IPv4Protocol, 30002)
+		second.Name.Port, third.Name.Port = "second", "third"
+		applied(r, first)
+		applied(r, first, second, third)
+		applied(r, second, third)
+		if got := s.counts[key("a")].port; got != 30003 {
+			t.Fatalf("got port %d, want 30003", got)
+		}
+	}
+}
+
+// Local endpoints count that are ready, whichever endpoints the cluster pool has.
+func TestReadyLocalEndpointsCount(t *testing.T) {
 	s, r := watching(t, Options{})
 	p := servicePort("a", v1.IPv4Protocol, 30001)
-	p.Cluster = []*endpoints.Endpoint{
+	p.Local = []*endpoints.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true, Local: true},
 		{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Ready: true},
 		{Addr: netip.MustParseAddrPort("10.0.0.3:80"), Local: true},
 	}
+	p.Cluster = p.Local[:2]
 	applied(r, p)
-	if got := s.counts.services[key("a")].of(v1.IPv4Protocol); got != 1 {
-		t.Errorf("%d endpoints, want the one that is ready and here", got)
+	if got := s.counts[key("a")].of(v1.IPv4Protocol); got != 1 {
+		t.Errorf("got %d endpoints, want the one that is ready and local", got)
 	}
 }
 
-// The time of the last update is that of what was found right, unless something waits.
+// The last update is when the dataplane was found right, unless a change waits.
 func TestLastUpdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := watching(t, Options{Timeout: time.Hour})
@@ -191,38 +207,38 @@ func TestLastUpdated(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.Verified(proxy.Snapshot{})
 		if got := s.fresh.updated.Sub(start); got != time.Minute {
-			t.Errorf("updated after %v, want when it was verified", got)
+			t.Errorf("got an update after %v, want when it was verified", got)
 		}
 		take(t, r)
 		time.Sleep(time.Minute)
 		r.Verified(proxy.Snapshot{})
 		if got := s.fresh.updated.Sub(start); got != time.Minute {
-			t.Errorf("with something that waits: updated after %v, want when nothing did", got)
+			t.Errorf("while a change waits: got an update after %v, want the one before", got)
 		}
 	})
 }
 
-// A dataplane that is lost holds nothing for certain, also if only some ports failed.
+// A lost dataplane makes the proxy unhealthy, also if only some ports failed.
 func TestLostInPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := watching(t, Options{})
 		a, b := servicePort("a", v1.IPv4Protocol, 30001, "10.0.0.1"), servicePort("b", v1.IPv4Protocol, 30002)
 		applied(r, a, b)
-		r.Observe(proxy.Sync{
+		r.Synced(proxy.Sync{
 			Snapshot: proxy.NewSnapshot(nil, a, b), Start: time.Now(),
 			Err: errors.Join(proxy.ErrDataplaneLost, proxy.PortErrors{b.Name: io.ErrNoProgress}),
 		})
-		if n := len(s.counts.services); n != 2 {
-			t.Errorf("%d Services are known, want both: what is lost is written again", n)
+		if n := len(s.counts); n != 2 {
+			t.Errorf("got %d Services, want both: a lost dataplane is written again", n)
 		}
 		time.Sleep(timeout)
-		if got, body := ask(t, s, http.MethodGet, "/livez"); got != 503 {
+		if got, body := request(t, s, http.MethodGet, "/livez"); got != 503 {
 			t.Errorf("got %d %s, want 503", got, body)
 		}
 	})
 }
 
-// Addresses that need an interface beside them cannot be listened at.
+// Addresses that need an interface (link-local ones) are left out.
 func TestBindable(t *testing.T) {
 	var list []net.Addr
 	for _, text := range []string{"127.0.0.1/8", "192.0.2.1/24", "169.254.0.5/16", "fd00::1/64", "fe80::1/64"} {
@@ -235,11 +251,11 @@ func TestBindable(t *testing.T) {
 	got := bindable(append(list, &net.IPAddr{IP: net.IPv4(192, 0, 2, 9)}, &net.IPNet{}))
 	want := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00::1")}
 	if !slices.Equal(got, want) {
-		t.Errorf("addresses %v, want %v", got, want)
+		t.Errorf("got addresses %v, want %v", got, want)
 	}
 }
 
-// A Server that runs again serves what it did before, also that nothing can be served.
+// A Server that runs again serves the same ports, and reports the same errors.
 func TestRunsAgain(t *testing.T) {
 	for addr, want := range map[string][]string{
 		"127.0.0.1": {"0s listen 127.0.0.1:30001"},

@@ -2,15 +2,14 @@ package health
 
 import "time"
 
-// freshness is how old that is what is known of the dataplane. A zero time is
-// one that does not count.
+// freshness is the age of what is known of the dataplane. A zero time does not count.
 type freshness struct {
 	timeout time.Duration
-	// pending is since when there is something that is not programmed.
+	// pending is when the oldest change that is not programmed began to wait.
 	pending time.Time
-	// updated is when the dataplane was last known to hold what it must.
+	// updated is when the dataplane last matched the newest snapshot.
 	updated time.Time
-	// verified is when all of the dataplane was last known to be right.
+	// verified is when the whole dataplane was last found right.
 	verified time.Time
 }
 

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -22,8 +21,8 @@ func portName(name string, family v1.IPFamily) proxy.ServicePortName {
 	return proxy.ServicePortName{NamespacedName: key(name), Port: "http", Protocol: v1.ProtocolTCP, Family: family}
 }
 
-// servicePort is one port of a Service with a health check node port, and with
-// ready endpoints on this node.
+// servicePort returns one port of a Service with a health check node port, and with ready
+// endpoints on this node.
 func servicePort(name string, family v1.IPFamily, checkPort uint16, addrs ...string) *proxy.ServicePort {
 	p := &proxy.ServicePort{Name: portName(name, family), ExternalLocal: true, HealthCheckNodePort: checkPort}
 	for _, a := range addrs {
@@ -32,48 +31,42 @@ func servicePort(name string, family v1.IPFamily, checkPort uint16, addrs ...str
 	return p
 }
 
-// atLoopback is a node whose node ports answer at loopback, for both families.
+// atLoopback returns a node that serves node ports at loopback, for both families.
 func atLoopback() *proxy.Node {
 	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")},
 	}}
 }
 
-// watching gives a Server, and a Runner that it follows and that the test
-// itself plays.
-func watching(t *testing.T, o Options) (*Server, *proxy.Runner) {
+// watching returns a Server and its Observer, which the test calls in place of a Runner.
+func watching(t *testing.T, o Options) (*Server, proxy.Observer) {
+	t.Helper()
+	return watchingSource(t, o, proxy.NewServiceChangeTracker(proxy.TrackerOptions{}))
+}
+
+func watchingSource(t *testing.T, o Options, source proxy.Source) (*Server, proxy.Observer) {
 	t.Helper()
 	s := New(o)
-	r := &proxy.Runner{Source: snapshots{}, ResyncInterval: timeout / 2}
-	if err := s.Watch(r); err != nil {
+	r := s.Observer()
+	if err := r.Begin(&proxy.Runner{Source: source, ResyncInterval: timeout / 2}); err != nil {
 		t.Fatal(err)
 	}
 	return s, r
 }
 
-// snapshots is a source that always has one.
-type snapshots struct{}
-
-func (snapshots) Next(context.Context, proxy.Snapshot) (proxy.Snapshot, error) {
-	return proxy.NewSnapshot(nil), nil
-}
-
-// applied plays that a Runner has made the dataplane as a snapshot says.
-func applied(r *proxy.Runner, ports ...*proxy.ServicePort) {
+// applied calls the Observer as a Runner does after a successful Apply.
+func applied(r proxy.Observer, ports ...*proxy.ServicePort) {
 	appliedAt(r, atLoopback(), ports...)
 }
 
-func appliedAt(r *proxy.Runner, n *proxy.Node, ports ...*proxy.ServicePort) {
+func appliedAt(r proxy.Observer, n *proxy.Node, ports ...*proxy.ServicePort) {
 	s := proxy.NewSnapshot(n, ports...)
-	r.Observe(proxy.Sync{Snapshot: s, Applied: s, Start: time.Now()})
+	r.Synced(proxy.Sync{Snapshot: s, Applied: s, Start: time.Now()})
 }
 
-// take plays that a Runner takes a snapshot to program it.
-func take(t *testing.T, r *proxy.Runner) {
-	t.Helper()
-	if _, err := r.Source.Next(t.Context(), proxy.Snapshot{}); err != nil {
-		t.Fatal(err)
-	}
+// take calls the Observer as a Runner does before an Apply.
+func take(_ *testing.T, r proxy.Observer) {
+	r.Started(proxy.Sync{Snapshot: proxy.NewSnapshot(nil), Start: time.Now()})
 }
 
 func node(edits ...func(*v1.Node)) *v1.Node {
@@ -91,5 +84,5 @@ func taint(key string) func(*v1.Node) {
 	}
 }
 
-// stamp gives a time as it stands in answers.
+// stamp returns a time as it is in responses.
 func stamp(t time.Time) string { return fmt.Sprintf("%q", t.Format(time.RFC3339Nano)) }

@@ -21,10 +21,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// manyAddress is one of loopback that nobody else listens at.
+// manyAddress is a loopback address that no other program uses.
 const manyAddress = "127.77.0.1"
 
-// How many file descriptors there are where few are wanted, and where many are.
+// The limits of file descriptors of tests.
 const (
 	fewDescriptors  = 512
 	manyDescriptors = 20_000
@@ -41,9 +41,9 @@ func manyPorts(from, to int) (ports []*proxy.ServicePort) {
 	return ports
 }
 
-// many is a Server with real sockets at manyAddress, whose reports are kept.
+// many runs a Server with real sockets at manyAddress, and keeps its reports.
 type many struct {
-	runner *proxy.Runner
+	runner proxy.Observer
 
 	mu      sync.Mutex
 	reports map[string]error
@@ -81,21 +81,21 @@ func (m *many) reported() (names []string) {
 	return names
 }
 
-// status gives the status of an answer, 0 if there is none.
+// status returns the status of a response, 0 if there is none.
 func status(t *testing.T, address string) int {
 	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + address)
+	response, err := client.Get("http://" + address)
 	if err != nil {
 		return 0
 	}
-	if err := answer.Body.Close(); err != nil {
+	if err := response.Body.Close(); err != nil {
 		t.Error(err)
 	}
-	return answer.StatusCode
+	return response.StatusCode
 }
 
-// eventually waits up to a minute for something to be so.
+// eventually waits up to a minute for a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -109,8 +109,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Fatalf("%s: not after a minute", what)
 }
 
-// TestFiveThousandPorts opens them for real: each answers, each costs little, and
-// those of Services that go are closed.
+// TestFiveThousandPorts opens real sockets: each is served, needs little memory, and is closed
+// with its Service.
 func TestFiveThousandPorts(t *testing.T) {
 	const count = manyDescriptors / 4
 	withManyDescriptors(t)
@@ -121,7 +121,7 @@ func TestFiveThousandPorts(t *testing.T) {
 	begin := time.Now()
 	appliedAt(m.runner, manyNode(), manyPorts(0, count)...)
 	last := fmt.Sprintf("%s:%d", manyAddress, 10000+count-1)
-	eventually(t, "the last port answers", func() bool { return status(t, last) == http.StatusOK })
+	eventually(t, "the last port is served", func() bool { return status(t, last) == http.StatusOK })
 	took := time.Since(begin)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -136,7 +136,7 @@ func TestFiveThousandPorts(t *testing.T) {
 		}
 	}
 	appliedAt(m.runner, manyNode(), manyPorts(0, 10)...)
-	eventually(t, "ports of Services that are gone are closed", func() bool { return status(t, last) == 0 })
+	eventually(t, "ports of removed Services are closed", func() bool { return status(t, last) == 0 })
 	if got := status(t, manyAddress+":10000"); got != http.StatusOK {
 		t.Errorf("a port that stays: got status %d, want %d", got, http.StatusOK)
 	}
@@ -145,8 +145,8 @@ func TestFiveThousandPorts(t *testing.T) {
 	}
 }
 
-// TestDescriptorsAreLeft: more ports than the process may have sockets take none that
-// /healthz and the rest of the process need, and get theirs when others go.
+// TestDescriptorsAreLeft: health check node ports leave file descriptors for /healthz and the
+// rest of the process; those above the limit are served when others are removed.
 func TestDescriptorsAreLeft(t *testing.T) {
 	const limit, count = fewDescriptors, 1000
 	withFewDescriptors(t)
@@ -166,8 +166,8 @@ func TestDescriptorsAreLeft(t *testing.T) {
 	m.mu.Lock()
 	err := m.reports["s0999"]
 	m.mu.Unlock()
-	if !errors.Is(err, errCrowded) || !strings.HasSuffix(err.Error(), "there are 128 already, a quarter of what RLIMIT_NOFILE allows") {
-		t.Errorf("got report %v, want %v with numbers", err, errCrowded)
+	if !errors.Is(err, errTooMany) || !strings.HasSuffix(err.Error(), "they use 128 sockets, a quarter of RLIMIT_NOFILE: raise it") {
+		t.Errorf("got report %v, want %v with numbers", err, errTooMany)
 	}
 	appliedAt(m.runner, manyNode(), manyPorts(count-limit/4, count)...)
 	eventually(t, "the last ones get the sockets of the first", func() bool {
@@ -178,30 +178,30 @@ func TestDescriptorsAreLeft(t *testing.T) {
 	}
 }
 
-// TestSocketsAreShared: who comes first by name has a socket, the proxy itself in any case,
-// and who waits gets one as soon as it is free.
+// TestSocketsAreShared: Services get sockets in the order of their names, the proxy itself in any
+// case, and waiting Services as soon as sockets are free.
 func TestSocketsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSockets{start: time.Now()}
-		s := newSites(f, func(name types.NamespacedName, err error) {
+		s := newCheckServers(f, func(name types.NamespacedName, err error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.note(fmt.Sprintf("%s: %v", name.Name, err))
 		}, 8)
 		defer s.close()
 		for _, name := range []string{"c", "b", "a", "d"} {
-			s.set(key(name), http.NotFoundHandler(), []place{{"tcp", name}})
+			s.set(key(name), http.NotFoundHandler(), []hostPort{{"tcp", name}})
 		}
 		s.open(t.Context())
-		crowded := fmt.Sprintf("%v: there are 2 already, a quarter of what RLIMIT_NOFILE allows", errCrowded)
-		f.want(t, "at first", "0s listen a", "0s listen b", "0s c: "+crowded, "0s d: "+crowded)
-		s.set(types.NamespacedName{Name: "page"}, http.NotFoundHandler(), []place{{"tcp", "page"}})
+		tooMany := fmt.Sprintf("%v: they use 2 sockets, a quarter of RLIMIT_NOFILE: raise it", errTooMany)
+		f.want(t, "at first", "0s listen a", "0s listen b", "0s c: "+tooMany, "0s d: "+tooMany)
+		s.set(types.NamespacedName{Name: "page"}, http.NotFoundHandler(), []hostPort{{"tcp", "page"}})
 		s.remove(key("b"))
 		s.open(t.Context())
-		f.want(t, "when one goes", "0s listen page", "0s listen c", "0s c: <nil>")
+		f.want(t, "when one is removed", "0s listen page", "0s listen c", "0s c: <nil>")
 		s.remove(key("a"))
 		s.remove(key("c"))
 		s.open(t.Context())
-		f.want(t, "when all others go", "0s listen d", "0s d: <nil>")
+		f.want(t, "when all others are removed", "0s listen d", "0s d: <nil>")
 	})
 }

@@ -12,43 +12,42 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pages are served like the health checks: beside them, and once their address is
-// free.
+// Pages are served together with the health checks, and retried while their address is in use.
 func TestPages(t *testing.T) {
 	ports := freePorts(t, 2)
-	free, taken := at("127.0.0.1", ports[0]), at("127.0.0.1", ports[1])
-	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", taken)
+	free, used := at("127.0.0.1", ports[0]), at("127.0.0.1", ports[1])
+	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", used)
 	if err != nil {
 		t.Fatal(err)
 	}
 	page := func(text string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	}
-	w := run(t, Options{Pages: map[string]http.Handler{free: page("one"), taken: page("two")}})
-	if got := next(t, w.reports); !strings.HasPrefix(got, taken+": listen tcp") {
-		t.Errorf("reported is %q, want the address that is taken", got)
+	w := run(t, Options{Pages: map[string]http.Handler{free: page("one"), used: page("two")}})
+	if got := next(t, w.reports); !strings.HasPrefix(got, used+": listen tcp") {
+		t.Errorf("got report %q, want one of the address in use", got)
 	}
 	w.wantEvents(t, "listen "+free)
 	if got := get(t, free); !strings.HasSuffix(got, "\none") {
-		t.Errorf("the page is %q, want one", got)
+		t.Errorf("got page %q, want \"one\"", got)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.wantEvents(t, "listen "+taken)
-	if got, want := next(t, w.reports), taken+": <nil>"; got != want {
-		t.Errorf("reported is %q, want %q", got, want)
+	w.wantEvents(t, "listen "+used)
+	if got, want := next(t, w.reports), used+": <nil>"; got != want {
+		t.Errorf("got report %q, want %q", got, want)
 	}
-	if got := get(t, taken); !strings.HasSuffix(got, "\ntwo") {
-		t.Errorf("the page is %q, want two", got)
+	if got := get(t, used); !strings.HasSuffix(got, "\ntwo") {
+		t.Errorf("got page %q, want \"two\"", got)
 	}
 	w.stop()
-	w.wantEvents(t, "close "+free, "close "+taken)
+	w.wantEvents(t, "close "+free, "close "+used)
 }
 
-// Where there is no handler, there are no pages; not those of the whole process, such as
-// profiles, which anybody may have registered.
-func TestPagesOfNobody(t *testing.T) {
+// A page without a handler is not found; http.DefaultServeMux, where any package may have
+// registered profiles, is not served.
+func TestPageWithoutHandler(t *testing.T) {
 	before := http.DefaultServeMux
 	defer func() { http.DefaultServeMux = before }()
 	http.DefaultServeMux = http.NewServeMux()
@@ -57,24 +56,24 @@ func TestPagesOfNobody(t *testing.T) {
 	w := run(t, Options{Pages: map[string]http.Handler{address: nil}})
 	w.wantEvents(t, "listen "+address)
 	if got := get(t, address); !strings.HasPrefix(got, "404") {
-		t.Errorf("the page is %q, want none", got)
+		t.Errorf("got page %q, want 404", got)
 	}
 	w.stop()
 	w.wantEvents(t, "close "+address)
 }
 
-// Nobody holds a connection for long, or sends much.
+// Servers limit the time of connections and the size of headers.
 func TestLimitsOfServers(t *testing.T) {
-	s := newSites(&net.ListenConfig{}, nil, 1<<20)
+	s := newCheckServers(&net.ListenConfig{}, nil, 1<<20)
 	defer s.close()
-	s.set(types.NamespacedName{}, http.NotFoundHandler(), []place{{"tcp", "127.0.0.1:0"}})
+	s.set(types.NamespacedName{}, http.NotFoundHandler(), []hostPort{{"tcp", "127.0.0.1:0"}})
 	s.open(context.WithoutCancel(t.Context()))
-	for _, d := range s.sites[types.NamespacedName{}].doors {
+	for _, d := range s.byName[types.NamespacedName{}].sockets {
 		got := [...]time.Duration{d.ReadHeaderTimeout, d.ReadTimeout, d.WriteTimeout, d.IdleTimeout}
 		if want := [...]time.Duration{5 * time.Second, 10 * time.Second, 10 * time.Second, time.Minute}; got != want || d.MaxHeaderBytes != 16<<10 {
-			t.Errorf("timeouts %v and %d bytes of headers, want %v and 16 KiB", got, d.MaxHeaderBytes, want)
+			t.Errorf("got timeouts %v and %d bytes of headers, want %v and 16 KiB", got, d.MaxHeaderBytes, want)
 		}
 		return
 	}
-	t.Error("nothing is open")
+	t.Error("got no socket, want one")
 }

@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,13 +13,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// lookInterval is how often Run looks for addresses that the machine has got or
-// lost.
-const lookInterval = 10 * time.Second
+// refreshInterval is how often Run reads the addresses of the machine.
+const refreshInterval = 10 * time.Second
 
-// Run serves until ctx ends. Then it lets answers that are being written be
-// finished, for a second at most, and returns when everything is closed. A
-// Server runs once at a time.
+// Run serves until ctx ends. Then it waits for replies that are being written, for a
+// second at most, and returns when everything is closed. Only one Run of a Server may be
+// active.
 func (s *Server) Run(ctx context.Context) {
 	s.run(ctx, &net.ListenConfig{}, machineAddresses)
 }
@@ -31,20 +29,17 @@ type listener interface {
 }
 
 func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.Addr, error)) {
-	r := &running{server: s, addresses: addresses, sites: newSites(l, s.options.Report, descriptors())}
-	defer r.sites.close()
+	r := &running{server: s, addresses: addresses, servers: newCheckServers(l, s.options.Report, descriptors())}
+	defer r.servers.close()
 	if s.options.Address != "" {
-		r.sites.set(types.NamespacedName{}, s, []place{{"tcp", s.options.Address}})
+		r.servers.set(types.NamespacedName{}, s, []hostPort{{"tcp", s.options.Address}})
 	}
 	for address, h := range s.options.Pages {
 		if h == nil {
-			h = http.NotFoundHandler() // For nil, a server would serve what others have registered with package http.
+			h = http.NotFoundHandler() // For nil, a server would serve http.DefaultServeMux.
 		}
-		r.sites.set(types.NamespacedName{Name: address}, h, []place{{"tcp", address}})
+		r.servers.set(types.NamespacedName{Name: address}, h, []hostPort{{"tcp", address}})
 	}
-	s.mu.Lock()
-	s.moved = true // What an earlier Run has done is not known to this one.
-	s.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -54,125 +49,105 @@ func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.
 		case <-s.wake:
 		case <-timer.C:
 		}
-		r.update(ctx)
-		timer.Reset(r.next())
+		r.update()
+		// All sockets are closed before any is opened, so that Services can swap their ports.
+		wait := refreshInterval
+		if due := r.servers.open(ctx); !due.IsZero() {
+			wait = min(wait, max(0, time.Until(due)))
+		}
+		timer.Reset(wait)
 	}
 }
 
-// running is what Run remembers.
+// running is the state of Run.
 type running struct {
 	server    *Server
 	addresses func() ([]netip.Addr, error)
-	sites     *sites
+	servers   *checkServers
 	ports     map[types.NamespacedName]uint16
-	nodePorts proxy.NodePortAddresses
-	hosts     []place // whose addresses lack the port
-	looked    time.Time
+	node      *proxy.Node
+	hosts     []hostPort // addresses without a port
+	refreshed time.Time
 }
 
-// update opens and closes what has changed, and tries again what is due.
-func (r *running) update(ctx context.Context) {
-	moved, all := r.take()
-	if all || time.Since(r.looked) >= lookInterval {
-		all = r.look() || all
-		r.sites.mend()
+// update sets the addresses of all Services that have a health check node port, and removes
+// the others.
+func (r *running) update() {
+	ports, node := r.server.checkPorts()
+	all := false
+	if !node.Equal(r.node) || time.Since(r.refreshed) >= refreshInterval {
+		r.node = node
+		all = r.refreshAddresses()
 	}
-	if all {
-		moved = slices.AppendSeq(moved, maps.Keys(r.ports))
+	for name := range r.ports {
+		if _, ok := ports[name]; !ok {
+			r.servers.remove(name)
+		}
 	}
-	for _, name := range moved {
-		port, wanted := r.ports[name]
-		if !wanted {
-			r.sites.remove(name)
+	for name, port := range ports {
+		if !all && r.ports[name] == port {
 			continue
 		}
-		places := make([]place, len(r.hosts))
+		hostPorts := make([]hostPort, len(r.hosts))
 		for i, h := range r.hosts {
-			places[i] = h.at(port)
+			hostPorts[i] = h.at(port)
 		}
-		r.sites.set(name, r.server.serviceHandler(name), places)
+		r.servers.set(name, r.server.serviceHandler(name), hostPorts)
 	}
-	// Everything is closed before anything is opened, so that Services can
-	// swap their ports.
-	r.sites.open(ctx)
+	r.ports = ports
 }
 
-// take gives the Services whose port is another one now; all says that the
-// addresses are others, too.
-func (r *running) take() (moved []types.NamespacedName, all bool) {
-	s := r.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.ports == nil {
-		r.ports = map[types.NamespacedName]uint16{}
-		for name, svc := range s.counts.services {
-			r.ports[name] = svc.port
-		}
+// checkPorts returns the health check node ports of Services, and the node.
+func (s *Server) checkPorts() (map[types.NamespacedName]uint16, *proxy.Node) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	ports := make(map[types.NamespacedName]uint16, len(s.counts))
+	for name, svc := range s.counts {
+		ports[name] = svc.port
 	}
-	for name := range s.counts.moved {
-		moved = append(moved, name)
-		if svc := s.counts.services[name]; svc != nil {
-			r.ports[name] = svc.port
-		} else {
-			delete(r.ports, name)
-		}
-	}
-	clear(s.counts.moved)
-	all, s.moved = s.moved, false
-	if all && s.served.Node() != nil {
-		r.nodePorts = s.served.Node().NodePorts
-	}
-	return moved, all
+	return ports, s.served.Node()
 }
 
-// look finds the addresses to listen at, and reports whether they are others
-// than before. When the machine's addresses cannot be had, those found last
-// stay, and are looked for again soon.
-func (r *running) look() bool {
-	r.looked = time.Now()
+// refreshAddresses finds the addresses to listen at, and reports whether they have changed. If
+// the addresses of the machine cannot be read, the last ones stay.
+func (r *running) refreshAddresses() bool {
+	r.refreshed = time.Now()
+	var chosen proxy.NodePortAddresses
+	if r.node != nil {
+		chosen = r.node.NodePorts
+	}
 	addrs, err := r.addresses()
-	if err != nil && !r.nodePorts.All {
+	if err != nil && !chosen.All {
 		return false
 	}
-	hosts := hostsOf(r.nodePorts, addrs)
-	if slices.Equal(hosts, r.hosts) {
-		return false
-	}
+	hosts := hostsOf(chosen, addrs)
+	isChanged := !slices.Equal(hosts, r.hosts)
 	r.hosts = hosts
-	return true
+	return isChanged
 }
 
-// next is when there is something to do although nobody says so.
-func (r *running) next() time.Duration {
-	next := lookInterval
-	if due := r.sites.due(); !due.IsZero() {
-		next = min(next, max(0, time.Until(due)))
-	}
-	return next
-}
-
-// hostsOf gives the addresses to listen at: one for everything where possible.
-func hostsOf(chosen proxy.NodePortAddresses, addrs []netip.Addr) []place {
+// hostsOf returns the addresses to listen at: wildcard addresses where possible.
+func hostsOf(chosen proxy.NodePortAddresses, addrs []netip.Addr) []hostPort {
 	all4 := slices.ContainsFunc(chosen.Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 && p.Addr().Is4() })
 	all6 := slices.ContainsFunc(chosen.Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 && p.Addr().Is6() })
-	var out []place
+	var out []hostPort
 	switch {
 	case chosen.All || all4 && all6:
-		return []place{{"tcp", ""}}
+		return []hostPort{{"tcp", ""}}
 	case all4:
-		out = append(out, place{"tcp4", "0.0.0.0"})
+		out = append(out, hostPort{"tcp4", "0.0.0.0"})
 	case all6:
-		out = append(out, place{"tcp6", "::"})
+		out = append(out, hostPort{"tcp6", "::"})
 	}
 	for _, a := range addrs {
 		if a.Is4() && all4 || a.Is6() && all6 {
 			continue
 		}
 		if slices.ContainsFunc(chosen.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			out = append(out, place{"tcp", a.String()})
+			out = append(out, hostPort{"tcp", a.String()})
 		}
 	}
-	slices.SortFunc(out, place.compare)
+	slices.SortFunc(out, hostPort.compare)
 	return slices.Compact(out)
 }
 
@@ -181,7 +156,7 @@ func machineAddresses() ([]netip.Addr, error) {
 	return bindable(list), err
 }
 
-// bindable gives the addresses that sockets can be bound to without naming an
+// bindable returns the addresses that sockets can be bound to without naming an
 // interface.
 func bindable(list []net.Addr) (out []netip.Addr) {
 	for _, a := range list {

@@ -22,10 +22,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// world runs a Server on loopback and tells what it does with sockets.
+// world runs a Server on loopback and records what it does with sockets.
 type world struct {
 	*Server
-	runner  *proxy.Runner
+	runner  proxy.Observer
 	events  chan string // "listen ADDRESS", "close ADDRESS"
 	reports chan string // "NAME: ERROR"
 	stop    context.CancelFunc
@@ -67,8 +67,8 @@ type watchedListener struct {
 	closed func()
 }
 
-// Close tells of the call that has closed it: one that comes meanwhile fails at once, while
-// the socket is still there.
+// Close records the call that has closed the socket: a concurrent one fails at once, while the
+// socket is still open.
 func (l *watchedListener) Close() error {
 	err := l.Listener.Close()
 	if err == nil {
@@ -97,12 +97,12 @@ func next(t *testing.T, from <-chan string) string {
 	case s := <-from:
 		return s
 	case <-time.After(time.Minute):
-		t.Fatal("nothing happens for a minute")
+		t.Fatal("got no event within a minute")
 		return ""
 	}
 }
 
-// freePorts gives ports that nobody has at the moment.
+// freePorts returns ports that are free at the moment.
 func freePorts(t *testing.T, n int) []uint16 {
 	t.Helper()
 	var ports []uint16
@@ -116,7 +116,7 @@ func freePorts(t *testing.T, n int) []uint16 {
 
 func at(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 
-// get gives what a load balancer sees, without what HTTP adds.
+// get returns the parts of a response that a load balancer uses.
 func get(t *testing.T, address string) string {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
@@ -135,17 +135,17 @@ func get(t *testing.T, address string) string {
 		r.Header.Get("Content-Type"), r.Header.Get("X-Content-Type-Options"), body)
 }
 
-// answered is the golden answer at a health check node port.
-func answered(status, weight int, name string, healthy bool) string {
+// replyOf returns the golden response at a health check node port, as get does.
+func replyOf(status, weight int, name string, healthy bool) string {
 	return fmt.Sprintf("%d weight %d, application/json, nosniff\n", status, weight) +
 		"{\n\t\"service\": {\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": \"" + name + "\"\n\t},\n" +
 		fmt.Sprintf("\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}", weight, healthy)
 }
 
-func wantAnswer(t *testing.T, address, want string) {
+func wantReply(t *testing.T, address, want string) {
 	t.Helper()
 	if diff := cmp.Diff(want, get(t, address)); diff != "" {
-		t.Errorf("%s: answer (-want +got):\n%s", address, diff)
+		t.Errorf("%s: response (-want +got):\n%s", address, diff)
 	}
 }
 
@@ -155,31 +155,31 @@ func TestServicePorts(t *testing.T) {
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1", "10.0.0.2"), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1"),
 		servicePort("b", v1.IPv4Protocol, p[1]))
 	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]), "listen "+at("::1", p[0]), "listen "+at("127.0.0.1", p[1]), "listen "+at("::1", p[1]))
-	wantAnswer(t, at("127.0.0.1", p[0]), answered(200, 2, "a", true))
-	wantAnswer(t, at("::1", p[0]), answered(200, 1, "a", true))
-	wantAnswer(t, at("127.0.0.1", p[1]), answered(503, 0, "b", true))
+	wantReply(t, at("127.0.0.1", p[0]), replyOf(200, 2, "a", true))
+	wantReply(t, at("::1", p[0]), replyOf(200, 1, "a", true))
+	wantReply(t, at("127.0.0.1", p[1]), replyOf(503, 0, "b", true))
 
-	// Counts change in place; the only family of a Service answers for both.
+	// Counts change in place; the only family of a Service counts for both.
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[0]), servicePort("a", v1.IPv6Protocol, p[0], "fd00::1"),
 		servicePort("b", v1.IPv4Protocol, p[1], "10.0.0.9"))
-	wantAnswer(t, at("127.0.0.1", p[0]), answered(503, 0, "a", true))
-	wantAnswer(t, at("::1", p[1]), answered(200, 1, "b", true))
+	wantReply(t, at("127.0.0.1", p[0]), replyOf(503, 0, "a", true))
+	wantReply(t, at("::1", p[1]), replyOf(200, 1, "b", true))
 
 	// What is not programmed does not count.
-	w.runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback()), Err: io.ErrUnexpectedEOF})
-	wantAnswer(t, at("::1", p[1]), answered(200, 1, "b", true))
+	w.runner.Synced(proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback()), Err: io.ErrUnexpectedEOF})
+	wantReply(t, at("::1", p[1]), replyOf(200, 1, "b", true))
 
 	// Two Services swap their ports.
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, p[1], "10.0.0.1"), servicePort("b", v1.IPv4Protocol, p[0]))
 	w.wantEvents(t, "close "+at("127.0.0.1", p[0]), "close "+at("::1", p[0]), "close "+at("127.0.0.1", p[1]), "close "+at("::1", p[1]))
 	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]), "listen "+at("::1", p[0]), "listen "+at("127.0.0.1", p[1]), "listen "+at("::1", p[1]))
-	wantAnswer(t, at("127.0.0.1", p[1]), answered(200, 1, "a", true))
-	wantAnswer(t, at("127.0.0.1", p[0]), answered(503, 0, "b", true))
+	wantReply(t, at("127.0.0.1", p[1]), replyOf(200, 1, "a", true))
+	wantReply(t, at("127.0.0.1", p[0]), replyOf(503, 0, "b", true))
 
 	applied(w.runner, servicePort("b", v1.IPv4Protocol, p[0]))
 	w.wantEvents(t, "close "+at("127.0.0.1", p[1]), "close "+at("::1", p[1]))
 	if c, err := net.Dial("tcp", at("127.0.0.1", p[1])); err == nil {
-		t.Errorf("a Service that is gone: connected to %v, want that nobody listens", c.RemoteAddr())
+		t.Errorf("after the Service was removed: connected to %v, want no listener", c.RemoteAddr())
 	}
 	w.stop()
 	w.wantEvents(t, "close "+at("127.0.0.1", p[0]), "close "+at("::1", p[0]))
@@ -194,17 +194,17 @@ func TestUnhealthyProxyKeepsWeight(t *testing.T) {
 	applied(r, servicePort("a", v1.IPv4Protocol, 30000, "10.0.0.1"))
 	s.fresh.pending = time.Now().Add(-timeout)
 	serve(t, s.serviceHandler(key("a")), func(address string) {
-		wantAnswer(t, address, answered(503, 1, "a", false))
+		wantReply(t, address, replyOf(503, 1, "a", false))
 	})
 }
 
-// A question that comes in while the port is being closed gets an answer.
-func TestServiceThatGoes(t *testing.T) {
+// A request that arrives while the port is being closed gets a response.
+func TestRemovedService(t *testing.T) {
 	s, r := watching(t, Options{})
 	applied(r, servicePort("a", v1.IPv4Protocol, 30000, "10.0.0.1"))
 	serve(t, s.serviceHandler(key("a")), func(address string) {
 		applied(r)
-		wantAnswer(t, address, answered(503, 0, "a", true))
+		wantReply(t, address, replyOf(503, 0, "a", true))
 	})
 }
 
@@ -222,7 +222,7 @@ func serve(t *testing.T, h http.Handler, test func(address string)) {
 		t.Error(err)
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("got error %v, want that the server was closed", err)
+		t.Errorf("got error %v, want %v", err, http.ErrServerClosed)
 	}
 }
 
@@ -233,8 +233,8 @@ func TestOneSocketForBothFamilies(t *testing.T) {
 	appliedAt(w.runner, everywhere, servicePort("a", v1.IPv4Protocol, p[0], "10.0.0.1"),
 		servicePort("a", v1.IPv6Protocol, p[0], "fd00::1", "fd00::2"))
 	w.wantEvents(t, "listen "+at("", p[0]))
-	wantAnswer(t, at("127.0.0.1", p[0]), answered(200, 1, "a", true))
-	wantAnswer(t, at("::1", p[0]), answered(200, 2, "a", true))
+	wantReply(t, at("127.0.0.1", p[0]), replyOf(200, 1, "a", true))
+	wantReply(t, at("::1", p[0]), replyOf(200, 2, "a", true))
 }
 
 func TestAddressOfHealthz(t *testing.T) {
@@ -251,36 +251,36 @@ func TestAddressOfHealthz(t *testing.T) {
 	if err := r.Body.Close(); err != nil {
 		t.Error(err)
 	}
-	// The connection is still open and idle: that must not hold up the end.
+	// The connection is still open and idle: that must not delay the end.
 	w.stop()
 	<-w.ended
 	if _, err := http.Get("http://" + at("127.0.0.1", p[0]) + "/healthz"); err == nil {
-		t.Error("after Run has ended somebody still answers")
+		t.Error("after Run has ended: got a response, want none")
 	}
 }
 
-// A port that another program has does not disturb others.
+// A port that another program uses does not affect other ports.
 func TestConflict(t *testing.T) {
 	w := run(t, Options{})
 	p := freePorts(t, 2)
 	port, free := p[0], p[1]
-	taken, err := net.Listen("tcp", at("127.0.0.1", port))
+	used, err := net.Listen("tcp", at("127.0.0.1", port))
 	if err != nil {
 		t.Fatal(err)
 	}
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, port, "10.0.0.1"), servicePort("b", v1.IPv4Protocol, free, "10.0.0.1"))
 	w.wantEvents(t, "listen "+at("::1", port), "listen "+at("127.0.0.1", free), "listen "+at("::1", free))
-	wantAnswer(t, at("127.0.0.1", free), answered(200, 1, "b", true))
-	wantAnswer(t, at("::1", port), answered(200, 1, "a", true))
-	want := fmt.Sprintf("a: listen tcp 127.0.0.1:%d: bind: address already in use", port)
-	if got := next(t, w.reports); got != want {
+	wantReply(t, at("127.0.0.1", free), replyOf(200, 1, "b", true))
+	wantReply(t, at("::1", port), replyOf(200, 1, "a", true))
+	_, inUse := net.Listen("tcp", at("127.0.0.1", port))
+	if got, want := next(t, w.reports), fmt.Sprintf("a: %v", inUse); got != want {
 		t.Errorf("got report %q, want %q", got, want)
 	}
-	if err := taken.Close(); err != nil {
+	if err := used.Close(); err != nil {
 		t.Fatal(err)
 	}
 	w.wantEvents(t, "listen "+at("127.0.0.1", port)) // a second later
-	wantAnswer(t, at("127.0.0.1", port), answered(200, 1, "a", true))
+	wantReply(t, at("127.0.0.1", port), replyOf(200, 1, "a", true))
 	if got, want := next(t, w.reports), "a: <nil>"; got != want {
 		t.Errorf("got report %q, want %q", got, want)
 	}

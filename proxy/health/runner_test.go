@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// backend can tell whether it was tampered with, and can hang and fail.
+// backend reports drift, and can hang and fail.
 type backend struct {
 	mu              sync.Mutex
 	drifted, hangs  bool
@@ -50,16 +50,14 @@ func (b *backend) set(drifted, hangs bool, err error) {
 	b.drifted, b.hangs, b.err = drifted, hangs, err
 }
 
-// A Runner that has nothing to do is healthy as long as it goes on looking.
+// An idle Runner is healthy as long as it verifies the dataplane.
 func TestWithARunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 		runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: 30 * time.Second}
 		s := New(Options{})
-		if err := s.Watch(runner); err != nil {
-			t.Fatal(err)
-		}
+		runner.Observers = []proxy.Observer{s.Observer()}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- runner.Run(ctx) }()
@@ -67,24 +65,24 @@ func TestWithARunner(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got, body := ask(t, s, http.MethodGet, "/livez"); got != status {
+			if got, body := request(t, s, http.MethodGet, "/livez"); got != status {
 				t.Errorf("%s: got %d, want %d; %s", why, got, status, body)
 			}
 		}
-		want("the tracker has not heard all yet", 10*time.Minute, 200)
+		want("the tracker is not synced", 10*time.Minute, 200)
 		tracker.Synced()
 		want("an idle day", 24*time.Hour, 200)
 		b.mu.Lock()
 		if b.applies != 1 || b.checks != 24*60*2 {
-			t.Errorf("%d Applies and %d looks, want 1 and one every 30 seconds", b.applies, b.checks)
+			t.Errorf("got %d Applies and %d checks for drift, want 1 and one every 30 seconds", b.applies, b.checks)
 		}
 		b.mu.Unlock()
 
 		b.set(true, false, errors.New("no"))
-		want("the dataplane cannot be mended, for a while", 59*time.Second, 200)
-		want("the dataplane cannot be mended", time.Second, 503)
+		want("the dataplane cannot be repaired, for a while", 59*time.Second, 200)
+		want("the dataplane cannot be repaired", time.Second, 503)
 		b.set(true, false, nil)
-		want("it is mended", time.Minute, 200)
+		want("the dataplane is repaired", time.Minute, 200)
 		b.set(true, true, nil)
 		want("the dataplane hangs, for a while", 29*time.Second, 200)
 		want("the dataplane hangs", time.Minute, 503)

@@ -11,16 +11,20 @@ import (
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
-// A program keeps what its dataplane holds, and lets the page show it.
+// A program keeps the last Sync with an Applied snapshot for the page.
 func ExampleHandler() {
-	var held atomic.Pointer[proxy.Snapshot]
-	held.Store(&proxy.Snapshot{})
-	runner := proxy.Runner{Observe: func(s proxy.Sync) { held.Store(&s.Applied) }}
-	page := inspect.Handler("my proxy", func() proxy.Snapshot { return *held.Load() })
+	var last atomic.Pointer[proxy.Sync]
+	last.Store(&proxy.Sync{})
+	runner := proxy.Runner{Observers: []proxy.Observer{{Synced: func(s proxy.Sync) {
+		if !s.Applied.IsZero() {
+			last.Store(&s)
+		}
+	}}}}
+	page := inspect.Handler("my proxy", func() proxy.Sync { return *last.Load() })
 
-	runner.Observe(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})}) // as its Run does
-	answer := httptest.NewRecorder()
-	page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/services", http.NoBody))
-	fmt.Println(strings.Contains(answer.Body.String(), "Service ports of node node-1"))
+	runner.Observers[0].Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})}) // as its Run does
+	response := httptest.NewRecorder()
+	page.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/services", http.NoBody))
+	fmt.Println(strings.Contains(response.Body.String(), "Service ports of node node-1"))
 	// Output: true
 }

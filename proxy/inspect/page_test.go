@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
@@ -30,8 +31,8 @@ func service(name, ip string) *v1.Service {
 	}
 }
 
-// snapshot gives what a tracker makes of a Node and some Services; the first of them
-// has an endpoint.
+// snapshot returns the snapshot of a tracker with a Node and some Services, of which the
+// first has an endpoint.
 func snapshot(t *testing.T, services ...*v1.Service) proxy.Snapshot {
 	t.Helper()
 	return synced(t, track(services...))
@@ -65,17 +66,17 @@ func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
 	return s
 }
 
-// get asks for the page.
+// get requests the page as HTML.
 func get(t *testing.T, s proxy.Snapshot, query string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	Handler("Mode test", func() proxy.Snapshot { return s }).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+query, http.NoBody))
+	Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: s} }).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+query, http.NoBody))
 	body := w.Body.String()
 	if w.Code != http.StatusOK || !strings.HasSuffix(body, "</html>\n") {
-		t.Errorf("status %d, and the page ends with %q", w.Code, body[max(0, len(body)-200):])
+		t.Errorf("got status %d and a page that ends with %q, want 200 and a whole page", w.Code, body[max(0, len(body)-200):])
 	}
 	if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none'") {
-		t.Errorf("Content-Security-Policy is %q, want that nothing is loaded", got)
+		t.Errorf("Content-Security-Policy: got %q, want one that loads nothing by default", got)
 	}
 	return body
 }
@@ -94,15 +95,15 @@ func TestPage(t *testing.T) {
 		"mapped":    {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
 		"from node": {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
 		"node port": {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
-		"nobody":    {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
+		"foreign":   {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
 		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
 		"TCP":       {"?destination=10.96.0.10:80", []string{"<p>TCP from 192.0.2.1:40000, this node, to 10.96.0.10:80:</p>", "<b>forward</b>"}, nil},
 		"udp":       {"?protocol=udp&interface=eth0&source=198.51.100.1&destination=10.96.0.10:80", []string{"<p>UDP from 198.51.100.1:40000 by eth0 to 10.96.0.10:80:</p>", "<option selected>UDP</option>", "<b>reject</b>"}, nil},
-		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"the protocol is one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<b>"}},
-		"no target": {"?source=10.244.1.11", []string{"the destination is an address and a port"}, []string{"<b>"}},
-		"no port":   {"?destination=10.96.0.10", []string{"the destination is an address and a port"}, []string{"<b>"}},
-		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"the source is an address"}, []string{"<b>"}},
-		"no family": {"?destination=[fd00::1]:80", []string{"name a source"}, []string{"<b>"}},
+		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"protocol must be one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<b>"}},
+		"no target": {"?source=10.244.1.11", []string{"destination must be an IP address and a port"}, []string{"<b>"}},
+		"no port":   {"?destination=10.96.0.10", []string{"destination must be an IP address and a port"}, []string{"<b>"}},
+		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address"}, []string{"<b>"}},
+		"no family": {"?destination=[fd00::1]:80", []string{"source is required"}, []string{"<b>"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := get(t, s, tc.query)
@@ -120,13 +121,13 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestPageBeforeAnythingIsKnown(t *testing.T) {
+func TestPageBeforeFirstSync(t *testing.T) {
 	if body := get(t, proxy.Snapshot{}, "?destination=10.96.0.10:80"); !strings.Contains(body, "Nothing has been programmed yet") {
-		t.Errorf("the page is\n%s\nwant one that says that there is nothing", body)
+		t.Errorf("got page\n%s\nwant one that says that nothing has been programmed", body)
 	}
 }
 
-// What checks find stands before the problems of objects, in the HTML and in the JSON.
+// The problems that checks return are listed before those of objects, in the HTML and in the JSON.
 func TestChecks(t *testing.T) {
 	web := service("web", "10.96.0.10")
 	web.Spec.ExternalIPs = []string{"nonsense"}
@@ -137,7 +138,7 @@ func TestChecks(t *testing.T) {
 		}
 		return []*proxy.Problem{{Kind: "Node", Field: "net.<x>", Err: errors.New("is 0")}}
 	}
-	page := Handler("Mode test", func() proxy.Snapshot { return s }, check)
+	page := Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: s} }, check)
 	for accept, want := range map[string][]string{
 		"text/html":        {"<li>Node : net.&lt;x&gt;: is 0</li>", "spec.externalIPs[0]"},
 		"application/json": {`"Node : net.\u003cx\u003e: is 0"`, "spec.externalIPs[0]"},
@@ -147,12 +148,12 @@ func TestChecks(t *testing.T) {
 		page.ServeHTTP(w, r)
 		first, second := strings.Index(w.Body.String(), want[0]), strings.Index(w.Body.String(), want[1])
 		if first < 0 || second < first {
-			t.Errorf("%s: %q stands at %d and %q at %d, want both and in this order", accept, want[0], first, want[1], second)
+			t.Errorf("%s: got %q at %d and %q at %d, want both, in this order", accept, want[0], first, want[1], second)
 		}
 	}
 }
 
-// Who makes very many Services, or bad ones, does not make a page without end.
+// The page has a bounded size however many Services or problems there are.
 func TestPageIsBounded(t *testing.T) {
 	var all []*v1.Service
 	for i := range maxShown + 7 {
@@ -163,14 +164,14 @@ func TestPageIsBounded(t *testing.T) {
 	}
 	body := get(t, snapshot(t, all...), "")
 	if got := strings.Count(body, "<td>default/"); got != maxShown || !strings.Contains(body, "<p>7 more") {
-		t.Errorf("the page has %d service ports, want %d and a word of 7 more", got, maxShown)
+		t.Errorf("got %d service ports on the page, want %d and \"7 more\"", got, maxShown)
 	}
 	if got := strings.Count(body, "spec.externalIPs[0]"); got != maxShown {
-		t.Errorf("the page has %d problems, want %d", got, maxShown)
+		t.Errorf("got %d problems on the page, want %d", got, maxShown)
 	}
 }
 
-// Nor does one Service with very many endpoints or addresses.
+// The page shows a bounded part of one Service with very many endpoints or addresses.
 func TestServicesOnThePageAreBounded(t *testing.T) {
 	web := service("web", "10.96.0.10")
 	balanced := service("balanced", "10.96.0.11")
@@ -192,17 +193,17 @@ func TestServicesOnThePageAreBounded(t *testing.T) {
 	tracker.UpdateEndpointSlice(many)
 	body := get(t, synced(t, tracker), "?protocol=TCP&source=198.51.100.1&interface=eth0&destination=10.96.0.10:80")
 	for part, want := range map[string]int{
-		"<code>10.24": 2 * maxListed, "and 951 more": 2, // the pool and the answer
+		"<code>10.24": 2 * maxListed, "and 951 more": 2, // the pool and the verdict
 		"</code>: ": maxListed + 2, "and 152 more": 1, // and two of the other Service
-		"198.51.": maxListed + 2, "and 150 more": 1, // and the source that was asked about: in the form, and in the answer
+		"198.51.": maxListed + 2, "and 150 more": 1, // and the source of the packet: in the form, and above the verdict
 	} {
 		if got := strings.Count(body, part); got != want {
-			t.Errorf("the page has %q %d times, want %d", part, got, want)
+			t.Errorf("%q on the page: got it %d times, want %d", part, got, want)
 		}
 	}
 }
 
-// TestJSON wants what the page says in the form for programs.
+// TestJSON checks the form of the page for programs.
 func TestJSON(t *testing.T) {
 	web := service("web", "10.96.0.10")
 	web.Spec.ExternalIPs = []string{"nonsense"}
@@ -218,7 +219,7 @@ func TestJSON(t *testing.T) {
 		want   fields
 	}{
 		"nothing": {proxy.Snapshot{}, "", http.StatusOK, fields{"Node": nil, "Generation": 0.0, "Verdict": nil}},
-		"asked of nothing": {
+		"packet and nothing": {
 			proxy.Snapshot{}, "?destination=10.96.0.10:80", http.StatusBadRequest, fields{"Error": "nothing has been programmed yet"},
 		},
 		"all":    {s, "", http.StatusOK, fields{"Title": "Mode test", "Total": 2.0, "Hidden": 0.0, "Packet": nil, "Problems.0": `Service default/web: spec.externalIPs[0]: "nonsense" is not an IP address`}},
@@ -240,10 +241,10 @@ func TestJSON(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+tc.query, http.NoBody)
 			r.Header.Set("Accept", "application/json")
-			Handler("Mode test", func() proxy.Snapshot { return tc.held }).ServeHTTP(w, r)
+			Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: tc.held} }).ServeHTTP(w, r)
 			var got any
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
-				t.Fatalf("status %d, %v, error %v: %s", w.Code, w.Header(), err, w.Body)
+				t.Fatalf("got status %d, header %v, error %v, body %s; want status %d and JSON", w.Code, w.Header(), err, w.Body, tc.status)
 			}
 			for path, want := range tc.want {
 				if diff := cmp.Diff(want, at(got, path)); diff != "" {
@@ -254,7 +255,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// at gives a part of what JSON says, by a path of names and numbers.
+// at returns a part of a JSON value, by a path of names and numbers.
 func at(value any, path string) any {
 	for name := range strings.SplitSeq(path, ".") {
 		switch v := value.(type) {
@@ -271,7 +272,7 @@ func at(value any, path string) any {
 	return value
 }
 
-// JSON has all of a Service, and so fewer Services where they have very much.
+// The JSON has all entries of a service port, and so fewer service ports if these have very many.
 func TestJSONIsBounded(t *testing.T) {
 	many := make([]*endpoints.Endpoint, maxEntries/2)
 	for i := range many {
@@ -286,6 +287,48 @@ func TestJSONIsBounded(t *testing.T) {
 	p := &page{}
 	p.fill(proxy.NewSnapshot(&proxy.Node{}, ports...))
 	if len(p.ServicePorts) != 2 || p.Hidden != 2 {
-		t.Errorf("%d service ports are shown and %d hidden, want 2 and 2", len(p.ServicePorts), p.Hidden)
+		t.Errorf("got %d service ports shown and %d hidden, want 2 and 2", len(p.ServicePorts), p.Hidden)
+	}
+}
+
+// Limits are listed apart from problems, each once, in the HTML and in the JSON. Annotations
+// are listed with their service ports.
+func TestLimits(t *testing.T) {
+	limit := func(service, text string) *proxy.Problem {
+		return &proxy.Problem{
+			Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: service},
+			Field: "spec.sessionAffinity", Err: errors.New(text),
+		}
+	}
+	port := proxy.ServicePort{Annotations: map[string]string{"example.com/<key>": "<value>"}}
+	sync := proxy.Sync{
+		Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, &port),
+		Limits:  []*proxy.Problem{limit("a", "<10> clients"), limit("a", "<10> clients"), limit("b", "20 clients")},
+	}
+	request := func(accept string) string {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Accept", accept)
+		Handler("Mode test", func() proxy.Sync { return sync }).ServeHTTP(w, r)
+		return w.Body.String()
+	}
+	body := request("text/html")
+	for _, part := range []string{
+		"<h2>Served with limits</h2>\n<ul><li>Service default/a: spec.sessionAffinity: &lt;10&gt; clients</li><li>Service default/b: spec.sessionAffinity: 20 clients</li></ul>",
+		"<br>example.com/&lt;key&gt;: &lt;value&gt;\n",
+	} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the page lacks %q:\n%s", part, body)
+		}
+	}
+	if strings.Contains(body, "<h2>Problems</h2>") {
+		t.Errorf("limits are shown as problems:\n%s", body)
+	}
+	var got struct{ Limits, Problems []string }
+	if err := json.Unmarshal([]byte(request("application/json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Problems) != 0 || len(got.Limits) != 2 {
+		t.Errorf("JSON: got limits %q and problems %q, want two limits and no problems", got.Limits, got.Problems)
 	}
 }

@@ -18,12 +18,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// plain is a handler that does not want to know service ranges.
+// plain is a handler without UpdateServiceCIDRs.
 type plain struct{ Handler }
 
-// What nobody wants to know is not asked for: it would take rights that the program
-// may not have.
-func TestOnlyWhatIsWanted(t *testing.T) {
+// A Source does not list ServiceCIDRs for a handler without UpdateServiceCIDRs: the program
+// may lack the permission.
+func TestNoServiceCIDRs(t *testing.T) {
 	server, client := newAPIServer(t, true)
 	h := newRecorder()
 	start(t, &Source{Client: client, Handler: plain{h}})
@@ -37,18 +37,18 @@ func TestOnlyWhatIsWanted(t *testing.T) {
 	slices.Sort(got)
 	want := []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"}
 	if got = slices.Compact(got); !slices.Equal(got, want) {
-		t.Errorf("asked for %q, want %q", got, want)
+		t.Errorf("requests: got %q, want %q", got, want)
 	}
 }
 
-// A failure says what could not be done. One that the API server may get over holds
-// the start up, unless it is a refusal of what is optional.
+// A failed request is reported with the kind of its objects. It delays Synced, unless the API
+// server refuses an optional kind.
 func TestRefusals(t *testing.T) {
 	for resource, isOptional := range map[string]bool{"servicecidrs": true, "services": false} {
 		client := fake.NewClientset(service("a", "10.96.0.1"))
-		var asked, lines atomic.Int64
+		var requests, lines atomic.Int64
 		client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			asked.Add(1)
+			requests.Add(1)
 			return true, nil, apierrors.NewForbidden(v1.Resource(resource), "", errors.New("not you"))
 		})
 		h := newRecorder()
@@ -61,18 +61,17 @@ func TestRefusals(t *testing.T) {
 			}
 			h.note(func(*state) {})
 		}})
-		h.until(t, "failures", func(s *state) bool { return asked.Load() > 3 && lines.Load() > 0 && (s.synced == 1 || !isOptional) })
+		h.until(t, "failures", func(s *state) bool { return requests.Load() > 3 && lines.Load() > 0 && (s.synced == 1 || !isOptional) })
 		if got := h.get().synced == 1; got != isOptional {
-			t.Errorf("%s are refused: Synced came: %v, want %v", resource, got, isOptional)
+			t.Errorf("%s are refused: got Synced called %v, want %v", resource, got, isOptional)
 		}
 		if err := <-reports; !strings.HasPrefix(err.Error(), "kubewatch: list *v1.Service") || !strings.Contains(err.Error(), "not you") {
-			t.Errorf("reported is %q, want what could not be listed, and why", err)
+			t.Errorf("got report %q, want the kind that could not be listed, and the reason", err)
 		}
 	}
 }
 
-// An API server that sends what makes no sense is asked again, and nothing is taken
-// down for it.
+// A Source retries an API server that sends garbage, and removes nothing because of it.
 func TestGarbage(t *testing.T) {
 	for name, garbage := range map[string]string{
 		"text":             "once upon a time",
@@ -89,29 +88,29 @@ func TestGarbage(t *testing.T) {
 			fill(server)
 			h := newRecorder()
 			source := &Source{Client: client, Handler: h}
-			server.talk(t, garbage)
+			server.setGarbage(t, garbage)
 			start(t, source)
 			server.awaitRequests(t, 20)
 			if got := h.get(); got.synced != 0 || got.updates != 0 || !source.Foreign(netip.MustParseAddr("192.0.2.1")) {
-				t.Errorf("from garbage alone the handler knows %+v, want nothing", got)
+				t.Errorf("after garbage alone: got %+v, want nothing", got)
 			}
-			server.talk(t, "")
+			server.setGarbage(t, "")
 			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.slices) == 1 && len(s.services) == 2 })
 
-			server.talk(t, garbage)
+			server.setGarbage(t, garbage)
 			server.awaitRequests(t, 20)
 			if got := h.get(); got.removals != 0 || len(got.services) != 2 {
-				t.Errorf("%d removals, services %v; want none removed", got.removals, got.services)
+				t.Errorf("got %d removals and Services %v, want none removed", got.removals, got.services)
 			}
-			server.talk(t, "")
+			server.setGarbage(t, "")
 			server.put("services", service("c", "10.96.0.3"))
-			h.until(t, "a change once it makes sense", func(s *state) bool { return s.services["c"] != "" })
+			h.until(t, "a change after the garbage", func(s *state) bool { return s.services["c"] != "" })
 		})
 	}
 }
 
-// talk has the API server say garbage from now on, or sense.
-func (s *apiServer) talk(t *testing.T, garbage string) {
+// setGarbage makes the API server send garbage from now on, or no more if it is empty.
+func (s *apiServer) setGarbage(t *testing.T, garbage string) {
 	t.Helper()
 	s.mu.Lock()
 	s.garbage, s.served = garbage, make(chan struct{}, 1000)
@@ -119,7 +118,7 @@ func (s *apiServer) talk(t *testing.T, garbage string) {
 	s.disconnect()
 }
 
-// awaitRequests waits until garbage has been served so often.
+// awaitRequests waits until garbage has been sent n times.
 func (s *apiServer) awaitRequests(t *testing.T, n int) {
 	t.Helper()
 	s.mu.Lock()
@@ -130,12 +129,12 @@ func (s *apiServer) awaitRequests(t *testing.T, n int) {
 		select {
 		case <-served:
 		case <-late:
-			t.Fatalf("%d requests came, want %d", i, n)
+			t.Fatalf("got %d requests, want %d", i, n)
 		}
 	}
 }
 
-// serveGarbage answers with it, if there is any.
+// serveGarbage sends the garbage, if there is any, and reports whether it did.
 func (s *apiServer) serveGarbage(w http.ResponseWriter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,6 +145,6 @@ func (s *apiServer) serveGarbage(w http.ResponseWriter) bool {
 	case s.served <- struct{}{}:
 	default:
 	}
-	_, _ = w.Write([]byte(s.garbage)) // The client notices what is missing.
+	_, _ = w.Write([]byte(s.garbage)) // The client notices a truncated response.
 	return true
 }

@@ -3,17 +3,19 @@ package kubewatch_test
 import (
 	"context"
 	"fmt"
+	"log"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
-// A tracker that is fed by an API server. An agent makes its client with NewClient;
-// here a fake one stands for the API server.
+// A tracker that receives the objects of an API server. An agent makes its client with
+// NewClient; here a fake one replaces the API server.
 func ExampleSource() {
 	client := fake.NewClientset(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
@@ -42,4 +44,19 @@ func ExampleSource() {
 	// Output:
 	// default/web/TCP/IPv4 10.96.0.20:80
 	// <nil>
+}
+
+// A tracker that receives the objects of the cluster in which the program is a pod.
+func ExampleNewClient() {
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return
+	}
+	client, err := kubewatch.NewClient(config)
+	if err != nil {
+		return
+	}
+	source := kubewatch.Source{Client: client, NodeName: "node-1", Handler: tracker, Report: func(err error) { log.Print(err) }}
+	fmt.Println(source.Run(context.Background()))
 }

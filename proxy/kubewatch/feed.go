@@ -19,28 +19,28 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// object is what is watched.
+// object is an API object that is watched.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// list is what there is of it.
+// list is the list of these objects.
 type list interface {
 	runtime.Object
 	metav1.ListInterface
 }
 
-// feedOptions says what to watch, and who takes it.
+// feedOptions says what to watch, and which functions receive it.
 type feedOptions[T object, L list] struct {
 	list           func(context.Context, metav1.ListOptions) (L, error)
 	watch          func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	labels, fields string
-	client         any // tells whether it can stream lists
+	client         any // may say that it cannot stream lists
 	update         func(T)
 	remove         func(types.NamespacedName)
-	// isOptional says that the API server may not have this kind of objects, or
-	// not let this client see them.
+	// isOptional says that the API server may not have this kind of objects, or may
+	// forbid this client to list them.
 	isOptional bool
 }
 
@@ -49,16 +49,16 @@ type feed struct {
 	lister cache.ListerWatcher
 	kind   object
 	store  func(synced func()) cache.ReflectorStore
-	// synced is called when the first list has been handed over, or it is known
-	// that there will be none; perhaps more than once. It is set before run.
+	// synced is called when the first list has been passed on, or when the API server
+	// refuses an optional one; perhaps more than once. It is set before run.
 	synced  func()
 	backoff wait.Backoff
 }
 
 func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind, backoff: patience()}
-	tell := func(ctx context.Context, verb string, err error) error {
+	f := &feed{kind: kind, backoff: retryBackoff()}
+	check := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
 			if ctx.Err() == nil {
@@ -77,15 +77,15 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 			if err == nil {
 				err = checkList(list)
 			}
-			return list, tell(ctx, "list", err)
+			return list, check(ctx, "list", err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
-			try := func() (watch.Interface, error) { return o.open(ctx, options, tell) }
+			try := func() (watch.Interface, error) { return o.open(ctx, options, check) }
 			if options.SendInitialEvents == nil {
 				return try()
 			}
-			return insist(ctx, f.backoff, try)
+			return retry(ctx, f.backoff, try)
 		},
 	}
 	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
@@ -95,21 +95,20 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	return f
 }
 
-// open begins a watch. An API server that cannot stream lists is not told of: the client
-// asks for one in the old way.
-func (o *feedOptions[T, L]) open(ctx context.Context, options metav1.ListOptions, tell func(context.Context, string, error) error) (watch.Interface, error) {
+// open begins a watch. It does not report that an API server cannot stream lists: the
+// reflector falls back to an ordinary list.
+func (o *feedOptions[T, L]) open(ctx context.Context, options metav1.ListOptions, check func(context.Context, string, error) error) (watch.Interface, error) {
 	w, err := o.watch(ctx, options)
 	if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
 		return w, err
 	}
-	return w, tell(ctx, "watch", err)
+	return w, check(ctx, "watch", err)
 }
 
-var errNoList = errors.New("the answer has no resource version, so it is not an API server's")
+var errNoList = errors.New("the response has no resource version: it does not come from an API server; check the address and proxies between")
 
-// checkList tells a list from any other JSON, which is one without objects to a
-// client: whatever stands between it and the API server must not make all Services
-// go.
+// checkList refuses JSON that is no list, which a client takes for an empty one: the response
+// of a proxy between it and the API server must not delete all Services.
 func checkList(l metav1.ListInterface) error {
 	if l.GetResourceVersion() == "" {
 		return errNoList
@@ -117,21 +116,21 @@ func checkList(l metav1.ListInterface) error {
 	return nil
 }
 
-// isRefusal tells an API server that will not answer from one that cannot right now.
+// isRefusal reports whether the API server refuses a request permanently.
 func isRefusal(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// patience is how an API server that is away is tried again: after a second or so at
-// first, and after half a minute to a minute in the end.
-func patience() wait.Backoff {
+// retryBackoff returns the intervals between attempts to reach an API server: about a
+// second at first, and half a minute to a minute in the end.
+func retryBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
 }
 
-// insist tries until the API server is there and not too busy, or ctx ends. A
-// reflector would do so by itself; but as long as it waits to begin a streamed list,
-// it does not see that ctx ends.
-func insist(ctx context.Context, backoff wait.Backoff, try func() (watch.Interface, error)) (watch.Interface, error) {
+// retry tries until the API server accepts connections and is not too busy, or ctx
+// ends. A reflector does so too, but ignores the end of ctx while it waits to begin a
+// streamed list.
+func retry(ctx context.Context, backoff wait.Backoff, try func() (watch.Interface, error)) (watch.Interface, error) {
 	for {
 		w, err := try()
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
@@ -153,7 +152,7 @@ func (f *feed) run(ctx context.Context) {
 	}).RunWithContext(ctx)
 }
 
-// passing is the store of a reflector that hands objects on and keeps only their
+// passing is the store of a reflector that passes objects on and keeps only their
 // names. A reflector calls it from one goroutine.
 type passing[T object] struct {
 	update func(T)
@@ -162,7 +161,7 @@ type passing[T object] struct {
 	known  map[types.NamespacedName]struct{}
 }
 
-var errKind = errors.New("object of another kind than was asked for")
+var errKind = errors.New("the API server sent an object of another kind than requested")
 
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
@@ -197,13 +196,13 @@ func (p *passing[T]) forget(name types.NamespacedName) {
 	p.remove(name)
 }
 
-// Replace takes all objects that there are.
+// Replace passes on all objects that exist, and removes the others.
 func (p *passing[T]) Replace(all []any, _ string) error {
 	gone := p.known
 	p.known = make(map[types.NamespacedName]struct{}, len(all))
 	for _, o := range all {
 		if err := p.Update(o); err != nil {
-			// Nothing is taken for gone that may be there.
+			// Objects that may still exist are not deleted.
 			for name := range gone {
 				p.known[name] = struct{}{}
 			}
@@ -211,7 +210,7 @@ func (p *passing[T]) Replace(all []any, _ string) error {
 		}
 	}
 	for name := range gone {
-		if _, isThere := p.known[name]; !isThere {
+		if _, exists := p.known[name]; !exists {
 			p.forget(name)
 		}
 	}
@@ -225,12 +224,11 @@ func (p *passing[T]) Replace(all []any, _ string) error {
 // Resync has nothing to do: there is no cache that a handler could differ from.
 func (p *passing[T]) Resync() error { return nil }
 
-// Transformer applies to objects that wait for the end of a streamed list.
+// Transformer returns what is applied to objects that wait for the end of a streamed list.
 func (p *passing[T]) Transformer() cache.TransformFunc { return strip }
 
-// strip takes off what no service proxy needs and what takes most of the room. Other
-// annotations stay: a handler may select Services by them, and must not decide
-// otherwise at the next update.
+// strip removes the large fields that no service proxy needs. Other annotations stay:
+// a handler may select Services by them, and must decide the same at the next update.
 func strip(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)

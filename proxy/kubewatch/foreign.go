@@ -10,52 +10,52 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// foreignTimeout bounds the question whose addresses are foreign.
+// foreignTimeout bounds the request for the Services of other proxies.
 const foreignTimeout = 5 * time.Second
 
 // foreign are the ClusterIPs of Services for other proxies.
 type foreign struct {
 	mu sync.Mutex
-	// ask is nil before Run.
-	ask   func() (map[netip.Addr]struct{}, error)
-	asked bool
-	known map[netip.Addr]struct{} // nil if they could not be had
+	// list is nil before Run.
+	list   func() (map[netip.Addr]struct{}, error)
+	listed bool
+	known  map[netip.Addr]struct{} // nil if the request failed
 }
 
 // Foreign reports whether an address may be a ClusterIP of a Service for another
-// proxy, as Options of package conntrack ask. The API server is asked for all of them
-// when the first call comes, and again when service ranges have changed; that takes
-// some seconds at most. Where it does not answer, and before Run, every address may
-// be one. It may be called from any goroutine.
+// proxy, for the Options of package conntrack. The first call lists these Services, and
+// so does the first one after the service ranges changed; that takes some seconds at
+// most. If the API server does not answer, and before Run, every address may be one.
+// It may be called from any goroutine.
 func (s *Source) Foreign(a netip.Addr) bool {
 	f := &s.foreign
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ask == nil {
+	if f.list == nil {
 		return true
 	}
-	if !f.asked {
-		f.asked = true
+	if !f.listed {
+		f.listed = true
 		var err error
-		if f.known, err = f.ask(); err != nil {
-			s.report(fmt.Errorf("kubewatch: all addresses may be other proxies', as their Services cannot be listed: %w", err))
+		if f.known, err = f.list(); err != nil {
+			s.report(fmt.Errorf("kubewatch: listing Services of other proxies failed, so all addresses count as theirs: %w", err))
 		}
 	}
 	_, isKnown := f.known[a.Unmap()]
 	return isKnown || f.known == nil
 }
 
-func (f *foreign) set(ask func() (map[netip.Addr]struct{}, error)) {
+func (f *foreign) set(list func() (map[netip.Addr]struct{}, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ask, f.asked = ask, false
+	f.list, f.listed = list, false
 }
 
-// forget has the API server asked again.
+// forget makes the next call of Foreign list the Services again.
 func (f *foreign) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = false
+	f.listed = false
 }
 
 func (s *Source) listForeign(ctx context.Context) (map[netip.Addr]struct{}, error) {

@@ -13,7 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// theirs gives a Service for another proxy.
+// theirs returns a Service for another proxy.
 func theirs(name, proxyName string, clusterIPs ...string) *v1.Service {
 	s := service(name, clusterIPs[0])
 	s.Spec.ClusterIPs = clusterIPs
@@ -33,18 +33,18 @@ func wantForeign(t *testing.T, s *Source, want string) {
 		}
 	}
 	if got != want {
-		t.Errorf("foreign are %s, want %s", got, want)
+		t.Errorf("Foreign: got %s, want %s", got, want)
 	}
 }
 
-// Whose address it is, is known once the API server has said so, and not for ever.
+// Foreign lists the Services of other proxies once, and again after the service ranges changed.
 func TestForeign(t *testing.T) {
 	client := fake.NewClientset(theirs("theirs", "other", "10.96.0.66", "fd00::66"), service("ours", "10.96.0.10"), theirs("headless", "other", "None"))
 	var broken atomic.Bool
-	var asked atomic.Int64
+	var requests atomic.Int64
 	client.PrependReactor("list", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if list, ok := a.(clienttesting.ListAction); ok && list.GetListRestrictions().Labels.String() == labelProxyName {
-			asked.Add(1)
+			requests.Add(1)
 			return broken.Load(), nil, errors.New("no answer")
 		}
 		return false, nil, nil
@@ -57,8 +57,8 @@ func TestForeign(t *testing.T) {
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 	wantForeign(t, s, "yyn")
 	wantForeign(t, s, "yyn")
-	if n := asked.Load(); n != 1 {
-		t.Errorf("the API server was asked %d times, want once", n)
+	if n := requests.Load(); n != 1 {
+		t.Errorf("got %d requests to the API server, want one", n)
 	}
 
 	if err := client.Tracker().Add(theirs("more", "other", "10.96.0.10")); err != nil {
@@ -68,19 +68,19 @@ func TestForeign(t *testing.T) {
 	wantForeign(t, s, "yyy")
 
 	broken.Store(true)
-	addRange(t, client, h, "10.97.0.0/16") // What was known may not be so any more.
+	addRange(t, client, h, "10.97.0.0/16") // What was listed before is out of date.
 	if !s.Foreign(netip.MustParseAddr("192.0.2.1")) || !s.Foreign(netip.MustParseAddr("192.0.2.2")) {
-		t.Error("without an answer an address is not foreign, want that it may be")
+		t.Error("after a failed request: an address is not foreign, want that all may be")
 	}
 	if err := <-reports; !strings.Contains(err.Error(), "no answer") {
-		t.Errorf("reported is %v, want what the API server said", err)
+		t.Errorf("got report %v, want the error of the API server", err)
 	}
-	if n := asked.Load(); n != 3 || len(reports) > 0 {
-		t.Errorf("the API server was asked %d times, and %d errors more were reported; want 3 and none", n, len(reports))
+	if n := requests.Load(); n != 3 || len(reports) > 0 {
+		t.Errorf("got %d requests to the API server and %d more reports, want 3 and none", n, len(reports))
 	}
 }
 
-// addRange makes a ServiceCIDR and waits until it is known.
+// addRange creates a ServiceCIDR and waits until the handler receives it.
 func addRange(t *testing.T, client *fake.Clientset, h *recorder, text string) {
 	t.Helper()
 	before := len(h.get().cidrs)

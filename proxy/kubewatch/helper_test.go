@@ -23,22 +23,22 @@ var (
 	_ ServiceCIDRHandler = (*recorder)(nil)
 )
 
-// state is what a handler has been told.
+// state is what a handler has received.
 type state struct {
 	services, slices map[string]string // by name, the ClusterIP or first address
 	zone             string
 	cidrs            []netip.Prefix
 	synced           int
-	// updates and removals count what was told.
+	// updates and removals count the calls.
 	updates, removals int
-	// early is what was known when Synced came, and earlyRanges the ranges.
+	// early counts the objects, and earlyRanges the ranges, when Synced was called.
 	early, earlyRanges int
 }
 
 // limit bounds every wait.
 const limit = 2 * time.Minute
 
-// recorder is a handler that notes what it is told.
+// recorder is a handler that records what it receives.
 type recorder struct {
 	mu      sync.Mutex
 	state   state
@@ -109,7 +109,7 @@ func (r *recorder) get() state {
 	return s
 }
 
-// until waits for a state.
+// until waits until the state satisfies isSo.
 func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 	t.Helper()
 	late := time.After(limit)
@@ -121,7 +121,7 @@ func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 		select {
 		case <-r.changed:
 		case <-late:
-			t.Fatalf("waiting for %s: the handler knows %+v", what, now)
+			t.Fatalf("%s: not within %v, the handler has %+v", what, limit, now)
 		}
 	}
 }

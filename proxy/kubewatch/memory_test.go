@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What has been handed over is not kept: only its name is.
+// Objects that were passed on are not kept: only their names are.
 func TestNothingIsKept(t *testing.T) {
 	h := newRecorder()
 	p := &passing[*discoveryv1.EndpointSlice]{update: h.UpdateEndpointSlice, remove: h.DeleteEndpointSlice, known: map[types.NamespacedName]struct{}{}}
-	handOver := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
+	passOn := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
 		listed, watched := slice("a", "10.0.0.1"), slice("b", "10.0.0.2")
 		if err := p.Replace([]any{listed}, "1"); err != nil {
 			t.Fatal(err)
@@ -23,7 +23,7 @@ func TestNothingIsKept(t *testing.T) {
 		}
 		return append(all, weak.Make(listed), weak.Make(watched))
 	}
-	objects := handOver()
+	objects := passOn()
 	runtime.GC()
 	for i, o := range objects {
 		if o.Value() != nil {
@@ -31,7 +31,7 @@ func TestNothingIsKept(t *testing.T) {
 		}
 	}
 	if len(p.known) != 2 {
-		t.Errorf("names %v, want two", p.known)
+		t.Errorf("got names %v, want two", p.known)
 	}
 	runtime.KeepAlive(h)
 }

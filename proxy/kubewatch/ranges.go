@@ -13,15 +13,15 @@ import (
 type ranges struct {
 	handle  func([]netip.Prefix)
 	objects map[types.NamespacedName][]netip.Prefix
-	told    []netip.Prefix
+	handled []netip.Prefix // passed to handle last
 }
 
 func newRanges(handle func([]netip.Prefix)) *ranges {
 	return &ranges{handle: handle, objects: map[types.NamespacedName][]netip.Prefix{}}
 }
 
-// update takes a ServiceCIDR. The API server has checked its ranges; one that means
-// nothing here is passed over, so that no traffic is dropped for it.
+// update adds or replaces a ServiceCIDR. The API server has validated its ranges; one that does
+// not parse is skipped, so that no traffic is dropped because of it.
 func (r *ranges) update(c *networkingv1.ServiceCIDR) {
 	var all []netip.Prefix
 	for _, text := range c.Spec.CIDRs {
@@ -30,23 +30,24 @@ func (r *ranges) update(c *networkingv1.ServiceCIDR) {
 		}
 	}
 	r.objects[nameOf(c)] = all
-	r.tell()
+	r.publish()
 }
 
 func (r *ranges) remove(name types.NamespacedName) {
 	delete(r.objects, name)
-	r.tell()
+	r.publish()
 }
 
-func (r *ranges) tell() {
+// publish calls handle if the ranges have changed.
+func (r *ranges) publish() {
 	var all []netip.Prefix
 	for _, o := range r.objects {
 		all = append(all, o...)
 	}
 	slices.SortFunc(all, netip.Prefix.Compare)
 	all = slices.Compact(all)
-	if !slices.Equal(all, r.told) {
-		r.told = all
+	if !slices.Equal(all, r.handled) {
+		r.handled = all
 		r.handle(slices.Clone(all))
 	}
 }

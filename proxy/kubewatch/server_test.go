@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer speaks as much of the protocol as lists and watches need.
+// apiServer implements as much of the API as lists and watches need.
 type apiServer struct {
 	mu       sync.Mutex
 	version  int
@@ -27,7 +27,7 @@ type apiServer struct {
 	down     bool
 	streams  bool // whether it can stream lists
 	requests []*http.Request
-	garbage  string // what it says instead of sense
+	garbage  string // sent in place of any response, if not empty
 	served   chan struct{}
 }
 
@@ -51,7 +51,7 @@ func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface)
 	return s, client
 }
 
-// put makes or changes an object.
+// put creates or changes an object.
 func (s *apiServer) put(resource string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,14 +60,14 @@ func (s *apiServer) put(resource string, o object) {
 		kind = "MODIFIED"
 	}
 	s.store(resource, o)
-	s.tell(event{s.version, resource, kind, o})
+	s.send(event{s.version, resource, kind, o})
 }
 
-// store takes an object as it is from now on. The lock is held.
+// store stores an object under a new version. It requires s.mu.
 func (s *apiServer) store(resource string, o object) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
-	// Without its kind a client takes an event for a broken watch, and lists anew.
+	// A client treats an event without a kind as a broken watch, and lists again.
 	o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(kinds()[resource][0], kinds()[resource][1]))
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]object{}
@@ -81,11 +81,11 @@ func (s *apiServer) remove(resource, name string) {
 	s.version++
 	o := s.objects[resource][name]
 	delete(s.objects[resource], name)
-	s.tell(event{s.version, resource, "DELETED", o})
+	s.send(event{s.version, resource, "DELETED", o})
 }
 
-// forget ends all watches and makes changes of which none is ever told: all that clients
-// know is too old from now on. Who asks meanwhile has to wait.
+// forget ends all watches and makes changes without events: all versions that clients have are
+// too old from now on. Requests wait until it returns.
 func (s *apiServer) forget(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,19 +95,19 @@ func (s *apiServer) forget(change func()) {
 	s.oldest = s.version
 }
 
-func (s *apiServer) tell(e event) {
+func (s *apiServer) send(e event) {
 	s.events = append(s.events, e)
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// bookmark tells all watches how far they are.
+// bookmark sends a bookmark to all watches.
 func (s *apiServer) bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
 	for resource := range kinds() {
-		s.tell(event{s.version, resource, "BOOKMARK", bookmarkOf(resource, s.version, false)})
+		s.send(event{s.version, resource, "BOOKMARK", bookmarkOf(resource, s.version, false)})
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *apiServer) disconnect() {
 	s.cutAll()
 }
 
-// cutAll is disconnect where the lock is held.
+// cutAll ends all watches. It requires s.mu.
 func (s *apiServer) cutAll() {
 	close(s.cut)
 	s.cut = make(chan struct{})

@@ -21,56 +21,55 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// labelProxyName is what names another service proxy in a Service.
+// labelProxyName is the label of Services for another service proxy.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Handler takes what a Source watches; every proxy.ServiceChangeTracker is one. Its
+// Handler receives what a Source watches; every proxy.ServiceChangeTracker is one. Its
 // methods are called from several goroutines at once.
 type Handler interface {
 	proxy.ServiceHandler
-	proxy.EndpointSliceHandler
-	proxy.NodeHandler
-	// Synced is called once, when all objects that existed at the start have been
-	// handed over.
+	// UpdateNode receives the Node, or nil after it is deleted.
+	UpdateNode(*v1.Node)
+	// Synced is called once, after all objects that existed at the start.
 	Synced()
 }
 
 // ServiceCIDRHandler is an optional ability of a [Handler]. The trackers of package
 // proxy have it.
 type ServiceCIDRHandler interface {
-	// UpdateServiceCIDRs takes all ranges that ClusterIPs come from, sorted, each
-	// once. Those that an API server has are handed over before Synced.
+	// UpdateServiceCIDRs receives all ranges that ClusterIPs are allocated from, sorted,
+	// each once. It is called before Synced if the API server has any.
 	UpdateServiceCIDRs([]netip.Prefix)
 }
 
 // Source watches an API server. Client and Handler are required. The fields must not be
 // changed while it runs.
 type Source struct {
-	// Client is how the API server is asked; [NewClient] makes one.
+	// Client is a client of the API server; [NewClient] makes one.
 	Client kubernetes.Interface
-	// Handler is told what there is, and what changes.
+	// Handler receives the objects and their changes.
 	Handler Handler
-	// NodeName is the Node to watch; empty for none. Where it does not exist, it
-	// is not waited for.
+	// NodeName is the Node to watch; empty for none. Synced does not wait for a Node
+	// that does not exist.
 	NodeName string
-	// ProxyName watches the Services whose label
-	// service.kubernetes.io/service-proxy-name has this value; empty those
-	// without the label. A tracker must be told to take such Services, with
-	// TrackerOptions.Accept.
+	// ProxyName selects the Services whose label
+	// service.kubernetes.io/service-proxy-name has this value; empty selects those
+	// without the label. A tracker accepts Services with the label only if
+	// TrackerOptions.Accept does.
 	ProxyName string
-	// Report, if not nil, is told each request that failed. It may be called from
-	// several goroutines at once.
+	// Report, if not nil, receives the error of each request that failed. It may be
+	// called from several goroutines at once.
 	Report func(error)
-	// Logger gets what the client has to say; the zero value discards it.
+	// Logger receives the log of client-go's reflectors; the zero value discards it.
 	Logger logr.Logger
 
-	backoff *wait.Backoff // nil for patience
+	backoff *wait.Backoff // nil for retryBackoff
 	foreign foreign
 }
 
-// NewClient gives a client that speaks protobuf wherever the API server does. It
-// changes nothing else of the configuration, and not the configuration itself. It does not
-// connect yet; an error says that the configuration makes no sense.
+// NewClient returns a client that uses protobuf wherever the API server does. It copies
+// the configuration and changes nothing else. It does not connect; an error says that
+// the configuration is invalid.
 func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	c := rest.CopyConfig(config)
 	c.ContentType = runtime.ContentTypeProtobuf
@@ -78,9 +77,9 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(c)
 }
 
-// Run watches until ctx ends, and then soon returns nil. It returns an error only where
-// Client or Handler is missing: an API server that cannot be reached is tried again. It
-// must be called once at a time.
+// Run watches until ctx ends, and then soon returns nil. It returns an error only if
+// Client or Handler is missing; it retries an API server that is unreachable. Only one
+// Run may be active.
 func (s *Source) Run(ctx context.Context) error {
 	if s.Client == nil || s.Handler == nil {
 		return errors.New("kubewatch: Client and Handler are required")
@@ -131,7 +130,7 @@ func (s *Source) feeds() []*feed {
 		})
 		feeds = append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
 			list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
-			// API servers before 1.33 do not have them, and all else works without.
+			// API servers before 1.33 lack them; everything else works without.
 			isOptional: true,
 		}, s.report))
 	}
@@ -151,7 +150,7 @@ func (s *Source) report(err error) {
 	}
 }
 
-// barrier calls a function when all have come.
+// barrier calls a function when all feeds have synced.
 type barrier struct {
 	then func()
 	mu   sync.Mutex

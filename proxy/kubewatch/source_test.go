@@ -31,8 +31,8 @@ func fill(s *apiServer) {
 	s.put("servicecidrs", cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"))
 }
 
-// The same objects come out however a list is transferred, and whatever becomes of
-// the connection.
+// The handler receives the same objects from lists and from streamed lists, also after the
+// connection was lost.
 func TestSource(t *testing.T) {
 	for name, streams := range map[string]bool{"lists": false, "streamed lists": true} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestSource(t *testing.T) {
 			start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
 			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
 			if h.get().early != 4 {
-				t.Errorf("Synced came after %d objects, want 4", h.get().early)
+				t.Errorf("at Synced: got %d objects, want 4", h.get().early)
 			}
 
 			server.put("services", service("a", "10.96.0.9"))
@@ -58,7 +58,7 @@ func TestSource(t *testing.T) {
 			server.put("services", service("c", "10.96.0.3"))
 			h.until(t, "a change after a disconnect", func(s *state) bool { return s.services["c"] != "" })
 
-			// The API server forgets what happened while it was away.
+			// The API server has no events of these changes.
 			before := h.get().removals
 			server.forget(func() {
 				delete(server.objects["services"], "c")
@@ -72,7 +72,7 @@ func TestSource(t *testing.T) {
 				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2 && s.zone == ""
 			})
 			if got := h.get().removals - before; got != 3 {
-				t.Errorf("%d removals, want 3", got)
+				t.Errorf("got %d removals, want 3", got)
 			}
 			if h.get().synced != 1 {
 				t.Errorf("Synced was called %d times, want once", h.get().synced)
@@ -81,8 +81,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// While the API server is away nothing is taken down, and each failure is told.
-func TestServerAway(t *testing.T) {
+// While the API server is unreachable, nothing is removed, and each failure is reported.
+func TestServerUnreachable(t *testing.T) {
 	server, client := newAPIServer(t, true)
 	fill(server)
 	server.setDown(true)
@@ -91,16 +91,16 @@ func TestServerAway(t *testing.T) {
 	start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
 	h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
 	if h.get().synced != 0 {
-		t.Error("Synced came though nothing was known")
+		t.Error("Synced was called before the first list")
 	}
 	server.setDown(false)
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 	server.setDown(true)
 	server.disconnect()
-	told := failures.Load()
-	h.until(t, "more failures", func(*state) bool { return failures.Load() > told+5 })
+	reported := failures.Load()
+	h.until(t, "more failures", func(*state) bool { return failures.Load() > reported+5 })
 	if h.get().removals != 0 || len(h.get().services) != 2 {
-		t.Errorf("%d removals, services %v; want none removed", h.get().removals, h.get().services)
+		t.Errorf("got %d removals and Services %v, want none removed", h.get().removals, h.get().services)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestSelectors(t *testing.T) {
 			q := r.URL.Query()
 			got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
 			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
-				t.Errorf("%s: Accept is %q, want protobuf first, and JSON for those who do not have it", r.URL.Path, accept)
+				t.Errorf("%s: got Accept %q, want protobuf first, and JSON for servers that lack it", r.URL.Path, accept)
 			}
 		}
 		server.mu.Unlock()
@@ -152,10 +152,10 @@ func TestFakeClientset(t *testing.T) {
 	h.until(t, "no Service", func(s *state) bool { return len(s.services) == 1 })
 }
 
-// Ranges that came after the first sync would have a restart take down what
-// drops unused ClusterIPs, and put it up again. API servers that do not have them, or
-// keep them to themselves, hold nothing up.
-func TestRangesAreAwaited(t *testing.T) {
+// Synced waits for the service ranges: without them, the first sync after a restart would
+// remove what drops traffic to unused ClusterIPs, and the next one add it again. It does not
+// wait for API servers that lack ServiceCIDRs or forbid to list them.
+func TestSyncedWaitsForRanges(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"served":    nil,
 		"unknown":   apierrors.NewNotFound(networkingv1.Resource("servicecidrs"), ""),
@@ -163,9 +163,9 @@ func TestRangesAreAwaited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))
-			var asked atomic.Int64
+			var requests atomic.Int64
 			client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
-				if refusal == nil && asked.Add(1) < 20 {
+				if refusal == nil && requests.Add(1) < 20 {
 					return true, nil, apierrors.NewServiceUnavailable("later")
 				}
 				return refusal != nil, nil, refusal
@@ -174,7 +174,7 @@ func TestRangesAreAwaited(t *testing.T) {
 			start(t, &Source{Client: client, Handler: h})
 			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 			if n := h.get().earlyRanges; n != 1 && refusal == nil {
-				t.Errorf("Synced came with %d ranges, want 1", n)
+				t.Errorf("at Synced: got %d ranges, want 1", n)
 			}
 		})
 	}
@@ -198,18 +198,18 @@ func TestPassing(t *testing.T) {
 		t.Errorf("step %d: %v", i, steps[i])
 	}
 	if len(h.get().services) != 1 || len(p.known) != 1 {
-		t.Errorf("services %v, names %v; want b alone", h.get().services, p.known)
+		t.Errorf("got Services %v and names %v, want only b", h.get().services, p.known)
 	}
 	for _, err := range []error{p.Delete(node("n", "")), p.Delete(cache.DeletedFinalStateUnknown{Key: "test/b"}), p.Add(node("n", ""))} {
 		if !errors.Is(err, errKind) {
-			t.Errorf("an object of another kind: error %v, want %v", err, errKind)
+			t.Errorf("an object of another kind: got error %v, want %v", err, errKind)
 		}
 	}
 	if err := p.Replace([]any{node("n", "")}, ""); err == nil {
 		t.Error("an object of another kind: no error, want one")
 	}
 	if len(h.get().services) != 1 || len(p.known) != 1 {
-		t.Errorf("after a bad list: services %v, names %v; want b still", h.get().services, p.known)
+		t.Errorf("after a bad list: got Services %v and names %v, want still b", h.get().services, p.known)
 	}
 }
 
@@ -230,34 +230,34 @@ func TestStrip(t *testing.T) {
 	}
 }
 
-func TestTrackerTakesRanges(t *testing.T) {
+func TestTrackerHandlesRanges(t *testing.T) {
 	if _, ok := proxy.NewServiceChangeTracker(proxy.TrackerOptions{}).(ServiceCIDRHandler); !ok {
-		t.Error("a tracker does not take service ranges")
+		t.Error("a tracker has no UpdateServiceCIDRs, want a ServiceCIDRHandler")
 	}
 }
 
 func TestRanges(t *testing.T) {
 	h := newRecorder()
-	told := 0
+	calls := 0
 	r := newRanges(func(all []netip.Prefix) {
-		told++
+		calls++
 		h.UpdateServiceCIDRs(all)
 	})
 	r.update(cidr("a", "10.96.3.4/16", "nonsense"))
 	if want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}; !slices.Equal(h.get().cidrs, want) {
-		t.Errorf("ranges %v, want %v: nonsense is passed over", h.get().cidrs, want)
+		t.Errorf("got ranges %v, want %v: a range that does not parse is skipped", h.get().cidrs, want)
 	}
 	r.update(cidr("a", "10.96.0.0/16"))
 	r.update(cidr("b", "10.96.0.0/16", "fd00::/112"))
-	if told != 2 {
-		t.Errorf("ranges were told %d times, want twice: once they were the same", told)
+	if calls != 2 {
+		t.Errorf("got %d calls of the handler, want 2: one update changed nothing", calls)
 	}
 	r.remove(nameOf(cidr("a")))
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}
 	if !slices.Equal(h.get().cidrs, want) {
-		t.Errorf("ranges %v, want %v: one that another object has too stays", h.get().cidrs, want)
+		t.Errorf("got ranges %v, want %v: a range of another object stays", h.get().cidrs, want)
 	}
 	if got, want := fmt.Sprint(len(r.objects)), "1"; got != want {
-		t.Errorf("%s objects, want %s", got, want)
+		t.Errorf("got %s objects, want %s", got, want)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Run ends with its context also while it waits to try an API server again.
-func TestStopsWhileAPIServerIsAway(t *testing.T) {
+// Run ends with its context also while it waits to retry an API server.
+func TestStopsWhileAPIServerIsUnreachable(t *testing.T) {
 	web := httptest.NewServer(nil)
 	web.Close() // Its address refuses connections now.
 	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
@@ -38,6 +38,6 @@ func TestStopsWhileAPIServerIsAway(t *testing.T) {
 			t.Errorf("Run: %v, want no error", err)
 		}
 	case <-time.After(limit):
-		t.Fatalf("Run goes on %v after its context has ended, want it to end at once", limit)
+		t.Fatalf("Run still runs %v after the end of its context", limit)
 	}
 }

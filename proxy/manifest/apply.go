@@ -11,22 +11,23 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// handOver tells the handler what differs from what it has.
+// handOver passes the differences between the files and f.held to the handler.
 func (f *follower) handOver(ctx context.Context) error {
-	wanted, kept := f.merge()
-	gone := maps.Clone(f.told)
+	wanted := f.merge()
+	gone := maps.Clone(f.held)
 	for _, o := range wanted {
 		delete(gone, o.key)
-		if f.told[o.key] == o.digest {
-			continue
-		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		f.update(o.value)
-		f.told[o.key] = o.digest
+		if held := f.held[o.key]; held != o.value && !equality.Semantic.DeepEqual(held, o.value) {
+			f.update(o.value)
+		}
+		f.held[o.key] = o.value
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(gone), key.compare) {
 		f.remove(k)
@@ -36,43 +37,38 @@ func (f *follower) handOver(ctx context.Context) error {
 		f.Handler.Synced()
 	}
 	if f.Observe != nil {
-		f.Observe(f.summary(wanted, kept))
+		f.Observe(f.summary(wanted))
 	}
 	return nil
 }
 
-// merge gives what all files want together, in the order of handing over (of two
-// Services that want one address, the tracker takes the first), and how many of these objects are kept only for an error in their file; those
-// yield to others. It notes what stands twice.
-func (f *follower) merge() (wanted []object, kept int) {
-	owner := make(map[key]*DocumentError)
-	f.twice = nil
-	for _, path := range f.paths() {
-		for _, o := range f.files[path].objects {
-			place := &DocumentError{File: path, Line: o.line, Item: o.item}
-			if first := owner[o.key]; first != nil {
-				place.Err = fmt.Errorf("%v stands already in %s:%d", o.key, first.File, first.Line)
-				f.twice = append(f.twice, place)
-				continue
-			}
-			owner[o.key] = place
-			wanted = append(wanted, o)
-		}
-	}
-	for _, path := range f.paths() {
-		for _, o := range f.files[path].kept {
-			if owner[o.key] == nil {
-				owner[o.key] = &DocumentError{File: path}
-				wanted = append(wanted, o)
-				kept++
+// merge returns the objects of all files, in the order of handing over (of two Services
+// that claim one address, the first gets it). An object of the same name in another file
+// replaces one that is kept only because its file has an error. merge records duplicates.
+func (f *follower) merge() (wanted []object) {
+	owner := make(map[key]object)
+	f.duplicates = nil
+	for _, kept := range []bool{false, true} {
+		for _, path := range f.paths() {
+			for _, o := range f.files[path].objects {
+				first, taken := owner[o.key]
+				switch {
+				case o.kept != kept:
+				case !taken:
+					owner[o.key] = o
+					wanted = append(wanted, o)
+				case !kept:
+					err := fmt.Errorf("duplicate %v ignored: it is already in %s:%d", o.key, first.file, first.line)
+					f.duplicates = append(f.duplicates, &DocumentError{File: path, Line: o.line, Item: o.item, Err: err})
+				}
 			}
 		}
 	}
 	slices.SortStableFunc(wanted, func(a, b object) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.changed, b.changed)) })
-	return wanted, kept
+	return wanted
 }
 
-func (f *follower) update(o apiObject) {
+func (f *follower) update(o metav1.Object) {
 	switch o := o.(type) {
 	case *v1.Node:
 		f.Handler.UpdateNode(o)
@@ -89,14 +85,14 @@ func (f *follower) remove(k key) {
 		f.Handler.DeleteService(k.NamespacedName)
 	case sliceKind:
 		f.Handler.DeleteEndpointSlice(k.NamespacedName)
-	case nodeKind, otherKind, listKind:
+	case nodeKind, otherKind:
 	}
-	delete(f.told, k)
+	delete(f.held, k)
 }
 
-// problems joins all that is wrong, in the order of files and lines.
+// problems joins all errors, in the order of files and lines.
 func (f *follower) problems() error {
-	all := slices.Clone(f.twice)
+	all := slices.Clone(f.duplicates)
 	for _, file := range f.files {
 		all = append(all, file.errs...)
 	}
@@ -113,7 +109,7 @@ func (f *follower) problems() error {
 	return errors.Join(errs...)
 }
 
-// report tells a state of the problems that differs from the one told before.
+// report reports the problems if they differ from those reported last.
 func (f *follower) report() {
 	err, text := f.problems(), ""
 	if err != nil {
@@ -128,19 +124,16 @@ func (f *follower) report() {
 	}
 }
 
-func (f *follower) summary(wanted []object, kept int) Summary {
-	s := Summary{Files: len(f.files), Kept: kept, Ignored: make(map[string]int)}
+func (f *follower) summary(wanted []object) Summary {
+	s := Summary{Files: len(f.files), Ignored: make(map[string]int)}
+	count := make(map[kind]int)
 	for _, o := range wanted {
-		switch o.kind {
-		case nodeKind:
-			s.Nodes++
-		case serviceKind:
-			s.Services++
-		case sliceKind:
-			s.EndpointSlices++
-		case otherKind, listKind:
+		count[o.kind]++
+		if o.kept {
+			s.Kept++
 		}
 	}
+	s.Nodes, s.Services, s.EndpointSlices = count[nodeKind], count[serviceKind], count[sliceKind]
 	for _, file := range f.files {
 		for k, n := range file.ignored {
 			s.Ignored[k] += n

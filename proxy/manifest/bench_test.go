@@ -23,8 +23,8 @@ func (c *counter) DeleteEndpointSlice(types.NamespacedName)       { c.calls++ }
 func (c *counter) UpdateNode(*v1.Node)                            { c.calls++ }
 func (c *counter) Synced()                                        { c.synced++ }
 
-// clusterList gives n Services and n EndpointSlices with three endpoints each,
-// the way kubectl prints them, about 2.4 kB a pair.
+// clusterList returns n Services and n EndpointSlices with three endpoints each,
+// as kubectl prints them, about 2.4 kB a pair.
 func clusterList(n int) []byte {
 	var b bytes.Buffer
 	b.WriteString("apiVersion: v1\nitems:\n")
@@ -142,8 +142,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkLook looks at a folder of 100 files in which nothing changed.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkCheck checks a folder of 100 files in which nothing changed.
+func BenchmarkCheck(b *testing.B) {
 	dir := b.TempDir()
 	for i := range 100 {
 		write(b, dir, fmt.Sprintf("%03d.yaml", i), service(fmt.Sprintf("s%d", i), 80))
@@ -153,13 +153,13 @@ func BenchmarkLook(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	settle(b, f)
+	untilStable(b, f)
 	for _, file := range f.files {
-		file.recheck = false // as if they were old
+		file.read = file.seen // as if they were old
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		settle(b, f)
+		untilStable(b, f)
 	}
 	if h.calls != 100 || h.synced != 1 {
 		b.Fatalf("%d calls, synced %d times; want 100, once", h.calls, h.synced)

@@ -10,27 +10,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // objectsOf reads a file of testdata without problems.
-func objectsOf(t *testing.T, path string) map[key]apiObject {
+func objectsOf(t *testing.T, path string) map[key]metav1.Object {
 	t.Helper()
 	f, _ := follow(t, path)
-	settle(t, f)
+	untilStable(t, f)
 	if err := f.problems(); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
-	objects := make(map[key]apiObject)
-	wanted, _ := f.merge()
-	for _, o := range wanted {
+	objects := make(map[key]metav1.Object)
+	for _, o := range f.merge() {
 		objects[o.key] = o.value
 	}
 	return objects
 }
 
-func get[T apiObject](t *testing.T, objects map[key]apiObject, k kind, namespace, name string) T {
+func get[T metav1.Object](t *testing.T, objects map[key]metav1.Object, k kind, namespace, name string) T {
 	t.Helper()
 	o, ok := objects[key{k, types.NamespacedName{Namespace: namespace, Name: name}}].(T)
 	if !ok {
@@ -39,7 +39,7 @@ func get[T apiObject](t *testing.T, objects map[key]apiObject, k kind, namespace
 	return o
 }
 
-// What kubectl prints in both formats gives the same objects.
+// The output of kubectl in both formats has the same objects.
 func TestClusterFormats(t *testing.T) {
 	fromYAML := objectsOf(t, "testdata/cluster.yaml")
 	fromJSON := objectsOf(t, "testdata/cluster.json")
@@ -47,7 +47,7 @@ func TestClusterFormats(t *testing.T) {
 		t.Errorf("-YAML +JSON:\n%s", diff)
 	}
 	if got, want := len(fromYAML), 9; got != want {
-		t.Errorf("%d objects, want %d", got, want)
+		t.Errorf("got %d objects, want %d", got, want)
 	}
 }
 
@@ -87,10 +87,10 @@ func TestClusterService(t *testing.T) {
 	}
 	dns := get[*v1.Service](t, objects, serviceKind, "kube-system", "kube-dns")
 	if len(dns.ManagedFields) != 0 {
-		t.Errorf("managedFields are still there: %v", dns.ManagedFields)
+		t.Errorf("got managedFields %v, want none", dns.ManagedFields)
 	}
 	if got := dns.Spec.Ports[0].Protocol; got != v1.ProtocolUDP {
-		t.Errorf("protocol of kube-dns is %q, want UDP", got)
+		t.Errorf("protocol of kube-dns: got %q, want UDP", got)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestClusterEndpointSlice(t *testing.T) {
 	if diff := cmp.Diff(want, web.Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
 	}
-	// Conditions that are not said are not made up.
+	// Missing conditions have no default.
 	kubernetes := get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "kubernetes")
 	if diff := cmp.Diff(discoveryv1.EndpointConditions{Ready: new(true)}, kubernetes.Endpoints[0].Conditions); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
@@ -138,11 +138,11 @@ func TestClusterNode(t *testing.T) {
 		t.Errorf("podCIDRs (-want +got):\n%s", diff)
 	}
 	if got, want := node.Labels[v1.LabelTopologyZone], "eu-1a"; got != want {
-		t.Errorf("zone %q, want %q", got, want)
+		t.Errorf("got zone %q, want %q", got, want)
 	}
 }
 
-// What is filled in, and that nothing else is.
+// The defaults are these and no others.
 func TestDefaults(t *testing.T) {
 	slice := "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1}\nendpoints: [{addresses: [10.1.0.1]}]\nports: [{port: 80}, {port: 53, protocol: UDP, name: dns}]\n"
 	dir := t.TempDir()
@@ -166,7 +166,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The same text in what editors and shells of all systems make of it.
+// The same text in the encodings and line ends of editors and shells of all systems.
 func TestEncodings(t *testing.T) {
 	plain := "# Größe\n" + service("web", 80) + "---\n" + service("api", 81)
 	wide := func(order binary.AppendByteOrder) string {
@@ -199,7 +199,7 @@ func TestEncodings(t *testing.T) {
 	t.Run("not a text", func(t *testing.T) {
 		for _, text := range []string{"\xff\xfea", "\xfe\xff\xd8", "\x00\x01", "\xff"} {
 			if _, err := loadText(t, text); err == nil {
-				t.Errorf("no error for %q", text)
+				t.Errorf("%q: got no error, want one", text)
 			}
 		}
 	})

@@ -15,10 +15,10 @@ import (
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// A tracker takes what a Source reads.
+// A tracker is a Handler.
 var _ manifest.Handler = proxy.ServiceChangeTracker(nil)
 
-// printer stands for a tracker.
+// printer is a Handler in place of a tracker.
 type printer struct{}
 
 func (printer) UpdateService(s *v1.Service) {
@@ -62,8 +62,8 @@ kind: Service
 metadata: {}
 `
 
-// Load hands over what is good and returns what is not, with its place. A program
-// that stays calls Run instead, which goes on to follow the files.
+// Load hands over the good objects and returns the errors of the others, with their lines. A
+// program that keeps running calls Run, which follows the files.
 func ExampleSource() {
 	dir, err := os.MkdirTemp("", "manifests")
 	if err != nil {

@@ -10,26 +10,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
 const (
 	// maxFile bounds the size of a file.
 	maxFile = 256 << 20
-	// coarse is the coarsest modification time of a file system. A file can
-	// change once more within it and look the same.
+	// coarse is the coarsest resolution of modification times in file systems. A file can
+	// change once more within it and have the same state.
 	coarse = 2 * time.Second
 )
 
-// state is what one look sees of a file: nothing if it is not there, the reason
-// if that cannot be told.
+// state is the state of a file at one check: neither field is set if the file does not
+// exist, and err if that is unknown.
 type state struct {
 	info fs.FileInfo
 	err  error
 }
 
-// stateOf looks at a file, behind symbolic links.
+// stateOf returns the state of a file, after symbolic links.
 func stateOf(path string) state {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +49,7 @@ func stateOf(path string) state {
 
 func (s state) absent() bool { return s.info == nil && s.err == nil }
 
-// same says whether nothing hints at a change between two looks.
+// same reports whether two states show no change.
 func (s state) same(o state) bool {
 	switch {
 	case s.err != nil || o.err != nil:
@@ -61,24 +60,20 @@ func (s state) same(o state) bool {
 	return s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime()) && os.SameFile(s.info, o.info)
 }
 
-// file is what is known of a file.
+// file is a file with its content.
 type file struct {
-	path string
-	seen state // at the last look
-	read state // that content stems from
-	// recheck says that the file must be read again though it looks the same.
-	recheck bool
-	digest  digest // of the file's bytes; zero if they could not be read
+	path   string
+	seen   state             // at the last check
+	read   state             // for which the content is right; it has errUnsteady if there is none
+	digest [sha256.Size]byte // of the file's bytes; zero if they could not be read
 	content
-	// kept are objects that the file had and, having errors, does not show.
-	kept []object
 }
 
-// errUnsteady says that a file changed while it was read.
+// errUnsteady means that a file changed while it was read.
 var errUnsteady = errors.New("changed while it was read")
 
-// load reads the file in the given state and says whether its content is new.
-// The errors are the context's and errUnsteady.
+// load reads the file in the given state and reports whether its content is new. The
+// errors are the context's and errUnsteady.
 func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
 	now := time.Now()
 	data, err := readFile(f.path, s)
@@ -86,13 +81,14 @@ func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
 		return false, err
 	}
 	f.read = s
+	if s.err == nil && (err != nil || now.Sub(s.info.ModTime()).Abs() < coarse) {
+		// The state may stay the same when the file can be opened again or changes again.
+		f.read = state{err: errUnsteady}
+	}
 	if err != nil {
-		// That a file can be opened again, its state need not show.
-		f.recheck = s.err == nil
 		return f.unreadable(err), nil
 	}
-	f.recheck = now.Sub(s.info.ModTime()).Abs() < coarse
-	sum := digest(sha256.Sum256(data))
+	sum := sha256.Sum256(data)
 	if sum == f.digest {
 		return false, nil
 	}
@@ -101,43 +97,43 @@ func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
 		return false, err
 	}
 	for i := range next.objects {
-		next.objects[i].changed = s.info.ModTime().Unix()
+		next.objects[i].file, next.objects[i].changed = f.path, s.info.ModTime().Unix()
 	}
 	f.digest = sum
 	f.replace(next)
 	return true, nil
 }
 
-// unreadable puts an error in the place of the content and says whether it is new.
+// unreadable replaces the content by an error and reports whether that is new.
 func (f *file) unreadable(err error) (changed bool) {
-	if f.digest == (digest{}) && f.bad() && f.errs[0].Err.Error() == err.Error() {
+	none := [sha256.Size]byte{}
+	if f.digest == none && f.bad() && f.errs[0].Err.Error() == err.Error() {
 		return false
 	}
-	f.digest = digest{}
-	f.replace(content{faults: faults{errs: []*DocumentError{{File: f.path, Item: noItem, Err: err}}}})
+	f.digest = none
+	f.replace(content{errs: []*DocumentError{{File: f.path, Item: noItem, Err: err}}})
 	return true
 }
 
-// replace puts new content in the place of the old. If it has errors, nothing
-// is lost: what it lacks is kept.
+// replace replaces the content. If the new one has errors, the objects that it lacks are
+// kept.
 func (f *file) replace(next content) {
-	var kept []object
 	if next.bad() {
 		shown := make(map[key]bool, len(next.objects))
 		for _, o := range next.objects {
 			shown[o.key] = true
 		}
-		for _, o := range slices.Concat(f.objects, f.kept) {
+		for _, o := range f.objects {
 			if !shown[o.key] {
-				shown[o.key] = true
-				kept = append(kept, o)
+				shown[o.key], o.kept = true, true
+				next.objects = append(next.objects, o)
 			}
 		}
 	}
-	f.content, f.kept = next, kept
+	f.content = next
 }
 
-// readFile gives the bytes of a file that is in the given state.
+// readFile returns the bytes of a file that is in the given state.
 func readFile(path string, s state) (data []byte, err error) {
 	if s.err != nil {
 		return nil, s.err
@@ -169,7 +165,7 @@ func readFile(path string, s state) (data []byte, err error) {
 	return b.Bytes(), nil
 }
 
-// listFiles gives the paths of the files that count, in lexical order.
+// listFiles returns the paths of the files to read, in lexical order.
 func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -191,7 +187,7 @@ func listFiles(path string) ([]string, error) {
 	return paths, nil
 }
 
-// counts says whether a file of a folder is read, by its name.
+// counts reports whether a file of a folder is read, by its name.
 func counts(name string) bool {
 	switch filepath.Ext(name) {
 	case ".yaml", ".yml", ".json":

@@ -7,15 +7,17 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
 	defaultInterval = time.Second
-	// settleFraction of the interval passes between the look that sees a
-	// change and the look that confirms it.
-	settleFraction = 10
-	// patience is how many looks at first wait for files that are being written.
-	patience = 10
+	// A check confirms a change interval/confirmFraction after the check that found it.
+	confirmFraction = 10
+	// firstChecks is how many checks at the start wait for files that are being
+	// written.
+	firstChecks = 10
 )
 
 // follower is the state of one Run or Load.
@@ -23,32 +25,32 @@ type follower struct {
 	*Source
 	stat   func(path string) state // stateOf, except in tests
 	files  map[string]*file
-	told   map[key]digest // what the handler has
+	held   map[key]metav1.Object // what the handler has
 	synced bool
-	looks  int // without pathErr
-	// pathErr is why Path cannot be read; twice is what stands in two places.
-	pathErr  error
-	twice    []*DocumentError
-	reported string
+	checks int // checks without pathErr
+	// pathErr is the error of reading Path.
+	pathErr    error
+	duplicates []*DocumentError
+	reported   string
 }
 
 func newFollower(s *Source) (*follower, error) {
 	switch {
 	case s.Path == "":
-		return nil, errors.New("manifest: Source without Path")
+		return nil, errors.New("manifest: Source.Path is required")
 	case s.Handler == nil:
-		return nil, errors.New("manifest: Source without Handler")
+		return nil, errors.New("manifest: Source.Handler is required")
 	case s.Interval < 0:
-		return nil, errors.New("manifest: Source with a negative Interval")
+		return nil, errors.New("manifest: Source.Interval is negative")
 	}
-	return &follower{Source: s, stat: stateOf, files: make(map[string]*file), told: make(map[key]digest)}, nil
+	return &follower{Source: s, stat: stateOf, files: make(map[string]*file), held: make(map[key]metav1.Object)}, nil
 }
 
-// wait lets the time to the next look pass.
-func (f *follower) wait(ctx context.Context, settled bool) error {
+// wait waits until the next check.
+func (f *follower) wait(ctx context.Context, stable bool) error {
 	d := cmp.Or(f.Interval, defaultInterval)
-	if !settled {
-		d = max(d/settleFraction, 1)
+	if !stable {
+		d = max(d/confirmFraction, 1)
 	}
 	select {
 	case <-ctx.Done():
@@ -58,10 +60,10 @@ func (f *follower) wait(ctx context.Context, settled bool) error {
 	}
 }
 
-// look compares the files with what was read and acts on what is settled: on
-// everything at first, and later on what two looks in a row saw alike. It says
-// whether there is nothing to wait for. The only error is the context's.
-func (f *follower) look(ctx context.Context) (settled bool, err error) {
+// check compares the files with their last content. The first time it hands over all objects,
+// and later those of files that had the same state at two checks in a row. It reports whether
+// all files are stable. The only error is the context's.
+func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -69,17 +71,17 @@ func (f *follower) look(ctx context.Context) (settled bool, err error) {
 		f.report()
 		return true, nil
 	}
-	f.looks++
-	settled, changed := true, !f.synced
+	f.checks++
+	stable, changed := true, !f.synced
 	for _, path := range f.paths() {
-		calm, news, err := f.refresh(ctx, f.files[path])
+		isStable, isChanged, err := f.refresh(ctx, f.files[path])
 		if err != nil {
 			return false, err
 		}
-		settled = settled && calm
-		changed = changed || news
+		stable = stable && isStable
+		changed = changed || isChanged
 	}
-	if !f.synced && !settled {
+	if !f.synced && !stable {
 		return false, nil
 	}
 	if changed {
@@ -88,11 +90,10 @@ func (f *follower) look(ctx context.Context) (settled bool, err error) {
 		}
 	}
 	f.report()
-	return settled, nil
+	return stable, nil
 }
 
-// list takes in files that are new. It says whether Path can be read; pathErr
-// says why not.
+// list adds new files. It reports whether Path can be read, and sets pathErr.
 func (f *follower) list() bool {
 	var paths []string
 	paths, f.pathErr = listFiles(f.Path)
@@ -104,16 +105,16 @@ func (f *follower) list() bool {
 	return f.pathErr == nil
 }
 
-// refresh looks at one file. It says whether the file is calm, so that there is
-// no reason to look again soon, and whether its content changed.
-func (f *follower) refresh(ctx context.Context, file *file) (calm, changed bool, err error) {
+// refresh checks one file. It reports whether the file is stable, so that no further
+// check is needed soon, and whether its content changed.
+func (f *follower) refresh(ctx context.Context, file *file) (stable, changed bool, err error) {
 	s, before := f.stat(file.path), file.seen
 	file.seen = s
 	switch {
 	case s.absent() && file.read.absent():
 		delete(f.files, file.path)
 		return true, false, nil
-	case s.same(file.read) && !file.recheck:
+	case s.same(file.read):
 		return true, false, nil
 	case f.synced && !s.same(before):
 		return false, false, nil
@@ -125,7 +126,7 @@ func (f *follower) refresh(ctx context.Context, file *file) (calm, changed bool,
 	switch {
 	case !errors.Is(err, errUnsteady):
 		return true, changed, err
-	case !f.synced && f.looks >= patience:
+	case !f.synced && f.checks >= firstChecks:
 		return true, file.unreadable(err), nil
 	}
 	return false, false, nil

@@ -38,8 +38,17 @@ func addSeeds(f *testing.F) {
 	f.Add([]byte("\ufeff--- {a: b}\r\n...\r\n%YAML 1.1\n---\n\u0085---\u0085x"))
 }
 
-// FuzzRead reads anything: no panic, bounded time, and each object and each
-// error has its place within the file.
+func inUTF8(t *testing.T, data []byte) []byte {
+	t.Helper()
+	text, err := utf8Text(data)
+	if err != nil {
+		t.Fatalf("utf8Text: %v", err)
+	}
+	return text
+}
+
+// FuzzRead reads any data: without a panic, in bounded time, and each object and each error
+// has a line within the file.
 func FuzzRead(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -49,34 +58,33 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("readContent: %v, want only errors of documents", err)
 		}
 		if took := processors(t) - start; took > bounded {
-			t.Errorf("took %v", took)
+			t.Errorf("took %v, want at most %v", took, bounded)
 		}
-		last := bytes.Count(utf8Text(data), []byte("\n")) + 1
+		last := bytes.Count(inUTF8(t, data), []byte("\n")) + 1
 		for _, o := range c.objects {
 			if o.line < 1 || o.line > last || o.Name == "" || o.kind != nodeKind && o.Namespace == "" {
-				t.Errorf("%v at line %d of %d", o.key, o.line, last)
+				t.Errorf("got object %v at line %d of %d", o.key, o.line, last)
 			}
 		}
 		for _, e := range c.errs {
 			if e.File != "a.yaml" || e.Err == nil || e.Line < 0 || e.Line > last || e.Item < noItem {
-				t.Errorf("%+v in a file of %d lines", e, last)
+				t.Errorf("got error %+v in a file of %d lines", e, last)
 			}
 		}
 	})
 }
 
-// FuzzYAML compares what is made of a YAML document with what kubectl's parser
-// makes of it.
+// FuzzYAML compares the JSON of a YAML document with that of kubectl's parser.
 func FuzzYAML(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		v, err := parseYAML(data, len(data))
+		v, err := parseYAML(document{line: 1, text: data}, len(data))
 		if err != nil {
 			return
 		}
 		got, err := json.Marshal(v)
 		if err != nil {
-			t.Fatalf("not to be written as JSON: %v", err)
+			t.Fatalf("encode as JSON: %v", err)
 		}
 		reference := yaml.YAMLToJSONStrict
 		if bytes.Contains(data, []byte("<<")) {
@@ -84,7 +92,7 @@ func FuzzYAML(f *testing.F) {
 		}
 		want, err := reference(data)
 		if err != nil {
-			t.Fatalf("kubectl refuses it: %v", err)
+			t.Fatalf("kubectl's parser: %v", err)
 		}
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
@@ -97,7 +105,7 @@ func FuzzYAML(f *testing.F) {
 func FuzzListing(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for doc := range documents(utf8Text(data)) {
+		for doc := range documents(inUTF8(t, data)) {
 			checkListing(t, doc)
 		}
 	})

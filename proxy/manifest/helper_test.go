@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recorder is a handler that notes the calls, keeps the objects and holds the
-// source to its contract.
+// recorder is a handler that records the calls, keeps the objects as JSON and checks the
+// contract of Handler.
 type recorder struct {
 	t       testing.TB
 	calls   []string
@@ -73,32 +73,32 @@ func (r *recorder) Synced() {
 	r.calls = append(r.calls, "synced")
 }
 
-// take gives the calls since the last take.
+// take returns the calls since the last take.
 func (r *recorder) take() []string {
 	calls := r.calls
 	r.calls = nil
 	return calls
 }
 
-// names gives the names of the objects that the handler has.
+// names returns the names of the objects that the handler has.
 func (r *recorder) names() []string { return slices.Sorted(maps.Keys(r.objects)) }
 
-// settle looks until nothing is waited for.
-func settle(t testing.TB, f *follower) {
+// untilStable checks until all files are stable.
+func untilStable(t testing.TB, f *follower) {
 	t.Helper()
 	for range 5 {
-		settled, err := f.look(t.Context())
+		stable, err := f.check(t.Context())
 		if err != nil {
-			t.Fatalf("look: %v", err)
+			t.Fatalf("check: %v", err)
 		}
-		if settled {
+		if stable {
 			return
 		}
 	}
-	t.Fatal("not settled after five looks")
+	t.Fatal("not stable after five checks")
 }
 
-// follow starts to follow path without time: settle is the clock.
+// follow starts to follow path without a clock: untilStable makes the checks.
 func follow(t testing.TB, path string) (*follower, *recorder) {
 	t.Helper()
 	r := newRecorder(t)
@@ -116,7 +116,7 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// load reads path and gives what the handler has then.
+// load loads path and returns the handler.
 func load(t testing.TB, path string) (*recorder, error) {
 	t.Helper()
 	r := newRecorder(t)
@@ -132,7 +132,7 @@ func loadText(t testing.TB, text string) (*recorder, error) {
 	return load(t, filepath.Join(dir, "a.yaml"))
 }
 
-// errorLines gives the joined errors one by one.
+// errorLines returns the joined errors one by one.
 func errorLines(err error) []string {
 	var lines []string
 	var joined interface{ Unwrap() []error }
@@ -146,7 +146,7 @@ func errorLines(err error) []string {
 	return lines
 }
 
-// service gives a Service as YAML.
+// service returns a Service as YAML.
 func service(name string, port int) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  ports:\n  - port: %d\n", name, port)
 }

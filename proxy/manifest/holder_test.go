@@ -29,16 +29,15 @@ func serve(t *testing.T, dir string) *serving {
 	return s
 }
 
-// want looks at the files, and wants the address with one Service and no other, and these
-// Services told that another one has it.
+// want checks the files, and that one Service has the address and the losers have a Problem.
 func (s *serving) want(when, owner string, losers ...string) {
 	s.t.Helper()
-	settle(s.t, s.files)
+	untilStable(s.t, s.files)
 	snapshot, err := s.tracker.Next(s.t.Context(), proxy.Snapshot{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var owners, told []string
+	var owners, refused []string
 	for p := range snapshot.All() {
 		for _, f := range p.Frontends {
 			if f.Addr.String() == "10.96.0.10:80" {
@@ -47,19 +46,19 @@ func (s *serving) want(when, owner string, losers ...string) {
 		}
 	}
 	for p := range snapshot.Problems() {
-		told = append(told, p.Name)
+		refused = append(refused, p.Name)
 	}
-	if !slices.Equal(owners, []string{owner}) || !slices.Equal(told, losers) {
-		s.t.Errorf("%s: got owners %q, and %q told, want %q, and %q", when, owners, told, owner, losers)
+	if !slices.Equal(owners, []string{owner}) || !slices.Equal(refused, losers) {
+		s.t.Errorf("%s: got owners %q and problems of %q, want %q and %q", when, owners, refused, owner, losers)
 	}
 }
 
-// claimant is a Service that wants 10.96.0.10.
+// claimant returns a Service that claims 10.96.0.10.
 func claimant(name string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: 10.96.0.10\n  ports:\n  - port: 80\n", name)
 }
 
-// age makes a file so many seconds old.
+// age sets the age of a file in seconds.
 func age(t *testing.T, dir, name string, seconds int) {
 	t.Helper()
 	then := time.Now().Add(-time.Duration(seconds) * time.Second)
@@ -68,7 +67,8 @@ func age(t *testing.T, dir, name string, seconds int) {
 	}
 }
 
-// TestFirstHolderStays: whatever happens to the files.
+// TestFirstHolderStays: the first Service with an address keeps it, whatever happens to the
+// files, until its own file is deleted.
 func TestFirstHolderStays(t *testing.T) {
 	dir := t.TempDir()
 	rename := func(from, to string) {
@@ -100,20 +100,21 @@ func TestFirstHolderStays(t *testing.T) {
 	s.want("when it is back", "another", "third", "web")
 }
 
-// TestEditedServiceTakesNothing: a Service that was there before the one whose address it
-// now wants, too.
+// TestEditedServiceTakesNothing: an edited Service does not get the address of another one, even
+// if it is older than that one.
 func TestEditedServiceTakesNothing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: old\nspec:\n  clusterIP: 10.96.0.9\n  ports:\n  - port: 80\n")
 	s := serve(t, dir)
-	settle(t, s.files)
+	untilStable(t, s.files)
 	write(t, dir, "b.yaml", claimant("web"))
 	s.want("alone", "web")
 	write(t, dir, "a.yaml", claimant("old"))
 	s.want("wanted by an older one", "web", "old")
 }
 
-// TestRestartGoesByFiles: who was there first, the files' times tell as far as they can.
+// TestRestartGoesByFiles: after a restart, the Service of the file that was changed first gets the
+// address; of files changed in one second, the first by name.
 func TestRestartGoesByFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", claimant("another"))

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -17,154 +17,128 @@ type raw struct {
 	line int // of the file where it begins
 	item int // position in its List, or noItem
 	data []byte
-	typ  metav1.TypeMeta // what the List says for items that do not say it
+	typ  metav1.TypeMeta // the type that the List gives to items without one
+	err  error           // why there is no data
 }
 
-// jsonDocument gives the JSON values of a document, with their lines.
-func jsonDocument(doc document) ([]raw, error) {
-	at := lineCounter{document: doc, line: doc.line}
-	return jsonValues(doc.text, at.lineOf)
-}
-
-// lineCounter tells lines of a document from offsets, fast if they come in order.
-type lineCounter struct {
-	document
-	offset, line int
-}
-
-func (c *lineCounter) lineOf(offset int) int {
-	offset = min(offset, len(c.text))
-	if offset < c.offset {
-		c.offset, c.line = 0, c.document.line
-	}
-	c.line += bytes.Count(c.text[c.offset:offset], []byte("\n"))
-	c.offset = offset
-	return c.line
-}
-
-// jsonValues gives the objects of a text with any number of JSON values, and
-// those of Lists one by one. With an error come the values before it. The
-// error is a DocumentError without File.
-func jsonValues(text []byte, lineOf func(offset int) int) ([]raw, error) {
-	w := walker{Decoder: json.NewDecoder(bytes.NewReader(text)), text: text, lineOf: lineOf}
+// jsonValues returns the objects of a document with any number of JSON values, and
+// those of Lists one by one. With an error come the values before it.
+func jsonValues(doc document) (values []raw, err error) {
 	for {
-		begin := len(text) - len(bytes.TrimLeft(text[w.InputOffset():], " \t\r\n"))
-		err := w.value(begin)
-		if errors.Is(err, io.EOF) {
-			return w.values, nil
+		text := bytes.TrimLeft(doc.text, " \t\r\n")
+		if len(text) == 0 {
+			return values, nil
+		}
+		doc = document{line: doc.lineOf(len(doc.text) - len(text)), text: text}
+		objects, size, err := jsonObjects(doc)
+		if len(values)+len(objects) > maxObjects {
+			err = errTooMany
 		}
 		if err != nil {
-			offset := 0
-			if !errors.Is(err, errTooMany) {
-				offset, err = jsonSyntax(text[begin:], err)
-			}
-			return w.values, &DocumentError{Line: lineOf(begin + offset), Item: noItem, Err: err}
+			return values, jsonError(doc, err)
 		}
+		values = append(values, objects...)
+		doc = document{line: doc.lineOf(size), text: text[size:]}
 	}
 }
 
-// jsonSyntax reads the first value of a text once more for the place of a syntax
-// error, which a decoder that gave tokens does not know. Another error stays
-// what it is, at the beginning.
-func jsonSyntax(text []byte, err error) (int, error) {
+// jsonError adds its line to an error of the first JSON value of a document. A decoder of tokens
+// does not report the offset of a syntax error, so jsonError decodes the value again.
+func jsonError(doc document, err error) error {
+	if errors.Is(err, errTooMany) {
+		return doc.errorAt(0, err)
+	}
 	var value json.RawMessage
-	again := json.NewDecoder(bytes.NewReader(text)).Decode(&value)
 	var syntax *json.SyntaxError
+	again := json.NewDecoder(bytes.NewReader(doc.text)).Decode(&value)
 	switch {
 	case errors.As(again, &syntax):
-		return int(syntax.Offset) - 1, again
+		return doc.errorAt(int(syntax.Offset)-1, again)
 	case errors.Is(again, io.ErrUnexpectedEOF):
-		return len(bytes.TrimRight(text, " \t\r\n")), errors.New("JSON ends too early")
+		return doc.errorAt(len(bytes.TrimRight(doc.text, " \t\r\n")), errors.New("JSON ends too early"))
 	}
-	return 0, err
+	return doc.errorAt(0, err)
 }
 
-// walker goes through JSON values and cuts out the objects.
-type walker struct {
-	*json.Decoder
-	text   []byte
-	lineOf func(offset int) int
-	values []raw
+// jsonObjects returns the object that a document begins with in JSON, or those of a List one by
+// one, and the size of that text.
+func jsonObjects(doc document) (objects []raw, size int, err error) {
+	d := json.NewDecoder(bytes.NewReader(doc.text))
+	frame, items, err := listItems(d, doc)
+	if err == nil {
+		objects, err = withItems(frame, items)
+	}
+	return objects, int(d.InputOffset()), err
 }
 
-// value takes the object that begins at the offset. io.EOF says that there is none.
-func (w *walker) value(begin int) error {
-	token, err := w.Token()
+// withItems returns the items if the document without them is a List, and the document otherwise.
+func withItems(doc document, items []raw) ([]raw, error) {
+	typ, err := typeOf(doc.text)
 	if err != nil {
-		return err
-	}
-	if token != json.Delim('{') {
-		return errors.New("not an object")
-	}
-	top := raw{line: w.lineOf(begin), item: noItem}
-	items, err := w.fields(&top.typ)
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	} else if err != nil {
-		return err
-	}
-	item, isList := itemType(top.typ)
-	if !isList {
-		top.data, top.typ = w.text[begin:w.InputOffset()], metav1.TypeMeta{}
-		w.values = append(w.values, top)
-		return nil
-	}
-	for i := range items {
-		items[i].typ = item
-	}
-	w.values = append(w.values, items...)
-	return nil
-}
-
-// fields goes to the end of an object and gives its items and type.
-func (w *walker) fields(typ *metav1.TypeMeta) (items []raw, err error) {
-	var other json.RawMessage
-	for w.More() {
-		key, err := w.Token()
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case key == "apiVersion":
-			err = w.Decode(&typ.APIVersion)
-		case key == "kind":
-			err = w.Decode(&typ.Kind)
-		case key == "items" && w.atArray():
-			items, err = w.items()
-		default:
-			err = w.Decode(&other)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%v: %w", key, err)
-		}
-	}
-	_, err = w.Token()
-	return items, err
-}
-
-// atArray says whether the value that comes next, after a colon, is an array.
-func (w *walker) atArray() bool {
-	rest := bytes.TrimLeft(w.text[w.InputOffset():], ": \t\r\n")
-	return len(rest) > 0 && rest[0] == '['
-}
-
-func (w *walker) items() ([]raw, error) {
-	if _, err := w.Token(); err != nil {
 		return nil, err
 	}
-	var items []raw
+	k, isList, _ := classify(typ) // content.add returns the error.
+	if !isList {
+		return []raw{{line: doc.line, item: noItem, data: doc.text}}, nil
+	}
+	if k != otherKind {
+		for i := range items {
+			items[i].typ = metav1.TypeMeta{APIVersion: typ.APIVersion, Kind: k.String()}
+		}
+	}
+	return items, nil
+}
+
+// listItems reads a JSON object. It returns the elements of its array items, if it has one, and
+// the object without them, which is quick to decode. It keeps no copy of the whole.
+func listItems(d *json.Decoder, doc document) (frame document, items []raw, err error) {
+	if begin, err := d.Token(); err != nil {
+		return doc, nil, err
+	} else if begin != json.Delim('{') {
+		return doc, nil, errNoObject
+	}
+	var other json.RawMessage
+	var array, after int // offsets of items
+	for err == nil && d.More() {
+		key, keyErr := d.Token()
+		rest := bytes.TrimLeft(doc.text[d.InputOffset():], ": \t\r\n")
+		switch {
+		case keyErr != nil:
+			return doc, nil, keyErr
+		case key == "items" && bytes.HasPrefix(rest, []byte("[")):
+			items, err = elements(d, doc)
+			array, after = len(doc.text)-len(rest), int(d.InputOffset())
+		default:
+			err = d.Decode(&other)
+		}
+	}
+	if err == nil {
+		_, err = d.Token()
+	}
+	frame = document{line: doc.line, text: doc.text[:d.InputOffset()]}
+	if array > 0 {
+		frame.text = slices.Concat(frame.text[:array], []byte("null"), frame.text[after:])
+	}
+	return frame, items, err
+}
+
+// elements reads the next value, an array.
+func elements(d *json.Decoder, doc document) (items []raw, err error) {
+	_, err = d.Token()
 	var value json.RawMessage
-	for w.More() {
+	for offset := 0; err == nil && d.More(); {
 		if len(items) == maxObjects {
 			return nil, errTooMany
 		}
-		if err := w.Decode(&value); err != nil {
-			return nil, err
-		}
-		end := int(w.InputOffset())
+		err = d.Decode(&value)
+		end := int(d.InputOffset())
 		begin := end - len(value)
-		items = append(items, raw{line: w.lineOf(begin), item: len(items), data: w.text[begin:end]})
+		doc.line += bytes.Count(doc.text[offset:begin], []byte("\n"))
+		offset = begin
+		items = append(items, raw{line: doc.line, item: len(items), data: doc.text[begin:end]})
 	}
-	_, err := w.Token()
+	if err == nil {
+		_, err = d.Token()
+	}
 	return items, err
 }

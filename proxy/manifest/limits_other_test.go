@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// processors gives the time of the clock, for want of anything better.
+// processors returns the time of the clock, for want of anything better.
 func processors(testing.TB) time.Duration { return time.Duration(time.Now().UnixNano()) }

@@ -11,10 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bounded is more time of processors than any of the inputs here may take.
+// bounded is the CPU time that an input may take at most.
 const bounded = 20 * time.Second
 
-// Small texts that stand for large ones are refused, and soon.
+// jsonList is the beginning of a List, with one item.
+const jsonList = `{"kind": "List", "apiVersion": "v1", "items": [0`
+
+// Texts that expand to large values are refused, at little cost.
 func TestBombs(t *testing.T) {
 	var nested, merged strings.Builder
 	nested.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x]\n")
@@ -33,21 +36,22 @@ func TestBombs(t *testing.T) {
 		{
 			"many aliases of a long text",
 			"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 300_000) + "]\n",
-			"aliases make more than", 1_300_000,
+			"aliases expand to more than", 1_300_000,
 		},
 		{
 			"many aliases of a long key",
 			"a: &a {? " + strings.Repeat("x", 1000) + " : 1}\nb: [" + strings.Repeat("*a,", 100_000) + "]\n",
-			"aliases make more than", 1_000_000,
+			"aliases expand to more than", 1_000_000,
 		},
 		{"deep flow", strings.Repeat("[", 100_000), "exceeded max depth", 12_000},
 		{"deep block", strings.Repeat("- ", 100_000), "exceeded max depth", 12_000},
 		{"deep JSON", `{"kind": ` + strings.Repeat("[", 100_000), "exceeded max depth", 12_000},
 		{"one large document", "a:\n" + strings.Repeat("- 1\n", maxYAML/4), "too large for a YAML document", 400},
 		{"one large item", "kind: List\napiVersion: v1\nitems:\n- a:\n" + strings.Repeat("  - 1\n", maxYAML/4), "items[0]: too large for a YAML document or list item", 400},
-		{"many documents", strings.Repeat("--- 1\n", 100_000), "errors more", 5_000_000},
+		{"many documents", strings.Repeat("--- 1\n", 100_000), "more errors", 5_000_000},
 		{"too many items of a YAML list", "kind: List\napiVersion: v1\nitems:\n" + strings.Repeat("-\n", maxObjects+2), "more than", 400},
 		{"too many items of a JSON list", "{\"items\": [0" + strings.Repeat(",0", maxObjects) + "]}", "more than", 5 * maxObjects},
+		{"too many items of several JSON lists", strings.Repeat(jsonList+strings.Repeat(",0", maxObjects/2)+"]}\n", 3), "more than", 6 * maxObjects},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := processors(t)
@@ -57,29 +61,28 @@ func TestBombs(t *testing.T) {
 				t.Errorf("Load: %.200v, want %q", err, c.want)
 			}
 			if allocations > c.most {
-				t.Errorf("%.0f allocations, want at most %.0f", allocations, c.most)
+				t.Errorf("got %.0f allocations, want at most %.0f", allocations, c.most)
 			}
 			if took := processors(t) - start; took > bounded {
-				t.Errorf("took %v", took)
+				t.Errorf("took %v, want at most %v", took, bounded)
 			}
 		})
 	}
 }
 
-// Of many errors the first ones are told, and how many there are.
+// Of many errors the first ones are reported, and the number of the others.
 func TestManyErrors(t *testing.T) {
 	_, err := loadText(t, strings.Repeat("---\noops\n", 3*maxErrors))
 	lines := errorLines(err)
 	if got, want := len(lines), maxErrors+1; got != want {
-		t.Fatalf("%d errors, want %d", got, want)
+		t.Fatalf("got %d errors, want %d", got, want)
 	}
-	if want := fmt.Sprintf("%d errors more", 2*maxErrors); !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("%d more errors", 2*maxErrors); !strings.Contains(err.Error(), want) {
 		t.Errorf("errors without %q: %s", want, lines[0])
 	}
 }
 
-// A List is larger than what the parser takes at once, and so is one item that
-// spoils no other.
+// A List may be larger than the limit of the parser; one bad item does not affect the others.
 func TestLargeList(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: List\nitems:\n")
@@ -94,7 +97,7 @@ func TestLargeList(t *testing.T) {
 	}
 	r, err := loadText(t, b.String())
 	if got := len(r.objects); got != count {
-		t.Errorf("%d objects, want %d", got, count)
+		t.Errorf("got %d objects, want %d", got, count)
 	}
 	var bad *DocumentError
 	if !errors.As(err, &bad) {
@@ -105,10 +108,10 @@ func TestLargeList(t *testing.T) {
 	}
 }
 
-// What is refused costs little, however much there is of it: this counts
-// allocations, which no other work on the machine can change.
+// Refused items cost little, however many there are. The test counts allocations, which do not
+// depend on other work on the machine.
 func TestRefusedItemsAreCheap(t *testing.T) {
-	const head, array = "kind: List\napiVersion: v1\nitems:\n", `{"kind": "List", "apiVersion": "v1", "items": [0`
+	const head = "kind: List\napiVersion: v1\nitems:\n"
 	for _, c := range []struct {
 		name, head, item, tail string
 		most                   float64 // allocations for an item
@@ -118,26 +121,44 @@ func TestRefusedItemsAreCheap(t *testing.T) {
 		{"YAML objects of no kind", head, "- a: 1\n", "", 30},
 		{"YAML items that do not parse", head, "- [\n", "", 50},
 		{"YAML documents", "", "--- 1\n", "", 55},
-		{"JSON numbers", array, ",0", "]}", 8},
-		{"JSON objects of no kind", array, ",{}", "]}", 6},
-		{"JSON objects of no name", array, `,{"kind":"Service","apiVersion":"v1"}`, "]}", 22},
+		{"JSON numbers", jsonList, ",0", "]}", 8},
+		{"JSON objects of no kind", jsonList, ",{}", "]}", 6},
+		{"JSON objects of no name", jsonList, `,{"kind":"Service","apiVersion":"v1"}`, "]}", 22},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// The first errors cost more, and what the parser is given at once is in both.
+			// The difference leaves out the first errors, which cost more, and the first parser call.
 			const few, many = 10_000, 30_000
 			cost := func(n int) float64 {
 				text := []byte(c.head + strings.Repeat(c.item, n) + c.tail)
 				return allocated(func() {
 					found, err := readContent(t.Context(), "a.yaml", text)
 					if err != nil || len(found.errs) != maxErrors+1 || found.more < n-maxErrors {
-						t.Errorf("%d errors and %d more, %v; want %d and %d", len(found.errs), found.more, err, maxErrors+1, n-maxErrors)
+						t.Errorf("got %d errors and %d more, %v; want %d and %d", len(found.errs), found.more, err, maxErrors+1, n-maxErrors)
 					}
 				})
 			}
 			if got := (cost(many) - cost(few)) / (many - few); got <= 0 || got > c.most {
-				t.Errorf("%.1f allocations an item, want at most %.0f", got, c.most)
+				t.Errorf("got %.1f allocations for each item, want at most %.0f", got, c.most)
 			}
 		})
+	}
+}
+
+// A JSON List is read item by item: no copy of all of it is made.
+func TestJSONListIsNotCopied(t *testing.T) {
+	const count = 2000
+	const want = 1 + count + 1 // the item of jsonList, the others, and the error that counts
+	item := `,{"metadata": {"annotations": {"a": "` + strings.Repeat("x", 10_000) + `"}}}`
+	text := []byte(jsonList + strings.Repeat(item, count) + "]}")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	found, err := readContent(t.Context(), "a.json", text)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(found.errs)+found.more != want {
+		t.Fatalf("got %d errors and %d more, %v; want %d together", len(found.errs), found.more, err, want)
+	}
+	if got, limit := after.TotalAlloc-before.TotalAlloc, uint64(len(text)/4); got > limit {
+		t.Errorf("got %d bytes allocated for a text of %d, want at most %d", got, len(text), limit)
 	}
 }
 

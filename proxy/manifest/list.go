@@ -5,206 +5,134 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"slices"
 )
 
-// maxBatch bounds the text of several items that the parser gets together: to
-// start it costs as much as some hundred bytes do.
+// maxBatch bounds the text of several items that are parsed together: starting the
+// parser costs as much as some hundred bytes do.
 const maxBatch = 16 << 10
 
 // listing is a YAML document in block style that has a list under the key items
-// of its top level. Read item by item, a large List costs the parser no memory
-// to speak of, one bad item spoils no other, and every error has its line.
+// of its top level. Read item by item, a large List needs little memory of the
+// parser, one bad item does not affect the others, and every error has its line.
 //
-// The split goes by indentation alone and is wrong when an item's quoted or flow
-// text runs on at the indentation of the items. Then the item in which such text
-// begins ends within it and does not parse, so a listing whose parts all parse
-// is right. Whoever meets a part that does not must try the document as a whole.
+// The document is split by indentation alone. That is wrong if quoted or flow text of an
+// item continues at the indentation of the items; then the item where such text begins
+// does not parse. So a listing whose items all parse is right; otherwise the caller must
+// parse the document as a whole.
 type listing struct {
-	document
+	line  int        // of the document
 	frame []byte     // the document with empty lines in place of the items
-	size  int        // the frame's without those lines
+	size  int        // length of the frame without those lines
 	items []document // one more than maxObjects of them stand for any larger number
 }
 
-// splitItems finds the items. There are none in a document of another style.
+// splitItems finds the items. It reports false for a document of another style.
 func splitItems(doc document) (listing, bool) {
-	l := lines{data: doc.text}
-	if doc.text[0] == '%' || !l.find("items:") {
-		return listing{}, false
-	}
-	head := l.end
-	list := listing{document: doc}
-	indent, tail, count := -1, len(doc.text), 0
-	for l.next() {
-		text := l.text()
-		if blank(text) {
-			count++
+	for rest, line := range doc.lines() {
+		after, ok := bytes.CutPrefix(line, []byte("items:"))
+		if !ok || !blank(after) {
 			continue
 		}
-		depth := len(text) - len(bytes.TrimLeft(text, " "))
-		dash := isDash(text[depth:])
-		switch {
-		case indent < 0 && !dash:
-			return listing{}, false
-		case dash && (indent < 0 || depth == indent):
+		list := document{line: rest.line + 1, text: rest.text[len(line):]}
+		items, tail := blockItems(list)
+		lines := bytes.Count(list.until(tail).text, []byte("\n"))
+		frame := slices.Concat(doc.until(list).text, bytes.Repeat([]byte("\n"), lines), tail.text)
+		l := listing{line: doc.line, frame: frame, size: len(frame) - lines, items: items}
+		return l, len(items) > 0 && doc.text[0] != '%'
+	}
+	return listing{}, false
+}
+
+// blockItems returns the items of a block sequence that begins the document, and what
+// follows it.
+func blockItems(doc document) (items []document, tail document) {
+	indent := -1
+	for rest, line := range doc.lines() {
+		depth := len(line) - len(bytes.TrimLeft(line, " "))
+		_, dash := cutMark(line[depth:], "-")
+		if dash && (indent < 0 || depth == indent) {
 			indent = depth
-			list.open(l.start, l.number)
-		case depth == 0:
-			tail = l.start
-		}
-		if tail < len(doc.text) {
+			if len(items) <= maxObjects {
+				items = append(items, rest)
+			}
+		} else if (depth == 0 || indent < 0) && !blank(line) {
+			tail = rest
 			break
 		}
-		count++
 	}
-	if len(list.items) == 0 {
-		return listing{}, false
-	}
-	list.close(tail)
-	list.size = head + len(doc.text) - tail
-	list.frame = make([]byte, 0, list.size+count)
-	list.frame = append(list.frame, doc.text[:head]...)
-	list.frame = append(list.frame, bytes.Repeat([]byte("\n"), count)...)
-	list.frame = append(list.frame, doc.text[tail:]...)
-	return list, true
-}
-
-// open begins an item at an offset and a line of the document.
-func (l *listing) open(start, number int) {
-	if len(l.items) > maxObjects {
-		return
-	}
-	l.close(start)
-	l.items = append(l.items, document{line: l.line + number - 1, text: l.text[start:]})
-}
-
-// close ends the item that is open at the offset end of the document.
-func (l *listing) close(end int) {
-	if n := len(l.items); n > 0 {
-		last := &l.items[n-1]
-		begin := len(l.text) - len(last.text)
-		last.text = l.text[begin:end]
-	}
-}
-
-// find goes to the line that has nothing but the key.
-func (l *lines) find(key string) bool {
-	for l.next() {
-		if rest, ok := bytes.CutPrefix(l.text(), []byte(key)); ok && blank(rest) {
-			return true
+	for i := range items {
+		next := tail
+		if i+1 < len(items) {
+			next = items[i+1]
 		}
+		items[i] = items[i].until(next)
 	}
-	return false
+	return items, tail
 }
 
-// isDash says whether the text begins an item of a block sequence.
-func isDash(text []byte) bool {
-	return text[0] == '-' && (len(text) == 1 || text[1] == ' ' || text[1] == '\t')
-}
+// errUnsplit means that a document cannot be split into items by lines.
+var errUnsplit = errors.New("the items cannot be split by lines")
 
-// errUnsplit says that the items of a document cannot be told apart by lines.
-var errUnsplit = errors.New("the items do not stand apart")
-
-// top reads the frame: the document without its items, and the type of items
-// that do not say it themselves if it is a List.
-func (l *listing) top() (top raw, item metav1.TypeMeta, isList bool, err error) {
-	v, err := parseYAML(l.frame, l.size)
-	if err != nil {
-		return raw{}, item, false, err
-	}
-	frame, ok := v.(map[string]any)
-	if items, there := frame["items"]; !ok || !there || items != nil {
-		return raw{}, item, false, errUnsplit
-	}
-	top = raw{line: l.line, item: noItem}
-	if top.data, err = json.Marshal(frame); err != nil {
-		return raw{}, item, false, err
-	}
-	typ, err := typeOf(top.data)
-	if err != nil {
-		return raw{}, item, false, err
-	}
-	item, isList = itemType(typ)
-	return top, item, isList, nil
-}
-
-// values gives the items as JSON values, and errors, without File, for those
-// that do not parse. The error is the frame's, the context's, errTooMany or errUnsplit.
-func (l *listing) values(ctx context.Context) (values []raw, bad faults, err error) {
-	top, item, isList, err := l.top()
-	switch {
-	case err != nil:
-		return nil, faults{}, err
-	case !isList:
-		return []raw{top}, faults{}, nil
-	case len(l.items) > maxObjects:
-		return nil, faults{}, errTooMany
-	}
-	for begin := 0; begin < len(l.items); {
-		if err := ctx.Err(); err != nil {
-			return nil, faults{}, err
-		}
-		batch := l.batch(begin)
-		parsed := parseBatch(batch)
-		for i, doc := range batch {
-			var data []byte
-			if parsed != nil {
-				data, err = json.Marshal(parsed[i])
-			} else {
-				data, err = itemJSON(doc)
-			}
-			if err != nil {
-				bad.add("", doc.line, begin+i, err)
-				continue
-			}
-			values = append(values, raw{line: doc.line, item: begin + i, data: data, typ: item})
-		}
-		begin += len(batch)
-	}
-	return values, bad, nil
-}
-
-// batch gives the items from one on that go to the parser together.
-func (l *listing) batch(begin int) []document {
-	end, size := begin+1, len(l.items[begin].text)
-	for end < len(l.items) && size+len(l.items[end].text) <= maxBatch {
-		size += len(l.items[end].text)
-		end++
-	}
-	return l.items[begin:end]
-}
-
-// parseBatch parses items together. It gives nil unless each of them is one of
-// the list: where text runs on into the next item there are fewer.
-func parseBatch(items []document) []any {
-	if len(items) == 1 {
-		return nil
-	}
-	var text []byte
-	for _, item := range items {
-		text = append(text, item.text...)
-	}
-	// With a merge key in one item the parser would be less strict with all.
-	if bytes.Contains(text, []byte("<<")) {
-		return nil
-	}
-	v, err := parseYAML(text, len(text))
-	parsed, ok := v.([]any)
-	if err != nil || !ok || len(parsed) != len(items) {
-		return nil
-	}
-	return parsed
-}
-
-func itemJSON(doc document) ([]byte, error) {
-	v, err := parseYAML(doc.text, len(doc.text))
+// values returns the items as JSON; those that do not parse have an err. The error is the
+// frame's, the context's, errTooMany or errUnsplit.
+func (l *listing) values(ctx context.Context) ([]raw, error) {
+	v, err := parseYAML(document{line: l.line, text: l.frame}, l.size)
 	if err != nil {
 		return nil, err
 	}
-	if items, ok := v.([]any); ok && len(items) == 1 {
-		return json.Marshal(items[0])
+	frame, ok := v.(map[string]any)
+	if items, there := frame["items"]; !ok || !there || items != nil {
+		return nil, errUnsplit
 	}
-	return nil, errors.New("not an item of the list")
+	data, err := json.Marshal(frame)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.items) > maxObjects {
+		return nil, errTooMany
+	}
+	var values []raw
+	for begin := 0; begin < len(l.items); {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		end, size := begin+1, len(l.items[begin].text)
+		for end < len(l.items) && size+len(l.items[end].text) <= maxBatch {
+			size += len(l.items[end].text)
+			end++
+		}
+		values = l.parse(values, begin, end)
+		begin = end
+	}
+	return withItems(document{line: l.line, text: data}, values)
+}
+
+// parse appends items to the values. It parses them together, and one by one if that fails
+// or a merge key would make the parser less strict with all of them.
+func (l *listing) parse(values []raw, begin, end int) []raw {
+	items, size := l.items[begin:end], 0
+	for _, item := range items {
+		size += len(item.text)
+	}
+	all := document{line: items[0].line, text: items[0].text[:size]} // they follow each other
+	v, err := parseYAML(all, size)
+	parsed, ok := v.([]any)
+	if err == nil && (!ok || len(parsed) != len(items)) {
+		err = errors.New("not an item of the list")
+	}
+	if len(items) > 1 && (err != nil || bytes.Contains(all.text, []byte("<<"))) {
+		for i := begin; i < end; i++ {
+			values = l.parse(values, i, i+1)
+		}
+		return values
+	}
+	for i, item := range items {
+		value := raw{line: item.line, item: begin + i, err: err}
+		if err == nil {
+			value.data, value.err = json.Marshal(parsed[i])
+		}
+		values = append(values, value)
+	}
+	return values
 }

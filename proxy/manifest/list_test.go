@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // checkListing compares a document that is read item by item with the same
-// document as a whole. It says whether the document was split and all its
+// document as a whole. It reports whether the document was split and all its
 // parts were good.
 func checkListing(t *testing.T, doc document) bool {
 	t.Helper()
@@ -18,13 +19,14 @@ func checkListing(t *testing.T, doc document) bool {
 	if !ok {
 		return false
 	}
-	split, bad, err := l.values(t.Context())
-	if err != nil || len(bad.errs) > 0 || len(split) == 0 || split[0].item == noItem {
-		return false // the whole is tried then, or there are no items to speak of
+	split, err := l.values(t.Context())
+	bad := slices.ContainsFunc(split, func(v raw) bool { return v.err != nil })
+	if err != nil || bad || len(split) == 0 || split[0].item == noItem {
+		return false // It is parsed as a whole then, or has no items.
 	}
 	whole, err := wholeYAML(doc)
 	if err != nil {
-		t.Fatalf("right in parts, but not as a whole: %v\n%s", err, doc.text)
+		t.Fatalf("items parse, the whole does not: %v\n%s", err, doc.text)
 	}
 	if diff := cmp.Diff(texts(whole), texts(split)); diff != "" {
 		t.Fatalf("-whole +split:\n%s\n%s", diff, doc.text)
@@ -40,8 +42,8 @@ func texts(values []raw) []string {
 	return all
 }
 
-// Lists out of random lines, many of which look like the beginning of an item but
-// stand in quotes, blocks or brackets.
+// Lists of random lines, many of which look like the beginning of an item but are in quotes,
+// blocks or brackets.
 func TestRandomListings(t *testing.T) {
 	fragments := []string{
 		"- a: 1\n", "- a: 2\n", "  b: 2\n", "  c: &x 1\n", "  d: *x\n", "- *x\n", "-\n", "- \n", "-   - a\n", "  - a\n", " - a\n",
@@ -62,7 +64,7 @@ func TestRandomListings(t *testing.T) {
 		}
 	}
 	if good < 500 {
-		t.Errorf("only %d lists were good in all parts: the test says little", good)
+		t.Errorf("got %d lists whose items all parse, want at least 500 for a useful test", good)
 	}
 }
 
@@ -71,7 +73,7 @@ func TestSplitItems(t *testing.T) {
 	text := "kind: List\nitems: # here\n\n- a: 1\n  b: 2\n# comment\n- c\n\nmetadata: {}\n"
 	l, ok := splitItems(document{line: 11, text: []byte(text)})
 	if !ok {
-		t.Fatal("not split")
+		t.Fatal("got no split, want one")
 	}
 	var got []string
 	for _, item := range l.items {
@@ -88,13 +90,36 @@ func TestSplitItems(t *testing.T) {
 		"kind: List\n", "items: []\n", "items:\n", "items:\n  a: b\n", "items:\n# nothing\n", "  items:\n  - a\n", "items:\n-a\n", "%YAML 1.1\n---\nitems:\n- a\n",
 	} {
 		if l, ok := splitItems(document{line: 1, text: []byte(text)}); ok {
-			t.Errorf("%q gives %d items, want no split", text, len(l.items))
+			t.Errorf("%q: got %d items, want no split", text, len(l.items))
 		}
 	}
 }
 
-// Bad items between good ones cost none of these, whether the parser gets items
-// together or one by one, and each has its place.
+// Texts whose error depends on how they are split.
+func TestErrorsOfSplits(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"quoted text that looks like a list", "\"a\nitems:\n- \\q\nb\"\n", "a.yaml:3: found unknown escape character"},
+		{"a line like a directive within a document", "a: |\n  b\n%c\n---\napiVersion: v1\nkind: Service\n", "a.yaml:5: Service without metadata.name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := loadText(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Load: got error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A merge key of one item does not hide the duplicate key of another.
+func TestMergeKeyAndDuplicateKey(t *testing.T) {
+	l, _ := splitItems(document{line: 1, text: []byte("kind: List\napiVersion: v1\nitems:\n- {a: &a {}, <<: *a}\n- b: 1\n  b: 2\n")})
+	values, err := l.values(t.Context())
+	if err != nil || len(values) != 2 || values[0].err != nil || values[1].err == nil || !strings.Contains(values[1].err.Error(), `key "b" already set in map`) {
+		t.Errorf("got items %v and error %v, want an error of the second item alone", values, err)
+	}
+}
+
+// Bad items do not affect good ones, whether items are parsed together or one by one, and the
+// error of each has its line and position.
 func TestGoodBetweenBadItems(t *testing.T) {
 	const count = 3 * maxErrors
 	for _, c := range []struct{ name, bad, want string }{
@@ -110,13 +135,13 @@ func TestGoodBetweenBadItems(t *testing.T) {
 			}
 			r, err := loadText(t, b.String())
 			if got := len(r.objects); got != count {
-				t.Errorf("%d objects, want %d", got, count)
+				t.Errorf("got %d objects, want %d", got, count)
 			}
 			lines := errorLines(err)
 			if got, want := len(lines), maxErrors+1; got != want {
-				t.Fatalf("%d errors, want %d", got, want)
+				t.Fatalf("got %d errors, want %d", got, want)
 			}
-			if want := fmt.Sprintf("%d errors more", count-maxErrors); !strings.Contains(err.Error(), want) {
+			if want := fmt.Sprintf("%d more errors", count-maxErrors); !strings.Contains(err.Error(), want) {
 				t.Errorf("errors without %q: %s", want, lines[0])
 			}
 			for i := range maxErrors {

@@ -24,10 +24,10 @@ func TestLoadErrorsAreTyped(t *testing.T) {
 	r, err := load(t, dir)
 	var got *DocumentError
 	if !errors.As(err, &got) {
-		t.Fatalf("Load: %v, want a DocumentError", err)
+		t.Fatalf("Load: got error %v, want a DocumentError", err)
 	}
 	if got.Err == nil || got.Err.Error() != "Node without metadata.name" {
-		t.Errorf("reason %v, want that the name is missing", got.Err)
+		t.Errorf("got reason %v, want that the name is missing", got.Err)
 	}
 	got.Err = nil
 	want := &DocumentError{File: filepath.Join(dir, "a.yaml"), Line: 12, Item: 0}
@@ -45,7 +45,7 @@ func TestLoadWithoutPath(t *testing.T) {
 		t.Errorf("Load: %v, want %v", err, fs.ErrNotExist)
 	}
 	if r.synced {
-		t.Error("Synced called, though nothing is known")
+		t.Error("Synced was called, want no call before Path can be read")
 	}
 }
 
@@ -76,13 +76,12 @@ func TestLoadCanceled(t *testing.T) {
 	}
 }
 
-// What is no file, or none that can be read, is an error of its own and takes
-// nothing down.
+// A path that is not a readable file is an error, and its objects are kept.
 func TestUnreadableFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", service("web", 80))
 	f, r := follow(t, dir)
-	settle(t, f)
+	untilStable(t, f)
 	r.take()
 	path := filepath.Join(dir, "a.yaml")
 	for _, c := range []struct {
@@ -105,13 +104,13 @@ func TestUnreadableFiles(t *testing.T) {
 			if err := c.replace(); err != nil {
 				t.Fatal(err)
 			}
-			settle(t, f)
+			untilStable(t, f)
 			if calls := r.take(); len(calls) > 0 {
-				t.Errorf("calls %q, want none", calls)
+				t.Errorf("got calls %q, want none", calls)
 			}
 			err := f.problems()
 			if err == nil || !strings.Contains(err.Error(), c.reason) {
-				t.Errorf("problems %v, want %q", err, c.reason)
+				t.Errorf("got problems %v, want %q", err, c.reason)
 			}
 		})
 	}
@@ -119,14 +118,14 @@ func TestUnreadableFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, dir, "a.yaml", service("web", 80))
-	settle(t, f)
+	untilStable(t, f)
 	if err := f.problems(); err != nil || len(r.calls) > 0 {
-		t.Errorf("as at the beginning: problems %v, calls %q; want none", err, r.calls)
+		t.Errorf("with the first content again: got problems %v and calls %q, want none", err, r.calls)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	settle(t, f)
+	untilStable(t, f)
 	if diff := cmp.Diff([]string{"delete Service default/web"}, r.take()); diff != "" {
 		t.Errorf("calls after deletion (-want +got):\n%s", diff)
 	}
@@ -138,21 +137,21 @@ func TestReadFileUnsteady(t *testing.T) {
 	write(t, dir, "a.yaml", service("web", 80))
 	seen := stateOf(path)
 	if data, err := readFile(path, seen); err != nil || string(data) != service("web", 80) {
-		t.Errorf("as it was seen: %q, %v", data, err)
+		t.Errorf("unchanged: got %q and error %v, want the content", data, err)
 	}
 	write(t, dir, "a.yaml", service("web", 8080))
 	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
-		t.Errorf("after a change: %v, want %v", err, errUnsteady)
+		t.Errorf("after a change: got error %v, want %v", err, errUnsteady)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
-		t.Errorf("deleted: %v, want %v", err, errUnsteady)
+		t.Errorf("deleted: got error %v, want %v", err, errUnsteady)
 	}
 }
 
-// A large file is given up in the middle when the context ends.
+// Reading a file stops when the context ends.
 func TestReadContentCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -162,14 +161,14 @@ func TestReadContentCanceled(t *testing.T) {
 		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}]}`,
 	} {
 		if _, err := readContent(ctx, "a.yaml", []byte(text)); !errors.Is(err, context.Canceled) {
-			t.Errorf("%.20q: %v, want %v", text, err, context.Canceled)
+			t.Errorf("%.20q: got error %v, want %v", text, err, context.Canceled)
 		}
 	}
 }
 
-// A file that cannot be opened is tried again though it looks the same, and
-// says so once.
-func TestOpenAgain(t *testing.T) {
+// A file that cannot be read is read again though its state is the same, and its error is
+// reported once.
+func TestReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", service("web", 80))
 	f, r := follow(t, dir)
@@ -180,15 +179,15 @@ func TestOpenAgain(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// The folder poses as a file that opens but cannot be read.
+	// The folder has the state of a file: it can be opened but not read.
 	f.stat = func(string) state { return info }
-	settle(t, f)
-	settle(t, f)
+	untilStable(t, f)
+	untilStable(t, f)
 	if err := f.problems(); err == nil || !strings.Contains(err.Error(), "b.yaml: ") {
-		t.Errorf("problems %v, want one of b.yaml", err)
+		t.Errorf("got problems %v, want one of b.yaml", err)
 	}
 	if passes != 1 {
-		t.Errorf("%d passes that read something new, want 1", passes)
+		t.Errorf("got %d passes that read something new, want 1", passes)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -202,7 +201,7 @@ func TestOpenAgain(t *testing.T) {
 		}
 		return state{}
 	}
-	settle(t, f)
+	untilStable(t, f)
 	if err := f.problems(); err != nil {
 		t.Errorf("problems %v, want none", err)
 	}
@@ -211,7 +210,8 @@ func TestOpenAgain(t *testing.T) {
 	}
 }
 
-// At first, files that change while they are read are waited for, but not for ever.
+// At the start, Load waits for files that change while they are read, for a bounded number of
+// checks.
 func TestLoadUnsteady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -221,23 +221,23 @@ func TestLoadUnsteady(t *testing.T) {
 		write(t, dir, "a.yaml", service("web", 8080))
 		f, r := follow(t, dir)
 		f.stat = func(string) state { return old }
-		for i := range patience {
+		for i := range firstChecks {
 			if r.synced {
-				t.Errorf("synced after %d looks, want %d", i, patience)
+				t.Errorf("got Synced after %d checks, want %d", i, firstChecks)
 			}
-			settled, err := f.look(t.Context())
-			if err != nil || settled != r.synced {
-				t.Errorf("look %d: settled %v, %v; synced %v", i, settled, err, r.synced)
+			stable, err := f.check(t.Context())
+			if err != nil || stable != r.synced {
+				t.Errorf("check %d: got stable %v and error %v with synced %v", i, stable, err, r.synced)
 			}
 		}
 		if !r.synced {
-			t.Errorf("not synced after %d looks", patience)
+			t.Errorf("got no Synced after %d checks", firstChecks)
 		}
 		if err := f.problems(); !errors.Is(err, errUnsteady) {
-			t.Errorf("problems %v, want %v", err, errUnsteady)
+			t.Errorf("got problems %v, want %v", err, errUnsteady)
 		}
 		f.stat = stateOf
-		settle(t, f)
+		untilStable(t, f)
 		if err := f.problems(); err != nil {
 			t.Errorf("problems %v, want none", err)
 		}
@@ -247,8 +247,8 @@ func TestLoadUnsteady(t *testing.T) {
 	})
 }
 
-// A file that changes twice within one tick of its file system's clock looks the
-// same after the second time.
+// A file that changes twice within one tick of its file system's clock has the same state after
+// the second change.
 func TestCoarseClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -263,18 +263,18 @@ func TestCoarseClock(t *testing.T) {
 		}
 		stamped(80)
 		f, r := follow(t, dir)
-		settle(t, f)
+		untilStable(t, f)
 		r.take()
 		time.Sleep(coarse / 2)
 		stamped(81)
-		settle(t, f)
+		untilStable(t, f)
 		if diff := cmp.Diff([]string{"update Service default/web"}, r.take()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 		time.Sleep(coarse)
-		settle(t, f)
-		if f.files[path].recheck {
-			t.Error("a file that rests is read again and again")
+		untilStable(t, f)
+		if f.files[path].read.err != nil {
+			t.Error("an unchanged file is read at each check, want once")
 		}
 	})
 }

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,12 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// kind is what an object is, in the order in which objects are handed over: the
-// node first, since what services mean depends on it.
+// kind is the kind of an object, in the order in which objects are handed over: the
+// node first, since services are resolved for it.
 type kind int
 
 const (
@@ -23,23 +23,11 @@ const (
 	nodeKind
 	serviceKind
 	sliceKind
-	listKind
 )
 
-// String gives the name of the kind in the API.
+// String returns the name of the kind in the API.
 func (k kind) String() string {
-	switch k {
-	case nodeKind:
-		return "Node"
-	case serviceKind:
-		return "Service"
-	case sliceKind:
-		return "EndpointSlice"
-	case listKind:
-		return "List"
-	case otherKind:
-	}
-	return "object"
+	return [...]string{"object", "Node", "Service", "EndpointSlice"}[k]
 }
 
 // key identifies an object.
@@ -63,150 +51,106 @@ func (k key) String() string {
 	return fmt.Sprintf("%v %v", k.kind, k.NamespacedName)
 }
 
-// digest stands for content.
-type digest [sha256.Size]byte
-
-// apiObject is a *v1.Node, *v1.Service or *discoveryv1.EndpointSlice.
-type apiObject interface {
-	metav1.Object
-	Marshal() ([]byte, error)
-}
-
-// object is an object of a file. It is not changed any more.
+// object is an object of a file. It never changes.
 type object struct {
 	key
-	digest digest
-	value  apiObject
-	line   int // of the file where it begins
-	item   int // position in its List, or noItem
-	// changed is the second in which its file was changed. Files that are written together
-	// have no order in that.
+	value metav1.Object // a Node, Service or EndpointSlice
+	file  string        // its path
+	line  int           // of the file where it begins
+	item  int           // position in its List, or noItem
+	// changed is the second in which its file was changed; files that are written
+	// together are equal.
 	changed int64
+	// kept says that its file lacks it, but has an error, and had it before.
+	kept bool
 }
+
+var errNoObject = errors.New("not an object")
 
 // typeOf reads apiVersion and kind of an object.
 func typeOf(data []byte) (metav1.TypeMeta, error) {
 	var t metav1.TypeMeta
 	if len(data) == 0 || data[0] != '{' {
-		return t, errors.New("not an object")
+		return t, errNoObject
 	}
 	return t, json.Unmarshal(data, &t)
 }
 
-// classify says what an object of this type is, and refuses a version of a
-// known kind that is not the one that is read.
-func classify(t metav1.TypeMeta) (kind, error) {
+// classify returns the kind of a type, and whether it is a list of this kind or, if that is
+// otherKind, of any kinds. An unsupported version of a known kind is an error.
+func classify(t metav1.TypeMeta) (k kind, isList bool, err error) {
 	switch {
 	case t.Kind == "":
-		return otherKind, errors.New("no kind")
+		return otherKind, false, errors.New("no kind")
 	case t.APIVersion == "":
-		return otherKind, fmt.Errorf("%s without apiVersion", t.Kind)
+		return otherKind, false, fmt.Errorf("%s without apiVersion", t.Kind)
 	}
-	group, version, ok := strings.Cut(t.APIVersion, "/")
-	if !ok {
-		group, version = "", group
+	want := v1.SchemeGroupVersion
+	name, isList := strings.CutSuffix(t.Kind, "List")
+	switch name {
+	case "Node":
+		k = nodeKind
+	case "Service":
+		k = serviceKind
+	case "EndpointSlice":
+		k, want = sliceKind, discoveryv1.SchemeGroupVersion
+	case "":
+	default:
+		return otherKind, false, nil
 	}
-	k, want := knownKind(group, t.Kind)
-	if k != otherKind && version != "v1" {
-		return otherKind, fmt.Errorf("%s of apiVersion %q, want %q", t.Kind, t.APIVersion, want)
+	got, err := schema.ParseGroupVersion(t.APIVersion)
+	switch {
+	case err != nil:
+		return otherKind, false, fmt.Errorf("%s: %w", t.Kind, err)
+	case got.Group != want.Group:
+		return otherKind, false, nil
+	case got != want:
+		return otherKind, false, fmt.Errorf("%s of apiVersion %q, want %q", t.Kind, t.APIVersion, want)
 	}
-	return k, nil
+	return k, isList, nil
 }
 
-func knownKind(group, name string) (k kind, apiVersion string) {
-	core, discovery := v1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion
-	switch group {
-	case core.Group:
-		switch name {
-		case "Service":
-			return serviceKind, core.String()
-		case "Node":
-			return nodeKind, core.String()
-		case "List", "ServiceList", "NodeList":
-			return listKind, core.String()
-		}
-	case discovery.Group:
-		switch name {
-		case "EndpointSlice":
-			return sliceKind, discovery.String()
-		case "EndpointSliceList":
-			return listKind, discovery.String()
-		}
-	}
-	return otherKind, ""
-}
-
-// itemType says whether a type is a list that is read, and which type its items
-// have that do not say it themselves.
-func itemType(t metav1.TypeMeta) (metav1.TypeMeta, bool) {
-	if k, err := classify(t); err != nil || k != listKind {
-		return metav1.TypeMeta{}, false
-	}
-	if t.Kind == "List" {
-		return metav1.TypeMeta{}, true
-	}
-	return metav1.TypeMeta{APIVersion: t.APIVersion, Kind: strings.TrimSuffix(t.Kind, "List")}, true
-}
-
-// decode reads an object of a kind that is not other or List, with the
-// defaults of the API server as far as a file is not complete without them.
-func decode(k kind, data []byte) (apiObject, error) {
-	switch k {
-	case serviceKind:
-		s := new(v1.Service)
-		err := json.Unmarshal(data, s)
-		for i := range s.Spec.Ports {
-			p := &s.Spec.Ports[i]
-			p.Protocol = cmp.Or(p.Protocol, v1.ProtocolTCP)
-		}
-		return s, err
-	case sliceKind:
-		s := new(discoveryv1.EndpointSlice)
-		err := json.Unmarshal(data, s)
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			if p.Protocol == nil {
-				p.Protocol = new(v1.ProtocolTCP)
-			}
-			if p.Name == nil {
-				p.Name = new("")
-			}
-		}
-		return s, err
-	case nodeKind:
-		n := new(v1.Node)
-		return n, json.Unmarshal(data, n)
-	case otherKind, listKind:
-	}
-	return nil, fmt.Errorf("%v is not read here", k)
-}
-
-// newObject reads an object of a kind that is not other or List.
+// newObject reads an object of a known kind, with those defaults of the API server that
+// files need.
 func newObject(k kind, r raw) (object, error) {
-	value, err := decode(k, r.data)
-	if err != nil {
+	var value metav1.Object
+	switch k {
+	case nodeKind:
+		value = new(v1.Node)
+	case serviceKind:
+		value = new(v1.Service)
+	case sliceKind:
+		value = new(discoveryv1.EndpointSlice)
+	case otherKind:
+		return object{}, fmt.Errorf("kind %v is not supported", k)
+	}
+	if err := json.Unmarshal(r.data, value); err != nil {
 		return object{}, fmt.Errorf("%v: %w", k, err)
 	}
 	if value.GetName() == "" {
 		return object{}, fmt.Errorf("%v without metadata.name", k)
 	}
+	setDefaults(value)
+	name := types.NamespacedName{Namespace: value.GetNamespace(), Name: value.GetName()}
+	return object{key: key{k, name}, value: value, line: r.line, item: r.item}, nil
+}
+
+func setDefaults(value metav1.Object) {
 	value.SetManagedFields(nil)
-	switch {
-	case k == nodeKind:
-		value.SetNamespace("")
-	case value.GetNamespace() == "":
-		value.SetNamespace(metav1.NamespaceDefault)
+	value.SetNamespace(cmp.Or(value.GetNamespace(), metav1.NamespaceDefault))
+	switch o := value.(type) {
+	case *v1.Node:
+		o.Namespace = ""
+	case *v1.Service:
+		for i := range o.Spec.Ports {
+			p := &o.Spec.Ports[i]
+			p.Protocol = cmp.Or(p.Protocol, v1.ProtocolTCP)
+		}
+	case *discoveryv1.EndpointSlice:
+		for i := range o.Ports {
+			p := &o.Ports[i]
+			p.Protocol = cmp.Or(p.Protocol, new(v1.ProtocolTCP))
+			p.Name = cmp.Or(p.Name, new(""))
+		}
 	}
-	o := object{
-		key:   key{k, types.NamespacedName{Namespace: value.GetNamespace(), Name: value.GetName()}},
-		value: value,
-		line:  r.line,
-		item:  r.item,
-	}
-	content, err := value.Marshal()
-	if err != nil {
-		return object{}, fmt.Errorf("%v: %w", o.key, err)
-	}
-	o.digest = sha256.Sum256(content)
-	return o, nil
 }

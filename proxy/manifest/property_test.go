@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// holding is what the model thinks a file holds: the version of each Service.
+// holding is the content of a file in the model: the version of each Service.
 type holding struct {
 	services map[string]int
 	broken   bool
 }
 
-// write gives the file, with the broken part in any place.
+// write returns the file, with the broken part at a random position.
 func (c holding) write(rng *rand.Rand) string {
 	var docs []string
 	for _, name := range slices.Sorted(maps.Keys(c.services)) {
@@ -33,15 +33,15 @@ func (c holding) write(rng *rand.Rand) string {
 	return strings.Join(docs, "---\n") + strings.Repeat("\n", rng.IntN(3))
 }
 
-// model says naively what must come out of the files.
+// model is a naive model of what the handler must have.
 type model struct {
 	files map[string]holding        // on disk
-	shown map[string]holding        // at the last look
+	shown map[string]holding        // at the last check
 	kept  map[string]map[string]int // by file
 }
 
-// look takes over what is on disk.
-func (m *model) look() {
+// check updates the model as checks of the files do.
+func (m *model) check() {
 	for name, old := range m.shown {
 		if _, ok := m.files[name]; !ok {
 			delete(m.shown, name)
@@ -64,7 +64,7 @@ func (m *model) look() {
 	}
 }
 
-// want gives the version of each Service that must be in force.
+// want returns the version of each Service that the handler must have.
 func (m *model) want() map[string]int {
 	want := make(map[string]int)
 	for _, in := range []func(file string) map[string]int{
@@ -82,7 +82,7 @@ func (m *model) want() map[string]int {
 	return want
 }
 
-// edit does something to a file.
+// edit writes, moves or deletes a file.
 func (m *model) edit(t *testing.T, rng *rand.Rand, dir string) string {
 	name := fmt.Sprintf("%d.yaml", rng.IntN(4))
 	_, there := m.files[name]
@@ -112,9 +112,8 @@ func (m *model) edit(t *testing.T, rng *rand.Rand, dir string) string {
 	return fmt.Sprintf("write %s %v", name, c)
 }
 
-// TestRandomEdits plays random histories: after each look the handler has what
-// the model says, and when all files are good at the end, what a fresh Load
-// gives.
+// TestRandomEdits makes random edits: after each check the handler has the objects of the
+// model, and at the end, with good files, those of a new Load.
 func TestRandomEdits(t *testing.T) {
 	versions := loadVersions(t)
 	for seed := range uint64(40) {
@@ -128,9 +127,9 @@ func TestRandomEdits(t *testing.T) {
 				for range rng.IntN(4) {
 					history = append(history, m.edit(t, rng, dir))
 				}
-				settle(t, f)
-				m.look()
-				history = append(history, "look")
+				untilStable(t, f)
+				m.check()
+				history = append(history, "check")
 				want := make(map[string]string)
 				for name, version := range m.want() {
 					want["Service default/"+name] = versions[version]["Service default/"+name]
@@ -143,19 +142,19 @@ func TestRandomEdits(t *testing.T) {
 				c.broken = false
 				write(t, dir, name, c.write(rng))
 			}
-			settle(t, f)
+			untilStable(t, f)
 			fresh, err := load(t, dir)
 			if want, got := fmt.Sprint(err), fmt.Sprint(f.problems()); want != got {
-				t.Errorf("problems: %s, want %s", got, want)
+				t.Errorf("got problems %s, want %s", got, want)
 			}
 			if diff := cmp.Diff(fresh.objects, r.objects); diff != "" {
-				t.Errorf("followed, not as freshly loaded (-fresh +followed):\n%s\n%s", diff, strings.Join(history, "\n"))
+				t.Errorf("objects (-loaded +followed):\n%s\n%s", diff, strings.Join(history, "\n"))
 			}
 		})
 	}
 }
 
-// loadVersions gives the Services of the model by version, as the recorder has
+// loadVersions returns the Services of the model by version, as the recorder has
 // them.
 func loadVersions(t *testing.T) map[int]map[string]string {
 	t.Helper()

@@ -21,10 +21,10 @@ type running struct {
 	t         *testing.T
 	reports   []string
 	summaries []Summary
-	end       func() error // ends the Run and gives its error
+	end       func() error // ends Run and returns its error
 }
 
-// run starts to follow path in the bubble and waits for the first look.
+// run starts to follow path in the bubble and waits for the first check.
 func run(t *testing.T, path string) *running {
 	t.Helper()
 	r := &running{t: t, recorder: newRecorder(t)}
@@ -46,15 +46,15 @@ func run(t *testing.T, path string) *running {
 	return r
 }
 
-// shorten gives the text of an error without the folder.
+// shorten returns the text of an error without the folder.
 func shorten(err error, dir string) string {
 	if err == nil {
-		return "well"
+		return "no error"
 	}
 	return strings.ReplaceAll(err.Error(), dir, "DIR")
 }
 
-// after lets time pass and gives the calls in it.
+// after waits and returns the calls in that time.
 func (r *running) after(d time.Duration) []string {
 	time.Sleep(d)
 	synctest.Wait()
@@ -78,8 +78,8 @@ func TestRunFollows(t *testing.T) {
 
 		write(t, dir, "a.yaml", service("web", 8080))
 		write(t, dir, "b.yaml", service("api", 80))
-		r.want("at the look that sees it", r.after(interval))
-		r.want("at the look that confirms it", r.after(interval/settleFraction),
+		r.want("at the check that finds it", r.after(interval))
+		r.want("at the check that confirms it", r.after(interval/confirmFraction),
 			"update Service default/web", "update Service default/api")
 
 		if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
@@ -102,8 +102,8 @@ func TestRunFollows(t *testing.T) {
 	})
 }
 
-// A file that is cut off and written again piece by piece takes nothing down,
-// though all that can be seen of it in between is well-formed.
+// A file that is truncated and written again piece by piece deletes nothing, though its content
+// is well-formed in between.
 func TestRunWaitsForWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -115,19 +115,19 @@ func TestRunWaitsForWriters(t *testing.T) {
 		time.Sleep(interval - time.Millisecond)
 		for n := 0; n < len(after); n += 8 {
 			write(t, dir, "a.yaml", after[:n])
-			r.want("while it is written", r.after(interval/settleFraction))
+			r.want("while it is written", r.after(interval/confirmFraction))
 		}
 		write(t, dir, "a.yaml", after)
 		r.want("when it is written", r.after(interval), "update Service default/api")
 
-		// An editor moves the old file away before it writes the new one; at most
-		// one look falls between.
+		// An editor renames the old file before it writes the new one; at most one check is
+		// in between.
 		name := filepath.Join(dir, "a.yaml")
 		for range 50 {
 			if err := os.Rename(name, name+"~"); err != nil {
 				t.Fatal(err)
 			}
-			r.want("while it is away", r.after(interval/settleFraction-time.Millisecond))
+			r.want("while it is missing", r.after(interval/confirmFraction-time.Millisecond))
 			write(t, dir, "a.yaml", after)
 			r.want("when it is back", r.after(interval/7))
 		}
@@ -150,20 +150,20 @@ func TestRunReports(t *testing.T) {
 			t.Errorf("Run: %v, want %v", err, context.Canceled)
 		}
 		r.want("reports", r.reports,
-			"DIR/a.yaml:1: not an object",
-			"DIR/a.yaml:1: did not find expected node content",
-			"well")
+			filepath.Join("DIR", "a.yaml")+":1: not an object",
+			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content",
+			"no error")
 		if got, want := r.summaries[1].Kept, 1; got != want {
-			t.Errorf("%d objects kept, want %d", got, want)
+			t.Errorf("got %d objects kept, want %d", got, want)
 		}
 		if got, want := len(r.summaries), 5; got != want {
-			t.Errorf("%d summaries, want %d: one for each new content", got, want)
+			t.Errorf("got %d summaries, want %d: one for each new content", got, want)
 		}
 	})
 }
 
-// As long as Path cannot be read nothing is known: not at the start, when
-// Synced would say that there are no services, and not later.
+// While Path cannot be read, the handler is not called: not at the start, when Synced would mean
+// that there are no Services, and not later.
 func TestRunWithoutPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent := t.TempDir()
@@ -171,7 +171,7 @@ func TestRunWithoutPath(t *testing.T) {
 		r := run(t, dir)
 		r.want("no folder", r.after(3*interval))
 		if len(r.reports) != 1 || !strings.Contains(r.reports[0], "DIR") {
-			t.Errorf("reports %q, want one that names the folder", r.reports)
+			t.Errorf("got reports %q, want one that names the folder", r.reports)
 		}
 		if err := os.Mkdir(aside, 0o700); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestRunWithoutPath(t *testing.T) {
 			t.Errorf("Run: %v, want %v", err, context.Canceled)
 		}
 		missing := r.reports[0]
-		r.want("reports", r.reports, missing, "well", missing, "well")
+		r.want("reports", r.reports, missing, "no error", missing, "no error")
 	})
 }
 
@@ -233,7 +233,7 @@ func TestRunConfigMap(t *testing.T) {
 			t.Errorf("Run: %v, want %v", err, context.Canceled)
 		}
 		if len(r.reports) != 1 {
-			t.Errorf("reports %q, want one of the link without a target", r.reports)
+			t.Errorf("got reports %q, want one of the link without a target", r.reports)
 		}
 	})
 }
@@ -249,8 +249,8 @@ func TestRunSingleFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.want("without the file", r.after(3*interval))
-		// It has another size: a file system may give the new file the number of the old one and,
-		// within a tick of its clock, the same time, and the bubble's clock tells of no such tick.
+		// The new file has another size: it may have the inode number of the old one and, within a
+		// tick of the file system's clock, the same time, which the bubble's clock does not show.
 		write(t, dir, "objects", service("other", 80))
 		r.want("with another", r.after(2*interval), "update Service default/other", "delete Service default/web")
 		if err := r.end(); !errors.Is(err, context.Canceled) {
@@ -266,10 +266,10 @@ func TestSettings(t *testing.T) {
 		"negative Interval": {Path: t.TempDir(), Handler: newRecorder(t), Interval: -1},
 	} {
 		if err := s.Load(t.Context()); err == nil {
-			t.Errorf("%s: Load gives no error", name)
+			t.Errorf("%s: Load: got no error, want one", name)
 		}
 		if err := s.Run(t.Context()); err == nil || t.Context().Err() != nil {
-			t.Errorf("%s: Run gives %v, want an error of its own", name, err)
+			t.Errorf("%s: Run: got error %v, want one of the settings", name, err)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 )
 
 // TestScenarios plays the archives in testdata/scenarios. Their sections are
-// read in order: a section "look" lets the source look until all is settled and
-// lists the calls of the handler since the last look, and the problems and
-// ignored kinds that stand now. A section "-NAME" deletes a file; any other one writes it.
+// read in order: at a section "look" the source checks until all files are stable; the section
+// lists the calls of the handler since the last one, and all current problems and
+// ignored kinds. A section "-NAME" deletes a file; any other one writes it.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("testdata/scenarios/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -41,9 +41,9 @@ func playScenario(t *testing.T, archive *txtar.Archive) {
 		name, text := section.Name, string(section.Data)
 		if name == "look" {
 			looks++
-			settle(t, f)
+			untilStable(t, f)
 			want := strings.Split(strings.TrimSpace(text), "\n")
-			got := append(r.take(), standing(f, dir)...)
+			got := append(r.take(), currentLines(f, dir)...)
 			if len(got) == 0 {
 				got = []string{""}
 			}
@@ -68,13 +68,13 @@ func playScenario(t *testing.T, archive *txtar.Archive) {
 	}
 }
 
-// standing lists problems and ignored kinds.
-func standing(f *follower, dir string) []string {
+// currentLines returns the current problems and ignored kinds.
+func currentLines(f *follower, dir string) []string {
 	var lines []string
 	for _, line := range errorLines(f.problems()) {
 		lines = append(lines, "problem "+strings.ReplaceAll(line, dir+string(filepath.Separator), ""))
 	}
-	ignored := f.summary(nil, 0).Ignored
+	ignored := f.summary(nil).Ignored
 	for _, k := range slices.Sorted(maps.Keys(ignored)) {
 		lines = append(lines, fmt.Sprintf("ignored %d %s", ignored[k], k))
 	}

@@ -5,113 +5,82 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// Handler takes what a Source reads; every proxy.ServiceChangeTracker is one.
-// One goroutine calls it, the one that runs the Source. Objects handed over
-// belong to the Source: the handler neither keeps nor changes them.
+// Handler receives the objects that a Source reads; every proxy.ServiceChangeTracker is
+// one. Only the goroutine that runs the Source calls it. The objects belong to the
+// Source: the handler must neither keep nor change them.
 type Handler interface {
-	ServiceHandler
-	EndpointSliceHandler
-	// UpdateNode takes a Node that is new or has changed. All Nodes are handed
-	// over; that one vanished is not told.
+	proxy.ServiceHandler
+	// UpdateNode receives a Node that is new or has changed. All Nodes are handed
+	// over; deletions are not.
 	UpdateNode(*v1.Node)
-	// Synced says that everything that could be read has been handed over
-	// once. It is called once, and not before Path could be read.
+	// Synced is called once, after all objects that could be read, and not before
+	// Path could be read.
 	Synced()
 }
 
-// ServiceHandler takes changes of Services.
-type ServiceHandler interface {
-	// UpdateService takes a Service that is new or has changed.
-	UpdateService(*v1.Service)
-	// DeleteService takes that a Service is gone.
-	DeleteService(types.NamespacedName)
-}
-
-// EndpointSliceHandler takes changes of EndpointSlices.
-type EndpointSliceHandler interface {
-	// UpdateEndpointSlice takes a slice that is new or has changed.
-	UpdateEndpointSlice(*discoveryv1.EndpointSlice)
-	// DeleteEndpointSlice takes that a slice is gone.
-	DeleteEndpointSlice(types.NamespacedName)
-}
-
-// Summary counts what is in the files after a pass.
+// Summary counts the objects after a pass.
 type Summary struct {
 	// Files counts the files that exist, good or bad.
 	Files int
-	// Services, EndpointSlices and Nodes count the objects that are in force,
-	// with those that are kept because their file has an error.
+	// Services, EndpointSlices and Nodes count the objects in effect, with those
+	// that are kept because their file has an error.
 	Services, EndpointSlices, Nodes int
-	// Kept counts those of them that are in no file at present.
+	// Kept counts those of them that are kept because of an error.
 	Kept int
 	// Ignored counts the documents and list items of other kinds, by
 	// apiVersion and kind: "apps/v1 Deployment".
 	Ignored map[string]int
 }
 
-// Source reads manifests and hands their objects to a Handler. It holds
-// settings only: Run and Load may be called at any time and from any
-// goroutine, each call begins from nothing. The settings must not be changed
-// during a call.
+// Source reads manifests and passes their objects to a Handler. It has only settings,
+// and no state: Run and Load may be called at any time and from any goroutine. The
+// settings must not be changed during a call.
 type Source struct {
 	// Path is a file of any name, or a folder whose *.yaml, *.yml and *.json
 	// files are read.
 	Path string
-	// Interval is how often Run looks at the files. Zero means a second.
+	// Interval is how often Run checks the files. Zero means a second.
 	Interval time.Duration
-	// Handler takes the objects.
+	// Handler receives the objects.
 	Handler Handler
-	// Report, if set, takes each new state of the problems: joined
-	// DocumentErrors and, if Path itself cannot be read, the reason; nil when
-	// all is well again. If all is well from the start it is not called.
+	// Report, if set, is called when the errors change: with the joined
+	// DocumentErrors and, if Path itself cannot be read, the reason; with nil when
+	// there is no error any more. It is not called before the first error.
 	Report func(error)
-	// Observe, if set, is called after each pass that read something new, when
-	// the handler has been told.
+	// Observe, if set, is called after each pass that read something new, after the
+	// handler.
 	Observe func(Summary)
 }
 
 // Load makes one pass: it hands over everything that can be read, calls the
-// handler's Synced and returns the problems, joined, each a *DocumentError. If
-// Path itself cannot be read it returns the reason, and Synced is not called;
-// the same holds if ctx ends first. It waits up to an Interval for files that
-// are being written.
-func (s *Source) Load(ctx context.Context) error {
+// handler's Synced and returns the errors, joined, each a *DocumentError. If Path
+// itself cannot be read, or ctx ends first, it returns the reason and does not call
+// Synced. It waits up to an Interval for files that are being written.
+func (s *Source) Load(ctx context.Context) error { return s.follow(ctx, true) }
+
+// Run does what Load does and then watches the files until ctx ends, whose error it
+// returns. It waits for a Path that cannot be read, also at the start. It returns an
+// error of the settings at once.
+func (s *Source) Run(ctx context.Context) error { return s.follow(ctx, false) }
+
+func (s *Source) follow(ctx context.Context, once bool) error {
 	f, err := newFollower(s)
 	if err != nil {
 		return err
 	}
 	for {
-		settled, err := f.look(ctx)
+		stable, err := f.check(ctx)
 		switch {
 		case err != nil:
 			return err
-		case f.synced || f.pathErr != nil:
+		case once && (f.synced || f.pathErr != nil):
 			return f.problems()
 		}
-		if err := f.wait(ctx, settled); err != nil {
-			return err
-		}
-	}
-}
-
-// Run makes the pass that Load makes and then follows the files until ctx ends,
-// whose error it returns. It waits for a Path that cannot be read, also at the
-// start. Any other error is one of the settings and returned at once.
-func (s *Source) Run(ctx context.Context) error {
-	f, err := newFollower(s)
-	if err != nil {
-		return err
-	}
-	for {
-		settled, err := f.look(ctx)
-		if err != nil {
-			return err
-		}
-		if err := f.wait(ctx, settled); err != nil {
+		if err := f.wait(ctx, stable); err != nil {
 			return err
 		}
 	}

@@ -2,85 +2,32 @@ package manifest
 
 import (
 	"bytes"
-	"encoding/binary"
 	"iter"
-	"unicode/utf16"
-	"unicode/utf8"
+
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/transform"
 )
 
-// utf8Text gives the text without its byte order mark, and in UTF-8 if the
-// mark says UTF-16, which is what some shells write when output is redirected.
-func utf8Text(data []byte) []byte {
-	if text, ok := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); ok {
-		return text
+// utf8Text returns the text without its byte order mark, and in UTF-8 if the mark is that
+// of UTF-16, which some shells write when output is redirected.
+func utf8Text(data []byte) ([]byte, error) {
+	if len(data) == 0 || data[0] < 0xef {
+		return data, nil // without a mark, and without a copy
 	}
-	if text, ok := bytes.CutPrefix(data, []byte("\xff\xfe")); ok {
-		return fromUTF16(text, binary.LittleEndian)
-	}
-	if text, ok := bytes.CutPrefix(data, []byte("\xfe\xff")); ok {
-		return fromUTF16(text, binary.BigEndian)
-	}
-	return data
+	text, _, err := transform.Bytes(unicode.BOMOverride(transform.Nop), data)
+	return text, err
 }
 
-func fromUTF16(data []byte, order binary.ByteOrder) []byte {
-	text := make([]byte, 0, len(data)/2)
-	for len(data) >= 2 {
-		r := rune(order.Uint16(data))
-		data = data[2:]
-		if utf16.IsSurrogate(r) && len(data) >= 2 {
-			if pair := utf16.DecodeRune(r, rune(order.Uint16(data))); pair != utf8.RuneError {
-				r, data = pair, data[2:]
-			}
-		}
-		text = utf8.AppendRune(text, r)
-	}
-	if len(data) > 0 {
-		text = utf8.AppendRune(text, utf8.RuneError)
-	}
-	return text
-}
-
-// lines walks over the lines of a text.
-type lines struct {
-	data       []byte
-	start, end int // of the line with its end, in data
-	number     int // of the line, counted from 1
-}
-
-func (l *lines) next() bool {
-	l.start = l.end
-	if l.start == len(l.data) {
-		return false
-	}
-	l.number++
-	if n := bytes.IndexByte(l.data[l.start:], '\n'); n >= 0 {
-		l.end = l.start + n + 1
-	} else {
-		l.end = len(l.data)
-	}
-	return true
-}
-
-// text is the line without its end.
-func (l *lines) text() []byte {
-	return bytes.TrimSuffix(bytes.TrimSuffix(l.data[l.start:l.end], []byte("\n")), []byte("\r"))
-}
-
-// blank says that a line or its rest has nothing, or nothing but a comment.
+// blank reports whether a line, or its rest, is empty or a comment.
 func blank(text []byte) bool {
-	text = bytes.TrimLeft(text, " \t\r")
+	text = bytes.TrimLeft(text, " \t\r\n")
 	return len(text) == 0 || text[0] == '#'
 }
 
-// marker says whether a line begins with --- or ..., which at this place are
-// document marks inside of any YAML construct, and gives the rest of the line.
-func marker(text []byte, mark string) (rest []byte, ok bool) {
-	rest, ok = bytes.CutPrefix(text, []byte(mark))
-	if !ok || len(rest) > 0 && rest[0] != ' ' && rest[0] != '\t' {
-		return nil, false
-	}
-	return rest, true
+// cutMark returns the rest of a line that begins with a mark, such as --- or the - of an item.
+func cutMark(line []byte, mark string) (rest []byte, ok bool) {
+	rest, ok = bytes.CutPrefix(line, []byte(mark))
+	return rest, ok && (len(rest) == 0 || bytes.IndexByte([]byte(" \t\r\n"), rest[0]) >= 0)
 }
 
 // document is a part of a file.
@@ -89,78 +36,67 @@ type document struct {
 	text []byte
 }
 
-// documents splits a file at its document marks. Documents without content are
-// left out, and a document begins with its first line of content or directives.
+// lineOf returns the line of the file at an offset of the text.
+func (d document) lineOf(offset int) int {
+	return d.line + bytes.Count(d.text[:offset], []byte("\n"))
+}
+
+// errorAt adds the line of an offset of the text to an error.
+func (d document) errorAt(offset int, err error) error {
+	return &DocumentError{Line: d.lineOf(offset), Item: noItem, Err: err}
+}
+
+// until returns the text before its rest.
+func (d document) until(rest document) document {
+	return document{line: d.line, text: d.text[:len(d.text)-len(rest.text)]}
+}
+
+// lines returns each line, and the text from there on.
+func (d document) lines() iter.Seq2[document, []byte] {
+	return func(yield func(document, []byte) bool) {
+		rest := d
+		for line := range bytes.Lines(d.text) {
+			if !yield(rest, line) {
+				return
+			}
+			rest = document{line: rest.line + 1, text: rest.text[len(line):]}
+		}
+	}
+}
+
+// documents splits a file at lines with --- or ..., which are document marks inside of any
+// YAML construct. Documents without content are left out, and a document begins with its
+// first line of content or directives.
 func documents(data []byte) iter.Seq[document] {
-	return func(yield func(document) bool) {
-		s := splitter{lines: lines{data: data}, begin: noDocument, yield: yield}
-		more := true
-		for more && s.next() {
-			more = s.take(s.text())
+	return func(yield func(document) bool) { split(document{line: 1, text: data}, yield) }
+}
+
+func split(file document, yield func(document) bool) {
+	var open document   // up to the end of the file; without line if there is none
+	directives := false // open has only directives so far
+	for rest, line := range file.lines() {
+		content, mark := cutMark(line, "---")
+		_, last := cutMark(line, "...")
+		switch {
+		case mark && directives:
+			directives = false
+			continue
+		case !mark && !last:
+			content = line
+		case open.line > 0 && !yield(open.until(rest)):
+			return
+		default:
+			open, directives = document{}, false
 		}
-		if more {
-			s.start = len(data)
-			s.cut()
+		if last || blank(content) {
+			continue
 		}
+		if open.line == 0 {
+			open, directives = rest, !mark
+		}
+		directives = directives && line[0] == '%'
 	}
-}
-
-// splitter goes through the lines of a file and gives away its documents.
-type splitter struct {
-	lines
-	begin      int  // offset of the open document, or noDocument
-	line       int  // of the open document
-	directives bool // the open document has nothing else so far
-	yield      func(document) bool
-}
-
-const noDocument = -1
-
-// take takes a line. Like cut, it says whether the documents are still wanted.
-func (s *splitter) take(text []byte) bool {
-	if rest, ok := marker(text, "---"); ok {
-		return s.mark(rest)
+	if open.line > 0 {
+		yield(open)
 	}
-	if _, ok := marker(text, "..."); ok {
-		return s.cut()
-	}
-	if blank(text) {
-		return true
-	}
-	s.open()
-	s.directives = s.directives && text[0] == '%'
-	return true
-}
-
-// mark takes a line with --- and a rest.
-func (s *splitter) mark(rest []byte) bool {
-	if s.begin != noDocument && s.directives {
-		s.directives = false
-		return true
-	}
-	if !s.cut() {
-		return false
-	}
-	if !blank(rest) {
-		s.open()
-		s.directives = false
-	}
-	return true
-}
-
-// open begins a document at the line unless one is open.
-func (s *splitter) open() {
-	if s.begin == noDocument {
-		s.begin, s.line, s.directives = s.start, s.number, true
-	}
-}
-
-// cut ends the document that is open, if any, before the line.
-func (s *splitter) cut() bool {
-	if s.begin == noDocument {
-		return true
-	}
-	doc := document{line: s.line, text: s.data[s.begin:s.start]}
-	s.begin = noDocument
-	return s.yield(doc)
 }

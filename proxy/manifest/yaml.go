@@ -15,46 +15,46 @@ import (
 )
 
 const (
-	// maxYAML bounds what the parser gets at once. It needs up to 150 times as
-	// much memory, and the API server takes no object that is half as large.
+	// maxYAML bounds the text that is parsed at once. The parser needs up to 150
+	// times as much memory, and the API server takes no object half as large.
 	maxYAML = 4 << 20
-	// maxExpanded bounds what aliases make out of it. The parser counts only
-	// values: a few hundred thousand aliases of one long text pass there.
+	// maxExpanded bounds the text with aliases expanded. The parser counts only
+	// values: it accepts a few hundred thousand aliases of one long text.
 	maxExpanded = 4 * maxYAML
 )
 
-// parseYAML reads the only document of a text of the given size, which is
-// smaller than len(text) if it has empty lines to get the line numbers right. A
-// text without content is nil. Errors are lineErrors where the line is known.
-func parseYAML(text []byte, size int) (any, error) {
+// parseYAML reads a text of the given size, which is smaller than its length if empty
+// lines keep the line numbers right. It returns nil for a text without content. Errors are
+// DocumentErrors if the line is known.
+func parseYAML(doc document, size int) (any, error) {
 	if size > maxYAML {
 		return nil, fmt.Errorf("too large for a YAML document or list item: %d bytes, limit %d", size, maxYAML)
 	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	// Whether a key that stands twice overrides a merged one, the parser cannot tell.
-	d.SetStrict(!bytes.Contains(text, []byte("<<")))
+	d := yaml.NewDecoder(bytes.NewReader(doc.text))
+	// The parser cannot distinguish a duplicate key from one that overrides a merged one.
+	d.SetStrict(!bytes.Contains(doc.text, []byte("<<")))
 	var v any
 	if err := d.Decode(&v); errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
-		return nil, syntaxError(text, err)
+		return nil, syntaxError(doc, err)
 	}
 	var more any
 	if err := d.Decode(&more); err == nil {
 		return nil, errors.New("a second document without --- on a line of its own")
 	} else if !errors.Is(err, io.EOF) {
-		return nil, syntaxError(text, err)
+		return nil, syntaxError(doc, err)
 	}
 	left := maxExpanded
 	return jsonable(v, &left)
 }
 
-// jsonable turns what the YAML parser gives into what JSON can express. It takes
-// the size of the values from left.
+// jsonable converts values of the YAML parser to values that JSON can express. It
+// subtracts their size from left.
 func jsonable(v any, left *int) (any, error) {
 	const perValue = 8
 	if *left -= perValue; *left < 0 {
-		return nil, fmt.Errorf("aliases make more than %d bytes of it", maxExpanded)
+		return nil, fmt.Errorf("aliases expand to more than %d bytes", maxExpanded)
 	}
 	switch v := v.(type) {
 	case nil, bool, int, int64, uint64:
@@ -64,7 +64,7 @@ func jsonable(v any, left *int) (any, error) {
 		return v, nil
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("the number %v has no place in an API object", v)
+			return nil, fmt.Errorf("the number %v is not allowed in an API object", v)
 		}
 		return v, nil
 	case []any:
@@ -78,7 +78,7 @@ func jsonable(v any, left *int) (any, error) {
 	case map[any]any:
 		return jsonableMap(v, left)
 	}
-	return nil, fmt.Errorf("a YAML value of type %T has no place in an API object", v)
+	return nil, fmt.Errorf("a YAML value of type %T is not allowed in an API object", v)
 }
 
 func jsonableMap(v map[any]any, left *int) (any, error) {
@@ -106,16 +106,16 @@ func jsonableKey(k any) (string, error) {
 	case bool, int, int64:
 		return fmt.Sprint(k), nil
 	case float64:
-		// In single precision, as kubectl has it.
+		// In single precision, as in kubectl.
 		if !math.IsNaN(k) && !math.IsInf(k, 0) {
 			return strconv.FormatFloat(k, 'g', -1, 32), nil
 		}
 	}
-	return "", fmt.Errorf("the YAML key %v has no place in an API object", k)
+	return "", fmt.Errorf("the YAML key %v is not allowed in an API object", k)
 }
 
-// syntaxError takes the line in the text out of the parser's message.
-func syntaxError(text []byte, err error) error {
+// syntaxError extracts the line from the parser's message.
+func syntaxError(doc document, err error) error {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	var many *yaml.TypeError
 	if errors.As(err, &many) && len(many.Errors) > 0 {
@@ -127,13 +127,14 @@ func syntaxError(text []byte, err error) error {
 	if !ok || err != nil {
 		return errors.New(message)
 	}
-	// What is missing at the end, the parser misses on the line after.
-	last := 1 + bytes.Count(bytes.TrimRight(text, "\r\n"), []byte("\n"))
-	return &lineError{line: min(line+lineOffset(reason), last), err: errors.New(reason)}
+	// The parser reports what is missing at the end on the line after it.
+	last := doc.lineOf(len(bytes.TrimRight(doc.text, "\r\n")))
+	line = min(doc.line+line-1+lineOffset(reason), last)
+	return &DocumentError{Line: line, Item: noItem, Err: errors.New(reason)}
 }
 
-// lineOffset corrects the parser's line: what its grammar says, unlike what its
-// scanner says, is counted from 0.
+// lineOffset corrects the parser's line: messages of its grammar, unlike those of its
+// scanner, count lines from 0.
 func lineOffset(reason string) int {
 	grammar := []string{
 		"did not find expected key",
@@ -153,9 +154,9 @@ func lineOffset(reason string) int {
 	return 0
 }
 
-// wholeYAML gives a document as JSON values at the document's line.
+// wholeYAML returns the objects of a document, at the document's line.
 func wholeYAML(doc document) ([]raw, error) {
-	v, err := parseYAML(doc.text, len(doc.text))
+	v, err := parseYAML(doc, len(doc.text))
 	if err != nil || v == nil {
 		return nil, err
 	}
@@ -163,5 +164,6 @@ func wholeYAML(doc document) ([]raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	return jsonValues(data, func(int) int { return doc.line })
+	objects, _, err := jsonObjects(document{line: doc.line, text: data})
+	return objects, err
 }

@@ -1,11 +1,8 @@
 package prommetrics
 
 import (
-	"context"
-	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -20,145 +17,55 @@ const (
 
 func kindName(kind int) string { return [...]string{"Service", "EndpointSlice"}[kind] }
 
-// maxTriggers is how many triggers of one Service are kept at most while the
-// dataplane takes none of them.
+// maxTriggers bounds the triggers of one Service in a family that wait for the dataplane.
 const maxTriggers = 100
 
-// changes follow what a tracker hears until it is in the kernel.
-type changes struct {
-	start time.Time
+// changes are the changes of Services that a Runner has begun to apply and that are not in the
+// kernel yet.
+type changes map[types.NamespacedName]*change
 
-	mu     sync.Mutex
-	synced bool
-	// total counts the objects heard of, pending those that no snapshot has
-	// been taken for since, both by kind.
-	total, pending [kinds]int
-	// heard are the changes of Services that the Runner does not know yet,
-	// taken those that are not in the kernel yet.
-	heard, taken map[types.NamespacedName]*change
-	// wake, if not nil, ends the wait for a snapshot.
-	wake context.CancelFunc
-}
-
-// change is all that happened to one Service in the meantime.
+// change is all changes of one Service since its last one that is in the kernel.
 type change struct {
-	// heard is when the tracker heard of it first, by kind; zero for never.
-	heard [kinds]time.Time
-	taken time.Time
-	// triggers are when the pods had changed that EndpointSlices tell of.
-	triggers []trigger
+	// received is when the tracker first received one, by kind; zero for never.
+	received [kinds]time.Time
+	taken    time.Time // when the Runner began to apply it
+	// triggers are the trigger times of EndpointSlices, by family.
+	triggers [2][]time.Time
 }
 
-type trigger struct {
-	at     time.Time
-	family v1.IPFamily
-}
-
-func newChanges(start time.Time) changes {
-	return changes{start: start, heard: map[types.NamespacedName]*change{}, taken: map[types.NamespacedName]*change{}}
-}
-
-// hear notes that a Service, or an EndpointSlice of it, has changed. It leaves
-// c locked until done is called, so that what is noted and what the tracker is
-// told between the two go into the same snapshot. The name may be empty.
-func (c *changes) hear(kind int, service types.NamespacedName, triggers ...trigger) (done func()) {
-	c.mu.Lock()
-	c.total[kind]++
-	c.pending[kind]++
-	if c.synced && service.Name != "" {
-		x := c.heard[service]
+// take adds the changes between a snapshot and the one before it.
+func (c changes) take(s proxy.Snapshot, now time.Time) {
+	for h := range s.Heard() {
+		x := c[h.Name]
 		if x == nil {
-			x = &change{}
-			c.heard[service] = x
+			x = &change{taken: now}
+			c[h.Name] = x
 		}
-		if x.heard[kind].IsZero() {
-			x.heard[kind] = time.Now()
-		}
-		for _, t := range triggers {
-			if t.at.After(c.start) {
-				x.addTrigger(t)
+		for kind, at := range [kinds]time.Time{h.Service, h.EndpointSlice} {
+			if x.received[kind].IsZero() {
+				x.received[kind] = at
 			}
 		}
-	}
-	return c.done
-}
-
-// done ends what was locked, and lets a waiting Runner look.
-func (c *changes) done() {
-	if c.wake != nil {
-		c.wake()
-		c.wake = nil
-	}
-	c.mu.Unlock()
-}
-
-func (x *change) addTrigger(t trigger) {
-	if len(x.triggers) < maxTriggers {
-		x.triggers = append(x.triggers, t)
-	}
-}
-
-// take settles what was heard, with the lock held: next holds all of it, or
-// nothing came of it. What belongs to the initial state is not followed.
-func (c *changes) take(after, next proxy.Snapshot, now time.Time) {
-	if !after.IsZero() && len(c.heard) > 0 {
-		for d := range next.Changes(after) {
-			name := nameOf(d)
-			if x := c.heard[name]; x != nil {
-				delete(c.heard, name)
-				x.taken = now
-				c.follow(name, x)
-			}
+		for i, triggers := range h.Triggers {
+			room := maxTriggers - len(x.triggers[i])
+			x.triggers[i] = append(x.triggers[i], triggers[:min(room, len(triggers))]...)
 		}
 	}
-	c.forget()
 }
 
-// forget drops what was heard and is of no consequence.
-func (c *changes) forget() {
-	clear(c.heard)
-	c.pending = [kinds]int{}
-}
-
-// follow adds a change to those that are on their way.
-func (c *changes) follow(name types.NamespacedName, x *change) {
-	old := c.taken[name]
-	if old == nil {
-		c.taken[name] = x
-		return
-	}
-	for kind, at := range x.heard {
-		if old.heard[kind].IsZero() {
-			old.heard[kind] = at
+// finish calls done for the changes that are in the kernel now, and returns the others: those
+// of the service ports that were refused.
+func (c changes) finish(refused proxy.PortErrors, done func(*change)) changes {
+	left := changes{}
+	for port := range refused {
+		if x := c[port.NamespacedName]; x != nil {
+			left[port.NamespacedName] = x
 		}
 	}
-	for _, t := range x.triggers {
-		old.addTrigger(t)
-	}
-}
-
-// finish gives the changes that are in the kernel now: all but those of the
-// service ports that failed.
-func (c *changes) finish(failed proxy.PortErrors) map[types.NamespacedName]*change {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.taken) == 0 {
-		return nil
-	}
-	finished := c.taken
-	c.taken = map[types.NamespacedName]*change{}
-	for port := range failed {
-		if x := finished[port.NamespacedName]; x != nil {
-			c.taken[port.NamespacedName] = x
-			delete(finished, port.NamespacedName)
+	for name, x := range c {
+		if left[name] == nil {
+			done(x)
 		}
 	}
-	return finished
-}
-
-func nameOf(c proxy.Change) types.NamespacedName {
-	if c.New != nil {
-		return c.New.Name.NamespacedName
-	}
-	return c.Old.Name.NamespacedName
+	return left
 }

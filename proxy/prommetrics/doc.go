@@ -1,25 +1,23 @@
-// Package prommetrics tells Prometheus what a proxy does.
+// Package prommetrics provides metrics of a proxy for Prometheus.
 //
 // # Names that kube-proxy has
 //
-// Dashboards and alerts for kube-proxy work on: names, labels and buckets of the
-// metrics that begin with kubeproxy_ are the same. Where what kube-proxy counts
-// is not what the name says, the value is right instead:
+// Dashboards and alerts for kube-proxy work: names, labels and buckets of the
+// metrics that begin with kubeproxy_ are the same. These values differ:
 //
-//   - A sync programs both families at once, so it counts for each; but a Service
-//     or EndpointSlice that changes counts once.
+//   - A sync programs both IP families at once, so it counts for each; but the change of a
+//     Service or EndpointSlice counts once.
 //   - kubeproxy_network_programming_duration_seconds has an observation for each
-//     change, also for one whose first attempt to be programmed fails. It has no
-//     bucket of 0 seconds, which is always empty.
+//     change, also if its first sync fails, and no bucket of 0 seconds, which is always empty.
 //   - kubeproxy_sync_proxy_rules_last_timestamp_seconds is when the dataplane was
-//     last known to hold what it must, be it that it was found untouched.
-//   - kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds moves when there
-//     is something to program, not whenever an object is heard of.
+//     last known to be right, also because it was verified.
+//   - kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds changes when there
+//     is something to program, not with each object that is received.
 //
-// Not there are sync_proxy_rules_iptables_total and _last, since the number of
-// rules is not what a sync costs here (see kernel_operations_total below), and
+// There are no sync_proxy_rules_iptables_total and _last, since the number of rules is not
+// what a sync costs here (see kernel_operations_total below). There are no
 // iptables_ct_state_invalid_dropped_packets_total and
-// iptables_localhost_nodeports_accepted_packets_total: no backend has such rules.
+// iptables_localhost_nodeports_accepted_packets_total, since no backend has such rules.
 //
 // # Names of its own
 //
@@ -27,21 +25,28 @@
 //	vipkit_syncs_total{result}                  done, partial or failed
 //	vipkit_commits_total                        syncs that wrote to the kernel
 //	vipkit_kernel_operations_total              what they wrote
-//	vipkit_drift_repairs_total                  syncs that mended what somebody else had changed
+//	vipkit_drift_repairs_total                  syncs that repaired what another program had changed
 //	vipkit_last_verified_timestamp_seconds      when the whole dataplane was last found right
-//	vipkit_service_ports                        service ports that there are
-//	vipkit_unprogrammed_service_ports           those that the dataplane refused last time
-//	vipkit_object_problems{kind}                what is wrong with API objects
+//	vipkit_service_ports                        all service ports
+//	vipkit_unprogrammed_service_ports           those that the dataplane refused in the last sync
+//	vipkit_service_port_limits                  what is kept only in part, by service port
+//	vipkit_object_problems{kind}                problems of API objects
 //	vipkit_node_problems{setting}               settings of the node that break Services
 //
-// The kinds of changes are Service and EndpointSlice. The stages are notice: from
-// the change to the proxy hearing of it, known for EndpointSlices that tell when
-// what they describe has changed; queue: until the Runner takes it up; apply:
-// until it is in the kernel, all attempts included; total: all of that.
-// What is heard before the tracker is synced is no change, and is not timed, and
-// neither is what makes no difference to this node. Operations, commits and
-// repairs are known of backends that count ([proxy.OperationCounter]); a repair
-// at the very moment at which something else changes, too, is not seen.
+// With [Options.Traffic], and a backend that counts (backends.TrafficCounter), also by service port,
+// with the labels namespace, service, port, protocol and family:
 //
-// There is no global registry: all metrics belong to the one that [New] is given.
+//	vipkit_service_connections_total            connections that were forwarded to endpoints
+//	vipkit_service_packets_total{direction}     packets in, to endpoints, and out, back to clients
+//	vipkit_service_bytes_total{direction}       their bytes
+//	vipkit_service_traffic_failures_total       scrapes without these, because reading them failed
+//
+// The kinds of changes are Service and EndpointSlice. The stages are notice: from
+// the change until the proxy receives it, for EndpointSlices with a trigger time;
+// queue: until the Runner takes it up; apply: until it is in the kernel, all attempts
+// included; total: all of that. Changes before the tracker is synced, and those without effect
+// on this node, are not timed. Operations, commits and repairs need a backend that counts
+// ([proxy.OperationCounter]); a repair together with another change is not counted.
+//
+// There is no global registry: New registers all metrics with the registry that it is given.
 package prommetrics

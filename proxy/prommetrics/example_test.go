@@ -3,21 +3,24 @@ package prommetrics_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/health"
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
 
-// nothing is a backend that programs nothing.
+// nothing is a backend that does nothing.
 type nothing struct{}
 
 func (nothing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return nil }
 func (nothing) Cleanup(context.Context) error                               { return nil }
 
-// The metrics stand between the watch and the tracker, and follow the Runner.
-// promhttp.HandlerFor serves the registry.
+// The metrics observe a Runner. A program serves the registry with promhttp.HandlerFor.
 func Example() {
 	registry := prometheus.NewRegistry()
 	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: "nftables"})
@@ -25,13 +28,14 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	tracker := metrics.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"}))
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.Synced()
 
 	ctx, cancel := context.WithCancel(context.Background())
-	runner := &proxy.Runner{Source: tracker, Backend: nothing{}}
-	runner.Observe = func(proxy.Sync) { cancel() } // One is enough for an example.
-	metrics.Watch(runner)
+	runner := &proxy.Runner{Source: tracker, Backend: nothing{}, Observers: []proxy.Observer{
+		{Synced: func(proxy.Sync) { cancel() }}, // One is enough for an example.
+		metrics.Observer(),
+	}}
 	if err := runner.Run(ctx); err != nil {
 		fmt.Println(err)
 		return
@@ -52,4 +56,23 @@ func Example() {
 	// done 1
 	// failed 0
 	// partial 0
+}
+
+// A proxy with health checks and metrics.
+func ExampleMetrics_Observer() {
+	ctx := context.Background()
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	runner := proxy.Runner{Source: tracker, Backend: nothing{}, ResyncInterval: time.Second}
+	registry := prometheus.NewRegistry()
+	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: "nftables"})
+	if err != nil {
+		return
+	}
+	server := health.New(health.Options{
+		Address: ":10256", Timeout: time.Minute,
+		Pages: map[string]http.Handler{"127.0.0.1:10249": promhttp.HandlerFor(registry, promhttp.HandlerOpts{})},
+	})
+	runner.Observers = append(runner.Observers, metrics.Observer(), server.Observer())
+	go server.Run(ctx)
+	fmt.Println(runner.Run(ctx))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// scrape gives what Prometheus reads, a sample a line; comments are left out.
+// scrape returns the lines that Prometheus reads.
 func scrape(t *testing.T, r *prometheus.Registry) []string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -56,15 +56,15 @@ func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {
 	return m, r
 }
 
-// backend takes a while, and fails as it is told.
+// backend needs some time for an Apply, and returns an error that a test sets.
 type backend struct {
 	mu    sync.Mutex
 	takes time.Duration
 	err   error
 	ops   uint64
 	last  proxy.Snapshot
-	// meddled is the number of operations that it takes to mend things.
-	meddled uint64
+	// drift is the number of operations that the next repair needs.
+	drift uint64
 }
 
 func (b *backend) Apply(_ context.Context, old, new proxy.Snapshot) error {
@@ -79,8 +79,8 @@ func (b *backend) Apply(_ context.Context, old, new proxy.Snapshot) error {
 	}
 	b.last = new
 	if old.IsZero() {
-		b.ops += b.meddled
-		b.meddled = 0
+		b.ops += b.drift
+		b.drift = 0
 	}
 	return b.err
 }
@@ -112,15 +112,17 @@ func (n *node) settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// inBubble runs a proxy that knows the Services a and b.
+// inBubble runs a proxy with the Services a and b.
 func inBubble(t *testing.T, mode string, test func(*testing.T, *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{backend: &backend{takes: time.Second}}
 		n.metrics, n.Registry = newMetrics(t, mode)
-		n.ServiceChangeTracker = n.metrics.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"}))
-		runner := &proxy.Runner{Source: n, Backend: n.backend, ResyncInterval: time.Hour, RetryInterval: 10 * time.Second}
-		n.metrics.Watch(runner)
+		n.ServiceChangeTracker = proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+		runner := &proxy.Runner{
+			Source: n.ServiceChangeTracker, Backend: n.backend, ResyncInterval: time.Hour, RetryInterval: 10 * time.Second,
+			Observers: []proxy.Observer{n.metrics.Observer()},
+		}
 		n.UpdateService(service("a", "10.96.0.1"))
 		n.UpdateService(service("b", "10.96.0.2"))
 		time.Sleep(time.Minute)
@@ -147,7 +149,7 @@ func service(name, address string) *v1.Service {
 	}
 }
 
-// slice has one endpoint; it says that its pod has changed at a time.
+// slice returns an EndpointSlice with one endpoint and the trigger time of its change.
 func slice(of, address string, changed time.Time) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -164,8 +166,7 @@ func slice(of, address string, changed time.Time) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// stages is what a scrape says of changes of a kind: how many there were, and
-// how long they took together.
+// stages returns the samples of changes of a kind: their number, and the sum of their durations.
 func stages(kind string, count int, seconds ...string) []string {
 	var out []string
 	for i, stage := range []string{"apply", "notice", "queue", "total"} {

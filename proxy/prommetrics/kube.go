@@ -2,31 +2,28 @@ package prommetrics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
 )
 
-// kubeMetrics are those that kube-proxy has, by its names. The vectors have the
-// label ip_family, unless they say otherwise.
+// kubeMetrics are the metrics that kube-proxy has, by its names. The vectors have the
+// label ip_family, unless a comment lists others.
 type kubeMetrics struct {
 	duration, durationFull, durationPartial *prometheus.HistogramVec
 	programming                             *prometheus.HistogramVec
 	lastDone, lastQueued                    *prometheus.GaugeVec
-	noLocal                                 *prometheus.GaugeVec   // traffic_policy, ip_family
-	healthz, livez                          *prometheus.CounterVec // code
+	noLocal                                 *prometheus.GaugeVec              // traffic_policy, ip_family
+	answers                                 map[string]*prometheus.CounterVec // by path; code
 	conntrackDuration                       *prometheus.HistogramVec
 	conntrackDeleted                        *prometheus.CounterVec
-	failures                                failureCounters
+	// failures are nil in modes in which kube-proxy lacks them.
+	failures struct{ all, partial *prometheus.CounterVec }
 }
 
-// failureCounters are the counters of failed syncs of one mode; those of a mode
-// that does not have them are nil.
-type failureCounters struct {
-	all, partial *prometheus.CounterVec
-}
+const familyLabel = "ip_family"
 
-// The bucket bounds of kube-proxy.
+// syncBuckets and programmingBuckets return the bucket bounds of kube-proxy.
 func syncBuckets() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
 
 func programmingBuckets() []float64 {
@@ -38,103 +35,74 @@ func programmingBuckets() []float64 {
 	)
 }
 
-func newKubeMetrics(r *registration, mode string, c *changes) kubeMetrics {
+func newKubeMetrics(c *collectors, mode string, counts func() (total, pending [kinds]uint64)) kubeMetrics {
+	const sync = "kubeproxy_sync_proxy_rules_"
 	m := kubeMetrics{
-		duration:        histogram(r, "sync_proxy_rules_duration_seconds", "Time of one sync.", syncBuckets()),
-		durationFull:    histogram(r, "sync_full_proxy_rules_duration_seconds", "Time of one sync that started from nothing known.", syncBuckets()),
-		durationPartial: histogram(r, "sync_partial_proxy_rules_duration_seconds", "Time of one sync of what had changed.", syncBuckets()),
-		programming: histogram(r, "network_programming_duration_seconds",
-			"Time from the change of a pod or Service to the moment at which this node's dataplane follows it.", programmingBuckets()),
-		lastDone:   gauge(r, "sync_proxy_rules_last_timestamp_seconds", "When the dataplane was last known to hold what it must."),
-		lastQueued: gauge(r, "sync_proxy_rules_last_queued_timestamp_seconds", "When there was last something to sync."),
-		noLocal: gauge(r, "sync_proxy_rules_no_local_endpoints_total",
-			"Service ports with a Local traffic policy and endpoints, but none on this node.", "traffic_policy"),
-		healthz:           counter(r, "proxy_healthz_total", "Answers at /healthz.", "code"),
-		livez:             counter(r, "proxy_livez_total", "Answers at /livez.", "code"),
-		conntrackDuration: histogram(r, "conntrack_reconciler_sync_duration_seconds", "Time of one search for stale flows.", syncBuckets()),
-		conntrackDeleted:  counter(r, "conntrack_reconciler_deleted_entries_total", "Stale flows that were deleted.", "ip_family"),
-		failures:          newFailureCounters(r, mode),
+		duration: c.histogram(sync+"duration_seconds", "Time of one sync.", syncBuckets(), familyLabel),
+		durationFull: c.histogram("kubeproxy_sync_full_proxy_rules_duration_seconds",
+			"Time of one sync that started from nothing known.", syncBuckets(), familyLabel),
+		durationPartial: c.histogram("kubeproxy_sync_partial_proxy_rules_duration_seconds",
+			"Time of one sync of what had changed.", syncBuckets(), familyLabel),
+		programming: c.histogram("kubeproxy_network_programming_duration_seconds",
+			"Time from the change of a pod or Service to the moment at which this node's dataplane follows it.", programmingBuckets(), familyLabel),
+		lastDone:   c.gauge(sync+"last_timestamp_seconds", "When the dataplane was last known to hold what it must.", familyLabel),
+		lastQueued: c.gauge(sync+"last_queued_timestamp_seconds", "When there was last something to sync.", familyLabel),
+		noLocal: c.gauge(sync+"no_local_endpoints_total",
+			"Service ports with a Local traffic policy and endpoints, but none on this node.", "traffic_policy", familyLabel),
+		answers: map[string]*prometheus.CounterVec{
+			"/healthz": c.counter("kubeproxy_proxy_healthz_total", "Answers at /healthz.", "code"),
+			"/livez":   c.counter("kubeproxy_proxy_livez_total", "Answers at /livez.", "code"),
+		},
+		conntrackDuration: c.histogram("kubeproxy_conntrack_reconciler_sync_duration_seconds",
+			"Time of one search for stale flows.", syncBuckets(), familyLabel),
+		conntrackDeleted: c.counter("kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale flows that were deleted.", familyLabel),
 	}
-	plain := func(name, help string, value func(*changes) float64) (prometheus.Opts, func() float64) {
-		return prometheus.Opts{Namespace: "kubeproxy", Name: name, Help: help}, func() float64 {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return value(c)
-		}
+	const failed = "Syncs that failed, if only for some service ports."
+	byFamily := []*prometheus.CounterVec{m.conntrackDeleted}
+	switch mode {
+	case "nftables":
+		m.failures.all = c.counter(sync+"nftables_sync_failures_total", failed, familyLabel)
+		byFamily = append(byFamily, m.failures.all, c.counter(sync+"nftables_cleanup_failures_total",
+			"Failures to delete what is not needed any more; deleting is part of the sync here, so there are none.", familyLabel))
+	case "iptables":
+		m.failures.partial = c.counter(sync+"iptables_partial_restore_failures_total",
+			"Syncs of what had changed that failed, if only for some service ports.", familyLabel)
+		byFamily = append(byFamily, m.failures.partial)
+		fallthrough
+	case "ipvs":
+		m.failures.all = c.counter(sync+"iptables_restore_failures_total", failed, familyLabel)
+		byFamily = append(byFamily, m.failures.all)
 	}
 	for i, name := range [...]string{serviceKind: "service", sliceKind: "endpoint"} {
-		opts, value := plain("sync_proxy_rules_"+name+"_changes_pending", "Changes heard of that no sync has taken up.",
-			func(c *changes) float64 { return float64(c.pending[i]) })
-		add(r, prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts), value))
-		opts, value = plain("sync_proxy_rules_"+name+"_changes_total", "Changes heard of.",
-			func(c *changes) float64 { return float64(c.total[i]) })
-		add(r, prometheus.NewCounterFunc(prometheus.CounterOpts(opts), value))
+		*c = append(*c, prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: sync + name + "_changes_pending", Help: "Changes received that no sync has taken up."},
+			func() float64 { _, pending := counts(); return float64(pending[i]) }))
+		*c = append(*c, prometheus.NewCounterFunc(
+			prometheus.CounterOpts{Name: sync + name + "_changes_total", Help: "Changes received."},
+			func() float64 { total, _ := counts(); return float64(total[i]) }))
 	}
-	m.start()
+	m.start(byFamily)
 	return m
 }
 
-// start makes the series appear whose labels are known.
-func (m *kubeMetrics) start() {
+// start creates the series whose labels are known.
+func (m *kubeMetrics) start(byFamily []*prometheus.CounterVec) {
 	for _, f := range families() {
-		m.conntrackDeleted.WithLabelValues(string(f))
-		for policy := range 2 {
-			m.noLocal.WithLabelValues(policyName(policy), string(f))
+		for _, c := range byFamily {
+			c.WithLabelValues(string(f))
 		}
-		for _, c := range []*prometheus.CounterVec{m.failures.all, m.failures.partial} {
-			if c != nil {
-				c.WithLabelValues(string(f))
-			}
-		}
+		m.noLocal.WithLabelValues("internal", string(f))
+		m.noLocal.WithLabelValues("external", string(f))
 	}
-	for _, code := range [...]string{"200", "503"} {
-		m.healthz.WithLabelValues(code)
-		m.livez.WithLabelValues(code)
+	for _, vec := range m.answers {
+		vec.WithLabelValues("200")
+		vec.WithLabelValues("503")
 	}
 }
 
-func newFailureCounters(r *registration, mode string) failureCounters {
-	make := func(name, help string) *prometheus.CounterVec {
-		return counter(r, "sync_proxy_rules_"+name+"_failures_total", help, "ip_family")
+// setTime sets a time for both families.
+func setTime(g *prometheus.GaugeVec, t time.Time) {
+	for _, f := range families() {
+		g.WithLabelValues(string(f)).Set(seconds(t))
 	}
-	var f failureCounters
-	switch mode {
-	case "nftables":
-		f.all = make("nftables_sync", "Syncs that failed, if only for some service ports.")
-		cleanup := make("nftables_cleanup", "Failures to delete what is not needed any more; deleting is part of the sync here, so there are none.")
-		for _, family := range families() {
-			cleanup.WithLabelValues(string(family))
-		}
-	case "iptables":
-		f.all = make("iptables_restore", "Syncs that failed, if only for some service ports.")
-		f.partial = make("iptables_partial_restore", "Syncs of what had changed that failed, if only for some service ports.")
-	case "ipvs":
-		f.all = make("iptables_restore", "Syncs that failed, if only for some service ports.")
-	}
-	return f
 }
-
-func histogram(r *registration, name, help string, buckets []float64) *prometheus.HistogramVec {
-	opts := prometheus.HistogramOpts{Namespace: "kubeproxy", Name: name, Help: help, Buckets: buckets}
-	return add(r, prometheus.NewHistogramVec(opts, []string{"ip_family"}))
-}
-
-func gauge(r *registration, name, help string, labels ...string) *prometheus.GaugeVec {
-	opts := prometheus.GaugeOpts{Namespace: "kubeproxy", Name: name, Help: help}
-	return add(r, prometheus.NewGaugeVec(opts, append(labels, "ip_family")))
-}
-
-func counter(r *registration, name, help, label string) *prometheus.CounterVec {
-	opts := prometheus.CounterOpts{Namespace: "kubeproxy", Name: name, Help: help}
-	return add(r, prometheus.NewCounterVec(opts, []string{label}))
-}
-
-// index gives the place of a family in tables.
-func index(f v1.IPFamily) int {
-	if f == v1.IPv6Protocol {
-		return 1
-	}
-	return 0
-}
-
-func policyName(policy int) string { return [...]string{"internal", "external"}[policy] }

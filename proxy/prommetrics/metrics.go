@@ -1,6 +1,7 @@
 package prommetrics
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -12,30 +13,44 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Options says which metrics there are.
+// Options select the metrics.
 type Options struct {
 	// Mode is kube-proxy's name for the kind of backend: "nftables", "iptables"
 	// or "ipvs" bring the failure counters that kube-proxy has in this mode.
 	// Any other has none.
 	Mode string
+	// Traffic adds the metrics of what is forwarded, if the backend counts it
+	// (backends.TrafficCounter): five time series for each service port. Each scrape reads them
+	// from the kernel.
+	Traffic bool
 }
 
 // Metrics are the metrics of one proxy. All methods may be called from any
 // goroutine.
 type Metrics struct {
-	kube    kubeMetrics
-	own     ownMetrics
-	changes changes
+	kube kubeMetrics
+	own  ownMetrics
 
 	mu sync.Mutex
+	// counter, node and traffic are abilities of the runner's source and backend: nil if these lack
+	// them, or until the runner begins.
+	counter changeCounter
+	node    nodeChecker
+	traffic trafficCounter
+	changes changes
+	// taken is the generation of the newest snapshot that the runner has begun to apply.
+	taken uint64
 	// latest is the newest snapshot that was tried, applied the newest that
 	// the dataplane was known to hold.
 	latest, applied proxy.Snapshot
-	noLocal         [2][2]int // by policy and family
-	// unsure says that the dataplane was lost, or has never been known, failing
-	// that it does not hold what it must.
+	// unsure says that the dataplane was lost, or was never known; failing that the last sync
+	// failed.
 	unsure, failing bool
-	node            nodeChecker // nil if the backend is none, or not known yet
+}
+
+// changeCounter is the optional ability of sources to count the changes they received.
+type changeCounter interface {
+	ChangeCounts() (total, pending [kinds]uint64)
 }
 
 // nodeChecker is the optional ability of backends of this name.
@@ -43,66 +58,87 @@ type nodeChecker interface {
 	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
+// trafficCounter is the optional ability of backends of this name.
+type trafficCounter interface {
+	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
+}
+
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
-	m := &Metrics{unsure: true, failing: true, changes: newChanges(time.Now())}
-	reg := &registration{to: r}
-	m.kube = newKubeMetrics(reg, o.Mode, &m.changes)
-	m.own = newOwnMetrics(reg)
-	add(reg, prometheus.Collector(objects{m}))
-	if reg.err != nil {
-		for _, c := range reg.done {
-			r.Unregister(c)
+	m := &Metrics{unsure: true, failing: true, changes: changes{}}
+	all := collectors{newObjects(m)}
+	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
+	m.own = newOwnMetrics(&all)
+	if o.Traffic {
+		all = append(all, newTraffic(m))
+	}
+	for i, c := range all {
+		if err := r.Register(c); err != nil {
+			for _, registered := range all[:i] {
+				r.Unregister(registered)
+			}
+			return nil, fmt.Errorf("proxy metrics: %w", err)
 		}
-		return nil, fmt.Errorf("proxy metrics: %w", reg.err)
 	}
 	return m, nil
 }
 
-// registration registers collectors until one fails.
-type registration struct {
-	to   prometheus.Registerer
-	done []prometheus.Collector
-	err  error
+// collectors are what [New] registers. The methods create one and add it.
+type collectors []prometheus.Collector
+
+func (c *collectors) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	*c = append(*c, v)
+	return v
 }
 
-func add[C prometheus.Collector](r *registration, c C) C {
-	if r.err == nil {
-		if r.err = r.to.Register(c); r.err == nil {
-			r.done = append(r.done, c)
-		}
-	}
-	return c
+func (c *collectors) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	*c = append(*c, v)
+	return v
 }
 
-// Tracker gives a tracker that notes what it is told, when, and passes it on to
-// t. Whoever watches API objects hands them to this one, not to t.
-func (m *Metrics) Tracker(t proxy.ServiceChangeTracker) proxy.ServiceChangeTracker {
-	return tracker{t, &m.changes}
+func (c *collectors) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	*c = append(*c, v)
+	return v
 }
 
-// Watch makes the metrics follow what r does; what r called before, it goes on
-// calling. It must be called once, before r runs.
-func (m *Metrics) Watch(r *proxy.Runner) {
-	r.Source = &source{inner: r.Source, metrics: m}
+// Observer returns an observer for one Runner, which the metrics then follow.
+func (m *Metrics) Observer() proxy.Observer {
+	return proxy.Observer{Begin: m.begin, Started: m.started, Synced: m.synced, Verified: m.verified}
+}
+
+func (m *Metrics) begin(r *proxy.Runner) error {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counter, _ = r.Source.(changeCounter)
 	m.node, _ = r.Backend.(nodeChecker)
+	m.traffic, _ = r.Backend.(trafficCounter)
+	return nil
+}
+
+// changeCounts returns the number of changes that the source received, and of those that are in no
+// snapshot yet, by kind.
+func (m *Metrics) changeCounts() (total, pending [kinds]uint64) {
+	m.mu.Lock()
+	counter := m.counter
 	m.mu.Unlock()
-	r.Follow(m.synced, func(proxy.Snapshot) { m.verified() })
+	if counter != nil {
+		total, pending = counter.ChangeCounts()
+	}
+	return total, pending
 }
 
 // HealthAnswered counts an answer of /healthz or /livez.
 func (m *Metrics) HealthAnswered(path string, status int) {
-	switch path {
-	case "/healthz":
-		m.kube.healthz.WithLabelValues(strconv.Itoa(status)).Inc()
-	case "/livez":
-		m.kube.livez.WithLabelValues(strconv.Itoa(status)).Inc()
+	if vec := m.kube.answers[path]; vec != nil {
+		vec.WithLabelValues(strconv.Itoa(status)).Inc()
 	}
 }
 
-// ConntrackCleaned counts a search for stale flows of one family: how long it
-// took, and how many flows it deleted.
+// ConntrackCleaned counts a search for stale flows of one family: its duration, and the
+// number of flows that it deleted.
 func (m *Metrics) ConntrackCleaned(family v1.IPFamily, took time.Duration, deleted int) {
 	m.kube.conntrackDuration.WithLabelValues(string(family)).Observe(took.Seconds())
 	m.kube.conntrackDeleted.WithLabelValues(string(family)).Add(float64(max(0, deleted)))

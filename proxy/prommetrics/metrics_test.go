@@ -24,7 +24,7 @@ func (failing) Next(ctx context.Context, _ proxy.Snapshot) (proxy.Snapshot, erro
 	return proxy.Snapshot{}, io.ErrUnexpectedEOF
 }
 
-// shapes gives, for each metric, its type, its labels, and its bucket bounds.
+// shapes returns for each metric its type, its labels, and its bucket bounds.
 func shapes(lines []string) map[string]string {
 	out := map[string]string{}
 	sample := regexp.MustCompile(`^([a-z_]+?)(_bucket|_sum|_count)?(?:\{(.*)\})? `)
@@ -54,7 +54,7 @@ func shapes(lines []string) map[string]string {
 	return out
 }
 
-// The names, types, labels and buckets that dashboards for kube-proxy know.
+// The names, types, labels and buckets are those that dashboards for kube-proxy use.
 func TestShapesOfKubeProxy(t *testing.T) {
 	const exponential = " 0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384 +Inf"
 	const programming = " 0.25 0.5 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40" +

@@ -1,42 +1,46 @@
 package prommetrics
 
 import (
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func (m *Metrics) queued(now time.Time) {
-	for _, f := range families() {
-		m.kube.lastQueued.WithLabelValues(string(f)).Set(seconds(now))
+// started records that the runner begins to apply a snapshot, for the first time or again.
+func (m *Metrics) started(s proxy.Sync) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.Snapshot.Generation() == m.taken {
+		return
 	}
+	m.taken = s.Snapshot.Generation()
+	m.changes.take(s.Snapshot, s.Start)
+	setTime(m.kube.lastQueued, s.Start)
 }
 
-// synced takes the account of an Apply.
+// synced records the result of an Apply.
 func (m *Metrics) synced(s proxy.Sync) {
-	failed, isPartial := errors.AsType[proxy.PortErrors](s.Err)
-	isPartial = isPartial && !s.Applied.IsZero()
-	end := s.Start.Add(s.Duration)
-	isFailure := s.Err != nil && !isPartial
-	m.countSync(s, isPartial)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	isFailure := s.Err != nil && s.Refused == nil
+	m.countSync(s)
 	m.kube.observe(s)
 	m.follow(s, isFailure)
 	if isFailure {
 		return
 	}
-	m.own.unprogrammed.Set(float64(len(failed)))
-	m.kube.done(end)
-	for _, c := range m.changes.finish(failed) {
-		m.observeChange(c, end)
-	}
+	end := s.Start.Add(s.Duration)
+	m.own.unprogrammed.Set(float64(len(s.Refused)))
+	m.own.limits.Set(float64(len(s.Limits)))
+	setTime(m.kube.lastDone, end)
+	m.changes = m.changes.finish(s.Refused, func(c *change) { m.observeChange(c, end) })
 }
 
-func (m *Metrics) countSync(s proxy.Sync, isPartial bool) {
+func (m *Metrics) countSync(s proxy.Sync) {
 	result := "done"
 	switch {
-	case isPartial:
+	case s.Refused != nil:
 		result = "partial"
 	case s.Err != nil:
 		result = "failed"
@@ -51,12 +55,12 @@ func (m *Metrics) countSync(s proxy.Sync, isPartial bool) {
 func (m *kubeMetrics) observe(s proxy.Sync) {
 	for _, family := range families() {
 		f := string(family)
-		m.duration.WithLabelValues(f).Observe(s.Duration.Seconds())
+		ofKind := m.durationPartial
 		if s.Full {
-			m.durationFull.WithLabelValues(f).Observe(s.Duration.Seconds())
-		} else {
-			m.durationPartial.WithLabelValues(f).Observe(s.Duration.Seconds())
+			ofKind = m.durationFull
 		}
+		m.duration.WithLabelValues(f).Observe(s.Duration.Seconds())
+		ofKind.WithLabelValues(f).Observe(s.Duration.Seconds())
 		if s.Err == nil {
 			continue
 		}
@@ -69,96 +73,81 @@ func (m *kubeMetrics) observe(s proxy.Sync) {
 	}
 }
 
-func (m *kubeMetrics) done(now time.Time) {
-	for _, f := range families() {
-		m.lastDone.WithLabelValues(string(f)).Set(seconds(now))
-	}
-}
-
-// verified takes that the whole dataplane was found to be right.
-func (m *Metrics) verified() {
+// verified records that the whole dataplane was found to be right.
+func (m *Metrics) verified(proxy.Snapshot) {
 	now := time.Now()
 	m.own.verified.Set(seconds(now))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.failing {
-		m.kube.done(now)
+		setTime(m.kube.lastDone, now)
 	}
 }
 
-// follow takes what the dataplane holds, and whether it had to be mended.
+// follow records what the dataplane holds, and whether it had to be repaired.
 func (m *Metrics) follow(s proxy.Sync, isFailure bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.latest, m.failing = s.Snapshot, isFailure
 	if s.Applied.IsZero() {
-		// It did hold something if it was applied before: what follows mends.
+		// If it held something before, the next sync is a repair.
 		m.unsure = true
 		return
 	}
 	changed := false
 	for c := range s.Applied.Changes(m.applied) {
 		changed = true
-		m.countNoLocal(c.Old, -1)
-		m.countNoLocal(c.New, +1)
+		m.kube.countNoLocal(c.Old, -1)
+		m.kube.countNoLocal(c.New, +1)
 	}
-	known := !m.applied.IsZero()
-	if s.Full && s.Err == nil && s.Operations > 0 && known && (m.unsure || !changed) {
+	if s.Full && s.Err == nil && s.Operations > 0 && !m.applied.IsZero() && (m.unsure || !changed) {
 		m.own.repairs.Inc()
 	}
 	m.applied, m.unsure = s.Applied, false
-	if changed || !known {
-		for policy, counts := range m.noLocal {
-			for i, f := range families() {
-				m.kube.noLocal.WithLabelValues(policyName(policy), string(f)).Set(float64(counts[i]))
-			}
-		}
-	}
 }
 
-// countNoLocal takes that a service port comes (+1) or goes (-1).
-func (m *Metrics) countNoLocal(p *proxy.ServicePort, by int) {
+// countNoLocal counts a service port that is added (+1) or removed (-1).
+func (m *kubeMetrics) countNoLocal(p *proxy.ServicePort, by float64) {
 	if p == nil || !p.HasEndpoints || len(p.Local) > 0 {
 		return
 	}
 	isExternal := func(f proxy.Frontend) bool { return f.Kind != proxy.ClusterIP }
-	i := index(p.Name.Family)
 	if p.InternalLocal {
-		m.noLocal[0][i] += by
+		m.noLocal.WithLabelValues("internal", string(p.Name.Family)).Add(by)
 	}
 	if p.ExternalLocal && slices.ContainsFunc(p.Frontends, isExternal) {
-		m.noLocal[1][i] += by
+		m.noLocal.WithLabelValues("external", string(p.Name.Family)).Add(by)
 	}
 }
 
 // observeChange times a change that is in the kernel since end.
 func (m *Metrics) observeChange(c *change, end time.Time) {
-	noticed := c.heard[sliceKind] // or earlier, as trigger
-	for _, t := range c.triggers {
-		m.kube.programming.WithLabelValues(string(t.family)).Observe(between(t.at, end))
-		if t.at.Before(noticed) {
-			noticed = t.at
+	noticed := c.received[sliceKind] // or earlier, as trigger
+	for i, f := range families() {
+		for _, at := range c.triggers[i] {
+			m.kube.programming.WithLabelValues(string(f)).Observe(between(at, end))
+			if at.Before(noticed) {
+				noticed = at
+			}
 		}
 	}
-	for kind, heard := range c.heard {
-		if heard.IsZero() {
+	for kind, received := range c.received {
+		if received.IsZero() {
 			continue
 		}
 		observe := func(stage string, from, to time.Time) {
 			m.own.changes.WithLabelValues(kindName(kind), stage).Observe(between(from, to))
 		}
-		begin := heard
-		if kind == sliceKind && len(c.triggers) > 0 {
+		begin := received
+		if kind == sliceKind && len(c.triggers[0])+len(c.triggers[1]) > 0 {
 			begin = noticed
-			observe("notice", begin, heard)
+			observe("notice", begin, received)
 		}
-		observe("queue", heard, c.taken)
+		observe("queue", received, c.taken)
 		observe("apply", c.taken, end)
 		observe("total", begin, end)
 	}
 }
 
-// between gives a time in seconds; clocks of two machines may disagree.
+// between returns a duration in seconds, never below 0: clocks of two machines may differ.
 func between(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds()) }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

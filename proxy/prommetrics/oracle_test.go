@@ -17,36 +17,36 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// witness is a backend that times by itself, from the moment at which a Service
-// is changed to the end of the first Apply that holds it.
-type witness struct {
-	mu    sync.Mutex
-	rnd   *rand.Rand
-	heard map[string]time.Time // not in any Apply yet
-	begun map[string]time.Time // in one that has not worked yet
-	count int
-	total time.Duration
+// oracle is a backend that measures changes itself, from the change of a Service to the end of
+// the first Apply with it that succeeds.
+type oracle struct {
+	mu       sync.Mutex
+	rnd      *rand.Rand
+	received map[string]time.Time // not in any Apply yet
+	begun    map[string]time.Time // in one that has not succeeded yet
+	count    int
+	total    time.Duration
 }
 
-func (w *witness) changed(service string) {
+func (w *oracle) changed(service string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	first(w.heard, service, time.Now())
+	first(w.received, service, time.Now())
 }
 
-// first notes the time of a Service that has none.
+// first sets the time of a Service that has none.
 func first(of map[string]time.Time, service string, at time.Time) {
 	if of[service].IsZero() {
 		of[service] = at
 	}
 }
 
-func (w *witness) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
+func (w *oracle) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
 	w.mu.Lock()
-	for service, at := range w.heard {
+	for service, at := range w.received {
 		first(w.begun, service, at)
 	}
-	clear(w.heard)
+	clear(w.received)
 	takes, fails := time.Duration(w.rnd.IntN(1e9)), w.rnd.IntN(3) == 0
 	w.mu.Unlock()
 	time.Sleep(takes)
@@ -63,10 +63,9 @@ func (w *witness) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
 	return nil
 }
 
-func (w *witness) Cleanup(context.Context) error { return nil }
+func (w *oracle) Cleanup(context.Context) error { return nil }
 
-// timed gives how many changes of Services the metrics have timed, and how long
-// they took together.
+// timed returns the number of changes of Services in the metrics, and the sum of their durations.
 func timed(t *testing.T, r *prometheus.Registry) (count uint64, seconds float64) {
 	t.Helper()
 	families, err := r.Gather()
@@ -84,21 +83,20 @@ func timed(t *testing.T, r *prometheus.Registry) (count uint64, seconds float64)
 	return 0, 0
 }
 
-// Whatever is changed and fails, and when, the metrics time it as a witness does.
-func TestTimesAreThoseOfAWitness(t *testing.T) {
+// With random changes and failures, the metrics have the same durations as the oracle.
+func TestTimesEqualThoseOfAnOracle(t *testing.T) {
 	rnd := testenv.Random(t)
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			m, registry := newMetrics(t, "")
-			tracker := m.Tracker(proxy.NewServiceChangeTracker(proxy.TrackerOptions{}))
-			w := &witness{rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), heard: map[string]time.Time{}, begun: map[string]time.Time{}}
-			runner := &proxy.Runner{Source: tracker, Backend: w, MinInterval: time.Duration(rnd.IntN(2)) * time.Second}
-			m.Watch(runner)
+			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+			w := &oracle{rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), received: map[string]time.Time{}, begun: map[string]time.Time{}}
+			runner := &proxy.Runner{Source: tracker, Backend: w, MinInterval: time.Duration(rnd.IntN(2)) * time.Second, Observers: []proxy.Observer{m.Observer()}}
 			tracker.Synced()
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() { done <- runner.Run(ctx) }()
-			time.Sleep(10 * time.Minute) // The first Apply has worked.
+			time.Sleep(10 * time.Minute) // The first Apply has succeeded.
 			synctest.Wait()
 
 			for i := range 200 {
@@ -109,12 +107,12 @@ func TestTimesAreThoseOfAWitness(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
-			if len(w.heard)+len(w.begun) > 0 || w.count == 0 {
-				t.Fatalf("the witness has seen %d changes, and %d are left; want some, and none", w.count, len(w.heard)+len(w.begun))
+			if len(w.received)+len(w.begun) > 0 || w.count == 0 {
+				t.Fatalf("oracle: got %d changes and %d left, want some and none left", w.count, len(w.received)+len(w.begun))
 			}
 			count, total := timed(t, registry)
 			if int(count) != w.count || math.Abs(total-w.total.Seconds()) > 1e-6 {
-				t.Errorf("timed are %d changes of together %v s, want %d and %v", count, total, w.count, w.total)
+				t.Errorf("got %d changes and a sum of %v s, want %d and %v", count, total, w.count, w.total)
 			}
 			cancel()
 			if err := <-done; err != nil {

@@ -2,11 +2,9 @@ package prommetrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
-// ownMetrics are those that kube-proxy does not have.
+// ownMetrics are the metrics that kube-proxy lacks.
 type ownMetrics struct {
 	changes      *prometheus.HistogramVec // kind, stage
 	syncs        *prometheus.CounterVec   // result
@@ -15,30 +13,21 @@ type ownMetrics struct {
 	repairs      prometheus.Counter
 	verified     prometheus.Gauge
 	unprogrammed prometheus.Gauge
+	limits       prometheus.Gauge
 }
 
-func newOwnMetrics(r *registration) ownMetrics {
-	number := func(name, help string) prometheus.Counter {
-		return add(r, prometheus.NewCounter(prometheus.CounterOpts{Namespace: "vipkit", Name: name, Help: help}))
-	}
+func newOwnMetrics(c *collectors) ownMetrics {
 	m := ownMetrics{
-		changes: add(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "vipkit", Name: "change_duration_seconds",
-			Help:    "Time from the change of an API object to the kernel, by stage.",
-			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 18),
-		}, []string{"kind", "stage"})),
-		syncs: add(r, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "vipkit", Name: "syncs_total", Help: "Syncs that were done, done but for some service ports, or failed.",
-		}, []string{"result"})),
-		commits:    number("commits_total", "Syncs that wrote to the kernel."),
-		operations: number("kernel_operations_total", "Operations in the kernel, as the backend counts them."),
-		repairs:    number("drift_repairs_total", "Syncs that mended what somebody else had changed."),
-		verified: add(r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "vipkit", Name: "last_verified_timestamp_seconds", Help: "When the whole dataplane was last found right.",
-		})),
-		unprogrammed: add(r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "vipkit", Name: "unprogrammed_service_ports", Help: "Service ports that the dataplane refused.",
-		})),
+		changes: c.histogram("vipkit_change_duration_seconds", "Time from the change of an API object to the kernel, by stage.",
+			prometheus.ExponentialBuckets(0.00025, 2, 18), "kind", "stage"),
+		syncs:        c.counter("vipkit_syncs_total", "Syncs that were done, done but for some service ports, or failed.", "result"),
+		commits:      c.counter("vipkit_commits_total", "Syncs that wrote to the kernel.").WithLabelValues(),
+		operations:   c.counter("vipkit_kernel_operations_total", "Operations in the kernel, as the backend counts them.").WithLabelValues(),
+		repairs:      c.counter("vipkit_drift_repairs_total", "Syncs that repaired what another program had changed.").WithLabelValues(),
+		verified:     c.gauge("vipkit_last_verified_timestamp_seconds", "When the whole dataplane was last found right.").WithLabelValues(),
+		unprogrammed: c.gauge("vipkit_unprogrammed_service_ports", "Service ports that the dataplane refused.").WithLabelValues(),
+		limits: c.gauge("vipkit_service_port_limits",
+			"What Services request and the dataplane keeps only in part, by service port.").WithLabelValues(),
 	}
 	for _, result := range [...]string{"done", "partial", "failed"} {
 		m.syncs.WithLabelValues(result)
@@ -46,50 +35,45 @@ func newOwnMetrics(r *registration) ownMetrics {
 	return m
 }
 
-// objects counts what there is when it is asked.
-type objects struct{ *Metrics }
-
-func (objects) ports() *prometheus.Desc {
-	return prometheus.NewDesc("vipkit_service_ports", "Service ports that there are.", nil, nil)
+// objects counts service ports and problems at each scrape.
+type objects struct {
+	*Metrics
+	ports, problems, nodeProblems *prometheus.Desc
 }
 
-func (objects) problems() *prometheus.Desc {
-	return prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil)
-}
-
-func (objects) nodeProblems() *prometheus.Desc {
-	return prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil)
+func newObjects(m *Metrics) objects {
+	return objects{
+		m, prometheus.NewDesc("vipkit_service_ports", "Service ports that there are.", nil, nil),
+		prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil),
+		prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil),
+	}
 }
 
 func (o objects) Describe(to chan<- *prometheus.Desc) {
-	to <- o.ports()
-	to <- o.problems()
-	to <- o.nodeProblems()
+	to <- o.ports
+	to <- o.problems
+	to <- o.nodeProblems
 }
 
 func (o objects) Collect(to chan<- prometheus.Metric) {
-	s, node := o.snapshot()
+	o.mu.Lock()
+	s, node := o.latest, o.node
+	o.mu.Unlock()
 	if node != nil && !s.IsZero() {
 		settings := map[string]int{}
 		for _, p := range node.CheckNode(s) {
 			settings[p.Field]++
 		}
 		for setting, n := range settings {
-			to <- prometheus.MustNewConstMetric(o.nodeProblems(), prometheus.GaugeValue, float64(n), setting)
+			to <- prometheus.MustNewConstMetric(o.nodeProblems, prometheus.GaugeValue, float64(n), setting)
 		}
 	}
-	to <- prometheus.MustNewConstMetric(o.ports(), prometheus.GaugeValue, float64(s.Len()))
+	to <- prometheus.MustNewConstMetric(o.ports, prometheus.GaugeValue, float64(s.Len()))
 	kinds := map[string]int{"Service": 0, "EndpointSlice": 0, "Node": 0}
 	for p := range s.Problems() {
 		kinds[p.Kind]++
 	}
 	for kind, n := range kinds {
-		to <- prometheus.MustNewConstMetric(o.problems(), prometheus.GaugeValue, float64(n), kind)
+		to <- prometheus.MustNewConstMetric(o.problems, prometheus.GaugeValue, float64(n), kind)
 	}
-}
-
-func (m *Metrics) snapshot() (proxy.Snapshot, nodeChecker) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.latest, m.node
 }

@@ -31,7 +31,7 @@ func TestInitialStateIsNotTimed(t *testing.T) {
 
 func TestStages(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, n *node) {
-		// An Apply takes a second; half of it is over when more is heard.
+		// An Apply takes a second; further changes are received after half of it.
 		n.UpdateEndpointSlice(slice("a", "10.0.0.1", time.Now().Add(-3*time.Second)))
 		n.settle(500 * time.Millisecond)
 		n.UpdateService(service("b", "10.96.0.3"))
@@ -54,28 +54,27 @@ func TestStages(t *testing.T) {
 	})
 }
 
-// What makes no difference is not timed, and leaves nothing behind that would
-// make a later change look slow.
+// Updates without effect are not timed, and do not make a later change look slow.
 func TestNoDifference(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, n *node) {
 		n.UpdateService(service("a", "10.96.0.1"))
 		n.UpdateEndpointSlice(slice("c", "10.0.0.1", time.Now()))
-		n.DeleteService(key("nobody"))
-		n.DeleteEndpointSlice(key("nobody-1"))
+		n.DeleteService(key("unknown"))
+		n.DeleteEndpointSlice(key("unknown-1"))
 		n.UpdateService(nil)
 		n.UpdateEndpointSlice(nil)
 		n.settle(time.Minute)
-		wantSamples(t, n.Registry, "after nothing", stagePattern)
-		wantSamples(t, n.Registry, "after nothing", "_pending",
+		wantSamples(t, n.Registry, "without effect", stagePattern)
+		wantSamples(t, n.Registry, "without effect", "_pending",
 			"kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
 			"kubeproxy_sync_proxy_rules_service_changes_pending 0")
 		n.UpdateService(service("a", "10.96.0.9"))
 		n.settle(time.Minute)
-		wantSamples(t, n.Registry, "after something", stagePattern, stages("Service", 1, "1", "", "0", "1")...)
+		wantSamples(t, n.Registry, "after a change", stagePattern, stages("Service", 1, "1", "", "0", "1")...)
 	})
 }
 
-// Attempts that fail are part of what a change takes.
+// Failed attempts are part of the duration of a change.
 func TestFailuresAreTimed(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, n *node) {
 		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
@@ -111,25 +110,25 @@ func TestTriggersAreBounded(t *testing.T) {
 			n.UpdateEndpointSlice(slice("a", fmt.Sprintf("10.0.0.%d", 1+i%200), time.Now()))
 			n.settle(time.Second)
 		}
-		n.metrics.changes.mu.Lock()
-		defer n.metrics.changes.mu.Unlock()
-		if got := len(n.metrics.changes.taken[key("a")].triggers); got != maxTriggers {
-			t.Errorf("%d triggers are kept, want %d", got, maxTriggers)
+		n.metrics.mu.Lock()
+		defer n.metrics.mu.Unlock()
+		if got := len(n.metrics.changes[key("a")].triggers[0]); got != maxTriggers {
+			t.Errorf("got %d triggers, want %d", got, maxTriggers)
 		}
 	})
 }
 
-// However many tell the tracker, and whenever, the Runner misses nothing and no
-// change is forgotten.
-func TestNothingIsMissed(t *testing.T) {
+// With several goroutines that update the tracker, the Runner gets all changes, and all are
+// finished.
+func TestNoChangeIsLost(t *testing.T) {
 	m, _ := newMetrics(t, "")
-	inner := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
-	tracker := m.Tracker(inner)
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 	tracker.Synced()
 	b := &backend{}
 	reached := make(chan proxy.Snapshot, 10000)
-	runner := &proxy.Runner{Source: tracker, Backend: b, Observe: func(s proxy.Sync) { reached <- s.Applied }}
-	m.Watch(runner)
+	runner := &proxy.Runner{Source: tracker, Backend: b, Observers: []proxy.Observer{
+		{Synced: func(s proxy.Sync) { reached <- s.Applied }}, m.Observer(),
+	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- runner.Run(ctx) }()
@@ -149,29 +148,22 @@ func TestNothingIsMissed(t *testing.T) {
 			break
 		}
 	}
-	inner.UpdateService(service("aside", "10.97.0.1")) // not through the metrics
-	for s := range reached {
-		if s.Len() == writers*services+1 {
-			break
-		}
-	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	m.changes.mu.Lock()
-	defer m.changes.mu.Unlock()
-	if len(m.changes.heard) != 0 || len(m.changes.taken) != 0 {
-		t.Errorf("%d changes heard and %d taken are left, want none", len(m.changes.heard), len(m.changes.taken))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.changes) != 0 {
+		t.Errorf("got %d changes left, want none", len(m.changes))
 	}
 }
 
-// A tracker that ends, ends the Runner.
+// The Runner ends with an error of its source.
 func TestSourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newMetrics(t, "")
-		runner := &proxy.Runner{Source: failing{}, Backend: &backend{}}
-		m.Watch(runner)
+		runner := &proxy.Runner{Source: failing{}, Backend: &backend{}, Observers: []proxy.Observer{m.Observer()}}
 		if err := runner.Run(t.Context()); err == nil {
 			t.Error("got no error, want that of the source")
 		}

@@ -22,7 +22,7 @@ func TestSyncs(t *testing.T) {
 	inBubble(t, "iptables", func(t *testing.T, n *node) {
 		start := float64(time.Now().Unix())
 		if start != 946684920 {
-			t.Fatalf("it is %v", start) // two minutes after the start of all bubbles; the rest counts from it
+			t.Fatalf("got start %v, want two minutes after that of the bubble", start) // Times below count from it.
 		}
 		const counts = "^vipkit_.*(syncs|commits|operations|repairs|verified|ports)|^kubeproxy_.*(_count|last|failures)"
 		wantSamples(t, n.Registry, "after the first sync", counts,
@@ -51,7 +51,7 @@ func TestSyncs(t *testing.T) {
 		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
 		n.UpdateService(service("b", "10.96.0.9"))
 		n.settle(5 * time.Second)
-		n.metrics.verified() // What it holds is right, but it is not what it must hold.
+		n.metrics.verified(proxy.Snapshot{}) // The dataplane is right, but for an older snapshot.
 		wantSamples(t, n.Registry, "during a failure", "_(last|verified).*(IPv4|verified)",
 			`kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 9.4668492e+08`,
 			`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 9.46684861e+08`,
@@ -64,28 +64,27 @@ func TestSyncs(t *testing.T) {
 	})
 }
 
-// A sync from nothing known that has to write although nothing has changed
-// mends what somebody else did.
+// A full sync that writes although nothing has changed repairs drift.
 func TestDriftRepairs(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, n *node) {
 		const pattern = "repairs|commits"
 		n.settle(time.Hour)
 		wantSamples(t, n.Registry, "a quiet resync", pattern, "vipkit_commits_total 1", "vipkit_drift_repairs_total 0")
 
-		n.backend.set(func(b *backend) { b.meddled = 3 })
+		n.backend.set(func(b *backend) { b.drift = 3 })
 		n.settle(time.Hour)
-		wantSamples(t, n.Registry, "a resync that mends", pattern, "vipkit_commits_total 2", "vipkit_drift_repairs_total 1")
+		wantSamples(t, n.Registry, "a resync that repairs", pattern, "vipkit_commits_total 2", "vipkit_drift_repairs_total 1")
 
 		n.UpdateService(service("a", "10.96.0.9"))
 		n.settle(time.Minute)
 		wantSamples(t, n.Registry, "a change", pattern, "vipkit_commits_total 3", "vipkit_drift_repairs_total 1")
 
-		n.backend.set(func(b *backend) { b.err, b.meddled = proxy.ErrDataplaneLost, 3 })
+		n.backend.set(func(b *backend) { b.err, b.drift = proxy.ErrDataplaneLost, 3 })
 		n.UpdateService(service("a", "10.96.0.8"))
 		n.settle(2 * time.Second)
 		n.backend.set(func(b *backend) { b.err = nil })
 		n.settle(time.Minute)
-		wantSamples(t, n.Registry, "a dataplane that was lost", pattern, "vipkit_commits_total 5", "vipkit_drift_repairs_total 2")
+		wantSamples(t, n.Registry, "a lost dataplane", pattern, "vipkit_commits_total 5", "vipkit_drift_repairs_total 2")
 	})
 }
 
@@ -108,8 +107,7 @@ func TestAnswers(t *testing.T) {
 		`kubeproxy_proxy_livez_total{code="503"} 0`)
 }
 
-// Two proxies of one process need two registries; the second leaves nothing behind
-// where the first is.
+// Two proxies of one process need two registries; a failed New registers nothing.
 func TestRegisteredTwice(t *testing.T) {
 	_, r := newMetrics(t, "nftables")
 	before := scrape(t, r)
@@ -127,9 +125,9 @@ func TestRegisteredTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(r, Options{}); err == nil {
-		t.Error("got no error, want one: a name is taken")
+		t.Error("got no error, want one: a name is registered already")
 	}
-	wantSamples(t, r, "what is left", "", "vipkit_unprogrammed_service_ports 0")
+	wantSamples(t, r, "after the failure", "", "vipkit_unprogrammed_service_ports 0")
 }
 
 func TestObjects(t *testing.T) {
@@ -146,29 +144,30 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// Settings of the node are looked at when they are asked for, once something is known.
+// Settings of the node are checked at each scrape, once there is a snapshot.
 func TestNodeProblems(t *testing.T) {
 	m, r := newMetrics(t, "")
-	b := &choosy{}
-	runner := &proxy.Runner{Backend: b}
-	m.Watch(runner)
+	b := &nodeFaults{}
+	if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
+		t.Fatal(err)
+	}
 	b.found = []*proxy.Problem{{Field: "a"}, {Field: "b"}, {Field: "b"}}
-	wantSamples(t, r, "nothing is known", "vipkit_node_problems")
-	runner.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
+	wantSamples(t, r, "without a snapshot", "vipkit_node_problems")
+	m.synced(proxy.Sync{Snapshot: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
 	wantSamples(t, r, "two are wrong", "vipkit_node_problems", `vipkit_node_problems{setting="a"} 1`, `vipkit_node_problems{setting="b"} 2`)
 	b.found = nil
-	wantSamples(t, r, "all are mended", "vipkit_node_problems")
+	wantSamples(t, r, "all are corrected", "vipkit_node_problems")
 }
 
-// choosy is a backend that finds fault with its node.
-type choosy struct {
+// nodeFaults is a backend that finds problems of its node.
+type nodeFaults struct {
 	backend
 	found []*proxy.Problem
 }
 
-func (b *choosy) CheckNode(proxy.Snapshot) []*proxy.Problem { return b.found }
+func (b *nodeFaults) CheckNode(proxy.Snapshot) []*proxy.Problem { return b.found }
 
-// Whatever changes, the number of ports without local endpoints is that of a recount.
+// After random changes, the number of ports without local endpoints equals that of a recount.
 func TestNoLocalEndpoints(t *testing.T) {
 	rnd := testenv.Random(t)
 	m, r := newMetrics(t, "")

@@ -16,26 +16,26 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// problemBook keeps what is wrong with objects, by object.
-type problemBook struct {
+// problemStore has the problems of all objects, by object.
+type problemStore struct {
 	findings *pmap.Edit[problemKey, *finding]
-	// owners are those of the addresses that findings name.
+	// owners are the owners of the addresses that findings name.
 	owners *pmap.Edit[claimKey, types.NamespacedName]
 	// stale says that findings or owners may differ from those of the last report.
 	stale bool
-	// nodePorts counts the node ports of IPv4 and IPv6 that Services ask for.
+	// nodePorts counts the node ports of IPv4 and IPv6 that Services have.
 	nodePorts [2]int
 }
 
-func newProblemBook() problemBook {
-	return problemBook{
+func newProblemStore() problemStore {
+	return problemStore{
 		findings: pmap.New[problemKey, *finding]().Edit(),
 		owners:   pmap.New[claimKey, types.NamespacedName]().Edit(),
 	}
 }
 
-// problemKey names an object and what is looked at: nothing in particular, or one of
-// the words below.
+// problemKey names an object and the subject of the problem: empty for the object's own
+// fields, or one of the constants below.
 type problemKey struct {
 	kind string
 	types.NamespacedName
@@ -73,11 +73,11 @@ func limitKey(name ServicePortName) problemKey {
 	return problemKey{kind: "Service", NamespacedName: name.NamespacedName, about: aboutLimit, port: name}
 }
 
-// finding is what is wrong under one key. It is never changed.
+// finding has the problems under one key. It is never changed.
 type finding struct {
 	problems []*Problem
-	// conflicts become problems when somebody asks for them: their text has the
-	// owners of the moment.
+	// conflicts become problems in problemReport.all: their text names the owners
+	// of the snapshot.
 	conflicts conflicts
 }
 
@@ -89,8 +89,8 @@ func (f *finding) equal(o *finding) bool {
 		slices.EqualFunc(f.problems, o.problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
 }
 
-// set notes the problems under a key, in place of those before.
-func (b *problemBook) set(key problemKey, problems []*Problem) {
+// set replaces the problems under a key.
+func (b *problemStore) set(key problemKey, problems []*Problem) {
 	if len(problems) == 0 {
 		b.note(key, nil)
 		return
@@ -98,7 +98,7 @@ func (b *problemBook) set(key problemKey, problems []*Problem) {
 	b.note(key, &finding{problems: problems})
 }
 
-func (b *problemBook) note(key problemKey, f *finding) {
+func (b *problemStore) note(key problemKey, f *finding) {
 	old, _ := b.findings.Get(key)
 	switch {
 	case f.equal(old):
@@ -111,9 +111,9 @@ func (b *problemBook) note(key problemKey, f *finding) {
 	b.stale = true
 }
 
-// nameOwner notes the owner of an address that findings name, or that none does any
-// more (nil).
-func (b *problemBook) nameOwner(key claimKey, owner *portState) {
+// nameOwner records the owner of an address that findings name; nil if none names it any
+// more.
+func (b *problemStore) nameOwner(key claimKey, owner *portState) {
 	if owner == nil {
 		b.owners.Delete(key)
 	} else {
@@ -122,8 +122,8 @@ func (b *problemBook) nameOwner(key claimKey, owner *portState) {
 	b.stale = true
 }
 
-// countNodePorts notes that a service port comes (+1) or goes (-1).
-func (b *problemBook) countNodePorts(p *portSpec, by int) {
+// countNodePorts counts a service port that is added (+1) or removed (-1).
+func (b *problemStore) countNodePorts(p *portSpec, by int) {
 	switch {
 	case p.nodePort == 0:
 	case p.name.Family == v1.IPv6Protocol:
@@ -133,9 +133,9 @@ func (b *problemBook) countNodePorts(p *portSpec, by int) {
 	}
 }
 
-// checkNodePorts reports node ports that are to be served at the primary
-// addresses of a node that is not known to have any.
-func (b *problemBook) checkNodePorts(o *TrackerOptions, n *Node) {
+// checkNodePorts reports node ports at the primary addresses of a node that has no known
+// address of their family.
+func (b *problemStore) checkNodePorts(o *TrackerOptions, n *Node) {
 	name := types.NamespacedName{Name: n.Name}
 	var problems []*Problem
 	for i, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
@@ -143,7 +143,7 @@ func (b *problemBook) checkNodePorts(o *TrackerOptions, n *Node) {
 			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 		if b.nodePorts[i] > 0 && !served {
 			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses",
-				Err: fmt.Errorf("no %s address is known: the node ports of %d service ports are not served", family, b.nodePorts[i])})
+				Err: fmt.Errorf("the node has no known %s address: the node ports of %d service ports are not served", family, b.nodePorts[i])})
 		}
 	}
 	b.set(problemKey{kind: "Node", NamespacedName: name, about: aboutNodePorts}, problems)
@@ -155,13 +155,13 @@ func sliceProblems(key problemKey, err error) []*Problem {
 		return nil
 	}
 	errs := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // the parts of this very error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // the parts of this error itself, not of one that it wraps
 		errs = joined.Unwrap()
 	}
 	var out []*Problem
 	for _, e := range errs {
 		if len(out) == maxProblems {
-			return append(out, &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Field: "endpoints", Err: fmt.Errorf("%d more fields are wrong", len(errs)-len(out))})
+			return append(out, &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Field: "endpoints", Err: fmt.Errorf("%d more errors", len(errs)-len(out))})
 		}
 		p := &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Err: e}
 		if field, ok := errors.AsType[*endpoints.FieldError](e); ok {

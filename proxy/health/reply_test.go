@@ -18,8 +18,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// ask gives status and body of an answer, and checks what all have in common.
-func ask(t *testing.T, h http.Handler, method, path string) (int, string) {
+// request returns status and body of a response, and checks its header.
+func request(t *testing.T, h http.Handler, method, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
@@ -35,13 +35,14 @@ func ask(t *testing.T, h http.Handler, method, path string) (int, string) {
 
 func TestBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var answered []string
-		s, r := watching(t, Options{NodeName: "node-1", Answered: func(path string, status int) {
-			answered = append(answered, fmt.Sprintf("%s %d", path, status))
-		}})
+		var calls []string
+		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+		s, r := watchingSource(t, Options{NodeEligibility: true, Answered: func(path string, status int) {
+			calls = append(calls, fmt.Sprintf("%s %d", path, status))
+		}}, tracker)
 		want := func(path string, status int, body string) {
 			t.Helper()
-			gotStatus, got := ask(t, s, http.MethodGet, path)
+			gotStatus, got := request(t, s, http.MethodGet, path)
 			if gotStatus != status || got != body {
 				t.Errorf("%s:\ngot  %d %s\nwant %d %s", path, gotStatus, got, status, body)
 			}
@@ -50,14 +51,14 @@ func TestBodies(t *testing.T) {
 
 		want("/livez", 200, `{"lastUpdated":`+now()+`,"currentTime":`+now()+`,"healthy":true}`)
 		want("/healthz", 503, `{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":`+now()+`,"nodeEligible":false,"healthy":true}`)
-		s.UpdateNode(node())
+		tracker.UpdateNode(node())
 		want("/healthz", 200, `{"lastUpdated":`+now()+`,"currentTime":`+now()+`,"nodeEligible":true,"healthy":true}`)
 
 		updated := now()
 		applied(r)
 		take(t, r)
 		time.Sleep(timeout)
-		r.Verified(proxy.Snapshot{}) // What there is is right, but not new enough.
+		r.Verified(proxy.Snapshot{}) // The dataplane is right, but a change waits.
 		family := `{"lastUpdated":` + updated + `,"healthy":false}`
 		want("/healthz", 503, `{"lastUpdated":`+updated+`,"currentTime":`+now()+`,"nodeEligible":true,"healthy":false,"status":{"IPv4":`+family+`,"IPv6":`+family+`}}`)
 		want("/livez", 503, `{"lastUpdated":`+updated+`,"currentTime":`+now()+`,"healthy":false,"status":{"IPv4":`+family+`,"IPv6":`+family+`}}`)
@@ -71,11 +72,11 @@ func TestBodies(t *testing.T) {
 		for _, path := range []string{"/", "/healthz/", "/readyz", "/metrics"} {
 			want(path, 404, "")
 		}
-		wantAnswered := []string{"/livez 200", "/healthz 503", "/healthz 200", "/healthz 503", "/livez 503", "/healthz 200"}
-		if diff := cmp.Diff(wantAnswered, answered); diff != "" {
-			t.Errorf("Answered was told (-want +got):\n%s", diff)
+		wantCalls := []string{"/livez 200", "/healthz 503", "/healthz 200", "/healthz 503", "/livez 503", "/healthz 200"}
+		if diff := cmp.Diff(wantCalls, calls); diff != "" {
+			t.Errorf("calls of Answered (-want +got):\n%s", diff)
 		}
-		if status, _ := ask(t, s, http.MethodPost, "/healthz"); status != 200 {
+		if status, _ := request(t, s, http.MethodPost, "/healthz"); status != 200 {
 			t.Errorf("POST /healthz: got status %d, want 200", status)
 		}
 	})
@@ -93,65 +94,65 @@ func TestEligible(t *testing.T) {
 		{"another taint", node(taint("dedicated")), 200},
 		{"about to be removed", node(taint("dedicated"), taint("ToBeDeletedByClusterAutoscaler")), 503},
 		{"being deleted", node(func(n *v1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} }), 503},
-		{"gone", nil, 503},
+		{"unknown", nil, 503},
 		{"another node", other, 200},
 	} {
-		s, r := watching(t, Options{NodeName: "node-1"})
+		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+		s, r := watchingSource(t, Options{NodeEligibility: true}, tracker)
 		applied(r)
-		s.UpdateNode(node())
-		s.UpdateNode(tc.node)
-		if got, _ := ask(t, s, http.MethodGet, "/healthz"); got != tc.want {
+		tracker.UpdateNode(node())
+		tracker.UpdateNode(tc.node)
+		if got, _ := request(t, s, http.MethodGet, "/healthz"); got != tc.want {
 			t.Errorf("%s: /healthz: got status %d, want %d", tc.name, got, tc.want)
 		}
-		if got, _ := ask(t, s, http.MethodGet, "/livez"); got != 200 {
+		if got, _ := request(t, s, http.MethodGet, "/livez"); got != 200 {
 			t.Errorf("%s: /livez: got status %d, want 200", tc.name, got)
 		}
-		s.UpdateNode(node())
-		if got, _ := ask(t, s, http.MethodGet, "/healthz"); got != 200 {
+		tracker.UpdateNode(node())
+		if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 200 {
 			t.Errorf("%s, and then plain again: /healthz: got status %d, want 200", tc.name, got)
 		}
 	}
 	s := New(Options{})
-	s.UpdateNode(nil)
-	if got, _ := ask(t, s, http.MethodGet, "/healthz"); got != 200 {
+	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 200 {
 		t.Errorf("without a node: got status %d, want 200", got)
 	}
 }
 
-// Each case ends in a moment at which the proxy counts as healthy for the last
-// time: a nanosecond later it does not.
+// Each case ends at the last moment at which the proxy is healthy: a nanosecond later it is
+// not.
 func TestHowLongHealthy(t *testing.T) {
 	one := servicePort("a", v1.IPv4Protocol, 0)
-	fails := func(err error, full bool) func(*testing.T, *proxy.Runner) {
-		return func(_ *testing.T, r *proxy.Runner) {
+	fails := func(err error, full bool) func(*testing.T, proxy.Observer) {
+		return func(_ *testing.T, r proxy.Observer) {
 			account := proxy.Sync{Snapshot: proxy.NewSnapshot(nil, one), Full: full, Start: time.Now(), Err: err}
-			if _, isPartial := errors.AsType[proxy.PortErrors](err); isPartial {
-				account.Applied = proxy.NewSnapshot(nil)
+			if refused, isPartial := errors.AsType[proxy.PortErrors](err); isPartial {
+				account.Applied, account.Refused = proxy.NewSnapshot(nil), refused
 			}
-			r.Observe(account)
+			r.Synced(account)
 		}
 	}
-	verified := func(_ *testing.T, r *proxy.Runner) { r.Verified(proxy.NewSnapshot(nil)) }
-	done := func(_ *testing.T, r *proxy.Runner) { applied(r) }
+	verified := func(_ *testing.T, r proxy.Observer) { r.Verified(proxy.NewSnapshot(nil)) }
+	done := func(_ *testing.T, r proxy.Observer) { applied(r) }
 	type step struct {
 		after time.Duration
-		do    func(*testing.T, *proxy.Runner)
+		do    func(*testing.T, proxy.Observer)
 	}
 	for _, tc := range []struct {
 		name  string
 		steps []step
-		until time.Duration // since the start; 0 for ever
+		until time.Duration // since the start; 0 for no end
 	}{
-		{"nothing heard", nil, 0},
+		{"no snapshot", nil, 0},
 		{"a first snapshot is never programmed", []step{{5 * time.Second, take}}, 65 * time.Second},
-		{"nor is it tried in time", []step{{0, take}, {40 * time.Second, take}}, timeout},
-		{"it fails", []step{{0, take}, {time.Second, fails(io.ErrUnexpectedEOF, true)}}, timeout},
-		{"it fails and then it works", []step{{0, take}, {0, fails(io.ErrUnexpectedEOF, true)}, {time.Second, done}}, 0},
+		{"two snapshots are never programmed", []step{{0, take}, {40 * time.Second, take}}, timeout},
+		{"the first sync fails", []step{{0, take}, {time.Second, fails(io.ErrUnexpectedEOF, true)}}, timeout},
+		{"the first sync fails, the second does not", []step{{0, take}, {0, fails(io.ErrUnexpectedEOF, true)}, {time.Second, done}}, 0},
 		{"a resync fails", []step{{0, done}, {time.Second, fails(io.ErrUnexpectedEOF, true)}}, 61 * time.Second},
 		{"the dataplane is lost", []step{{0, done}, {time.Second, fails(proxy.ErrDataplaneLost, false)}}, 61 * time.Second},
 		{"verified long ago", []step{{0, verified}, {20 * time.Second, done}, {20 * time.Second, done}}, timeout},
 		{"verified again", []step{{0, verified}, {20 * time.Second, verified}}, 80 * time.Second},
-		{"verified, yet something waits", []step{{0, take}, {20 * time.Second, verified}}, timeout},
+		{"verified while a change waits", []step{{0, take}, {20 * time.Second, verified}}, timeout},
 		{"all ports fail one by one", []step{{0, take}, {0, fails(proxy.PortErrors{one.Name: io.ErrNoProgress}, true)}}, timeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -166,11 +167,11 @@ func TestHowLongHealthy(t *testing.T) {
 				until = 1000 * time.Hour
 			}
 			time.Sleep(time.Until(start.Add(until - 1)))
-			if got, _ := ask(t, s, http.MethodGet, "/livez"); got != 200 {
+			if got, _ := request(t, s, http.MethodGet, "/livez"); got != 200 {
 				t.Errorf("%s: just before %v: got status %d, want 200", tc.name, until, got)
 			}
 			time.Sleep(time.Nanosecond)
-			if got, _ := ask(t, s, http.MethodGet, "/livez"); got != 503 && tc.until > 0 {
+			if got, _ := request(t, s, http.MethodGet, "/livez"); got != 503 && tc.until > 0 {
 				t.Errorf("%s: at %v: got status %d, want 503", tc.name, until, got)
 			}
 		})
@@ -183,15 +184,15 @@ func TestSomePortsFailing(t *testing.T) {
 		take(t, r)
 		a, b := servicePort("a", v1.IPv4Protocol, 0), servicePort("b", v1.IPv4Protocol, 0)
 		partial := proxy.PortErrors{a.Name: io.ErrNoProgress}
-		r.Observe(proxy.Sync{Snapshot: proxy.NewSnapshot(nil, a, b), Applied: proxy.NewSnapshot(nil, b), Err: errors.Join(partial)})
+		r.Synced(proxy.Sync{Snapshot: proxy.NewSnapshot(nil, a, b), Applied: proxy.NewSnapshot(nil, b), Err: errors.Join(partial), Refused: partial})
 		time.Sleep(timeout)
-		if got, body := ask(t, s, http.MethodGet, "/livez"); got != 200 {
+		if got, body := request(t, s, http.MethodGet, "/livez"); got != 200 {
 			t.Errorf("one of two ports fails: got %d %s, want 200", got, body)
 		}
 	})
 }
 
-func TestWatch(t *testing.T) {
+func TestBegin(t *testing.T) {
 	for _, tc := range []struct {
 		timeout, resync time.Duration
 		ok              bool
@@ -202,7 +203,7 @@ func TestWatch(t *testing.T) {
 		{time.Minute, 59 * time.Second, true},
 		{0, time.Second, true},
 	} {
-		err := New(Options{Timeout: tc.timeout}).Watch(&proxy.Runner{ResyncInterval: tc.resync})
+		err := New(Options{Timeout: tc.timeout}).begin(&proxy.Runner{ResyncInterval: tc.resync})
 		if (err == nil) != tc.ok {
 			t.Errorf("timeout %v, resync %v: got error %v, want one: %v", tc.timeout, tc.resync, err, !tc.ok)
 		}
@@ -210,41 +211,22 @@ func TestWatch(t *testing.T) {
 			t.Errorf("timeout %v, resync %v: got error %q, want it to name ResyncInterval", tc.timeout, tc.resync, err)
 		}
 	}
-	observed, verified := 0, 0
-	r := &proxy.Runner{
-		ResyncInterval: time.Minute,
-		Observe:        func(proxy.Sync) { observed++ },
-		Verified:       func(proxy.Snapshot) { verified++ },
-	}
-	if err := New(Options{}).Watch(r); err != nil {
-		t.Fatal(err)
-	}
-	applied(r)
-	r.Verified(proxy.Snapshot{})
-	if observed != 1 || verified != 1 {
-		t.Errorf("those who observed before: called %d and %d times, want once each", observed, verified)
-	}
 }
 
-// heard is a tracker that notes what it hears of the Node.
-type heard struct {
-	proxy.ServiceChangeTracker
-	nodes []*v1.Node
-}
+// nodeless is a source without NodeEligible.
+type nodeless struct{ proxy.Source }
 
-func (h *heard) UpdateNode(n *v1.Node) { h.nodes = append(h.nodes, n) }
-
-// TestTrackerTellsBoth wants that both hear of the Node, also that there is none.
-func TestTrackerTellsBoth(t *testing.T) {
-	s, inner := New(Options{NodeName: "node-1"}), &heard{}
-	tracker := s.Tracker(inner)
-	for _, n := range []*v1.Node{node(), nil} {
-		tracker.UpdateNode(n)
-		if s.eligible != (n != nil) {
-			t.Errorf("after the Node was %v the server takes it for eligible: %t", n, s.eligible)
-		}
+// NodeEligibility with a source that lacks NodeEligible is an error, and until the Runner begins
+// the node is not eligible.
+func TestSourceWithoutNode(t *testing.T) {
+	s := New(Options{NodeEligibility: true})
+	if err := s.begin(&proxy.Runner{Source: nodeless{}, ResyncInterval: time.Minute}); err == nil || !strings.Contains(err.Error(), "NodeEligib") {
+		t.Errorf("got error %v, want one that names NodeEligibility", err)
 	}
-	if len(inner.nodes) != 2 || inner.nodes[0] == nil || inner.nodes[1] != nil {
-		t.Errorf("the tracker heard of %v, wanted a Node and then none", inner.nodes)
+	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 503 {
+		t.Errorf("got status %d, want 503", got)
+	}
+	if err := New(Options{}).begin(&proxy.Runner{Source: nodeless{}, ResyncInterval: time.Minute}); err != nil {
+		t.Error(err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// fakeSockets open at once, or not at all, and log when they do.
+// fakeSockets is a listener that opens sockets without a network, or refuses, and logs both.
 type fakeSockets struct {
 	start time.Time
 
@@ -28,7 +28,7 @@ type fakeSockets struct {
 	refuse error
 	log    []string
 	last   *fakeSocket
-	addrs  []netip.Addr // of the machine
+	addrs  []netip.Addr // of the node
 }
 
 func (f *fakeSockets) Listen(_ context.Context, _, address string) (net.Listener, error) {
@@ -43,7 +43,7 @@ func (f *fakeSockets) Listen(_ context.Context, _, address string) (net.Listener
 	return f.last, nil
 }
 
-// change sets what happens from now on.
+// change sets the error of Listen, and the addresses of the node.
 func (f *fakeSockets) change(refuse error, addrs ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,12 +57,12 @@ func (f *fakeSockets) addresses() ([]netip.Addr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.addrs) == 0 {
-		return nil, errors.New("not now")
+		return nil, errors.New("unavailable")
 	}
 	return f.addrs, nil
 }
 
-// note is called with the lock held.
+// note requires f.mu.
 func (f *fakeSockets) note(what string) {
 	f.log = append(f.log, fmt.Sprintf("%v %s", time.Since(f.start), what))
 }
@@ -71,7 +71,7 @@ func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	slices.Sort(f.log) // Much happens at the same time.
+	slices.Sort(f.log) // Events of one moment have no order.
 	slices.Sort(want)
 	if diff := cmp.Diff(want, f.log); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
@@ -79,7 +79,7 @@ func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
 	f.log = nil
 }
 
-// fakeSocket is one without a network.
+// fakeSocket is a socket without a network.
 type fakeSocket struct {
 	net.Listener
 	ended   chan struct{}
@@ -105,7 +105,7 @@ func (s *fakeSocket) Close() error {
 }
 
 // inBubble runs a Server with fake sockets and fake time.
-func inBubble(t *testing.T, test func(*fakeSockets, *proxy.Runner)) {
+func inBubble(t *testing.T, test func(*fakeSockets, proxy.Observer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSockets{start: time.Now()}
@@ -133,7 +133,7 @@ func wait(d time.Duration) {
 }
 
 func TestRetries(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		f.change(errors.New("in use"), "127.0.0.1")
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(95 * time.Second)
@@ -149,8 +149,27 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// The end of an error is reported when the address that it is about is removed.
+func TestErrorOfAnAddressThatIsGone(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
+		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(time.Second)
+		f.want(t, "at first", "0s listen 127.0.0.1:30001")
+		inUse := errors.New("in use")
+		f.change(inUse, "127.0.0.1", "::1")
+		wait(10 * time.Second)
+		f.want(t, "with an address whose port is in use", "10s refused [::1]:30001", "10s a: in use", "11s refused [::1]:30001")
+		f.change(inUse, "127.0.0.1")
+		wait(20 * time.Second)
+		f.want(t, "without it", "13s refused [::1]:30001", "17s refused [::1]:30001", "25s a: <nil>")
+		f.change(inUse, "127.0.0.1", "::1")
+		wait(5 * time.Second)
+		f.want(t, "with it again", "35s refused [::1]:30001", "35s a: in use", "36s refused [::1]:30001")
+	})
+}
+
 func TestSocketThatEnds(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(time.Second)
 		if err := f.last.Close(); err != nil {
@@ -161,14 +180,14 @@ func TestSocketThatEnds(t *testing.T) {
 	})
 }
 
-// Clients that say nothing, or do not stop, get no more than a few seconds.
+// Slow and idle clients are disconnected after a timeout.
 func TestSlowClients(t *testing.T) {
 	for request, want := range map[string]time.Duration{
 		"":                                  5 * time.Second,
 		"GET / HTTP/1.1\r\n":                5 * time.Second,
-		"GET / HTTP/1.1\r\nHost: a\r\n\r\n": time.Minute, // it may ask again
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n": time.Minute, // a further request may follow
 	} {
-		inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+		inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 			applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 			wait(0)
 			client, server := net.Pipe()
@@ -177,9 +196,9 @@ func TestSlowClients(t *testing.T) {
 			if _, err := io.WriteString(client, request); err != nil {
 				t.Fatal(err)
 			}
-			answer, err := io.ReadAll(client)
+			got, err := io.ReadAll(client)
 			if took := time.Since(start); took != want {
-				t.Errorf("%q: the connection ended after %v with %v, want %v; the answer was %q", request, took, err, want, answer)
+				t.Errorf("%q: the connection ended after %v with error %v, want %v; the response was %q", request, took, err, want, got)
 			}
 			if err := client.Close(); err != nil {
 				t.Error(err)
@@ -189,37 +208,51 @@ func TestSlowClients(t *testing.T) {
 }
 
 func TestAddressesAreFollowed(t *testing.T) {
-	inBubble(t, func(f *fakeSockets, r *proxy.Runner) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(time.Second)
 		f.want(t, "at first", "0s listen 127.0.0.1:30001")
 
 		f.change(nil, "127.0.0.1", "::1", "192.0.2.1")
 		wait(time.Minute)
-		f.want(t, "the machine has got an address", "10s listen [::1]:30001")
+		f.want(t, "with a new address", "10s listen [::1]:30001")
 
 		f.change(nil)
 		wait(time.Minute)
-		f.want(t, "the machine's addresses cannot be had")
+		f.want(t, "the addresses cannot be read")
 
 		f.change(nil, "192.0.2.1")
 		wait(10 * time.Second)
-		f.want(t, "the machine has lost them", "2m10s a: "+errNoAddress.Error())
+		f.want(t, "without the selected addresses", "2m10s a: "+errNoAddress.Error())
 
 		everywhere := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
 		appliedAt(r, everywhere, servicePort("a", v1.IPv4Protocol, 30001), servicePort("b", v1.IPv4Protocol, 30002))
 		wait(0)
-		f.want(t, "the node's addresses are others", "2m11s a: <nil>", "2m11s listen :30001", "2m11s listen :30002")
+		f.want(t, "the node selects all addresses", "2m11s a: <nil>", "2m11s listen :30001", "2m11s listen :30002")
 		last := f.last
 
 		appliedAt(r, atLoopback())
 		wait(time.Minute)
-		f.want(t, "with them a Service goes")
+		f.want(t, "no Service is left")
 		select {
 		case <-last.ended:
 		default:
-			t.Error("the socket of a Service that is gone is still open")
+			t.Error("the socket of a removed Service is still open")
 		}
+	})
+}
+
+// A change of the node alone takes effect at once; to listen at all addresses, Run need not
+// read them.
+func TestAllAddressesAreNotRead(t *testing.T) {
+	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
+		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(time.Second)
+		f.want(t, "at first", "0s listen 127.0.0.1:30001")
+		f.change(nil)
+		appliedAt(r, &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}, servicePort("a", v1.IPv4Protocol, 30001))
+		wait(0)
+		f.want(t, "with all addresses", "1s listen :30001")
 	})
 }
 
@@ -241,7 +274,7 @@ func TestHosts(t *testing.T) {
 		{"all IPv6 and some IPv4", false, []string{"::/0", "192.0.2.5/32"}, []string{"tcp 192.0.2.5:1", "tcp6 [::]:1"}},
 		{"all IPv4 and some IPv6", false, []string{"0.0.0.0/0", "2001:db8::/64"}, []string{"tcp [2001:db8::5]:1", "tcp4 0.0.0.0:1"}},
 		{"some", false, []string{"192.0.2.0/24", "192.0.0.0/8", "2001:db8::/64"}, []string{"tcp 192.0.2.5:1", "tcp 192.0.2.7:1", "tcp [2001:db8::5]:1"}},
-		{"others", false, []string{"198.51.100.0/24"}, nil},
+		{"none of the node", false, []string{"198.51.100.0/24"}, nil},
 	} {
 		chosen := proxy.NodePortAddresses{All: tc.all}
 		for _, p := range tc.prefixes {
@@ -257,6 +290,6 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	if own, err := machineAddresses(); err != nil || len(own) == 0 {
-		t.Errorf("this machine's addresses: got %v and error %v, want some", own, err)
+		t.Errorf("machineAddresses: got %v and error %v, want some", own, err)
 	}
 }

@@ -11,13 +11,12 @@ import (
 	"time"
 )
 
-// Whoever holds connections without end holds nobody off, and takes a bounded number
-// of them.
-func TestCrowd(t *testing.T) {
+// A client that holds very many connections gets a bounded number, and does not block others.
+func TestConnLimit(t *testing.T) {
 	const limit, held = 20, 100
-	c := newCrowd(limit)
+	c := newConnLimit(limit)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, "here") // The client notices what is missing.
+		_, _ = fmt.Fprint(w, "here") // The client notices a truncated response.
 	}))
 	server.Config.ConnState = c.note
 	server.Start()
@@ -39,7 +38,7 @@ func TestCrowd(t *testing.T) {
 		}
 		text, err := io.ReadAll(response.Body)
 		if err != nil || string(text) != "here" {
-			t.Errorf("with %d connections held: answer %q, error %v", i+1, text, err)
+			t.Errorf("with %d connections held: got response %q and error %v, want \"here\"", i+1, text, err)
 		}
 		_ = response.Body.Close() // It was read to the end.
 	}
@@ -48,13 +47,13 @@ func TestCrowd(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-			t.Fatalf("connection %d: read %d bytes, error %v, wanted its end", i, n, err)
+			t.Fatalf("connection %d: got %d bytes and error %v, want its end", i, n, err)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.conns) > limit {
-		t.Errorf("%d connections are known, wanted at most %d", len(c.conns), limit)
+		t.Errorf("got %d connections, want at most %d", len(c.conns), limit)
 	}
 }
 

@@ -1,0 +1,73 @@
+package proxy
+
+import (
+	"context"
+	"time"
+)
+
+// Observer follows what a [Runner] does. Each function may be nil. The Runner calls them on
+// its goroutine, one after the other, and waits until they return.
+type Observer struct {
+	// Begin is called when Run begins. Its error ends Run.
+	Begin func(*Runner) error
+	// Started is called before each Apply, with the fields that are known by then:
+	// Snapshot, Full, Changed and Start.
+	Started func(Sync)
+	// Synced is called after each Apply.
+	Synced func(Sync)
+	// Verified is called each time the whole dataplane was found to match the
+	// snapshot: after an Apply from the zero Snapshot, unless the Backend, once its
+	// WaitDrift has returned nil, notices that other programs changed it meanwhile;
+	// and when a resync needs no Apply because the Backend knows that nothing was
+	// changed ([DriftChecker]). It is not called before Flows has followed the last Apply
+	// from the zero Snapshot without an error, and not after an Apply that had to repair the
+	// dataplane ([OperationCounter]) if the one before had to, too: other programs
+	// change it again and again. It is called after Synced.
+	Verified func(Snapshot)
+}
+
+// Sync describes one Apply.
+type Sync struct {
+	// Snapshot is what Apply had to achieve.
+	Snapshot Snapshot
+	// Applied is what the dataplane is known to hold afterwards ([Snapshot.Achieved]). It
+	// is the zero Snapshot if that is unknown.
+	Applied Snapshot
+	// Limits are the requests of Services that the dataplane honours only in part although
+	// it serves their ports, for all of Applied and in the order of names, if the Backend
+	// reports them (backends.LimitChecker). A limit that does not change stays the same
+	// Problem.
+	Limits []*Problem
+	// Full says that Apply started from the zero Snapshot.
+	Full bool
+	// Changed is the number of service ports that differ between the Snapshot that Apply
+	// started from and Snapshot.
+	Changed int
+	// Operations is the number of kernel operations, if the Backend counts
+	// them (see [OperationCounter]).
+	Operations uint64
+	Start      time.Time
+	Duration   time.Duration
+	// Err is the error of Apply, of the Runner's Flows, or both joined; nil for success.
+	Err error
+	// Refused are the service ports that could not be programmed, if Err has no other
+	// cause; otherwise nil.
+	Refused PortErrors
+}
+
+// achieved reports whether everything was done, except for single service ports.
+func (s *Sync) achieved() bool { return s.Err == nil || s.Refused != nil }
+
+// FlowCleaner removes entries of connection tracking that changes of the dataplane made
+// stale. Calls do not overlap.
+type FlowCleaner interface {
+	// Follow is called after each Apply that changed the dataplane, also in part, with
+	// the Snapshot that it holds now. It removes the flows that became stale since the last
+	// Follow that succeeded; if full is set, or without an earlier one, it checks all flows.
+	// Its error fails the Apply, and the Runner retries it after some time. After
+	// [ErrDataplaneLost] the retry starts from the zero Snapshot, with full set.
+	Follow(ctx context.Context, held Snapshot, full bool) error
+	// Due reports whether Follow has something to do although nothing has changed. The
+	// Runner calls it at each resync.
+	Due() bool
+}

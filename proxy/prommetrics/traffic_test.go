@@ -1,0 +1,80 @@
+package prommetrics
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// counting is a backend that counts the traffic of all service ports but one.
+type counting struct {
+	backend
+	except string
+	err    error
+	reads  int
+}
+
+func (c *counting) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, uint64, [2]uint64, [2]uint64)) error {
+	c.reads++
+	for p := range s.All() {
+		if p.Name.Name != c.except {
+			each(p.Name, 1, [2]uint64{2, 3}, [2]uint64{4, 5})
+		}
+	}
+	return c.err
+}
+
+// The traffic is read at each scrape, of what the dataplane holds, and only if it is wanted. If it
+// cannot be read, the other metrics are there, and the failure is counted.
+func TestTraffic(t *testing.T) {
+	const pattern = "^vipkit_service_(c|p.*s_|b|t)"
+	held := proxy.NewSnapshot(&proxy.Node{}, ports("a", "b")...)
+	for _, wanted := range []bool{false, true} {
+		b := &counting{except: "b"}
+		r := prometheus.NewRegistry()
+		m, err := New(r, Options{Traffic: wanted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
+			t.Fatal(err)
+		}
+		none := []string{"vipkit_service_traffic_failures_total 0"}
+		if !wanted {
+			none = nil
+		}
+		wantSamples(t, r, "before the first sync", pattern, none...)
+		m.synced(proxy.Sync{Snapshot: held, Applied: held})
+		if !wanted {
+			wantSamples(t, r, "unwanted", pattern)
+			if b.reads > 0 {
+				t.Errorf("unwanted: got %d reads, want none", b.reads)
+			}
+			continue
+		}
+		const labels = `family="IPv4",namespace="ns",port="http",protocol="TCP",service="a"} `
+		wantSamples(
+			t, r, "after a sync", pattern,
+			`vipkit_service_bytes_total{direction="in",`+labels+"4", `vipkit_service_bytes_total{direction="out",`+labels+"5",
+			"vipkit_service_connections_total{"+labels+"1",
+			`vipkit_service_packets_total{direction="in",`+labels+"2", `vipkit_service_packets_total{direction="out",`+labels+"3",
+			"vipkit_service_traffic_failures_total 0",
+		)
+		b.err = errors.New("no permission")
+		wantSamples(t, r, "after a failure", "^vipkit_syncs_total.*done|failures", "vipkit_service_traffic_failures_total 1", `vipkit_syncs_total{result="done"} 1`)
+	}
+}
+
+func ports(services ...string) (all []*proxy.ServicePort) {
+	for _, s := range services {
+		p := &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: key(s), Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}}
+		p.Name.Namespace = "ns"
+		all = append(all, p)
+	}
+	return all
+}
