@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// ableKernel counts its operations itself, and knows whether others were there.
+// ableKernel has all optional abilities of a target.
 type ableKernel struct {
 	*fakeKernel
 	drifted bool
@@ -28,6 +30,10 @@ func (ableKernel) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	return []*proxy.Problem{{Field: "node of " + s.Node().Zone}}
 }
 
+func (ableKernel) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+	return []*proxy.Problem{{Field: port.Name.Name + " in " + node.Zone}}
+}
+
 func (k ableKernel) WaitDrift(ctx context.Context) error {
 	if !k.drifted {
 		<-ctx.Done()
@@ -35,10 +41,11 @@ func (k ableKernel) WaitDrift(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// What a target can say itself, the backend passes on. Of others, it counts what was
-// committed, and takes them for changed at any time.
+// The backend uses the abilities of its target. Without them, it counts the committed
+// operations, and Drifted is always true.
 func TestAbilitiesOfTargets(t *testing.T) {
 	k := newFakeKernel(t)
+	found, limits := []*proxy.Problem{{Field: "node of a"}}, []*proxy.Problem{{Field: "web in a"}}
 	for _, c := range []struct {
 		what       string
 		target     backends.Target[fakeKey, string]
@@ -46,10 +53,11 @@ func TestAbilitiesOfTargets(t *testing.T) {
 		drifted    bool
 		wait       error
 		found      []*proxy.Problem
+		limits     []*proxy.Problem
 	}{
-		{"a target that can do nothing", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported, nil},
-		{"one that can, unchanged", ableKernel{k, false}, 42, false, context.DeadlineExceeded, []*proxy.Problem{{Field: "node of a"}}},
-		{"one that can, changed", ableKernel{k, true}, 42, true, nil, []*proxy.Problem{{Field: "node of a"}}},
+		{"a target without abilities", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported, nil, nil},
+		{"with abilities, no drift", ableKernel{k, false}, 42, false, context.DeadlineExceeded, found, limits},
+		{"with abilities, drift", ableKernel{k, true}, 42, true, nil, found, limits},
 	} {
 		clear(k.objects)
 		b := backends.New(renderFake, c.target)
@@ -63,22 +71,58 @@ func TestAbilitiesOfTargets(t *testing.T) {
 		if diff := cmp.Diff(c.found, found); diff != "" {
 			t.Errorf("%s: problems of the node (-want +got):\n%s", c.what, diff)
 		}
+		var limits []*proxy.Problem
+		if checker, ok := b.(backends.LimitChecker); ok {
+			limits = checker.CheckLimits(inZone("a").Node(), &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "web"}}})
+		}
+		if diff := cmp.Diff(c.limits, limits); diff != "" {
+			t.Errorf("%s: limits (-want +got):\n%s", c.what, diff)
+		}
 		if counter, ok := b.(proxy.OperationCounter); !ok || counter.Operations() != c.operations {
 			t.Errorf("%s: got %d operations, want %d", c.what, counter.Operations(), c.operations)
 		}
 		if checker, ok := b.(proxy.DriftChecker); !ok || checker.Drifted(t.Context()) != c.drifted {
-			t.Errorf("%s: has drifted: got %t, want %t", c.what, !c.drifted, c.drifted)
+			t.Errorf("%s: Drifted: got %t, want %t", c.what, !c.drifted, c.drifted)
 		} else {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			if err := checker.WaitDrift(ctx); !errors.Is(err, c.wait) {
-				t.Errorf("%s: waiting for drift: got error %v, want %v", c.what, err, c.wait)
+				t.Errorf("%s: WaitDrift: got error %v, want %v", c.what, err, c.wait)
 			}
 			cancel()
 		}
 	}
 }
 
-// diffingKernel renders what a change makes different by itself, where it likes to.
+// closable is a target that holds resources of the process.
+type closable struct {
+	*fakeKernel
+	closed int
+}
+
+var errClosing = errors.New("closing")
+
+func (k *closable) Close() error {
+	k.closed++
+	return errClosing
+}
+
+// Close closes the target, if that is an io.Closer; Apply and Cleanup do not.
+func TestClose(t *testing.T) {
+	k := &closable{fakeKernel: newFakeKernel(t)}
+	b := backends.New(renderFake, backends.Target[fakeKey, string](k))
+	err := errors.Join(b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")), b.Cleanup(t.Context()))
+	if err != nil || k.closed != 0 {
+		t.Errorf("Apply and Cleanup: got error %v, closed %d times, want none and never", err, k.closed)
+	}
+	if c, can := b.(io.Closer); !can || !errors.Is(c.Close(), errClosing) || k.closed != 1 {
+		t.Errorf("Close: got io.Closer %t, closed the target %d times, want once and its error", can, k.closed)
+	}
+	if c, can := backends.New(renderFake, k.fakeKernel).(io.Closer); !can || c.Close() != nil {
+		t.Errorf("Close with a target that is no io.Closer: got io.Closer %t, want one without error", can)
+	}
+}
+
+// diffingKernel is a DiffRenderer that renders the differences that likes selects.
 type diffingKernel struct {
 	*fakeKernel
 	likes func() bool
@@ -95,11 +139,11 @@ func (k *diffingKernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, ad
 	return append(removed, gone...), append(added, come...), !changes && k.likes()
 }
 
-// without leaves out of a list what is on another one, as often as it is there.
+// without returns the objects of a list without those of another one, as often as it has them.
 func without(list, other []fakeObject) []fakeObject {
 	other = slices.Clone(other)
 	return slices.DeleteFunc(slices.Clone(list), func(o fakeObject) bool {
-		i := slices.Index(other, o)
+		i := slices.IndexFunc(other, func(x fakeObject) bool { return x.Key == o.Key && x.Value == o.Value })
 		if i >= 0 {
 			other = slices.Delete(other, i, i+1)
 		}
@@ -107,8 +151,8 @@ func without(list, other []fakeObject) []fakeObject {
 	})
 }
 
-// A target that renders differences is asked between ports of one node, and what it
-// leaves to the backend is rendered in full.
+// A DiffRenderer renders changes of ports with one node; if it reports false, both ports are
+// rendered in full.
 func TestApplyFollowsHistoryByDifferences(t *testing.T) {
 	r := testenv.Random(t)
 	k := &diffingKernel{fakeKernel: newFakeKernel(t), likes: func() bool { return r.IntN(4) > 0 }}
@@ -122,19 +166,19 @@ func TestApplyFollowsHistoryByDifferences(t *testing.T) {
 		d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
 	}
 	if k.asked == 0 {
-		t.Error("the target was never asked, so the test shows nothing")
+		t.Error("RenderDiff was not called, so the test shows nothing")
 	}
 }
 
-// A look that fails is no empty list: nothing is made beside what nobody has seen.
-func TestApplyReportsLooksThatFail(t *testing.T) {
+// A List that fails is no empty list: without a list of the objects, nothing is committed.
+func TestApplyReportsListsThatFail(t *testing.T) {
 	d := newDriver(t)
 	d.kernel.fail = func() error { return errFault }
 	if err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{0}))); !errors.Is(err, errFault) || len(failedPorts(err)) > 0 {
 		t.Errorf("Apply: got error %v, want %v and no ports named", err, errFault)
 	}
 	if d.kernel.commits > 0 {
-		t.Errorf("after a look that failed, there were %d commits, want none", d.kernel.commits)
+		t.Errorf("after a failed List: got %d commits, want none", d.kernel.commits)
 	}
 }
 
@@ -148,8 +192,8 @@ func TestApplyListsAfterUnknownOutcome(t *testing.T) {
 		old, new proxy.Snapshot
 	}{
 		"a port that fails on another node": {func(k *fakeKernel) { k.poisoned = true }, first, inZone("b", port(0, []int{0}, []int{0}), bad)},
-		"an answer that does not come":      {func(k *fakeKernel) { k.lose = func(n int) (int, bool) { return n, true } }, first, next},
-		"a look that fails":                 {func(k *fakeKernel) { k.fail = func() error { return errFault } }, proxy.Snapshot{}, first},
+		"a lost reply":                      {func(k *fakeKernel) { k.lose = func(n int) (int, bool) { return n, true } }, first, next},
+		"a failed List":                     {func(k *fakeKernel) { k.fail = func() error { return errFault } }, proxy.Snapshot{}, first},
 	} {
 		d := newDriver(t)
 		d.mustApply(t, first)
@@ -162,12 +206,12 @@ func TestApplyListsAfterUnknownOutcome(t *testing.T) {
 			t.Errorf("after %s: got error %v, want none", what, err)
 		}
 		if diff := cmp.Diff(wanted(next), d.kernel.objects); diff != "" {
-			t.Errorf("after %s: the kernel (-want +got):\n%s", what, diff)
+			t.Errorf("after %s: objects in the kernel (-want +got):\n%s", what, diff)
 		}
 	}
 }
 
-// baselessKernel takes everything but what all service ports need.
+// baselessKernel refuses the static objects.
 type baselessKernel struct{ *fakeKernel }
 
 func (k baselessKernel) Commit(ctx context.Context, ops []fakeOp) error {
@@ -179,7 +223,7 @@ func (k baselessKernel) Commit(ctx context.Context, ops []fakeOp) error {
 	return k.fakeKernel.Commit(ctx, ops)
 }
 
-// Where what all service ports need is refused, that is found out at once.
+// If the target refuses the static objects, Apply finds that out with two commits.
 func TestApplyTriesStaticObjectsFirst(t *testing.T) {
 	var all []*proxy.ServicePort
 	for i := range 64 {
@@ -191,11 +235,11 @@ func TestApplyTriesStaticObjectsFirst(t *testing.T) {
 		t.Errorf("Apply: got error %v, want %v and no ports named", err, errPoison)
 	}
 	if k.commits != 2 {
-		t.Errorf("there were %d commits, want 2: of all, and of what all need", k.commits)
+		t.Errorf("got %d commits, want 2: of everything, and of the static objects", k.commits)
 	}
 }
 
-// lenientKernel has no objection to being told again what is there.
+// lenientKernel ignores additions of objects that exist with the same value.
 type lenientKernel struct{ *fakeKernel }
 
 func (k lenientKernel) Commit(ctx context.Context, ops []fakeOp) error {
@@ -209,15 +253,15 @@ func (k lenientKernel) Commit(ctx context.Context, ops []fakeOp) error {
 	return k.fakeKernel.Commit(ctx, news)
 }
 
-// An object that moves from one port to another does not go with the former owner,
-// where a third port fails and the target does not notice that it was there before.
+// An object that moves from one port to another is not removed with the former owner if a
+// third port fails and the target does not notice that the object existed before.
 func TestApplyMovesDespitePoisonOnLenientKernels(t *testing.T) {
 	k := newFakeKernel(t)
 	d := &driver{backend: backends.New(renderFake, lenientKernel{k}), kernel: k}
 	k.poisoned = true
 	d.mustApply(t, inZone("a", port(5, []int{0}, []int{0})))
 	want := inZone("a", port(0, []int{0}, []int{0}), refused(3), port(5, nil, []int{0}))
-	for range 2 { // the second time from the beginning
+	for range 2 { // the second time from the zero snapshot
 		if err := d.apply(t.Context(), want); err == nil {
 			t.Fatal("got no error, so the test shows nothing")
 		}
@@ -225,8 +269,8 @@ func TestApplyMovesDespitePoisonOnLenientKernels(t *testing.T) {
 	d.kernelHolds(t, want.Revert(proxy.Snapshot{}, portName(3)), "after two tries")
 }
 
-// Owners of shared objects are counted once, also where an Apply that was carried out in
-// part is tried again: what it changed in counts alone is a part too.
+// Owners of shared objects are counted once, also if an Apply that succeeded in part is
+// retried: a change of counts alone is a part, too.
 func TestApplyCountsOwnersOnceAfterAFailure(t *testing.T) {
 	both := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, nil, []int{0}))
 	one := inZone("a", port(0, []int{0}, []int{0, 1}))
@@ -244,15 +288,47 @@ func TestApplyCountsOwnersOnceAfterAFailure(t *testing.T) {
 		}
 		if err := d.apply(t.Context(), c.next); !errors.Is(err, backends.ErrUnavailable) || len(failedPorts(err)) > 0 {
 			t.Fatalf("%s: got error %v, want %v and no ports named", what, err, backends.ErrUnavailable)
+		} else if !errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Errorf("%s: got error %v, want also %v: a part was made", what, err, proxy.ErrDataplaneLost)
 		}
-		d.kernel.fail = nil
+		d.kernel.fail, d.applied = nil, c.old // whatever the caller makes of the error
 		d.mustApply(t, c.next)
 		d.mustApply(t, c.last)
 	}
 }
 
-// Who has carried out a part, or taken everything away, does not say that all is as it
-// was left, even if nobody else was there.
+// A port that goes where the node changes does not take the new value back from a shared object
+// that others keep, where a third port fails and each change is made for itself.
+func TestRemovalKeepsTheValueOfASharedObject(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.poisoned = true
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1})))
+	err := d.apply(t.Context(), inZone("b", port(0, []int{0}, []int{0}), refused(3)))
+	if diff := cmp.Diff([]string{portName(3).String()}, failedPorts(err)); diff != "" {
+		t.Errorf("ports that failed (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wanted(inZone("b", port(0, []int{0}, []int{0}))), d.kernel.objects); diff != "" {
+		t.Errorf("the kernel (-want +got):\n%s", diff)
+	}
+}
+
+// A first load that ends in the middle leaves no less known than before: its error is what ended
+// it, by which a [proxy.Runner] gives up.
+func TestFirstLoadThatEndsInTheMiddle(t *testing.T) {
+	d := newDriver(t)
+	failures := []error{nil, errFault, nil, errors.Join(backends.ErrUnavailable, proxy.ErrUnsupported)}
+	d.kernel.fail = func() (err error) {
+		err, failures = failures[0], failures[1:]
+		return err
+	}
+	err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1})))
+	if !errors.Is(err, proxy.ErrUnsupported) || errors.Is(err, proxy.ErrDataplaneLost) || len(d.kernel.objects) == 0 {
+		t.Errorf("got error %v, want %v, and not %v; there are %d objects, want some", err, proxy.ErrUnsupported, proxy.ErrDataplaneLost, len(d.kernel.objects))
+	}
+}
+
+// After an Apply that succeeded in part, and after a Cleanup, Drifted returns true, even if
+// no other program changed the dataplane.
 func TestDriftedAfterAPart(t *testing.T) {
 	first, next := inZone("a", port(0, []int{0}, []int{0})), inZone("a", port(0, []int{0}, []int{1}), port(1, []int{1}, []int{1}))
 	for what, part := range map[string]func(b proxy.Backend, k *fakeKernel) error{
@@ -273,19 +349,19 @@ func TestDriftedAfterAPart(t *testing.T) {
 		b := backends.New(renderFake, ableKernel{k, false})
 		checker, ok := b.(proxy.DriftChecker)
 		if !ok || !checker.Drifted(t.Context()) {
-			t.Error("before the first Apply: has drifted: got false, want true")
+			t.Error("before the first Apply: Drifted: got false, want true")
 		}
 		if err := b.Apply(t.Context(), proxy.Snapshot{}, first); err != nil {
 			t.Fatal(err)
 		}
 		if checker.Drifted(t.Context()) {
-			t.Error("after the first Apply: has drifted: got true, want false")
+			t.Error("after the first Apply: Drifted: got true, want false")
 		}
 		if err := part(b, k); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if !checker.Drifted(t.Context()) {
-			t.Errorf("after %s: has drifted: got false, want true", what)
+			t.Errorf("after %s: Drifted: got false, want true", what)
 		}
 	}
 }

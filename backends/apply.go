@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -13,8 +14,8 @@ import (
 // divided into sixteen commits. Smaller commits need less memory, larger ones are fewer.
 const chunk = 1 << 13
 
-// change is one rendering that gives way to another: of a service port, or of
-// the static objects where both ports are nil and static is set.
+// change is a change of what is rendered: of a service port, or of the static objects
+// if both ports are nil and static is set.
 type change struct {
 	old, new         *proxy.ServicePort
 	oldNode, newNode *proxy.Node
@@ -38,7 +39,7 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	full, before := old.IsZero() || !r.known, r.settled
+	full := old.IsZero() || !r.known
 	var err error
 	if full {
 		err = r.applyFull(ctx, new, false)
@@ -52,23 +53,17 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	if err == nil {
 		return nil
 	}
-	var failed proxy.PortErrors
-	switch {
-	case errors.As(err, &failed):
-		if old.IsZero() || !full && old.Node().Equal(new.Node()) {
-			break
-		}
-		// Those ports are gone, or as they were for another node, and not
-		// as in old.
-		r.known = false
-		err = fmt.Errorf("%w where these failed: %w", proxy.ErrDataplaneLost, failed)
-	case errors.Is(err, proxy.ErrDataplaneLost) || r.settled != before:
-		r.known = false
+	failed, some := errors.AsType[proxy.PortErrors](err)
+	if some && !old.IsZero() && (full || !old.Node().Equal(new.Node())) {
+		// Those ports were removed, or are as they were for another node: not as
+		// in old.
+		err = fmt.Errorf("%w; failed ports: %w", proxy.ErrDataplaneLost, failed)
 	}
+	r.known = r.known && !old.Achieved(new, err).IsZero()
 	return err
 }
 
-// applyChanges goes from one known state to another, in one commit.
+// applyChanges applies the difference of two known snapshots, in one commit if possible.
 func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snapshot) error {
 	changes := r.planner.changes[:0]
 	if !old.Node().Equal(new.Node()) {
@@ -84,15 +79,15 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 	return err
 }
 
-// lost turns a conflict between known states into what it means.
-func (r *reconciler[K, V]) lost(err error) error {
+// asLost turns a conflict between known states into [proxy.ErrDataplaneLost].
+func (r *reconciler[K, V]) asLost(err error) error {
 	if r.known && errors.Is(err, ErrConflict) && !errors.Is(err, proxy.ErrDataplaneLost) {
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 	}
 	return err
 }
 
-// nodeChanges renders everything anew: what the node is goes into all of it.
+// nodeChanges renders everything again: all objects may depend on the node.
 func nodeChanges(changes []change, old, new proxy.Snapshot) []change {
 	changes = append(changes, change{static: true, oldNode: old.Node(), newNode: new.Node()})
 	for p := range new.All() {
@@ -107,8 +102,7 @@ func nodeChanges(changes []change, old, new proxy.Snapshot) []change {
 	return changes
 }
 
-// portSize guesses how many objects a service port needs: most of them are
-// endpoints.
+// portSize estimates how many objects a service port needs: most are for endpoints.
 func portSize(p *proxy.ServicePort) int { return 2 * (len(p.Cluster) + len(p.Local) + 1) }
 
 func sizeOf(s proxy.Snapshot) int {
@@ -119,57 +113,40 @@ func sizeOf(s proxy.Snapshot) int {
 	return n
 }
 
-// pieceSize gives how many of all objects go into one commit: there are as many commits
-// as the target says, if it says so.
-func pieceSize(all, pieces int) int {
-	if pieces > 0 {
-		return all/pieces + 1
+// pieceSize returns how many of all objects go into one commit. The replacement may choose
+// the number of commits.
+func (r *reconciler[K, V]) pieceSize(all int) int {
+	if r.replacement != nil && r.replacement.Pieces() > 0 {
+		return all/r.replacement.Pieces() + 1
 	}
 	return max(chunk, all/16)
 }
 
-// applyFull goes from whatever is there to new. If anew is set, what is there cannot be
-// changed in place.
-func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, anew bool) error {
+// applyFull makes the dataplane match new, whatever its state. If rebuild is set, existing
+// objects cannot be changed in place.
+func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, rebuild bool) error {
 	r.known = false
-	r.owners = make(map[K]owned[V], sizeOf(new)/2)
-	defer func() { r.leftovers = nil }()
-	finish, pieces, replaces, err := r.begin(ctx, new, anew)
-	if err != nil {
+	r.owners = map[K]owned[V]{}
+	defer func() { r.leftovers, r.replacement = nil, nil }()
+	if err := r.begin(ctx, new, rebuild); err != nil {
 		return err
 	}
-	limit := pieceSize(sizeOf(new), pieces)
-	failed := proxy.PortErrors{}
-	changes := []change{{static: true, newNode: new.Node()}}
-	size := 0
-	flush := func() error {
-		err := r.tryAdmitted(ctx, changes)
-		changes, size = changes[:0], 0
-		some, ok := errors.AsType[proxy.PortErrors](err)
-		if !ok {
+	all := sizeOf(new)
+	limit := r.pieceSize(all)
+	failed, sized := proxy.PortErrors{}, false
+	for changes := range pieces(new, limit) {
+		if err := r.applyPiece(ctx, changes, failed); err != nil {
 			return err
 		}
-		if replaces && errors.Is(err, ErrExhausted) {
-			return unreplaced(some)
-		}
-		maps.Copy(failed, some)
-		return nil
-	}
-	for p := range new.All() {
-		changes = append(changes, change{new: p, newNode: new.Node()})
-		if size += portSize(p); size >= limit {
-			if err := flush(); err != nil {
-				return err
-			}
+		if !sized {
+			r.growOwners(all / limit)
+			sized = true
 		}
 	}
-	switch err := flush(); {
-	case err != nil:
-		return err
-	case r.keepsBack(new, failed):
-		return unreplaced(failed)
+	if r.mustKeep(new, failed) {
+		return notReplaced(failed)
 	}
-	if err := finish(ctx); err != nil {
+	if err := r.finish(ctx); err != nil {
 		return err
 	}
 	r.known = true
@@ -179,16 +156,61 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, an
 	return nil
 }
 
-// keepsBack reports whether one of the ports that failed did so since the system is short
-// of resources, and serves as it was found: that would be removed as what nobody wants.
-func (r *reconciler[K, V]) keepsBack(new proxy.Snapshot, failed proxy.PortErrors) bool {
+// pieces returns the changes that make everything, in pieces of a size.
+func pieces(new proxy.Snapshot, limit int) iter.Seq[[]change] {
+	return func(yield func([]change) bool) {
+		piece, size := []change{{static: true, newNode: new.Node()}}, 0
+		for p := range new.All() {
+			piece = append(piece, change{new: p, newNode: new.Node()})
+			if size += portSize(p); size < limit {
+				continue
+			}
+			if !yield(piece) {
+				return
+			}
+			piece, size = piece[:0], 0
+		}
+		if len(piece) > 0 {
+			yield(piece)
+		}
+	}
+}
+
+// applyPiece commits a piece, and adds the service ports that fail.
+func (r *reconciler[K, V]) applyPiece(ctx context.Context, piece []change, failed proxy.PortErrors) error {
+	err := r.tryAdmitted(ctx, piece)
+	some, ok := errors.AsType[proxy.PortErrors](err)
+	if !ok {
+		return err
+	}
+	if r.replacement != nil && errors.Is(err, ErrExhausted) {
+		return notReplaced(some)
+	}
+	maps.Copy(failed, some)
+	return nil
+}
+
+// growOwners makes room for times as many shared objects as the first commit had. A map that is
+// too small grows in parts, one that is too large may be twice as large.
+func (r *reconciler[K, V]) growOwners(times int) {
+	if times < 2 {
+		return
+	}
+	owners := make(map[K]owned[V], len(r.owners)*times*7/8)
+	maps.Copy(owners, r.owners)
+	r.owners = owners
+}
+
+// mustKeep reports whether a port failed because the system is out of resources, and has
+// existing objects that still serve: they would be removed as leftovers.
+func (r *reconciler[K, V]) mustKeep(new proxy.Snapshot, failed proxy.PortErrors) bool {
 	for name, err := range failed {
 		port, _ := new.Get(name)
 		if !errors.Is(err, ErrExhausted) || port == nil {
 			continue
 		}
 		for _, o := range r.render(new.Node(), port, nil) {
-			if _, found := r.leftovers.find(o.Key); found && !o.Key.Shared() {
+			if _, found := r.leftovers[o.Key]; found && !o.Key.Shared() {
 				return true
 			}
 		}
@@ -196,59 +218,82 @@ func (r *reconciler[K, V]) keepsBack(new proxy.Snapshot, failed proxy.PortErrors
 	return false
 }
 
-// unreplaced says that the old objects stay in effect, because the system ran short of
-// resources while their replacement was made. It names the ports that were refused as text
-// only, and is no [proxy.PortErrors]: nothing of the other ports has taken effect either.
-func unreplaced(failed proxy.PortErrors) error {
-	return fmt.Errorf("%w: the old objects stay in effect: %s", ErrExhausted, failed.Error())
+// notReplaced returns the error for existing objects that stay in effect, because the system
+// ran out of resources while their replacement was made. It names the failed ports as text
+// only, and is no [proxy.PortErrors]: the other ports have not taken effect either.
+func notReplaced(failed proxy.PortErrors) error {
+	return fmt.Errorf("%w: the existing objects stay in effect: %s", ErrExhausted, failed.Error())
 }
 
-// begin looks at what there is, unless it is to be replaced. What finish does,
-// when all is made, is to make everything else go.
-func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot, anew bool) (finish func(context.Context) error, pieces int, replaces bool, err error) {
-	if replacer, ok := r.target.(Replacer); ok {
-		if yes, pieces := replacer.Replace(ctx, new, anew); yes {
-			return replacer.Replaced, pieces, true, nil
+// begin lists the existing objects, unless they will be replaced.
+func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot, rebuild bool) error {
+	if replacer, can := r.target.(Replacer[K, V]); can {
+		r.replacement = replacer.Replace(ctx, new, rebuild)
+	}
+	if r.replacement != nil {
+		return nil
+	}
+	return r.list(ctx)
+}
+
+// finish removes the leftovers after all other objects were made. If that conflicts with an
+// object that List did not yield, everything must be replaced.
+func (r *reconciler[K, V]) finish(ctx context.Context) error {
+	if r.replacement != nil {
+		return r.replacement.Finish(ctx)
+	}
+	var ops []Op[K, V]
+	for k, v := range r.leftovers {
+		ops = append(ops, Op[K, V]{Kind: Remove, Key: k, Value: v})
+	}
+	if _, can := r.target.(Replacer[K, V]); can {
+		err := r.commit(ctx, ops)
+		if errors.Is(err, ErrConflict) {
+			return fmt.Errorf("%w: %w", ErrReplace, err)
 		}
+		return err
 	}
-	if err := r.list(ctx); err != nil {
-		return nil, 0, false, err
-	}
-	return func(ctx context.Context) error { return r.removeLeftovers(ctx, anew) }, 0, false, nil
+	return r.remove(ctx, ops)
 }
 
-// removeLeftovers removes the objects that no service port has claimed. If that conflicts
-// with something that List did not yield, everything is to be replaced.
-func (r *reconciler[K, V]) removeLeftovers(ctx context.Context, anew bool) error {
-	err := r.commit(ctx, r.leftovers.removals())
-	if _, can := r.target.(Replacer); can && !anew && errors.Is(err, ErrConflict) {
-		return fmt.Errorf("%w: %w", ErrReplace, err)
+// remove removes objects together. If that fails it halves them until it has found those that
+// the target keeps, and removes all others.
+func (r *reconciler[K, V]) remove(ctx context.Context, ops []Op[K, V]) error {
+	err := r.commit(ctx, ops)
+	if err == nil || len(ops) == 1 || final(ctx, err) {
+		return err
 	}
-	return err
+	half := len(ops) / 2 // those before it may refer to those after it
+	err = r.remove(ctx, ops[:half])
+	if err != nil && final(ctx, err) {
+		return err
+	}
+	return errors.Join(err, r.remove(ctx, ops[half:]))
 }
 
 func (r *reconciler[K, V]) list(ctx context.Context) error {
-	var objects []Object[K, V]
+	r.leftovers = map[K]V{}
 	for o, err := range r.target.List(ctx) {
 		if err != nil {
 			return fmt.Errorf("listing the objects: %w", err)
 		}
-		objects = append(objects, o)
+		r.leftovers[o.Key] = o.Value
 	}
-	r.leftovers = newLeftovers(objects)
 	return nil
 }
 
-// try commits changes together. If that fails it halves them until the service
-// ports that the target refuses stand alone; all others are committed.
+// try commits changes together. If that fails it halves them until it has found the
+// service ports that the target refuses, and commits all others.
 func (r *reconciler[K, V]) try(ctx context.Context, changes []change) error {
 	plan := r.planner.plan(r, changes)
-	err := r.lost(r.commit(ctx, plan.ops))
+	err := r.asLost(r.commit(ctx, plan.ops))
 	if err == nil {
-		r.settle(plan)
+		r.record(plan)
 		return nil
 	}
-	r.leftovers.release(plan.claimed)
+	for i := range plan.claimed {
+		r.leftovers[plan.claimed[i].Key] = plan.claimed[i].Value
+	}
 	if final(ctx, err) || changes[0].static && len(changes) == 1 {
 		return err
 	}
@@ -256,38 +301,29 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change) error {
 		return proxy.PortErrors{changes[0].name(): err}
 	}
 	if plan.moved {
-		// In parts, one might take away what another has just given.
+		// In parts, the former owner could remove what the new one has just added.
 		return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
 	}
 	half := len(changes) / 2
 	if changes[0].static {
 		half = 1
 	}
-	failed := proxy.PortErrors{}
-	for _, part := range [][]change{changes[:half], changes[half:]} {
-		var some proxy.PortErrors
-		switch err := r.try(ctx, part); {
-		case errors.As(err, &some):
-			maps.Copy(failed, some)
-		case err != nil:
-			return err
-		}
+	err = r.try(ctx, changes[:half])
+	if _, some := errors.AsType[proxy.PortErrors](err); err != nil && !some {
+		return err
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return failed
+	return JoinErrors(r.known, err, r.try(ctx, changes[half:]))
 }
 
-// final reports whether an error is no matter of single service ports. What the
-// system cannot do at all shows in the static objects; else a port asks for it.
+// final reports whether dividing a commit cannot help: no single service port caused the
+// error. ErrUnsupported is not final: a feature that all ports need fails with the static
+// objects; otherwise single ports need it.
 func final(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, ErrReplace) || errors.Is(err, ErrUnavailable) || errors.Is(err, proxy.ErrDataplaneLost)
 }
 
-// settle takes note of a plan that was carried out.
-func (r *reconciler[K, V]) settle(p *plan[K, V]) {
-	r.settled++
+// record updates the owners of shared objects after a plan was committed.
+func (r *reconciler[K, V]) record(p *plan[K, V]) {
 	for i := range p.shared {
 		d := &p.shared[i]
 		o := r.owners[d.key]

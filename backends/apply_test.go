@@ -30,7 +30,7 @@ func inZone(zone string, ports ...*proxy.ServicePort) proxy.Snapshot {
 	return proxy.NewSnapshot(&proxy.Node{Zone: zone}, ports...)
 }
 
-// mustApply brings the kernel to a snapshot.
+// mustApply applies a snapshot and checks the objects in the kernel.
 func (d *driver) mustApply(t *testing.T, s proxy.Snapshot) {
 	t.Helper()
 	if err := d.apply(t.Context(), s); err != nil {
@@ -51,19 +51,19 @@ func TestApplyWithNothingToDo(t *testing.T) {
 		}
 	})
 	if allocs != 0 {
-		t.Errorf("Apply with nothing to do allocates %v times, want 0", allocs)
+		t.Errorf("Apply with nothing to do: got %v allocations, want 0", allocs)
 	}
 	if got := d.kernel.lists - lists; got != 0 {
-		t.Errorf("Apply with nothing to do lists %d times, want 0", got)
+		t.Errorf("Apply with nothing to do: got %d lists, want 0", got)
 	}
 	equal := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2}))
 	d.mustApply(t, equal)
 	if got := d.kernel.commits - commits; got != 0 {
-		t.Errorf("Apply of nothing and of equal ports commits %d times, want 0", got)
+		t.Errorf("Apply of nothing and of equal ports: got %d commits, want 0", got)
 	}
 }
 
-// What a change writes does not depend on how many ports there are.
+// The number of operations of a change does not depend on the number of ports.
 func TestApplyIsEconomical(t *testing.T) {
 	var costs []uint64
 	for _, ports := range []int{3, 300} {
@@ -82,7 +82,11 @@ func TestApplyIsEconomical(t *testing.T) {
 		d.mustApply(t, inZone("a", all...))
 		costs = append(costs, counter.Operations()-before)
 		if changes := d.kernel.commits - loads; loads != 1 || changes != 1 {
-			t.Errorf("%d ports took %d commits, and a change of one took %d, want one each", ports, loads, changes)
+			t.Errorf("%d ports: got %d commits, and %d for a change of one port, want one each", ports, loads, changes)
+		}
+		d.kernel.fail, before = func() error { return errFault }, counter.Operations()
+		if err := d.apply(t.Context(), inZone("a")); err == nil || counter.Operations() != before {
+			t.Errorf("a change that fails: got error %v, and %d operations, want an error and none", err, counter.Operations()-before)
 		}
 	}
 	// One slot less and one more, and one host more.
@@ -103,13 +107,13 @@ func TestApplyMovesObjectsBetweenPorts(t *testing.T) {
 		commits := d.kernel.commits
 		d.mustApply(t, s)
 		if got := d.kernel.commits - commits; got > 1 {
-			t.Errorf("moving took %d commits, want at most 1", got)
+			t.Errorf("move: got %d commits, want at most 1", got)
 		}
 	}
 }
 
-// A move that cannot be done as a whole is not done in parts, in which the old
-// owner takes away what the new one has just got.
+// A move that fails as a whole is not committed in parts, in which the change of the old
+// owner would remove the object of the new one.
 func TestApplyMovesDespitePoison(t *testing.T) {
 	d := newDriver(t)
 	d.kernel.poisoned = true
@@ -127,8 +131,8 @@ func TestApplyMovesDespitePoison(t *testing.T) {
 	d.kernelHolds(t, d.applied, "after the repair")
 }
 
-// Ports that failed while the node changed are as they were for the other node.
-// Nobody may take them for up to date.
+// Ports that fail while the node changes are as they were for the former node. The error
+// must not report them as unchanged.
 func TestApplyOfAnotherNodeDespitePoison(t *testing.T) {
 	d := newDriver(t)
 	bad := port(1, []int{1}, nil)
@@ -147,7 +151,7 @@ func TestApplyOfAnotherNodeDespitePoison(t *testing.T) {
 	d.mustApply(t, want)
 }
 
-// After an Apply that ended in the middle, nothing is known.
+// After an Apply whose context ended between two commits, the state is unknown.
 func TestApplyCancelledHalfWay(t *testing.T) {
 	d := newDriver(t)
 	d.kernel.poisoned = true
@@ -159,7 +163,7 @@ func TestApplyCancelledHalfWay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d.kernel.committed = cancel
 	if err := d.apply(ctx, want); err == nil || len(failedPorts(err)) > 0 {
-		t.Fatalf("Apply under a context that ends meanwhile: got error %v, want one that names no ports", err)
+		t.Fatalf("Apply with a context that ends meanwhile: got error %v, want one that names no ports", err)
 	}
 	if cmp.Equal(wanted(first), d.kernel.objects) {
 		t.Fatal("nothing was committed before the context ended; the test shows nothing")
@@ -175,17 +179,17 @@ func TestApplyReportsLostDataplane(t *testing.T) {
 	clear(d.kernel.objects)
 	want := inZone("a", port(0, []int{0}, []int{0, 2}))
 	if err := d.apply(t.Context(), want); !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, backends.ErrConflict) {
-		t.Fatalf("Apply over a kernel that somebody emptied: got error %v, want %v", err, proxy.ErrDataplaneLost)
+		t.Fatalf("Apply after another program removed all objects: got error %v, want %v", err, proxy.ErrDataplaneLost)
 	}
 	d.mustApply(t, want)
 }
 
-// What the static objects need cannot be blamed on a port.
+// A failure of the static objects names no port.
 func TestApplyReportsFailureOfStaticObjects(t *testing.T) {
 	d := newDriver(t)
 	calls := 0
 	d.kernel.fail = func() error {
-		if calls++; calls == 1 { // the listing
+		if calls++; calls == 1 { // List
 			return nil
 		}
 		return errFault
@@ -196,8 +200,8 @@ func TestApplyReportsFailureOfStaticObjects(t *testing.T) {
 	}
 }
 
-// A big first load goes into several commits, each of which leaves whole
-// services behind.
+// A large full apply is divided into several commits, each of which makes whole service
+// ports.
 func TestApplyLoadsInChunks(t *testing.T) {
 	const ports, hosts = 1500, 20
 	var all []*proxy.ServicePort
@@ -220,21 +224,40 @@ func TestApplyLoadsInChunks(t *testing.T) {
 			}
 		}
 		if frontends == 0 || len(slots) != frontends {
-			t.Errorf("after commit %d there are %d frontends and slots of %d", d.kernel.commits, frontends, len(slots))
+			t.Errorf("after commit %d: got %d frontends and slots of %d, want equal numbers", d.kernel.commits, frontends, len(slots))
 		}
 		for name, n := range slots {
 			if n != hosts {
-				t.Errorf("after commit %d, frontend %s has %d slots, want %d", d.kernel.commits, name, n, hosts)
+				t.Errorf("after commit %d: frontend %s: got %d slots, want %d", d.kernel.commits, name, n, hosts)
 			}
 		}
 	}
 	d.mustApply(t, inZone("a", all...))
 	if d.kernel.commits < 2 || d.kernel.commits > 16 {
-		t.Errorf("%d slots were loaded in %d commits, want 2 to 16", ports*hosts, d.kernel.commits)
+		t.Errorf("%d slots: got %d commits, want 2 to 16", ports*hosts, d.kernel.commits)
 	}
 }
 
-// cleaningKernel can clean up without looking.
+// However large a first load is, it goes into no more than 16 commits.
+func TestApplyLoadsInFewChunks(t *testing.T) {
+	many := make([]*endpoints.Endpoint, 20_000) // which are counted, and not rendered
+	for i := range many {
+		many[i] = &endpoints.Endpoint{Addr: endpointAddr(i, 8080)}
+	}
+	var all []*proxy.ServicePort
+	for i := range 64 {
+		p := port(i, []int{i}, []int{i})
+		p.Local = many
+		all = append(all, p)
+	}
+	d := newDriver(t)
+	d.mustApply(t, inZone("a", all...))
+	if d.kernel.commits < 8 || d.kernel.commits > 16 {
+		t.Errorf("there were %d commits, want 8 to 16", d.kernel.commits)
+	}
+}
+
+// cleaningKernel is a Cleaner.
 type cleaningKernel struct{ *fakeKernel }
 
 func (k cleaningKernel) Cleanup(context.Context) error {
@@ -257,7 +280,7 @@ func TestCleanup(t *testing.T) {
 		lists := k.lists
 		testCleanup(t, d, s)
 		if got := k.lists - lists; got != 1 {
-			t.Errorf("%d listings, want only that of the Apply that came after", got)
+			t.Errorf("got %d lists, want 1, by the Apply after Cleanup", got)
 		}
 	})
 	t.Run("that fails", func(t *testing.T) {
@@ -277,10 +300,10 @@ func testCleanup(t *testing.T, d *driver, s proxy.Snapshot) {
 			t.Fatalf("Cleanup: got error %v, want none", err)
 		}
 		if len(d.kernel.objects) > 0 {
-			t.Fatalf("after Cleanup this is left: %v", d.kernel.objects)
+			t.Fatalf("after Cleanup: got objects %v, want none", d.kernel.objects)
 		}
 	}
-	// Whoever says that s is there is wrong now, and gets it nevertheless.
+	// The old snapshot of this Apply is wrong now: Apply must list the objects.
 	if err := d.backend.Apply(t.Context(), s, s); err != nil {
 		t.Fatalf("Apply after Cleanup: got error %v, want none", err)
 	}
@@ -294,8 +317,8 @@ func TestOpKindString(t *testing.T) {
 	}
 }
 
-// What one port has taken over of an earlier process, no other one gets, whose
-// claim is a mistake.
+// An object of an earlier process that one port has adopted is not adopted by another port
+// that claims it by mistake.
 func TestApplyAdoptsForOneOwner(t *testing.T) {
 	d := newDriver(t)
 	rightful := inZone("a", port(0, []int{0}, []int{0, 1}))
@@ -309,14 +332,15 @@ func TestApplyAdoptsForOneOwner(t *testing.T) {
 	d.kernelHolds(t, rightful, "after the mistake")
 }
 
-// Where memory is short, a look at everything takes down nothing that serves and could not
-// be changed; a port of which nothing is there yet is named, and keeps nothing back.
+// If memory is short, a full apply removes no objects that serve and could not be changed; a
+// port without objects of its own is named, and does not prevent removals, even if it needs a
+// shared object that exists.
 func TestApplyTakesNothingDownForWantOfMemory(t *testing.T) {
 	d := newDriver(t)
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2}), port(2, []int{2}, []int{3})))
 	before := maps.Clone(d.kernel.objects)
 	short := func(commits int) {
-		calls := 0 // of which the first one lists
+		calls := 0 // the first one is List
 		d.kernel.fail = func() error {
 			if calls++; calls > 1 && calls <= 1+commits {
 				return fmt.Errorf("%w: no memory", backends.ErrExhausted)
@@ -326,13 +350,13 @@ func TestApplyTakesNothingDownForWantOfMemory(t *testing.T) {
 	}
 	another := func() proxy.Backend { return backends.New(renderFake, backends.Target[fakeKey, string](d.kernel)) }
 	grown := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2, 4}))
-	short(3) // with all ports, with two, and with the one that is to change
+	short(3) // with all ports, with two, and with the one that changes
 	err := another().Apply(t.Context(), proxy.Snapshot{}, grown)
 	if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("got error %v, want %v and nobody blamed", err, backends.ErrExhausted)
+		t.Errorf("got error %v, want %v and no ports named", err, backends.ErrExhausted)
 	}
 	if diff := cmp.Diff(before, d.kernel.objects); diff != "" {
-		t.Errorf("what serves (-before +after):\n%s", diff)
+		t.Errorf("objects in the kernel (-before +after):\n%s", diff)
 	}
 	short(0)
 	if err := another().Apply(t.Context(), proxy.Snapshot{}, grown); err != nil {
@@ -341,7 +365,7 @@ func TestApplyTakesNothingDownForWantOfMemory(t *testing.T) {
 	d.kernelHolds(t, grown, "when there is memory again")
 
 	short(3)
-	err = another().Apply(t.Context(), proxy.Snapshot{}, inZone("a", port(0, []int{0}, []int{0, 1}), port(3, []int{3}, []int{5})))
+	err = another().Apply(t.Context(), proxy.Snapshot{}, inZone("a", port(0, []int{0}, []int{0, 1}), port(3, []int{3}, []int{4, 5})))
 	if diff := cmp.Diff([]string{portName(3).String()}, failedPorts(err)); diff != "" {
 		t.Errorf("ports that failed (-want +got):\n%s", diff)
 	}

@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"sync"
 
@@ -16,20 +17,26 @@ type Key interface {
 	// rank. Removal goes the other way.
 	Rank() int
 	// Shared says that several service ports, or one several times, may need
-	// the object. It then exists as long as anybody does; all give it the same
-	// value. An object that is not shared has one owner, who names it once.
+	// the object. It then exists as long as one of them does; all render it with the
+	// same value. An object that is not shared has one owner, which renders it once.
 	Shared() bool
 }
 
-// Object is a kernel object: a name and all that there is to say about it.
+// Object is a kernel object: its key, a value that differs if the content of the object
+// differs, and its content.
 type Object[K Key, V comparable] struct {
 	Key   K
 	Value V
+	// Payload is what a Target needs beside Key and Value to write the object, such
+	// as the rules of a chain or a function that makes them. It is not compared:
+	// objects with equal Key and Value must have payloads with the same effect. List
+	// leaves it nil.
+	Payload any
 }
 
-// Render appends the objects that a service port needs to a list, and gives the
-// longer list. It must be pure: equal arguments give equal objects in equal
-// order. A nil port asks for the objects that are there whatever the service
+// Render appends the objects that a service port needs to a list, and returns the
+// longer list. It must be pure: equal arguments return equal objects in equal
+// order. A nil port requests the static objects, which exist whatever the service
 // ports are.
 type Render[K Key, V comparable] func(node *proxy.Node, port *proxy.ServicePort, to []Object[K, V]) []Object[K, V]
 
@@ -37,66 +44,87 @@ type Render[K Key, V comparable] func(node *proxy.Node, port *proxy.ServicePort,
 // not overlap.
 type Target[K Key, V comparable] interface {
 	// List yields the objects of this backend that exist now. An object in a
-	// state that no Value describes is yielded with a Value that no Render
-	// gives, so that it is replaced.
+	// state that no Value describes is yielded with a Value that Render never
+	// returns, so that it is replaced.
 	List(ctx context.Context) iter.Seq2[Object[K, V], error]
-	// Commit carries out ops: all, or none and an error. What is added or
-	// replaced comes first, by rank, then what is removed, by falling rank. An
-	// error that holds [proxy.ErrDataplaneLost] says that the outcome is not
-	// known, or that the objects are not as they were left.
+	// Commit carries out ops: all, or none and an error. Additions and
+	// replacements come first, by rank, then removals, by falling rank. An
+	// error that wraps [proxy.ErrDataplaneLost] says that the outcome is not
+	// known, or that another program changed the objects.
 	Commit(ctx context.Context, ops []Op[K, V]) error
 }
 
 // Replacer is an optional ability of a [Target].
-type Replacer interface {
-	// Replace is asked before an Apply from the zero snapshot, with what will
-	// be wanted. If it says yes, List is not called: everything is made anew
-	// beside what there is, by as many commits as pieces says; zero leaves
-	// that to the backend, which makes them of a bounded size. If must is set,
-	// List or Commit has said [ErrReplace] in the same Apply, and only a target
-	// that holds no objects may say no.
-	Replace(ctx context.Context, want proxy.Snapshot, must bool) (yes bool, pieces int)
-	// Replaced is called after Replace has said yes and everything that could
-	// be made was. What there was before gives way now, and not earlier.
-	Replaced(ctx context.Context) error
+type Replacer[K Key, V comparable] interface {
+	// Replace is called before an Apply from the zero snapshot, with the snapshot that
+	// Apply will achieve. Unless it returns nil, List is not called: the replacement that
+	// it returns makes all objects. If must is set, List or Commit has returned
+	// [ErrReplace] in the same Apply, and only a target without objects may return nil.
+	Replace(ctx context.Context, want proxy.Snapshot, must bool) Replacement[K, V]
 }
 
-// DiffRenderer is an optional ability of a [Target], for service ports of many
-// endpoints: rendering what a change of one makes different, and nothing else.
+// Replacement makes all objects again: beside the existing ones, or in a first commit that
+// removes these. One that is not finished is dropped; the next Apply removes what it made.
+type Replacement[K Key, V comparable] interface {
+	// Commit is as in [Target], for the objects of the replacement.
+	Commit(ctx context.Context, ops []Op[K, V]) error
+	// Pieces returns how many commits to divide all objects into; zero leaves that to the
+	// backend, which limits their size.
+	Pieces() int
+	// Finish is called once, after all commits. It makes the replacement take effect and
+	// removes the former objects; neither may happen earlier.
+	Finish(ctx context.Context) error
+}
+
+// DiffRenderer is an optional ability of a [Target], for service ports with many
+// endpoints: it renders only the difference that a change of a port makes.
 type DiffRenderer[K Key, V comparable] interface {
-	// RenderDiff appends what only the old port needs to removed and what only
-	// the new one needs to added, as the full renderings of both would have it,
-	// and gives the longer lists. Neither port is nil. If it reports false, as
-	// it must where an object gets another value, both are rendered in full.
+	// RenderDiff appends the objects that only the old port needs to removed and those
+	// that only the new one needs to added, as the full renderings of both have them,
+	// and returns the longer lists. Neither port is nil. If ok is false, as it must be
+	// if an object gets another value, both ports are rendered in full.
 	RenderDiff(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
 }
 
-// Cleaner is an optional ability of a [Target]: removing everything without
-// looking at it first.
+// Cleaner is an optional ability of a [Target]: it removes all objects without listing
+// them first.
 type Cleaner interface {
-	// Cleanup removes every object of the target's kind, and is done when
-	// there is none.
+	// Cleanup removes every object of the target, and succeeds if there is none.
 	Cleanup(ctx context.Context) error
 }
 
 // NodeChecker is an optional ability of a [Target] and of any [proxy.Backend]. A
-// [proxy.Runner] logs what it finds, and package prommetrics counts it.
+// [proxy.Runner] logs the problems that it finds, and package prommetrics counts them.
 type NodeChecker interface {
-	// CheckNode gives the settings of the node with which connections to Services
+	// CheckNode returns the settings of the node with which connections to Services
 	// of s must fail, whatever is programmed: a [proxy.Problem] of kind Node for
-	// each, whose Field is the name of the setting and whose error says what it is,
-	// what fails because of it, and what to do. It looks at what costs little, in
-	// the network namespace of the calling thread, at any time, and may be called
+	// each, whose Field is the name of the setting and whose error has its value, what
+	// fails because of it, and what to do. It checks only what costs little, in
+	// the network namespace of the calling thread. It may be called at any time and
 	// from any goroutine.
 	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
-// Op makes one object be, be different, or not be.
+// TrafficCounter is an optional ability of a [proxy.Backend], for dataplanes that count what they
+// forward. Package prommetrics has metrics of it.
+type TrafficCounter interface {
+	// CountTraffic calls each with the totals of service ports of s, usually the snapshot that
+	// the dataplane holds: connections, and packets and bytes to endpoints (first) and back
+	// to clients (second). It leaves out service ports that the dataplane does not have. A total
+	// starts again at 0 with the object in the kernel that counts, so it may fall. It may be
+	// called from any goroutine.
+	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
+}
+
+// Op adds, replaces or removes one object.
 type Op[K Key, V comparable] struct {
 	Kind OpKind
 	Key  K
 	// Value is the value that the object gets; for Remove the one it had.
 	Value V
+	// Payload is that of the rendered object. For Remove it is what adding the object
+	// again needs; nil for an object that List yielded.
+	Payload any
 }
 
 // OpKind is what an [Op] does.
@@ -104,23 +132,23 @@ type OpKind uint8
 
 // The kinds of operations.
 const (
-	// Add makes an object that does not exist.
+	// Add adds an object that does not exist.
 	Add OpKind = iota
 	// Replace gives an existing object another value.
 	Replace
-	// Remove makes an existing object not be.
+	// Remove removes an existing object.
 	Remove
 )
 
-// String gives the kind in one word.
+// String returns the kind in one word.
 func (k OpKind) String() string {
 	return [...]string{"add", "replace", "remove", "?"}[k&3]
 }
 
-// New gives a backend that keeps target at what render asks for. Service ports that
-// no dataplane can hold are never rendered, but reported by name. The backend
+// New returns a backend that makes target hold the objects of render. Service ports that
+// no dataplane can serve are never rendered, but reported by name. The backend
 // counts its operations ([proxy.OperationCounter]): as target does if it can,
-// else by ops committed.
+// else the ops committed. It is an [io.Closer], which closes the target if that is one.
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
 	r := &reconciler[K, V]{render: render, target: target}
 	r.diff, _ = target.(DiffRenderer[K, V])
@@ -140,13 +168,13 @@ type reconciler[K Key, V comparable] struct {
 	// known says that owners matches what was applied last.
 	known  bool
 	owners map[K]owned[V]
-	// leftovers are objects that were found and that nobody has asked for yet;
+	// leftovers are the objects that List yielded and no service port has claimed yet;
 	// nil outside of an Apply from the zero snapshot.
-	leftovers *leftovers[K, V]
-	planner   planner[K, V]
-	committed uint64
-	// settled counts the plans that were carried out, those without operations too.
-	settled uint64
+	leftovers map[K]V
+	// replacement, unless it is nil, gets the commits of this Apply.
+	replacement Replacement[K, V]
+	planner     planner[K, V]
+	committed   uint64
 }
 
 // owned is a shared object with the number of its owners.
@@ -165,8 +193,8 @@ func (r *reconciler[K, V]) Operations() uint64 {
 	return r.committed
 }
 
-// Drifted implements [proxy.DriftChecker]: as the target says if it can and all is
-// known, and else yes.
+// Drifted implements [proxy.DriftChecker]: by the target if it is one and its state is
+// known, else with true.
 func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +202,7 @@ func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
 	return !can || !r.known || d.Drifted(ctx)
 }
 
-// WaitDrift implements [proxy.DriftChecker], as far as the target does.
+// WaitDrift implements [proxy.DriftChecker] by the target, if it is one.
 func (r *reconciler[K, V]) WaitDrift(ctx context.Context) error {
 	if d, can := r.target.(proxy.DriftChecker); can {
 		return d.WaitDrift(ctx)
@@ -182,7 +210,7 @@ func (r *reconciler[K, V]) WaitDrift(ctx context.Context) error {
 	return fmt.Errorf("%w: waiting for drift", proxy.ErrUnsupported)
 }
 
-// CheckNode implements [NodeChecker]: as the target says if it can, and else nothing.
+// CheckNode implements [NodeChecker] by the target, if it is one.
 func (r *reconciler[K, V]) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	if c, can := r.target.(NodeChecker); can {
 		return c.CheckNode(s)
@@ -205,17 +233,31 @@ func (r *reconciler[K, V]) Cleanup(ctx context.Context) error {
 		}
 		ops = append(ops, Op[K, V]{Kind: Remove, Key: o.Key, Value: o.Value})
 	}
-	return r.commit(ctx, ops)
+	return r.remove(ctx, ops)
 }
 
-// commit hands ops to the target in the right order.
+// Close implements [io.Closer]: it closes the target, if that is one.
+func (r *reconciler[K, V]) Close() error {
+	if c, can := r.target.(io.Closer); can {
+		return c.Close()
+	}
+	return nil
+}
+
+// commit commits ops to the target, or to its replacement, in the right order.
 func (r *reconciler[K, V]) commit(ctx context.Context, ops []Op[K, V]) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	if err := r.target.Commit(ctx, r.planner.inOrder(ops)); err != nil {
-		return err
+	r.planner.inOrder(ops)
+	var err error
+	if r.replacement != nil {
+		err = r.replacement.Commit(ctx, ops)
+	} else {
+		err = r.target.Commit(ctx, ops)
 	}
-	r.committed += uint64(len(ops))
-	return nil
+	if err == nil {
+		r.committed += uint64(len(ops))
+	}
+	return err
 }

@@ -3,15 +3,14 @@ package backends
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CommitBoth is for a [Target] that makes one Commit of two transactions, by a function that
-// makes one. If the second one fails, the first one is taken back, even where ctx has
-// ended. Where that cannot be done, the error holds [proxy.ErrDataplaneLost].
+// CommitBoth is for a [Target] whose Commit needs two transactions; the function commit makes
+// one. If the second one fails, CommitBoth reverts the first one, even if ctx has ended. If
+// that is not possible, the error wraps [proxy.ErrDataplaneLost].
 func CommitBoth[K Key, V comparable](
 	ctx context.Context, commit func(context.Context, []Op[K, V]) error, first, second []Op[K, V],
 ) error {
@@ -19,17 +18,29 @@ func CommitBoth[K Key, V comparable](
 		return err
 	}
 	err := commit(ctx, second)
-	if err == nil || errors.Is(err, proxy.ErrDataplaneLost) {
-		return err
+	if err == nil {
+		return nil
 	}
-	if back, possible := inverse(first); possible && commit(context.WithoutCancel(ctx), back) == nil {
-		return err
-	}
-	return fmt.Errorf("%w: a part of a change was made: %w", proxy.ErrDataplaneLost, err)
+	return Undo(ctx, commit, first, err)
 }
 
-// inverse gives the operations that take others back, in order. Of an object that was
-// replaced nobody knows what it was.
+// Undo is for a [Target] whose kernel has no transactions: it reverts operations that a Commit
+// has carried out before it failed with cause, even if ctx has ended. It returns cause, or, if
+// they cannot be reverted, an error that wraps [proxy.ErrDataplaneLost].
+func Undo[K Key, V comparable](
+	ctx context.Context, commit func(context.Context, []Op[K, V]) error, done []Op[K, V], cause error,
+) error {
+	if len(done) == 0 || errors.Is(cause, proxy.ErrDataplaneLost) {
+		return cause
+	}
+	if back, possible := inverse(done); possible && commit(context.WithoutCancel(ctx), back) == nil {
+		return cause
+	}
+	return JoinErrors(true, nil, cause)
+}
+
+// inverse returns the operations that revert ops, in order. A Replace cannot be reverted: the
+// former value is not known.
 func inverse[K Key, V comparable](ops []Op[K, V]) (back []Op[K, V], possible bool) {
 	back = make([]Op[K, V], 0, len(ops))
 	for _, o := range slices.Backward(ops) {

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// slots gives operations on slots: "+a" adds a, "-a" removes it, "~a" replaces it.
+// slots returns operations on slots: "+a" adds a, "-a" removes it, "~a" replaces it.
 func slots(text string) (ops []fakeOp) {
 	kinds := map[byte]backends.OpKind{'+': backends.Add, '-': backends.Remove, '~': backends.Replace}
 	for word := range strings.FieldsSeq(text) {
@@ -23,22 +23,22 @@ func slots(text string) (ops []fakeOp) {
 
 var errRefused = errors.New("refused")
 
-// A change in two parts is made as a whole or not at all, also where the context ends in
-// between; and where it is neither, the error says so.
+// CommitBoth makes a change of two transactions as a whole or not at all, also if the context
+// ends in between; if that is not possible, the error wraps ErrDataplaneLost.
 func TestCommitBoth(t *testing.T) {
 	lost := errors.Join(errRefused, proxy.ErrDataplaneLost)
 	for name, c := range map[string]struct {
 		first   string
-		answers []error // to what is committed, one after the other
+		answers []error // of the commits, in order
 		want    string
 		isLost  bool
 	}{
-		"all is well":                {"+a", []error{nil, nil}, "+a +i", false},
-		"the first is refused":       {"+a", []error{errRefused}, "+a", false},
-		"the second is refused":      {"+a +b -c", []error{nil, errRefused, nil}, "+a +b -c +i +c -b -a", false},
-		"nobody knows what it was":   {"+a ~b", []error{nil, errRefused}, "+a ~b +i", true},
-		"it is not taken back":       {"+a", []error{nil, errRefused, errRefused}, "+a +i -a", true},
-		"nobody knows what happened": {"+a", []error{nil, lost}, "+a +i", true},
+		"both succeed":                     {"+a", []error{nil, nil}, "+a +i", false},
+		"the first is refused":             {"+a", []error{errRefused}, "+a", false},
+		"the second is refused":            {"+a +b -c", []error{nil, errRefused, nil}, "+a +b -c +i +c -b -a", false},
+		"a replacement cannot be reverted": {"+a ~b", []error{nil, errRefused}, "+a ~b +i", true},
+		"reverting fails":                  {"+a", []error{nil, errRefused, errRefused}, "+a +i -a", true},
+		"the outcome is unknown":           {"+a", []error{nil, lost}, "+a +i", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func TestCommitBoth(t *testing.T) {
 			err := backends.CommitBoth(ctx, func(ctx context.Context, ops []fakeOp) error {
 				got = append(got, ops...)
 				if calls++; calls > len(c.answers) || calls != 2 && ctx.Err() != nil {
-					t.Fatalf("commit %d of %v, with error %v of its context", calls, ops, ctx.Err())
+					t.Fatalf("got commit %d of %v, with error %v of its context", calls, ops, ctx.Err())
 				}
 				if calls == 2 {
 					cancel()
@@ -60,7 +60,7 @@ func TestCommitBoth(t *testing.T) {
 			}
 			hasFailed := errors.Join(c.answers...) != nil
 			if errors.Is(err, errRefused) != hasFailed || (err != nil) != hasFailed || errors.Is(err, proxy.ErrDataplaneLost) != c.isLost {
-				t.Errorf("got error %v, want one: %t, that the dataplane is lost: %t", err, hasFailed, c.isLost)
+				t.Errorf("got error %v, want one: %t, that wraps ErrDataplaneLost: %t", err, hasFailed, c.isLost)
 			}
 		})
 	}

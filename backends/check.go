@@ -16,18 +16,42 @@ import (
 // Checker is an optional ability of a [Target], for service ports that it cannot
 // serve.
 type Checker interface {
-	// Check says why a service port cannot be programmed for a node; nil if it
-	// can. The port is then not rendered, and Apply reports the error by the
-	// port's name. It must be pure, as [Render] is. What makes no sense for any
-	// dataplane, such as an endpoint of the other family, does not get here.
+	// Check returns why a service port cannot be programmed for a node; nil if it
+	// can. With an error, the port is not rendered, and Apply reports the error by the
+	// port's name. It must be pure, as [Render] is. Ports that no dataplane can serve,
+	// such as one with an endpoint of the other family, are refused before.
 	Check(node *proxy.Node, port *proxy.ServicePort) error
 }
 
+// LimitChecker is an optional ability of a [Target] and of any [proxy.Backend], for service
+// ports that it serves without honouring everything that their Services request. For ports
+// that it cannot serve at all there is [Checker]. [proxy.Sync] has the limits of all applied
+// ports.
+type LimitChecker interface {
+	// CheckLimits returns what the dataplane honours only in part although it serves a port: a
+	// [proxy.Problem] of kind Service for each, whose error says what is honoured, what
+	// follows and what to do. It must cost little. A [proxy.Runner] calls it after an Apply,
+	// for the ports that the Apply changed; calls overlap neither each other nor Apply.
+	CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem
+}
+
+// CheckLimits implements [LimitChecker] by the target, if it is one.
+func (r *reconciler[K, V]) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+	if c, can := r.target.(LimitChecker); can {
+		return c.CheckLimits(node, port)
+	}
+	return nil
+}
+
 // tryAdmitted is try without the changes to ports that cannot be programmed, which
-// are reported as if they had failed.
+// it reports as failed.
 func (r *reconciler[K, V]) tryAdmitted(ctx context.Context, changes []change) error {
 	admitted, refused := r.admit(changes)
-	err := r.try(ctx, admitted)
+	try := r.try
+	if s, can := r.target.(Separator); can && s.Separate() {
+		try = r.trySeparately
+	}
+	err := try(ctx, admitted)
 	if len(refused) == 0 {
 		return err
 	}
@@ -40,8 +64,8 @@ func (r *reconciler[K, V]) tryAdmitted(ctx context.Context, changes []change) er
 	return err
 }
 
-// admit takes changes to ports that cannot be programmed off a list, and gives the
-// reasons.
+// admit removes the changes to ports that cannot be programmed from a list, and returns
+// their errors.
 func (r *reconciler[K, V]) admit(changes []change) (admitted []change, refused proxy.PortErrors) {
 	admitted = changes[:0]
 	for _, c := range changes {
@@ -58,7 +82,7 @@ func (r *reconciler[K, V]) admit(changes []change) (admitted []change, refused p
 	return admitted, refused
 }
 
-// check says why what a change leads to cannot be programmed.
+// check returns why the new port of a change cannot be programmed.
 func (r *reconciler[K, V]) check(c *change) error {
 	if c.new == nil {
 		return nil
@@ -69,16 +93,16 @@ func (r *reconciler[K, V]) check(c *change) error {
 	return r.checker.Check(c.newNode, c.new)
 }
 
-// fault says why no dataplane can hold a service port. No tracker makes such ports,
+// fault returns why no dataplane can serve a service port. Trackers make no such ports,
 // but programs may make their own.
 func fault(port *proxy.ServicePort) error {
 	if f := port.Name.Family; f != v1.IPv4Protocol && f != v1.IPv6Protocol {
-		return fmt.Errorf("IP family %q is not known", f)
+		return fmt.Errorf("unknown IP family %q", f)
 	}
 	switch port.Name.Protocol {
 	case v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP:
 	default:
-		return fmt.Errorf("protocol %q is not known", port.Name.Protocol)
+		return fmt.Errorf("unknown protocol %q", port.Name.Protocol)
 	}
 	for i := range port.Frontends {
 		if err := frontendFault(port, &port.Frontends[i]); err != nil {
@@ -95,14 +119,14 @@ func fault(port *proxy.ServicePort) error {
 	return nil
 }
 
-// fits reports whether an address is one of the port's family. One of IPv4 in the form
-// of IPv6 belongs to neither: each dataplane would take it for something else.
+// fits reports whether an address is of the port's family. An IPv4-mapped IPv6 address is
+// of neither: dataplanes would read it in different ways.
 func fits(port *proxy.ServicePort, a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && a.Is4() == (port.Name.Family == v1.IPv4Protocol)
 }
 
 func frontendFault(port *proxy.ServicePort, f *proxy.Frontend) error {
-	// The unspecified address stands for all addresses of the node.
+	// The unspecified address means all addresses of the node.
 	if addr := f.Addr.Addr(); !fits(port, addr) || f.Kind != proxy.NodePort && addr.IsUnspecified() {
 		return fmt.Errorf("no address of family %s", port.Name.Family)
 	}
@@ -113,7 +137,7 @@ func frontendFault(port *proxy.ServicePort, f *proxy.Frontend) error {
 	}
 	for _, r := range [...]proxy.TrafficRoute{f.FromInside, f.FromOutside} {
 		if r.Action == proxy.Forward && len(port.Pool(r.Pool)) == 0 {
-			return fmt.Errorf("a route leads to pool %s, which is empty", r.Pool)
+			return fmt.Errorf("a route leads to pool %s, which has no endpoints", r.Pool)
 		}
 	}
 	return nil

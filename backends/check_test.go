@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What no dataplane can hold is reported by name, and never rendered: an
-// unspecified address, for one, is what stands for all of the node's.
+// A port that no dataplane can serve is reported by name, and never rendered. For example,
+// an unspecified address means all addresses of the node.
 func TestApplyRefusesFaultyPorts(t *testing.T) {
 	at := func(addr string) func(*proxy.ServicePort) {
 		return func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.MustParseAddrPort(addr) }
@@ -35,6 +36,11 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 	nodePort := func(addr string) proxy.Frontend {
 		return proxy.Frontend{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(addr)}
 	}
+	ofIPv6 := func(cluster []*endpoints.Endpoint) func(*proxy.ServicePort) {
+		return func(p *proxy.ServicePort) {
+			p.Name.Family, p.Frontends[0].Addr, p.Cluster = v1.IPv6Protocol, netip.MustParseAddrPort("[fd00:96::1]:80"), cluster
+		}
+	}
 	four, six, mapped := pool("10.0.0.1:80"), pool("[fd00:10::1]:80"), pool("[::ffff:10.0.0.1]:80")
 	for _, c := range []struct {
 		name   string
@@ -48,10 +54,10 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"a frontend in IPv6 form", at("[::ffff:10.128.0.1]:80"), true},
 		{"a frontend of the other family", at("[fd00:96::1]:80"), true},
 		{"no frontend address", func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.AddrPort{} }, true},
-		{"closed to all", from(), false},
+		{"no allowed sources", from(), false},
 		{"source ranges", from("192.0.2.0/24", "198.51.100.0/25"), false},
 		{"source ranges of the other family", from("2001:db8::/32"), true},
-		{"a source range that is none", func(p *proxy.ServicePort) {
+		{"a source range that is not valid", func(p *proxy.ServicePort) {
 			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, make([]netip.Prefix, 1)
 		}, true},
 		{"a source range that is longer than an address", func(p *proxy.ServicePort) {
@@ -61,28 +67,31 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"endpoints in IPv6 form", pools(mapped, mapped), true},
 		{"endpoints of the other family", pools(six, four), true},
 		{"local endpoints of the other family", pools(four, six), true},
-		{"no endpoints for a route", pools(nil, four), true},
+		{"a route without endpoints", pools(nil, four), true},
 		{"another protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }, true},
 		{"no family", func(p *proxy.ServicePort) { p.Name.Family = "" }, true},
 		{"another family, and no addresses", func(p *proxy.ServicePort) { p.Name.Family, p.Frontends, p.Cluster = "IPv5", nil, nil }, true},
+		{"IPv6", ofIPv6(six), false},
+		{"IPv6 and endpoints in a zone", ofIPv6(pool("[fe80::1%eth0]:80")), true},
+		{"IPv6 and endpoints of IPv4 in its form", ofIPv6(mapped), true},
 		{"endpoints without address", pools([]*endpoints.Endpoint{{}}, nil), true},
 	} {
-		// One that has no objection of its own.
+		// The target itself refuses none of these ports.
 		b := backends.New(renderFake, checkingKernel{fakeKernel: newFakeKernel(t)})
-		good, ill := plainPort(1), plainPort(2)
-		c.change(ill)
+		good, faulty := plainPort(1), plainPort(2)
+		c.change(faulty)
 		err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(nil, good))
 		if err == nil {
-			err = b.Apply(t.Context(), proxy.NewSnapshot(nil, good), proxy.NewSnapshot(nil, good, ill))
+			err = b.Apply(t.Context(), proxy.NewSnapshot(nil, good), proxy.NewSnapshot(nil, good, faulty))
 		}
 		failed, _ := errors.AsType[proxy.PortErrors](err)
-		if (failed[ill.Name] != nil) != c.bad || len(failed) > 1 || (err != nil) != c.bad {
+		if (failed[faulty.Name] != nil) != c.bad || len(failed) > 1 || (err != nil) != c.bad {
 			t.Errorf("%s: got error %v, want one that names the port: %t", c.name, err, c.bad)
 		}
 	}
 }
 
-// plainPort has a frontend that leads to one endpoint.
+// plainPort has a frontend and one endpoint.
 func plainPort(i int) *proxy.ServicePort {
 	return &proxy.ServicePort{
 		Name:      portName(i),
@@ -91,7 +100,7 @@ func plainPort(i int) *proxy.ServicePort {
 	}
 }
 
-// checkingKernel cannot serve some ports.
+// checkingKernel is a Checker that refuses one port.
 type checkingKernel struct {
 	*fakeKernel
 	refuses proxy.ServicePortName
@@ -104,8 +113,8 @@ func (k checkingKernel) Check(_ *proxy.Node, p *proxy.ServicePort) error {
 	return nil
 }
 
-// A port that the target says it cannot serve stays as it was, or is not there, and
-// all others are programmed.
+// A port that the Checker refuses stays as it was, or does not exist, and all others are
+// programmed.
 func TestApplyAsksTheTarget(t *testing.T) {
 	k := checkingKernel{newFakeKernel(t), portName(2)}
 	b := backends.New(renderFake, k)
@@ -116,27 +125,26 @@ func TestApplyAsksTheTarget(t *testing.T) {
 		old, new proxy.Snapshot
 		lost     bool
 	}{
-		{"from nothing", proxy.Snapshot{}, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
-		{"gone", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), first, false},
+		{"from the zero snapshot", proxy.Snapshot{}, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
+		{"removed", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), first, false},
 		{"added alone", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2)), false},
 		{"added with another", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
 		{"on another node", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), proxy.NewSnapshot(other, plainPort(1), plainPort(2)), true},
-		{"from nothing there", proxy.Snapshot{}, proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
+		{"from the zero snapshot, with a port", proxy.Snapshot{}, proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
 	} {
 		err := b.Apply(t.Context(), step.old, step.new)
 		_, refused := step.new.Get(k.refuses)
 		failed, _ := errors.AsType[proxy.PortErrors](err)
 		if errors.Is(failed[k.refuses], errPoison) != refused || (err != nil) != refused || errors.Is(err, proxy.ErrDataplaneLost) != step.lost {
-			t.Errorf("%s: got error %v, want one that names the port: %t, and that the dataplane is lost: %t", step.name, err, refused, step.lost)
+			t.Errorf("%s: got error %v, want one that names the port: %t, and wraps ErrDataplaneLost: %t", step.name, err, refused, step.lost)
 		}
 		if diff := cmp.Diff(wanted(step.new.Revert(proxy.Snapshot{}, k.refuses)), k.objects); diff != "" && !step.lost {
-			t.Errorf("%s: the kernel (-want +got):\n%s", step.name, diff)
+			t.Errorf("%s: objects in the kernel (-want +got):\n%s", step.name, diff)
 		}
 	}
 }
 
-// Ports that the target cannot serve are named beside those that it refuses when it
-// comes to them.
+// The error names the ports that the Checker refuses and those that Commit refuses.
 func TestApplyNamesAllThatFail(t *testing.T) {
 	k := checkingKernel{newFakeKernel(t), portName(2)}
 	k.poisoned = true

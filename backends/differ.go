@@ -2,25 +2,29 @@ package backends
 
 import "slices"
 
-// differ finds what leads from one rendering of a service port to another. Most
-// of a port is as it was, and in the same order; so the lists are walked side by
-// side, and only what stands out is searched for.
+// differ finds the difference of two renderings of a service port. Most objects of a
+// port are equal and in the same order; so the lists are walked side by side, and only
+// the others are searched for.
 type differ[K Key, V comparable] struct {
 	removed, added []Object[K, V]
-	// changed are the objects of which the value is another.
+	// changed are the objects with another value.
 	changed []Object[K, V]
 }
 
 func (d *differ[K, V]) run(old, new []Object[K, V]) {
 	d.reset()
-	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+	for len(old) > 0 && len(new) > 0 && equal(&old[0], &new[0]) {
 		old, new = old[1:], new[1:]
 	}
-	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+	for len(old) > 0 && len(new) > 0 && equal(&old[len(old)-1], &new[len(new)-1]) {
 		old, new = old[:len(old)-1], new[:len(new)-1]
 	}
 	d.walk(old, new)
-	d.settle()
+	d.pair()
+}
+
+func equal[K Key, V comparable](a, b *Object[K, V]) bool {
+	return a.Key == b.Key && a.Value == b.Value
 }
 
 func (d *differ[K, V]) reset() {
@@ -35,8 +39,8 @@ func reuse[T any](list []T) []T {
 	return list[:0]
 }
 
-// window is how far the walk looks ahead. What is moved farther turns up on both
-// sides, which settle puts right.
+// window is how far the walk searches ahead. An object that moved farther is in both
+// removed and added until pair removes it.
 const window = 8
 
 // walk goes through both lists at once.
@@ -79,12 +83,12 @@ func (d *differ[K, V]) same(old, new *Object[K, V]) {
 	}
 }
 
-// settle pairs what was removed in one place and added in another.
-func (d *differ[K, V]) settle() {
+// pair finds objects that were removed at one index and added at another.
+func (d *differ[K, V]) pair() {
 	if len(d.removed) == 0 || len(d.added) == 0 {
 		return
 	}
-	if len(d.removed)*len(d.added) <= few*few {
+	if len(d.removed)*len(d.added) <= linearLimit*linearLimit {
 		d.added = slices.DeleteFunc(d.added, func(o Object[K, V]) bool {
 			i := slices.IndexFunc(d.removed, func(r Object[K, V]) bool { return r.Key == o.Key })
 			if i < 0 {
@@ -96,23 +100,23 @@ func (d *differ[K, V]) settle() {
 		})
 		return
 	}
-	d.settleMany()
+	d.pairMany()
 }
 
-// settleMany does the same by an index. A key of a shared object may stand on a
-// list several times.
-func (d *differ[K, V]) settleMany() {
-	places := make(map[K][]int, len(d.removed))
+// pairMany does the same with an index. The key of a shared object may be in a list
+// several times.
+func (d *differ[K, V]) pairMany() {
+	indexes := make(map[K][]int, len(d.removed))
 	for i := range d.removed {
-		places[d.removed[i].Key] = append(places[d.removed[i].Key], i)
+		indexes[d.removed[i].Key] = append(indexes[d.removed[i].Key], i)
 	}
 	paired := make([]bool, len(d.removed))
 	d.added = slices.DeleteFunc(d.added, func(o Object[K, V]) bool {
-		at := places[o.Key]
+		at := indexes[o.Key]
 		if len(at) == 0 {
 			return false
 		}
-		places[o.Key] = at[1:]
+		indexes[o.Key] = at[1:]
 		paired[at[0]] = true
 		d.same(&d.removed[at[0]], &o)
 		return true

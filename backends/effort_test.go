@@ -15,14 +15,14 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// refused makes a service port that a poisoned kernel does not take.
+// refused makes a service port that a poisoned kernel refuses.
 func refused(i int) *proxy.ServicePort {
 	p := port(i, []int{i}, nil)
 	p.Cluster = []*endpoints.Endpoint{{Addr: endpointAddr(0, poisonPort)}}
 	return p
 }
 
-// Where the context has ended already, nobody is asked for anything.
+// If the context has ended already, Apply does not call the target.
 func TestApplyUnderEndedContext(t *testing.T) {
 	d := newDriver(t)
 	first := inZone("a", port(0, []int{0}, []int{0}))
@@ -38,7 +38,7 @@ func TestApplyUnderEndedContext(t *testing.T) {
 		}
 	}
 	if l, c := d.kernel.lists-lists, d.kernel.commits-commits; l+c > 0 {
-		t.Errorf("there were %d listings and %d commits, want none", l, c)
+		t.Errorf("got %d lists and %d commits, want none", l, c)
 	}
 }
 
@@ -63,36 +63,39 @@ func TestApplyNamesUnsupportedPorts(t *testing.T) {
 			t.Errorf("%v: got error %v, want %d ports named", tc.err, err, tc.blamed)
 		}
 		if got := d.kernel.commits - commits; got != tc.commits {
-			t.Errorf("%v: it was tried %d times, want %d", tc.err, got, tc.commits)
+			t.Errorf("%v: got %d commits, want %d", tc.err, got, tc.commits)
 		}
 	}
 	d := newDriver(t)
 	d.kernel.fail = func() error { return proxy.ErrUnsupported }
 	err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{1})))
 	if !errors.Is(err, proxy.ErrUnsupported) || len(failedPorts(err)) > 0 {
-		t.Errorf("a system that can do nothing: got error %v, want %v and no ports named", err, proxy.ErrUnsupported)
+		t.Errorf("static objects: got error %v, want %v and no ports named", err, proxy.ErrUnsupported)
 	}
 }
 
-// fullKernel takes nothing while it is full, unless all is made anew.
+// fullKernel refuses commits while it is full, except those of a replacement.
 type fullKernel struct {
 	*fakeKernel
 	full bool
-	// old is what is to give way; replaced counts how often it did.
+	// old are the objects to replace; replaced counts the replacements.
 	old      map[fakeKey]string
 	replaced int
-	// pieces is in how many commits it wants them; 0 for any number.
+	// pieces is what Pieces returns.
 	pieces int
 }
 
-func (k *fullKernel) Replace(context.Context, proxy.Snapshot, bool) (yes bool, pieces int) {
-	if k.full {
-		k.old, k.objects = k.objects, map[fakeKey]string{}
+func (k *fullKernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[fakeKey, string] {
+	if !k.full {
+		return nil
 	}
-	return k.full, k.pieces
+	k.old, k.objects = k.objects, map[fakeKey]string{}
+	return k
 }
 
-func (k *fullKernel) Replaced(context.Context) error {
+func (k *fullKernel) Pieces() int { return k.pieces }
+
+func (k *fullKernel) Finish(context.Context) error {
 	k.full, k.old = false, nil
 	k.replaced++
 	return nil
@@ -101,7 +104,7 @@ func (k *fullKernel) Replaced(context.Context) error {
 func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) error {
 	if k.full && k.old == nil {
 		k.commits++
-		return fmt.Errorf("%w: there is no room", backends.ErrReplace)
+		return fmt.Errorf("%w: full", backends.ErrReplace)
 	}
 	return k.fakeKernel.Commit(ctx, ops)
 }
@@ -111,8 +114,8 @@ func newFullDriver(t *testing.T) (*driver, *fullKernel) {
 	return &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, k
 }
 
-// A kernel that asks for everything anew gets it at once, and is not pestered
-// with parts of what it refused.
+// After ErrReplace, everything is replaced at once, without further attempts to commit parts
+// of the refused operations.
 func TestApplyBeginsAgain(t *testing.T) {
 	d, k := newFullDriver(t)
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1})))
@@ -120,11 +123,11 @@ func TestApplyBeginsAgain(t *testing.T) {
 	k.full = true
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 2}), port(1, []int{1}, []int{2}), port(2, []int{2}, []int{2})))
 	if l, c := k.lists-lists, k.commits-commits; l != 0 || c != 2 || k.replaced != 1 {
-		t.Errorf("there were %d listings, %d commits and %d replacements, want 0, 2 and 1", l, c, k.replaced)
+		t.Errorf("got %d lists, %d commits and %d replacements, want 0, 2 and 1", l, c, k.replaced)
 	}
 }
 
-// A port that fails when everything is replaced is gone, and not as it was.
+// A port that fails when everything is replaced does not exist any more: it is not as before.
 func TestApplyBeginsAgainDespitePoison(t *testing.T) {
 	d, k := newFullDriver(t)
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1})))
@@ -138,7 +141,7 @@ func TestApplyBeginsAgainDespitePoison(t *testing.T) {
 	d.mustApply(t, want)
 }
 
-// What is replaced comes in chunks, as a first load does, and takes effect as a
+// A replacement is divided into several commits, as a full apply is, and takes effect as a
 // whole.
 func TestApplyReplacesInChunks(t *testing.T) {
 	hosts := make([]int, 20)
@@ -154,13 +157,13 @@ func TestApplyReplacesInChunks(t *testing.T) {
 		k.full, k.pieces = true, tc.pieces
 		d.mustApply(t, inZone("a", all...))
 		if k.lists != 0 || k.commits < tc.least || k.commits > tc.most || k.replaced != 1 {
-			t.Errorf("in %d pieces: there were %d listings, %d commits and %d replacements, want none, %d to %d and 1",
+			t.Errorf("%d pieces: got %d lists, %d commits and %d replacements, want none, %d to %d and 1",
 				tc.pieces, k.lists, k.commits, k.replaced, tc.least, tc.most)
 		}
 	}
 }
 
-// stutteringKernel lists objects twice, as kernels may that are changed meanwhile.
+// stutteringKernel lists objects twice, as a kernel may do if they change meanwhile.
 type stutteringKernel struct{ *fakeKernel }
 
 func (k stutteringKernel) List(ctx context.Context) iter.Seq2[fakeObject, error] {
@@ -183,8 +186,8 @@ func TestApplyAdoptsWhatIsListedTwice(t *testing.T) {
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 2})))
 }
 
-// A long list of objects may change in any way: order, values, and how often one
-// names a shared object. What is there is what the lists name, and nothing else.
+// A long list of objects may change in any way: order, values, and the number of times it
+// has a shared object. The kernel then has the objects of the lists, and no others.
 func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 	r := testenv.Random(t)
 	lists := map[*proxy.ServicePort][]fakeObject{}
@@ -200,11 +203,11 @@ func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 			p := &proxy.ServicePort{Name: portName(i), HealthCheckNodePort: uint16(step)} // another one each time
 			for range r.IntN(3) * 60 {
 				n := r.IntN(90)
-				own := fakeObject{Key: fakeKey{baseKind, fmt.Sprint(i, "/", n), ""}, Value: fmt.Sprint(step - r.IntN(2))}
+				own := rendered(fakeKey{baseKind, fmt.Sprint(i, "/", n), ""}, fmt.Sprint(step-r.IntN(2)))
 				if _, there := want[own.Key]; !there {
 					lists[p], want[own.Key] = append(lists[p], own), own.Value
 				}
-				shared := fakeObject{Key: fakeKey{hostKind, fmt.Sprint(r.IntN(20)), ""}}
+				shared := rendered(fakeKey{hostKind, fmt.Sprint(r.IntN(20)), ""}, "")
 				lists[p], want[shared.Key] = append(lists[p], shared), ""
 			}
 			all = append(all, p)
@@ -214,7 +217,7 @@ func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
 		}
 		if diff := cmp.Diff(want, k.objects); diff != "" {
-			t.Fatalf("step %d: the kernel (-want +got):\n%s", step, diff)
+			t.Fatalf("step %d: objects in the kernel (-want +got):\n%s", step, diff)
 		}
 		applied = next
 	}

@@ -2,23 +2,22 @@ package backends
 
 import "errors"
 
-// ErrConflict marks an error of [Target.Commit] that says: an object exists that
-// should not, or does not exist that should. Between known states that means
-// that somebody else changed the dataplane; in a first load it is the fault of
-// the service port.
-var ErrConflict = errors.New("an object is not as expected")
+// ErrConflict marks an error of [Target.Commit] for an object that exists and should
+// not, or does not exist and should. Between known states it means that another
+// program changed the dataplane; in a full apply a service port causes it.
+var ErrConflict = errors.New("object state conflicts with the plan")
 
-// ErrExhausted marks an error of [Target.Commit] that says: the system lacks
-// memory or the like, which is no fault of single service ports, though a smaller
-// commit may succeed. What is to be replaced stays in effect then.
-var ErrExhausted = errors.New("the system is short of resources")
+// ErrExhausted marks an error of [Target.Commit] for a lack of memory or another
+// resource, which no single service port causes, although a smaller commit may
+// succeed. Objects that would have been replaced stay in effect then.
+var ErrExhausted = errors.New("out of resources")
 
-// ErrUnavailable marks an error of [Target.Commit] that says: no change at all can be made
-// at present, and none was made; for example, another program holds a lock. Apply ends
-// with it, and names no service port.
+// ErrUnavailable marks an error of [Target.Commit] if no change is possible at present,
+// and none was made; for example, another program holds a lock. Apply returns it, and
+// names no service port.
 var ErrUnavailable = errors.New("the dataplane cannot be changed now")
 
-// ErrReplace marks an error of List or Commit of a [Replacer] that says: the existing
-// objects cannot be changed in place. Nothing was changed; the same Apply begins again
-// from the zero snapshot and calls Replace with must set.
-var ErrReplace = errors.New("the objects are to be replaced as a whole")
+// ErrReplace marks an error of List or Commit of a [Replacer] if the existing objects
+// cannot be changed in place. Nothing was changed; the same Apply starts again from the
+// zero snapshot and calls Replace with must set.
+var ErrReplace = errors.New("objects cannot be changed in place")

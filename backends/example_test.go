@@ -14,17 +14,17 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// route is all that the dataplane of this example knows: where the connections
-// to an address may go.
+// route is the only kind of object in the dataplane of this example: connections to one
+// address may be forwarded to another one.
 type route struct{ from, to netip.AddrPort }
 
 func (route) Rank() int    { return 0 }
 func (route) Shared() bool { return false }
 
-// routes says which routes a service port needs.
+// routes renders the routes that a service port needs.
 func routes(_ *proxy.Node, port *proxy.ServicePort, to []object) []object {
 	if port == nil {
-		return to // there is nothing that all ports need
+		return to // there are no static objects
 	}
 	for _, f := range port.Frontends {
 		for _, e := range port.Cluster {
@@ -36,7 +36,7 @@ func routes(_ *proxy.Node, port *proxy.ServicePort, to []object) []object {
 
 type object = backends.Object[route, struct{}]
 
-// printer is a dataplane that is empty at first, and prints what is asked of it.
+// printer is a target without objects that prints the operations.
 type printer struct{}
 
 func (printer) List(context.Context) iter.Seq2[object, error] {

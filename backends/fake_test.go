@@ -14,8 +14,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// The kinds of objects of the kernel that the tests make up. A slot refers to
-// the base, a frontend to a picker and to the hosts behind it.
+// The kinds of objects of fakeKernel. A slot refers to a host, a frontend to a picker.
 const (
 	baseKind     = iota // one, static
 	pickerKind          // one for each number of endpoints, shared
@@ -37,19 +36,18 @@ type (
 	fakeOp     = backends.Op[fakeKey, string]
 )
 
-// poisonPort is the port of endpoints that the kernel does not take while it is
-// poisoned.
+// poisonPort is the port of endpoints that the kernel refuses while it is poisoned.
 const poisonPort = 666
 
-// renderFake asks for the objects of a service port. The zone of the node goes
-// into all of them.
+// renderFake renders the objects of a service port. The zone of the node is part of most
+// values.
 func renderFake(node *proxy.Node, port *proxy.ServicePort, to []fakeObject) []fakeObject {
 	return append(to, objectsOf(node, port)...)
 }
 
 func objectsOf(node *proxy.Node, port *proxy.ServicePort) (out []fakeObject) {
 	add := func(kind int, name, endpoint, value string) {
-		out = append(out, fakeObject{Key: fakeKey{kind, name, endpoint}, Value: value})
+		out = append(out, rendered(fakeKey{kind, name, endpoint}, value))
 	}
 	if port == nil {
 		add(baseKind, "base", "", node.Zone)
@@ -69,7 +67,15 @@ func objectsOf(node *proxy.Node, port *proxy.ServicePort) (out []fakeObject) {
 	return out
 }
 
-// wanted gives all that render asks for.
+// rendered returns an object whose payload must not be compared: comparing functions panics.
+func rendered(k fakeKey, value string) fakeObject {
+	return fakeObject{Key: k, Value: value, Payload: func() string { return contentOf(k, value) }}
+}
+
+// contentOf returns what the payload of an object must return.
+func contentOf(k fakeKey, value string) string { return fmt.Sprintf("%v=%q", k, value) }
+
+// wanted returns all objects of a snapshot.
 func wanted(s proxy.Snapshot) map[fakeKey]string {
 	all := map[fakeKey]string{}
 	if s.IsZero() {
@@ -88,22 +94,25 @@ func wanted(s proxy.Snapshot) map[fakeKey]string {
 
 var (
 	errFault  = errors.New("a fault at random")
-	errPoison = errors.New("the kernel does not take this")
+	errPoison = errors.New("the kernel refuses this")
 )
 
-// fakeKernel is a target that refuses what a kernel refuses. A broken promise of
-// the reconciler about operations is an error of the test.
+// fakeKernel is a target that refuses what a kernel refuses. Operations that break the
+// contract of Target fail the test.
 type fakeKernel struct {
 	t       testing.TB
 	objects map[fakeKey]string
-	// poisoned says that objects of endpoints at poisonPort are refused.
-	poisoned bool
-	// fail, if not nil, may stop a commit before anything is done.
+	// poisoned says that objects of endpoints at poisonPort are refused; separate that each
+	// service port gets a commit of its own.
+	poisoned, separate bool
+	// fail, if not nil, returns an error for a List, or for a Commit before it does anything.
 	fail func() error
-	// lose, if not nil, decides how many of some operations are carried out
-	// before the outcome becomes unknown; none are lost where it says false.
+	// lose, if not nil, decides whether the outcome of a commit is unknown, and how many of
+	// its operations are carried out then.
 	lose           func(ops int) (done int, lost bool)
 	lists, commits int
+	// listed are the keys of the objects that the last List yielded.
+	listed map[fakeKey]bool
 	// committed, if not nil, is called after each commit.
 	committed func()
 }
@@ -112,8 +121,12 @@ func newFakeKernel(t testing.TB) *fakeKernel {
 	return &fakeKernel{t: t, objects: map[fakeKey]string{}}
 }
 
+// Separate implements [backends.Separator].
+func (k *fakeKernel) Separate() bool { return k.separate }
+
 func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 	k.lists++
+	k.listed = map[fakeKey]bool{}
 	return func(yield func(fakeObject, error) bool) {
 		if k.fail != nil {
 			if err := k.fail(); err != nil {
@@ -122,6 +135,7 @@ func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 			}
 		}
 		for key, value := range k.objects {
+			k.listed[key] = true
 			if !yield(fakeObject{Key: key, Value: value}, nil) {
 				return
 			}
@@ -141,7 +155,7 @@ func (k *fakeKernel) Commit(_ context.Context, ops []fakeOp) error {
 	if k.lose != nil {
 		if done, lost := k.lose(len(ops)); lost {
 			for _, op := range ops[:done] {
-				_ = k.carryOut(op) // what comes of it is not to be known
+				_ = k.carryOut(op) // the outcome stays unknown
 			}
 			return fmt.Errorf("%w: no answer", proxy.ErrDataplaneLost)
 		}
@@ -163,19 +177,20 @@ func (k *fakeKernel) Commit(_ context.Context, ops []fakeOp) error {
 }
 
 func (k *fakeKernel) carryOut(op fakeOp) error {
+	k.checkPayload(op)
 	value, exists := k.objects[op.Key]
 	if exists == (op.Kind == backends.Add) {
 		return fmt.Errorf("%w: %v %v, which exists: %t", backends.ErrConflict, op.Kind, op.Key, exists)
 	}
 	if op.Kind == backends.Remove {
 		if op.Value != value {
-			k.t.Errorf("remove %v: the operation says that its value was %q, want %q", op.Key, op.Value, value)
+			k.t.Errorf("remove %v: got value %q in the operation, want %q", op.Key, op.Value, value)
 		}
 		delete(k.objects, op.Key)
 		return nil
 	}
 	if op.Kind == backends.Replace && op.Value == value {
-		k.t.Errorf("replace %v: it has the value %q already", op.Key, value)
+		k.t.Errorf("replace %v: got value %q, want another one than before", op.Key, value)
 	}
 	if k.poisoned && poisonous(op.Key) {
 		return fmt.Errorf("%w: %v", errPoison, op.Key)
@@ -184,26 +199,41 @@ func (k *fakeKernel) carryOut(op fakeOp) error {
 	return nil
 }
 
+// checkPayload checks that an operation has the payload that was rendered.
+func (k *fakeKernel) checkPayload(op fakeOp) {
+	if op.Payload == nil && op.Kind == backends.Remove && k.listed[op.Key] {
+		return
+	}
+	content, ok := op.Payload.(func() string)
+	if !ok {
+		k.t.Errorf("%v %v: got payload %v, want the rendered one", op.Kind, op.Key, op.Payload)
+		return
+	}
+	if got, want := content(), contentOf(op.Key, op.Value); got != want {
+		k.t.Errorf("%v %v: payload: got %s, want %s", op.Kind, op.Key, got, want)
+	}
+}
+
 func poisonous(k fakeKey) bool {
 	e, err := netip.ParseAddrPort(k.endpoint)
 	return err == nil && e.Port() == poisonPort
 }
 
-// checkOrder holds a commit to what [backends.Target] promises.
+// checkOrder checks the order of operations that [backends.Target] documents.
 func (k *fakeKernel) checkOrder(ops []fakeOp) {
 	if len(ops) == 0 {
-		k.t.Error("a commit of nothing, want none")
+		k.t.Error("got a commit without operations, want none")
 	}
 	for i := 1; i < len(ops); i++ {
 		a, b := ops[i-1], ops[i]
 		aRemove, bRemove := a.Kind == backends.Remove, b.Kind == backends.Remove
 		switch {
 		case aRemove && !bRemove:
-			k.t.Errorf("%v %v comes before %v %v, want removals last", a.Kind, a.Key, b.Kind, b.Key)
+			k.t.Errorf("got %v %v before %v %v, want removals last", a.Kind, a.Key, b.Kind, b.Key)
 		case !bRemove && a.Key.Rank() > b.Key.Rank():
-			k.t.Errorf("%v %v comes before %v %v, want rising ranks", a.Kind, a.Key, b.Kind, b.Key)
+			k.t.Errorf("got %v %v before %v %v, want rising ranks", a.Kind, a.Key, b.Kind, b.Key)
 		case aRemove && a.Key.Rank() < b.Key.Rank():
-			k.t.Errorf("%v %v comes before %v %v, want falling ranks", a.Kind, a.Key, b.Kind, b.Key)
+			k.t.Errorf("got %v %v before %v %v, want falling ranks", a.Kind, a.Key, b.Kind, b.Key)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// history is a small world that changes at random. Every frontend belongs to
-// one service port at a time.
+// history is a small set of service ports that changes at random. Every frontend belongs
+// to one service port at a time.
 type history struct {
 	random *rand.Rand
 	node   *proxy.Node
@@ -78,7 +78,7 @@ func (h *history) endpoints() (out []*endpoints.Endpoint) {
 	return out
 }
 
-// snapshot publishes the world. Ports that are as before stay the same value.
+// snapshot returns the current ports. A port that did not change stays the same value.
 func (h *history) snapshot() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for i, p := range h.ports {
@@ -127,9 +127,9 @@ func failedPorts(err error) []string {
 	return names
 }
 
-// settle gives what the dataplane holds after an Apply, as [proxy.Runner]
-// understands it.
-func settle(applied, want proxy.Snapshot, err error) proxy.Snapshot {
+// record returns what the dataplane holds after an Apply, as [proxy.Runner] computes
+// it.
+func record(applied, want proxy.Snapshot, err error) proxy.Snapshot {
 	var partial proxy.PortErrors
 	switch {
 	case err == nil:

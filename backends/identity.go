@@ -5,20 +5,19 @@ import (
 	"math/bits"
 )
 
-// Identity keeps instances apart that program one network namespace: several of
-// this library, kube-proxy, or another vendor's. A backend touches only what
-// its identity marks as its own. The zero value is usable.
+// Identity separates instances that program one network namespace: several of
+// this library, kube-proxy, or another vendor's. A backend changes only objects
+// that its identity marks as its own. The zero value is usable.
 type Identity struct {
 	// Name names the tables, or begins the names of tables, chains and sets. It
 	// consists of lower-case letters, digits and dashes, at most 24 of them,
 	// and begins with a letter. Empty means "vipkit".
 	Name string
-	// Mark is the single bit of the packet mark by which a packet is
-	// remembered, within the node, as one to be masqueraded. Zero means
-	// 0x4000.
+	// Mark is the single bit of the packet mark that selects, within the node,
+	// the packets to masquerade. Zero means 0x4000.
 	Mark uint32
 	// Priority is added to the hook priorities of the backend's base chains;
-	// a lower one sees packets before others do.
+	// chains with a lower one process packets first.
 	Priority int32
 }
 
@@ -28,7 +27,7 @@ const (
 	DefaultMark = 0x4000
 )
 
-// Complete fills in defaults, or says what is wrong.
+// Complete fills in defaults. It returns an error for a field that is not valid.
 func (i Identity) Complete() (Identity, error) {
 	if i.Name == "" {
 		i.Name = DefaultName
@@ -48,7 +47,7 @@ func (i Identity) Complete() (Identity, error) {
 	case bits.OnesCount32(i.Mark) != 1:
 		return i, fmt.Errorf("identity: mark %#x is not a single bit", i.Mark)
 	case i.Priority < -50 || i.Priority > 50:
-		return i, fmt.Errorf("identity: priority %d is not within -50 and 50: the chains would leave their place among the kernel's own hooks", i.Priority)
+		return i, fmt.Errorf("identity: priority %d is not within -50 and 50: the chains would run in the wrong order with the kernel's own hooks", i.Priority)
 	}
 	return i, nil
 }

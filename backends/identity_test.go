@@ -13,7 +13,7 @@ func TestIdentityComplete(t *testing.T) {
 	long := strings.Repeat("a", 24)
 	for _, c := range []struct {
 		given, want backends.Identity
-		err         string // what the error must speak of; empty for none
+		err         string // what the error must name; empty for none
 	}{
 		{given: backends.Identity{}, want: backends.Identity{Name: "vipkit", Mark: 0x4000}},
 		{given: backends.Identity{Name: "a-2", Mark: 1, Priority: -50}, want: backends.Identity{Name: "a-2", Mark: 1, Priority: -50}},

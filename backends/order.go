@@ -2,36 +2,42 @@ package backends
 
 import "slices"
 
-// inOrder sorts ops as [Target.Commit] promises, keeping the order of those of
-// one rank. There are few ranks, so counting them is all the sorting it takes.
-func (pl *planner[K, V]) inOrder(ops []Op[K, V]) []Op[K, V] {
+// inOrder sorts ops in place as [Target] documents, and keeps the order of those of one
+// rank. There are few ranks, so it walks over ops once for each.
+func (pl *planner[K, V]) inOrder(ops []Op[K, V]) {
 	if len(ops) < 2 {
-		return ops
+		return
 	}
-	ranks := pl.order[:0]
+	ranks := pl.ranks[:0]
 	for i := range ops {
 		if r := rankOf(&ops[i]); !slices.Contains(ranks, r) {
 			ranks = append(ranks, r)
 		}
 	}
 	slices.Sort(ranks)
-	pl.order = ranks
-	if cap(pl.sorted) < len(ops) || cap(pl.sorted) > 4*chunk && len(ops) < chunk {
-		pl.sorted = make([]Op[K, V], 0, len(ops))
-	}
-	pl.sorted = pl.sorted[:0]
+	pl.ranks = ranks
+	// Every operation is moved at most once: a second list of operations is not needed.
+	to := slices.Grow(reuse(pl.indexes), len(ops))[:len(ops)]
+	next := 0
 	for _, r := range ranks {
 		for i := range ops {
 			if rankOf(&ops[i]) == r {
-				pl.sorted = append(pl.sorted, ops[i])
+				to[i] = next
+				next++
 			}
 		}
 	}
-	return pl.sorted
+	for i := range ops {
+		for j := to[i]; j != i; j = to[i] {
+			ops[i], ops[j] = ops[j], ops[i]
+			to[i], to[j] = to[j], j
+		}
+	}
+	pl.indexes = to
 }
 
-// rankOf gives the place of an operation: puts by rank, then removals by
-// falling rank.
+// rankOf returns the order of an operation: additions and replacements by rank, then
+// removals by falling rank.
 func rankOf[K Key, V comparable](op *Op[K, V]) int {
 	if op.Kind == Remove {
 		return 1<<30 - op.Key.Rank()

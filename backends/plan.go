@@ -11,35 +11,36 @@ type planner[K Key, V comparable] struct {
 	changes  []change
 	old, new []Object[K, V]
 	differ   differ[K, V]
-	order    []int
-	sorted   []Op[K, V]
+	ranks    []int
+	indexes  []int
 	current  plan[K, V]
 }
 
-// plan is what must be done for some changes, and what is to be noted if it
-// could be done.
+// plan is the operations of some changes, and what must be recorded after they are
+// committed.
 type plan[K Key, V comparable] struct {
 	ops []Op[K, V]
 	// shared are the differences in owners of shared objects, in order of
-	// appearance. index finds them by key where they are many.
+	// appearance. index finds them by key if there are many.
 	shared []sharedDelta[K, V]
 	index  map[K]int
-	// claimed are the places of leftovers that are wanted.
-	claimed []int32
-	// moved says that an object goes from one port to another.
+	// claimed are the leftovers that a service port claimed, as List yielded them.
+	claimed []Object[K, V]
+	// moved says that an object changes its owner.
 	moved bool
 }
 
 type sharedDelta[K Key, V comparable] struct {
-	key   K
-	count int
-	value V
-	// valued says that value is what an owner wants.
+	key     K
+	count   int
+	value   V
+	payload any
+	// valued says that value is what an owner rendered.
 	valued bool
 }
 
-// few is how many entries are searched one by one before an index pays.
-const few = 24
+// linearLimit is how many entries are searched one by one, without an index.
+const linearLimit = 24
 
 // plan is valid until the next call.
 func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V] {
@@ -56,7 +57,7 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V]
 	return p
 }
 
-// compare finds what a change makes different.
+// compare finds the difference that a change makes.
 func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
 	d := &pl.differ
 	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode {
@@ -66,8 +67,8 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
 			return
 		}
 	}
-	pl.old = collect(pl.old[:0], r.render, side{c.oldNode, c.old, c.static})
-	pl.new = collect(pl.new[:0], r.render, side{c.newNode, c.new, c.static})
+	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
+	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
 	d.run(pl.old, pl.new)
 }
 
@@ -78,74 +79,77 @@ func (p *plan[K, V]) reset() {
 	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
 }
 
-// side is what is rendered before or after a change.
-type side struct {
+// rendering is what is rendered before or after a change.
+type rendering struct {
 	node   *proxy.Node
 	port   *proxy.ServicePort
 	static bool
 }
 
-// collect renders into a buffer. There is nothing to render of a port that is
-// not there, nor of the static objects of an unknown node.
-func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s side) []Object[K, V] {
+// collect renders into a buffer. It renders nothing without a node, and nothing for a nil
+// port unless the static objects are requested.
+func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s rendering) []Object[K, V] {
 	if s.node == nil || s.port == nil && !s.static {
 		return into
 	}
 	return render(s.node, s.port, into)
 }
 
-// note adds to the plan what a difference demands.
-func (p *plan[K, V]) note(d *differ[K, V], left *leftovers[K, V]) {
+// note adds the operations of a difference to the plan.
+func (p *plan[K, V]) note(d *differ[K, V], left map[K]V) {
 	for i := range d.removed {
 		if o := &d.removed[i]; o.Key.Shared() {
 			p.share(o, -1)
 		} else {
-			p.ops = append(p.ops, Op[K, V]{Kind: Remove, Key: o.Key, Value: o.Value})
+			p.ops = append(p.ops, opOf(Remove, o))
 		}
 	}
 	for i := range d.changed {
 		if o := &d.changed[i]; o.Key.Shared() {
 			p.share(o, 0)
 		} else {
-			p.ops = append(p.ops, Op[K, V]{Kind: Replace, Key: o.Key, Value: o.Value})
+			p.ops = append(p.ops, opOf(Replace, o))
 		}
 	}
 	for i := range d.added {
 		if o := &d.added[i]; o.Key.Shared() {
 			p.share(o, +1)
 		} else {
-			p.put(o.Key, o.Value, left)
+			p.put(o, left)
 		}
 	}
 }
 
-// put makes an object be that this backend has not made itself yet.
-func (p *plan[K, V]) put(k K, v V, left *leftovers[K, V]) {
+// put adds an object that this backend has not made itself yet, or adopts a leftover.
+func (p *plan[K, V]) put(o *Object[K, V], left map[K]V) {
 	kind := Add
-	if place, found := left.find(k); found {
-		p.claimed = append(p.claimed, place)
-		left.claimed[place] = true // a second one who wants it finds it taken
-		if left.objects[place].Value == v {
+	if value, found := left[o.Key]; found {
+		p.claimed = append(p.claimed, Object[K, V]{Key: o.Key, Value: value})
+		delete(left, o.Key) // so no second port claims it
+		if value == o.Value {
 			return
 		}
 		kind = Replace
 	}
-	p.ops = append(p.ops, Op[K, V]{Kind: kind, Key: k, Value: v})
+	p.ops = append(p.ops, opOf(kind, o))
 }
 
-// share notes that a shared object has more owners, fewer, or an owner that
-// wants another value.
+func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
+	return Op[K, V]{Kind: kind, Key: o.Key, Value: o.Value, Payload: o.Payload}
+}
+
+// share records that a shared object has more owners, fewer, or another value.
 func (p *plan[K, V]) share(o *Object[K, V], count int) {
 	d := p.delta(o.Key)
 	d.count += count
-	if count >= 0 {
-		d.value, d.valued = o.Value, true
+	if count >= 0 || !d.valued {
+		d.value, d.payload, d.valued = o.Value, o.Payload, count >= 0
 	}
 }
 
 func (p *plan[K, V]) delta(k K) *sharedDelta[K, V] {
-	if p.index == nil && len(p.shared) > few {
-		p.index = make(map[K]int, max(4*few, cap(p.shared)))
+	if p.index == nil && len(p.shared) > linearLimit {
+		p.index = make(map[K]int, max(4*linearLimit, cap(p.shared)))
 		for i := range p.shared {
 			p.index[p.shared[i].key] = i
 		}
@@ -168,25 +172,25 @@ func (p *plan[K, V]) delta(k K) *sharedDelta[K, V] {
 
 // sharedOps adds the operations on shared objects that get a first or lose a
 // last owner, or another value.
-func (p *plan[K, V]) sharedOps(owners map[K]owned[V], left *leftovers[K, V]) {
+func (p *plan[K, V]) sharedOps(owners map[K]owned[V], left map[K]V) {
 	for i := range p.shared {
 		d := &p.shared[i]
 		have := owners[d.key]
 		switch {
 		case have.count+d.count <= 0:
 			if have.count > 0 {
-				p.ops = append(p.ops, Op[K, V]{Kind: Remove, Key: d.key, Value: have.value})
+				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, have.value, d.payload}))
 			}
 		case have.count == 0:
-			p.put(d.key, d.value, left)
+			p.put(&Object[K, V]{d.key, d.value, d.payload}, left)
 		case d.valued && d.value != have.value:
-			p.ops = append(p.ops, Op[K, V]{Kind: Replace, Key: d.key, Value: d.value})
+			p.ops = append(p.ops, opOf(Replace, &Object[K, V]{d.key, d.value, d.payload}))
 		}
 	}
 }
 
-// joinMoves makes one operation out of two where an object changes its owner: a
-// port lets go of it and another one takes it up.
+// joinMoves makes one operation of two if an object changes its owner: one port does
+// not need it any more, and another one needs it.
 func (p *plan[K, V]) joinMoves() {
 	removed := map[K]int{}
 	for i := range p.ops {

@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// driver applies snapshots like a [proxy.Runner].
+// driver applies snapshots as a [proxy.Runner] does.
 type driver struct {
 	backend proxy.Backend
 	kernel  *fakeKernel
@@ -27,30 +27,43 @@ func newDriver(t testing.TB) *driver {
 	return &driver{kernel: k, backend: backends.New(renderFake, k)}
 }
 
-// restart forgets everything, as a new process would.
+// eachKind runs a test with a target that gets the changes of all ports in one commit, and with
+// one that gets them separately.
+func eachKind(t *testing.T, test func(*testing.T, *driver)) {
+	for _, separate := range []bool{false, true} {
+		t.Run(fmt.Sprintf("separate=%t", separate), func(t *testing.T) {
+			d := newDriver(t)
+			d.kernel.separate = separate
+			test(t, d)
+		})
+	}
+}
+
+// restart makes a new backend, as a new process would.
 func (d *driver) restart() {
 	d.backend, d.applied = backends.New(renderFake, d.kernel), proxy.Snapshot{}
 }
 
 func (d *driver) apply(ctx context.Context, want proxy.Snapshot) error {
 	err := d.backend.Apply(ctx, d.applied, want)
-	d.applied = settle(d.applied, want, err)
+	d.applied = record(d.applied, want, err)
 	return err
 }
 
-// kernelHolds compares the kernel with what render asks for.
+// kernelHolds compares the objects in the kernel with those of a snapshot.
 func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
 	t.Helper()
 	if diff := cmp.Diff(wanted(s), d.kernel.objects); diff != "" {
-		t.Fatalf("%s: the kernel does not hold what is wanted (-want +got):\n%s", when, diff)
+		t.Fatalf("%s: objects in the kernel (-want +got):\n%s", when, diff)
 	}
 }
 
-// Without faults the kernel holds, after each Apply, exactly what render asks
-// for, shared objects included; and no more is written than differs.
-func TestApplyFollowsHistory(t *testing.T) {
+// Without faults the kernel has, after each Apply, exactly the rendered objects, also the
+// shared ones; and no unchanged object is written.
+func TestApplyFollowsHistory(t *testing.T) { eachKind(t, checkFollowsHistory) }
+
+func checkFollowsHistory(t *testing.T, d *driver) {
 	r := testenv.Random(t)
-	d := newDriver(t)
 	h := newHistory(r)
 	for step := range 3000 {
 		if r.IntN(50) == 0 {
@@ -65,11 +78,12 @@ func TestApplyFollowsHistory(t *testing.T) {
 	}
 }
 
-// A port that the kernel refuses is named, all others are applied; once the
-// kernel takes it, the next try makes up for it.
-func TestApplyIsolatesPoison(t *testing.T) {
+// A port that the kernel refuses is named, and all others are applied; once the kernel
+// accepts the port, the next Apply programs it.
+func TestApplyIsolatesPoison(t *testing.T) { eachKind(t, checkIsolatesPoison) }
+
+func checkIsolatesPoison(t *testing.T, d *driver) {
 	r := testenv.Random(t)
-	d := newDriver(t)
 	h := newHistory(r)
 	partial, lost := 0, 0
 	for step := range 3000 {
@@ -87,8 +101,8 @@ func TestApplyIsolatesPoison(t *testing.T) {
 		before := d.applied
 		err := d.apply(t.Context(), want)
 		if errors.Is(err, proxy.ErrDataplaneLost) {
-			// A failed move between ports, or to another node, is sorted
-			// out from the beginning.
+			// After a failed move between ports, or a change of the node, the next
+			// Apply starts from the zero snapshot.
 			lost++
 			before = d.applied
 			err = d.apply(t.Context(), want)
@@ -109,12 +123,12 @@ func TestApplyIsolatesPoison(t *testing.T) {
 		d.kernelHolds(t, d.applied, fmt.Sprintf("step %d", step))
 	}
 	if partial < 100 || lost > 1000 {
-		t.Errorf("%d steps with refused ports and %d that started anew, want at least 100 and at most 1000", partial, lost)
+		t.Errorf("got %d steps with refused ports and %d from the zero snapshot, want at least 100 and at most 1000", partial, lost)
 	}
 }
 
-// forget removes the ports with poison if there is poison in the kernel, from
-// when it was not poisoned: what is there already is not refused.
+// forget removes the ports with poison if the kernel has objects with poison, from a time
+// when it was not poisoned: it refuses no objects that exist already.
 func (h *history) forget(k *fakeKernel) {
 	for key := range k.objects {
 		if !poisonous(key) {
@@ -129,11 +143,12 @@ func (h *history) forget(k *fakeKernel) {
 	}
 }
 
-// Whatever fails on the way, once nothing fails any more the kernel ends up as
-// wanted; and an Apply that reports success has done everything.
-func TestApplyConvergesUnderFaults(t *testing.T) {
+// Once nothing fails any more, the kernel has the rendered objects, whatever failed before;
+// and an Apply that returns no error has done everything.
+func TestApplyConvergesUnderFaults(t *testing.T) { eachKind(t, checkConvergesUnderFaults) }
+
+func checkConvergesUnderFaults(t *testing.T, d *driver) {
 	r := testenv.Random(t)
-	d := newDriver(t)
 	h := newHistory(r)
 	faults := true
 	d.kernel.fail = func() error {
@@ -141,7 +156,7 @@ func TestApplyConvergesUnderFaults(t *testing.T) {
 		case !faults || r.IntN(8) > 0:
 			return nil
 		case r.IntN(4) == 0:
-			return fmt.Errorf("%w: somebody was here", backends.ErrConflict)
+			return fmt.Errorf("%w: changed by another program", backends.ErrConflict)
 		}
 		return errFault
 	}
@@ -169,8 +184,8 @@ func TestApplyConvergesUnderFaults(t *testing.T) {
 	}
 }
 
-// converge tries as often as a fault may take: once that finds out, once that
-// repairs.
+// converge applies twice at most: the first Apply may find out that the state is lost, and
+// the second one repairs it.
 func (d *driver) converge(t *testing.T, want proxy.Snapshot, step int) {
 	t.Helper()
 	var errs []error
@@ -182,10 +197,10 @@ func (d *driver) converge(t *testing.T, want proxy.Snapshot, step int) {
 		}
 		errs = append(errs, err)
 	}
-	t.Fatalf("step %d: two tries without faults failed, want success:\n%v", step, errors.Join(errs...))
+	t.Fatalf("step %d: two Applies without faults: got errors, want success:\n%v", step, errors.Join(errs...))
 }
 
-// An earlier process may have left anything.
+// Apply adopts or replaces whatever an earlier process has left.
 func TestApplyAdoptsLeftovers(t *testing.T) {
 	r := testenv.Random(t)
 	for round := range 300 {
@@ -196,15 +211,15 @@ func TestApplyAdoptsLeftovers(t *testing.T) {
 		}
 		for k, v := range wanted(h.snapshot()) {
 			switch r.IntN(10) {
-			case 0: // it is not there
+			case 0: // missing
 			case 1:
 				d.kernel.objects[k] = "in a state that no value describes"
 			default:
 				d.kernel.objects[k] = v
 			}
 		}
-		d.kernel.objects[fakeKey{frontendKind, frontendAddr(r.IntN(16)).String(), ""}] = "another time"
-		d.kernel.objects[fakeKey{pickerKind, "another time", ""}] = ""
+		d.kernel.objects[fakeKey{frontendKind, frontendAddr(r.IntN(16)).String(), ""}] = "from an earlier process"
+		d.kernel.objects[fakeKey{pickerKind, "from an earlier process", ""}] = ""
 		d.kernel.makeConsistent()
 		h.step()
 		want := h.snapshot()
@@ -219,7 +234,7 @@ func TestApplyAdoptsLeftovers(t *testing.T) {
 			t.Fatalf("round %d: Apply after a restart: got error %v, want none", round, err)
 		}
 		if got := d.kernel.commits - commits; got != 0 {
-			t.Fatalf("round %d: a restart over an unchanged world took %d commits, want 0", round, got)
+			t.Fatalf("round %d: restart without changes: got %d commits, want 0", round, got)
 		}
 	}
 }

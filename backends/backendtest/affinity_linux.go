@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 )
 
 // affinitySample is a Service with session affinity and external addresses.
-func affinitySample(seconds int32, at ...place) *sample {
+func affinitySample(seconds int32, at ...hostName) *sample {
 	s := &sample{
 		number: 5, serviceType: v1.ServiceTypeLoadBalancer, external: v1.ServiceExternalTrafficPolicyCluster,
 		externalIP: true, loadBalancer: true, affinity: seconds,
@@ -28,8 +29,8 @@ func affinitySample(seconds int32, at ...place) *sample {
 	return s
 }
 
-// whoAnswers sends one packet and gives the name of the server.
-func (s *stage) whoAnswers(ctx context.Context, f flight) (string, error) {
+// serverFor sends one packet and returns the name of the server that answers.
+func (s *stage) serverFor(ctx context.Context, f flight) (string, error) {
 	replies, err := s.probe(ctx, probe{from: f.from, protocol: f.protocol, to: f.to})
 	if err != nil {
 		return "", err
@@ -40,12 +41,11 @@ func (s *stage) whoAnswers(ctx context.Context, f flight) (string, error) {
 	return "", fmt.Errorf("%s: %s", f, replies[0])
 }
 
-// testAffinity holds a backend to what goes beyond a single packet: one client
-// keeps its endpoint at all addresses of a service port, until the endpoint goes
-// or time is up.
+// testAffinity checks session affinity with several connections: a client keeps its
+// endpoint until the endpoint is removed or the timeout has passed.
 func (c *Config) testAffinity(t *testing.T) {
 	s := c.setUp(t)
-	all := []place{atLocal, atLocal2, atRemote, atRemote2}
+	all := []hostName{atLocal, atLocal2, atRemote, atRemote2}
 	if c.lacks(Affinity) {
 		s.refusesAffinity(t)
 		return
@@ -54,22 +54,23 @@ func (c *Config) testAffinity(t *testing.T) {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
 				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
-				for _, from := range []place{atClient, atNode, atOutside} {
-					c := client{from, protocol, family}
-					s.loses(t, c, s.sameEverywhere(t, c), all)
+				for _, from := range []hostName{atClient, atNode, atOutside} {
+					s.loses(t, client{from, protocol, family}, all)
 				}
 			})
 		}
 	}
-	t.Run("Strangers", func(t *testing.T) { s.heedsNoStrangers(t) })
-	t.Run("OtherServices", func(t *testing.T) { s.heedsNoOtherServices(t) })
-	t.Run("Fallback", func(t *testing.T) { s.leavesFallback(t) })
-	t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
+	t.Run("Strangers", func(t *testing.T) { s.ignoresOtherHosts(t) })
+	t.Run("OtherServices", func(t *testing.T) { s.ignoresOtherServices(t) })
+	t.Run("Fallback", func(t *testing.T) { s.leavesFallbackEndpoint(t) })
+	if !s.isLacking(AffinityTimeout) {
+		t.Run("Timeout", func(t *testing.T) { s.expires(t, all) })
+	}
 }
 
-// refusesAffinity applies a Service with affinity to a backend that lacks it,
-// beside one without: the error names all ports of the first and none of the other,
-// which works.
+// refusesAffinity applies a Service with affinity to a backend that lacks it, and
+// another Service without: the error names all ports of the first and none of the
+// other, which works.
 func (s *stage) refusesAffinity(t *testing.T) {
 	s.calm()
 	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: []sampleEndpoint{{at: atRemote}}}
@@ -78,17 +79,17 @@ func (s *stage) refusesAffinity(t *testing.T) {
 	refused, _ := errors.AsType[proxy.PortErrors](err)
 	for p := range snapshot.All() {
 		if _, named := refused[p.Name]; named != p.Affinity.Enabled() {
-			t.Errorf("Apply: got error %v, which names port %s: %t, want %t", err, p.Name, named, !named)
+			t.Errorf("Apply: got error %v, names port %s: %t, want %t", err, p.Name, named, !named)
 		}
 	}
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.asks(t, client{atClient, v1.ProtocolTCP, family}.flightsTo(other)[0], atRemote)
+		s.wantAnswerOf(t, client{atClient, v1.ProtocolTCP, family}.flightsTo(other)[0], atRemote)
 	}
 }
 
-// client is somebody who asks at all frontends of a Service.
+// client is a client that connects to all frontends of a Service.
 type client struct {
-	from     place
+	from     hostName
 	protocol v1.Protocol
 	family   v1.IPFamily
 }
@@ -97,67 +98,69 @@ func (c client) flightsTo(x *sample) []flight {
 	var out []flight
 	to := x.frontends()
 	if c.from == atNode {
-		to = to[:len(to)-1] // at its second address the node is another client
+		to = to[:len(to)-1] // connections of the node to its second address have another source
 	}
 	for _, to := range to {
 		if c.family == v1.IPv6Protocol {
-			to = netip.AddrPortFrom(twin(to.Addr()), to.Port())
+			to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
 		}
 		out = append(out, flight{from: c.from, to: to, protocol: c.protocol})
 	}
 	return out
 }
 
-// sameEverywhere asks at all frontends, again and again, and gives who answers.
-func (s *stage) sameEverywhere(t *testing.T, c client) string {
+// endpointsOf connects to all frontends repeatedly, and returns the server of each, which
+// must always be the same. Unless the backend lacks [FrontendAffinity], all frontends must
+// have the same one.
+func (s *stage) endpointsOf(t *testing.T, c client) []string {
 	t.Helper()
-	kept := ""
+	flights := c.flightsTo(affinitySample(300))
+	kept := make([]string, len(flights))
 	for range 4 {
-		for _, f := range c.flightsTo(affinitySample(300)) {
-			by, err := s.whoAnswers(t.Context(), f)
+		for i, f := range flights {
+			by, err := s.serverFor(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept == "" {
-				kept = by
+			first := 0
+			if s.isLacking(FrontendAffinity) {
+				first = i
 			}
-			if by != kept {
-				t.Fatalf("%s: %s answers, but the client had %s before", f, by, kept)
+			kept[first] = cmp.Or(kept[first], by)
+			if kept[i] = by; by != kept[first] {
+				t.Fatalf("%s: got server %s, want %s as before", f, by, kept[first])
 			}
 		}
 	}
 	return kept
 }
 
-// loses takes the endpoint of a client away: it gets another one, and keeps that
-// when the first one is back.
-func (s *stage) loses(t *testing.T, c client, kept string, all []place) {
+// loses removes the endpoint of a client: it gets another one, and keeps that after the
+// first one is added again. Frontends where it has another endpoint keep theirs.
+func (s *stage) loses(t *testing.T, c client, all []hostName) {
 	t.Helper()
-	rest := slices.DeleteFunc(slices.Clone(all), func(p place) bool { return string(p) == kept })
-	s.turnTo(t, affinitySample(300, rest...))
-	other := s.sameEverywhere(t, c)
-	if other == kept {
-		t.Fatalf("from %s: %s is gone, and still answers", c.from, kept)
+	before := s.endpointsOf(t, c)
+	gone := before[0]
+	rest := slices.DeleteFunc(slices.Clone(all), func(p hostName) bool { return string(p) == gone })
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, rest...).objects()))
+	others := s.endpointsOf(t, c)
+	for i, by := range others {
+		switch {
+		case by == gone:
+			t.Fatalf("from %s: got server %s, which was removed, want another one", c.from, by)
+		case by != before[i] && before[i] != gone:
+			t.Fatalf("from %s: frontend %d: got server %s, want %s as before", c.from, i, by, before[i])
+		}
 	}
-	s.turnTo(t, affinitySample(300, all...))
-	if again := s.sameEverywhere(t, c); again != other {
-		t.Fatalf("from %s: %s answers, but the client had %s before", c.from, again, other)
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
+	if again := s.endpointsOf(t, c); !slices.Equal(again, others) {
+		t.Fatalf("from %s: got servers %s, want %s as before", c.from, again, others)
 	}
 }
 
-// turnTo applies a sample and forgets earlier connections: one of UDP lives on, so
-// that a new one by chance from the same port would be a part of it.
-func (s *stage) turnTo(t *testing.T, x *sample) {
-	t.Helper()
-	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
-	if err := s.flush(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// heedsNoStrangers lets clients connect to another host at the number of the node
-// port, past the Service: what they get there is no endpoint to keep.
-func (s *stage) heedsNoStrangers(t *testing.T) {
+// ignoresOtherHosts makes clients connect to another host, at the port number of the node
+// port, but not through the Service: affinity must not keep that host as endpoint.
+func (s *stage) ignoresOtherHosts(t *testing.T) {
 	x := affinitySample(300, atLocal, atRemote)
 	all := x.objects()
 	for _, o := range all.services {
@@ -167,21 +170,21 @@ func (s *stage) heedsNoStrangers(t *testing.T) {
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), all))
-	for _, from := range []place{atClient, atNode, atOutside} {
+	for _, from := range []hostName{atClient, atNode, atOutside} {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			stranger := flight{from: from, to: netip.AddrPortFrom(s.addr(atRemoteNode, family), endpointPort), protocol: v1.ProtocolTCP}
-			if p := s.packet(stranger); p.FromNode || s.world.lets(p.Source.Addr(), p.Destination.Addr()) {
-				s.asks(t, stranger, atRemoteNode)
+			if p := s.packet(stranger); p.FromNode || s.world.allows(p.Source.Addr(), p.Destination.Addr()) {
+				s.wantAnswerOf(t, stranger, atRemoteNode)
 			}
-			s.asks(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
+			s.wantAnswerOf(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
 		}
 	}
 }
 
-// heedsNoOtherServices lets clients connect to a Service without affinity whose
-// port has the number of the node port of one with affinity: an endpoint of one
-// Service is none of the other.
-func (s *stage) heedsNoOtherServices(t *testing.T) {
+// ignoresOtherServices makes clients connect to a Service without affinity whose
+// port has the number of the node port of one with affinity: affinity must not keep an
+// endpoint of the other Service.
+func (s *stage) ignoresOtherServices(t *testing.T) {
 	x, other := affinitySample(300, atLocal, atRemote), &sample{number: 6, endpoints: []sampleEndpoint{{at: atLocal2}}}
 	own, others := x.objects(), other.objects()
 	for _, o := range others.services {
@@ -191,21 +194,21 @@ func (s *stage) heedsNoOtherServices(t *testing.T) {
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), own, others))
-	for _, from := range []place{atClient, atNode, atOutside} {
+	for _, from := range []hostName{atClient, atNode, atOutside} {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			c := client{from, v1.ProtocolTCP, family}
 			to := c.flightsTo(other)[0]
 			to.to = netip.AddrPortFrom(to.to.Addr(), uint16(x.nodePort()))
-			s.asks(t, to, atLocal2)
-			s.asks(t, c.flightsTo(x)[0], atLocal, atRemote)
+			s.wantAnswerOf(t, to, atLocal2)
+			s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
 		}
 	}
 }
 
-// leavesFallback has clients keep an endpoint that terminates, which a Local policy
-// takes for want of another one on the node. When there is one they must let go,
-// though what the Cluster policy selects has never had the first.
-func (s *stage) leavesFallback(t *testing.T) {
+// leavesFallbackEndpoint makes clients keep a terminating endpoint, which a Local policy
+// selects if the node has no ready one. When the node gets a ready endpoint, they must use
+// that, although the pool of the Cluster policy never had the first one.
+func (s *stage) leavesFallbackEndpoint(t *testing.T) {
 	yes, no := true, false
 	x := affinitySample(300)
 	x.external = v1.ServiceExternalTrafficPolicyLocal
@@ -213,37 +216,37 @@ func (s *stage) leavesFallback(t *testing.T) {
 	x.endpoints = []sampleEndpoint{{at: atLocal, conditions: terminates}, {at: atRemote}}
 	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.asks(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal)
+		s.wantAnswerOf(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal)
 	}
 	x.endpoints = append(x.endpoints, sampleEndpoint{at: atLocal2})
 	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.asks(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal2)
+		s.wantAnswerOf(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal2)
 	}
 }
 
-// asks sends one packet, which one of some places must answer.
-func (s *stage) asks(t *testing.T, f flight, of ...place) {
+// wantAnswerOf sends one packet, which one of the hosts must answer.
+func (s *stage) wantAnswerOf(t *testing.T, f flight, of ...hostName) {
 	t.Helper()
-	if by, err := s.whoAnswers(t.Context(), f); err != nil || !slices.Contains(of, place(by)) {
-		t.Errorf("%s: got an answer of %q and error %v, want one of %q", f, by, err, of)
+	if by, err := s.serverFor(t.Context(), f); err != nil || !slices.Contains(of, hostName(by)) {
+		t.Errorf("%s: got server %q and error %v, want one of %q", f, by, err, of)
 	}
 }
 
-// expires waits until affinity has run out, again and again until a client gets
-// another endpoint. One of four is the same again in a quarter of all cases, and
-// never another one in no more than one of a hundred million.
-func (s *stage) expires(t *testing.T, all []place) {
+// expires waits for the timeout of affinity repeatedly, until a client gets another
+// endpoint. With four endpoints it gets the same one again with a probability of 1/4, and
+// never another one with less than one in a hundred million.
+func (s *stage) expires(t *testing.T, all []hostName) {
 	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(1, all...).objects()))
 	f := client{atOutside, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(affinitySample(1))[0]
-	first, err := s.whoAnswers(t.Context(), f)
+	first, err := s.serverFor(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const times = 14
 	for range times {
-		time.Sleep(1300 * time.Millisecond) // the kernel's clock is what is tested
-		by, err := s.whoAnswers(t.Context(), f)
+		time.Sleep(1300 * time.Millisecond) // the test needs the kernel's clock
+		by, err := s.serverFor(t.Context(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,15 +254,13 @@ func (s *stage) expires(t *testing.T, all []place) {
 			return
 		}
 	}
-	t.Errorf("%s still answers after affinity has run out %d times", first, times)
+	t.Errorf("server %s: got it again after %d timeouts of affinity, want another one", first, times)
 }
 
-// testBalance looks at how many connections each endpoint gets. Each time it is
-// another Service: flows of UDP last, and one by chance from the same port would be a
-// part of an earlier one.
+// testBalance counts the connections of each endpoint, of another Service in each round.
 func (c *Config) testBalance(t *testing.T) {
 	s := c.setUp(t)
-	for i, all := range [][]place{
+	for i, all := range [][]hostName{
 		{atLocal, atRemote}, {atLocal, atLocal2, atRemote}, {atLocal, atLocal2, atRemote, atRemote2, atNode},
 	} {
 		x := &sample{number: 3 + i}
@@ -276,9 +277,8 @@ func (c *Config) testBalance(t *testing.T) {
 	}
 }
 
-// balances makes many connections and wants each endpoint to get its share. The
-// bounds are five standard deviations wide: a fair dataplane leaves them once in
-// a million.
+// balances makes many connections and checks that each endpoint gets its share. The
+// limits are five standard deviations: a fair dataplane exceeds them once in a million.
 func (s *stage) balances(t *testing.T, f flight, endpoints int) {
 	t.Helper()
 	const tries, rounds = 60, 10
@@ -293,14 +293,14 @@ func (s *stage) balances(t *testing.T, f flight, endpoints int) {
 		}
 	}
 	if len(counts) != endpoints {
-		t.Errorf("%s: %d endpoints answered, want %d (all: %v)", f, len(counts), endpoints, counts)
+		t.Errorf("%s: got answers of %d endpoints, want %d (all: %v)", f, len(counts), endpoints, counts)
 	}
 	const n = tries * rounds
 	share := 1 / float64(endpoints)
 	slack := 5 * math.Sqrt(n*share*(1-share))
 	for by, got := range counts {
 		if math.Abs(float64(got)-n*share) > slack {
-			t.Errorf("%s: %s answered %d of %d connections, want %.0f ± %.0f (all: %v)", f, by, got, n, n*share, slack, counts)
+			t.Errorf("%s: server %s: got %d of %d connections, want %.0f ± %.0f (all: %v)", f, by, got, n, n*share, slack, counts)
 		}
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Compare leads backends, each on the node of a testbed of its own, through the same
-// random worlds by the same changes, and sends the same packets in all of them. Where
-// the fate of one is not what [proxy.Route] says, it tells how all the others
-// fared. What one of the backends cannot serve for lack of an ability is in no world;
-// the fates that follow from other lacks are allowed to that backend alone.
+// Compare applies the same random changes with several backends, each on the node of a
+// testbed of its own, and sends the same packets in all testbeds. If the outcome of a packet
+// is not the one of [proxy.Route], it reports the outcomes with all backends. It makes no
+// Services that one of the backends cannot serve because it lacks a capability; outcomes
+// that other lacks allow are allowed for that backend only.
 //
-// Each world is a node with options of its own and some Services, which change a
-// few times. The seed is in the log of the test, as with [Run].
+// Each round has a node with options of its own and some Services, which change a few
+// times. The seed is in the log of the test, as with [Run].
 func Compare(t *testing.T, worlds int, backends map[string]Config) {
 	r := testenv.Random(t)
 	c := &comparison{random: r, stages: map[string]*stage{}}
@@ -40,27 +40,28 @@ func Compare(t *testing.T, worlds int, backends map[string]Config) {
 		for change := range worldChanges {
 			c.step(t, h, r.IntN(4) == 0)
 			if t.Failed() {
-				t.Fatalf("in world %d of %d, after change %d, with %+v", world+1, worlds, change+1, options)
+				t.Fatalf("in round %d of %d, after change %d, with %+v", world+1, worlds, change+1, options)
 			}
 		}
 	}
-	t.Logf("%d packets in %d worlds, each sent on %d nodes", c.sent, worlds, len(c.names))
+	t.Logf("%d packets in %d rounds, each sent on %d nodes", c.sent, worlds, len(c.names))
 }
 
-// Worlds of a comparison have some Services, of which some change some times.
+// worldSamples is the number of Services in a round of a comparison, worldChanges the number
+// of changes.
 const worldSamples, worldChanges = 5, 3
 
-// comparison is several backends that do the same.
+// comparison is several backends with the same changes and packets.
 type comparison struct {
 	random *rand.Rand
 	names  []string
 	stages map[string]*stage
-	// lacks are the abilities that one of the backends does not have.
+	// lacks are the capabilities that one of the backends does not have.
 	lacks []Capability
 	sent  int
 }
 
-// options gives what a node may be told, at random.
+// options returns random options of a node.
 func (c *comparison) options() proxy.TrackerOptions {
 	r, o := c.random, nodeOptions()
 	o.MasqueradeAll = r.IntN(4) == 0
@@ -77,7 +78,7 @@ func (c *comparison) options() proxy.TrackerOptions {
 	return o
 }
 
-// step changes the world, and looks at it from everywhere.
+// step makes a change, applies it with all backends and sends packets.
 func (c *comparison) step(t *testing.T, h *history, restart bool) {
 	t.Helper()
 	next := h.next(t)
@@ -101,8 +102,8 @@ func (c *comparison) step(t *testing.T, h *history, restart bool) {
 	}
 }
 
-// send sends flights on all nodes at the same time, and gives what went wrong by the
-// name of the backend.
+// send sends flights on all nodes at the same time, and returns the wrong ones by the name
+// of the backend.
 func (c *comparison) send(t *testing.T, s proxy.Snapshot, flights []flight) map[string][]wrongFlight {
 	t.Helper()
 	all, errs := make([][]wrongFlight, len(c.names)), make([]error, len(c.names))
@@ -121,26 +122,26 @@ func (c *comparison) send(t *testing.T, s proxy.Snapshot, flights []flight) map[
 	return wrong
 }
 
-// differences tells how a flight fared with each backend, if with one of them it
-// went wrong.
+// differences describes the outcome of a flight with each backend, if it is wrong with one
+// of them.
 func (c *comparison) differences(f flight, wrong map[string][]wrongFlight) string {
-	message, fates := "", make([]string, len(c.names))
+	message, outcomes := "", make([]string, len(c.names))
 	for i, name := range c.names {
-		fates[i] = "as wanted"
+		outcomes[i] = "as wanted"
 		for _, w := range wrong[name] {
 			if w.flight == f {
-				fates[i], message = "got "+strings.Join(w.got, ", "), w.message
+				outcomes[i], message = "got "+strings.Join(w.got, ", "), w.message
 			}
 		}
-		fates[i] = fmt.Sprintf("%s: %s", name, fates[i])
+		outcomes[i] = fmt.Sprintf("%s: %s", name, outcomes[i])
 	}
 	if message == "" {
 		return ""
 	}
-	return message + "\n  " + strings.Join(fates, "\n  ")
+	return message + "\n  " + strings.Join(outcomes, "\n  ")
 }
 
-// otherFlights gives packets to what is no frontend of a sample, though close to one.
+// otherFlights returns a packet to an address or port close to a frontend of a sample.
 func (s *sample) otherFlights(r *rand.Rand) []flight {
 	at := func(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 	to := pick(r,
@@ -151,7 +152,7 @@ func (s *sample) otherFlights(r *rand.Rand) []flight {
 		at(netip.MustParseAddr("10.0.0.5"), endpointPort),
 		at(s.clusterIP(), 0))
 	if r.IntN(2) == 0 {
-		to = at(twin(to.Addr()), to.Port())
+		to = at(ipv6Of(to.Addr()), to.Port())
 	}
 	f := flight{from: pick(r, atClient, atNode, atOutside), to: to, protocol: pick(r, v1.ProtocolTCP, v1.ProtocolUDP)}
 	if to.Port() == 0 {

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A packet that went wrong with one backend is told with how it fared with all.
+// The report of a packet with a wrong outcome has its outcomes with all backends.
 func TestDifferencesNameAllBackends(t *testing.T) {
 	f := flight{from: atClient, to: netip.MustParseAddrPort("10.96.0.1:80"), protocol: v1.ProtocolTCP}
 	other := flight{from: atNode, to: f.to, protocol: f.protocol}
@@ -18,6 +18,6 @@ func TestDifferencesNameAllBackends(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := c.differences(other, wrong); got != "" {
-		t.Errorf("a packet that went well: got %q, want nothing", got)
+		t.Errorf("packet with the right outcome: got %q, want nothing", got)
 	}
 }

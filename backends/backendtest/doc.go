@@ -1,23 +1,23 @@
-// Package backendtest holds backends to the specification of a service proxy on
-// a real kernel: it builds a small cluster out of network namespaces, sends
-// real packets, and compares what becomes of them with [proxy.Route].
+// Package backendtest is the conformance suite of backends, on a real kernel: it
+// builds a small cluster of network namespaces, sends real packets, and compares
+// their outcomes with [proxy.Route].
 //
 // # The testbed
 //
-// The node, on which the backend works, has pods of its own, a way to another
+// The node, on which the backend works, has pods of its own, and routes to another
 // node with pods, to clients outside of the cluster, and to a gateway that owns
-// all virtual addresses. Servers everywhere say who they are, and at which
-// address they see their client. So a test knows what became of each packet: who
-// answered and whether the client was masqueraded, that it was refused (and
-// how), that it was dropped, or that it left the node as it had come, in which
-// case the gateway answers.
+// all virtual addresses. The answers of all servers have the name of the server and
+// the address at which it sees its client. So a test knows the outcome of each
+// packet: which server answered and whether the client was masqueraded; that it was
+// refused, and how; that it was dropped; or that it left the node unchanged, in
+// which case the gateway answers.
 //
 // # Worlds
 //
-// Nodes differ in ways that decide what becomes of packets. [Run] holds a backend to
-// everything where each pod has a link of its own to the node. Beside that there are
-// worlds, in which it sends the packets of all scenarios and random ones, has clients
-// connect while Services change, and transfers much:
+// Nodes differ in ways that matter for packets. [Run] runs all tests on a node where each
+// pod has a link of its own. In addition there are worlds, in which it sends the packets of
+// all scenarios and random ones, connects clients while Services change, and transfers much
+// data:
 //
 //	bridge-nf-1               pods on a Linux bridge, hairpin_mode on, bridge-nf-call-iptables
 //	                          and -ip6tables 1
@@ -30,18 +30,19 @@
 //	ipv6                      no addresses of IPv4 anywhere
 //	marks                     another program uses bits of the marks of packets and
 //	                          connections, as engines of network policies do
-//	marks-restored            another program keeps all bits of a packet's mark with its
-//	                          connection, and restores them
-//	policy-routing            pods have a routing table of their own, answers to others go
-//	                          by the main one, told by connection marks
+//	marks-restored            another program saves all bits of a packet's mark in the mark
+//	                          of its connection, and restores them
+//	policy-routing            pods have a routing table of their own; answers use the main
+//	                          one, selected by connection marks
 //	rp-filter                 strict reverse path filter in IPv4
 //	rp-filter-ipv6            the same in IPv6, by the rules of firewalld
 //	forward-drop              other programs, with iptables of both flavours and nftables,
-//	                          let through the node what pods have a part in, and no more
-//	forward-drop-pods         they let nothing through
+//	                          drop forwarded packets except those from and to pods
+//	forward-drop-pods         they drop all forwarded packets
 //
-// What a dataplane cannot do in a world is a [Capability] that it lacks. Its packets must
-// then be lost: whoever can serve them must not say that he cannot.
+// If a dataplane cannot do something in a world, it lacks a [Capability]. Packets that need
+// it must then be lost: a backend must not declare that it lacks what it has.
 //
-// Only Linux can run it, as root or where users may have namespaces.
+// The suite needs Linux, and root or unprivileged user namespaces. [RunLaws] checks the laws that
+// need no packets, on any operating system.
 package backendtest

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A package that has a backend holds it to everything with one test. Its TestMain
+// A package with a backend runs the whole suite with one test. Its TestMain
 // calls os.Exit(backendtest.Main(m)).
 func Example() {
 	testConformance := func(t *testing.T) {

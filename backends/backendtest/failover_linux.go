@@ -6,15 +6,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// testFailover has one of two endpoints refuse all connections: the other one gets
-// them all.
+// testFailover applies two endpoints, of which one refuses all connections: the other one
+// must get them all.
 func (c *Config) testFailover(t *testing.T) {
 	s := c.setUp(t)
-	// Nobody listens at the outside client.
+	// No server listens at the outside client.
 	x := &sample{number: 3, endpoints: []sampleEndpoint{{at: atOutside}, {at: atLocal}}}
 	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		for _, from := range []place{atClient, atNode} {
+		for _, from := range []hostName{atClient, atNode} {
 			f := client{from, v1.ProtocolTCP, family}.flightsTo(x)[0]
 			replies, err := s.probe(t.Context(), probe{from: from, protocol: f.protocol, to: f.to, tries: manyTries})
 			if err != nil {
@@ -22,7 +22,7 @@ func (c *Config) testFailover(t *testing.T) {
 			}
 			for _, r := range replies {
 				if r.by != string(atLocal) {
-					t.Errorf("%s: %s, want an answer of %s", f, r, atLocal)
+					t.Errorf("%s: got %s, want an answer of %s", f, r, atLocal)
 				}
 			}
 		}

@@ -6,20 +6,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func (b *testbed) isLacking(what Capability) bool { return b.lacks != nil && b.lacks(what) }
 
-// refusals gives the fates of a flight that must not get through, of which one is
-// as specified.
+// refusals returns the allowed outcomes of a flight that must be refused; specified is the
+// one of backends that have Refusals.
 func (b *testbed) refusals(f flight, specified outcome) []string {
 	if !b.isLacking(Refusals) {
+		if f.protocol == v1.ProtocolSCTP && specified == refused {
+			specified = reset // An SCTP socket does not tell ICMP errors from other refusals.
+		}
 		return []string{reply{outcome: specified}.String()}
 	}
 	all := []reply{
 		{outcome: refused}, {outcome: reset}, {outcome: silence},
-		{outcome: failed, err: unix.EINVAL}, // what the node says of a route that leads nowhere
+		{outcome: failed, err: unix.EINVAL}, // the error of the node for an unreachable route
 	}
 	if f.protocol == icmp {
 		all = append(all, reply{outcome: answered}) // no server has seen it
@@ -27,12 +32,12 @@ func (b *testbed) refusals(f flight, specified outcome) []string {
 	return summary(all)
 }
 
-// passages gives the fates of a flight that is nobody's business.
+// passages returns the allowed outcomes of a packet without frontend.
 func (b *testbed) passages(f flight, p proxy.Packet) []string {
-	fates := []string{b.untouched(f, p)}
+	outcomes := []string{b.untouched(f, p)}
 	isVirtual := slices.ContainsFunc(virtualRanges(), func(r netip.Prefix) bool { return r.Contains(f.to.Addr()) })
 	if isVirtual && b.isLacking(OtherPorts) {
-		fates = append(fates, b.refusals(f, refused)...)
+		outcomes = append(outcomes, b.refusals(f, refused)...)
 	}
-	return fates
+	return outcomes
 }

@@ -11,23 +11,24 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// drawn is a testbed without a network.
+// drawn returns a testbed without network namespaces.
 func drawn(w world) *testbed {
 	b := &testbed{world: w}
-	for _, s := range sites() {
-		b.hosts = append(b.hosts, &host{site: s, uplink: b.host(s.uplink)})
+	for _, s := range hostSpecs() {
+		b.hosts = append(b.hosts, &host{hostSpec: s, uplink: b.host(s.uplink)})
 	}
 	return b
 }
 
-// On a bridge some connections need what a dataplane may lack: then they are lost.
-func TestFatesOnBridges(t *testing.T) {
-	names := map[place]string{atLocal: "10.0.0.5", atLocal2: "10.0.0.7", atRemote: "10.1.0.5", atNode: "172.18.0.2"}
+// On a bridge some connections need a capability: packets of a dataplane that lacks it are
+// lost.
+func TestOutcomesOnBridges(t *testing.T) {
+	names := map[hostName]string{atLocal: "10.0.0.5", atLocal2: "10.0.0.7", atRemote: "10.1.0.5", atNode: "172.18.0.2"}
 	for _, test := range []struct {
 		world  World
 		lacks  Capability
-		from   place
-		to     place
+		from   hostName
+		to     hostName
 		masked bool
 		want   string
 	}{
@@ -54,13 +55,14 @@ func TestFatesOnBridges(t *testing.T) {
 		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), endpointPort), Masquerade: test.masked}
 		got := b.allowed(f, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{to}})
 		if diff := cmp.Diff([]string{test.want}, got); diff != "" {
-			t.Errorf("%+v: fates (-want +got):\n%s", test, diff)
+			t.Errorf("%+v: outcomes (-want +got):\n%s", test, diff)
 		}
 	}
 }
 
-// What a dataplane lacks changes which fates are right, and nothing else.
-func TestFatesFollowCapabilities(t *testing.T) {
+// The capabilities that a dataplane lacks change the allowed outcomes of the packets that
+// need them, and no others.
+func TestOutcomesFollowCapabilities(t *testing.T) {
 	b := setUp(t)
 	to := netip.MustParseAddrPort("203.0.113.1:81")
 	local := proxy.Destination{Addr: netip.MustParseAddrPort("10.0.0.5:8080")}
@@ -75,18 +77,37 @@ func TestFatesFollowCapabilities(t *testing.T) {
 		{"reject", nil, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"refused"}},
 		{"drop", nil, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, []string{"silence"}},
 		{"other lacks", []Capability{OtherPorts, ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"refused"}},
-		{"vague reject", []Capability{Refusals}, v1.ProtocolUDP, proxy.Verdict{Action: proxy.Reject}, refusals},
-		{"vague drop", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, refusals},
-		{"vague echo", []Capability{Refusals}, icmp, proxy.Verdict{Action: proxy.Drop}, append([]string{"answered"}, refusals...)},
+		{"reject without Refusals", []Capability{Refusals}, v1.ProtocolUDP, proxy.Verdict{Action: proxy.Reject}, refusals},
+		{"drop without Refusals", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, refusals},
+		{"echo without Refusals", []Capability{Refusals}, icmp, proxy.Verdict{Action: proxy.Drop}, append([]string{"answered"}, refusals...)},
 		{"pass", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6"}},
-		{"held up", []Capability{OtherPorts}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6", "refused"}},
-		{"client", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 10.0.0.6"}},
-		{"node", []Capability{ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 172.18.0.2"}},
+		{"pass without OtherPorts", []Capability{OtherPorts}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6", "refused"}},
+		{"forward", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 10.0.0.6"}},
+		{"forward without ClientAddresses", []Capability{ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 172.18.0.2"}},
 	} {
 		b.lacks = func(c Capability) bool { return slices.Contains(test.lacks, c) }
 		got := b.allowed(flight{from: atClient, to: to, protocol: test.protocol}, test.verdict)
 		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s: fates (-want +got):\n%s", test.name, diff)
+			t.Errorf("%s: outcomes (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// Without any affinity there is none across addresses, and none that ends.
+func TestLacksFollowOneAnother(t *testing.T) {
+	for _, test := range []struct {
+		lacks, what Capability
+		want        bool
+	}{
+		{Affinity, FrontendAffinity, true},
+		{Affinity, AffinityTimeout, true},
+		{FrontendAffinity, FrontendAffinity, true},
+		{FrontendAffinity, Affinity, false},
+		{Failover, FrontendAffinity, false},
+	} {
+		c := &Config{Lacks: []Capability{test.lacks}}
+		if got := c.lacks(test.what); got != test.want {
+			t.Errorf("a backend that lacks %q: lacks %q: got %t, want %t", test.lacks, test.what, got, test.want)
 		}
 	}
 }

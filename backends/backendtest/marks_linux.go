@@ -6,10 +6,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// markingTable stands for other programs that use the packet mark: it marks what
-// comes to the node, and what the node sends, before anybody else sees it. What
-// then goes to an endpoint with another mark is lost, on its way out of the node
-// or, if the endpoint is in the node's own network, in.
+// markingTable acts as another program that uses the packet mark: it sets the mark of
+// packets that the node receives or sends, before other chains. It drops packets to an
+// endpoint with another mark, when they leave the node or, if the endpoint is in the
+// node's own network, in the input hook.
 const markingTable = `table inet marking {
 	chain prerouting {
 		type filter hook prerouting priority mangle
@@ -30,14 +30,14 @@ const markingTable = `table inet marking {
 }
 `
 
-// A packet that leaves the node for an endpoint has the mark that others gave it,
-// and no bit besides: tunnels, queues and filters go by it.
+// A packet that leaves the node for an endpoint has the mark that other programs gave it,
+// and no other bit: tunnels, queues and filters depend on it.
 func lawMarks(t *testing.T, s *stage) { s.keepsMarks(t, atLocal, atRemote) }
 
-// The same is true of what an endpoint in the node's own network gets.
+// The same is true of packets to an endpoint in the node's own network.
 func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, atNode) }
 
-func (s *stage) keepsMarks(t *testing.T, endpoints ...place) {
+func (s *stage) keepsMarks(t *testing.T, endpoints ...hostName) {
 	t.Helper()
 	if err := findNFT(t, s.node()).load(t.Context(), markingTable); err != nil {
 		t.Fatal(err)
@@ -49,12 +49,12 @@ func (s *stage) keepsMarks(t *testing.T, endpoints ...place) {
 	snapshot := snapshotOf(t, nodeOptions(), x.objects())
 	s.apply(t, snapshot)
 	var flights []flight
-	for _, from := range []place{atClient, atLocal, atNode, atOutside} {
+	for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 				flights = append(flights, client{from, protocol, family}.flightsTo(x)...)
 			}
 		}
 	}
-	s.hold(t, snapshot, flights)
+	s.checkFlights(t, snapshot, flights)
 }

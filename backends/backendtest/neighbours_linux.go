@@ -29,8 +29,8 @@ const foreignTable = `table ip somebody-elses {
 }
 `
 
-// foreignRules are somebody else's rules of iptables, in chains of their own and in
-// those that everybody uses.
+// foreignRules are foreign rules of iptables, in chains of their own and in the built-in
+// ones.
 const foreignRules = `*filter
 :SOMEBODY-ELSES - [0:0]
 -A SOMEBODY-ELSES -p tcp -m tcp --dport 7 -j DROP
@@ -45,25 +45,20 @@ COMMIT
 COMMIT
 `
 
-// lawCleanup: Cleanup removes everything of the backend's own, and nothing of others,
-// which are untouched all the time.
+// lawCleanup: Cleanup removes all objects of the backend, and no foreign ones; neither does
+// Apply change foreign objects.
 func lawCleanup(t *testing.T, s *stage) {
-	if err := findNFT(t, s.node()).load(t.Context(), foreignTable); err != nil {
-		t.Fatal(err)
-	}
-	for _, program := range s.iptables() {
-		s.runAtNode(t, foreignRules, program+"-restore", "--noflush")
-	}
-	before, theirs := s.everything(t), s.foreign(t)
+	s.addForeign(t)
+	before, theirs, settings := s.everything(t), s.foreign(t), s.settings(t)
 	h := s.newHistory(testenv.Random(t), 10)
 	for range 5 {
 		s.apply(t, h.next(t))
 		if diff := cmp.Diff(theirs, s.foreign(t)); diff != "" {
-			t.Fatalf("what is not the backend's own has changed (-before +after):\n%s", diff)
+			t.Fatalf("foreign objects (-before +after):\n%s", diff)
 		}
 	}
 	if s.dump(t) == "" {
-		t.Fatal("the dump of a working dataplane is empty")
+		t.Fatal("dump after Apply: got an empty one")
 	}
 	s.restart(t)
 	for range 2 { // the second time, there is nothing to do
@@ -71,15 +66,17 @@ func lawCleanup(t *testing.T, s *stage) {
 			t.Fatalf("Cleanup: %v", err)
 		}
 		if d := s.dump(t); d != "" {
-			t.Fatalf("after Cleanup, this is left:\n%s", d)
+			t.Fatalf("after Cleanup: got dump, want an empty one:\n%s", d)
 		}
 	}
 	if diff := cmp.Diff(before, s.everything(t)); diff != "" {
-		t.Fatalf("after Cleanup, the node is not what it was before (-before +after):\n%s", diff)
+		t.Fatalf("after Cleanup: configuration of the node (-before +after):\n%s", diff)
 	}
+	s.wantSettings(t, settings)
 }
 
-// everything gives what programs configure in the node's network.
+// everything returns the rules, routes, addresses, devices, virtual servers and sets of the
+// node.
 func (s *stage) everything(t *testing.T) string {
 	t.Helper()
 	var all []string
@@ -101,10 +98,10 @@ func (s *stage) everything(t *testing.T) string {
 			}
 		}
 	}
-	return strings.Join(append(all, s.routing(t)...), "\n")
+	return strings.Join(slices.Concat(all, s.routing(t), s.objects(t)), "\n")
 }
 
-// foreign gives what is somebody else's, as it stands among what is the backend's.
+// foreign returns the foreign objects, as listed among those of the backend.
 func (s *stage) foreign(t *testing.T) string {
 	t.Helper()
 	out, err := findNFT(t, s.node()).run(t.Context(), "", "--stateless", "list", "table", "ip", "somebody-elses")
@@ -118,10 +115,10 @@ func (s *stage) foreign(t *testing.T) string {
 			}
 		}
 	}
-	return out
+	return out + s.foreignObjects(t)
 }
 
-// routing gives the routing rules, routes and addresses of the node.
+// routing returns the routing rules, routes and addresses of the node.
 func (s *stage) routing(t *testing.T) []string {
 	t.Helper()
 	rules, err := s.node().Netlink().RuleList(netlink.FAMILY_ALL)
@@ -146,7 +143,7 @@ func (s *stage) routing(t *testing.T) []string {
 	return all
 }
 
-// iptables gives the names of the programs of that kind that there are.
+// iptables returns the names of the installed flavours of iptables.
 func (b *testbed) iptables() (found []string) {
 	for _, name := range []string{"iptables-legacy", "iptables-nft"} {
 		if _, err := exec.LookPath(name + "-save"); err == nil {
@@ -156,13 +153,19 @@ func (b *testbed) iptables() (found []string) {
 	return found
 }
 
+// canRun reports whether a program exists and succeeds on the node.
+func (b *testbed) canRun(t testing.TB, name string, args ...string) bool {
+	t.Helper()
+	return b.node().Do(exec.CommandContext(t.Context(), name, args...).Run) == nil
+}
+
 // runAtNode runs a program on the node, with its input.
 func (b *testbed) runAtNode(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
-	// Only root may take the lock of the whole machine, and nobody else is here.
+	// Only root may use the machine's lock file; the namespace has no other programs.
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
 	err := b.node().Do(cmd.Start)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 
 // flight is a packet to send in the testbed.
 type flight struct {
-	from     place
+	from     hostName
 	to       netip.AddrPort
 	protocol v1.Protocol
 }
@@ -30,12 +30,12 @@ func (f flight) String() string {
 
 func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
 
-// flying gives the flights of families that there are.
-func (b *testbed) flying(flights []flight) []flight {
+// inWorld returns the flights whose family exists in the world.
+func (b *testbed) inWorld(flights []flight) []flight {
 	return slices.DeleteFunc(slices.Clone(flights), func(f flight) bool { return !b.world.has(f.to.Addr()) })
 }
 
-// packet gives the first packet of a flight as [proxy.Route] knows it.
+// packet returns the first packet of a flight as [proxy.Route] knows it.
 func (b *testbed) packet(f flight) proxy.Packet {
 	source := b.addr(f.from, f.family())
 	if f.from == atNode {
@@ -52,21 +52,21 @@ func (b *testbed) packet(f flight) proxy.Packet {
 }
 
 func (b *testbed) isNode(a netip.Addr) bool {
-	isStand := slices.ContainsFunc(b.world.stands(), func(s stand) bool { return s.addr == a })
-	return a.IsLoopback() || isStand || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
+	isSourceAddr := slices.ContainsFunc(b.world.sourceAddrs(), func(s sourceAddr) bool { return s.addr == a })
+	return a.IsLoopback() || isSourceAddr || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
 }
 
-// allowed gives the fates that a verdict allows a flight, as replies write
-// themselves.
+// allowed returns the outcomes that a verdict allows for a flight, in the form of
+// reply.String.
 func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 	p := b.packet(f)
 	switch v.Action {
 	case proxy.Reject:
-		fates := b.refusals(f, refused)
+		outcomes := b.refusals(f, refused)
 		if b.world.forwards != "" && !p.FromNode && b.isLacking(FirewalledRefusals) {
-			fates = append(fates, reply{outcome: silence}.String())
+			outcomes = append(outcomes, reply{outcome: silence}.String())
 		}
-		return fates
+		return outcomes
 	case proxy.Drop:
 		return b.refusals(f, silence)
 	case proxy.Pass:
@@ -81,15 +81,16 @@ func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 	return slices.Compact(out)
 }
 
-// forwarded is the fate of a flight that goes to an endpoint.
+// forwarded returns the outcome of a flight to an endpoint.
 func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) reply {
-	to := b.placeOf(e.Addr.Addr())
+	to := b.hostWith(e.Addr.Addr())
 	if b.isLacking(b.world.needs(f.from, to, e.Masquerade)) {
 		return reply{outcome: silence}
 	}
 	client := p.Source.Addr()
 	sameBridge := b.world.bridge != nil && isPod(f.from) && isPod(to)
-	if e.Masquerade || b.isLacking(ClientAddresses) || sameBridge && b.isLacking(BridgedAddresses) {
+	lost := b.isLacking(ClientAddresses) || sameBridge && b.isLacking(BridgedAddresses) || p.FromNode && !p.ToNode && b.isLacking(NodeAddresses)
+	if e.Masquerade || lost {
 		client = b.nodeTowards(e.Addr.Addr())
 	}
 	by := string(to)
@@ -99,8 +100,8 @@ func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) reply
 	return reply{outcome: answered, by: by, client: netip.AddrPortFrom(client, 0)}
 }
 
-// untouched is the fate of a flight that nobody translates: who has its
-// destination answers, the gateway for virtual addresses.
+// untouched returns the outcome of a flight without translation: the host with its
+// destination answers, for virtual addresses the gateway.
 func (b *testbed) untouched(f flight, p proxy.Packet) string {
 	r := reply{outcome: answered, by: byGateway, client: p.Source}
 	for _, s := range services() {
@@ -111,52 +112,51 @@ func (b *testbed) untouched(f flight, p proxy.Packet) string {
 	if f.protocol == icmp {
 		r.by = ""
 	}
-	if !p.FromNode && !p.ToNode && !b.world.lets(p.Source.Addr(), p.Destination.Addr()) {
+	if !p.FromNode && !p.ToNode && !b.world.allows(p.Source.Addr(), p.Destination.Addr()) {
 		return reply{outcome: silence}.String()
 	}
 	return r.String()
 }
 
-// has reports whether an address is one of a place's own.
-func (b *testbed) has(at place, a netip.Addr) bool {
+// has reports whether an address is one of a host's own.
+func (b *testbed) has(at hostName, a netip.Addr) bool {
 	return at == atNode && b.isNode(a) || slices.Contains(b.host(at).addrs, a)
 }
 
-// placeOf gives the place that has an address.
-func (b *testbed) placeOf(a netip.Addr) place {
+// hostWith returns the host that has an address.
+func (b *testbed) hostWith(a netip.Addr) hostName {
 	for _, h := range b.hosts {
 		if slices.Contains(h.addrs, a) {
 			return h.name
 		}
 	}
-	return place("nobody at " + a.String())
+	return hostName("no host with " + a.String())
 }
 
-// Numbers of tries: two endpoints both show in 8 tries with a probability of
-// 99 percent. Where one does not, many more tries decide.
+// Numbers of tries: with a probability of 99 percent both of two endpoints answer in 8
+// tries. If one does not, many more tries decide.
 const (
 	firstTries = 8
 	manyTries  = 64
 )
 
-// wrongFlight is a flight that went otherwise than it should, with what became of
-// its packets, and a message that says it all.
+// wrongFlight is a flight with a wrong outcome, with the outcomes of its packets, and a
+// message that describes them.
 type wrongFlight struct {
 	flight
 	got     []string
 	message string
 }
 
-// checkOracle sends flights and holds what becomes of them to what
-// [proxy.Route] says of the snapshot. It gives those that went wrong. All fly at
-// once: as their sources differ, no flow of one place has a part in what becomes of
-// another's, and silence is waited for once.
+// checkOracle sends flights, compares their outcomes with [proxy.Route] for the snapshot,
+// and returns the wrong ones. It sends all at once, so that it waits for silence once; as
+// their sources differ, the flows of one host do not affect those of another.
 func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []flight) ([]wrongFlight, error) {
 	if err := b.flush(); err != nil {
 		return nil, err
 	}
-	flights = b.flying(flights)
-	wrong, err := b.introduce(ctx, s, flights)
+	flights = b.inWorld(flights)
+	wrong, err := b.connectFirst(ctx, s, flights)
 	if err != nil {
 		return nil, err
 	}
@@ -169,9 +169,9 @@ func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []f
 	return wrong, err
 }
 
-// introduce makes clients known where there is session affinity, one connection
-// after the other: two first ones at once may well get different endpoints.
-func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []flight) (wrong []wrongFlight, err error) {
+// connectFirst makes the first connection of each client with session affinity, one after
+// the other: two first connections at once may get different endpoints.
+func (b *testbed) connectFirst(ctx context.Context, s proxy.Snapshot, flights []flight) (wrong []wrongFlight, err error) {
 	for _, f := range flights {
 		v := proxy.Route(s, b.packet(f))
 		if v.Action != proxy.Forward || !v.Affinity.Enabled() {
@@ -188,29 +188,32 @@ func (b *testbed) introduce(ctx context.Context, s proxy.Snapshot, flights []fli
 	return wrong, nil
 }
 
-// withoutLoss leaves the silence of endpoints out that cannot be reached: nobody needs
-// to remember that a client was led to one.
+// withoutLoss removes the silence of unreachable endpoints: affinity need not keep a client
+// at one of them.
 func withoutLoss(got []string, v proxy.Verdict) []string {
 	lost := reply{outcome: silence}.String()
 	return slices.DeleteFunc(slices.Clone(got), func(g string) bool { return v.Action == proxy.Forward && g == lost })
 }
 
-// patience is how long to wait for answers to a flight.
+// patience returns how long to wait for answers to a flight.
 func (b *testbed) patience(f flight, v proxy.Verdict) time.Duration {
 	if slices.Contains(b.allowed(f, v), reply{outcome: silence}.String()) {
-		return impatience
+		return shortPatience
 	}
 	return patience
 }
 
-// tryFlights sends flights. Those of which an allowed fate was not seen come
-// back to be tried again, unless this was many tries already.
+// tryFlights sends flights. It returns as missed those of which an expected outcome was not
+// seen; after manyTries these are wrong.
 func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []flight, tries int) (missed []flight, wrong []wrongFlight, err error) {
 	probes := make([]probe, len(flights))
 	verdicts := make([]proxy.Verdict, len(flights))
 	for i, f := range flights {
 		verdicts[i] = proxy.Route(s, b.packet(f))
 		probes[i] = probe{from: f.from, protocol: f.protocol, to: f.to, tries: 1, patience: b.patience(f, verdicts[i])}
+		if tries == manyTries { // answers of a busy machine were late
+			probes[i].patience = max(longPatience, probes[i].patience)
+		}
 		if len(verdicts[i].Endpoints) > 1 {
 			probes[i].tries = tries
 		}
@@ -222,7 +225,7 @@ func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []fl
 	for i, f := range flights {
 		want, got := b.allowed(f, verdicts[i]), summary(replies[i])
 		alien := slices.ContainsFunc(got, func(g string) bool { return !slices.Contains(want, g) })
-		// Where nothing is forwarded, any fate of those allowed will do.
+		// If nothing is forwarded, one of the allowed outcomes is enough.
 		sticky := verdicts[i].Affinity.Enabled() || verdicts[i].Action != proxy.Forward
 		switch {
 		case alien, sticky && len(withoutLoss(got, verdicts[i])) > 1, !sticky && len(got) < len(want) && tries == manyTries:
@@ -239,6 +242,6 @@ func mismatch(f flight, v proxy.Verdict, want, got []string) string {
 	if v.Affinity.Enabled() || v.Action != proxy.Forward {
 		all = "one of"
 	}
-	return fmt.Sprintf("%s:\n  got  %s\n  want %s %s\n  since %s", f,
+	return fmt.Sprintf("%s:\n  got  %s\n  want %s %s\n  because %s", f,
 		strings.Join(got, ", "), all, strings.Join(want, ", "), strings.Join(v.Reasons, "; "))
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// testPoison gives a backend service ports that no dataplane can hold, or that ask
-// for more than any needs. No tracker makes such ports, but programs may make their
-// own, and a tracker may have a defect: all other ports must not suffer.
+// testPoison applies service ports that no dataplane can serve, or that are larger than any
+// real one. Trackers make no such ports, but programs may make their own, and a tracker may
+// have a bug: other ports must not be affected.
 func (c *Config) testPoison(t *testing.T) {
 	for _, p := range []struct {
 		name  string
@@ -38,8 +38,7 @@ func (c *Config) testPoison(t *testing.T) {
 	}
 }
 
-// poisons are service ports that cannot be served, each for the reason that is its
-// name.
+// poisons are service ports that cannot be served, each named by the reason.
 func poisons() []*proxy.ServicePort {
 	frontend := func(addr string) func(*proxy.ServicePort) {
 		return func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.MustParseAddrPort(addr) }
@@ -51,25 +50,25 @@ func poisons() []*proxy.ServicePort {
 	var all []*proxy.ServicePort
 	for _, p := range []struct {
 		name string
-		harm func(*proxy.ServicePort)
+		edit func(*proxy.ServicePort)
 	}{
 		{"endpoint-of-the-other-family", pool(good, netip.MustParseAddrPort("[fd00:10::5]:8080"))},
 		{"endpoint-without-address", pool(good, netip.AddrPort{})},
 		{"frontend-of-the-other-family", frontend("[fd00:96::5:1]:80")},
 		{"frontend-without-address", func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.AddrPort{} }},
-		{"frontend-at-no-address", frontend("0.0.0.0:80")},
-		{"no-endpoints-to-forward-to", pool()},
+		{"frontend-at-unspecified-address", frontend("0.0.0.0:80")},
+		{"forward-without-endpoints", pool()},
 		{"protocol-without-ports", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }},
 		{"no-protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "" }},
 	} {
 		x := handMade(p.name, len(all), good)
-		p.harm(x)
+		p.edit(x)
 		all = append(all, x)
 	}
 	return all
 }
 
-// handMade is a service port with a ClusterIP of its own.
+// handMade makes a service port with a ClusterIP of its own.
 func handMade(name string, number int, pool ...netip.AddrPort) *proxy.ServicePort {
 	route := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeNonPods}
 	return &proxy.ServicePort{
@@ -92,18 +91,18 @@ func poolAt(addrs ...netip.AddrPort) []*endpoints.Endpoint {
 	return out
 }
 
-// healthy is a small world, and packets that prove that it works.
+// healthy returns two Services that work, and packets to check them.
 func healthy(t *testing.T) (proxy.Snapshot, []flight) {
 	t.Helper()
 	var all []objects
 	var flights []flight
-	for number, at := range []place{atLocal, atRemote} {
+	for number, at := range []hostName{atLocal, atRemote} {
 		x := &sample{
 			number: number + 1, serviceType: v1.ServiceTypeNodePort, external: v1.ServiceExternalTrafficPolicyCluster,
 			endpoints: []sampleEndpoint{{at: at}},
 		}
 		all = append(all, x.objects())
-		for _, from := range []place{atClient, atNode, atOutside} {
+		for _, from := range []hostName{atClient, atNode, atOutside} {
 			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 				flights = append(flights, client{from, v1.ProtocolTCP, family}.flightsTo(x)...)
 			}
@@ -112,7 +111,7 @@ func healthy(t *testing.T) (proxy.Snapshot, []flight) {
 	return snapshotOf(t, nodeOptions(), all...), flights
 }
 
-// with gives a snapshot with further ports, on another node if that is not nil.
+// with returns a snapshot with further ports, on another node if that is not nil.
 func with(s proxy.Snapshot, node *proxy.Node, more ...*proxy.ServicePort) proxy.Snapshot {
 	if node == nil {
 		node = s.Node()
@@ -120,37 +119,37 @@ func with(s proxy.Snapshot, node *proxy.Node, more ...*proxy.ServicePort) proxy.
 	return proxy.NewSnapshot(node, append(slices.Collect(s.All()), more...)...)
 }
 
-// poisonObjects: ports that no dataplane can hold are named, all of them and no
-// others, and the dataplane is what it is without them.
+// poisonObjects: the error names all ports that no dataplane can serve and no others, and the
+// dataplane is the same as without them.
 func poisonObjects(t *testing.T, s *stage) {
 	world, flights := healthy(t)
-	ill := poisons()
+	faulty := poisons()
 	s.apply(t, world)
 	want := s.dump(t)
 	for _, start := range []proxy.Snapshot{world, {}} {
 		if start.IsZero() {
 			s.restart(t)
 		}
-		failed := s.applyIll(t, start, with(world, nil, ill...))
-		for _, p := range ill {
+		failed := s.applyFaulty(t, start, with(world, nil, faulty...))
+		for _, p := range faulty {
 			if failed[p.Name] == nil {
-				t.Errorf("from %d ports: the error does not name %s", start.Len(), p.Name)
+				t.Errorf("from %d ports: error: got none for %s, want one", start.Len(), p.Name)
 			}
 			delete(failed, p.Name)
 		}
 		for name, err := range failed {
-			t.Errorf("from %d ports: the error names %s, which is well: %v", start.Len(), name, err)
+			t.Errorf("from %d ports: error: got one for %s, want none: %v", start.Len(), name, err)
 		}
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("from %d ports: the dataplane (-without the ill ones +with them):\n%s", start.Len(), diff)
+			t.Errorf("from %d ports: dataplane (-without the faulty ports +with them):\n%s", start.Len(), diff)
 		}
-		s.hold(t, world, flights)
+		s.checkFlights(t, world, flights)
 	}
 }
 
-// applyIll applies a snapshot with ports that may fail, from nothing once more if
-// the backend wants that, as a [proxy.Runner] does, and gives what has failed.
-func (s *stage) applyIll(t *testing.T, old, next proxy.Snapshot) proxy.PortErrors {
+// applyFaulty applies a snapshot with ports that may fail, again from the zero snapshot after
+// ErrDataplaneLost, as a [proxy.Runner] does, and returns the errors of ports.
+func (s *stage) applyFaulty(t *testing.T, old, next proxy.Snapshot) proxy.PortErrors {
 	t.Helper()
 	err := s.backend.Apply(t.Context(), old, next)
 	for range 2 {
@@ -165,8 +164,8 @@ func (s *stage) applyIll(t *testing.T, old, next proxy.Snapshot) proxy.PortError
 	return failed
 }
 
-// poisonCounts: a port of absurd size is programmed or named, and others are what
-// they were, then and when it goes.
+// poisonCounts: a very large port is programmed or named in the error; other ports work, and
+// the dataplane is as before after it is removed.
 func poisonCounts(t *testing.T, s *stage) {
 	world, flights := healthy(t)
 	s.apply(t, world)
@@ -183,24 +182,24 @@ func poisonCounts(t *testing.T, s *stage) {
 		ports.Frontends = append(ports.Frontends, f)
 	}
 	for _, p := range []*proxy.ServicePort{many, same, ports} {
-		failed := s.applyIll(t, world, with(world, nil, p))
+		failed := s.applyFaulty(t, world, with(world, nil, p))
 		for name, err := range failed {
 			if name != p.Name {
-				t.Errorf("%s: the error names %s: %v", p.Name, name, err)
+				t.Errorf("%s: error: got one for %s, want none: %v", p.Name, name, err)
 			}
 		}
 		t.Logf("%s: %d errors: %.200v", p.Name.Name, len(failed), failed[p.Name])
-		s.hold(t, world, flights)
+		s.checkFlights(t, world, flights)
 		s.restart(t)
 		s.apply(t, world)
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("%s: the dataplane when it is gone (-before +after):\n%s", p.Name, diff)
+			t.Errorf("%s: dataplane after it was removed (-before +after):\n%s", p.Name, diff)
 		}
 	}
 }
 
-// poisonInterface: if pods are told by an interface that there is not, nobody is a
-// pod, and everything else works.
+// poisonInterface: if LocalTraffic has an interface that does not exist, no client is a pod,
+// and everything else works.
 func poisonInterface(t *testing.T, s *stage) {
 	world, flights := healthy(t)
 	for _, traffic := range []proxy.LocalTraffic{{Interface: "nowhere0"}, {InterfacePrefix: "nowhere"}} {
@@ -208,6 +207,6 @@ func poisonInterface(t *testing.T, s *stage) {
 		node.LocalTraffic = traffic
 		elsewhere := with(world, &node)
 		s.apply(t, elsewhere)
-		s.hold(t, elsewhere, flights)
+		s.checkFlights(t, elsewhere, flights)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verdictOf says what an error of a socket means, where no ICMP message is
-// known to stand behind it.
+// verdictOf returns the reply for an error of a socket, if no ICMP message is known to be
+// its cause.
 func verdictOf(err error) reply {
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 		return reply{outcome: reset}
@@ -17,7 +17,7 @@ func verdictOf(err error) reply {
 	return reply{outcome: failed, err: err}
 }
 
-// icmpError takes an ICMP error out of the queue of a socket, if there is one.
+// icmpError removes an ICMP error from the error queue of a socket, if there is one.
 func (f *flow) icmpError() (reply, bool) {
 	packet, control := make([]byte, 128), make([]byte, 512)
 	_, n, _, _, err := unix.Recvmsg(f.fd, packet, control, unix.MSG_ERRQUEUE)

@@ -15,38 +15,42 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// flow is one connection of a probe: for TCP what is meant by that, for UDP and
-// ICMP a socket of its own. Whoever keeps it open can ask again later, and so
-// see what becomes of established connections.
+// flow is one connection of a probe: a TCP connection, or a socket of its own for UDP
+// and ICMP. An open flow can send further questions later, which shows what happens to
+// established connections.
 //
-// The socket is not one of package net, which neither connects without waiting
-// nor gets at the kernel's queue of ICMP errors. That queue is needed: a refusal
-// that comes back while the socket is still busy sending, as it does on the node
-// itself, reaches the socket nowhere else.
+// The socket is not one of package net, which neither connects without waiting nor
+// reads the kernel's queue of ICMP errors. That queue is needed: an ICMP error that
+// arrives while the socket is still sending, as on the node itself, is only there.
 type flow struct {
 	fd       int
 	protocol v1.Protocol
 	is4      bool
 	patience time.Duration
 	// asked counts questions. The greeting of a TCP server is the answer to
-	// number 0, which nobody puts.
+	// number 0, which is not sent.
 	asked uint16
-	// connect is what connecting the socket gave at once.
+	// connect is the error that connect returned at once.
 	connect error
-	unread  []byte // TCP: the beginning of a line
+	unread  []byte // TCP: the start of a line
 }
 
 // open makes the connections of a probe, without waiting for any answer.
-// Whoever opens flows closes them.
+// The caller closes the flows.
 func (b *testbed) open(p *probe) ([]*flow, error) {
 	h := b.host(p.from)
 	if h == nil {
-		return nil, fmt.Errorf("the testbed has no place %q", p.from)
+		return nil, fmt.Errorf("the testbed has no host %q", p.from)
+	}
+	at := *p
+	if p.protocol == v1.ProtocolSCTP && !p.source.IsValid() {
+		// A socket without address would offer all addresses of the host to the server.
+		at.source = b.packet(flight{p.from, p.to, p.protocol}).Source
 	}
 	var flows []*flow
 	err := h.ns.Do(func() error {
 		for range max(p.tries, 1) {
-			f, err := openFlow(p)
+			f, err := openFlow(&at, h.sourcePort)
 			if err != nil {
 				return err
 			}
@@ -63,17 +67,16 @@ func (b *testbed) open(p *probe) ([]*flow, error) {
 	return flows, nil
 }
 
-// openFlow makes a flow in the namespace of the thread.
-func openFlow(p *probe) (*flow, error) {
+// openFlow makes a flow in the namespace of the thread. It takes a port from next if the
+// probe has none.
+func openFlow(p *probe, next func() uint16) (*flow, error) {
 	f := &flow{protocol: p.protocol, is4: p.to.Addr().Is4(), patience: p.wait()}
 	if err := f.socket(); err != nil {
 		return nil, err
 	}
-	if p.source.IsValid() {
-		if err := unix.Bind(f.fd, sockaddr(p.source)); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("binding to %v: %w", p.source, err)
-		}
+	if err := f.bind(p.source, next); err != nil {
+		f.Close()
+		return nil, err
 	}
 	to := p.to
 	if f.protocol == icmp {
@@ -83,6 +86,32 @@ func openFlow(p *probe) (*flow, error) {
 		f.connect = err
 	}
 	return f, nil
+}
+
+// bind gives a flow its source. A port of next that another program uses is not taken.
+func (f *flow) bind(source netip.AddrPort, next func() uint16) error {
+	a := source.Addr()
+	if !a.IsValid() {
+		a = netip.IPv6Unspecified()
+		if f.is4 {
+			a = netip.IPv4Unspecified()
+		}
+	}
+	if f.protocol == icmp || source.Port() != 0 {
+		next = source.Port // of an echo request, the kernel chooses the identifier
+	}
+	var err error
+	for range 100 {
+		at := netip.AddrPortFrom(a, next())
+		if err = unix.Bind(f.fd, sockaddr(at)); err == nil {
+			return nil
+		}
+		err = fmt.Errorf("binding to %v: %w", at, err)
+		if !errors.Is(err, unix.EADDRINUSE) || at.Port() == source.Port() {
+			break
+		}
+	}
+	return err
 }
 
 // socket makes a socket that collects ICMP errors.
@@ -95,18 +124,20 @@ func (f *flow) socket() (err error) {
 	switch f.protocol {
 	case v1.ProtocolTCP:
 		kind = unix.SOCK_STREAM
+	case v1.ProtocolSCTP:
+		kind, protocol = unix.SOCK_STREAM, unix.IPPROTO_SCTP
 	case icmp:
 		protocol = echo
 	case v1.ProtocolUDP:
 	default:
-		return fmt.Errorf("probes know no protocol %q", f.protocol)
+		return fmt.Errorf("probe: unknown protocol %q", f.protocol)
 	}
 	f.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return fmt.Errorf("making a socket for %s: %w", f.protocol, err)
 	}
 	err = unix.SetsockoptInt(f.fd, level, option, 1)
-	if err == nil && f.protocol == v1.ProtocolTCP {
+	if err == nil && f.isConnection() {
 		// Closing by reset leaves nothing behind, neither in the server's
 		// namespace nor on the node.
 		err = unix.SetsockoptLinger(f.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
@@ -118,15 +149,20 @@ func (f *flow) socket() (err error) {
 	return nil
 }
 
+// isConnection reports whether the flow has a connection, in which the server begins.
+func (f *flow) isConnection() bool {
+	return f.protocol == v1.ProtocolTCP || f.protocol == v1.ProtocolSCTP
+}
+
 // Close ends the flow.
 func (f *flow) Close() { _ = unix.Close(f.fd) }
 
-// ask puts a question to the other end, and waits for its answer. The first
-// question to a TCP server is to connect to it.
+// ask sends a question to the server, and waits for its answer. The first question to a
+// TCP server is the connection itself.
 func (f *flow) ask() reply { return askAll([]*flow{f})[0] }
 
-// askAll puts a question to the other end of each flow, and waits for the answers
-// as long as the first flow has patience.
+// askAll sends a question on each flow, and waits for the answers for the patience of the
+// first flow.
 func askAll(flows []*flow) []reply {
 	replies := make([]reply, len(flows))
 	pending := map[int]*flow{}
@@ -139,7 +175,7 @@ func askAll(flows []*flow) []reply {
 	}
 	err := receiveAll(pending, time.Now().Add(flows[0].patience), func(i int, r reply) { replies[i] = r })
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return replies // Who has not answered is silent.
+		return replies // Flows without answer have the zero reply, silence.
 	}
 	for i := range pending {
 		replies[i] = verdictOf(err)
@@ -147,11 +183,11 @@ func askAll(flows []*flow) []reply {
 	return replies
 }
 
-// receiveAll takes answers, and the flows that got them out of the pending ones,
-// until there are no more or the time is up. The sockets are watched through an
-// epoll descriptor, which the runtime can wait for: it takes sockets that have
-// nothing but errors for unusable. Waiting in a system call would occupy a
-// thread for each probe, and on a busy machine keep the servers from running.
+// receiveAll calls take with each answer, and removes its flow from pending, until none is
+// pending or the time is over. It watches the sockets by an epoll descriptor, on which the
+// runtime can wait: the runtime treats sockets that have only errors as unusable. Waiting in
+// a system call would need a thread for each probe, and on a busy machine keep the servers
+// from running.
 func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) error {
 	events, err := watch(pending)
 	if err != nil {
@@ -169,12 +205,12 @@ func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) err
 	return raw.Read(func(fd uintptr) bool {
 		n, err := unix.EpollWait(int(fd), ready, 0)
 		if err != nil {
-			return false // It was interrupted.
+			return false // interrupted
 		}
 		for _, e := range ready[:n] {
 			f := pending[int(e.Fd)]
 			if f == nil {
-				continue // It has its answer, and more to say.
+				continue // It has its answer already, and received more.
 			}
 			if r, done := f.receive(); done {
 				take(int(e.Fd), r)
@@ -185,14 +221,14 @@ func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) err
 	})
 }
 
-// watch makes an epoll descriptor that tells which flows, by number, have
-// received something.
+// watch makes an epoll descriptor that reports the numbers of flows that have received
+// something.
 func watch(flows map[int]*flow) (*os.File, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("waiting for answers: %w", err)
 	}
-	// That it does not block makes the runtime wait for it.
+	// The runtime waits only for non-blocking descriptors.
 	err = unix.SetNonblock(fd, true)
 	for i, f := range flows {
 		if err == nil {
@@ -205,20 +241,20 @@ func watch(flows map[int]*flow) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answers"), nil
 }
 
-// send puts the next question.
+// send sends the next question.
 func (f *flow) send() error {
 	if f.connect != nil {
 		return f.connect
 	}
 	number := f.asked
 	f.asked++
-	if f.protocol == v1.ProtocolTCP && number == 0 {
+	if f.isConnection() && number == 0 {
 		return nil
 	}
 	_, err := unix.Write(f.fd, f.question(number))
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ECONNREFUSED) {
-		// EPERM is what the node itself does not let out. Whether that was
-		// refused or dropped, the queue of errors tells.
+		// EPERM means that the node itself does not send the packet. The error
+		// queue shows whether it was refused or dropped.
 		return nil
 	}
 	return err
@@ -237,7 +273,7 @@ func (f *flow) question(number uint16) []byte {
 	return request
 }
 
-// receive takes what has come, and reports whether it is the answer to the last
+// receive reads what has arrived, and reports whether it is the answer to the last
 // question.
 func (f *flow) receive() (r reply, done bool) {
 	for {
@@ -252,13 +288,12 @@ func (f *flow) receive() (r reply, done bool) {
 		case errors.Is(err, unix.EAGAIN):
 			return reply{}, false
 		case err != nil:
-			// What explains the error may have come after the look at the
-			// queue.
+			// The ICMP error may have arrived after the queue was read.
 			if r, ok := f.icmpError(); ok {
 				return r, true
 			}
 			return verdictOf(err), true
-		case n == 0 && f.protocol == v1.ProtocolTCP:
+		case n == 0 && f.isConnection():
 			return reply{outcome: failed, err: errors.New("closed without an answer")}, true
 		}
 		if r, ok := f.read(buf[:n], f.asked-1); ok {
@@ -267,7 +302,7 @@ func (f *flow) receive() (r reply, done bool) {
 	}
 }
 
-// read looks for the answer to a question in what was received.
+// read searches the received data for the answer to a question.
 func (f *flow) read(received []byte, number uint16) (reply, bool) {
 	if f.protocol == icmp {
 		isAnswer := len(received) >= 8 && binary.BigEndian.Uint16(received[6:]) == number

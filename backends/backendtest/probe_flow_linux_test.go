@@ -1,9 +1,12 @@
 package backendtest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -22,11 +25,11 @@ func openOne(t *testing.T, b *testbed, p probe) *flow {
 func wantReply(t *testing.T, when string, got reply, want string) {
 	t.Helper()
 	if got.String() != want {
-		t.Errorf("%s: %v, want %s", when, got, want)
+		t.Errorf("%s: got %v, want %s", when, got, want)
 	}
 }
 
-// A flow can be asked again and again.
+// A flow can send several questions.
 func TestFlowIsAskedAgain(t *testing.T) {
 	b := setUp(t)
 	for _, family := range families() {
@@ -42,15 +45,61 @@ func TestFlowIsAskedAgain(t *testing.T) {
 				r := f.ask()
 				wantReply(t, fmt.Sprintf("%s to %v, question %d", protocol, to, i+1), r, want)
 				if r.client != first.client {
-					t.Errorf("question %d came from %v, the first from %v", i+1, r.client, first.client)
+					t.Errorf("question %d: got client %v, want %v as in the first", i+1, r.client, first.client)
 				}
 			}
 		}
 	}
 }
 
-// A flow meets the rules that were there when it began, until the node forgets
-// it. That is what flush is for.
+// Flows have ports that earlier ones did not have. With ports that the kernel chooses at random,
+// about 70 of these flows would have one of another.
+func TestFlowsHaveNewPorts(t *testing.T) {
+	b := setUp(t)
+	to := netip.AddrPortFrom(b.addr(atLocal, v1.IPv4Protocol), endpointPort)
+	seen := map[netip.AddrPort]bool{}
+	for range 20 {
+		flows, err := b.open(&probe{from: atClient, protocol: v1.ProtocolUDP, to: to, tries: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range askAll(flows) {
+			if r.outcome != answered || seen[r.client] {
+				t.Fatalf("flow %d: got %v from %v, want an answer and a port that no flow had", i, r, r.client)
+			}
+			seen[r.client] = true
+			flows[i].Close()
+		}
+	}
+}
+
+// A port that another socket has is not taken, and one that a test asks for is an error then.
+func TestFlowsLeavePortsOfOthers(t *testing.T) {
+	b := setUp(t)
+	client := b.host(atClient)
+	for _, family := range families() {
+		to := netip.AddrPortFrom(b.addr(atLocal, family), endpointPort)
+		taken := netip.AddrPortFrom(b.addr(atClient, family), firstSourcePort+uint16(client.flows.Load())+1)
+		for i, p := range []probe{{source: taken}, {}, {source: taken}} {
+			p.from, p.protocol, p.to = atClient, v1.ProtocolTCP, to
+			flows, err := b.open(&p)
+			if i == 2 {
+				if !errors.Is(err, unix.EADDRINUSE) {
+					t.Errorf("port of another socket: got error %v, want %v", err, unix.EADDRINUSE)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer flows[0].Close()
+			wantReply(t, "flow", flows[0].ask(), fmt.Sprintf("local sees %v", b.addr(atClient, family)))
+		}
+	}
+}
+
+// A flow keeps the translation of its first packet until its entry of connection tracking is
+// removed. That is what flush is for.
 func TestFlushForgetsTranslations(t *testing.T) {
 	for _, family := range families() {
 		b := setUpVerdicts(t)
@@ -66,8 +115,8 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		if _, err := n.run(t.Context(), "", "flush", "chain", "inet", "verdicts", "translate"); err != nil {
 			t.Fatal(err)
 		}
-		wantReply(t, "UDP after the rules have gone", udp.ask(), atFirst)
-		wantReply(t, "TCP after the rules have gone", tcp.ask(), atFirst)
+		wantReply(t, "UDP after the rules were removed", udp.ask(), atFirst)
+		wantReply(t, "TCP after the rules were removed", tcp.ask(), atFirst)
 
 		if err := b.flush(); err != nil {
 			t.Fatal(err)
@@ -78,7 +127,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 	}
 }
 
-// A server that goes away ends its connections.
+// A server that is closed ends its connections.
 func TestFlowToClosedServer(t *testing.T) {
 	b := setUp(t)
 	if err := b.serve(t.Context(), atRemote, "brief", 9090); err != nil {
@@ -93,7 +142,7 @@ func TestFlowToClosedServer(t *testing.T) {
 	}
 	b.servers = b.servers[:last]
 	if r := tcp.ask(); r.outcome != failed && r.outcome != reset {
-		t.Errorf("TCP to a closed server: %v, want a failure or a reset", r)
+		t.Errorf("TCP to a closed server: got %v, want a failure or a reset", r)
 	}
 	check(t, b, []expectation{
 		{probe{from: atClient, protocol: v1.ProtocolTCP, to: to}, []string{"reset"}},

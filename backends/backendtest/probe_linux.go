@@ -12,73 +12,75 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// icmp has a probe send echo requests. Nothing tells who answers them.
+// icmp makes a probe send echo requests. Their answers have no name of a server.
 const icmp v1.Protocol = "ICMP"
 
 // How long probes wait for an answer, which takes less than a millisecond on an
 // idle machine.
 const (
 	// patience is for probes that should be answered: more than a busy
-	// machine takes.
+	// machine needs.
 	patience = 5 * time.Second
-	// impatience is for probes that should not be: enough to notice when
-	// they are, as a rule, though not always on a busy machine.
-	impatience = 250 * time.Millisecond
+	// shortPatience is for probes that should not be answered: enough to notice an
+	// answer usually, but not always on a busy machine.
+	shortPatience = 250 * time.Millisecond
+	// longPatience is for connections that some endpoints answer and others do not: nearly until
+	// TCP sends its first packet again, to which another endpoint may answer.
+	longPatience = 900 * time.Millisecond
 )
 
-// probesAtOnce bounds how many probes, with all their tries, run at a time.
+// probesAtOnce is how many probes, with all their tries, run at a time at most.
 const probesAtOnce = 32
 
-// probe says what to send from where to where.
+// probe is what to send, with source and destination.
 type probe struct {
-	from     place
-	protocol v1.Protocol // TCP, UDP or icmp
+	from     hostName
+	protocol v1.Protocol // TCP, UDP, SCTP or icmp
 	to       netip.AddrPort
-	// source is the address to send from, the kernel's choice if not valid. A
+	// source is the address to send from; the kernel chooses it if it is not valid. A
 	// port other than 0 allows one try only.
 	source netip.AddrPort
 	// tries is how many connections are made at the same time, each from a
-	// port of its own; 0 stands for 1.
+	// port of its own; 0 means 1.
 	tries int
-	// patience is how long to wait for answers; 0 stands for the constant
-	// patience. A test that expects silence shortens it to impatience.
+	// patience is how long to wait for answers; 0 means the constant patience. A
+	// test that expects silence sets shortPatience.
 	patience time.Duration
 }
 
 func (p *probe) wait() time.Duration { return cmp.Or(p.patience, patience) }
 
-// outcome is what became of a packet.
+// outcome is what happened to a packet.
 type outcome int
 
 const (
 	// silence: no answer within the patience of the probe.
 	silence outcome = iota
-	// answered: by a server, or for ICMP by whoever has the address.
+	// answered: by a server, or for ICMP by the host with the address.
 	answered
-	// refused: with the ICMP message that the port is unreachable, as
-	// services without endpoints do. A UDP port that nobody listens on is
-	// refused likewise.
+	// refused: with the ICMP message that the port is unreachable, as of
+	// Services without endpoints. A UDP port without socket is refused in
+	// the same way.
 	refused
-	// reset: by TCP, as a host does where nobody listens.
+	// reset: by TCP, as of a host without listener.
 	reset
 	// failed: in any other way.
 	failed
 )
 
-// reply is what became of one try.
+// reply is the result of one try.
 type reply struct {
 	outcome outcome
 	// by is the name of the server that answered.
 	by string
-	// client is the address that the server sees the client at, and own its
-	// own that it was reached at.
+	// client is the address at which the server sees the client, and own the
+	// server's address that the client used.
 	client, own netip.AddrPort
 	// err says more about a failure.
 	err error
 }
 
-// String gives what is the same for all tries that meet the same fate, and so
-// no ports.
+// String returns a text that is equal for all tries with the same outcome: it has no ports.
 func (r reply) String() string {
 	switch r.outcome {
 	case silence:
@@ -97,7 +99,7 @@ func (r reply) String() string {
 	return fmt.Sprintf("%s sees %v", r.by, r.client.Addr())
 }
 
-// summary gives the different fates of tries, sorted.
+// summary returns the different outcomes of tries, sorted.
 func summary(replies []reply) []string {
 	var all []string
 	for _, r := range replies {
@@ -107,9 +109,8 @@ func summary(replies []reply) []string {
 	return slices.Compact(all)
 }
 
-// probe makes the tries of a probe and gives a reply for each. The error is for
-// what hindered the probe itself, such as a source address that the place does
-// not have.
+// probe makes the tries of a probe and returns a reply for each. The error is that of
+// the probe itself, such as for a source address that the host does not have.
 func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
 	return replies, nil
 }
 
-// probeAll makes many probes, several at the same time, and gives the replies
+// probeAll makes many probes, several at the same time, and returns the replies
 // of each in the order of the probes.
 func (b *testbed) probeAll(ctx context.Context, probes []probe) ([][]reply, error) {
 	replies, errs := make([][]reply, len(probes)), make([]error, len(probes))

@@ -33,7 +33,7 @@ const (
 	nodePortDropped = 30003
 )
 
-// vip gives the virtual address with a number, of the range of ClusterIPs.
+// vip returns the virtual address with a number, of the range of ClusterIPs.
 func vip(family v1.IPFamily, n byte) netip.Addr {
 	if family == v1.IPv4Protocol {
 		return netip.AddrFrom4([4]byte{10, 96, 0, n})
@@ -41,7 +41,7 @@ func vip(family v1.IPFamily, n byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 3: 0x96, 15: n})
 }
 
-// setUpVerdicts gives a testbed whose node has the rules.
+// setUpVerdicts returns a testbed whose node has the rules of testdata/verdicts.nft.
 func setUpVerdicts(t *testing.T) *testbed {
 	t.Helper()
 	b := setUp(t)
@@ -55,11 +55,11 @@ func setUpVerdicts(t *testing.T) *testbed {
 	return b
 }
 
-// Each verdict is told from the others, from wherever the packet comes.
+// Each verdict has an outcome of its own, whatever host sends the packet.
 func TestVerdicts(t *testing.T) {
 	b := setUpVerdicts(t)
 	var all []expectation
-	for _, from := range []place{atNode, atClient, atLocal, atLocal2, atRemoteNode, atRemote, atOutside, atStranger} {
+	for _, from := range []hostName{atNode, atClient, atLocal, atLocal2, atRemoteNode, atRemote, atOutside, atStranger} {
 		for _, family := range families() {
 			for _, protocol := range transports() {
 				all = append(all, wantedVerdicts(b, from, family, protocol)...)
@@ -73,7 +73,7 @@ func TestVerdicts(t *testing.T) {
 	check(t, b, all)
 }
 
-func wantedVerdicts(b *testbed, from place, family v1.IPFamily, protocol v1.Protocol) []expectation {
+func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.Protocol) []expectation {
 	own, node := b.addr(from, family), b.addr(atNode, family)
 	at := func(n byte, want ...string) expectation {
 		return expectation{
@@ -99,18 +99,18 @@ func wantedVerdicts(b *testbed, from place, family v1.IPFamily, protocol v1.Prot
 	} else {
 		all = append(all, at(toReset, sees(byGateway, own)...))
 	}
-	if from != atLocal { // Not back to itself without a masquerade.
+	if from != atLocal { // A hairpin needs masquerade.
 		all = append(all, at(toLocal, sees("local", own)...))
 	}
-	// Nor by another way back than the way there.
+	// Replies must return by the same route.
 	if from != atRemote && from != atRemoteNode {
 		all = append(all, at(toRemote, sees("remote", own)...))
 	}
 	return all
 }
 
-// The tries of a probe show all endpoints that a service has. The endpoints take turns,
-// also where several probes are made at a time, so that each is made alone.
+// The tries of a probe show all endpoints of a service. The rules choose endpoints in turn,
+// also for several probes at a time, so that each probe is made alone.
 func TestTriesShowAllEndpoints(t *testing.T) {
 	b := setUpVerdicts(t)
 	for _, family := range families() {
@@ -122,11 +122,11 @@ func TestTriesShowAllEndpoints(t *testing.T) {
 	}
 }
 
-// A refusal that is not the one of services without endpoints is a failure with
-// a reason.
+// An ICMP error other than that of Services without endpoints is a failure with a
+// reason.
 func TestOtherRefusalsFail(t *testing.T) {
 	b := setUpVerdicts(t)
-	for _, from := range []place{atNode, atClient} {
+	for _, from := range []hostName{atNode, atClient} {
 		for _, family := range families() {
 			for _, protocol := range transports() {
 				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
@@ -135,7 +135,7 @@ func TestOtherRefusalsFail(t *testing.T) {
 					t.Fatal(err)
 				}
 				if r := replies[0]; r.outcome != failed || r.err == nil {
-					t.Errorf("%s to %v/%s: %v, want a failure", from, p.to, protocol, r)
+					t.Errorf("%s to %v/%s: got %v, want a failure", from, p.to, protocol, r)
 				}
 			}
 		}
@@ -159,7 +159,7 @@ func TestChosenSource(t *testing.T) {
 				}
 				seen := replies[0].client
 				if seen.Addr() != from.Addr() || from.Port() != 0 && seen.Port() != from.Port() {
-					t.Errorf("from %s/%s, time %d: %v, want the source that was chosen", source, protocol, i, replies[0])
+					t.Errorf("from %s/%s, time %d: got %v, want the chosen source", source, protocol, i, replies[0])
 				}
 			}
 		}
@@ -176,25 +176,25 @@ func TestProbeErrors(t *testing.T) {
 		ctx  context.Context
 		probe
 	}{
-		{"no such place", t.Context(), probe{from: "nowhere", protocol: v1.ProtocolTCP, to: to}},
-		{"no such protocol", t.Context(), probe{from: atClient, protocol: v1.ProtocolSCTP, to: to}},
-		{"not an own address", t.Context(), probe{
+		{"unknown host", t.Context(), probe{from: "nowhere", protocol: v1.ProtocolTCP, to: to}},
+		{"unknown protocol", t.Context(), probe{from: atClient, protocol: v1.ProtocolSCTP, to: to}},
+		{"foreign source address", t.Context(), probe{
 			from: atClient, protocol: v1.ProtocolUDP, to: to, source: netip.MustParseAddrPort("10.0.0.5:0"),
 		}},
 		{"cancelled", cancelled, probe{from: atClient, protocol: v1.ProtocolTCP, to: to}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if replies, err := b.probe(c.ctx, c.probe); err == nil {
-				t.Errorf("probe gave %v and no error", replies)
+				t.Errorf("probe: got %v and no error, want an error", replies)
 			}
 			if replies, err := b.probeAll(c.ctx, []probe{c.probe}); err == nil {
-				t.Errorf("probeAll gave %v and no error", replies)
+				t.Errorf("probeAll: got %v and no error, want an error", replies)
 			}
 		})
 	}
 }
 
-// Where no route leads, the probe says what the kernel said.
+// Without a route, the reply has the error of the kernel.
 func TestNoRoute(t *testing.T) {
 	b := setUp(t)
 	replies, err := b.probe(t.Context(), probe{
@@ -204,7 +204,7 @@ func TestNoRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := replies[0]; r.outcome != failed || r.err == nil {
-		t.Errorf("a connection to a multicast address: %v, want a failure with its reason", r)
+		t.Errorf("connection to a multicast address: got %v, want a failure with its reason", r)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Probes cost little, and silence costs its patience once for many probes.
+// Many probes wait for silence at the same time.
 func TestSilenceIsWaitedForTogether(t *testing.T) {
 	b := setUpVerdicts(t)
 	probes := make([]probe, 2*probesAtOnce)
@@ -237,7 +237,7 @@ func TestSilenceIsWaitedForTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < 200*time.Millisecond || took > 5*time.Second {
-		t.Errorf("%d silent probes took %v, want two times 100 ms and little more", len(probes), took)
+		t.Errorf("%d silent probes: got %v, want 200 ms to 5 s", len(probes), took)
 	}
 }
 

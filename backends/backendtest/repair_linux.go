@@ -5,35 +5,22 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-
-	"github.com/vipkit/vipkit/internal/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
-// lawRepair: what somebody else has taken away behind the backend's back is there
-// again after an Apply from the zero snapshot.
+// lawRepair: an Apply from the zero snapshot repairs the dataplane after another program
+// has removed its objects.
 func lawRepair(t *testing.T, s *stage) {
-	routes := s.routes(t)
-	h := s.newHistory(testenv.Random(t), 10)
-	for range 5 {
-		s.apply(t, h.next(t))
-	}
-	want := s.dump(t)
-	s.devastate(t, routes)
-	if s.dump(t) == want {
-		t.Fatal("nothing was taken away, which shows nothing")
-	}
-	s.applied = proxy.Snapshot{}
-	s.apply(t, h.last)
-	if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-		t.Errorf("the dataplane (-before +after it was taken away):\n%s", diff)
-	}
+	routes, links := s.routes(t), s.links(t)
+	s.checkRepair(t, func() {
+		s.removeRules(t)
+		s.removeObjects(t, links)
+		s.removeRoutes(t, routes)
+	})
 }
 
-// devastate removes all rules of the node, and all routes but some.
-func (s *stage) devastate(t *testing.T, but []netlink.Route) {
+// removeRules removes all rules of the node.
+func (s *stage) removeRules(t *testing.T) {
 	t.Helper()
 	if _, err := findNFT(t, s.node()).run(t.Context(), "", "flush", "ruleset"); err != nil {
 		t.Fatal(err)
@@ -42,10 +29,15 @@ func (s *stage) devastate(t *testing.T, but []netlink.Route) {
 		if _, err := exec.LookPath(name); err != nil || s.config.Tables {
 			continue
 		}
-		for _, table := range []string{"nat", "filter"} {
+		for _, table := range []string{"nat", "filter", "mangle"} {
 			s.runAtNode(t, "", name, "-t", table, "-F")
 		}
 	}
+}
+
+// removeRoutes removes all routes of the node but some.
+func (s *stage) removeRoutes(t *testing.T, but []netlink.Route) {
+	t.Helper()
 	for _, r := range s.routes(t) {
 		if slices.ContainsFunc(but, r.Equal) {
 			continue
@@ -56,7 +48,7 @@ func (s *stage) devastate(t *testing.T, but []netlink.Route) {
 	}
 }
 
-// routes gives the routes of the node in all tables.
+// routes returns the routes of the node in all tables.
 func (s *stage) routes(t *testing.T) []netlink.Route {
 	t.Helper()
 	var all []netlink.Route

@@ -12,30 +12,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Report is a table of capabilities in a document, a row for each, of which one
-// column says what came of a run.
+// Report is a table of capabilities in a document, with a row for each and a column
+// with the results of a run.
 type Report struct {
 	// File is a document in Markdown that has the table between the lines
 	//
 	//	<!-- capabilities -->
 	//	<!-- end of capabilities -->
 	File string
-	// Column is the heading of the column. One that is not there is added.
+	// Column is the heading of the column. If the table has no such column, it is added.
 	Column string
-	// Remarks are words for the cells, behind the "yes" or "no" that the run
-	// gives.
+	// Remarks are added to the "yes" or "no" of the run: words, or a footnote of the
+	// document such as "[^name]".
 	Remarks map[Capability]string
 }
 
-// UpdateVariable names the environment variable that, if set, has [Run] write
+// updateVariable names the environment variable that, if set, makes [Run] write
 // reports instead of comparing them.
-const UpdateVariable = "VIPKIT_UPDATE"
+const updateVariable = "VIPKIT_UPDATE"
 
-// results notes which subtests ran, and how they ended.
+// results has the subtests that ran, and whether they passed.
 type results map[string]bool
 
-// run is t.Run for a subtest with a part in the report, which knows it by its path
-// below that of Run.
+// run is t.Run for a subtest that is part of the report, by its path below that of
+// Run.
 func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
 	t.Helper()
 	if c.world.name != "" {
@@ -52,7 +52,7 @@ func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
 	}
 }
 
-// verdict says whether all that proves a capability ran and passed, or why not.
+// verdict returns nil if all subtests that prove a capability ran and passed, else an error.
 func (r results) verdict(by []string) error {
 	var errs []error
 	for _, pattern := range by {
@@ -75,8 +75,7 @@ func (r results) verdict(by []string) error {
 	return errors.Join(errs...)
 }
 
-// cells gives what the report says of each capability, and an error for what
-// nothing has shown.
+// cells returns the cell of each capability, and an error for those without proof.
 func (c *Config) cells() (map[Capability]string, error) {
 	cells := map[Capability]string{}
 	var errs []error
@@ -85,16 +84,18 @@ func (c *Config) cells() (map[Capability]string, error) {
 		if c.lacks(r.what) {
 			cell = "no"
 		} else if err := c.results.verdict(r.by); err != nil {
-			errs = append(errs, fmt.Errorf("nothing shows %q: %w", r.what, err))
+			errs = append(errs, fmt.Errorf("no proof of %q: %w", r.what, err))
 		}
-		if remark := c.Report.Remarks[r.what]; remark != "" {
+		if remark := c.Report.Remarks[r.what]; strings.HasPrefix(remark, "[^") {
+			cell += remark
+		} else if remark != "" {
 			cell += "; " + remark
 		}
 		cells[r.what] = cell
 	}
 	for what := range c.Report.Remarks {
 		if !known(what) {
-			errs = append(errs, fmt.Errorf("a remark is about %q, which is no capability of the suite", what))
+			errs = append(errs, fmt.Errorf("remark: unknown capability %q", what))
 		}
 	}
 	return cells, errors.Join(errs...)
@@ -116,13 +117,13 @@ func (c *Config) testReport(t *testing.T) {
 	}
 	switch {
 	case want == string(text):
-	case os.Getenv(UpdateVariable) != "":
-		if err := os.WriteFile(c.Report.File, []byte(want), 0o644); err != nil { //nolint:gosec // a document is for everybody
+	case os.Getenv(updateVariable) != "":
+		if err := os.WriteFile(c.Report.File, []byte(want), 0o644); err != nil { //nolint:gosec // a document is readable for all users
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("%s says otherwise than this run; %s=1 writes it anew (-is +should be):\n%s",
-			c.Report.File, UpdateVariable, cmp.Diff(strings.Split(string(text), "\n"), strings.Split(want, "\n")))
+		t.Errorf("%s differs from this run; %s=1 updates it (-is +should be):\n%s",
+			c.Report.File, updateVariable, cmp.Diff(strings.Split(string(text), "\n"), strings.Split(want, "\n")))
 	}
 }
 
@@ -132,13 +133,13 @@ const (
 	tableEnds   = "<!-- end of capabilities -->\n"
 )
 
-// withColumn gives a document with one column of its table filled in. Rows are
-// those of the suite; what other columns say of them stays.
+// withColumn returns a document with one column of its table filled in. The rows are
+// those of the suite; the cells of other columns are kept.
 func withColumn(document, column string, cells map[Capability]string) (string, error) {
 	before, rest, begins := strings.Cut(document, tableBegins)
 	old, after, ends := strings.Cut(rest, tableEnds)
 	if !begins || !ends {
-		return "", fmt.Errorf("there is no table between %q and %q", tableBegins, tableEnds)
+		return "", fmt.Errorf("no table between %q and %q", tableBegins, tableEnds)
 	}
 	headings, others := []string{""}, map[string][]string{}
 	for i, line := range strings.Split(strings.TrimSuffix(old, "\n"), "\n") {
@@ -161,8 +162,8 @@ func withColumn(document, column string, cells map[Capability]string) (string, e
 	table.WriteString(strings.Repeat("|---", len(headings)) + "|\n")
 	for _, r := range rows() {
 		fields := make([]string, len(headings))
-		copy(fields, others[string(r.what)])
-		fields[0], fields[at] = string(r.what), cells[r.what]
+		copy(fields, others[r.label()])
+		fields[0], fields[at] = r.label(), cells[r.what]
 		writeRow(&table, fields)
 	}
 	return before + tableBegins + table.String() + tableEnds + after, nil

@@ -21,7 +21,7 @@ func TestCapabilitiesHaveProofs(t *testing.T) {
 	seen := map[Capability]bool{}
 	for _, r := range rows() {
 		if len(r.by) == 0 || seen[r.what] {
-			t.Errorf("capability %q: proofs %q, want some, once", r.what, r.by)
+			t.Errorf("capability %q: got proofs %q, want at least one, and one row", r.what, r.by)
 		}
 		seen[r.what] = true
 		for _, pattern := range r.by {
@@ -36,7 +36,7 @@ func TestCapabilitiesHaveProofs(t *testing.T) {
 	}
 	for _, sc := range all {
 		if !proven[sc.name] {
-			t.Errorf("scenario %s proves no capability", sc.name)
+			t.Errorf("scenario %s: got no capability that it proves, want one", sc.name)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestVerdictOfResults(t *testing.T) {
 	}
 }
 
-// A column is filled in beside what others say, and a new one is added.
+// withColumn fills in a column and keeps the others; it adds a column that does not exist.
 func TestWithColumn(t *testing.T) {
 	first, second := rows()[0].what, rows()[1].what
 	before := "# Title\n" + tableBegins + "| | this | that |\n|---|---|---|\n| " + string(second) + " | old | kept |\n| gone | x | y |\n" + tableEnds + "Text.\n"
@@ -87,11 +87,11 @@ func TestWithColumn(t *testing.T) {
 		}
 	}
 	if _, err := withColumn("no table", "this", nil); err == nil {
-		t.Error("a document without a table: got no error, want one")
+		t.Error("document without a table: got no error, want one")
 	}
 }
 
-// The report says what ran, and is written only when asked for.
+// The report has the results of the run, and is written only with VIPKIT_UPDATE.
 func TestReportFollowsTheRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "README.md")
 	if err := os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600); err != nil {
@@ -106,12 +106,12 @@ func TestReportFollowsTheRun(t *testing.T) {
 	}
 	c.results["Balance"] = false
 	if _, err := c.cells(); err == nil || !strings.Contains(err.Error(), "Balance did not pass") {
-		t.Errorf("Balance failed: got error %v, want one that says so", err)
+		t.Errorf("Balance failed: got error %v, want one that names it", err)
 	}
 	c.results["Balance"] = true
-	t.Setenv(UpdateVariable, "1")
+	t.Setenv(updateVariable, "1")
 	c.testReport(t)
-	t.Setenv(UpdateVariable, "")
+	t.Setenv(updateVariable, "")
 	c.testReport(t)
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -9,43 +9,47 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Config says which backend is tested, and how to look at it.
+// Config is the backend to test, and how to read its dataplane.
 type Config struct {
 	// New makes a backend for the network namespace of the calling thread. It
-	// is called many times; each backend made later takes over what the
-	// earlier ones left.
+	// is called many times; each backend adopts what earlier ones left.
 	New func(testing.TB) proxy.Backend
-	// Faulty makes a backend as New does, but one whose every commit to the
-	// kernel goes through around: it calls commit, or does not, and gives the
-	// error that the commit is to end with. With it, a tenth of all commits
-	// fails wherever nothing is counted. Nil if the backend cannot do that.
+	// Faulty makes a backend as New does, but each commit to the kernel must
+	// be passed to around, which calls commit or not, and returns the error
+	// with which the commit must end. With it, a tenth of all commits fails in
+	// tests that count no operations. Nil if the backend cannot do that.
 	Faulty func(t testing.TB, around func(commit func() error) error) proxy.Backend
-	// Dump gives, in a form that is the same for the same dataplane, all that
-	// backends of this kind have programmed in the network namespace of the
-	// calling thread; empty if nothing.
+	// Dump returns all that backends of this kind have programmed in the
+	// network namespace of the calling thread, as text that is equal for equal
+	// dataplanes; empty if there is nothing.
 	Dump func(testing.TB) string
-	// Lacks are abilities that the dataplane does not have by its nature.
+	// Lacks are capabilities that the dataplane does not have by its kind.
 	Lacks []Capability
-	// Worlds are those that it is tested in besides the one with a link for each pod.
+	// Worlds are the worlds to test in, beside the node with a link for each pod.
 	Worlds []World
-	// Report is where the run is reported, if it is.
+	// Report is the document to compare with the run; none if its File is empty.
 	Report Report
 
 	results results
 	world   world
 	// Tables says that the dataplane consists of nf_tables tables: the
-	// program nft must then be able to list and to load it.
+	// program nft must then be able to list and to load them.
 	Tables bool
 }
 
-func (c *Config) lacks(what Capability) bool { return slices.Contains(c.Lacks, what) }
+func (c *Config) lacks(what Capability) bool {
+	return slices.Contains(c.Lacks, what) ||
+		(what == FrontendAffinity || what == AffinityTimeout) && slices.Contains(c.Lacks, Affinity) ||
+		what == NodeAddresses && slices.Contains(c.Lacks, ClientAddresses)
+}
 
-// Run holds a backend to the specification and to the laws, each a subtest.
-// It takes the privileges to make network namespaces; call [Main] from TestMain.
+// Run runs all tests of the suite as subtests: the backend must meet the
+// specification, [proxy.Route], and the laws of every dataplane.
+// It needs the privileges to make network namespaces; call [Main] from TestMain.
 func Run(t *testing.T, c Config) {
 	for _, what := range c.Lacks {
 		if !known(what) {
-			t.Fatalf("the backend lacks %q, which is no capability of the suite", what)
+			t.Fatalf("Config.Lacks: unknown capability %q", what)
 		}
 	}
 	c.results = results{}
@@ -58,19 +62,24 @@ func Run(t *testing.T, c Config) {
 	}
 }
 
-// testPackets holds the backend to [proxy.Route].
+// testPackets compares the outcomes of packets with [proxy.Route].
 func (c *Config) testPackets(t *testing.T) {
 	c.run(t, "Random", c.testRandom)
 	c.run(t, "Traffic", c.testTraffic)
 	c.run(t, "Transfers", c.testTransfers)
 }
 
-// testRest holds the backend to all that the packets of single connections do not show.
+// testRest runs the tests that compare several connections, or states of the dataplane.
 func (c *Config) testRest(t *testing.T) {
 	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Balance", c.testBalance)
 	if !c.lacks(Failover) {
 		c.run(t, "Failover", c.testFailover)
+	}
+	if hasSCTP() {
+		c.run(t, "SCTP", c.testSCTP)
+	} else {
+		t.Log("SCTP is not tested: the kernel makes no sockets of SCTP")
 	}
 	t.Run("Poison", c.testPoison)
 	t.Run("Laws", c.testLaws)
@@ -79,33 +88,35 @@ func (c *Config) testRest(t *testing.T) {
 // stage is a testbed with a backend on its node.
 type stage struct {
 	*testbed
-	config  Config
-	backend proxy.Backend
-	applied proxy.Snapshot
-	faults  *faults
+	subject
+	config Config
 }
 
 func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
-	s := &stage{testbed: setUpIn(t, c.world), config: *c, faults: &faults{random: testenv.Random(t), percent: faultShare}}
+	s := &stage{testbed: setUpIn(t, c.world), config: *c}
+	s.subject = subject{
+		faults:  &faults{random: testenv.Random(t), percent: faultShare},
+		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
+		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },
+	}
 	s.lacks = c.lacks
 	s.restart(t)
 	return s
 }
 
-// restart puts a new backend in the place of the one before, as a new process
-// would: it knows nothing.
-func (s *stage) restart(t testing.TB) {
+// renew makes a backend for the namespace of the node.
+func (s *stage) renew(t testing.TB) (b proxy.Backend) {
 	t.Helper()
 	s.onNode(t, func() error {
 		if s.config.Faulty != nil {
-			s.backend = s.config.Faulty(t, s.faults.around)
+			b = s.config.Faulty(t, s.faults.around)
 		} else {
-			s.backend = s.config.New(t)
+			b = s.config.New(t)
 		}
 		return nil
 	})
-	s.applied = proxy.Snapshot{}
+	return b
 }
 
 // onNode calls f in the namespace of the node.
@@ -116,20 +127,8 @@ func (s *stage) onNode(t testing.TB, f func() error) {
 	}
 }
 
-// apply brings the dataplane to a snapshot, however often commits fail.
-func (s *stage) apply(t testing.TB, next proxy.Snapshot) {
-	t.Helper()
-	var err error
-	for range patienceWithFaults {
-		if err = s.try(t, next); err == nil {
-			return
-		}
-	}
-	t.Fatalf("Apply does not succeed in %d tries: %v", patienceWithFaults, err)
-}
-
-// dump gives what is on the node.
-func (s *stage) dump(t testing.TB) (out string) {
+// read returns what backends have programmed on the node.
+func (s *stage) read(t testing.TB) (out string) {
 	t.Helper()
 	s.onNode(t, func() error {
 		out = s.config.Dump(t)
@@ -138,10 +137,10 @@ func (s *stage) dump(t testing.TB) (out string) {
 	return out
 }
 
-// readable holds the node to what operators expect of tables.
+// readable checks that nft can list and load the tables of the node.
 func (s *stage) readable(t testing.TB) {
 	t.Helper()
-	if !s.config.Tables || s.world.name != "" { // Others have tables there, too.
+	if !s.config.Tables || s.world.name != "" { // Worlds may have foreign tables.
 		return
 	}
 	if err := findNFT(t, s.node()).checkReadable(t.Context()); err != nil {
@@ -149,13 +148,13 @@ func (s *stage) readable(t testing.TB) {
 	}
 }
 
-// snapshotOf resolves objects for the node of a testbed with both families.
+// snapshotOf returns the snapshot of objects for the node of a testbed with both families.
 func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snapshot {
 	t.Helper()
 	return resolve(t, proxy.NewServiceChangeTracker(o), all...)
 }
 
-// resolve hands objects to a tracker.
+// resolve updates a tracker with objects, and returns its snapshot.
 func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) proxy.Snapshot {
 	t.Helper()
 	for i := range all {
@@ -167,29 +166,28 @@ func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) p
 		t.Fatal(err)
 	}
 	for p := range s.Problems() {
-		t.Fatalf("the objects of a test are wrong: %v", p)
+		t.Fatalf("objects of the test: got problem %v, want none", p)
 	}
 	return s
 }
 
-// testScenarios holds every scenario to its own demands, and the backend to
-// what [proxy.Route] says of it. Scenarios with equal options are applied
-// together.
+// testScenarios compares [proxy.Route] with the outcomes that every scenario expects, and the
+// backend with [proxy.Route]. Scenarios with equal options are applied together.
 func (c *Config) testScenarios(t *testing.T) {
 	s := c.setUp(t)
 	for _, group := range c.scenarioGroups(t) {
 		snapshot := s.applyScenarios(t, group)
 		for _, sc := range group {
 			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
-				s.demands(t, sc, snapshot)
-				s.hold(t, snapshot, sc.flights())
+				s.checkDemands(t, sc, snapshot)
+				s.checkFlights(t, snapshot, sc.flights())
 			})
 		}
 	}
 }
 
-// scenarioGroups gives the scenarios that the backend can be asked about, those with
-// equal options together.
+// scenarioGroups returns the scenarios that need no capability that the backend lacks,
+// grouped by equal options.
 func (c *Config) scenarioGroups(t *testing.T) (groups [][]*scenario) {
 	t.Helper()
 	all, err := scenarios()
@@ -225,22 +223,22 @@ func (s *stage) applyScenarios(t *testing.T, group []*scenario) proxy.Snapshot {
 	return snapshot
 }
 
-// demands holds [proxy.Route] to what a scenario says.
-func (s *stage) demands(t *testing.T, sc *scenario, snapshot proxy.Snapshot) {
+// checkDemands compares [proxy.Route] with the outcomes that a scenario expects.
+func (s *stage) checkDemands(t *testing.T, sc *scenario, snapshot proxy.Snapshot) {
 	t.Helper()
 	for i := range sc.cases {
 		c := &sc.cases[i]
 		for _, f := range c.flights() {
 			v := proxy.Route(snapshot, s.packet(f))
 			if got := s.code(v, f.family()); got != c.want {
-				t.Errorf("Route: %s (%s): got %s, want %s, since %q", c.line, f, got, c.want, v.Reasons)
+				t.Errorf("Route: %s (%s): got %s, want %s; reasons %q", c.line, f, got, c.want, v.Reasons)
 			}
 		}
 	}
 }
 
-// hold sends flights and reports what does not go as [proxy.Route] says.
-func (s *stage) hold(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
+// checkFlights sends flights and reports those whose outcome differs from [proxy.Route].
+func (s *stage) checkFlights(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
 	t.Helper()
 	wrong, err := s.checkOracle(t.Context(), snapshot, flights)
 	if err != nil {
@@ -249,15 +247,4 @@ func (s *stage) hold(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
 	for _, w := range wrong {
 		t.Error(w.message)
 	}
-}
-
-// operations gives the number of kernel operations of the backend so far, if it
-// counts them.
-func (s *stage) operations(t testing.TB) uint64 {
-	t.Helper()
-	c, ok := s.backend.(proxy.OperationCounter)
-	if !ok {
-		t.Skip("the backend does not count its operations")
-	}
-	return c.Operations()
 }

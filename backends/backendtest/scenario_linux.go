@@ -18,20 +18,19 @@ import (
 //go:embed scenarios/*.txtar
 var scenarioFiles embed.FS
 
-// scenario is a set of objects with what must become of packets. It is written
-// for IPv4, and holds for IPv6 as well.
+// scenario is a set of objects with the expected outcomes of packets. It is written
+// for IPv4, and also tested with IPv6.
 //
-// The comment of the file says what it is about. Its sections are options (see
-// parseOption), objects.yaml, expect (a table: for each place that packets come
-// from, what becomes of them at the frontends of the one Service) and probes (a
-// line each: from, destination, what becomes of it). Frontends are tried with
-// TCP and UDP.
+// The comment of the file describes it. Its sections are options (see parseOption),
+// objects.yaml, expect (a table with the outcomes of packets from each host to the
+// frontends of the single Service) and probes (lines of source, destination and
+// outcome). Frontends are tested with TCP and UDP.
 //
-// What becomes of packets is written as L, L2, R, R2 (the endpoint of the pod
-// local, local2, remote, remote2) or H (the node's own network), with m where
-// the endpoint sees the node instead of the client, and + between those that
-// must all be seen; 1: before it says that one client sees one of them only.
-// REJ is an ICMP error, DROP silence, and FALL that the packet is left alone.
+// An outcome is L, L2, R, R2 (the endpoint of the pod local, local2, remote, remote2)
+// or H (the node's own network), with m if the endpoint sees the node's address and
+// not the client's, and + between endpoints that must all be seen; the prefix 1: says
+// that one client sees only one of them. REJ is an ICMP error, DROP silence, and FALL
+// means that the packet passes unchanged.
 type scenario struct {
 	name    string
 	title   string
@@ -40,17 +39,17 @@ type scenario struct {
 	cases   []scenarioCase
 }
 
-// scenarioCase is a packet with the fate that the scenario demands.
+// scenarioCase is a packet with the outcome that the scenario expects.
 type scenarioCase struct {
-	from place
+	from hostName
 	to   netip.AddrPort
 	icmp bool
 	want string
-	// line is where it stands in the file's section, for messages.
+	// line names the packet as in the file's section, for messages.
 	line string
 }
 
-// scenarios reads all scenarios of the suite.
+// scenarios parses all scenarios of the suite.
 func scenarios() ([]*scenario, error) {
 	files, err := scenarioFiles.ReadDir("scenarios")
 	if err != nil {
@@ -94,12 +93,12 @@ func parseScenario(name string, data []byte) (*scenario, error) {
 		}
 	}
 	if len(s.cases) == 0 {
-		return nil, fmt.Errorf("it demands nothing")
+		return nil, fmt.Errorf("no packets with expected outcomes")
 	}
 	return s, nil
 }
 
-// parseExpect reads the table of a scenario with a single Service.
+// parseExpect parses the table of a scenario with a single Service.
 func (s *scenario) parseExpect(text string) error {
 	var columns []string
 	for line := range strings.Lines(text) {
@@ -109,7 +108,7 @@ func (s *scenario) parseExpect(text string) error {
 		case columns == nil:
 			columns = cells
 		case len(cells) != len(columns):
-			return fmt.Errorf("%q has %d cells, not %d", line, len(cells), len(columns))
+			return fmt.Errorf("%q: got %d cells, want %d", line, len(cells), len(columns))
 		default:
 			for i := 1; i < len(cells); i++ {
 				to, err := s.objects.frontend(columns[i])
@@ -117,7 +116,7 @@ func (s *scenario) parseExpect(text string) error {
 					return err
 				}
 				s.cases = append(s.cases, scenarioCase{
-					from: place(cells[0]), to: to, want: cells[i], line: cells[0] + " to " + columns[i],
+					from: hostName(cells[0]), to: to, want: cells[i], line: cells[0] + " to " + columns[i],
 				})
 			}
 		}
@@ -133,9 +132,9 @@ func (s *scenario) parseProbes(text string) error {
 		}
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			return fmt.Errorf("%q is not: from, destination, fate", line)
+			return fmt.Errorf("%q: want source, destination, outcome", line)
 		}
-		c := scenarioCase{from: place(f[0]), want: f[2], line: f[0] + " to " + f[1]}
+		c := scenarioCase{from: hostName(f[0]), want: f[2], line: f[0] + " to " + f[1]}
 		addr, isICMP := strings.CutSuffix(f[1], "/icmp")
 		if isICMP {
 			c.icmp = true
@@ -151,19 +150,19 @@ func (s *scenario) parseProbes(text string) error {
 	return nil
 }
 
-// hasAffinity reports whether a Service of the scenario asks for session affinity.
+// hasAffinity reports whether a Service of the scenario has session affinity.
 func (s *scenario) hasAffinity() bool {
 	return slices.ContainsFunc(s.objects.services, func(x *v1.Service) bool {
 		return x.Spec.SessionAffinity == v1.ServiceAffinityClientIP
 	})
 }
 
-// hasPodInterfaces reports whether the scenario tells pods by their interface.
+// hasPodInterfaces reports whether the scenario recognizes pods by their interface.
 func (s *scenario) hasPodInterfaces() bool {
 	return s.options.LocalTraffic.Interface != "" || s.options.LocalTraffic.InterfacePrefix != ""
 }
 
-// flights gives the packets of all cases.
+// flights returns the packets of all cases.
 func (s *scenario) flights() (all []flight) {
 	for i := range s.cases {
 		all = append(all, s.cases[i].flights()...)
@@ -171,13 +170,13 @@ func (s *scenario) flights() (all []flight) {
 	return all
 }
 
-// flights gives the packets of a case, in both families.
+// flights returns the packets of a case, in both families.
 func (c *scenarioCase) flights() (all []flight) {
 	protocols := []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}
 	if c.icmp {
 		protocols = []v1.Protocol{icmp}
 	}
-	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(twin(c.to.Addr()), c.to.Port())} {
+	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(ipv6Of(c.to.Addr()), c.to.Port())} {
 		for _, protocol := range protocols {
 			all = append(all, flight{from: c.from, to: to, protocol: protocol})
 		}
@@ -185,7 +184,7 @@ func (c *scenarioCase) flights() (all []flight) {
 	return all
 }
 
-// code writes a verdict as scenarios do.
+// code formats a verdict as scenarios do.
 func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
 	switch v.Action {
 	case proxy.Pass:
@@ -221,7 +220,7 @@ func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
 
 type endpointLetter struct {
 	letter string
-	at     place
+	at     hostName
 }
 
 func endpointLetters() []endpointLetter {

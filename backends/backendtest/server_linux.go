@@ -12,19 +12,17 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// server answers on one port, TCP and UDP, in both families. To a TCP client it
-// speaks first. An answer is a line of four words: the question, however long (0 for
-// the greeting), the name of the server, the address that it sees the client at,
-// and its own address that the client reached.
+// server answers on one port, TCP and UDP, in both families. A TCP client gets a
+// greeting first. An answer is a line of four words: the question, however long (0 for
+// the greeting), the name of the server, the address at which it sees the client,
+// and its own address that the client used.
 type server struct {
 	name     string
 	listener net.Listener
-	packets  *net.UDPConn
+	packets  *netns.UDPServer // nil for a server of connections alone
 	work     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -33,32 +31,45 @@ type server struct {
 	err    error // what ended the server too early
 }
 
-// idleTime is when a server gives up a connection, whose end may have been lost
-// on the way.
+// idleTime is after how long a server closes a connection without questions: its end may
+// have been lost.
 const idleTime = 10 * time.Minute
 
-// Questions are at most so long: a line of TCP, and a datagram.
-const maxLine, maxDatagram = 1 << 20, 1 << 14
+// maxLine is the maximum length of a question by TCP, in bytes.
+const maxLine = 1 << 20
 
 func startServer(ctx context.Context, ns *netns.NS, name string, port uint16) (*server, error) {
-	address := fmt.Sprintf("[::]:%d", port)
-	listener, err := ns.Listen(ctx, "tcp", address)
+	listener, err := ns.Listen(ctx, "tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
 		return nil, err
 	}
-	packets, err := listenPackets(ctx, ns, address)
+	packets, err := ns.ListenUDP(ctx, port)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	s := &server{name: name, listener: listener, packets: packets, conns: map[net.Conn]struct{}{}}
-	s.work.Go(s.serveTCP)
-	s.work.Go(func() { s.serveUDP(port) })
+	s := serveOn(listener, name)
+	s.packets = packets
+	s.work.Go(func() {
+		packets.Serve(func(question []byte, client, own netip.AddrPort) []byte {
+			return s.answer(string(bytes.TrimSpace(question)), client, own)
+		})
+	})
 	return s, nil
+}
+
+// serveOn starts a server for connections of a listener alone.
+func serveOn(listener net.Listener, name string) *server {
+	s := &server{name: name, listener: listener, conns: map[net.Conn]struct{}{}}
+	s.work.Go(s.serveTCP)
+	return s
 }
 
 // Close ends the server and all its connections.
 func (s *server) Close() error {
-	errs := []error{s.listener.Close(), s.packets.Close()}
+	errs := []error{s.listener.Close()}
+	if s.packets != nil {
+		errs = append(errs, s.packets.Close())
+	}
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.conns {
@@ -74,7 +85,7 @@ func (s *server) answer(question string, client, own netip.AddrPort) []byte {
 	return fmt.Appendf(nil, "%s %s %v %v\n", question, s.name, unmapped(client), unmapped(own))
 }
 
-// answer is what a server said.
+// answer is the answer of a server.
 type answer struct {
 	question, name string
 	client, own    netip.AddrPort
@@ -83,7 +94,7 @@ type answer struct {
 func parseAnswer(line string) (answer, error) {
 	words := strings.Fields(line)
 	if len(words) != 4 {
-		return answer{}, fmt.Errorf("an answer has four words, not %q", line)
+		return answer{}, fmt.Errorf("answer %q: want four words", line)
 	}
 	client, err := netip.ParseAddrPort(words[2])
 	if err != nil {
@@ -108,13 +119,13 @@ func (s *server) serveTCP() {
 			s.mu.Unlock()
 			return
 		}
-		if s.enter(conn) {
-			s.work.Go(func() { s.converse(conn) })
+		if s.register(conn) {
+			s.work.Go(func() { s.serveConn(conn) })
 		}
 	}
 }
 
-func (s *server) enter(conn net.Conn) bool {
+func (s *server) register(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -125,8 +136,8 @@ func (s *server) enter(conn net.Conn) bool {
 	return true
 }
 
-// converse greets a client and answers its questions until it goes.
-func (s *server) converse(conn net.Conn) {
+// serveConn sends a greeting to a client and answers its questions until it closes.
+func (s *server) serveConn(conn net.Conn) {
 	defer func() {
 		_ = conn.Close()
 		s.mu.Lock()
@@ -154,79 +165,6 @@ func (s *server) converse(conn net.Conn) {
 			return
 		}
 	}
-}
-
-func (s *server) serveUDP(port uint16) {
-	buf, control := make([]byte, maxDatagram), make([]byte, 256)
-	for {
-		// What goes wrong with one client, that client notices.
-		if err := s.answerPacket(buf, control, port); errors.Is(err, net.ErrClosed) {
-			return
-		}
-	}
-}
-
-// answerPacket answers one datagram, from the address that it was sent to.
-func (s *server) answerPacket(buf, control []byte, port uint16) error {
-	n, m, _, client, err := s.packets.ReadMsgUDPAddrPort(buf, control)
-	if err != nil {
-		return err
-	}
-	own, err := destination(control[:m])
-	if err != nil {
-		return err
-	}
-	text := s.answer(string(bytes.TrimSpace(buf[:n])), client, netip.AddrPortFrom(own, port))
-	from := unix.PktInfo6(&unix.Inet6Pktinfo{Addr: own.As16()})
-	_, _, err = s.packets.WriteMsgUDPAddrPort(text, from, client)
-	return err
-}
-
-// destination finds the address that a datagram was sent to. IPv4 addresses
-// come, and are sent from, in IPv6 form.
-func destination(control []byte) (netip.Addr, error) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("control messages: %w", err)
-	}
-	for _, m := range messages {
-		if m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= 16 {
-			return netip.AddrFrom16([16]byte(m.Data)), nil
-		}
-	}
-	return netip.Addr{}, errors.New("control messages without the address of the destination")
-}
-
-// listenPackets makes a socket for both families that tells where datagrams
-// were sent to.
-func listenPackets(ctx context.Context, ns *netns.NS, address string) (*net.UDPConn, error) {
-	conn, err := ns.ListenPacket(ctx, "udp", address)
-	if err != nil {
-		return nil, err
-	}
-	packets, ok := conn.(*net.UDPConn)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("a UDP socket is a %T", conn), conn.Close())
-	}
-	raw, err := packets.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	// Hundreds of probes may ask at once, while a busy machine lets the server wait: by
-	// default the kernel drops what exceeds some two hundred datagrams.
-	const room = 8 << 20
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
-			// In a user namespace, there is less room.
-			failed = errors.Join(failed, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room))
-		}
-	})
-	if err := errors.Join(err, failed); err != nil {
-		return nil, errors.Join(fmt.Errorf("setting up a UDP socket: %w", err), conn.Close())
-	}
-	return packets, nil
 }
 
 func addrPort(a net.Addr) (netip.AddrPort, error) { return netip.ParseAddrPort(a.String()) }

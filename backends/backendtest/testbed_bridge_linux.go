@@ -8,17 +8,17 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// bridgeName begins as the interfaces of routed pods do, so that scenarios that tell
-// pods by the prefix of their interface find them here, too.
+// bridgeName has the prefix of the interfaces of routed pods, so that scenarios that
+// recognize pods by this prefix work here, too.
 const bridgeName = "cali-bridge"
 
 // bridgeAddrs are the addresses of the node on the bridge, with the ranges of the pods.
 func bridgeAddrs() []netip.Prefix { return prefixes("10.0.0.1/24", "fd00:10::1/64") }
 
-// plug makes a pod a port of the node's bridge, which the first pod brings along: on
-// most nodes it is younger than the links to other hosts, and in the order of their age
-// the kernel goes through interfaces when it looks for a source address.
-func (b *testbed) plug(h *host) error {
+// addToBridge makes a pod a port of the node's bridge, and makes the bridge with the first
+// pod: on most nodes it is younger than the links to other hosts, and the kernel walks over
+// interfaces in the order of their age when it selects a source address.
+func (b *testbed) addToBridge(h *host) error {
 	node := b.node()
 	if slices.IndexFunc(b.hosts, func(o *host) bool { return isPod(o.name) }) == len(b.hosts)-1 {
 		if err := b.makeBridge(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -23,32 +24,43 @@ import (
 //	               |        |
 //	             remote  remote2
 //
-// The node is where a backend programs its dataplane. Every way between two
-// places of the drawing leads through what stands between them, both ways. The
-// gateway is the node's default route and owns all ranges of virtual addresses,
-// so it answers what leaves the node without having been translated. Links have
-// no addresses but the hosts' own, and the node has the same one at all links but
-// those of pods, so it appears as that wherever it masquerades. What a [world]
-// changes of that, nodeTowards tells.
+// The node is where a backend programs its dataplane. Packets between two hosts of
+// the drawing pass the hosts between them, in both directions. The gateway is the
+// node's default route and owns all ranges of virtual addresses, so it answers packets
+// that leave the node without translation. Links have only the hosts' own addresses,
+// and the node has the same one at all links except those of pods, so that is its
+// source address when it masquerades. nodeTowards has the exceptions in a [world].
 //
 // Its methods may be called from several goroutines at once.
 type testbed struct {
 	world   world
 	hosts   []*host
 	servers []*server
-	// lacks tells what the dataplane of the node cannot do; nil: nothing.
+	// lacks reports whether the dataplane of the node lacks a capability; nil: it has all.
 	lacks func(Capability) bool
 }
 
-// host is a place with its network namespace.
+// host is a host with its network namespace.
 type host struct {
-	site
+	hostSpec
 	ns *netns.NS
-	// uplink is the host that the default route leads to; nil for the node.
+	// uplink is the next hop of the default route; nil for the node.
 	uplink *host
+	// flows counts the ports that flows were made from.
+	flows atomic.Uint32
 }
 
-// newTestbed builds the testbed of a world. It takes the privileges of [netns.New].
+// Flows are made from sourcePorts ports from firstSourcePort on, as the kernel would choose.
+const firstSourcePort, sourcePorts = 32768, 28232
+
+// sourcePort returns a port that no flow of the host had until all others were used: a
+// dataplane may send a flow with the port of an earlier one, by an entry in one of its tables
+// that outlives the flow, where that one went.
+func (h *host) sourcePort() uint16 {
+	return uint16(firstSourcePort + h.flows.Add(1)%sourcePorts)
+}
+
+// newTestbed builds the testbed of a world. It needs the privileges of [netns.New].
 func newTestbed(ctx context.Context, w world) (*testbed, error) {
 	b := &testbed{world: w}
 	if err := b.build(ctx); err != nil {
@@ -69,8 +81,8 @@ func (b *testbed) Close() error {
 	return errors.Join(errs...)
 }
 
-// host gives a place of the testbed; nil if there is none of that name.
-func (b *testbed) host(at place) *host {
+// host returns a host of the testbed; nil if there is none of that name.
+func (b *testbed) host(at hostName) *host {
 	i := slices.IndexFunc(b.hosts, func(h *host) bool { return h.name == at })
 	if i < 0 {
 		return nil
@@ -78,31 +90,31 @@ func (b *testbed) host(at place) *host {
 	return b.hosts[i]
 }
 
-// node gives the namespace of the node.
+// node returns the namespace of the node.
 func (b *testbed) node() *netns.NS { return b.host(atNode).ns }
 
-// addr gives the first address of a place in a family.
-func (b *testbed) addr(at place, family v1.IPFamily) netip.Addr {
+// addr returns the first address of a host in a family.
+func (b *testbed) addr(at hostName, family v1.IPFamily) netip.Addr {
 	return b.host(at).addr(family)
 }
 
-// nodeTowards gives the address that the node sends from, of its own choice and when it
-// masquerades.
+// nodeTowards returns the source address that the node selects for its own packets to a
+// destination, and for masqueraded ones.
 func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
-	for _, s := range b.world.stands() {
+	for _, s := range b.world.sourceAddrs() {
 		if s.towards.Contains(to) {
 			return s.addr
 		}
 	}
 	if b.isNode(to) {
-		return to // what a host sends to itself comes from there
+		return to // packets of a host to itself have that source
 	}
 	return b.addr(atNode, ipaddr.FamilyOf(to))
 }
 
-// entry gives the interface by which packets from a place reach the node; empty
-// for the node itself.
-func (b *testbed) entry(from place) string {
+// entry returns the interface of the node that receives packets from a host; empty for
+// the node itself.
+func (b *testbed) entry(from hostName) string {
 	if b.world.bridge != nil && isPod(from) {
 		return bridgeName
 	}
@@ -113,23 +125,22 @@ func (b *testbed) entry(from place) string {
 	return h.attachment
 }
 
-// flush makes the node forget all connections, so that what was decided for
-// earlier ones has no part in what comes. Connections that are translated
-// break.
+// flush removes all entries of the node's connection tracking, so that earlier decisions do
+// not affect later packets. Translated connections break.
 func (b *testbed) flush() error {
-	// It stands for all families: the kernel heeds the family only in
-	// messages of version 1.
+	// This flushes all families: the kernel uses the family only in messages
+	// of version 1.
 	if err := b.node().Netlink().ConntrackTableFlush(conntrackTable); err != nil {
-		return fmt.Errorf("flushing the node's connections: %w", err)
+		return fmt.Errorf("flushing connection tracking of the node: %w", err)
 	}
 	return nil
 }
 
-// conntrackTable is the table of connections, as against that of expectations.
+// conntrackTable is the table of connections; another one has expectations.
 const conntrackTable = 1
 
 func (b *testbed) build(ctx context.Context) error {
-	for _, s := range sites() {
+	for _, s := range hostSpecs() {
 		if err := b.add(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -145,14 +156,14 @@ func (b *testbed) build(ctx context.Context) error {
 	return nil
 }
 
-// add makes a host and links it to its uplink, which must be there already.
-func (b *testbed) add(s site) error {
+// add makes a host and links it to its uplink, which must exist already.
+func (b *testbed) add(s hostSpec) error {
 	ns, err := netns.New()
 	if err != nil {
 		return err
 	}
 	s.addrs = slices.DeleteFunc(s.addrs, func(a netip.Addr) bool { return !b.world.has(a) })
-	h := &host{site: s, ns: ns, uplink: b.host(s.uplink)}
+	h := &host{hostSpec: s, ns: ns, uplink: b.host(s.uplink)}
 	b.hosts = append(b.hosts, h)
 	if s.router {
 		if err := ns.Forward(); err != nil {
@@ -163,16 +174,16 @@ func (b *testbed) add(s site) error {
 	case h.uplink == nil:
 		return nil
 	case b.world.bridge != nil && isPod(h.name):
-		return b.plug(h)
+		return b.addToBridge(h)
 	}
 	if err := b.attach(h); err != nil || s.name != atRemoteNode || b.world.tunnelMTU == 0 {
 		return err
 	}
-	return b.dig(h)
+	return b.addTunnel(h)
 }
 
-// attach joins a host to its uplink. Neighbours are known from the start: no
-// packet waits for an answer to who has an address.
+// attach links a host to its uplink, with static neighbour entries: no packet waits for
+// ARP or neighbour discovery.
 func (b *testbed) attach(h *host) error {
 	up := h.uplink
 	err := netns.Link(netns.End{NS: up.ns, Name: h.attachment}, netns.End{NS: h.ns, Name: uplinkName})
@@ -196,41 +207,41 @@ func (b *testbed) attach(h *host) error {
 			h.ns.AddRoute(netns.Route{To: everything(a), Link: uplinkName, Via: hop}),
 			up.ns.AddNeighbor(h.attachment, a, below),
 			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
-			b.announce(up, a))
+			b.routeAbove(up, a))
 		if up.name == atNode && !isPod(h.name) {
-			errs = append(errs, b.number(h.attachment, ipaddr.FamilyOf(a)))
+			errs = append(errs, b.addAddresses(h.attachment, ipaddr.FamilyOf(a)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// announce tells the routers above one that an address is behind it.
-func (b *testbed) announce(h *host, a netip.Addr) error {
+// routeAbove adds routes to an address behind a host on the routers above it.
+func (b *testbed) routeAbove(h *host, a netip.Addr) error {
 	if h.uplink == nil {
 		return nil
 	}
-	way := netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))}
+	route := netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))}
 	if b.world.tunnelMTU > 0 {
-		way = tunnelTo(atRemoteNode, way.To)
+		route = tunnelTo(atRemoteNode, route.To)
 	}
-	return errors.Join(h.uplink.ns.AddRoute(way), b.announce(h.uplink, a))
+	return errors.Join(h.uplink.ns.AddRoute(route), b.routeAbove(h.uplink, a))
 }
 
-// routeVirtual gives the node its other addresses and its default route, and the
-// gateway the virtual addresses.
+// routeVirtual adds the node's other addresses and its default route, and the virtual
+// addresses to the gateway.
 func (b *testbed) routeVirtual() error {
 	node, gateway := b.host(atNode), b.host(atGateway)
 	var errs []error
 	for _, a := range node.addrs {
-		errs = append(errs, b.number(idleName, ipaddr.FamilyOf(a)), node.ns.AddRoute(netns.Route{
+		errs = append(errs, b.addAddresses(idleName, ipaddr.FamilyOf(a)), node.ns.AddRoute(netns.Route{
 			To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
 		}))
 	}
 	for _, a := range slices.DeleteFunc(secondaryAddrs(), func(a netip.Addr) bool { return !b.world.has(a) }) {
 		errs = append(errs, node.ns.AddSecondary(gateway.attachment, single(a)))
 	}
-	// Answers come from virtual addresses, which IPv6 does not take for its
-	// own.
+	// Answers have virtual addresses as source, which are not local ones for
+	// IPv6.
 	errs = append(errs, gateway.ns.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
 	for _, r := range virtualRanges() {
 		errs = append(errs, gateway.ns.AddRoute(netns.Route{To: r, Link: "lo", Local: true}))
@@ -238,8 +249,8 @@ func (b *testbed) routeVirtual() error {
 	return errors.Join(errs...)
 }
 
-// serve starts servers for TCP and UDP at all addresses of a place.
-func (b *testbed) serve(ctx context.Context, at place, name string, ports ...uint16) error {
+// serve starts servers for TCP and UDP at all addresses of a host.
+func (b *testbed) serve(ctx context.Context, at hostName, name string, ports ...uint16) error {
 	for _, port := range ports {
 		s, err := startServer(ctx, b.host(at).ns, name, port)
 		if err != nil {

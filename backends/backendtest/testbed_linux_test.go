@@ -20,19 +20,19 @@ func TestMain(m *testing.M) { os.Exit(Main(m)) }
 func families() []v1.IPFamily   { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} }
 
-// expectation is a probe and what should become of it.
+// expectation is a probe with its expected outcomes.
 type expectation struct {
 	probe
 	want []string
 }
 
-// check makes all probes and compares what became of them.
+// check makes all probes and compares their outcomes.
 func check(t *testing.T, b *testbed, all []expectation) {
 	t.Helper()
 	var probes []probe
 	for _, e := range all {
 		if slices.Contains(e.want, "silence") {
-			e.patience = impatience
+			e.patience = shortPatience
 		}
 		probes = append(probes, e.probe)
 	}
@@ -46,7 +46,7 @@ func check(t *testing.T, b *testbed, all []expectation) {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 		if want := max(e.tries, 1); len(replies[i]) != want {
-			t.Errorf("%s: %d replies, want %d", what, len(replies[i]), want)
+			t.Errorf("%s: got %d replies, want %d", what, len(replies[i]), want)
 		}
 	}
 }
@@ -55,20 +55,20 @@ func sees(server string, client netip.Addr) []string {
 	return []string{fmt.Sprintf("%s sees %v", server, client)}
 }
 
-// Every place reaches every server at its address, and is seen at its own, in all
-// worlds.
+// Every host reaches every server at its address, and the server sees the host's own
+// address, in all worlds.
 func TestEveryPlaceReachesEveryServer(t *testing.T) {
 	for _, w := range append([]world{{name: "routed"}}, worlds()...) {
 		t.Run(string(w.name), func(t *testing.T) {
 			b := setUpIn(t, w)
-			check(t, b, everyWay(b))
+			check(t, b, allPairs(b))
 		})
 	}
 }
 
-func everyWay(b *testbed) []expectation {
+func allPairs(b *testbed) []expectation {
 	var all []expectation
-	for _, from := range sites() {
+	for _, from := range hostSpecs() {
 		for _, s := range services() {
 			for _, to := range b.host(s.at).addrs {
 				to, family := netip.AddrPortFrom(to, s.ports[len(s.ports)-1]), ipaddr.FamilyOf(to)
@@ -77,8 +77,8 @@ func everyWay(b *testbed) []expectation {
 				case from.name == atNode && s.at != atNode:
 					want = sees(s.name, b.nodeTowards(to.Addr()))
 				case from.name == atRemoteNode && b.world.tunnelMTU > 0:
-					continue // It has several addresses, too.
-				case b.isHeldUp(from.name, s.at, family):
+					continue // The other node has several addresses, too.
+				case b.isBlocked(from.name, s.at, family):
 					want = []string{"silence"}
 				}
 				for _, protocol := range transports() {
@@ -86,11 +86,11 @@ func everyWay(b *testbed) []expectation {
 				}
 			}
 		}
-		for _, to := range sites() {
+		for _, to := range hostSpecs() {
 			for _, a := range b.host(to.name).addrs {
 				p := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(a, 0)}
 				want := []string{"answered"}
-				if b.isHeldUp(from.name, to.name, ipaddr.FamilyOf(a)) {
+				if b.isBlocked(from.name, to.name, ipaddr.FamilyOf(a)) {
 					want = []string{"silence"}
 				}
 				all = append(all, expectation{p, want})
@@ -100,21 +100,21 @@ func everyWay(b *testbed) []expectation {
 	return all
 }
 
-// isHeldUp reports whether the node does not forward packets from one place to another.
-func (b *testbed) isHeldUp(from, to place, family v1.IPFamily) bool {
-	isElsewhere := func(p place) bool { return p == atRemoteNode || b.host(p).uplink == b.host(atRemoteNode) }
+// isBlocked reports whether the node does not forward packets from one host to another.
+func (b *testbed) isBlocked(from, to hostName, family v1.IPFamily) bool {
+	isElsewhere := func(p hostName) bool { return p == atRemoteNode || b.host(p).uplink == b.host(atRemoteNode) }
 	isBridged := b.world.bridge != nil && isPod(from) && isPod(to)
 	if from == to || from == atNode || to == atNode || isBridged || isElsewhere(from) && isElsewhere(to) {
 		return false
 	}
 	if b.world.rules != nil && isPod(from) && (to == atOutside || to == atStranger) {
-		return true // The pods' own table does not lead there.
+		return true // The pods' own table has no such route.
 	}
-	return !b.world.lets(b.addr(from, family), b.addr(to, family))
+	return !b.world.allows(b.addr(from, family), b.addr(to, family))
 }
 
-// A reply says at which address and port the server was reached.
-func TestReplyTellsServersAddress(t *testing.T) {
+// A reply has the address and port of the server that the client used.
+func TestReplyHasServersAddress(t *testing.T) {
 	b := setUp(t)
 	for _, to := range []string{"10.1.0.5:8080", "[fd00:10:1::5]:8080", "10.96.7.7:443", "[fd00:96::7]:443"} {
 		for _, protocol := range transports() {
@@ -127,11 +127,11 @@ func TestReplyTellsServersAddress(t *testing.T) {
 			for _, r := range replies {
 				ports[r.client.Port()] = true
 				if r.own != p.to {
-					t.Errorf("%s/%s: the server says that it was reached at %v", to, protocol, r.own)
+					t.Errorf("%s/%s: got server's address %v, want the destination", to, protocol, r.own)
 				}
 			}
 			if len(ports) != 3 {
-				t.Errorf("%s/%s: 3 tries came from ports %v, want 3 different ones", to, protocol, ports)
+				t.Errorf("%s/%s: 3 tries: got source ports %v, want 3 different ones", to, protocol, ports)
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func TestReplyTellsServersAddress(t *testing.T) {
 func TestVirtualAddressesFallThrough(t *testing.T) {
 	b := setUp(t)
 	var all []expectation
-	for _, from := range sites() {
+	for _, from := range hostSpecs() {
 		if from.name == atGateway {
 			continue
 		}
@@ -162,12 +162,12 @@ func TestVirtualAddressesFallThrough(t *testing.T) {
 	check(t, b, all)
 }
 
-// A node port that nobody translates is answered by the host, at all addresses
+// Packets to a node port without translation reach the node's own server, at all addresses
 // of the node.
 func TestHostAnswersAtNodePorts(t *testing.T) {
 	b := setUp(t)
 	var all []expectation
-	for _, from := range []place{atClient, atLocal, atRemote, atOutside, atStranger} {
+	for _, from := range []hostName{atClient, atLocal, atRemote, atOutside, atStranger} {
 		for i, family := range families() {
 			for _, a := range []netip.Addr{b.addr(atNode, family), secondaryAddrs()[i]} {
 				for _, port := range []uint16{firstHostPort, firstHostPort + hostPorts - 1} {
@@ -184,17 +184,17 @@ func TestHostAnswersAtNodePorts(t *testing.T) {
 
 func TestEntry(t *testing.T) {
 	b := setUp(t)
-	got := map[place]string{}
-	for _, s := range sites() {
+	got := map[hostName]string{}
+	for _, s := range hostSpecs() {
 		got[s.name] = b.entry(s.name)
 	}
-	want := map[place]string{
+	want := map[hostName]string{
 		atNode: "", atGateway: "eth0", atRemoteNode: "eth1", atOutside: "eth2", atStranger: "eth3",
 		atLocal: "cali-local", atClient: "cali-client", atLocal2: "cali-local2",
 		atRemote: "eth1", atRemote2: "eth1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("interfaces by which packets reach the node (-want +got):\n%s", diff)
+		t.Errorf("interfaces that receive packets (-want +got):\n%s", diff)
 	}
 }
 
@@ -208,16 +208,16 @@ func TestServeMore(t *testing.T) {
 		sees("extra", netip.MustParseAddr("10.0.0.5")),
 	}})
 	if err := b.serve(t.Context(), atRemote, "again", 9090); err == nil {
-		t.Error("two servers share a port without error")
+		t.Error("second server at the same port: got no error, want one")
 	}
 }
 
-// The testbed needs no root: this runs a test of it as a user without rights.
+// The testbed needs no root: this runs a test of it as an unprivileged user.
 func TestUnprivileged(t *testing.T) {
 	cmd := netnstest.Unprivileged(t, "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$/^(routed|bridge-nf-0)$")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestEveryPlaceReachesEveryServer") {
-		t.Errorf("the test does not pass (%v):\n%s", err, out)
+		t.Errorf("test as unprivileged user: got error %v and output\n%s", err, out)
 	}
 }
 

@@ -9,18 +9,18 @@ import (
 
 // Main runs the tests of a package, with the privileges to build the testbed:
 // without them it runs the test program again in a user namespace. It is for
-// TestMain, and gives the status to exit with, which is not 0 if a test failed
-// or a goroutine was left behind. Where the system denies user namespaces it
-// says so on standard error, and the tests that need the testbed skip.
+// TestMain, and returns the status to exit with, which is not 0 if a test failed
+// or a goroutine still runs. If the system denies user namespaces it reports that
+// on standard error, and the tests that need the testbed are skipped.
 func Main(m *testing.M) int { return netnstest.Main(m) }
 
-// setUp gives a testbed that ends with the test.
+// setUp returns a testbed that ends with the test.
 func setUp(t testing.TB) *testbed {
 	t.Helper()
 	return setUpIn(t, world{})
 }
 
-// setUpIn gives the testbed of a world, which ends with the test.
+// setUpIn returns the testbed of a world, which ends with the test.
 func setUpIn(t testing.TB, w world) *testbed {
 	t.Helper()
 	netnstest.NeedNamespaces(t)
@@ -29,6 +29,6 @@ func setUpIn(t testing.TB, w world) *testbed {
 		t.Fatal(err)
 	}
 	testenv.CloseAtEnd(t, b)
-	b.settle(t)
+	b.configureWorld(t)
 	return b
 }

@@ -22,14 +22,13 @@ type nft struct {
 	ns   *netns.NS
 }
 
-// findNFT finds the program, for use in a namespace; a test that needs it
-// cannot run without.
+// findNFT finds the program, for use in a namespace; without it the test ends.
 func findNFT(t testing.TB, ns *netns.NS) nft {
 	t.Helper()
 	return nft{path: netnstest.NFT(t), ns: ns}
 }
 
-// run gives the program its input and arguments, and returns what it says.
+// run runs the program with input and arguments, and returns its output.
 func (n nft) run(ctx context.Context, input string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, n.path, args...)
@@ -44,20 +43,20 @@ func (n nft) run(ctx context.Context, input string, args ...string) (string, err
 	return out.String(), nil
 }
 
-// load reads a ruleset in the language of nft into the kernel.
+// load loads a ruleset in the language of nft into the kernel.
 func (n nft) load(ctx context.Context, ruleset string) error {
 	_, err := n.run(ctx, ruleset, "-f", "-")
 	return err
 }
 
-// list gives the ruleset of the namespace, without counters and the like.
+// list returns the ruleset of the namespace, without counters and the like.
 func (n nft) list(ctx context.Context) (string, error) {
 	return n.run(ctx, "", "--stateless", "list", "ruleset")
 }
 
-// checkReadable holds the ruleset of the namespace to what operators expect of
-// it: that nft lists it, as text and as JSON, and that the text loads again and
-// lists as the same.
+// checkReadable checks what operators expect of the ruleset of the namespace: that
+// nft lists it, as text and as JSON, and that the text can be loaded and then lists
+// the same.
 func (n nft) checkReadable(ctx context.Context) error {
 	if _, err := n.run(ctx, "", "list", "ruleset"); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (n nft) checkReadable(ctx context.Context) error {
 		return err
 	}
 	if !json.Valid([]byte(objects)) {
-		return errors.New("nft --json list ruleset: the output is no JSON")
+		return errors.New("nft --json list ruleset: output is no JSON")
 	}
 	text, err := n.list(ctx)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 func TestCheckReadable(t *testing.T) {
 	b := setUpVerdicts(t)
 	n := findNFT(t, b.node())
-	// Counters and what is left of timeouts may differ.
+	// Counters and remaining timeouts may differ.
 	err := n.load(t.Context(), `table inet more {
 		set seen { type ipv4_addr; flags timeout; elements = { 10.0.0.1 timeout 1h } }
 		map ports { type inet_proto . inet_service : verdict; elements = { tcp . 80 : drop } }
@@ -28,16 +28,16 @@ func TestCheckReadable(t *testing.T) {
 	}
 	for _, want := range []string{"table inet verdicts", "table inet more"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the listing has no %q:\n%s", want, text)
+			t.Errorf("listing: got no %q in\n%s", want, text)
 		}
 	}
 	if err := n.load(t.Context(), "no such statement"); err == nil || !strings.Contains(err.Error(), "syntax error") {
-		t.Errorf("loading nonsense gave %v, want what nft says about it", err)
+		t.Errorf("loading an invalid ruleset: got error %v, want nft's syntax error", err)
 	}
 }
 
-// The gate notices each way in which a ruleset can be unreadable. Programs that
-// behave as nft does with such rulesets stand for it.
+// checkReadable detects all failures. Scripts that behave as nft does with unreadable
+// rulesets replace it.
 func TestCheckReadableNotices(t *testing.T) {
 	b := setUp(t)
 	for name, c := range map[string]struct{ script, want string }{
@@ -55,7 +55,7 @@ func TestCheckReadableNotices(t *testing.T) {
 			}
 			err := nft{path: path, ns: b.node()}.checkReadable(t.Context())
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("checkReadable gave %v, want an error with %q", err, c.want)
+				t.Errorf("checkReadable: got error %v, want one with %q", err, c.want)
 			}
 		})
 	}

@@ -13,22 +13,22 @@ import (
 const tunnelName = "vxlan0"
 
 // tunnelAddrs are the addresses of the interface at one end of the tunnel.
-func tunnelAddrs(at place) []netip.Addr {
+func tunnelAddrs(at hostName) []netip.Addr {
 	if at == atNode {
 		return addrs("10.0.255.1", "fd00:10:0:255::1")
 	}
 	return addrs("10.1.255.1", "fd00:10:1:255::1")
 }
 
-// tunnelTo is the route through the tunnel, by its other end.
-func tunnelTo(end place, to netip.Prefix) netns.Route {
+// tunnelTo returns the route through the tunnel to its end at a host.
+func tunnelTo(end hostName, to netip.Prefix) netns.Route {
 	i := slices.IndexFunc(tunnelAddrs(end), func(a netip.Addr) bool { return a.Is4() == to.Addr().Is4() })
 	return netns.Route{To: to, Link: tunnelName, Via: tunnelAddrs(end)[i]}
 }
 
-// dig makes a tunnel between the node and the other one for all that is between their
+// addTunnel makes a tunnel between the node and the other one for all traffic between their
 // pods, as flannel does.
-func (b *testbed) dig(other *host) error {
+func (b *testbed) addTunnel(other *host) error {
 	node := b.host(atNode)
 	ends := []struct {
 		at, to *host

@@ -11,13 +11,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// trafficSteps is how many changes, and how many processes after one another, clients
-// live to see.
+// trafficSteps is the number of changes, and the number of restarts, while clients
+// connect.
 const trafficSteps = 3
 
-// testTraffic has clients connect to a Service while others change and while a process
-// takes the place of another: all connections go as they should, those that are new and
-// those that were there.
+// testTraffic connects clients to a Service while other Services change and while the
+// process is replaced: new and established connections must work.
 func (c *Config) testTraffic(t *testing.T) {
 	s := c.setUp(t)
 	h := s.newHistory(testenv.Random(t), 6)
@@ -29,7 +28,7 @@ func (c *Config) testTraffic(t *testing.T) {
 	o.handTo(h.tracker)
 	s.apply(t, h.next(t))
 	var flights []flight
-	for _, from := range []place{atClient, atLocal, atNode, atOutside} {
+	for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 				flights = append(flights, client{from, protocol, family}.flightsTo(steady)...)
@@ -38,21 +37,21 @@ func (c *Config) testTraffic(t *testing.T) {
 	}
 	flights = s.reachable(flights)
 	for range trafficSteps {
-		s.underway(t, flights, func() { s.apply(t, h.next(t)) })
+		s.during(t, flights, func() { s.apply(t, h.next(t)) })
 		next := func() {
 			s.restart(t)
 			s.apply(t, h.next(t))
 		}
 		if c.lacks(LastingConnections) || c.lacks(Adoption) {
-			next() // Without adoption everything is written anew, and packets may meet half of it.
+			next() // Without adoption all objects are written again, and packets may see a part of them.
 		} else {
-			s.underway(t, flights, next)
+			s.during(t, flights, next)
 		}
 	}
 }
 
-// underway does something while clients connect, and while others are connected.
-func (s *stage) underway(t *testing.T, flights []flight, do func()) {
+// during calls do while clients connect and while connections are established.
+func (s *stage) during(t *testing.T, flights []flight, do func()) {
 	t.Helper()
 	before := s.applied
 	lasting, first := s.establish(t, flights)
@@ -62,7 +61,7 @@ func (s *stage) underway(t *testing.T, flights []flight, do func()) {
 	go func() {
 		var err error
 		for ended := false; err == nil && !ended; {
-			ended = ctx.Err() != nil // Then this is the last round.
+			ended = ctx.Err() != nil // then this is the last round
 			var some []wrongFlight
 			_, some, err = s.tryFlights(t.Context(), before, flights, firstTries)
 			wrong = append(wrong, some...)
@@ -81,7 +80,7 @@ func (s *stage) underway(t *testing.T, flights []flight, do func()) {
 	}
 	for i, f := range lasting {
 		if again := f.ask(); again.String() != first[i].String() {
-			t.Errorf("a connection that began as %q goes on as %q", first[i], again)
+			t.Errorf("connection: got %q first and %q later, want the same answer", first[i], again)
 		}
 		f.Close()
 	}
@@ -100,7 +99,7 @@ func (s *stage) establish(t *testing.T, flights []flight) (lasting []*flow, firs
 		}
 		r := flows[0].ask()
 		if !slices.Contains(s.allowed(f, proxy.Route(s.applied, s.packet(f))), r.String()) {
-			t.Errorf("before a change: %s: got %s", f, r)
+			t.Errorf("before a change: %s: got %s, want an outcome of Route", f, r)
 		}
 		lasting, first = append(lasting, flows[0]), append(first, r)
 	}

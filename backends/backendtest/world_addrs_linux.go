@@ -13,26 +13,26 @@ import (
 type nodeAddr struct {
 	link string
 	addr netip.Prefix
-	// towards are those to whom the node sends from it.
+	// towards are the destinations for which the node selects it as source.
 	towards []netip.Prefix
 }
 
-func (a nodeAddr) stands() (all []stand) {
+func (a nodeAddr) sourceAddrs() (all []sourceAddr) {
 	for _, p := range a.towards {
-		all = append(all, stand{a.addr.Addr(), p})
+		all = append(all, sourceAddr{a.addr.Addr(), p})
 	}
 	if len(all) == 0 {
-		all = append(all, stand{addr: a.addr.Addr()})
+		all = append(all, sourceAddr{addr: a.addr.Addr()})
 	}
 	return all
 }
 
-// idleName is an interface behind which is nothing.
+// idleName is an interface without other hosts behind it.
 const idleName = "idle0"
 
-// severalAddrs are two more addresses at the first interface, the second of which is
-// secondary to the other; one at the way to the other node, which comes before the
-// node's own; one in the range of clients; and one behind which is nothing.
+// severalAddrs are two more addresses at the first interface, of which the second is a
+// secondary address of the other; one at the interface towards the other node, before the
+// node's own; one in the range of clients; and one at the idle interface.
 func severalAddrs() []nodeAddr {
 	var all []nodeAddr
 	add := func(link string, addrs []netip.Prefix, towards ...string) {
@@ -50,13 +50,13 @@ func severalAddrs() []nodeAddr {
 	add("eth1", prefixes("172.18.3.2/32", "fd00:18:3::2/128"), "10.1.0.0/24", "172.18.0.3/32", "fd00:10:1::/64")
 	add("eth2", prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::10/128")
 	add(idleName, prefixes("172.18.4.9/32", "fd00:18:4::9/128"))
-	// The kernel sends to a secondary address from the first one of its range.
+	// The source of packets to a secondary address is the first address of its range.
 	return append(all, nodeAddr{towards: prefixes("172.18.2.4/32"), addr: all[0].addr})
 }
 
-// number gives an interface of the node its addresses of a family. The first one of IPv4
-// is preferred, and the last one of IPv6; at eth0 that is the node's own.
-func (b *testbed) number(link string, family v1.IPFamily) error {
+// addAddresses adds the addresses of a family to an interface of the node. The kernel
+// prefers the first one of IPv4 and the last one of IPv6; at eth0 that is the node's own.
+func (b *testbed) addAddresses(link string, family v1.IPFamily) error {
 	own := single(b.addr(atNode, family))
 	var all []netip.Prefix
 	for _, a := range b.world.addrs {
@@ -81,11 +81,11 @@ func (b *testbed) number(link string, family v1.IPFamily) error {
 	return errors.Join(errs...)
 }
 
-// nodePortFlights gives packets to node ports at all addresses that the node has in this
-// world beside the usual ones.
+// nodePortFlights returns packets to node ports at all additional addresses of the node in
+// this world.
 func (b *testbed) nodePortFlights(ports ...uint16) (all []flight) {
-	for _, s := range b.world.stands() {
-		for _, from := range []place{atClient, atLocal, atNode, atOutside} {
+	for _, s := range b.world.sourceAddrs() {
+		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
 			for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 				for _, port := range ports {
 					all = append(all, flight{from: from, to: netip.AddrPortFrom(s.addr, port), protocol: protocol})

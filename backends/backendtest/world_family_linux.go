@@ -11,7 +11,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// tracker makes a tracker that is told of what there is in this world.
+// tracker makes a tracker that ignores objects and addresses of families that the world does
+// not have.
 func (b *testbed) tracker(o proxy.TrackerOptions) proxy.ServiceChangeTracker {
 	if !b.world.single {
 		return proxy.NewServiceChangeTracker(o)
@@ -23,7 +24,7 @@ func (b *testbed) tracker(o proxy.TrackerOptions) proxy.ServiceChangeTracker {
 	return onlyIPv6{proxy.NewServiceChangeTracker(o)}
 }
 
-// onlyIPv6 leaves out what is of IPv4.
+// onlyIPv6 ignores objects and addresses of IPv4.
 type onlyIPv6 struct{ proxy.ServiceChangeTracker }
 
 // UpdateService implements [proxy.ServiceHandler].
@@ -33,14 +34,14 @@ func (o onlyIPv6) UpdateService(s *v1.Service) {
 	}
 }
 
-// UpdateEndpointSlice implements [proxy.EndpointSliceHandler].
+// UpdateEndpointSlice implements [proxy.ServiceHandler].
 func (o onlyIPv6) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
 	if s.AddressType == discoveryv1.AddressTypeIPv6 {
 		o.ServiceChangeTracker.UpdateEndpointSlice(s)
 	}
 }
 
-// UpdateNode implements [proxy.NodeHandler].
+// UpdateNode implements [proxy.ServiceChangeTracker].
 func (o onlyIPv6) UpdateNode(n *v1.Node) {
 	n = n.DeepCopy()
 	n.Status.Addresses = slices.DeleteFunc(n.Status.Addresses, func(a v1.NodeAddress) bool {

@@ -7,12 +7,12 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// World names a kind of node, with the network around it, that backends are tested
-// on. See [Worlds].
+// World is the name of a kind of node, with the network around it, that backends are
+// tested on. See [Worlds].
 type World string
 
-// Worlds gives the worlds that [Run] knows beside the one that every run is in, where
-// each pod has a link of its own to the node.
+// Worlds returns the worlds of [Run], without the one that every run tests, where each pod
+// has a link of its own to the node.
 func Worlds() []World {
 	var names []World
 	for _, w := range worlds() {
@@ -21,14 +21,14 @@ func Worlds() []World {
 	return names
 }
 
-// world says how the testbed of a [World] differs from the one of the zero world.
+// world has the differences of the testbed of a [World] to that of the zero world.
 type world struct {
 	name World
-	// what is the ability that it is about: a dataplane that lacks it is not tried there.
+	// what is the capability that it tests: a dataplane that lacks it is not tested there.
 	what Capability
-	// single says that there is IPv6 only.
+	// single says that there is only IPv6.
 	single bool
-	// bridge has the pods of the node as its ports; nil: each has a link of its own.
+	// bridge is the bridge of the node's pods; nil: each pod has a link of its own.
 	bridge *bridge
 	// tunnelMTU is the MTU of a VXLAN to the pods of the other node; 0: they are routed.
 	tunnelMTU int
@@ -36,31 +36,31 @@ type world struct {
 	addrs []nodeAddr
 	// sysctls are set on the node, by their paths below /proc/sys.
 	sysctls map[string]string
-	// tables are those of other programs on the node, in the language of nft.
+	// tables are foreign tables on the node, in the language of nft.
 	tables string
-	// rules are routing rules of other programs, and routes those of their tables.
+	// rules are foreign routing rules, and routes the routes of their tables.
 	rules  []netns.Rule
 	routes []netns.Route
-	// forwards says what other programs let through the node, with the policy DROP of
-	// the chain FORWARD; empty: all.
+	// forwards is the traffic that other programs accept, with the policy DROP of the
+	// chain FORWARD; empty: all.
 	forwards forwarding
 }
 
-// forwarding is what firewalls of a node let through.
+// forwarding is the forwarded traffic that firewalls of a node accept.
 type forwarding string
 
 const (
-	// forwardsPods: what comes from pods or goes to them.
+	// forwardsPods: packets from and to pods.
 	forwardsPods forwarding = "pods"
-	// forwardsNothing: packets of connections that are there, of which there are none.
+	// forwardsNothing: packets of established connections, of which there are none.
 	forwardsNothing forwarding = "nothing"
 )
 
-// bridge says how the bridge of the node's pods is set up.
+// bridge has the settings of the bridge of the node's pods.
 type bridge struct {
 	// filtered: net.bridge.bridge-nf-call-iptables and -ip6tables are 1.
 	filtered bool
-	// hairpin is hairpin_mode of all ports.
+	// hairpin is the hairpin_mode of all ports.
 	hairpin bool
 }
 
@@ -84,7 +84,7 @@ func worlds() []world {
 	}
 }
 
-// findWorld gives a world by name.
+// findWorld returns a world by name.
 func findWorld(name World) (world, bool) {
 	all := worlds()
 	i := slices.IndexFunc(all, func(w world) bool { return w.name == name })
@@ -94,9 +94,9 @@ func findWorld(name World) (world, bool) {
 	return all[i], true
 }
 
-// needs gives the capability that a dataplane needs to carry a connection from a place
-// to an endpoint, where a setting of this world stands against it.
-func (w *world) needs(from, to place, masquerade bool) Capability {
+// needs returns the capability that a dataplane needs to forward a connection from one host
+// to an endpoint at another one, because of a setting of this world; empty for none.
+func (w *world) needs(from, to hostName, masquerade bool) Capability {
 	switch {
 	case w.bridge == nil || !isPod(from) || !isPod(to):
 	case w.bridge.filtered && !w.bridge.hairpin && from == to:
@@ -107,42 +107,43 @@ func (w *world) needs(from, to place, masquerade bool) Capability {
 	return ""
 }
 
-// stand is an address that the node has towards others; if they are not valid, towards
-// nobody.
-type stand struct {
+// sourceAddr is an address that the node selects as source for destinations in towards; for
+// none if that is not valid.
+type sourceAddr struct {
 	addr    netip.Addr
 	towards netip.Prefix
 }
 
-// stands are those that the node has beside its own addresses, which serve for all else.
-func (w *world) stands() (all []stand) {
+// sourceAddrs returns the node's source addresses in addition to its own ones, which it uses
+// for all other destinations.
+func (w *world) sourceAddrs() (all []sourceAddr) {
 	for _, a := range w.addrs {
-		all = append(all, a.stands()...)
+		all = append(all, a.sourceAddrs()...)
 	}
 	if w.bridge != nil {
 		for _, p := range bridgeAddrs() {
-			all = append(all, stand{p.Addr(), p.Masked()})
+			all = append(all, sourceAddr{p.Addr(), p.Masked()})
 		}
 	}
 	if w.tunnelMTU > 0 {
 		v4, v6 := tunnelAddrs(atNode)[0], tunnelAddrs(atNode)[1]
 		all = append(all,
-			stand{v4, netip.MustParsePrefix("10.1.0.0/24")},
-			// For interfaces without an address, IPv6 takes the one that is most
-			// like the destination: routed pods see this one, too.
-			stand{v6, netip.MustParsePrefix("fd00:10::/32")})
+			sourceAddr{v4, netip.MustParsePrefix("10.1.0.0/24")},
+			// For interfaces without an address, IPv6 selects the one with the longest
+			// common prefix with the destination: routed pods see this one, too.
+			sourceAddr{v6, netip.MustParsePrefix("fd00:10::/32")})
 	}
 	return all
 }
 
-// has reports whether there are addresses of a family in this world.
+// has reports whether this world has the family of an address.
 func (w *world) has(family netip.Addr) bool { return !w.single || family.Is6() }
 
-// lets reports whether the node forwards what goes from one address to another.
-func (w *world) lets(from, to netip.Addr) bool {
+// allows reports whether firewalls accept packets from one address to another.
+func (w *world) allows(from, to netip.Addr) bool {
 	isPods := func(p netip.Prefix) bool { return p.Contains(from) || p.Contains(to) }
 	return w.forwards == "" || w.forwards == forwardsPods && slices.ContainsFunc(podRanges(), isPods)
 }
 
-// isPod reports whether a place is a pod of the node.
-func isPod(at place) bool { return slices.Contains([]place{atClient, atLocal, atLocal2}, at) }
+// isPod reports whether a host is a pod of the node.
+func isPod(at hostName) bool { return slices.Contains([]hostName{atClient, atLocal, atLocal2}, at) }

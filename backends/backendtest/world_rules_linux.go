@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// reversePathTable is the filter that firewalld has for IPv6.
+// reversePathTable is the reverse path filter of firewalld for IPv6.
 const reversePathTable = `table inet firewalld {
 	chain filter_PREROUTING {
 		type filter hook prerouting priority 10
@@ -23,9 +23,8 @@ const reversePathTable = `table inet firewalld {
 }
 `
 
-// policyMarks are the marks of an engine of network policies: one of connections that it
-// has looked at, restored to their packets, and one of packets that is there only while it
-// looks at them.
+// policyMarks are the marks of an engine of network policies: one of connections that it has
+// checked, restored to their packets, and one that packets have only while it checks them.
 const policyMarks = `table inet policies {
 	chain prerouting {
 		type filter hook prerouting priority -150
@@ -55,8 +54,8 @@ const policyMarks = `table inet policies {
 }
 `
 
-// restoredMarks are all bits of the marks, kept with the connection and restored to its
-// packets: what others have set is in there, too.
+// restoredMarks saves all bits of packet marks in the connection mark and restores them to
+// its packets, also the bits of other programs.
 const restoredMarks = `table inet restoring {
 	chain prerouting {
 		type filter hook prerouting priority -150
@@ -73,7 +72,7 @@ const restoredMarks = `table inet restoring {
 }
 `
 
-// connectionMarks tell connections that do not begin at a pod of the node, for podRules.
+// connectionMarks marks connections that do not start at a pod of the node, for podRules.
 const connectionMarks = `table inet routing {
 	chain prerouting {
 		type filter hook prerouting priority -150
@@ -86,8 +85,8 @@ const connectionMarks = `table inet routing {
 // podsTable is the routing table of the node's pods.
 const podsTable = 310
 
-// podRules have what pods of the node send looked up in a table of their own, but for
-// answers to those who are not in it, as the plug-in of AWS does with several network
+// podRules route packets from pods of the node by a table of their own, except answers to
+// hosts without a route in it, as the CNI plugin of AWS does with several network
 // interfaces.
 func podRules() (all []netns.Rule) {
 	for i, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
@@ -102,7 +101,7 @@ func podRules() (all []netns.Rule) {
 
 // podRoutes are the routes of pods: to the other node, its pods, and the gateway.
 func podRoutes() (all []netns.Route) {
-	for _, s := range sites() {
+	for _, s := range hostSpecs() {
 		for _, a := range s.addrs {
 			switch {
 			case s.name == atGateway:
@@ -110,7 +109,7 @@ func podRoutes() (all []netns.Route) {
 			case s.name == atRemoteNode:
 				all = append(all, netns.Route{To: single(a), Link: s.attachment, Table: podsTable})
 			case s.uplink == atRemoteNode:
-				other := sites()[slices.IndexFunc(sites(), func(o site) bool { return o.name == atRemoteNode })]
+				other := hostSpecs()[slices.IndexFunc(hostSpecs(), func(o hostSpec) bool { return o.name == atRemoteNode })]
 				all = append(all, netns.Route{To: single(a), Link: other.attachment, Via: other.addr(ipaddr.FamilyOf(a)), Table: podsTable})
 			}
 		}
@@ -118,7 +117,7 @@ func podRoutes() (all []netns.Route) {
 	return all
 }
 
-// firewall is a table of nft that lets through what the rules accept.
+// firewall is a table of nft that drops forwarded packets that its rules do not accept.
 const firewall = `table inet firewall {
 	chain forward {
 		type filter hook forward priority 10; policy drop;
@@ -127,8 +126,8 @@ const firewall = `table inet firewall {
 }
 `
 
-// settle gives the node the settings and the neighbours of the world.
-func (b *testbed) settle(t testing.TB) {
+// configureWorld adds the settings and the foreign rules of the world to the node.
+func (b *testbed) configureWorld(t testing.TB) {
 	t.Helper()
 	var errs []error
 	for name, value := range b.world.sysctls {
@@ -145,7 +144,7 @@ func (b *testbed) settle(t testing.TB) {
 	}
 	tables := b.world.tables
 	if b.world.forwards != "" {
-		tables += b.fence(t)
+		tables += b.restrictForwarding(t)
 	}
 	if tables == "" {
 		return
@@ -155,9 +154,9 @@ func (b *testbed) settle(t testing.TB) {
 	}
 }
 
-// fence sets the policy DROP by all programs named iptables that there are, and gives a
-// table for nft that does the same.
-func (b *testbed) fence(t testing.TB) string {
+// restrictForwarding sets the policy DROP with all installed flavours of iptables, and
+// returns a table for nft that does the same.
+func (b *testbed) restrictForwarding(t testing.TB) string {
 	t.Helper()
 	var accept strings.Builder
 	for i, name := range [...]string{"iptables", "ip6tables"} {

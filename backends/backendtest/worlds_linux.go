@@ -10,11 +10,11 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// EverythingVariable names the environment variable that, if set, has [Run] hold backends
-// to everything in all of [Config.Worlds]. Otherwise it runs what depends on the world most.
-const EverythingVariable = "VIPKIT_EVERYTHING"
+// everythingVariable names the environment variable that, if set, makes [Run] run all tests
+// in all of [Config.Worlds]. Otherwise it runs those that depend on the world most.
+const everythingVariable = "VIPKIT_EVERYTHING"
 
-// testWorlds holds the backend to what [proxy.Route] says in other worlds.
+// testWorlds compares the backend with [proxy.Route] in other worlds.
 func (c *Config) testWorlds(t *testing.T) {
 	if len(c.Worlds) == 0 {
 		return
@@ -23,7 +23,7 @@ func (c *Config) testWorlds(t *testing.T) {
 		for _, name := range c.Worlds {
 			w, known := findWorld(name)
 			if !known {
-				t.Fatalf("there is no world %q; there are %q", name, Worlds())
+				t.Fatalf("unknown world %q, want one of %q", name, Worlds())
 			}
 			if c.lacks(w.what) || w.bridge != nil && c.lacks(Bridges) {
 				continue
@@ -44,7 +44,7 @@ func (c *Config) testWorld(t *testing.T) {
 	}
 }
 
-// testNode has the backend look at the node: it names the settings that make it lose
+// testNode calls CheckNode of the backend: it must name the settings that make it lose
 // packets in this world, and no others.
 func (c *Config) testNode(t *testing.T) {
 	s := c.setUp(t)
@@ -70,20 +70,20 @@ func (c *Config) testNode(t *testing.T) {
 }
 
 func (c *Config) isEverything() bool {
-	return c.world.name == "" || os.Getenv(EverythingVariable) != ""
+	return c.world.name == "" || os.Getenv(everythingVariable) != ""
 }
 
-// loses reports whether packets to good endpoints are lost in this world, which only
-// tests know that ask [proxy.Route].
+// loses reports whether packets to endpoints may be lost in this world, which only the tests
+// that use checkFlights expect.
 func (c *Config) loses() bool {
-	places := []place{atClient, atLocal, atLocal2}
-	return slices.ContainsFunc(places, func(from place) bool {
-		return slices.ContainsFunc(places, func(to place) bool { return c.lacks(c.world.needs(from, to, from == to)) })
+	pods := []hostName{atClient, atLocal, atLocal2}
+	return slices.ContainsFunc(pods, func(from hostName) bool {
+		return slices.ContainsFunc(pods, func(to hostName) bool { return c.lacks(c.world.needs(from, to, from == to)) })
 	})
 }
 
-// worldScenarios sends the packets of all scenarios, and holds them to [proxy.Route]:
-// what the scenarios themselves demand is written for routed pods.
+// worldScenarios sends the packets of all scenarios, and compares them with [proxy.Route]:
+// the outcomes that scenarios expect are those of routed pods.
 func (c *Config) worldScenarios(t *testing.T) {
 	s := c.setUp(t)
 	for _, group := range c.scenarioGroups(t) {
@@ -93,6 +93,6 @@ func (c *Config) worldScenarios(t *testing.T) {
 			flights = append(flights, sc.flights()...)
 		}
 		flights = append(flights, s.nodePortFlights(30001, 30021, 30031, firstHostPort)...)
-		s.hold(t, snapshot, flights)
+		s.checkFlights(t, snapshot, flights)
 	}
 }

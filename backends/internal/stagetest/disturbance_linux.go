@@ -2,22 +2,24 @@ package stagetest
 
 import "math/rand/v2"
 
-// Disturbance lets one of the next commits of a backend meet with a fault.
+// Disturbance makes one of the next commits of a backend fail, or disturbs it.
 type Disturbance struct {
 	// Refusals are errors of commits that did nothing, Unknown the error of one
 	// that may have done everything.
 	Refusals []error
 	Unknown  error
-	// Flush is what somebody else does before or after a commit.
+	// Flush is what another program does before or after a commit.
 	Flush func()
-	// Met counts the commits that met with a fault.
+	// Always, unless it is nil, is the error of all commits, which do nothing.
+	Always error
+	// Met counts the commits with a fault.
 	Met int
 
-	after int // how many commits go before
+	after int // how many commits have no fault before
 	meet  func(commit func() error) error
 }
 
-// Set chooses a fault, or takes it back.
+// Set chooses a fault at random, or removes it.
 func (d *Disturbance) Set(r *rand.Rand, on bool) {
 	d.meet = nil
 	if !on {
@@ -47,8 +49,12 @@ func (d *Disturbance) Set(r *rand.Rand, on bool) {
 	d.meet = faults[r.IntN(len(faults))]
 }
 
-// Around carries a commit out, or lets it meet with the fault.
+// Around runs a commit, with the fault if it is due.
 func (d *Disturbance) Around(commit func() error) error {
+	if d.Always != nil {
+		d.Met++
+		return d.Always
+	}
 	if d.meet == nil {
 		return commit()
 	}

@@ -1,4 +1,4 @@
-// Package stagetest gives the tests of backends that program netfilter what they
-// act on and where: service ports that do not come from API objects, a network
-// namespace with a backend in it, and a client and servers on either side of that.
+// Package stagetest has helpers for the tests of backends that program netfilter: service
+// ports that are not made from API objects, a network namespace with a backend in it, and
+// a client and servers on either side of it.
 package stagetest

@@ -2,7 +2,6 @@ package stagetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -18,44 +17,42 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Growth takes a backend from any size to any other, in one Apply or many, each of which
-// may add chains, change the node and meet with a fault. Whatever failed, the next Apply
-// or the one after it must succeed: nothing that was refused may stand in the way of what
-// follows.
+// Growth changes the size of what a backend applies at random, in one Apply or many, each of
+// which may add chains, change the node and have a fault. After a failure, the next Apply or
+// the one after it must succeed: what the kernel refused must not affect later Applies.
 type Growth struct {
-	// Sizes are numbers of Services and of endpoints, on either side of all limits.
+	// Sizes are numbers of Services and of endpoints, below and above all limits.
 	Sizes []int
 	Steps int
-	// New makes a backend that takes over what is there.
+	// New makes a backend that adopts the existing objects.
 	New func() (proxy.Backend, error)
-	// Fault lets one of the next transactions fail, if there is one, and is called
-	// with false when none is to fail any more.
+	// Fault makes one of the next transactions fail; with false, none fails any more.
 	Fault func(r *rand.Rand, on bool)
-	// Dump says what is in the kernel, and Fresh what a first Apply makes of a
-	// snapshot elsewhere, in the same form.
+	// Dump returns the objects in the kernel as text, and Fresh those that a first Apply of
+	// a snapshot makes in another namespace.
 	Dump  func() string
 	Fresh func(s proxy.Snapshot) string
 }
 
-// growing is a walk that is under way.
+// growing is the state of one run.
 type growing struct {
 	Growth
 	t       *testing.T
 	r       *rand.Rand
 	backend proxy.Backend
-	// applied is what the kernel is known to hold, and last what it holds.
+	// applied is what the kernel is known to hold, and last the snapshot applied last.
 	applied, last proxy.Snapshot
 	world         growthWorld
 }
 
-// growthWorld is what a snapshot is made from.
+// growthWorld has the sizes that a snapshot is made from.
 type growthWorld struct {
 	services, endpoints, sticky, ranges int
 	prefix                              bool
 	family                              v1.IPFamily
 }
 
-// Run walks.
+// Run makes the changes and checks each Apply.
 func (g Growth) Run(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	w := &growing{Growth: g, t: t, r: r}
@@ -71,7 +68,7 @@ func (g Growth) Run(t *testing.T, r *rand.Rand) {
 			return
 		}
 		if d, ok := w.backend.(proxy.DriftChecker); ok && d.Drifted(t.Context()) {
-			w.applied = proxy.Snapshot{} // the fault was a change by others
+			w.applied = proxy.Snapshot{} // the fault was a change by another program
 			w.step(what+", once more", w.last, false)
 		}
 		if i%16 == 15 {
@@ -92,7 +89,7 @@ func (w *growing) restart() {
 	w.applied = proxy.Snapshot{}
 }
 
-// change makes another world of the one before: in one respect, in some, or in all.
+// change changes one or several sizes of the world.
 func (w *growing) change() {
 	size := func() int { return w.Sizes[w.r.IntN(len(w.Sizes))] }
 	for once := true; once || w.r.IntN(2) == 0; once = false {
@@ -124,32 +121,23 @@ func (w *growing) step(what string, want proxy.Snapshot, fault bool) {
 		err := w.backend.Apply(ctx, w.applied, want)
 		cancel()
 		w.Fault(w.r, false)
-		var partial proxy.PortErrors
-		switch {
-		case err == nil:
-			w.applied, w.last = want, want
+		w.applied = w.applied.Achieved(want, err)
+		if err == nil {
+			w.last = want
 			if len(errs) > 0 && !fault {
-				w.t.Errorf("%s: succeeded only after %v", what, errs)
+				w.t.Errorf("%s: got errors %v before success, want none", what, errs)
 			}
 			return
-		case errors.Is(err, proxy.ErrDataplaneLost):
-			w.applied = proxy.Snapshot{}
-		case errors.As(err, &partial):
-			var names []proxy.ServicePortName
-			for n := range partial {
-				names = append(names, n)
-			}
-			w.applied = want.Revert(w.applied, names...)
 		}
 		errs = append(errs, err)
 	}
-	w.t.Errorf("%s: got errors %v from %d Applies, want none of the last one", what, errs, tries)
+	w.t.Errorf("%s: got errors %v from %d Applies, want success", what, errs, tries)
 }
 
 func (w *growing) compare(what string) {
 	w.t.Helper()
 	if diff := cmp.Diff(w.Fresh(w.last), w.Dump()); diff != "" {
-		w.t.Errorf("%s: what is in the kernel (-as a first Apply makes it +got):\n%.3000s", what, diff)
+		w.t.Errorf("%s: objects in the kernel (-after a first Apply +got):\n%.3000s", what, diff)
 	}
 }
 
@@ -189,7 +177,7 @@ func growthRanges(fam v1.IPFamily) []netip.Prefix {
 	return Prefixes("192.0.2.0/24", "198.51.100.0/25", "10.0.0.0/9")
 }
 
-// Hosts gives endpoints at so many pods.
+// Hosts returns endpoints at n pods.
 func Hosts(fam v1.IPFamily, n int) []*endpoints.Endpoint {
 	pool := make([]*endpoints.Endpoint, n)
 	for i := range pool {
@@ -198,7 +186,8 @@ func Hosts(fam v1.IPFamily, n int) []*endpoints.Endpoint {
 	return pool
 }
 
-// SizesAround gives the sizes on either side of limits, and small ones, in rising order.
+// SizesAround returns the sizes just below, at and above limits, and small ones, in rising
+// order.
 func SizesAround(limits ...int) []int {
 	sizes := []int{0, 1, 2, 3}
 	for _, l := range limits {

@@ -11,8 +11,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Node is one where node ports answer everywhere, pods are told by their addresses,
-// which [HostIP] gives, and ClusterIPs are those of [ClusterIP].
+// Node returns a node with node ports at all addresses, pods with the addresses of [HostIP],
+// and the ClusterIPs of [ClusterIP].
 func Node() *proxy.Node {
 	return &proxy.Node{
 		Name:         "node",
@@ -22,7 +22,7 @@ func Node() *proxy.Node {
 	}
 }
 
-// Prefixes reads prefixes, and panics where one makes no sense.
+// Prefixes parses prefixes, and panics if one is not valid.
 func Prefixes(texts ...string) (out []netip.Prefix) {
 	for _, text := range texts {
 		out = append(out, netip.MustParsePrefix(text))
@@ -30,7 +30,7 @@ func Prefixes(texts ...string) (out []netip.Prefix) {
 	return out
 }
 
-// ClusterIP is address i from the service range of [Node].
+// ClusterIP returns address i of the service range of [Node].
 func ClusterIP(fam v1.IPFamily, i int) netip.Addr {
 	i++
 	if fam == v1.IPv6Protocol {
@@ -39,7 +39,7 @@ func ClusterIP(fam v1.IPFamily, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
 }
 
-// HostIP is address i of a pod on [Node].
+// HostIP returns pod address i of [Node].
 func HostIP(fam v1.IPFamily, i int) netip.Addr {
 	if fam == v1.IPv6Protocol {
 		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
@@ -47,18 +47,18 @@ func HostIP(fam v1.IPFamily, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// Endpoint is a port of pod i.
+// Endpoint returns an endpoint at a port of pod i.
 func Endpoint(fam v1.IPFamily, i int, port uint16) *endpoints.Endpoint {
 	return &endpoints.Endpoint{Addr: netip.AddrPortFrom(HostIP(fam, i), port), Ready: true, Serving: true}
 }
 
-// Forward is the route to all endpoints.
+// Forward returns a route to all endpoints.
 func Forward(m proxy.Masquerade) proxy.TrafficRoute {
 	return proxy.TrafficRoute{Action: proxy.Forward, Masquerade: m}
 }
 
-// Port makes service port i with a ClusterIP and n endpoints, which no other port has
-// if there are at most 64. It forwards even if there are none.
+// Port returns service port i with a ClusterIP and n endpoints, which no other port has
+// if n is at most 64. Its route forwards even if n is 0.
 func Port(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 	p := &proxy.ServicePort{
 		Name: proxy.ServicePortName{
@@ -76,7 +76,7 @@ func Port(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 	return p
 }
 
-// NodePort is a frontend at all addresses of the node.
+// NodePort returns a frontend at all addresses of the node.
 func NodePort(fam v1.IPFamily, port uint16) proxy.Frontend {
 	addr := netip.IPv4Unspecified()
 	if fam == v1.IPv6Protocol {

@@ -19,19 +19,19 @@ import (
 )
 
 // Row is a client on one side of a node, and a server with many addresses on the
-// other. Both reach the rest of the world through the node, by IPv4.
+// other. Both have their default route through the node, for IPv4.
 type Row struct {
 	// Client has the address 192.0.2.2, and the node 192.0.2.1 on that side.
 	Client *netns.NS
-	// Server greets whoever connects to its port 8080 at one of Hosts. The node has
-	// 10.0.0.1 on that side.
+	// Server sends a greeting to every client that connects to port 8080 of one of Hosts.
+	// The node has 10.0.0.1 on that side.
 	Server *netns.NS
-	// Hosts are the first of [HostIP], from 2 on.
+	// Hosts are addresses of [HostIP], from 2 on.
 	Hosts []netip.Addr
 }
 
-// NewRow puts a client and a server to the sides of a node, by links that are called
-// "clients" and "servers" there.
+// NewRow connects a client and a server with a node, by links that are named "clients" and
+// "servers" on the node.
 func NewRow(t testing.TB, node *netns.NS, hosts int) *Row {
 	t.Helper()
 	r := &Row{Client: netnstest.NewNS(t), Server: netnstest.NewNS(t)}
@@ -70,8 +70,8 @@ func NewRow(t testing.TB, node *netns.NS, hosts int) *Row {
 	return r
 }
 
-// tryAgainOnce has the kernel give a connection up when it had no answer to two
-// attempts, of which the second comes after a second.
+// tryAgainOnce makes the kernel end the attempt to connect after two packets without
+// answer, the second one after a second.
 func tryAgainOnce(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
@@ -82,7 +82,7 @@ func tryAgainOnce(_, _ string, c syscall.RawConn) error {
 
 const greeting = "hello\n"
 
-// greet greets everybody until the listener is closed.
+// greet sends the greeting to every client until the listener is closed.
 func greet(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -90,19 +90,19 @@ func greet(l net.Listener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			continue // a client that has gone
+			continue // the client has closed the connection
 		}
-		_, _ = io.WriteString(c, greeting) // the client notices where that fails
+		_, _ = io.WriteString(c, greeting) // the client notices if that fails
 		_ = c.Close()
 	}
 }
 
-// askPatience is how long it may take to connect, and then to be greeted.
+// askPatience is how long connecting and receiving the greeting may take.
 const askPatience = 30 * time.Second
 
 // Ask connects to an address, from a source if that is valid, and waits for the
-// greeting. One packet may get lost on the way there, and no two in a row, however
-// much time the machine takes. It runs in the namespace of the client.
+// greeting. It survives the loss of one packet to the server, but not of two in a row, however
+// slow the machine is. It runs in the namespace of the client.
 func Ask(ctx context.Context, source netip.Addr, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -114,7 +114,7 @@ func Ask(ctx context.Context, source netip.Addr, address string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() //nolint:errcheck // the greeting is all that counts
+	defer c.Close() //nolint:errcheck // only the greeting matters
 	if tcp, ok := c.(*net.TCPConn); ok {
 		err = tcp.SetLinger(0) // no TIME_WAIT, which uses up ports
 	}
@@ -128,9 +128,9 @@ func Ask(ctx context.Context, source netip.Addr, address string) error {
 	return err
 }
 
-// readAll reads so many bytes past the runtime's poller. For that, a socket is of no
-// use of which there was nothing but an error to tell, as is the refusal of a first
-// attempt to connect: on a busy machine the second one may have succeeded by then.
+// readAll reads size bytes without the runtime's poller. The poller fails reads of a socket
+// for which it saw an error, such as that of a first attempt to connect: on a busy machine
+// the second attempt may have succeeded by then.
 func readAll(c net.Conn, size int) (string, error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {

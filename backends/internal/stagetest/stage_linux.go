@@ -15,7 +15,9 @@ type Stage[O any] struct {
 	Options O
 	// Backend is what [Stage.Apply] applies to.
 	Backend proxy.Backend
-	// Applied is the snapshot that Backend was brought to last.
+	// Flows, if not nil, follows the backend, as with a Runner.
+	Flows proxy.FlowCleaner
+	// Applied is the snapshot that was applied last.
 	Applied proxy.Snapshot
 	// New makes a backend in the namespace of the calling thread.
 	New func(O) (proxy.Backend, error)
@@ -29,7 +31,7 @@ func NewStage[O any](t testing.TB, o O, newBackend func(O) (proxy.Backend, error
 	return s
 }
 
-// Beside is a stage in the same namespace, with a backend of other options.
+// Beside returns a stage in the same namespace, with a backend with other options.
 func (s *Stage[O]) Beside(t testing.TB, o O) *Stage[O] {
 	t.Helper()
 	other := &Stage[O]{NS: s.NS, Options: o, New: s.New}
@@ -37,8 +39,7 @@ func (s *Stage[O]) Beside(t testing.TB, o O) *Stage[O] {
 	return other
 }
 
-// Restart puts a new backend in the place of the one before, which knows
-// nothing.
+// Restart replaces the backend by a new one, which knows nothing.
 func (s *Stage[O]) Restart(t testing.TB) {
 	t.Helper()
 	s.Applied = proxy.Snapshot{}
@@ -51,16 +52,23 @@ func (s *Stage[O]) Restart(t testing.TB) {
 	}
 }
 
-// Apply has the backend go from what was applied last to what is wanted now.
+// Apply applies a snapshot, from the one applied last.
 func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
 	t.Helper()
 	if err := s.Backend.Apply(t.Context(), s.Applied, want); err != nil {
 		t.Fatalf("Apply: got error %v, want none", err)
 	}
+	full := s.Applied.IsZero()
 	s.Applied = want
+	if s.Flows == nil {
+		return
+	}
+	if err := s.Flows.Follow(t.Context(), want, full); err != nil {
+		t.Fatalf("Follow: got error %v, want none", err)
+	}
 }
 
-// Operations is how many the backend has counted.
+// Operations returns the number of operations that the backend has counted.
 func (s *Stage[O]) Operations(t testing.TB) uint64 {
 	t.Helper()
 	c, ok := s.Backend.(proxy.OperationCounter)

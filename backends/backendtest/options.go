@@ -12,8 +12,8 @@ import (
 )
 
 // nodeOptions are the options of a tracker for the node of the testbed, unless
-// a scenario says otherwise: pods are told by the cluster's range, and node
-// ports answer at all addresses.
+// a scenario has others: pods have addresses in the cluster's range, and node ports
+// answer at all addresses.
 func nodeOptions() proxy.TrackerOptions {
 	return proxy.TrackerOptions{
 		NodeName:          string(atNode),
@@ -23,7 +23,7 @@ func nodeOptions() proxy.TrackerOptions {
 	}
 }
 
-// podRanges are those of the pods of all nodes.
+// podRanges are the ranges of the pods of all nodes.
 func podRanges() []netip.Prefix { return prefixes("10.0.0.0/8", "fd00:10::/32") }
 
 func prefixes(all ...string) []netip.Prefix {
@@ -34,8 +34,8 @@ func prefixes(all ...string) []netip.Prefix {
 	return parsed
 }
 
-// parseOptions reads the options of a scenario, a line each. Prefixes stand for
-// both families.
+// parseOptions parses the options of a scenario, one on a line. A prefix of IPv4 also adds
+// its counterpart of IPv6.
 func parseOptions(text string) (proxy.TrackerOptions, error) {
 	o := nodeOptions()
 	for line := range strings.Lines(text) {
@@ -79,15 +79,15 @@ func parseOption(o *proxy.TrackerOptions, name string, args []string) (err error
 		}
 		var ok bool
 		if o.LocalFallback, ok = fallbacks[strings.Join(args, " ")]; !ok {
-			return fmt.Errorf("%q is no fallback", args)
+			return fmt.Errorf("unknown fallback %q", args)
 		}
 	default:
-		return fmt.Errorf("there is no such option")
+		return fmt.Errorf("unknown option")
 	}
 	return err
 }
 
-// bothFamilies reads IPv4 prefixes, and adds to each its twin of IPv6.
+// bothFamilies reads IPv4 prefixes, and adds to each its IPv6 counterpart.
 func bothFamilies(texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {
@@ -95,16 +95,16 @@ func bothFamilies(texts []string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, p, twinPrefix(p))
+		out = append(out, p, counterpartPrefix(p))
 	}
 	return out, nil
 }
 
-// Scenarios are written for IPv4. Each has a twin for IPv6, in which every
-// address is another one of the same place.
+// Scenarios are written for IPv4. Each has a counterpart for IPv6, in which every
+// address is replaced by one of the same host.
 
-// twinRanges pairs ranges; the last bytes of addresses are the same.
-func twinRanges() map[netip.Prefix]string {
+// counterpartRanges pairs ranges of IPv4 and IPv6; the last bytes of addresses are equal.
+func counterpartRanges() map[netip.Prefix]string {
 	return map[netip.Prefix]string{
 		netip.MustParsePrefix("10.96.0.0/16"):     "fd00:96::",
 		netip.MustParsePrefix("203.0.113.0/25"):   "2001:db8:e::",
@@ -119,10 +119,10 @@ func twinRanges() map[netip.Prefix]string {
 	}
 }
 
-// twin gives the IPv6 address that stands for an IPv4 address, the same in
-// decimal as the last byte is, where that is to be read.
-func twin(a netip.Addr) netip.Addr {
-	for p, base := range twinRanges() {
+// ipv6Of returns the IPv6 counterpart of an IPv4 address, with the same last byte except
+// for the addresses of hosts.
+func ipv6Of(a netip.Addr) netip.Addr {
+	for p, base := range counterpartRanges() {
 		if !p.Contains(a) {
 			continue
 		}
@@ -132,7 +132,7 @@ func twin(a netip.Addr) netip.Addr {
 		if p.Bits() == 16 {
 			out[14] = four[2]
 		}
-		if want, ok := fixedTwins()[a]; ok {
+		if want, ok := fixedCounterparts()[a]; ok {
 			return want
 		}
 		return netip.AddrFrom16(out)
@@ -140,27 +140,27 @@ func twin(a netip.Addr) netip.Addr {
 	panic(fmt.Sprintf("backendtest: the testbed has no IPv6 address for %s", a))
 }
 
-// fixedTwins are the places of the testbed, whose addresses are chosen to be
-// alike to the eye.
-func fixedTwins() map[netip.Addr]netip.Addr {
+// fixedCounterparts are the addresses of the testbed's hosts, which are chosen to look
+// alike.
+func fixedCounterparts() map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
-	for _, s := range sites() {
+	for _, s := range hostSpecs() {
 		out[s.addr(v1.IPv4Protocol)] = s.addr(v1.IPv6Protocol)
 	}
 	return out
 }
 
-// twinPrefix gives the range of the other family that stands for one. Of IPv6 it
-// takes what lies in one of the twin ranges.
-func twinPrefix(p netip.Prefix) netip.Prefix {
+// counterpartPrefix returns the counterpart of a range in the other family. A range of IPv6
+// must contain one of the IPv6 ranges.
+func counterpartPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is6() {
-		for four, base := range twinRanges() {
+		for four, base := range counterpartRanges() {
 			if p.Contains(netip.MustParseAddr(base)) {
 				return four
 			}
 		}
 	}
-	a := twin(p.Addr())
+	a := ipv6Of(p.Addr())
 	switch {
 	case p.Addr().IsLoopback():
 		return netip.PrefixFrom(netip.IPv6Loopback(), 128)

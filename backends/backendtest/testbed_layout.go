@@ -9,63 +9,62 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// place names a place of the testbed.
-type place string
+// hostName is the name of a host of the testbed.
+type hostName string
 
-// The places.
+// The hosts.
 const (
 	// atNode is the node that the backend under test serves.
-	atNode place = "node"
+	atNode hostName = "node"
 	// atGateway owns the virtual addresses.
-	atGateway place = "gateway"
-	// atClient is a pod on the node; atLocal and atLocal2 are others, meant
+	atGateway hostName = "gateway"
+	// atClient is a pod on the node; atLocal and atLocal2 are others, used
 	// as endpoints.
-	atClient place = "client"
-	atLocal  place = "local"
-	atLocal2 place = "local2"
+	atClient hostName = "client"
+	atLocal  hostName = "local"
+	atLocal2 hostName = "local2"
 	// atRemoteNode is another node; atRemote and atRemote2 are pods on it.
-	atRemoteNode place = "remote-node"
-	atRemote     place = "remote"
-	atRemote2    place = "remote2"
-	// atOutside is a host outside of the cluster, from a range that Services
-	// allow; atStranger is one that they do not.
-	atOutside  place = "outside"
-	atStranger place = "stranger"
+	atRemoteNode hostName = "remote-node"
+	atRemote     hostName = "remote"
+	atRemote2    hostName = "remote2"
+	// atOutside is a host outside of the cluster, in a source range that
+	// Services allow; atStranger is in one that they do not allow.
+	atOutside  hostName = "outside"
+	atStranger hostName = "stranger"
 )
 
-// Names by which servers call themselves. A server of a pod has the name of its
-// place.
+// The names of servers. A server of a pod has the name of the pod.
 const (
 	// byHostNetwork is the server of an endpoint in the node's own network.
 	byHostNetwork = "host-network"
-	// byHost is what else listens on the node: at the node ports.
+	// byHost is the server at the node ports of the node.
 	byHost = "host"
-	// byGateway answers what nobody has translated.
+	// byGateway answers packets without translation.
 	byGateway = "gateway"
 )
 
 const (
-	// endpointPort is where the servers of endpoints listen.
+	// endpointPort is the port of the servers of endpoints.
 	endpointPort = 8080
 	// Node ports of tests are from firstHostPort on, hostPorts in number:
 	// the node's own servers listen there.
 	firstHostPort = 30000
 	hostPorts     = 32
-	// uplinkName is the interface of every host but the node.
+	// uplinkName is the interface of every host except the node.
 	uplinkName = "eth0"
 )
 
-// site describes a place: what it is called, where it is attached, its first
+// hostSpec describes a host: its name, the router that it is attached to, its first
 // address in each family.
-type site struct {
-	name       place
-	uplink     place  // the router that it hangs on; none for the node
-	attachment string // the router's interface towards it
+type hostSpec struct {
+	name       hostName
+	uplink     hostName // the router that it is attached to; none for the node
+	attachment string   // the router's interface towards it
 	addrs      []netip.Addr
 	router     bool
 }
 
-func (s *site) addr(family v1.IPFamily) netip.Addr {
+func (s *hostSpec) addr(family v1.IPFamily) netip.Addr {
 	i := slices.IndexFunc(s.addrs, func(a netip.Addr) bool { return ipaddr.FamilyOf(a) == family })
 	if i < 0 {
 		return netip.Addr{}
@@ -73,9 +72,9 @@ func (s *site) addr(family v1.IPFamily) netip.Addr {
 	return s.addrs[i]
 }
 
-// sites lists the places, each after its uplink.
-func sites() []site {
-	return []site{
+// hostSpecs lists the hosts, each after its uplink.
+func hostSpecs() []hostSpec {
+	return []hostSpec{
 		{name: atNode, addrs: addrs("172.18.0.2", "fd00:18::2"), router: true},
 		{name: atGateway, uplink: atNode, attachment: "eth0", addrs: addrs("172.18.0.1", "fd00:18::1")},
 		{name: atRemoteNode, uplink: atNode, attachment: "eth1", addrs: addrs("172.18.0.3", "fd00:18::3"), router: true},
@@ -89,8 +88,8 @@ func sites() []site {
 	}
 }
 
-// secondaryAddrs are further addresses of the node, which it never sends from
-// by its own choice.
+// secondaryAddrs are further addresses of the node, which it does not select as source by
+// itself.
 func secondaryAddrs() []netip.Addr { return addrs("172.18.1.2", "fd00:18:1::2") }
 
 // virtualRanges are the ranges of the addresses that Services may have:
@@ -105,7 +104,7 @@ func virtualRanges() []netip.Prefix {
 
 // service is a server that the testbed always has.
 type service struct {
-	at    place
+	at    hostName
 	name  string
 	ports []uint16
 }
@@ -119,14 +118,14 @@ func services() []service {
 	for i := range uint16(hostPorts) {
 		all[1].ports = append(all[1].ports, firstHostPort+i)
 	}
-	for _, at := range []place{atLocal, atLocal2, atClient, atRemoteNode, atRemote, atRemote2} {
+	for _, at := range []hostName{atLocal, atLocal2, atClient, atRemoteNode, atRemote, atRemote2} {
 		all = append(all, service{at, string(at), []uint16{endpointPort}})
 	}
 	return all
 }
 
 // uplinkAddr is the address of the next hop towards the node. No interface has
-// it; its neighbour entry says all that is needed.
+// it; a static neighbour entry is enough.
 func uplinkAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return netip.AddrFrom4([4]byte{169, 254, 1, 1})

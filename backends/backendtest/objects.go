@@ -22,7 +22,7 @@ type objects struct {
 }
 
 // parseObjects reads Services and EndpointSlices of IPv4, and adds to each its
-// twin of IPv6. Nodes have the addresses of both families.
+// counterpart of IPv6. Nodes have the addresses of both families.
 func parseObjects(data []byte) (objects, error) {
 	var out objects
 	for doc := range bytes.SplitSeq(data, []byte("\n---\n")) {
@@ -36,13 +36,13 @@ func parseObjects(data []byte) (objects, error) {
 			if err := yaml.UnmarshalStrict(doc, s); err != nil {
 				return out, err
 			}
-			out.services = append(out.services, s, twinService(s))
+			out.services = append(out.services, s, ipv6ServiceOf(s))
 		case "EndpointSlice":
 			s := new(discoveryv1.EndpointSlice)
 			if err := yaml.UnmarshalStrict(doc, s); err != nil {
 				return out, err
 			}
-			out.slices = append(out.slices, s, twinSlice(s))
+			out.slices = append(out.slices, s, ipv6SliceOf(s))
 		case "Node":
 			n := new(v1.Node)
 			if err := yaml.UnmarshalStrict(doc, n); err != nil {
@@ -50,13 +50,13 @@ func parseObjects(data []byte) (objects, error) {
 			}
 			out.nodes = append(out.nodes, n)
 		default:
-			return out, fmt.Errorf("kind %q", kind.Kind)
+			return out, fmt.Errorf("unknown kind %q", kind.Kind)
 		}
 	}
 	return out, nil
 }
 
-// handTo gives all objects to a tracker.
+// handTo updates a tracker with all objects.
 func (o *objects) handTo(t proxy.ServiceChangeTracker) {
 	for _, s := range o.services {
 		t.UpdateService(s)
@@ -69,10 +69,10 @@ func (o *objects) handTo(t proxy.ServiceChangeTracker) {
 	}
 }
 
-// frontend gives the first frontend of the first Service by its kind, for IPv4.
+// frontend returns the first frontend of the first Service by its kind, for IPv4.
 func (o *objects) frontend(kind string) (netip.AddrPort, error) {
 	if len(o.services) == 0 {
-		return netip.AddrPort{}, errors.New("there is no Service")
+		return netip.AddrPort{}, errors.New("no Service")
 	}
 	s := o.services[0]
 	port := uint16(s.Spec.Ports[0].Port)
@@ -87,41 +87,41 @@ func (o *objects) frontend(kind string) (netip.AddrPort, error) {
 	case "nodeport":
 		return netip.AddrPortFrom(netip.MustParseAddr("172.18.0.2"), uint16(s.Spec.Ports[0].NodePort)), nil
 	default:
-		return netip.AddrPort{}, fmt.Errorf("%q is no kind of frontend", kind)
+		return netip.AddrPort{}, fmt.Errorf("unknown kind of frontend %q", kind)
 	}
 	a, err := netip.ParseAddr(text)
 	return netip.AddrPortFrom(a, port), err
 }
 
-const twinSuffix = "-v6"
+const ipv6Suffix = "-v6"
 
-func twinText(addr string) string { return twin(netip.MustParseAddr(addr)).String() }
+func ipv6TextOf(addr string) string { return ipv6Of(netip.MustParseAddr(addr)).String() }
 
-// twinService gives the same Service for IPv6, under another name.
-func twinService(s *v1.Service) *v1.Service {
+// ipv6ServiceOf returns the same Service for IPv6, under another name.
+func ipv6ServiceOf(s *v1.Service) *v1.Service {
 	t := s.DeepCopy()
-	t.Name += twinSuffix
-	t.Spec.ClusterIP = twinText(s.Spec.ClusterIP)
+	t.Name += ipv6Suffix
+	t.Spec.ClusterIP = ipv6TextOf(s.Spec.ClusterIP)
 	for i, a := range t.Spec.ExternalIPs {
-		t.Spec.ExternalIPs[i] = twinText(a)
+		t.Spec.ExternalIPs[i] = ipv6TextOf(a)
 	}
 	for i, r := range t.Spec.LoadBalancerSourceRanges {
-		t.Spec.LoadBalancerSourceRanges[i] = twinPrefix(netip.MustParsePrefix(r)).String()
+		t.Spec.LoadBalancerSourceRanges[i] = counterpartPrefix(netip.MustParsePrefix(r)).String()
 	}
 	for i, in := range t.Status.LoadBalancer.Ingress {
-		t.Status.LoadBalancer.Ingress[i].IP = twinText(in.IP)
+		t.Status.LoadBalancer.Ingress[i].IP = ipv6TextOf(in.IP)
 	}
 	return t
 }
 
-func twinSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+func ipv6SliceOf(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	t := s.DeepCopy()
-	t.Name += twinSuffix
-	t.Labels[discoveryv1.LabelServiceName] += twinSuffix
+	t.Name += ipv6Suffix
+	t.Labels[discoveryv1.LabelServiceName] += ipv6Suffix
 	t.AddressType = discoveryv1.AddressTypeIPv6
 	for i := range t.Endpoints {
 		for j, a := range t.Endpoints[i].Addresses {
-			t.Endpoints[i].Addresses[j] = twinText(a)
+			t.Endpoints[i].Addresses[j] = ipv6TextOf(a)
 		}
 	}
 	return t

@@ -3,9 +3,7 @@ package backendtest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 
@@ -15,10 +13,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// faultShare is how many of a hundred commits fail, wherever nothing is counted.
+// faultShare is how many of a hundred commits fail, in tests that count no operations.
 const faultShare = 10
 
-// patienceWithFaults is how often an Apply is tried until no commit of it fails.
+// patienceWithFaults is how often an Apply is tried at most, until none of its commits fails.
 const patienceWithFaults = 500
 
 var errInjected = errors.New("injected fault")
@@ -30,7 +28,8 @@ type faults struct {
 	percent int
 }
 
-// around carries a commit out, or not, or does and says that nobody knows.
+// around runs a commit; or returns an error instead; or runs it and returns an error with an
+// unknown outcome.
 func (f *faults) around(commit func() error) error {
 	f.mu.Lock()
 	fails, done := f.random.IntN(100) < f.percent, f.random.IntN(4) == 0
@@ -54,30 +53,23 @@ func (f *faults) set(percent int) {
 }
 
 // calm makes no commit fail any more.
-func (s *stage) calm() { s.faults.set(0) }
+func (s *subject) calm() { s.faults.set(0) }
 
-// try applies a snapshot once, and notes what the dataplane then holds, as a
+// try applies a snapshot once, and records what the dataplane then holds, as a
 // [proxy.Runner] does. Only injected faults may make it fail.
-func (s *stage) try(t testing.TB, next proxy.Snapshot) error {
+func (s *subject) try(t testing.TB, next proxy.Snapshot) error {
 	t.Helper()
 	err := s.backend.Apply(t.Context(), s.applied, next)
-	var partial proxy.PortErrors
-	switch {
-	case err == nil:
-		s.applied = next
-	case !errors.Is(err, errInjected):
+	if err != nil && !errors.Is(err, errInjected) {
 		t.Fatalf("Apply: %v", err)
-	case errors.Is(err, proxy.ErrDataplaneLost):
-		s.applied = proxy.Snapshot{}
-	case errors.As(err, &partial):
-		s.applied = next.Revert(s.applied, slices.Collect(maps.Keys(partial))...)
 	}
+	s.applied = s.applied.Achieved(next, err)
 	return err
 }
 
-// lawFaults: whatever commits fail, the dataplane holds what follows from the
-// error, and gets to what is wanted in the end.
-func lawFaults(t *testing.T, s *stage) {
+// lawFaults: whatever commits fail, the dataplane holds what the error implies, and the
+// next Apply without faults succeeds.
+func lawFaults(t *testing.T, s *subject) {
 	h := s.newHistory(testenv.Random(t), 12)
 	failures, partial := 0, 0
 	for range faultyApplies {
@@ -93,36 +85,49 @@ func lawFaults(t *testing.T, s *stage) {
 			partial++
 			h.checkNames(t, ports, before)
 		}
+		s.finish(t)
 		if !s.applied.IsZero() {
-			s.holdsExactly(t, err)
+			s.checkDataplane(t, err)
 		}
 	}
 	s.apply(t, h.last)
-	s.holdsExactly(t, nil)
+	s.finish(t)
+	s.checkDataplane(t, nil)
 	t.Logf("%d of %d Applies failed, %d of them for some ports", failures, faultyApplies, partial)
 	if failures < 5 {
-		t.Errorf("only %d of %d Applies failed, which shows nothing", failures, faultyApplies)
+		t.Errorf("got %d failures of %d Applies, want at least 5, or the test shows nothing", failures, faultyApplies)
 	}
 }
 
-// faultyApplies is how many Applies the law of faults looks at.
+// faultyApplies is the number of Applies of lawFaults.
 const faultyApplies = 300
 
-// checkNames holds an error to ports that there were or are to be.
+// checkNames checks that an error names only ports of the old or the new snapshot.
 func (h *history) checkNames(t testing.TB, ports proxy.PortErrors, before proxy.Snapshot) {
 	t.Helper()
 	for name := range ports {
 		_, was := before.Get(name)
 		_, is := h.last.Get(name)
 		if !was && !is {
-			t.Errorf("the error names port %s, which is in neither snapshot", name)
+			t.Errorf("error: got port %s, want only ports of the two snapshots", name)
 		}
 	}
 }
 
-// holdsExactly checks that the dataplane is what a new beginning with the
-// snapshot that was applied makes of it.
-func (s *stage) holdsExactly(t testing.TB, after error) {
+// finish has the backend do what it knows that it could not do, if it knows such things.
+func (s *subject) finish(t testing.TB) {
+	t.Helper()
+	if s.unfinished == nil || s.applied.IsZero() || !s.unfinished(s.backend) {
+		return
+	}
+	held := s.applied
+	s.applied = proxy.Snapshot{}
+	s.apply(t, held)
+}
+
+// checkDataplane checks that the dataplane is the same as after an Apply of the applied
+// snapshot to an empty one.
+func (s *subject) checkDataplane(t testing.TB, after error) {
 	t.Helper()
 	applied, dump := s.applied, s.dump(t)
 	if err := s.backend.Cleanup(t.Context()); err != nil {
@@ -131,6 +136,6 @@ func (s *stage) holdsExactly(t testing.TB, after error) {
 	s.restart(t)
 	s.apply(t, applied)
 	if diff := cmp.Diff(s.dump(t), dump); diff != "" {
-		t.Fatalf("after error %v, the dataplane is not what follows from it (-want +got):\n%s", after, diff)
+		t.Fatalf("after error %v: dataplane (-want +got):\n%s", after, diff)
 	}
 }

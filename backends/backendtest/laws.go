@@ -1,0 +1,362 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// LawsConfig is a backend whose laws [RunLaws] checks.
+type LawsConfig struct {
+	// New, Faulty, Dump and Lacks are as in [Config]. There is no network namespace: New and Dump
+	// are about the same dataplane as long as a test runs.
+	New    func(testing.TB) proxy.Backend
+	Faulty func(t testing.TB, around func(commit func() error) error) proxy.Backend
+	Dump   func(testing.TB) string
+	Lacks  []Capability
+	// Damage removes some objects of the dataplane, as other programs do; nil leaves Laws/Repair
+	// out.
+	Damage func(testing.TB)
+	// Unfinished reports whether a backend knows of something that it could not do, and will do in
+	// the next Apply from the zero snapshot: until then the dataplane may have more than what
+	// errors of Apply imply. Nil if it knows of nothing.
+	Unfinished func(proxy.Backend) bool
+}
+
+// RunLaws runs, as subtests, the laws that need no packets: on any operating system, for a backend of
+// a dataplane that is simulated or not. Local endpoints have the addresses of [LocalEndpoints].
+func RunLaws(t *testing.T, c LawsConfig) {
+	if i := slices.IndexFunc(c.Lacks, func(what Capability) bool { return !known(what) }); i >= 0 {
+		t.Fatalf("LawsConfig.Lacks: unknown capability %q", c.Lacks[i])
+	}
+	for _, law := range []struct {
+		name  string
+		check func(*testing.T, *subject)
+		calm  bool // it counts operations
+		skip  bool
+	}{
+		{"Idempotence", lawIdempotence, true, false},
+		{"PathIndependence", lawPathIndependence, false, false},
+		{"Adoption", lawAdoption, true, false},
+		{"Economy", lawEconomy, true, false},
+		{"Faults", lawFaults, false, c.Faulty == nil},
+		{"Cancellation", lawCancellation, true, false},
+		{"Repair", func(t *testing.T, s *subject) { s.checkRepair(t, func() { c.Damage(t) }) }, true, c.Damage == nil},
+		{"Removal", lawRemoval, true, false},
+	} {
+		if law.skip {
+			continue
+		}
+		t.Run("Laws/"+law.name, func(t *testing.T) {
+			s := &subject{
+				faults:  &faults{random: testenv.Random(t), percent: faultShare},
+				lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
+				read:    c.Dump, unfinished: c.Unfinished,
+			}
+			s.renew = func(t testing.TB) proxy.Backend {
+				if c.Faulty != nil {
+					return c.Faulty(t, s.faults.around)
+				}
+				return c.New(t)
+			}
+			s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
+			s.restart(t)
+			if law.calm {
+				s.calm()
+			}
+			law.check(t, s)
+			s.calm()
+			if err := s.backend.Cleanup(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// LocalEndpoints returns the addresses of the endpoints of this node that the Services of [RunLaws]
+// have, of both families.
+func LocalEndpoints() (all []netip.Addr) {
+	for _, s := range hostSpecs() {
+		if s.name == atNode || s.name == atLocal || s.name == atLocal2 {
+			all = append(all, s.addrs...)
+		}
+	}
+	for generation := range 2 {
+		for _, e := range plainSample(0, generation).endpoints {
+			if !slices.Contains(all, e.addr) {
+				all = append(all, e.addr, ipv6Of(e.addr))
+			}
+		}
+	}
+	return all
+}
+
+// subject is a backend under test, and what its dataplane holds.
+type subject struct {
+	backend proxy.Backend
+	applied proxy.Snapshot
+	faults  *faults
+	// lacking reports whether the dataplane lacks a capability.
+	lacking func(Capability) bool
+	// renew makes a backend, and read dumps the dataplane. track makes a tracker.
+	renew func(testing.TB) proxy.Backend
+	read  func(testing.TB) string
+	track func() proxy.ServiceChangeTracker
+	// verify checks the dataplane in another way; nil for none. unfinished is that of LawsConfig.
+	verify     func(testing.TB)
+	unfinished func(proxy.Backend) bool
+}
+
+// restart replaces the backend by a new one, as a new process would: it knows nothing.
+func (s *subject) restart(t testing.TB) {
+	t.Helper()
+	s.backend, s.applied = s.renew(t), proxy.Snapshot{}
+}
+
+// apply applies a snapshot, again while injected faults make it fail.
+func (s *subject) apply(t testing.TB, next proxy.Snapshot) {
+	t.Helper()
+	var err error
+	for range patienceWithFaults {
+		if err = s.try(t, next); err == nil {
+			return
+		}
+	}
+	t.Fatalf("Apply: got errors in %d tries, the last one %v", patienceWithFaults, err)
+}
+
+// dump returns what backends have programmed.
+func (s *subject) dump(t testing.TB) string {
+	t.Helper()
+	return s.read(t)
+}
+
+// operations returns the number of kernel operations of the backend so far, if it
+// counts them.
+func (s *subject) operations(t testing.TB) uint64 {
+	t.Helper()
+	c, ok := s.backend.(proxy.OperationCounter)
+	if !ok {
+		t.Skip("the backend does not count its operations")
+	}
+	return c.Operations()
+}
+
+// newHistory makes a history of Services that the backend can serve.
+func (s *subject) newHistory(r *rand.Rand, samples int) *history {
+	return newHistory(r, s.track(), samples, s.lacking(Affinity))
+}
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// An Apply without changes does nothing, also from the zero snapshot.
+func lawIdempotence(t *testing.T, s *subject) {
+	h := s.newHistory(testenv.Random(t), 10)
+	for range 5 {
+		s.apply(t, h.next(t))
+		dump, before := s.dump(t), s.operations(t)
+		s.apply(t, h.last)
+		if n := s.operations(t) - before; n != 0 {
+			t.Errorf("the same snapshot again: got %d kernel operations, want 0", n)
+		}
+		s.applied = proxy.Snapshot{}
+		s.apply(t, h.last)
+		if n := s.operations(t) - before; n != 0 && !s.lacking(Adoption) {
+			t.Errorf("the same snapshot from the zero one: got %d kernel operations, want 0", n)
+		}
+		if diff := cmp.Diff(dump, s.dump(t)); diff != "" {
+			t.Fatalf("the same snapshot again: dataplane (-before +after):\n%s", diff)
+		}
+	}
+}
+
+// The dataplane depends on the last snapshot alone, not on earlier ones.
+func lawPathIndependence(t *testing.T, s *subject) {
+	h := s.newHistory(testenv.Random(t), 10)
+	for range 25 {
+		s.apply(t, h.next(t))
+	}
+	if s.verify != nil {
+		s.verify(t)
+	}
+	s.calm()
+	s.wantAsFresh(t, h.last, "after many changes: dataplane")
+}
+
+// wantAsFresh checks that the dataplane is the same as if the last snapshot had been
+// applied to an empty one.
+func (s *subject) wantAsFresh(t *testing.T, last proxy.Snapshot, what string) {
+	t.Helper()
+	s.finish(t)
+	have := s.dump(t)
+	if err := s.backend.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.restart(t)
+	s.apply(t, last)
+	if diff := cmp.Diff(s.dump(t), have); diff != "" {
+		t.Fatalf("%s (-fresh +have):\n%s", what, diff)
+	}
+}
+
+// A new process adopts the objects of an earlier one: without a write if nothing has
+// changed, otherwise with the same result as from an empty dataplane.
+func lawAdoption(t *testing.T, s *subject) {
+	h := s.newHistory(testenv.Random(t), 10)
+	for range 10 {
+		s.apply(t, h.next(t))
+	}
+	dump := s.dump(t)
+	s.restart(t)
+	s.apply(t, h.last)
+	if n := s.operations(t); n != 0 && !s.lacking(Adoption) {
+		t.Errorf("restart without changes: got %d kernel operations, want 0", n)
+	}
+	if diff := cmp.Diff(dump, s.dump(t)); diff != "" {
+		t.Fatalf("restart without changes: dataplane (-before +after):\n%s", diff)
+	}
+	s.restart(t)
+	for range 5 {
+		h.next(t)
+	}
+	s.apply(t, h.last)
+	s.wantAsFresh(t, h.last, "restart after changes: dataplane")
+}
+
+// The number of operations of a change depends on the size of the change, not on the number
+// of Services. A changed endpoint may need none, if the kernel has no objects of endpoints; a
+// new Service does need some.
+func lawEconomy(t *testing.T, s *subject) {
+	const newService = "a new Service"
+	costs := map[string][]uint64{}
+	for _, services := range []int{10, 500} {
+		tracker := proxy.NewServiceChangeTracker(nodeOptions())
+		for i := range services {
+			o := plainSample(i, 0).objects()
+			o.handTo(tracker)
+		}
+		tracker.Synced()
+		s.apply(t, nextOf(t, tracker, proxy.Snapshot{}))
+		cost := func(what string) {
+			before := s.operations(t)
+			s.apply(t, nextOf(t, tracker, s.applied))
+			costs[what] = append(costs[what], s.operations(t)-before)
+		}
+		tracker.UpdateEndpointSlice(plainSample(services/2, 1).slice())
+		cost("one endpoint replaced")
+		o := plainSample(services, 0).objects()
+		o.handTo(tracker)
+		cost(newService)
+		for _, gone := range o.services {
+			tracker.DeleteService(types.NamespacedName{Namespace: gone.Namespace, Name: gone.Name})
+		}
+		cost("a deleted Service")
+	}
+	for what, n := range costs {
+		if n[0] != n[1] || what == newService && n[0] == 0 {
+			t.Errorf("%s: got %d kernel operations among 10 Services and %d among 500, want the same", what, n[0], n[1])
+		}
+	}
+}
+
+// plainSample is a Service with three endpoints without servers, of which the last one has
+// an address that depends on generation.
+func plainSample(number, generation int) *sample {
+	s := &sample{number: number}
+	for i, gen := range []int{0, 0, generation} {
+		s.endpoints = append(s.endpoints, sampleEndpoint{addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
+	}
+	return s
+}
+
+func nextOf(t *testing.T, tracker proxy.ServiceChangeTracker, after proxy.Snapshot) proxy.Snapshot {
+	t.Helper()
+	s, err := tracker.Next(t.Context(), after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// An Apply whose context has ended returns its error, and the next Apply succeeds.
+func lawCancellation(t *testing.T, s *subject) {
+	h := s.newHistory(testenv.Random(t), 10)
+	s.apply(t, h.next(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for h.last.Generation() == s.applied.Generation() {
+		h.next(t)
+	}
+	if err := s.backend.Apply(ctx, s.applied, h.last); !errors.Is(err, context.Canceled) {
+		t.Errorf("Apply with a cancelled context: got error %v, want %v", err, context.Canceled)
+	}
+	s.applied = proxy.Snapshot{}
+	s.apply(t, h.last)
+	applied := s.dump(t)
+	s.restart(t)
+	s.apply(t, h.last)
+	if n := s.operations(t); n != 0 && !s.lacking(Adoption) {
+		t.Errorf("after a cancelled Apply and a good one, restart: got %d kernel operations, want 0", n)
+	}
+	if diff := cmp.Diff(applied, s.dump(t)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// checkRepair checks that an Apply from the zero snapshot repairs the dataplane after damage has
+// removed some of its objects.
+func (s *subject) checkRepair(t *testing.T, damage func()) {
+	t.Helper()
+	h := s.newHistory(testenv.Random(t), 10)
+	for range 5 {
+		s.apply(t, h.next(t))
+	}
+	want := s.dump(t)
+	damage()
+	if s.dump(t) == want {
+		t.Fatal("no object was removed, so the test shows nothing")
+	}
+	s.applied = proxy.Snapshot{}
+	s.apply(t, h.last)
+	if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+		t.Errorf("dataplane (-before +after the repair):\n%s", diff)
+	}
+}
+
+// Cleanup, also by a new process, removes everything; twice is no error.
+func lawRemoval(t *testing.T, s *subject) {
+	empty := s.dump(t)
+	h := s.newHistory(testenv.Random(t), 10)
+	for _, again := range []bool{false, true} {
+		for range 3 {
+			s.apply(t, h.next(t))
+		}
+		if s.dump(t) == empty {
+			t.Fatal("no object was programmed, so the test shows nothing")
+		}
+		if again {
+			s.restart(t)
+		}
+		for range 2 {
+			if err := s.backend.Cleanup(t.Context()); err != nil {
+				t.Errorf("Cleanup: %v", err)
+			}
+			if diff := cmp.Diff(empty, s.dump(t)); diff != "" {
+				t.Errorf("after Cleanup: dataplane (-before +after):\n%s", diff)
+			}
+		}
+		s.applied = proxy.Snapshot{}
+	}
+}

@@ -1,0 +1,107 @@
+package backendtest
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// testSCTP compares the outcomes of SCTP connections with [proxy.Route]. Services have ports of
+// TCP and UDP with the same numbers.
+func (c *Config) testSCTP(t *testing.T) {
+	s := c.setUp(t)
+	served := &sample{
+		number: 3, serviceType: v1.ServiceTypeNodePort, externalIP: true,
+		external: v1.ServiceExternalTrafficPolicyCluster, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
+	}
+	local := &sample{
+		number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true,
+		external: v1.ServiceExternalTrafficPolicyLocal, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
+	}
+	unserved := &sample{number: 5, serviceType: v1.ServiceTypeNodePort}
+	var all []objects
+	var flights []flight
+	for _, x := range []*sample{served, local, unserved} {
+		all = append(all, withSCTP(x.objects()))
+		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
+			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+				flights = append(flights, client{from, v1.ProtocolSCTP, family}.flightsTo(x)...)
+			}
+		}
+	}
+	snapshot := snapshotOf(t, nodeOptions(), all...)
+	if c.lacks(SCTP) {
+		s.refusesSCTP(t, snapshot)
+		return
+	}
+	s.serveSCTP(t, atLocal)
+	s.serveSCTP(t, atRemote)
+	s.apply(t, snapshot)
+	flights = slices.DeleteFunc(flights, func(f flight) bool {
+		return proxy.Route(snapshot, s.packet(f)).Action == proxy.Pass // The gateway has no server of SCTP.
+	})
+	s.checkFlights(t, snapshot, flights)
+}
+
+// refusesSCTP applies a snapshot to a backend that lacks SCTP: the error names all service
+// ports of SCTP and no others.
+func (s *stage) refusesSCTP(t *testing.T, snapshot proxy.Snapshot) {
+	s.calm()
+	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, snapshot)
+	refused, _ := errors.AsType[proxy.PortErrors](err)
+	for p := range snapshot.All() {
+		isSCTP := p.Name.Protocol == v1.ProtocolSCTP
+		if _, named := refused[p.Name]; named != isSCTP {
+			t.Errorf("Apply: got error %v, names port %s: %t, want %t", err, p.Name, named, isSCTP)
+		}
+	}
+}
+
+// withSCTP adds a port of SCTP to Services and slices, with the numbers of their first port.
+func withSCTP(o objects) objects {
+	name, protocol := string(v1.ProtocolSCTP), v1.ProtocolSCTP
+	for _, s := range o.services {
+		port := s.Spec.Ports[0]
+		port.Name, port.Protocol = name, protocol
+		s.Spec.Ports = append(s.Spec.Ports, port)
+	}
+	for _, s := range o.slices {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: s.Ports[0].Port})
+	}
+	return o
+}
+
+// hasSCTP reports whether the kernel makes sockets of SCTP.
+func hasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	return err == nil && unix.Close(fd) == nil
+}
+
+// serveSCTP starts servers on the ports of a host, one at each of its addresses: a server
+// at all of them would offer them all to its clients, which would then not use Services alone.
+func (s *stage) serveSCTP(t *testing.T, at hostName) {
+	t.Helper()
+	for _, known := range services() {
+		for _, port := range known.ports {
+			for _, a := range s.host(at).addrs {
+				if known.at != at {
+					continue
+				}
+				listener, err := s.host(at).ns.ListenSCTP(netip.AddrPortFrom(a, port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				testenv.CloseAtEnd(t, serveOn(listener, known.name))
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package stagetest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// RunClose makes backends in one namespace, uses and closes each. What is programmed must
+// stay, no call of WaitDrift may wait any more, and no file may stay open.
+func RunClose[O any](t *testing.T, options O, open func(O) (proxy.Backend, error)) {
+	t.Helper()
+	s := NewStage(t, options, open)
+	world := proxy.NewSnapshot(Node(), Port(v1.IPv4Protocol, 0, 2), Port(v1.IPv6Protocol, 1, 2))
+	s.Apply(t, world)
+	// The garbage collector must not close files that Close has left open.
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	const times = 10
+	before := Descriptors(t)
+	for range times {
+		s.Restart(t)
+		operations := s.Operations(t)
+		s.Apply(t, world)
+		if n := s.Operations(t) - operations; n != 0 {
+			t.Errorf("after a restart: got %d operations, want none: Close must leave what is programmed", n)
+		}
+		d, can := s.Backend.(proxy.DriftChecker)
+		if !can {
+			t.Fatalf("backend %T: not a DriftChecker", s.Backend)
+		}
+		waiting := make(chan error, 1)
+		go func() { waiting <- d.WaitDrift(t.Context()) }()
+		c, can := s.Backend.(io.Closer)
+		if !can {
+			t.Fatalf("backend %T: not an io.Closer", s.Backend)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-waiting; err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("WaitDrift after Close: got error %v, want one that it cannot wait", err)
+		}
+	}
+	if now := Descriptors(t); now > before {
+		t.Errorf("after %d backends: got %d open files, want at most %d as before", times, now, before)
+	}
+}
+
+// Descriptors returns the number of open files of the process.
+func Descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}

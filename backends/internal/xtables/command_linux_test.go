@@ -1,0 +1,234 @@
+package xtables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// shell writes a shell script that can be run as a program.
+func shell(t *testing.T, folder, name, script string) string {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func mustNamespace(t *testing.T) *namespace {
+	t.Helper()
+	at, err := currentNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// A program is killed with the thread that started it, inherits the guard, and is not waited
+// for without limit.
+func TestCommand(t *testing.T) {
+	var out bytes.Buffer
+	in := newInput([]byte("x"))
+	p := program{path: "/bin/true", args: []string{"a", "b"}, in: in, out: &out}
+	cmd := p.command(t.Context(), os.Stdin)
+	if want := []string{"/bin/true", "a", "b"}; !slices.Equal(cmd.Args, want) || cmd.Stdin != in || cmd.Stdout != &out {
+		t.Errorf("command: got arguments %q, input %v and output %v, want %q, %v and %v", cmd.Args, cmd.Stdin, cmd.Stdout, want, in, &out)
+	}
+	if a := cmd.SysProcAttr; cmd.WaitDelay != outputWait || !a.Setpgid || a.Pdeathsig != unix.SIGKILL {
+		t.Errorf("command: got WaitDelay %v, Setpgid %t, Pdeathsig %v; want %v, true and %v", cmd.WaitDelay, a.Setpgid, a.Pdeathsig, outputWait, unix.SIGKILL)
+	}
+	if len(cmd.ExtraFiles) != 1 || cmd.ExtraFiles[0] != os.Stdin {
+		t.Errorf("inherited files: got %v, want the guard", cmd.ExtraFiles)
+	}
+	if files := p.command(t.Context(), nil).ExtraFiles; len(files) > 0 {
+		t.Errorf("inherited files without a guard: got %v, want none", files)
+	}
+}
+
+// A child that a program leaves running holds the guard until it ends.
+func TestGuardIsInherited(t *testing.T) {
+	lock := stagetest.OwnXtablesLock(t)
+	folder := t.TempDir()
+	opens := filepath.Join(folder, "opens")
+	if err := unix.Mkfifo(opens, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The test has the fifo open, so that opening it blocks neither reader nor writer.
+	fifo, err := os.OpenFile(opens, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fifo.Close() //nolint:errcheck // nothing more is written
+	path := shell(t, folder, "leaving", "(read x <"+opens+") </dev/null >/dev/null 2>&1 & exit 0")
+	at := mustNamespace(t)
+	own := newGuard(at, "x", time.Second)
+	p := &process{namespace: at, guard: own}
+	if ran, err := p.run(t.Context(), program{path: path}); !ran || err != nil {
+		t.Fatalf("run: got ran: %t, error %v, want true and none", ran, err)
+	}
+	hasty := newGuard(at, "x", 0)
+	if _, err := hasty.take(t.Context()); !errors.Is(err, ErrLocked) {
+		t.Errorf("while its child runs: got error %v, want %v", err, ErrLocked)
+	}
+	begun := filepath.Join(folder, "begun")
+	ran, err := (&process{namespace: at, guard: hasty}).run(t.Context(), program{path: shell(t, folder, "next", ">"+begun)})
+	if ran || !errors.Is(err, ErrLocked) {
+		t.Errorf("run of the next program: got ran: %t, error %v, want false and %v", ran, err, ErrLocked)
+	}
+	if _, err := os.Stat(begun); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("file that the next program writes: got error %v, want %v", err, os.ErrNotExist)
+	}
+	if _, err := fifo.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
+	own.wait = 10 * time.Second
+	held, err := own.take(t.Context())
+	if err != nil {
+		t.Fatalf("after the child has ended: %v", err)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := countOpen(t, lock); got != 0 {
+		t.Errorf("open files of the lock: got %d, want 0", got)
+	}
+}
+
+// countOpen counts how often this process has a file open.
+func countOpen(t *testing.T, path string) (n int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		if at, err := os.Readlink(fd); err == nil && at == path {
+			n++
+		}
+	}
+	return n
+}
+
+// recordingStubs installs stubs of the programs of each flavour and family first in PATH.
+// They write their arguments and input to the file calls in their folder.
+func recordingStubs(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, flavour := range []Flavour{Legacy, NFT} {
+			shell(t, folder, fmt.Sprintf("%s-%s-save", name, flavour), "exit 0")
+			shell(t, folder, fmt.Sprintf("%s-%s-restore", name, flavour), `(echo "$0 $@"; cat) >>`+folder+"/calls")
+		}
+		shell(t, folder, name+"-save", "exit 0")
+		shell(t, folder, name+"-restore", `[ "$1" = --version ] && echo 'v1.8.9 (nf_tables)' && exit; (echo "$0 $@"; cat) >>`+folder+"/calls")
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	return folder
+}
+
+// iptables-restore is called with the time to wait for the xtables lock in whole seconds, and
+// reads the script from its input.
+func TestRestoreIsCalled(t *testing.T) {
+	stagetest.OwnXtablesLock(t)
+	folder := recordingStubs(t)
+	at := mustNamespace(t)
+	var want strings.Builder
+	guards := map[int64]bool{}
+	for _, c := range []struct {
+		identity string
+		flavour  Flavour
+		wait     time.Duration
+		seconds  string
+	}{{"vipkit", NFT, 1999 * time.Millisecond, "1"}, {"other", Legacy, 7 * time.Second, "7"}, {"third", Default, time.Minute, "60"}} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			o, err := Options{Flavour: c.flavour, LockWait: c.wait}.Complete()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := findPrograms(t.Context(), &Config{Options: o, Names: newNames(c.identity)}, family, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.restore(t.Context(), []byte("*nat\nCOMMIT\n")); err != nil {
+				t.Fatal(err)
+			}
+			stem := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables", v1.IPv6Protocol: "ip6tables"}[family]
+			registry := strings.Replace(stem, "tables", "_tables_names", 1)
+			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
+			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as the stub's --version
+			fmt.Fprintf(&want, "%s/%s-restore --noflush -w %s\n*nat\nCOMMIT\n", folder, stem, c.seconds)
+			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.registry != registry || p.process.guard.wait != c.wait {
+				t.Errorf("%s %s: got %s, flavour %q, tables in %s, the guard waits %v", c.identity, family, p.saver, p.flavour, p.registry, p.process.guard.wait)
+			}
+			guards[p.process.guard.at] = true
+		}
+	}
+	got, err := os.ReadFile(filepath.Join(folder, "calls"))
+	if diff := cmp.Diff(want.String(), string(got)); diff != "" || err != nil {
+		t.Errorf("calls: error %v (-want +got):\n%s", err, diff)
+	}
+	if len(guards) != 6 {
+		t.Errorf("guards: got %d, want 6, one of each identity and family", len(guards))
+	}
+}
+
+// The end of a program is reported as an error that callers act on.
+func TestRunExplainsFailures(t *testing.T) {
+	stagetest.OwnXtablesLock(t)
+	folder, at := t.TempDir(), mustNamespace(t)
+	p := &programs{process: process{namespace: at, guard: newGuard(at, "x", time.Second)}, wait: "1"}
+	p.restorer = filepath.Join(folder, "missing")
+	ran, err := p.process.run(t.Context(), program{path: p.restorer})
+	if ran || !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing program: got ran: %t, error %v, want false and %v", ran, err, backends.ErrUnavailable)
+	}
+	p.restorer = shell(t, folder, "failing", "echo 'iptables-restore: line 3 failed' >&2; exit 1")
+	err = p.restore(t.Context(), nil)
+	if stop, ok := errors.AsType[*stopError](err); !ok || stop.line != 3 {
+		t.Errorf("failing: got error %v, want one about line 3", err)
+	}
+	p.restorer = shell(t, folder, "ending", "exit 0")
+	if err := p.restore(t.Context(), nil); err != nil {
+		t.Errorf("ending: got error %v, want none", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.restore(ctx, nil); !errors.Is(err, context.Canceled) || errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("context ended before the start: got error %v, want %v, and not %v", err, context.Canceled, proxy.ErrDataplaneLost)
+	}
+}
+
+// Waiting for a guard that another program holds ends after the guard's own time.
+func TestGuardTimeout(t *testing.T) {
+	lock := stagetest.OwnXtablesLock(t)
+	own := newGuard(&namespace{inode: 1}, "x", 4*retry)
+	held, err := own.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close() //nolint:errcheck // nothing was written
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := own.take(ctx); !errors.Is(err, ErrLocked) {
+		t.Errorf("take: got error %v, want %v", err, ErrLocked)
+	}
+	if got := countOpen(t, lock); got != 1 {
+		t.Errorf("open files of the lock: got %d, want 1", got)
+	}
+}

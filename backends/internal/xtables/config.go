@@ -1,0 +1,90 @@
+package xtables
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Flavour is a kind of iptables.
+type Flavour string
+
+// The flavours.
+const (
+	// Default is the flavour of the programs with plain names on this system.
+	Default Flavour = ""
+	// Legacy is the original flavour, with tables of its own in the kernel.
+	Legacy Flavour = "legacy"
+	// NFT keeps its tables in nf_tables.
+	NFT Flavour = "nft"
+)
+
+// DefaultLockWait is the default of [Options.LockWait].
+const DefaultLockWait = 5 * time.Second
+
+// ErrLocked reports that another program held the xtables lock for longer than
+// [Options.LockWait], or that a program which an earlier process of this backend started
+// was still running then. Nothing was changed; another try may succeed.
+var ErrLocked = errors.New("another program holds the xtables lock")
+
+// Options say which programs run, and how long they wait.
+type Options struct {
+	// Flavour selects the programs; empty means [Default].
+	Flavour Flavour
+	// LockWait is how long to wait, in whole seconds, for other programs that hold the
+	// xtables lock, and for programs that an earlier process of this backend started; zero
+	// means [DefaultLockWait].
+	LockWait time.Duration
+}
+
+// Complete fills in defaults, or returns an error for invalid options.
+func (o Options) Complete() (Options, error) {
+	if !slices.Contains([]Flavour{Default, Legacy, NFT}, o.Flavour) {
+		return o, fmt.Errorf("iptables: unknown flavour %q", o.Flavour)
+	}
+	if o.LockWait == 0 {
+		o.LockWait = DefaultLockWait
+	}
+	if o.LockWait < time.Second || o.LockWait.Seconds() > math.MaxInt32 {
+		return o, fmt.Errorf("iptables: Options.LockWait %v must be at least 1s and at most %d s", o.LockWait, math.MaxInt32)
+	}
+	return o, nil
+}
+
+// Config is what a backend needs.
+type Config struct {
+	// Options must be complete.
+	Options Options
+	Names   Names
+	// Families are the IP families that are served, at least one.
+	Families []Family
+	// Around, if it is not nil, is called with each commit, which it may call or not. It
+	// makes faults in tests.
+	Around func(commit func() error) error
+}
+
+// Family has the rules of one IP family. Functions may be nil, except for Render.
+type Family struct {
+	Family v1.IPFamily
+	// Render returns the chains and rules. A rule is text as iptables-save prints it; every
+	// full apply would write another one again. A rule of one of the kernel's own chains,
+	// which need no object, jumps to a chain of the consumer, and has only matches of a
+	// connection's state (-m conntrack --ctstate) and comments that begin with "kubernetes ".
+	Render backends.Render[Key, string]
+	// Extensions are all that rules use. Sets that their rules name must exist.
+	Extensions []Extension
+	// Refresh is called before each Apply, in the network namespace, and reads settings on
+	// which rules depend. If full is false, its error means that a full apply is needed.
+	Refresh func(full bool) error
+	// Check refuses service ports of the family, as [backends.Checker] does.
+	Check func(*proxy.ServicePort) error
+	// CheckLimits is as in [backends.LimitChecker], for service ports of the family.
+	CheckLimits func(*proxy.ServicePort) []*proxy.Problem
+}

@@ -1,0 +1,107 @@
+package xtables
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// model is a fake kernel that runs scripts as iptables-restore does, and refuses what that
+// would refuse.
+type model saved
+
+// restore runs a script. If a line of the script is refused, the tables before it are
+// committed.
+func (m model) restore(script string) error {
+	work := m.clone()
+	var t Table
+	for i, line := range rulesOf(script) {
+		var err error
+		switch {
+		case strings.HasPrefix(line, "*"):
+			t, _ = newNames("vipkit").tableNamed(line[1:])
+		case line == "COMMIT":
+			clear(m)
+			maps.Copy(m, work.clone())
+		case strings.HasPrefix(line, ":"):
+			name, _, _ := strings.Cut(line[1:], " ")
+			work[chainRef{t, name}] = nil
+		default:
+			err = work.command(t, line)
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %s: %w", i+1, line, err)
+		}
+	}
+	return nil
+}
+
+func (m model) clone() model {
+	out := model{}
+	for ref, rules := range m {
+		out[ref] = slices.Clone(rules)
+	}
+	return out
+}
+
+func (m model) command(t Table, line string) error {
+	flag, rest, _ := strings.Cut(line, " ")
+	chain, rule, _ := strings.Cut(rest, " ")
+	ref := chainRef{t, chain}
+	rules, exists := m[ref]
+	if !exists && !isHook(chain) {
+		return fmt.Errorf("no chain %s", chain)
+	}
+	if to := target(rule); flag != "-D" && strings.HasPrefix(to, "VIPKIT-") {
+		if _, exists := m[chainRef{t, to}]; !exists {
+			return fmt.Errorf("no chain %s to jump to", to)
+		}
+	}
+	switch flag {
+	case "-A":
+		m[ref] = append(rules, rule)
+	case "-I":
+		m[ref] = append([]string{rule}, rules...)
+	case "-D":
+		i := slices.Index(rules, rule)
+		if i < 0 {
+			return fmt.Errorf("no such rule among %q", rules)
+		}
+		m[ref] = slices.Delete(rules, i, i+1)
+	case "-X":
+		if len(rules) > 0 || m.refers(t, chain) {
+			return fmt.Errorf("chain in use: %q", rules)
+		}
+		delete(m, ref)
+	default:
+		return fmt.Errorf("unknown command")
+	}
+	return nil
+}
+
+func (m model) refers(t Table, chain string) bool {
+	for ref, rules := range m {
+		if ref.table == t && slices.ContainsFunc(rules, func(r string) bool { return target(r) == chain }) {
+			return true
+		}
+	}
+	return false
+}
+
+// seen returns the chains and rules that a backend finds.
+func (m model) seen(n Names) saved {
+	out := saved{}
+	for ref, rules := range m {
+		if n.Owns(ref.table, ref.name) {
+			out[ref] = slices.Clone(rules)
+			continue
+		}
+		for _, rule := range rules {
+			if n.ownsJump(ref.table, rule) {
+				out[ref] = append(out[ref], rule)
+			}
+		}
+	}
+	return out
+}

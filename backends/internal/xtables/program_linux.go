@@ -1,0 +1,156 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// programs are the two programs that read and write the tables of a family.
+type programs struct {
+	saver, restorer string
+	process         process
+	wait            string // seconds
+	// flavour is never Default.
+	flavour Flavour
+	// registry is the name of the file in which the kernel of the legacy flavour lists the
+	// tables of the family.
+	registry string
+}
+
+// findPrograms finds the programs of a flavour.
+func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namespace) (programs, error) {
+	stem, registry := "iptables", "ip_tables_names"
+	if family == v1.IPv6Protocol {
+		stem, registry = "ip6tables", "ip6_tables_names"
+	}
+	guarded := stem + " " + c.Names.Prefix
+	if c.Options.Flavour != Default {
+		stem += "-" + string(c.Options.Flavour)
+	}
+	p := programs{
+		process: process{namespace: at, guard: newGuard(at, guarded, c.Options.LockWait)},
+		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
+		flavour: c.Options.Flavour, registry: registry,
+	}
+	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
+		path, err := LookUp(name)
+		if err != nil {
+			return p, fmt.Errorf("iptables: %w: the program %s is missing: install the package iptables, version 1.8 or later: %w",
+				proxy.ErrUnsupported, name, err)
+		}
+		*into = path
+	}
+	if p.flavour != Default {
+		return p, nil
+	}
+	var err error
+	p.flavour, err = p.readFlavour(ctx)
+	return p, err
+}
+
+// LookUp finds a program in PATH, or in the directories for administrators.
+func LookUp(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	for _, folder := range [...]string{"/usr/sbin/", "/sbin/"} {
+		if err == nil {
+			return path, nil
+		}
+		if there, found := exec.LookPath(folder + name); found == nil {
+			return there, nil
+		}
+	}
+	return "", err
+}
+
+// find reads the chains and rules of an identity. In the flavour nft, one program prints all
+// tables, because it reads all of them anyway. In the legacy flavour, and if that program
+// fails because of a foreign table, one program prints each table in use.
+func (p *programs) find(ctx context.Context, n Names, hidden map[chainRef]hiddenRules) (found, unreachable saved, err error) {
+	if p.flavour == NFT {
+		found, unreachable, err := p.list(ctx, newListing(n, hidden), []string{})
+		if _, stopped := errors.AsType[*stopError](err); !stopped {
+			return found, unreachable, err
+		}
+	}
+	tables, err := p.tables(n)
+	if err != nil {
+		return nil, nil, fmt.Errorf("iptables: finding tables: %w", err)
+	}
+	var each [][]string
+	for _, t := range tables {
+		each = append(each, []string{"-t", t.String()})
+	}
+	return p.list(ctx, newListing(n, hidden), each...)
+}
+
+// list runs iptables-save once for each list of arguments, and parses the output.
+func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (found, unreachable saved, err error) {
+	for _, args := range arguments {
+		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
+			return nil, nil, err
+		}
+	}
+	if found, unreachable, err = l.end(); err != nil {
+		return nil, nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
+	}
+	return found, unreachable, nil
+}
+
+// tables returns the tables to print. In the legacy flavour these are only existing ones:
+// the kernel would make a missing table.
+func (p *programs) tables(n Names) (exist []Table, err error) {
+	if p.flavour != Legacy {
+		return n.tables(), nil
+	}
+	var registered []byte
+	err = p.process.namespace.do(func() (err error) {
+		registered, err = os.ReadFile("/proc/thread-self/net/" + p.registry)
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for name := range strings.FieldsSeq(string(registered)) {
+		if t, ok := n.tableNamed(name); ok {
+			exist = append(exist, t)
+		}
+	}
+	return exist, nil
+}
+
+// restore runs a script.
+func (p *programs) restore(ctx context.Context, script []byte) error {
+	ran, err := p.process.run(ctx, program{
+		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: newInput(script),
+	})
+	if err != nil && ran && ctx.Err() != nil {
+		return fmt.Errorf("%w: iptables-restore was killed: %w", proxy.ErrDataplaneLost, err)
+	}
+	return err
+}
+
+// readFlavour runs a program to read its flavour.
+func (p *programs) readFlavour(ctx context.Context) (Flavour, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var version tail
+	_, err := (&process{namespace: p.process.namespace}).run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
+	switch {
+	case err != nil:
+		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)
+	case strings.Contains(string(version.kept), "nf_tables"):
+		return NFT, nil
+	}
+	return Legacy, nil
+}

@@ -1,0 +1,211 @@
+package xtables
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+)
+
+// script is the input of iptables-restore for some operations.
+//
+// iptables-restore commits one table after the other. No packet must leave the node
+// untranslated in between. So rules of table filter that refuse packets are added before
+// those of table nat that translate them are removed, and are removed after those of table
+// nat have been added: first additions to filter, then nat, then removals from filter. If
+// nat only gets additions, it is first, because the other order makes a first load slow in
+// the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
+// before all others.
+type script struct {
+	text []byte
+	// sections are the commits in their order.
+	sections []section
+	lines    int
+	// rules counts rules and chains that are written or removed.
+	rules uint64
+}
+
+// section has the operations of one commit of a table.
+type section struct {
+	// end is the number of the line that commits it, from 1.
+	end int
+	ops []Op
+}
+
+// Script returns the input of iptables-restore --noflush for some operations. It returns an
+// error if one adds a [Refusal].
+func Script(ops []Op) (string, error) {
+	s, err := newScript(ops)
+	if err != nil {
+		return "", fmt.Errorf("iptables: %w", err)
+	}
+	return string(s.text), nil
+}
+
+// newScript writes a script. It returns an error if an operation is a refused object.
+func newScript(ops []Op) (*script, error) {
+	var marks, before, after []Op
+	during := make([]Op, 0, len(ops)) // nearly all of them
+	for i := range ops {
+		o := &ops[i]
+		switch {
+		case o.Key.Table == refused && o.Kind == backends.Remove:
+		case o.Key.Table == refused:
+			return nil, errors.New(o.Value)
+		case o.Key.Table == Mangle:
+			marks = append(marks, *o)
+		case o.Key.Table == NAT:
+			during = append(during, *o)
+		case o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back:
+			after = append(after, *o)
+		default:
+			before = append(before, *o)
+		}
+	}
+	s := &script{text: make([]byte, 0, textSize(ops))}
+	s.section(Mangle, marks)
+	if slices.ContainsFunc(during, func(o Op) bool { return o.Kind != backends.Add }) {
+		s.section(Filter, before)
+		s.section(NAT, during)
+	} else {
+		s.section(NAT, during)
+		s.section(Filter, before)
+	}
+	s.section(Filter, after)
+	return s, nil
+}
+
+// textSize returns an upper bound of the length of a script for some operations.
+func textSize(ops []Op) int {
+	size := 64
+	for i := range ops {
+		o := &ops[i]
+		size += 2*len(o.Key.Chain) + len(o.Key.Rule) + 16
+		if o.Key.Rule == "" && o.Kind != backends.Remove {
+			size += len(o.Value) + strings.Count(o.Value, "\n")*(len(o.Key.Chain)+4)
+		}
+	}
+	return size
+}
+
+// section writes the operations on one table. It sorts chains by name, an order that
+// iptables reads much faster than any other.
+func (s *script) section(t Table, ops []Op) {
+	if len(ops) == 0 {
+		return
+	}
+	var chains, rules []*Op
+	for i := range ops {
+		if o := &ops[i]; o.Key.Rule == "" {
+			chains = append(chains, o)
+		} else {
+			rules = append(rules, o)
+		}
+	}
+	slices.SortFunc(chains, func(a, b *Op) int { return cmp.Compare(a.Key.Chain, b.Key.Chain) })
+	s.write("*", t.String())
+	for _, o := range chains { // this line makes a chain, or empties it
+		s.rules++
+		s.write(":", o.Key.Chain, " - [0:0]")
+	}
+	for _, o := range chains {
+		if o.Kind != backends.Remove {
+			s.content(o)
+		}
+	}
+	s.single(rules, chains)
+	for _, o := range chains {
+		if o.Kind == backends.Remove {
+			s.write("-X ", o.Key.Chain)
+		}
+	}
+	s.write("COMMIT")
+	s.sections = append(s.sections, section{end: s.lines, ops: ops})
+}
+
+// content writes the rules of a chain.
+func (s *script) content(o *Op) {
+	for rule := range strings.Lines(o.Value) {
+		s.rules++
+		s.lines++
+		s.text = append(s.text, "-A "...)
+		s.text = append(s.text, o.Key.Chain...)
+		s.text = append(s.text, ' ')
+		s.text = append(s.text, rule...)
+	}
+}
+
+// single writes the operations on rules of open chains: rules for the front, in reverse
+// order because each is inserted first; rules for the back; and removals. A rule that is
+// replaced is removed before the new one is added. In a new chain, which is empty, rules for
+// the front are appended, which takes far less time.
+func (s *script) single(rules, chains []*Op) {
+	isNew := func(chain string) bool {
+		_, found := slices.BinarySearchFunc(chains, chain, func(o *Op, name string) int { return cmp.Compare(o.Key.Chain, name) })
+		return found
+	}
+	var front, back, removed []*Op
+	for _, o := range rules {
+		switch {
+		case o.Kind == backends.Remove && isNew(o.Key.Chain): // ":" has removed it
+		case o.Kind == backends.Remove:
+			removed = append(removed, o)
+		case o.Key.Back:
+			back = append(back, o)
+		case isNew(o.Key.Chain):
+			s.rule("-A ", o)
+		default:
+			for rule := range strings.Lines(o.Value) {
+				s.rules++
+				s.write("-D ", o.Key.Chain, " ", strings.TrimSuffix(rule, "\n"))
+			}
+			front = append(front, o)
+		}
+	}
+	for _, o := range slices.Backward(front) {
+		s.rule("-I ", o)
+	}
+	for _, o := range back {
+		s.rule("-A ", o)
+	}
+	for _, o := range removed {
+		s.rule("-D ", o)
+	}
+}
+
+func (s *script) rule(how string, o *Op) {
+	s.rules++
+	s.write(how, o.Key.Chain, " ", o.Key.Rule)
+}
+
+func (s *script) write(parts ...string) {
+	for _, part := range parts {
+		s.text = append(s.text, part...)
+	}
+	s.text = append(s.text, '\n')
+	s.lines++
+}
+
+// line returns a line of the text, from 1.
+func (s *script) line(number int) string {
+	for line := range strings.Lines(string(s.text)) {
+		if number--; number == 0 {
+			return line
+		}
+	}
+	return ""
+}
+
+// committed returns the operations that were committed if the program stopped at a line.
+func (s *script) committed(line int) []Op {
+	var done []Op
+	for _, part := range s.sections {
+		if part.end < line {
+			done = append(done, part.ops...)
+		}
+	}
+	return done
+}

@@ -1,0 +1,168 @@
+package xtables
+
+import (
+	"slices"
+	"strings"
+)
+
+// word is a word of a rule as iptables-save prints it. Single spaces separate words. A word
+// with other characters than letters, digits, dashes and underscores may be in quotes, with
+// a backslash before each quote and backslash. Quotes within an unquoted word have no
+// meaning, because iptables-save does not quote all words.
+type word struct {
+	// text is without the quotes, but with the backslashes.
+	text   string
+	quoted bool
+}
+
+func (w word) is(text string) bool { return !w.quoted && w.text == text }
+
+// nextWord returns the first word and the rest. The word is not whole if its quotes are not
+// closed.
+func nextWord(rule string) (w word, rest string, whole bool) {
+	if !strings.HasPrefix(rule, `"`) {
+		text, rest, _ := strings.Cut(rule, " ")
+		return word{text: text}, rest, true
+	}
+	for i := 1; i < len(rule); i++ {
+		switch rule[i] {
+		case '\\':
+			i++
+		case '"':
+			return word{text: rule[1:i], quoted: true}, strings.TrimPrefix(rule[i+1:], " "), true
+		}
+	}
+	return word{text: rule[1:], quoted: true}, "", false
+}
+
+// isWhole reports whether all quotes of a rule are closed. A comment may contain newlines.
+func isWhole(rule string) bool {
+	if !strings.Contains(rule, ` "`) {
+		return true
+	}
+	for rule != "" {
+		var whole bool
+		if _, rule, whole = nextWord(rule); !whole {
+			return false
+		}
+	}
+	return true
+}
+
+// target returns the target of a rule: a chain, or an extension such as DROP.
+func target(rule string) (name string) {
+	for rule != "" {
+		var w word
+		if w, rule, _ = nextWord(rule); w.is("-j") || w.is("-g") {
+			if w, _, _ = nextWord(rule); !w.quoted {
+				name = w.text
+			}
+		}
+	}
+	return name
+}
+
+// ownsJump reports whether a rule of one of the kernel's own chains belongs to this
+// identity: it jumps to one of its chains, matches nothing but the state of connections,
+// and has no foreign comment. Other programs may have jumps of their own to these chains.
+func (n Names) ownsJump(t Table, rule string) bool {
+	if !isWritable(rule) {
+		return false
+	}
+	var w []word
+	for rule != "" {
+		var next word
+		next, rule, _ = nextWord(rule)
+		w = append(w, next)
+	}
+	for len(w) >= 4 && isOwnMatch(w[:4]) {
+		w = w[4:]
+	}
+	return len(w) == 2 && w[0].is("-j") && !w[1].quoted && n.Owns(t, w[1].text)
+}
+
+// isOwnMatch reports whether own jumps have such a match.
+func isOwnMatch(w []word) bool {
+	state := w[1].is("conntrack") && w[2].is("--ctstate")
+	comment := w[1].is("comment") && w[2].is("--comment") && w[3].quoted && isOwnComment(w[3].text)
+	return w[0].is("-m") && (state || comment)
+}
+
+// isOwnComment reports whether own jumps have such a comment. The second one is in kube-proxy's
+// mode ipvs.
+func isOwnComment(text string) bool {
+	return strings.HasPrefix(text, "kubernetes ") || strings.HasPrefix(text, "kube-proxy ")
+}
+
+// endsTraversal reports whether a rule ends the traversal of all packets.
+func endsTraversal(rule string) bool {
+	for strings.HasPrefix(rule, "-m comment --comment ") {
+		_, rule, _ = nextWord(strings.TrimPrefix(rule, "-m comment --comment "))
+	}
+	flag, rule, _ := nextWord(rule)
+	to, _, _ := nextWord(rule)
+	if flag.is("-g") {
+		return true
+	}
+	return flag.is("-j") && slices.ContainsFunc([]string{"ACCEPT", "DROP", "RETURN", "REJECT", "DNAT", "REDIRECT", "SNAT", "MASQUERADE"}, to.is)
+}
+
+// isUsual reports whether a rule of an open chain consists of parts that rules of backends
+// have there, so that it can be removed by its text. iptables may print other rules in a form
+// that it does not accept.
+func isUsual(t Table, rule string) bool {
+	if !isWritable(rule) {
+		return false
+	}
+	for rule != "" {
+		var flag, value word
+		flag, rule, _ = nextWord(rule)
+		value, rule, _ = nextWord(rule)
+		if flag.quoted || value.quoted != flag.is("--comment") {
+			return false
+		}
+		switch flag.text {
+		case "-d", "-p", "--comment", "--dport", "--dst-type", "--reject-with":
+		case "-m":
+			if !slices.Contains([]string{"comment", "tcp", "udp", "sctp", "addrtype"}, value.text) {
+				return false
+			}
+		case "-j":
+			if t != Filter && (value.text == "DROP" || value.text == "REJECT") {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// isForeign reports whether another program wrote a rule of one of the identity's chains: the
+// rule has an extension that rules of the family do not have, jumps to a chain of another
+// program, or cannot be read.
+func (f *Family) isForeign(n Names, t Table, rule string) bool {
+	isKnown := func(extension word) bool {
+		return slices.ContainsFunc(f.Extensions, func(e Extension) bool { return extension.is(e.Name) })
+	}
+	if !isWritable(rule) {
+		return true
+	}
+	for rule != "" {
+		var flag, value word
+		flag, rule, _ = nextWord(rule)
+		switch value, _, _ = nextWord(rule); {
+		case flag.is("-m") && !isKnown(value):
+			return true
+		case !flag.is("-j") && !flag.is("-g"):
+		case isKnown(value), value.is("ACCEPT"), value.is("DROP"), value.is("RETURN"):
+		case !n.Owns(t, value.text):
+			return true
+		}
+	}
+	return false
+}
+
+// isWritable reports whether a rule can be written as it was printed. That is impossible if
+// it has a comment with a newline, or if iptables cannot print it, as for some rules of nft.
+func isWritable(rule string) bool { return rule != "" && !strings.Contains(rule, "\n") }
