@@ -14,13 +14,13 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// sampleWorld needs an object of each kind that there is, in both families: but
-// for the maps of clients and for local endpoints of node ports, every map has
-// an element.
-func sampleWorld() proxy.Snapshot {
+// sampleSnapshot needs an object of each kind, in both families: every map has an element,
+// except for the maps of clients and that of local endpoints of node ports.
+func sampleSnapshot() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		plain := stagetest.Port(fam, 0, 3)
@@ -39,34 +39,34 @@ func sampleWorld() proxy.Snapshot {
 		np.FromOutside = outside
 		local.Frontends = append(local.Frontends, lb, np)
 
-		dead := stagetest.Port(fam, 3, 0)
-		dead.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
-		dead.Frontends[0].FromOutside = dead.Frontends[0].FromInside
+		rejected := stagetest.Port(fam, 3, 0)
+		rejected.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
+		rejected.Frontends[0].FromOutside = rejected.Frontends[0].FromInside
 
-		lost := stagetest.Port(fam, 4, 0)
-		lost.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Drop}
-		lost.Frontends[0].FromOutside = lost.Frontends[0].FromInside
-		all = append(all, plain, sticky, local, dead, lost)
+		dropped := stagetest.Port(fam, 4, 0)
+		dropped.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Drop}
+		dropped.Frontends[0].FromOutside = dropped.Frontends[0].FromInside
+		all = append(all, plain, sticky, local, rejected, dropped)
 	}
 	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
-// A restart over an unchanged world is not even a transaction.
+// A restart with an unchanged snapshot commits no transaction.
 func TestRestartWritesNothing(t *testing.T) {
 	s := newStage(t, Options{})
-	world := sampleWorld()
-	s.Apply(t, world)
+	snapshot := sampleSnapshot()
+	s.Apply(t, snapshot)
 	c := s.conn(t)
 	before, listing := s.generation(t, c), s.listing(t)
 	s.Restart(t)
-	s.Apply(t, world)
+	s.Apply(t, snapshot)
 	if after := s.generation(t, c); after != before {
 		t.Errorf("generation of the ruleset after a restart: got %d, want %d as before", after, before)
 	}
 	s.holds(t, listing, "after a restart")
 }
 
-// tampering is what somebody may do to our tables.
+// tampering is a change that another program makes to the tables.
 type tampering struct {
 	name string
 	do   func(t *testing.T, s *stage)
@@ -85,31 +85,31 @@ func tamperings() []tampering {
 		{"foreign rule in a chain", nftDoes("add rule ip vipkit pick-4 counter")},
 		{"foreign rule with an anonymous set", nftDoes("insert rule ip vipkit services tcp dport { 80, 443 } accept")},
 		{"foreign rule in a base chain", nftDoes("add rule ip6 vipkit prerouting meta l4proto { tcp, udp } counter")},
-		{"foreign chain that leads to ours", nftDoes("add chain ip vipkit theirs", "add rule ip vipkit theirs goto pick-4")},
+		{"foreign chain with a goto to an own one", nftDoes("add chain ip vipkit theirs", "add rule ip vipkit theirs goto pick-4")},
 		{"foreign base chain with an anonymous set", nftDoes("add chain ip vipkit theirs { type filter hook input priority 0; }", "add rule ip vipkit theirs tcp dport { 1, 2 } drop")},
 		{"foreign set, and a rule that uses it", nftDoes("add set ip vipkit theirs { type ipv4_addr; }", "insert rule ip vipkit services ip saddr @theirs accept")},
-		{"foreign chains, of which one leads to the other", nftDoes("add chain ip vipkit old-a", "add chain ip vipkit old-b", "add rule ip vipkit old-b goto old-a")},
-		{"foreign map that leads to a chain", nftDoes("add map ip vipkit theirs { type ipv4_addr : verdict; }", "add chain ip vipkit pick-512", "add element ip vipkit theirs { 192.0.2.1 : goto pick-512 }")},
+		{"foreign chains, one with a goto to the other", nftDoes("add chain ip vipkit old-a", "add chain ip vipkit old-b", "add rule ip vipkit old-b goto old-a")},
+		{"foreign map with a goto to a chain", nftDoes("add map ip vipkit theirs { type ipv4_addr : verdict; }", "add chain ip vipkit pick-512", "add element ip vipkit theirs { 192.0.2.1 : goto pick-512 }")},
 		{"pair of two addresses", nftDoes("add element ip vipkit hairpins { 10.9.9.9 . 10.8.8.8 }")},
-		{"sleeping table", nftDoes("add table ip vipkit { flags dormant; }")},
-		{"base chain that drops the rest", nftDoes("add chain ip6 vipkit output { policy drop; }")},
+		{"dormant table", nftDoes("add table ip vipkit { flags dormant; }")},
+		{"base chain with policy drop", nftDoes("add chain ip6 vipkit output { policy drop; }")},
 		{"foreign element", nftDoes("add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto pick-4 }")},
-		{"foreign element that leads to a foreign chain", nftDoes("add chain ip vipkit theirs", "add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto theirs }")},
+		{"foreign element with a goto to a foreign chain", nftDoes("add chain ip vipkit theirs", "add element ip vipkit services { 192.0.2.1 . tcp . 80 : goto theirs }")},
 		{"another verdict", nftDoes("delete element ip vipkit services { 10.128.0.1 . tcp . 80 }", "add element ip vipkit services { 10.128.0.1 . tcp . 80 : drop }")},
 		{"jump instead of goto", nftDoes("delete element ip vipkit nodeports { tcp . 30001 }", "add element ip vipkit nodeports { tcp . 30001 : jump pick-4 }")},
 		{"jump to the same chain", nftDoes("delete element ip vipkit nodeports { tcp . 30001 }", "add element ip vipkit nodeports { tcp . 30001 : jump masquerade-stick-"+id+"-pick-nodeport-4 }")},
 		{"accept instead of drop", nftDoes("delete element ip vipkit services { 10.128.0.5 . tcp . 80 }", "add element ip vipkit services { 10.128.0.5 . tcp . 80 : accept }")},
 		{"accept instead of goto", nftDoes("delete element ip6 vipkit services { fd00:96::1 . tcp . 80 }", "add element ip6 vipkit services { fd00:96::1 . tcp . 80 : accept }")},
 		{"another endpoint", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 1 : 192.0.2.7 . 1 }")},
-		{"one endpoint twice", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 : 10.0.0.1 . 8080 }")},
-		{"gap among the endpoints", nftDoes("delete element ip6 vipkit endpoints { fd00:96::1 . tcp . 80 . 0 }")},
+		{"same endpoint twice", nftDoes("delete element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 }", "add element ip vipkit endpoints { 10.128.0.1 . tcp . 80 . 2 : 10.0.0.1 . 8080 }")},
+		{"empty slot between endpoints", nftDoes("delete element ip6 vipkit endpoints { fd00:96::1 . tcp . 80 . 0 }")},
 		{"no rules in a chain", nftDoes("flush chain ip vipkit reject-service")},
 		{"no base chain", nftDoes("flush chain ip vipkit prerouting", "delete chain ip vipkit prerouting")},
-		{"base chain in another place, with the same rules", movesBaseChain},
+		{"base chain of another priority, with the same rules", movesBaseChain},
 		{"no elements in a map", nftDoes("flush map ip vipkit services")},
 		{"no chain", nftDoes("flush map ip vipkit services", "flush map ip vipkit nodeports", "flush chain ip vipkit masquerade-nonpods-pick-4", "delete chain ip vipkit masquerade-nonpods-pick-4")},
 		{"a set with other flags", nftDoes("delete table ip vipkit", "table ip vipkit { set cluster-ips { type ipv4_addr; flags timeout; }; }")},
-		{"half of the memory of clients", nftDoes("flush chain ip6 vipkit remember-affinity-"+id, "flush chain ip6 vipkit stick-"+id+"-pick-4",
+		{"no map of the ports of clients", nftDoes("flush chain ip6 vipkit remember-affinity-"+id, "flush chain ip6 vipkit stick-"+id+"-pick-4",
 			"flush chain ip6 vipkit stick-"+id+"-pick-nodeport-4", "delete map ip6 vipkit "+affinityPortMap("affinity-"+id))},
 		{"an empty table", nftDoes("delete table ip6 vipkit", "add table ip6 vipkit")},
 		{"no table", nftDoes("delete table ip6 vipkit")},
@@ -118,19 +118,18 @@ func tamperings() []tampering {
 	for _, fam := range []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
 		table := nfnetlink.Table{Family: fam, Name: "vipkit"}
 		for _, set := range fixedSets() {
-			all = append(all, tampering{fmt.Sprintf("one element of %v %s less", table, set.Name), func(t *testing.T, s *stage) {
+			all = append(all, tampering{fmt.Sprintf("one element of %v %s removed", table, set.Name), func(t *testing.T, s *stage) {
 				s.deleteElement(t, table, set.Name)
 			}})
 		}
-		all = append(all, tampering{"a source range less in " + fam.String(), func(t *testing.T, s *stage) {
+		all = append(all, tampering{"a source range removed in " + fam.String(), func(t *testing.T, s *stage) {
 			s.deleteElement(t, table, s.sourcesOf(t, table))
 		}})
 	}
 	return all
 }
 
-// movesBaseChain gives a base chain another priority; its rules, and what they
-// are marked with, stay.
+// movesBaseChain sets another priority for a base chain, and keeps its rules and their tags.
 func movesBaseChain(t *testing.T, s *stage) {
 	t.Helper()
 	err := s.NS.Do(func() error {
@@ -138,18 +137,14 @@ func movesBaseChain(t *testing.T, s *stage) {
 		if err != nil {
 			return err
 		}
-		defer k.conn.Close() //nolint:errcheck // the test is over if it matters
-		for _, o := range k.book.render(stagetest.Node(), nil, nil) {
-			id := definitionID{o.Key.fam, k.book.names.of(o.Key.fam).text(o.Key.name), o.Value}
-			if o.Key.kind != kindChain || id.name != chainPrerouting {
+		defer k.Close() //nolint:errcheck // the test is over if it matters
+		for _, o := range k.render(stagetest.Node(), nil, nil) {
+			c, ok := o.Payload.(*nft.Chain)
+			if !ok || text(o.Key.name) != chainPrerouting {
 				continue
 			}
-			d := k.book.pages[0].chains[id]
-			moved := *d.base
-			moved.Priority += 7
-			d.base = &moved
-			k.book.pages[0].chains[id] = d
-			if err := k.commit(t.Context(), []op{{Kind: backends.Replace, Key: o.Key, Value: o.Value}}); err != nil {
+			c.Base.Priority += 7
+			if err := k.Commit(t.Context(), []op{{Kind: backends.Replace, Key: o.Key, Value: o.Value, Payload: c}}); err != nil {
 				return err
 			}
 		}
@@ -175,7 +170,7 @@ func (s *stage) deleteElement(t *testing.T, table nfnetlink.Table, set string) {
 		t.Fatal(err)
 	}
 	if victim.Key == nil {
-		t.Fatalf("%v %s has no element to lose", table, set)
+		t.Fatalf("%v %s: got no element, want one to remove", table, set)
 	}
 	var b nfnetlink.Batch
 	w := b.Elements(nfnetlink.OpDelete, table, set)
@@ -189,7 +184,7 @@ func (s *stage) deleteElement(t *testing.T, table nfnetlink.Table, set string) {
 	}
 }
 
-// sourcesOf names a set of source ranges.
+// sourcesOf returns the name of a set of source ranges.
 func (s *stage) sourcesOf(t *testing.T, table nfnetlink.Table) string {
 	t.Helper()
 	var sets []nfnetlink.SetInfo
@@ -201,31 +196,31 @@ func (s *stage) sourcesOf(t *testing.T, table nfnetlink.Table) string {
 			return sets[i].Name
 		}
 	}
-	t.Fatalf("%v has no set of source ranges", table)
+	t.Fatalf("%v: got no set of source ranges, want one", table)
 	return ""
 }
 
-// Whatever somebody does to the tables, an Apply that takes nothing for granted
-// makes them what they were; the next one has nothing to do.
+// After any tampering, an Apply from the zero snapshot restores the tables, and the next one
+// commits nothing.
 func TestAdoptionRepairs(t *testing.T) {
-	world := sampleWorld()
+	snapshot := sampleSnapshot()
 	for _, c := range tamperings() {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			s.Apply(t, world)
+			s.Apply(t, snapshot)
 			want := s.listing(t)
 			c.do(t, s)
 			if s.listing(t) == want {
-				t.Fatal("the tampering does not show in the ruleset")
+				t.Fatal("ruleset after the tampering: got no difference, want one")
 			}
 			s.Restart(t)
-			s.repair(t, world)
+			s.repair(t, snapshot)
 			s.holds(t, want, "after the repair")
 
 			conn := s.conn(t)
 			before := s.generation(t, conn)
 			s.Restart(t)
-			s.Apply(t, world)
+			s.Apply(t, snapshot)
 			if after := s.generation(t, conn); after != before {
 				t.Errorf("generation of the ruleset: got %d after one more restart, want %d as after the repair", after, before)
 			}
@@ -237,11 +232,11 @@ func TestAdoptionRepairs(t *testing.T) {
 	}
 }
 
-// A change that meets a table which is not as it was left says so.
+// Apply of a change reports that another program has changed the tables.
 func TestApplyNoticesLoss(t *testing.T) {
-	world := sampleWorld()
+	snapshot := sampleSnapshot()
 	changed := stagetest.Port(v1.IPv4Protocol, 0, 4)
-	next := world.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
+	next := snapshot.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
 	for _, c := range []tampering{
 		{"no tables", nftDoes("flush ruleset")},
 		{"an empty table", nftDoes("delete table ip vipkit", "add table ip vipkit")},
@@ -249,14 +244,14 @@ func TestApplyNoticesLoss(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t, Options{})
-			s.Apply(t, world)
+			s.Apply(t, snapshot)
 			want := s.listing(t)
 			s.Apply(t, next)
 			c.do(t, s)
-			if err := s.Backend.Apply(t.Context(), s.Applied, world); !errors.Is(err, proxy.ErrDataplaneLost) {
+			if err := s.Backend.Apply(t.Context(), s.Applied, snapshot); !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Fatalf("Apply of a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
 			}
-			s.repair(t, world)
+			s.repair(t, snapshot)
 			s.holds(t, want, "after the repair")
 		})
 	}

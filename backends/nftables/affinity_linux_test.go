@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -24,18 +25,22 @@ func stickyPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 
 func bothFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 
-// addClients lets clients have connected: client i has the i-th endpoint, in
-// turn. It gives how many the maps took.
+// addClients adds clients to the affinity maps, as if they had connected: the endpoints are
+// assigned to the clients in turn.
 func (s *stage) addClients(t *testing.T, p *proxy.ServicePort, n int) {
 	t.Helper()
-	c := s.conn(t)
-	fam := familyOf(p.Name.Family)
+	addClientsTo(t, s.conn(t), "vipkit", p, n)
+}
+
+func addClientsTo(t *testing.T, c *nfnetlink.Conn, tableName string, p *proxy.ServicePort, n int) {
+	t.Helper()
+	fam := nft.FamilyOf(p.Name.Family)
 	name := affinityMap(affinityID(p.Name), proxy.PoolCluster)
-	table := nfnetlink.Table{Family: nfnetlink.Family(fam), Name: "vipkit"}
+	table := nfnetlink.Table{Family: fam, Name: tableName}
 	for first := 0; first < n; first += 1000 {
 		var b nfnetlink.Batch
 		for _, part := range []string{"address", "port"} {
-			if part == "port" && fam == ipv4 {
+			if part == "port" && fam == nfnetlink.IPv4 {
 				continue
 			}
 			set := name
@@ -45,12 +50,12 @@ func (s *stage) addClients(t *testing.T, p *proxy.ServicePort, n int) {
 			w := b.Elements(nfnetlink.OpAdd, table, set)
 			for i := first; i < min(n, first+1000); i++ {
 				e := p.Cluster[i%len(p.Cluster)].Addr
-				to := slot{addr: fam.bytes(e.Addr()), port: e.Port()}
+				to := slot{addr: bytesOf(fam, e.Addr()), port: e.Port()}
 				data := to.append(nil, fam)
 				switch {
 				case part == "port":
 					data = data[16:18]
-				case fam == ipv6:
+				case fam == nfnetlink.IPv6:
 					data = data[:16]
 				}
 				w.KeyData(clientKey(fam, i), data)
@@ -62,8 +67,8 @@ func (s *stage) addClients(t *testing.T, p *proxy.ServicePort, n int) {
 	}
 }
 
-func clientKey(fam family, i int) []byte {
-	k := make([]byte, fam.addrLen())
+func clientKey(fam nfnetlink.Family, i int) []byte {
+	k := make([]byte, fam.AddrLen())
 	k[0] = 11
 	binary.BigEndian.PutUint16(k[len(k)-2:], uint16(i))
 	k[1] = byte(i >> 16)
@@ -73,14 +78,19 @@ func clientKey(fam family, i int) []byte {
 // clients counts the clients of a service port by the address of their endpoint.
 func (s *stage) clients(t *testing.T, p *proxy.ServicePort) map[string]int {
 	t.Helper()
-	fam := familyOf(p.Name.Family)
+	return clientsIn(t, s.conn(t), "vipkit", p)
+}
+
+func clientsIn(t *testing.T, c *nfnetlink.Conn, table string, p *proxy.ServicePort) map[string]int {
+	t.Helper()
+	fam := nft.FamilyOf(p.Name.Family)
 	counts := map[string]int{}
-	err := s.conn(t).Elements(t.Context(), nfnetlink.Table{Family: nfnetlink.Family(fam), Name: "vipkit"},
+	err := c.Elements(t.Context(), nfnetlink.Table{Family: fam, Name: table},
 		affinityMap(affinityID(p.Name), proxy.PoolCluster), nfnetlink.Visitor[nfnetlink.Element]{
 			Begin: func() { clear(counts) },
 			Each: func(e *nfnetlink.Element) error {
 				var a [16]byte
-				copy(a[:], e.Data[:fam.addrLen()])
+				copy(a[:], e.Data[:fam.AddrLen()])
 				counts[addrText(fam, a)]++
 				return nil
 			},
@@ -91,8 +101,8 @@ func (s *stage) clients(t *testing.T, p *proxy.ServicePort) map[string]int {
 	return counts
 }
 
-// Clients forget an endpoint when it goes, also one that went while no backend
-// was there, and keep all others.
+// Clients lose their affinity to an endpoint when it is removed, also if it was removed
+// while no backend was running. All other clients keep theirs.
 func TestClientsForgetRemovedEndpoints(t *testing.T) {
 	for _, fam := range bothFamilies() {
 		for _, restart := range []bool{false, true} {
@@ -123,8 +133,8 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 	}
 }
 
-// Two endpoints may share an address: the clients of one forget it, those of the
-// other do not.
+// Two endpoints may have the same address: when one is removed, only its clients lose their
+// affinity.
 func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 	for _, fam := range bothFamilies() {
 		for _, restart := range []bool{false, true} {
@@ -149,8 +159,7 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 	}
 }
 
-// A great many clients of one service port can be remembered, and survive a
-// restart.
+// Tens of thousands of clients of one service port have affinity, and keep it at a restart.
 func TestManyClients(t *testing.T) {
 	const clients = 70_000
 	for _, fam := range bothFamilies() {
@@ -166,7 +175,7 @@ func TestManyClients(t *testing.T) {
 				total += n
 			}
 			if total != clients {
-				t.Errorf("clients that are remembered after a restart: got %d, want %d", total, clients)
+				t.Errorf("clients with affinity after a restart: got %d, want %d", total, clients)
 			}
 			six := *p
 			six.Cluster = p.Cluster[1:]
@@ -174,14 +183,14 @@ func TestManyClients(t *testing.T) {
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &six))
 			t.Logf("one of 7 endpoints of %d clients removed in %v", clients, time.Since(start).Round(time.Millisecond))
 			if got := s.clients(t, p); len(got) != 6 || got[p.Cluster[0].Addr.Addr().String()] != 0 {
-				t.Errorf("clients by endpoint: got %v, want those of the six that are left", got)
+				t.Errorf("clients by endpoint: got %v, want only those of the six remaining endpoints", got)
 			}
 		})
 	}
 }
 
-// Names are reused; no chain or map may get the one of another.
-func TestServicesComeAndGo(t *testing.T) {
+// Names of chains and maps are reused; each object has a name of its own.
+func TestServicesAddedAndRemoved(t *testing.T) {
 	r := testenv.Random(t)
 	s := newStage(t, Options{})
 	for round := range 60 {
@@ -212,7 +221,7 @@ func TestServicesComeAndGo(t *testing.T) {
 		fresh := newStage(t, Options{})
 		fresh.Apply(t, want)
 		if diff := cmp.Diff(withoutSlots(fresh.listing(t)), withoutSlots(s.listing(t))); diff != "" {
-			t.Fatalf("round %d: the ruleset, made anew and after all that (-new +got):\n%s", round, diff)
+			t.Fatalf("round %d: ruleset of a first load and after the changes (-first load +got):\n%s", round, diff)
 		}
 	}
 }

@@ -7,18 +7,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// RenderDiff implements [backends.DiffRenderer] for the usual change: endpoints
-// come and go, and the frontends and where they lead stay as they are.
+// RenderDiff implements [backends.DiffRenderer] for the usual change: endpoints are added
+// and removed, and the frontends and their verdicts stay the same.
 func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
-	if !k.book.serves(familyOf(c.New.Name.Family)) || !sameFrontends(c.Old, c.New) {
+	d := portDiff{removed: k.writer(node, c.Old, removed), added: k.writer(node, c.New, added)}
+	if !k.serves(d.added.fam) || !sameFrontends(c.Old, c.New) {
 		return removed, added, false
 	}
-	d := portDiff{
-		removed: portWriter{page: k.book.page(node), port: c.Old, out: removed},
-		added:   portWriter{page: k.book.page(node), port: c.New, out: added},
-	}
-	d.removed.identify()
-	d.added.identify()
 	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
 		d.pool(pool)
 	}
@@ -42,10 +37,10 @@ func sameFrontends(old, new *proxy.ServicePort) bool {
 	return same || slices.EqualFunc(a, b, proxy.Frontend.Equal)
 }
 
-// portDiff appends what one state of a service port needs and the other does not.
+// portDiff appends the objects that only one of two states of a service port needs.
 type portDiff struct{ removed, added portWriter }
 
-// pool goes through both states of a pool side by side.
+// pool compares both states of a pool, which are sorted.
 func (d *portDiff) pool(pool proxy.Pool) {
 	old, new := d.removed.port.Pool(pool), d.added.port.Pool(pool)
 	for {
@@ -70,13 +65,13 @@ func (d *portDiff) pool(pool proxy.Pool) {
 		case order > 0:
 			d.added.endpoint(pool, new[0])
 			new = new[1:]
-		default: // another state of it, which the kernel does not have
+		default: // the same address in another state, which does not matter here
 			old, new = old[1:], new[1:]
 		}
 	}
 }
 
-// endpoint appends all that a service port needs for one endpoint of a pool.
+// endpoint appends all objects that a service port needs for one endpoint of a pool.
 func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) {
 	s := w.slot(e)
 	w.hairpin(s)
@@ -89,6 +84,6 @@ func (w *portWriter) endpoint(pool proxy.Pool, e *endpoints.Endpoint) {
 			w.sticky(w.affinitySet(pool), s)
 			w.nodePortClient(f, w.at(f), s)
 		}
-		w.filled(w.at(f), pool, s)
+		w.addEndpoint(w.at(f), pool, s)
 	}
 }

@@ -17,22 +17,25 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// newRenderer gives the edge to a kernel that is never asked.
-func newRenderer(t *testing.T) *kernel {
+// renderKernel returns a kernel edge without connection, for tests that only render.
+func renderKernel(t *testing.T) *kernel {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &kernel{book: &book{options: Options{Identity: identity, AffinityClients: DefaultAffinityClients}}}
+	k := &kernel{renderer: newRenderer(Options{Identity: identity, AffinityClients: DefaultAffinityClients})}
+	k.tables = k.newTables()
+	return k
 }
 
-// counted counts objects: shared ones may occur several times.
+// counted counts the objects of the first list less those of the others. Shared objects may
+// occur several times in a list.
 func counted(lists ...[]object) map[object]int {
 	out := map[object]int{}
 	for i, list := range lists {
 		for _, o := range list {
-			out[o] += 1 - 2*i
+			out[object{Key: o.Key, Value: o.Value}] += 1 - 2*i
 		}
 	}
 	for o, n := range out {
@@ -43,11 +46,11 @@ func counted(lists ...[]object) map[object]int {
 	return out
 }
 
-// TestRenderDiffIsTheDifference: the short cut says what two full renderings
-// say, or nothing.
+// TestRenderDiffIsTheDifference checks that RenderDiff returns the difference of two full
+// renderings, or is not ok.
 func TestRenderDiffIsTheDifference(t *testing.T) {
 	r := testenv.Random(t)
-	k := newRenderer(t)
+	k := renderKernel(t)
 	node := &proxy.Node{}
 	short := 0
 	for range 20_000 {
@@ -55,19 +58,19 @@ func TestRenderDiffIsTheDifference(t *testing.T) {
 		removed, added, ok := k.RenderDiff(node, c, nil, nil)
 		if !ok {
 			if len(removed)+len(added) > 0 {
-				t.Fatalf("no short cut, but objects: %v, %v", removed, added)
+				t.Fatalf("objects of a RenderDiff that is not ok: got %v, %v, want none", removed, added)
 			}
 			continue
 		}
 		short++
-		want := counted(k.book.render(node, c.New, nil), k.book.render(node, c.Old, nil))
+		want := counted(k.render(node, c.New, nil), k.render(node, c.Old, nil))
 		got := counted(added, removed)
 		if fmt.Sprint(want) != fmt.Sprint(got) {
 			t.Fatalf("from %+v\nto   %+v:\ngot  %v\nwant %v", c.Old, c.New, got, want)
 		}
 	}
 	if short < 1000 {
-		t.Errorf("%d of 20000 changes took the short cut, want at least 1000", short)
+		t.Errorf("changes for which RenderDiff is ok: got %d of 20000, want at least 1000", short)
 	}
 }
 
@@ -97,7 +100,7 @@ func randomChange(r *rand.Rand) proxy.Change {
 	most := 1 + r.IntN(7)
 	one.Cluster, one.Local = randomPool(r, fam, most), randomPool(r, fam, most)
 	other.Cluster, other.Local = randomPool(r, fam, most), randomPool(r, fam, most)
-	if r.IntN(2) == 0 { // as a tracker does: what stays is the same pointer
+	if r.IntN(2) == 0 { // as in a tracker, unchanged endpoints are the same pointers
 		other.Cluster = append(slices.Clone(one.Cluster), other.Cluster...)
 		slices.SortFunc(other.Cluster, (*endpoints.Endpoint).Compare)
 		other.Cluster = slices.CompactFunc(other.Cluster, func(a, b *endpoints.Endpoint) bool { return a.Addr == b.Addr })
@@ -116,11 +119,11 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 	return pool
 }
 
-// TestCheck: a route that leaves traffic alone has no verdict.
+// TestCheck checks that routes which pass packets are refused.
 func TestCheck(t *testing.T) {
-	k, p := newRenderer(t), stagetest.Port(v1.IPv4Protocol, 1, 3)
+	k, p := renderKernel(t), stagetest.Port(v1.IPv4Protocol, 1, 3)
 	if err := k.Check(stagetest.Node(), p); err != nil {
-		t.Errorf("a good port: got error %v, want none", err)
+		t.Errorf("a valid port: got error %v, want none", err)
 	}
 	p.Frontends[0].FromOutside.Action = proxy.Pass
 	if err := k.Check(stagetest.Node(), p); err == nil {
@@ -128,9 +131,10 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestRenderDiffOfManyIsSmall: one endpoint of thousands costs one of all.
+// TestRenderDiffOfManyIsSmall checks that a change of one endpoint of thousands renders only
+// the objects of that endpoint.
 func TestRenderDiffOfManyIsSmall(t *testing.T) {
-	k, old, node := newRenderer(t), stagetest.Port(v1.IPv4Protocol, 1, 5000), &proxy.Node{}
+	k, old, node := renderKernel(t), stagetest.Port(v1.IPv4Protocol, 1, 5000), &proxy.Node{}
 	other := *old
 	other.Cluster = slices.Clone(old.Cluster)
 	other.Cluster[2500] = stagetest.Endpoint(v1.IPv4Protocol, 3_000_000, 8080)
@@ -138,9 +142,9 @@ func TestRenderDiffOfManyIsSmall(t *testing.T) {
 	change := proxy.Change{Old: old, New: &other}
 	removed, added, ok := k.RenderDiff(node, change, nil, nil)
 	if !ok || len(removed) != 2 || len(added) != 2 {
-		t.Fatalf("got %d objects less and %d more (%v), want a slot and a hairpin each", len(removed), len(added), ok)
+		t.Fatalf("RenderDiff: got %d objects removed and %d added (ok: %v), want a slot and a hairpin each", len(removed), len(added), ok)
 	}
 	if got := testing.AllocsPerRun(100, func() { k.RenderDiff(node, change, removed[:0], added[:0]) }); got > 2 {
-		t.Errorf("got %v allocations, want at most 2", got)
+		t.Errorf("allocations: got %v, want at most 2", got)
 	}
 }

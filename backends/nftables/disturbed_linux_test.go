@@ -14,7 +14,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
@@ -22,53 +21,44 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// flushing has somebody flush the ruleset before one of the commits.
-type flushing struct {
-	*kernel
-	commits int
-	flush   func()
-}
-
-func (f *flushing) Commit(ctx context.Context, ops []op) error {
-	if f.commits++; f.commits == 3 {
-		f.flush()
-	}
-	return f.kernel.Commit(ctx, ops)
-}
-
-// A flush of the ruleset in the middle of a first load is nobody's fault: it is
-// noticed at once, no port is blamed, and the next Apply makes all good.
+// A flush of the ruleset during a first load is noticed at once, is not reported as an error
+// of a service port, and is repaired by the next Apply.
 func TestFlushInFirstLoad(t *testing.T) {
 	for _, limit := range []int{listLimit, 0} {
 		w := newWatched(t, limit)
-		world := proxy.NewSnapshot(stagetest.Node(), manyPorts(5000)...)
-		if limit == 0 { // made anew beside what there is
+		snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(5000)...)
+		if limit == 0 { // the first load replaces existing tables
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...))
-			w.kernel.looked = false
+			w.kernel.verified = false
 		}
-		f := &flushing{kernel: w.kernel, flush: func() { w.nft(t, "flush ruleset") }}
-		b := backends.New(w.kernel.book.render, f)
-		err := b.Apply(t.Context(), proxy.Snapshot{}, world)
-		if !errors.Is(err, proxy.ErrDataplaneLost) || f.commits > 4 {
-			t.Errorf("limit %d: got error %.200v after %d commits, want %v at once", limit, err, f.commits, proxy.ErrDataplaneLost)
+		commits := 0
+		b := backends.New(w.kernel.render, faulty{w.kernel, func(commit func() error) error {
+			if commits++; commits == 3 {
+				w.nft(t, "flush ruleset")
+			}
+			return commit()
+		}})
+		err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot)
+		if !errors.Is(err, proxy.ErrDataplaneLost) || commits > 4 {
+			t.Errorf("limit %d: got error %.200v after %d commits, want %v at once", limit, err, commits, proxy.ErrDataplaneLost)
 		}
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, world); err != nil {
+		if err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot); err != nil {
 			t.Errorf("limit %d: the next Apply: got error %v, want none", limit, err)
 		}
 		if got := w.countElements(t, setServices); got != 5000 {
-			t.Errorf("limit %d: got %d frontends, want 5000", limit, got)
+			t.Errorf("limit %d: frontends: got %d, want 5000", limit, got)
 		}
 	}
 }
 
-// Others may commit to tables of their own faster than many rules or a large set can be
-// read, be it one of ours or one of clients: a takeover reads it all the same, and writes nothing.
-func TestTakeoverAmongCommits(t *testing.T) {
-	t.Run("ours", func(t *testing.T) {
+// Other programs may commit to their own tables faster than many rules or a large set can be
+// listed. The listing of a new process is complete all the same, so it writes nothing.
+func TestAdoptionDuringForeignCommits(t *testing.T) {
+	t.Run("endpoints", func(t *testing.T) {
 		w := newWatched(t, listLimit)
-		world := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
-		w.Apply(t, world)
-		w.takesOverAmongCommits(t, world)
+		snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
+		w.Apply(t, snapshot)
+		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("rules", func(t *testing.T) {
 		w := newWatched(t, listLimit)
@@ -76,33 +66,33 @@ func TestTakeoverAmongCommits(t *testing.T) {
 		for i := range 1500 {
 			ports = append(ports, stickyPort(v1.IPv4Protocol, i, 1))
 		}
-		world := proxy.NewSnapshot(stagetest.Node(), ports...)
-		w.Apply(t, world)
-		w.takesOverAmongCommits(t, world)
+		snapshot := proxy.NewSnapshot(stagetest.Node(), ports...)
+		w.Apply(t, snapshot)
+		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("source ranges", func(t *testing.T) {
 		w := newWatched(t, listLimit)
 		p := manyPorts(1)[0]
 		f := &p.Frontends[0]
 		f.Restricted = true
-		for i := range 60_000 { // with gaps, so that each is one
+		for i := range 60_000 { // with gaps, so that each is a range of its own
 			f.AllowedSources = append(f.AllowedSources, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
 		}
-		world := proxy.NewSnapshot(stagetest.Node(), p)
-		w.Apply(t, world)
-		w.takesOverAmongCommits(t, world)
+		snapshot := proxy.NewSnapshot(stagetest.Node(), p)
+		w.Apply(t, snapshot)
+		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("clients", func(t *testing.T) {
 		w := newWatched(t, listLimit)
 		p := stickyPort(v1.IPv4Protocol, 0, 2)
-		world := proxy.NewSnapshot(stagetest.Node(), p)
-		w.Apply(t, world)
+		snapshot := proxy.NewSnapshot(stagetest.Node(), p)
+		w.Apply(t, snapshot)
 		w.addClients(t, p, 60_000)
-		w.takesOverAmongCommits(t, world)
+		w.adoptsDuringCommits(t, snapshot)
 	})
 }
 
-func (w *watched) takesOverAmongCommits(t *testing.T, world proxy.Snapshot) {
+func (w *watched) adoptsDuringCommits(t *testing.T, snapshot proxy.Snapshot) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	others := w.conn(t)
@@ -112,25 +102,26 @@ func (w *watched) takesOverAmongCommits(t *testing.T, world proxy.Snapshot) {
 		cancel()
 		committing.Wait()
 	}()
-	committing.Go(func() { commitOnAndOn(ctx, others, &commits) })
+	committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
 	meanwhile := int64(0)
-	for start := time.Now(); goesOn(start, 0, meanwhile >= 2); { // on a busy machine, others may not have their turn
+	for start := time.Now(); continues(start, 0, meanwhile >= 2); { // on a busy machine, foreign commits may be slow
 		before := commits.Load()
 		w.Restart(t)
-		w.Apply(t, world)
+		w.Apply(t, snapshot)
 		meanwhile = commits.Load() - before
 		if got := w.Operations(t); got != 0 {
-			t.Fatalf("the takeover took %d operations among %d commits of others, want 0", got, meanwhile)
+			t.Fatalf("operations of the adoption during %d foreign commits: got %d, want 0", meanwhile, got)
 		}
 	}
 	if meanwhile < 2 {
-		t.Errorf("others made %d commits meanwhile, which shows nothing", meanwhile)
+		t.Errorf("foreign commits in the meantime: got %d, want at least 2", meanwhile)
 	}
 }
 
-// Others may commit faster than the clients of a service port can be read: these
-// forget an endpoint that goes all the same, and a takeover keeps the others.
-func TestClientsAmongCommits(t *testing.T) {
+// Other programs may commit faster than the clients of a service port can be listed. The
+// clients of a removed endpoint lose their affinity all the same, and a new process keeps
+// the other clients.
+func TestClientsDuringForeignCommits(t *testing.T) {
 	const clients = 30_000
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
@@ -147,7 +138,7 @@ func TestClientsAmongCommits(t *testing.T) {
 			}
 			defer end()
 			others := w.conn(t)
-			committing.Go(func() { commitOnAndOn(ctx, others, &commits) })
+			committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
 			two := *p
 			two.Cluster = p.Cluster[:2]
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
@@ -155,14 +146,15 @@ func TestClientsAmongCommits(t *testing.T) {
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
 			end()
 			if got := w.clients(t, p); len(got) != 2 || got[p.Cluster[0].Addr.Addr().String()] != clients/3 {
-				t.Errorf("clients by endpoint after %d commits of others: got %v, want %d of each of the two that are left", commits.Load(), got, clients/3)
+				t.Errorf("clients by endpoint after %d foreign commits: got %v, want %d for each of the two remaining endpoints",
+					commits.Load(), got, clients/3)
 			}
 		})
 	}
 }
 
-// commitOnAndOn commits some hundred times a second.
-func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64) {
+// commitRepeatedly commits some hundred times a second.
+func commitRepeatedly(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64) {
 	other := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}
 	for ctx.Err() == nil {
 		var b nfnetlink.Batch
@@ -174,33 +166,34 @@ func commitOnAndOn(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64
 	}
 }
 
-// A table of our names that belongs to another process, which nobody else may change, is
-// no reason to give up: the error says so, and all is well once that process has gone.
+// Another process may own a table of the backend's name (flag owner), so that the backend
+// cannot change it. Apply then returns ErrUnavailable, and succeeds after that process has
+// ended.
 func TestTableOfAnotherOwner(t *testing.T) {
 	for _, name := range []string{"vipkit", "vipkit_2"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatched(t, listLimit)
-			world := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
-			w.Apply(t, world)
+			snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
+			w.Apply(t, snapshot)
 			w.nft(t, "flush ruleset")
-			end := w.own(t, name)
+			end := w.ownTable(t, name)
 			defer end()
-			err := w.Backend.Apply(t.Context(), proxy.Snapshot{}, world)
+			err := w.Backend.Apply(t.Context(), proxy.Snapshot{}, snapshot)
 			if !errors.Is(err, backends.ErrUnavailable) || errors.Is(err, proxy.ErrUnsupported) {
-				t.Errorf("got error %v, want %v, and not %v", err, backends.ErrUnavailable, proxy.ErrUnsupported)
+				t.Errorf("Apply: got error %v, want %v, and not %v", err, backends.ErrUnavailable, proxy.ErrUnsupported)
 			}
 			end()
 			w.Applied = proxy.Snapshot{}
-			w.Apply(t, world)
+			w.Apply(t, snapshot)
 			if got := w.countElements(t, setServices); got != 3 {
-				t.Errorf("got %d frontends, want 3", got)
+				t.Errorf("frontends: got %d, want 3", got)
 			}
 		})
 	}
 }
 
-// own has another process make a table that belongs to it, until that ends.
-func (w *watched) own(t *testing.T, table string) (end func()) {
+// ownTable starts a process that makes and owns a table, until end is called.
+func (w *watched) ownTable(t *testing.T, table string) (end func()) {
 	t.Helper()
 	cmd := exec.Command(netnstest.NFT(t), "-i")
 	in, err := cmd.StdinPipe()
@@ -215,7 +208,7 @@ func (w *watched) own(t *testing.T, table string) (end func()) {
 	}
 	for start := time.Now(); !strings.Contains(w.nft(t, "list ruleset"), "owner"); time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > time.Minute {
-			t.Fatal("the other process has made no table")
+			t.Fatal("table of the other process: got none after a minute, want one")
 		}
 	}
 	return sync.OnceFunc(func() {
@@ -224,26 +217,4 @@ func (w *watched) own(t *testing.T, table string) (end func()) {
 			t.Error(err)
 		}
 	})
-}
-
-// However often somebody changes the timeout of an affinity, no more is kept of it
-// than the last one.
-func TestBookKeepsTheLastTimeout(t *testing.T) {
-	w := newWatched(t, listLimit)
-	sizes := map[int]bool{}
-	for i := range 50 {
-		p := stickyPort(v1.IPv4Protocol, 1, 2)
-		p.Affinity = affinity.Config{Timeout: time.Duration(1+i) * time.Second}
-		node := w.Applied.Node()
-		if node == nil {
-			node = stagetest.Node()
-		}
-		w.Apply(t, proxy.NewSnapshot(node, p))
-		if i > 0 {
-			sizes[len(w.kernel.book.page(node).chains)] = true
-		}
-	}
-	if len(sizes) != 1 {
-		t.Errorf("numbers of definitions while a timeout changes: got %v, want one", sizes)
-	}
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// An agent that serves IPv4 beside another service proxy on the same node: it
-// has a name and a mark of its own. A tracker is fed by whoever knows the
-// Services; the Runner carries its snapshots into the kernel.
+// This agent serves IPv4 beside another service proxy on the same node, so it has a name and
+// a mark of its own. The tracker makes snapshots of Services, and the Runner applies them to
+// the backend.
 func ExampleNew() {
 	backend, err := nftables.New(nftables.Options{
 		Identity: backends.Identity{Name: "my-agent", Mark: 0x8000},
 		Families: []v1.IPFamily{v1.IPv4Protocol},
 	})
 	if errors.Is(err, proxy.ErrUnsupported) {
-		fmt.Fprintln(os.Stderr, "this node cannot do it:", err)
+		fmt.Fprintln(os.Stderr, "nf_tables is unsupported on this node:", err)
 		return
 	}
 	if err != nil {
@@ -30,15 +30,15 @@ func ExampleNew() {
 		return
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	// Here the agent would hand Services and EndpointSlices to the tracker,
-	// and say tracker.Synced() when it has handed over all there are.
+	// Here the agent would pass Services and EndpointSlices to the tracker, and call
+	// tracker.Synced() after it has passed all objects that exist.
 	runner := proxy.Runner{Source: tracker, Backend: backend}
 	if err := runner.Run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }
 
-// Options that make no sense are refused at once.
+// New refuses invalid options.
 func ExampleNew_badOptions() {
 	_, err := nftables.New(nftables.Options{Identity: backends.Identity{Mark: 3}})
 	fmt.Println(err)

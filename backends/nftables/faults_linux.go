@@ -6,12 +6,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Check implements [backends.Checker]: a chain ends with a verdict.
+// Check implements [backends.Checker]. It refuses routes that pass packets: the chains of a
+// frontend always end with a verdict.
 func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		if f.FromInside.Action == proxy.Pass || f.FromOutside.Action == proxy.Pass {
-			return fmt.Errorf("frontend %v: its traffic cannot be left alone: forward, reject or drop it", f.Addr)
+			return fmt.Errorf("frontend %v: route action pass is not supported: forward, reject or drop", f.Addr)
 		}
 	}
 	return nil

@@ -7,13 +7,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// NewFaulty gives a backend whose commits go through around.
+// NewFaulty returns a backend that passes each commit to around, which may call it or fail.
 func NewFaulty(options Options, around func(commit func() error) error) (proxy.Backend, error) {
 	k, err := newKernel(options)
 	if err != nil {
 		return nil, err
 	}
-	return backends.New(k.book.render, faulty{k, around}), nil
+	return backends.New(k.render, faulty{k, around}), nil
 }
 
 type faulty struct {
@@ -23,4 +23,21 @@ type faulty struct {
 
 func (f faulty) Commit(ctx context.Context, ops []op) error {
 	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
+}
+
+func (f faulty) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
+	r := f.kernel.Replace(ctx, want, must)
+	if r == nil {
+		return nil
+	}
+	return faultyReplacement{r, f.around}
+}
+
+type faultyReplacement struct {
+	backends.Replacement[key, value]
+	around func(commit func() error) error
+}
+
+func (r faultyReplacement) Commit(ctx context.Context, ops []op) error {
+	return r.around(func() error { return r.Replacement.Commit(ctx, ops) })
 }

@@ -21,7 +21,7 @@ func identity(name string, mark uint32, priority int32) backends.Identity {
 	return backends.Identity{Name: name, Mark: mark, Priority: priority}
 }
 
-// testNodes are nodes that tell pods by different means, or cannot.
+// testNodes returns nodes that identify pods by different criteria, or not at all.
 func testNodes() []*proxy.Node {
 	nodes := []*proxy.Node{stagetest.Node(), stagetest.Node(), stagetest.Node(), stagetest.Node()}
 	nodes[1].LocalTraffic = proxy.LocalTraffic{}
@@ -45,14 +45,14 @@ func newStage(t testing.TB, o Options) *stage {
 	return &stage{stagetest.NewStage(t, o, New)}
 }
 
-// repair applies from the zero snapshot, a second time if the first one finds
-// that everything must be written anew.
+// repair applies from the zero snapshot, and once more if the first Apply reports that the
+// dataplane is lost.
 func (s *stage) repair(t testing.TB, want proxy.Snapshot) {
 	t.Helper()
 	s.Applied = proxy.Snapshot{}
 	err := s.Backend.Apply(t.Context(), s.Applied, want)
 	if errors.Is(err, proxy.ErrDataplaneLost) {
-		t.Logf("tried again after: %v", err)
+		t.Logf("trying again after: %v", err)
 		err = s.Backend.Apply(t.Context(), s.Applied, want)
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *stage) repair(t testing.TB, want proxy.Snapshot) {
 	s.Applied = want
 }
 
-// conn is a connection of the test's own.
+// conn opens a connection for the test itself.
 func (s *stage) conn(t testing.TB) (c *nfnetlink.Conn) {
 	t.Helper()
 	err := s.NS.Do(func() (err error) {
@@ -103,7 +103,7 @@ func (s *stage) nft(t testing.TB, args ...string) string {
 	return out
 }
 
-// load has nft read a ruleset.
+// load loads a ruleset with nft.
 func (s *stage) load(t testing.TB, ruleset string) {
 	t.Helper()
 	if _, err := s.tryNft(t, ruleset, "-f", "-"); err != nil {
@@ -111,9 +111,8 @@ func (s *stage) load(t testing.TB, ruleset string) {
 	}
 }
 
-// listing is the ruleset of the namespace, with everything in order whose order
-// means nothing: tables, chains, sets and elements. It does not tell which of
-// its two names a table has.
+// listing returns the ruleset of the namespace with sorted tables, chains, sets and elements,
+// whose order has no meaning. It replaces the second name of a table by the first one.
 func (s *stage) listing(t testing.TB) string {
 	t.Helper()
 	return inOrder(s.nft(t, "--stateless", "list", "ruleset"))
@@ -125,7 +124,7 @@ func inOrder(ruleset string) string {
 	for line := range strings.Lines(ruleset) {
 		switch {
 		case strings.HasPrefix(line, "table "):
-			table = strings.Replace(line, twinSuffix+" {", " {", 1)
+			table = strings.Replace(line, secondSuffix+" {", " {", 1)
 		case line == "\n" || line == "}\n":
 		case line == "\t}\n":
 			blocks = append(blocks, table+elementsInOrder(block)+line)
@@ -151,15 +150,15 @@ func elementsInOrder(block string) string {
 	return head + "\nelements = {\n" + strings.Join(list, "\n") + "\n}\n"
 }
 
-// holds compares the ruleset of the namespace with what it should be.
+// holds compares the ruleset of the namespace with a listing.
 func (s *stage) holds(t testing.TB, want, when string) {
 	t.Helper()
 	if diff := cmp.Diff(want, s.listing(t)); diff != "" {
-		t.Errorf("%s: the ruleset (-want +got):\n%s", when, diff)
+		t.Errorf("%s: ruleset (-want +got):\n%s", when, diff)
 	}
 }
 
-// withoutSlots blots out the places of endpoints, which depend on the history.
+// withoutSlots removes the slots of endpoints, which depend on earlier changes.
 func withoutSlots(listing string) string {
 	lines := strings.Split(listing, "\n")
 	start := 0

@@ -21,7 +21,7 @@ import (
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
-// plain are the addresses of the world in which stale flows are looked for.
+// plain has the addresses of a flowStage.
 type plain struct {
 	client, clientSide, serverSide, gateway netip.Prefix
 	ends                                    [2]netip.Prefix
@@ -45,8 +45,8 @@ func plainOf(fam v1.IPFamily) plain {
 	}
 }
 
-// flowStage is a stage with senders of UDP before it and servers behind it. What
-// is not translated ends at a gateway that has all virtual addresses.
+// flowStage is a stage between a network of UDP clients and one of servers. Packets that are
+// not translated reach a gateway, which has all virtual addresses.
 type flowStage struct {
 	*stage
 	plain
@@ -89,7 +89,7 @@ func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 	return s
 }
 
-// startAgent puts a new backend and a new cleaner in the place of the old ones.
+// startAgent replaces the backend and the conntrack cleaner by new ones.
 func (s *flowStage) startAgent(t *testing.T) {
 	t.Helper()
 	s.Restart(t)
@@ -102,10 +102,10 @@ func (s *flowStage) startAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	s.Backend = c.Wrap(s.Backend)
+	s.Flows = c
 }
 
-// with is the service with some frontends and endpoints.
+// with returns a snapshot of the Service with some frontends and endpoints.
 func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
 	port := stagetest.Port(s.fam, 1, 0)
@@ -138,7 +138,7 @@ func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 	return proxy.NewSnapshot(node, port)
 }
 
-// answer serves UDP with a name and what was sent, until the test ends.
+// answer replies to datagrams with a name and the request, until the test ends.
 func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
 	t.Helper()
 	conn, err := ns.ListenPacket(t.Context(), "udp", at.String())
@@ -163,15 +163,15 @@ func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
 	})
 }
 
-// sender is a client that never changes its port and never stops sending.
+// sender is a client that sends all the time from one port.
 type sender struct {
-	sent  atomic.Int64
-	heard chan said
+	sent    atomic.Int64
+	replies chan reply
 }
 
-type said struct {
-	who string
-	to  int64
+type reply struct {
+	server  string
+	request int64
 }
 
 func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *sender {
@@ -180,14 +180,14 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sender{heard: make(chan said, 1<<16)}
+	s := &sender{replies: make(chan reply, 1<<16)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			// Errors are the answers of a kernel that rejects.
+			// The kernel returns errors after it rejected packets.
 			_, _ = conn.WriteTo(fmt.Appendf(nil, "%d", s.sent.Add(1)), net.UDPAddrFromAddrPort(dest))
 			<-tick.C
 		}
@@ -198,11 +198,11 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 			if err != nil {
 				continue
 			}
-			who, number, _ := strings.Cut(string(buf[:n]), "/")
-			var r said
-			if _, err := fmt.Sscan(number, &r.to); err == nil {
-				r.who = who
-				s.heard <- r
+			server, number, _ := strings.Cut(string(buf[:n]), "/")
+			var r reply
+			if _, err := fmt.Sscan(number, &r.request); err == nil {
+				r.server = server
+				s.replies <- r
 			}
 		}
 	})
@@ -214,17 +214,18 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 	return s
 }
 
-// asks gives who answers what is sent from now on; "" for nobody. To know that nobody
-// does takes some datagrams; an answer that is wanted may be late on a busy machine.
-func (s *sender) asks(t *testing.T, want string) string {
+// nextServer returns the server that replies to requests which are sent from now on; "" if
+// none does. Without a wanted server it waits for some datagrams, otherwise longer, because a
+// reply may be late on a busy machine.
+func (s *sender) nextServer(t *testing.T, want string) string {
 	t.Helper()
 	const enough, patience = 100, time.Minute
 	now, end := s.sent.Load(), time.After(patience)
 	for want != "" || s.sent.Load() < now+enough {
 		select {
-		case r := <-s.heard:
-			if r.to > now {
-				return r.who
+		case r := <-s.replies:
+			if r.request > now {
+				return r.server
 			}
 		case <-time.After(time.Millisecond):
 		case <-end:
@@ -234,8 +235,8 @@ func (s *sender) asks(t *testing.T, want string) string {
 	return ""
 }
 
-// Senders of UDP with one source port each, which do not stop, are served by what
-// serves at any time, and never by what did before.
+// Clients that send UDP all the time, from one source port each, always reach the servers of
+// the last snapshot, and never those of an earlier one.
 func TestStaleFlows(t *testing.T) {
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		t.Run(string(fam), func(t *testing.T) { testStaleFlows(t, newFlowStage(t, fam)) })
@@ -248,8 +249,8 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 		newSender(t, s.client, 4002, netip.AddrPortFrom(s.external, 53)),
 		newSender(t, s.client, 4003, netip.AddrPortFrom(s.clientSide.Addr(), 30053)),
 	}
-	hear := func(want [3]string) [3]string {
-		return [3]string{senders[0].asks(t, want[0]), senders[1].asks(t, want[1]), senders[2].asks(t, want[2])}
+	servers := func(want [3]string) [3]string {
+		return [3]string{senders[0].nextServer(t, want[0]), senders[1].nextServer(t, want[1]), senders[2].nextServer(t, want[2])}
 	}
 	const all, without, external = "vip external nodeport", "gateway", "external gateway"
 	for i, step := range []struct {
@@ -269,35 +270,35 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 		{what: "node port added", frontends: "vip nodeport", ends: "A", want: [3]string{"A", external, "A"}, stale: 1},
 		{what: "external IP added", frontends: all, ends: "A", want: [3]string{"A", "A", "A"}, stale: 1},
 		{what: "service deleted", want: [3]string{without, external, ""}, stale: 3},
-		{what: "service made anew", frontends: all, ends: "B", want: [3]string{"B", "B", "B"}, stale: 3},
+		{what: "service added again", frontends: all, ends: "B", want: [3]string{"B", "B", "B"}, stale: 3},
 	} {
 		s.removed = 0
 		s.Apply(t, s.with(step.frontends, step.ends))
-		if got := hear(step.want); got != step.want {
-			t.Fatalf("step %d, %s: the senders hear %q, want %q", i, step.what, got, step.want)
+		if got := servers(step.want); got != step.want {
+			t.Fatalf("step %d, %s: servers of the clients: got %q, want %q", i, step.what, got, step.want)
 		}
 		if step.stale == 0 && s.removed > 0 {
-			t.Errorf("step %d, %s: %d flows removed, want none", i, step.what, s.removed)
+			t.Errorf("step %d, %s: removed flows: got %d, want none", i, step.what, s.removed)
 		}
 	}
 
-	// The agent dies after the rules and before the flows.
+	// The agent is killed after it has written the rules and before it cleans the flows.
 	half := s.Beside(t, Options{})
 	half.Apply(t, s.with(all, "A"))
 	want := [3]string{"B", "B", "B"}
-	if got := hear(want); got != want {
-		t.Errorf("without cleaning the senders hear %q, which proves nothing about cleaning", got)
+	if got := servers(want); got != want {
+		t.Errorf("servers of the clients before flows are cleaned: got %q, want %q", got, want)
 	}
 	s.startAgent(t)
 	s.Apply(t, s.with(all, "A"))
 	want = [3]string{"A", "A", "A"}
-	if got := hear(want); got != want {
-		t.Errorf("after a restart the senders hear %q, want A", got)
+	if got := servers(want); got != want {
+		t.Errorf("servers of the clients after a restart: got %q, want %q", got, want)
 	}
 	s.removed = 0
 	s.startAgent(t)
 	s.Apply(t, s.with(all, "A"))
 	if s.removed != 0 {
-		t.Errorf("%d flows removed by a restart that changed nothing", s.removed)
+		t.Errorf("flows removed by a restart that changed nothing: got %d, want none", s.removed)
 	}
 }

@@ -1,42 +1,27 @@
 package nftables
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// smallSet is the least size of a set where growth is tested.
+// smallSet is the least size of a set in tests of growth.
 const smallSet = 16
 
-// disturbance has transactions fail as the kernel lets them fail.
-func disturbance(s *stage, t *testing.T) *stagetest.Disturbance {
-	d := &stagetest.Disturbance{
-		Unknown: nfnetlink.ErrUnknownOutcome, Flush: func() { s.nft(t, "flush ruleset") },
-		Refusals: []error{context.DeadlineExceeded},
-	}
-	for _, errno := range []unix.Errno{unix.ENOMEM, unix.ENOBUFS, unix.EEXIST, unix.EBUSY, unix.ENFILE, unix.EINVAL} {
-		d.Refusals = append(d.Refusals, &nfnetlink.Error{Errno: errno, Op: "add element", Message: -1})
-	}
-	return d
-}
-
-// From any size to any other, whatever else changes and whatever fails on the way.
+// The backend changes from any size to any other, with other changes and with faults.
 func TestGrowth(t *testing.T) {
 	for name, limits := range map[string]limits{
-		"read back":  {list: listLimit, set: smallSet},
-		"made anew":  {list: 0, set: smallSet},
-		"from small": {list: 3 * smallSet, set: smallSet},
+		"list tables":    {list: listLimit, set: smallSet},
+		"replace tables": {list: 0, set: smallSet},
+		"list if small":  {list: 3 * smallSet, set: smallSet},
 	} {
 		for _, maxBatch := range []int{0, 4 << 10} {
 			t.Run(fmt.Sprintf("%s, batches of %d", name, maxBatch), func(t *testing.T) {
@@ -49,7 +34,7 @@ func TestGrowth(t *testing.T) {
 func testGrowth(t *testing.T, limits limits, maxBatch int) {
 	r := testenv.Random(t)
 	s := newStage(t, Options{})
-	d := disturbance(s, t)
+	d := stagetest.DisturbNFT(func() { s.nft(t, "flush ruleset") })
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(4, 8, smallSet/2, smallSet, 2*smallSet, 4*smallSet, 8*smallSet),
 		Steps: 200,
@@ -59,14 +44,10 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 				if err != nil {
 					return err
 				}
-				t.Cleanup(func() { _ = k.close() })
+				t.Cleanup(func() { _ = k.Close() })
 				k.limits = limits
-				k.conn.LimitBatch(maxBatch)
-				transact := k.transact
-				k.transact = func(ctx context.Context, b *nfnetlink.Batch) error {
-					return d.Around(func() error { return transact(ctx, b) })
-				}
-				b = backends.New(k.book.render, k)
+				d.Limit(k.Conn, maxBatch)
+				b = backends.New(k.render, k)
 				return nil
 			})
 			return b, err
@@ -81,11 +62,12 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 	}
 	g.Run(t, r)
 	if d.Met == 0 {
-		t.Error("no transaction failed: the test shows nothing")
+		t.Error("failed transactions: got none, want some")
 	}
+	g.RunRefusals(t, d)
 }
 
-// dump gives what is in the kernel, whatever the names of the tables are.
+// dump returns the objects in the kernel, without the difference of the two table names.
 func (s *stage) dump(t testing.TB) (out string) {
 	t.Helper()
 	err := s.NS.Do(func() (err error) {
@@ -98,8 +80,8 @@ func (s *stage) dump(t testing.TB) (out string) {
 	return strings.ReplaceAll(out, "vipkit_2", "vipkit")
 }
 
-// One Service that grows from few endpoints to more than its set has room for needs a new
-// chain in the same Apply; and so back, with the sizes that programs have.
+// A Service grows from few endpoints to more than its set has room for, which needs a new
+// chain in the same Apply, and shrinks again. The sizes are those of production.
 func TestGrowthOfOneService(t *testing.T) {
 	s := newStage(t, Options{})
 	for _, n := range []int{3, leastSize + leastSize/10, 3, 4*leastSize + 1, 1} {
@@ -112,7 +94,7 @@ func TestGrowthOfOneService(t *testing.T) {
 	s.counts(t, map[string]int{"endpoints": 9 * leastSize})
 }
 
-// oneService has a Service with so many endpoints.
+// oneService returns a snapshot of a Service with n endpoints.
 func oneService(n int) proxy.Snapshot {
 	p := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	p.Cluster = stagetest.Hosts(v1.IPv4Protocol, n)

@@ -35,29 +35,29 @@ table ip6 somebody-elses {
 table arp odd { chain input { type filter hook input priority 0; arp operation request counter accept; }; }
 `
 
-// addOddTable adds a table with user data that no program understands.
+// addOddTable adds a table whose rules have user data in no known format.
 func addOddTable(t *testing.T, c *nfnetlink.Conn) {
 	t.Helper()
 	var b nfnetlink.Batch
 	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "odd"}
-	b.AddTable(table, "")
+	b.AddTable(table)
 	b.AddChain(table, nfnetlink.Chain{Name: "c"})
-	b.AddEncodedRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
-	b.AddEncodedRule(table, "c", nil, []byte{0x76, 12, 1})
+	b.AddRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
+	b.AddRule(table, "c", nil, []byte{0x76, 12, 1})
 	if err := c.Commit(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What others have in their tables stops nothing, and stays as it is.
+// Foreign tables do not disturb the backend, and stay unchanged.
 func TestForeignTablesAreLeftAlone(t *testing.T) {
 	s := newStage(t, Options{})
 	s.load(t, foreignTables)
 	addOddTable(t, s.conn(t))
 	foreign := s.listing(t)
-	world := sampleWorld()
+	snapshot := sampleSnapshot()
 	for range 2 {
-		s.Apply(t, world)
+		s.Apply(t, snapshot)
 		s.Restart(t)
 	}
 	if err := s.Backend.Cleanup(t.Context()); err != nil {
@@ -66,48 +66,48 @@ func TestForeignTablesAreLeftAlone(t *testing.T) {
 	s.holds(t, foreign, "after Cleanup")
 }
 
-// Instances of different identities share nothing: each can come, change and go
-// without the other.
+// Instances of different identities share nothing: each can be added, changed and removed
+// without changing the other.
 func TestInstancesAreDisjoint(t *testing.T) {
 	s := newStage(t, Options{})
 	other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, -5)})}
 
-	world := sampleWorld()
-	s.Apply(t, world)
+	snapshot := sampleSnapshot()
+	s.Apply(t, snapshot)
 	alone := s.nft(t, "list", "ruleset")
-	other.Apply(t, world)
+	other.Apply(t, snapshot)
 	both := s.nft(t, "list", "ruleset")
 	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00004000"} {
 		if !strings.Contains(both, want) {
-			t.Errorf("the ruleset of both lacks %q:\n%s", want, both)
+			t.Errorf("ruleset of both instances: got no %q:\n%s", want, both)
 		}
 	}
 	s.Restart(t)
-	s.Apply(t, world)
+	s.Apply(t, snapshot)
 	if got := s.nft(t, "list", "ruleset"); got != both {
-		t.Errorf("a restart of one (-before +after):\n%s", cmp.Diff(both, got))
+		t.Errorf("ruleset after a restart of one instance (-before +after):\n%s", cmp.Diff(both, got))
 	}
 	if err := other.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.nft(t, "list", "ruleset"); got != alone {
-		t.Errorf("what is left of one when the other has gone (-before +after):\n%s", cmp.Diff(alone, got))
+		t.Errorf("ruleset of one instance after Cleanup of the other (-before +after):\n%s", cmp.Diff(alone, got))
 	}
 }
 
-// Another priority or mark takes effect after a restart with the same name.
+// A restart under the same name applies another priority and mark.
 func TestIdentityChanges(t *testing.T) {
 	s := newStage(t, Options{})
-	world := sampleWorld()
-	s.Apply(t, world)
+	snapshot := sampleSnapshot()
+	s.Apply(t, snapshot)
 	s.Options.Identity = identity("", 0x8000, -5)
 	s.Restart(t)
-	s.repair(t, world)
+	s.repair(t, snapshot)
 	changed := s.listing(t)
 	fresh := newStage(t, s.Options)
-	fresh.Apply(t, world)
+	fresh.Apply(t, snapshot)
 	if diff := cmp.Diff(fresh.listing(t), changed); diff != "" {
-		t.Errorf("the ruleset, made anew and taken over (-new +taken over):\n%s", diff)
+		t.Errorf("ruleset of a first load and after adoption (-first load +adopted):\n%s", diff)
 	}
 }
 
@@ -122,10 +122,10 @@ func TestFamilies(t *testing.T) {
 		{[]v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}, []string{"table ip vipkit", "table ip6 vipkit"}},
 	} {
 		s := newStage(t, Options{})
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		s.Options.Families = c.families
 		s.Restart(t)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		got := strings.Split(strings.TrimSpace(s.nft(t, "list", "tables")), "\n")
 		slices.Sort(got)
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -146,9 +146,9 @@ func TestNewRefusesOptions(t *testing.T) {
 	}
 }
 
-// What the kernel refuses of one service port stops no other, in the first load
-// and later.
-func TestPoisonedServices(t *testing.T) {
+// If the kernel refuses objects of one service port, all others are programmed, in the first
+// load and later.
+func TestRefusedServices(t *testing.T) {
 	collides := collidingPort(40, 9)
 	wrongFamily := stagetest.Port(v1.IPv4Protocol, 42, 1)
 	wrongFamily.Cluster = append(wrongFamily.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 80))
@@ -162,8 +162,8 @@ func TestPoisonedServices(t *testing.T) {
 		good = append(good, stagetest.Port(v1.IPv4Protocol, i, 3))
 	}
 	for _, c := range []struct {
-		name   string
-		poison *proxy.ServicePort
+		name    string
+		refused *proxy.ServicePort
 	}{
 		{"a frontend that belongs to another", collides},
 		{"an endpoint of another family", wrongFamily},
@@ -175,30 +175,30 @@ func TestPoisonedServices(t *testing.T) {
 			healthy := proxy.NewSnapshot(stagetest.Node(), good...)
 			s.Apply(t, healthy)
 			want := s.listing(t)
-			ill := proxy.NewSnapshot(stagetest.Node(), append(slices.Clone(good), c.poison)...)
+			withRefused := proxy.NewSnapshot(stagetest.Node(), append(slices.Clone(good), c.refused)...)
 			for _, start := range []proxy.Snapshot{healthy, {}} {
 				if start.IsZero() {
 					s.Restart(t)
 				}
-				s.applyIll(t, start, ill, c.poison.Name)
-				s.holds(t, want, "without the ill one")
+				s.applyRefused(t, start, withRefused, c.refused.Name)
+				s.holds(t, want, "without the refused port")
 			}
 			fresh := newStage(t, Options{})
-			fresh.applyIll(t, proxy.Snapshot{}, ill, c.poison.Name)
+			fresh.applyRefused(t, proxy.Snapshot{}, withRefused, c.refused.Name)
 			fresh.holds(t, want, "after a first load")
 		})
 	}
 }
 
-// collidingPort is a service port that claims the address of another one, number
-// 0, which only the kernel sees.
+// collidingPort returns a service port that claims the address of port 0, a conflict that
+// only the kernel detects.
 func collidingPort(i, n int) *proxy.ServicePort {
 	p := stagetest.Port(v1.IPv4Protocol, i, n)
 	p.Frontends[0].Addr = stagetest.Port(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
 	return p
 }
 
-// Source ranges that overlap, which a tracker never makes, count as one.
+// Source ranges that overlap are merged, although a tracker never makes such ones.
 func TestSourceRangesThatOverlap(t *testing.T) {
 	listing := func(sources ...string) string {
 		s := newStage(t, Options{})
@@ -212,35 +212,35 @@ func TestSourceRangesThatOverlap(t *testing.T) {
 	want := listing("192.0.2.0/24", "198.51.100.0/25")
 	got := listing("198.51.100.0/26", "192.0.2.0/25", "192.0.2.0/24", "192.0.2.0/24", "198.51.100.0/25")
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the ruleset (-without overlaps +with them):\n%s", diff)
+		t.Errorf("ruleset (-without overlaps +with them):\n%s", diff)
 	}
 }
 
-// A service that needs a new chain has it committed first; if what follows is
-// refused, that is undone.
-func TestPoisonBesideNewChains(t *testing.T) {
-	ill := collidingPort(9, 1)
+// New chains for existing frontends are committed first. If the kernel refuses the second
+// transaction, they are removed again.
+func TestRefusedServiceBesideNewChains(t *testing.T) {
+	refused := collidingPort(9, 1)
 	s := newStage(t, Options{})
 	before := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3), stagetest.Port(v1.IPv4Protocol, 1, 3))
 	s.Apply(t, before)
-	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), ill)
-	s.applyIll(t, before, grown, ill.Name)
+	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), refused)
+	s.applyRefused(t, before, grown, refused.Name)
 
 	fresh := newStage(t, Options{})
 	fresh.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20)))
 	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
-		t.Errorf("the ruleset, without the ill one (-want +got):\n%s", diff)
+		t.Errorf("ruleset without the refused port (-want +got):\n%s", diff)
 	}
 }
 
-// applyIll expects that one port is refused, at the latest when all is begun
-// anew.
-func (s *stage) applyIll(t *testing.T, start, ill proxy.Snapshot, name proxy.ServicePortName) {
+// applyRefused applies a snapshot, and expects that one port is refused, at the latest by an
+// Apply from the zero snapshot.
+func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name proxy.ServicePortName) {
 	t.Helper()
-	err := s.Backend.Apply(t.Context(), start, ill)
+	err := s.Backend.Apply(t.Context(), start, want)
 	for range 2 {
 		if errors.Is(err, proxy.ErrDataplaneLost) {
-			err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, ill)
+			err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, want)
 		}
 	}
 	var failed proxy.PortErrors
@@ -249,8 +249,8 @@ func (s *stage) applyIll(t *testing.T, start, ill proxy.Snapshot, name proxy.Ser
 	}
 }
 
-// SCTP has no sockets everywhere, so that packets cannot show it; its rules and
-// elements are those of TCP but for the protocol.
+// Not every kernel has SCTP sockets, so this test sends no packets: the rules and elements
+// for SCTP are those for TCP except for the protocol.
 func TestSCTP(t *testing.T) {
 	listing := func(protocol v1.Protocol) string {
 		s := newStage(t, Options{})
@@ -265,6 +265,6 @@ func TestSCTP(t *testing.T) {
 	want := strings.ReplaceAll(listing(v1.ProtocolTCP), " tcp . ", " sctp . ")
 	want = strings.ReplaceAll(want, "\ntcp . ", "\nsctp . ")
 	if diff := cmp.Diff(want, listing(v1.ProtocolSCTP)); diff != "" {
-		t.Errorf("the ruleset for SCTP (-want +got):\n%s", diff)
+		t.Errorf("ruleset for SCTP (-want +got):\n%s", diff)
 	}
 }

@@ -2,11 +2,14 @@ package nftables
 
 import (
 	"fmt"
-	"net/netip"
 	"strconv"
 
-	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // Names of the chains that every table has.
@@ -25,43 +28,64 @@ const (
 	prioritySNAT = 100
 )
 
-// static appends what a table holds whatever the services are. All base chains
-// are of type nat, which the kernel asks about the first packet of a connection
-// only: everything after it costs nothing here.
-func (p *page) static(fam family, out []object) []object {
+// static appends the objects that a table has whatever the services are. All base chains
+// are of type nat, which only the first packet of a connection traverses: all later
+// packets cost nothing here.
+func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) []object {
 	out = append(out, object{Key: key{kind: kindTable, fam: fam}})
 	for _, s := range fixedSets() {
-		out = append(out, p.setObject(fam, setDefinition{set: s, lasting: true}))
+		out = append(out, setObject(fam, &setDefinition{set: s, fixed: true}))
 	}
-	base := func(name string, build func(*assembler)) object {
-		place := p.options.baseChain(name)
-		return p.chainObject(chainSpec{fam: fam, name: name, level: levelBase, lasting: true, details: strconv.Itoa(int(place.Priority)),
-			base: &place}, build)
+	base := func(name string, rules func(*nft.Assembler)) object {
+		at := r.options.baseChain(name)
+		return r.chain(chainSpec{fam: fam, name: name, kind: kindBaseChain, details: strconv.Itoa(int(at.Priority)), base: at}, rules)
 	}
-	fixed := func(name string, level uint8, details string, build func(*assembler)) object {
-		return p.chainObject(chainSpec{fam: fam, name: name, level: level, details: details, lasting: true}, build)
+	fixed := func(name string, kind kind, details string, rules func(*nft.Assembler)) object {
+		return r.chain(chainSpec{fam: fam, name: name, kind: kind, details: details}, rules)
 	}
-	toServices := func(a *assembler) { a.rule(a.jump(chainServices)) }
-	toRemember := func(a *assembler) { a.rule(a.translated(), a.jump(chainRemember)) }
+	toServices := func(a *nft.Assembler) { a.Rule(a.Jump(chainServices)) }
+	toRemember := func(a *nft.Assembler) { a.Rule(a.Translated(), a.Jump(chainRemember)) }
 	return append(out,
-		fixed(rejectChain, levelReject, "", func(a *assembler) { a.rule(a.reject()) }),
-		fixed(chainServices, levelDispatch, p.dispatchDetails(), p.dispatch),
-		fixed(chainRemember, levelDispatch, "", (*assembler).rememberDispatch),
+		fixed(rejectChain, kindRejectChain, "", func(a *nft.Assembler) { a.Rule(a.Reject()) }),
+		fixed(chainServices, kindDispatchChain, fmt.Sprint(node.NodePorts, node.ServiceCIDRs), func(a *nft.Assembler) { dispatch(a, node) }),
+		fixed(chainRemember, kindDispatchChain, "", rememberDispatch),
 		base(chainPrerouting, toServices),
 		base(chainOutput, toServices),
-		base(chainInput, func(a *assembler) {
+		base(chainInput, func(a *nft.Assembler) {
 			toRemember(a)
-			a.rule(a.marked(), a.clearMark()) // for an endpoint on the node itself
+			a.Rule(a.Marked(expr.CmpOpNeq), a.ClearMark()) // the packet goes to a host-network endpoint
 		}),
-		base(chainPostrouting, func(a *assembler) {
+		base(chainPostrouting, func(a *nft.Assembler) {
 			toRemember(a)
-			a.rule(a.marked(), a.clearMark(), a.masquerade())
-			a.rule(a.translated(), a.sourceAndDestinationInSet(setHairpins), a.masquerade())
+			a.Rule(a.Marked(expr.CmpOpNeq), a.ClearMark(), a.Masquerade())
+			a.Rule(a.Translated(), hairpin(a), a.Masquerade())
 		}))
 }
 
-// baseChain gives the place of a chain in the kernel's path of packets; the zero
-// value for one that has none.
+// layout is the version of the rules that this package writes. Chains of another version,
+// from an older or newer process, are replaced.
+const layout = "4"
+
+type chainSpec struct {
+	fam  nfnetlink.Family
+	name string
+	kind kind
+	// details identify what the rules depend on apart from name, kind, base and mark.
+	details string
+	base    nfnetlink.BaseChain
+}
+
+// chain returns the object of a chain.
+func (r *renderer) chain(c chainSpec, rules func(*nft.Assembler)) object {
+	return object{
+		Key:     key{kind: c.kind, fam: c.fam, name: handleOf(c.name)},
+		Value:   value{hash: nft.Hash(r.form, c.name, c.details)},
+		Payload: &nft.Chain{Base: c.base, Mark: r.options.Identity.Mark, Rules: rules},
+	}
+}
+
+// baseChain returns the hook and priority of a base chain; the zero value for other
+// chains.
 func (o *Options) baseChain(name string) nfnetlink.BaseChain {
 	c := nfnetlink.BaseChain{Type: "nat"}
 	switch name {
@@ -80,52 +104,21 @@ func (o *Options) baseChain(name string) nfnetlink.BaseChain {
 	return c
 }
 
-// dispatch writes the chain in which every new connection is looked up.
-func (p *page) dispatch(a *assembler) {
-	a.rule(a.verdictMap(setRestrictions, false))
-	a.rule(a.verdictMap(setServices, false))
-	p.nodePortRules(a)
-	// Nothing but the ports of Services is served at ClusterIPs, and nothing
-	// at all at addresses that no Service has.
-	a.rule(a.destinationInSet(setClusterIPs), a.reject())
-	for _, cidr := range p.node.ServiceCIDRs {
-		if familyOf(ipaddr.FamilyOf(cidr.Addr())) == a.fam {
-			a.rule(a.destinationIn(cidr), a.drop())
-		}
-	}
+// dispatch writes the chain that looks up the frontend of every new connection.
+func dispatch(a *nft.Assembler, node *proxy.Node) {
+	a.Rule(a.VerdictMap(setRestrictions, false))
+	a.Rule(a.VerdictMap(setServices, false))
+	a.NodePorts(node.NodePorts, setNodePorts)
+	a.Unserved(setClusterIPs, node.ServiceCIDRs)
 }
 
-// dispatchDetails says what of the node goes into the chain.
-func (p *page) dispatchDetails() string {
-	return fmt.Sprint(p.node.NodePorts, p.node.ServiceCIDRs)
-}
-
-func (p *page) nodePortRules(a *assembler) {
-	if p.node.NodePorts.All {
-		a.rule(a.destinationNotIn(a.fam.loopback()), a.destinationIsLocal(), a.verdictMap(setNodePorts, true))
-		return
-	}
-	for _, at := range p.node.NodePorts.Prefixes {
-		if familyOf(ipaddr.FamilyOf(at.Addr())) == a.fam {
-			a.rule(a.destinationNotIn(a.fam.loopback()), a.destinationIn(at), a.destinationIsLocal(), a.verdictMap(setNodePorts, true))
-		}
-	}
-}
-
-func (f family) loopback() netip.Prefix {
-	if f == ipv6 {
-		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-}
-
-// rememberDispatch writes the chain in which the frontend of a translated
-// connection is looked up again, by the destination it had, to note which
-// endpoint its client has got. That is known only now. The kernel is asked for
-// ports of a known protocol, because nft could not read the rule back otherwise.
-func (a *assembler) rememberDispatch() {
-	for _, proto := range [...]uint8{6, 17, 132} {
-		a.rule(a.protocolIs(proto), a.originalVerdictMap(setRecorders, false))
-		a.rule(a.protocolIs(proto), a.originalNodePortHasEndpoint(), a.originalVerdictMap(setNodePortRecorders, true))
+// rememberDispatch writes the chain that looks up the frontend of a translated connection
+// again, by its original destination, to store the endpoint of the client. The endpoint is
+// known only after the translation. The rules match each protocol, because nft could not
+// load its listing of them otherwise.
+func rememberDispatch(a *nft.Assembler) {
+	for _, proto := range [...]uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+		a.Rule(a.ProtocolIs(proto), originalVerdictMap(a, setRecorders, false))
+		a.Rule(a.ProtocolIs(proto), originalNodePortHasEndpoint(a), originalVerdictMap(a, setNodePortRecorders, true))
 	}
 }

@@ -4,27 +4,26 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 )
 
-// List implements [backends.Target]. It yields an object that was changed with a value that
-// no service port renders, so that it is replaced or removed. If others have added objects
-// to our tables, the tables are replaced: such objects may refer to each other and to ours,
-// so that none can be removed by itself.
+// List implements [backends.Target]. It yields a changed object with a value that no service
+// port renders, so that it is replaced or removed. If other programs have added objects to
+// the backend's tables, the tables are replaced: such objects may refer to each other and to
+// the backend's, so they cannot be removed one by one.
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		k.forgetSlots()
-		k.places = places{}
-		if err := k.monitor.Begin(); err != nil {
-			yield(object{}, k.explain(err))
+		k.tables = k.newTables()
+		if err := k.Begin(); err != nil {
+			yield(object{}, err)
 			return
 		}
-		for _, fam := range []family{ipv4, ipv6} {
-			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield}
+		for _, fam := range nft.Families() {
+			l := lister{kernel: k, ctx: ctx, fam: fam, yield: yield, sticky: map[key]struct{}{}}
 			err := l.list()
 			if err != nil && !errors.Is(err, errStopped) {
 				yield(object{}, err)
@@ -33,24 +32,31 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 				return
 			}
 		}
-		k.looked = true
+		if len(k.tables.slots) > 0 {
+			k.tables.begun = map[key]map[slot]bool{}
+		}
+		k.verified = true
 	}
 }
 
+// lister lists the tables of one family for List.
 type lister struct {
 	*kernel
 	ctx   context.Context
-	fam   family
+	fam   nfnetlink.Family
 	yield func(object, error) bool
-	// objects are those of the part that is being listed: it may have to be
-	// listed again from its beginning.
+	// objects are those of the current part of the listing, which a commit of another
+	// program may start again.
 	objects []object
 	indexes []uint32
+	// recorders are the listed objects of kindRecord, and sticky those of kindSticky.
+	recorders []object
+	sticky    map[key]struct{}
 }
 
 var errStopped = errors.New("the listing was stopped")
 
-// flush hands the objects of a finished part over.
+// flush yields the objects of a complete part.
 func (l *lister) flush() error {
 	for _, o := range l.objects {
 		if !l.yield(o, nil) {
@@ -67,144 +73,104 @@ func (l *lister) add(k key, v value) {
 }
 
 func (l *lister) list() error {
-	name, stray, err := l.serving(l.ctx, l.fam)
+	name, idle, err := l.serving(l.ctx, l.fam)
 	if err != nil || name == "" {
 		return err
 	}
-	*l.places.name(l.fam) = name
+	*l.tables.name(l.fam) = name
+	if idle != "" {
+		// A replaced table that is still there serves, too. It must be gone before the listing,
+		// or clients would get affinity to endpoints that only this table has.
+		if err := l.removeTables(l.ctx, []nfnetlink.Table{{Family: l.fam, Name: idle}}); err != nil {
+			return err
+		}
+	}
 	if err := l.checkDormant(name); err != nil {
 		return err
 	}
-	l.add(key{kind: kindTable}, 0)
-	if stray != "" {
-		l.add(key{kind: kindTable, name: l.book.names.of(l.fam).number(stray)}, 0)
-	}
+	l.add(key{kind: kindTable}, value{})
 	if err := l.chains(); err != nil {
-		return l.explain(err)
+		return err
 	}
 	if err := l.flush(); err != nil {
 		return err
 	}
-	var sets []nfnetlink.SetInfo
-	ofSets := nfnetlink.Collect(&sets)
-	ofSets.Consistent = l.unchanged
-	if err := l.conn.Sets(l.ctx, l.table(l.fam), ofSets); err != nil {
-		return l.explain(readable(err, "the sets"))
+	sets, err := l.Sets(l.ctx, l.tables.table(l.fam))
+	if err != nil {
+		return err
 	}
 	for i := range sets {
-		if sets[i].Flags&unix.NFT_SET_ANONYMOUS != 0 {
-			continue // it is part of a foreign rule, and goes with it
-		}
 		if err := l.set(&sets[i]); err != nil {
-			return l.explain(err)
+			return err
 		}
 		if err := l.flush(); err != nil {
 			return err
 		}
 	}
-	return nil
+	l.choices(sets)
+	for k := range l.sticky {
+		l.add(k, value{})
+	}
+	return l.flush()
 }
 
-// checkDormant asks for new tables if one is dormant: the kernel ignores its rules.
+// checkDormant requires new tables if one is dormant: the kernel ignores its rules.
 func (l *lister) checkDormant(table string) error {
-	var all []nfnetlink.TableInfo
-	if err := l.conn.Tables(l.ctx, nfnetlink.Family(l.fam), nfnetlink.Collect(&all)); err != nil {
-		return l.explain(err)
+	all, err := l.Tables(l.ctx, l.fam, table)
+	if err != nil {
+		return err
 	}
-	for i := range all {
-		if all[i].Name == table && all[i].Flags&unix.NFT_TABLE_F_DORMANT != 0 {
-			return mustReplace("the dormant table " + table)
-		}
+	if slices.ContainsFunc(all, nfnetlink.TableInfo.IsDormant) {
+		return nft.MustReplace("the dormant table " + table)
 	}
 	return nil
 }
 
-// chains lists chains with the hash that all their rules carry, and none where
-// a rule is missing, foreign or out of place, or the chain is.
+// chains lists chains with the hash that all their rules carry. The hash is 0 if a rule is
+// missing, foreign or out of order, or if the base chain has another hook or priority.
 func (l *lister) chains() error {
-	var rules []nfnetlink.RuleInfo
-	ofRules := nfnetlink.Collect(&rules)
-	ofRules.Consistent = l.unchanged
-	if err := l.conn.Rules(l.ctx, l.table(l.fam), ofRules); err != nil {
-		return readable(err, "the rules")
-	}
-	byChain := map[string][]string{}
-	for i := range rules {
-		byChain[rules[i].Chain] = append(byChain[rules[i].Chain], rules[i].Tag())
-	}
-	var chains []nfnetlink.ChainInfo
-	ofChains := nfnetlink.Collect(&chains)
-	ofChains.Consistent = func() bool { return l.unchanged() && nfnetlink.HaveAll(chains, rules) }
-	if err := l.conn.Chains(l.ctx, l.table(l.fam), ofChains); err != nil {
-		return readable(err, "the chains")
+	chains, err := l.Chains(l.ctx, l.tables.table(l.fam))
+	if err != nil {
+		return err
 	}
 	for i := range chains {
 		c := &chains[i]
-		if levelOf(c) > levelBase {
-			return mustReplace("chain " + c.Name + ", which this backend did not make,")
+		kind := chainKind(c.Name)
+		if kind == kindTable {
+			return nft.MustReplace("chain " + c.Name + ", which this backend did not make,")
 		}
-		hash, renamed := hashOf(byChain[c.Name], chainTag(c.Name))
-		if renamed {
-			// Rules go on to lead to a chain that has got another name.
-			return mustReplace("chain " + c.Name + ", which had another name,")
+		if c.Renamed {
+			// Rules still refer to a chain that was renamed.
+			return nft.MustReplace("chain " + c.Name + ", which had another name,")
 		}
-		if c.Base != l.book.options.baseChain(c.Name) {
-			hash = 0
+		if c.Base != l.options.baseChain(c.Name) {
+			c.Hash = 0
 		}
-		l.add(key{kind: kindChain, name: l.book.names.of(l.fam).number(c.Name), level: levelOf(c)}, hash)
+		l.add(key{kind: kind, name: handleOf(c.Name)}, value{hash: c.Hash})
 	}
 	return nil
 }
 
-// unchanged reports whether nobody has changed our tables since the listing began.
-func (l *lister) unchanged() bool { return !l.monitor.Noticed() }
-
-// readable turns the interruption of a listing by commits of others into a reason to replace
-// the tables.
-func readable(err error, what string) error {
-	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		return mustReplace(what + ", whose listing was interrupted by commits of others each time,")
-	}
-	return err
-}
-
-// hashOf gives the hash that all rules of a chain carry, by their tags, or none; and
-// whether one of them was written for a chain of another name.
-func hashOf(tags []string, chain uint32) (hash value, renamed bool) {
-	whole := true
-	for at, text := range tags {
-		t, ok := parseTag(text)
-		renamed = renamed || ok && t.chain != chain
-		whole = whole && ok && int(t.i) == at && int(t.n) == len(tags) && (at == 0 || t.hash == hash)
-		hash = t.hash
-	}
-	if !whole {
-		hash = 0
-	}
-	return hash, renamed
-}
-
-// levelOf gives the level of a chain by its name, or one above all others for a
-// chain that is none of ours.
-func levelOf(c *nfnetlink.ChainInfo) uint8 {
-	switch c.Name {
+// chainKind returns the kind of a chain by its name; kindTable for a foreign chain.
+func chainKind(name string) kind {
+	switch name {
 	case rejectChain:
-		return levelReject
+		return kindRejectChain
 	case chainServices, chainRemember:
-		return levelDispatch
+		return kindDispatchChain
 	case chainPrerouting, chainOutput, chainInput, chainPostrouting:
-		return levelBase
+		return kindBaseChain
 	}
 	for _, p := range [...]struct {
 		prefix string
-		level  uint8
+		kind   kind
 	}{
-		{"pick-", levelPick}, {"stick-", levelStick}, {"masquerade-nonpods-", levelSource}, {"masquerade-", levelMasquerade},
-		{"inside-", levelSource}, {"pod-", levelSource}, {"restrict-", levelSource}, {"remember-affinity-", levelPick}, {"remember-", levelStick},
+		{"pick-", kindPickChain}, {"stick-", kindStickChain}, {"masquerade-nonpods-", kindSourceChain}, {"masquerade-", kindMasqueradeChain},
+		{"inside-", kindSourceChain}, {"pod-", kindSourceChain}, {"restrict-", kindSourceChain}, {"remember-affinity-", kindPickChain}, {"remember-", kindStickChain},
 	} {
-		if strings.HasPrefix(c.Name, p.prefix) {
-			return p.level
+		if strings.HasPrefix(name, p.prefix) {
+			return p.kind
 		}
 	}
-	return levelBase + 1
+	return kindTable
 }

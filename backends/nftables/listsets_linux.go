@@ -7,26 +7,30 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// set lists a set and what is in it.
+// set lists a set and its elements.
 func (l *lister) set(s *nfnetlink.SetInfo) error {
-	o := key{kind: kindSet, name: l.book.names.of(l.fam).number(s.Name)}
-	hash := specHash(s.SetSpec)
+	o := key{kind: kindSet, name: handleOf(s.Name)}
+	hash := nft.SetHash(s.SetSpec)
 	fixed := s.SetSpec
 	fixed.Size = 0
 	var err error
 	switch {
 	case slices.ContainsFunc(fixedSets(), func(f nfnetlink.Set) bool {
-		return f.Spec(nfnetlink.Family(l.fam)) == fixed
+		return f.Spec(l.fam) == fixed
 	}):
-		hash = specHash(fixed)
+		hash = nft.SetHash(fixed)
 		before := len(l.objects)
 		l.objects = slices.Grow(l.objects, max(s.Count, 0))
 		err = l.fixedSet(s.Name)
-		if f := l.fills.byName(l.fam, s.Name); f != nil {
+		if f := l.tables.fills.byName(l.fam, s.Name); f != nil {
 			*f = fill{count: len(l.objects) - before, size: int(s.Size)}
+		}
+		if s.Name == setRecorders || s.Name == setNodePortRecorders {
+			l.recorders = append(l.recorders, l.objects[before:]...)
 		}
 	case strings.HasPrefix(s.Name, sourcesSet("")):
 		var name string
@@ -38,9 +42,9 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 			err = l.clients(s.Name)
 		}
 	case !isFixedName(s.Name):
-		err = mustReplace("set " + s.Name + ", which this backend did not make,")
+		err = nft.MustReplace("set " + s.Name + ", which this backend did not make,")
 	}
-	l.add(o, hash)
+	l.add(o, value{hash: hash})
 	return err
 }
 
@@ -70,26 +74,22 @@ func (l *lister) fixedSet(name string) error {
 }
 
 // elements lists the elements of a set. Each reports whether an element has a form that this
-// package writes. Another, such as a catch-all element, cannot be removed by its key, so
-// that the tables are replaced.
+// package writes. If one has not, such as a catch-all element, the tables are replaced,
+// because it cannot be removed by its key.
 func (l *lister) elements(set string, each func(*nfnetlink.Element) (own bool)) error {
 	before, own := len(l.objects), true
-	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
-		Begin: func() { l.objects, own = l.objects[:before], true },
-		Each: func(e *nfnetlink.Element) error {
-			own = each(e) && own
-			return nil
-		},
-		Consistent: l.unchanged,
+	err := l.Elements(l.ctx, l.tables.table(l.fam), set, func() { l.objects, own = l.objects[:before], true }, func(e *nfnetlink.Element) error {
+		own = each(e) && own
+		return nil
 	})
 	if err == nil && !own {
-		err = mustReplace("set " + set + ", which holds an element that this backend did not write,")
+		err = nft.MustReplace("set " + set + ", which has an element that this backend did not write,")
 	}
-	return readable(err, "set "+set)
+	return err
 }
 
-// element lists an element by what was read of it, unless its key is another than this
-// package writes for that. It does not look at the slot of an endpoint.
+// element adds the object of an element. It returns false if this package would write
+// another key for that object. The key of an endpoint is without its slot.
 func (l *lister) element(k key, v value, key []byte) (own bool) {
 	var buf [48]byte
 	k.fam = l.fam
@@ -100,10 +100,10 @@ func (l *lister) element(k key, v value, key []byte) (own bool) {
 	return true
 }
 
-// address lists an element that is one address, or a pair of one with itself.
+// address lists an element whose key is one address, or an address twice.
 func (l *lister) address(e *nfnetlink.Element, kind kind) (own bool) {
 	k := key{kind: kind}
-	n := l.fam.addrLen()
+	n := l.fam.AddrLen()
 	if len(e.Key) < n {
 		return false
 	}
@@ -112,13 +112,13 @@ func (l *lister) address(e *nfnetlink.Element, kind kind) (own bool) {
 	} else {
 		copy(k.addr[:], e.Key[:n])
 	}
-	return l.element(k, 0, e.Key)
+	return l.element(k, value{}, e.Key)
 }
 
 // frontend reads a frontend from the start of a key.
 func (l *lister) frontend(k *key, b []byte, nodePort bool) bool {
 	if !nodePort {
-		n := l.fam.addrLen()
+		n := l.fam.AddrLen()
 		if len(b) < n {
 			return false
 		}
@@ -132,13 +132,13 @@ func (l *lister) frontend(k *key, b []byte, nodePort bool) bool {
 	return true
 }
 
-// verdict lists an element that leads to a chain, or drops.
+// verdict lists an element with a jump or goto to a chain, or a drop.
 func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) (own bool) {
 	k := key{kind: kind}
 	if !l.frontend(&k, e.Key, nodePort) {
 		return false
 	}
-	v := to(l.book.names.of(l.fam).ofBytes(e.Chain))
+	v := to(handleOf(string(e.Chain)))
 	want := nfnetlink.VerdictGoto
 	switch {
 	case len(e.Chain) == 0:
@@ -147,7 +147,7 @@ func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) (own bo
 		want = nfnetlink.VerdictJump
 	}
 	if e.Verdict != want {
-		v |= odd
+		v.hash = foreignVerdict
 	}
 	return l.element(k, v, e.Key)
 }
@@ -155,24 +155,24 @@ func (l *lister) verdict(e *nfnetlink.Element, kind kind, nodePort bool) (own bo
 // nodePortClient lists an endpoint that clients of a node port may stick to.
 func (l *lister) nodePortClient(e *nfnetlink.Element) (own bool) {
 	k := key{kind: kindNodePortClient}
-	n := l.fam.addrLen()
+	n := l.fam.AddrLen()
 	if !l.frontend(&k, e.Key, true) || len(e.Key) < 8+n+2 {
 		return false
 	}
 	copy(k.eaddr[:], e.Key[8:8+n])
 	k.eport = binary.BigEndian.Uint16(e.Key[8+n:])
-	return l.element(k, 0, e.Key)
+	return l.element(k, value{}, e.Key)
 }
 
-// endpoints lists the slots of a map, and takes note of them. Where slots are
-// missing, what is there is not how this package leaves it: it is written anew.
+// endpoints lists the endpoints of a map, and stores their slots. If slots are missing,
+// another program has changed the map, and the tables are replaced.
 func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
 	first := len(l.objects)
-	n := l.fam.addrLen()
+	n := l.fam.AddrLen()
 	l.indexes = l.indexes[:0]
 	err := l.elements(set, func(e *nfnetlink.Element) (own bool) {
 		if len(l.objects) == first {
-			l.indexes = l.indexes[:0] // the listing began again
+			l.indexes = l.indexes[:0] // the listing was started again
 		}
 		k := key{kind: kindEndpoint, pool: pool}
 		if !l.frontend(&k, e.Key, nodePort) || len(e.Data) < n+2 || len(e.Key) < 12 {
@@ -181,19 +181,19 @@ func (l *lister) endpoints(set string, pool proxy.Pool, nodePort bool) error {
 		copy(k.eaddr[:], e.Data[:n])
 		k.eport = binary.BigEndian.Uint16(e.Data[n:])
 		l.indexes = append(l.indexes, binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:]))
-		return l.element(k, 0, e.Key[:len(e.Key)-4])
+		return l.element(k, value{}, e.Key[:len(e.Key)-4])
 	})
 	if err != nil {
 		return err
 	}
 	if !l.fillSlots(l.objects[first:], l.indexes) {
-		return mustReplace("map " + set + ", in which slots of endpoints are empty or hold the same endpoint,")
+		return nft.MustReplace("map " + set + ", in which slots of endpoints are empty or have the same endpoint,")
 	}
 	return nil
 }
 
-// fillSlots puts endpoints in their slots, and reports whether all are filled,
-// each with another endpoint.
+// fillSlots stores the endpoints of slots, and reports whether all slots are filled, each
+// with a different endpoint.
 func (l *lister) fillSlots(endpoints []object, indexes []uint32) bool {
 	filled := map[slotPool]int{}
 	for i := range endpoints {
@@ -202,23 +202,23 @@ func (l *lister) fillSlots(endpoints []object, indexes []uint32) bool {
 		if at >= len(endpoints) {
 			return false
 		}
-		slots := l.slots[id]
+		slots := l.tables.slots[id]
 		if at >= len(slots) {
 			slots = append(slots, make([]slot, at+1-len(slots))...)
-			l.slots[id] = slots
+			l.tables.slots[id] = slots
 		}
 		if slots[at] != (slot{}) {
-			return false // an element that was listed twice hides another one
+			return false // an element was listed twice, so another one is missing
 		}
 		slots[at] = k.slot()
 		filled[id]++
 	}
 	var sorted []slot
 	for id, n := range filled {
-		if n != len(l.slots[id]) {
+		if n != len(l.tables.slots[id]) {
 			return false
 		}
-		sorted = append(sorted[:0], l.slots[id]...)
+		sorted = append(sorted[:0], l.tables.slots[id]...)
 		slices.SortFunc(sorted, slot.compare)
 		if len(slices.Compact(sorted)) != n {
 			return false
@@ -229,41 +229,63 @@ func (l *lister) fillSlots(endpoints []object, indexes []uint32) bool {
 
 // clients lists the endpoints that clients stick to in an affinity map.
 func (l *lister) clients(set string) error {
-	seen := map[slot]bool{}
-	err := l.eachClient(l.ctx, elementTarget{fam: l.fam, set: set}, func(_ string, to slot) { seen[to] = true })
-	for to := range seen {
-		l.add(stickyKey(l.fam, l.book.names.of(l.fam).number(set), to), 0)
-	}
-	return err
+	name := handleOf(set)
+	err := l.eachClient(l.ctx, elementTarget{table: l.tables.table(l.fam), set: set}, func(_ string, to slot) {
+		l.sticky[stickyKey(l.fam, name, to)] = struct{}{}
+	})
+	return nft.Explain(err)
 }
 
-// sources gives the name that a set of sources with this content would have.
+// choices lists the endpoints that frontends with affinity choose from, too: between this
+// listing and the next commit, a client may get affinity to any of them.
+func (l *lister) choices(sets []nfnetlink.SetInfo) {
+	maps := map[string]bool{}
+	for i := range sets {
+		maps[sets[i].Name] = true
+	}
+	for i := range l.recorders {
+		id := l.recorders[i].Key.slotPool()
+		for _, id.pool = range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
+			set := affinityMap(recordedAffinity(text(l.recorders[i].Value.chain)), id.pool)
+			if !maps[set] {
+				continue
+			}
+			for _, to := range l.tables.slots[id] {
+				l.sticky[stickyKey(l.fam, handleOf(set), to)] = struct{}{}
+			}
+		}
+	}
+}
+
+// recordedAffinity returns the part of the names of affinity maps to which a chain adds clients.
+func recordedAffinity(recorder string) string {
+	name := strings.TrimPrefix(strings.TrimPrefix(recorder, "remember-"), affinityMap("", proxy.PoolCluster))
+	affinity, _, _ := strings.Cut(name, "-")
+	return affinity
+}
+
+// sources returns the name that a set of sources with this content would have.
 func (l *lister) sources(set string) (string, error) {
 	var starts, ends [][16]byte
-	n := l.fam.addrLen()
-	err := l.conn.Elements(l.ctx, l.table(l.fam), set, nfnetlink.Visitor[nfnetlink.Element]{
-		Begin: func() { starts, ends = nil, nil },
-		Each: func(e *nfnetlink.Element) error {
-			var a [16]byte
-			copy(a[:n], e.Key)
-			if e.IntervalEnd {
-				ends = append(ends, a)
-			} else {
-				starts = append(starts, a)
-			}
-			return nil
-		},
-		Consistent: l.unchanged,
+	n := l.fam.AddrLen()
+	err := l.Elements(l.ctx, l.tables.table(l.fam), set, func() { starts, ends = nil, nil }, func(e *nfnetlink.Element) error {
+		var a [16]byte
+		copy(a[:n], e.Key)
+		if e.IntervalEnd {
+			ends = append(ends, a)
+		} else {
+			starts = append(starts, a)
+		}
+		return nil
 	})
 	order := func(a, b [16]byte) int { return slices.Compare(a[:], b[:]) }
 	slices.SortFunc(starts, order)
 	slices.SortFunc(ends, order)
-	// nft itself, and so the kernel, marks where the first range begins with an
-	// end at the lowest address.
+	// If nft wrote the set, an end at the lowest address precedes the first range.
 	if len(ends) > 0 && ends[0] == [16]byte{} {
 		ends = ends[1:]
 	}
-	return sourcesName(starts, ends, n), readable(err, "set "+set)
+	return sourcesName(starts, ends, n), err
 }
 
 // sourcesName names a set of sources by its content.

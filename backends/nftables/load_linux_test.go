@@ -23,12 +23,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A big world is too big to be read back.
+// A snapshot with so many Services and endpoints exceeds listLimit.
 const services, hosts = 1600, 200
 
-// bigWorld has many services, all with the same many endpoints, of which the
-// first one can be chosen.
-func bigWorld(first netip.Addr) proxy.Snapshot {
+// bigSnapshot has many Services with the same endpoints, the first of which has the address
+// first.
+func bigSnapshot(first netip.Addr) proxy.Snapshot {
 	var pool []*endpoints.Endpoint
 	for i := range hosts {
 		pool = append(pool, stagetest.Endpoint(v1.IPv4Protocol, 1000+i, 8080))
@@ -42,7 +42,7 @@ func bigWorld(first netip.Addr) proxy.Snapshot {
 	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
-// table gives the only table of ours for IPv4.
+// table returns the only table for IPv4.
 func (s *stage) table(t testing.TB) nfnetlink.Table {
 	t.Helper()
 	var all []nfnetlink.TableInfo
@@ -50,7 +50,7 @@ func (s *stage) table(t testing.TB) nfnetlink.Table {
 		t.Fatal(err)
 	}
 	if len(all) != 1 {
-		t.Fatalf("got tables %v, want one", all)
+		t.Fatalf("tables: got %v, want one", all)
 	}
 	return nfnetlink.Table{Family: nfnetlink.IPv4, Name: all[0].Name}
 }
@@ -72,16 +72,16 @@ func (s *stage) countElements(t testing.TB, set string) int {
 	return n
 }
 
-// A world too big to be read back is made anew beside the old one.
-func TestBigWorldIsReplaced(t *testing.T) {
+// Tables that are too large to be listed are replaced by new ones.
+func TestBigTablesAreReplaced(t *testing.T) {
 	s := newStage(t, Options{})
-	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 1)))
+	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	s.Restart(t)
 	start := time.Now()
-	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 2)))
+	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 2)))
 	t.Logf("%d services with %d endpoints each replaced in %v", services, hosts, time.Since(start).Round(time.Millisecond))
 	if got := s.table(t).Name; got != "vipkit_2" {
-		t.Errorf("the table that serves: got %s, want vipkit_2", got)
+		t.Errorf("serving table: got %s, want vipkit_2", got)
 	}
 	for set, want := range map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services} {
 		if got := s.countElements(t, set); got != want {
@@ -89,23 +89,22 @@ func TestBigWorldIsReplaced(t *testing.T) {
 		}
 	}
 	if got := s.slotsOf(t, "10.0.0.2"); got != services {
-		t.Errorf("services with the endpoint of the new world: got %d, want %d", got, services)
+		t.Errorf("services with the endpoint of the new snapshot: got %d, want %d", got, services)
 	}
-	// Its own process reads it back for one element that somebody took away, and forgets
-	// no clients.
+	// The process that made the tables lists them to repair one removed element, and so
+	// keeps all clients.
 	s.nft(t, "delete", "element", "ip", "vipkit_2", setHairpins, "{ 10.0.0.2 . 10.0.0.2 }")
 	before := s.Operations(t)
 	start = time.Now()
 	s.repair(t, s.Applied)
 	t.Logf("one element repaired in %v", time.Since(start).Round(time.Millisecond))
 	if got := s.Operations(t) - before; got != 1 {
-		t.Errorf("the repair took %d operations, want 1", got)
+		t.Errorf("operations of the repair: got %d, want 1", got)
 	}
 	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services})
 }
 
-// A new process knows how full the sets are that it takes over, and makes room in
-// time.
+// A new process knows the fill of the sets that it adopts, and makes larger ones in time.
 func TestSetsGrowAfterRestart(t *testing.T) {
 	var all []*proxy.ServicePort
 	for i := range leastSize + leastSize/4 {
@@ -121,11 +120,12 @@ func TestSetsGrowAfterRestart(t *testing.T) {
 	s.counts(t, map[string]int{setServices: len(all), setClusterIPs: len(all), "endpoints": len(all)})
 }
 
-// What a transaction removes, or replaces, is there until its end.
+// An element that a transaction removes or replaces needs its space until the end of the
+// transaction.
 func TestRoomInSets(t *testing.T) {
 	const free = 3
 	do := func(kind backends.OpKind, n int) []op {
-		return slices.Repeat([]op{{Kind: kind, Key: key{kind: kindClusterIP, fam: ipv6, addr: [16]byte{0xfd}}}}, n)
+		return slices.Repeat([]op{{Kind: kind, Key: key{kind: kindClusterIP, fam: nfnetlink.IPv6, addr: [16]byte{0xfd}}}}, n)
 	}
 	for _, c := range []struct {
 		name  string
@@ -133,23 +133,23 @@ func TestRoomInSets(t *testing.T) {
 		after int
 		room  bool
 	}{
-		{"as many as there is room for", do(backends.Add, free), free, true},
+		{"as many as the set has room for", do(backends.Add, free), free, true},
 		{"one too many", do(backends.Add, free+1), free + 1, false},
 		{"one removed", append(do(backends.Remove, 1), do(backends.Add, free+1)...), free, false},
 		{"replaced", do(backends.Replace, free), 0, true},
 		{"replaced, one too many", do(backends.Replace, free+1), 0, false},
 		{"removed", do(backends.Remove, free+1), -free - 1, true},
 	} {
-		k := &kernel{}
-		k.fills.of(ipv6)[atClusterIPs] = fill{count: leastSize - free, size: leastSize}
-		counts, room := k.grow(c.ops)
-		if got := counts.of(ipv6)[atClusterIPs]; room != c.room || room && got != c.after {
-			t.Errorf("%s: got room: %t, %d more, want room: %t, %d more", c.name, room, got, c.room, c.after)
+		var all tables
+		all.fills.of(nfnetlink.IPv6)[atClusterIPs] = fill{count: leastSize - free, size: leastSize}
+		counts, room := all.grow(c.ops)
+		if got := counts.of(nfnetlink.IPv6)[atClusterIPs]; room != c.room || room && got != c.after {
+			t.Errorf("%s: got room: %t, %d added, want room: %t, %d added", c.name, room, got, c.room, c.after)
 		}
 	}
 }
 
-// slotsOf counts the slots that an endpoint stands in.
+// slotsOf counts the slots that have an endpoint.
 func (s *stage) slotsOf(t *testing.T, addr string) int {
 	t.Helper()
 	n, want := 0, netip.MustParseAddr(addr).As4()
@@ -171,14 +171,14 @@ func (s *stage) slotsOf(t *testing.T, addr string) int {
 // runsAgain marks the copy of the test binary that runs in a user namespace.
 const runsAgain = "NFTABLES_TEST_USERNS"
 
-// In an unprivileged user namespace, buffers are small, and a big load takes
-// several transactions.
+// In an unprivileged user namespace, buffers are small, and a large load needs several
+// transactions.
 func TestSmallBuffers(t *testing.T) {
 	if os.Getenv(runsAgain) != "" {
 		testSmallBuffers(t)
 		return
 	}
-	netnstest.NewNS(t) // or skip
+	netnstest.NewNS(t) // It skips the test on systems without privileges.
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	runtime.LockOSThread() // the copy ends with the thread that started it
@@ -201,28 +201,27 @@ func TestSmallBuffers(t *testing.T) {
 func testSmallBuffers(t *testing.T) {
 	s := newStage(t, Options{})
 	c := s.conn(t)
-	t.Logf("a transaction may have %d bytes", c.MaxBatch())
-	s.Apply(t, bigWorld(stagetest.HostIP(v1.IPv4Protocol, 1)))
+	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	before := s.generation(t, c)
 	s.Restart(t)
 
-	// One that is refused does not stop the others here either.
-	ill := collidingPort(services, 2)
-	all := []*proxy.ServicePort{ill}
-	for p := range bigWorld(stagetest.HostIP(v1.IPv4Protocol, 2)).All() {
+	// A refused port does not affect the others here either.
+	refused := collidingPort(services, 2)
+	all := []*proxy.ServicePort{refused}
+	for p := range bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 2)).All() {
 		all = append(all, p)
 	}
 	start := time.Now()
-	s.applyIll(t, proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), all...), ill.Name)
+	s.applyRefused(t, proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), all...), refused.Name)
 	parts := s.generation(t, c) - before
 	t.Logf("replaced in %d transactions and %v", parts, time.Since(start).Round(time.Millisecond))
 	if parts < 2 {
-		t.Errorf("the replacement took %d transactions, want several: the test shows nothing", parts)
+		t.Errorf("transactions of the replacement: got %d, want several", parts)
 	}
 	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts})
 
-	// What nobody wants any more is the matter of no port, and goes in several
-	// transactions, too.
+	// Objects that belong to no service port any longer are removed in several transactions,
+	// too.
 	s.Restart(t)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 	s.counts(t, map[string]int{setServices: 0, "endpoints": 0, setHairpins: 0})

@@ -11,27 +11,28 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Names are counted for each family: that the affinity map of a Service of one
-// goes must not keep clients of one of the other from forgetting an endpoint.
-func TestFamiliesForgetApart(t *testing.T) {
+// Families are independent: removing the affinity map of a Service of one family does not
+// keep clients of a Service of the other family from losing their affinity to a removed
+// endpoint.
+func TestFamiliesPurgeIndependently(t *testing.T) {
 	s := newStage(t, Options{})
-	gone, stays := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv6Protocol, 1, 2)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), gone, stays))
-	s.addClients(t, stays, 10)
-	want := s.clients(t, stays)
-	delete(want, stays.Cluster[1].Addr.Addr().String())
+	removed, kept := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv6Protocol, 1, 2)
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), removed, kept))
+	s.addClients(t, kept, 10)
+	want := s.clients(t, kept)
+	delete(want, kept.Cluster[1].Addr.Addr().String())
 
-	one := *stays
-	one.Cluster = stays.Cluster[:1]
+	one := *kept
+	one.Cluster = kept.Cluster[:1]
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
-	if diff := cmp.Diff(want, s.clients(t, stays)); diff != "" {
+	if diff := cmp.Diff(want, s.clients(t, kept)); diff != "" {
 		t.Errorf("clients by endpoint (-want +got):\n%s", diff)
 	}
 }
 
-// A Service that comes and goes, however large, is no reason to write others
-// anew: they keep their clients, and the operations are those of the one.
-func TestDeletionLeavesOthersAlone(t *testing.T) {
+// Removing a Service, however large, does not write other Services again: they keep their
+// clients, and the operations are only those for the removed Service.
+func TestDeletionKeepsOtherServices(t *testing.T) {
 	s := newStage(t, Options{})
 	sticky := stickyPort(v1.IPv4Protocol, 0, 2)
 	all := []*proxy.ServicePort{sticky}
@@ -46,27 +47,27 @@ func TestDeletionLeavesOthersAlone(t *testing.T) {
 	before := s.Operations(t)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
 	if n := s.Operations(t) - before; n > 1500 {
-		t.Errorf("a Service with 600 endpoints removed took %d operations, want no more than 1500", n)
+		t.Errorf("operations for removing a Service with 600 endpoints: got %d, want at most 1500", n)
 	}
 	if diff := cmp.Diff(want, s.clients(t, sticky)); diff != "" {
 		t.Errorf("clients of another Service (-want +got):\n%s", diff)
 	}
 }
 
-// Ranges need not end at a whole byte.
+// Prefix lengths of Service CIDRs need not be multiples of 8.
 func TestRangesOfAnyLength(t *testing.T) {
 	s := newStage(t, Options{})
 	s.Apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: stagetest.Prefixes("10.96.0.0/12", "fd00:96::/108")}))
 	listing := s.listing(t)
 	for _, want := range []string{"ip daddr 10.96.0.0/12 drop", "ip6 daddr fd00:96::/108 drop"} {
 		if !strings.Contains(listing, want) {
-			t.Errorf("the ruleset has no %q:\n%s", want, listing)
+			t.Errorf("ruleset: got no %q:\n%s", want, listing)
 		}
 	}
 }
 
-// Pods are told from others also where they fare like the node itself.
-func TestPodsFareLikeTheNode(t *testing.T) {
+// Rules identify pods also if the route of pods and that of the node are the same.
+func TestPodsAndNodeWithTheSameRoute(t *testing.T) {
 	s := newStage(t, Options{})
 	p := stagetest.Port(v1.IPv4Protocol, 0, 2)
 	p.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
@@ -75,7 +76,7 @@ func TestPodsFareLikeTheNode(t *testing.T) {
 	listing := s.nft(t, "list", "table", "ip", "vipkit")
 	for _, want := range []string{"ip saddr 10.0.0.0/9 goto reject-service", "fib saddr type local goto reject-service"} {
 		if !strings.Contains(listing, want) {
-			t.Errorf("the ruleset has no %q:\n%s", want, listing)
+			t.Errorf("ruleset: got no %q:\n%s", want, listing)
 		}
 	}
 }

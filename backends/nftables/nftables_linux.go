@@ -1,26 +1,25 @@
 package nftables
 
 import (
-	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// New gives a backend that programs the network namespace of the calling
-// thread. It needs CAP_NET_ADMIN there, and Linux 5.13 or later; what is missing
-// shows as [proxy.ErrUnsupported], here or at the first Apply. The backend counts
-// its operations ([proxy.OperationCounter]).
+// New returns a backend that programs the network namespace of the calling
+// thread. It needs CAP_NET_ADMIN there, and Linux 5.13 or later; New or the first Apply
+// returns [proxy.ErrUnsupported] if one is missing. The backend counts its operations
+// ([proxy.OperationCounter]). It has two open sockets until it is closed ([io.Closer]).
 func New(options Options) (proxy.Backend, error) {
 	k, err := newKernel(options)
 	if err != nil {
 		return nil, err
 	}
-	return backends.New(k.book.render, k), nil
+	return backends.New(k.render, k), nil
 }
 
 func newKernel(options Options) (*kernel, error) {
@@ -37,16 +36,11 @@ func newKernel(options Options) (*kernel, error) {
 	if options.AffinityClients == 0 {
 		options.AffinityClients = DefaultAffinityClients
 	}
-	conn, err := nfnetlink.Open()
+	conn, err := nft.Open(identity.Name, identity.Name+secondSuffix)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err)
+		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	monitor, err := conn.Monitor(identity.Name, identity.Name+twinSuffix)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("nftables: %w: %w", proxy.ErrUnsupported, err), conn.Close())
-	}
-	return &kernel{
-		book: &book{options: options}, conn: conn, monitor: monitor, transact: monitor.Commit,
-		limits: limits{list: listLimit, set: leastSize}, slots: map[slotPool][]slot{},
-	}, nil
+	k := &kernel{renderer: newRenderer(options), Conn: conn, limits: limits{list: listLimit, set: leastSize}, awaitPackets: awaitPackets}
+	k.tables = k.newTables()
+	return k, nil
 }

@@ -10,5 +10,5 @@ import (
 
 // New reports [proxy.ErrUnsupported]: only Linux has nf_tables.
 func New(Options) (proxy.Backend, error) {
-	return nil, fmt.Errorf("nftables: %w: not on this operating system", proxy.ErrUnsupported)
+	return nil, fmt.Errorf("nftables: %w: unsupported on this operating system", proxy.ErrUnsupported)
 }

@@ -4,19 +4,27 @@ import (
 	"bytes"
 	"cmp"
 	"net/netip"
+	"unique"
 
-	v1 "k8s.io/api/core/v1"
-
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// kind is the kind of a kernel object.
+// kind is the kind of a kernel object, in the order of creation: a chain refers only to
+// chains of lower kinds, and a frontend is added after its restriction and its endpoints.
 type kind uint8
 
 const (
 	kindTable kind = iota
 	kindSet
-	kindChain
+	kindRejectChain
+	kindPickChain
+	kindStickChain
+	kindMasqueradeChain
+	kindSourceChain
+	kindDispatchChain
+	kindBaseChain
 	kindEndpoint
 	kindHairpin
 	kindClusterIP
@@ -27,64 +35,79 @@ const (
 	kindFrontend
 )
 
-// key names one object of the dataplane. Which fields count depends on the kind.
+func (k kind) isChain() bool { return k >= kindRejectChain && k <= kindBaseChain }
+
+// handle represents the name of a set, chain or table; the zero value is no name. Handles
+// are small, and comparing them is as fast as comparing numbers.
+type handle = unique.Handle[string]
+
+// handleOf returns the handle of a name.
+func handleOf(name string) handle {
+	if name == "" {
+		return handle{}
+	}
+	return unique.Make(name)
+}
+
+// text returns the name that a handle represents.
+func text(h handle) string {
+	if h == (handle{}) {
+		return ""
+	}
+	return h.Value()
+}
+
+// key identifies one object of the dataplane. Its kind decides which other fields are set.
 type key struct {
 	kind  kind
-	fam   family
+	fam   nfnetlink.Family
 	proto uint8
 	pool  proxy.Pool
-	// level is the rank of a chain among chains.
-	level uint8
 	// port and addr are those of a frontend; the address of a node port is zero.
 	port uint16
 	addr [16]byte
 	// eport and eaddr are those of an endpoint.
 	eport uint16
 	eaddr [16]byte
-	// name is that of a set or chain, or of a table that is not in use.
-	name name
+	// name is that of a set or chain.
+	name handle
 }
 
-// value is what there is to say about an object: of a set or chain, the hash of
-// its definition; of an element, the name of the chain that it leads to, none
-// for drop.
-type value uint64
-
-// odd is the value of an element that leads to a chain in a way that this
-// package does not use.
-const odd value = 1 << 63
-
-func to(chain name) value { return value(chain) }
-
-func (v value) chain() name { return name(v) }
-
-// Rank implements [backends.Key]: a restriction stands before the frontend that
-// it closes is opened, and endpoints before a frontend sends anybody to them.
-func (k key) Rank() int {
-	switch k.kind {
-	case kindChain:
-		return 10 + int(k.level)
-	case kindTable, kindSet:
-		return int(k.kind)
-	default:
-		return 20 + int(k.kind)
-	}
+// value is the definition of an object, as far as its key does not give it.
+type value struct {
+	// hash is that of the definition of a set or chain. An element whose verdict
+	// this package does not write has hash foreignVerdict.
+	hash uint64
+	// chain is the chain of an element's jump or goto, none for drop.
+	chain handle
 }
+
+const foreignVerdict = 1
+
+func to(chain handle) value { return value{chain: chain} }
+
+type (
+	object = backends.Object[key, value]
+	op     = backends.Op[key, value]
+)
+
+// Rank implements [backends.Key].
+func (k key) Rank() int { return int(k.kind) }
 
 // Shared implements [backends.Key].
 func (k key) Shared() bool {
 	switch k.kind {
-	case kindChain, kindSet, kindHairpin, kindClusterIP, kindSticky, kindNodePortClient:
+	case kindSet, kindHairpin, kindClusterIP, kindSticky, kindNodePortClient:
 		return true
 	default:
-		return false
+		return k.kind.isChain()
 	}
 }
 
-// slotPool names a pool of endpoints within the kernel: those that one frontend
-// chooses from. Endpoints stand in slots, numbered from 0 without gaps.
+// slotPool identifies the endpoints that one frontend chooses from in one pool. They are in
+// slots, numbered from 0 without gaps.
 type slotPool struct {
-	fam   family
+	fam   nfnetlink.Family
 	proto uint8
 	pool  proxy.Pool
 	port  uint16
@@ -95,7 +118,7 @@ func (k *key) slotPool() slotPool {
 	return slotPool{fam: k.fam, proto: k.proto, pool: k.pool, port: k.port, addr: k.addr}
 }
 
-// slot is an endpoint in its place.
+// slot is the endpoint in a slot; the zero value is an empty slot.
 type slot struct {
 	addr [16]byte
 	port uint16
@@ -107,53 +130,12 @@ func (s slot) compare(o slot) int {
 
 func (k *key) slot() slot { return slot{addr: k.eaddr, port: k.eport} }
 
-// family is an IP family by its number in netfilter.
-type family uint8
-
-const (
-	ipv4 family = 2  // NFPROTO_IPV4
-	ipv6 family = 10 // NFPROTO_IPV6
-)
-
-func familyOf(f v1.IPFamily) family {
-	if f == v1.IPv6Protocol {
-		return ipv6
-	}
-	return ipv4
-}
-
-func (f family) api() v1.IPFamily {
-	if f == ipv6 {
-		return v1.IPv6Protocol
-	}
-	return v1.IPv4Protocol
-}
-
-// addrLen is the length of an address in bytes.
-func (f family) addrLen() int {
-	if f == ipv6 {
-		return 16
-	}
-	return 4
-}
-
-// bytes gives an address with its octets at the beginning.
-func (f family) bytes(a netip.Addr) (out [16]byte) {
-	if f == ipv6 {
+// bytesOf returns the octets of an address, an IPv4 address in the first four.
+func bytesOf(fam nfnetlink.Family, a netip.Addr) (out [16]byte) {
+	if fam == nfnetlink.IPv6 {
 		return a.As16()
 	}
 	four := a.As4()
 	copy(out[:], four[:])
 	return out
-}
-
-func protocolNumber(p v1.Protocol) uint8 {
-	switch p {
-	case v1.ProtocolUDP:
-		return 17
-	case v1.ProtocolSCTP:
-		return 132
-	default:
-		return 6
-	}
 }

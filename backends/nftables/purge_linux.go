@@ -5,83 +5,120 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// purge is an endpoint that clients must not stick to any longer.
-type purge struct {
-	fam  family
-	set  string
-	slot slot
-}
-
-// purgeRounds bounds how often a map is looked at: once the frontend no longer
-// leads to an endpoint, only clients that stick to it can bring it back, and
-// these are what is removed.
+// purgeRounds bounds how often a map is listed. After the commit that removed an endpoint,
+// only packets of clients with affinity to it can add it to the map again, and purge
+// removes these clients.
 const purgeRounds = 6
 
-// onePart is how many clients the kernel tells of at once, at least. It tells of
-// more in parts, and finds its place again by counting: of clients that it has
-// moved meanwhile, as it does when many have come or gone, it passes some over.
-// They are others the next time.
+// onePart is the least number of clients that the kernel lists in one message. To find the
+// start of the next message, the kernel counts elements. When many clients are added or
+// removed in between, it moves some to other positions, and may skip them. The next listing
+// skips different ones.
 const onePart = 64
 
-var errComeBack = errors.New("new clients are added as fast as they are removed")
+var errRefilled = errors.New("packets add clients as fast as they are removed")
 
-// purge makes clients forget endpoints. It follows the commit that took the
-// endpoints away, so that no new client can be added behind its back.
+// purge removes the affinity of clients to endpoints. It is called after the last transaction
+// that removes the endpoints, so that packets of new clients cannot add affinity to them.
 func (k *kernel) purge(ctx context.Context, purges []purge) error {
-	bySet := map[elementTarget][]purge{}
+	bySet := map[elementTarget]map[slot]bool{}
 	for _, p := range purges {
-		t := elementTarget{fam: p.fam, set: p.set}
-		bySet[t] = append(bySet[t], p)
+		addEndpoint(bySet, elementTarget{table: p.table, set: p.set}, p.slot)
+	}
+	return k.purgeSets(ctx, bySet, true)
+}
+
+// purgeOthers removes the affinity of clients to all endpoints of some maps but those that their
+// clients may have.
+func (k *kernel) purgeOthers(ctx context.Context, t *tables, maps map[key]map[slot]bool) error {
+	bySet := map[elementTarget]map[slot]bool{}
+	for set, endpoints := range maps {
+		for to := range endpoints {
+			addEndpoint(bySet, elementTarget{table: t.table(set.fam), set: text(set.name)}, to)
+		}
+	}
+	return k.purgeSets(ctx, bySet, false)
+}
+
+// purgeSets removes the clients of some endpoints from maps, or of all other endpoints, after all
+// packets that the kernel had begun to evaluate before the commit: these may add clients.
+func (k *kernel) purgeSets(ctx context.Context, bySet map[elementTarget]map[slot]bool, listed bool) error {
+	if len(bySet) > 0 {
+		k.awaitPackets()
 	}
 	for t, endpoints := range bySet {
-		if err := k.purgeSet(ctx, t, endpoints); err != nil {
-			return fmt.Errorf("%w: clients may still stick to endpoints that are gone, in map %s: %w", proxy.ErrDataplaneLost, t.set, err)
+		if err := k.purgeSet(ctx, t, func(to slot) bool { return endpoints[to] == listed }); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// purgeSet removes clients from one map until none is left.
-func (k *kernel) purgeSet(ctx context.Context, t elementTarget, endpoints []purge) error {
-	return untilGone(func() ([]string, int, error) {
-		return k.clientsOf(ctx, t, endpoints)
+// awaitPackets waits until the kernel has evaluated all packets whose evaluation began before the
+// call. That takes some milliseconds, and longer if a processor is stopped, as those of virtual
+// machines may be.
+func awaitPackets() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL waits for an RCU grace period; packets are evaluated within one
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(20 * time.Millisecond) // as with nohz_full, or if a filter of system calls forbids it
+	}
+}
+
+// addEndpoint adds an endpoint, and its address alone: a client may have no port yet.
+func addEndpoint(bySet map[elementTarget]map[slot]bool, t elementTarget, s slot) {
+	if bySet[t] == nil {
+		bySet[t] = map[slot]bool{}
+	}
+	bySet[t][s], bySet[t][slot{addr: s.addr}] = true, true
+}
+
+// purgeSet removes clients of removed endpoints from one map until none is left.
+func (k *kernel) purgeSet(ctx context.Context, t elementTarget, removed func(slot) bool) error {
+	err := untilNone(func() ([]string, int, error) {
+		return k.clientsOf(ctx, t, removed)
 	}, func(clients []string) error {
 		return k.forgetClients(ctx, t, clients)
 	})
+	if err != nil {
+		return fmt.Errorf("%w: affinity map %s may still have clients of removed endpoints: %w", proxy.ErrDataplaneLost, t.set, err)
+	}
+	return nil
 }
 
-// untilGone looks for clients, among how many there are of all, and has them
-// forgotten, until none is found any more; among many, twice in a row.
-func untilGone(look func() (clients []string, all int, err error), forget func([]string) error) error {
-	quiet := false
+// untilNone finds clients and removes them, until it finds none any more. It must find none
+// twice in a row if the map has more clients in all than the kernel lists in one message.
+func untilNone(find func() (clients []string, all int, err error), remove func([]string) error) error {
+	foundNone := false
 	for range purgeRounds {
-		clients, all, err := look()
-		if err != nil || len(clients) == 0 && (quiet || all <= onePart) {
+		clients, all, err := find()
+		if err != nil || len(clients) == 0 && (foundNone || all <= onePart) {
 			return err
 		}
-		if quiet = len(clients) == 0; quiet {
+		if foundNone = len(clients) == 0; foundNone {
 			continue
 		}
-		if err := forget(clients); err != nil {
+		if err := remove(clients); err != nil {
 			return err
 		}
 	}
-	return errComeBack
+	return errRefilled
 }
 
-// eachClient calls each with every client in a map and the endpoint that it
-// sticks to. One whose port is not known sticks to none, and comes with port 0.
+// eachClient calls each with every client in a map and its endpoint. The port is 0 if the
+// map lacks it; such a client has no affinity.
 func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(client string, to slot)) error {
-	n := t.fam.addrLen()
+	n := t.table.Family.AddrLen()
 	endpoints := map[string]slot{}
-	err := k.readClients(ctx, t.fam, t.set, func(client string, data []byte) {
+	err := k.readClients(ctx, t.table, t.set, func(client string, data []byte) {
 		var to slot
 		if len(data) >= n {
 			copy(to.addr[:], data[:n])
@@ -91,15 +128,15 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 		}
 		endpoints[client] = to
 	})
-	if err == nil && t.fam == ipv6 {
-		err = k.readClients(ctx, t.fam, affinityPortMap(t.set), func(client string, data []byte) {
+	if err == nil && t.table.Family == nfnetlink.IPv6 {
+		err = k.readClients(ctx, t.table, affinityPortMap(t.set), func(client string, data []byte) {
 			if to, ok := endpoints[client]; ok && len(data) >= 2 {
 				to.port = binary.BigEndian.Uint16(data)
 				endpoints[client] = to
 			}
 		})
 		if errors.Is(err, unix.ENOENT) {
-			err = nil // others removed that map; the next listing finds it missing
+			err = nil // another program removed that map; the next listing finds it missing
 		}
 	}
 	for client, to := range endpoints {
@@ -109,58 +146,53 @@ func (k *kernel) eachClient(ctx context.Context, t elementTarget, each func(clie
 }
 
 // readClients reads one map of clients.
-func (k *kernel) readClients(ctx context.Context, fam family, set string, note func(client string, data []byte)) error {
-	err := k.conn.Elements(ctx, k.table(fam), set, nfnetlink.Visitor[nfnetlink.Element]{
+func (k *kernel) readClients(ctx context.Context, table nfnetlink.Table, set string, note func(client string, data []byte)) error {
+	err := k.Netlink.Elements(ctx, table, set, nfnetlink.Visitor[nfnetlink.Element]{
 		Each: func(e *nfnetlink.Element) error {
 			if len(e.Key) == 0 {
-				return mustReplace("map " + set + ", which holds an element for all clients,")
+				return nft.MustReplace("map " + set + ", which has a catch-all element,")
 			}
 			note(string(e.Key), e.Data)
 			return nil
 		},
 	})
 	if errors.Is(err, nfnetlink.ErrInterrupted) {
-		// Packets may change the map at any time, so that no listing is exact. One
-		// that commits of others interrupted is no worse.
+		// Packets may change the map at any time, so no listing is exact. One that
+		// commits of other programs interrupted is no worse.
 		return nil
 	}
 	return err
 }
 
-// clientsOf gives the keys of the clients that stick to some endpoints, or would
-// once their port is known, and how many clients there are in all.
-func (k *kernel) clientsOf(ctx context.Context, t elementTarget, endpoints []purge) (clients []string, all int, err error) {
-	gone := map[slot]bool{}
-	for i := range endpoints {
-		gone[endpoints[i].slot] = true
-		gone[slot{addr: endpoints[i].slot.addr}] = true
-	}
+// clientsOf returns the keys of the clients with affinity to removed endpoints, and the number
+// of clients in all.
+func (k *kernel) clientsOf(ctx context.Context, t elementTarget, removed func(slot) bool) (clients []string, all int, err error) {
 	err = k.eachClient(ctx, t, func(client string, to slot) {
 		all++
-		if gone[to] {
+		if removed(to) {
 			clients = append(clients, client)
 		}
 	})
 	return clients, all, err
 }
 
-// forgetClients removes clients from a map. One that expires meanwhile makes
-// the kernel refuse the transaction, unless it knows removal of what may not be
-// there (Linux 6.3); then each goes by itself.
+// forgetClients removes clients from a map. A client that expires in the meantime makes the
+// kernel refuse a transaction that deletes it. So the transaction destroys the elements, or
+// before Linux 6.3, which has no destroy, each is deleted by itself.
 func (k *kernel) forgetClients(ctx context.Context, t elementTarget, clients []string) error {
 	sets := []string{t.set}
-	if t.fam == ipv6 {
-		// A port that stayed would go with the address of another endpoint:
-		// the kernel notes a client anew without changing what it has.
+	if t.table.Family == nfnetlink.IPv6 {
+		// A port that is left would be combined with the address of another endpoint:
+		// the kernel does not change the datum of an element that exists.
 		sets = append(sets, affinityPortMap(t.set))
 	}
-	err := k.removeClients(ctx, elementTarget{nfnetlink.OpDestroy, t.fam, ""}, sets, clients)
+	err := k.removeClients(ctx, elementTarget{nfnetlink.OpDestroy, t.table, ""}, sets, clients)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
 	for i := range clients {
 		for j := range sets {
-			err := k.removeClients(ctx, elementTarget{nfnetlink.OpDelete, t.fam, ""}, sets[j:j+1], clients[i:i+1])
+			err := k.removeClients(ctx, elementTarget{nfnetlink.OpDelete, t.table, ""}, sets[j:j+1], clients[i:i+1])
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
@@ -172,12 +204,12 @@ func (k *kernel) forgetClients(ctx context.Context, t elementTarget, clients []s
 func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clients []string) error {
 	k.batch.Reset()
 	for _, set := range sets {
-		w := k.batch.Elements(t.op, k.table(t.fam), set)
+		w := k.batch.Elements(t.op, t.table, set)
 		for _, c := range clients {
 			w.Key([]byte(c))
 		}
 	}
-	if err := k.transact(ctx, &k.batch); err != nil {
+	if err := k.Transact(ctx, &k.batch); err != nil {
 		return err
 	}
 	k.ops.Add(uint64(len(sets) * len(clients)))

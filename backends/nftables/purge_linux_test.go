@@ -9,44 +9,42 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// hiding is a map of clients in which single looks do not find some of those that
-// are searched for, and of which none may be removed.
+// hiding is an affinity map whose listings lack some of the clients.
 type hiding struct {
-	clients map[string]bool
-	others  int
-	hidden  map[int][]string // by look
-	looks   int
+	clients  map[string]bool
+	others   int
+	hidden   map[int][]string // by number of the listing
+	listings int
 }
 
-func (h *hiding) look() (clients []string, all int, err error) {
-	h.looks++
+func (h *hiding) list() (clients []string, all int, err error) {
+	h.listings++
 	for c := range h.clients {
-		if !slices.Contains(h.hidden[h.looks], c) {
+		if !slices.Contains(h.hidden[h.listings], c) {
 			clients = append(clients, c)
 		}
 	}
 	return clients, h.others + len(clients), nil
 }
 
-func (h *hiding) forget(clients []string) error {
+func (h *hiding) remove(clients []string) error {
 	for _, c := range clients {
 		delete(h.clients, c)
 	}
 	return nil
 }
 
-// While many come or go, the kernel passes clients over, each time others: none of
-// those that must be forgotten stays for that.
-func TestClientsPassedOverAreForgotten(t *testing.T) {
+// While many clients are added or removed, the kernel skips some clients in a listing, each
+// time different ones. All clients that must be removed are removed all the same.
+func TestSkippedClientsAreRemoved(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		others int
-		hidden map[int][]string
-		looks  int
+		name     string
+		others   int
+		hidden   map[int][]string
+		listings int
 	}{
 		{"few", 10, nil, 2},
 		{"many", 2 * onePart, nil, 3},
@@ -55,51 +53,48 @@ func TestClientsPassedOverAreForgotten(t *testing.T) {
 		{"one of two, twice", 2 * onePart, map[int][]string{1: {"a"}, 2: {"a"}}, 5},
 	} {
 		h := &hiding{clients: map[string]bool{"a": true, "b": true}, others: c.others, hidden: c.hidden}
-		if err := untilGone(h.look, h.forget); err != nil || len(h.clients) != 0 || h.looks != c.looks {
-			t.Errorf("%s: got error %v, clients %v and %d looks, want none left and %d looks", c.name, err, h.clients, h.looks, c.looks)
+		if err := untilNone(h.list, h.remove); err != nil || len(h.clients) != 0 || h.listings != c.listings {
+			t.Errorf("%s: got error %v, clients %v and %d listings, want no error, no clients and %d listings",
+				c.name, err, h.clients, h.listings, c.listings)
 		}
 	}
 }
 
-// Clients that come as fast as they are removed are an error in the end, and so is
-// that they cannot be seen or removed.
-func TestClientsThatStayAreAnError(t *testing.T) {
-	stay, looks := func([]string) error { return nil }, 0
-	seen := func() ([]string, int, error) {
-		looks++
-		return []string{fmt.Sprint(looks)}, 1, nil
+// It is an error if clients are added as fast as they are removed, and if they cannot be
+// listed or removed.
+func TestClientsThatRemainAreAnError(t *testing.T) {
+	keep, listings := func([]string) error { return nil }, 0
+	list := func() ([]string, int, error) {
+		listings++
+		return []string{fmt.Sprint(listings)}, 1, nil
 	}
-	if err := untilGone(seen, stay); !errors.Is(err, errComeBack) || looks != purgeRounds {
-		t.Errorf("after %d looks: got error %v, want %v after %d", looks, err, errComeBack, purgeRounds)
+	if err := untilNone(list, keep); !errors.Is(err, errRefilled) || listings != purgeRounds {
+		t.Errorf("after %d listings: got error %v, want %v after %d", listings, err, errRefilled, purgeRounds)
 	}
 	broken := errors.New("broken")
-	if err := untilGone(func() ([]string, int, error) { return nil, 0, broken }, stay); !errors.Is(err, broken) {
-		t.Errorf("nobody can be seen: got error %v, want %v", err, broken)
+	if err := untilNone(func() ([]string, int, error) { return nil, 0, broken }, keep); !errors.Is(err, broken) {
+		t.Errorf("listing fails: got error %v, want %v", err, broken)
 	}
-	if err := untilGone(seen, func([]string) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("nobody can be removed: got error %v, want %v", err, broken)
+	if err := untilNone(list, func([]string) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("removal fails: got error %v, want %v", err, broken)
 	}
 }
 
-// A client of which the address of its endpoint is noted, but not the port, as when
-// that map was full, forgets the endpoint with it: else it would stick to it once the
-// port is noted.
-func TestClientsWithoutPortForget(t *testing.T) {
+// A client with the address of a removed endpoint and no port, as after the map of ports was
+// full, is removed too: otherwise it would have affinity to the endpoint as soon as the map
+// has the port.
+func TestClientsWithoutPortAreRemoved(t *testing.T) {
 	s := newStage(t, Options{})
 	two := stickyPort(v1.IPv6Protocol, 0, 2)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), two))
 	s.addClients(t, two, 4)
 	ports := affinityPortMap(affinityMap(affinityID(two.Name), proxy.PoolCluster))
-	var b nfnetlink.Batch
-	b.FlushSet(nfnetlink.Table{Family: nfnetlink.IPv6, Name: "vipkit"}, ports)
-	if err := s.conn(t).Commit(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	s.nft(t, "flush", "map", "ip6", "vipkit", ports)
 	one := *two
 	one.Cluster = two.Cluster[1:]
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &one))
-	gone := two.Cluster[0].Addr.Addr().String()
-	if got := s.clients(t, two); got[gone] != 0 || got[two.Cluster[1].Addr.Addr().String()] != 2 {
-		t.Errorf("clients by endpoint: got %v, want two of the other one than %s", got, gone)
+	removed := two.Cluster[0].Addr.Addr().String()
+	if got := s.clients(t, two); got[removed] != 0 || got[two.Cluster[1].Addr.Addr().String()] != 2 {
+		t.Errorf("clients by endpoint: got %v, want two of the endpoint other than %s", got, removed)
 	}
 }

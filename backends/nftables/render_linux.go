@@ -4,46 +4,46 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vipkit/vipkit/affinity"
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// render appends the objects that a service port needs; without a port, those
-// that are always there.
-func (b *book) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	p := b.page(node)
+// renderer renders the objects that service ports need. It is immutable.
+type renderer struct {
+	options Options
+	// form is part of the hashes of all chains: it has what all of them depend on.
+	form string
+}
+
+func newRenderer(o Options) *renderer {
+	return &renderer{options: o, form: fmt.Sprintf("%s %x", layout, o.Identity.Mark)}
+}
+
+// render appends the objects that a service port needs; without a port, those that every
+// table needs.
+func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	if port != nil {
-		if b.serves(familyOf(port.Name.Family)) {
-			return p.port(port, out)
+		w := r.writer(node, port, out)
+		if r.serves(w.fam) {
+			w.all()
 		}
-		return out
+		return w.out
 	}
-	for _, fam := range []family{ipv4, ipv6} {
-		if b.serves(fam) {
-			out = p.static(fam, out)
+	for _, fam := range nft.Families() {
+		if r.serves(fam) {
+			out = r.static(node, fam, out)
 		}
 	}
 	return out
 }
 
-func (b *book) serves(fam family) bool {
-	return len(b.options.Families) == 0 || slices.Contains(b.options.Families, fam.api())
-}
-
-// port appends the objects of one service port.
-func (p *page) port(port *proxy.ServicePort, out []object) []object {
-	w := portWriter{page: p, port: port, out: out}
-	w.identify()
-	for i := range port.Frontends {
-		w.frontend(&port.Frontends[i])
-	}
-	for _, pool := range [...][]*endpoints.Endpoint{port.Cluster, port.Local} {
-		for _, e := range pool {
-			w.hairpin(w.slot(e))
-		}
-	}
-	return w.out
+func (r *renderer) serves(fam nfnetlink.Family) bool {
+	return len(r.options.Families) == 0 ||
+		slices.ContainsFunc(r.options.Families, func(f v1.IPFamily) bool { return nft.FamilyOf(f) == fam })
 }
 
 // affinityID names the affinity maps of a service port: short, and the same in
@@ -54,84 +54,99 @@ func affinityID(name proxy.ServicePortName) string {
 
 // portWriter appends the objects of one service port.
 type portWriter struct {
-	page     *page
-	port     *proxy.ServicePort
-	out      []object
-	fam      family
-	proto    uint8
+	*renderer
+	node  *proxy.Node
+	port  *proxy.ServicePort
+	out   []object
+	fam   nfnetlink.Family
+	proto uint8
+	// affinity is the part of the names of the port's own affinity maps; empty
+	// without affinity.
 	affinity string
 }
 
-// identify fills in what follows from the port's name.
-func (w *portWriter) identify() {
-	w.fam, w.proto = familyOf(w.port.Name.Family), protocolNumber(w.port.Name.Protocol)
-	if w.port.Affinity.Enabled() {
-		w.affinity = affinityID(w.port.Name)
+func (r *renderer) writer(node *proxy.Node, port *proxy.ServicePort, out []object) portWriter {
+	w := portWriter{
+		renderer: r, node: node, port: port, out: out,
+		fam: nft.FamilyOf(port.Name.Family), proto: nft.Protocol(port.Name.Protocol),
+	}
+	if port.Affinity.Enabled() {
+		w.affinity = affinityID(port.Name)
+	}
+	return w
+}
+
+// all appends all objects that the service port needs.
+func (w *portWriter) all() {
+	for i := range w.port.Frontends {
+		w.frontend(&w.port.Frontends[i])
+	}
+	for _, pool := range [...][]*endpoints.Endpoint{w.port.Cluster, w.port.Local} {
+		for _, e := range pool {
+			w.hairpin(w.slot(e))
+		}
 	}
 }
 
 func (w *portWriter) slot(e *endpoints.Endpoint) slot {
-	return slot{addr: w.fam.bytes(e.Addr.Addr()), port: e.Addr.Port()}
+	return slot{addr: bytesOf(w.fam, e.Addr.Addr()), port: e.Addr.Port()}
 }
 
 func (w *portWriter) add(k key, v value) { w.out = append(w.out, object{Key: k, Value: v}) }
 
-// frontend adds what one frontend needs.
+// frontend adds the objects that one frontend needs.
 func (w *portWriter) frontend(f *proxy.Frontend) {
 	at := w.at(f)
 	if f.Kind == proxy.ClusterIP {
-		w.add(key{kind: kindClusterIP, fam: w.fam, addr: at.addr}, 0)
+		w.add(key{kind: kindClusterIP, fam: w.fam, addr: at.addr}, value{})
 	}
 	if f.Restricted {
 		w.restriction(f, at)
 	}
-	q := query(w.port, f, w.affinity)
-	v := w.page.verdict(q)
 	if w.affinity != "" {
-		w.memory(f, at, &q)
+		w.rememberClients(f, at)
 	}
-	w.out = append(w.out, v.chains...)
-	w.add(at.as(kindFrontend), to(v.ref))
+	w.add(at.as(kindFrontend), to(w.verdict(f)))
 	w.slots(f, at)
 }
 
-// at gives what all objects of a frontend have in their keys.
+// at returns the fields that are common to the keys of all objects of a frontend.
 func (w *portWriter) at(f *proxy.Frontend) key {
 	at := key{fam: w.fam, proto: w.proto, port: f.Addr.Port()}
 	if f.Kind != proxy.NodePort {
-		at.addr = w.fam.bytes(f.Addr.Addr())
+		at.addr = bytesOf(w.fam, f.Addr.Addr())
 	}
 	return at
 }
 
-// hairpin makes connections of an endpoint that come back to itself be
-// masqueraded.
+// hairpin adds an endpoint to the set of hairpins, so that the last rule of chain postrouting
+// masquerades its connections to itself.
 func (w *portWriter) hairpin(s slot) {
-	w.add(key{kind: kindHairpin, fam: w.fam, eaddr: s.addr}, 0)
+	w.add(key{kind: kindHairpin, fam: w.fam, eaddr: s.addr}, value{})
 }
 
-// filled puts an endpoint into a pool of a frontend.
-func (w *portWriter) filled(at key, pool proxy.Pool, s slot) {
+// addEndpoint adds an endpoint to a pool of a frontend.
+func (w *portWriter) addEndpoint(at key, pool proxy.Pool, s slot) {
 	at.kind, at.pool, at.eaddr, at.eport = kindEndpoint, pool, s.addr, s.port
-	w.add(at, 0)
+	w.add(at, value{})
 }
 
-// sticky lets clients be remembered with an endpoint.
-func (w *portWriter) sticky(set name, s slot) { w.add(stickyKey(w.fam, set, s), 0) }
+// sticky adds an endpoint for which clients may have affinity.
+func (w *portWriter) sticky(set handle, s slot) { w.add(stickyKey(w.fam, set, s), value{}) }
 
-// nodePortClient lets clients of a node port be remembered with an endpoint. That a
-// connection was made to such a port does not say that it was to the node: another
+// nodePortClient adds an endpoint for which clients of a node port may have affinity. The
+// port number of a connection does not show that its destination was the node: another
 // Service, or another program, may use the number at an address of its own.
 func (w *portWriter) nodePortClient(f *proxy.Frontend, at key, s slot) {
 	if f.Kind == proxy.NodePort {
 		at.kind, at.eaddr, at.eport = kindNodePortClient, s.addr, s.port
-		w.add(at, 0)
+		w.add(at, value{})
 	}
 }
 
-// affinitySet is the set by which the clients of a pool are known.
-func (w *portWriter) affinitySet(pool proxy.Pool) name {
-	return w.page.names.of(w.fam).number(affinityMap(w.affinity, pool))
+// affinitySet returns the name of the map of the clients of a pool.
+func (w *portWriter) affinitySet(pool proxy.Pool) handle {
+	return handleOf(affinityMap(w.affinity, pool))
 }
 
 func (k key) as(kind kind) key {
@@ -143,12 +158,12 @@ func (k key) as(kind kind) key {
 func (w *portWriter) slots(f *proxy.Frontend, at key) {
 	for _, pool := range poolsOf(f) {
 		for _, e := range w.port.Pool(pool) {
-			w.filled(at, pool, w.slot(e))
+			w.addEndpoint(at, pool, w.slot(e))
 		}
 	}
 }
 
-// poolsOf gives the pools that the routes of a frontend choose from.
+// poolsOf returns the pools that the routes of a frontend choose from.
 func poolsOf(f *proxy.Frontend) []proxy.Pool {
 	pools := make([]proxy.Pool, 0, 2)
 	for _, pool := range [...]proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
@@ -165,27 +180,35 @@ func chooses(f *proxy.Frontend, pool proxy.Pool) bool {
 	return from(f.FromInside) || from(f.FromOutside)
 }
 
-// restriction adds what closes a frontend to all but its allowed sources.
+// restriction adds the objects that drop packets to a frontend, except those from its allowed
+// sources.
 func (w *portWriter) restriction(f *proxy.Frontend, at key) {
-	leads := to(noName)
+	verdict := to(handle{})
 	if len(f.AllowedSources) > 0 {
-		set, name := w.page.sourceSet(w.fam, f.AllowedSources)
-		chain := w.page.chainObject(chainSpec{fam: w.fam, name: "restrict-" + name, level: levelSource}, func(a *assembler) {
-			a.rule(a.sourceNotInSet(name), a.drop())
-		})
-		leads = to(chain.Key.name)
-		w.out = append(w.out, set, chain)
+		set, sources := sourceSet(w.fam, f.AllowedSources)
+		w.out = append(w.out, set)
+		verdict = to(w.chain("restrict-"+sources, "", kindSourceChain, func(a *nft.Assembler) {
+			a.Rule(a.SourceNotInSet(sources), a.Drop())
+		}))
 	}
-	w.add(at.as(kindRestriction), leads)
+	w.add(at.as(kindRestriction), verdict)
 }
 
-// memory adds what remembers the clients of a frontend, in the map of the pool
-// that they chose from, and the endpoints that may be remembered.
-func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
+// chain adds a chain whose rules depend on its name, on details and on the options, and
+// returns the handle of its name.
+func (w *portWriter) chain(name, details string, kind kind, rules func(*nft.Assembler)) handle {
+	o := w.renderer.chain(chainSpec{fam: w.fam, name: name, details: details, kind: kind}, rules)
+	w.out = append(w.out, o)
+	return o.Key.name
+}
+
+// rememberClients adds the objects for the session affinity of a frontend: the maps of the
+// clients of each pool, the endpoints that these maps may have, and the chains that add
+// clients to the maps.
+func (w *portWriter) rememberClients(f *proxy.Frontend, at key) {
 	for _, pool := range poolsOf(f) {
-		text := affinityMap(w.affinity, pool)
-		for _, set := range affinitySets(w.fam, text, w.page.options.AffinityClients) {
-			w.out = append(w.out, w.page.setObject(w.fam, setDefinition{set: set}))
+		for _, set := range affinitySets(w.fam, affinityMap(w.affinity, pool), w.options.AffinityClients) {
+			w.out = append(w.out, setObject(w.fam, &setDefinition{set: set}))
 		}
 		set := w.affinitySet(pool)
 		for _, e := range w.port.Pool(pool) {
@@ -193,44 +216,42 @@ func (w *portWriter) memory(f *proxy.Frontend, at key, q *verdictQuery) {
 			w.nodePortClient(f, at, w.slot(e))
 		}
 	}
-	chains, ref := w.recorder(q)
-	w.out = append(w.out, chains...)
-	if ref != "" {
-		w.add(at.as(kindRecord), to(w.page.names.of(w.fam).number(ref)))
+	if recorder := w.recorder(f); recorder != (handle{}) {
+		w.add(at.as(kindRecord), to(recorder))
 	}
 }
 
-// recorder gives the chain that remembers clients: by source, where sources
-// choose from different pools.
-func (w *portWriter) recorder(q *verdictQuery) (chains []object, ref string) {
-	record := func(to path) string {
-		if to.action != proxy.Forward {
-			return ""
-		}
-		name := "remember-" + affinityMap(w.affinity, to.pool)
-		chains = append(chains, w.page.chainObject(chainSpec{
-			fam: w.fam, name: name, details: w.port.Affinity.Timeout.String(), level: levelPick,
-		}, func(a *assembler) { a.remembers(affinityMap(w.affinity, to.pool), w.port.Affinity) }))
-		return name
+// recorder adds the chain that stores the endpoints of clients. The chain distinguishes
+// sources that choose from different pools.
+func (w *portWriter) recorder(f *proxy.Frontend) handle {
+	inside := w.record(f.FromInside)
+	if f.FromInside.Action == f.FromOutside.Action && f.FromInside.Pool == f.FromOutside.Pool {
+		return inside
 	}
-	inside, outside := record(q.node), record(q.outside)
-	if inside == outside {
-		return chains[:min(len(chains), 1)], inside
+	outside := w.record(f.FromOutside)
+	if inside == outside { // neither route forwards
+		return inside
 	}
-	name := "remember-" + w.affinity + "-by-source"
-	chains = append(chains, w.page.chainObject(chainSpec{
-		fam: w.fam, name: name, details: inside + " " + outside, level: levelStick,
-	}, func(a *assembler) {
-		if inside != "" {
-			a.fromPods(w.page.node.LocalTraffic, inside)
-			a.rule(a.sourceIsLocal(), a.gotoChain(inside))
+	in, out, traffic := text(inside), text(outside), w.node.LocalTraffic
+	return w.chain("remember-"+w.affinity+"-by-source", in+" "+out+" "+detailsOf(traffic), kindStickChain, func(a *nft.Assembler) {
+		if in != "" {
+			for _, pods := range a.FromPods(traffic) {
+				a.Rule(pods, a.Goto(in))
+			}
+			a.Rule(a.SourceIsLocal(), a.Goto(in))
 		}
-		if outside != "" {
-			a.rule(a.gotoChain(outside))
+		if out != "" {
+			a.Rule(a.Goto(out))
 		}
-	}))
-	return chains, name
+	})
 }
 
-// remembers writes the rule that remembers the endpoint of a client.
-func (a *assembler) remembers(set string, c affinity.Config) { a.rule(a.remember(set, c.Timeout)) }
+// record adds the chain that stores the endpoints of one route's clients, if the route
+// forwards.
+func (w *portWriter) record(r proxy.TrafficRoute) handle {
+	if r.Action != proxy.Forward {
+		return handle{}
+	}
+	set, timeout := affinityMap(w.affinity, r.Pool), w.port.Affinity.Timeout
+	return w.chain("remember-"+set, timeout.String(), kindPickChain, func(a *nft.Assembler) { a.Rule(remember(a, set, timeout)) })
+}

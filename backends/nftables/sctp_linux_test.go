@@ -16,10 +16,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Clients of SCTP are served, and remembered. Few kernels have sockets for it, so
-// the test writes and reads the packet itself.
-func TestSCTPClientsAreRemembered(t *testing.T) {
-	s := newStreet(t, 3)
+// SCTP clients are served with session affinity. Few kernels have SCTP sockets, so the test
+// writes and reads the packet itself.
+func TestSCTPClientsHaveAffinity(t *testing.T) {
+	s := newTestbed(t, 3)
 	p := stickyPort(v1.IPv4Protocol, 0, 0)
 	p.Name.Protocol = v1.ProtocolSCTP
 	p.Cluster = s.pool(0, 3)
@@ -30,12 +30,12 @@ func TestSCTPClientsAreRemembered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close() //nolint:errcheck // it was used for reading only
+	defer server.Close() //nolint:errcheck // it is used for reading only
 	client, err := s.Client.Dial(t.Context(), "ip4:132", p.Frontends[0].Addr.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close() //nolint:errcheck // it has sent what it had to
+	defer client.Close() //nolint:errcheck // the packet was sent
 	if _, err := client.Write(sctpInit(40_000, p.Frontends[0].Addr.Port())); err != nil {
 		t.Fatal(err)
 	}
@@ -45,36 +45,36 @@ func TestSCTPClientsAreRemembered(t *testing.T) {
 	got := make([]byte, 128)
 	n, _, err := server.ReadFrom(got)
 	if err != nil {
-		t.Fatalf("waiting for the packet behind the node: %v", err)
+		t.Fatalf("waiting for the packet at the server: %v", err)
 	}
 	if port := binary.BigEndian.Uint16(got[2:n]); port != p.Cluster[0].Addr.Port() {
-		t.Errorf("the packet is for port %d of the endpoint, want %d", port, p.Cluster[0].Addr.Port())
+		t.Errorf("destination port of the packet: got %d, want %d", port, p.Cluster[0].Addr.Port())
 	}
 	total := 0
 	for _, n := range s.clients(t, p) {
 		total += n
 	}
 	if total != 1 {
-		t.Errorf("clients that are remembered: got %d, want 1", total)
+		t.Errorf("clients with affinity: got %d, want 1", total)
 	}
 }
 
-// needSCTP ends a test where the kernel does not know connections of SCTP.
-func (s *street) needSCTP(t *testing.T) {
+// needSCTP skips a test if the kernel does not track SCTP connections.
+func (s *testbed) needSCTP(t *testing.T) {
 	t.Helper()
 	err := s.NS.Do(func() error {
 		_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_closed")
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		testenv.CannotRun(t, "the kernel does not track connections of SCTP")
+		testenv.CannotRun(t, "the kernel does not track SCTP connections")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// sctpInit is the first packet of a connection.
+// sctpInit composes the first packet of a connection.
 func sctpInit(from, to uint16) []byte {
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, to)

@@ -3,28 +3,27 @@ package nftables
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// The maps and sets that every table has. What is found by address, protocol
-// and port has a twin, found by protocol and port, for node ports.
+// The maps and sets that every table has. Most maps by address, protocol and port have a
+// counterpart for node ports, by protocol and port.
 const (
-	setServices          = "services"                    // frontend : where it leads
-	setNodePorts         = "nodeports"                   // node port : where it leads
+	setServices          = "services"                    // frontend : chain that serves it
+	setNodePorts         = "nodeports"                   // node port : the same
 	setRestrictions      = "restrictions"                // frontend : chain of its source ranges
 	setClusterIPs        = "cluster-ips"                 // all ClusterIPs
-	setHairpins          = "hairpins"                    // endpoint address . the same
-	setRecorders         = "affinity-services"           // frontend : chain that remembers its clients
+	setHairpins          = "hairpins"                    // endpoint address . the same address
+	setRecorders         = "affinity-services"           // frontend : chain that stores the endpoints of its clients
 	setNodePortRecorders = "affinity-nodeports"          // node port : the same
-	setNodePortClients   = "affinity-nodeport-endpoints" // node port . endpoint, where clients are remembered
+	setNodePortClients   = "affinity-nodeport-endpoints" // node port . endpoint, of service ports with affinity
 )
 
 // endpointsMap names the map of the slots of a pool: frontend . slot : endpoint.
@@ -47,18 +46,18 @@ func affinityMap(affinity string, pool proxy.Pool) string {
 	return "affinity-" + affinity
 }
 
-// affinityPortMap names the map of the clients of a service port in IPv6: client
-// : port of its endpoint. The program nft cannot read back a rule that notes
-// more than 16 bytes, so the address stands in a map of its own.
+// affinityPortMap names the second map of the clients of a service port in IPv6: client :
+// port of its endpoint. nft cannot load its listing of a rule that stores more than 16
+// bytes, so the addresses are in a map of their own.
 func affinityPortMap(addresses string) string { return addresses + "-ports" }
 
-// affinitySets gives the maps that remember the clients of a service port.
-func affinitySets(fam family, name string, clients uint32) []nfnetlink.Set {
+// affinitySets returns the maps of the clients of a service port.
+func affinitySets(fam nfnetlink.Family, name string, clients uint32) []nfnetlink.Set {
 	set := nfnetlink.Set{
 		Name: name, Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Data: targetFields(),
 		Flags: nfnetlink.SetDynamic | nfnetlink.SetTimeout, Size: clients,
 	}
-	if fam != ipv6 {
+	if fam != nfnetlink.IPv6 {
 		return []nfnetlink.Set{set}
 	}
 	ports := set
@@ -67,28 +66,32 @@ func affinitySets(fam family, name string, clients uint32) []nfnetlink.Set {
 	return []nfnetlink.Set{set, ports}
 }
 
-// stickyKey is the object that stands for an endpoint that clients may stick to.
-func stickyKey(fam family, set name, s slot) key {
+// stickyKey returns the key of an endpoint for which clients may have affinity. Such an
+// object has no counterpart in the kernel: when it is removed, so are its clients.
+func stickyKey(fam nfnetlink.Family, set handle, s slot) key {
 	return key{kind: kindSticky, fam: fam, name: set, eaddr: s.addr, eport: s.port}
 }
 
 func sourcesSet(ranges string) string { return "sources-" + ranges }
 
-// setDefinition is a set with, for one that never changes, its elements.
+// setDefinition is a set, with its elements if these never change.
 type setDefinition struct {
 	set nfnetlink.Set
-	// ranges are keys of intervals: first address, and the one behind the last.
-	ranges  []addrRange
-	lasting bool
+	// ranges are the elements of a set of intervals.
+	ranges []addrRange
+	// fixed is true if each table has the set. Its size is then chosen when it is
+	// created.
+	fixed bool
 }
 
+// addrRange is a range of addresses; behind is the one after its last address.
 type addrRange struct {
 	first, behind [16]byte
-	// open says that the range reaches to the last address there is.
+	// open is true if the range includes the highest address.
 	open bool
 }
 
-// fixedSets gives the sets that every table has.
+// fixedSets returns the sets that every table has.
 func fixedSets() []nfnetlink.Set {
 	frontend, target := frontendFields(), targetFields()
 	nodePort := frontend[1:]
@@ -118,28 +121,19 @@ func targetFields() []nfnetlink.Selector {
 	return []nfnetlink.Selector{nfnetlink.DestAddr, nfnetlink.DestPort}
 }
 
-// setObject gives the object of a set, and enters its definition unless it
-// stands there already.
-func (p *page) setObject(fam family, d setDefinition) object {
-	v := specHash(d.set.Spec(nfnetlink.Family(fam)))
-	id := definitionID{fam, d.set.Name, v}
-	if _, ok := p.sets[id]; !ok {
-		p.sets[id] = d
+// setObject returns the object of a set.
+func setObject(fam nfnetlink.Family, d *setDefinition) object {
+	return object{
+		Key:     key{kind: kindSet, fam: fam, name: handleOf(d.set.Name)},
+		Value:   value{hash: nft.SetHash(d.set.Spec(fam))},
+		Payload: d,
 	}
-	return object{Key: key{kind: kindSet, fam: fam, name: p.names.of(fam).number(d.set.Name)}, Value: v}
 }
 
-// specHash stands for all that is chosen when a set is created.
-func specHash(s nfnetlink.SetSpec) value {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%+v", s) // a hash does not fail
-	return value(h.Sum64())
-}
-
-// sourceSet is the set of the allowed sources of a restricted frontend. Sets of
-// equal content are one: the name is that of the content.
-func (p *page) sourceSet(fam family, sources []netip.Prefix) (object, string) {
-	d := setDefinition{
+// sourceSet returns the set of the allowed sources of a restricted frontend. Frontends with
+// the same sources share a set, whose name is derived from its content.
+func sourceSet(fam nfnetlink.Family, sources []netip.Prefix) (object, string) {
+	d := &setDefinition{
 		set:    nfnetlink.Set{Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Flags: nfnetlink.SetInterval},
 		ranges: rangesOf(fam, sources),
 	}
@@ -150,27 +144,27 @@ func (p *page) sourceSet(fam family, sources []netip.Prefix) (object, string) {
 			ends = append(ends, r.behind)
 		}
 	}
-	d.set.Name = sourcesName(starts, ends, fam.addrLen())
-	return p.setObject(fam, d), d.set.Name
+	d.set.Name = sourcesName(starts, ends, fam.AddrLen())
+	return setObject(fam, d), d.set.Name
 }
 
-// rangesOf gives the addresses of prefixes as ranges in order, with gaps between
-// them: the kernel takes no others.
-func rangesOf(fam family, prefixes []netip.Prefix) []addrRange {
+// rangesOf returns the addresses of prefixes as sorted ranges with gaps between them, as
+// the kernel requires.
+func rangesOf(fam nfnetlink.Family, prefixes []netip.Prefix) []addrRange {
 	var all []addrRange
 	for _, r := range ipaddr.Ranges(prefixes) {
 		behind := r.Last.Next()
-		out := addrRange{first: fam.bytes(r.First), open: !behind.IsValid()}
+		out := addrRange{first: bytesOf(fam, r.First), open: !behind.IsValid()}
 		if !out.open {
-			out.behind = fam.bytes(behind)
+			out.behind = bytesOf(fam, behind)
 		}
 		all = append(all, out)
 	}
 	return all
 }
 
-// digest names something by its content, in a form that can be part of a name.
-// Users choose the content, so two contents must not have one digest.
+// digest returns a hash of content that can be part of a name. Users choose the content, so
+// the hash must resist collisions.
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))

@@ -4,19 +4,20 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Every fixed set is made with the size that it may grow to. The kernel then
-// keeps it in a hash table of fixed size, which takes less than half the time to
-// fill and is read back without faults right after it was filled; one that grows
-// by itself is not. A set that is full is no error but a reason to write the
-// tables anew, with room for twice as much.
+// Every fixed set is created with a size. The kernel then uses a hash table of fixed size:
+// filling it takes less than half the time that a growing table needs, and a listing is correct
+// right afterwards, unlike that of a growing table. A full set is not an error: the backend
+// replaces the tables, with sets of twice the size that is needed.
 
 // setCount is the number of fixed sets of one table.
 const setCount = 12
 
-// fixedNames gives the names of the fixed sets in the order of their numbers.
+// fixedNames returns the names of the fixed sets in the order of their numbers.
 func fixedNames() [setCount]string {
 	return [setCount]string{
 		setClusterIPs, setHairpins, setRestrictions, setServices, setNodePorts, setRecorders, setNodePortRecorders,
@@ -31,8 +32,8 @@ func isFixedName(name string) bool {
 	return slices.Contains(names[:], name)
 }
 
-// The numbers of the fixed sets. What has a twin for node ports comes right
-// before it.
+// The numbers of the fixed sets. If a set has a counterpart for node ports, the counterpart has
+// the next number.
 const (
 	atClusterIPs = iota
 	atHairpins
@@ -49,19 +50,18 @@ const (
 	atNone
 )
 
-// perSet holds something for each of the fixed sets of both tables.
+// perSet has a value for each of the fixed sets of both tables.
 type perSet[T any] [2][setCount]T
 
-func (p *perSet[T]) of(fam family) *[setCount]T {
-	if fam == ipv6 {
+func (p *perSet[T]) of(fam nfnetlink.Family) *[setCount]T {
+	if fam == nfnetlink.IPv6 {
 		return &p[1]
 	}
 	return &p[0]
 }
 
-// byName finds what there is for a set, by its name; nil for a set that is none
-// of the fixed ones.
-func (p *perSet[T]) byName(fam family, name string) *T {
+// byName returns the value for a set; nil if the set is not a fixed one.
+func (p *perSet[T]) byName(fam nfnetlink.Family, name string) *T {
 	names := fixedNames()
 	if i := slices.Index(names[:], name); i >= 0 {
 		return &p.of(fam)[i]
@@ -69,14 +69,13 @@ func (p *perSet[T]) byName(fam family, name string) *T {
 	return nil
 }
 
-// fill is how full a set is.
+// fill is the number of elements of a set, and its size.
 type fill struct{ count, size int }
 
-// leastSize is the size of a set of which little is known.
+// leastSize is the least size of a set.
 const leastSize = 1024
 
-// sizeFor gives the size of a set that is to hold so many elements: as many
-// again may come before it is full.
+// sizeFor returns the size of a set that gets count elements: at least twice as many.
 func (l limits) sizeFor(count int) int {
 	size := l.set
 	for size < 2*count {
@@ -85,12 +84,12 @@ func (l limits) sizeFor(count int) int {
 	return size
 }
 
-// census counts what a snapshot needs, by set. Where an element may be shared,
-// the count is an upper bound.
-func census(s proxy.Snapshot) perSet[int] {
+// countElements counts the elements that a snapshot needs, by set. Where service ports may
+// share an element, the count is an upper bound.
+func countElements(s proxy.Snapshot) perSet[int] {
 	var out perSet[int]
 	for p := range s.All() {
-		counts := out.of(familyOf(p.Name.Family))
+		counts := out.of(nft.FamilyOf(p.Name.Family))
 		counts[atHairpins] += len(p.Cluster) + len(p.Local)
 		for i := range p.Frontends {
 			countFrontend(counts, p, &p.Frontends[i])
@@ -100,11 +99,11 @@ func census(s proxy.Snapshot) perSet[int] {
 }
 
 func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Frontend) {
-	twin := 0
+	nodePort := 0
 	if f.Kind == proxy.NodePort {
-		twin = 1
+		nodePort = 1
 	}
-	counts[atServices+twin]++
+	counts[atServices+nodePort]++
 	if f.Kind == proxy.ClusterIP {
 		counts[atClusterIPs]++
 	}
@@ -112,11 +111,11 @@ func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Fronten
 		counts[atRestrictions]++
 	}
 	if p.Affinity.Enabled() {
-		counts[atRecorders+twin]++
+		counts[atRecorders+nodePort]++
 	}
 	for _, pool := range poolsOf(f) {
-		counts[endpointsAt(pool)+twin] += len(p.Pool(pool))
-		if twin == 1 && p.Affinity.Enabled() {
+		counts[endpointsAt(pool)+nodePort] += len(p.Pool(pool))
+		if nodePort == 1 && p.Affinity.Enabled() {
 			counts[atNodePortClients] += len(p.Pool(pool))
 		}
 	}
@@ -129,20 +128,20 @@ func endpointsAt(pool proxy.Pool) int {
 	return atEndpoints
 }
 
-// setOf gives the number of the fixed set that an object is an element of, and
-// atNone for what is no such element.
+// setOf returns the number of the fixed set that an object is an element of, atNone for
+// other objects.
 func (k *key) setOf() int {
-	twin := 0
+	nodePort := 0
 	if k.addr == [16]byte{} {
-		twin = 1
+		nodePort = 1
 	}
 	switch k.kind {
 	case kindEndpoint:
-		return endpointsAt(k.pool) + twin
+		return endpointsAt(k.pool) + nodePort
 	case kindFrontend:
-		return atServices + twin
+		return atServices + nodePort
 	case kindRecord:
-		return atRecorders + twin
+		return atRecorders + nodePort
 	case kindNodePortClient:
 		return atNodePortClients
 	case kindHairpin:
@@ -151,14 +150,15 @@ func (k *key) setOf() int {
 		return atClusterIPs
 	case kindRestriction:
 		return atRestrictions
-	case kindTable, kindSet, kindChain, kindSticky:
+	default:
+		return atNone
 	}
-	return atNone
 }
 
-// grow works out how much fuller the sets will be, and whether they have room.
-// What is removed in a transaction makes no room for what it adds before its end.
-func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
+// grow returns how many elements operations add to each set, and whether the sets have room
+// for them. An element that a transaction removes needs its space until the end of the
+// transaction.
+func (t *tables) grow(ops []op) (counts perSet[int], room bool) {
 	var most perSet[int]
 	for i := range ops {
 		at, fam := ops[i].Key.setOf(), ops[i].Key.fam
@@ -175,9 +175,9 @@ func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
 			most.of(fam)[at]++
 		}
 	}
-	for t := range most {
-		for at, n := range most[t] {
-			if f := k.fills[t][at]; n > 0 && f.size > 0 && f.count+n > f.size {
+	for fam := range most {
+		for at, n := range most[fam] {
+			if f := t.fills[fam][at]; n > 0 && f.size > 0 && f.count+n > f.size {
 				return counts, false
 			}
 		}
@@ -185,10 +185,11 @@ func (k *kernel) grow(ops []op) (counts perSet[int], room bool) {
 	return counts, true
 }
 
-func (k *kernel) settleFills(counts *perSet[int]) {
-	for t := range counts {
-		for at, n := range counts[t] {
-			k.fills[t][at].count += n
+// recordFills adds the elements of a commit to the counts of the sets.
+func (t *tables) recordFills(counts *perSet[int]) {
+	for fam := range counts {
+		for at, n := range counts[fam] {
+			t.fills[fam][at].count += n
 		}
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// Which slot an endpoint stands in is no matter of what is wanted, only of
-// what has been done: a new endpoint takes a slot that another one leaves, and
-// else the last one moves into a gap. So one endpoint more, less or instead of
-// another writes two or three elements, however many there are. A later process
-// takes the slots as it finds them.
+// The slot of an endpoint depends on the snapshot and on earlier changes: a new endpoint gets
+// the slot of a removed one. If more endpoints are removed than added, those of the last slots
+// move to the gaps. So adding, removing or exchanging one endpoint writes two or three
+// elements, however many endpoints there are. A later process adopts the slots that it
+// finds.
 
-// slotPlan is how the slots of some pools will be filled.
+// slotPlan is a plan of the changes of slots in some pools.
 type slotPlan struct {
 	pools []poolPlan
 	index map[slotPool]int
@@ -23,20 +23,20 @@ type poolPlan struct {
 	old     []slot
 	removed []slot
 	added   []slot
-	// changes are what to write, each slot once; length is how many slots are
-	// filled then.
+	// changes are the slots to write, each one once; length is the number of filled slots
+	// after that.
 	changes []slotChange
 	length  int
 }
 
-// slotChange puts an endpoint in a slot, or leaves it empty.
+// slotChange writes an endpoint to a slot, or empties the slot.
 type slotChange struct {
 	at     int
 	filled bool
 	slot   slot
 }
 
-// plan works out the slots after some operations.
+// plan computes the changes of slots for some operations.
 func (p *slotPlan) plan(ops []op, current map[slotPool][]slot) {
 	last := -1
 	for i := range ops {
@@ -60,7 +60,7 @@ func (p *slotPlan) plan(ops []op, current map[slotPool][]slot) {
 	}
 }
 
-// pool gives the place of the plan for a pool.
+// pool returns the index of a pool in the plan.
 func (p *slotPlan) pool(id slotPool, current map[slotPool][]slot) int {
 	if i, ok := p.index[id]; ok {
 		return i
@@ -86,7 +86,7 @@ func (p *poolPlan) fill() {
 		}
 		p.changes = append(p.changes, slotChange{at: at, filled: true, slot: s})
 	}
-	// The last slots move into what gaps are left, the lowest gap first.
+	// The endpoints of the last slots move to the remaining gaps, the lowest gap first.
 	for len(gaps) > 0 {
 		p.length--
 		if highest := len(gaps) - 1; gaps[highest] == p.length {
@@ -99,7 +99,7 @@ func (p *poolPlan) fill() {
 	}
 }
 
-// gaps gives the slots that removed endpoints leave, in rising order.
+// gaps returns the slots of removed endpoints in ascending order.
 func (p *poolPlan) gaps() []int {
 	if len(p.removed) == 0 {
 		return nil
@@ -126,8 +126,8 @@ func (p *poolPlan) gaps() []int {
 	return gaps
 }
 
-// settle notes the slots of a plan that was carried out.
-func (p *slotPlan) settle(current map[slotPool][]slot) {
+// apply stores the slots after a plan was committed.
+func (p *slotPlan) apply(current map[slotPool][]slot) {
 	for i := range p.pools {
 		pool := &p.pools[i]
 		slots := resized(pool.old, pool.length)
@@ -145,8 +145,7 @@ func (p *slotPlan) settle(current map[slotPool][]slot) {
 	}
 }
 
-// resized gives as many slots as are needed, in the same memory unless that is
-// too small or much too large.
+// resized returns n slots, in the same memory unless that is too small or much too large.
 func resized(slots []slot, n int) []slot {
 	if n == len(slots) {
 		return slots

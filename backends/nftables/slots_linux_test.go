@@ -7,12 +7,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// slotKey is endpoint n of frontend f.
+// slotKey returns the key of endpoint n of frontend f.
 func slotKey(f, n int) key {
-	return key{kind: kindEndpoint, fam: ipv4, proto: 6, port: 80, addr: [16]byte{10, 96, 0, byte(f + 1)}, eport: 8080, eaddr: [16]byte{10, 0, byte(n >> 8), byte(n)}}
+	return key{kind: kindEndpoint, fam: nfnetlink.IPv4, proto: 6, port: 80, addr: [16]byte{10, 96, 0, byte(f + 1)}, eport: 8080, eaddr: [16]byte{10, 0, byte(n >> 8), byte(n)}}
 }
 
 func slotOps(kind backends.OpKind, keys ...key) []op {
@@ -34,8 +35,8 @@ func writes(before, after []slot) int {
 	return n
 }
 
-// However endpoints come and go, the slots of a pool hold exactly its members,
-// without gaps; and no more slots are written than must be.
+// After any additions and removals, the slots of a pool have exactly its endpoints, without
+// gaps, and no more slots are written than necessary.
 func TestSlotsFollowMembers(t *testing.T) {
 	r := testenv.Random(t)
 	const pools = 3
@@ -69,17 +70,17 @@ func TestSlotsFollowMembers(t *testing.T) {
 		}
 		var p slotPlan
 		p.plan(append(adds, removes...), current)
-		p.settle(current)
+		p.apply(current)
 		for f := range members {
 			k := slotKey(f, 0)
 			id := k.slotPool()
 			checkMembers(t, step, members[f], current[id])
-			// Each endpoint that comes is a write. Each one that goes
-			// leaves a slot, which is filled or falls off the end, and may
-			// free the slot of the one that fills it.
+			// Each added endpoint is a write. Each removed one leaves a slot,
+			// which is filled or is removed at the end, and filling it may
+			// empty the last slot.
 			most := max(added[f], removed[f]) + max(0, removed[f]-added[f])
 			if got := writes(before[id], current[id]); got > most {
-				t.Fatalf("step %d: %d endpoints more and %d less write %d slots, want at most %d", step, added[f], removed[f], got, most)
+				t.Fatalf("step %d: written slots for %d endpoints added and %d removed: got %d, want at most %d", step, added[f], removed[f], got, most)
 			}
 		}
 	}
@@ -97,7 +98,7 @@ func checkMembers(t *testing.T, step int, members map[int]bool, slots []slot) {
 	slices.SortFunc(want, order)
 	slices.SortFunc(got, order)
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(slot{})); diff != "" {
-		t.Fatalf("step %d: members of the slots (-want +got):\n%s", step, diff)
+		t.Fatalf("step %d: endpoints in slots (-want +got):\n%s", step, diff)
 	}
 }
 
@@ -113,25 +114,25 @@ func TestSlotsWriteLittle(t *testing.T) {
 		want int
 	}{
 		{"nothing", nil, 0},
-		{"one more", slotOps(backends.Add, slotKey(0, size)), 1},
-		{"one less in the middle", slotOps(backends.Remove, slotKey(0, 500)), 2},
-		{"one less at the end", slotOps(backends.Remove, slotKey(0, size-1)), 1},
-		{"one instead of another", append(slotOps(backends.Add, slotKey(0, size)), slotOps(backends.Remove, slotKey(0, 0))...), 1},
-		{"ten instead of others", append(slotOps(backends.Add, keysFrom(size, 10)...), slotOps(backends.Remove, all[300:310]...)...), 10},
-		{"another value of the same", slotOps(backends.Replace, slotKey(0, 5)), 0},
-		{"all", slotOps(backends.Remove, all...), size},
+		{"one added", slotOps(backends.Add, slotKey(0, size)), 1},
+		{"one removed in the middle", slotOps(backends.Remove, slotKey(0, 500)), 2},
+		{"one removed at the end", slotOps(backends.Remove, slotKey(0, size-1)), 1},
+		{"one exchanged", append(slotOps(backends.Add, slotKey(0, size)), slotOps(backends.Remove, slotKey(0, 0))...), 1},
+		{"ten exchanged", append(slotOps(backends.Add, keysFrom(size, 10)...), slotOps(backends.Remove, all[300:310]...)...), 10},
+		{"one replaced", slotOps(backends.Replace, slotKey(0, 5)), 0},
+		{"all removed", slotOps(backends.Remove, all...), size},
 	} {
 		current := map[slotPool][]slot{}
 		var first slotPlan
 		first.plan(slotOps(backends.Add, all...), current)
-		first.settle(current)
+		first.apply(current)
 		id := all[0].slotPool()
 		before := slices.Clone(current[id])
 		var p slotPlan
 		p.plan(c.ops, current)
-		p.settle(current)
+		p.apply(current)
 		if got := writes(before, current[id]); got != c.want {
-			t.Errorf("%s: %d slots of %d are written, want %d", c.name, got, size, c.want)
+			t.Errorf("%s: written slots: got %d of %d, want %d", c.name, got, size, c.want)
 		}
 	}
 }
@@ -144,17 +145,17 @@ func keysFrom(first, n int) []key {
 	return keys
 }
 
-// A plan that is not carried out leaves no trace.
+// A plan that is not applied changes nothing.
 func TestSlotPlanIsOnlyAPlan(t *testing.T) {
 	current := map[slotPool][]slot{}
 	var p slotPlan
 	p.plan(slotOps(backends.Add, keysFrom(0, 5)...), current)
-	p.settle(current)
+	p.apply(current)
 	k := slotKey(0, 0)
 	before := slices.Clone(current[k.slotPool()])
 	var other slotPlan
 	other.plan(append(slotOps(backends.Add, keysFrom(10, 5)...), slotOps(backends.Remove, keysFrom(1, 3)...)...), current)
 	if diff := cmp.Diff(before, current[k.slotPool()], cmp.AllowUnexported(slot{})); diff != "" {
-		t.Errorf("the slots after a plan that was given up (-want +got):\n%s", diff)
+		t.Errorf("slots after a plan that was not applied (-want +got):\n%s", diff)
 	}
 }

@@ -9,13 +9,13 @@ import (
 )
 
 func TestChainsAhead(t *testing.T) {
-	set := op{Kind: backends.Add, Key: key{kind: kindSet, name: 1}}
-	chain := op{Kind: backends.Add, Key: key{kind: kindChain, name: 2}}
-	old := op{Kind: backends.Replace, Key: key{kind: kindChain, name: 3}}
-	added := op{Kind: backends.Add, Key: key{kind: kindFrontend, port: 1}, Value: to(2)}
-	changed := op{Kind: backends.Replace, Key: key{kind: kindFrontend, port: 2}, Value: to(2)}
-	closed := op{Kind: backends.Replace, Key: key{kind: kindRestriction, port: 2}, Value: to(2)}
-	removed := op{Kind: backends.Remove, Key: key{kind: kindChain, name: 4}}
+	set := op{Kind: backends.Add, Key: key{kind: kindSet, name: handleOf("1")}}
+	chain := op{Kind: backends.Add, Key: key{kind: kindPickChain, name: handleOf("2")}}
+	old := op{Kind: backends.Replace, Key: key{kind: kindPickChain, name: handleOf("3")}}
+	added := op{Kind: backends.Add, Key: key{kind: kindFrontend, port: 1}, Value: to(handleOf("2"))}
+	changed := op{Kind: backends.Replace, Key: key{kind: kindFrontend, port: 2}, Value: to(handleOf("2"))}
+	closed := op{Kind: backends.Replace, Key: key{kind: kindRestriction, port: 2}, Value: to(handleOf("2"))}
+	removed := op{Kind: backends.Remove, Key: key{kind: kindPickChain, name: handleOf("4")}}
 	for _, c := range []struct {
 		name             string
 		ops, first, rest []op
@@ -27,12 +27,12 @@ func TestChainsAhead(t *testing.T) {
 		{"a new chain for an old service", []op{set, old, chain, added, changed, removed}, []op{set, chain}, []op{old, added, changed, removed}},
 	} {
 		first, rest := chainsAhead(c.ops)
-		opt := cmp.AllowUnexported(key{})
+		opt := cmp.Comparer(func(a, b op) bool { return a == b })
 		if diff := cmp.Diff(c.first, first, opt); diff != "" {
-			t.Errorf("%s: what goes ahead (-want +got):\n%s", c.name, diff)
+			t.Errorf("%s: operations of the first transaction (-want +got):\n%s", c.name, diff)
 		}
 		if diff := cmp.Diff(c.rest, rest, opt); diff != "" {
-			t.Errorf("%s: what follows (-want +got):\n%s", c.name, diff)
+			t.Errorf("%s: operations of the second transaction (-want +got):\n%s", c.name, diff)
 		}
 	}
 }

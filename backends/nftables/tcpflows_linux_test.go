@@ -25,11 +25,11 @@ import (
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
-// tcpPatience bounds waits for TCP; a second attempt to connect comes after a second.
+// tcpPatience bounds waits for TCP; a client sends the second SYN after a second.
 const tcpPatience = 20 * time.Second
 
-// What becomes of connections to an endpoint that has left the API, and of attempts to
-// connect to one that never answered.
+// The policy decides about connections to an endpoint that was removed from the API, and
+// about attempts to connect to one that never replied.
 func TestTCPPolicies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy                    conntrack.TCPPolicy
@@ -40,11 +40,11 @@ func TestTCPPolicies(t *testing.T) {
 		"reset":          {conntrack.ResetTCP, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newTCPStreet(t, tc.policy)
-			s.lead(t, s.Hosts[0])
+			s := newTCPTestbed(t, tc.policy)
+			s.setEndpoint(t, s.Hosts[0])
 			conn := s.dial(t, tcpPatience)
 			s.echoes(t, conn, s.Hosts[0])
-			s.lead(t, s.silent) // The first one terminates.
+			s.setEndpoint(t, s.silent) // The first endpoint is terminating.
 			s.echoes(t, conn, s.Hosts[0])
 			connected := make(chan net.Conn, 1)
 			limit := tcpPatience
@@ -55,10 +55,10 @@ func TestTCPPolicies(t *testing.T) {
 			s.awaitFlow(t, s.silent)
 
 			s.inAPI.Store(false)
-			s.lead(t, s.Hosts[1])
+			s.setEndpoint(t, s.Hosts[1])
 			late := <-connected
 			if (late != nil) != tc.connectsAnywhere {
-				t.Errorf("an attempt that nobody answered led to a connection: %v, want %v", late != nil, tc.connectsAnywhere)
+				t.Errorf("attempt without a reply led to a connection: got %v, want %v", late != nil, tc.connectsAnywhere)
 			}
 			if late != nil {
 				s.echoes(t, late, s.Hosts[1])
@@ -68,13 +68,14 @@ func TestTCPPolicies(t *testing.T) {
 				return
 			}
 			if _, err := s.echo(conn); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the connection to who is gone gives error %v, want a reset", err)
+				t.Errorf("connection to the removed endpoint: got error %v, want %v", err, syscall.ECONNRESET)
 			}
 		})
 	}
 }
 
-// A client that was there before its Service sends its attempts from one port.
+// A client that starts before its Service is added sends all attempts from one port. The
+// policy decides whether an attempt connects after the Service was added.
 func TestTCPAttemptBeforeItsService(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy   conntrack.TCPPolicy
@@ -86,7 +87,7 @@ func TestTCPAttemptBeforeItsService(t *testing.T) {
 		"reset":          {conntrack.ResetTCP, tcpPatience, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newTCPStreet(t, tc.policy)
+			s := newTCPTestbed(t, tc.policy)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 			vip := netip.AddrPortFrom(s.silent, 80)
 			connected := make(chan net.Conn, 1)
@@ -99,7 +100,7 @@ func TestTCPAttemptBeforeItsService(t *testing.T) {
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
 			conn := <-connected
 			if (conn != nil) != tc.connects {
-				t.Fatalf("the attempt led to a connection: %v, want %v", conn != nil, tc.connects)
+				t.Fatalf("attempt led to a connection: got %v, want %v", conn != nil, tc.connects)
 			}
 			if conn != nil {
 				s.echoes(t, conn, s.Hosts[1])
@@ -108,16 +109,16 @@ func TestTCPAttemptBeforeItsService(t *testing.T) {
 	}
 }
 
-// tcpStreet is a street whose servers keep connections, and whose flows are cleaned.
-type tcpStreet struct {
-	*street
-	inAPI  atomic.Bool // whether endpoints that left the pools are
-	silent netip.Addr  // takes packets and says nothing
+// tcpTestbed is a testbed whose servers keep connections, and whose flows are cleaned.
+type tcpTestbed struct {
+	*testbed
+	inAPI  atomic.Bool // whether endpoints that left the pools are still in the API
+	silent netip.Addr  // an address that receives packets and never replies
 }
 
-func newTCPStreet(t *testing.T, policy conntrack.TCPPolicy) *tcpStreet {
+func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 	t.Helper()
-	s := &tcpStreet{street: newStreet(t, 2), silent: stagetest.HostIP(v1.IPv4Protocol, 9)}
+	s := &tcpTestbed{testbed: newTestbed(t, 2), silent: stagetest.HostIP(v1.IPv4Protocol, 9)}
 	s.inAPI.Store(true)
 	hardware, err := s.Server.HardwareAddr("up")
 	if err != nil {
@@ -136,13 +137,13 @@ func newTCPStreet(t *testing.T, policy conntrack.TCPPolicy) *tcpStreet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // It was for this test alone.
-	s.Backend = c.Wrap(s.Backend)
+	t.Cleanup(func() { _ = c.Close() }) // Only this test uses it.
+	s.Flows = c
 	echoNames(t, s.Server)
 	return s
 }
 
-// echoNames answers each line of each connection with the address that was reached.
+// echoNames replies to each line of each connection with the local address.
 func echoNames(t *testing.T, server *netns.NS) {
 	t.Helper()
 	l, err := server.Listen(t.Context(), "tcp", "0.0.0.0:9090")
@@ -160,43 +161,43 @@ func echoNames(t *testing.T, server *netns.NS) {
 			context.AfterFunc(ctx, func() { _ = conn.Close() })
 			all.Go(func() {
 				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					_, _ = fmt.Fprintln(conn, conn.LocalAddr()) // The client notices what is missing.
+					_, _ = fmt.Fprintln(conn, conn.LocalAddr()) // The client notices a missing reply.
 				}
 			})
 		}
 	})
 	t.Cleanup(func() {
 		cancel()
-		_ = l.Close() // Nobody has it any more.
+		_ = l.Close() // Nothing uses it any more.
 		all.Wait()
 	})
 }
 
-// lead makes one address the only endpoint.
-func (s *tcpStreet) lead(t *testing.T, to netip.Addr) {
+// setEndpoint makes one address the only endpoint.
+func (s *tcpTestbed) setEndpoint(t *testing.T, to netip.Addr) {
 	t.Helper()
 	port := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	port.Cluster = []*endpoints.Endpoint{{Addr: netip.AddrPortFrom(to, 9090), Ready: true, Serving: true}}
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
 }
 
-// dial connects to the Service; nil if nobody answers in time.
-func (s *tcpStreet) dial(t *testing.T, limit time.Duration) net.Conn {
+// dial connects to the Service. It returns nil if the connection fails or takes too long.
+func (s *tcpTestbed) dial(t *testing.T, limit time.Duration) net.Conn {
 	return s.dialTo(t, netip.AddrPortFrom(stagetest.ClusterIP(v1.IPv4Protocol, 0), 80), limit)
 }
 
-func (s *tcpStreet) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) net.Conn {
+func (s *tcpTestbed) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) net.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	conn, err := s.Client.Dial(ctx, "tcp", to.String())
 	if err != nil {
 		return nil
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // All has been said.
+	t.Cleanup(func() { _ = conn.Close() }) // All data was sent.
 	return conn
 }
 
-func (s *tcpStreet) echo(conn net.Conn) (string, error) {
+func (s *tcpTestbed) echo(conn net.Conn) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(tcpPatience)); err != nil {
 		return "", err
 	}
@@ -206,18 +207,18 @@ func (s *tcpStreet) echo(conn net.Conn) (string, error) {
 	return bufio.NewReader(conn).ReadString('\n')
 }
 
-func (s *tcpStreet) echoes(t *testing.T, conn net.Conn, want netip.Addr) {
+func (s *tcpTestbed) echoes(t *testing.T, conn net.Conn, want netip.Addr) {
 	t.Helper()
 	if conn == nil {
-		t.Fatal("there is no connection")
+		t.Fatal("connection: got none, want one")
 	}
 	if got, err := s.echo(conn); err != nil || got != netip.AddrPortFrom(want, 9090).String()+"\n" {
-		t.Errorf("%q answers (error %v), want %v", got, err, want)
+		t.Errorf("server of the connection: got %q, error %v, want %v", got, err, want)
 	}
 }
 
-// awaitFlow waits until a flow leads to an address.
-func (s *tcpStreet) awaitFlow(t *testing.T, server netip.Addr) {
+// awaitFlow waits until conntrack has a flow to an address.
+func (s *tcpTestbed) awaitFlow(t *testing.T, server netip.Addr) {
 	t.Helper()
 	for end := time.Now().Add(tcpPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		flows, err := s.NS.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
@@ -228,5 +229,5 @@ func (s *tcpStreet) awaitFlow(t *testing.T, server netip.Addr) {
 			return
 		}
 	}
-	t.Fatalf("no flow leads to %v", server)
+	t.Fatalf("flows to %v: got none after %v, want one", server, tcpPatience)
 }

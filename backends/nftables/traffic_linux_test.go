@@ -17,20 +17,20 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// street is a row with a backend on its node.
-type street struct {
+// testbed is a stagetest.Row with a backend on its node.
+type testbed struct {
 	*stage
 	*stagetest.Row
 }
 
-func newStreet(t testing.TB, hosts int) *street {
+func newTestbed(t testing.TB, hosts int) *testbed {
 	t.Helper()
 	s := newStage(t, Options{})
-	return &street{s, stagetest.NewRow(t, s.NS, hosts)}
+	return &testbed{s, stagetest.NewRow(t, s.NS, hosts)}
 }
 
-// pool takes n endpoints from first on, around the corner.
-func (s *street) pool(first, n int) []*endpoints.Endpoint {
+// pool returns n endpoints from first on, and from the start after the last one.
+func (s *testbed) pool(first, n int) []*endpoints.Endpoint {
 	var out []*endpoints.Endpoint
 	for i := range n {
 		a := s.Hosts[(first+i)%len(s.Hosts)]
@@ -40,8 +40,8 @@ func (s *street) pool(first, n int) []*endpoints.Endpoint {
 	return out
 }
 
-// No packet is lost to a commit, though a packet may find the service as it was
-// before one, and its endpoints as they are after it.
+// No packet is lost to a commit, although a packet may see the frontend as before the commit
+// and its endpoints as after it.
 func TestNoConnectionIsLostToCommits(t *testing.T) {
 	const (
 		length = 4 * time.Second
@@ -49,43 +49,43 @@ func TestNoConnectionIsLostToCommits(t *testing.T) {
 		least  = 100
 	)
 	r := testenv.Random(t)
-	s := newStreet(t, 16)
+	s := newTestbed(t, 16)
 	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	vip.Cluster = s.pool(0, 4)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), vip))
 
-	c := s.askOnAndOn(t, vip.Frontends[0].Addr.String())
+	c := s.connectRepeatedly(t, vip.Frontends[0].Addr.String())
 	commits, start := 0, time.Now()
-	for ; commits < most && goesOn(start, length, commits >= least && c.asked.Load() >= least); commits++ {
+	for ; commits < most && continues(start, length, commits >= least && c.connections.Load() >= least); commits++ {
 		next := *vip
 		next.Cluster = s.pool(r.IntN(len(s.Hosts)), 1+r.IntN(len(s.Hosts)))
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), &next))
 	}
 	elapsed := time.Since(start).Round(time.Millisecond)
-	asked, failed := c.end()
-	t.Logf("%d connections, %d failed, while the endpoints were replaced %d times in %v", asked, failed, commits, elapsed)
-	if asked < least || commits < least {
-		t.Errorf("only %d connections and %d commits show nothing", asked, commits)
+	connections, failed := c.end()
+	t.Logf("%d connections, %d failed, while the endpoints were replaced %d times in %v", connections, failed, commits, elapsed)
+	if connections < least || commits < least {
+		t.Errorf("got %d connections and %d commits, want at least %d of each", connections, commits, least)
 	}
 }
 
-// goesOn tells a test that shows what it has to when something was done often enough
-// whether to go on: for so long, and on a busy machine until it has shown that.
-func goesOn(start time.Time, length time.Duration, shown bool) bool {
+// continues reports whether a test must continue: it runs for a length of time, and on a busy
+// machine longer, until it has done enough, but not for ever.
+func continues(start time.Time, length time.Duration, shown bool) bool {
 	took := time.Since(start)
 	return took < length || !shown && took < 2*time.Minute
 }
 
-// crowd are clients that connect again and again.
+// crowd is a number of clients that connect repeatedly.
 type crowd struct {
-	asked, failed atomic.Int64
-	cancel        context.CancelFunc
-	wg            sync.WaitGroup
+	connections, failed atomic.Int64
+	cancel              context.CancelFunc
+	wg                  sync.WaitGroup
 }
 
-// askOnAndOn has several clients connect again and again. Every connection that fails
-// is an error of the test.
-func (s *street) askOnAndOn(t *testing.T, address string) *crowd {
+// connectRepeatedly starts clients that connect repeatedly. Every connection that fails is an
+// error of the test.
+func (s *testbed) connectRepeatedly(t *testing.T, address string) *crowd {
 	t.Helper()
 	const clients = 8
 	ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +95,7 @@ func (s *street) askOnAndOn(t *testing.T, address string) *crowd {
 		c.wg.Go(func() {
 			err := s.Client.Do(func() error {
 				for ctx.Err() == nil {
-					c.asked.Add(1)
+					c.connections.Add(1)
 					if err := stagetest.Ask(context.WithoutCancel(ctx), netip.Addr{}, address); err != nil {
 						c.failed.Add(1)
 						t.Error(err)
@@ -111,18 +111,18 @@ func (s *street) askOnAndOn(t *testing.T, address string) *crowd {
 	return c
 }
 
-// end waits for those who are connecting.
-func (c *crowd) end() (asked, failed int64) {
+// end stops the clients and waits for their last connections.
+func (c *crowd) end() (connections, failed int64) {
 	c.cancel()
 	c.wg.Wait()
-	return c.asked.Load(), c.failed.Load()
+	return c.connections.Load(), c.failed.Load()
 }
 
-// A full affinity map forgets nobody and refuses nobody: further clients are
-// served, but not remembered.
+// If an affinity map is full, its clients keep their affinity, and further clients are served
+// without affinity.
 func TestAffinityClientsAreBounded(t *testing.T) {
 	const bound, clients = 10, 30
-	s := newStreet(t, 4)
+	s := newTestbed(t, 4)
 	s.Options.AffinityClients = bound
 	s.Restart(t)
 	p := stickyPort(v1.IPv4Protocol, 0, 0)
@@ -143,19 +143,19 @@ func TestAffinityClientsAreBounded(t *testing.T) {
 		total += n
 	}
 	if total != bound {
-		t.Errorf("clients that are remembered: got %d, want %d", total, bound)
+		t.Errorf("clients with affinity: got %d, want %d", total, bound)
 	}
 }
 
-// BenchmarkConnect measures a TCP connection and its greeting, from one end of
-// the street to the other.
+// BenchmarkConnect measures a TCP connection and its greeting, from the client to a host of
+// the testbed.
 func BenchmarkConnect(b *testing.B) {
 	for _, c := range []struct {
 		name     string
 		services int
 	}{{"direct", 0}, {"services=1", 1}, {"services=10000", 10_000}} {
 		b.Run(c.name, func(b *testing.B) {
-			s := newStreet(b, 4)
+			s := newTestbed(b, 4)
 			address := netip.AddrPortFrom(s.Hosts[0], 8080).String()
 			if c.services > 0 {
 				var all []*proxy.ServicePort
@@ -172,7 +172,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-func measure(b *testing.B, s *street, address string) {
+func measure(b *testing.B, s *testbed, address string) {
 	b.Helper()
 	var times []time.Duration
 	err := s.Client.Do(func() error {

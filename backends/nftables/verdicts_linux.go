@@ -1,198 +1,124 @@
 package nftables
 
 import (
-	"strings"
-
-	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Levels of chains: a chain goes to chains of lower levels only.
-const (
-	levelReject = iota
-	levelPick
-	levelStick
-	levelMasquerade
-	levelSource
-	levelDispatch
-	levelBase
-)
-
-// rejectChain is where frontends without endpoints lead.
+// rejectChain serves frontends whose route is reject.
 const rejectChain = "reject-service"
 
-// verdictQuery is all that decides where a frontend leads.
-type verdictQuery struct {
-	fam      family
-	proto    uint8
-	nodePort bool
-	// affinity is the part of the names of a service port's own affinity maps;
-	// empty without affinity.
-	affinity           string
-	pod, node, outside path
+// verdict adds the chains for the traffic of a frontend, each after those that it refers
+// to, and returns the one that serves the frontend.
+func (w *portWriter) verdict(f *proxy.Frontend) handle {
+	pod, node, outside := f.Routes()
+	if !w.node.LocalTraffic.Detects(w.port.Name.Family) {
+		pod = node // no rule can identify pods
+	}
+	nodePort := f.Kind == proxy.NodePort
+	last := w.route(outside, nodePort)
+	if pod == node && node == outside {
+		return last
+	}
+	v := bySource{pod: w.route(pod, nodePort), node: last, outside: last}
+	if node != outside {
+		v.node = w.route(node, nodePort)
+	}
+	masqueraded := pod
+	masqueraded.Masquerade = proxy.MasqueradeAlways
+	v.masqueradesNode = pod.Action == proxy.Forward && node == masqueraded
+	return w.bySource(&v)
 }
 
-// path is what becomes of the traffic of one kind of source.
-type path struct {
-	action     proxy.Action
-	pool       proxy.Pool
-	class      uint32
-	masquerade bool
+// bySource are the chains, zero for drop, for traffic of each kind of source.
+type bySource struct {
+	pod, node, outside handle
+	// masqueradesNode is true if the node's own traffic is treated as that of pods, but
+	// masqueraded.
+	masqueradesNode bool
 }
 
-// verdict is where a frontend leads, with the chains that it takes, those of
-// lower level first.
-type verdict struct {
-	ref    name
-	chains []object
-}
-
-// query asks for the verdict on a frontend.
-func query(port *proxy.ServicePort, f *proxy.Frontend, affinity string) verdictQuery {
-	to := func(r proxy.TrafficRoute, pod bool) path {
-		if r.Action != proxy.Forward {
-			return path{action: r.Action}
-		}
-		return path{
-			action:     proxy.Forward,
-			pool:       r.Pool,
-			class:      classOf(len(port.Pool(r.Pool))),
-			masquerade: r.Masquerade == proxy.MasqueradeAlways || r.Masquerade == proxy.MasqueradeNonPods && !pod,
-		}
-	}
-	q := verdictQuery{
-		fam:      familyOf(port.Name.Family),
-		nodePort: f.Kind == proxy.NodePort,
-		pod:      to(f.FromInside, true),
-		node:     to(f.FromInside, false),
-		outside:  to(f.FromOutside, false),
-	}
-	if affinity != "" {
-		q.affinity, q.proto = affinity, protocolNumber(port.Name.Protocol)
-	}
-	return q
-}
-
-// verdict answers a query. Answers that are not one service port's own are kept.
-func (p *page) verdict(q verdictQuery) *verdict {
-	if v, ok := p.verdicts[q]; ok {
-		return v
-	}
-	w := verdictWriter{page: p, query: q}
-	v := &verdict{ref: p.names.of(q.fam).number(w.bySource())}
-	v.chains = w.chains
-	if q.affinity == "" {
-		p.verdicts[q] = v
-	}
-	return v
-}
-
-type verdictWriter struct {
-	page   *page
-	query  verdictQuery
-	chains []object
-}
-
-// add gives the name of a chain after it has noted it.
-func (w *verdictWriter) add(name string, level uint8, build func(*assembler)) string {
-	o := w.page.chainObject(chainSpec{
-		fam: w.query.fam, name: name, level: level,
-		lasting: w.query.affinity == "" || !strings.Contains(name, w.query.affinity),
-	}, build)
-	for _, have := range w.chains {
-		if have.Key == o.Key {
-			return name
-		}
-	}
-	w.chains = append(w.chains, o)
-	return name
-}
-
-// bySource leads each kind of source to its path. Which sources are pods, the
-// node tells; without any means to tell them there are none.
-func (w *verdictWriter) bySource() string {
-	q := &w.query
-	detects := w.page.node.LocalTraffic.Detects(q.fam.api())
-	if !detects {
-		q.pod = q.node
-	}
-	outside := w.path(q.outside)
-	if q.pod == q.node && q.node == q.outside {
-		return outside
-	}
-	pod, node := w.path(q.pod), w.path(q.node)
-	name := "pod-" + orDrop(pod) + "-node-" + orDrop(node) + "-outside-" + orDrop(outside)
-	masqueraded := q.pod
-	masqueraded.masquerade = true
+// bySource adds the chain that selects the chain for each kind of source.
+func (w *portWriter) bySource(v *bySource) handle {
+	pod, node, outside, traffic := text(v.pod), text(v.node), text(v.outside), w.node.LocalTraffic
+	var name string
 	switch {
-	case q.node == masqueraded && q.outside == q.node:
+	case v.masqueradesNode && v.node == v.outside:
 		name = "masquerade-nonpods-" + pod
-	case q.node == masqueraded:
+	case v.masqueradesNode:
 		name = "inside-" + pod + "-outside-" + orDrop(outside)
+	default:
+		name = "pod-" + orDrop(pod) + "-node-" + orDrop(node) + "-outside-" + orDrop(outside)
 	}
-	return w.add(name, levelSource, func(a *assembler) {
-		a.fromPods(w.page.node.LocalTraffic, pod)
-		if q.node != q.outside {
-			a.rule(a.sourceIsLocal(), a.end(node))
+	return w.chain(name, detailsOf(traffic), kindSourceChain, func(a *nft.Assembler) {
+		for _, pods := range a.FromPods(traffic) {
+			a.Rule(pods, end(a, pod))
 		}
-		a.rule(a.end(outside))
+		if node != outside {
+			a.Rule(a.SourceIsLocal(), end(a, node))
+		}
+		a.Rule(end(a, outside))
 	})
 }
 
-func orDrop(ref string) string {
-	if ref == "" {
+// detailsOf returns all criteria by which a node identifies the traffic of its pods.
+func detailsOf(t proxy.LocalTraffic) string {
+	b := append(make([]byte, 0, 96), t.Interface...)
+	b = append(append(b, ' '), t.InterfacePrefix...)
+	for _, p := range t.Sources {
+		b = p.AppendTo(append(b, ' '))
+	}
+	return string(b)
+}
+
+func orDrop(chain string) string {
+	if chain == "" {
 		return "drop"
 	}
-	return ref
+	return chain
 }
 
-// fromPods leads the traffic of pods to a chain, or drops it.
-func (a *assembler) fromPods(t proxy.LocalTraffic, ref string) {
-	for _, p := range t.Sources {
-		if familyOf(ipaddr.FamilyOf(p.Addr())) == a.fam {
-			a.rule(a.sourceIn(p), a.end(ref))
-		}
+// end writes a goto to a chain; a drop if the name is empty.
+func end(a *nft.Assembler, chain string) nft.Statement {
+	if chain == "" {
+		return a.Drop()
 	}
-	if t.Interface != "" {
-		a.rule(a.interfaceIs(t.Interface, false), a.end(ref))
-	}
-	if t.InterfacePrefix != "" {
-		a.rule(a.interfaceIs(t.InterfacePrefix, true), a.end(ref))
-	}
+	return a.Goto(chain)
 }
 
-// path gives the chain for one path; none means drop.
-func (w *verdictWriter) path(p path) string {
-	switch p.action {
+// route adds the chains for one route and returns the first one; none means drop.
+func (w *portWriter) route(r proxy.TrafficRoute, nodePort bool) handle {
+	switch r.Action {
 	case proxy.Drop:
-		return ""
+		return handle{}
 	case proxy.Reject:
-		return rejectChain
+		return handleOf(rejectChain)
 	case proxy.Pass, proxy.Forward:
 	}
-	suffix := ""
-	if w.query.nodePort {
-		suffix += "nodeport-"
+	class := classOf(len(w.port.Pool(r.Pool)))
+	name := "pick-"
+	if nodePort {
+		name += "nodeport-"
 	}
-	if p.pool == proxy.PoolLocal {
-		suffix += "local-"
+	if r.Pool == proxy.PoolLocal {
+		name += "local-"
 	}
-	name := w.add("pick-"+suffix+className(p.class), levelPick, func(a *assembler) {
-		a.pickChain(p.class, endpointsMap(p.pool, w.query.nodePort), w.query.nodePort)
+	chain := w.chain(name+className(class), "", kindPickChain, func(a *nft.Assembler) {
+		pickChain(a, class, endpointsMap(r.Pool, nodePort), nodePort)
 	})
-	if w.query.affinity != "" {
-		picks := name
-		name = w.add("stick-"+w.query.affinity+"-"+name, levelStick, func(a *assembler) {
-			a.rule(a.stick(w.query.proto, affinityMap(w.query.affinity, p.pool)))
-			a.rule(a.gotoChain(picks))
+	if w.affinity != "" {
+		picks, proto, set := text(chain), w.proto, affinityMap(w.affinity, r.Pool)
+		chain = w.chain("stick-"+w.affinity+"-"+picks, "", kindStickChain, func(a *nft.Assembler) {
+			a.Rule(stick(a, proto, set))
+			a.Rule(a.Goto(picks))
 		})
 	}
-	if p.masquerade {
-		plain := name
-		name = w.add("masquerade-"+name, levelMasquerade, func(a *assembler) {
-			a.rule(a.setMark())
-			a.rule(a.gotoChain(plain))
+	if r.Masquerade == proxy.MasqueradeAlways {
+		plain := text(chain)
+		chain = w.chain("masquerade-"+plain, "", kindMasqueradeChain, func(a *nft.Assembler) {
+			a.Rule(a.SetMark())
+			a.Rule(a.Goto(plain))
 		})
 	}
-	return name
+	return chain
 }

@@ -3,41 +3,33 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 )
 
-// writer turns operations into one transaction.
+// writer writes operations as one transaction.
 type writer struct {
 	*kernel
-	slots slotPlan
-	// slotsDone says that the changes of slots have been written.
+	tables *tables
+	plan   slotPlan
+	// slotsDone is true after the changes of slots have been written.
 	slotsDone bool
-	purges    []purge
 	count     uint64
-	// elements is the writer of the last element, which most often is that of
-	// the next.
+	// elements is the writer of the last element, which most often fits the next one.
 	elements nfnetlink.ElementWriter
 	target   elementTarget
-	tag      []byte
 }
 
 type elementTarget struct {
-	op  nfnetlink.Op
-	fam family
-	set string
+	op    nfnetlink.Op
+	table nfnetlink.Table
+	set   string
 }
 
 func (w *writer) write(ops []op) error {
-	w.slots.plan(ops, w.kernel.slots)
-	var removed []familyName
-	for i := range ops {
-		if ops[i].Kind == backends.Remove && ops[i].Key.kind == kindSet {
-			removed = append(removed, familyName{ops[i].Key.fam, ops[i].Key.name})
-		}
-	}
+	w.plan.plan(ops, w.tables.slots)
 	for i := range ops {
 		o := &ops[i]
 		var err error
@@ -46,14 +38,11 @@ func (w *writer) write(ops []op) error {
 			err = w.writeTable(o)
 		case kindSet:
 			err = w.writeSet(o)
-		case kindChain:
+		case kindRejectChain, kindPickChain, kindStickChain, kindMasqueradeChain, kindSourceChain, kindDispatchChain, kindBaseChain:
 			err = w.writeChain(o)
 		case kindEndpoint:
 			w.writeSlots()
-		case kindSticky:
-			if o.Kind == backends.Remove && !slices.Contains(removed, familyName{o.Key.fam, o.Key.name}) {
-				w.purges = append(w.purges, purge{fam: o.Key.fam, set: w.book.names.of(o.Key.fam).text(o.Key.name), slot: o.Key.slot()})
-			}
+		case kindSticky: // purgesOf reads it
 		default:
 			w.writeElement(o)
 		}
@@ -66,54 +55,46 @@ func (w *writer) write(ops []op) error {
 
 func (w *writer) writeTable(o *op) error {
 	w.count++
-	t := w.table(o.Key.fam)
-	if o.Key.name != noName {
-		t.Name = w.book.names.of(o.Key.fam).text(o.Key.name)
-	}
+	t := w.tables.table(o.Key.fam)
 	switch o.Kind {
 	case backends.Add:
-		w.batch.AddTable(t, "")
+		w.batch.AddTable(t)
 	case backends.Remove:
 		w.batch.DelTable(t)
 	case backends.Replace:
-		return mustReplace("the table")
+		return nft.MustReplace("the table")
 	}
 	return nil
 }
 
-// mustReplace is for what cannot be changed in place: everything is made again
-// beside it.
-func mustReplace(what string) error {
-	return fmt.Errorf("nftables: %w: %s cannot be changed in place", backends.ErrReplace, what)
-}
-
 func (w *writer) writeSet(o *op) error {
-	t, name := w.table(o.Key.fam), w.book.names.of(o.Key.fam).text(o.Key.name)
+	t, name := w.tables.table(o.Key.fam), text(o.Key.name)
 	w.count++
 	switch o.Kind {
 	case backends.Replace:
-		return mustReplace("set " + name)
+		return nft.MustReplace("set " + name)
 	case backends.Remove:
 		w.batch.DelSet(t, name)
 		return nil
 	case backends.Add:
 	}
-	d, err := w.book.set(definitionID{o.Key.fam, name, o.Value})
-	if err != nil {
-		return err
+	d, ok := o.Payload.(*setDefinition)
+	if !ok {
+		return fmt.Errorf("nftables: set %s: no definition", name)
 	}
-	if d.lasting {
+	set := d.set
+	if d.fixed {
 		size := w.limits.set
 		if wanted := w.wanted.byName(o.Key.fam, name); wanted != nil {
 			size = w.limits.sizeFor(*wanted)
 		}
-		if f := w.fills.byName(o.Key.fam, name); f != nil {
+		if f := w.tables.fills.byName(o.Key.fam, name); f != nil {
 			*f = fill{size: size}
 		}
-		d.set.Size = uint32(size)
+		set.Size = uint32(size)
 	}
-	w.batch.AddSet(t, &d.set)
-	n := o.Key.fam.addrLen()
+	w.batch.AddSet(t, &set)
+	n := o.Key.fam.AddrLen()
 	for _, r := range d.ranges {
 		e := w.into(nfnetlink.OpAdd, o.Key.fam, name)
 		e.Key(r.first[:n])
@@ -126,50 +107,24 @@ func (w *writer) writeSet(o *op) error {
 }
 
 func (w *writer) writeChain(o *op) error {
-	t, name := w.table(o.Key.fam), w.book.names.of(o.Key.fam).text(o.Key.name)
-	w.count++
-	if o.Kind != backends.Add {
-		w.batch.FlushChain(t, name)
-	}
-	if o.Kind == backends.Remove {
-		w.batch.DelChain(t, name)
-		return nil
-	}
-	d, err := w.book.chain(definitionID{o.Key.fam, name, o.Value})
-	if err != nil {
-		return err
-	}
-	c := nfnetlink.Chain{Name: name}
-	if d.base != nil {
-		c.Base = *d.base
-		if o.Kind == backends.Replace {
-			w.batch.DelChain(t, name)
-		}
-	}
-	if o.Kind == backends.Add || d.base != nil {
-		w.batch.AddChain(t, c)
-	}
-	own := tag{hash: o.Value, chain: chainTag(name), n: uint16(len(d.rules))}
-	for i, r := range d.rules {
-		own.i = uint16(i)
-		w.tag = own.append(w.tag[:0])
-		w.batch.AddEncodedRule(t, name, r, w.tag)
-		w.count++
-	}
-	return nil
+	c := nft.ChainOp{Kind: o.Kind, Name: text(o.Key.name), Hash: o.Value.hash}
+	c.Chain, _ = o.Payload.(*nft.Chain) // Write returns an error if there is none
+	n, err := c.Write(&w.batch, w.tables.table(o.Key.fam))
+	w.count += uint64(n)
+	return err
 }
 
-// into gives the writer for elements of a set.
-func (w *writer) into(o nfnetlink.Op, fam family, set string) *nfnetlink.ElementWriter {
-	target := elementTarget{o, fam, set}
+// into returns the writer for elements of a set.
+func (w *writer) into(o nfnetlink.Op, fam nfnetlink.Family, set string) *nfnetlink.ElementWriter {
+	target := elementTarget{o, w.tables.table(fam), set}
 	if target != w.target {
-		w.target, w.elements = target, w.batch.Elements(o, w.table(fam), set)
+		w.target, w.elements = target, w.batch.Elements(o, target.table, set)
 	}
 	return &w.elements
 }
 
-// writeElement writes an element of one of the sets that every table has, but
-// for endpoints.
+// writeElement writes an element of one of the sets that every table has, except for
+// endpoints.
 func (w *writer) writeElement(o *op) {
 	var buf [48]byte
 	k := &o.Key
@@ -186,18 +141,18 @@ func (w *writer) writeElement(o *op) {
 	switch {
 	case k.kind == kindHairpin || k.kind == kindClusterIP || k.kind == kindNodePortClient:
 		e.Key(elem)
-	case o.Value == to(noName):
+	case o.Value.chain == (handle{}):
 		e.KeyVerdict(elem, nfnetlink.VerdictDrop, "")
 	case k.kind == kindRestriction:
-		e.KeyVerdict(elem, nfnetlink.VerdictJump, w.book.names.of(o.Key.fam).text(o.Value.chain()))
+		e.KeyVerdict(elem, nfnetlink.VerdictJump, text(o.Value.chain))
 	default:
-		e.KeyVerdict(elem, nfnetlink.VerdictGoto, w.book.names.of(o.Key.fam).text(o.Value.chain()))
+		e.KeyVerdict(elem, nfnetlink.VerdictGoto, text(o.Value.chain))
 	}
 }
 
-// elementOf gives the set that an object is an element of, and its key there.
+// elementOf returns the set that an object is an element of, and its key there.
 func elementOf(b []byte, k *key) (set string, elem []byte) {
-	n := k.fam.addrLen()
+	n := k.fam.AddrLen()
 	nodePort := k.addr == [16]byte{}
 	switch k.kind {
 	case kindHairpin:
@@ -221,11 +176,11 @@ func elementOf(b []byte, k *key) (set string, elem []byte) {
 	return set, k.slotPool().append(b)
 }
 
-// append writes the frontend of a pool as key: address, but for node ports,
-// protocol and port, each filled up to four bytes.
+// append writes the frontend of a pool as key: address (except for node ports), protocol
+// and port, each padded to four bytes.
 func (p slotPool) append(b []byte) []byte {
 	if p.addr != [16]byte{} {
-		b = append(b, p.addr[:p.fam.addrLen()]...)
+		b = append(b, p.addr[:p.fam.AddrLen()]...)
 	}
 	b = append(b, p.proto, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, p.port)
@@ -238,8 +193,8 @@ func (w *writer) writeSlots() {
 		return
 	}
 	w.slotsDone = true
-	for i := range w.slots.pools {
-		p := &w.slots.pools[i]
+	for i := range w.plan.pools {
+		p := &w.plan.pools[i]
 		set := endpointsMap(p.id.pool, p.id.addr == [16]byte{})
 		var buf [64]byte
 		k := p.id.append(buf[:0])
@@ -260,8 +215,8 @@ func (w *writer) writeSlots() {
 }
 
 // append writes a slot as datum: address and port.
-func (s *slot) append(b []byte, fam family) []byte {
-	b = append(b, s.addr[:fam.addrLen()]...)
+func (s *slot) append(b []byte, fam nfnetlink.Family) []byte {
+	b = append(b, s.addr[:fam.AddrLen()]...)
 	b = binary.BigEndian.AppendUint16(b, s.port)
 	return append(b, 0, 0)
 }

@@ -1,0 +1,279 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// betweenTransactions has clients of a service port connect after each transaction as long as
+// it has more than some slots of endpoints, and the kernel refuse one transaction.
+type betweenTransactions struct {
+	*watched
+	port      *proxy.ServicePort
+	slots     int
+	refused   int // the number of the transaction, from 1
+	connected int
+	met       int
+}
+
+func (b *betweenTransactions) install(t *testing.T) {
+	c, table := b.conn(t), nfnetlink.Table{Family: nft.FamilyOf(b.port.Name.Family), Name: "vipkit"}
+	transact := b.kernel.Transact
+	b.kernel.Transact = func(ctx context.Context, batch *nfnetlink.Batch) error {
+		if b.met++; b.met == b.refused {
+			return &nfnetlink.Error{Errno: unix.EINVAL, Op: "add element"}
+		}
+		err := transact(ctx, batch)
+		var slots, maps int
+		all := nfnetlink.Visitor[nfnetlink.SetInfo]{Each: func(s *nfnetlink.SetInfo) error {
+			if strings.HasPrefix(s.Name, affinityMap(affinityID(b.port.Name), proxy.PoolCluster)) {
+				maps++
+			}
+			return nil
+		}}
+		count := nfnetlink.Visitor[nfnetlink.Element]{Each: func(e *nfnetlink.Element) error {
+			if to := bytesOf(table.Family, b.port.Frontends[0].Addr.Addr()); strings.HasPrefix(string(e.Key), string(to[:table.Family.AddrLen()])) {
+				slots++
+			}
+			return nil
+		}}
+		if err := errors.Join(c.Sets(ctx, table, all), c.Elements(ctx, table, endpointsMap(proxy.PoolCluster, false), count)); err != nil {
+			t.Error(err)
+		}
+		if err == nil && slots > b.slots && maps == len(affinitySets(table.Family, "", 0)) {
+			b.addClients(t, b.port, len(b.port.Cluster))
+			b.connected++
+		}
+		return err
+	}
+}
+
+// A change may take several transactions. Clients that connect between them, and get affinity
+// to an endpoint that a later one removes, lose it: if the Service has had affinity before, if
+// affinity begins with the change, and if the kernel refuses one of the transactions, so that
+// the change is reverted and divided. Another service port grows in the same change.
+func TestClientsBetweenTransactions(t *testing.T) {
+	const most, kept = 60, 2
+	for _, fam := range bothFamilies() {
+		for _, before := range []bool{false, true} {
+			for refused := range 8 {
+				t.Run(fmt.Sprintf("%s, affinity before: %t, refused: %d", fam, before, refused), func(t *testing.T) {
+					b := &betweenTransactions{watched: newWatched(t, listLimit), port: stickyPort(fam, 0, most), slots: kept, refused: refused}
+					old, few := *b.port, *b.port
+					if !before {
+						old = *stagetest.Port(fam, 0, most)
+					}
+					few.Cluster = b.port.Cluster[:kept]
+					b.Apply(t, proxy.NewSnapshot(stagetest.Node(), &old, stagetest.Port(fam, 1, kept)))
+					b.kernel.Netlink.LimitBatch(3500)
+					b.install(t)
+					next := proxy.NewSnapshot(stagetest.Node(), &few, stagetest.Port(fam, 1, most))
+					err := b.Backend.Apply(t.Context(), b.Applied, next)
+					if b.Applied = b.Applied.Achieved(next, err); err != nil {
+						b.Apply(t, next)
+					}
+					if b.connected == 0 || refused > b.met {
+						t.Fatalf("got clients after %d of %d transactions, so the test shows nothing", b.connected, b.met)
+					}
+					for endpoint, n := range b.clients(t, &few) {
+						if endpoint != few.Cluster[0].Addr.Addr().String() && endpoint != few.Cluster[1].Addr.Addr().String() {
+							t.Errorf("clients with affinity to %s, which was removed: got %d, want none", endpoint, n)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// connecting has clients of a service port connect before each transaction, as long as a serving
+// table has its last endpoint: they get affinity in all serving tables.
+type connecting struct {
+	*watched
+	conn      *nfnetlink.Conn
+	port      *proxy.ServicePort
+	connected int
+	// refused is the number of tries to remove a table that the kernel refuses.
+	refused int
+}
+
+func (c *connecting) install(t *testing.T) {
+	transact := c.kernel.Transact
+	c.kernel.Transact = func(ctx context.Context, b *nfnetlink.Batch) error {
+		serving := c.serving(t)
+		for _, table := range serving {
+			if c.hasMap(t, table) {
+				addClientsTo(t, c.conn, table, c.port, len(c.port.Cluster))
+				c.connected++
+			}
+		}
+		if len(serving) == 2 && c.refused > 0 {
+			c.refused--
+			return &nfnetlink.Error{Errno: unix.ENOMEM, Op: "delete table"}
+		}
+		return transact(ctx, b)
+	}
+}
+
+// hasMap reports whether a table has the affinity map of the service port.
+func (c *connecting) hasMap(t *testing.T, table string) bool {
+	var all []nfnetlink.SetInfo
+	err := c.conn.Sets(t.Context(), nfnetlink.Table{Family: nft.FamilyOf(c.port.Name.Family), Name: table}, nfnetlink.Collect(&all))
+	if err != nil {
+		t.Error(err)
+	}
+	return slices.ContainsFunc(all, func(s nfnetlink.SetInfo) bool {
+		return s.Name == affinityMap(affinityID(c.port.Name), proxy.PoolCluster)
+	})
+}
+
+// serving returns the names of the tables that serve, if one of them has the last endpoint.
+func (c *connecting) serving(t *testing.T) (names []string) {
+	fam, last := nft.FamilyOf(c.port.Name.Family), c.port.Cluster[len(c.port.Cluster)-1].Addr
+	found := false
+	for _, name := range []string{"vipkit", "vipkit_2"} {
+		table := nfnetlink.Table{Family: fam, Name: name}
+		var chains []nfnetlink.Chain
+		if err := c.conn.Chains(t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
+			t.Error(err)
+		}
+		if !slices.ContainsFunc(chains, c.kernel.isOwnBase) {
+			continue
+		}
+		names = append(names, name)
+		err := c.conn.Elements(t.Context(), table, endpointsMap(proxy.PoolCluster, false), nfnetlink.Visitor[nfnetlink.Element]{
+			Each: func(e *nfnetlink.Element) error {
+				of := slot{addr: bytesOf(fam, last.Addr()), port: last.Port()}
+				found = found || strings.HasPrefix(string(e.Data), string(of.append(nil, fam)))
+				return nil
+			},
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if !found {
+		return nil
+	}
+	return names
+}
+
+// A process that does not know the state of the tables lists them, or makes new ones. Clients
+// that connect meanwhile, and get affinity to an endpoint that is then removed, lose it.
+func TestClientsBeforeACommitOfUnknownState(t *testing.T) {
+	for _, fam := range bothFamilies() {
+		for name, c := range map[string]struct {
+			limit, refused int
+			begins         bool // affinity begins with the change
+		}{
+			"listed": {limit: listLimit}, "replaced": {limit: 0}, "replaced, old tables stay": {limit: 0, refused: 2},
+			"affinity begins": {limit: listLimit, begins: true}, "affinity begins in new tables": {limit: 0, begins: true},
+		} {
+			t.Run(fmt.Sprintf("%s, %s", fam, name), func(t *testing.T) {
+				w := newWatched(t, c.limit)
+				three := stickyPort(fam, 0, 3)
+				two := *three
+				two.Cluster = three.Cluster[:2]
+				before := *three
+				if c.begins {
+					before.Affinity = affinity.Config{}
+				}
+				w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &before))
+				w.kernel.verified = false
+				of := &connecting{watched: w, conn: w.conn(t), port: three, refused: c.refused}
+				of.install(t)
+				want := proxy.NewSnapshot(stagetest.Node(), &two)
+				for range 1 + c.refused {
+					if err := w.Backend.Apply(t.Context(), proxy.Snapshot{}, want); err != nil {
+						t.Logf("Apply: %v", err)
+					}
+				}
+				left := of.serving(t)
+				if of.connected == 0 || of.refused > 0 || len(left) > 0 {
+					t.Fatalf("got clients %d times, %d refusals left, and %q still serve, so the test shows nothing", of.connected, of.refused, left)
+				}
+				clients := clientsIn(t, of.conn, *w.kernel.tables.name(nft.FamilyOf(fam)), three)
+				delete(clients, two.Cluster[0].Addr.Addr().String())
+				delete(clients, two.Cluster[1].Addr.Addr().String())
+				if len(clients) > 0 {
+					t.Errorf("clients with affinity to a removed endpoint: got %v, want none", clients)
+				}
+			})
+		}
+	}
+}
+
+// A packet that the kernel evaluates during a commit, and until after its purge, may give its client
+// affinity to an endpoint that the commit removes. The client loses it before Apply returns.
+func TestClientsOfSlowPackets(t *testing.T) {
+	for _, fam := range bothFamilies() {
+		w := newWatched(t, listLimit)
+		three := stickyPort(fam, 0, 3)
+		two := *three
+		two.Cluster = three.Cluster[:2]
+		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), three))
+		waited := 0
+		w.kernel.awaitPackets = func() {
+			w.addClients(t, three, 3)
+			waited++
+			awaitPackets()
+		}
+		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
+		clients := w.clients(t, three)
+		if removed := three.Cluster[2].Addr.Addr().String(); waited != 1 || len(clients) != 2 || clients[removed] != 0 {
+			t.Errorf("%s: clients after a wait for packets: got %v after %d, want none of %s after 1", fam, clients, waited, removed)
+		}
+	}
+}
+
+// Clients may have affinity to an endpoint that left an affinity map, and in a new map to any
+// removed endpoint of the family that is not in it. They cannot in a removed map.
+func TestPurges(t *testing.T) {
+	ip4, ip6 := slot{port: 4}, slot{port: 6}
+	set := func(fam nfnetlink.Family, name string) key { return key{kind: kindSet, fam: fam, name: handleOf(name)} }
+	sticky := func(fam nfnetlink.Family, name string, to slot) key { return stickyKey(fam, handleOf(name), to) }
+	endpoint := func(fam nfnetlink.Family, to slot) key {
+		return key{kind: kindEndpoint, fam: fam, port: 80, eport: to.port}
+	}
+	tables := &tables{names: [2]string{"vipkit", "vipkit"}}
+	of := func(fam nfnetlink.Family, set string, to slot) purge {
+		return purge{table: nfnetlink.Table{Family: fam, Name: "vipkit"}, set: set, slot: to}
+	}
+	const v4, v6, add, remove = nfnetlink.IPv4, nfnetlink.IPv6, backends.Add, backends.Remove
+	for _, c := range []struct {
+		name string
+		ops  []op
+		want []purge
+	}{
+		{"no affinity", []op{{Kind: add, Key: set(v4, "sources")}, {Kind: remove, Key: endpoint(v4, ip4)}}, nil},
+		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, []purge{of(v4, "m", ip4)}},
+		{"affinity ends", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}, nil},
+		{"an endpoint joins", []op{{Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}}, nil},
+		{"affinity begins", []op{
+			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: set(v4, "sources")}, {Kind: add, Key: sticky(v4, "m", ip4)},
+			{Kind: remove, Key: endpoint(v4, ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}, {Kind: remove, Key: endpoint(v6, ip6)},
+		}, []purge{of(v4, "m", ip6)}},
+		{"affinity begins in one map and ends in another", []op{
+			{Kind: add, Key: set(v6, "m")}, {Kind: add, Key: sticky(v6, "m", ip6)},
+			{Kind: remove, Key: sticky(v6, "n", ip4)}, {Kind: remove, Key: endpoint(v6, ip4)},
+		}, []purge{of(v6, "n", ip4), of(v6, "m", ip4)}},
+	} {
+		if diff := cmp.Diff(c.want, purgesOf(tables, c.ops), cmp.AllowUnexported(purge{}, slot{})); diff != "" {
+			t.Errorf("%s: purges (-want +got):\n%s", c.name, diff)
+		}
+	}
+}

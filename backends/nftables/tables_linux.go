@@ -1,0 +1,240 @@
+package nftables
+
+import (
+	"context"
+	"slices"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// If a table cannot be changed in place, the backend writes new tables under other names,
+// in as many transactions as for a first load, while the old ones serve. Then one
+// transaction adds the new base chains, and another one removes the old tables. So every
+// packet traverses complete rules, the old or the new ones, or between the two transactions
+// both: the kernel evaluates the chains of one hook until one has translated the connection.
+
+// secondSuffix ends the name of the second table of an identity. The name of no
+// identity has an underscore.
+const secondSuffix = "_2"
+
+// tables is the known state of the tables of both families: their names, the slot of each
+// endpoint, and the fill of the sets.
+type tables struct {
+	// names are by family; that of an identity unless set.
+	names [2]string
+	slots map[slotPool][]slot
+	fills perSet[fill]
+	// begun are the affinity maps that were added beside earlier objects, each with the endpoints
+	// that its clients may have. As long as earlier objects serve, other endpoints get in. It is
+	// nil if there are no earlier objects.
+	begun map[key]map[slot]bool
+}
+
+// newTables returns the state of empty tables, with memory for the wanted frontends.
+func (k *kernel) newTables() *tables {
+	frontends := 0
+	for _, table := range k.wanted {
+		frontends += table[atServices] + table[atNodePorts]
+	}
+	return &tables{names: [2]string{k.options.Identity.Name, k.options.Identity.Name}, slots: make(map[slotPool][]slot, frontends)}
+}
+
+func (t *tables) name(fam nfnetlink.Family) *string {
+	if fam == nfnetlink.IPv6 {
+		return &t.names[1]
+	}
+	return &t.names[0]
+}
+
+func (t *tables) table(fam nfnetlink.Family) nfnetlink.Table {
+	return nfnetlink.Table{Family: fam, Name: *t.name(fam)}
+}
+
+// other returns the other name that a table of an identity may have.
+func (k *kernel) other(name string) string {
+	if own := k.options.Identity.Name; name != own {
+		return own
+	}
+	return name + secondSuffix
+}
+
+// names returns the names of the backend's tables in a family, oldest first.
+func (k *kernel) names(ctx context.Context, fam nfnetlink.Family) ([]string, error) {
+	all, err := k.Tables(ctx, fam, k.options.Identity.Name, k.options.Identity.Name+secondSuffix)
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
+	}
+	return names, err
+}
+
+// serving finds the table of a family that serves, and an idle one: a replacement that was
+// not finished, or a replaced table that was not removed. Names are empty if there is no
+// such table.
+func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idle string, err error) {
+	names, err := k.names(ctx, fam)
+	if err != nil || len(names) == 0 {
+		return "", "", err
+	}
+	if len(names) == 1 {
+		return names[0], "", nil
+	}
+	// The newer table has base chains, and serves, only after it is complete.
+	for _, name := range slices.Backward(names) {
+		var chains []nfnetlink.Chain
+		t := nfnetlink.Table{Family: fam, Name: name}
+		if err := k.Netlink.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
+			return "", "", nft.Explain(err)
+		}
+		if slices.ContainsFunc(chains, k.isOwnBase) {
+			return name, k.other(name), nil
+		}
+	}
+	return names[0], names[1], nil
+}
+
+// isOwnBase reports whether a chain is a base chain of this backend: a table with one
+// serves. A foreign table under the backend's second name may have other base chains.
+func (k *kernel) isOwnBase(c nfnetlink.Chain) bool {
+	return c.Base.Type != "" && c.Base == k.options.baseChain(c.Name)
+}
+
+// Replace implements [backends.Replacer].
+func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
+	k.wanted = countElements(want)
+	total := 0
+	for _, table := range k.wanted {
+		for _, n := range table {
+			total += n
+		}
+	}
+	// A process that has listed or made the tables before lists them again, however
+	// large they are: that happens rarely, and keeps the clients of session affinity.
+	if !must && (total <= k.limits.list || k.verified) {
+		return nil
+	}
+	if err := k.Begin(); err != nil {
+		return nil // List fails in the same way, and returns the error
+	}
+	r := &replacement{kernel: k, next: k.newTables()}
+	r.next.begun = map[key]map[slot]bool{}
+	for _, fam := range nft.Families() {
+		name, _, err := k.serving(ctx, fam)
+		if err != nil {
+			return nil // List fails in the same way, and returns the error
+		}
+		if name != "" {
+			r.old = append(r.old, nfnetlink.Table{Family: fam, Name: name})
+			*r.next.name(fam) = k.other(name)
+		}
+	}
+	if len(r.old) == 0 {
+		return nil
+	}
+	return r
+}
+
+// replacement makes new tables while the old ones serve. It adds their base chains last.
+type replacement struct {
+	kernel *kernel
+	next   *tables
+	// old are the tables that serve until the end.
+	old []nfnetlink.Table
+	// begun is true after the tables of an earlier attempt, if any, have been removed.
+	begun bool
+	// bases are the withheld operations that add base chains.
+	bases []op
+}
+
+// Pieces implements [backends.Replacement].
+func (*replacement) Pieces() int { return 0 }
+
+// Commit implements [backends.Replacement].
+func (r *replacement) Commit(ctx context.Context, ops []op) error {
+	if !r.begun {
+		b := &r.kernel.batch
+		b.Reset()
+		for _, fam := range nft.Families() {
+			b.DestroyTable(r.next.table(fam))
+		}
+		if err := r.kernel.Conn.Commit(ctx, b); err != nil {
+			return err
+		}
+		r.begun = true
+	}
+	return r.kernel.commitTo(ctx, r.next, r.withoutBases(ops))
+}
+
+// withoutBases withholds base chains until Finish.
+func (r *replacement) withoutBases(ops []op) []op {
+	if !slices.ContainsFunc(ops, isBaseChain) {
+		return ops
+	}
+	rest := make([]op, 0, len(ops))
+	for _, o := range ops {
+		if !isBaseChain(o) {
+			rest = append(rest, o)
+			continue
+		}
+		// The operation is repeated after a commit that failed.
+		r.bases = slices.DeleteFunc(r.bases, func(b op) bool { return b.Key == o.Key })
+		if o.Kind == backends.Add {
+			r.bases = append(r.bases, o)
+		}
+	}
+	return rest
+}
+
+func isBaseChain(o op) bool { return o.Key.kind == kindBaseChain }
+
+// Finish implements [backends.Replacement]. Between its two transactions, the old tables may
+// translate a connection, and the new ones give its client affinity to that endpoint.
+func (r *replacement) Finish(ctx context.Context) error {
+	k := r.kernel
+	k.tables = r.next
+	if err := k.commitTo(ctx, k.tables, r.bases); err != nil {
+		return err
+	}
+	if err := k.removeTables(ctx, r.old); err != nil {
+		return err
+	}
+	if err := k.forgetBegun(ctx, k.tables); err != nil {
+		return err
+	}
+	k.verified = true
+	return nil
+}
+
+func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) error {
+	if len(tables) == 0 {
+		return nil
+	}
+	k.batch.Reset()
+	for _, t := range tables {
+		k.batch.DestroyTable(t)
+	}
+	if err := k.Conn.Commit(ctx, &k.batch); err != nil {
+		return err
+	}
+	k.ops.Add(uint64(len(tables)))
+	return nil
+}
+
+// Cleanup implements [backends.Cleaner].
+func (k *kernel) Cleanup(ctx context.Context) error {
+	var all []nfnetlink.Table
+	for _, fam := range nft.Families() {
+		names, err := k.names(ctx, fam)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			all = append(all, nfnetlink.Table{Family: fam, Name: n})
+		}
+	}
+	k.tables = k.newTables()
+	return k.removeTables(ctx, all)
+}
