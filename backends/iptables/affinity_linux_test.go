@@ -13,8 +13,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// How many clients are remembered is the kernel's choice; who asks for more is
-// told.
+// If the kernel remembers fewer clients than the options require, service ports with affinity
+// are refused.
 func TestAffinityLimit(t *testing.T) {
 	o := Options{AffinityClients: rememberedClients() + 1}
 	s := newStage(t, o)
@@ -27,19 +27,17 @@ func TestAffinityLimit(t *testing.T) {
 	}
 	o.Families = []v1.IPFamily{v1.IPv6Protocol}
 	alone := newStage(t, o)
-	alone.Apply(t, proxy.NewSnapshot(stagetest.Node(), bad)) // it is not asked to serve that one
+	alone.Apply(t, proxy.NewSnapshot(stagetest.Node(), bad)) // the backend does not serve that family
 }
 
-// The kernel's choice may change while the backend runs: what was refused is served
-// then, and what was served is refused.
+// The number of clients that the kernel remembers may change while the backend runs: refused
+// service ports are then served, and served ones refused.
 func TestAffinityLimitChanges(t *testing.T) {
-	s := newStage(t, Options{AffinityClients: 1})
 	remembered := uint32(0)
-	b, ok := s.Backend.(*backend)
-	if !ok {
-		t.Fatalf("the backend is a %T", s.Backend)
-	}
-	b.memory.ask = func() uint32 { return remembered }
+	NeedPrograms(t, Options{})
+	b := stagetest.NewStage(t, Options{AffinityClients: 1}, func(o Options) (proxy.Backend, error) {
+		return newBackend(o, func() uint32 { return remembered }, nil)
+	}).Backend
 	plain, sticky := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 2)
 	sticky.Affinity = affinity.Config{Timeout: time.Hour}
 	both, one := proxy.NewSnapshot(stagetest.Node(), plain, sticky), proxy.NewSnapshot(stagetest.Node(), plain)
@@ -48,14 +46,14 @@ func TestAffinityLimitChanges(t *testing.T) {
 		return ok && failed[sticky.Name] != nil
 	}
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, both); !refused(err) {
-		t.Errorf("with nothing remembered: got error %v, want one of %s", err, sticky.Name)
+		t.Errorf("kernel remembers no clients: got error %v, want one of %s", err, sticky.Name)
 	}
 	remembered = 1
 	if err := b.Apply(t.Context(), one, both); !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("after a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
 	}
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, both); err != nil {
-		t.Errorf("with enough remembered: got error %v, want none", err)
+		t.Errorf("kernel remembers enough clients: got error %v, want none", err)
 	}
 	if err := b.Apply(t.Context(), both, both); err != nil {
 		t.Errorf("the same again: got error %v, want none", err)
@@ -64,7 +62,7 @@ func TestAffinityLimitChanges(t *testing.T) {
 	for _, old := range []proxy.Snapshot{both, {}} {
 		err := b.Apply(t.Context(), old, both)
 		if !old.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) || old.IsZero() && !refused(err) {
-			t.Errorf("with fewer than wanted, from %d ports: got error %v", old.Len(), err)
+			t.Errorf("kernel remembers too few clients, from %d ports: got error %v, want one", old.Len(), err)
 		}
 	}
 }

@@ -17,13 +17,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// inTurns gives one snapshot after another, when it is told to.
+// inTurns is a source that delivers the snapshots of a channel one after the other.
 type inTurns struct {
 	next  chan proxy.Snapshot
 	given proxy.Snapshot
@@ -41,11 +42,11 @@ func (i *inTurns) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapsho
 	}
 }
 
-// flushes are the ways to remove all rules at once, as programs of a flavour.
+// flushes returns shell commands that remove all rules at once.
 func flushes(t *testing.T, f Flavour) []string {
 	t.Helper()
 	path := func(name string) string {
-		p, err := lookUp(name)
+		p, err := xtables.LookUp(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,8 +63,8 @@ func flushes(t *testing.T, f Flavour) []string {
 	return all
 }
 
-// flusher has somebody else remove all rules once, at some point: before or after the
-// program of the backend that is started as the n-th.
+// flusher removes all rules once, as another program would, before or after the n-th program
+// that the backend starts.
 type flusher struct {
 	*stage
 	folder string
@@ -77,14 +78,14 @@ func newFlusher(t *testing.T, o Options, point, flush string) *flusher {
 			t.Fatal(err)
 		}
 	}
-	standInFor(t, f.stage, "", "cd "+f.folder+`; n=$(($(cat count) + 1)); echo $n >count
+	stubProgram(t, f.stage, "", "cd "+f.folder+`; n=$(($(cat count) + 1)); echo $n >count
 flush() { if [ "$1 $n" = "$(cat point)" ]; then (sh flush </dev/null); : >flushed; fi; }
 flush before; $real "$@"; status=$?; flush after; exit $status`)
 	return f
 }
 
-// happened tells when all was removed; zero if it was not yet.
-func (f *flusher) happened(t *testing.T) time.Time {
+// flushedAt returns when the rules were removed; zero if they were not removed yet.
+func (f *flusher) flushedAt(t *testing.T) time.Time {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(f.folder, "flushed"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +98,7 @@ func (f *flusher) happened(t *testing.T) time.Time {
 	return info.ModTime()
 }
 
-// do removes all rules from outside.
+// do removes all rules.
 func (f *flusher) do(t *testing.T) {
 	t.Helper()
 	if _, err := netnstest.Run(t, f.NS, "", "/bin/sh", "-c", "cd "+f.folder+" && sh flush && touch flushed"); err != nil {
@@ -105,10 +106,11 @@ func (f *flusher) do(t *testing.T) {
 	}
 }
 
-// Whenever somebody removes all rules, between any two steps of an agent, they are there
-// again when it says for the second time that all was verified: nothing counts as
-// verified that nobody has looked at since. The first time, the look may have been before.
-func TestNothingIsBelieved(t *testing.T) {
+// If another program removes all rules, between any two steps of an agent, they are restored
+// when the Runner reports for the second time that the dataplane is verified: only rules that
+// were read since then count as verified. For the first report, they may have been read
+// before.
+func TestFlushAtAnyStepIsRepaired(t *testing.T) {
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) {
 			r := testenv.Random(t)
@@ -125,15 +127,15 @@ func TestNothingIsBelieved(t *testing.T) {
 					longest = max(longest, took)
 				}
 			}
-			t.Logf("two resyncs after the rules were gone took %v at most, with %v between resyncs", longest, resyncOften)
+			t.Logf("two resyncs after the flush took %v at most, with %v between resyncs", longest, testResyncInterval)
 		})
 	}
 }
 
-const resyncOften = 100 * time.Millisecond
+const testResyncInterval = 100 * time.Millisecond
 
-// recovers runs an agent through its start and a change, and reports whether it is right
-// when it says so for the second time after all was removed, and how long that took.
+// recovers runs an agent through its start and a change. It returns an error if the rules are
+// wrong at the second report of a verified dataplane after the flush, and how long that took.
 func (f *flusher) recovers(t *testing.T) (took time.Duration, err error) {
 	t.Helper()
 	client := newRow(t, f.stage)
@@ -147,14 +149,14 @@ func (f *flusher) recovers(t *testing.T) (took time.Duration, err error) {
 	defer cancel()
 	verified, since := 0, 0
 	runner := proxy.Runner{
-		Source: source, Backend: f.Backend, ResyncInterval: resyncOften, RetryInterval: 10 * time.Millisecond,
-		Verified: func(held proxy.Snapshot) {
+		Source: source, Backend: f.Backend, ResyncInterval: testResyncInterval, RetryInterval: 10 * time.Millisecond,
+		Observers: []proxy.Observer{{Verified: func(held proxy.Snapshot) {
 			verified++
-			at := f.happened(t)
+			at := f.flushedAt(t)
 			switch {
 			case verified == 1:
 				source.next <- last
-			case at.IsZero() && verified == 4: // that program was never started
+			case at.IsZero() && verified == 4: // the n-th program was never started
 				f.do(t)
 			}
 			if at.IsZero() || held.Generation() != last.Generation() {
@@ -164,7 +166,7 @@ func (f *flusher) recovers(t *testing.T) (took time.Duration, err error) {
 				took, err = time.Since(at), f.works(t, client, vip, held)
 				cancel()
 			}
-		},
+		}}},
 	}
 	source.next <- proxy.NewSnapshot(stagetest.Node(), vip)
 	var running sync.WaitGroup
@@ -175,30 +177,30 @@ func (f *flusher) recovers(t *testing.T) (took time.Duration, err error) {
 	})
 	running.Wait()
 	if since < 2 {
-		return 0, fmt.Errorf("nothing was verified twice, after %d times before", verified)
+		return 0, fmt.Errorf("reports of a verified dataplane after the flush: got %d of %d, want 2", since, verified)
 	}
 	return took, err
 }
 
-// works reports whether a Service can be reached, and nothing is missing.
+// works returns an error unless the rules are complete and a Service can be reached.
 func (f *flusher) works(t *testing.T, client *netns.NS, vip *proxy.ServicePort, held proxy.Snapshot) error {
 	t.Helper()
 	fresh := newStage(t, f.Options)
 	fresh.Apply(t, held)
-	if diff := cmp.Diff(fresh.truth(t), f.truth(t)); diff != "" {
-		return fmt.Errorf("verified, but there is (-fresh +got):\n%s", diff)
+	if diff := cmp.Diff(fresh.effectiveRules(t), f.effectiveRules(t)); diff != "" {
+		return fmt.Errorf("rules of a verified dataplane (-first load +got):\n%s", diff)
 	}
 	return client.Do(func() error { return stagetest.Ask(t.Context(), netip.Addr{}, vip.Frontends[0].Addr.String()) })
 }
 
-// Where the programs of one family are of the legacy flavour, as alternatives may be set,
-// the generation of nf_tables says nothing about these.
+// If the programs of one family are of the legacy flavour, which alternatives allow, the
+// generation of nf_tables does not show changes of its rules.
 func TestDriftOfMixedFlavours(t *testing.T) {
 	s := newStage(t, Options{})
 	folder := t.TempDir()
 	for name, flavour := range map[string]Flavour{"iptables": NFT, "ip6tables": Legacy} {
 		for _, what := range []string{"-save", "-restore"} {
-			path, err := lookUp(name + "-" + string(flavour) + what)
+			path, err := xtables.LookUp(name + "-" + string(flavour) + what)
 			if err == nil {
 				err = os.Symlink(path, filepath.Join(folder, name+what))
 			}
@@ -210,7 +212,7 @@ func TestDriftOfMixedFlavours(t *testing.T) {
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	for range 2 { // the second time, nothing is written
 		s.Restart(t)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 	}
 	s.Options.Flavour = Legacy
 	s.run(t, "*nat\n-F\nCOMMIT\n", "ip6tables-restore", "--noflush", "-w", "5")
@@ -218,27 +220,8 @@ func TestDriftOfMixedFlavours(t *testing.T) {
 		t.Error("after the rules of one family were removed: drifted: got false, want true")
 	}
 	s.Applied = proxy.Snapshot{}
-	s.Apply(t, sampleWorld())
+	s.Apply(t, sampleSnapshot())
 	if left := s.run(t, "", "ip6tables-save", "-t", "nat"); !strings.Contains(left, "-A VIPKIT-SERVICES") {
-		t.Errorf("after a look at everything there is\n%s", left)
-	}
-}
-
-// A program that commits less often than it was told to does not hide what others commit.
-func TestMissingCommitHidesNothing(t *testing.T) {
-	s := newStage(t, Options{Flavour: NFT})
-	b, ok := s.Backend.(*backend)
-	if !ok {
-		t.Fatalf("the backend is a %T", s.Backend)
-	}
-	s.Apply(t, sampleWorld())
-	w, ok := b.watcher.(*watch)
-	if !ok {
-		t.Fatalf("the watcher is a %T", b.watcher)
-	}
-	w.committed(t.Context(), 1, nil)
-	s.nft(t, "flush ruleset\n") // one commit
-	if !b.Drifted(t.Context()) {
-		t.Error("drifted: got false, want true")
+		t.Errorf("rules after a full apply: got\n%s\nwant the chain of services", left)
 	}
 }

@@ -1,20 +1,19 @@
-// Package iptables programs the virtual IPs of Services with iptables, for nodes
-// where the rules of other programs are there too, or where operators know them.
-// It starts iptables-restore once for a change, and for an IP family; of the legacy
-// flavour and of the one that keeps its tables in nf_tables.
+// Package iptables programs the virtual IPs of Services with iptables, for nodes whose
+// other programs or operators use iptables. It runs iptables-restore once for a change and
+// IP family, of the legacy flavour or of the one that keeps its tables in nf_tables.
 //
 // # What is in the kernel
 //
 // The names, with KUBE in the place of the identity's name, are those that
 // operators know from kube-proxy:
 //
-//	nat     PREROUTING, OUTPUT ─▶ VIPKIT-SERVICES       one rule a frontend
+//	nat     PREROUTING, OUTPUT ─▶ VIPKIT-SERVICES       one rule for each frontend
 //	                                ├─▶ VIPKIT-SVC-...   its endpoints; policy Local: VIPKIT-SVL-...
 //	                                ├─▶ VIPKIT-EXT-...   external addresses: by source, marks
 //	                                ├─▶ VIPKIT-FW-...    only from allowed sources
 //	                                └─▶ VIPKIT-NODEPORTS at the node's addresses, the same
-//	        INPUT              ─▶ VIPKIT-INPUT          takes the mark off
-//	        POSTROUTING        ─▶ VIPKIT-POSTROUTING    masquerades what is marked, and what would talk to itself
+//	        INPUT              ─▶ VIPKIT-INPUT          clears the mark
+//	        POSTROUTING        ─▶ VIPKIT-POSTROUTING    masquerades marked packets, and hairpins
 //	filter  INPUT, FORWARD, OUTPUT, new connections that were not translated
 //	                           ─▶ VIPKIT-PROXY-FIREWALL
 //	                                ├─▶ VIPKIT-EXTERNAL-SERVICES, VIPKIT-NODEPORTS  without endpoints, or not for this source
@@ -22,40 +21,38 @@
 //	        FORWARD, packets of no connection
 //	                           ─▶ VIPKIT-FORWARD         drops those from pods, and to service ranges
 //
-// There are fewer rules than with kube-proxy: endpoints are translated to in the
-// chain of their Service, without a chain each, and one rule finds all connections
-// that come back to where they are from.
+// There are fewer rules than with kube-proxy: endpoints have rules in the chain of their
+// Service instead of chains of their own, and one rule of VIPKIT-POSTROUTING masquerades all
+// hairpins.
 //
 // # What a change writes
 //
-// An endpoint that comes or goes: the chain of its Service, in table nat. A
-// frontend that comes or goes: one rule of VIPKIT-SERVICES. The legacy kernel
-// takes in a table as a whole, so a change takes the time that copying the table
-// does, whatever its size.
+// If an endpoint is added or removed, the backend writes the chain of its Service in table
+// nat; for a frontend, it writes one rule of VIPKIT-SERVICES. In the legacy flavour, the
+// kernel replaces whole tables, so that any change takes as long as copying the table.
 //
-// Tables are committed one after the other. What refuses packets comes before, and
-// goes after, what translates them, so that none leaves the node untranslated in
-// between.
+// iptables-restore commits one table after the other. Rules that refuse packets are added
+// before, and removed after, those that translate them, so that no packet leaves the node
+// untranslated in between.
 //
-// # After a restart, and between
+// # After a restart, and later
 //
-// A new process reads what iptables-save prints, writes what differs (nothing, if
-// nothing has changed), and removes what nobody wants. The same puts right what
-// others have changed; a Runner does it each ResyncInterval, in the flavour that
-// uses nf_tables only if somebody else was there. The legacy flavour has nothing that
-// tells: whatever others do is seen when everything is read again, at the next resync,
-// and not before. What happens while everything is read may be seen by the one after
-// that. Nobody sees what others have done and undone in between.
+// A new process reads the output of iptables-save, writes what differs (nothing, if nothing
+// has changed), and removes what is not wanted. A resync does the same and so repairs drift.
+// A Runner resyncs at each ResyncInterval, in the flavour that uses nf_tables only if another
+// program has committed. The legacy flavour does not report changes: a resync finds them, or
+// the next one if a change was made while the resync read the rules. Changes that were
+// undone before a resync are not noticed.
 //
 // # Limits
 //
-// A packet passes a rule for each frontend until it finds its own, and a new
-// connection that is for no Service passes all.
+// A packet traverses the rules of frontends until one matches. The first packet of a
+// connection to no Service traverses all of them.
 //
-// The kernel remembers 100 clients of an endpoint for session affinity, unless
+// For session affinity, the kernel remembers 100 clients of an endpoint, unless
 // its module xt_recent was loaded with another number; see
 // [Options.AffinityClients].
 //
-// Forwarded traffic must be accepted by whatever else filters on the node. Node
-// ports do not answer at loopback addresses.
+// Other packet filters of the node must accept forwarded traffic. Node ports do not answer
+// at loopback addresses.
 package iptables

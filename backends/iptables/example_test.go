@@ -13,8 +13,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What would be programmed, as text, for a Service with two endpoints on a node
-// whose pods have addresses from 10.0.0.0/8.
+// The rules, as text, for a Service with two endpoints on a node whose pods have addresses
+// from 10.0.0.0/8.
 func ExampleRules() {
 	forward := func(m proxy.Masquerade) proxy.TrafficRoute {
 		return proxy.TrafficRoute{Action: proxy.Forward, Masquerade: m}
@@ -80,7 +80,7 @@ func ExampleRules() {
 	// COMMIT
 }
 
-// Options that make no sense are refused at once.
+// New refuses invalid options.
 func ExampleNew() {
 	_, err := iptables.New(iptables.Options{Identity: backends.Identity{Mark: 3}})
 	fmt.Println(err)

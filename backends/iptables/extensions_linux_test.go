@@ -18,12 +18,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// libraries gives a folder with the extensions of iptables, for all programs of the test.
+// libraries returns a folder with the extensions of iptables, for all programs of the test.
 func libraries(t *testing.T) string {
 	t.Helper()
 	all, err := filepath.Glob("/usr/lib*/*/xtables/lib*.so")
 	if more, _ := filepath.Glob("/usr/lib*/xtables/lib*.so"); err != nil || len(all)+len(more) == 0 {
-		testenv.CannotRun(t, "the extensions of iptables are not where they are known to be")
+		testenv.CannotRun(t, "the extensions of iptables are not in a known folder")
 	} else {
 		all = append(all, more...)
 	}
@@ -37,7 +37,7 @@ func libraries(t *testing.T) string {
 	return folder
 }
 
-// hide takes extensions away, and gives what puts them back.
+// hide makes extensions unavailable until restore is called.
 func hide(t *testing.T, folder string, names ...string) (restore func()) {
 	t.Helper()
 	var hidden []string
@@ -59,17 +59,17 @@ func hide(t *testing.T, folder string, names ...string) (restore func()) {
 	return func() { move(".hidden", "") }
 }
 
-// Where something is missing that all rules need, one error says so, soon, and blames no
-// service port; once it is there, everything works.
+// If an extension is missing that all rules need, a single error reports it, after few
+// programs and without naming service ports. Once the extension is available, Apply succeeds.
 func TestMissingExtension(t *testing.T) {
 	for _, names := range [][]string{{"tcp"}, {"comment"}, {"statistic"}, {"REJECT"}, {"conntrack", "MARK"}} {
 		eachFlavour(t, func(t *testing.T, s *stage) {
 			restore := hide(t, libraries(t), names...)
-			started := standIn(t, s, "")
-			all := proxy.NewSnapshot(stagetest.Node(), append(world(v1.IPv4Protocol, 40, 2), world(v1.IPv6Protocol, 40, 2)...)...)
+			started := stubRestore(t, s, "")
+			all := proxy.NewSnapshot(stagetest.Node(), append(newPorts(v1.IPv4Protocol, 40, 2), newPorts(v1.IPv6Protocol, 40, 2)...)...)
 			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all)
 			if !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, backends.ErrUnavailable) || errors.As(err, new(proxy.PortErrors)) || errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Errorf("without %v: got error %v, want %v and nobody blamed", names, err, proxy.ErrUnsupported)
+				t.Errorf("without %v: got error %v, want %v and no PortErrors", names, err, proxy.ErrUnsupported)
 			}
 			for _, name := range names {
 				if err == nil || !strings.Contains(err.Error(), name+" is missing: load the kernel module ") {
@@ -77,16 +77,16 @@ func TestMissingExtension(t *testing.T) {
 				}
 			}
 			if n := len(startedSince(t, started)); n > 50 {
-				t.Errorf("without %v: %d programs were started, want a few for each extension at most", names, n)
+				t.Errorf("without %v: started programs: got %d, want at most 50, a few for each extension", names, n)
 			}
 			restore()
 			s.Apply(t, all)
-			s.holds(t, all, "once everything is there")
+			s.holds(t, all, "with all extensions")
 		})
 	}
 }
 
-// A kernel without a match says so in several ways.
+// The error for a match that the kernel lacks differs by flavour and version.
 func TestMissingModule(t *testing.T) {
 	says := map[Flavour]string{
 		Legacy: "iptables-restore: line 4 failed",
@@ -95,30 +95,31 @@ func TestMissingModule(t *testing.T) {
 	for _, warns := range []string{"", "Warning: Extension tcp revision 0 not supported, missing kernel module?\\n"} {
 		eachFlavour(t, func(t *testing.T, s *stage) {
 			flag, started := failing(t, s, `in=$(cat); case "$in" in *"-m tcp"*) printf "`+warns+says[s.Options.Flavour]+`\n" >&2; exit 1;; esac; echo "$in" | exec $real "$@"`)
-			raise(t, flag)
-			all := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 40, 2)...)
+			setFlag(t, flag)
+			all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 40, 2)...)
 			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all)
 			if !errors.Is(err, proxy.ErrUnsupported) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "the match tcp is missing: load the kernel module xt_tcpudp") {
-				t.Errorf("warned of %q: got error %v, want %v and nobody blamed", warns, err, proxy.ErrUnsupported)
+				t.Errorf("with warning %q: got error %v, want %v and no PortErrors", warns, err, proxy.ErrUnsupported)
 			}
 			if n := len(startedSince(t, started)); n > 30 {
-				t.Errorf("%d programs were started, want a few for each extension at most", n)
+				t.Errorf("started programs: got %d, want at most 30, a few for each extension", n)
 			}
 			if err := os.Remove(flag); err != nil {
 				t.Fatal(err)
 			}
 			s.Apply(t, all)
-			s.holds(t, all, "once everything is there")
+			s.holds(t, all, "with all extensions")
 		})
 	}
 }
 
-// What only some service ports need is missing for these alone, until it is there.
+// If an extension is missing that only some service ports need, only these are refused, until
+// the extension is available.
 func TestMissingExtensionOfSome(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		restore := hide(t, libraries(t), "recent", "sctp")
 		s.Restart(t)
-		all := world(v1.IPv4Protocol, 40, 2)
+		all := newPorts(v1.IPv4Protocol, 40, 2)
 		plain := proxy.NewSnapshot(stagetest.Node(), all[20:]...)
 		for i, p := range all[:20] {
 			if p.Affinity = (affinity.Config{Timeout: time.Hour}); i%2 == 0 {
@@ -135,7 +136,7 @@ func TestMissingExtensionOfSome(t *testing.T) {
 			}
 			failed, ok := errors.AsType[proxy.PortErrors](err)
 			if !ok || len(failed) != 20 || errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Fatalf("got error %v, want one of 20 service ports", err)
+				t.Fatalf("Apply: got error %v, want one of 20 service ports", err)
 			}
 			for _, p := range all[:20] {
 				want := "the match recent is missing: load the kernel module xt_recent"
@@ -143,41 +144,41 @@ func TestMissingExtensionOfSome(t *testing.T) {
 					want = "the match sctp is missing: load the kernel module xt_sctp"
 				}
 				if got := failed[p.Name]; !errors.Is(got, proxy.ErrUnsupported) || !strings.Contains(got.Error(), want) {
-					t.Errorf("%s: got error %v, want one that says %q", p.Name, got, want)
+					t.Errorf("%s: got error %v, want one that contains %q", p.Name, got, want)
 				}
 			}
-			s.holds(t, plain, "without what is missing")
+			s.holds(t, plain, "without refused ports")
 		}
 		restore()
 		if err := s.Backend.Apply(t.Context(), plain, mixed); !errors.Is(err, proxy.ErrDataplaneLost) {
-			t.Errorf("once everything is there: got error %v, want %v", err, proxy.ErrDataplaneLost)
+			t.Errorf("with all extensions: got error %v, want %v", err, proxy.ErrDataplaneLost)
 		}
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, mixed)
-		s.holds(t, mixed, "once everything is there")
+		s.holds(t, mixed, "with all extensions")
 	})
 }
 
-// Where the kernel refuses now this and now that, for a shortage that the programs do not
-// name, nothing counts as missing.
-func TestRefusalsByChance(t *testing.T) {
+// If the kernel refuses rules at random, as when it is out of memory, and the programs do not
+// report why, no extension counts as missing.
+func TestRandomRefusals(t *testing.T) {
 	for _, percent := range []int{10, 30, 50, 70, 90} {
 		eachFlavour(t, func(t *testing.T, s *stage) {
 			script := fmt.Sprintf(`in=$(cat); n=$(od -An -N2 -tu2 /dev/urandom); if [ $((n %% 100)) -lt %d ]; then echo "iptables-restore: line 4 failed" >&2; exit 1; fi; echo "$in" | exec $real "$@"`, percent)
 			flag, _ := failing(t, s, script)
-			raise(t, flag)
-			all := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 4, 2)...)
+			setFlag(t, flag)
+			all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 4, 2)...)
 			for range 5 {
 				s.Restart(t)
 				if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); errors.Is(err, proxy.ErrUnsupported) {
-					t.Fatalf("while %d%% of all is refused: got error %v", percent, err)
+					t.Fatalf("with %d%% of the scripts refused: got error %v, want one that is not %v", percent, err, proxy.ErrUnsupported)
 				}
 			}
 			if err := os.Remove(flag); err != nil {
 				t.Fatal(err)
 			}
 			s.Apply(t, all)
-			s.holds(t, all, "once nothing is refused")
+			s.holds(t, all, "without refusals")
 		})
 	}
 }

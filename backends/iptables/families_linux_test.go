@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,18 +13,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What befalls one IP family leaves the other as it was asked for, and the runner
-// knows that it does not know.
+// If one IP family fails, the other one is applied, and the error makes the Runner apply from
+// the zero snapshot.
 func TestOneFamilyFails(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		flag := filepath.Join(t.TempDir(), "fail")
-		standIn(t, s, "if [ -e "+flag+" ]; then echo 'iptables-restore: Cannot allocate memory' >&2; exit 1; fi")
-		before := append(world(v1.IPv4Protocol, 2, 2), world(v1.IPv6Protocol, 2, 2)...)
-		after := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
+		stubRestore(t, s, "if [ -e "+flag+" ]; then echo 'iptables-restore: Cannot allocate memory' >&2; exit 1; fi")
+		before := append(newPorts(v1.IPv4Protocol, 2, 2), newPorts(v1.IPv6Protocol, 2, 2)...)
+		after := append(newPorts(v1.IPv4Protocol, 3, 2), newPorts(v1.IPv6Protocol, 3, 2)...)
 		old, next := proxy.NewSnapshot(stagetest.Node(), before...), proxy.NewSnapshot(stagetest.Node(), after...)
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, next)
@@ -38,10 +40,10 @@ func TestOneFamilyFails(t *testing.T) {
 			}
 			err := s.Backend.Apply(t.Context(), from, next)
 			if err == nil || errors.As(err, new(proxy.PortErrors)) || !from.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Errorf("from %d ports: got error %v, want one that blames nobody, and %v if something was known", from.Len(), err, proxy.ErrDataplaneLost)
+				t.Errorf("from %d ports: got error %v, want no PortErrors, and %v unless from zero", from.Len(), err, proxy.ErrDataplaneLost)
 			}
 			if diff := cmp.Diff(ofFamily(untouched, "IPv4")+ofFamily(want, "IPv6"), ofFamily(s.dump(t), "IPv4")+ofFamily(s.dump(t), "IPv6")); diff != "" {
-				t.Errorf("IPv4 as it was, IPv6 as wanted (-want +got):\n%s", diff)
+				t.Errorf("rules, with IPv4 unchanged and IPv6 applied (-want +got):\n%s", diff)
 			}
 			if err := os.Remove(flag); err != nil {
 				t.Fatal(err)
@@ -49,13 +51,13 @@ func TestOneFamilyFails(t *testing.T) {
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, next)
 			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-				t.Errorf("after a look at everything (-fresh +repaired):\n%s", diff)
+				t.Errorf("rules after a full apply (-first load +got):\n%s", diff)
 			}
 		}
 	})
 }
 
-// ofFamily gives the part of a dump that is about one IP family.
+// ofFamily returns the part of a dump for one IP family.
 func ofFamily(dump, family string) (out string) {
 	for _, chain := range strings.SplitAfter(dump, "\n\n") {
 		if strings.HasPrefix(chain, family) {
@@ -65,40 +67,40 @@ func ofFamily(dump, family string) (out string) {
 	return out
 }
 
-// Where nobody can see what is there, nothing is changed and nobody blamed: in parts,
-// each would take what others want for leftovers.
-func TestLookFails(t *testing.T) {
+// If the existing rules cannot be read, nothing is changed and no service port is named: a
+// commit in parts would remove rules of the other parts.
+func TestListingFails(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		all := world(v1.IPv4Protocol, 4, 2)
+		all := newPorts(v1.IPv4Protocol, 4, 2)
 		want := proxy.NewSnapshot(stagetest.Node(), all...)
 		s.Apply(t, want)
 		before := s.dump(t)
 		count := filepath.Join(t.TempDir(), "count")
 		failures := map[Flavour]string{Legacy: "1", NFT: "2"}[s.Options.Flavour]
-		started := standInFor(t, s, "save", "echo >>"+count+"; if [ $(wc -l <"+count+") -le "+failures+" ]; then exit 1; fi")
+		started := stubProgram(t, s, "save", "echo >>"+count+"; if [ $(wc -l <"+count+") -le "+failures+" ]; then exit 1; fi")
 		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, want)
 		if err == nil || errors.As(err, new(proxy.PortErrors)) {
-			t.Errorf("got error %v, want one that blames nobody", err)
+			t.Errorf("Apply: got error %v, want one that is not a PortErrors", err)
 		}
 		for _, name := range startedSince(t, started) {
 			if strings.HasPrefix(name, "iptables") && strings.HasSuffix(name, "restore") {
-				t.Errorf("without a look at what is there, %s was started", name)
+				t.Errorf("started programs without a listing: got %s, want none that writes", name)
 			}
 		}
 		if diff := cmp.Diff(before, s.dump(t)); diff != "" {
-			t.Errorf("after a look that failed (-before +after):\n%s", diff)
+			t.Errorf("rules after a listing that failed (-before +after):\n%s", diff)
 		}
 		s.Apply(t, want)
 		if n := s.Operations(t); n != 0 {
-			t.Errorf("the next look took %d operations, want 0", n)
+			t.Errorf("operations of the next Apply: got %d, want 0", n)
 		}
 	})
 }
 
-// What there is of a service port from before, which is refused now, goes.
+// Earlier rules of a service port that is refused now are removed.
 func TestLeftoversOfRefused(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		good, bad := world(v1.IPv4Protocol, 3, 2), poisons()["absurd timeout"]
+		good, bad := newPorts(v1.IPv4Protocol, 3, 2), refusedPorts()["absurd timeout"]
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
 		want := s.dump(t)
 		former := *bad
@@ -106,23 +108,66 @@ func TestLeftoversOfRefused(t *testing.T) {
 		former.Frontends = append([]proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, 30_000)}, bad.Frontends...)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), append(good, &former)...))
 		if s.dump(t) == want {
-			t.Error("the port has no rules, so the test shows nothing")
+			t.Error("rules of the port: got none, want some")
 		}
 		s.Restart(t)
 		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), append(good, bad)...))
 		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[bad.Name] == nil {
-			t.Errorf("got error %v, want one that names %s alone", err, bad.Name)
+			t.Errorf("Apply: got error %v, want one that names %s alone", err, bad.Name)
 		}
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("the rules of the others (-want +got):\n%s", diff)
+			t.Errorf("rules of the other ports (-want +got):\n%s", diff)
 		}
 		s.Applied = proxy.NewSnapshot(stagetest.Node(), good...)
 		again := proxy.NewSnapshot(stagetest.Node(), append(good, &former)...)
 		s.Apply(t, again)
-		s.holds(t, again, "once the port can be programmed again")
+		s.holds(t, again, "after the port became valid again")
 		s.run(t, "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, again)
-		s.holds(t, again, "once others have removed everything")
+		s.holds(t, again, "after another program removed everything")
+	})
+}
+
+// A service port whose rules the kernel of the legacy flavour refuses after a restart, without a
+// reason, keeps its earlier rules. The other ports get theirs.
+func TestLeftoversOfAShortage(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		if s.Options.Flavour != Legacy {
+			return // This flavour names reasons.
+		}
+		const refused = `script=$(cat)
+			line=$(echo "$script" | grep -n ^COMMIT | sed -n '1s/:.*//p')
+			if echo "$script" | grep -q -- "-j VIPKIT-FW-"; then echo "iptables-restore: line $line failed" >&2; exit 1; fi
+			echo "$script" | exec $real "$@"; exit`
+		flag, _ := failing(t, s, refused)
+		port, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 2)
+		balancer := newPort(v1.IPv4Protocol, 20_000, 0).Frontends[0]
+		balancer.Kind = proxy.LoadBalancer
+		port.Frontends = append(port.Frontends, balancer)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port, other))
+		s.Restart(t)
+		setFlag(t, flag)
+		restricted := *port
+		restricted.Frontends = slices.Clone(port.Frontends)
+		f := &restricted.Frontends[len(restricted.Frontends)-1]
+		f.Restricted, f.AllowedSources = true, stagetest.Prefixes("192.0.2.0/24")
+		next := proxy.NewSnapshot(stagetest.Node(), &restricted, moved(other, 1000))
+		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, next)
+		if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
+			t.Errorf("Apply: got error %v, want %v and no PortErrors", err, backends.ErrExhausted)
+		}
+		rules := s.dump(t)
+		for _, want := range []string{f.Addr.Addr().String() + "/32", moved(other, 1000).Cluster[0].Addr.String()} {
+			if !strings.Contains(rules, want) {
+				t.Errorf("rules: got none with %s, want one, in:\n%s", want, rules)
+			}
+		}
+		if err := os.Remove(flag); err != nil {
+			t.Fatal(err)
+		}
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, next)
+		s.holds(t, next, "after the shortage")
 	})
 }

@@ -18,28 +18,28 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// standIn puts a shell script in the place of iptables-restore for IPv4 in a
-// programs' folder; "$real" is the program itself. It gives a file with a line
-// for each program that was started.
-func standIn(t *testing.T, s *stage, script string) (started string) {
+// stubRestore installs a stub of iptables-restore for IPv4, which runs a shell script; "$real"
+// is the program itself. It returns a file with a line for each program that was started.
+func stubRestore(t *testing.T, s *stage, script string) (started string) {
 	t.Helper()
-	return standInFor(t, s, "restore", script)
+	return stubProgram(t, s, "restore", script)
 }
 
-// standInFor does so for iptables-save, or iptables-restore, or both where none is named.
-func standInFor(t *testing.T, s *stage, program, script string) (started string) {
+// stubProgram does the same for iptables-save or iptables-restore, or for both if program is
+// empty.
+func stubProgram(t *testing.T, s *stage, program, script string) (started string) {
 	t.Helper()
 	folder := t.TempDir()
 	started = filepath.Join(folder, "started")
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, what := range []string{"save", "restore"} {
 			file := fmt.Sprintf("%s-%s-%s", name, s.Options.Flavour, what)
-			real, err := lookUp(file)
+			real, err := xtables.LookUp(file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,14 +70,14 @@ func startedSince(t *testing.T, file string) []string {
 	return strings.Fields(string(text))
 }
 
-// A change takes one process, and nothing takes none. A look at what is there takes
-// one, or of the legacy flavour one for each table that there is.
+// A change starts one program, and an unchanged snapshot none. Listing the rules starts one
+// program, in the legacy flavour one for each existing table.
 func TestProcesses(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		file := standIn(t, s, "")
+		file := stubRestore(t, s, "")
 		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.Options.Flavour, what) }
 		looks := func(stem string) []string { return slices.Repeat([]string{name(stem, "save")}, 2) }
-		all := append(world(v1.IPv4Protocol, 3, 2), world(v1.IPv6Protocol, 3, 2)...)
+		all := append(newPorts(v1.IPv4Protocol, 3, 2), newPorts(v1.IPv6Protocol, 3, 2)...)
 		first := proxy.NewSnapshot(stagetest.Node(), all...)
 		changed := moved(all[1], 1000)
 		second := first.Revert(proxy.NewSnapshot(stagetest.Node(), changed), changed.Name)
@@ -109,15 +109,15 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// Others that hold the lock are waited for; then nothing is changed, the error
-// says so, and another try succeeds.
+// The backend waits for another program that holds the xtables lock. After LockWait, it
+// changes nothing and returns ErrLocked; a later try succeeds.
 func TestLock(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
-	told := filepath.Join(t.TempDir(), "told")
-	standIn(t, s, `echo "$*" >>`+told)
-	s.Apply(t, sampleWorld())
+	arguments := filepath.Join(t.TempDir(), "arguments")
+	stubRestore(t, s, `echo "$*" >>`+arguments)
+	s.Apply(t, sampleSnapshot())
 	before := s.dump(t)
-	startedSince(t, told)
+	startedSince(t, arguments)
 	held, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -127,120 +127,54 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ports []*proxy.ServicePort
-	for i := range 8 { // all of them wait together, and once
+	for i := range 8 { // all of them wait once, together
 		ports = append(ports, newPort(v1.IPv4Protocol, i, 5))
 	}
 	next := proxy.NewSnapshot(stagetest.Node(), ports...)
 	start := time.Now()
 	err = s.Backend.Apply(t.Context(), s.Applied, next)
 	if !errors.Is(err, ErrLocked) || errors.As(err, new(proxy.PortErrors)) || errors.Is(err, proxy.ErrDataplaneLost) {
-		t.Errorf("under a lock: got error %v, want %v and nobody blamed", err, ErrLocked)
+		t.Errorf("while the lock is held: got error %v, want %v and no PortErrors", err, ErrLocked)
 	}
 	if took := time.Since(start); took < 900*time.Millisecond {
-		t.Errorf("waited %v for the lock, want a second", took)
+		t.Errorf("wait for the lock: got %v, want a second", took)
 	}
-	if diff := cmp.Diff([]string{"--noflush", "-w", "1"}, startedSince(t, told)); diff != "" {
-		t.Errorf("what programs were told, all together (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"--noflush", "-w", "1"}, startedSince(t, arguments)); diff != "" {
+		t.Errorf("arguments of all programs (-want +got):\n%s", diff)
 	}
 	if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, s.dump(t)); diff != "" {
-		t.Errorf("without the lock, something was changed (-before +after):\n%s", diff)
+		t.Errorf("rules without the lock (-before +after):\n%s", diff)
 	}
 	s.Apply(t, next)
 }
 
-func TestMissingPrograms(t *testing.T) {
-	at, err := here()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = findPrograms(t.Context(), &Options{Flavour: "unheard-of"}, v1.IPv6Protocol, at)
-	if !errors.Is(err, proxy.ErrUnsupported) {
-		t.Fatalf("got error %v, want %v", err, proxy.ErrUnsupported)
-	}
-	for _, want := range []string{"ip6tables-unheard-of-", "install the package iptables"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not say %q", err, want)
-		}
-	}
-}
-
-// The programs say themselves of which flavour they are.
-func TestDefaultFlavour(t *testing.T) {
-	OwnLock(t)
-	at, err := here()
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	t.Setenv("PATH", folder)
-	for says, want := range map[string]Flavour{
-		"echo 'iptables-restore v1.8.9 (nf_tables)'": NFT, "echo 'iptables-restore v1.8.9 (legacy)'": Legacy, "echo 'iptables-restore v1.6'": Legacy, "exit 1": Default,
-	} {
-		for _, name := range []string{"iptables-save", "iptables-restore"} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"+says+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}
-		p, err := findPrograms(t.Context(), &Options{LockWait: time.Second}, v1.IPv4Protocol, at)
-		if p.flavour != want || (err != nil) != (want == Default) {
-			t.Errorf("%s: got flavour %q and error %v, want %q", says, p.flavour, err, want)
-		}
-	}
-}
-
-// Programs are found where the path of users does not lead, and each identity and
-// family waits for its own.
-func TestFindPrograms(t *testing.T) {
-	at, err := here()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", t.TempDir())
-	offsets := map[int64]bool{}
-	for _, identity := range []string{"vipkit", "other"} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			p, err := findPrograms(t.Context(), &Options{Flavour: Legacy, LockWait: time.Second, Identity: backends.Identity{Name: identity}}, family, at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			offsets[p.process.guard.at] = true
-			if strings.Contains(p.saver+p.restorer, "ip6") != (family == v1.IPv6Protocol) || strings.Contains(p.registry, "ip6") != (family == v1.IPv6Protocol) {
-				t.Errorf("%s: got %s, %s and %s", family, p.saver, p.restorer, p.registry)
-			}
-		}
-	}
-	if len(offsets) != 4 {
-		t.Errorf("two identities of two families have %d guards, want 4", len(offsets))
-	}
-}
-
-// poisons are service ports that cannot be programmed: some are found out before
+// refusedPorts returns service ports that cannot be programmed: some are refused before
 // anything is written, others by iptables.
-func poisons() map[string]*proxy.ServicePort {
+func refusedPorts() map[string]*proxy.ServicePort {
 	all := map[string]*proxy.ServicePort{}
-	for i, name := range []string{"wrong family", "protocol", "no endpoints to forward to", "absurd timeout", "odd zone"} {
+	for i, name := range []string{"wrong family", "protocol", "no endpoints to forward to", "absurd timeout", "frontend of IPv6"} {
 		all[name] = newPort(v1.IPv4Protocol, 100+i, 2)
 	}
 	all["wrong family"].Cluster[1] = stagetest.Endpoint(v1.IPv6Protocol, 1, 8080)
 	all["protocol"].Name.Protocol = "ICMP"
 	all["no endpoints to forward to"].Cluster = nil
 	all["absurd timeout"].Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
-	all["odd zone"].Frontends[0].Addr = newPort(v1.IPv6Protocol, 1, 0).Frontends[0].Addr
+	all["frontend of IPv6"].Frontends[0].Addr = newPort(v1.IPv6Protocol, 1, 0).Frontends[0].Addr
 	return all
 }
 
-// One service port that cannot be programmed stops no other, at the first load
-// and later; it is named.
-func TestPoison(t *testing.T) {
+// If one service port cannot be programmed, the error names it, and all others are programmed,
+// at the first load and later.
+func TestRefusedPorts(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		good := world(v1.IPv4Protocol, 5, 2)
+		good := newPorts(v1.IPv4Protocol, 5, 2)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
 		want := s.dump(t)
-		for name, bad := range poisons() {
-			together := proxy.NewSnapshot(stagetest.Node(), append(world(v1.IPv4Protocol, 5, 2), bad)...)
+		for name, bad := range refusedPorts() {
+			together := proxy.NewSnapshot(stagetest.Node(), append(newPorts(v1.IPv4Protocol, 5, 2), bad)...)
 			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(stagetest.Node(), good[:3]...)} {
 				s.Restart(t)
 				if err := s.Backend.Cleanup(t.Context()); err != nil {
@@ -258,23 +192,22 @@ func TestPoison(t *testing.T) {
 					t.Fatalf("%s: got error %v, want one that names %s alone", name, err, bad.Name)
 				}
 				if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-					t.Errorf("%s: the rules of the others (-want +got):\n%s", name, diff)
+					t.Errorf("%s: rules of the other ports (-want +got):\n%s", name, diff)
 				}
 			}
 		}
 	})
 }
 
-// A program that is stopped in its work leaves nobody in the belief of knowing
-// what is there.
-func TestStopped(t *testing.T) {
+// If a context ends while a program runs, the backend reports that the dataplane is lost.
+func TestContextEndsDuringProgram(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		waits := filepath.Join(t.TempDir(), "waits")
 		if err := unix.Mkfifo(waits, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		flag := filepath.Join(t.TempDir(), "wait")
-		standIn(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
+		stubRestore(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2)))
 		if err := os.WriteFile(flag, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -282,14 +215,14 @@ func TestStopped(t *testing.T) {
 		next := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 3))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		why := errors.New("somebody has had enough")
+		reason := errors.New("the caller stopped")
 		go func() {
-			_, _ = os.ReadFile(waits) // that it begins is all there is to know
-			cancel(why)
+			_, _ = os.ReadFile(waits) // only the start of the program matters
+			cancel(reason)
 		}()
 		err := s.Backend.Apply(ctx, s.Applied, next)
-		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, why) {
-			t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, why)
+		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, reason) {
+			t.Errorf("Apply: got error %v, want %v and %v", err, proxy.ErrDataplaneLost, reason)
 		}
 		if err := os.Remove(flag); err != nil {
 			t.Fatal(err)
@@ -299,12 +232,12 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// What a change allocates does not follow the number of services.
+// The memory that a change allocates does not depend on the number of services.
 func TestAllocations(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	var counts []uint64
 	for _, n := range []int{20, 1000} {
-		all := world(v1.IPv4Protocol, n, 3)
+		all := newPorts(v1.IPv4Protocol, n, 3)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
 		snapshot := s.Applied
 		least := ^uint64(0)
@@ -320,8 +253,8 @@ func TestAllocations(t *testing.T) {
 		}
 		counts = append(counts, least)
 	}
-	t.Logf("a change allocates %d bytes among 20 services and %d among 1000", counts[0], counts[1])
+	t.Logf("a change allocates %d bytes with 20 services and %d with 1000", counts[0], counts[1])
 	if counts[1] > counts[0]*3/2+16<<10 {
-		t.Errorf("a change allocates %d bytes among 20 services and %d among 1000, want about the same", counts[0], counts[1])
+		t.Errorf("bytes that a change allocates: got %d with 20 services and %d with 1000, want about the same", counts[0], counts[1])
 	}
 }

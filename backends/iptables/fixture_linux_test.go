@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
@@ -15,8 +16,8 @@ import (
 
 func flavours() []Flavour { return []Flavour{Legacy, NFT} }
 
-// newPort makes service port i with a ClusterIP and n endpoints, which no other
-// port has. Without endpoints it refuses.
+// newPort makes service port i with a ClusterIP and n endpoints, which no other port has.
+// Without endpoints, its route is reject.
 func newPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 	p := stagetest.Port(fam, i, n)
 	if n == 0 {
@@ -26,8 +27,8 @@ func newPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 	return p
 }
 
-// world has n services with so many endpoints each.
-func world(fam v1.IPFamily, n, endpoints int) []*proxy.ServicePort {
+// newPorts makes n service ports with so many endpoints each.
+func newPorts(fam v1.IPFamily, n, endpoints int) []*proxy.ServicePort {
 	all := make([]*proxy.ServicePort, n)
 	for i := range all {
 		all[i] = newPort(fam, i, endpoints)
@@ -35,7 +36,7 @@ func world(fam v1.IPFamily, n, endpoints int) []*proxy.ServicePort {
 	return all
 }
 
-// moved gives a service port of which the last endpoint is another one.
+// moved returns a copy of a service port with another last endpoint.
 func moved(p *proxy.ServicePort, to int) *proxy.ServicePort {
 	q := *p
 	q.Cluster = append([]*endpoints.Endpoint(nil), p.Cluster...)
@@ -52,14 +53,14 @@ func newStage(t testing.TB, o Options) *stage {
 	return &stage{stagetest.NewStage(t, o, New)}
 }
 
-// run runs a program of the flavour, say ip6tables-save, with its input.
+// run runs a program of the flavour, such as ip6tables-save, and returns its output.
 func (s *stage) run(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
 	if s.Options.Flavour != Default {
 		stem, what, _ := strings.Cut(name, "-")
 		name = strings.TrimSuffix(stem+"-"+string(s.Options.Flavour)+"-"+what, "-")
 	}
-	path, err := lookUp(name)
+	path, err := xtables.LookUp(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func (s *stage) run(t testing.TB, input, name string, args ...string) string {
 	return out
 }
 
-// dump gives everything of the identity, comparable.
+// dump returns all chains and rules of the identity as comparable text.
 func (s *stage) dump(t testing.TB) (out string) {
 	t.Helper()
 	err := s.NS.Do(func() (err error) {

@@ -1,17 +1,20 @@
 package iptables
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// nft loads a ruleset, or shows what there is.
+// nft loads a ruleset, or lists the existing one if ruleset is empty.
 func (s *stage) nft(t testing.TB, ruleset string) string {
 	t.Helper()
 	args := []string{"-f", "-"}
@@ -25,11 +28,11 @@ func (s *stage) nft(t testing.TB, ruleset string) string {
 	return out
 }
 
-// Rules of others in the kernel's own chains stay even where they lead to chains of
-// ours, or have comments that look like rules of ours.
+// Foreign rules in the kernel's own chains are kept even if they jump to the identity's
+// chains, or have comments that look like own rules.
 func TestForeignJumpsAreLeftAlone(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		clean := s.dump(t)
 		for _, rule := range [][]string{
 			{"-s", "192.0.2.0/24", "-j", "VIPKIT-SERVICES"},
@@ -42,89 +45,138 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 		}
 		before := withoutCounters(s.run(t, "", "iptables-save"))
 		s.Restart(t)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		if n := s.Operations(t); n != 0 {
-			t.Errorf("beside rules of others, a restart took %d operations, want 0", n)
+			t.Errorf("operations of a restart beside foreign rules: got %d, want 0", n)
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
-			t.Errorf("what others have (-before +after):\n%s", diff)
+			t.Errorf("all rules (-before +after):\n%s", diff)
 		}
 		if diff := cmp.Diff(clean, s.dump(t)); diff != "" {
-			t.Errorf("what is found of this identity (-without others +with):\n%s", diff)
+			t.Errorf("rules of the identity (-without foreign rules +with):\n%s", diff)
 		}
 		if err := s.Backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "VIPKIT-SERVICES") {
-			t.Errorf("Cleanup: got error %v, want one that names the chain to which others lead", err)
+			t.Errorf("Cleanup: got error %v, want one that names the chain to which foreign rules jump", err)
 		}
 		left := s.run(t, "", "iptables-save", "-t", "nat")
-		if n := strings.Count(left, "-A PREROUTING "); n != 6 { // with the one within a comment
-			t.Errorf("after Cleanup, %d rules of others are there, want 6:\n%s", n, left)
+		if n := strings.Count(left, "-A PREROUTING "); n != 6 { // including the one within a comment
+			t.Errorf("foreign rules after Cleanup: got %d, want 6:\n%s", n, left)
+		}
+		if n := strings.Count(left, "\n-A VIPKIT-"); n != 1 { // the one within a comment
+			t.Errorf("rules of chains that Cleanup keeps, and of a comment: got %d, want 1:\n%s", n, left)
 		}
 	})
 }
 
-// Rules within chains of ours that cannot be written as iptables prints them go with
-// the chain.
-func TestOddRulesInOwnChains(t *testing.T) {
+// Chains that foreign rules jump to stay, empty, while they cannot be removed. Resyncs write
+// nothing because of them: a resync that writes at each time would count as a fault.
+func TestChainsThatForeignRulesJumpTo(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleWorld())
+		few := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 1, 2)...)
+		fresh := newStage(t, s.Options)
+		fresh.Apply(t, few)
+		want := fresh.effectiveRules(t)
+		resync := func(what string, writes bool) {
+			t.Helper()
+			before := s.Operations(t)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, few)
+			if n := s.Operations(t) - before; (n > 0) != writes {
+				t.Errorf("operations of a resync %s: got %d, want some is %v", what, n, writes)
+			}
+			if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
+				t.Errorf("rules %s (-first load +got):\n%s", what, diff)
+			}
+		}
+		s.Apply(t, few)
+		s.Apply(t, sampleSnapshot())
+		own := regexp.MustCompile(`VIPKIT-\w+-[A-Z2-7]{16}`).FindAllString(s.run(t, "", "iptables-save", "-t", "nat"), -1)
+		jumps := "-A FOREIGN -j " + strings.Join(own, "\n-A FOREIGN -j ")
+		s.run(t, "*nat\n:FOREIGN - [0:0]\n"+jumps+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		s.Restart(t)
+		s.Apply(t, few)
+		resync("beside foreign jumps", false)
+		resync("beside foreign jumps, again", false)
+
+		s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-A", own[len(own)-1], "-j", "ACCEPT")
+		resync("after another program added a rule", true)
+		resync("after its removal", false)
+		s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-F", "VIPKIT-SERVICES")
+		resync("after another program emptied a chain", true)
+		resync("after the repair", false)
+
+		s.run(t, "*nat\n-F FOREIGN\n-X FOREIGN\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		resync("without foreign jumps", true)
+		resync("again without them", false)
+		if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
+			t.Errorf("rules without foreign jumps (-first load +got):\n%s", diff)
+		}
+	})
+}
+
+// Foreign rules in own chains that cannot be written as iptables prints them are removed with
+// the chain.
+func TestUnwritableRulesInOwnChains(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.Apply(t, sampleSnapshot())
 		want := s.dump(t)
 		s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-A", "VIPKIT-SERVICES", "-m", "comment", "--comment", "x\nCOMMIT\n*raw", "-j", "ACCEPT")
 		if s.Options.Flavour == NFT {
 			s.nft(t, "add rule ip nat VIPKIT-SERVICES ip daddr vmap { 192.0.2.1 : drop }")
 		}
 		if s.dump(t) == want {
-			t.Error("nothing has changed, so the test shows nothing")
+			t.Error("rules after the change: got no difference, want one")
 		}
 		s.Applied = proxy.Snapshot{}
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("after the repair (-want +got):\n%s", diff)
+			t.Errorf("rules after the repair (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// oddOutput is a table with a rule that iptables cannot print.
-func oddOutput(table, hook string) string {
+// unprintableOutput returns a table with a rule that iptables cannot print.
+func unprintableOutput(table, hook string) string {
 	return "table " + table + " {\n\tchain OUTPUT {\n\t\t" + hook + "; policy accept;\n\t\tnumgen random mod 2 0 counter\n\t}\n}\n"
 }
 
-// Tables that only the program nft can print, and that are not used here, are no matter.
+// Tables that only nft can print do not matter if the backend does not use them.
 func TestTablesOfNFT(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})
-	in := oddOutput
+	in := unprintableOutput
 	const early = "type route hook output priority -150"
 	s.nft(t, in("ip mangle", early)+in("ip6 mangle", early)+in("inet filter", early))
 	if printed := s.run(t, "", "iptables-save"); !strings.Contains(printed, "is incompatible") {
-		t.Errorf("iptables can print the table, so the test shows nothing:\n%s", printed)
+		t.Errorf("iptables-save: got\n%s\nwant incompatible tables", printed)
 	}
 	before := s.nft(t, "")
-	s.Apply(t, sampleWorld())
+	s.Apply(t, sampleSnapshot())
 	s.Restart(t)
-	s.Apply(t, sampleWorld())
+	s.Apply(t, sampleSnapshot())
 	if n := s.Operations(t); n != 0 {
-		t.Errorf("a restart took %d operations, want 0", n)
+		t.Errorf("operations of a restart: got %d, want 0", n)
 	}
 	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if after := s.nft(t, ""); !strings.HasPrefix(after, before) {
-		t.Errorf("the tables of others were\n%s\nand are\n%s", before, after)
+		t.Errorf("foreign tables: got\n%s\nwant\n%s", after, before)
 	}
 }
 
-// Rules of others that iptables cannot print, in the tables and chains that are used here,
-// keep nothing from being programmed, changed, repaired and removed.
+// Foreign rules that iptables cannot print, in the tables and chains that the backend uses, do
+// not prevent changes, repairs and Cleanup.
 func TestUnprintableTable(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})
-	s.nft(t, oddOutput("ip nat", "type nat hook output priority -100"))
-	worlds := variants()
-	for step, w := range append(worlds, worlds[0]) {
+	s.nft(t, unprintableOutput("ip nat", "type nat hook output priority -100"))
+	snapshots := variants()
+	for step, w := range append(snapshots, snapshots[0]) {
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, w)
-		want := fresh.truth(t)
-		for _, how := range []string{"a change", "a look at everything", "a restart", "a repair"} {
+		want := fresh.effectiveRules(t)
+		for _, how := range []string{"a change", "a resync", "a restart", "a repair"} {
 			switch how {
-			case "a look at everything":
+			case "a resync":
 				s.Applied = proxy.Snapshot{}
 			case "a restart":
 				s.Restart(t)
@@ -133,8 +185,8 @@ func TestUnprintableTable(t *testing.T) {
 				s.Applied = proxy.Snapshot{}
 			}
 			s.Apply(t, w)
-			if diff := cmp.Diff(want, s.truth(t)); diff != "" {
-				t.Fatalf("%s in step %d: what there is (-fresh +got):\n%s", how, step, diff)
+			if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
+				t.Fatalf("%s in step %d: rules (-first load +got):\n%s", how, step, diff)
 			}
 		}
 	}
@@ -142,18 +194,18 @@ func TestUnprintableTable(t *testing.T) {
 		t.Error(err)
 	}
 	if left := s.nft(t, ""); strings.Contains(left, "VIPKIT") || strings.Count(left, "numgen random mod 2 0 counter") != 1 {
-		t.Errorf("after Cleanup there is\n%s", left)
+		t.Errorf("ruleset after Cleanup: got\n%s\nwant only the foreign rule", left)
 	}
 }
 
-// An iptables-save that fails at tables of others is asked for those of ours alone.
-func TestSaveThatFailsAtOthers(t *testing.T) {
+// If iptables-save fails because of foreign tables, it is started again for each used table.
+func TestSaveFailsAtForeignTables(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})
-	s.Apply(t, sampleWorld())
-	file := standInFor(t, s, "save", "if [ $# = 0 ]; then echo '*nat'; echo ':VIPKIT-SERVICES - [0:0]'; exit 1; fi")
-	s.Apply(t, sampleWorld())
+	s.Apply(t, sampleSnapshot())
+	file := stubProgram(t, s, "save", "if [ $# = 0 ]; then echo '*nat'; echo ':VIPKIT-SERVICES - [0:0]'; exit 1; fi")
+	s.Apply(t, sampleSnapshot())
 	if n := s.Operations(t); n != 0 {
-		t.Errorf("a restart took %d operations, want 0", n)
+		t.Errorf("operations of a restart: got %d, want 0", n)
 	}
 	want := []string{"iptables-nft-save", "iptables-nft-save", "iptables-nft-save", "ip6tables-nft-save"}
 	if diff := cmp.Diff(want, startedSince(t, file)); diff != "" {
@@ -161,17 +213,17 @@ func TestSaveThatFailsAtOthers(t *testing.T) {
 	}
 }
 
-// Looking does not make the legacy kernel's tables.
+// In the legacy flavour, reading tables does not make missing ones.
 func TestTablesAreNotMade(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy})
 	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if left := s.run(t, "", "iptables-save") + s.run(t, "", "ip6tables-save"); left != "" {
-		t.Errorf("after Cleanup where there was nothing, there is:\n%s", left)
+		t.Errorf("tables after Cleanup without rules: got\n%s\nwant none", left)
 	}
-	s.Apply(t, sampleWorld())
-	if got := s.run(t, "", "iptables-save"); !slices.Contains(strings.Split(got, "\n"), "*nat") {
-		t.Errorf("after Apply, there is:\n%s", got)
+	s.Apply(t, sampleSnapshot())
+	if got := strings.Split(s.run(t, "", "iptables-save"), "\n"); !slices.Contains(got, "*nat") || slices.Contains(got, "*mangle") {
+		t.Errorf("tables after Apply: got\n%s\nwant nat, and not mangle", strings.Join(got, "\n"))
 	}
 }

@@ -17,25 +17,27 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// growing is a world that changes its size.
+// growing is a stage whose snapshot changes its size.
 type growing struct {
 	*stage
 	r *rand.Rand
-	// flag names the fault that befalls the next programs, as long as the file is there.
+	// flag is a file with the fault of the next programs, as long as it exists.
 	flag string
-	// services and endpoints are how many there are of the one, and of one of them.
+	// services is the number of service ports, and endpoints that of the largest one.
 	services, endpoints int
 	node                *proxy.Node
-	told                []string
+	// steps describes the steps since the last check.
+	steps []string
 }
 
-// faults are what may happen to a program, as shell commands; it is run after them unless
-// they end it. One that begins with "once" happens to one program only.
+// faults returns faults of a program, as shell commands that run before the program and may
+// end it. A fault that begins with "once" affects only one program.
 func faults() []string {
 	return []string{
 		"cat >/dev/null; echo 'iptables-restore: line 2 failed' >&2; exit 1",
@@ -55,25 +57,24 @@ func faults() []string {
 func newGrowing(t *testing.T, o Options) *growing {
 	t.Helper()
 	g := &growing{stage: newStage(t, o), r: testenv.Random(t), node: stagetest.Node(), flag: filepath.Join(t.TempDir(), "fault")}
-	standIn(t, g.stage, "flag="+g.flag+`; if [ -e $flag ]; then
+	stubRestore(t, g.stage, "flag="+g.flag+`; if [ -e $flag ]; then
 fault=$(cat $flag); case "$fault" in once*) rm $flag;; esac; eval "${fault#once }"; fi`)
 	return g
 }
 
-// sizes are the numbers of services and of endpoints around which something is done in
-// another way: rules that are removed one by one or with the whole chain, and texts that
-// fit into a pipe or do not.
+// sizes returns numbers of services and endpoints around thresholds: whether rules are removed
+// one by one or with the whole chain, and whether a script fits into a pipe.
 func sizes() []int {
 	var all []int
-	for _, limit := range []int{1, manyRemovals, many, 2 * many, 400} {
+	for _, limit := range []int{1, xtables.ManyChanges, xtables.ManyRemovals, 2 * xtables.ManyRemovals, 400} {
 		all = append(all, limit-1, limit, limit+1)
 	}
 	return all
 }
 
-// world is what is wanted: among services with two endpoints each one with many, one with
-// affinity, and some with chains of their own for external addresses.
-func (g *growing) world() proxy.Snapshot {
+// snapshot returns services with up to two endpoints each, some of them with chains for
+// external addresses, and two services with many endpoints, one of these with affinity.
+func (g *growing) snapshot() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for i := range g.services {
 		p := newPort(v1.IPv4Protocol, 10+i, i%3)
@@ -99,7 +100,7 @@ func (g *growing) world() proxy.Snapshot {
 	return proxy.NewSnapshot(g.node, all...)
 }
 
-// changeNode makes the node another one.
+// changeNode sets a random node.
 func (g *growing) changeNode() {
 	node := stagetest.Node()
 	switch g.r.IntN(4) {
@@ -113,8 +114,8 @@ func (g *growing) changeNode() {
 	g.node = node
 }
 
-// settled is what is known after an Apply, as a Runner sees it.
-func settled(old, want proxy.Snapshot, err error) proxy.Snapshot {
+// appliedAfter returns the applied snapshot after an Apply, as a Runner records it.
+func appliedAfter(old, want proxy.Snapshot, err error) proxy.Snapshot {
 	failed, some := errors.AsType[proxy.PortErrors](err)
 	switch {
 	case err == nil:
@@ -127,14 +128,14 @@ func settled(old, want proxy.Snapshot, err error) proxy.Snapshot {
 	return old
 }
 
-// step has something else wanted, with a fault and a bad service port on the way or
-// without, and holds that the next Apply makes it be.
+// step applies a changed snapshot, sometimes with a fault or a refused service port, and
+// checks that the next Apply succeeds.
 func (g *growing) step(t *testing.T) {
 	t.Helper()
 	if g.r.IntN(4) == 0 {
 		g.changeNode()
 	}
-	want := g.world()
+	want := g.snapshot()
 	fault := "none"
 	if g.r.IntN(2) == 0 {
 		fault = faults()[g.r.IntN(len(faults()))]
@@ -142,26 +143,26 @@ func (g *growing) step(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asked := want
+	requested := want
 	if g.r.IntN(4) == 0 {
-		asked = proxy.NewSnapshot(g.node, append(slices.Collect(want.All()), poisons()["absurd timeout"])...)
+		requested = proxy.NewSnapshot(g.node, append(slices.Collect(want.All()), refusedPorts()["absurd timeout"])...)
 	}
-	err := g.Backend.Apply(t.Context(), g.Applied, asked)
-	g.told = append(g.told, fmt.Sprintf("%d services, %d endpoints, %t known, fault %s: %.200v", g.services, g.endpoints, !g.Applied.IsZero(), fault, err))
+	err := g.Backend.Apply(t.Context(), g.Applied, requested)
+	g.steps = append(g.steps, fmt.Sprintf("%d services, %d endpoints, %t known, fault %s: %.200v", g.services, g.endpoints, !g.Applied.IsZero(), fault, err))
 	if errors.Is(err, proxy.ErrUnsupported) && !errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("%s: an agent would end", g.told[len(g.told)-1])
+		t.Errorf("%s: got %v, with which an agent would end", g.steps[len(g.steps)-1], proxy.ErrUnsupported)
 	}
-	g.Applied = settled(g.Applied, asked, err)
+	g.Applied = appliedAfter(g.Applied, requested, err)
 	if err := os.RemoveAll(g.flag); err != nil {
 		t.Fatal(err)
 	}
 	err = g.Backend.Apply(t.Context(), g.Applied, want)
 	if errors.Is(err, proxy.ErrDataplaneLost) && strings.Contains(fault, "-F") {
-		g.Applied = proxy.Snapshot{} // somebody else has been there
+		g.Applied = proxy.Snapshot{} // the fault has removed the rules
 		err = g.Backend.Apply(t.Context(), g.Applied, want)
 	}
 	if err != nil {
-		t.Fatalf("the next Apply: got error %v, want none; before it\n%s", err, strings.Join(g.told, "\n"))
+		t.Fatalf("the next Apply: got error %v, want none, after\n%s", err, strings.Join(g.steps, "\n"))
 	}
 	g.Applied = want
 	if strings.Contains(fault, "-F") {
@@ -170,42 +171,42 @@ func (g *growing) step(t *testing.T) {
 	}
 }
 
-// holdsNow compares what there is with what a new backend makes, and has a restart write
+// checkRules compares the rules with those of a first load, and checks that a restart writes
 // nothing.
-func (g *growing) holdsNow(t *testing.T, want proxy.Snapshot) {
+func (g *growing) checkRules(t *testing.T, want proxy.Snapshot) {
 	t.Helper()
 	fresh := newStage(t, g.Options)
 	fresh.Apply(t, want)
 	if diff := cmp.Diff(fresh.dump(t), g.dump(t)); diff != "" {
-		t.Fatalf("after\n%s\nthe rules are (-fresh +grown):\n%s", strings.Join(g.told, "\n"), diff)
+		t.Fatalf("after\n%s\nrules (-first load +grown):\n%s", strings.Join(g.steps, "\n"), diff)
 	}
 	g.Restart(t)
 	g.Apply(t, want)
 	if n := g.Operations(t); n != 0 {
-		t.Fatalf("after\n%s\na restart took %d operations, want 0", strings.Join(g.told, "\n"), n)
+		t.Fatalf("after\n%s\noperations of a restart: got %d, want 0", strings.Join(g.steps, "\n"), n)
 	}
 }
 
-// From any size to any other, around all limits, at once or step by step, with changes of
-// the node, other chains, bad service ports and faults in the same Apply, the next Apply
-// makes everything as it should be.
+// The backend changes from any size to any other, around all thresholds, at once or step by
+// step. After changes of the node, refused service ports and faults in the same Apply, the
+// next Apply results in the wanted rules.
 func TestGrowth(t *testing.T) {
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) {
 			g := newGrowing(t, Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}})
 			all := sizes()
-			// More than the widest pipe takes, and as many endpoints as Services rarely have.
+			// A script that exceeds the largest pipe, and more endpoints than most Services have.
 			for _, size := range [][2]int{{0, 0}, {3000, 1100}, {0, 0}} {
 				g.services, g.endpoints = size[0], size[1]
 				g.step(t)
-				g.holdsNow(t, g.Applied)
+				g.checkRules(t, g.Applied)
 			}
 			for round := range 40 {
 				services, endpoints := all[g.r.IntN(len(all))], all[g.r.IntN(len(all))]
 				if round%10 == 9 {
 					services, endpoints = 0, 0
 				}
-				if g.r.IntN(2) == 0 { // not at once
+				if g.r.IntN(2) == 0 { // with a step in between
 					g.services += g.r.IntN(2*max(services-g.services, g.services-services)+1) - max(services-g.services, g.services-services)
 					g.services, g.endpoints = max(0, g.services), (g.endpoints+endpoints)/2
 					g.step(t)
@@ -213,8 +214,8 @@ func TestGrowth(t *testing.T) {
 				g.services, g.endpoints = services, endpoints
 				g.step(t)
 				if round%4 == 0 {
-					g.holdsNow(t, g.Applied)
-					g.told = nil
+					g.checkRules(t, g.Applied)
+					g.steps = nil
 				}
 			}
 		})

@@ -17,7 +17,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// sendReset sends a reset of a connection that there never was.
+// sendReset sends a TCP reset of no connection.
 func sendReset(t *testing.T, ns *netns.NS, from, to netip.Addr) {
 	t.Helper()
 	packet := make([]byte, 40)
@@ -45,7 +45,7 @@ func sendReset(t *testing.T, ns *netns.NS, from, to netip.Addr) {
 	}
 }
 
-// dropped gives the rules of the chain for invalid packets that have dropped some.
+// dropped returns those rules of the chain for invalid packets that have dropped any.
 func (s *stage) dropped(t *testing.T) (rules []string) {
 	t.Helper()
 	for line := range strings.Lines(s.run(t, "", "iptables-save", "-c", "-t", "filter")) {
@@ -57,22 +57,22 @@ func (s *stage) dropped(t *testing.T) (rules []string) {
 	return rules
 }
 
-// Packets that belong to no connection go neither from endpoints to clients, under the
-// endpoint's own address, nor to ClusterIPs that nobody has translated. Those of others
-// pass.
+// Packets of no connection are dropped if an endpoint sends them, because a client would get
+// them with the endpoint's own address, and if their destination is a ClusterIP, because they
+// are not translated. Other such packets pass.
 func TestInvalidPackets(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		port := newPort(v1.IPv4Protocol, 0, 1)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
-		pod, stranger, nobody := stagetest.HostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
+		pod, outside, noService := stagetest.HostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
 		for i, c := range []struct {
 			from, to netip.Addr
 			want     string
 		}{
-			{stranger, nobody, ""},
-			{pod, nobody, "-s 10.0.0.0/9 -j DROP"},
-			{stranger, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -j DROP"},
+			{outside, noService, ""},
+			{pod, noService, "-s 10.0.0.0/9 -j DROP"},
+			{outside, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -j DROP"},
 		} {
 			sendReset(t, client, c.from, c.to)
 			var got []string
@@ -80,14 +80,14 @@ func TestInvalidPackets(t *testing.T) {
 				got = s.dropped(t)
 			}
 			if len(got) != i || i > 0 && got[i-1] != c.want {
-				t.Errorf("from %v to %v: packets were dropped by %q, want %q the last", c.from, c.to, got, c.want)
+				t.Errorf("from %v to %v: rules that have dropped packets: got %q, want %d, the last one %q", c.from, c.to, got, i, c.want)
 			}
 		}
 	})
 }
 
-// Where the kernel is told to be liberal, nothing is dropped, from the next look at
-// everything on.
+// If the kernel's setting for invalid packets is liberal, nothing is dropped from the next
+// resync on.
 func TestInvalidPacketsWhereLiberal(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		const setting = "net/netfilter/nf_conntrack_tcp_be_liberal"
@@ -99,16 +99,16 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Applied = proxy.Snapshot{}
-			s.Apply(t, sampleWorld())
+			s.Apply(t, sampleSnapshot())
 			if got := strings.Contains(s.dump(t), "VIPKIT-FORWARD"); got != c.want {
-				t.Errorf("%s is %s: there are rules for invalid packets: %t, want %t", setting, c.value, got, c.want)
+				t.Errorf("%s is %s: rules for invalid packets: got %t, want %t", setting, c.value, got, c.want)
 			}
 		}
 	})
 }
 
-// What the kernel is told about TCP is off where it says nothing.
-func TestSaysYes(t *testing.T) {
+// A missing setting of the kernel is off.
+func TestIsOn(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		err  error
@@ -117,9 +117,9 @@ func TestSaysYes(t *testing.T) {
 		{"0\n", nil, false}, {"1\n", nil, true}, {"2\n", nil, true},
 		{"", &fs.PathError{Err: unix.ENOENT}, false}, {"", unix.EIO, false},
 	} {
-		got, err := saysYes([]byte(c.text), c.err)
+		got, err := isOn([]byte(c.text), c.err)
 		if got != c.want || (err != nil) != (c.err != nil && !errors.Is(c.err, fs.ErrNotExist)) {
-			t.Errorf("%q, %v: got %t, %v, want %t", c.text, c.err, got, err, c.want)
+			t.Errorf("isOn(%q, %v): got %t, %v, want %t", c.text, c.err, got, err, c.want)
 		}
 	}
 }

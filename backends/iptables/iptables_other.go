@@ -10,5 +10,5 @@ import (
 
 // New reports [proxy.ErrUnsupported]: only Linux has iptables.
 func New(Options) (proxy.Backend, error) {
-	return nil, fmt.Errorf("iptables: %w: not on this operating system", proxy.ErrUnsupported)
+	return nil, fmt.Errorf("iptables: %w: unsupported on this operating system", proxy.ErrUnsupported)
 }

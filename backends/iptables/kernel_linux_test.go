@@ -12,12 +12,13 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// sampleWorld has a service port of each kind, in both families.
-func sampleWorld() proxy.Snapshot {
+// sampleSnapshot returns a snapshot with a service port of each kind, in both families.
+func sampleSnapshot() proxy.Snapshot {
 	var all []*proxy.ServicePort
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		plain, none, sticky, closed, local := newPort(fam, 0, 3), newPort(fam, 1, 0), newPort(fam, 2, 2), newPort(fam, 3, 2), newPort(fam, 4, 2)
@@ -50,50 +51,50 @@ func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
 	}
 }
 
-// What is rendered is what iptables-save prints, in both flavours: otherwise a
-// restart would write it again.
+// iptables-save prints rules exactly as they are rendered, in both flavours: otherwise a
+// restart would write them again.
 func TestRestartWritesNothing(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		s.Restart(t)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		if n := s.Operations(t); n != 0 {
-			t.Errorf("a restart took %d operations, want 0; there is:\n%s", n, s.dump(t))
+			t.Errorf("operations of a restart: got %d, want 0; rules:\n%s", n, s.dump(t))
 		}
 	})
 }
 
-// Whatever others do to the rules, a look from the zero snapshot puts it right.
+// An Apply from the zero snapshot repairs every foreign change of the rules.
 func TestDriftIsRepaired(t *testing.T) {
 	const services = "VIPKIT-SERVICES"
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		want := s.dump(t)
 		chain := newNames("vipkit").of(prefixCluster, newPort(v1.IPv4Protocol, 0, 0).Name, 0)
 		for name, script := range map[string]string{
-			"a jump is gone":          "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals\" -j VIPKIT-SERVICES\nCOMMIT\n",
+			"a jump is missing":       "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals\" -j VIPKIT-SERVICES\nCOMMIT\n",
 			"a chain is empty":        "*nat\n-F " + chain + "\nCOMMIT\n",
-			"a chain has more":        "*nat\n-I " + chain + " -j RETURN\nCOMMIT\n",
-			"services are gone":       "*nat\n-F " + services + "\nCOMMIT\n",
-			"a service is there more": "*nat\n-A " + services + " -d 10.9.9.9 -j " + chain + "\nCOMMIT\n",
-			"a rule is there twice":   "*filter\n-A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN\nCOMMIT\n",
-			"a jump is there twice":   "*filter\n-I INPUT -j VIPKIT-PROXY-FIREWALL\nCOMMIT\n",
-			"everything is gone":      "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n",
+			"a chain has a rule more": "*nat\n-I " + chain + " -j RETURN\nCOMMIT\n",
+			"services are missing":    "*nat\n-F " + services + "\nCOMMIT\n",
+			"a service is added":      "*nat\n-A " + services + " -d 10.9.9.9 -j " + chain + "\nCOMMIT\n",
+			"a rule is duplicated":    "*filter\n-A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN\nCOMMIT\n",
+			"a jump is duplicated":    "*filter\n-I INPUT -j VIPKIT-PROXY-FIREWALL\nCOMMIT\n",
+			"everything is missing":   "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n",
 		} {
 			s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
 			if s.dump(t) == want {
-				t.Errorf("%s: nothing has changed, so the test shows nothing", name)
+				t.Errorf("%s: rules after the change: got no difference, want one", name)
 			}
 			s.Applied = proxy.Snapshot{}
-			s.Apply(t, sampleWorld())
+			s.Apply(t, sampleSnapshot())
 			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-				t.Errorf("%s: after the repair (-want +got):\n%s", name, diff)
+				t.Errorf("%s: rules after the repair (-want +got):\n%s", name, diff)
 			}
 		}
 	})
 }
 
-// withoutCounters drops what of a listing says when it was made.
+// withoutCounters removes the comments of a listing, which have the time when it was made.
 func withoutCounters(listing string) string {
 	var out []string
 	for line := range strings.Lines(listing) {
@@ -126,25 +127,25 @@ COMMIT
 COMMIT
 `
 
-// What others have stays as it is, in its order.
+// Foreign rules and their order do not change.
 func TestForeignRulesAreLeftAlone(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.run(t, foreignRules, "iptables-restore", "--noflush", "-w", "5")
 		before := withoutCounters(s.run(t, "", "iptables-save"))
 		for range 2 {
-			s.Apply(t, sampleWorld())
+			s.Apply(t, sampleSnapshot())
 			s.Restart(t)
 		}
 		if s.dump(t) == "" {
-			t.Error("there are no rules, so the test shows nothing")
+			t.Error("rules: got none, want some")
 		}
-		for range 2 { // the second time there is nothing to do
+		for range 2 { // the second time, Cleanup has nothing to do
 			if err := s.Backend.Cleanup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
-			t.Errorf("what others have (-before +after):\n%s", diff)
+			t.Errorf("foreign rules (-before +after):\n%s", diff)
 		}
 	})
 }
@@ -153,55 +154,55 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 func TestInstancesAreDisjoint(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		other := &stage{s.Beside(t, Options{Flavour: s.Options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}})}
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		alone := s.dump(t)
-		other.Apply(t, sampleWorld())
+		other.Apply(t, sampleSnapshot())
 		both := other.dump(t)
 		if !strings.Contains(both, "0x8000/0x8000") || strings.Contains(both, "VIPKIT-") {
-			t.Errorf("the other instance has:\n%s", both)
+			t.Errorf("rules of the other instance: got\n%s\nwant its own mark and chains only", both)
 		}
 		s.Restart(t)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		if n := s.Operations(t); n != 0 {
-			t.Errorf("beside another instance, a restart took %d operations, want 0", n)
+			t.Errorf("operations of a restart beside another instance: got %d, want 0", n)
 		}
 		if err := other.Backend.Cleanup(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(alone, s.dump(t)); diff != "" {
-			t.Errorf("after the other one has gone (-want +got):\n%s", diff)
+			t.Errorf("rules after Cleanup of the other instance (-want +got):\n%s", diff)
 		}
 		if left := other.dump(t); left != "" {
-			t.Errorf("the other one has left behind:\n%s", left)
+			t.Errorf("rules of the other instance after its Cleanup: got\n%s\nwant none", left)
 		}
 	})
 }
 
-// With its names, what kube-proxy has left behind is taken over.
-func TestTakeover(t *testing.T) {
+// With the identity kube, the backend adopts the rules that kube-proxy left.
+func TestAdoptionFromKubeProxy(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		l := &peerLayout{all: world(v1.IPv4Protocol, 5, 3), random: testenv.Random(t)}
+		l := &peerLayout{all: newPorts(v1.IPv4Protocol, 5, 3), random: testenv.Random(t)}
 		s.run(t, l.text(l.all, nil, true), "iptables-restore", "--noflush", "-w", "5")
 		s.Options.Identity.Name = "kube"
 		s.Restart(t)
-		want := proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 3, 3)...)
+		want := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 3, 3)...)
 		s.Apply(t, want)
-		taken := s.dump(t)
-		if strings.Contains(taken, "KUBE-SEP-") || !strings.Contains(taken, "KUBE-SVC-") {
-			t.Errorf("chains of the former layout are left, or none are there:\n%s", taken)
+		adopted := s.dump(t)
+		if strings.Contains(adopted, "KUBE-SEP-") || !strings.Contains(adopted, "KUBE-SVC-") {
+			t.Errorf("rules after adoption: got\n%s\nwant chains KUBE-SVC- and no KUBE-SEP-", adopted)
 		}
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, want)
-		if diff := cmp.Diff(fresh.dump(t), taken); diff != "" {
-			t.Errorf("the rules (-fresh +taken over):\n%s", diff)
+		if diff := cmp.Diff(fresh.dump(t), adopted); diff != "" {
+			t.Errorf("rules (-first load +adopted):\n%s", diff)
 		}
 	})
 }
 
-// A node that changes goes into all rules.
+// A change of the node changes all rules that depend on it.
 func TestNodeChanges(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		for _, change := range []func(*proxy.Node){
 			func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" },
 			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"} },
@@ -213,54 +214,53 @@ func TestNodeChanges(t *testing.T) {
 		} {
 			node := stagetest.Node()
 			change(node)
-			next := proxy.NewSnapshot(node, slices.Collect(sampleWorld().All())...)
+			next := proxy.NewSnapshot(node, slices.Collect(sampleSnapshot().All())...)
 			s.Apply(t, next)
-			walked := s.dump(t)
+			changed := s.dump(t)
 			s.Restart(t)
 			s.Apply(t, next)
 			if n := s.Operations(t); n != 0 {
-				t.Errorf("node %+v: after a change, %d operations were missing; there is:\n%s", node, n, walked)
+				t.Errorf("node %+v: operations of a restart after the change: got %d, want 0; rules:\n%s", node, n, changed)
 			}
 		}
 	})
 }
 
-// Where nobody else was, a resync has nothing to look at in the flavour that can
-// tell.
+// In the flavour that uses nf_tables, Drifted is false unless another program has committed.
 func TestDriftIsNoticed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		checker, ok := s.Backend.(proxy.DriftChecker)
 		if !ok {
-			t.Fatalf("%T is no DriftChecker", s.Backend)
+			t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
 		}
-		isBlind := s.Options.Flavour == Legacy
+		isAlways := s.Options.Flavour == Legacy
 		expect := func(when string, want bool) {
 			t.Helper()
-			if got := checker.Drifted(t.Context()); got != (want || isBlind) {
-				t.Errorf("%s: drifted: got %t, want %t", when, got, want || isBlind)
+			if got := checker.Drifted(t.Context()); got != (want || isAlways) {
+				t.Errorf("%s: drifted: got %t, want %t", when, got, want || isAlways)
 			}
 		}
 		expect("before the first Apply", true)
-		s.Apply(t, sampleWorld())
+		s.Apply(t, sampleSnapshot())
 		expect("after a first load", false)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), world(v1.IPv6Protocol, 3, 3)...))
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv6Protocol, 3, 3)...))
 		expect("after a change", false)
 		s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-		expect("after a change by others", true)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), world(v1.IPv4Protocol, 3, 3)...))
-		expect("after a change by others and one of our own", true)
+		expect("after a foreign change", true)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 3, 3)...))
+		expect("after a foreign change and an own one", true)
 		again := s.Applied
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, again)
-		expect("after a look at everything", false)
+		expect("after a full apply", false)
 	})
 }
 
-// A change that meets rules which others have taken away says that the rules are
-// not as they were left; a look from the zero snapshot then repairs them.
+// If another program has removed rules that a change needs, Apply returns ErrDataplaneLost. An
+// Apply from the zero snapshot then repairs the rules.
 func TestConflictIsNoticed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		all := world(v1.IPv4Protocol, 3, 2)
+		all := newPorts(v1.IPv4Protocol, 3, 2)
 		first, next := proxy.NewSnapshot(stagetest.Node(), all...), proxy.NewSnapshot(stagetest.Node(), all[0], newPort(v1.IPv4Protocol, 1, 0))
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, next)
@@ -278,17 +278,17 @@ func TestConflictIsNoticed(t *testing.T) {
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, next)
 			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
-				t.Errorf("after %q: the rules (-fresh +repaired):\n%s", script, diff)
+				t.Errorf("after %q: rules (-first load +repaired):\n%s", script, diff)
 			}
 		}
 	})
 }
 
-// Rules of others that lead to chains keep these from being removed, but nothing else
-// from being done.
+// A chain to which a foreign rule jumps is emptied but not removed, and everything else is
+// changed as wanted.
 func TestChainInUseByOthers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		all := world(v1.IPv4Protocol, 4, 2)
+		all := newPorts(v1.IPv4Protocol, 4, 2)
 		used := []string{newNames("vipkit").of(prefixCluster, all[2].Name, 0), newNames("vipkit").of(prefixCluster, all[3].Name, 0)}
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
 		s.run(t, "*nat\n:OTHER - [0:0]\n-A OTHER -j "+used[0]+"\n-A OTHER -j "+used[1]+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
@@ -297,11 +297,11 @@ func TestChainInUseByOthers(t *testing.T) {
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, next)
 		got := s.dump(t)
-		for _, port := range all[1:] { // one that nobody uses is not told from the others
+		for _, port := range all[1:] { // an unused chain may have been kept with the others
 			got = strings.Replace(got, "IPv4 nat "+newNames("vipkit").of(prefixCluster, port.Name, 0)+"\n\n", "", 1)
 		}
 		if diff := cmp.Diff(fresh.dump(t), got); diff != "" {
-			t.Errorf("the rules, but for chains that are empty (-fresh +changed):\n%s", diff)
+			t.Errorf("rules without empty chains (-first load +changed):\n%s", diff)
 		}
 		if err := s.Backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), used[0]) || !strings.Contains(err.Error(), used[1]) {
 			t.Errorf("Cleanup: got error %v, want one that names %s", err, used)
@@ -311,16 +311,16 @@ func TestChainInUseByOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := s.dump(t); left != "" {
-			t.Errorf("after Cleanup there is:\n%s", left)
+			t.Errorf("rules after Cleanup: got\n%s\nwant none", left)
 		}
 	})
 }
 
-// A new process that finds many rules which nobody wants keeps those that fit.
+// A new process that finds many rules which are not wanted removes them and keeps the others.
 func TestAdoptionOfManyLeftovers(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		all := world(v1.IPv4Protocol, 60, 1)
-		for _, n := range []int{60 - manyRemovals - 4, 5} {
+		all := newPorts(v1.IPv4Protocol, 60, 1)
+		for _, n := range []int{60 - xtables.ManyChanges - 4, 5} {
 			next := proxy.NewSnapshot(stagetest.Node(), all[:n]...)
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
@@ -329,7 +329,7 @@ func TestAdoptionOfManyLeftovers(t *testing.T) {
 			fresh := newStage(t, s.Options)
 			fresh.Apply(t, next)
 			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
-				t.Errorf("%d services of 60 stay: the rules (-fresh +adopted):\n%s", n, diff)
+				t.Errorf("%d of 60 services kept: rules (-first load +adopted):\n%s", n, diff)
 			}
 		}
 	})

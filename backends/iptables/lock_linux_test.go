@@ -11,8 +11,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// lockSecond is for a stand-in that takes the lock once the first table of several was
-// committed, and holds it until the second one was waited for in vain.
+// lockSecond is the script of a stub that acquires the lock after the first of several tables
+// was committed, and holds it until iptables-restore gives up waiting for the second one.
 const lockSecond = `script=$(cat); rm $flag; >$flag.held
 	{ echo "$script" | sed '/^COMMIT/q'
 	  until ${real%restore}save -t filter | grep -q 'has no endpoints'; do sleep 0.01; done
@@ -20,26 +20,26 @@ const lockSecond = `script=$(cat); rm $flag; >$flag.held
 	} | { $real "$@"; status=$?; rm $flag.held; exit $status; }
 	exit $?`
 
-// iptables takes the lock anew for each table. Where it gets that of the first one
-// alone, a part of the change was made, and nobody is left in another belief.
+// iptables acquires the lock for each table. If it gets the lock only for the first one, a
+// part of the change was made, and the backend reports that the dataplane is lost.
 func TestLockBetweenTables(t *testing.T) {
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	flag, _ := failing(t, s, lockSecond)
 	full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
 	before := s.dump(t)
-	raise(t, flag)
+	setFlag(t, flag)
 	next := proxy.NewSnapshot(stagetest.Node(), empty, other)
 	err := s.Backend.Apply(t.Context(), s.Applied, next)
 	if !errors.Is(err, ErrLocked) || s.dump(t) == before {
-		t.Fatalf("got error %v, want %v and a part of the change, so the test shows nothing", err, ErrLocked)
+		t.Fatalf("Apply: got error %v, want %v and a part of the change", err, ErrLocked)
 	}
 	if !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("got error %v, want %v and nobody blamed", err, proxy.ErrDataplaneLost)
+		t.Errorf("Apply: got error %v, want %v and no PortErrors", err, proxy.ErrDataplaneLost)
 	}
 	s.Applied = proxy.Snapshot{}
 	s.Apply(t, next)
-	s.holds(t, next, "after the lock was free again")
+	s.holds(t, next, "after the lock was released")
 	last := proxy.NewSnapshot(stagetest.Node(), other)
 	s.Apply(t, last)
 	s.holds(t, last, "after a change")

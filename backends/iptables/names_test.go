@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -17,7 +18,7 @@ func nameOf(namespace, name, port string) proxy.ServicePortName {
 	}
 }
 
-// With the identity "kube", chains have the names that operators know.
+// With the identity "kube", chains have the names of kube-proxy.
 func TestKnownNames(t *testing.T) {
 	n := newNames("kube")
 	for want, got := range map[string]string{
@@ -27,72 +28,75 @@ func TestKnownNames(t *testing.T) {
 		"KUBE-EXT-XPGD46QRK7WJZT7O": n.of(prefixExternal, nameOf("ns1", "svc1", "p80"), 0),
 	} {
 		if got != want {
-			t.Errorf("got chain %s, want %s", got, want)
+			t.Errorf("chain: got %s, want %s", got, want)
 		}
 	}
 	if a, b := n.of(prefixFirewall, nameOf("a", "b", ""), 0), n.of(prefixFirewall, nameOf("a", "b", ""), 1); a == b {
-		t.Errorf("two chains of one kind are both called %s", a)
+		t.Errorf("names of two chains of one kind: got %s twice, want different ones", a)
 	}
 }
 
-// The kernel takes names of 28 characters, and identities have up to 24.
+// longestPrefix is the maximum length of an identity's prefix without its dash.
+const longestPrefix = 7
+
+// The kernel accepts names of 28 characters, and identities have up to 24.
 func TestNamesAreShortEnough(t *testing.T) {
 	seen := map[string]string{}
 	for _, identity := range []string{"a", "vipkit", "sevenab", "eightabc", "eightabd", strings.Repeat("x", 24)} {
 		n := newNames(identity)
-		if other, twice := seen[n.prefix]; twice {
-			t.Errorf("identities %s and %s have one prefix: %s", identity, other, n.prefix)
+		if other, twice := seen[n.Prefix]; twice {
+			t.Errorf("prefixes of identities %s and %s: got %s twice, want different ones", identity, other, n.Prefix)
 		}
-		seen[n.prefix] = identity
-		if want := strings.ToUpper(identity)[:min(len(identity), 2)]; !strings.HasPrefix(n.prefix, want) || len(n.prefix) > longestPrefix+1 {
-			t.Errorf("identity %s has the prefix %s, want one that begins with %s, of up to %d characters", identity, n.prefix, want, longestPrefix+1)
+		seen[n.Prefix] = identity
+		if want := strings.ToUpper(identity)[:min(len(identity), 2)]; !strings.HasPrefix(n.Prefix, want) || len(n.Prefix) > longestPrefix+1 {
+			t.Errorf("prefix of identity %s: got %s, want one that begins with %s, of up to %d characters", identity, n.Prefix, want, longestPrefix+1)
 		}
-		if want := strings.ToUpper(identity) + "-"; len(identity) <= longestPrefix && n.prefix != want {
-			t.Errorf("identity %s has the prefix %s, want %s", identity, n.prefix, want)
+		if want := strings.ToUpper(identity) + "-"; len(identity) <= longestPrefix && n.Prefix != want {
+			t.Errorf("prefix of identity %s: got %s, want %s", identity, n.Prefix, want)
 		}
-		if len(identity) > longestPrefix && len(n.prefix) != longestPrefix+1 {
-			t.Errorf("identity %s has the prefix %s, want one of %d characters", identity, n.prefix, longestPrefix+1)
+		if len(identity) > longestPrefix && len(n.Prefix) != longestPrefix+1 {
+			t.Errorf("prefix of identity %s: got %s, want one of %d characters", identity, n.Prefix, longestPrefix+1)
 		}
 		for _, name := range []string{
 			n.of(prefixCluster, nameOf("ns", "svc", ""), 0), n.of(prefixFirewall, nameOf("ns", "svc", ""), 2),
 			n.chain(chainExternalServices), n.chain(chainMarkNonPods),
 		} {
 			if len(name) > 28 {
-				t.Errorf("identity %s: chain %s has %d characters, want at most 28", identity, name, len(name))
+				t.Errorf("identity %s: length of chain name %s: got %d, want at most 28", identity, name, len(name))
 			}
-			if !n.owns(nat, name) && !n.owns(filter, name) {
-				t.Errorf("identity %s does not know its chain %s", identity, name)
+			if !n.Owns(xtables.NAT, name) && !n.Owns(xtables.Filter, name) {
+				t.Errorf("identity %s owns its chain %s: got false, want true", identity, name)
 			}
 		}
 	}
 }
 
-// One identity may begin like another one, or like a part of its chains.
+// The name of one identity may be a prefix of another one, or of the names of its chains.
 func TestOwnership(t *testing.T) {
 	for _, c := range []struct {
 		identity, chain string
-		table           table
+		table           xtables.Table
 		want            bool
 	}{
-		{"vipkit", "VIPKIT-SERVICES", nat, true},
-		{"vipkit", "VIPKIT-SERVICES", filter, true},
-		{"vipkit", "VIPKIT-POSTROUTING", filter, false},
-		{"vipkit", "VIPKIT-SVC-XPGD46QRK7WJZT7O", nat, true},
-		{"vipkit", "VIPKIT-SVC-XPGD46QRK7WJZT7", nat, false},
-		{"vipkit", "VIPKIT-SVC-xpgd46qrk7wjzt7o", nat, false},
-		{"vipkit", "KUBE-SVC-XPGD46QRK7WJZT7O", nat, false},
-		{"vipkit", "VIPKITX-SERVICES", nat, false},
-		{"vipkit", "VIPKIT-HANDMADE", nat, false},
-		{"kube", "KUBE-SEP-XPGD46QRK7WJZT7O", nat, true},
-		{"kube", "KUBE-PROXY-CANARY", nat, true},
-		{"kube", "KUBE-PROXY-CANARY", filter, true},
-		{"kube", "KUBE-FIREWALL", filter, false},
-		{"kube", "KUBE-KUBELET-CANARY", nat, false},
-		{"a", "A-SVC-SVC-XPGD46QRK7WJZT7O", nat, false},
-		{"a-svc", "A-SVC-SVC-XPGD46QRK7WJZT7O", nat, true},
-		{"a-svc", "A-SVC-XPGD46QRK7WJZT7O", nat, false},
+		{"vipkit", "VIPKIT-SERVICES", xtables.NAT, true},
+		{"vipkit", "VIPKIT-SERVICES", xtables.Filter, true},
+		{"vipkit", "VIPKIT-POSTROUTING", xtables.Filter, false},
+		{"vipkit", "VIPKIT-SVC-XPGD46QRK7WJZT7O", xtables.NAT, true},
+		{"vipkit", "VIPKIT-SVC-XPGD46QRK7WJZT7", xtables.NAT, false},
+		{"vipkit", "VIPKIT-SVC-xpgd46qrk7wjzt7o", xtables.NAT, false},
+		{"vipkit", "KUBE-SVC-XPGD46QRK7WJZT7O", xtables.NAT, false},
+		{"vipkit", "VIPKITX-SERVICES", xtables.NAT, false},
+		{"vipkit", "VIPKIT-HANDMADE", xtables.NAT, false},
+		{"kube", "KUBE-SEP-XPGD46QRK7WJZT7O", xtables.NAT, true},
+		{"kube", "KUBE-PROXY-CANARY", xtables.NAT, true},
+		{"kube", "KUBE-PROXY-CANARY", xtables.Filter, true},
+		{"kube", "KUBE-FIREWALL", xtables.Filter, false},
+		{"kube", "KUBE-KUBELET-CANARY", xtables.NAT, false},
+		{"a", "A-SVC-SVC-XPGD46QRK7WJZT7O", xtables.NAT, false},
+		{"a-svc", "A-SVC-SVC-XPGD46QRK7WJZT7O", xtables.NAT, true},
+		{"a-svc", "A-SVC-XPGD46QRK7WJZT7O", xtables.NAT, false},
 	} {
-		if got := newNames(c.identity).owns(c.table, c.chain); got != c.want {
+		if got := newNames(c.identity).Owns(c.table, c.chain); got != c.want {
 			t.Errorf("identity %s owns %s of table %s: got %t, want %t", c.identity, c.chain, c.table, got, c.want)
 		}
 	}

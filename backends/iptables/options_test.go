@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// What is left out is filled in, and what makes no sense is refused.
+// Missing options get defaults, and invalid ones are refused.
 func TestOptions(t *testing.T) {
 	both := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 	identity := backends.Identity{Name: backends.DefaultName, Mark: backends.DefaultMark}
@@ -28,19 +28,19 @@ func TestOptions(t *testing.T) {
 		},
 		{what: "the other flavour", given: Options{Flavour: NFT}, want: Options{Identity: identity, Families: both, Flavour: NFT, LockWait: DefaultLockWait}},
 		{what: "a mark of two bits", given: Options{Identity: backends.Identity{Mark: 3}}, isRefused: true},
-		{what: "an odd family", given: Options{Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}, isRefused: true},
+		{what: "an unknown family", given: Options{Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}, isRefused: true},
 		{what: "no family", given: Options{Families: []v1.IPFamily{v1.IPFamilyUnknown}}, isRefused: true},
-		{what: "an odd flavour", given: Options{Flavour: "ebtables"}, isRefused: true},
+		{what: "an unknown flavour", given: Options{Flavour: "ebtables"}, isRefused: true},
 		{what: "a short wait", given: Options{LockWait: time.Second - 1}, isRefused: true},
-		{what: "a wait into the past", given: Options{LockWait: -time.Second}, isRefused: true},
-		{what: "a wait that the program cannot be told", given: Options{LockWait: time.Second << 31}, isRefused: true},
+		{what: "a negative wait", given: Options{LockWait: -time.Second}, isRefused: true},
+		{what: "a wait that is too long for the program", given: Options{LockWait: time.Second << 31}, isRefused: true},
 	} {
 		got, err := c.given.complete()
 		if (err != nil) != c.isRefused {
 			t.Errorf("%s: got error %v, want one: %t", c.what, err, c.isRefused)
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" && !c.isRefused {
-			t.Errorf("%s: the options (-want +got):\n%s", c.what, diff)
+			t.Errorf("%s: options (-want +got):\n%s", c.what, diff)
 		}
 	}
 }

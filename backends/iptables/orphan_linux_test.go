@@ -21,15 +21,15 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// gate holds up iptables-restore of a stage.
+// gate makes iptables-restore of a stage wait.
 type gate struct {
 	folder string
 	// started has a line for each program that was started.
 	started string
 }
 
-// newGate puts a stand-in in the place of iptables-restore that, once the gate is
-// shut, does what a script says, which writes to $begins, and may wait for $opens.
+// newGate installs a stub of iptables-restore that runs a script while the gate is shut. The
+// script writes to the fifo begins, and may wait for the fifo opens.
 func newGate(t *testing.T, s *stage, script string) *gate {
 	t.Helper()
 	g := &gate{folder: t.TempDir()}
@@ -38,7 +38,7 @@ func newGate(t *testing.T, s *stage, script string) *gate {
 			t.Fatal(err)
 		}
 	}
-	g.started = standIn(t, s, "cd "+g.folder+"; if [ -e shut ]; then "+script+"; fi")
+	g.started = stubRestore(t, s, "cd "+g.folder+"; if [ -e shut ]; then "+script+"; fi")
 	return g
 }
 
@@ -50,9 +50,9 @@ func (g *gate) shut(t *testing.T) {
 	t.Cleanup(func() { g.open(t) })
 }
 
-// awaitBegin waits until a program stands before the gate.
+// awaitBegin waits until a program has reached the gate.
 func (g *gate) awaitBegin() error {
-	// Opened so, there is always a writer, and so no need to wait for one.
+	// With O_RDWR the file is its own writer, so opening it does not wait for one.
 	file, err := os.OpenFile(filepath.Join(g.folder, "begins"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -65,33 +65,32 @@ func (g *gate) awaitBegin() error {
 	return err
 }
 
-// open lets those pass who wait, and all that come.
+// open opens the gate for waiting programs, and for all later ones.
 func (g *gate) open(t *testing.T) {
 	t.Helper()
 	if err := os.Remove(filepath.Join(g.folder, "shut")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	// It stays open for those who are on their way to it: each takes a line.
+	// The fifo stays open for programs that read it later: each reads a line.
 	file, err := os.OpenFile(filepath.Join(g.folder, "opens"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = file.Close() }) // nobody waits any more
+	t.Cleanup(func() { _ = file.Close() }) // no program waits any more
 	if _, err := file.WriteString(strings.Repeat("\n", 8)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// agentFlavour marks a copy of the test binary that stands for an agent.
+// agentFlavour is set for a copy of the test binary that acts as an agent.
 const agentFlavour = "IPTABLES_TEST_AGENT"
 
-func orphanWorlds() (former, next proxy.Snapshot) {
-	all := world(v1.IPv4Protocol, 4, 2)
+func orphanSnapshots() (former, next proxy.Snapshot) {
+	all := newPorts(v1.IPv4Protocol, 4, 2)
 	return proxy.NewSnapshot(stagetest.Node(), all[:3]...), proxy.NewSnapshot(stagetest.Node(), all[3])
 }
 
-// startAgent starts a process with a backend of its own, and waits until it has
-// started a program.
+// startAgent starts a process with its own backend, and waits until it has started a program.
 func startAgent(t *testing.T, s *stage, g *gate) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^"+strings.Split(t.Name(), "/")[0]+"$")
@@ -101,7 +100,7 @@ func startAgent(t *testing.T, s *stage, g *gate) *exec.Cmd {
 		t.Fatal(err)
 	}
 	if err := g.awaitBegin(); err != nil {
-		t.Fatalf("the agent starts no program: %v", err)
+		t.Fatalf("waiting for the agent's program: %v", err)
 	}
 	return cmd
 }
@@ -112,11 +111,11 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); !strings.Contains(err.Error(), "killed") {
-		t.Fatalf("the agent ended by itself: %v", err)
+		t.Fatalf("end of the agent: got %v, want it to be killed", err)
 	}
 }
 
-// beAgent does what an agent does, if this process is one.
+// beAgent acts as an agent if this process is one.
 func beAgent(t *testing.T) bool {
 	t.Helper()
 	flavour, isAgent := os.LookupEnv(agentFlavour)
@@ -127,12 +126,12 @@ func beAgent(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	former, _ := orphanWorlds()
-	t.Error("an agent was not killed: ", b.Apply(t.Context(), proxy.Snapshot{}, former))
+	former, _ := orphanSnapshots()
+	t.Error("the agent was not killed: ", b.Apply(t.Context(), proxy.Snapshot{}, former))
 	return true
 }
 
-// What an agent has started ends with it.
+// The program that an agent has started is killed with the agent.
 func TestKilledAgent(t *testing.T) {
 	if beAgent(t) {
 		return
@@ -143,45 +142,30 @@ func TestKilledAgent(t *testing.T) {
 		g := newGate(t, s, "echo >begins; read x <opens")
 		g.shut(t)
 		kill(t, startAgent(t, s, g))
-		// The gate is still shut: whoever wants the guard waits for who holds it.
-		held, err := guardOf(t, s, time.Minute).take(t.Context())
-		if err != nil {
-			t.Fatalf("after the agent was killed, the program that it started lives on: %v", err)
-		}
-		if err := held.Close(); err != nil {
-			t.Error(err)
-		}
+		// The gate is still shut, so a running program would still hold the guard.
+		awaitGuard(t, s)
 		if left := s.dump(t); left != "" {
-			t.Errorf("a program of an agent that was killed has written:\n%s", left)
+			t.Errorf("rules after the agent was killed: got\n%s\nwant none", left)
 		}
 	})
 }
 
-func guardOf(t *testing.T, s *stage, wait time.Duration) *guard {
+// awaitGuard waits until no program of the stage's identity runs, in either family.
+func awaitGuard(t *testing.T, s *stage) {
 	t.Helper()
-	var g *guard
+	o := s.Options
+	o.LockWait = time.Minute
 	err := s.NS.Do(func() error {
-		o, err := s.Options.complete()
-		if err != nil {
-			return err
-		}
-		o.LockWait = wait
-		at, err := here()
-		if err != nil {
-			return err
-		}
-		p, err := findPrograms(t.Context(), &o, v1.IPv4Protocol, at)
-		g = p.process.guard
+		_, err := Dump(t.Context(), o)
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("waiting for programs of the former agent: %v", err)
 	}
-	return g
 }
 
-// What a program of an agent has started may outlive it, say where iptables-restore
-// is a script. The successor neither reads nor writes before that has ended.
+// A child of an agent's program may outlive the agent, for example if iptables-restore is a
+// script. The successor neither reads nor writes before that child has ended.
 func TestOrphan(t *testing.T) {
 	if beAgent(t) {
 		return
@@ -194,44 +178,38 @@ func TestOrphan(t *testing.T) {
 		g.shut(t)
 		kill(t, startAgent(t, s, g))
 		startedSince(t, g.started)
-		_, next := orphanWorlds()
+		_, next := orphanSnapshots()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		err := s.Backend.Apply(ctx, proxy.Snapshot{}, next)
 		if !errors.Is(err, ErrLocked) || errors.As(err, new(proxy.PortErrors)) {
-			t.Errorf("while a program of a former agent may still write: got error %v, want %v and nobody blamed", err, ErrLocked)
+			t.Errorf("while a child of the former agent's program runs: got error %v, want %v and no PortErrors", err, ErrLocked)
 		}
 		for _, name := range startedSince(t, g.started) {
-			if strings.HasPrefix(name, "iptables") { // the other family has nothing to do with it
-				t.Errorf("while a program of a former agent may still write, %s was started", name)
+			if strings.HasPrefix(name, "iptables") { // the other family is not affected
+				t.Errorf("programs started while a child of the former agent's program runs: got %s, want none", name)
 			}
 		}
 		g.open(t)
-		held, err := guardOf(t, s, time.Minute).take(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := held.Close(); err != nil {
-			t.Error(err)
-		}
+		awaitGuard(t, s)
 		if s.dump(t) == "" {
-			t.Error("the former agent's program wrote nothing, so the test shows nothing")
+			t.Error("rules of the former agent's program: got none, want some")
 		}
 		s.Apply(t, next)
 		fresh := newStage(t, s.Options)
 		fresh.Apply(t, next)
 		if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
-			t.Errorf("the rules (-fresh +after an orphan):\n%s", diff)
+			t.Errorf("rules (-first load +after an orphan):\n%s", diff)
 		}
 	})
 }
 
-// A program that leaves another one behind, which holds its output open, is not
-// waited for without end, and not believed.
-func TestLingeringProgram(t *testing.T) {
+// If a program leaves a child that keeps its output open, the backend does not wait without
+// limit, and reports that the dataplane is lost.
+func TestLingeringChild(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT, LockWait: time.Second})
 	g := newGate(t, s, "(echo >begins; read x <opens) & exit 0")
-	former, next := orphanWorlds()
+	former, next := orphanSnapshots()
 	s.Apply(t, former)
 	g.shut(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -244,18 +222,21 @@ func TestLingeringProgram(t *testing.T) {
 		}
 	})
 	if err := s.Backend.Apply(ctx, former, next); !errors.Is(err, proxy.ErrDataplaneLost) {
-		t.Errorf("got error %v, want %v", err, proxy.ErrDataplaneLost)
+		t.Errorf("Apply: got error %v, want %v", err, proxy.ErrDataplaneLost)
 	}
 	if err := s.Backend.Apply(ctx, proxy.Snapshot{}, next); !errors.Is(err, ErrLocked) {
-		t.Errorf("while what it left behind lives: got error %v, want %v", err, ErrLocked)
+		t.Errorf("while the child runs: got error %v, want %v", err, ErrLocked)
 	}
 }
 
-// Who stops an Apply stops what its program has started too.
-func TestStoppedWithChildren(t *testing.T) {
+// outputWait is how long the engine waits for the output of a program that was killed.
+const outputWait = 2 * time.Second
+
+// If the context of an Apply ends, its program and the program's children are killed.
+func TestContextEndsDuringChildren(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT, LockWait: time.Second})
 	g := newGate(t, s, "(read x <opens) & echo >begins; read x <opens")
-	former, next := orphanWorlds()
+	former, next := orphanSnapshots()
 	s.Apply(t, former)
 	g.shut(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -272,14 +253,14 @@ func TestStoppedWithChildren(t *testing.T) {
 	err := s.Backend.Apply(ctx, former, next)
 	waiting.Wait()
 	if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, context.Canceled) {
-		t.Errorf("got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
+		t.Errorf("Apply: got error %v, want %v and %v", err, proxy.ErrDataplaneLost, context.Canceled)
 	}
-	if took := time.Since(start); took > lingering {
-		t.Errorf("that took %v, want less than %v", took, lingering)
+	if took := time.Since(start); took > outputWait {
+		t.Errorf("duration: got %v, want less than %v", took, outputWait)
 	}
 	if err := os.Remove(filepath.Join(g.folder, "shut")); err != nil {
 		t.Fatal(err)
 	}
 	s.Applied = proxy.Snapshot{}
-	s.Apply(t, next) // nobody holds the guard
+	s.Apply(t, next) // the guard is free
 }

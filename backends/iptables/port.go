@@ -6,164 +6,164 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // portWriter appends the objects of one service port.
 type portWriter struct {
-	page  *page
+	nodeRenderer
 	port  *proxy.ServicePort
-	out   []object
+	out   []xtables.Object
 	proto string
-	// text names the port in comments.
+	// text is the name of the port in comments.
 	text string
-	// start is where the chains of this port begin in out.
+	// start is the index in out of the first object of this port.
 	start int
-	// headers are the rules that come before the endpoints of a pool.
+	// headers are the rules before the endpoints of a pool.
 	headers [2][]string
-	// pools are the names of the chains of the pools that are used.
-	pools [2]string
-	buf   []byte
+	// poolChains are the names of the chains of the pools that are used.
+	poolChains [2]string
 }
 
 func (w *portWriter) write() {
-	w.start = len(w.out)
 	for i := range w.port.Frontends {
 		w.frontend(&w.port.Frontends[i])
 	}
-	for pool, name := range w.pools {
+	for pool, name := range w.poolChains {
 		if name != "" {
 			w.out = append(w.out, w.pool(proxy.Pool(pool)))
 		}
 	}
 }
 
-// path is what becomes of the packets of one kind of source.
-type path struct {
-	action     proxy.Action
-	pool       proxy.Pool
-	masquerade bool
+// routes are the routes of traffic from pods, from the node itself, and from outside.
+type routes struct{ pod, node, outside proxy.TrafficRoute }
+
+func (w *portWriter) routes(f *proxy.Frontend) (r routes) {
+	r.pod, r.node, r.outside = f.Routes()
+	if !w.node.LocalTraffic.Detects(w.family) {
+		r.pod = r.node
+	}
+	return r
 }
 
-// paths are those of pods, the node itself, and all others.
-type paths struct{ pod, node, outside path }
-
-func (w *portWriter) paths(f *proxy.Frontend) paths {
-	to := func(r proxy.TrafficRoute, pod bool) path {
-		if r.Action != proxy.Forward {
-			return path{action: r.Action}
-		}
-		return path{proxy.Forward, r.Pool, r.Masquerade == proxy.MasqueradeAlways || r.Masquerade == proxy.MasqueradeNonPods && !pod}
-	}
-	p := paths{pod: to(f.FromInside, true), node: to(f.FromInside, false), outside: to(f.FromOutside, false)}
-	if !w.page.detects {
-		p.pod = p.node
-	}
-	return p
+func (r routes) all(is func(proxy.TrafficRoute) bool) bool {
+	return is(r.pod) && is(r.node) && is(r.outside)
 }
 
-func (p paths) all(is func(path) bool) bool { return is(p.pod) && is(p.node) && is(p.outside) }
+func forwards(r proxy.TrafficRoute) bool    { return r.Action == proxy.Forward }
+func refuses(r proxy.TrafficRoute) bool     { return r.Action != proxy.Forward }
+func rejects(r proxy.TrafficRoute) bool     { return r.Action == proxy.Reject }
+func drops(r proxy.TrafficRoute) bool       { return r.Action == proxy.Drop }
+func masquerades(r proxy.TrafficRoute) bool { return r.Masquerade == proxy.MasqueradeAlways }
 
-// one reports whether the source decides nothing.
-func (p paths) one() bool { return p.pod == p.node && p.node == p.outside }
-
-func forwards(p path) bool { return p.action == proxy.Forward }
-func stays(p path) bool    { return p.action != proxy.Forward }
-func drops(p path) bool    { return p.action == proxy.Drop }
-
-// frontend adds what one frontend needs: in table nat what leads to endpoints,
-// in table filter what becomes of packets that are led nowhere.
+// frontend adds the objects of one frontend: in table nat those that translate packets to
+// endpoints, in table filter those that refuse packets.
 func (w *portWriter) frontend(f *proxy.Frontend) {
-	p := w.paths(f)
+	r := w.routes(f)
 	var actions []string
 	switch {
-	case p.all(stays):
-		actions = []string{"-j ACCEPT"} // nothing else shall translate it
-	case w.isPlain(f, p):
-		actions = w.plain(f, p)
+	case r.all(refuses):
+		actions = []string{"-j ACCEPT"} // so that no other rule translates the packet
+	case isPlain(f, r):
+		actions = w.plain(f, r)
 	default:
-		actions = w.bySource(nat, p)
+		actions = w.bySource(xtables.NAT, r)
 	}
-	w.dispatch(nat, f, w.restrict(nat, f, actions), "")
+	w.dispatch(xtables.NAT, f, w.restrict(xtables.NAT, f, actions), "")
 
 	switch {
-	case p.all(forwards) && !f.Restricted:
-	case p.all(func(p path) bool { return forwards(p) || drops(p) }):
-		w.dispatch(filter, f, []string{"-j DROP"}, w.why(f, p))
+	case r.all(forwards) && !f.Restricted:
+	case r.all(func(r proxy.TrafficRoute) bool { return forwards(r) || drops(r) }):
+		w.dispatch(xtables.Filter, f, []string{"-j DROP"}, reason(f, r))
 	default:
-		w.dispatch(filter, f, w.restrict(filter, f, w.bySource(filter, p)), w.why(f, p))
+		w.dispatch(xtables.Filter, f, w.restrict(xtables.Filter, f, w.bySource(xtables.Filter, r)), reason(f, r))
 	}
 	if f.Kind == proxy.ClusterIP {
-		w.buf = append(appendSingle(append(w.buf[:0], "-d "...), f.Addr.Addr()), ' ')
-		w.buf = append(w.buf, w.page.reject()...)
-		w.add(key{table: filter, back: true, shared: true, chain: w.page.chains.services, rule: string(w.buf)}, "")
+		var scratch [longRule]byte
+		b := append(appendSingle(append(scratch[:0], "-d "...), f.Addr.Addr()), ' ')
+		w.add(xtables.Key{Table: xtables.Filter, Back: true, IsShared: true, Chain: w.services, Rule: string(append(b, xtables.Reject(w.family)...))}, "")
 	}
 }
 
-// why says what is behind a rule that refuses packets.
-func (w *portWriter) why(f *proxy.Frontend, p paths) string {
+// reason returns the comment of a rule that refuses packets.
+func reason(f *proxy.Frontend, r routes) string {
 	switch {
 	case f.Restricted:
 		return " has source ranges"
-	case p.all(func(p path) bool { return p.action == proxy.Reject }):
+	case r.all(rejects):
 		return " has no endpoints"
 	}
 	return " has no local endpoints"
 }
 
-func (w *portWriter) add(k key, v string) { w.out = append(w.out, object{Key: k, Value: v}) }
+func (w *portWriter) add(k xtables.Key, v string) {
+	w.out = append(w.out, xtables.Object{Key: k, Value: v})
+}
 
-// dispatch adds the rule that finds a frontend. A rule does one thing, so that
-// several actions are put into a chain.
-func (w *portWriter) dispatch(t table, f *proxy.Frontend, actions []string, why string) {
+// dispatch adds the rule that matches a frontend. A rule has one action, so several actions
+// get a chain.
+func (w *portWriter) dispatch(t xtables.Table, f *proxy.Frontend, actions []string, reason string) {
 	action := actions[0]
 	if len(actions) > 1 {
 		action = jump(w.chain(t, prefixExternal, actions))
 	}
-	k := key{table: t, chain: w.page.chains.services}
+	k := xtables.Key{Table: t, Chain: w.services}
+	var scratch [longRule]byte
+	b := scratch[:0]
 	switch {
 	case f.Kind == proxy.NodePort:
-		k.back, k.chain = true, w.page.chains.nodePorts
-		w.buf = appendPort(w.buf[:0], w.proto, f.Addr.Port(), w.text+why)
-	case why == "":
-		w.buf = appendTo(w.buf[:0], w.proto, f.Addr, w.text+[...]string{" cluster IP", " external IP", " loadbalancer IP", ""}[f.Kind&3])
+		k.Back, k.Chain = true, w.nodePorts
+		b = appendPort(b, w.proto, f.Addr.Port(), w.text+reason)
+	case reason == "":
+		b = appendTo(b, w.proto, f.Addr, w.text+[...]string{" cluster IP", " external IP", " loadbalancer IP", ""}[f.Kind&3])
 	default:
-		w.buf = appendTo(w.buf[:0], w.proto, f.Addr, w.text+why)
+		b = appendTo(b, w.proto, f.Addr, w.text+reason)
 	}
-	if t == filter && f.Kind != proxy.ClusterIP && f.Kind != proxy.NodePort {
-		k.chain = w.page.chains.external
+	if t == xtables.Filter && f.Kind != proxy.ClusterIP && f.Kind != proxy.NodePort {
+		k.Chain = w.external
 	}
-	w.buf = append(append(w.buf, ' '), action...)
-	k.rule = string(w.buf)
+	k.Rule = string(append(append(b, ' '), action...))
 	w.add(k, "")
 }
 
-// isPlain reports whether packets for a ClusterIP go to one pool, with no
-// question but which to mark: the chain of the pool answers it.
-func (w *portWriter) isPlain(f *proxy.Frontend, p paths) bool {
-	return f.Kind == proxy.ClusterIP && forwards(p.pod) && p.node == p.outside
+// isPlain reports whether all packets for a ClusterIP use one pool, so that the chain of the
+// pool can have the rules that mark them.
+func isPlain(f *proxy.Frontend, r routes) bool {
+	return f.Kind == proxy.ClusterIP && forwards(r.pod) && r.node == r.outside
 }
 
-// plain gives the way to the endpoints of a ClusterIP.
-func (w *portWriter) plain(f *proxy.Frontend, p paths) []string {
-	w.buf = append(appendTo(w.buf[:0], w.proto, f.Addr, ""), ' ')
-	at, mark := string(w.buf), w.page.chains.toMark
-	pool := p.pod.pool
-	switch {
-	case !p.outside.masquerade, !p.pod.masquerade && w.page.pods[0] == "": // all are pods
-	case p.pod.masquerade:
-		w.headers[pool] = append(w.headers[pool], at+mark)
-	case len(w.page.pods) == 1:
-		w.headers[pool] = append(w.headers[pool], not(w.page.pods[0], at)+mark)
-	default:
-		w.headers[pool] = append(w.headers[pool], at+jump(w.page.names.chain(chainMarkNonPods)))
+// plain returns the action for a plain ClusterIP, and adds the rules that mark its packets to
+// the chain of the pool.
+func (w *portWriter) plain(f *proxy.Frontend, r routes) []string {
+	pool := r.pod.Pool
+	if masquerades(r.outside) {
+		w.headers[pool] = append(w.headers[pool], w.markPlain(f, masquerades(r.pod))...)
 	}
 	return []string{w.toPool(pool)}
 }
 
-// not puts the opposite of a match into its place before or behind the
-// destination of another one.
-func not(match, at string) string {
+// markPlain returns the rule that marks packets for a plain ClusterIP, with or without those
+// of pods; none if all packets are of pods.
+func (w *portWriter) markPlain(f *proxy.Frontend, podsToo bool) []string {
+	var scratch [longRule]byte
+	at, mark := string(append(appendTo(scratch[:0], w.proto, f.Addr, ""), ' ')), jump(w.markMasq)
+	if podsToo {
+		return []string{at + mark}
+	}
+	switch pods := w.podMatches(); {
+	case pods[0] == "":
+		return nil
+	case len(pods) == 1:
+		return []string{negate(pods[0], at) + mark}
+	}
+	return []string{at + jump(w.names.chain(chainMarkNonPods))}
+}
+
+// negate adds the opposite of a match to another match, before or after its destination, in
+// the order in which iptables prints them.
+func negate(match, at string) string {
 	if strings.HasPrefix(match, "-i") {
 		destination, rest, _ := strings.Cut(at, " -p ")
 		return destination + " ! " + match + "-p " + rest
@@ -172,9 +172,9 @@ func not(match, at string) string {
 }
 
 func (w *portWriter) toPool(pool proxy.Pool) string {
-	name := &w.pools[pool&1]
+	name := &w.poolChains[pool&1]
 	if *name == "" {
-		*name = w.page.names.of(poolPrefix(pool), w.port.Name, 0)
+		*name = w.names.of(poolPrefix(pool), w.port.Name, 0)
 	}
 	return jump(*name)
 }
@@ -186,69 +186,69 @@ func poolPrefix(p proxy.Pool) string {
 	return prefixCluster
 }
 
-// actions are the rules, without a match, for one path.
-func (w *portWriter) actions(t table, p path) []string {
+// actions returns the rules, without a match, for one route.
+func (w *portWriter) actions(t xtables.Table, r proxy.TrafficRoute) []string {
 	switch {
-	case t == filter && p.action == proxy.Reject:
-		return []string{w.page.reject()}
-	case t == filter && p.action == proxy.Drop:
+	case t == xtables.Filter && r.Action == proxy.Reject:
+		return []string{xtables.Reject(w.family)}
+	case t == xtables.Filter && r.Action == proxy.Drop:
 		return []string{"-j DROP"}
-	case t == filter:
+	case t == xtables.Filter:
 		return []string{"-j RETURN"}
-	case p.action != proxy.Forward:
+	case r.Action != proxy.Forward:
 		return []string{"-j ACCEPT"}
-	case p.masquerade:
-		return []string{w.page.chains.toMark, w.toPool(p.pool)}
+	case masquerades(r):
+		return []string{jump(w.markMasq), w.toPool(r.Pool)}
 	}
-	return []string{w.toPool(p.pool)}
+	return []string{w.toPool(r.Pool)}
 }
 
-// bySource are the rules that lead each kind of source its way.
-func (w *portWriter) bySource(t table, p paths) []string {
+// bySource returns the rules for the routes of all sources.
+func (w *portWriter) bySource(t xtables.Table, r routes) []string {
 	var rules []string
-	under := func(match string, p path) {
-		for _, a := range w.actions(t, p) {
+	under := func(match string, r proxy.TrafficRoute) {
+		for _, a := range w.actions(t, r) {
 			rules = append(rules, match+a)
 		}
 	}
-	if t == filter { // of what is translated, nothing comes by here
-		p = p.withoutForwards()
+	if t == xtables.Filter { // translated packets do not traverse these rules
+		r = r.withoutForwards()
 	}
-	if !p.one() {
-		for _, match := range w.page.pods {
-			under(match, p.pod)
+	if r.pod != r.node || r.node != r.outside {
+		for _, match := range w.podMatches() {
+			under(match, r.pod)
 		}
 	}
-	if p.node != p.outside {
-		under("-m addrtype --src-type LOCAL ", p.node)
+	if r.node != r.outside {
+		under("-m addrtype --src-type LOCAL ", r.node)
 	}
-	under("", p.outside)
+	under("", r.outside)
 	return rules
 }
 
-// withoutForwards fills in for paths that lead to endpoints those that do not,
-// as it does not matter there.
-func (p paths) withoutForwards() paths {
-	for _, q := range [...]path{p.outside, p.node, p.pod} {
-		if stays(q) {
-			for _, at := range [...]*path{&p.pod, &p.node, &p.outside} {
+// withoutForwards replaces routes to endpoints by ones that refuse, which saves rules: no
+// packet of such a route traverses the rules in table filter.
+func (r routes) withoutForwards() routes {
+	for _, refusal := range [...]proxy.TrafficRoute{r.outside, r.node, r.pod} {
+		if refuses(refusal) {
+			for _, at := range [...]*proxy.TrafficRoute{&r.pod, &r.node, &r.outside} {
 				if forwards(*at) {
-					*at = q
+					*at = refusal
 				}
 			}
-			return p
+			return r
 		}
 	}
-	return p
+	return r
 }
 
-// restrict leads only packets from allowed sources on.
-func (w *portWriter) restrict(t table, f *proxy.Frontend, actions []string) []string {
+// restrict applies actions to packets from allowed sources, and drops all others.
+func (w *portWriter) restrict(t xtables.Table, f *proxy.Frontend, actions []string) []string {
 	if !f.Restricted || actions[0] == "-j ACCEPT" {
 		return actions
 	}
 	last := "-j DROP"
-	if t == nat {
+	if t == xtables.NAT {
 		last = "-j ACCEPT"
 	}
 	var rules []string
@@ -258,21 +258,21 @@ func (w *portWriter) restrict(t table, f *proxy.Frontend, actions []string) []st
 			action = jump(w.chain(t, prefixExternal, actions))
 		}
 		for _, s := range f.AllowedSources {
-			rules = append(rules, matchRange("-s", s)+action)
+			rules = append(rules, xtables.MatchRange("-s", s)+action)
 		}
 	}
 	return []string{jump(w.chain(t, prefixFirewall, append(rules, last)))}
 }
 
-// chain gives the name of a chain with some rules, and adds it unless it is
-// there already.
-func (w *portWriter) chain(t table, kind string, rules []string) string {
-	content := lines(rules)
+// chain returns the name of a chain with some rules. It adds the chain unless this service
+// port has one with the same rules.
+func (w *portWriter) chain(t xtables.Table, kind string, rules []string) string {
+	content := xtables.Lines(rules)
 	for number := 0; ; number++ {
-		name := w.page.names.of(kind, w.port.Name, number)
+		name := w.names.of(kind, w.port.Name, number)
 		switch have := w.find(t, name); {
 		case have == nil:
-			w.add(key{table: t, chain: name}, content)
+			w.add(xtables.Key{Table: t, Chain: name}, content)
 			return name
 		case have.Value == content:
 			return name
@@ -280,20 +280,21 @@ func (w *portWriter) chain(t table, kind string, rules []string) string {
 	}
 }
 
-func (w *portWriter) find(t table, name string) *object {
+func (w *portWriter) find(t xtables.Table, name string) *xtables.Object {
 	for i := w.start; i < len(w.out); i++ {
-		if k := &w.out[i].Key; k.table == t && k.rule == "" && k.chain == name {
+		if k := &w.out[i].Key; k.Table == t && k.Rule == "" && k.Chain == name {
 			return &w.out[i]
 		}
 	}
 	return nil
 }
 
-// pool makes the chain of the endpoints of a pool.
-func (w *portWriter) pool(pool proxy.Pool) object {
-	name, list := w.pools[pool], w.port.Pool(pool)
+// pool returns the chain that picks one of the endpoints of a pool.
+func (w *portWriter) pool(pool proxy.Pool) xtables.Object {
+	name, list := w.poolChains[pool], w.port.Pool(pool)
 	sticks := w.port.Affinity.Enabled()
-	b := w.buf[:0]
+	var scratch [4096]byte
+	b := scratch[:0]
 	for _, h := range w.headers[pool] {
 		b = append(append(b, h...), '\n')
 	}
@@ -312,14 +313,12 @@ func (w *portWriter) pool(pool proxy.Pool) object {
 		}
 		b = w.translate(b, e.Addr)
 	}
-	w.buf = b
-	return object{Key: key{table: nat, chain: name}, Value: string(b)}
+	return xtables.Object{Key: xtables.Key{Table: xtables.NAT, Chain: name}, Value: string(b)}
 }
 
-// client writes the list of clients of an endpoint, in which they are looked up
-// or entered.
+// client writes the options of the match recent for the clients of an endpoint.
 func (w *portWriter) client(b []byte, chain string, at netip.AddrPort) []byte {
-	return fmt.Appendf(b, " --name %s-%s --mask %s --rsource ", chain, at, w.page.wholeMask())
+	return fmt.Appendf(b, " --name %s-%s --mask %s --rsource ", chain, at, w.wholeMask())
 }
 
 func (w *portWriter) translate(b []byte, to netip.AddrPort) []byte {

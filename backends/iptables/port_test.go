@@ -12,13 +12,14 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// pictured is what a service port needs, a chain or a rule a line: its table; "<" where
-// the rule stands in front, and ">" behind others, with "*" if others may need it too;
-// and the chain, with the kind of it in the place of its name.
-func pictured(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
+// described returns the objects of a service port, a chain or rule in each line: its table;
+// "<" for a rule at the front and ">" for one at the back, with "*" if it is shared; and the
+// chain, with its kind as its name.
+func described(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 	t.Helper()
 	r := rendererOf(t, v1.IPv4Protocol)
 	var short []string
@@ -41,20 +42,20 @@ func rendererOf(t *testing.T, family v1.IPFamily) *renderer {
 	return newRenderer(o, family)
 }
 
-// listed gives objects, a chain or a rule a line.
-func listed(objects []object) string {
+// listed returns objects as text, a chain or rule in each line.
+func listed(objects []xtables.Object) string {
 	var out strings.Builder
 	for _, x := range objects {
-		place := map[bool]string{false: "<", true: ">"}[x.Key.back]
-		if x.Key.rule == "" {
-			place = ":"
+		mark := map[bool]string{false: "<", true: ">"}[x.Key.Back]
+		if x.Key.Rule == "" {
+			mark = ":"
 		}
-		if x.Key.shared {
-			place += "*"
+		if x.Key.IsShared {
+			mark += "*"
 		}
-		fmt.Fprintf(&out, "%s %s %s", x.Key.table, place, x.Key.chain)
-		if x.Key.rule != "" {
-			fmt.Fprintf(&out, " %s", x.Key.rule)
+		fmt.Fprintf(&out, "%s %s %s", x.Key.Table, mark, x.Key.Chain)
+		if x.Key.Rule != "" {
+			fmt.Fprintf(&out, " %s", x.Key.Rule)
 		}
 		for rule := range strings.Lines(x.Value) {
 			out.WriteString("\n\t" + strings.TrimSuffix(rule, "\n"))
@@ -64,7 +65,7 @@ func listed(objects []object) string {
 	return out.String()
 }
 
-// frontendAt is a frontend of some kind with routes for inside and outside.
+// frontendAt returns a frontend of some kind with routes for inside and outside.
 func frontendAt(kind proxy.FrontendKind, inside, outside proxy.TrafficRoute) proxy.Frontend {
 	f := stagetest.NodePort(v1.IPv4Protocol, 30_000)
 	if kind != proxy.NodePort {
@@ -79,7 +80,7 @@ func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
 	return f
 }
 
-// What service ports of each kind become, rule by rule.
+// The rules for service ports of each kind are those of a golden file.
 func TestRenderedPorts(t *testing.T) {
 	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
@@ -87,7 +88,7 @@ func TestRenderedPorts(t *testing.T) {
 	localAlways := local
 	localAlways.Masquerade = proxy.MasqueradeAlways
 	const own, lb = proxy.ClusterIP, proxy.LoadBalancer
-	told := func(by proxy.LocalTraffic) *proxy.Node {
+	withTraffic := func(by proxy.LocalTraffic) *proxy.Node {
 		node := stagetest.Node()
 		node.LocalTraffic = by
 		return node
@@ -99,10 +100,10 @@ func TestRenderedPorts(t *testing.T) {
 		frontends []proxy.Frontend
 	}{
 		{"a ClusterIP", nil, []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"pods told by an interface", told(proxy.LocalTraffic{Interface: "cni0"}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"pods told by two ranges", told(proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "10.2.0.0/16")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"pods not told from others", told(proxy.LocalTraffic{}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"nobody but pods", told(proxy.LocalTraffic{Sources: stagetest.Prefixes("0.0.0.0/0")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods told by an interface", withTraffic(proxy.LocalTraffic{Interface: "cni0"}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods told by two ranges", withTraffic(proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "10.2.0.0/16")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods not told from others", withTraffic(proxy.LocalTraffic{}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"nobody but pods", withTraffic(proxy.LocalTraffic{Sources: stagetest.Prefixes("0.0.0.0/0")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
 		{"masquerading for all", nil, []proxy.Frontend{frontendAt(own, always, always)}},
 		{"masquerading for nobody", nil, []proxy.Frontend{frontendAt(own, never, never)}},
 		{"masquerading for insiders", nil, []proxy.Frontend{frontendAt(own, always, never)}},
@@ -141,21 +142,21 @@ func TestRenderedPorts(t *testing.T) {
 		if c.node == nil {
 			c.node = stagetest.Node()
 		}
-		fmt.Fprintf(&got, "== %s\n%s\n", c.what, pictured(t, c.node, port))
+		fmt.Fprintf(&got, "== %s\n%s\n", c.what, described(t, c.node, port))
 	}
 	want, err := os.ReadFile("testdata/ports.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("what is rendered (-want +got):\n%s", diff)
+		t.Errorf("rendered ports (-want +got):\n%s", diff)
 	}
 }
 
-// stickyFor is a port with affinity, of which the kernel counts whole seconds.
+// stickyFor is the case with affinity, whose timeout is rounded to whole seconds.
 const stickyFor = "affinity for a second and a half"
 
-// What is there whatever the service ports are, of a node with much to say.
+// The rules that do not depend on service ports, for a node with many settings.
 func TestRenderedNode(t *testing.T) {
 	o, err := Options{}.complete()
 	if err != nil {
@@ -163,25 +164,25 @@ func TestRenderedNode(t *testing.T) {
 	}
 	node := busyNode()
 	r := newRenderer(o, v1.IPv4Protocol)
-	page := r.page(node)
+	n := nodeRenderer{r, node}
 	for what, c := range map[string]struct{ got, want []string }{
-		"new connections that were not translated": {page.firewall(), []string{
+		"new connections that were not translated": {n.firewall(), []string{
 			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-EXTERNAL-SERVICES",
 			"-d 172.18.0.0/16 -m addrtype --dst-type LOCAL -j VIPKIT-NODEPORTS", "-j VIPKIT-SERVICES", "-d 10.128.0.0/9 -j DROP",
 		}},
-		"all but pods":  {page.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
-		"no connection": {page.invalid(), []string{"-s 10.1.0.0/16 -j DROP", "-i cni0 -j DROP", "-d 10.128.0.0/9 -j DROP"}},
+		"all but pods":  {n.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
+		"no connection": {n.invalid(), []string{"-s 10.1.0.0/16 -j DROP", "-i cni0 -j DROP", "-d 10.128.0.0/9 -j DROP"}},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
-			t.Errorf("%s: the rules (-want +got):\n%s", what, diff)
+			t.Errorf("%s: rules (-want +got):\n%s", what, diff)
 		}
 	}
-	if r.liberal = true; len(page.invalid()) > 0 {
-		t.Errorf("where the kernel is liberal: got rules %q, want none", page.invalid())
+	if r.liberal = true; len(n.invalid()) > 0 {
+		t.Errorf("rules for invalid packets with the liberal setting: got %q, want none", n.invalid())
 	}
 }
 
-// busyNode is a node with much to say.
+// busyNode returns a node with many settings.
 func busyNode() *proxy.Node {
 	node := stagetest.Node()
 	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
@@ -189,11 +190,12 @@ func busyNode() *proxy.Node {
 	return node
 }
 
-// What is always there in both families; where more tells pods, there are more addresses
-// for node ports, and several service ranges.
+// The objects that do not depend on service ports are those of a golden file, in both
+// families, also for a node with several criteria for pods, addresses for node ports and
+// service ranges.
 func TestRenderedNodeAsAWhole(t *testing.T) {
 	plain, much := stagetest.Node(), busyNode()
-	much.LocalTraffic.InterfacePrefix = strings.Repeat("x", longestInterface)
+	much.LocalTraffic.InterfacePrefix = strings.Repeat("x", 15) // the longest name
 	much.NodePorts.Prefixes = append(much.NodePorts.Prefixes, stagetest.Prefixes("172.19.0.0/16", "fd00:19::/64")...)
 	much.ServiceCIDRs = stagetest.Prefixes("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "fd00:97::/112")
 	var got strings.Builder
@@ -208,25 +210,6 @@ func TestRenderedNodeAsAWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("what is rendered (-want +got):\n%s", diff)
-	}
-}
-
-// Whatever was rendered before, and for which node, objects are the same, and come behind
-// those that are there.
-func TestRenderingIsPure(t *testing.T) {
-	r, before := rendererOf(t, v1.IPv4Protocol), []object{{Key: key{chain: "before"}}}
-	nodes := []*proxy.Node{stagetest.Node(), busyNode(), {}}
-	ports := []*proxy.ServicePort{nil, stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 0)}
-	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
-	for i := range 40 {
-		node, port := nodes[i*i%7%3], ports[i%4]
-		if i%9 == 8 {
-			node, port = bad, nil
-		}
-		want := append(before[:1:1], rendererOf(t, v1.IPv4Protocol).render(node, port, nil)...)
-		if diff := cmp.Diff(want, r.render(node, port, before[:1:1]), cmp.AllowUnexported(key{})); diff != "" {
-			t.Fatalf("step %d: objects (-fresh +got):\n%s", i, diff)
-		}
+		t.Errorf("rendered nodes (-want +got):\n%s", diff)
 	}
 }

@@ -1,189 +1,152 @@
 package iptables
 
 import (
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// renderer says which chains and rules service ports of one family need.
+// renderer renders the chains and rules that service ports of one family need. It is
+// immutable.
 type renderer struct {
-	options Options
-	family  v1.IPFamily
-	names   names
-	// pages are for the last two nodes: while a node changes, both are rendered.
-	pages [2]*page
-	// remembers is how many clients of an endpoint the kernel remembers.
-	remembers uint32
-	// lacks are extensions of iptables that are missing, and that not all service ports
-	// need.
-	lacks []extension
-	// liberal says that the kernel takes TCP packets for parts of a connection
-	// wherever their numbers are.
+	family v1.IPFamily
+	mark   uint32
+	names  names
+	// services, external, nodePorts and markMasq are names of chains that rules of many
+	// service ports contain.
+	services, external, nodePorts, markMasq string
+	// liberal is true if connection tracking accepts TCP packets whatever their sequence
+	// numbers are.
 	liberal bool
-	// buf is memory to write rules in.
-	buf []byte
 }
 
 func newRenderer(o Options, family v1.IPFamily) *renderer {
-	return &renderer{options: o, family: family, names: newNames(o.Identity.Name)}
+	n := newNames(o.Identity.Name)
+	return &renderer{
+		family: family, mark: o.Identity.Mark, names: n,
+		services:  n.chain(chainServices),
+		external:  n.chain(chainExternalServices),
+		nodePorts: n.chain(chainNodePorts),
+		markMasq:  n.chain(chainMarkMasq),
+	}
 }
 
-// page is what there is to know for all service ports of one node.
-type page struct {
-	*renderer
-	node *proxy.Node
-	pods []string
-	// detects says that pods can be told from others.
-	detects bool
-	err     error
-	chains  pageChains
-}
-
-// pageChains are names of chains that many rules hold.
-type pageChains struct{ services, external, nodePorts, toMark string }
-
-func (r *renderer) page(node *proxy.Node) *page {
-	for i, p := range r.pages {
-		if p != nil && p.node == node {
-			r.pages[0], r.pages[i] = r.pages[i], r.pages[0]
-			return p
-		}
-	}
-	p := &page{renderer: r, node: node, err: interfaceFault(node.LocalTraffic)}
-	p.pods = p.podMatches()
-	p.detects = len(p.pods) > 0
-	p.chains = pageChains{
-		services:  r.names.chain(chainServices),
-		external:  r.names.chain(chainExternalServices),
-		nodePorts: r.names.chain(chainNodePorts),
-		toMark:    jump(r.names.chain(chainMarkMasq)),
-	}
-	r.pages[0], r.pages[1] = p, r.pages[0]
-	return p
-}
-
-// render appends the objects that a service port needs; without a port, those
-// that are always there.
-func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	p := r.page(node)
-	if port == nil {
-		return p.static(out)
-	}
-	if port.Name.Family != r.family {
+// render appends the objects that a service port needs; without a port, those that do not
+// depend on service ports.
+func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
+	switch {
+	case port == nil:
+		n := nodeRenderer{r, node}
+		return n.static(out)
+	case port.Name.Family != r.family:
 		return out
 	}
 	w := portWriter{
-		page: p, port: port, out: out, buf: r.buf,
+		nodeRenderer: nodeRenderer{r, node}, port: port, out: out, start: len(out),
 		proto: protocolName(port.Name.Protocol), text: safe(portText(port.Name)),
 	}
 	w.write()
-	r.buf = w.buf[:0]
 	return w.out
 }
 
-// static appends the chains and rules that are always there.
-func (p *page) static(out []object) []object {
-	if p.err != nil {
-		return append(out, refusal(p.err))
-	}
-	chain := func(t table, name string, rules ...string) {
-		out = append(out, object{Key: key{table: t, chain: p.names.chain(name)}, Value: lines(rules)})
-	}
-	rule := func(t table, in, text string, back bool) {
-		out = append(out, object{Key: key{table: t, chain: in, rule: text, back: back}})
-	}
-	chain(nat, chainServices)
-	chain(nat, chainNodePorts)
-	chain(nat, chainMarkMasq, p.markRule())
-	chain(nat, chainInput, p.unmarkRule())
-	chain(nat, chainPostrouting, p.postrouting()...)
-	if len(p.pods) > 1 {
-		chain(nat, chainMarkNonPods, p.markNonPods()...)
-	}
-	chain(filter, chainServices)
-	chain(filter, chainExternalServices)
-	chain(filter, chainNodePorts)
-	chain(filter, chainProxyFirewall, p.firewall()...)
+// nodeRenderer renders for one node.
+type nodeRenderer struct {
+	*renderer
+	node *proxy.Node
+}
 
-	services, nodePorts := p.chains.services, p.chains.nodePorts
-	for _, match := range p.nodePortMatches() {
-		rule(nat, services, match+`-m comment --comment "kubernetes service nodeports" `+jump(nodePorts), true)
+// static appends the chains and rules that do not depend on service ports.
+func (n *nodeRenderer) static(out []xtables.Object) []xtables.Object {
+	if err := xtables.CheckInterfaces(n.node.LocalTraffic); err != nil {
+		return append(out, xtables.Refusal(err))
 	}
-	rule(nat, nodePorts, p.loopback()+"-j RETURN", false)
-	rule(filter, nodePorts, p.loopback()+"-j RETURN", false)
-	portals := `-m comment --comment "kubernetes service portals" ` + jump(services)
-	rule(nat, "PREROUTING", portals, false)
-	rule(nat, "OUTPUT", portals, false)
-	rule(nat, "INPUT", `-m comment --comment "kubernetes input rules" `+jump(p.names.chain(chainInput)), false)
-	rule(nat, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" `+jump(p.names.chain(chainPostrouting)), false)
+	chain := func(t xtables.Table, name string, rules ...string) {
+		out = append(out, xtables.Object{Key: xtables.Key{Table: t, Chain: n.names.chain(name)}, Value: xtables.Lines(rules)})
+	}
+	rule := func(t xtables.Table, in, text string, back bool) {
+		out = append(out, xtables.Object{Key: xtables.Key{Table: t, Chain: in, Rule: text, Back: back}})
+	}
+	chain(xtables.NAT, chainServices)
+	chain(xtables.NAT, chainNodePorts)
+	chain(xtables.NAT, chainMarkMasq, n.markRule())
+	chain(xtables.NAT, chainInput, n.unmarkRule())
+	chain(xtables.NAT, chainPostrouting, n.postrouting()...)
+	if len(n.podMatches()) > 1 {
+		chain(xtables.NAT, chainMarkNonPods, n.markNonPods()...)
+	}
+	chain(xtables.Filter, chainServices)
+	chain(xtables.Filter, chainExternalServices)
+	chain(xtables.Filter, chainNodePorts)
+	chain(xtables.Filter, chainProxyFirewall, n.firewall()...)
+
+	for _, match := range n.nodePortMatches() {
+		rule(xtables.NAT, n.services, match+`-m comment --comment "kubernetes service nodeports" `+jump(n.nodePorts), true)
+	}
+	rule(xtables.NAT, n.nodePorts, n.loopback()+"-j RETURN", false)
+	rule(xtables.Filter, n.nodePorts, n.loopback()+"-j RETURN", false)
+	portals := `-m comment --comment "kubernetes service portals" ` + jump(n.services)
+	rule(xtables.NAT, "PREROUTING", portals, false)
+	rule(xtables.NAT, "OUTPUT", portals, false)
+	rule(xtables.NAT, "INPUT", `-m comment --comment "kubernetes input rules" `+jump(n.names.chain(chainInput)), false)
+	rule(xtables.NAT, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" `+jump(n.names.chain(chainPostrouting)), false)
 	for _, hook := range [...]string{"INPUT", "FORWARD", "OUTPUT"} {
-		rule(filter, hook, `-m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" `+
-			jump(p.names.chain(chainProxyFirewall)), false)
+		rule(xtables.Filter, hook, `-m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" `+
+			jump(n.names.chain(chainProxyFirewall)), false)
 	}
-	if rules := p.invalid(); len(rules) > 0 {
-		chain(filter, chainForward, rules...)
-		rule(filter, "FORWARD", `-m conntrack --ctstate INVALID -m comment --comment "kubernetes forwarding rules" `+
-			jump(p.names.chain(chainForward)), false)
+	if rules := n.invalid(); len(rules) > 0 {
+		chain(xtables.Filter, chainForward, rules...)
+		rule(xtables.Filter, "FORWARD", `-m conntrack --ctstate INVALID -m comment --comment "kubernetes forwarding rules" `+
+			jump(n.names.chain(chainForward)), false)
 	}
 	return out
 }
 
-// invalid are the rules for packets that belong to no connection, though they should.
-// Nothing translates these: one from an endpoint would reach the client under the
-// endpoint's own address, and the reset that it is answered with ends the connection.
-// Whoever has the kernel be liberal about that has reason to see them pass.
-func (p *page) invalid() (rules []string) {
-	if p.liberal {
+// invalid returns the rules that drop packets which connection tracking considers invalid.
+// The kernel does not translate them: one from an endpoint would reach the client with the
+// endpoint's address, and the client's reset would end the connection. There are no such
+// rules if nf_conntrack_tcp_be_liberal is set.
+func (n *nodeRenderer) invalid() (rules []string) {
+	if n.liberal {
 		return nil
 	}
-	for _, match := range p.pods {
+	for _, match := range n.podMatches() {
 		rules = append(rules, match+"-j DROP")
 	}
-	return append(rules, p.toServiceRanges()...)
+	return append(rules, n.toServiceRanges()...)
 }
 
-// toServiceRanges are the rules that drop what is for the ranges of ClusterIPs.
-func (p *page) toServiceRanges() (rules []string) {
-	for _, cidr := range p.node.ServiceCIDRs {
-		if p.isOurs(cidr) {
-			rules = append(rules, matchRange("-d", cidr)+"-j DROP")
+// toServiceRanges returns the rules that drop packets for the ranges of ClusterIPs.
+func (n *nodeRenderer) toServiceRanges() (rules []string) {
+	for _, cidr := range n.node.ServiceCIDRs {
+		if n.isOurs(cidr) {
+			rules = append(rules, xtables.MatchRange("-d", cidr)+"-j DROP")
 		}
 	}
 	return rules
 }
 
-// firewall are the rules for new connections that were not translated.
-func (p *page) firewall() []string {
+// firewall returns the rules for new connections that were not translated.
+func (n *nodeRenderer) firewall() []string {
 	rules := []string{
 		"-m conntrack --ctstate DNAT -j RETURN",
-		jump(p.names.chain(chainExternalServices)),
+		jump(n.external),
 	}
-	for _, match := range p.nodePortMatches() {
-		rules = append(rules, match+jump(p.names.chain(chainNodePorts)))
+	for _, match := range n.nodePortMatches() {
+		rules = append(rules, match+jump(n.nodePorts))
 	}
-	// Nothing but the ports of Services is served at ClusterIPs, and nothing
-	// at all at addresses that no Service has.
-	rules = append(rules, jump(p.names.chain(chainServices)))
-	return append(rules, p.toServiceRanges()...)
+	// Packets to other ports of ClusterIPs are rejected, and packets to other addresses
+	// of the service ranges dropped.
+	rules = append(rules, jump(n.services))
+	return append(rules, n.toServiceRanges()...)
 }
 
-// markNonPods are the rules that mark all but packets of pods, where these are
-// told by more than one thing.
-func (p *page) markNonPods() []string {
+// markNonPods returns the rules that mark all packets except those of pods, for nodes with
+// more than one match for pods.
+func (n *nodeRenderer) markNonPods() []string {
 	var rules []string
-	for _, match := range p.pods {
+	for _, match := range n.podMatches() {
 		rules = append(rules, match+"-j RETURN")
 	}
-	return append(rules, p.markRule())
-}
-
-// lines joins the rules of a chain.
-func lines(rules []string) string {
-	if len(rules) == 0 {
-		return ""
-	}
-	return strings.Join(rules, "\n") + "\n"
+	return append(rules, n.markRule())
 }

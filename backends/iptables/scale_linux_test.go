@@ -15,11 +15,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// peerLayout writes service ports as kube-proxy lays them out above a thousand
-// endpoints: a chain for each endpoint, in no order, and the dispatch of all
+// peerLayout writes service ports in the layout of kube-proxy for more than a thousand
+// endpoints: a chain for each endpoint, in random order, and the dispatch rules of all
 // services with every change.
 type peerLayout struct {
 	all    []*proxy.ServicePort
@@ -39,9 +40,9 @@ func (l *peerLayout) endpoint(p *proxy.ServicePort, at netip.AddrPort) string {
 	return "KUBE-SEP-" + digest16(portText(p.Name)+"tcp"+at.String())
 }
 
-// text has the chains of some services, the dispatch of all, and removes what
-// has gone.
-func (l *peerLayout) text(changed []*proxy.ServicePort, gone []string, hooks bool) string {
+// text returns a script with the chains of some services, the dispatch rules of all, and the
+// removal of some chains.
+func (l *peerLayout) text(changed []*proxy.ServicePort, removed []string, hooks bool) string {
 	var chains, rules strings.Builder
 	for _, name := range [...]string{"KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"} {
 		fmt.Fprintf(&chains, ":%s - [0:0]\n", name)
@@ -61,7 +62,7 @@ func (l *peerLayout) text(changed []*proxy.ServicePort, gone []string, hooks boo
 	}
 	rules.WriteString("-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\"" +
 		" -m addrtype --dst-type LOCAL ! -d 127.0.0.0/8 -j KUBE-NODEPORTS\n")
-	for _, name := range gone {
+	for _, name := range removed {
 		fmt.Fprintf(&chains, ":%s - [0:0]\n", name)
 		fmt.Fprintf(&rules, "-X %s\n", name)
 	}
@@ -90,7 +91,7 @@ func (l *peerLayout) chains(chains, rules *strings.Builder, p *proxy.ServicePort
 	}
 }
 
-// restoring measures one run of iptables-restore.
+// restoring measures the duration of one run of iptables-restore.
 func (s *stage) restoring(t testing.TB, text string) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -98,9 +99,9 @@ func (s *stage) restoring(t testing.TB, text string) time.Duration {
 	return time.Since(start)
 }
 
-// BenchmarkLayouts measures, in one run, this package, iptables-restore alone on
-// the same text, and iptables-restore on the layout of kube-proxy: everything at
-// once, and one endpoint replaced. The ratios are what counts.
+// BenchmarkLayouts measures, in one run, this package, iptables-restore alone with the same
+// text, and iptables-restore with the layout of kube-proxy: a first load, and the replacement
+// of one endpoint. Only the ratios are meaningful.
 func BenchmarkLayouts(b *testing.B) {
 	for _, c := range []struct {
 		flavour   Flavour
@@ -120,14 +121,14 @@ func BenchmarkLayouts(b *testing.B) {
 }
 
 const (
-	// changes are of one endpoint each; of these times the median counts. The kernel
-	// hands some of them out in steps of four milliseconds.
+	// changes is the number of measured changes, each of one endpoint; the result is the
+	// median. The kernel measures some of the times in steps of four milliseconds.
 	changes = 15
-	// peerChanges are those of the layout that takes longer.
+	// peerChanges is the number for the layout of kube-proxy, which takes longer.
 	peerChanges = 5
 )
 
-// loads is how many times everything is loaded; of these times too the median counts.
+// loads returns the number of measured first loads; the result is the median.
 func loads(flavour Flavour, services int) int {
 	if flavour == NFT && services > 1000 {
 		return 3 // each takes seconds
@@ -135,20 +136,21 @@ func loads(flavour Flavour, services int) int {
 	return 5
 }
 
-// cost is how long something took several times, and how much of the processors, with
-// the programs that were started, all in milliseconds.
+// cost has the durations of several runs, and their CPU time including that of started
+// programs, all in milliseconds.
 type cost struct{ took, used []float64 }
 
 func (c *cost) of(t testing.TB, do func()) {
 	t.Helper()
-	used, start := processors(t), time.Now()
+	used, start := cpuTime(t), time.Now()
 	do()
 	c.took = append(c.took, milliseconds(time.Since(start)))
-	c.used = append(c.used, processors(t)-used)
+	c.used = append(c.used, cpuTime(t)-used)
 }
 
-// processors is the time that this process and those that it started have used.
-func processors(t testing.TB) (sum float64) {
+// cpuTime returns the CPU time of this process and of those that it started, in
+// milliseconds.
+func cpuTime(t testing.TB) (sum float64) {
 	t.Helper()
 	for _, who := range [...]int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
@@ -162,7 +164,7 @@ func processors(t testing.TB) (sum float64) {
 
 func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) map[string]float64 {
 	o := Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}
-	all := world(v1.IPv4Protocol, services, 10)
+	all := newPorts(v1.IPv4Protocol, services, 10)
 	full := proxy.NewSnapshot(stagetest.Node(), all...)
 	text, err := Rules(o, v1.IPv4Protocol, full)
 	if err != nil {
@@ -190,11 +192,11 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 		next := snapshot.Revert(proxy.NewSnapshot(stagetest.Node(), p), p.Name)
 		change.of(b, func() { ours.Apply(b, next) })
 		snapshot = next
-		script, err := newScript(additions(changedChain(o, p)))
+		script, err := xtables.Script(stagetest.Additions(changedChain(o, p)))
 		if err != nil {
 			b.Fatal(err)
 		}
-		leastChange.of(b, func() { floor.restoring(b, string(script.text)) })
+		leastChange.of(b, func() { floor.restoring(b, script) })
 	}
 	m["change-ms"], m["floor-change-ms"] = median(change.took), median(leastChange.took)
 	m["change/floor"], m["change/floor-cpu"] = m["change-ms"]/m["floor-change-ms"], median(change.used)/median(leastChange.used)
@@ -211,32 +213,32 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 	return m
 }
 
-// measurePeer adds what the layout of kube-proxy takes.
+// measurePeer adds the times of the layout of kube-proxy.
 func measurePeer(b *testing.B, o Options, all []*proxy.ServicePort, m map[string]float64) {
 	peer := newStage(b, o)
 	l := &peerLayout{all: all, random: rand.New(rand.NewPCG(1, 2))}
 	m["peer-full-ms"] = milliseconds(peer.restoring(b, l.text(all, nil, true)))
-	var theirs []float64
+	var peerTimes []float64
 	for i := range peerChanges {
 		at := len(all) / 2
 		old := l.all[at]
 		p := moved(old, 1_000_000+i)
 		l.all[at] = p
-		gone := []string{l.endpoint(old, old.Cluster[9].Addr)}
-		theirs = append(theirs, milliseconds(peer.restoring(b, l.text([]*proxy.ServicePort{p}, gone, false))))
+		removed := []string{l.endpoint(old, old.Cluster[9].Addr)}
+		peerTimes = append(peerTimes, milliseconds(peer.restoring(b, l.text([]*proxy.ServicePort{p}, removed, false))))
 	}
-	m["peer-change-ms"] = median(theirs)
+	m["peer-change-ms"] = median(peerTimes)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // changedChain renders the chain of endpoints of a service port.
-func changedChain(o Options, p *proxy.ServicePort) []object {
-	o, _ = o.complete() // they were good before
+func changedChain(o Options, p *proxy.ServicePort) []xtables.Object {
+	o, _ = o.complete() // the options are known to be valid
 	r := newRenderer(o, p.Name.Family)
-	var chain []object
+	var chain []xtables.Object
 	for _, x := range r.render(stagetest.Node(), p, nil) {
-		if x.Key.table == nat && x.Key.rule == "" {
+		if x.Key.Table == xtables.NAT && x.Key.Rule == "" {
 			chain = append(chain, x)
 		}
 	}

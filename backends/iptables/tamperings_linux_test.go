@@ -5,10 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// foreignBodies are rules as others write them with iptables, in any chain.
+// foreignBodies are rules as other programs write them with iptables, in any chain.
 const foreignBodies = `-j ACCEPT
 -j RETURN
 -j DROP
@@ -44,78 +45,14 @@ const foreignBodies = `-j ACCEPT
 -j CONNMARK --save-mark
 -j REJECT`
 
-// nativeBodies are rules as others write them with nft.
-const nativeBodies = `drop
-counter drop
-accept
-counter
-continue
-return
-ip daddr 192.0.2.1 counter drop
-ip daddr vmap { 192.0.2.1 : drop }
-ip saddr { 192.0.2.1, 192.0.2.4 } return
-ip daddr 192.0.2.3-192.0.2.9 return
-ip daddr > 192.0.2.3 return
-ip daddr 10.0.0.0/8 ip daddr 10.1.0.0/16 return
-ip saddr & 255.0.255.0 == 10.0.1.0 return
-ip length 100 return
-ip ttl 5 return
-ip dscp 3 return
-ip protocol icmp return
-ip6 saddr { 2001:db8::1, 2001:db8::2 } return
-ip6 daddr 2001:db8::1-2001:db8::9 return
-ip6 hoplimit 5 return
-tcp dport { 80, 90 } return
-tcp dport 80-90 return
-tcp sequence 5 return
-udp length 5 return
-tcp flags syn return
-tcp dport 80 redirect to :81
-th dport 53 return
-icmp type echo-request return
-@th,0,16 5 return
-@nh,0,8 5 return
-@ll,0,8 5 return
-meta mark set numgen random mod 2
-meta mark set 5 accept
-meta mark 4
-meta mark > 4 return
-meta skuid 0 return
-meta length 100 return
-meta hour > 5 return
-meta random < 5 return
-meta priority 5 return
-meta pkttype broadcast return
-meta iifname { "eth0", "eth1" } return
-meta l4proto { tcp, udp } return
-meta protocol ip return
-meta nftrace set 1
-ct mark 1 drop
-ct state new log prefix "x"
-ct mark set 5
-fib daddr type local return
-rt nexthop 192.0.2.1 return
-socket transparent 1 return
-quota over 5 bytes drop
-limit rate 5/second accept
-limit rate over 5/second drop
-jhash ip saddr mod 2 vmap { 0 : drop, 1 : accept }
-masquerade
-reject
-log group 5
-notrack
-accept comment "hello"
-counter jump VIPKIT-NODEPORTS
-ip saddr { 192.0.2.1 } counter jump VIPKIT-MARK-MASQ`
-
-// one gives one line of a list.
-func (v *vandal) one(list string) string {
+// one returns a random line of a list.
+func (v *tamperer) one(list string) string {
 	all := strings.Split(list, "\n")
 	return all[v.r.IntN(len(all))]
 }
 
 // edit replaces a word of a rule by another one.
-func (v *vandal) edit(rule string) string {
+func (v *tamperer) edit(rule string) string {
 	pairs := [][2]string{
 		{"-j RETURN", "-j ACCEPT"}, {"-j DROP", "-j ACCEPT"}, {"--dport 80", "--dport 81"}, {"8080", "8081"}, {"10.0.", "10.1."}, {"10.128.", "10.129."},
 		{"fd00:10::", "fd00:11::"}, {"0x4000", "0x8000"}, {"-p tcp -m tcp", "-p udp -m udp"}, {"LOCAL", "UNICAST"}, {"0.5", "0.7"}, {"--rsource", "--rdest"},
@@ -130,11 +67,22 @@ func (v *vandal) edit(rule string) string {
 	return "-s 192.0.2.0/24 " + rule
 }
 
-type tampering = func(*testing.T, *vandal)
+// targetOf returns the chain to which a rule jumps.
+func targetOf(rule string) (name string) {
+	words := strings.Fields(rule)
+	for i, flag := range words[:max(0, len(words)-1)] {
+		if flag == "-j" || flag == "-g" {
+			name = words[i+1]
+		}
+	}
+	return name
+}
 
-// onRule is tampering with one rule, by lines for iptables-restore.
-func onRule(lines func(v *vandal, at standing) []string) tampering {
-	return func(t *testing.T, v *vandal) {
+type tampering = func(*testing.T, *tamperer)
+
+// onRule returns a tampering with one rule, by lines for iptables-restore.
+func onRule(lines func(v *tamperer, at ruleAt) []string) tampering {
+	return func(t *testing.T, v *tamperer) {
 		t.Helper()
 		if at, ok := v.any(t); ok {
 			v.restore(t, at.table, lines(v, at)...)
@@ -142,68 +90,72 @@ func onRule(lines func(v *vandal, at standing) []string) tampering {
 	}
 }
 
-// tamperings are what can be done with iptables.
+// tamperings returns all kinds of tampering with iptables.
 func tamperings() []tampering {
-	number := func(s standing) string { return s.chain + " " + strconv.Itoa(s.n) }
-	insert := onRule(func(v *vandal, s standing) []string { return []string{"-I " + number(s) + " " + v.one(foreignBodies)} })
+	number := func(s ruleAt) string { return s.chain + " " + strconv.Itoa(s.n) }
+	insert := onRule(func(v *tamperer, s ruleAt) []string { return []string{"-I " + number(s) + " " + v.one(foreignBodies)} })
 	return []tampering{
 		insert, insert, insert,
-		onRule(func(v *vandal, s standing) []string { return []string{"-A " + s.chain + " " + v.one(foreignBodies)} }),
-		onRule(func(v *vandal, s standing) []string { return []string{"-R " + number(s) + " " + v.one(foreignBodies)} }),
-		onRule(func(v *vandal, s standing) []string { return []string{"-R " + number(s) + " " + v.edit(s.text)} }),
-		onRule(func(_ *vandal, s standing) []string { return []string{"-D " + number(s)} }),
-		onRule(func(_ *vandal, s standing) []string { return []string{"-A " + s.chain + " " + s.text} }),
-		onRule(func(_ *vandal, s standing) []string { return []string{"-I " + s.chain + " " + s.text} }),
-		onRule(func(_ *vandal, s standing) []string {
+		onRule(func(v *tamperer, s ruleAt) []string { return []string{"-A " + s.chain + " " + v.one(foreignBodies)} }),
+		onRule(func(v *tamperer, s ruleAt) []string { return []string{"-R " + number(s) + " " + v.one(foreignBodies)} }),
+		onRule(func(v *tamperer, s ruleAt) []string { return []string{"-R " + number(s) + " " + v.edit(s.text)} }),
+		onRule(func(_ *tamperer, s ruleAt) []string { return []string{"-D " + number(s)} }),
+		onRule(func(_ *tamperer, s ruleAt) []string { return []string{"-A " + s.chain + " " + s.text} }),
+		onRule(func(_ *tamperer, s ruleAt) []string { return []string{"-I " + s.chain + " " + s.text} }),
+		onRule(func(_ *tamperer, s ruleAt) []string {
 			return []string{"-D " + number(s), "-A " + s.chain + " " + s.text}
 		}),
-		onRule(func(_ *vandal, s standing) []string {
+		onRule(func(_ *tamperer, s ruleAt) []string {
 			return []string{"-D " + number(s), "-I " + s.chain + " " + s.text}
 		}),
-		onRule(func(_ *vandal, s standing) []string { return []string{"-F " + s.chain} }),
-		onRule(func(_ *vandal, s standing) []string {
+		onRule(func(_ *tamperer, s ruleAt) []string { return []string{"-F " + s.chain} }),
+		onRule(func(_ *tamperer, s ruleAt) []string {
 			return []string{"-D " + number(s), "-A " + s.chain + " -j ACCEPT", "-A " + s.chain + " " + s.text}
 		}),
-		onRule(func(_ *vandal, s standing) []string {
+		onRule(func(_ *tamperer, s ruleAt) []string {
 			return []string{"-F " + s.chain, "-I " + s.chain + " -m comment --comment all -j ACCEPT"}
 		}),
-		onRule(func(_ *vandal, s standing) []string {
-			return []string{":FOREIGN - [0:0]", "-A FOREIGN -j " + target(s.text)}
+		onRule(func(_ *tamperer, s ruleAt) []string {
+			return []string{":FOREIGN - [0:0]", "-A FOREIGN -j " + targetOf(s.text)}
 		}),
-		onRule(func(_ *vandal, s standing) []string {
-			return []string{":FOREIGN - [0:0]", "-A FOREIGN -j " + target(s.text), "-R " + number(s) + " -j FOREIGN"}
+		onRule(func(_ *tamperer, s ruleAt) []string {
+			return []string{":FOREIGN - [0:0]", "-A FOREIGN -j " + targetOf(s.text), "-R " + number(s) + " -j FOREIGN"}
 		}),
-		onRule(func(v *vandal, s standing) []string {
+		onRule(func(v *tamperer, s ruleAt) []string {
 			return []string{":VIPKIT-SVC-AAAAAAAAAAAAAAAA - [0:0]", "-A VIPKIT-SVC-AAAAAAAAAAAAAAAA " + v.one(foreignBodies), "-I " + s.chain + " -j VIPKIT-SVC-AAAAAAAAAAAAAAAA"}
 		}),
-		onRule(func(v *vandal, s standing) []string {
+		onRule(func(v *tamperer, s ruleAt) []string {
 			return []string{":VIPKIT-BY-HAND - [0:0]", "-A VIPKIT-BY-HAND " + v.one(foreignBodies), "-I " + number(s) + " -j VIPKIT-BY-HAND"}
 		}),
-		onRule(func(_ *vandal, _ standing) []string { return []string{"-F"} }),
-		onRule(func(_ *vandal, _ standing) []string { return []string{"-F", "-X"} }),
-		onRule(func(_ *vandal, s standing) []string { return []string{"-E " + s.chain + " RENAMED"} }),
-		func(t *testing.T, v *vandal) { // without --noflush
+		onRule(func(_ *tamperer, _ ruleAt) []string { return []string{"-F"} }),
+		onRule(func(_ *tamperer, _ ruleAt) []string { return []string{"-F", "-X"} }),
+		onRule(func(_ *tamperer, s ruleAt) []string { return []string{"-E " + s.chain + " RENAMED"} }),
+		afterDetaching(hookMatches, func(t *testing.T, v *tamperer, at ruleAt, body string) {
+			t.Helper()
+			v.restore(t, at.table, "-I "+at.chain+" "+body)
+		}),
+		func(t *testing.T, v *tamperer) { // without --noflush
 			t.Helper()
 			v.try(t, "*nat\n:VIPKIT-SERVICES - [0:0]\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "iptables-restore", "-w", "5")
 		},
 	}
 }
 
-// onChain is tampering by nft, with the table, chain, and the handle of one rule there.
-func onChain(format string, body func(v *vandal) string) tampering {
-	return func(t *testing.T, v *vandal) {
+// onChain returns a tampering with nft, for the table, chain and handle of one rule.
+func onChain(format string, body func(v *tamperer) string) tampering {
+	return func(t *testing.T, v *tamperer) {
 		t.Helper()
 		at, ok := v.any(t)
 		if !ok {
 			return
 		}
-		text := strings.NewReplacer("@CHAIN", at.chain, "@HANDLE", v.handle(t, at), "@TARGET", target(at.text), "@BODY", body(v)).Replace(format)
+		text := strings.NewReplacer("@CHAIN", at.chain, "@HANDLE", v.handle(t, at), "@TARGET", targetOf(at.text), "@BODY", body(v)).Replace(format)
 		v.native(t, at.table, "%s", text)
 	}
 }
 
-// handle gives the handle of a rule.
-func (v *vandal) handle(t *testing.T, at standing) string {
+// handle returns the handle of a rule.
+func (v *tamperer) handle(t *testing.T, at ruleAt) string {
 	t.Helper()
 	n := 0
 	for line := range strings.Lines(v.listChain(t, at)) {
@@ -216,10 +168,10 @@ func (v *vandal) handle(t *testing.T, at standing) string {
 	return "1"
 }
 
-// nativeTamperings are what can be done with nft.
+// nativeTamperings returns all kinds of tampering with nft.
 func nativeTamperings() []tampering {
-	foreign := func(v *vandal) string { return v.one(nativeBodies) }
-	none := func(*vandal) string { return "" }
+	foreign := func(v *tamperer) string { return v.one(stagetest.NFTRules) }
+	none := func(*tamperer) string { return "" }
 	insert := onChain("insert rule @TABLE @CHAIN @BODY", foreign)
 	return []tampering{
 		insert, insert, insert, insert, insert,
@@ -241,12 +193,16 @@ func nativeTamperings() []tampering {
 		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT\nadd chain @TABLE OUTPUT { type filter hook output priority 7; }", none),
 		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT", none),
 		onChain("add map @TABLE foreign { type ipv4_addr : verdict; }\nadd element @TABLE foreign { 192.0.2.1 : jump @CHAIN }", none),
+		afterDetaching(hookBodies, func(t *testing.T, v *tamperer, at ruleAt, body string) {
+			t.Helper()
+			v.native(t, at.table, "insert rule @TABLE %s %s", at.chain, body)
+		}),
 		onChain("add chain @TABLE foreign\nadd rule @TABLE foreign jump @CHAIN\nadd rule @TABLE foreign goto @TARGET", none),
 	}
 }
 
-// listChain lists a chain with handles; nothing where there is none.
-func (v *vandal) listChain(t *testing.T, at standing) string {
+// listChain lists a chain with handles; "" if it does not exist.
+func (v *tamperer) listChain(t *testing.T, at ruleAt) string {
 	t.Helper()
 	out, err := netnstest.Run(t, v.NS, "", netnstest.NFT(t), "-a", "list", "chain", "ip"+v.family, at.table, at.chain)
 	if err != nil {

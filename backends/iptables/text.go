@@ -3,20 +3,19 @@ package iptables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Rules gives all rules of one IP family for a snapshot, as the input that makes
-// them where there are none: for iptables-restore --noflush, or ip6tables-restore.
-// Service ports that cannot be programmed are its error, [proxy.PortErrors], beside
-// the rules of all others.
+// Rules returns all rules of one IP family for a snapshot, as input for iptables-restore
+// --noflush, or ip6tables-restore, on a node without such rules. If some service ports
+// cannot be programmed, it returns [proxy.PortErrors] and the rules of all others.
 func Rules(options Options, family v1.IPFamily, s proxy.Snapshot) (string, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -26,35 +25,28 @@ func Rules(options Options, family v1.IPFamily, s proxy.Snapshot) (string, error
 		return "", nil
 	}
 	r := newRenderer(o, family)
-	r.remembers = o.AffinityClients
-	p := &paper{renderer: r}
-	err = backends.New(r.render, backends.Target[key, string](p)).Apply(context.Background(), proxy.Snapshot{}, s)
+	p := &recorder{}
+	err = backends.New(r.render, backends.Target[xtables.Key, string](p)).Apply(context.Background(), proxy.Snapshot{}, s)
 	if _, some := errors.AsType[proxy.PortErrors](err); err != nil && !some {
 		return "", err
 	}
-	script, failed := newScript(p.ops)
+	text, failed := xtables.Script(p.ops)
 	if failed != nil {
-		return "", fmt.Errorf("iptables: %w", failed)
+		return "", failed
 	}
-	return string(script.text), err
+	return text, err
 }
 
-// paper is an edge without a kernel behind it: it keeps all that is written.
-type paper struct {
-	renderer *renderer
-	ops      []op
-}
+// recorder is a target without a kernel: it keeps all operations.
+type recorder struct{ ops []xtables.Op }
 
 // List implements [backends.Target].
-func (*paper) List(context.Context) iter.Seq2[object, error] {
-	return func(func(object, error) bool) {}
+func (*recorder) List(context.Context) iter.Seq2[xtables.Object, error] {
+	return func(func(xtables.Object, error) bool) {}
 }
 
 // Commit implements [backends.Target].
-func (p *paper) Commit(_ context.Context, ops []op) error {
+func (p *recorder) Commit(_ context.Context, ops []xtables.Op) error {
 	p.ops = append(p.ops, ops...)
 	return nil
 }
-
-// Check implements [backends.Checker].
-func (p *paper) Check(_ *proxy.Node, port *proxy.ServicePort) error { return p.renderer.fault(port) }

@@ -6,16 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// truth is what packets meet: the rules of our chains in order, but for that of open
-// ones, and jumps to them that no rule of others precludes. Chains without rules are left
-// out: some are kept for others.
-func (s *stage) truth(t *testing.T) map[string][]string {
+// effectiveRules returns the rules that packets traverse: those of the identity's chains,
+// sorted in open chains, and the reachable jumps to them. It omits chains without rules,
+// because some are kept for foreign jumps.
+func (s *stage) effectiveRules(t *testing.T) map[string][]string {
 	t.Helper()
 	out, n := map[string][]string{}, newNames("vipkit")
-	isOwn := func(name string) bool { return n.owns(nat, name) || n.owns(filter, name) }
+	isOwn := func(name string) bool { return n.Owns(xtables.NAT, name) || n.Owns(xtables.Filter, name) }
 	isJump := regexp.MustCompile(`^(-m conntrack --ctstate \S+ )?(-m comment --comment "kubernetes [^"]*" )?-j (VIPKIT-\S+)$|` +
 		`^(ct state \S+ )?(counter )?jump (VIPKIT-\S+)( comment "kubernetes [^"]*")?$`)
 	isEnd := regexp.MustCompile(`^(-m comment --comment \S+ )?(-j (ACCEPT|DROP|RETURN|REJECT.*)|-g .*)$|` +
@@ -29,15 +30,19 @@ func (s *stage) truth(t *testing.T) map[string][]string {
 		over[chain] = over[chain] || isEnd.MatchString(rule)
 	})
 	for chain, rules := range out {
-		if isOpen := strings.Fields(chain); n.isOpen(isOpen[len(isOpen)-1]) {
+		if isOpen := strings.Fields(chain); n.IsOpen(isOpen[len(isOpen)-1]) {
 			slices.Sort(rules)
 		}
 	}
 	return out
 }
 
-// each visits all rules, by the program that belongs to the kernel's tables. A table
-// that is dormant has none.
+func isHook(chain string) bool {
+	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, chain)
+}
+
+// each visits all rules as the program of the flavour lists them, nft or iptables-save. It
+// skips dormant tables.
 func (s *stage) each(t *testing.T, visit func(chain, name, rule string)) {
 	t.Helper()
 	if s.Options.Flavour == Legacy {
@@ -79,8 +84,8 @@ func (s *stage) eachLegacy(t *testing.T, visit func(chain, name, rule string)) {
 	}
 }
 
-// tables gives what nft shows of each table. Asked for several at once, it forgets what
-// targets of iptables do.
+// tables returns nft's listing of each table. A listing of several tables at once lacks the
+// options of iptables targets.
 func (s *stage) tables(t *testing.T) (all string) {
 	t.Helper()
 	for _, family := range []string{"ip", "ip6"} {

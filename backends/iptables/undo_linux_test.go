@@ -12,14 +12,14 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// refuseSecond is for a stand-in that lets only the first table of two through, and
-// says where it stopped.
+// refuseSecond is the script of a stub that commits only the first of two tables, and then
+// fails with the line at which it stopped.
 const refuseSecond = `script=$(cat); echo "$script" | sed '/^COMMIT/q' | $real "$@" || exit
 	line=$(echo "$script" | grep -n ^COMMIT | sed -n '2s/:.*//p')
 	if [ -n "$line" ]; then AFTER; echo "iptables-restore: line $line failed" >&2; exit 1; fi
 	exit 0`
 
-// What was done before a refusal is undone, and nothing is done where there is nothing
+// What was committed before a refusal is undone, and no program is started if there is nothing
 // to undo.
 func TestUndo(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
@@ -32,26 +32,26 @@ func TestUndo(t *testing.T) {
 			full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
 			before := s.dump(t)
-			raise(t, flag)
+			setFlag(t, flag)
 			startedSince(t, started)
 			next := proxy.NewSnapshot(stagetest.Node(), empty, other)
 			err := s.Backend.Apply(t.Context(), s.Applied, next)
 			if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || failed[full.Name] == nil {
-				t.Fatalf("got error %v, want one of port %s", err, full.Name)
+				t.Fatalf("Apply: got error %v, want one of port %s", err, full.Name)
 			}
 			if got := startedSince(t, started); len(got) != programs {
-				t.Errorf("programs were started: got %q, want %d", got, programs)
+				t.Errorf("started programs: got %q, want %d", got, programs)
 			}
 			if diff := cmp.Diff(before, s.dump(t)); diff != "" {
-				t.Errorf("after a refusal (-before +after):\n%s", diff)
+				t.Errorf("rules after a refusal (-before +after):\n%s", diff)
 			}
 			s.Apply(t, next)
 		}
 	})
 }
 
-// Where it cannot be undone, as rules were replaced or as that is refused too, nobody
-// is left in the belief of knowing what is there.
+// If a part of a change cannot be undone, because rules were replaced or because undoing is
+// refused too, the backend reports that the dataplane is lost.
 func TestNoUndo(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
@@ -65,14 +65,14 @@ func TestNoUndo(t *testing.T) {
 			s.Restart(t)
 			flag, _ := failing(t, s, "if [ -e $flag.more ]; then rm $flag*; exit 1; fi; "+strings.Replace(refuseSecond, "AFTER", c.after, 1))
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), c.from...))
-			raise(t, flag)
+			setFlag(t, flag)
 			next := proxy.NewSnapshot(stagetest.Node(), c.to...)
 			if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
-				t.Errorf("%s: got error %v, want %v and nobody blamed", c.what, err, proxy.ErrDataplaneLost)
+				t.Errorf("%s: got error %v, want %v and no PortErrors", c.what, err, proxy.ErrDataplaneLost)
 			}
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, next)
-			s.holds(t, next, "once it can be done, where "+c.what)
+			s.holds(t, next, "without the fault, after "+c.what)
 		}
 	})
 }

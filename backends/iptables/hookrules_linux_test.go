@@ -1,0 +1,222 @@
+package iptables
+
+import (
+	"errors"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// hookBodies are rules of nft that the kernel accepts in any chain without jumps to it, but
+// only in chains that some of its own chains jump to.
+const hookBodies = `socket transparent 1 return
+synproxy mss 1460 wscale 7
+fib daddr oif 1 return
+fib saddr . iif oif missing drop
+meta pkttype set host
+osf name "Linux" return
+tcp option maxseg size set rt mtu
+ipsec in reqid 1 return
+ipsec out reqid 1 return
+masquerade
+reject`
+
+// hookMatches are such rules of iptables.
+const hookMatches = `-m owner --uid-owner 0 -j RETURN
+-m policy --dir out --pol ipsec -j RETURN
+-p tcp -j SYNPROXY --mss 1460`
+
+// hooksOf returns those of the kernel's own chains that have jumps to the identity's chains.
+func hooksOf(table string) []string {
+	if table == "filter" {
+		return []string{"INPUT", "FORWARD", "OUTPUT"}
+	}
+	return []string{"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}
+}
+
+// detach removes all jumps to the identity's chains from the kernel's own chains of a table.
+func (v *tamperer) detach(t *testing.T, table string) {
+	t.Helper()
+	if !v.restore(t, table, "-F "+strings.Join(hooksOf(table), "\n-F ")) {
+		t.Fatalf("emptying the chains %v: failed", hooksOf(table))
+	}
+}
+
+// afterDetaching returns a tampering that adds rules which are invalid in some hooks, after it
+// has removed all jumps from the kernel's own chains of the table or of one of them.
+func afterDetaching(bodies string, insert func(t *testing.T, v *tamperer, at ruleAt, body string)) tampering {
+	return func(t *testing.T, v *tamperer) {
+		t.Helper()
+		at, ok := v.any(t)
+		if hooks := hooksOf(at.table); ok && v.r.IntN(2) == 0 {
+			v.restore(t, at.table, "-F "+hooks[v.r.IntN(len(hooks))])
+		} else if ok {
+			v.detach(t, at.table)
+		}
+		for range 1 + v.r.IntN(3) {
+			insert(t, v, at, v.one(bodies))
+		}
+	}
+}
+
+// isRefused reports whether the kernel refuses jumps to a chain from some of its own chains.
+func (v *tamperer) isRefused(t *testing.T, table, chain string) bool {
+	t.Helper()
+	for _, hook := range hooksOf(table) {
+		if !v.restore(t, table, "-I "+hook+" -j "+chain) {
+			return true
+		}
+		if !v.restore(t, table, "-D "+hook+" -j "+chain) {
+			t.Fatalf("removing a jump from %s: failed", hook)
+		}
+	}
+	return false
+}
+
+// tampered is a chain with rules of another program, and the lines that prepare it.
+type tampered struct{ table, chain, prepare string }
+
+// Rules of other programs that are invalid in the hooks of the jumps to their chain do not
+// prevent a full apply, whether the jumps exist or not.
+func TestRulesInvalidInHooks(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		v := &tamperer{stage: s, r: testenv.Random(t)}
+		s.Apply(t, sampleSnapshot())
+		want := s.effectiveRules(t)
+		for fam, family := range map[v1.IPFamily]string{v1.IPv4Protocol: "", v1.IPv6Protocol: "6"} {
+			v.family = family
+			cluster := newNames("vipkit").of(prefixCluster, newPort(fam, 0, 3).Name, 0)
+			const unwanted = "VIPKIT-SVC-AAAAAAAAAAAAAAAA"
+			for _, c := range []tampered{
+				{"nat", "VIPKIT-SERVICES", ""},
+				{"nat", "VIPKIT-POSTROUTING", ""},
+				{"nat", cluster, ""},
+				{"nat", unwanted, ":" + unwanted + " -\n-I VIPKIT-SERVICES -j " + unwanted},
+				{"nat", "FOREIGN", ":FOREIGN -\n-I VIPKIT-SERVICES -j FOREIGN"},
+				{"filter", "VIPKIT-SERVICES", ""},
+				{"filter", "VIPKIT-SERVICES", "-F VIPKIT-PROXY-FIREWALL"},
+				{"filter", "VIPKIT-NODEPORTS", ""},
+				{"filter", "VIPKIT-PROXY-FIREWALL", ""},
+				{"filter", "VIPKIT-FORWARD", ""},
+				{"filter", unwanted, ":" + unwanted + " -\n-A VIPKIT-SERVICES -j " + unwanted},
+				{"filter", "FOREIGN", ":FOREIGN -\n-A VIPKIT-SERVICES -j FOREIGN"},
+			} {
+				v.done = nil
+				v.detach(t, c.table)
+				if c.prepare != "" && !v.restore(t, c.table, c.prepare) {
+					t.Fatalf("%v: preparing the chain failed", c)
+				}
+				inserted := 0
+				for body := range strings.SplitSeq(hookMatches, "\n") {
+					if v.restore(t, c.table, "-I "+c.chain+" "+body) {
+						inserted++
+					}
+				}
+				for body := range strings.SplitSeq(hookBodies, "\n") {
+					if v.Options.Flavour == NFT && v.native(t, c.table, "insert rule @TABLE %s %s", c.chain, body) {
+						inserted++
+					}
+				}
+				if inserted == 0 || !v.isRefused(t, c.table, c.chain) {
+					t.Errorf("IPv%s %v: jumps to a chain with %d rules of other programs: got none refused, want some", family, c, inserted)
+				}
+				if !v.repairs(t, sampleSnapshot(), want) {
+					t.Errorf("IPv%s %v: not repaired, after\n%s", family, c, strings.Join(v.done, "\n"))
+					s.Restart(t)
+					v.try(t, "*"+c.table+"\n-F\n-X\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+					s.Apply(t, sampleSnapshot())
+				}
+				v.try(t, "*"+c.table+"\n-F FOREIGN\n-X FOREIGN\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+			}
+		}
+	})
+}
+
+// The same with only one of the jumps removed, and another one doubled.
+func TestRuleInvalidInOneHook(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	v := &tamperer{stage: s, r: testenv.Random(t)}
+	s.Apply(t, sampleSnapshot())
+	want := s.effectiveRules(t)
+	for _, v.family = range []string{"", "6"} {
+		in := "ip" + v.family
+		s.nft(t, "flush chain "+in+" filter FORWARD\ninsert rule "+in+" filter VIPKIT-SERVICES socket transparent 1 return\n")
+		if !v.restore(t, "nat", `-A OUTPUT -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`) {
+			t.Fatal("doubling a jump: failed")
+		}
+		if !v.repairs(t, sampleSnapshot(), want) {
+			t.Errorf("IPv%s: not repaired", v.family)
+		}
+	}
+}
+
+// Removing a rule that iptables cannot print is one operation, so that a resync which repairs
+// something is seen as such, and leaves the rest as it is.
+func TestRemovalOfUnprintableRule(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	s.Apply(t, sampleSnapshot())
+	want := s.effectiveRules(t)
+	for _, in := range []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"} {
+		s.nft(t, "add rule "+in+" VIPKIT-SERVICES ct mark 5 drop\n")
+		for _, n := range []uint64{1, 0} {
+			before := s.Operations(t)
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, sampleSnapshot())
+			if got := s.Operations(t) - before; got != n {
+				t.Errorf("operations of a resync after a rule in %s: got %d, want %d", in, got, n)
+			}
+		}
+		if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
+			t.Errorf("rules after one in %s (-first load +repaired):\n%s", in, diff)
+		}
+	}
+}
+
+// If the kernel refuses a jump because of a rule that another program has just added, the
+// error does not say that the system lacks something: that would end an agent. The next full
+// apply repairs the rules.
+func TestRuleInvalidInHookIsNotUnsupported(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	s.Apply(t, sampleSnapshot())
+	want := s.effectiveRules(t)
+	once := filepath.Join(t.TempDir(), "once")
+	stubProgram(t, s, "restore", "if mkdir "+once+"; then "+netnstest.NFT(t)+" insert rule ip nat VIPKIT-MARK-MASQ fib daddr oif 1 return; fi")
+	s.nft(t, "flush chain ip nat OUTPUT\nflush chain ip nat POSTROUTING\n")
+	err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, sampleSnapshot())
+	if !errors.Is(err, backends.ErrConflict) || errors.Is(err, proxy.ErrUnsupported) {
+		t.Errorf("beside a new rule that is invalid in OUTPUT: got error %v, want %v, and not %v", err, backends.ErrConflict, proxy.ErrUnsupported)
+	}
+	s.Apply(t, sampleSnapshot())
+	if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
+		t.Errorf("rules (-first load +repaired):\n%s", diff)
+	}
+}
+
+// All rules have only extensions that the backend names: rules with others count as those of
+// other programs.
+func TestRulesHaveNamedExtensions(t *testing.T) {
+	known := map[string]bool{"ACCEPT": true, "DROP": true, "RETURN": true}
+	for _, e := range rendererOf(t, v1.IPv4Protocol).extensions() {
+		known[e.Name] = true
+	}
+	quoted := regexp.MustCompile(`"[^"]*"`)
+	for _, c := range someRenderings(testenv.Random(t)) {
+		for _, o := range rendererOf(t, v1.IPv4Protocol).render(c.Node, c.Port, nil) {
+			words := strings.Fields(quoted.ReplaceAllString(strings.ReplaceAll(o.Value, "\n", " ")+o.Key.Rule, "text"))
+			for i, flag := range words {
+				if (flag == "-m" || flag == "-j" || flag == "-g") && !known[words[i+1]] && !strings.HasPrefix(words[i+1], "VIPKIT-") {
+					t.Errorf("chain %s: got the extension %s in %q, want only %v", o.Key.Chain, words[i+1], words, known)
+				}
+			}
+		}
+	}
+}
