@@ -1,0 +1,310 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/ipset"
+	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/nodecheck"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// backend makes the device and the sets, which always exist, then the constant rules, which
+// refer to the sets, and then what service ports need.
+type backend struct {
+	options   Options
+	prefix    string // of sets and chains
+	namespace *netns.NS
+	rules     *xtables.Backend
+	services  proxy.Backend
+	target    *target
+	// ruled is the node for which the rules have been applied, nil if they are unknown.
+	ruled *proxy.Node
+	// exact are the frontends at addresses of the node.
+	exact *exactFrontends
+	// maxEntries is the limit of entries of a set.
+	maxEntries uint32
+	// probed says that the schedulers of the kernel are known.
+	probed bool
+}
+
+// Apply implements [proxy.Backend].
+func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if old.IsZero() {
+		if err := b.prepare(ctx); err != nil {
+			return err
+		}
+	}
+	hasRules := !old.IsZero() && old.Node().Equal(new.Node())
+	if !hasRules {
+		if err := b.applyRules(ctx, new); err != nil { // without its rules no Service is served
+			if !old.IsZero() {
+				err = fmt.Errorf("%w: rules for another node: %w", proxy.ErrDataplaneLost, err) // some may be written
+			}
+			return err
+		}
+	}
+	switch isMoved := b.updateExact(new); {
+	case hasRules && !isMoved:
+		return b.services.Apply(ctx, old, new)
+	case old.IsZero() || !isMoved:
+		return backends.JoinErrors(!old.IsZero(), nil, b.services.Apply(ctx, old, new))
+	}
+	// Service ports that are the same get or lose addresses, which is rare.
+	if err := b.services.Apply(ctx, proxy.Snapshot{}, new); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// updateExact has new frontends at addresses of the node rendered, and reports whether node ports of
+// other service ports must be rendered again.
+func (b *backend) updateExact(snapshot proxy.Snapshot) (isMoved bool) {
+	isOther, isMoved := b.exact.update(snapshot)
+	if isOther {
+		t := b.target
+		r := *t.renderer
+		r.exact = maps.Clone(b.exact.at)
+		t.mu.Lock()
+		t.renderer = &r
+		t.mu.Unlock()
+	}
+	return isMoved
+}
+
+// applyRules applies the constant rules, unless they were applied for an equal node and nobody
+// has changed rules since: reading and writing them starts programs.
+func (b *backend) applyRules(ctx context.Context, new proxy.Snapshot) error {
+	if b.ruled != nil && b.ruled.Equal(new.Node()) && !b.rules.Drifted(ctx) {
+		return nil
+	}
+	b.ruled = nil
+	if err := b.rules.Apply(ctx, proxy.Snapshot{}, new); err != nil {
+		return err
+	}
+	b.ruled = new.Node()
+	return nil
+}
+
+// prepare makes the objects that always exist, and writes the settings of the kernel.
+func (b *backend) prepare(ctx context.Context) error {
+	if err := b.makeObjects(ctx); err != nil {
+		return err
+	}
+	if err := b.applySettings(ctx, b.wanted()); err != nil {
+		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// makeObjects makes the device and the sets, and reads the addresses of the node and which
+// schedulers the kernel has.
+func (b *backend) makeObjects(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := b.target
+	if err := b.makeDeviceAndSets(ctx); err != nil {
+		return err
+	}
+	_, host, err := t.device.addresses()
+	if err != nil {
+		return fmt.Errorf("ipvs: %w: addresses of the node: %w", backends.ErrUnavailable, err)
+	}
+	r := *t.renderer
+	r.host, r.exact = host, nil
+	b.exact = newExactFrontends(host)
+	if !b.probed {
+		if r.available, err = t.probe(ctx); err != nil {
+			return err
+		}
+		b.probed = true
+	}
+	t.mu.Lock()
+	t.renderer = &r
+	t.mu.Unlock()
+	if name := r.scheduler.scheduler; !slices.Contains(r.available, name) {
+		return missing("ip_vs_"+name, fmt.Errorf("the kernel does not have the scheduler %q", name))
+	}
+	return nil
+}
+
+func (b *backend) makeDeviceAndSets(ctx context.Context) error {
+	b.target.mu.Lock()
+	defer b.target.mu.Unlock()
+	switch err := b.target.device.prepare(); {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return missing("dummy", err)
+	case err != nil:
+		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+	}
+	return b.createSets(ctx)
+}
+
+// missing is the error for a kernel without a module, which it cannot load.
+func missing(module string, err error) error {
+	return fmt.Errorf("ipvs: %w: %w: load the kernel module %s", proxy.ErrUnsupported, err, module)
+}
+
+// createSets makes the sets, one type after the other, so that the error names the type that the
+// kernel does not have.
+func (b *backend) createSets(ctx context.Context) error {
+	byType := map[ipset.Type][]ipset.Set{}
+	for _, s := range b.sets() {
+		byType[s.Type] = append(byType[s.Type], s)
+	}
+	for _, typ := range slices.Sorted(maps.Keys(byType)) {
+		switch err := b.target.sets.Create(ctx, byType[typ]...); {
+		case errors.Is(err, ipset.ErrUnsupported):
+			return missing("ip_set_"+strings.NewReplacer(":", "_", ",", "").Replace(string(typ)), fmt.Errorf("ipset: type %s: %w", typ, ipset.ErrUnsupported))
+		case err != nil:
+			return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+		}
+	}
+	return nil
+}
+
+// sets returns all sets of the backend.
+func (b *backend) sets() (all []ipset.Set) {
+	for _, f := range b.options.Families {
+		for _, s := range allSets() {
+			all = append(all, s.specification(newNames(b.prefix, f), f, b.maxEntries))
+		}
+	}
+	return all
+}
+
+// probe returns the schedulers that the kernel has. It loads their modules.
+func (t *target) probe(ctx context.Context) (available []string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all, err := t.kernel.Services(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+	}
+	server := ipvs.ServiceKey{Mark: t.marks.next | markBase}
+	for slices.ContainsFunc(all, func(s ipvs.Service) bool { return s.Key.Mark == server.Mark }) {
+		server.Mark++ // another program's, or its own
+	}
+	var list []ipvs.Op
+	for _, name := range Schedulers() {
+		list = append(list, ipvs.AddService(server, ipvs.ServiceConfig{Scheduler: name, Flags: t.tag}), ipvs.DelService(server))
+	}
+	failed, err := t.kernel.Do(ctx, list)
+	if err == nil {
+		available, err = probed(failed)
+	}
+	if err != nil {
+		err = fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+	}
+	return available, err
+}
+
+// probed returns the schedulers that the kernel has. Of each, a virtual server was added and
+// removed: only ENOENT means that its module is missing.
+func probed(failed []ipvs.Failure) (available []string, err error) {
+	missing := map[int]bool{}
+	for i := range failed {
+		f, isRemoval := &failed[i], failed[i].Index%2 == 1
+		switch {
+		case !isRemoval && errors.Is(f, unix.ENOENT):
+			missing[f.Index/2] = true
+		case isRemoval && errors.Is(f, unix.ESRCH): // it was not added, or another program has removed it
+		default:
+			return nil, fmt.Errorf("probe scheduler %s: %w", Schedulers()[f.Index/2], f)
+		}
+	}
+	for i, name := range Schedulers() {
+		if !missing[i] {
+			available = append(available, name)
+		}
+	}
+	return available, nil
+}
+
+// Cleanup implements [proxy.Backend].
+func (b *backend) Cleanup(ctx context.Context) error {
+	t := b.target
+	b.ruled = nil
+	l, err := t.device.find()
+	if err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	if l != nil {
+		t.mu.Lock()
+		t.device.index = uint32(l.Attrs().Index)
+		t.mu.Unlock()
+		if err := b.drain(ctx); err != nil {
+			return err
+		}
+	}
+	// While virtual servers exist, so must the rules, which protect some from sources that are
+	// not allowed, and the sets, by which the backend knows edited ones.
+	if err := t.cleanup(ctx); err != nil {
+		return err
+	}
+	errs := []error{b.applySettings(ctx, nil), t.device.remove(), b.rules.Cleanup(ctx)}
+	var names []string
+	for _, s := range b.sets() {
+		names = append(names, s.Name)
+	}
+	return errors.Join(append(errs, t.sets.Destroy(ctx, names...))...)
+}
+
+// drain lets the virtual servers drain if the options say that they do, and fails unless none is
+// left. The rules stay as they are.
+func (b *backend) drain(ctx context.Context) error {
+	if !b.options.DrainServices {
+		return nil
+	}
+	if err := b.services.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(nil)); err != nil {
+		return err
+	}
+	t := b.target
+	if err := t.drainServers(ctx, math.MaxInt); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.drainer.retained.servers); n > 0 {
+		return fmt.Errorf("ipvs: %w to %d virtual servers", ErrDraining, n)
+	}
+	return nil
+}
+
+// CheckNode implements [backends.NodeChecker].
+func (*backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
+
+// Operations implements [proxy.OperationCounter].
+func (b *backend) Operations() uint64 { return b.rules.Operations() + b.target.Operations() }
+
+// CheckLimits implements [backends.LimitChecker].
+func (b *backend) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+	return b.target.renderer.limits(port)
+}
+
+// Close implements [io.Closer].
+func (b *backend) Close() error {
+	var errs []error
+	if t := b.target; t != nil {
+		errs = append(errs, t.close())
+	}
+	if b.rules != nil {
+		errs = append(errs, b.rules.Close())
+	}
+	if b.namespace != nil {
+		errs = append(errs, b.namespace.Close())
+	}
+	return errors.Join(errs...)
+}

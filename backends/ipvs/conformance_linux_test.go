@@ -1,0 +1,76 @@
+//go:build ipvs
+
+package ipvs_test
+
+import (
+	"io"
+	"os"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// The emulated processor of the virtual machine is slow, so that the other kinds of nodes, and the
+// table of capabilities, which has them, are tested only if the environment has VIPKIT_IPVS_WORLDS.
+func TestConformance(t *testing.T) {
+	o := ipvs.Options{}
+	c := backendtest.Config{
+		New: func(t testing.TB) proxy.Backend {
+			if err := ipvs.Prepare(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			b, err := ipvs.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAtEnd(t, b)
+			return b
+		},
+		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
+			if err := ipvs.Prepare(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			b, err := ipvs.NewFaulty(o, around)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAtEnd(t, b)
+			return b
+		},
+		Dump: func(t testing.TB) string {
+			out, err := ipvs.Dump(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		},
+		Lacks: []backendtest.Capability{
+			backendtest.Failover, backendtest.OtherPorts, backendtest.FrontendAffinity, backendtest.AffinityTimeout,
+			backendtest.NodeAddresses, backendtest.Fragments, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.RestoredMarks,
+		},
+	}
+	if os.Getenv("VIPKIT_IPVS_WORLDS") != "" {
+		c.Worlds = backendtest.Worlds()
+		c.Report = backendtest.Report{File: "../../README.md", Column: "ipvs", Remarks: map[backendtest.Capability]string{
+			backendtest.FrontendAffinity:  "until the endpoints change",
+			backendtest.AffinityTimeout:   "may last longer",
+			backendtest.UnfilteredBridges: "needs 1",
+			backendtest.RestoredMarks:     "from the node to itself",
+			backendtest.HairpinOff:        "needs `hairpin_mode` on",
+		}}
+	}
+	backendtest.Run(t, c)
+}
+
+// closeAtEnd closes a backend at the end of the test.
+func closeAtEnd(t testing.TB, b proxy.Backend) {
+	t.Helper()
+	c, ok := b.(io.Closer)
+	if !ok {
+		t.Fatal("the backend is no io.Closer")
+	}
+	testenv.CloseAtEnd(t, c)
+}

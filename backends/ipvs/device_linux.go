@@ -1,0 +1,172 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/rawnetlink"
+)
+
+// device is the dummy device that has the addresses of Services, so that the node takes
+// packets to them in. It stays down: the kernel needs only the addresses.
+type device struct {
+	name   string
+	index  uint32
+	handle *netlink.Handle
+	conn   *rawnetlink.Conn // changes many addresses with one system call
+	port   uint32           // of conn, in notifications
+}
+
+// deviceSuffix ends the names of the devices of all instances, also of kube-proxy's.
+const deviceSuffix = "ipvs0"
+
+// openDevice connects to the network namespace of the calling thread, which must be that of
+// the handle.
+func openDevice(name string, h *netlink.Handle) (d device, err error) {
+	d = device{name: name, handle: h}
+	if d.conn, err = rawnetlink.Open(unix.NETLINK_ROUTE); err == nil {
+		d.port, err = d.conn.Port()
+	}
+	return d, err
+}
+
+// find returns the device, nil if it does not exist.
+func (d *device) find() (netlink.Link, error) {
+	l, err := d.handle.LinkByName(d.name)
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+		return nil, nil //nolint:nilnil // no device is no error
+	}
+	if err == nil && l.Type() != "dummy" {
+		err = fmt.Errorf("device %s is of type %s, want dummy: rename it, or choose another identity", d.name, l.Type())
+	}
+	return l, err
+}
+
+// prepare makes the device unless it exists.
+func (d *device) prepare() error {
+	l, err := d.find()
+	if err == nil && l == nil {
+		if err = d.handle.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
+			l, err = d.find()
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case l == nil:
+		return fmt.Errorf("device %s was removed", d.name)
+	}
+	d.index = uint32(l.Attrs().Index)
+	return d.removeRanges(l)
+}
+
+// removeRanges removes addresses that another program has added with a range or a peer: the
+// backend itself writes and removes single addresses.
+func (d *device) removeRanges(l netlink.Link) error {
+	all, err := d.handle.AddrList(l, unix.AF_UNSPEC)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if a, _ := netip.AddrFromSlice(all[i].IP); isSingle(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
+			continue
+		}
+		if err := d.handle.AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove address %v of device %s: %w", all[i].IPNet, d.name, err)
+		}
+	}
+	return nil
+}
+
+func isSingle(a *netlink.Addr) bool {
+	ones, bits := a.Mask.Size()
+	return ones == bits && (a.Peer == nil || a.Peer.IP.Equal(a.IP))
+}
+
+// remove removes the device with all addresses.
+func (d *device) remove() error {
+	l, err := d.find()
+	if err != nil || l == nil {
+		return err
+	}
+	return d.handle.LinkDel(l)
+}
+
+// addresses returns those of the device, and those of all other interfaces of the node
+// that are not for Services.
+func (d *device) addresses() (own, host []netip.Addr, err error) {
+	links, err := d.handle.LinkList()
+	if err != nil {
+		return nil, nil, err
+	}
+	service := map[int]bool{}
+	for _, l := range links {
+		a := l.Attrs()
+		service[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, deviceSuffix)
+	}
+	all, err := d.handle.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, x := range all {
+		a, ok := netip.AddrFromSlice(x.IP)
+		a = a.Unmap()
+		switch {
+		case !ok || a.IsLinkLocalUnicast() && a.Is6():
+		case uint32(x.LinkIndex) == d.index:
+			if isSingle(&x) {
+				own = append(own, a)
+			}
+		case !service[x.LinkIndex] && !slices.Contains(host, a):
+			host = append(host, a)
+		}
+	}
+	slices.SortFunc(host, netip.Addr.Compare)
+	return own, host, nil
+}
+
+// commit changes addresses. The kernel carries out operations after one that fails.
+func (d *device) commit(ctx context.Context, run []op) (done []op, err error) {
+	var r rawnetlink.Requests
+	for i := range run {
+		typ, flags := uint16(unix.RTM_NEWADDR), uint16(unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+		if run[i].Kind == backends.Remove {
+			typ, flags = unix.RTM_DELADDR, 0
+		}
+		r.End(d.appendAddress(r.Begin(typ, flags), run[i].Key.addr.Addr()))
+	}
+	failed, err := d.conn.Do(ctx, &r)
+	if err != nil {
+		return nil, lost(err)
+	}
+	if len(failed) == 0 {
+		return run, nil
+	}
+	bad := make(map[int]bool, len(failed))
+	for _, f := range failed {
+		bad[f.Index] = true
+	}
+	first := &failed[0]
+	return without(run, bad), explain(fmt.Errorf("address %v of device %s: %w", run[first.Index].Key.addr.Addr(), d.name, first))
+}
+
+// appendAddress appends the message about an address, which is valid at once.
+func (d *device) appendAddress(b []byte, a netip.Addr) []byte {
+	family := byte(unix.AF_INET)
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	b = append(b, family, byte(a.BitLen()), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE)
+	b = binary.NativeEndian.AppendUint32(b, d.index)
+	b = rawnetlink.AppendAttr(b, unix.IFA_LOCAL, a.AsSlice())
+	return rawnetlink.AppendAttr(b, unix.IFA_ADDRESS, a.AsSlice())
+}

@@ -1,0 +1,100 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// NewFaulty returns a backend that passes each commit to around, which calls commit or not.
+func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend, error) {
+	return newFaulty(o, around)
+}
+
+func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
+	b, err := newBackend(o)
+	if err != nil {
+		return nil, err
+	}
+	b.services = backends.New(b.target.Render, faulty{b.target, around})
+	c := b.ruleset()
+	c.Around = around
+	err = b.rules.Close()
+	if err == nil {
+		b.rules, err = xtables.New(c)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// faulty is a target whose commits go through a function.
+type faulty struct {
+	*target
+	around func(commit func() error) error
+}
+
+// Commit implements [backends.Target].
+func (f faulty) Commit(ctx context.Context, ops []op) error {
+	return f.around(func() error { return f.target.Commit(ctx, ops) })
+}
+
+// Prepare makes the tables of iptables in the network namespace of the thread: the rest of
+// the system has them too.
+func Prepare(ctx context.Context, o Options) error {
+	b, err := newBackend(o)
+	if err != nil {
+		return err
+	}
+	defer b.Close() //nolint:errcheck // only sockets
+	return xtables.Prepare(ctx, b.ruleset())
+}
+
+// Dump returns what backends of these options have programmed in the network namespace of the
+// thread, without real servers that drain.
+func Dump(ctx context.Context, o Options) (string, error) {
+	b, err := newBackend(o)
+	if err != nil {
+		return "", err
+	}
+	defer b.Close() //nolint:errcheck // only sockets
+	text, err := xtables.Dump(ctx, b.ruleset())
+	if err != nil {
+		return "", err
+	}
+	device, err := b.target.device.find()
+	if err != nil {
+		return "", err
+	}
+	if device != nil {
+		text += "device " + device.Attrs().Name + "\n"
+		b.target.device.index = uint32(device.Attrs().Index)
+	}
+	sets, err := b.target.sets.Sets(ctx, b.prefix)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range sets {
+		text += "set " + s.Name + "\n"
+	}
+	if len(sets) == 0 {
+		return text, nil
+	}
+	l, err := b.target.list(ctx)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, o := range l.found {
+		lines = append(lines, fmt.Sprintf("%v %s %d %v %v %v %v %+v\n", o.Key.kind, o.Key.set.base(), o.Key.protocol, o.Key.inside, o.Key.addr, o.Key.real, o.Key.source, o.Value))
+	}
+	slices.Sort(lines)
+	return text + strings.Join(lines, ""), nil
+}

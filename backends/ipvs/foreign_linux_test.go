@@ -1,0 +1,207 @@
+//go:build ipvs
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func addrPort(a string, port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(a), uint16(port))
+}
+
+// foreign returns the virtual servers of the tests' other program, as ipvsadm lists them.
+func (s *stage) foreign(t testing.TB) string {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(s.run(t, "ipvsadm -Sn")) {
+		if strings.Contains(line, "192.0.2.") || strings.Contains(line, "-s wlc") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+func (s *stage) isUntouched(t testing.TB, when, before string) {
+	t.Helper()
+	if diff := cmp.Diff(before, s.foreign(t)); diff != "" {
+		t.Errorf("%s: foreign virtual servers (-before +after):\n%s", when, diff)
+	}
+}
+
+// A virtual server of another program at the address and port of a Service stays as it is, and the
+// service port is named. All others are served, also if the same change replaces something.
+func TestForeignServerInTheWay(t *testing.T) {
+	s := newStage(t, Options{})
+	blocked, other, local := stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 2), localPort(3)
+	vip := blocked.Frontends[0].Addr.String()
+	s.run(t, "ipvsadm -A -t "+vip+" -s wlc")
+	s.run(t, "ipvsadm -a -t "+vip+" -r 192.0.2.99:80 -m -w 5")
+	before := s.foreign(t)
+	changed := *other
+	changed.Annotations = map[string]string{SchedulerAnnotation: "lc"}
+	check := func(when string, want proxy.Snapshot) {
+		t.Helper()
+		errs := s.apply(t, want)
+		s.isUntouched(t, when, before)
+		for _, err := range errs { // of several tries: none needs to read everything again
+			if failed, _ := errors.AsType[proxy.PortErrors](err); len(failed) != 1 || failed[blocked.Name] == nil {
+				t.Errorf("%s: got error %v, want one that names only %v", when, err, blocked.Name)
+			}
+		}
+		if len(errs) == 0 {
+			t.Errorf("%s: got no error, want one that names %v", when, blocked.Name)
+		}
+		if got := len(s.destinations(t, other)); got != 2 {
+			t.Errorf("%s: real servers of another Service: got %d, want 2", when, got)
+		}
+	}
+	check("from zero", snapshotOf(blocked, other, local))
+	s.restart(t)
+	check("after a restart", snapshotOf(blocked, other, local))
+	s.Applied = proxy.Snapshot{}
+	s.Apply(t, snapshotOf(other))
+	check("added while another Service is replaced", snapshotOf(blocked, &changed, local))
+	s.Applied = proxy.Snapshot{}
+	s.Apply(t, snapshotOf(other))
+	s.isUntouched(t, "after the Service was removed", before)
+	s.run(t, "ipvsadm -D -t "+vip)
+	if errs := s.apply(t, snapshotOf(blocked, other, local)); len(errs) > 0 {
+		t.Errorf("after the foreign server was removed: got errors %v, want none", errs)
+	}
+	s.isAsFresh(t, "after the foreign server was removed")
+}
+
+// Servers elsewhere and by marks, also by those of the backend's range, sets and addresses of
+// other programs stay as they are, from the first Apply to Cleanup.
+func TestForeignObjects(t *testing.T) {
+	s := newStage(t, Options{})
+	for _, mark := range []uint32{markBase, markBase + 1, markBase + 2, markBase + markCount - 1, 7} {
+		s.run(t, fmt.Sprintf("ipvsadm -A -f %d -s wlc", mark))
+		s.run(t, fmt.Sprintf("ipvsadm -a -f %d -r 192.0.2.%d -m", mark, mark&7))
+	}
+	s.run(t, "ipvsadm -A -u 192.0.2.5:53 -s wlc")
+	s.run(t, "ipset create theirs hash:ip")
+	s.run(t, "ipset add theirs 192.0.2.5")
+	before := s.foreign(t)
+	a, b := localPort(1), localPort(2)
+	for _, want := range []proxy.Snapshot{snapshotOf(a), snapshotOf(a, b), snapshotOf(b), snapshotOf()} {
+		s.Apply(t, want)
+		s.isUntouched(t, "after an Apply", before)
+		s.adopts(t, want)
+		s.isUntouched(t, "after a restart", before)
+	}
+	s.Apply(t, snapshotOf(a, b))
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	s.isUntouched(t, "after Cleanup", before)
+	if got := s.run(t, "ipvsadm -Sn"); got != before {
+		t.Errorf("virtual servers after Cleanup: got\n%s\nwant the foreign ones\n%s", got, before)
+	}
+	if got := s.run(t, "ipset list -n"); got != "theirs\n" {
+		t.Errorf("sets after Cleanup: got %q, want theirs", got)
+	}
+}
+
+// Two backends in one namespace with different identities leave each other's objects alone.
+func TestTwoIdentities(t *testing.T) {
+	one := newStage(t, Options{})
+	other := &stage{one.Beside(t, Options{Identity: backends.Identity{Name: "other", Mark: 0x8000}}), one.kernel}
+	for _, step := range []struct{ mine, theirs []*proxy.ServicePort }{
+		{[]*proxy.ServicePort{localPort(1)}, []*proxy.ServicePort{localPort(11)}},
+		{[]*proxy.ServicePort{localPort(1), localPort(2)}, []*proxy.ServicePort{localPort(11), localPort(12)}},
+		{[]*proxy.ServicePort{localPort(2)}, []*proxy.ServicePort{localPort(12), localPort(13)}},
+	} {
+		if errs := append(one.apply(t, snapshotOf(step.mine...)), other.apply(t, snapshotOf(step.theirs...))...); len(errs) > 0 {
+			t.Errorf("got errors %v, want none", errs)
+		}
+	}
+	one.adopts(t, one.Applied)
+	other.adopts(t, other.Applied)
+	one.isAsFresh(t, "beside another identity")
+	before := other.dump(t)
+	if err := one.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	if diff := cmp.Diff(before, other.dump(t)); diff != "" {
+		t.Errorf("the other identity's objects after Cleanup (-before +after):\n%s", diff)
+	}
+	if got := one.dump(t); got != "" {
+		t.Errorf("own objects after Cleanup: got\n%s\nwant none", got)
+	}
+}
+
+// An address of a Service that another interface has stays there, and its other ports reach
+// the node. Node ports follow the addresses of interfaces, whose changes are noticed at once.
+func TestAddressesOfTheNode(t *testing.T) {
+	s := newStage(t, Options{})
+	w := newTalkers(t, s.NS, 1)
+	p := w.port(0, 0)
+	p.Frontends[0].Kind, p.Frontends[0].Addr = proxy.ExternalIP, addrPort("192.0.2.1", 80)
+	p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30_000))
+	s.Apply(t, snapshotOf(p))
+	if got := s.run(t, "ip -br addr show dev vipkit-ipvs0"); strings.Contains(got, "192.0.2.1") {
+		t.Errorf("addresses of the device: got %s, want none that another interface has", got)
+	}
+	l, err := s.NS.Listen(t.Context(), "tcp", "192.0.2.1:81")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // ends the test
+	w.reach(t, "at an address of the node", "tcp", addrPort("192.0.2.1", 80), w.Hosts[0])
+	if c, err := w.open(t, "tcp", addrPort("192.0.2.1", 81), netip.Addr{}); err != nil {
+		t.Errorf("another port of the address: got error %v, want a connection", err)
+	} else {
+		c.reset()
+	}
+	more := addrPort("192.0.2.100", 30_000)
+	if _, err := w.open(t, "tcp", more, netip.Addr{}); err == nil {
+		t.Errorf("node port at an address that the node lacks: got a connection, want none")
+	}
+	for _, step := range []string{"add", "del"} {
+		d, ok := s.Backend.(proxy.DriftChecker)
+		if !ok {
+			t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
+		}
+		noticed := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		go func() { noticed <- d.WaitDrift(ctx) }()
+		select {
+		case err := <-noticed:
+			t.Errorf("%s: WaitDrift without a change: got error %v, want it to wait", step, err)
+		case <-time.After(300 * time.Millisecond):
+		}
+		s.run(t, "ip addr "+step+" 192.0.2.100/24 dev clients")
+		if err := <-noticed; err != nil {
+			t.Errorf("%s: WaitDrift after a change: got error %v, want none", step, err)
+		}
+		cancel()
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, snapshotOf(p))
+		if step == "add" {
+			w.reach(t, "at an added address", "tcp", more, w.Hosts[0])
+		}
+	}
+	if got := s.run(t, "ipvsadm -Sn"); strings.Contains(got, "192.0.2.100") {
+		t.Errorf("virtual servers: got\n%s\nwant none at the removed address", got)
+	}
+	for _, a := range []string{"192.0.2.1:30000", "10.0.0.1:30000"} {
+		if got := s.run(t, "ipvsadm -Sn"); !strings.Contains(got, "-A -t "+a) {
+			t.Errorf("virtual servers: got\n%s\nwant one at %s", got, a)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/ipset"
+	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// New returns a backend that programs the network namespace of the calling thread. It needs
+// CAP_NET_ADMIN in the initial user namespace, CAP_NET_RAW, which iptables needs for its match
+// set, and the programs iptables-restore and iptables-save. If parts of the kernel, programs or
+// privileges are missing, New or the first Apply fails with [proxy.ErrUnsupported].
+//
+// The backend counts entries of sets, addresses, virtual servers and real servers that it has
+// added, changed or removed, and rules ([proxy.OperationCounter]). It has sockets until it is
+// closed ([io.Closer]); what then still drains stays until another process of the same
+// identity removes it.
+func New(options Options) (proxy.Backend, error) {
+	return newBackend(options)
+}
+
+func newBackend(options Options) (b *backend, err error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	b = &backend{options: o, prefix: xtables.Prefix(o.Identity.Name), maxEntries: maxEntries, exact: newExactFrontends(nil)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close())
+			b = nil
+		}
+	}()
+	if b.namespace, err = netns.Current(); err != nil {
+		return b, fmt.Errorf("ipvs: the network namespace: %w", err)
+	}
+	scheduler, err := parseScheduler(o.Scheduler)
+	if err != nil {
+		return b, err
+	}
+	t := &target{
+		renderer: &renderer{families: o.Families, scheduler: scheduler}, names: map[v1.IPFamily]names{},
+		drainer: drainer{timeout: o.DrainTimeout, services: o.DrainServices, of: draining{}, retained: newRetained()},
+	}
+	t.marks.limit = markCount
+	t.tag, t.marks.next = identify(b.prefix)
+	b.target = t
+	for _, f := range o.Families {
+		t.names[f] = newNames(b.prefix, f)
+	}
+	if t.kernel, err = ipvs.Open(); err != nil {
+		return b, unsupported(err)
+	}
+	if t.sets, err = ipset.Open(); err != nil {
+		return b, unsupported(err)
+	}
+	if t.device, err = openDevice(strings.ToLower(b.prefix)+deviceSuffix, b.namespace.Netlink()); err != nil {
+		return b, fmt.Errorf("ipvs: %w", err)
+	}
+	if b.rules, err = xtables.New(b.ruleset()); err != nil {
+		return b, err
+	}
+	b.services = backends.New(t.Render, t)
+	return b, nil
+}
+
+// unsupported explains why a part of the kernel cannot be reached.
+func unsupported(err error) error {
+	switch {
+	case errors.Is(err, ipvs.ErrMissing):
+		return missing("ip_vs", err)
+	case errors.Is(err, ipset.ErrUnsupported):
+		return missing("ip_set", err)
+	}
+	return fmt.Errorf("ipvs: %w: %w", proxy.ErrUnsupported, err)
+}
+
+// ruleset returns what the constant rules need.
+func (b *backend) ruleset() xtables.Config {
+	c := xtables.Config{
+		Options: xtables.Options{Flavour: b.options.Flavour, LockWait: b.options.LockWait},
+		Names:   xtables.Names{Prefix: b.prefix, Chains: chains()},
+	}
+	for _, f := range b.options.Families {
+		w := ruleWriter{family: f, sets: newNames(b.prefix, f), prefix: b.prefix, mark: b.options.Identity.Mark}
+		c.Families = append(c.Families, xtables.Family{
+			Family: f, Extensions: w.extensions(),
+			Render: func(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
+				if port != nil {
+					return out
+				}
+				w := w
+				w.node, w.out = node, out
+				return w.write()
+			},
+		})
+	}
+	return c
+}

@@ -1,0 +1,22 @@
+//go:build !linux
+
+package ipvs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// New reports [proxy.ErrUnsupported]: only Linux has IPVS.
+func New(Options) (proxy.Backend, error) {
+	return nil, errOtherSystem()
+}
+
+// PrepareNode reports [proxy.ErrUnsupported]: only Linux has IPVS.
+func PrepareNode(context.Context, Options) error { return errOtherSystem() }
+
+func errOtherSystem() error {
+	return fmt.Errorf("ipvs: %w: unsupported on this operating system", proxy.ErrUnsupported)
+}

@@ -1,0 +1,120 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Render has no state: many concurrent calls, for several nodes and in any order, return
+// what one call returns. A commit needs keys and values only, and no payloads.
+func TestRenderIsPure(t *testing.T) {
+	random := testenv.Random(t)
+	var all []stagetest.Rendering
+	for _, node := range []*proxy.Node{stagetest.Node(), {NodePorts: proxy.NodePortAddresses{All: true}}, {}} {
+		all = append(all, stagetest.Rendering{Node: node})
+		for i := range 60 {
+			all = append(all, stagetest.Rendering{Node: node, Port: stagetest.RandomPort(random, i)})
+		}
+	}
+	stagetest.RunPurity(t, random, all, func() (backends.Render[key, value], func([]object) string) {
+		return testRenderer(Schedulers()...).render, func(list []object) string { return fmt.Sprint(list) }
+	})
+}
+
+// Objects that are not shared are rendered once by a port, whatever it is, and objects of one
+// port differ from those of another one.
+func TestKeysAreUnique(t *testing.T) {
+	random := testenv.Random(t)
+	r := testRenderer(Schedulers()...)
+	for i := range 300 {
+		seen := map[key]bool{}
+		for _, o := range r.render(stagetest.Node(), stagetest.RandomPort(random, i), nil) {
+			if seen[o.Key] && !o.Key.Shared() {
+				t.Fatalf("port %d: got object %+v twice", i, o.Key)
+			}
+			seen[o.Key] = true
+		}
+	}
+}
+
+func text(o object) string {
+	k := o.Key
+	s := fmt.Sprintf("%d %s %v", k.kind, k.set.base(), k.addr)
+	if k.inside {
+		s += " inside"
+	}
+	if k.kind == kindDestination {
+		s += fmt.Sprintf(" -> %v weight %d", k.real, o.Value.weight)
+	}
+	if k.source.IsValid() {
+		s += " from " + k.source.String()
+	}
+	return s
+}
+
+// The objects of a Service with externalTrafficPolicy Local: connections from outside go to the
+// local pool, those from inside to a virtual server of their own, which marks select.
+func TestTwoPools(t *testing.T) {
+	r := testRenderer(Schedulers()...)
+	p := stagetest.Port(v1.IPv4Protocol, 1, 2)
+	p.Local, p.ExternalLocal = p.Cluster[:1], true
+	p.Frontends = []proxy.Frontend{{
+		Kind: proxy.LoadBalancer, Addr: netip.MustParseAddrPort("203.0.113.1:80"),
+		Restricted: true, AllowedSources: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
+		FromInside:  proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeNonPods},
+		FromOutside: proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal},
+	}}
+	var got []string
+	for _, o := range r.render(stagetest.Node(), p, nil) {
+		got = append(got, text(o))
+	}
+	slices.Sort(got)
+	a, b := p.Cluster[0].Addr, p.Cluster[1].Addr
+	want := []string{
+		"0 IPVS-IPS 203.0.113.1:0",
+		"5 IPVS-SERVERS 203.0.113.1:80",
+		"0 LOAD-BALANCER-SOURCE-CIDR 203.0.113.1:80 from 0.0.0.0/1",
+		"0 LOAD-BALANCER-SOURCE-CIDR 203.0.113.1:80 from 128.0.0.0/1",
+		"0 MARKS 203.0.113.1:80",
+		"0 MASQ-NODE 203.0.113.1:80",
+		"1 LOAD-BALANCER-FW 203.0.113.1:80",
+		"2  203.0.113.1:0",
+		"3  203.0.113.1:80",
+		"3  203.0.113.1:80 inside",
+		fmt.Sprintf("4  203.0.113.1:80 -> %v weight 1", a),
+		fmt.Sprintf("4  203.0.113.1:80 inside -> %v weight 1", a),
+		fmt.Sprintf("4  203.0.113.1:80 inside -> %v weight 1", b),
+		"5 INSIDE 203.0.113.1:80",
+		"5 LOAD-BALANCER-LOCAL 203.0.113.1:80",
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// The names of sets are short enough for the kernel, and differ.
+func TestSetNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		n := newNames("VIPKIT7-", f)
+		for _, s := range allSets() {
+			name := n.set(s)
+			if len(name) > longestSet || seen[name] || strings.TrimPrefix(name, n.prefix) == "" {
+				t.Errorf("set %d of %s: got name %q", s, f, name)
+			}
+			seen[name] = true
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipset"
+	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// commitServers changes virtual servers and real servers. A replacement cannot be reverted, so that
+// what may be in the way of another program comes first.
+func (t *target) commitServers(ctx context.Context, run []op) (done []op, err error) {
+	added, rest := newServers(t.withoutRetained(run))
+	if len(added) > 0 {
+		if done, err = t.sendServers(ctx, added); err != nil || len(rest) == 0 {
+			return done, err
+		}
+	}
+	some, err := t.sendServers(ctx, rest)
+	if len(added) == 0 {
+		return some, err
+	}
+	return append(slices.Clip(done), some...), err
+}
+
+// sendServers sends operations. The kernel carries out those after one that fails.
+func (t *target) sendServers(ctx context.Context, run []op) (done []op, err error) {
+	list := make([]ipvs.Op, 0, len(run))
+	from := make([]int, 0, len(run)) // indexes in run
+	removed := removedServers(run)
+	for i := range run {
+		o := &run[i]
+		if o.Key.kind == kindDestination && o.Kind == backends.Remove && removed[serverKey(&o.Key)] {
+			continue // the kernel removes it with its server
+		}
+		list, from = append(list, t.request(o)), append(from, i)
+		if o.Kind != backends.Remove && endsDraining(o) {
+			server := t.marks.server(&o.Key)
+			for k := range t.drainer.of[server] {
+				list, from = append(list, ipvs.DelDestination(server, k.real)), append(from, i)
+			}
+		}
+	}
+	failed, err := t.kernel.Do(ctx, list)
+	if len(failed) == 0 && err == nil {
+		t.record(run)
+		return run, nil
+	}
+	if err != nil {
+		return nil, lost(err)
+	}
+	bad := map[int]bool{}
+	for _, f := range failed {
+		bad[from[f.Index]] = true
+	}
+	done = without(run, bad)
+	t.record(done)
+	if err := t.inTheWay(ctx, &run[from[failed[0].Index]], &failed[0]); err != nil {
+		return done, err
+	}
+	return done, explain(&failed[0])
+}
+
+// newServers divides operations into those that add virtual servers, and the others.
+func newServers(run []op) (added, rest []op) {
+	isNew := func(o op) bool { return o.Kind == backends.Add && o.Key.kind == kindServer }
+	first := slices.IndexFunc(run, isNew)
+	if first < 0 {
+		return nil, run
+	}
+	if !slices.ContainsFunc(run, func(o op) bool { return !isNew(o) }) {
+		return run, nil // the usual case
+	}
+	for _, o := range run {
+		if isNew(o) {
+			added = append(added, o)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	return added, rest
+}
+
+// inTheWay returns an error if an operation failed because another program has the virtual
+// server. The state is known then: reading everything again would not help.
+func (t *target) inTheWay(ctx context.Context, o *op, err error) error {
+	if o.Kind != backends.Add || o.Key.kind != kindServer || !errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	all, listErr := t.kernel.Services(ctx)
+	if listErr != nil {
+		return lost(listErr)
+	}
+	server := t.marks.server(&o.Key)
+	if slices.ContainsFunc(all, func(s ipvs.Service) bool { return s.Key == server && !t.isTagged(&s) }) {
+		return fmt.Errorf("ipvs: another program has the virtual server: %w", err)
+	}
+	return nil
+}
+
+// endsDraining reports whether the value of a virtual server lets none of its real servers drain.
+func endsDraining(o *op) bool {
+	return o.Key.kind == kindServer && refusesAtZero(o.Value.scheduler)
+}
+
+// serverKey returns the key of the virtual server of a real server.
+func serverKey(k *key) key {
+	s := *k
+	s.kind, s.real = kindServer, key{}.real
+	return s
+}
+
+func removedServers(run []op) map[key]bool {
+	var removed map[key]bool
+	for i := range run {
+		if o := &run[i]; o.Kind == backends.Remove && o.Key.kind == kindServer {
+			if removed == nil {
+				removed = map[key]bool{}
+			}
+			removed[o.Key] = true
+		}
+	}
+	return removed
+}
+
+// request returns the request of an operation.
+func (t *target) request(o *op) ipvs.Op {
+	server := t.marks.server(&o.Key)
+	if o.Key.kind == kindServer {
+		config := ipvs.ServiceConfig{Scheduler: o.Value.scheduler, Flags: o.Value.flags | t.tag, Timeout: o.Value.timeout}
+		switch {
+		case o.Kind == backends.Remove:
+			return ipvs.DelService(server)
+		case o.Kind == backends.Replace || t.isRetained(&o.Key):
+			return ipvs.SetService(server, config)
+		}
+		return ipvs.AddService(server, config)
+	}
+	d := ipvs.Destination{Addr: o.Key.real, Weight: o.Value.weight}
+	switch {
+	case o.Kind == backends.Remove && t.drains(o):
+		return ipvs.SetDestination(server, ipvs.Destination{Addr: o.Key.real, Upper: t.deadline()})
+	case o.Kind == backends.Remove:
+		return ipvs.DelDestination(server, o.Key.real)
+	case o.Kind == backends.Replace || t.drainer.of.has(server, o.Key):
+		return ipvs.SetDestination(server, d)
+	}
+	return ipvs.AddDestination(server, d)
+}
+
+// record keeps account of draining real servers after operations.
+func (t *target) record(done []op) {
+	began := false
+	for i := range done {
+		o := &done[i]
+		switch {
+		case o.Key.kind == kindServer && (o.Kind == backends.Remove || endsDraining(o)):
+			delete(t.drainer.of, t.marks.server(&o.Key))
+		case o.Key.kind != kindDestination:
+		case o.Kind == backends.Remove && t.drains(o):
+			t.drainer.of.add(t.marks.server(&o.Key), o.Key)
+			began = true
+		default:
+			t.drainer.of.remove(t.marks.server(&o.Key), o.Key)
+		}
+	}
+	if began {
+		t.startDraining()
+	}
+}
+
+// lost explains an error after which it is unknown what has been carried out.
+func lost(err error) error { return fmt.Errorf("ipvs: %w: %w", proxy.ErrDataplaneLost, err) }
+
+// explain says what the error of a change means that the kernel has refused.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, ipset.ErrNotExist), errors.Is(err, unix.ENODEV): // another program removed a set or the device
+		return lost(err)
+	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("ipvs: %w: %w", backends.ErrConflict, err)
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
+		return fmt.Errorf("ipvs: %w: %w", backends.ErrExhausted, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("ipvs: %w: needs CAP_NET_ADMIN in the initial user namespace: %w", backends.ErrUnavailable, err)
+	}
+	return fmt.Errorf("ipvs: %w", err)
+}

@@ -1,0 +1,281 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipvs"
+)
+
+// Settings that the backend changes. The first ones are sysctls, the others IPVS timeouts.
+const (
+	settingConntrack   = "conntrack"
+	settingNoDest      = "expire_nodest_conn"
+	settingQuiescent   = "expire_quiescent_template"
+	settingReuse       = "conn_reuse_mode"
+	settingForward     = "ip_forward"
+	settingARPIgnore   = "arp_ignore"
+	settingARPAnnounce = "arp_announce"
+	settingTCP         = "tcp"
+	settingTCPFin      = "tcpfin"
+	settingUDP         = "udp"
+)
+
+func settingNames() []string {
+	return []string{
+		settingConntrack, settingNoDest, settingQuiescent, settingReuse, settingForward, settingARPIgnore, settingARPAnnounce,
+		settingTCP, settingTCPFin, settingUDP,
+	}
+}
+
+// sysctl returns the file of a setting; ok is false for a timeout.
+func sysctl(name string) (path string, ok bool) {
+	const folder = "/proc/sys/net/ipv4/"
+	switch name {
+	case settingForward:
+		return folder + name, true
+	case settingARPIgnore, settingARPAnnounce:
+		return folder + "conf/all/" + name, true
+	case settingTCP, settingTCPFin, settingUDP:
+		return "", false
+	}
+	return folder + "vs/" + name, true
+}
+
+// wanted returns the settings that the backend needs, with their values.
+func (b *backend) wanted() map[string]string {
+	all := map[string]string{
+		settingConntrack: "1", // to masquerade
+		settingNoDest:    "1", // flows to a removed endpoint get another one
+		settingQuiescent: "1", // affinity to a draining endpoint ends
+	}
+	// Linux 4.1 to 5.8 delays connections by a second that use a source port again.
+	if major, minor := kernelVersion(); major == 5 && minor < 9 || major == 4 && minor >= 1 {
+		all[settingReuse] = "0"
+	}
+	if slices.Contains(b.options.Families, v1.IPv4Protocol) {
+		all[settingForward] = "1"
+	}
+	if b.options.StrictARP {
+		all[settingARPIgnore], all[settingARPAnnounce] = "1", "2"
+	}
+	for name, d := range map[string]time.Duration{
+		settingTCP: b.options.TCPTimeout, settingTCPFin: b.options.TCPFinTimeout, settingUDP: b.options.UDPTimeout,
+	} {
+		if d > 0 {
+			all[name] = strconv.Itoa(int(d / time.Second))
+		}
+	}
+	return all
+}
+
+// kernelVersion returns the first two numbers of the version of the kernel, zeros if it
+// cannot be read.
+func kernelVersion() (major, minor int) {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return 0, 0
+	}
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major, minor
+}
+
+// changes are the settings that the backend has changed, with their former values and those
+// that it wrote. They stand in the alias of its device, as in "conntrack=0>1 udp=300>60",
+// so that Cleanup of any process can restore them.
+type changes map[string]changed
+
+type changed struct{ from, to string }
+
+// parseChanges reads an alias. Others may write it who may not write sysctls, so it ignores what
+// the backend never writes.
+func parseChanges(alias string) changes {
+	c := changes{}
+	for field := range strings.FieldsSeq(alias) {
+		name, values, _ := strings.Cut(field, "=")
+		from, to, _ := strings.Cut(values, ">")
+		if slices.Contains(settingNames(), name) && isNumber(from) && isNumber(to) {
+			c[name] = changed{from, to}
+		}
+	}
+	return c
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 31)
+	return err == nil
+}
+
+func (c changes) String() string {
+	fields := make([]string, 0, len(c))
+	for name, x := range c {
+		fields = append(fields, name+"="+x.from+">"+x.to)
+	}
+	slices.Sort(fields)
+	return strings.Join(fields, " ")
+}
+
+// former returns the former values of settings that are wanted no more, unless another program
+// has changed them since.
+func (c changes) former(k *kernelSettings, want map[string]string) (map[string]string, error) {
+	write := map[string]string{}
+	for name, was := range c {
+		if _, stays := want[name]; stays {
+			continue
+		}
+		now, ok, err := k.read(name)
+		if err != nil {
+			return nil, err
+		}
+		if ok && now == was.to {
+			write[name] = was.from
+		}
+	}
+	return write, nil
+}
+
+// next returns the changes after settings have become those of want, and the values to write for
+// that.
+func (c changes) next(k *kernelSettings, want map[string]string) (after changes, write map[string]string, err error) {
+	if write, err = c.former(k, want); err != nil {
+		return nil, nil, err
+	}
+	after = changes{}
+	for name, to := range want {
+		now, ok, err := k.read(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !ok {
+			continue // what the kernel does not have is not needed
+		}
+		if x, isOurs := c.from(name, now, to); isOurs {
+			after[name] = x
+		}
+		if now != to {
+			write[name] = to
+		}
+	}
+	return after, write, nil
+}
+
+// from returns the change of a setting from its former value to a new one, and false if another
+// program has given it the new one.
+func (c changes) from(name, now, to string) (x changed, isOurs bool) {
+	was, has := c[name]
+	if has && (now == was.to || to == was.to) {
+		return changed{was.from, to}, true
+	}
+	return changed{now, to}, now != to
+}
+
+// applySettings gives the settings the values of want, and those that the backend has changed and
+// that are wanted no more their former ones.
+func (b *backend) applySettings(ctx context.Context, want map[string]string) error {
+	l, err := b.target.device.find()
+	if err != nil || l == nil {
+		return err
+	}
+	alias := l.Attrs().Alias
+	remember := func(c changes) error {
+		if c.String() == alias {
+			return nil
+		}
+		alias = c.String()
+		return b.target.device.handle.LinkSetAlias(l, alias)
+	}
+	before := parseChanges(alias)
+	var after changes
+	err = b.inKernel(ctx, func(k *kernelSettings) error {
+		var write map[string]string
+		if after, write, err = before.next(k, want); err != nil {
+			return err
+		}
+		// A process that ends between the two must not lose a former value.
+		both := maps.Clone(before)
+		maps.Copy(both, after)
+		if err := remember(both); err != nil {
+			return err
+		}
+		var errs []error
+		for name, value := range write {
+			errs = append(errs, k.write(name, value))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	return remember(after)
+}
+
+// kernelSettings reads and writes settings of the network namespace of the thread.
+type kernelSettings struct {
+	timeouts map[string]string
+	changed  bool // timeouts
+}
+
+// inKernel calls f with the settings of the backend's network namespace, and writes the
+// timeouts that f changed.
+func (b *backend) inKernel(ctx context.Context, f func(*kernelSettings) error) error {
+	b.target.mu.Lock()
+	defer b.target.mu.Unlock()
+	now, err := b.target.kernel.Timeouts(ctx)
+	if err != nil {
+		return err
+	}
+	text := func(seconds uint32) string { return strconv.FormatUint(uint64(seconds), 10) }
+	k := &kernelSettings{timeouts: map[string]string{settingTCP: text(now.TCP), settingTCPFin: text(now.TCPFin), settingUDP: text(now.UDP)}}
+	if err := b.namespace.Do(func() error { return f(k) }); err != nil || !k.changed {
+		return err
+	}
+	number := func(name string) uint32 {
+		n, err := strconv.ParseUint(k.timeouts[name], 10, 31)
+		if err != nil {
+			return 0 // keeps the kernel's value
+		}
+		return uint32(n)
+	}
+	return b.target.kernel.SetTimeouts(ctx, ipvs.Timeouts{TCP: number(settingTCP), TCPFin: number(settingTCPFin), UDP: number(settingUDP)})
+}
+
+// read returns a setting; ok is false if the kernel does not have it.
+func (k *kernelSettings) read(name string) (value string, ok bool, err error) {
+	path, isFile := sysctl(name)
+	if !isFile {
+		value, ok = k.timeouts[name]
+		return value, ok, nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	return strings.TrimSpace(string(text)), err == nil, err
+}
+
+func (k *kernelSettings) write(name, value string) error {
+	path, isFile := sysctl(name)
+	if !isFile {
+		k.timeouts[name], k.changed = value, true
+		return nil
+	}
+	err := os.WriteFile(path, []byte(value), 0o644)
+	if errors.Is(err, unix.EROFS) {
+		err = fmt.Errorf("%w: set it before, or mount /proc/sys writable", err)
+	}
+	if err != nil {
+		return fmt.Errorf("setting %s to %s: %w", path, value, err)
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+//go:build ipvs
+
+package ipvs
+
+import (
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+)
+
+// settings returns the values of settings that the backend may change.
+func (s *stage) settings(t testing.TB) map[string]string {
+	t.Helper()
+	all := map[string]string{"timeouts": s.run(t, "ipvsadm -L --timeout")}
+	err := s.NS.Do(func() error {
+		for _, name := range []string{
+			settingConntrack, settingNoDest, settingQuiescent, settingForward, settingARPIgnore, settingARPAnnounce,
+		} {
+			path, _ := sysctl(name)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			all[name] = strings.TrimSpace(string(text))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (s *stage) set(t testing.TB, name, value string) {
+	t.Helper()
+	path, _ := sysctl(name)
+	if err := s.NS.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Cleanup restores the settings, also those that an earlier process changed, except for those
+// that another program has changed since.
+func TestSettings(t *testing.T) {
+	s := newStage(t, Options{StrictARP: true, TCPTimeout: 100 * time.Second, UDPTimeout: 50 * time.Second})
+	for name, value := range map[string]string{settingForward: "0", settingARPAnnounce: "1", settingNoDest: "0"} {
+		s.set(t, name, value)
+	}
+	s.run(t, "ipvsadm --set 800 90 200")
+	before := s.settings(t)
+	world := snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2))
+	s.Apply(t, world)
+	want := map[string]string{
+		settingConntrack: "1", settingNoDest: "1", settingQuiescent: "1", settingForward: "1", settingARPIgnore: "1", settingARPAnnounce: "2",
+		"timeouts": strings.NewReplacer("800", "100", "200", "50").Replace(before["timeouts"]),
+	}
+	if diff := cmp.Diff(want, s.settings(t)); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+	s.adopts(t, world)
+	s.set(t, settingQuiescent, "0") // repaired by the next Apply that knows nothing
+	s.adopts(t, world)
+	if diff := cmp.Diff(want, s.settings(t)); diff != "" {
+		t.Errorf("settings after restarts (-want +got):\n%s", diff)
+	}
+	s.restart(t)
+	s.set(t, settingARPIgnore, "8")
+	after := maps.Clone(before)
+	after[settingARPIgnore] = "8"
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	if diff := cmp.Diff(after, s.settings(t)); diff != "" {
+		t.Errorf("settings after Cleanup (-want +got):\n%s", diff)
+	}
+}
+
+// Without StrictARP, the settings of ARP stay.
+func TestNoStrictARP(t *testing.T) {
+	s := newStage(t, Options{})
+	before := s.settings(t)
+	s.Apply(t, snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2)))
+	after := s.settings(t)
+	for _, name := range []string{settingARPIgnore, settingARPAnnounce, "timeouts"} {
+		if before[name] != after[name] {
+			t.Errorf("%s: got %q, want it to stay %q", name, after[name], before[name])
+		}
+	}
+}
+
+// Options of another process replace settings, and restore those that they do not have. The
+// former values stay those of before the first one.
+func TestSettingsOfOtherOptions(t *testing.T) {
+	s := newStage(t, Options{StrictARP: true, TCPTimeout: 100 * time.Second, UDPTimeout: 50 * time.Second})
+	s.run(t, "ipvsadm --set 900 90 300")
+	before := s.settings(t)
+	world := snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2))
+	s.Apply(t, world)
+	s.Options.StrictARP, s.Options.TCPTimeout, s.Options.UDPTimeout = false, 200*time.Second, 0
+	s.adopts(t, world)
+	want := maps.Clone(before)
+	want[settingConntrack], want[settingNoDest], want[settingQuiescent], want[settingForward] = "1", "1", "1", "1"
+	want["timeouts"] = strings.Replace(before["timeouts"], "900", "200", 1)
+	if diff := cmp.Diff(want, s.settings(t)); diff != "" {
+		t.Errorf("settings with other options (-want +got):\n%s", diff)
+	}
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	if diff := cmp.Diff(before, s.settings(t)); diff != "" {
+		t.Errorf("settings after Cleanup (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,75 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// CountTraffic implements [backends.TrafficCounter]: the sums of the virtual servers of each service
+// port, which the kernel updates every two seconds. It reads them by a socket of its own, so
+// that it does not delay changes.
+func (b *backend) CountTraffic(
+	ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64),
+) error {
+	stats, err := b.stats(ctx)
+	if err != nil {
+		return fmt.Errorf("ipvs: traffic: %w", err)
+	}
+	t := b.target
+	t.mu.Lock()
+	r, m := t.renderer, marks{of: maps.Clone(t.marks.of)}
+	t.mu.Unlock()
+	var objects []object
+	for port := range s.All() {
+		var connections uint64
+		var packets, bytes [2]uint64
+		served := false
+		objects = r.render(s.Node(), port, objects[:0])
+		for i := range objects {
+			k := &objects[i].Key
+			if k.kind != kindServer {
+				continue
+			}
+			x, exists := stats[m.server(k)]
+			served = served || exists
+			connections += x.Connections
+			packets[0], packets[1] = packets[0]+x.InPackets, packets[1]+x.OutPackets
+			bytes[0], bytes[1] = bytes[0]+x.InBytes, bytes[1]+x.OutBytes
+		}
+		if served {
+			each(port.Name, connections, packets, bytes)
+		}
+	}
+	return nil
+}
+
+// stats returns the statistics of the virtual servers of the backend.
+func (b *backend) stats(ctx context.Context) (map[ipvs.ServiceKey]ipvs.Stats, error) {
+	var c *ipvs.Conn
+	err := b.namespace.Do(func() (err error) {
+		c, err = ipvs.Open()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close() //nolint:errcheck // nothing was written
+	services, err := c.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[ipvs.ServiceKey]ipvs.Stats, len(services))
+	for i := range services {
+		if s := &services[i]; b.target.isTagged(s) {
+			all[s.Key] = s.Stats
+		}
+	}
+	return all, nil
+}
+
+var _ backends.TrafficCounter = (*backend)(nil)

@@ -1,0 +1,89 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Drifted implements [proxy.DriftChecker]. IPVS and ipsets have no events and no generation, so
+// only reading everything shows whether another program changed them.
+func (b *backend) Drifted(context.Context) bool { return true }
+
+// WaitDrift implements [proxy.DriftChecker]: it waits for changes of addresses, at which node
+// ports answer, and for changes of the dummy device by other programs. Other changes are found
+// by resyncs.
+func (b *backend) WaitDrift(ctx context.Context) error {
+	var l *rawnetlink.Listener
+	err := b.namespace.Do(func() (err error) {
+		l, err = rawnetlink.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	defer l.Close() //nolint:errcheck // nothing was written
+	if changed, err := b.target.haveAddressesChanged(); changed || err != nil {
+		return err
+	}
+	for {
+		messages, err := l.Receive(ctx)
+		switch {
+		case errors.Is(err, rawnetlink.ErrMissed):
+			return nil
+		case err != nil:
+			return fmt.Errorf("ipvs: %w", err)
+		}
+		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
+			if b.target.concerns(m) {
+				return nil
+			}
+		}
+	}
+}
+
+// haveAddressesChanged reports whether the addresses of the node are other ones than those that
+// were rendered, or the device lost or got addresses.
+func (t *target) haveAddressesChanged() (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own, host, err := t.device.addresses()
+	if err != nil {
+		return false, fmt.Errorf("ipvs: addresses: %w", err)
+	}
+	return len(own) != t.bound || !slices.Equal(host, t.renderer.host), nil
+}
+
+// concerns reports whether a notification is about an address that matters, and not about a
+// change of the backend itself.
+func (t *target) concerns(m rawnetlink.Message) bool {
+	if m.Type != unix.RTM_NEWADDR && m.Type != unix.RTM_DELADDR || len(m.Payload) < unix.SizeofIfAddrmsg {
+		return false
+	}
+	attrs := rawnetlink.Attrs(m.Payload[unix.SizeofIfAddrmsg:])
+	bytes := attrs.Find(unix.IFA_LOCAL)
+	if bytes == nil {
+		bytes = attrs.Find(unix.IFA_ADDRESS)
+	}
+	a, ok := netip.AddrFromSlice(bytes)
+	if !ok || a.Is6() && a.IsLinkLocalUnicast() {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if binary.NativeEndian.Uint32(m.Payload[4:]) == t.device.index {
+		return m.Port != t.device.port
+	}
+	// Routers renew addresses again and again.
+	return m.Type == unix.RTM_DELADDR || !slices.Contains(t.renderer.host, a)
+}
+
+var _ proxy.DriftChecker = (*backend)(nil)
