@@ -17,12 +17,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A client whose own address is that of a Service is served like any other: what it
-// is answered is not looked up, neither its address nor its port.
+// A client whose own address is that of a Service is served like any other: answers to it are not
+// captured, whether or not its port is the Service's.
 func TestClientsMayHaveAddressesOfServices(t *testing.T) {
 	const addr, port = "10.96.0.3", "40000"
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		for name, of := range map[string]string{"its port is none of the Service": addr + ":80", "its port is the Service's": addr + ":" + port} {
+		for name, of := range map[string]string{"another port": addr + ":80", "the Service's port": addr + ":" + port} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
 				n := newNetwork(t)
 				to := netip.MustParsePrefix(addr + "/32")
@@ -38,17 +38,17 @@ func TestClientsMayHaveAddressesOfServices(t *testing.T) {
 				apply(t, n.start(t, userspace.Options{Capture: capture}), both(
 					ofKind(both(snapshot(one), snapshot(of)), proxy.ClusterIP), both(names(frontend), names(of))))
 				if got, err := n.greetingFrom(t, netip.MustParseAddrPort(addr+":"+port), one); err != nil || got == "" {
-					t.Errorf("a connection: got %q and error %v, want the server", got, err)
+					t.Errorf("a connection: got %q and error %v, want an answer of the server", got, err)
 				}
-				n.asksFrom(t, addr+":"+port, frontend)
+				n.wantEcho(t, addr+":"+port, frontend)
 			})
 		}
 	}
 }
 
-// asksFrom sends a datagram from an address of the client's, and wants it back from
-// where it was sent.
-func (n network) asksFrom(t *testing.T, from, to string) {
+// wantEcho sends a datagram from an address of the client, and checks that it is echoed from the
+// address that it was sent to.
+func (n network) wantEcho(t *testing.T, from, to string) {
 	t.Helper()
 	c, err := n.client.ListenPacket(t.Context(), "udp", from)
 	if err != nil {
@@ -58,17 +58,17 @@ func (n network) asksFrom(t *testing.T, from, to string) {
 	if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))); err != nil {
 		t.Fatal(err)
 	}
-	if got := hears(t, c, "?"); got.String() != to {
-		t.Errorf("asked at %s: the answer comes from %v", to, got)
+	if got := wantDatagram(t, c, "?"); got.String() != to {
+		t.Errorf("datagram to %s: got an answer from %v, want the same address", to, got)
 	}
 }
 
-// lostNothing reports packets that the kernel had to send again. How long it took to
-// connect would not tell them from a busy machine.
-func lostNothing(c net.Conn) error {
+// checkRetransmits returns an error if the kernel had to send packets again. The time to connect
+// would not distinguish lost packets from a busy machine.
+func checkRetransmits(c net.Conn) error {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
-		return fmt.Errorf("the connection is a %T", c)
+		return fmt.Errorf("got a %T, want a TCP connection", c)
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -86,7 +86,7 @@ func lostNothing(c net.Conn) error {
 	return nil
 }
 
-// wantSilence wants nobody to answer, and no refusal either.
+// wantSilence checks that a connection gets neither an answer nor a refusal.
 func (n network) wantSilence(t *testing.T, to string) {
 	t.Helper()
 	if server, _, c, err := n.askFor(t, to, 900*time.Millisecond); c != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -38,7 +38,7 @@ const (
 	other6      = "fd00:2::11"
 )
 
-// newBridged makes one in which netfilter sees bridged packets, or does not.
+// newBridged makes a bridged network in which netfilter sees bridged packets, or does not.
 func newBridged(t *testing.T, netfilter bool) bridged {
 	t.Helper()
 	n := bridged{network{netnstest.NewNS(t), netnstest.NewNS(t), netnstest.NewNS(t)}, netnstest.NewNS(t)}
@@ -85,14 +85,14 @@ func newBridged(t *testing.T, netfilter bool) bridged {
 	return n
 }
 
-// from gives the network with another client.
+// from returns the network with another namespace as the client.
 func (n network) from(client *netns.NS) network {
 	n.client = client
 	return n
 }
 
-// bridgedServices are a Service of the pod in both families, with a node port, for
-// TCP and UDP, in a network with bridged pods.
+// bridgedServices returns a Service in both families, with a node port, for TCP and UDP, whose
+// endpoint is the pod of a bridged network.
 func bridgedServices() proxy.Snapshot {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
@@ -120,30 +120,30 @@ func bridgedServices() proxy.Snapshot {
 	}, ports...)
 }
 
-// Pods on a bridge reach Services: from another pod, from the endpoint itself, from
-// outside, from the node, whether netfilter sees what is bridged or not.
+// Another pod, the endpoint itself, outside and the node reach a Service whose endpoint is on a
+// bridge, whether netfilter sees bridged packets or not.
 func TestBridgedPods(t *testing.T) {
 	for _, netfilter := range []bool{false, true} {
 		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
-			forCaptures(t, func(t *testing.T, c userspace.Capture) { servesBridged(t, newBridged(t, netfilter), c) })
+			forCaptures(t, func(t *testing.T, c userspace.Capture) { testBridged(t, newBridged(t, netfilter), c) })
 		})
 	}
 }
 
-func servesBridged(t *testing.T, n bridged, c userspace.Capture) {
+func testBridged(t *testing.T, n bridged, c userspace.Capture) {
 	t.Helper()
 	n.needs(t, c)
 	servers := map[string]string{one: podServer, nodePort: podServer, service6: podServer6, nodePort6: podServer6}
 	for _, at := range []string{podServer, podServer6} {
 		n.serve(t, at)
-		n.peerNamer(t, at)
+		n.servePeerAddress(t, at)
 	}
 	b := n.start(t, userspace.Options{Capture: c})
 	apply(t, b, bridgedServices())
 	for _, client := range []struct {
 		name string
 		ns   *netns.NS
-		sees []string // what the endpoint sees
+		sees []string // the addresses that the endpoint may see
 	}{
 		{"another pod", n.other, []string{"10.244.2.1", "fd00:2::1"}},
 		{"the endpoint", n.pod, []string{"10.244.2.1", "fd00:2::1"}},
@@ -159,24 +159,24 @@ func servesBridged(t *testing.T, n bridged, c userspace.Capture) {
 			for range 3 {
 				got, peer, _, err := n.askFor(t, to, 5*time.Second)
 				if err != nil || got != server || !slices.Contains(sees, peer.Addr().String()) {
-					t.Errorf("from %s to %s: got %q, which sees %v, and error %v; want %s, which sees one of %v", client.name, to, got, peer, err, server, sees)
+					t.Errorf("from %s to %s: got server %q, peer %v and error %v, want %s and a peer in %v", client.name, to, got, peer, err, server, sees)
 					break
 				}
 			}
 			peer, err := netip.ParseAddrPort(n.peerSeen(t, to))
 			if err != nil || !slices.Contains(sees, peer.Addr().String()) {
-				t.Errorf("from %s to %s: the endpoint of a datagram sees %v, want one of %v", client.name, to, peer, sees)
+				t.Errorf("datagram from %s to %s: got peer %v, want one of %v", client.name, to, peer, sees)
 			}
 		}
 	}
 	if s := b.Stats(); s.Failed+s.Denied+s.Crowded+s.Faults != 0 {
-		t.Errorf("got %+v, want nothing to fail", s)
+		t.Errorf("got %+v, want no failures", s)
 	}
 }
 
-// What a bridged pod has begun goes on when its Service is gone, for the grace period,
-// and when netfilter begins or ceases to see what is bridged.
-func TestBridgedConnectionsGoOn(t *testing.T) {
+// Connections of a bridged pod continue after their Service was removed, for the grace period,
+// and when netfilter begins or ceases to see bridged packets.
+func TestBridgedConnectionsContinue(t *testing.T) {
 	for _, netfilter := range []string{"0", "1"} {
 		t.Run("netfilter="+netfilter, func(t *testing.T) {
 			n := newBridged(t, netfilter == "1")
@@ -193,42 +193,42 @@ func TestBridgedConnectionsGoOn(t *testing.T) {
 				}
 				conns = append(conns, c)
 			}
-			goOn := func(when string) {
+			wantContinue := func(when string) {
 				t.Helper()
 				for _, c := range conns {
 					_, err := c.Write([]byte("x"))
 					if err == nil {
 						_, err = io.ReadFull(c, make([]byte, 1))
 					}
-					if err = errors.Join(err, lostNothing(c)); err != nil {
-						t.Errorf("%s: %v", when, err)
+					if err = errors.Join(err, checkRetransmits(c)); err != nil {
+						t.Errorf("%s: got error %v, want none", when, err)
 					}
 				}
 			}
-			goOn("at first")
+			wantContinue("at first")
 			if err := b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())); err != nil {
 				t.Fatal(err)
 			}
-			goOn("without the Service")
+			wantContinue("without the Service")
 			for _, is := range []string{"1", "0", "1"} {
 				for _, name := range []string{"iptables", "ip6tables"} {
 					if err := n.node.Sysctl("net/bridge/bridge-nf-call-"+name, is); err != nil {
 						t.Fatal(err)
 					}
 				}
-				goOn("with netfilter " + is)
+				wantContinue("with netfilter " + is)
 			}
 		})
 	}
 }
 
-// An answer to a bridged pod that comes when the node has forgotten the flow is lost, and
-// the next question is answered.
-func TestBridgedPodsAreForgotten(t *testing.T) {
+// If the node has forgotten the flow of a bridged pod, the answer is lost, and the next datagram
+// gets one.
+func TestForgottenFlowsOfBridgedPods(t *testing.T) {
 	for _, netfilter := range []bool{false, true} {
 		n := newBridged(t, netfilter)
-		n.peerNamer(t, podServer)
-		n.peerNamer(t, podServer6)
+		n.servePeerAddress(t, podServer)
+		n.servePeerAddress(t, podServer6)
 		apply(t, n.start(t, userspace.Options{}), bridgedServices())
 		for _, to := range []string{one, service6} {
 			c, err := n.other.Dial(t.Context(), "udp", to)
@@ -237,7 +237,7 @@ func TestBridgedPodsAreForgotten(t *testing.T) {
 			}
 			for range 3 {
 				if exchange(t.Context(), c, []byte("?")) == nil {
-					t.Errorf("netfilter=%v: no answer from %s", netfilter, to)
+					t.Errorf("netfilter=%v, datagram to %s: got no answer, want one", netfilter, to)
 				}
 				n.forget(t)
 			}
@@ -246,19 +246,19 @@ func TestBridgedPodsAreForgotten(t *testing.T) {
 	}
 }
 
-// An answer that comes when the node has forgotten the flow leaves the node under no
-// other name.
+// If the node has forgotten the flow, an answer does not leave it with the address of the
+// listener.
 func TestLateAnswersToBridgedPods(t *testing.T) {
 	for _, netfilter := range []bool{false, true} {
 		for to, at := range map[string]string{one: podServer, service6: podServer6} {
 			t.Run(fmt.Sprintf("netfilter=%v/%s", netfilter, to), func(t *testing.T) {
-				answersBridgedLate(t, newBridged(t, netfilter), to, at)
+				testLateBridgedAnswers(t, newBridged(t, netfilter), to, at)
 			})
 		}
 	}
 }
 
-func answersBridgedLate(t *testing.T, n bridged, to, at string) {
+func testLateBridgedAnswers(t *testing.T, n bridged, to, at string) {
 	t.Helper()
 	server, err := n.pod.ListenPacket(t.Context(), "udp", at)
 	if err != nil {
@@ -281,7 +281,7 @@ func answersBridgedLate(t *testing.T, n bridged, to, at string) {
 	if _, err := client.Write([]byte("first")); err != nil {
 		t.Fatal(err)
 	}
-	from := hears(t, server, "first")
+	from := wantDatagram(t, server, "first")
 	n.forget(t)
 	if _, err := server.WriteTo([]byte("late"), from); err != nil {
 		t.Fatal(err)
@@ -292,16 +292,16 @@ func answersBridgedLate(t *testing.T, n bridged, to, at string) {
 	if _, err := client.Write([]byte("second")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.WriteTo([]byte("in time"), hears(t, server, "second")); err != nil {
+	if _, err := server.WriteTo([]byte("in time"), wantDatagram(t, server, "second")); err != nil {
 		t.Fatal(err)
 	}
-	hears(t, connected{client}, "in time")
+	wantDatagram(t, connected{client}, "in time")
 	if out := n.nft(t, "list table inet watch"); strings.Count(out, "counter packets 0 bytes 0 drop") != 2 {
-		t.Errorf("answers have left under the names of sockets:\n%s", out)
+		t.Errorf("answers have left with the addresses of listeners:\n%s", out)
 	}
 }
 
-// connected is a connected socket for datagrams.
+// connected makes a [net.PacketConn] of a connected socket for datagrams.
 type connected struct{ net.Conn }
 
 func (c connected) ReadFrom(b []byte) (int, net.Addr, error) {
@@ -311,7 +311,7 @@ func (c connected) ReadFrom(b []byte) (int, net.Addr, error) {
 
 func (c connected) WriteTo(b []byte, _ net.Addr) (int, error) { return c.Write(b) }
 
-// peerSeen sends a datagram, and gives where the endpoint says that it comes from.
+// peerSeen sends a datagram, and returns the client's address that the endpoint has seen.
 func (n network) peerSeen(t *testing.T, to string) string {
 	t.Helper()
 	c, err := n.client.Dial(t.Context(), "udp", to)
@@ -324,8 +324,7 @@ func (n network) peerSeen(t *testing.T, to string) string {
 	return string(exchange(ctx, c, []byte("?")))
 }
 
-// Where clients on one link cannot reach an endpoint, whatever the reason, those who
-// come another way go on to.
+// If clients on one link cannot reach an endpoint, clients on other links still can.
 func TestFailuresOfOneLink(t *testing.T) {
 	n := newBridged(t, false)
 	for at, server := range map[*netns.NS]string{n.pod: podServer, n.other: otherServer} {
@@ -335,7 +334,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{100 * time.Millisecond}, Suspect: time.Hour}})
 	s := bridgedServices()
 	apply(t, b, s)
-	// As a policy has it: what comes from some clients does not get to the endpoint.
+	// Like a network policy: packets of some clients do not reach the endpoint.
 	if _, err := netnstest.Run(t, n.pod, "add table ip deny; add chain ip deny in { type filter hook input priority 0; }; add rule ip deny in ip saddr 10.244.1.16/28 drop", netnstest.NFT(t), "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +349,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 			_ = c.Close()
 		}
 		if err == nil {
-			t.Fatalf("%s gets an answer; the test shows nothing", from)
+			t.Fatalf("%s: got an answer, want none with the policy", from)
 		}
 	}
 	p := *firstOf(s)
@@ -369,12 +368,12 @@ func TestFailuresOfOneLink(t *testing.T) {
 			servers[server]++
 		}
 		if servers[podServer] < 10 || servers[otherServer] < 10 {
-			t.Errorf("%s got answers of %v, want some of each", name, servers)
+			t.Errorf("%s: got answers of %v, want at least 10 of each server", name, servers)
 		}
 	}
 }
 
-// withoutPort gives all service ports but one.
+// withoutPort returns a snapshot without one of its service ports.
 func withoutPort(s proxy.Snapshot, name proxy.ServicePortName) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {

@@ -2,37 +2,47 @@ package userspace
 
 import "fmt"
 
-// Capture is a way to lead packets to a backend. All ways serve the same Services;
-// what each needs and what it lacks, the documentation of the package says.
+// Capture says how packets get to the sockets of a backend. All captures serve the same
+// Services; the documentation of the package says what each needs, and what it lacks.
 type Capture uint8
 
-// The ways.
+// The captures.
 const (
-	// TPROXY marks packets by nf_tables, and hands them over as they are. It is
-	// the only way by which endpoints see the client's address.
-	TPROXY Capture = iota
-	// Redirect has nf_tables and connection tracking translate the
-	// destination, where TPROXY or policy routing cannot be had.
+	// DefaultCapture is [TPROXY] on Linux, and [Addresses] on other systems.
+	DefaultCapture Capture = iota
+	// TPROXY marks packets by nf_tables, and delivers them with their destination
+	// unchanged. It is the only capture with which endpoints see the client's address.
+	TPROXY
+	// Redirect translates destinations by nf_tables and connection tracking. It is for
+	// kernels without TPROXY, and hosts without policy routing.
 	Redirect
-	// LocalRoutes makes the addresses of Services local ones, and chooses
-	// sockets by a BPF program, without any netfilter. It refuses what it does
-	// not serve in its own ways, and cannot tell pods by their interface.
+	// LocalRoutes makes the addresses of Services local, and chooses sockets by a BPF
+	// program, without netfilter. It rejects and drops in other ways than netfilter, and
+	// cannot identify pods by their interface.
 	LocalRoutes
+	// Addresses adds the addresses of Services to an interface, and listens at each frontend.
+	// It is for Windows, and needs no other system than that. It rejects and drops in other
+	// ways than netfilter, and cannot identify pods by their interface.
+	Addresses
 )
 
-// String gives the name of the way, as in "tproxy".
+// String returns the name of the capture, as in "tproxy".
 func (c Capture) String() string {
 	switch c {
+	case DefaultCapture:
+		return "default"
 	case TPROXY:
 		return "tproxy"
 	case Redirect:
 		return "redirect"
 	case LocalRoutes:
 		return "routes"
+	case Addresses:
+		return "addresses"
 	default:
 		return fmt.Sprintf("capture %d", uint8(c))
 	}
 }
 
-// known reports whether there is such a way.
-func (c Capture) known() bool { return c <= LocalRoutes }
+// known reports whether c is one of the captures.
+func (c Capture) known() bool { return c <= Addresses }

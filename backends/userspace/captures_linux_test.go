@@ -19,8 +19,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Whatever the capture, a connection gets to the endpoint, which sees the client
-// or the node.
+// With each capture, connections reach the endpoint, which sees the client or the node.
 func TestCaptures(t *testing.T) {
 	for capture, sees := range map[userspace.Capture]string{
 		userspace.TPROXY:      clientAddr,
@@ -33,7 +32,7 @@ func TestCaptures(t *testing.T) {
 			n.serve(t, podServer)
 			apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
 			if peer, _ := n.wantAnswer(t, one); peer.Addr().String() != sees {
-				t.Errorf("the endpoint sees %v, want %s", peer, sees)
+				t.Errorf("address that the endpoint sees: got %v, want %s", peer, sees)
 			}
 		})
 	}
@@ -55,8 +54,8 @@ func (n network) local(t *testing.T) []string {
 	return out
 }
 
-// A process that captures in another way than the one before takes its place, and
-// its Cleanup leaves nothing of either.
+// A process with another capture replaces the objects of the one before, and its Cleanup
+// removes those of both.
 func TestCaptureChanges(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -75,20 +74,20 @@ func TestCaptureChanges(t *testing.T) {
 			rules, local = 0, 3
 		}
 		if got := len(n.rules(t)); got != rules {
-			t.Errorf("%v: there are %d routing rules, want %d", capture, got, rules)
+			t.Errorf("%v: routing rules: got %d, want %d", capture, got, rules)
 		}
 		if got := n.local(t); len(got) != local {
-			t.Errorf("%v: there are local routes %q, want %d", capture, got, local)
+			t.Errorf("%v: local routes: got %q, want %d", capture, got, local)
 		}
 		if last.Drifted(t.Context()) {
-			t.Errorf("%v: something is not as it should be", capture)
+			t.Errorf("%v: Drifted: got true, want false", capture)
 		}
 	}
 	if err := last.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if rules, local := n.rules(t), n.local(t); len(rules)+len(local) != 0 {
-		t.Errorf("after Cleanup there are rules %v and local routes %q, want none", rules, local)
+		t.Errorf("after Cleanup: got rules %v and local routes %q, want none", rules, local)
 	}
 }
 
@@ -104,13 +103,13 @@ func TestRedirectRefusesWithoutBackend(t *testing.T) {
 		t.Fatal(err)
 	}
 	if server, _, _, err := n.ask(t, one); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("with nobody at home: got %q and error %v, want a refusal", server, err)
+		t.Errorf("without a backend: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
 	}
 }
 
-// The doors cannot be reached but by way of a frontend, not even at a node port, which
-// every address of the node serves.
-func TestDoorsAreShut(t *testing.T) {
+// Clients cannot connect to the addresses of listeners, not even at a node port, although every
+// other address of the node serves it.
+func TestListenersAreNotReachableDirectly(t *testing.T) {
 	for capture, want := range map[userspace.Capture]int{userspace.TPROXY: 2, userspace.Redirect: 3} {
 		t.Run(capture.String(), func(t *testing.T) {
 			n := newNetwork(t)
@@ -120,14 +119,14 @@ func TestDoorsAreShut(t *testing.T) {
 			node.NodePorts.All = true
 			apply(t, n.start(t, userspace.Options{Capture: capture}), withNode(s, &node))
 			n.wantAnswer(t, "10.244.1.1:30100")
-			doors := n.local(t)
-			if len(doors) != want {
-				t.Fatalf("got doors %q, want %d", doors, want)
+			listeners := n.local(t)
+			if len(listeners) != want {
+				t.Fatalf("got listeners %q, want %d", listeners, want)
 			}
 			var wg sync.WaitGroup
-			for _, door := range doors {
+			for _, listener := range listeners {
 				for _, port := range []uint16{userspace.DefaultPort, 30_100} {
-					wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(door).Addr(), port).String()) })
+					wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(listener).Addr(), port).String()) })
 				}
 			}
 			wg.Wait()
@@ -135,7 +134,7 @@ func TestDoorsAreShut(t *testing.T) {
 	}
 }
 
-// needs ends a test where a capture cannot be had.
+// needs ends the test if the capture is not supported.
 func (n network) needs(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	if c == userspace.LocalRoutes {
@@ -143,14 +142,14 @@ func (n network) needs(t *testing.T, c userspace.Capture) {
 	}
 }
 
-// An endpoint that is the Service's own address is a circle, which ends at once.
-func TestCircleEnds(t *testing.T) {
+// Connections to an endpoint that is the Service's own address would loop; they end at once.
+func TestLoopEnds(t *testing.T) {
 	for _, c := range []userspace.Capture{userspace.Redirect, userspace.LocalRoutes} {
-		t.Run(c.String(), func(t *testing.T) { endsCircle(t, c) })
+		t.Run(c.String(), func(t *testing.T) { testLoop(t, c) })
 	}
 }
 
-func endsCircle(t *testing.T, c userspace.Capture) {
+func testLoop(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
 	n.needs(t, c)
@@ -160,7 +159,7 @@ func endsCircle(t *testing.T, c userspace.Capture) {
 		t.Errorf("got %q and error %v, want the connection to end", server, err)
 	}
 	if s := b.Stats(); s.Accepted != 1 || s.Failed != 1 {
-		t.Errorf("%d connections were accepted and %d failed, want 1 each", s.Accepted, s.Failed)
+		t.Errorf("got %d accepted connections and %d failed, want 1 each", s.Accepted, s.Failed)
 	}
 	const dns = "10.96.0.1:53"
 	apply(t, b, withEndpoint(names(dns), dns))
@@ -174,13 +173,13 @@ func endsCircle(t *testing.T, c userspace.Capture) {
 	}
 	eventually(t, "the datagram has failed", func() bool { return b.Stats().Failed == 2 })
 	if s := b.Stats(); s.Sessions != 0 {
-		t.Errorf("there are %d sessions, want none", s.Sessions)
+		t.Errorf("sessions: got %d, want none", s.Sessions)
 	}
 }
 
-// An endpoint that is a node port of the node, at whichever of its addresses, is a
-// circle, which ends at once.
-func TestCircleOfNodePorts(t *testing.T) {
+// Connections to an endpoint that is the node port itself, at any address of the node, would
+// loop; they end at once.
+func TestLoopOfNodePorts(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -193,12 +192,12 @@ func TestCircleOfNodePorts(t *testing.T) {
 			t.Errorf("got %q, want the connection to end", server)
 		}
 		if s := b.Stats(); s.Accepted > 2 {
-			t.Errorf("one connection made %d", s.Accepted)
+			t.Errorf("accepted connections: got %d, want 2 at most", s.Accepted)
 		}
 	})
 }
 
-// withEndpoint gives service ports another endpoint.
+// withEndpoint sets the endpoint of all service ports.
 func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {
@@ -209,10 +208,10 @@ func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
 	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
-// A client may ask two Services from one port at a time, and each answers.
-func TestOnePortAsksTwoServices(t *testing.T) {
+// A client may connect to two Services from one port at a time.
+func TestOneClientPortForTwoServices(t *testing.T) {
 	n := newNetwork(t)
-	n.speaksIPv6(t)
+	n.addIPv6(t)
 	asks := []struct {
 		family           v1.IPFamily
 		from, to, server string
@@ -240,14 +239,14 @@ func TestOnePortAsksTwoServices(t *testing.T) {
 	}
 }
 
-// greeting connects from a port of the client's, and gives what it is told first.
-// The connection stays open.
+// greeting connects from a port of the client, and returns what the server sends first. The
+// connection stays open.
 func (n network) greeting(t *testing.T, to string, port int) (string, error) {
 	t.Helper()
 	return n.greetingFrom(t, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), to)
 }
 
-// greetingFrom does so from an address of the client's.
+// greetingFrom is greeting from an address and port of the client.
 func (n network) greetingFrom(t *testing.T, from netip.AddrPort, to string) (string, error) {
 	t.Helper()
 	var c net.Conn
@@ -268,7 +267,7 @@ func (n network) greetingFrom(t *testing.T, from netip.AddrPort, to string) (str
 	return string(buf[:size]), err
 }
 
-// shared lets connections to different destinations have one port.
+// shared allows connections to different destinations to share a source port.
 func shared(_, _ string, c syscall.RawConn) (err error) {
 	return errors.Join(c.Control(func(fd uintptr) {
 		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)

@@ -28,13 +28,13 @@ func TestConformanceLocalRoutes(t *testing.T) {
 		backendtest.Addresses)
 }
 
-// conform runs the suite for a capture, which has a column in the README.
+// conform runs the conformance suite for a capture, which has a column in the README.
 func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
-	var processes testenv.Succession // a new one begins when the one before has ended
+	var processes testenv.Succession // closes the last backend before the next one starts
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
 		return testenv.Next(t, &processes, func() (*userspace.Backend, error) {
-			// A busy machine that runs all of the testbed may take longer than the
-			// default, which would put a good endpoint behind the others.
+			// A busy machine that runs the whole testbed may need longer than the default
+			// timeouts, and a working endpoint would be tried last.
 			patience := []time.Duration{5 * time.Second, 5 * time.Second}
 			return open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
 		})
@@ -51,7 +51,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 			}
 			return out
 		},
-		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses),
+		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
 		Worlds: backendtest.Worlds(),
 		Tables: tables,
 		Report: backendtest.Report{File: "../../README.md", Column: column, Remarks: map[backendtest.Capability]string{

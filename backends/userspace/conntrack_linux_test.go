@@ -18,18 +18,16 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// forget makes the node forget all flows, as it does by itself after a while of
-// silence.
+// forget makes the node forget all flows, as it does with flows that are silent for long.
 func (n network) forget(t *testing.T) {
 	t.Helper()
-	const flows = 1 // and not expectations
+	const flows = 1 // the table of flows, not that of expectations
 	if err := n.node.Netlink().ConntrackTableFlush(flows); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// names is a Service for datagrams at an external address, with the pod as its
-// endpoint.
+// names returns a Service for UDP at an external address, with the pod as its endpoint.
 func names(at string) proxy.Snapshot {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, &proxy.ServicePort{
@@ -39,8 +37,8 @@ func names(at string) proxy.Snapshot {
 	})
 }
 
-// hears reads one datagram, and gives who has sent it.
-func hears(t *testing.T, c net.PacketConn, want string) net.Addr {
+// wantDatagram reads one datagram, checks it, and returns the sender.
+func wantDatagram(t *testing.T, c net.PacketConn, want string) net.Addr {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 	buf := make([]byte, 100)
@@ -51,10 +49,10 @@ func hears(t *testing.T, c net.PacketConn, want string) net.Addr {
 	return from
 }
 
-// An answer may come when the node has forgotten the flow, which then seems to begin
-// at the frontend. What the client sends next is no answer for that: it goes to the
-// endpoint, and to nobody else who has the address.
-func TestAnswersMayComeLate(t *testing.T) {
+// An answer may arrive when the node has forgotten the flow, which then seems to begin at the
+// frontend. The client's next datagram, which seems to be a reply, still reaches the endpoint,
+// and no other host that has the frontend's address.
+func TestLateAnswers(t *testing.T) {
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
 		for name, from := range map[string]func(network) *netns.NS{
 			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
@@ -63,20 +61,20 @@ func TestAnswersMayComeLate(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%s/%d", capture, name, port), func(t *testing.T) {
 					n := newNetwork(t)
 					n.needs(t, capture)
-					answersLate(t, n, &asker{ns: from(n), port: port}, capture)
+					testLateAnswers(t, n, &clientPort{ns: from(n), port: port}, capture)
 				})
 			}
 		}
 	}
 }
 
-// asker is where somebody asks from.
-type asker struct {
+// clientPort is a source port in a namespace.
+type clientPort struct {
 	ns   *netns.NS
 	port int
 }
 
-func answersLate(t *testing.T, n network, from *asker, capture userspace.Capture) {
+func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspace.Capture) {
 	t.Helper()
 	const at = "10.96.0.1:53"
 	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
@@ -98,13 +96,13 @@ func answersLate(t *testing.T, n network, from *asker, capture userspace.Capture
 		if _, err := client.Write([]byte(question)); err != nil {
 			t.Fatal(err)
 		}
-		peer := hears(t, server, question)
+		peer := wantDatagram(t, server, question)
 		n.forget(t)
 		if _, err := server.WriteTo([]byte("yes"), peer); err != nil {
 			t.Fatal(err)
 		}
 		if capture == userspace.Redirect {
-			continue // Without connection tracking, nobody knows whose answer it is.
+			continue // Redirect cannot deliver an answer without its conntrack entry.
 		}
 		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
@@ -115,20 +113,20 @@ func answersLate(t *testing.T, n network, from *asker, capture userspace.Capture
 	case userspace.Redirect:
 		n.wantNoAnswers(t, client, server)
 	case userspace.TPROXY:
-		// Nor is what comes after the Service an answer.
+		// After the Service was removed, the client's next datagram is no reply either.
 		wantOwnAnswer(t, n, b, client, at)
-	case userspace.LocalRoutes:
+	case userspace.LocalRoutes, userspace.DefaultCapture, userspace.Addresses:
 	}
 }
 
-// wantNoAnswers wants late answers not to have left the node, from an address that is
-// nobody's. One that is known comes after them.
+// wantNoAnswers checks that no late answer has left the node with the address of a listener. It
+// waits for an answer with a conntrack entry, which is sent after them.
 func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketConn) {
 	t.Helper()
 	if _, err := client.Write([]byte("last")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.WriteTo([]byte("yes"), hears(t, server, "last")); err != nil {
+	if _, err := server.WriteTo([]byte("yes"), wantDatagram(t, server, "last")); err != nil {
 		t.Fatal(err)
 	}
 	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -141,30 +139,30 @@ func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketC
 	}
 	for _, f := range flows {
 		if a, ok := netip.AddrFromSlice(f.Forward.SrcIP); ok && a.Unmap().As4()[0] == 0 {
-			t.Errorf("something went from the door %v to %v", f.Forward.SrcIP, f.Forward.DstIP)
+			t.Errorf("got a flow from the listener's address %v to %v, want none", f.Forward.SrcIP, f.Forward.DstIP)
 		}
 	}
 }
 
-// wantOwnAnswer takes the Service away, and wants the client to reach who has the
-// address then.
+// wantOwnAnswer removes the Service, and checks that the client then reaches the host that has
+// the address.
 func wantOwnAnswer(t *testing.T, n network, b *userspace.Backend, client net.Conn, at string) {
 	t.Helper()
-	heir, err := n.pod.ListenPacket(t.Context(), "udp", at)
+	newOwner, err := n.pod.ListenPacket(t.Context(), "udp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer heir.Close() //nolint:errcheck // the test is over
+	defer newOwner.Close() //nolint:errcheck // the test is over
 	apply(t, b, snapshot(two))
 	if _, err := client.Write([]byte("heir")); err != nil {
 		t.Fatal(err)
 	}
-	hears(t, heir, "heir")
+	wantDatagram(t, newOwner, "heir")
 }
 
-// The same of connections: that an endpoint speaks first, after the node has
-// forgotten them, breaks none. Some routers do not find sockets before they route.
-func TestForgottenConnectionsLive(t *testing.T) {
+// The same for connections: they continue if the node has forgotten them, and the endpoint sends
+// first. With early demux off, as on some routers, the kernel routes before it looks up sockets.
+func TestForgottenConnectionsContinue(t *testing.T) {
 	for _, demux := range []string{"1", "0"} {
 		t.Run("early demux "+demux, func(t *testing.T) {
 			n := newNetwork(t)
@@ -178,13 +176,13 @@ func TestForgottenConnectionsLive(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 			apply(t, n.start(t, userspace.Options{}), snapshot(one))
 			for name, ns := range map[string]*netns.NS{"client": n.client, "node": n.node} {
-				t.Run(name, func(t *testing.T) { livesForgotten(t, n, ns, l) })
+				t.Run(name, func(t *testing.T) { testForgottenConnection(t, n, ns, l) })
 			}
 		})
 	}
 }
 
-func livesForgotten(t *testing.T, n network, from *netns.NS, l net.Listener) {
+func testForgottenConnection(t *testing.T, n network, from *netns.NS, l net.Listener) {
 	t.Helper()
 	client, err := from.Dial(t.Context(), "tcp", one)
 	if err != nil {
@@ -198,39 +196,39 @@ func livesForgotten(t *testing.T, n network, from *netns.NS, l net.Listener) {
 	defer server.Close() //nolint:errcheck // the test is over
 	for range 3 {
 		n.forget(t)
-		passes(t, server, client)
-		passes(t, client, server)
+		wantPassed(t, server, client)
+		wantPassed(t, client, server)
 	}
 }
 
-// passes wants what is said at one end to come out at the other.
-func passes(t *testing.T, from, to net.Conn) {
+// wantPassed sends a byte from one end, and checks that it arrives at the other.
+func wantPassed(t *testing.T, from, to net.Conn) {
 	t.Helper()
 	if _, err := from.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := to.Read(make([]byte, 1)); err != nil {
-		t.Fatalf("from %v to %v: %v", from.LocalAddr(), to.LocalAddr(), err)
+		t.Fatalf("from %v to %v: got error %v, want none", from.LocalAddr(), to.LocalAddr(), err)
 	}
 }
 
-// What somebody has asked from an address and port that is a frontend as well is his
-// to be answered, by a pod or by a program of the node: nothing begins with a reply.
-func TestRepliesAreLeftAlone(t *testing.T) {
+// If a client's address and port is also a frontend, replies of pods and of programs of the node
+// reach the client, and are not captured.
+func TestRepliesPass(t *testing.T) {
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for server, where := range map[string]func(network) *netns.NS{
 			podServer: func(n network) *netns.NS { return n.pod }, "10.244.1.1:8080": func(n network) *netns.NS { return n.node },
 		} {
 			t.Run(capture.String()+"/"+server, func(t *testing.T) {
 				n := newNetwork(t)
-				leavesReplies(t, n, network{client: n.client, node: n.node, pod: where(n)}, server, capture)
+				testRepliesPass(t, n, network{client: n.client, node: n.node, pod: where(n)}, server, capture)
 			})
 		}
 	}
 }
 
-func leavesReplies(t *testing.T, n, servers network, server string, capture userspace.Capture) {
+func testRepliesPass(t *testing.T, n, servers network, server string, capture userspace.Capture) {
 	t.Helper()
 	servers.serve(t, server)
 	servers.echo(t, server)
@@ -238,23 +236,22 @@ func leavesReplies(t *testing.T, n, servers network, server string, capture user
 	b := n.start(t, userspace.Options{Capture: capture})
 	apply(t, b, both(snapshot(frontend), names(frontend)))
 	if got, err := n.greeting(t, server, 40_000); err != nil || got == "" {
-		t.Errorf("a connection from a frontend: got %q and error %v, want the server", got, err)
+		t.Errorf("a connection from a frontend: got %q and error %v, want an answer of %s", got, err, server)
 	}
-	n.asksFrom(t, frontend, server)
+	n.wantEcho(t, frontend, server)
 	if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
-		t.Errorf("got %+v, want nothing to have been captured", s)
+		t.Errorf("got %+v, want no accepted connection and no session", s)
 	}
 }
 
-// An endpoint may answer when its session is over. That is nobody's question, even
-// if the way back leads through the backend, or the answer goes to what now is a
-// frontend.
-func TestAnswersAfterTheEnd(t *testing.T) {
+// An endpoint may answer after its session has ended. The answer begins no session, even if it
+// is led back to the backend, or its destination is now a frontend.
+func TestAnswersAfterTheSession(t *testing.T) {
 	const at = "10.96.0.1:53"
 	for name, c := range map[string]struct {
 		where    func(network) *netns.NS
 		server   string
-		frontend bool // where the endpoint saw the client
+		frontend bool // the client's address, as the endpoint sees it, becomes a frontend
 	}{
 		"on the node":   {func(n network) *netns.NS { return n.node }, "10.244.2.1:8080", false},
 		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, true},
@@ -269,7 +266,7 @@ func TestAnswersAfterTheEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = endpoint.Close() })
-			first := asksAt(t, n.client, at, endpoint)
+			first := wantAnswerOf(t, n.client, at, endpoint)
 			apply(t, b, withEndpoint(names(at), "10.244.2.10:9")) // which ends the session
 			if c.frontend {
 				there = both(there, withEndpoint(names(first.String()), c.server))
@@ -278,11 +275,12 @@ func TestAnswersAfterTheEnd(t *testing.T) {
 			if _, err := endpoint.WriteTo([]byte("late"), first); err != nil {
 				t.Fatal(err)
 			}
-			// What the node and the client ask comes by the same doors, and later.
-			asksAt(t, n.node, at, endpoint)
-			asksAt(t, n.client, at, endpoint)
+			// The next datagrams of the node and the client use the same listeners, after the
+			// late answer.
+			wantAnswerOf(t, n.node, at, endpoint)
+			wantAnswerOf(t, n.client, at, endpoint)
 			// The first session may take a moment to end.
-			eventually(t, "nothing is denied and there are two sessions: the late answer is no question", func() bool {
+			eventually(t, "nothing is denied and there are two sessions, none of the late answer", func() bool {
 				s := b.Stats()
 				return s.Denied == 0 && s.Sessions == 2
 			})
@@ -290,7 +288,7 @@ func TestAnswersAfterTheEnd(t *testing.T) {
 	}
 }
 
-// both gives the service ports of two snapshots.
+// both returns the service ports of two snapshots.
 func both(a, b proxy.Snapshot) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for _, s := range []proxy.Snapshot{a, b} {
@@ -301,9 +299,9 @@ func both(a, b proxy.Snapshot) proxy.Snapshot {
 	return proxy.NewSnapshot(a.Node(), ports...)
 }
 
-// asksAt sends a datagram, and wants it to be answered by an endpoint. It gives
-// where that saw the client.
-func asksAt(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) net.Addr {
+// wantAnswerOf sends a datagram, and checks that an endpoint answers it. It returns the client's
+// address that the endpoint has seen.
+func wantAnswerOf(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) net.Addr {
 	t.Helper()
 	client, err := from.Dial(t.Context(), "udp", at)
 	if err != nil {
@@ -313,13 +311,13 @@ func asksAt(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) ne
 	if _, err := client.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	peer := hears(t, endpoint, "?")
+	peer := wantDatagram(t, endpoint, "?")
 	if _, err := endpoint.WriteTo([]byte("yes"), peer); err != nil {
 		t.Fatal(err)
 	}
 	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
-		t.Fatalf("asked by %v, seen at %v: got %d bytes and error %v, want the answer", client.LocalAddr(), peer, size, err)
+		t.Fatalf("client %v, seen as %v: got %d bytes and error %v, want the answer", client.LocalAddr(), peer, size, err)
 	}
 	return peer
 }

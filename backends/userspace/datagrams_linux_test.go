@@ -42,8 +42,8 @@ func (n network) echo(t *testing.T, at string) {
 	})
 }
 
-// speaksIPv6 gives the client and the pod addresses of IPv6, and ways to each other.
-func (n network) speaksIPv6(t *testing.T) {
+// addIPv6 adds IPv6 addresses and routes to the client, the node and the pod.
+func (n network) addIPv6(t *testing.T) {
 	t.Helper()
 	prefix := netip.MustParsePrefix
 	for _, err := range []error{
@@ -58,17 +58,17 @@ func (n network) speaksIPv6(t *testing.T) {
 	}
 }
 
-// Datagrams of any size come back as they went, from the address that was asked:
-// the client's socket takes none from elsewhere.
+// Datagrams of any size are echoed unchanged, from the frontend's address: the client's socket
+// is connected, and receives none from other addresses.
 func TestDatagramsOfAllSizes(t *testing.T) {
-	forCaptures(t, carriesDatagrams)
+	forCaptures(t, testDatagrams)
 }
 
-func carriesDatagrams(t *testing.T, c userspace.Capture) {
+func testDatagrams(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
 	n.needs(t, c)
-	n.speaksIPv6(t)
+	n.addIPv6(t)
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
 	at := map[v1.IPFamily]string{v1.IPv4Protocol: "10.96.0.1:53", v1.IPv6Protocol: "[fd00:96::1]:53"}
@@ -83,8 +83,8 @@ func carriesDatagrams(t *testing.T, c userspace.Capture) {
 	apply(t, n.start(t, userspace.Options{Capture: c}), proxy.NewSnapshot(&proxy.Node{}, ports...))
 	for _, to := range at {
 		for _, size := range []int{0, 1, 7, 1400, 1473, 9001, 65_000} {
-			// An answer that comes after it was asked for again is no answer to
-			// what comes next, which is another socket's.
+			// A new socket for each size: a late answer must not be mistaken for the
+			// next one.
 			c, err := n.client.Dial(t.Context(), "udp", to)
 			if err != nil {
 				t.Fatal(err)
@@ -98,7 +98,7 @@ func carriesDatagrams(t *testing.T, c userspace.Capture) {
 	}
 }
 
-// exchange sends a datagram, again if it gets lost, and gives the answer.
+// exchange sends a datagram, again if it is lost, and returns the answer.
 func exchange(ctx context.Context, c net.Conn, datagram []byte) []byte {
 	buf := make([]byte, 64<<10)
 	for range 10 {
@@ -108,7 +108,8 @@ func exchange(ctx context.Context, c net.Conn, datagram []byte) []byte {
 		if _, err := c.Write(datagram); err != nil {
 			continue
 		}
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second)) // later, an answer is taken for that to the next one
+		// With a shorter deadline, a late answer would be mistaken for the next one.
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if n, err := c.Read(buf); err == nil {
 			return buf[:n]
 		}

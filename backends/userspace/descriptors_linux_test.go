@@ -22,7 +22,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 )
 
-// limited makes this program a process with few file descriptors that carries
+// limited makes the test program a process with few file descriptors that serves
 // Services, by the capture of that number, until its input ends.
 const limited = "VIPKIT_TEST_LIMITED"
 
@@ -33,12 +33,12 @@ const (
 	filesOpened    = 100
 )
 
-// status is what a limited process says of itself.
+// status is what a limited process reports.
 type status struct {
 	userspace.Stats
 
-	// Open is how many descriptors it has, Files how many of filesOpened files it
-	// could open beside.
+	// Open is how many descriptors it has, Files how many of filesOpened further files it
+	// could open.
 	Open, Files int
 }
 
@@ -89,7 +89,7 @@ func statusOf(b *userspace.Backend) (s status) {
 		if err != nil {
 			break
 		}
-		defer f.Close() //nolint:errcheck // it was opened to be open
+		defer f.Close() //nolint:errcheck // nothing was written
 		s.Files++
 	}
 	return s
@@ -108,7 +108,7 @@ func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.client.Dial}
 	n.http.Timeout = 20 * time.Second
 	n.serve(t, podServer)
-	n.peerNamer(t, podServer)
+	n.servePeerAddress(t, podServer)
 	var out strings.Builder
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", "-test.run=^TestFewDescriptors$", "-test.v")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", limited, c))
@@ -132,8 +132,8 @@ func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	return n
 }
 
-// peerNamer answers datagrams in the pod with the address that they came from.
-func (n network) peerNamer(t *testing.T, at string) {
+// servePeerAddress answers datagrams in the pod with their source address.
+func (n network) servePeerAddress(t *testing.T, at string) {
 	t.Helper()
 	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
 	if err != nil {
@@ -155,7 +155,7 @@ func (n network) peerNamer(t *testing.T, at string) {
 	})
 }
 
-// get asks the limited process for a page.
+// get gets a page of the limited process.
 func (n *limitedNode) get(t *testing.T, page string) ([]byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+statusAddr+page, http.NoBody)
@@ -174,9 +174,9 @@ func (n *limitedNode) get(t *testing.T, page string) ([]byte, error) {
 	return body, err
 }
 
-// wantUnharmed wants the rest of the limited process to go on, whatever its clients
-// do, and gives its status.
-func (n *limitedNode) wantUnharmed(t *testing.T, when string) (s status) {
+// wantHealthy checks that the limited process works, whatever its clients do, and returns its
+// status.
+func (n *limitedNode) wantHealthy(t *testing.T, when string) (s status) {
 	t.Helper()
 	body, err := n.get(t, "/status")
 	if err == nil {
@@ -184,20 +184,20 @@ func (n *limitedNode) wantUnharmed(t *testing.T, when string) (s status) {
 	}
 	switch {
 	case err != nil:
-		t.Errorf("%s: the probe failed: %v", when, err)
+		t.Errorf("%s: status page: got error %v, want none", when, err)
 	case s.Files != filesOpened:
-		t.Errorf("%s: of %d files, %d could be opened", when, filesOpened, s.Files)
+		t.Errorf("%s: opened files: got %d, want %d", when, s.Files, filesOpened)
 	case s.Open > fewDescriptors-fewDescriptors/4+64:
-		t.Errorf("%s: of %d descriptors, %d are open", when, fewDescriptors, s.Open)
+		t.Errorf("%s: open descriptors: got %d, want three quarters of %d and a few", when, s.Open, fewDescriptors)
 	case s.Faults != 0:
-		t.Errorf("%s: sockets where clients come in have failed %d times", when, s.Faults)
+		t.Errorf("%s: errors of listeners: got %d, want none", when, s.Faults)
 	}
 	return s
 }
 
-// A client that sends all he can takes from nobody what they need: connections of all
-// Services, new Services, probes and files go on, and of his own sessions those go
-// that nobody has used for longest.
+// A client that sends as much as it can does not stop anything else: connections of all
+// Services, new Services, probes and files work, and of the client's own sessions those end
+// that have been idle for longest.
 func TestFewDescriptors(t *testing.T) {
 	if os.Getenv(limited) != "" {
 		serveLimited(t)
@@ -205,29 +205,29 @@ func TestFewDescriptors(t *testing.T) {
 	}
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newLimitedNode(t, c)
-		for round := range 2 { // what was too much is over, and comes again
+		for round := range 2 { // the flood ends, and begins again
 			n.floodDatagrams(t, 2_500)
 			for range 20 {
 				_, conn := n.wantAnswer(t, one)
 				_ = conn.Close()
 			}
-			s := n.wantUnharmed(t, "after a flood of datagrams")
+			s := n.wantHealthy(t, "after a flood of datagrams")
 			if s.Sessions > 227 || s.Crowded < 2_000 {
-				t.Errorf("round %d: there are %d sessions, and %d were too many, want 227 at most and the rest", round, s.Sessions, s.Crowded)
+				t.Errorf("round %d: got %d sessions and %d crowded, want 227 at most and 2000 at least", round, s.Sessions, s.Crowded)
 			}
 			if _, err := n.get(t, "/more"); err != nil {
-				t.Errorf("a new Service: %v", err)
+				t.Errorf("adding a Service: got error %v, want none", err)
 			}
 			_, conn := n.wantAnswer(t, two)
 			_ = conn.Close()
-			eventually(t, "the sessions are over", func() bool { return n.wantUnharmed(t, "later").Sessions == 0 })
+			eventually(t, "the sessions have ended", func() bool { return n.wantHealthy(t, "later").Sessions == 0 })
 		}
 		n.floodConnections(t)
 	})
 }
 
-// floodDatagrams sends one datagram from each of many ports, and from one port now and
-// then: its session stays.
+// floodDatagrams sends one datagram from each of many ports, and from one port now and then,
+// whose session must be kept.
 func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 	t.Helper()
 	steady, err := n.client.Dial(t.Context(), "udp", dnsAddr)
@@ -247,7 +247,7 @@ func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 		}
 		if i%16 == 0 {
 			if got := string(exchange(t.Context(), steady, []byte("?"))); got != seen {
-				t.Fatalf("after %d datagrams of others, the endpoint sees %q, want %q as before", i, got, seen)
+				t.Fatalf("after %d datagrams from other ports: the endpoint sees %q, want %q as before", i, got, seen)
 			}
 		}
 	}
@@ -257,12 +257,12 @@ func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 	}
 	defer last.Close() //nolint:errcheck // the test is over
 	if got := exchange(t.Context(), last, []byte("?")); got == nil {
-		t.Error("who comes last gets no answer")
+		t.Error("the last client: got no answer, want one")
 	}
 }
 
-// floodConnections opens all that many clients of one Service get, and has them talk
-// as much as goes through.
+// floodConnections opens as many connections to one Service as many clients get, and sends as
+// much as possible.
 func (n *limitedNode) floodConnections(t *testing.T) {
 	t.Helper()
 	var all []net.Conn
@@ -282,8 +282,8 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 		wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
 		wg.Go(func() { _, _ = c.Write(make([]byte, 4<<20)) })
 	}
-	eventually(t, "one Service has what it may have", func() bool {
-		s := n.wantUnharmed(t, "while connections come")
+	eventually(t, "one Service has its share", func() bool {
+		s := n.wantHealthy(t, "while connections are opened")
 		return s.Connections >= 140 && s.Crowded > 300
 	})
 	n.wantAnswer(t, two) // another Service has room
@@ -292,20 +292,20 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := exchange(t.Context(), c, []byte("?")); got == nil {
-		t.Error("a datagram gets no answer")
+		t.Error("a datagram: got no answer, want one")
 	}
-	if s := n.wantUnharmed(t, "with all connections"); s.Connections > 192 {
-		t.Errorf("there are %d connections, want 192 at most", s.Connections)
+	if s := n.wantHealthy(t, "with all connections"); s.Connections > 192 {
+		t.Errorf("connections: got %d, want 192 at most", s.Connections)
 	}
 	for _, x := range append(all, c) {
 		_ = x.Close()
 	}
 	wg.Wait()
-	eventually(t, "the connections are over", func() bool { return n.wantUnharmed(t, "after all").Connections < 10 })
+	eventually(t, "the connections have ended", func() bool { return n.wantHealthy(t, "at the end").Connections < 10 })
 	n.wantAnswer(t, one)
 }
 
-// dialFrom connects to the first Service from an address of the client's.
+// dialFrom connects to the first Service from an address of the client.
 func (n network) dialFrom(t *testing.T, from netip.Addr) (c net.Conn, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// echoes reports whether a connection carries something there and back.
+// echoes sends a byte, and returns an error if it is not echoed.
 func echoes(c net.Conn) error {
 	if _, err := c.Write([]byte("x")); err != nil {
 		return err
@@ -23,15 +23,14 @@ func echoes(c net.Conn) error {
 	return err
 }
 
-// drain begins to drain a backend, and gives what becomes of it.
+// drain begins to drain a backend. The channel gets the result.
 func drain(ctx context.Context, b *userspace.Backend) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- b.Drain(ctx) }()
 	return done
 }
 
-// A backend that drains lets its connections end, in their own time, while another one
-// takes up what is new.
+// A draining backend keeps its connections until they end, while another one serves new ones.
 func TestDrainForASuccessor(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
@@ -48,20 +47,20 @@ func TestDrainForASuccessor(t *testing.T) {
 			_, conn := n.wantAnswer(t, one)
 			_ = conn.Close()
 			if err := echoes(long); err != nil {
-				t.Fatalf("while its backend drains: %v", err)
+				t.Fatalf("a connection of the draining backend: got error %v, want none", err)
 			}
 		}
 		if got := first.Stats(); got.Accepted != 1 || got.Connections != 1 {
-			t.Errorf("the backend that drains has accepted %d connections and has %d, want one", got.Accepted, got.Connections)
+			t.Errorf("the draining backend: got %d accepted connections and %d open, want 1 each", got.Accepted, got.Connections)
 		}
 		select {
 		case err := <-done:
-			t.Fatalf("it has drained, with error %v, and there is a connection", err)
+			t.Fatalf("Drain has returned, with error %v, and there is a connection", err)
 		default:
 		}
 		_ = long.Close()
 		if err := <-done; err != nil {
-			t.Errorf("when the last connection has ended: got error %v", err)
+			t.Errorf("after the last connection has ended: got error %v, want none", err)
 		}
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
@@ -70,7 +69,7 @@ func TestDrainForASuccessor(t *testing.T) {
 	})
 }
 
-// What has not ended in time is reset when the backend is closed.
+// Connections that have not ended in time are reset when the backend is closed.
 func TestDrainEndsInTime(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
@@ -85,7 +84,7 @@ func TestDrainEndsInTime(t *testing.T) {
 			t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
 		}
 		if err := echoes(long); err != nil {
-			t.Errorf("before the backend is closed: %v", err)
+			t.Errorf("before the backend is closed: got error %v, want none", err)
 		}
 		for what, err := range map[string]error{"Apply": b.Apply(t.Context(), snapshot(one), snapshot(two)), "Cleanup": b.Cleanup(t.Context())} {
 			if !errors.Is(err, net.ErrClosed) {
@@ -93,20 +92,20 @@ func TestDrainEndsInTime(t *testing.T) {
 			}
 		}
 		if !b.Drifted(t.Context()) {
-			t.Error("a backend that serves nobody says that all is as it should be")
+			t.Error("Drifted after Drain: got false, want true")
 		}
-		done := drain(t.Context(), b) // it may be asked again
+		done := drain(t.Context(), b) // Drain may be called again
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := long.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("when it is closed: got error %v, want %v", err, syscall.ECONNRESET)
+			t.Errorf("a connection after Close: got error %v, want %v", err, syscall.ECONNRESET)
 		}
 		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Errorf("closed while it drains: got error %v", err)
+			t.Errorf("Drain during Close: got error %v, want none or %v", err, net.ErrClosed)
 		}
 		if err := b.Drain(t.Context()); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("after it was closed: got error %v, want %v", err, net.ErrClosed)
+			t.Errorf("Drain after Close: got error %v, want %v", err, net.ErrClosed)
 		}
 	})
 }
@@ -117,7 +116,7 @@ func TestDrainWaitsForQueuedConnections(t *testing.T) {
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Connections: 2})
 	if err := b.Drain(t.Context()); err != nil {
-		t.Errorf("before the first Apply: got error %v", err)
+		t.Errorf("Drain before the first Apply: got error %v, want none", err)
 	}
 	b = n.start(t, userspace.Options{Connections: 1})
 	apply(t, b, snapshot(one))
@@ -131,14 +130,14 @@ func TestDrainWaitsForQueuedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer waits.Close() //nolint:errcheck // the test is over
-	eventually(t, "the second has come in", func() bool { return b.Stats().Accepted == 2 })
+	eventually(t, "the second connection was accepted", func() bool { return b.Stats().Accepted == 2 })
 	done := drain(t.Context(), b)
 	_ = first.Close()
 	if err := greeted(waits, podServer); err != nil {
-		t.Errorf("who has come in before: %v", err)
+		t.Errorf("the connection that was accepted before: got error %v, want an answer", err)
 	}
 	_ = waits.Close()
 	if err := <-done; err != nil {
-		t.Errorf("got error %v", err)
+		t.Errorf("Drain: got error %v, want none", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 )
 
-// A backend is made once, handed to a proxy.Runner and closed at the end. Bad
-// options are found at once.
+// A program makes one backend, passes it to a proxy.Runner, and closes it at the end. New reports
+// invalid options.
 func ExampleNew() {
 	_, err := userspace.New(userspace.Options{
 		Identity: backends.Identity{Name: "edge", Mark: 0x3},

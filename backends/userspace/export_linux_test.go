@@ -2,57 +2,47 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"iter"
 	"slices"
 	"strings"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/localroutes"
+	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 )
 
-// Dump writes all objects of the default identity.
+// Dump returns all objects of the default identity, as text.
 func Dump(ctx context.Context, c Capture) (string, error) {
 	b, err := New(Options{Capture: c})
 	if err != nil {
 		return "", err
 	}
-	defer b.Close() //nolint:errcheck // it was used for reading only
+	defer b.Close() //nolint:errcheck // the backend was used for reading only
 	var lines []string
-	for o, err := range b.kernel.List(ctx) {
-		if err != nil {
-			return "", err
-		}
-		lines = append(lines, fmt.Sprintf("%+v", o))
+	switch c := b.capture.(type) {
+	case *netfilter.Capture:
+		lines, err = write(c.List(ctx))
+	case *localroutes.Capture:
+		lines, err = write(c.List(ctx))
 	}
 	slices.Sort(lines)
-	return strings.Join(lines, "\n"), nil
+	return strings.Join(lines, "\n"), err
 }
 
-// ReachFrom makes a port that from which the next endpoint is reached. There must be no
-// traffic yet.
+func write[K backends.Key, V comparable](objects iter.Seq2[backends.Object[K, V], error]) (lines []string, err error) {
+	for o, e := range objects {
+		err = errors.Join(err, e)
+		lines = append(lines, fmt.Sprintf("%+v", o))
+	}
+	return lines, err
+}
+
+// ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY. It
+// must be called before there is traffic.
 func (b *Backend) ReachFrom(port uint16) {
-	s := b.sockets
-	for s.nextPort() != port {
+	if c, ok := b.capture.(*netfilter.Capture); ok && c.Dialer != nil {
+		c.Dialer.StartAt(port)
 	}
-	s.ports.Add(^uint32(0)) // it is the next one again
-	for begin := range uint32(sourcePorts) {
-		if (begin*engine.Stride(sourcePorts))%uint32(sourcePorts) == uint32(port-firstSourcePort) {
-			s.packetPorts = engine.NewPorts(firstSourcePort, sourcePorts, begin)
-		}
-	}
-}
-
-// TakeProgramAway takes the program that chooses sockets out of the namespace, as anybody
-// with the privilege may.
-func (b *Backend) TakeProgramAway() error {
-	l, ok := b.kernel.(*local)
-	if !ok {
-		return fmt.Errorf("%T has no such program", b.kernel)
-	}
-	attr := [1]uint32{uint32(l.lookup.link)}
-	_, err := bpf(unix.BPF_LINK_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
-	return os.NewSyscallError("bpf", err)
 }

@@ -4,50 +4,71 @@ import (
 	"context"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/userspace/internal/localroutes"
+	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// NewFaulty gives a backend whose commits go through around.
+// NewFaulty returns a backend whose commits pass through around.
 func NewFaulty(o Options, around func(commit func() error) error) (*Backend, error) {
 	b, err := New(o)
 	if err != nil {
 		return nil, err
 	}
-	switch k := b.kernel.(type) {
-	case *kernel:
-		b.inner = backends.New(b.renderer.render, faulty{k, around})
-	case *local:
-		b.inner = backends.New(b.renderer.renderLocal, faultyLocal{k, around})
+	switch c := b.capture.(type) {
+	case *netfilter.Capture:
+		b.inner = backends.New(c.Render, faultyNetfilter{c, around})
+	case *localroutes.Capture:
+		b.inner = backends.New(c.Render, faultyLocalRoutes{c, around})
 	}
 	return b, nil
 }
 
-// NewLimited gives one whose transactions may have so many bytes; zero leaves that to the
-// kernel.
-func NewLimited(o Options, around func(commit func() error) error, maxBatch int) (*Backend, error) {
-	b, err := NewFaulty(o, around)
+// NewDisturbed returns a backend whose nf_tables transactions get faults, and have maxBatch bytes
+// at most; zero leaves the limit to the kernel.
+func NewDisturbed(o Options, d *stagetest.Disturbance, maxBatch int) (*Backend, error) {
+	b, err := New(o)
 	if err != nil {
 		return nil, err
 	}
-	if k, ok := b.kernel.(*kernel); ok {
-		k.conn.LimitBatch(maxBatch)
+	if c, ok := b.capture.(*netfilter.Capture); ok {
+		d.Limit(c.Conn, maxBatch)
 	}
 	return b, nil
 }
 
-type faultyLocal struct {
-	*local
+type faultyNetfilter struct {
+	*netfilter.Capture
 	around func(commit func() error) error
 }
 
-func (f faultyLocal) Commit(ctx context.Context, ops []op) error {
-	return f.around(func() error { return f.local.Commit(ctx, ops) })
+func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
+	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
 }
 
-type faulty struct {
-	*kernel
+type faultyLocalRoutes struct {
+	*localroutes.Capture
 	around func(commit func() error) error
 }
 
-func (f faulty) Commit(ctx context.Context, ops []op) error {
-	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
+func (f faultyLocalRoutes) Commit(ctx context.Context, ops []backends.Op[localroutes.Key, localroutes.Value]) error {
+	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
+}
+
+func (f faultyNetfilter) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[netfilter.Key, netfilter.Value] {
+	r := f.Capture.Replace(ctx, want, must)
+	if r == nil {
+		return nil
+	}
+	return faultyReplacement{r, f.around}
+}
+
+type faultyReplacement struct {
+	backends.Replacement[netfilter.Key, netfilter.Value]
+	around func(commit func() error) error
+}
+
+func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
+	return r.around(func() error { return r.Replacement.Commit(ctx, ops) })
 }

@@ -2,10 +2,8 @@ package userspace_test
 
 import (
 	"fmt"
-	"io"
 	"testing"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
@@ -14,8 +12,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// From any number of Services and endpoints to any other, whatever else changes and
-// whatever fails on the way, also where a change takes several transactions.
+// A backend gets from any number of Services and endpoints to any other, whatever else changes and
+// whatever fails in between, also if a change needs several transactions.
 func TestGrowth(t *testing.T) {
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for _, maxBatch := range []int{0, 12 << 10} {
@@ -28,14 +26,11 @@ func TestGrowth(t *testing.T) {
 
 func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
 	n := network{node: netnstest.NewNS(t)}
-	d := &stagetest.Disturbance{
-		Unknown: fmt.Errorf("commit: %w", proxy.ErrDataplaneLost), Flush: func() { n.nft(t, "flush ruleset") },
-		Refusals: []error{io.ErrNoProgress, backends.ErrExhausted, backends.ErrConflict, backends.ErrUnavailable},
-	}
+	d := stagetest.DisturbNFT(func() { n.nft(t, "flush ruleset") })
 	var processes testenv.Succession
 	start := func(ns *netns.NS, d *stagetest.Disturbance) (b proxy.Backend, err error) {
 		err = ns.Do(func() error {
-			b = testenv.Next(t, &processes, func() (*userspace.Backend, error) { return userspace.NewLimited(o, d.Around, maxBatch) })
+			b = testenv.Next(t, &processes, func() (*userspace.Backend, error) { return userspace.NewDisturbed(o, d, maxBatch) })
 			return nil
 		})
 		return b, err
@@ -54,6 +49,7 @@ func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
 	}
 	g.Run(t, testenv.Random(t))
 	if d.Met == 0 {
-		t.Error("no commit met with a fault: the test shows nothing")
+		t.Error("faults: got none, want some for a meaningful test")
 	}
+	g.RunRefusals(t, d)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
@@ -45,17 +46,17 @@ func (n network) countingEcho(t *testing.T, at string) *atomic.Int64 {
 	return &count
 }
 
-// datagramsAt is a Service for datagrams with an endpoint.
+// datagramsAt returns a Service for UDP with an endpoint.
 func datagramsAt(at, endpoint string) proxy.Snapshot {
 	p := *firstOf(withEndpoint(snapshot(at), endpoint))
 	p.Name.Protocol = v1.ProtocolUDP
 	return proxy.NewSnapshot(snapshot(at).Node(), &p)
 }
 
-// A client that gives the address of a Service for its own has two Services that answer
-// everything say no more to each other than he does to one of them: on the node, where
-// any program may have that address with local routes, or elsewhere.
-func TestServicesDoNotTalkToEachOther(t *testing.T) {
+// If a client forges the address of a Service as its source, two Services that answer any
+// datagram do not answer each other for ever: whether the client is on the node, where with local
+// routes any program may use that address, or elsewhere.
+func TestServicesDoNotAnswerEachOther(t *testing.T) {
 	const a, b = "10.96.0.1:9000", "10.96.0.2:9000"
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		for name, from := range map[string]func(network) *netns.NS{
@@ -70,10 +71,10 @@ func TestServicesDoNotTalkToEachOther(t *testing.T) {
 					if err := from(n).Do(func() error { return sendAs(a, to) }); err != nil {
 						t.Fatal(err)
 					}
-					// What goes on for ever makes thousands of them by then.
+					// An endless exchange makes thousands of datagrams by then.
 					for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 						if got := one.Load() + two.Load(); got > 4 {
-							t.Fatalf("one datagram has made %d, want a few", got)
+							t.Fatalf("datagrams after one of the client: got %d, want 4 at most", got)
 						}
 					}
 				})
@@ -82,7 +83,7 @@ func TestServicesDoNotTalkToEachOther(t *testing.T) {
 	})
 }
 
-// sendAs sends a datagram from an address that may be somebody else's.
+// sendAs sends a datagram from any address.
 func sendAs(from, to string) error {
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from)), Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) {
@@ -97,22 +98,22 @@ func sendAs(from, to string) error {
 	return errors.Join(err, c.Close())
 }
 
-// Endpoints that accept connections and then neither read nor answer hold what is theirs,
-// for as long as silence is borne, and nothing of others.
+// Endpoints that accept connections and then neither read nor answer hold the share of their own
+// Service, until the idle timeout, and nothing else.
 func TestSilentEndpoints(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
 		const answering = podAddr + ":8081"
 		n.serve(t, answering)
-		silent, err := n.pod.Listen(t.Context(), "tcp", podServer) // which nobody serves
+		silent, err := n.pod.Listen(t.Context(), "tcp", podServer) // accepted by the kernel only
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer silent.Close() //nolint:errcheck // the test is over
 		b := n.start(t, userspace.Options{Capture: c, Connections: 64, Timeouts: userspace.Timeouts{Idle: 3 * time.Second}})
 		apply(t, b, both(snapshot(one), withEndpoint(snapshot(two), answering)))
-		before := descriptors(t)
+		before := stagetest.Descriptors(t)
 		much := make([]byte, 16<<20)
 		var clients sync.WaitGroup
 		defer clients.Wait()
@@ -125,38 +126,38 @@ func TestSilentEndpoints(t *testing.T) {
 			}
 			conn, err := n.dialFrom(t, from)
 			if err != nil {
-				continue // It was one too many.
+				continue // The connection was beyond the limit.
 			}
 			defer conn.Close() //nolint:errcheck // the test is over
 			clients.Go(func() { _, _ = conn.Write(much) })
 		}
-		eventually(t, "the Service has what it may have", func() bool { return b.Stats().Connections >= 40 })
+		eventually(t, "the Service has its share", func() bool { return b.Stats().Connections >= 40 })
 		if got := b.Stats().Connections; got > 50 {
-			t.Errorf("the Service has %d connections of 64", got)
+			t.Errorf("connections of the Service: got %d of 64, want 50 at most", got)
 		}
 		for range 20 {
 			server, _, conn, err := n.ask(t, two)
 			if err != nil || server != answering {
-				t.Fatalf("another Service: got %q and error %v", server, err)
+				t.Fatalf("another Service: got %q and error %v, want an answer of %s", server, err, answering)
 			}
 			_ = conn.Close()
 		}
-		eventually(t, "what was silent for too long is over", func() bool { return b.Stats().Connections == 0 })
-		eventually(t, "and its descriptors are free", func() bool { return descriptors(t) < before+80 })
+		eventually(t, "the silent connections have ended", func() bool { return b.Stats().Connections == 0 })
+		eventually(t, "their descriptors are closed", func() bool { return stagetest.Descriptors(t) < before+80 })
 	})
 }
 
-// Who forges addresses of clients, for connections that he cannot complete and for
-// datagrams, keeps nobody else from being served, and ends no session that is used.
-func TestForgedClients(t *testing.T) {
-	// Many more than come between two datagrams of who uses his session: answers to forged
-	// ones count as use, however late they are carried back.
+// Packets with forged addresses, for connections that are never completed and for datagrams, do
+// not stop other clients, and end no session that is used.
+func TestForgedClientAddresses(t *testing.T) {
+	// The limit is much higher than the number of forged datagrams between two of the steady
+	// session: answers to forged ones count as use, however late they are carried.
 	const dns, sessions = "10.96.0.2:53", 256
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
 		n.serve(t, podServer)
-		n.peerNamer(t, podServer)
+		n.servePeerAddress(t, podServer)
 		b := n.start(t, userspace.Options{Capture: c, Sessions: sessions})
 		apply(t, b, both(snapshot(one), datagramsAt(dns, podServer)))
 		steady, err := n.client.Dial(t.Context(), "udp", dns)
@@ -187,17 +188,17 @@ func TestForgedClients(t *testing.T) {
 		for range 5 {
 			server, _, conn, err := n.ask(t, one)
 			if conn == nil || server != podServer {
-				t.Fatalf("after all that: got %q and error %v", server, err)
+				t.Fatalf("after the forged packets: got %q and error %v, want an answer of %s", server, err, podServer)
 			}
 			_ = conn.Close()
 		}
 		if s := b.Stats(); s.Sessions > sessions+8 || s.Crowded < 2000 || s.Connections > 5 || s.Faults != 0 {
-			t.Errorf("got %+v, want %d sessions at most, thousands too many, and no connections but real ones", s, sessions)
+			t.Errorf("got %+v, want about %d sessions at most, thousands crowded, and no forged connections", s, sessions)
 		}
 	})
 }
 
-// forger gives a socket of the client's that sends packets from any address.
+// forger returns a socket in the client's namespace that sends packets from any address.
 func (n network) forger() (fd int, err error) {
 	err = n.client.Do(func() error {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
@@ -226,7 +227,7 @@ func forge(fd int, from, to netip.AddrPort, protocol byte) error {
 	return unix.Sendto(fd, append(head, segment...), 0, &unix.SockaddrInet4{Addr: to.Addr().As4()})
 }
 
-// sum is the checksum of the Internet.
+// sum returns the Internet checksum.
 func sum(b []byte) uint16 {
 	var total uint32
 	for i, x := range b {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -12,41 +11,31 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// descriptors counts what the process has open.
-func descriptors(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(all)
-}
-
-// A backend that is closed leaves nothing open, however often it was taken up and
-// cleaned up before, or could not begin.
-func TestNothingStaysOpen(t *testing.T) {
+// A closed backend leaves no descriptor open, also after Apply has failed, and after Cleanup.
+func TestCloseFreesDescriptors(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
-		// What is lost is not to be found and closed by the collector of garbage.
+		// The garbage collector must not close descriptors that the backend has lost.
 		runtime.GC()
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))
 		const times = 10
-		before := descriptors(t)
+		before := stagetest.Descriptors(t)
 		for range times {
-			n.beginsAndEnds(t, c)
+			n.useAndClose(t, c)
 		}
-		eventually(t, "everything is closed", func() bool { return descriptors(t) < before+times })
+		eventually(t, "all descriptors are closed", func() bool { return stagetest.Descriptors(t) < before+times })
 	})
 }
 
-// beginsAndEnds makes a backend do all that it can, and closes it.
-func (n network) beginsAndEnds(t *testing.T, c userspace.Capture) {
+// useAndClose calls the methods of a backend, and closes it.
+func (n network) useAndClose(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	var b *userspace.Backend
 	if err := n.node.Do(func() (err error) {
@@ -60,7 +49,7 @@ func (n network) beginsAndEnds(t *testing.T, c userspace.Capture) {
 		t.Fatal(err)
 	}
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("with the port taken: got error %v, want %v", err, syscall.EADDRINUSE)
+		t.Errorf("with the port in use: got error %v, want %v", err, syscall.EADDRINUSE)
 	}
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
@@ -70,17 +59,17 @@ func (n network) beginsAndEnds(t *testing.T, c userspace.Capture) {
 		t.Fatal(err)
 	}
 	if !b.Drifted(t.Context()) {
-		t.Error("a backend that has cleaned up says that all is as it should be")
+		t.Error("Drifted after Cleanup: got false, want true")
 	}
 	apply(t, b, snapshot(one))
-	for range 2 { // the second time is no error either
+	for range 2 { // closing again is no error
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A closed backend does nothing any more, and says so.
+// Methods of a closed backend return net.ErrClosed.
 func TestClosedBackends(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
@@ -91,7 +80,7 @@ func TestClosedBackends(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !b.Drifted(t.Context()) {
-			t.Error("a closed backend says that all is as it should be")
+			t.Error("Drifted after Close: got false, want true")
 		}
 		for what, err := range map[string]error{"Apply": b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)), "Cleanup": b.Cleanup(t.Context())} {
 			if !errors.Is(err, net.ErrClosed) {
@@ -101,8 +90,8 @@ func TestClosedBackends(t *testing.T) {
 	})
 }
 
-// An Apply that is cancelled before it begins takes nothing from others.
-func TestCancelledApplyTakesNothing(t *testing.T) {
+// If the context has ended before Apply, Apply opens no listener, so that another backend can.
+func TestCancelledApplyOpensNoListener(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,7 +103,7 @@ func TestCancelledApplyTakesNothing(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// What the caller does to his options later is none of the backend's business.
+// Changes of the caller's options after New have no effect.
 func TestOptionsAreCopied(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -125,7 +114,7 @@ func TestOptionsAreCopied(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// faulty gives a backend whose commits go through what the pointer says.
+// faulty returns a backend whose commits pass through the function that the pointer refers to.
 func (n network) faulty(t *testing.T, c userspace.Capture, around *func(commit func() error) error) *userspace.Backend {
 	t.Helper()
 	return netnstest.Open(t, n.node, func() (*userspace.Backend, error) {
@@ -133,9 +122,9 @@ func (n network) faulty(t *testing.T, c userspace.Capture, around *func(commit f
 	})
 }
 
-// What is new is carried as soon as the kernel leads it here, and what has failed goes
-// on as before.
-func TestWhatIsCarriedMeanwhile(t *testing.T) {
+// The engine serves the new snapshot before the commit is over, and the old one after a commit
+// has failed.
+func TestServedSnapshotDuringApply(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -177,11 +166,11 @@ func TestWhatIsCarriedMeanwhile(t *testing.T) {
 		if err := b.Apply(t.Context(), first, next); !errors.Is(err, proxy.ErrDataplaneLost) {
 			t.Errorf("got error %v, want %v", err, proxy.ErrDataplaneLost)
 		}
-		wants("when nobody knows what there is", two, other)
+		wants("after the dataplane was lost", two, other)
 	})
 }
 
-// withFrontend gives service ports one more frontend.
+// withFrontend adds a frontend to all service ports.
 func withFrontend(s proxy.Snapshot, at string) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	more := firstOf(snapshot(at)).Frontends
@@ -193,7 +182,7 @@ func withFrontend(s proxy.Snapshot, at string) proxy.Snapshot {
 	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
-// firstOf gives the first service port of a snapshot.
+// firstOf returns the first service port of a snapshot.
 func firstOf(s proxy.Snapshot) *proxy.ServicePort {
 	for p := range s.All() {
 		return p

@@ -9,14 +9,16 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// needLocalRoutes ends a test where BPF cannot be had, as in a user namespace.
+// needLocalRoutes ends the test if BPF is not allowed, as in a user namespace.
 func needLocalRoutes(t *testing.T, n network) {
 	t.Helper()
 	err := n.node.Do(func() error {
@@ -34,7 +36,7 @@ func needLocalRoutes(t *testing.T, n network) {
 	}
 }
 
-// ofKind makes the frontends of a snapshot ClusterIPs, or other addresses.
+// ofKind sets the kind of all frontends of a snapshot.
 func ofKind(s proxy.Snapshot, kind proxy.FrontendKind) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {
@@ -48,8 +50,8 @@ func ofKind(s proxy.Snapshot, kind proxy.FrontendKind) proxy.Snapshot {
 	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
-// A program of the node that listens at every address has the node's own addresses,
-// and nothing of a Service: neither its ports nor others.
+// A program of the node that listens at every address gets packets to the node's own addresses,
+// and none to addresses of a Service, at whichever port.
 func TestHostListenerGetsNothingOfServices(t *testing.T) {
 	for _, kind := range []proxy.FrontendKind{proxy.ClusterIP, proxy.ExternalIP} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -64,16 +66,16 @@ func TestHostListenerGetsNothingOfServices(t *testing.T) {
 			apply(t, b, ofKind(snapshot(one), kind))
 			n.wantAnswer(t, one)
 			if server, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("another port: got %q and error %v, want a refusal", server, err)
+				t.Errorf("another port: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
 			}
 			if server, _, _, err := n.ask(t, "10.244.1.1:80"); err != nil || server != "0.0.0.0:80" {
-				t.Errorf("the node itself: got %q and error %v, want the program there", server, err)
+				t.Errorf("the node itself: got %q and error %v, want an answer of the program", server, err)
 			}
 		})
 	}
 }
 
-// An external address that the host has itself keeps its other ports.
+// If the host has an external address itself, its programs keep the other ports of the address.
 func TestHostKeepsItsOwnAddress(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
@@ -84,22 +86,23 @@ func TestHostKeepsItsOwnAddress(t *testing.T) {
 	external := ofKind(snapshot(one), proxy.ExternalIP)
 	apply(t, b, external)
 	if _, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("before the host has it: got error %v, want a refusal", err)
+		t.Errorf("before the host has the address: got error %v, want %v", err, syscall.ECONNREFUSED)
 	}
 	if err := n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")); err != nil {
 		t.Fatal(err)
 	}
 	if !b.Drifted(t.Context()) {
-		t.Error("the host has another address, and that is no reason to look")
+		t.Error("Drifted after the host got the address: got false, want true")
 	}
 	apply(t, b, external)
 	n.wantAnswer(t, one)
 	if server, _, _, err := n.ask(t, "10.96.0.1:22"); err != nil || server != "0.0.0.0:22" {
-		t.Errorf("since the host has it: got %q and error %v, want the program there", server, err)
+		t.Errorf("after the host got the address: got %q and error %v, want an answer of the program", server, err)
 	}
 }
 
-// Routes that somebody takes away, or makes in our name, are noticed and repaired.
+// The backend notices and repairs routes that another program removes, or adds with the
+// backend's protocol and metric.
 func TestLocalRoutesAreRepaired(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
@@ -110,7 +113,7 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 	s := withNode(snapshot(one), &node)
 	apply(t, b, s)
 	n.wantAnswer(t, one)
-	h, was := n.node.Netlink(), n.doors(t)
+	h, was := n.node.Netlink(), n.listenerRoutes(t)
 	at := slices.IndexFunc(was, func(r netlink.Route) bool { return r.Type == syscall.RTN_LOCAL })
 	if len(was) != 2 || at < 0 {
 		t.Fatalf("got routes %v, want a local one and a blackhole", was)
@@ -121,46 +124,46 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 	wider.Dst = &net.IPNet{IP: net.IPv4(10, 98, 0, 0).To4(), Mask: net.CIDRMask(15, 32)}
 	source := was[at]
 	source.Src = net.IPv4(10, 244, 2, 1)
-	for name, harm := range map[string]func() error{
-		"the address is gone":    func() error { return h.RouteDel(&was[at]) },
-		"the range is gone":      func() error { return h.RouteDel(&was[1-at]) },
-		"one more":               func() error { return h.RouteAdd(&foreign) },
-		"another in its place":   func() error { return errors.Join(h.RouteDel(&was[at]), h.RouteAdd(&foreign)) },
+	for name, damage := range map[string]func() error{
+		"no address":             func() error { return h.RouteDel(&was[at]) },
+		"no range":               func() error { return h.RouteDel(&was[1-at]) },
+		"one added":              func() error { return h.RouteAdd(&foreign) },
+		"another address":        func() error { return errors.Join(h.RouteDel(&was[at]), h.RouteAdd(&foreign)) },
 		"another range":          func() error { return errors.Join(h.RouteDel(&was[1-at]), h.RouteAdd(&wider)) },
 		"with another source":    func() error { return h.RouteReplace(&source) },
 		"everything in our name": func() error { return errors.Join(h.RouteAdd(&foreign), h.RouteAdd(&wider), h.RouteReplace(&source)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := harm(); err != nil {
+			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("that is no reason to look")
+				t.Error("Drifted: got false, want true")
 			}
 			apply(t, b, s)
-			if got := n.doors(t); fmt.Sprint(got) != fmt.Sprint(was) {
-				t.Errorf("after a repair, got routes %v, want %v", got, was)
+			if got := n.listenerRoutes(t); fmt.Sprint(got) != fmt.Sprint(was) {
+				t.Errorf("routes after a repair: got %v, want %v", got, was)
 			}
 			if b.Drifted(t.Context()) {
-				t.Error("after a repair, something is still not as it should be")
+				t.Error("Drifted after the repair: got true, want false")
 			}
 			n.wantAnswer(t, one)
 		})
 	}
 	apply(t, b, snapshot(one)) // without the range
-	if got := n.doors(t); len(got) != 1 {
-		t.Errorf("without a range of ClusterIPs, got routes %v, want one", got)
+	if got := n.listenerRoutes(t); len(got) != 1 {
+		t.Errorf("routes without a range of ClusterIPs: got %v, want one", got)
 	}
 	apply(t, b, s)
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.doors(t); len(got) != 0 {
-		t.Errorf("after Cleanup, got routes %v, want none", got)
+	if got := n.listenerRoutes(t); len(got) != 0 {
+		t.Errorf("routes after Cleanup: got %v, want none", got)
 	}
 }
 
-// A ClusterIP that the host has as well is the Service's, all of its ports.
+// If the host has a ClusterIP, too, all ports of the address belong to the Service.
 func TestClusterIPsOfTheHost(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
@@ -172,11 +175,11 @@ func TestClusterIPsOfTheHost(t *testing.T) {
 	apply(t, n.start(t, userspace.Options{Capture: userspace.LocalRoutes}), ofKind(snapshot(one), proxy.ClusterIP))
 	n.wantAnswer(t, one)
 	if server, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("another port: got %q and error %v, want a refusal", server, err)
+		t.Errorf("another port: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
 	}
 }
 
-// Before the node has got the address that it is said to have, Services are served.
+// Services are served before the node has the address that its Node object lists.
 func TestNodesWithoutTheirAddress(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
@@ -187,8 +190,8 @@ func TestNodesWithoutTheirAddress(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// After Cleanup, a program of the node has its port, which was a node port.
-func TestCleanupGivesPortsBack(t *testing.T) {
+// After Cleanup, a program of the node gets connections to its port, which was a node port.
+func TestCleanupFreesNodePorts(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -205,13 +208,13 @@ func TestCleanupGivesPortsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if server, _, _, err := n.ask(t, onNode); err != nil || server != onNode {
-			t.Errorf("after Cleanup: got %q and error %v, want the program", server, err)
+			t.Errorf("after Cleanup: got %q and error %v, want an answer of the program", server, err)
 		}
 	})
 }
 
-// What is to be left alone is, whoever has the address.
-func TestPassedFrontendsAreLeftAlone(t *testing.T) {
+// Packets to a frontend with the action Pass reach the host that has the address.
+func TestPassedFrontends(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -220,13 +223,14 @@ func TestPassedFrontendsAreLeftAlone(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, withAction(ofKind(snapshot(one), proxy.ExternalIP), proxy.Pass))
 		if server, _, _, err := n.ask(t, one); err != nil || server != one {
-			t.Errorf("got %q and error %v, want who has the address", server, err)
+			t.Errorf("got %q and error %v, want an answer of %s", server, err, one)
 		}
 	})
 }
 
-// A program that somebody has taken away is missed, and put back by the next look.
-func TestProgramTakenAway(t *testing.T) {
+// The backend notices when another program detaches its BPF program, and the next resync attaches
+// it again.
+func TestDetachedProgramIsRepaired(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
@@ -238,19 +242,41 @@ func TestProgramTakenAway(t *testing.T) {
 			t.Error(err)
 		}
 		if b.Drifted(t.Context()) {
-			t.Fatal("nobody has changed anything, and it has drifted")
+			t.Fatal("Drifted without a change: got true, want false")
 		}
-		if err := b.TakeProgramAway(); err != nil {
+		if err := n.node.Do(detachPrograms); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, c, err := n.ask(t, one); err == nil {
 			_ = c.Close()
-			t.Fatal("the Service works without the program; the test shows nothing")
+			t.Fatal("got an answer without the program, want none")
 		}
 		if !b.Drifted(t.Context()) {
-			t.Error("the program is gone, and nobody misses it")
+			t.Error("Drifted without the program: got false, want true")
 		}
 		apply(t, b, snapshot(one))
 	}
 	n.wantAnswer(t, one)
+}
+
+// detachPrograms detaches the programs from the network namespace of the calling thread, as any
+// privileged process may.
+func detachPrograms() error {
+	var here unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &here); err != nil {
+		return err
+	}
+	detached := errors.New("there is no program")
+	all := new(link.Iterator)
+	defer all.Close()
+	for all.Next() {
+		info, err := all.Link.Info()
+		if err != nil {
+			continue // another program's link, which may have been removed
+		}
+		if ns := info.NetNs(); ns != nil && uint64(ns.NetnsInode) == here.Ino {
+			detached = all.Link.Detach()
+		}
+	}
+	return detached
 }

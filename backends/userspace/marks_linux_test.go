@@ -19,13 +19,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// at is the network whose servers are in another namespace.
+// at returns the network with another namespace for the servers.
 func (n network) at(servers *netns.NS) network {
 	return network{client: n.client, node: n.node, pod: servers}
 }
 
-// Other bits of marks are those of others: they lead nothing to the backend, and it
-// keeps them. Its own bit is on nothing that is not its own.
+// Foreign bits of marks lead no packets to the backend, and the backend keeps them. Its own bit is
+// only on packets and connections that it captures or makes.
 func TestForeignMarksAreLeftAlone(t *testing.T) {
 	n := newNetwork(t)
 	const onNode, plain = "10.244.2.1:8081", "10.244.1.1:9999"
@@ -55,20 +55,20 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 		if f.Forward.DstPort == 8081 {
 			seen++
 			if f.Mark != 0x4002 {
-				t.Errorf("the connection to an endpoint on the node is marked by %#x, want both bits, 0x4002", f.Mark)
+				t.Errorf("mark of the connection to an endpoint on the node: got %#x, want 0x4002", f.Mark)
 			}
 		} else if f.Mark&0x4000 != 0 {
-			t.Errorf("the flow to %v:%d is marked by %#x", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
+			t.Errorf("mark of the flow to %v:%d: got %#x, want it without 0x4000", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
 		}
 	}
 	if seen != 2 {
-		t.Errorf("got %d connections to the endpoint on the node, want 2", seen)
+		t.Errorf("connections to the endpoint on the node: got %d, want 2", seen)
 	}
 }
 
-// A transparent socket of another program that listens everywhere draws in nothing of
-// what is only on its way through the node.
-func TestTransparentListenersOfOthersGetNothing(t *testing.T) {
+// A transparent socket of another program that listens at every address gets no packets that the
+// node forwards.
+func TestForeignTransparentListeners(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	apply(t, n.start(t, userspace.Options{}), snapshot(one))
@@ -86,20 +86,20 @@ func TestTransparentListenersOfOthersGetNothing(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// transparent lets a socket have addresses of others.
+// transparent allows a socket to use addresses that the host does not have.
 func transparent(_, _ string, c syscall.RawConn) (err error) {
 	return errors.Join(c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
 	}), err)
 }
 
-// Loopback addresses never serve node ports, all of them; others do.
+// No loopback address serves node ports; other addresses do.
 func TestLoopbackServesNoNodePorts(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
 		n.serve(t, podServer)
-		const port = ":30100" // of the range that is also ours
+		const port = ":30100" // in the range of the backend's source ports
 		loopback := []string{"127.0.0.1" + port, "127.0.0.2" + port}
 		for _, at := range loopback {
 			n.at(n.node).serve(t, at)
@@ -111,7 +111,7 @@ func TestLoopbackServesNoNodePorts(t *testing.T) {
 		own := network{client: n.node, node: n.node, pod: n.pod}
 		for _, at := range loopback {
 			if server, _, _, err := own.ask(t, at); err != nil || server != at {
-				t.Errorf("at %s: got %q and error %v, want the program there", at, server, err)
+				t.Errorf("at %s: got %q and error %v, want an answer of the program", at, server, err)
 			}
 		}
 		n.wantAnswer(t, "10.244.1.1"+port)
@@ -119,7 +119,7 @@ func TestLoopbackServesNoNodePorts(t *testing.T) {
 	})
 }
 
-// withNode gives the service ports of a snapshot another node.
+// withNode returns a snapshot with the same service ports and another node.
 func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {
@@ -128,12 +128,15 @@ func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
 	return proxy.NewSnapshot(node, ports...)
 }
 
-// Which ports clients and frontends have makes no difference, though they may be those
-// from which the backend reaches endpoints.
-func TestAnyPortMayAsk(t *testing.T) {
+// Ports of clients and frontends may be in the range of the backend's source ports.
+func TestClientsMayUseAnyPort(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
+		// The kernel gives no listener or connection of the backend a port of the clients.
+		if err := n.node.Sysctl("net/ipv4/ip_local_reserved_ports", "10240,20000,30239,40000"); err != nil {
+			t.Fatal(err)
+		}
 		const onNode = "10.244.2.1:8081"
 		n.serve(t, podServer)
 		n.at(n.node).serve(t, onNode)
@@ -149,7 +152,7 @@ func TestAnyPortMayAsk(t *testing.T) {
 			}
 		}
 		b := n.start(t, userspace.Options{Capture: c})
-		b.ReachFrom(25_000) // and so from none of those that the node asks from
+		b.ReachFrom(25_000) // so that the backend uses none of the clients' ports
 		apply(t, b, all)
 		for name, from := range map[string]*netns.NS{"client": n.client, "node": n.node} {
 			for _, own := range []int{10_240, 20_000, 30_239, 40_000} {
@@ -160,24 +163,23 @@ func TestAnyPortMayAsk(t *testing.T) {
 							t.Errorf("%s, from port %d to %s:%d: got %q and error %v, want an answer of %s", name, own, addr, port, got, err, server)
 						}
 					}
-					asksAgain(t, network{client: from}, fmt.Sprintf("0.0.0.0:%d", own), fmt.Sprintf("10.96.0.1:%d", port))
+					wantEchoTwice(t, network{client: from}, fmt.Sprintf("0.0.0.0:%d", own), fmt.Sprintf("10.96.0.1:%d", port))
 				}
 			}
 		}
 	})
 }
 
-// asksAgain asks twice, so that the flow is one that has been answered.
-func asksAgain(t *testing.T, n network, from, to string) {
+// wantEchoTwice sends two datagrams: the flow of the second one has an answer.
+func wantEchoTwice(t *testing.T, n network, from, to string) {
 	t.Helper()
 	for range 2 {
-		n.asksFrom(t, from, to)
+		n.wantEcho(t, from, to)
 	}
 }
 
-// The first and the last of the ports from which endpoints are reached are ports like
-// others.
-func TestAllPortsReachEndpoints(t *testing.T) {
+// The backend can use the first and the last port of its range.
+func TestFirstAndLastSourcePort(t *testing.T) {
 	n := newNetwork(t)
 	const onNode = "10.244.2.1:8081"
 	n.serve(t, podServer)
@@ -189,13 +191,13 @@ func TestAllPortsReachEndpoints(t *testing.T) {
 			b.ReachFrom(port)
 			server, peer, _, err := n.ask(t, to)
 			if err != nil || server != want || peer != netip.MustParseAddrPort(fmt.Sprintf("%s:%d", clientAddr, port)) {
-				t.Errorf("%s, reached from port %d: got %q, which sees %v, and error %v", want, port, server, peer, err)
+				t.Errorf("%s from port %d: got server %q, peer %v and error %v, want the client and that port", want, port, server, peer, err)
 			}
 		}
 	}
 }
 
-// What is to wait for its first endpoint is captured, and what is to be dropped is not.
+// Connections that wait for their first endpoint are captured, and dropped ones are not.
 func TestFirstConnections(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
@@ -216,26 +218,26 @@ func TestFirstConnections(t *testing.T) {
 		}
 		defer client.Close() //nolint:errcheck // the test is over
 		if f := <-asked; f.Frontend.String() != one || f.Client.String() != client.LocalAddr().String() {
-			t.Errorf("somebody came from %v to %v, want %v to %s", f.Client, f.Frontend, client.LocalAddr(), one)
+			t.Errorf("FirstConnection: got a flow from %v to %v, want %v to %s", f.Client, f.Frontend, client.LocalAddr(), one)
 		}
 		if len(asked) != 0 {
-			t.Errorf("%v came, too, where everything is to be dropped", <-asked)
+			t.Errorf("FirstConnection: got %v, too, want no flow to the frontend that drops", <-asked)
 		}
 		apply(t, b, snapshot(one))
 		_ = client.SetDeadline(time.Now().Add(10 * time.Second))
 		if _, err := client.Read(make([]byte, 1)); err != nil {
-			t.Errorf("since there is an endpoint: got error %v, want an answer", err)
+			t.Errorf("with an endpoint: got error %v, want an answer", err)
 		}
 	})
 }
 
-// ownSilence wants nobody to answer the node itself.
+// ownSilence checks that the node itself gets no answer.
 func (n network) ownSilence(t *testing.T, to string) {
 	t.Helper()
 	network{client: n.node, node: n.node, pod: n.pod}.wantSilence(t, to)
 }
 
-// withAction gives the frontends of service ports another action.
+// withAction sets the action of all frontends.
 func withAction(s proxy.Snapshot, a proxy.Action) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {

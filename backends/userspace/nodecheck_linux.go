@@ -5,10 +5,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CheckNode implements [backends.NodeChecker]. All connections end at sockets of the
-// backend, so that settings of forwarding and of bridges do not matter.
-func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	if b.options.Capture != TPROXY {
+// checkSystem returns the settings of the node that matter to the captures of Linux. Those of
+// forwarding and of bridges do not, since all connections end at sockets of the backend.
+func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
+	if l, shared := b.listeners.(*sharedListeners); !shared || l.config.Node != nil { // the capture is not TPROXY
 		return nil
 	}
 	return nodecheck.Capture(s)

@@ -9,8 +9,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// The setting by which the kernel drops captured packets is named by the capture that
-// marks packets, and by no other.
+// Only the capture that marks packets reports the setting with which the kernel drops marked
+// packets.
 func TestCheckNode(t *testing.T) {
 	const setting = "net.ipv4.conf.all.src_valid_mark"
 	for _, c := range []struct {

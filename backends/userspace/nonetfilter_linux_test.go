@@ -12,13 +12,12 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 )
 
-// without says, to a process of this program, that its kernel is to have no
-// netfilter.
+// without tells a process of the test program that it must make all its attempts to use netfilter
+// fail.
 const without = "VIPKIT_TEST_WITHOUT_NETFILTER"
 
-// Local routes work on a kernel that has no netfilter, or none that may be used:
-// this runs in a process whose every attempt to get at it fails, in the way of such
-// a kernel.
+// Local routes work on a kernel without netfilter, or where it may not be used: the test runs in a
+// process whose attempts to use it fail, as on such a kernel.
 func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
@@ -33,7 +32,7 @@ func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 	n.serve(t, podServer)
 	denyNetfilter(t)
 	if _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER); err == nil {
-		t.Fatal("netfilter can be had all the same")
+		t.Fatal("opening a netfilter socket: got no error, want one")
 	}
 	b := n.start(t, userspace.Options{Capture: userspace.LocalRoutes})
 	apply(t, b, snapshot(one))
@@ -41,18 +40,18 @@ func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 	apply(t, b, snapshot(two))
 	n.wantAnswer(t, two)
 	if b.Drifted(t.Context()) {
-		t.Error("something is not as it should be")
+		t.Error("Drifted: got true, want false")
 	}
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.local(t); len(got) != 0 {
-		t.Errorf("after Cleanup there are local routes %q, want none", got)
+		t.Errorf("local routes after Cleanup: got %q, want none", got)
 	}
 }
 
-// denyNetfilter makes sockets of NETLINK_NETFILTER fail from now on, and so what
-// xtables are written by, in all threads of the process.
+// denyNetfilter makes NETLINK_NETFILTER sockets, by which nf_tables is written, fail from now on, in
+// all threads of the process.
 func denyNetfilter(t *testing.T) {
 	t.Helper()
 	filterCalls(t,
@@ -63,7 +62,7 @@ func denyNetfilter(t *testing.T) {
 		give(unix.SECCOMP_RET_ALLOW))
 }
 
-// denyIPv6 makes sockets of IPv6 fail, as where the kernel has none.
+// denyIPv6 makes IPv6 sockets fail, as on a kernel without IPv6.
 func denyIPv6(t *testing.T) {
 	t.Helper()
 	filterCalls(t,
@@ -73,7 +72,7 @@ func denyIPv6(t *testing.T) {
 		give(unix.SECCOMP_RET_ALLOW))
 }
 
-// Offsets in struct seccomp_data: of the number of a system call, and of arguments.
+// Offsets in struct seccomp_data: of the number of a system call, and of its arguments.
 const callNumber, callFirst, callThird = 0, 16, 32
 
 func load(offset uint32) unix.SockFilter {
@@ -86,7 +85,7 @@ func unless(k uint32, skip uint8) unix.SockFilter {
 
 func give(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
 
-// filterCalls decides on the system calls of all threads of the process from now on.
+// filterCalls attaches a seccomp filter to all threads of the process.
 func filterCalls(t *testing.T, filter ...unix.SockFilter) {
 	t.Helper()
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}

@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// insideOnly lets nobody from outside of the cluster use the frontends of a snapshot.
+// insideOnly makes the frontends of a snapshot drop clients from outside.
 func insideOnly(s proxy.Snapshot) proxy.Snapshot {
 	closed := withAction(s, proxy.Drop)
 	var ports []*proxy.ServicePort
@@ -28,9 +28,9 @@ func insideOnly(s proxy.Snapshot) proxy.Snapshot {
 	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
-// The node is known as such by any of its addresses, also those that nobody has told
-// of; a client is not taken for it.
-func TestTheNodeIsKnown(t *testing.T) {
+// Packets from any address of the node count as the node's, also from addresses that the Node
+// object does not list; packets of a client do not.
+func TestNodeIsRecognized(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -44,18 +44,18 @@ func TestTheNodeIsKnown(t *testing.T) {
 			}
 		}
 		if server, _, _, err := n.askFor(t, one, 900*time.Millisecond); err == nil {
-			t.Errorf("the client is answered by %s, want nobody", server)
+			t.Errorf("the client: got an answer of %s, want none", server)
 		}
 	})
 }
 
-// The same of IPv6, where a client's address may differ from the node's, which it asks,
-// in the last bits only.
-func TestTheNodeIsKnownInIPv6(t *testing.T) {
+// The same for IPv6, where a client's address may differ in the last bits only from the node's
+// address that it connects to.
+func TestNodeIsRecognizedInIPv6(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
-		n.speaksIPv6(t)
+		n.addIPv6(t)
 		const server, port = "[fd00:2::10]:8080", ":30100"
 		n.serve(t, server)
 		s := withFamily(ofKind(withEndpoint(snapshot("[::]"+port), server), proxy.NodePort), v1.IPv6Protocol)
@@ -70,12 +70,12 @@ func TestTheNodeIsKnownInIPv6(t *testing.T) {
 			}
 		}
 		if got, _, _, err := n.askFor(t, "[fd00:1::1]"+port, 900*time.Millisecond); err == nil {
-			t.Errorf("the client is answered by %s, want nobody", got)
+			t.Errorf("the client: got an answer of %s, want none", got)
 		}
 	})
 }
 
-// Other ports of a ClusterIP are refused, those of other addresses are whose they are.
+// Other ports of a ClusterIP are refused; those of other addresses pass to their host.
 func TestOtherPortsOfServices(t *testing.T) {
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for _, kind := range []proxy.FrontendKind{proxy.ClusterIP, proxy.ExternalIP} {
@@ -88,10 +88,10 @@ func TestOtherPortsOfServices(t *testing.T) {
 				n.wantAnswer(t, one)
 				server, _, _, err := n.ask(t, other)
 				if kind == proxy.ClusterIP && !errors.Is(err, syscall.ECONNREFUSED) {
-					t.Errorf("another port: got %q and error %v, want a refusal", server, err)
+					t.Errorf("another port: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
 				}
 				if kind != proxy.ClusterIP && (err != nil || server != other) {
-					t.Errorf("another port: got %q and error %v, want who has the address", server, err)
+					t.Errorf("another port: got %q and error %v, want %s", server, err, other)
 				}
 			})
 		}

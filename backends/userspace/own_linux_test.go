@@ -11,13 +11,13 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// What a program of the node sends is captured, though it looks like what the
-// backend sends in one respect: its port, or that it may have others' addresses.
+// Packets of a program of the node are captured, even if they have one property of the
+// backend's own packets: the source port, or a transparent socket.
 func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 	for name, d := range map[string]net.Dialer{
 		"by port":   {LocalAddr: &net.TCPAddr{Port: 20_000}},
 		"by socket": {LocalAddr: &net.TCPAddr{Port: 40_000}, Control: transparent},
-		// The neighbours of the range of ports.
+		// The ports next to the backend's range.
 		"before it": {LocalAddr: &net.TCPAddr{Port: 10_239}, Control: transparent},
 		"after it":  {LocalAddr: &net.TCPAddr{Port: 30_240}, Control: transparent},
 	} {
@@ -46,8 +46,8 @@ func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 	}
 }
 
-// What the backend sends is not captured, though it goes to a frontend, in a pod or on
-// the node.
+// The backend's own packets are not captured, even if the endpoint is a frontend, in a pod or
+// on the node.
 func TestEndpointsMayBeFrontends(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -77,7 +77,7 @@ func TestDatagramsAreDroppedWithoutBackend(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, to := range []string{"10.96.0.1:53", "10.244.1.1:53"} { // the second is the host's own
+	for _, to := range []string{"10.96.0.1:53", "10.244.1.1:53"} { // the second is the node's own
 		c, err := n.client.Dial(t.Context(), "udp", to)
 		if err != nil {
 			t.Fatal(err)
@@ -87,5 +87,5 @@ func TestDatagramsAreDroppedWithoutBackend(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hears(t, host, "10.244.1.1:53")
+	wantDatagram(t, host, "10.244.1.1:53")
 }

@@ -15,30 +15,31 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// withoutRaw says, to a process of this program, that it has no CAP_NET_RAW;
-// withoutIPv6, that its every attempt to get a socket of IPv6 fails.
+// withoutRaw tells a process of the test program that it has no CAP_NET_RAW; withoutIPv6, that
+// it must make all its attempts to open an IPv6 socket fail.
 const (
 	withoutRaw  = "VIPKIT_TEST_WITHOUT_RAW"
 	withoutIPv6 = "VIPKIT_TEST_WITHOUT_IPV6"
 )
 
-// What is missing shows as such, with what it is, so that nobody tries for ever.
-func TestWhatIsMissing(t *testing.T) {
+// If a privilege or IPv6 is missing, the error is proxy.ErrUnsupported and names it, so that
+// callers do not retry for ever.
+func TestMissingPrivileges(t *testing.T) {
 	netnstest.NeedNamespaces(t)
 	wanted := map[string]string{withoutRaw: "CAP_NET_RAW", withoutIPv6: "Options.Families"}
 	for variable, want := range wanted {
 		if os.Getenv(variable) != "" {
-			applyInVain(t, variable, want)
+			checkUnsupported(t, variable, want)
 			return
 		}
 	}
 	for variable := range wanted {
 		t.Run(variable, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWhatIsMissing$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMissingPrivileges$")
 			cmd.Env = append(os.Environ(), variable+"=1")
 			done := make(chan error)
 			go func() {
-				runtime.LockOSThread() // and never again anything else
+				runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 				if variable == withoutRaw {
 					if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_NET_RAW, 0, 0, 0); err != nil {
 						done <- err
@@ -58,7 +59,7 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
-func applyInVain(t *testing.T, variable, want string) {
+func checkUnsupported(t *testing.T, variable, want string) {
 	t.Helper()
 	n := newNetwork(t)
 	if variable == withoutIPv6 {

@@ -24,15 +24,15 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// rangedWorld is a client with many addresses, and a Service with source ranges in
-// each family, for TCP and for UDP.
-type rangedWorld struct {
+// rangesFixture is a network, with a client that has many addresses, for Services with source
+// ranges in each family, for TCP and for UDP.
+type rangesFixture struct {
 	network
 	random *rand.Rand
-	// probes are the addresses of the client that some ranges hold and others
-	// do not; steady is one that all of them hold.
+	// probes are addresses of the client that some ranges hold and others do not; steady is
+	// an address that all of them hold.
 	probes, steady map[v1.IPFamily][]netip.Addr
-	heard          *hearing
+	received       *datagramLog
 	mark           int
 }
 
@@ -52,15 +52,15 @@ func rangedEndpoint(f v1.IPFamily) netip.AddrPort {
 
 func bothFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 
-func newRangedWorld(t *testing.T) *rangedWorld {
+func newRangesFixture(t *testing.T) *rangesFixture {
 	t.Helper()
-	w := &rangedWorld{
-		network: newNetwork(t), random: testenv.Random(t), heard: &hearing{texts: map[string]bool{}},
+	w := &rangesFixture{
+		network: newNetwork(t), random: testenv.Random(t), received: &datagramLog{texts: map[string]bool{}},
 		probes: map[v1.IPFamily][]netip.Addr{}, steady: map[v1.IPFamily][]netip.Addr{
 			v1.IPv4Protocol: {netip.MustParseAddr(clientAddr)}, v1.IPv6Protocol: {netip.MustParseAddr("fd00:1::10")},
 		},
 	}
-	w.speaksIPv6(t)
+	w.addIPv6(t)
 	for f, first := range map[v1.IPFamily]string{v1.IPv4Protocol: "192.0.2.0", v1.IPv6Protocol: "2001:db8::"} {
 		a := netip.MustParseAddr(first)
 		err := w.node.AddRoute(netns.Route{To: netip.PrefixFrom(a, a.BitLen()-4), Link: "clients", Via: w.steady[f][0]})
@@ -73,25 +73,25 @@ func newRangedWorld(t *testing.T) *rangedWorld {
 			t.Fatal(err)
 		}
 		w.serve(t, rangedEndpoint(f).String())
-		w.hear(t, rangedEndpoint(f).String())
+		w.record(t, rangedEndpoint(f).String())
 	}
 	return w
 }
 
-// hearing is the set of all datagrams that came to endpoints.
-type hearing struct {
+// datagramLog is the set of all datagrams that endpoints have received.
+type datagramLog struct {
 	mu    sync.Mutex
 	texts map[string]bool
 }
 
-func (h *hearing) has(text string) bool {
+func (h *datagramLog) has(text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.texts[text]
 }
 
-// hear takes note of all datagrams that come to an endpoint.
-func (w *rangedWorld) hear(t *testing.T, at string) {
+// record records all datagrams to an endpoint.
+func (w *rangesFixture) record(t *testing.T, at string) {
 	t.Helper()
 	c, err := w.pod.ListenPacket(t.Context(), "udp", at)
 	if err != nil {
@@ -104,9 +104,9 @@ func (w *rangedWorld) hear(t *testing.T, at string) {
 			if err != nil {
 				return
 			}
-			w.heard.mu.Lock()
-			w.heard.texts[string(buf[:n])] = true
-			w.heard.mu.Unlock()
+			w.received.mu.Lock()
+			w.received.texts[string(buf[:n])] = true
+			w.received.mu.Unlock()
 		}
 	})
 	t.Cleanup(func() {
@@ -117,9 +117,9 @@ func (w *rangedWorld) hear(t *testing.T, at string) {
 	})
 }
 
-// ranges gives source ranges that hold the steady client: nested, adjacent, equal,
+// ranges returns source ranges that hold the steady client: nested, adjacent, equal,
 // overlapping, in any order.
-func (w *rangedWorld) ranges(f v1.IPFamily) []netip.Prefix {
+func (w *rangesFixture) ranges(f v1.IPFamily) []netip.Prefix {
 	steady := w.steady[f][0]
 	all := []netip.Prefix{netip.PrefixFrom(steady, steady.BitLen()-w.random.IntN(9)).Masked()}
 	for range w.random.IntN(5) {
@@ -142,8 +142,7 @@ func (w *rangedWorld) ranges(f v1.IPFamily) []netip.Prefix {
 	return all
 }
 
-// withRanges gives the Services, whose frontends have these source ranges; nil for
-// all sources.
+// withRanges returns the Services with source ranges by family; nil allows all sources.
 func withRanges(ranges map[v1.IPFamily][]netip.Prefix) proxy.Snapshot {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
@@ -163,15 +162,15 @@ func allows(ranges []netip.Prefix, a netip.Addr) bool {
 	return ranges == nil || slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// probe sends a datagram from each address of the client, and wants exactly those to
-// arrive that the ranges hold.
-func (w *rangedWorld) probe(t *testing.T, when string, ranges map[v1.IPFamily][]netip.Prefix) {
+// probe sends a datagram from each address of the client, and checks that exactly those from
+// addresses in the ranges arrive.
+func (w *rangesFixture) probe(t *testing.T, when string, ranges map[v1.IPFamily][]netip.Prefix) {
 	t.Helper()
 	w.mark++
 	text := func(a netip.Addr) string { return fmt.Sprintf("probe %d from %v", w.mark, a) }
 	all := map[v1.IPFamily][]netip.Addr{}
 	for f := range ranges {
-		// The steady one comes last: what came before has arrived by then.
+		// The steady address is last: when its datagram arrives, all earlier ones have arrived.
 		all[f] = append(slices.Clone(w.probes[f]), w.steady[f]...)
 		if err := w.client.Do(func() error { return sendFrom(all[f], uint16(20_000+w.mark), rangedFrontend(f), text) }); err != nil {
 			t.Fatal(err)
@@ -180,19 +179,19 @@ func (w *rangedWorld) probe(t *testing.T, when string, ranges map[v1.IPFamily][]
 	for f, ranges := range ranges {
 		for _, a := range all[f] {
 			if allows(ranges, a) {
-				eventually(t, fmt.Sprintf("%s, with ranges %v, a datagram from %v arrives", when, ranges, a), func() bool { return w.heard.has(text(a)) })
+				eventually(t, fmt.Sprintf("%s, with ranges %v, a datagram from %v arrives", when, ranges, a), func() bool { return w.received.has(text(a)) })
 			}
 		}
 		for _, a := range all[f] {
-			if !allows(ranges, a) && w.heard.has(text(a)) {
-				t.Errorf("%s, with ranges %v: a datagram from %v has arrived", when, ranges, a)
+			if !allows(ranges, a) && w.received.has(text(a)) {
+				t.Errorf("%s, with ranges %v: got a datagram from %v, want none", when, ranges, a)
 			}
 		}
 	}
 }
 
-// sendFrom sends a datagram from each address. What was decided on earlier ones from
-// the same port may stay so.
+// sendFrom sends a datagram from each address. The port must be new: the kernel may treat later
+// datagrams of a flow like the first one.
 func sendFrom(from []netip.Addr, port uint16, to netip.AddrPort, text func(netip.Addr) string) error {
 	for _, a := range from {
 		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, port)), net.UDPAddrFromAddrPort(to))
@@ -209,9 +208,9 @@ func sendFrom(from []netip.Addr, port uint16, to netip.AddrPort, text func(netip
 	return nil
 }
 
-// steadily connects all the time from the address that all ranges hold, until the
-// function that it gives is called: that says how often it has, and what failed.
-func (w *rangedWorld) steadily(t *testing.T, f v1.IPFamily) (end func() (connections int, err error)) {
+// steadily connects again and again from the address that all ranges hold, until end is called,
+// which returns the number of connections, and the error of one that failed.
+func (w *rangesFixture) steadily(t *testing.T, f v1.IPFamily) (end func() (connections int, err error)) {
 	t.Helper()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -229,7 +228,7 @@ func (w *rangedWorld) steadily(t *testing.T, f v1.IPFamily) (end func() (connect
 				return
 			}
 			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
-			failed = errors.Join(lostNothing(c), greeted(c, rangedEndpoint(f).String()), c.Close())
+			failed = errors.Join(checkRetransmits(c), greeted(c, rangedEndpoint(f).String()), c.Close())
 			n++
 		}
 	})
@@ -249,12 +248,11 @@ func greeted(c net.Conn, by string) error {
 	return err
 }
 
-// Source ranges change from any to any in one Apply, beside a commit that fails now
-// and then: who is in all of them connects all the time, and what the kernel lets
-// through is what they say.
+// Source ranges change from any to any in one Apply, and some commits fail: a client that all of
+// them hold can connect all the time, and the kernel allows exactly the clients in the ranges.
 func TestRangesChangeInPlace(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
-		w := newRangedWorld(t)
+		w := newRangesFixture(t)
 		w.needs(t, c)
 		fails := false
 		around := func(commit func() error) error {
@@ -282,7 +280,7 @@ func TestRangesChangeInPlace(t *testing.T) {
 			if err != nil && !fails {
 				t.Fatalf("from %v to %v: got error %v", have, next, err)
 			}
-			if err == nil { // Where nothing is to be done, nothing fails.
+			if err == nil { // also if fails is set, and there was nothing to commit
 				have = next
 			}
 			w.probe(t, fmt.Sprint("after change ", i), have)
@@ -290,22 +288,21 @@ func TestRangesChangeInPlace(t *testing.T) {
 		for f, end := range ends {
 			n, err := end()
 			if err != nil {
-				t.Errorf("%s: after %d connections, one from an address that is always allowed failed: %v", f, n, err)
+				t.Errorf("%s: connection %d from an address that is always allowed: got error %v, want none", f, n, err)
 			}
 			t.Logf("%s: %d connections", f, n)
 		}
 		if got := b.Stats().Denied; c != userspace.LocalRoutes && got != 0 {
-			t.Errorf("%d datagrams came as far as the process although the ranges of the time do not hold their source", got)
+			t.Errorf("datagrams that reached the process from outside of the ranges: got %d, want none", got)
 		}
 	})
 }
 
-// A process that begins where another one has ended finds other source ranges, and
-// brings them to what they are to be.
+// A process that starts after another one has ended finds other source ranges, and replaces them.
 func TestRangesChangeAcrossRestarts(t *testing.T) {
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String(), func(t *testing.T) {
-			w := newRangedWorld(t)
+			w := newRangesFixture(t)
 			var processes testenv.Succession
 			for i := range 25 {
 				ranges := map[v1.IPFamily][]netip.Prefix{v1.IPv4Protocol: w.ranges(v1.IPv4Protocol), v1.IPv6Protocol: w.ranges(v1.IPv6Protocol)}
@@ -322,22 +319,22 @@ func TestRangesChangeAcrossRestarts(t *testing.T) {
 				apply(t, b, withRanges(ranges))
 				w.probe(t, fmt.Sprint("after restart ", i), ranges)
 				if got := b.Stats().Denied; got != 0 {
-					t.Errorf("after restart %d, %d datagrams came as far as the process although the ranges do not hold their source", i, got)
+					t.Errorf("after restart %d: datagrams that reached the process from outside of the ranges: got %d, want none", i, got)
 				}
 				if b.Drifted(t.Context()) {
-					t.Errorf("after restart %d: something is not as it should be", i)
+					t.Errorf("after restart %d: Drifted: got true, want false", i)
 				}
 			}
 		})
 	}
 }
 
-// Whatever somebody does to source ranges, the next look makes them what they were.
+// The next resync repairs source ranges that another program has changed.
 func TestRangesAreRepaired(t *testing.T) {
 	netnstest.NFT(t)
 	for _, many := range []bool{false, true} {
 		t.Run(fmt.Sprintf("many=%v", many), func(t *testing.T) {
-			w := newRangedWorld(t)
+			w := newRangesFixture(t)
 			ranges := map[v1.IPFamily][]netip.Prefix{v1.IPv4Protocol: {netip.PrefixFrom(w.steady[v1.IPv4Protocol][0], 32), netip.MustParsePrefix("192.0.2.4/30")}}
 			for i := 0; many && i < 200; i++ {
 				ranges[v1.IPv4Protocol] = append(ranges[v1.IPv4Protocol], netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i), 0}), 25))
@@ -347,7 +344,7 @@ func TestRangesAreRepaired(t *testing.T) {
 			want := w.dump(t, userspace.TPROXY)
 			chains := w.chains(t)
 			if got, want := len(chains) > 1, many; got != want {
-				t.Fatalf("the ranges are in chains %q", chains)
+				t.Fatalf("chains of the ranges: got %q, want more than one: %v", chains, want)
 			}
 			for _, chain := range chains {
 				for _, script := range []string{
@@ -360,11 +357,11 @@ func TestRangesAreRepaired(t *testing.T) {
 					script = fmt.Sprintf(script, chain)
 					w.nft(t, script)
 					if !b.Drifted(t.Context()) {
-						t.Errorf("%s: that is no reason to look", script)
+						t.Errorf("%s: Drifted: got false, want true", script)
 					}
 					apply(t, b, withRanges(ranges))
 					if diff := cmp.Diff(want, w.dump(t, userspace.TPROXY)); diff != "" {
-						t.Errorf("%s: after the repair, there is (-want +got):\n%s", script, diff)
+						t.Errorf("%s: objects after the repair (-want +got):\n%s", script, diff)
 					}
 					w.probe(t, script, ranges)
 				}
@@ -373,8 +370,8 @@ func TestRangesAreRepaired(t *testing.T) {
 	}
 }
 
-// chains lists those of source ranges.
-func (w *rangedWorld) chains(t *testing.T) (all []string) {
+// chains lists the chains of source ranges.
+func (w *rangesFixture) chains(t *testing.T) (all []string) {
 	t.Helper()
 	for line := range strings.Lines(w.nft(t, "list table ip vipkit")) {
 		if name, is := strings.CutPrefix(strings.TrimSpace(line), "chain from-"); is {

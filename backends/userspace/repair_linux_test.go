@@ -31,7 +31,7 @@ func (n network) nft(t *testing.T, script string) string {
 	return out
 }
 
-// dump gives all that a backend finds of its own on the node.
+// dump returns all objects that a backend finds of its own on the node, as text.
 func (n network) dump(t *testing.T, c userspace.Capture) (out string) {
 	t.Helper()
 	if err := n.node.Do(func() (err error) {
@@ -43,8 +43,8 @@ func (n network) dump(t *testing.T, c userspace.Capture) (out string) {
 	return out
 }
 
-// Whatever somebody does to the tables, it is noticed, and the next look makes them
-// what they were.
+// The backend notices any change of its tables by another program, and the next resync repairs
+// it.
 func TestDamageIsRepaired(t *testing.T) {
 	netnstest.NFT(t)
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
@@ -54,46 +54,41 @@ func TestDamageIsRepaired(t *testing.T) {
 		apply(t, b, snapshot(one))
 		want := n.dump(t, capture)
 		for name, script := range map[string]string{
-			"the table is gone":           "delete table ip vipkit",
-			"rules are gone":              "flush chain ip vipkit services",
-			"a foreign rule":              "insert rule ip vipkit services accept",
-			"a foreign rule with a set":   "add rule ip vipkit services ip saddr { 192.0.2.1, 192.0.2.7 } drop",
-			"a foreign set":               "add set ip vipkit foreign { type ipv4_addr; }",
-			"a foreign chain":             "add chain ip vipkit foreign; add rule ip vipkit foreign jump services",
-			"a foreign base chain":        "add chain ip vipkit foreign { type filter hook prerouting priority -200; policy drop; }",
-			"a foreign element":           "add element ip vipkit cluster-ips { 192.0.2.1 }",
-			"a frontend that drops":       "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : drop }",
-			"a frontend that leads away":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
-			"a list of no source ranges":  "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop",
-			"a restriction to nobody":     "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop; add element ip vipkit restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
-			"a dormant table":             "add table ip vipkit { flags dormant; }",
-			"a base chain that drops":     "add chain ip vipkit output { policy drop; }",
-			"a base chain renamed":        "rename chain ip vipkit prerouting theirs",
-			"chains that swapped names":   "rename chain ip vipkit all-drop theirs\nrename chain ip vipkit all-reject all-drop\nrename chain ip vipkit theirs all-reject",
-			"a set of another kind":       "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
-			"a set of another kind, used": "delete table ip vipkit; add table ip vipkit; add set ip vipkit restricted { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @restricted drop",
+			"the table is missing":         "delete table ip vipkit",
+			"rules are missing":            "flush chain ip vipkit services",
+			"a foreign rule":               "insert rule ip vipkit services accept",
+			"a foreign rule with a set":    "add rule ip vipkit services ip saddr { 192.0.2.1, 192.0.2.7 } drop",
+			"a foreign set":                "add set ip vipkit foreign { type ipv4_addr; }",
+			"a foreign chain":              "add chain ip vipkit foreign; add rule ip vipkit foreign jump services",
+			"a foreign base chain":         "add chain ip vipkit foreign { type filter hook prerouting priority -200; policy drop; }",
+			"a foreign element":            "add element ip vipkit cluster-ips { 192.0.2.1 }",
+			"a frontend that drops":        "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : drop }",
+			"a frontend of another chain":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
+			"a list of no source ranges":   "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop",
+			"a restriction that drops all": "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop; add element ip vipkit restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
+			"a dormant table":              "add table ip vipkit { flags dormant; }",
+			"a base chain that drops":      "add chain ip vipkit output { policy drop; }",
+			"a base chain renamed":         "rename chain ip vipkit prerouting theirs",
+			"chains that swapped names":    "rename chain ip vipkit all-drop theirs\nrename chain ip vipkit all-reject all-drop\nrename chain ip vipkit theirs all-reject",
+			"a set of another kind":        "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
+			"a set of another kind, used":  "delete table ip vipkit; add table ip vipkit; add set ip vipkit restricted { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @restricted drop",
 		} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
 				for line := range strings.Lines(script) {
 					n.nft(t, line)
 				}
 				if !b.Drifted(t.Context()) {
-					t.Error("that is no reason to look")
+					t.Error("Drifted: got false, want true")
 				}
 				apply(t, b, snapshot(one))
 				if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
-					t.Errorf("after the repair, there is (-want +got):\n%s", diff)
+					t.Errorf("objects after the repair (-want +got):\n%s", diff)
 				}
 				if b.Drifted(t.Context()) {
-					// That may be said without need, but not again after another look.
-					t.Log("after the repair, there is a reason to look again")
-					apply(t, b, snapshot(one))
-					if b.Drifted(t.Context()) {
-						t.Error("after the repair, something is still not as it should be")
-					}
+					t.Error("Drifted after the repair: got true, want false")
 				}
 				n.wantAnswer(t, one)
-				// What comes next is no repair.
+				// Further changes are no repairs.
 				more := both(snapshot(one), snapshot(two))
 				before := b.Operations()
 				for _, change := range [][2]proxy.Snapshot{{snapshot(one), more}, {more, snapshot(one)}} {
@@ -102,16 +97,17 @@ func TestDamageIsRepaired(t *testing.T) {
 					}
 				}
 				if got := b.Operations() - before; got != 4 {
-					t.Errorf("to add and remove a Service, %d operations were needed, want 4: its frontend and its ClusterIP", got)
+					t.Errorf("operations to add and remove a Service: got %d, want 4, for its frontend and its ClusterIP", got)
 				}
 			})
 		}
 	}
 }
 
-// Who lists the rules, changes one and loads them again leaves nothing by which the
-// changed one would pass for ours.
-func TestEditedRulesAreRepaired(t *testing.T) {
+// edited changes the table as nft lists it, one line at a time, loads it again, and checks that
+// the next Apply repairs it. Edit returns the changed line, or "" for no change.
+func edited(t *testing.T, edit func(line string) string, restored func(n network)) {
+	t.Helper()
 	netnstest.NFT(t)
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		n := newNetwork(t)
@@ -119,105 +115,106 @@ func TestEditedRulesAreRepaired(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: capture})
 		apply(t, b, snapshot(one))
 		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit"), "\n")
-		edited := 0
+		changes := 0
 		for i, line := range lines {
-			rule, verdict, _ := strings.Cut(line, " comment ")
-			changed := regexp.MustCompile(`\b(drop|reject|return|goto \S+|jump \S+)$`).ReplaceAllString(strings.TrimRight(rule, "\n"), "accept")
-			if !strings.HasPrefix(line, "\t\t") || changed == strings.TrimRight(rule, "\n") {
+			changed := edit(line)
+			if changed == "" {
 				continue
 			}
-			if changed += "\n"; verdict != "" {
-				changed = strings.TrimRight(changed, "\n") + " comment " + verdict
-			}
-			edited++
+			changes++
 			n.nft(t, "delete table ip vipkit\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
 			apply(t, b, snapshot(one))
 			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
-				t.Errorf("%v: after the repair of %q, there is (-want +got):\n%s", capture, changed, diff)
+				t.Errorf("%v: objects after the repair of %q (-want +got):\n%s", capture, changed, diff)
 			}
-			n.wantAnswer(t, one)
+			restored(n)
 		}
-		if edited < 3 {
-			t.Errorf("%v: %d rules could be edited in %q", capture, edited, lines)
+		if changes < 3 {
+			t.Errorf("%v: edited lines: got %d, want at least 3 in %q", capture, changes, lines)
 		}
 	}
 }
 
-// The same holds for who adds a limit to a set, which all of its elements get.
+// If a user lists the rules, changes one, and loads them again, the changed rule does not count
+// as the backend's own.
+func TestEditedRulesAreRepaired(t *testing.T) {
+	verdict := regexp.MustCompile(`\b(drop|reject|return|goto \S+|jump \S+)\n$`)
+	edited(t, func(line string) string {
+		if !strings.HasPrefix(line, "\t\t") || !verdict.MatchString(line) {
+			return ""
+		}
+		return verdict.ReplaceAllString(line, "accept\n")
+	}, func(n network) { n.wantAnswer(t, one) })
+}
+
+// The same holds for a set with an added limit, which all of its elements get.
 func TestEditedSetsAreRepaired(t *testing.T) {
-	netnstest.NFT(t)
-	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		n := newNetwork(t)
-		n.serve(t, podServer)
-		b := n.start(t, userspace.Options{Capture: capture})
-		apply(t, b, snapshot(one))
-		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit"), "\n")
-		edited := 0
-		for i, line := range lines {
-			if !strings.HasPrefix(line, "\t\ttype ") && !strings.HasPrefix(line, "\t\ttypeof ") || strings.Contains(line, " hook ") {
-				continue
-			}
-			edited++
-			n.nft(t, "delete table ip vipkit\n"+strings.Join(lines[:i+1], "")+"\t\tlimit rate 1/day burst 1 packets\n"+strings.Join(lines[i+1:], ""))
-			apply(t, b, snapshot(one))
-			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
-				t.Errorf("%v: after the repair of set %d, there is (-want +got):\n%s", capture, edited, diff)
-			}
-			if got := n.nft(t, "list table ip vipkit"); strings.Contains(got, "limit") {
-				t.Errorf("%v: after the repair of set %d, there is still a limit:\n%s", capture, edited, got)
-			}
-			for range 3 {
-				_, c := n.wantAnswer(t, one)
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
-			}
+	edited(t, func(line string) string {
+		if !strings.HasPrefix(line, "\t\ttype ") && !strings.HasPrefix(line, "\t\ttypeof ") || strings.Contains(line, " hook ") {
+			return ""
 		}
-		if edited < 3 {
-			t.Errorf("%v: %d sets could be edited in %q", capture, edited, lines)
+		return line + "\t\tlimit rate 1/day burst 1 packets\n"
+	}, func(n network) {
+		if got := n.nft(t, "list table ip vipkit"); strings.Contains(got, "limit") {
+			t.Errorf("after the repair: got a limit, want none:\n%s", got)
 		}
-	}
-}
-
-// What a process before has made for a family that is not to be served any more goes
-// away, also what of it is left.
-func TestFamiliesAreLeftOut(t *testing.T) {
-	forCaptures(t, func(t *testing.T, c userspace.Capture) {
-		n := newNetwork(t)
-		n.needs(t, c)
-		n.serve(t, podServer)
-		six := withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol)
-		both := both(snapshot(one), six)
-		before := n.start(t, userspace.Options{Capture: c})
-		apply(t, before, both)
-		if got := n.sixth(t); len(got) == 0 {
-			t.Fatal("there is nothing of IPv6; the test shows nothing")
-		}
-		if err := before.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if c == userspace.TPROXY {
-			routes, err := n.node.Netlink().RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-			if err != nil || len(routes) != 1 {
-				t.Fatalf("got routes %v and error %v, want one", routes, err)
+		for range 3 {
+			_, c := n.wantAnswer(t, one)
+			if err := c.Close(); err != nil {
+				t.Error(err)
 			}
-			if err := n.node.Netlink().RouteDel(&routes[0]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b := n.start(t, userspace.Options{Capture: c, Families: []v1.IPFamily{v1.IPv4Protocol}})
-		apply(t, b, both)
-		if got := n.sixth(t); len(got) != 0 {
-			t.Errorf("of IPv6 there is still %v", got)
-		}
-		n.wantAnswer(t, one)
-		if b.Drifted(t.Context()) {
-			t.Error("something is not as it should be")
 		}
 	})
 }
 
-// withFamily makes service ports those of another family.
+// A backend removes the objects that an earlier process has left for a family that it does not
+// serve, complete or in part, also if it must rebuild the tables.
+func TestUnservedFamiliesAreRemoved(t *testing.T) {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) { testUnservedFamilies(t, c, "") })
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		t.Run(c.String()+" rebuilt", func(t *testing.T) { testUnservedFamilies(t, c, "add table ip vipkit { flags dormant; }") })
+	}
+}
+
+func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
+	t.Helper()
+	n := newNetwork(t)
+	n.needs(t, c)
+	n.serve(t, podServer)
+	six := withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol)
+	both := both(snapshot(one), six)
+	before := n.start(t, userspace.Options{Capture: c})
+	apply(t, before, both)
+	if got := n.ipv6Objects(t); len(got) == 0 {
+		t.Fatal("got no objects of IPv6, want some for a meaningful test")
+	}
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if c == userspace.TPROXY {
+		routes, err := n.node.Netlink().RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+		if err != nil || len(routes) != 1 {
+			t.Fatalf("got routes %v and error %v, want one", routes, err)
+		}
+		if err := n.node.Netlink().RouteDel(&routes[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if damage != "" {
+		n.nft(t, damage)
+	}
+	b := n.start(t, userspace.Options{Capture: c, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	apply(t, b, both)
+	if got := n.ipv6Objects(t); len(got) != 0 {
+		t.Errorf("objects of IPv6: got %v, want none", got)
+	}
+	n.wantAnswer(t, one)
+	if b.Drifted(t.Context()) {
+		t.Error("Drifted: got true, want false")
+	}
+}
+
+// withFamily sets the IP family of all service ports.
 func withFamily(s proxy.Snapshot, family v1.IPFamily) proxy.Snapshot {
 	var ports []*proxy.ServicePort
 	for p := range s.All() {
@@ -228,8 +225,8 @@ func withFamily(s proxy.Snapshot, family v1.IPFamily) proxy.Snapshot {
 	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
-// sixth lists what a backend has of IPv6 on the node.
-func (n network) sixth(t *testing.T) (all []string) {
+// ipv6Objects lists the IPv6 rules, routes and tables of a backend on the node.
+func (n network) ipv6Objects(t *testing.T) (all []string) {
 	t.Helper()
 	h := n.node.Netlink()
 	rules, err := h.RuleListFiltered(unix.AF_INET6, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
@@ -258,8 +255,8 @@ func (n network) sixth(t *testing.T) (all []string) {
 	return all
 }
 
-// Others may commit to tables of their own faster than the tables can be read: a resync
-// reads them all the same, and writes nothing.
+// If other programs commit to their own tables faster than the backend can read its tables, a
+// resync still succeeds, and writes nothing.
 func TestResyncAmongCommits(t *testing.T) {
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
@@ -273,7 +270,7 @@ func TestResyncAmongCommits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	commits, committing := 0, sync.WaitGroup{}
 	committing.Go(func() {
-		if err := n.node.Do(func() error { return commitOnAndOn(ctx, &commits) }); err != nil {
+		if err := n.node.Do(func() error { return commitRepeatedly(ctx, &commits) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -283,17 +280,17 @@ func TestResyncAmongCommits(t *testing.T) {
 		apply(t, b, world)
 	}
 	if got := b.Operations() - before; got != 0 {
-		t.Errorf("resyncs took %d operations, want 0", got)
+		t.Errorf("operations of resyncs: got %d, want 0", got)
 	}
 	cancel()
 	committing.Wait()
 	if commits < 5 {
-		t.Errorf("others made %d commits meanwhile, which shows nothing", commits)
+		t.Errorf("commits of the other program: got %d, want at least 5 for a meaningful test", commits)
 	}
 }
 
-// commitOnAndOn commits some hundred times a second to a table of its own.
-func commitOnAndOn(ctx context.Context, commits *int) error {
+// commitRepeatedly commits some hundred times a second to another table, until ctx ends.
+func commitRepeatedly(ctx context.Context, commits *int) error {
 	c, err := nfnetlink.Open()
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ const (
 	rulePriority = 774
 )
 
-// rules gives the routing rules of the node that lead to the backend's table.
+// rules returns the routing rules of the node that lead to the backend's table.
 func (n network) rules(t *testing.T) []netlink.Rule {
 	t.Helper()
 	all, err := n.node.Netlink().RuleListFiltered(unix.AF_INET, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
@@ -30,8 +30,8 @@ func (n network) rules(t *testing.T) []netlink.Rule {
 	return all
 }
 
-// What the node itself sends to a Service goes nowhere while somebody has taken
-// away the routing rule, which the next look finds out and repairs.
+// After another program has removed the routing rule, packets to a Service are dropped, those of
+// the node itself, too. The next resync repairs the rule.
 func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -49,14 +49,14 @@ func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	n.wantSilence(t, one)
 	own.wantSilence(t, one)
 	if !b.Drifted(t.Context()) {
-		t.Error("the routing rule is gone, and that is no reason to look")
+		t.Error("Drifted without the routing rule: got false, want true")
 	}
 	apply(t, b, snapshot(one))
 	n.wantAnswer(t, one)
 	own.wantAnswer(t, one)
 }
 
-// ownRule is the routing rule of the backend, which may be changed.
+// ownRule returns the routing rule of the backend, with a change.
 func ownRule(change func(*netlink.Rule)) *netlink.Rule {
 	r, mask := netlink.NewRule(), uint32(0x4000)
 	r.Family, r.Priority, r.Table, r.Mark, r.Mask = unix.AF_INET, rulePriority, ruleTable, 0x4000, &mask
@@ -64,8 +64,8 @@ func ownRule(change func(*netlink.Rule)) *netlink.Rule {
 	return r
 }
 
-// Rules at the backend's place that are not its own go away; its own one stays
-// there all the time.
+// A repair removes foreign rules with the backend's priority and table. The backend's own rule
+// exists all the time.
 func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
@@ -77,7 +77,7 @@ func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 		"for a source":      func(r *netlink.Rule) { r.Src = some },
 		"for a destination": func(r *netlink.Rule) { r.Dst = some },
 		"for an interface":  func(r *netlink.Rule) { r.IifName = "clients" },
-		"for the way out":   func(r *netlink.Rule) { r.OifName = "clients" },
+		"for an output":     func(r *netlink.Rule) { r.OifName = "clients" },
 		"for a protocol":    func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,30 +85,29 @@ func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("there is a rule more, and that is no reason to look")
+				t.Error("Drifted with a foreign rule: got false, want true")
 			}
 			events := n.watchRules(t)
 			apply(t, b, snapshot(one))
 			if added, removed := events(); added != 0 || removed != 1 {
-				t.Errorf("to take one rule away, %d were removed and %d added, want 1 and 0", removed, added)
+				t.Errorf("repair: got %d rules removed and %d added, want 1 and 0", removed, added)
 			}
 			if got := len(n.rules(t)); got != 1 {
-				t.Errorf("after a repair, %d rules lead to the table, want 1", got)
+				t.Errorf("rules to the table after a repair: got %d, want 1", got)
 			}
 			if b.Drifted(t.Context()) {
-				t.Error("after a repair, something is still not as it should be")
+				t.Error("Drifted after a repair: got true, want false")
 			}
-			// What is there is the backend's own.
+			// The rule that is left is the backend's own.
 			if err := n.node.Netlink().RuleAdd(ownRule(func(*netlink.Rule) {})); !errors.Is(err, unix.EEXIST) {
-				t.Errorf("adding the rule once more: got error %v, want %v", err, unix.EEXIST)
+				t.Errorf("adding the rule again: got error %v, want %v", err, unix.EEXIST)
 			}
 		})
 	}
 }
 
-// A rule with fewer conditions than the backend's own goes, too: by the repair and by
-// Cleanup.
-func TestRulesWithFewerConditionsGo(t *testing.T) {
+// The repair and Cleanup also remove a rule with fewer conditions than the backend's own.
+func TestRulesWithFewerConditionsAreRemoved(t *testing.T) {
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	for _, end := range []struct {
@@ -128,16 +127,16 @@ func TestRulesWithFewerConditionsGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := n.rules(t); len(got) != end.want {
-			t.Errorf("there are rules %v, want %d", got, end.want)
+			t.Errorf("rules: got %v, want %d", got, end.want)
 		}
 		if drifted := b.Drifted(t.Context()); drifted != (end.want == 0) {
-			t.Errorf("whether there is reason to look: got %v", drifted)
+			t.Errorf("Drifted: got %v, want %v", drifted, !drifted)
 		}
 	}
 }
 
-// Rules of others stay, be it that they have our priority or lead to our table.
-func TestRulesOfOthersStay(t *testing.T) {
+// Foreign rules with only the backend's priority, or only its table, are kept.
+func TestForeignRulesStay(t *testing.T) {
 	n := newNetwork(t)
 	others := []*netlink.Rule{
 		ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 }),
@@ -150,20 +149,20 @@ func TestRulesOfOthersStay(t *testing.T) {
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	if b.Drifted(t.Context()) {
-		t.Error("because of rules of others, something is not as it should be")
+		t.Error("Drifted with foreign rules: got true, want false")
 	}
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range others {
 		if err := n.node.Netlink().RuleDel(r); err != nil {
-			t.Errorf("the rule with priority %d that leads to table %d: %v", r.Priority, r.Table, err)
+			t.Errorf("removing the rule with priority %d to table %d: got error %v, want none", r.Priority, r.Table, err)
 		}
 	}
 }
 
-// Whatever is in the table beside the one route leads marked packets elsewhere, and
-// goes away.
+// A repair removes all foreign routes of the backend's table, which lead marked packets
+// elsewhere.
 func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -193,27 +192,27 @@ func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("there is another route, and that is no reason to look")
+				t.Error("Drifted with a foreign route: got false, want true")
 			}
 			apply(t, b, snapshot(one))
 			if b.Drifted(t.Context()) {
-				t.Error("after a repair, something is still not as it should be")
+				t.Error("Drifted after a repair: got true, want false")
 			}
 			n.wantAnswer(t, one)
 		})
 	}
 }
 
-// Cleanup takes away what somebody else has left of rule and route, and of rules that
-// are odd; that both are gone is noticed.
-func TestCleanupOfHalvesOfRouting(t *testing.T) {
-	for name, harm := range map[string]func(*netlink.Handle, *netlink.Rule, *netlink.Route) error{
+// If another program has removed the rule, the route or both, the backend notices it, and
+// Cleanup removes the rest, also rules with other conditions.
+func TestCleanupOfPartialRouting(t *testing.T) {
+	for name, damage := range map[string]func(*netlink.Handle, *netlink.Rule, *netlink.Route) error{
 		"no rule":  func(h *netlink.Handle, rule *netlink.Rule, _ *netlink.Route) error { return h.RuleDel(rule) },
 		"no route": func(h *netlink.Handle, _ *netlink.Rule, route *netlink.Route) error { return h.RouteDel(route) },
 		"neither": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
 			return errors.Join(h.RuleDel(rule), h.RouteDel(route))
 		},
-		"an odd rule": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
+		"another rule": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
 			return errors.Join(h.RuleDel(rule), h.RouteDel(route), h.RuleAdd(ownRule(func(r *netlink.Rule) { r.Mask = nil })))
 		},
 	} {
@@ -225,17 +224,17 @@ func TestCleanupOfHalvesOfRouting(t *testing.T) {
 			if len(rules) != 1 || len(routes) != 1 {
 				t.Fatalf("got rules %v and routes %v, want one each", rules, routes)
 			}
-			if err := harm(h, &rules[0], &routes[0]); err != nil {
+			if err := damage(h, &rules[0], &routes[0]); err != nil {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("that is no reason to look")
+				t.Error("Drifted: got false, want true")
 			}
 			if err := b.Cleanup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if rules, routes := n.rules(t), n.table(t); len(rules)+len(routes) != 0 {
-				t.Errorf("after Cleanup there are rules %v and routes %v, want none", rules, routes)
+				t.Errorf("after Cleanup: got rules %v and routes %v, want none", rules, routes)
 			}
 		})
 	}
@@ -251,20 +250,20 @@ func (n network) table(t *testing.T) []netlink.Route {
 	return all
 }
 
-// The routes of the doors are as they should be, and no others are there in the
-// backend's name; those of others stay.
-func TestRoutesOfDoorsAreRepaired(t *testing.T) {
+// A repair restores the routes to listeners, and removes all others with the backend's protocol
+// and metric; foreign routes are kept.
+func TestRoutesToListenersAreRepaired(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
 	apply(t, b, snapshot(one))
-	doors := n.doors(t)
-	if len(doors) != 3 {
-		t.Fatalf("got local routes %v, want three", doors)
+	routes := n.listenerRoutes(t)
+	if len(routes) != 3 {
+		t.Fatalf("got local routes %v, want three", routes)
 	}
 	h := n.node.Netlink()
 	foreign := &net.IPNet{IP: net.IPv4(192, 0, 2, 9).To4(), Mask: net.CIDRMask(32, 32)}
-	others := []netlink.Route{doors[0], doors[0]}
+	others := []netlink.Route{routes[0], routes[0]}
 	others[0].Priority++
 	others[1].Protocol = unix.RTPROT_STATIC
 	others[1].Dst = &net.IPNet{IP: net.IPv4(192, 0, 2, 10).To4(), Mask: net.CIDRMask(32, 32)}
@@ -273,33 +272,33 @@ func TestRoutesOfDoorsAreRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, harm := range map[string]func() error{
-		"one is missing": func() error { return h.RouteDel(&doors[0]) },
-		"one more":       func() error { r := doors[0]; r.Dst = foreign; return h.RouteAdd(&r) },
+	for name, damage := range map[string]func() error{
+		"one is missing": func() error { return h.RouteDel(&routes[0]) },
+		"one added":      func() error { r := routes[0]; r.Dst = foreign; return h.RouteAdd(&r) },
 		"one in its place": func() error {
-			r := doors[0]
+			r := routes[0]
 			r.Dst = foreign
-			return errors.Join(h.RouteDel(&doors[0]), h.RouteAdd(&r))
+			return errors.Join(h.RouteDel(&routes[0]), h.RouteAdd(&r))
 		},
 		"one of another kind": func() error {
 			return h.RouteReplace(&netlink.Route{
-				Family: unix.AF_INET, Table: doors[0].Table, Protocol: doors[0].Protocol, Priority: doors[0].Priority, Dst: doors[0].Dst, Type: unix.RTN_BLACKHOLE,
+				Family: unix.AF_INET, Table: routes[0].Table, Protocol: routes[0].Protocol, Priority: routes[0].Priority, Dst: routes[0].Dst, Type: unix.RTN_BLACKHOLE,
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := harm(); err != nil {
+			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
 			if !b.Drifted(t.Context()) {
-				t.Error("that is no reason to look")
+				t.Error("Drifted: got false, want true")
 			}
 			apply(t, b, snapshot(one))
 			if b.Drifted(t.Context()) {
-				t.Error("after a repair, something is still not as it should be")
+				t.Error("Drifted after the repair: got true, want false")
 			}
-			if got := n.doors(t); len(got) != 3 {
-				t.Errorf("after a repair, there are local routes %v, want three", got)
+			if got := n.listenerRoutes(t); len(got) != 3 {
+				t.Errorf("local routes after a repair: got %v, want three", got)
 			}
 			n.wantAnswer(t, one)
 		})
@@ -307,18 +306,18 @@ func TestRoutesOfDoorsAreRepaired(t *testing.T) {
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.doors(t); len(got) != 0 {
-		t.Errorf("after Cleanup there are local routes %v, want none", got)
+	if got := n.listenerRoutes(t); len(got) != 0 {
+		t.Errorf("local routes after Cleanup: got %v, want none", got)
 	}
 	for i := range others {
 		if err := h.RouteDel(&others[i]); err != nil {
-			t.Errorf("a route of somebody else, %v: %v", others[i], err)
+			t.Errorf("removing the foreign route %v: got error %v, want none", others[i], err)
 		}
 	}
 }
 
-// doors lists the backend's own routes in the table of local addresses.
-func (n network) doors(t *testing.T) (all []netlink.Route) {
+// listenerRoutes lists the backend's own routes in the table of local addresses.
+func (n network) listenerRoutes(t *testing.T) (all []netlink.Route) {
 	t.Helper()
 	some, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, ownRoutes(255), ownRoutesMask)
 	if err != nil {
@@ -332,8 +331,8 @@ func (n network) doors(t *testing.T) (all []netlink.Route) {
 	return all
 }
 
-// watchRules begins to listen to changes of IPv4 routing rules on the node, and
-// gives a function that counts those up to now.
+// watchRules subscribes to changes of IPv4 routing rules on the node, and returns a function
+// that counts the changes up to now.
 func (n network) watchRules(t *testing.T) func() (added, removed int) {
 	t.Helper()
 	socket, err := subscribeRules(n.node)
@@ -373,5 +372,5 @@ func subscribeRules(ns *netns.NS) (s *nl.NetlinkSocket, err error) {
 
 const ownRoutesMask = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL
 
-// ownRoutes is a filter for the backend's routes in a table.
+// ownRoutes returns a filter for the backend's routes in a table.
 func ownRoutes(table int) *netlink.Route { return &netlink.Route{Table: table, Protocol: 118} }

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Ports that cannot be carried are named, and harm no others.
+// Service ports for SCTP are reported by name, and all others are served.
 func TestSCTPIsReportedByName(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
@@ -22,41 +22,41 @@ func TestSCTPIsReportedByName(t *testing.T) {
 			return commit()
 		}
 		b := n.faulty(t, c, &around)
-		// wants wants an Apply to name the port of SCTP alone, and to need no more
+		// wants checks that Apply reports only the service port for SCTP, and needs no more
 		// commits than without it.
 		wants := func(old, next proxy.Snapshot, atMost int) {
 			t.Helper()
-			odd := *firstOf(snapshot(one))
-			odd.Name.Protocol = v1.ProtocolSCTP
+			sctp := *firstOf(snapshot(one))
+			sctp.Name.Protocol = v1.ProtocolSCTP
 			commits = 0
-			err := b.Apply(t.Context(), old, both(next, proxy.NewSnapshot(next.Node(), &odd)))
+			err := b.Apply(t.Context(), old, both(next, proxy.NewSnapshot(next.Node(), &sctp)))
 			failed, ok := errors.AsType[proxy.PortErrors](err)
-			if !ok || len(failed) != 1 || failed[odd.Name] == nil || errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Errorf("got error %v, want one that names %v alone", err, odd.Name)
+			if !ok || len(failed) != 1 || failed[sctp.Name] == nil || errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Errorf("got error %v, want one that names %v alone", err, sctp.Name)
 			}
 			if commits > atMost {
-				t.Errorf("it took %d commits, want %d", commits, atMost)
+				t.Errorf("commits: got %d, want %d at most", commits, atMost)
 			}
 		}
 		wants(proxy.Snapshot{}, snapshot(one), 1)
 		n.wantAnswer(t, one)
 		wants(snapshot(one), both(snapshot(one), snapshot(two)), 1)
 		n.wantAnswer(t, two)
-		// The frontend of one port becomes another one's.
+		// A frontend moves from one service port to another.
 		moved := *firstOf(snapshot(two))
 		moved.Name.Name = "moved"
 		wants(both(snapshot(one), snapshot(two)), both(snapshot(one), proxy.NewSnapshot(snapshot(two).Node(), &moved)), 1)
 		n.wantAnswer(t, two)
 		if err := b.Apply(t.Context(), both(snapshot(one), proxy.NewSnapshot(snapshot(two).Node(), &moved)), snapshot(one)); err != nil {
-			t.Errorf("without it: got error %v", err)
+			t.Errorf("without SCTP: got error %v, want none", err)
 		}
 	})
 }
 
-// What is not served at all is not reported.
+// A service port for SCTP of a family that is not served is not reported.
 func TestSCTPOfAnotherFamily(t *testing.T) {
 	n := newNetwork(t)
-	odd := *firstOf(withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol))
-	odd.Name.Protocol = v1.ProtocolSCTP
-	apply(t, n.start(t, userspace.Options{Families: []v1.IPFamily{v1.IPv4Protocol}}), both(snapshot(one), proxy.NewSnapshot(snapshot(one).Node(), &odd)))
+	sctp := *firstOf(withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol))
+	sctp.Name.Protocol = v1.ProtocolSCTP
+	apply(t, n.start(t, userspace.Options{Families: []v1.IPFamily{v1.IPv4Protocol}}), both(snapshot(one), proxy.NewSnapshot(snapshot(one).Node(), &sctp)))
 }

@@ -31,8 +31,8 @@ const (
 	podServer  = podAddr + ":8080"
 )
 
-// network is a client and a pod with a node between them. What the node does not
-// capture goes to the pod, which has all virtual addresses as well.
+// network is a client and a pod with a node between them. Packets to virtual addresses that the
+// node does not capture go to the pod, which has these addresses, too.
 type network struct{ client, node, pod *netns.NS }
 
 func newNetwork(t *testing.T) network {
@@ -59,7 +59,8 @@ func newNetwork(t *testing.T) network {
 	return n
 }
 
-// serve says to each client where it comes from, and then what it says.
+// serve starts a server in the pod, which sends its own address and the client's, and then
+// echoes.
 func (n network) serve(t *testing.T, at string) {
 	t.Helper()
 	l, err := n.pod.Listen(t.Context(), "tcp", at)
@@ -92,14 +93,14 @@ func (n network) serve(t *testing.T, at string) {
 	})
 }
 
-// ask connects from the client, and gives the server and what it sees. The
-// connection stays open. That a packet was lost on the way is an error.
+// ask connects from the client, and returns the server's address and the client's address that
+// the server has seen. The connection stays open. A lost packet is an error.
 func (n network) ask(t *testing.T, to string) (server string, peer netip.AddrPort, c net.Conn, err error) {
 	t.Helper()
 	return n.askFor(t, to, 30*time.Second)
 }
 
-// askFor is ask with so much patience until there is a connection.
+// askFor is ask with a timeout for connecting.
 func (n network) askFor(t *testing.T, to string, patience time.Duration) (server string, peer netip.AddrPort, c net.Conn, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -108,7 +109,7 @@ func (n network) askFor(t *testing.T, to string, patience time.Duration) (server
 		return "", peer, nil, err
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := lostNothing(c); err != nil {
+	if err := checkRetransmits(c); err != nil {
 		return "", peer, c, err
 	}
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -130,15 +131,15 @@ func (n network) wantAnswer(t *testing.T, to string) (netip.AddrPort, net.Conn) 
 	t.Helper()
 	server, peer, c, err := n.ask(t, to)
 	if err != nil {
-		t.Fatalf("connection to %s: %v", to, err)
+		t.Fatalf("connection to %s: got error %v, want none", to, err)
 	}
 	if server != podServer {
-		t.Fatalf("at %s answers %s, want %s", to, server, podServer)
+		t.Fatalf("connection to %s: got server %s, want %s", to, server, podServer)
 	}
 	return peer, c
 }
 
-// eventually waits, for a bounded time, for something that goroutines of a backend do.
+// eventually waits, for a bounded time, until a condition holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
@@ -148,13 +149,13 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// start makes a backend on the node, which ends with the test.
+// start starts a backend on the node, which is closed when the test ends.
 func (n network) start(t *testing.T, o userspace.Options) *userspace.Backend {
 	t.Helper()
 	return netnstest.Open(t, n.node, func() (*userspace.Backend, error) { return userspace.New(o) })
 }
 
-// snapshot has a service port at an address, with the pod as its endpoint.
+// snapshot returns a snapshot with a service port at an address, whose endpoint is the pod.
 func snapshot(at string) proxy.Snapshot {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1")}}, &proxy.ServicePort{
@@ -173,13 +174,13 @@ func apply(t *testing.T, b *userspace.Backend, s proxy.Snapshot) {
 
 const one, two = "10.96.0.1:80", "10.96.0.2:80"
 
-// A client that has been carried to an endpoint talks to it directly, from any
-// port: what the node remembers of its own connections must not swallow that.
-func TestDirectConnectionsAreLeftAlone(t *testing.T) {
-	forCaptures(t, leavesDirectAlone)
+// After connections through the backend, a client can connect to the endpoint directly, from any
+// port: the state of the backend's own connections must not match the client's packets.
+func TestDirectConnectionsPass(t *testing.T) {
+	forCaptures(t, testDirectConnections)
 }
 
-// forCaptures runs a test with each way to capture traffic.
+// forCaptures runs a test with each capture.
 func forCaptures(t *testing.T, test func(*testing.T, userspace.Capture)) {
 	t.Helper()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
@@ -187,7 +188,7 @@ func forCaptures(t *testing.T, test func(*testing.T, userspace.Capture)) {
 	}
 }
 
-func leavesDirectAlone(t *testing.T, capture userspace.Capture) {
+func testDirectConnections(t *testing.T, capture userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
 	n.needs(t, capture)
@@ -197,13 +198,13 @@ func leavesDirectAlone(t *testing.T, capture userspace.Capture) {
 		peer, c := n.wantAnswer(t, one)
 		if capture == userspace.TPROXY {
 			if peer.Addr().String() != clientAddr {
-				t.Fatalf("the endpoint sees %v, want the client, %s", peer, clientAddr)
+				t.Fatalf("address that the endpoint sees: got %v, want the client's, %s", peer, clientAddr)
 			}
 			if p := peer.Port(); p < 10_240 || p >= 30_240 {
-				t.Fatalf("the endpoint sees port %d, want one that clients do not choose", p)
+				t.Fatalf("port that the endpoint sees: got %d, want 10240 to 30239", p)
 			}
 		}
-		_ = c.Close() // the node, which ends its half first, waits a while
+		_ = c.Close() // the node closes first, and so keeps the connection in TIME_WAIT
 		_, c = n.wantAnswer(t, podServer)
 		_ = c.Close()
 	}
@@ -216,7 +217,7 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 	n.serve(t, podServer)
 	n.serve(t, one)
 	if server, _, _, err := n.ask(t, one); err != nil || server != one {
-		t.Fatalf("before anything: got %q and error %v, want %s itself", server, err, one)
+		t.Fatalf("before the first Apply: got %q and error %v, want %s itself", server, err, one)
 	}
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
@@ -228,7 +229,7 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 	b = n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	if got := b.Operations(); got != 0 {
-		t.Errorf("taking over what was there took %d operations, want 0", got)
+		t.Errorf("operations to adopt the objects: got %d, want 0", got)
 	}
 	n.wantAnswer(t, one)
 	if err := b.Cleanup(t.Context()); err != nil {
@@ -239,12 +240,12 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 	}
 }
 
-// Established connections outlive their Service for the grace period, though
-// the kernel does not lead new ones here any more.
+// Established connections outlive their Service for the grace period, although the kernel no
+// longer captures new ones.
 func TestConnectionsOutliveTheirService(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
-	// As some routers have it: the kernel does not find sockets before it routes.
+	// As on some routers: the kernel does not look up sockets before it routes.
 	if err := n.node.Sysctl("net/ipv4/ip_early_demux", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -257,16 +258,16 @@ func TestConnectionsOutliveTheirService(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-			t.Fatalf("within the grace period: %v", err)
+			t.Fatalf("within the grace period: got error %v, want none", err)
 		}
 	}
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("after the grace period: got error %v, want the connection to be over", err)
+		t.Errorf("after the grace period: got error %v, want a closed connection", err)
 	}
 	n.wantAnswer(t, two)
 }
 
-// What is carried when everything is taken away ends at once, for both sides.
+// Cleanup resets all connections at once.
 func TestCleanupEndsConnections(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
@@ -283,19 +284,19 @@ func TestCleanupEndsConnections(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-func TestOptionsThatCannotBe(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	for _, o := range []userspace.Options{{Connections: -1}, {Sessions: -1}, {AffinityTotal: -1}, {Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}} {
 		b, err := userspace.New(o)
 		if err == nil {
 			_ = b.Close()
-			t.Errorf("%+v: got no error", o)
+			t.Errorf("%+v: got no error, want one", o)
 		}
 	}
 }
 
-func TestInstancesAreDisjoint(t *testing.T) { forCaptures(t, keepsApart) }
+func TestInstancesAreDisjoint(t *testing.T) { forCaptures(t, testInstances) }
 
-func keepsApart(t *testing.T, c userspace.Capture) {
+func testInstances(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
 	n.needs(t, c)
@@ -306,28 +307,28 @@ func keepsApart(t *testing.T, c userspace.Capture) {
 	apply(t, b, snapshot(two))
 	n.wantAnswer(t, one)
 	n.wantAnswer(t, two)
-	apply(t, a, snapshot(one)) // from what it finds
+	apply(t, a, snapshot(one)) // a full apply
 	n.wantAnswer(t, two)
 	if err := a.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n.wantAnswer(t, two)
 	if c != userspace.LocalRoutes && b.Drifted(t.Context()) {
-		t.Error("a commit to the tables of another identity is taken for a change of ours")
+		t.Error("Drifted after a commit to the tables of another identity: got true, want false")
 	}
 	before := b.Operations()
 	apply(t, b, snapshot(two))
 	if got := b.Operations() - before; got != 0 {
-		t.Errorf("after the other one's Cleanup, %d operations were needed, want 0", got)
+		t.Errorf("operations after the other instance's Cleanup: got %d, want 0", got)
 	}
 	if b.Drifted(t.Context()) {
-		t.Error("nobody has changed anything since the last look")
+		t.Error("Drifted after a resync: got true, want false")
 	}
 }
 
-// A second process of one identity is told whose fault it is that it cannot work, and
-// what can be done. It leaves the first one alone, and takes its place when that ends.
-func TestSecondProcessIsTold(t *testing.T) {
+// A second process with the same identity gets an error that says the cause and what to do. It
+// does not disturb the first one, and can replace it after that has ended.
+func TestSecondProcessGetsError(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -337,11 +338,11 @@ func TestSecondProcessIsTold(t *testing.T) {
 		apply(t, first, snapshot(one))
 		err := second.Apply(t.Context(), proxy.Snapshot{}, snapshot(two))
 		if !errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, proxy.ErrUnsupported) {
-			t.Errorf("with the addresses taken: got error %v, want one that is %v", err, syscall.EADDRINUSE)
+			t.Errorf("with the addresses in use: got error %v, want one that is %v", err, syscall.EADDRINUSE)
 		}
-		for _, want := range []string{`another backend of the identity "twice"`, "Options.Identity", "Options.Port"} {
+		for _, want := range []string{`another backend with the identity "twice"`, "Options.Identity", "Options.Port"} {
 			if !strings.Contains(fmt.Sprint(err), want) {
-				t.Errorf("with the addresses taken: got error %v, want one that says %s", err, want)
+				t.Errorf("with the addresses in use: got error %v, want one that contains %s", err, want)
 			}
 		}
 		n.wantAnswer(t, one)

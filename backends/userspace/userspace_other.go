@@ -3,42 +3,22 @@
 package userspace
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Backend is a [proxy.Backend] that carries the traffic of Services itself.
-type Backend struct{}
+// systemCapture is the default capture.
+const systemCapture = Addresses
 
-// New reports [proxy.ErrUnsupported]: traffic can be captured on Linux only.
-func New(Options) (*Backend, error) {
-	return nil, fmt.Errorf("userspace: %w: not on this operating system", proxy.ErrUnsupported)
+// openSystem fails: the captures other than [Addresses] need Linux.
+func (o *Options) openSystem() (*Backend, error) {
+	return nil, fmt.Errorf("%w: the capture %v needs Linux", proxy.ErrUnsupported, o.Capture)
 }
 
-// Apply implements [proxy.Backend].
-func (*Backend) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error {
-	return proxy.ErrUnsupported
-}
+// descriptorLimit returns 0, which stands for any number: the system has no such limit that a
+// program could ask for.
+func descriptorLimit() (int, error) { return 0, nil }
 
-// Cleanup implements [proxy.Backend].
-func (*Backend) Cleanup(context.Context) error { return proxy.ErrUnsupported }
-
-// Drain does nothing.
-func (*Backend) Drain(context.Context) error { return nil }
-
-// Close does nothing.
-func (*Backend) Close() error { return nil }
-
-// Operations implements [proxy.OperationCounter].
-func (*Backend) Operations() uint64 { return 0 }
-
-// Drifted implements [proxy.DriftChecker].
-func (*Backend) Drifted(context.Context) bool { return false }
-
-// WaitDrift implements [proxy.DriftChecker].
-func (*Backend) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
-
-// Stats gives no numbers.
-func (*Backend) Stats() Stats { return Stats{} }
+// checkSystem returns nothing: the captures of Linux are not here.
+func (*Backend) checkSystem(proxy.Snapshot) []*proxy.Problem { return nil }

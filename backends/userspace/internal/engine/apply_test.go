@@ -13,32 +13,32 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// What the node knows of pods may change, and with it what becomes of a client: his
-// session ends, however often he asks.
+// If the node's range of pods changes, the route of a client may change. Its session then
+// ends, however often it sends.
 func TestSessionsFollowTheNode(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at, server := w.packetsFrom(t, Outside), echo(t)
 	p := forwarding("web", at, server)
 	p.Frontends[0].FromOutside.Action = proxy.Drop
 	inside := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}
 	w.Apply(proxy.NewSnapshot(inside, p))
-	a := askerFrom(t, "127.0.0.1", at)
-	if got := a.who(t); got != server.String() {
+	a := udpClientFrom(t, "127.0.0.1", at)
+	if got := a.serverName(t); got != server.String() {
 		t.Fatalf("got %s, want %v", got, server)
 	}
 	same := *inside
 	w.Apply(proxy.NewSnapshot(&same, p))
 	if got := w.Stats().Sessions; got != 1 {
-		t.Errorf("when nothing has changed, there are %d sessions, want one", got)
+		t.Errorf("without a change: got %d sessions, want 1", got)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "pods"}}, p))
-	eventually(t, "the client is no pod any more, and its session has ended", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the session of the client, which is no pod any more, has ended", func() bool { return w.Stats().Sessions == 0 })
 }
 
-// An endpoint may be one for local traffic only, or one that drains. It counts as
-// there, and is missed when it goes.
+// Endpoints of all pools, and draining endpoints, keep their connections; after they are
+// removed, their connections get the grace period.
 func TestEndpointsOfAllPools(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	p := *w.port
 	for i, pool := range []func(*proxy.ServicePort, netip.AddrPort){
 		func(p *proxy.ServicePort, a netip.AddrPort) { p.Cluster = sortedPool(a) },
@@ -48,28 +48,28 @@ func TestEndpointsOfAllPools(t *testing.T) {
 		with, gone := p, p
 		pool(&with, memoryEndpoint)
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &with))
-		l := &link{endpoint: memoryEndpoint}
+		l := &connection{endpoint: memoryEndpoint}
 		w.register(l, &decision{service: w.services[p.Name], port: &with})
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &gone))
 		if l.end.Load() == 0 {
-			t.Errorf("pool %d: the endpoint is gone, and its connections may live for ever", i)
+			t.Errorf("pool %d: the endpoint was removed, and its connections have no grace period", i)
 		}
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &with))
 		if l.end.Load() != 0 {
-			t.Errorf("pool %d: the endpoint has come back, and its connections are to end", i)
+			t.Errorf("pool %d: the endpoint has returned, and its connections still have a grace period", i)
 		}
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 		if l.end.Load() == 0 {
-			t.Errorf("pool %d: the Service is gone, and its connections may live for ever", i)
+			t.Errorf("pool %d: the Service was removed, and its connections have no grace period", i)
 		}
 	}
 }
 
-// Snapshots may come from several goroutines at once, while clients never stop
-// sending, and none of all these waits for another one for ever.
-func TestAppliesAtOnce(t *testing.T) {
-	w := newWorld(t, Config{Hooks: Hooks{
-		Dial: func(context.Context, Dial) (net.Conn, error) { return newScripted(), nil },
+// Apply may be called from several goroutines at once while clients keep sending, without a
+// deadlock.
+func TestConcurrentApplies(t *testing.T) {
+	w := newFixture(t, Config{Hooks: Hooks{
+		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
 	}}, v1.ProtocolUDP)
 	other := netip.MustParseAddrPort("10.96.0.9:80")
 	var applied atomic.Int64
@@ -92,7 +92,7 @@ func TestAppliesAtOnce(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(20 * time.Second):
-			t.Fatal("some of them wait for each other")
+			t.Fatal("not in time: the goroutines have ended; they may wait for each other")
 		}
 	}
 }

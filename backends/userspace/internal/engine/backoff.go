@@ -7,11 +7,11 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// backoff is how long to wait for something that has failed; zero at first.
+// backoff is the last delay before a retry; zero before the first one.
 type backoff time.Duration
 
-// wait waits, each time for longer, up to a second, or until ctx ends.
+// wait doubles the delay, from 5 ms up to a second, and waits for it or until ctx ends.
 func (b *backoff) wait(ctx context.Context) {
 	*b = backoff(min(max(2*time.Duration(*b), 5*time.Millisecond), time.Second))
-	_ = pause.For(ctx, time.Duration(*b)) // Who waits looks at ctx himself.
+	_ = pause.For(ctx, time.Duration(*b)) // The caller checks ctx.
 }

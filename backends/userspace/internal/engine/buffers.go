@@ -2,27 +2,29 @@ package engine
 
 import "sync"
 
-// buffers lends memory. The zero value of a pool is not usable.
-type buffers struct{ pool sync.Pool }
+// buffers are the pools of the engine: for the pieces of a connection (small), and for
+// datagrams (large).
+type buffers struct{ small, large *pool }
 
-func newBuffers(size int) *buffers {
-	return &buffers{sync.Pool{New: func() any {
+// pool lends buffers. It implements [tcpconn.Buffers].
+type pool struct{ pool sync.Pool }
+
+func newPool(size int) *pool {
+	return &pool{sync.Pool{New: func() any {
 		b := make([]byte, size)
 		return &b
 	}}}
 }
 
-func (b *buffers) get() *[]byte {
-	buf, _ := b.pool.Get().(*[]byte)
+// Get lends a buffer.
+func (p *pool) Get() *[]byte {
+	buf, _ := p.pool.Get().(*[]byte)
 	return buf
 }
 
-func (b *buffers) put(buf *[]byte) {
+// Put takes a buffer back; it may be nil.
+func (p *pool) Put(buf *[]byte) {
 	if buf != nil {
-		b.pool.Put(buf)
+		p.pool.Put(buf)
 	}
 }
-
-// lenders lend memory for the pieces of a connection (small) and for datagrams
-// (large).
-type lenders struct{ small, large *buffers }

@@ -15,6 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -23,18 +24,18 @@ import (
 type Flow struct {
 	// Protocol is TCP or UDP.
 	Protocol v1.Protocol
-	// Client is who it comes from, Frontend the address that was asked.
+	// Client is the address of the client, Frontend the one that it has sent to.
 	Client, Frontend netip.AddrPort
-	// Origin is where it comes from.
+	// Origin is where the flow starts.
 	Origin Origin
 }
 
-// Origin says where a flow comes from, in the sense of [proxy.TrafficRoute].
+// Origin says where a flow starts, in the sense of [proxy.TrafficRoute].
 type Origin uint8
 
 // The origins.
 const (
-	// ByAddress leaves it to the client's address to tell.
+	// ByAddress means that the engine derives the origin from the client's address.
 	ByAddress Origin = iota
 	// Pod is a pod of the cluster.
 	Pod
@@ -44,95 +45,103 @@ const (
 	Outside
 )
 
-// Dial asks for a connection to an endpoint.
+// Dial describes a connection to make to an endpoint.
 type Dial struct {
+	// Protocol is TCP or UDP.
 	Protocol v1.Protocol
-	// From is the address that the endpoint must see; not valid where any of
-	// the node's will do.
+	// From is the address that the endpoint must see. It is not valid if any address
+	// of the node is allowed.
 	From netip.Addr
 	// FromNode says that From, where valid, is an address of the node.
 	FromNode bool
-	To       netip.AddrPort
+	// To is the endpoint.
+	To netip.AddrPort
 }
 
-// Hooks are where a user of the engine can put in something of their own. Each
-// may be nil.
+// Hooks replace parts of the engine. Each may be nil; all are called from several goroutines
+// at once.
 type Hooks struct {
-	// Dial makes connections to endpoints. The default dials with package net
-	// and cannot keep the client's address: it leaves From out of account. A
-	// context ends with the patience for a connection of TCP. For sockets of UDP
-	// it has no such end, and Dial must not wait: all other datagrams would.
+	// Dial makes connections to endpoints. A dialer that cannot use Dial.From should
+	// return an error. The backend's own dialer bypasses the capture; packets of this one
+	// may be captured again. The context of a TCP connection ends with the timeout of the
+	// attempt. For a UDP socket there is nothing to wait for: a dialer that waits delays the
+	// datagrams of all clients.
 	Dial func(context.Context, Dial) (net.Conn, error)
-	// Begin begins a connection of TCP, in the place of Dial, and waits for
-	// nothing. It gives the descriptor of a socket that does not block, which
-	// becomes the engine's. It is for Linux; see Begin.
-	Begin func(Dial) (fd int, err error)
-	// Link gives a number to the link by which packets to an address leave, 0
-	// where that is not known. An endpoint on the client's own link is reached from
-	// the node's address, since its answers to the client would not come by here. It
-	// waits for nothing. Nil says that no link has both.
-	Link func(netip.Addr) int
-	// Pick chooses one endpoint of several and gives its index. The default
-	// chooses at random.
+	// Pick chooses one endpoint of several, and returns its index in the list, which it
+	// must not change. If it returns another number, the choice is random. Without Pick, the
+	// picker chooses.
 	Pick func(Flow, []*endpoints.Endpoint) int
-	// FirstConnection is called when a connection comes to a service port
-	// that has no endpoints anywhere. The connection then waits for
-	// endpoints, up to Timeouts.Wake. It is called for every such
-	// connection, and should return soon.
+	// FirstConnection is called for each connection and datagram to a service port
+	// that has no endpoints anywhere. A connection then waits for an endpoint, up to
+	// Timeouts.Wake, and datagrams are lost; without the hook, both are rejected. It should
+	// return soon.
 	FirstConnection func(Flow, proxy.ServicePortName)
-	// ProxyProtocol says in which version of the PROXY protocol, 1 or 2, the
-	// endpoints of a service port want to be told who the client is; 0 for
-	// not at all. It is called for each TCP connection.
+	// ProxyProtocol returns the version of the PROXY protocol, 1 or 2, whose header each TCP
+	// connection to an endpoint of a service port starts with, to name the client; 0 turns
+	// it off.
 	ProxyProtocol func(proxy.ServicePortName) int
 }
 
-// Timeouts are the patience of the engine. Zero values stand for the defaults.
+// Timeouts say how long the engine waits. A zero value stands for the default; no value may be
+// negative.
 type Timeouts struct {
-	// Dial is how long each try to reach an endpoint may take; their number is
-	// the number of tries. The default is 250 ms, 500 ms, 1 s and 2 s.
+	// Dial is how long each attempt to reach an endpoint may take; there are as many
+	// attempts as values, and each value is positive. The default is 250 ms, 500 ms, 1 s
+	// and 2 s.
 	Dial []time.Duration
-	// Suspect is how long an endpoint that could not be reached comes last;
-	// 5 s by default.
+	// Suspect is how long an endpoint that could not be reached is tried only after all
+	// others; 5 s by default.
 	Suspect time.Duration
-	// Idle closes a connection on which nothing was sent; 2 h by default.
+	// Idle is how long a connection on which nothing is sent stays open; 2 h by default.
 	Idle time.Duration
-	// HalfClosed does the same where one side has nothing more to say; 5 min
-	// by default.
+	// HalfClosed is the same for a connection of which one side has sent everything;
+	// 5 min by default.
 	HalfClosed time.Duration
-	// Drain is how long connections live on whose endpoint has been removed;
-	// 10 min by default.
+	// Drain is how long connections of a removed endpoint are kept; 10 min by default.
 	Drain time.Duration
-	// Session ends a session on which nothing was sent; 1 min by default.
+	// Session is how long a session on which nothing is sent lasts; 1 min by default.
 	Session time.Duration
 	// Wake is how long a connection waits for the first endpoint; 30 s by
 	// default.
 	Wake time.Duration
 }
 
-// Config is what an [Engine] is made from. The zero value is usable.
+// Config configures an [Engine]. The zero value is usable.
 type Config struct {
 	Hooks    Hooks
 	Timeouts Timeouts
-	// Connections and Sessions are how many there may be at a time; zero
-	// stands for 65,536 each. Of further connections each door accepts one,
-	// which waits. A further session ends the one that has been idle for longest.
-	// Once half of the number is reached, a client with an eighth of it gets
-	// no more, and once three quarters are, a service port with half of it:
-	// connections are reset, and of sessions their own gives way. A client is an
-	// address; an IPv6 address from outside of the cluster stands for all of its
-	// /64.
+	// Picker chooses an endpoint, unless Hooks.Pick is set.
+	Picker Picker
+	// Begin begins a TCP connection without waiting; if set, it replaces Hooks.Dial for TCP.
+	// It returns the descriptor of a nonblocking socket, which the engine owns from then
+	// on. It is for Linux; see [tcpconn.Begin].
+	Begin func(Dial) (fd int, err error)
+	// Link returns the number of the link by which packets to an address leave, 0 if
+	// that is not known; it must not wait. An endpoint on the client's own link is reached
+	// from the node's address, since its answers to the client would bypass the node. Nil
+	// means that client and endpoint are never on one link.
+	Link func(netip.Addr) int
+	// AsNode says that endpoints always see the node: Dial.From is never valid.
+	AsNode bool
+	// Connections and Sessions are the limits of how many exist at a time; zero stands for
+	// 65,536 each. At the limit, each listener accepts one more connection, which waits; a
+	// new session ends the one that has been idle for longest. Once half of the limit is
+	// in use, a client with an eighth of it gets no more; once three quarters are in use, a
+	// service port with half of it gets no more: further connections are reset, and a
+	// further session ends one of its own. A client is an address; an IPv6 address from
+	// outside of the cluster stands for all of its /64.
 	Connections, Sessions int
 	// Descriptors is how many file descriptors the process may have open; zero
-	// stands for any number. Connections are then no more than 3 of 16 of it,
-	// with two descriptors each, and sessions no more than 2 of 9. The pipes
-	// of bulk data take an eighth of it at most. So a quarter is left to others.
+	// stands for any number. It lowers the limits: connections to 3/16 of it, with two
+	// descriptors each, sessions to 2/9. Pipes for bulk data use at most an eighth. A quarter
+	// is left to the rest of the process.
 	Descriptors int
-	// AffinityClients is how many clients are remembered for a service port
+	// AffinityClients is the limit of clients that are remembered for a service port
 	// and pool; zero stands for the default of package affinity.
 	AffinityClients int
-	// AffinityTotal is how many are remembered for all of them together; zero
-	// stands for 262,144. Where that is not enough, those of the service port
-	// that has most are forgotten.
+	// AffinityTotal is the limit of clients remembered for all service ports together; zero
+	// stands for 262,144. Beyond it, clients of the service port that has most are
+	// forgotten.
 	AffinityTotal int
 }
 
@@ -141,7 +150,7 @@ const (
 	defaultAffinityTotal = 4 * defaultLimit
 )
 
-// validate reports what no engine can be made from.
+// validate returns an error that names all invalid fields.
 func (c *Config) validate() error {
 	t := &c.Timeouts
 	var errs []error
@@ -160,9 +169,12 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v, and must not be negative", name, d))
 		}
 	}
+	if c.Picker > LeastConnections {
+		errs = append(errs, fmt.Errorf("Picker is %d, which is unknown", c.Picker))
+	}
 	for i, d := range t.Dial {
 		if d <= 0 {
-			errs = append(errs, fmt.Errorf("%s[%d] is %v, and must be positive", "Timeouts.Dial", i, d))
+			errs = append(errs, fmt.Errorf("Timeouts.Dial[%d] is %v, and must be positive", i, d))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -188,14 +200,14 @@ func (c Config) withDefaults() Config {
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = dialAny
-		if c.Hooks.Begin == nil {
-			c.Hooks.Begin = defaultBegin()
+		if c.Begin == nil && tcpconn.Supported {
+			c.Begin = func(d Dial) (int, error) { return tcpconn.Begin(netip.AddrPort{}, d.To) }
 		}
 	}
 	return c
 }
 
-// pipes is how many pipes there may be; each takes two descriptors.
+// pipes returns how many pipes may be open; each uses two descriptors.
 func (c *Config) pipes() int {
 	if c.Descriptors == 0 {
 		return math.MaxInt
@@ -203,9 +215,9 @@ func (c *Config) pipes() int {
 	return c.Descriptors / 16
 }
 
-// dialAny is the default dialer.
+// dialAny is the default dialer. It cannot use the client's address, and ignores From.
 func dialAny(ctx context.Context, d Dial) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: -1} // an endpoint that is gone is removed, by others
+	dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
 	network := "tcp"
 	if d.Protocol == v1.ProtocolUDP {
 		network = "udp"
@@ -213,7 +225,8 @@ func dialAny(ctx context.Context, d Dial) (net.Conn, error) {
 	return dialer.DialContext(ctx, network, d.To.String())
 }
 
-// pick chooses among endpoints, of which there is at least one.
+// pick returns the index of one of the endpoints, which must not be empty: the choice of
+// Hooks.Pick, or a random one.
 func (e *Engine) pick(f Flow, among []*endpoints.Endpoint) int {
 	if pick := e.config.Hooks.Pick; pick != nil {
 		if i := pick(f, among); i >= 0 && i < len(among) {

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// What nobody has said is as documented, also how often an endpoint is tried.
+// The defaults are as documented, including the number of attempts.
 func TestDefaults(t *testing.T) {
 	want := Config{
 		Timeouts: Timeouts{
@@ -22,26 +22,26 @@ func TestDefaults(t *testing.T) {
 		},
 		Connections: 65_536, Sessions: 65_536, AffinityTotal: 262_144,
 	}
-	for name, c := range map[string]Config{"nothing": {}, "no try": {Timeouts: Timeouts{Dial: []time.Duration{}}}} {
+	for name, c := range map[string]Config{"zero": {}, "empty Timeouts.Dial": {Timeouts: Timeouts{Dial: []time.Duration{}}}} {
 		got := c.withDefaults()
-		got.Hooks = Hooks{}
+		got.Hooks, got.Begin = Hooks{}, nil
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s is said (-want +got):\n%s", name, diff)
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-// A way to begin connections is not put aside where nobody brings a way to dial.
-func TestBeginAloneIsKept(t *testing.T) {
+// Config.Begin is used if Hooks.Dial is nil.
+func TestBeginIsKeptWithoutDial(t *testing.T) {
 	called := false
-	c := Config{Hooks: Hooks{Begin: func(Dial) (int, error) { called = true; return -1, ErrNoPort }}}.withDefaults()
-	if _, _ = c.Hooks.Begin(Dial{}); !called {
-		t.Error("another one was called")
+	c := Config{Begin: func(Dial) (int, error) { called = true; return -1, ErrNoPort }}.withDefaults()
+	if _, _ = c.Begin(Dial{}); !called {
+		t.Error("got another Begin, want the one of the config")
 	}
 }
 
-// A choice that does not exist is made anew.
-func TestChoicesThatDoNotExist(t *testing.T) {
+// If Hooks.Pick returns an invalid index, the engine chooses.
+func TestInvalidPicks(t *testing.T) {
 	pool := sortedPool(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
 	for _, choice := range []int{-1, 2} {
 		e, err := New(Config{Hooks: Hooks{Pick: func(Flow, []*endpoints.Endpoint) int { return choice }}})
@@ -49,14 +49,13 @@ func TestChoicesThatDoNotExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := e.pick(Flow{}, pool); got < 0 || got >= len(pool) {
-			t.Errorf("%d of %d endpoints was chosen: got %d, want one that there is", choice, len(pool), got)
+			t.Errorf("Pick returned %d for %d endpoints: got %d, want a valid index", choice, len(pool), got)
 		}
 		e.Close()
 	}
 }
 
-// Each wait is longer than the one before, up to a second, and none outlasts its
-// context.
+// Each wait is longer than the one before, up to a second, and ends with its context.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b backoff
@@ -78,7 +77,7 @@ func TestBackoff(t *testing.T) {
 		start := time.Now()
 		b.wait(ctx)
 		if took := time.Since(start); took != time.Millisecond {
-			t.Errorf("with a context that ends after 1 ms, it took %v", took)
+			t.Errorf("with a context that ends after 1 ms: got a wait of %v, want 1 ms", took)
 		}
 	})
 }

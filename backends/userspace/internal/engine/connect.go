@@ -7,27 +7,28 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 var (
-	errDenied      = errors.New("no route forwards it")
+	errDenied      = errors.New("no route forwards the flow")
 	errNoEndpoint  = errors.New("no endpoint could be reached")
 	errNoResources = errors.New("out of resources")
 )
 
-// connect gives a connection to an endpoint that may serve a flow. It tries one
-// endpoint after the other, those last that failed a short while ago. Who sticks
-// to an endpoint leaves it only because of what happened to himself.
+// connect returns a connection to an endpoint of the flow's pool. It tries one endpoint
+// after the other, those that failed recently last. A client with session affinity changes
+// its endpoint only because of its own failures. The connection counts as load of the endpoint
+// until the caller unloads it.
 func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints.Endpoint, error) {
-	table := d.service.table(d.pool)
+	table := d.service.table(d.route.Pool)
 	c := candidates{engine: e, decision: d, preferred: remembered(table, d)}
 	var failures []error
 	for try := range e.config.Timeouts.Dial {
@@ -35,6 +36,7 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 		if to == nil {
 			break
 		}
+		d.service.load(to.Addr, 1)
 		conn, err := e.dial(ctx, d, to, e.config.Timeouts.Dial[try])
 		if err == nil {
 			if table != nil && to != c.preferred {
@@ -42,6 +44,7 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 			}
 			return conn, to, nil
 		}
+		d.service.load(to.Addr, -1)
 		failures = append(failures, fmt.Errorf("%v: %w", to.Addr, err))
 		if ctx.Err() != nil || errors.Is(err, errNoResources) || to == c.preferred && errors.Is(err, ErrNoPort) {
 			break
@@ -51,7 +54,7 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 	return nil, nil, fmt.Errorf("%w: %w", errNoEndpoint, errors.Join(failures...))
 }
 
-// remembered gives the endpoint that a client sticks to; nil if there is none.
+// remembered returns the endpoint of a client by session affinity; nil if there is none.
 func remembered(table *affinity.Table, d *decision) *endpoints.Endpoint {
 	if table == nil {
 		return nil
@@ -71,83 +74,86 @@ func find(pool []*endpoints.Endpoint, addr netip.AddrPort) *endpoints.Endpoint {
 	return pool[i]
 }
 
-// dial makes one try.
-func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, patience time.Duration) (net.Conn, error) {
+// dial makes one attempt.
+func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, timeout time.Duration) (net.Conn, error) {
 	sees := d.view(to)
 	fromNode := d.fromNode || sees.from.IsValid() && slices.Contains(d.node.Addresses, sees.from)
-	conn, err := e.reach(ctx, Dial{Protocol: d.flow.Protocol, From: sees.from, FromNode: fromNode, To: to.Addr}, patience)
+	as := Dial{Protocol: d.flow.Protocol, From: sees.from, FromNode: fromNode, To: to.Addr}
+	if e.config.AsNode {
+		as.From = netip.Addr{}
+	}
+	conn, err := e.reach(ctx, as, timeout)
 	switch {
 	case err == nil:
-		if d.flow.Protocol != v1.ProtocolUDP { // a socket of UDP proves nothing
-			e.suspects.acquit(d.suspect(to))
+		if d.flow.Protocol != v1.ProtocolUDP { // opening a UDP socket sends nothing
+			e.failures.recordSuccess(d.failureKey(to))
 		}
 		return conn, nil
 	case errors.Is(err, ErrNoPort):
 	case isShortage(err):
 		return nil, fmt.Errorf("%w: %w", errNoResources, err)
-	case d.flow.Protocol == v1.ProtocolUDP: // nobody has been asked anything
+	case d.flow.Protocol == v1.ProtocolUDP: // nothing was sent: not a failure of the endpoint
 	case ctx.Err() == nil:
-		e.suspects.accuse(d.suspect(to))
+		e.failures.recordFailure(d.failureKey(to))
 	}
 	return nil, err
 }
 
-// reach gives a connection, if there is one in time. For a socket of UDP there is
-// nothing to wait for, and so no time after which it comes too late: on a machine
-// that is busy enough, that would lose a datagram.
-func (e *Engine) reach(ctx context.Context, d Dial, patience time.Duration) (net.Conn, error) {
+// reach returns a connection, or an error after the timeout. A UDP socket has no timeout,
+// since there is nothing to wait for: on a busy machine a timeout would lose a datagram.
+func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.Conn, error) {
 	if d.Protocol == v1.ProtocolUDP {
 		return e.config.Hooks.Dial(ctx, d)
 	}
-	if begin := e.config.Hooks.Begin; begin != nil {
+	if begin := e.config.Begin; begin != nil {
 		fd, err := begin(d)
 		if err != nil {
 			return nil, err
 		}
-		return e.await(ctx, fd, d.To, patience)
+		return e.tasks.poller.Connect(ctx, fd, d.To, timeout)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := e.config.Hooks.Dial(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	return e.own(conn), nil
+	return e.tasks.poller.Adopt(conn), nil
 }
 
-// isShortage reports whether an error is the fault of this side.
+// isShortage reports whether this node, and not the endpoint, is the cause of an error.
 func isShortage(err error) bool {
-	for _, n := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES} {
-		if errors.Is(err, n) {
-			return true
-		}
+	switch neterr.Of(err) {
+	case neterr.Shortage, neterr.NotLocal, neterr.InUse:
+		return true
+	default:
+		return false
 	}
-	return false
 }
 
-// candidates gives the endpoints to try for a flow, in their order.
+// candidates yields the endpoints to try for a flow, in their order.
 type candidates struct {
 	engine   *Engine
 	decision *decision
-	// preferred is the one that the client stuck to before; may be nil.
+	// preferred is the endpoint of the client's session affinity; may be nil.
 	preferred *endpoints.Endpoint
 	tried     []*endpoints.Endpoint
-	// slow are those that did not answer in time, which a longer try may reach.
+	// slow are those that did not answer in time; a longer attempt may reach them.
 	slow []*endpoints.Endpoint
 }
 
-// draws is how often chance may choose an endpoint that should be avoided before
-// all of them are looked at.
+// draws is how many choices are made before all endpoints are checked. A choice fails
+// if its endpoint should be avoided.
 const draws = 4
 
-// next gives the endpoint to try now; nil if there is none left.
+// next returns the endpoint to try now; nil if there is none left.
 func (c *candidates) next() *endpoints.Endpoint {
 	pool := c.decision.endpoints
 	if len(c.tried) == 0 && c.preferred != nil && !c.avoids(c.preferred, true) {
 		return c.preferred
 	}
 	for range draws {
-		e := pool[c.engine.pick(c.decision.flow, pool)]
+		e := pool[c.choose(pool)]
 		if !slices.Contains(c.tried, e) && !c.avoids(e, false) {
 			return e
 		}
@@ -156,7 +162,7 @@ func (c *candidates) next() *endpoints.Endpoint {
 	for _, e := range pool {
 		switch {
 		case slices.Contains(c.tried, e):
-		case c.isSuspect(e):
+		case c.engine.failures.has(c.decision.failureKey(e)):
 			bad = append(bad, e)
 		default:
 			good = append(good, e)
@@ -164,33 +170,29 @@ func (c *candidates) next() *endpoints.Endpoint {
 	}
 	for _, rest := range [][]*endpoints.Endpoint{good, bad, c.slow} {
 		if len(rest) > 0 {
-			return rest[c.engine.pick(c.decision.flow, rest)]
+			return rest[c.choose(rest)]
 		}
 	}
 	return nil
 }
 
-// suspect gives what an endpoint would be suspected as, and by whom.
-func (d *decision) suspect(e *endpoints.Endpoint) (k suspectKey, by netip.Addr) {
+// failureKey returns the key and the source under which a failure of an endpoint is recorded.
+func (d *decision) failureKey(e *endpoints.Endpoint) (k failureKey, from netip.Addr) {
 	sees := d.view(e)
-	return suspectKey{e.Addr, d.flow.Protocol, sees.link}, sees.source
+	return failureKey{e.Addr, d.flow.Protocol, sees.link}, sees.source
 }
 
-// avoids reports whether an endpoint should not be tried, alone: because of what
-// happened to this source.
+// avoids reports whether an endpoint should not be tried now. If alone is set, only failures
+// of this source count.
 func (c *candidates) avoids(e *endpoints.Endpoint, alone bool) bool {
-	if c.engine.suspects.none() {
-		return false // as almost always, and nobody need know what the endpoint sees
+	if c.engine.failures.none() {
+		return false // the usual case; it saves computing what the endpoint sees
 	}
-	k, by := c.decision.suspect(e)
-	return c.engine.suspects.avoid(k, by, alone)
+	k, from := c.decision.failureKey(e)
+	return c.engine.failures.avoid(k, from, alone)
 }
 
-func (c *candidates) isSuspect(e *endpoints.Endpoint) bool {
-	return c.engine.suspects.is(c.decision.suspect(e))
-}
-
-// failed takes note that an endpoint could not be reached.
+// failed records that an endpoint could not be reached.
 func (c *candidates) failed(e *endpoints.Endpoint, err error) {
 	c.tried = append(c.tried, e)
 	c.slow = slices.DeleteFunc(c.slow, func(s *endpoints.Endpoint) bool { return s == e })
@@ -200,10 +202,10 @@ func (c *candidates) failed(e *endpoints.Endpoint, err error) {
 	}
 }
 
-// awaken waits for the first endpoint of a service port that has none.
-func (e *Engine) awaken(ctx context.Context, d decision) (decision, error) {
+// awaitEndpoint waits for the first endpoint of a service port that has none.
+func (e *Engine) awaitEndpoint(ctx context.Context, d decision) (decision, error) {
 	first := e.config.Hooks.FirstConnection
-	if first == nil || d.action != proxy.Reject {
+	if first == nil || d.route.Action != proxy.Reject {
 		return d, errDenied
 	}
 	changed := e.waiting()
@@ -211,7 +213,7 @@ func (e *Engine) awaken(ctx context.Context, d decision) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.config.Timeouts.Wake)
 	defer cancel()
 	for {
-		if d = e.decide(d.flow); d.action != proxy.Reject {
+		if d = e.decide(d.flow); d.route.Action != proxy.Reject {
 			break
 		}
 		select {
@@ -221,7 +223,7 @@ func (e *Engine) awaken(ctx context.Context, d decision) (decision, error) {
 			return d, fmt.Errorf("waiting for the first endpoint: %w", ctx.Err())
 		}
 	}
-	if d.action != proxy.Forward {
+	if d.route.Action != proxy.Forward {
 		return d, errDenied
 	}
 	return d, nil

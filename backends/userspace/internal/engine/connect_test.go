@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -15,30 +16,30 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// dialling is a world whose tries to reach endpoints go as a test says.
-func dialling(t *testing.T, protocol v1.Protocol, try func(n int) error) (w *world, tries *int) {
+// dialing returns a fixture in which the n-th attempt to reach an endpoint fails with try(n).
+func dialing(t *testing.T, protocol v1.Protocol, try func(n int) error) (w *fixture, tries *int) {
 	t.Helper()
 	tries = new(int)
-	w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
+	w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
 		*tries++
 		if err := try(*tries); err != nil {
 			return nil, err
 		}
-		return newScripted(), nil
+		return newFakeSocket(), nil
 	}}}, protocol)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	return w, tries
 }
 
-// Only failures of the endpoint make it a suspect; the kind of failure decides how often it
-// is tried.
+// Only failures of the endpoint are recorded; the kind of failure decides how many attempts
+// are made.
 func TestFailuresOfEndpoints(t *testing.T) {
 	always := func(err error) func(int) error { return func(int) error { return err } }
 	for name, c := range map[string]struct {
 		protocol v1.Protocol
 		try      func(n int) error
 		tries    int
-		suspect  bool
+		recorded bool
 	}{
 		"refused":              {v1.ProtocolTCP, always(syscall.ECONNREFUSED), 1, true},
 		"silent":               {v1.ProtocolTCP, always(context.DeadlineExceeded), 4, true},
@@ -54,72 +55,72 @@ func TestFailuresOfEndpoints(t *testing.T) {
 			return syscall.ECONNREFUSED
 		}, 2, true},
 	} {
-		w, tries := dialling(t, c.protocol, c.try)
+		w, tries := dialing(t, c.protocol, c.try)
 		d := w.decide(Flow{Protocol: c.protocol, Client: memoryClient, Frontend: memoryFrontend})
 		if conn, _, err := w.connect(t.Context(), &d); err == nil {
 			shut(conn)
 		}
-		if got := w.suspects.count.Load() != 0; got != c.suspect || *tries != c.tries {
-			t.Errorf("%s: got %d tries, and a suspect: %v; want %d and %v", name, *tries, got, c.tries, c.suspect)
+		if got := w.failures.count.Load() != 0; got != c.recorded || *tries != c.tries {
+			t.Errorf("%s: got %d attempts and recorded %v, want %d and %v", name, *tries, got, c.tries, c.recorded)
 		}
 	}
 }
 
-// What this side lacks, it lacks for all endpoints.
+// A shortage of the node's own resources concerns all endpoints: no other one is tried.
 func TestShortageEndsTries(t *testing.T) {
-	w, tries := dialling(t, v1.ProtocolTCP, func(int) error { return syscall.EMFILE })
+	w, tries := dialing(t, v1.ProtocolTCP, func(int) error { return syscall.EMFILE })
 	w.serveAt(memoryFrontend, memoryEndpoint, netip.MustParseAddrPort("10.1.0.2:80"))
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	if _, _, err := w.connect(t.Context(), &d); !errors.Is(err, errNoResources) || *tries != 1 {
-		t.Errorf("got error %v after %d tries, want %v after one", err, *tries, errNoResources)
+		t.Errorf("got error %v after %d attempts, want %v after 1", err, *tries, errNoResources)
 	}
 }
 
-// A connection proves that an endpoint is there.
-func TestConnectionsAcquit(t *testing.T) {
-	w, _ := dialling(t, v1.ProtocolTCP, func(int) error { return nil })
-	w.suspects.accuse(webAt(), memoryClient.Addr())
+// A connection shows that the endpoint works: its failures are removed.
+func TestConnectionsClearFailures(t *testing.T) {
+	w, _ := dialing(t, v1.ProtocolTCP, func(int) error { return nil })
+	w.failures.recordFailure(webAt(), memoryClient.Addr())
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	if _, _, err := w.connect(t.Context(), &d); err != nil || w.suspects.count.Load() != 0 {
-		t.Errorf("got error %v and %d suspects, want none", err, w.suspects.count.Load())
+	if _, _, err := w.connect(t.Context(), &d); err != nil || w.failures.count.Load() != 0 {
+		t.Errorf("got error %v and %d failures, want none", err, w.failures.count.Load())
 	}
 }
 
-// Closing the engine records no failure of an endpoint, and ends all tries.
+// Closing the engine records no failure of an endpoint, and ends all attempts.
 func TestCloseRecordsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, tries := dialling(t, v1.ProtocolTCP, func(int) error {
+	w, tries := dialing(t, v1.ProtocolTCP, func(int) error {
 		cancel()
 		return context.Canceled
 	})
 	w.serveAt(memoryFrontend, memoryEndpoint, netip.MustParseAddrPort("10.1.0.2:80"))
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	if _, _, err := w.connect(ctx, &d); !errors.Is(err, context.Canceled) || *tries != 1 || w.suspects.count.Load() != 0 {
-		t.Errorf("got error %v, %d tries and %d suspects, want %v, one try and no suspect", err, *tries, w.suspects.count.Load(), context.Canceled)
+	if _, _, err := w.connect(ctx, &d); !errors.Is(err, context.Canceled) || *tries != 1 || w.failures.count.Load() != 0 {
+		t.Errorf("got error %v, %d attempts and %d failures, want %v, 1 and 0", err, *tries, w.failures.count.Load(), context.Canceled)
 	}
 }
 
-// Who sticks to an endpoint leaves it when it is gone, or when he could not reach it
-// himself.
-func TestWhenStickingEnds(t *testing.T) {
+// A client with session affinity changes its endpoint when that was removed, or when the
+// client itself could not reach it.
+func TestWhenAffinityEnds(t *testing.T) {
 	other := netip.MustParseAddrPort("10.1.0.2:80")
 	for name, c := range map[string]struct {
-		sticks, want netip.AddrPort
-		failed       bool
+		remembered, want netip.AddrPort
+		failed           bool
 	}{
-		"all is well":          {memoryEndpoint, memoryEndpoint, false},
-		"it is gone":           {netip.MustParseAddrPort("10.1.0.9:80"), other, false},
-		"he has failed before": {memoryEndpoint, other, true},
+		"no failure":            {memoryEndpoint, memoryEndpoint, false},
+		"endpoint removed":      {netip.MustParseAddrPort("10.1.0.9:80"), other, false},
+		"failure of the client": {memoryEndpoint, other, true},
 	} {
-		w := newWorld(t, Config{Hooks: Hooks{
+		w := newFixture(t, Config{Hooks: Hooks{
 			Pick: pickIfThere(other),
-			Dial: func(context.Context, Dial) (net.Conn, error) { return newScripted(), nil },
-		}}, v1.ProtocolTCP).sticky(time.Hour)
+			Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
+		}}, v1.ProtocolTCP).withAffinity(time.Hour)
 		w.serveAt(memoryFrontend, memoryEndpoint, other)
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-		d.service.table(d.pool).Put(memoryClient.Addr(), c.sticks)
+		d.service.table(d.route.Pool).Put(memoryClient.Addr(), c.remembered)
 		if c.failed {
-			w.suspects.accuse(webAt(), memoryClient.Addr())
+			w.failures.recordFailure(webAt(), memoryClient.Addr())
 		}
 		if _, to, err := w.connect(t.Context(), &d); err != nil || to.Addr != c.want {
 			t.Errorf("%s: got %v and error %v, want %v", name, to, err, c.want)
@@ -127,36 +128,60 @@ func TestWhenStickingEnds(t *testing.T) {
 	}
 }
 
-// A connection that waits for the first endpoint waits for so long, and is denied if
-// the Service turns out to be closed to it.
+// A connection waits for the first endpoint until Timeouts.Wake, and is denied if the Service
+// then does not allow the client.
 func TestHowWaitingEnds(t *testing.T) {
 	for name, c := range map[string]struct {
-		then func(w *world, p proxy.ServicePort)
+		then func(w *fixture, p proxy.ServicePort)
 		want error
 		took time.Duration
 	}{
-		"nothing comes": {func(*world, proxy.ServicePort) {}, context.DeadlineExceeded, 30 * time.Second},
-		"it is closed": {func(w *world, p proxy.ServicePort) {
+		"no endpoint": {func(*fixture, proxy.ServicePort) {}, context.DeadlineExceeded, 30 * time.Second},
+		"restricted": {func(w *fixture, p proxy.ServicePort) {
 			p.Frontends = []proxy.Frontend{{Addr: memoryFrontend, Restricted: true}}
 			w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
 		}, errDenied, time.Second},
-		"an endpoint": {func(w *world, _ proxy.ServicePort) { w.serveAt(memoryFrontend, memoryEndpoint) }, nil, time.Second},
+		"an endpoint": {func(w *fixture, _ proxy.ServicePort) { w.serveAt(memoryFrontend, memoryEndpoint) }, nil, time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			calls := 0
-			w := newWorld(t, Config{Hooks: Hooks{FirstConnection: func(Flow, proxy.ServicePortName) { calls++ }}}, v1.ProtocolTCP)
+			w := newFixture(t, Config{Hooks: Hooks{FirstConnection: func(Flow, proxy.ServicePortName) { calls++ }}}, v1.ProtocolTCP)
 			w.serveAt(memoryFrontend)
 			d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 			start := time.Now()
 			time.AfterFunc(time.Second, func() { c.then(w, *w.port) })
-			_, err := w.awaken(t.Context(), d)
+			_, err := w.awaitEndpoint(t.Context(), d)
 			if took := time.Since(start); !errors.Is(err, c.want) || took != c.took || calls != 1 {
-				t.Errorf("%s: got error %v after %v and %d calls, want %v after %v and one call", name, err, took, calls, c.want, c.took)
+				t.Errorf("%s: got error %v after %v and %d calls, want %v after %v and 1 call", name, err, took, calls, c.want, c.took)
 			}
-			d.action = proxy.Drop
-			if _, err := w.awaken(t.Context(), d); !errors.Is(err, errDenied) || calls != 1 {
-				t.Errorf("what is dropped: got error %v and %d calls, want %v and no other call", err, calls, errDenied)
+			d.route.Action = proxy.Drop
+			if _, err := w.awaitEndpoint(t.Context(), d); !errors.Is(err, errDenied) || calls != 1 {
+				t.Errorf("a dropped flow: got error %v and %d calls, want %v and no further call", err, calls, errDenied)
 			}
 		})
+	}
+}
+
+// With Config.AsNode, dialers never get a client's address.
+func TestEndpointsSeeTheNode(t *testing.T) {
+	for asNode, want := range map[bool]netip.Addr{false: memoryClient.Addr(), true: {}} {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			var from []netip.Addr
+			w := newFixture(t, Config{AsNode: asNode, Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
+				from = append(from, d.From)
+				c, _ := net.Pipe()
+				return c, nil
+			}}}, protocol)
+			w.serveAt(memoryFrontend, memoryEndpoint)
+			d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
+			c, _, err := w.connect(t.Context(), &d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shut(c)
+			if !slices.Equal(from, []netip.Addr{want}) {
+				t.Errorf("AsNode %t, %s: got Dial.From %v, want %v", asNode, protocol, from, want)
+			}
+		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Why a flow came to no endpoint is counted, alike for connections and sessions.
+// Flows that reach no endpoint are counted by cause, in the same way for connections and
+// sessions.
 func TestLostFlowsAreCounted(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
@@ -19,12 +20,12 @@ func TestLostFlowsAreCounted(t *testing.T) {
 	}{
 		"no port":        {ErrNoPort, Stats{Crowded: 1}},
 		"no descriptor":  {os.NewSyscallError("socket", syscall.EMFILE), Stats{Crowded: 1}},
-		"anything else":  {errors.New("no way"), Stats{Failed: 1}},
+		"anything else":  {errors.New("broken"), Stats{Failed: 1}},
 		"no such device": {syscall.ENODEV, Stats{Failed: 1}},
 	} {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			t.Run(name+"/"+string(protocol), func(t *testing.T) {
-				w := newWorld(t, Config{Hooks: Hooks{
+				w := newFixture(t, Config{Hooks: Hooks{
 					Dial: func(context.Context, Dial) (net.Conn, error) { return nil, test.err },
 				}}, protocol)
 				w.serveAt(memoryFrontend, memoryEndpoint)
@@ -39,7 +40,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 					t.Errorf("got %+v, want %+v", got, test.want)
 				}
 				if got := w.sessions.sockets.taken.Load(); got != 0 {
-					t.Errorf("%d sockets are counted, want none", got)
+					t.Errorf("counted sockets: got %d, want none", got)
 				}
 			})
 		}

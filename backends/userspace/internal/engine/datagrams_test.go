@@ -14,9 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// scripted is a socket of UDP, to which what comes is as the test says.
-type scripted struct {
-	net.Conn // nil: nothing else is asked of it
+// fakeSocket is a UDP socket whose errors and incoming datagrams a test decides.
+type fakeSocket struct {
+	net.Conn // nil: no other method is called
 
 	mu       sync.Mutex
 	refusals []error // of the next datagrams
@@ -26,13 +26,13 @@ type scripted struct {
 	close    func()
 }
 
-func newScripted(refusals ...error) *scripted {
-	s := &scripted{refusals: refusals, incoming: make(chan error), closed: make(chan struct{})}
+func newFakeSocket(refusals ...error) *fakeSocket {
+	s := &fakeSocket{refusals: refusals, incoming: make(chan error), closed: make(chan struct{})}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	return s
 }
 
-func (s *scripted) Write(b []byte) (int, error) {
+func (s *fakeSocket) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -49,7 +49,7 @@ func (s *scripted) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (s *scripted) Read([]byte) (int, error) {
+func (s *fakeSocket) Read([]byte) (int, error) {
 	select {
 	case err := <-s.incoming:
 		return 0, err
@@ -58,19 +58,19 @@ func (s *scripted) Read([]byte) (int, error) {
 	}
 }
 
-func (s *scripted) Close() error {
+func (s *fakeSocket) Close() error {
 	s.close()
 	return nil
 }
 
-func (s *scripted) got() []string {
+func (s *fakeSocket) got() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.sent)
 }
 
-// handsOut is a dialer that gives sockets in turn.
-func handsOut(all ...*scripted) func(context.Context, Dial) (net.Conn, error) {
+// dialInTurn returns a dialer that returns the sockets in turn.
+func dialInTurn(all ...*fakeSocket) func(context.Context, Dial) (net.Conn, error) {
 	var mu sync.Mutex
 	return func(context.Context, Dial) (net.Conn, error) {
 		mu.Lock()
@@ -96,29 +96,29 @@ func memoryFlow() Flow {
 	return Flow{Protocol: v1.ProtocolUDP, Client: memoryClient, Frontend: memoryFrontend}
 }
 
-// newMemory gives an engine that sends all to one endpoint.
-func newMemory(t *testing.T, c Config) *world {
+// newMemory returns a fixture with one frontend for UDP and one endpoint.
+func newMemory(t *testing.T, c Config) *fixture {
 	t.Helper()
-	w := newWorld(t, c, v1.ProtocolUDP)
+	w := newFixture(t, c, v1.ProtocolUDP)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	return w
 }
 
-// wantSent wants a socket to have sent datagrams.
-func wantSent(t *testing.T, s *scripted, want ...string) {
+// wantSent checks which datagrams a socket has sent.
+func wantSent(t *testing.T, s *fakeSocket, want ...string) {
 	t.Helper()
 	if got := s.got(); !slices.Equal(got, want) {
 		t.Errorf("the endpoint got %q, want %q", got, want)
 	}
 }
 
-// While the socket of a session is made, another datagram of the same flow may come
-// in by another door. Both get there, by one session.
+// While the socket of a session is opened, another listener may receive a datagram of the
+// same flow. Both datagrams are sent, by one session.
 func TestTwoFirstDatagrams(t *testing.T) {
-	one, two := newScripted(), newScripted()
-	var w *world
+	one, two := newFakeSocket(), newFakeSocket()
+	var w *fixture
 	first := true
-	hand := handsOut(one, two)
+	hand := dialInTurn(one, two)
 	w = newMemory(t, Config{Hooks: Hooks{Dial: func(ctx context.Context, d Dial) (net.Conn, error) {
 		if first {
 			first = false
@@ -131,24 +131,24 @@ func TestTwoFirstDatagrams(t *testing.T) {
 	select {
 	case <-two.closed:
 	default:
-		t.Error("the socket that was made in vain is open")
+		t.Error("the unused socket is still open")
 	}
 	if got := w.Stats(); got.Sessions != 1 || w.sessions.sockets.taken.Load() != 1 {
-		t.Errorf("got %+v, and %d sockets counted, want one", got, w.sessions.sockets.taken.Load())
+		t.Errorf("got %+v and %d counted sockets, want 1 session and 1 socket", got, w.sessions.sockets.taken.Load())
 	}
 	w.EndAll()
-	eventually(t, "nothing is counted any more", func() bool {
+	eventually(t, "no session and no socket is counted", func() bool {
 		return w.sessions.sockets.taken.Load() == 0 && w.Stats().Sessions == 0
 	})
 }
 
-// However long a busy machine takes to make a socket, the datagram is not lost. It
-// would be if the patience for connections counted.
-func TestSocketsOfDatagramsTakeTheirTime(t *testing.T) {
+// However long a busy machine takes to open a socket, the datagram is not lost: the timeout
+// of connections does not apply.
+func TestSocketsOfDatagramsHaveNoTimeout(t *testing.T) {
 	for protocol, want := range map[v1.Protocol]bool{v1.ProtocolUDP: false, v1.ProtocolTCP: true} {
 		synctest.Test(t, func(t *testing.T) {
-			socket := newScripted()
-			w := newWorld(t, Config{Hooks: Hooks{Dial: func(ctx context.Context, _ Dial) (net.Conn, error) {
+			socket := newFakeSocket()
+			w := newFixture(t, Config{Hooks: Hooks{Dial: func(ctx context.Context, _ Dial) (net.Conn, error) {
 				time.Sleep(time.Minute)
 				if err := ctx.Err(); err != nil {
 					return nil, err
@@ -161,17 +161,17 @@ func TestSocketsOfDatagramsTakeTheirTime(t *testing.T) {
 			d := w.decide(f)
 			conn, _, err := w.connect(t.Context(), &d)
 			if got := errors.Is(err, context.DeadlineExceeded); got != want {
-				t.Errorf("%s: got %v and error %v, want it to be too late: %v", protocol, conn, err, want)
+				t.Errorf("%s: got %v and error %v, want a timeout: %v", protocol, conn, err, want)
 			}
 		})
 	}
 }
 
-// A session that is used in the moment when it is to end for silence stays: the
+// A session that is used at the moment when it would end for silence is kept: otherwise the
 // answer would be lost.
 func TestUsedSessionsStay(t *testing.T) {
-	socket := newScripted()
-	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+	socket := newFakeSocket()
+	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 	w.Datagram(memoryFlow(), []byte("one"), nil)
 	all := &w.sessions
 	silent := w.now()
@@ -194,70 +194,114 @@ func TestUsedSessionsStay(t *testing.T) {
 	w.Datagram(memoryFlow(), []byte("two"), nil)
 	wantSent(t, socket, "one", "two")
 	if s := all.use(memoryFlow(), silent+time.Hour); s == nil || s.used.Load() != int64(silent+time.Hour) {
-		t.Error("to find a session is not to use it")
+		t.Error("use did not update the time of last use")
 	}
 	all.closeSilent(silent + time.Hour)
 	if s := all.use(memoryFlow(), 0); s != nil {
-		t.Error("a session that has been silent stays")
+		t.Error("a silent session was kept")
 	}
 }
 
-// That a datagram is too large for the way says nothing of the endpoint: the session
-// stays, and the next datagram gets there.
+// A datagram that is too large for the path is no failure of the endpoint: the session is
+// kept, and the next datagram is sent.
 func TestTooLargeDatagramsAreNoRefusal(t *testing.T) {
-	socket := newScripted(syscall.EMSGSIZE)
-	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+	socket := newFakeSocket(syscall.EMSGSIZE)
+	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 	answers := make(replies, 1)
-	w.Datagram(memoryFlow(), []byte("one"), answers) // it was an earlier one that was too large
+	w.Datagram(memoryFlow(), []byte("one"), answers) // gets the error of an earlier datagram
 	socket.incoming <- syscall.EMSGSIZE
 	socket.incoming <- nil
 	<-answers
 	w.Datagram(memoryFlow(), []byte("two"), answers)
 	wantSent(t, socket, "one", "two")
-	if got := w.Stats().Sessions; got != 1 || w.suspects.count.Load() != 0 {
-		t.Errorf("got %d sessions and %d suspects, want one session and no suspect", got, w.suspects.count.Load())
+	if got := w.Stats().Sessions; got != 1 || w.failures.count.Load() != 0 {
+		t.Errorf("got %d sessions and %d failures, want 1 and 0", got, w.failures.count.Load())
 	}
 }
 
-// An endpoint that refuses is a suspect, and the datagram goes to another one.
+// If an endpoint refuses, its failure is recorded, and the datagram is sent by another session.
 func TestRefusalsEndSessions(t *testing.T) {
-	for name, refuse := range map[string]func(w *world, s *scripted){
-		"when sending": func(_ *world, s *scripted) {
+	for name, refuse := range map[string]func(w *fixture, s *fakeSocket){
+		"when sending": func(_ *fixture, s *fakeSocket) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.refusals = []error{syscall.ECONNREFUSED}
 		},
-		"when answering": func(w *world, s *scripted) {
+		"when answering": func(w *fixture, s *fakeSocket) {
 			s.incoming <- syscall.ECONNREFUSED
 			eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
 		},
-		"by ending": func(_ *world, s *scripted) { shut(s) },
+		"closed socket": func(_ *fixture, s *fakeSocket) { shut(s) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			one, two := newScripted(), newScripted()
-			w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(one, two)}})
+			one, two := newFakeSocket(), newFakeSocket()
+			w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(one, two)}})
 			w.Datagram(memoryFlow(), []byte("one"), nil)
 			refuse(w, one)
 			w.Datagram(memoryFlow(), []byte("two"), nil)
 			wantSent(t, one, "one")
 			wantSent(t, two, "two")
-			if got, want := w.suspects.count.Load() != 0, name != "by ending"; got != want {
-				t.Errorf("is the endpoint a suspect: %v, want %v", got, want)
+			if got, want := w.failures.count.Load() != 0, name != "closed socket"; got != want {
+				t.Errorf("recorded failure: got %v, want %v", got, want)
 			}
 		})
 	}
 }
 
-// What this side is short of ends no session.
+// A shortage of the node's own resources ends no session.
 func TestShortageEndsNoSession(t *testing.T) {
 	for _, err := range []error{syscall.ENOBUFS, syscall.EPERM, syscall.EAGAIN} {
-		socket := newScripted(err)
-		w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+		socket := newFakeSocket(err)
+		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 		w.Datagram(memoryFlow(), []byte("one"), nil)
 		w.Datagram(memoryFlow(), []byte("two"), nil)
 		wantSent(t, socket, "two")
-		if w.suspects.count.Load() != 0 {
-			t.Errorf("%v: the endpoint is a suspect", err)
+		if w.failures.count.Load() != 0 {
+			t.Errorf("%v: got a recorded failure of the endpoint, want none", err)
 		}
 	}
+}
+
+// If the node runs out of resources while it waits for answers, the session ends, and no failure
+// of the endpoint is recorded.
+func TestShortageOfAnswersIsNoFailure(t *testing.T) {
+	for err, recorded := range map[error]bool{syscall.ENOBUFS: false, syscall.ENOMEM: false, syscall.EHOSTUNREACH: true} {
+		socket := newFakeSocket()
+		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
+		w.Datagram(memoryFlow(), []byte("one"), nil)
+		socket.incoming <- err
+		eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+		if got := w.failures.count.Load() != 0; got != recorded {
+			t.Errorf("%v: got a recorded failure: %v, want %v", err, got, recorded)
+		}
+	}
+}
+
+// scripted is a listener that fails with some errors, and is then closed.
+type scripted []error
+
+func (l *scripted) Receive([]byte) (int, Flow, error) {
+	if len(*l) == 0 {
+		return 0, Flow{}, net.ErrClosed
+	}
+	err := (*l)[0]
+	*l = (*l)[1:]
+	return 0, Flow{}, err
+}
+
+func (l *scripted) Reply(Flow, []byte) error { return nil }
+func (l *scripted) Close() error             { return nil }
+
+// An error about a single datagram neither delays the next ones nor counts as a fault of the
+// listener.
+func TestErrorsOfSingleDatagrams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, v1.ProtocolUDP)
+		start := time.Now()
+		err := w.ServePackets(&scripted{syscall.ECONNREFUSED, syscall.EMSGSIZE, syscall.ECONNREFUSED})
+		if took := time.Since(start); took != 0 || w.Stats().Faults != 0 || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got error %v after %v, and %d faults; want %v at once, and none", err, took, w.Stats().Faults, net.ErrClosed)
+		}
+		w.Close()
+	})
 }

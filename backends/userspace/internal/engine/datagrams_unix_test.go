@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// fullPair gives two ends of which nobody reads the second one.
+// fullPair returns the ends of a socket pair. Nothing reads far, so that near becomes full.
 func fullPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
@@ -37,9 +37,9 @@ func fullPair(t *testing.T) (near, far net.Conn) {
 // A session whose socket is full does not delay other sessions.
 func TestFullSocketsDelayNoOtherSession(t *testing.T) {
 	near, _ := fullPair(t)
-	other := newScripted()
+	other := newFakeSocket()
 	slow, quick := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
-	w := newWorld(t, Config{Hooks: Hooks{
+	w := newFixture(t, Config{Hooks: Hooks{
 		Pick: pickIfThere(slow),
 		Dial: func(_ context.Context, d Dial) (net.Conn, error) {
 			if d.To == slow {
@@ -52,7 +52,7 @@ func TestFullSocketsDelayNoOtherSession(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 1000 { // more than there is room for
+		for range 1000 { // more than the socket's buffer holds
 			w.Datagram(memoryFlow(), []byte("?"), nil)
 		}
 		f := memoryFlow()
@@ -63,7 +63,7 @@ func TestFullSocketsDelayNoOtherSession(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(20 * time.Second):
-		t.Fatal("datagrams for one endpoint hold up those for another one")
+		t.Fatal("datagrams for one endpoint delay those for another one")
 	}
 	wantSent(t, other, "!")
 }

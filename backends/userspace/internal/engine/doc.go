@@ -1,40 +1,37 @@
 // Package engine carries connections and datagrams from clients of Services to
-// endpoints, through sockets. It is the portable part of the userspace backend:
-// how traffic comes to it is not its matter. On Linux it has sockets of its own
-// ([Engine.Listener], Begin), which cost less; elsewhere, and for whoever brings
-// other connections, package net is all that it asks for.
+// endpoints, through sockets. It is the portable part of the userspace backend: the captures
+// (packages netfilter and localroutes) deliver packets to its listeners. On Linux its TCP
+// connections are those of package tcpconn, which cost less than those of package net.
 //
 // # Connections
 //
-// Each connection has a goroutine, and a second one as soon as what is said does
-// not go through at once; it waits for no other connection. Where both sides are
-// TCP, bulk data goes through the kernel only (splice, on Linux); a connection
-// that is silent holds no buffer. What one side has to say no more is told the
-// other (half-close). A connection that is silent for too long is closed, and so
-// is one whose endpoint has been gone for the grace period.
+// Each connection has a goroutine, and a second one as soon as data cannot be passed on at
+// once; it waits for no other connection. Where both sides are TCP, bulk data stays in the
+// kernel (splice, on Linux); a silent connection holds no buffer. When one side has sent
+// everything, the other one is half-closed. A connection that is silent for too long is
+// closed, and so is one whose endpoint was removed, at the end of the grace period.
 //
-// An endpoint that does not answer is given up after a quarter of a second, and
-// another one is tried, each next one for longer. It then comes last for some
-// seconds, for those whose source address the endpoint saw: a policy may be meant
-// for them alone. When two sources in a row have failed, it comes last for all whom
-// it answers by the same link, and one client at a time finds out whether it is back. Who sticks to an endpoint
-// by session affinity leaves it because of what happened to himself only.
+// A [Picker] chooses the endpoint, by default all of them in turn. If it does not answer within
+// a quarter of a second, another one is tried, each next one for longer. For some seconds the
+// endpoint is tried last for the source address that it saw: a network policy may concern that
+// source alone. When two sources in a row have failed, it is tried last for all sources that it
+// answers by the same link, and one client at a time checks whether it works again. A client
+// with session affinity changes its endpoint only because of its own failures.
 //
 // # Datagrams
 //
-// All datagrams of one client to one frontend are a session, with one endpoint
-// and a socket of its own. It ends by silence, when its endpoint goes, or when
-// the endpoint refuses; the next datagram begins another one.
+// All datagrams of one client to one frontend are a session, with one endpoint and a
+// socket of its own. It ends when it has been silent for too long, when its endpoint is
+// removed, or when the endpoint refuses datagrams; the next datagram begins another session.
 //
 // # Limits
 //
-// With as many connections as are allowed, each door accepts one more, which
-// waits; others wait in the queue of the kernel. One session too many ends the one
-// that has been idle for longest, and that is counted. Once half of what is allowed
-// is in use, a client who has an eighth of it gets no more, so that one client alone
-// leaves half to others; once three quarters are, the same goes for a service port
-// that has half. What is allowed follows from the number of file descriptors, so that
-// the rest of the process has a quarter of them. Where a socket at which clients come in fails, be it for lack of
-// file descriptors, it is asked again after a while, and that is counted. Nothing
-// ends the engine but [Engine.Close].
+// At the limit of connections, each listener accepts one more, which waits; further ones wait
+// in the kernel's queue. At the limit of sessions, a new one ends the one that has been idle
+// for longest, and that is counted. Once half of a limit is in use, a client that has an
+// eighth of it gets no more, so that one client alone leaves half to the other clients; once
+// three quarters are in use, the same holds for a service port that has half. The limits
+// follow from the number of file descriptors and leave a quarter of them to the rest of the
+// process. When a listener fails, for example for lack of file descriptors, the engine counts
+// that and retries after a delay. Only [Engine.Close] ends the engine.
 package engine

@@ -6,26 +6,25 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
-// When both sides have said everything, both connections are closed.
+// When both sides have sent everything, both connections are closed.
 func TestConnectionsAreClosedInTheEnd(t *testing.T) {
-	inMemory(t, Timeouts{}, func(w *world, client, endpoint halves) {
-		for _, c := range []halves{client, endpoint} {
+	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
+		for _, c := range []halfCloser{client, endpoint} {
 			if err := c.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for name, c := range map[string]halves{"client": client, "endpoint": endpoint} {
+		for name, c := range map[string]halfCloser{"client": client, "endpoint": endpoint} {
 			if _, err := c.Conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-				t.Errorf("the connection of the %s: got error %v, want it to be closed", name, err)
+				t.Errorf("the connection of the %s: got error %v, want %v", name, err, io.EOF)
 			}
 		}
 		synctest.Wait()
@@ -35,16 +34,16 @@ func TestConnectionsAreClosedInTheEnd(t *testing.T) {
 	})
 }
 
-// Where one side is lost, so is the other one, also in the middle of something.
+// If one side is lost, the other one is closed, also while data is being carried.
 func TestLossOfOneSideEndsBoth(t *testing.T) {
-	inMemory(t, Timeouts{}, func(w *world, client, endpoint halves) {
+	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
 		out, ok := endpoint.out.(*io.PipeWriter)
 		if !ok {
-			t.Fatalf("got a %T", endpoint.out)
+			t.Fatalf("got a %T, want a *io.PipeWriter", endpoint.out)
 		}
-		_ = out.CloseWithError(syscall.ECONNRESET)
+		_ = out.CloseWithError(connectionReset)
 		if _, err := client.Read(make([]byte, 1)); err == nil {
-			t.Error("the client reads on")
+			t.Error("reading as the client: got no error, want one")
 		}
 		synctest.Wait()
 		if got := w.Stats().Connections; got != 0 {
@@ -53,16 +52,16 @@ func TestLossOfOneSideEndsBoth(t *testing.T) {
 	})
 }
 
-// What cannot be closed by halves is closed when one side has said everything.
-func TestConnectionsWithoutHalves(t *testing.T) {
+// A connection without half-close is closed when the other side has sent everything.
+func TestConnectionsWithoutHalfClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := net.Pipe()
-		w := newWorld(t, Config{Hooks: Hooks{
+		w := newFixture(t, Config{Hooks: Hooks{
 			Dial: func(context.Context, Dial) (net.Conn, error) { return inner, nil },
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Door{Listener: l})
+		w.open(t, Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		if err := client.CloseWrite(); err != nil {
@@ -75,9 +74,9 @@ func TestConnectionsWithoutHalves(t *testing.T) {
 	})
 }
 
-// What one goroutine has read and could not write is what the next one begins with.
-func TestTheRestIsWrittenFirst(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+// Data that Exchange has read and not written is written before data that is read later.
+func TestUnsentDataIsWrittenFirst(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	from, source := net.Pipe()
 	sink, to := net.Pipe()
 	go func() {
@@ -89,9 +88,9 @@ func TestTheRestIsWrittenFirst(t *testing.T) {
 		all, _ := io.ReadAll(sink)
 		got <- string(all)
 	}()
-	buf := w.buffers.small.get()
+	buf := w.buffers.small.Get()
 	n := copy(*buf, "first ")
-	if err := w.copy(&link{}, &way{from: from, to: to, rest: (*buf)[:n], buf: buf}); err != nil {
+	if err := w.copy(&connection{}, &tcpconn.Direction{From: from, To: to, Unsent: (*buf)[:n], Buffer: buf}); err != nil {
 		t.Error(err)
 	}
 	shut(to)
@@ -100,7 +99,31 @@ func TestTheRestIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// tcpPair gives both ends of a connection of package net.
+// Connections of package net, which the engine failed to adopt, carry bulk data, too.
+func TestCopyBetweenConnectionsOfPackageNet(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
+	source, from := tcpPair(t)
+	to, sink := tcpPair(t)
+	want := bytes.Repeat([]byte("0123456789"), 1<<17)
+	go func() {
+		_, _ = source.Write(want)
+		_ = source.CloseWrite()
+	}()
+	l := &connection{}
+	ended := make(chan error, 1)
+	go func() {
+		err := w.copy(l, &tcpconn.Direction{From: from, To: to})
+		ended <- errors.Join(err, to.CloseWrite())
+	}()
+	if got, err := io.ReadAll(sink); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes and error %v, want the %d sent bytes", len(got), err, len(want))
+	}
+	if err := <-ended; err != nil || l.used.Load() == 0 {
+		t.Errorf("got error %v and last use %d, want no error and a use", err, l.used.Load())
+	}
+}
+
+// tcpPair returns both ends of a connection of package net.
 func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -116,45 +139,47 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	return a, b
 }
 
-// Connections of package net carry bulk data too: as long as it keeps coming, and
-// no longer, so that a silent one holds nothing.
-func TestBurstsOfForeignConnections(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
-	source, from := tcpPair(t)
-	to, sink := tcpPair(t)
-	l := &link{}
-	move := w.burstConns(l, to, from)
-	if move == nil {
-		t.Fatal("nothing moves data between connections of package net")
-	}
-	want := bytes.Repeat([]byte("0123456789"), 1000)
-	if _, err := source.Write(want); err != nil {
-		t.Fatal(err)
-	}
-	if err := move(); err != nil {
-		t.Fatalf("when no more comes: %v", err)
-	}
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(sink, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("got %d bytes and error %v, want what was sent", len(got), err)
-	}
-	if l.used.Load() == 0 {
-		t.Error("the connection was not used")
-	}
-	said := make(chan struct{})
-	time.AfterFunc(2*lull, func() {
-		defer close(said)
-		_, _ = source.Write([]byte("x"))
-		_ = source.CloseWrite()
-	})
-	if _, err := from.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) || err != nil {
-		t.Errorf("after that: got error %v, want it to wait as before", err)
-	}
-	<-said // or it may take longer than a lull until the end
-	if err := move(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: got error %v, want %v", err, io.EOF)
-	}
-	if move := w.burstConns(l, to, &net.UnixConn{}); move != nil {
-		t.Error("something moves data of what is not TCP")
+// splicing is a connection that counts calls of Splice.
+type splicing struct {
+	net.Conn
+
+	times int
+}
+
+func (s *splicing) Splice(_ net.Conn, used func()) error {
+	s.times++
+	used()
+	return nil
+}
+
+// After a piece that fills the buffer, Splice is called, unless all pipes are in use.
+func TestBulkDataIsSpliced(t *testing.T) {
+	for name, c := range map[string]struct{ size, limit, want int }{
+		"small":         {100, 1, 0},
+		"bulk":          {3 * 16 << 10, 1, 3},
+		"without pipes": {3 * 16 << 10, 0, 0},
+	} {
+		w := newFixture(t, Config{}, v1.ProtocolTCP)
+		w.tasks.pipes.limit = int64(c.limit)
+		source, from := net.Pipe()
+		sink, to := net.Pipe()
+		go func() {
+			_, _ = source.Write(make([]byte, c.size))
+			shut(source)
+		}()
+		got := make(chan int64, 1)
+		go func() {
+			n, _ := io.Copy(io.Discard, sink)
+			got <- n
+		}()
+		s := &splicing{Conn: from}
+		err := w.copy(&connection{}, &tcpconn.Direction{From: s, To: to})
+		shut(to)
+		if n := <-got; err != nil || n != int64(c.size) || s.times != c.want {
+			t.Errorf("%s: got %d bytes, %d splices and error %v, want %d bytes and %d splices", name, n, s.times, err, c.size, c.want)
+		}
+		if n := w.tasks.pipes.taken.Load(); n != 0 {
+			t.Errorf("%s: pipes in use at the end: got %d, want none", name, n)
+		}
 	}
 }

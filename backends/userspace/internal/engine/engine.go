@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -17,30 +18,28 @@ import (
 // Engine carries the traffic of Services. Its methods may be called from several
 // goroutines at once.
 type Engine struct {
-	learned
+	served
 
-	config  Config
-	start   time.Time
-	counts  counts
-	buffers lenders
-
-	mu        sync.RWMutex
-	applied   proxy.Snapshot
-	services  map[proxy.ServicePortName]*service
-	frontends map[frontendKey]binding
-	changed   chan struct{} // closed when there is another snapshot
-
+	config   Config
+	start    time.Time
+	counts   counts
+	buffers  buffers
+	failures *failures
+	affinity *affinity.Budget
 	sessions sessions
 	tasks    tasks
 }
 
-// learned is what the engine has seen, and may forget.
-type learned struct {
-	suspects *suspects
-	affinity *affinity.Budget
+// served is the state that the engine derives from the last snapshot. Its fields require mu.
+type served struct {
+	mu        sync.RWMutex
+	applied   proxy.Snapshot
+	services  map[proxy.ServicePortName]*service
+	frontends map[frontendKey]binding
+	changed   chan struct{} // closed by the next Apply
 }
 
-// counts are the numbers behind [Stats].
+// counts are the counters that [Engine.Stats] reads.
 type counts struct {
 	connections, sessions             atomic.Int64
 	accepted, failed, denied, crowded atomic.Uint64
@@ -48,105 +47,107 @@ type counts struct {
 	fault                             atomic.Pointer[error] // the last of them
 }
 
-// tasks are the goroutines of an engine, and what must be closed for them to end.
+// tasks are the goroutines of an engine, and what must be closed to end them.
 type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	poller poller
+	poller tcpconn.Poller
 	slots  chan struct{} // one for each connection
-	quota  *quota        // of those, and of one for each door
+	quota  *quota        // of the connections, with one more for each listener
 	pipes  bound
 
 	mu      sync.Mutex
 	closed  bool
 	closers map[io.Closer]struct{}
-	carried int           // connections that were admitted
-	idle    chan struct{} // closed when the last of them ends; nil while nobody waits
+	carried int           // admitted connections that have not ended
+	idle    chan struct{} // closed when the last of them ends; nil while no goroutine waits
 }
 
-// Stats are numbers of an engine.
+// Stats are counters of an engine.
 type Stats struct {
 	// Connections and Sessions are how many there are now.
 	Connections, Sessions int
-	// Accepted is how many connections there have been.
+	// Accepted counts accepted connections.
 	Accepted uint64
 	// Failed counts connections and sessions for which no endpoint could be
 	// reached, Denied those that no route forwards.
 	Failed, Denied uint64
-	// Crowded counts connections and datagrams that were too many: of one
-	// client, of one service port, of all, or for the ports and descriptors that
-	// there are. It also counts sessions that gave way to newer ones.
+	// Crowded counts connections and datagrams beyond a limit: of a client, of a service
+	// port, of the engine, or of source ports and descriptors. It also counts sessions that
+	// newer ones have replaced.
 	Crowded uint64
-	// Faults counts errors of the sockets where clients come in, and Fault is
-	// the last of them.
+	// Faults counts errors of listeners, and Fault is the last of them.
 	Faults uint64
 	Fault  error
 }
 
-// New gives an engine that knows no Services yet. It must be closed. The error
-// names what is wrong with the configuration.
+// New returns an engine without Services. The caller must close it. The error names the
+// invalid fields of the configuration.
 func New(c Config) (*Engine, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	c = c.withDefaults()
 	e := &Engine{
-		config:    c,
-		start:     time.Now(),
-		buffers:   lenders{small: newBuffers(16 << 10), large: newBuffers(maxDatagram)},
-		services:  map[proxy.ServicePortName]*service{},
-		frontends: map[frontendKey]binding{},
-		changed:   make(chan struct{}),
+		served: served{
+			services:  map[proxy.ServicePortName]*service{},
+			frontends: map[frontendKey]binding{},
+			changed:   make(chan struct{}),
+		},
+		config:   c,
+		start:    time.Now(),
+		buffers:  buffers{small: newPool(16 << 10), large: newPool(maxDatagram)},
+		failures: newFailures(c.Timeouts.Suspect),
+		affinity: affinity.NewBudget(c.AffinityTotal),
 	}
-	e.learned = learned{newSuspects(e.config.Timeouts.Suspect), affinity.NewBudget(e.config.AffinityTotal)}
 	e.sessions.begin(c.Sessions)
 	e.tasks.closers = map[io.Closer]struct{}{}
 	e.tasks.slots = make(chan struct{}, e.config.Connections)
 	e.tasks.quota = newQuota(e.config.Connections)
 	e.tasks.pipes.limit = int64(e.config.pipes())
 	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
-	e.tasks.wg.Go(e.keepHouse)
+	e.tasks.wg.Go(e.enforceTimeouts)
 	return e, nil
 }
 
-// Close ends all connections and sessions and waits for its goroutines. Clients
-// and endpoints are told, by a reset. The engine cannot be used any more.
+// Close ends all connections, with resets to clients and endpoints, and all sessions, and
+// waits for the engine's goroutines. The engine cannot be used after that.
 func (e *Engine) Close() {
 	t := &e.tasks
 	t.cancel()
 	t.mu.Lock()
 	t.closed = true
 	for c := range t.closers {
-		if _, is := c.(*link); !is {
-			_ = c.Close() // There is nobody to tell.
+		if _, is := c.(*connection); !is {
+			_ = c.Close() // An error would change nothing.
 		}
 	}
 	t.mu.Unlock()
 	e.EndAll()
 	t.wg.Wait()
-	_ = t.poller.Close() // Nobody waits any more.
+	_ = t.poller.Close() // No goroutine waits any more.
 }
 
-// EndAll ends all connections and sessions that there are, whatever becomes of
-// new ones. Clients and endpoints are told, by a reset.
+// EndAll ends all current connections, with resets to clients and endpoints, and all current
+// sessions. New ones are served as before.
 func (e *Engine) EndAll() {
-	for _, l := range e.links() {
-		l.abort()
+	for _, c := range e.connections() {
+		c.abort()
 	}
 	e.sessions.endAll()
 }
 
-// adopt has c closed with the engine; it reports false, and closes c, if that
-// has happened.
-func (t *tasks) adopt(c io.Closer) bool {
+// track has c closed with the engine. If the engine is closed already, track closes c and
+// reports false.
+func (t *tasks) track(c io.Closer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		if l, is := c.(*link); is {
-			l.abort()
+		if connection, is := c.(*connection); is {
+			connection.abort()
 		} else {
-			_ = c.Close() // There is nobody to tell.
+			_ = c.Close() // An error would change nothing.
 		}
 		return false
 	}
@@ -154,7 +155,7 @@ func (t *tasks) adopt(c io.Closer) bool {
 	return true
 }
 
-// run starts a goroutine that Close waits for; it reports false if that is past.
+// run starts a goroutine that Close waits for; it reports false if the engine is closed.
 func (t *tasks) run(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,20 +166,21 @@ func (t *tasks) run(f func()) bool {
 	return true
 }
 
-func (t *tasks) release(c io.Closer) {
+// untrack removes what track has added. The caller has closed it.
+func (t *tasks) untrack(c io.Closer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.closers, c)
 }
 
-// enter counts a connection that is admitted.
+// enter counts a connection as admitted.
 func (t *tasks) enter() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.carried++
 }
 
-// leave takes back one that was counted.
+// leave counts an admitted connection as ended.
 func (t *tasks) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,8 +190,8 @@ func (t *tasks) leave() {
 	}
 }
 
-// becomesIdle gives a channel that is closed when there is no connection any more; nil if
-// there is none now.
+// becomesIdle returns a channel that is closed when the last admitted connection has ended;
+// nil if there is none now.
 func (t *tasks) becomesIdle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,8 +204,8 @@ func (t *tasks) becomesIdle() <-chan struct{} {
 	return t.idle
 }
 
-// AwaitIdle waits until no connection is left of those that [Engine.Serve] has
-// accepted, or until ctx ends, which is an error.
+// AwaitIdle waits until all connections that [Engine.Serve] has accepted have ended. If ctx
+// ends first, it returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
 	idle := e.tasks.becomesIdle()
 	if idle == nil {
@@ -217,7 +219,7 @@ func (e *Engine) AwaitIdle(ctx context.Context) error {
 	}
 }
 
-// Stats gives the numbers of the engine.
+// Stats returns the counters of the engine.
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Connections: int(e.counts.connections.Load()),
@@ -234,33 +236,33 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// report takes note of an error of a socket where clients come in.
+// report records an error of a listener.
 func (e *Engine) report(err error) {
 	e.counts.faults.Add(1)
 	e.counts.fault.Store(&err)
 }
 
-// now is the time on the clock by which the engine measures silence.
+// now returns the time on the engine's clock, by which it measures silence.
 func (e *Engine) now() time.Duration { return time.Since(e.start) }
 
-// Apply makes next the Services that the engine serves. New flows go by it at
-// once. Connections live on while their endpoint is one of their service port,
-// and for the grace period after that; sessions end with their endpoint, and when
-// their frontend becomes another Service's or closes to them.
+// Apply makes the engine serve the Services of next. New flows follow it at once. Connections
+// are kept while their service port has their endpoint, and for the grace period after that.
+// Sessions end when their endpoint is removed, and when their frontend is of another Service
+// or no longer forwards them.
 func (e *Engine) Apply(next proxy.Snapshot) {
-	// Whether one is astray is asked when the sessions are not locked any more: the
-	// answer waits for another Apply, and that for the sessions.
+	// isMisrouted must be called without the lock of the sessions: it waits for a concurrent
+	// Apply, which waits for that lock.
 	for service := range e.take(next) {
 		for _, s := range e.sessions.of(service) {
-			if e.isAstray(s) {
+			if e.isMisrouted(s) {
 				e.sessions.end(s)
 			}
 		}
 	}
 }
 
-// take makes next what new flows go by. It gives the services whose frontends may no
-// longer lead there.
+// take makes next the snapshot for new flows. It returns the services that have sessions
+// which may be misrouted now: those of changed frontends, or all when the node has changed.
 func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -292,7 +294,7 @@ func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 func (e *Engine) add(p *proxy.ServicePort) {
 	s := e.services[p.Name]
 	if s == nil {
-		s = &service{engine: e, links: map[*link]struct{}{}}
+		s = &service{engine: e, connections: map[*connection]struct{}{}}
 		e.services[p.Name] = s
 	}
 	s.configure(p)
@@ -305,7 +307,7 @@ func (e *Engine) bind(s *service, p *proxy.ServicePort) {
 	}
 }
 
-// unbind takes the frontends of a port away that are still its own.
+// unbind removes the frontends of a port, except those that another port has taken over.
 func (e *Engine) unbind(p *proxy.ServicePort) {
 	for i := range p.Frontends {
 		k := frontendKey{p.Frontends[i].Addr, p.Name.Protocol}
@@ -318,7 +320,7 @@ func (e *Engine) unbind(p *proxy.ServicePort) {
 func (e *Engine) remove(p *proxy.ServicePort) {
 	s := e.services[p.Name]
 	e.unbind(p)
-	s.lose(addresses(p), nil)
+	s.removeEndpoints(addresses(p), nil)
 	s.configure(nil)
 	delete(e.services, p.Name)
 }
@@ -328,18 +330,17 @@ func (e *Engine) change(from, to *proxy.ServicePort) {
 	s.configure(to)
 	e.bind(s, to)
 	e.unbind(from)
-	s.lose(addresses(from), addresses(to))
+	s.removeEndpoints(addresses(from), addresses(to))
 }
 
-// waiting gives a channel that is closed when there is another snapshot.
+// waiting returns a channel that the next Apply closes.
 func (e *Engine) waiting() <-chan struct{} {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.changed
 }
 
-// addresses gives the endpoints that a port has, with those that only keep what
-// they have.
+// addresses returns the addresses of all endpoints of a port, including draining endpoints.
 func addresses(p *proxy.ServicePort) map[netip.AddrPort]struct{} {
 	all := make(map[netip.AddrPort]struct{}, len(p.Cluster))
 	for _, pool := range [][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {

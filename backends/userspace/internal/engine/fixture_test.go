@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,8 +22,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// engineVariable makes this program, instead of running tests, an engine between
-// two addresses, until its input ends.
+// engineVariable makes the test program run an engine between two addresses, until its
+// input ends, and no tests.
 const engineVariable = "VIPKIT_MEASURE_ENGINE"
 
 func TestMain(m *testing.M) {
@@ -37,44 +36,63 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// runEngine runs an engine. The specification has the address to listen at, that of the only
+// endpoint, and optionally the word "net", to use connections of package net.
 func runEngine(spec string) error {
-	from, to, _ := strings.Cut(spec, " ")
-	config := net.ListenConfig{KeepAlive: -1} // the socket that listens has it, where it matters
+	words := strings.Fields(spec)
+	config := net.ListenConfig{KeepAlive: -1} // the backend sets it on its listening sockets
 	config.SetMultipathTCP(false)
-	l, err := config.Listen(context.Background(), "tcp", from)
+	listening, err := config.Listen(context.Background(), "tcp", words[0])
 	if err != nil {
 		return err
 	}
-	e, err := New(Config{})
+	w, l, err := engineAt(listening, len(words) > 2)
 	if err != nil {
 		return err
 	}
-	w := world{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
 	defer w.Close()
-	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(to))
-	if tcp, ok := l.(*net.TCPListener); ok {
-		if l, err = e.Listener(tcp); err != nil {
-			return err
-		}
-	}
-	go func() { _ = w.Serve(Door{Listener: l}) }()
+	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(words[1]))
+	go func() { _ = w.Serve(Listener{Listener: l}) }()
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
-// world is a service port with its engine, which ends with the test.
-type world struct {
+// engineAt returns an engine with a listener. Connections are of package net if packageNet is
+// set, otherwise of package tcpconn.
+func engineAt(listening net.Listener, packageNet bool) (*fixture, net.Listener, error) {
+	tcp, ok := listening.(*net.TCPListener)
+	if !ok {
+		return nil, nil, errors.ErrUnsupported
+	}
+	var c Config
+	if packageNet {
+		c.Hooks.Dial = dialNet
+	}
+	e, err := New(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	w := &fixture{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
+	if packageNet {
+		return w, netListener{tcp}, nil
+	}
+	l, err := e.Listen(tcp)
+	return w, l, err
+}
+
+// fixture is an engine, which is closed when the test ends, and its only service port.
+type fixture struct {
 	*Engine
 	port *proxy.ServicePort
 }
 
-func newWorld(t testing.TB, c Config, protocol v1.Protocol) *world {
+func newFixture(t testing.TB, c Config, protocol v1.Protocol) *fixture {
 	t.Helper()
 	e, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Engine: e}
+	w := &fixture{Engine: e}
 	t.Cleanup(w.Close)
 	w.port = &proxy.ServicePort{
 		Name: proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "web"}, Protocol: protocol, Family: v1.IPv4Protocol},
@@ -95,9 +113,8 @@ func sortedPool(addrs ...netip.AddrPort) []*endpoints.Endpoint {
 	return pool
 }
 
-// serveAt makes the frontend forward to endpoints; none of them is a reason to
-// reject.
-func (w *world) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
+// serveAt makes the frontend forward to the endpoints; without endpoints, it rejects.
+func (w *fixture) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
 	p := *w.port
 	p.Cluster = sortedPool(addrs...)
 	route := proxy.TrafficRoute{Action: proxy.Forward}
@@ -109,7 +126,7 @@ func (w *world) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
 	w.Apply(proxy.NewSnapshot(&proxy.Node{Name: "here"}, &p))
 }
 
-func (w *world) sticky(timeout time.Duration) *world {
+func (w *fixture) withAffinity(timeout time.Duration) *fixture {
 	p := *w.port
 	p.Affinity = affinity.Config{Timeout: timeout}
 	w.port = &p
@@ -117,31 +134,31 @@ func (w *world) sticky(timeout time.Duration) *world {
 }
 
 // listen serves connections at a loopback address until the test ends.
-func (w *world) listen(t testing.TB) netip.AddrPort {
+func (w *fixture) listen(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l := w.listener(t)
-	w.open(t, Door{Listener: l})
+	w.open(t, Listener{Listener: l})
 	return addrOf(l.Addr())
 }
 
-// listener gives an engine's one at a loopback address.
-func (w *world) listener(t testing.TB) net.Listener {
+// listener returns a listener of the engine at a loopback address.
+func (w *fixture) listener(t testing.TB) net.Listener {
 	t.Helper()
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := w.Listener(tcp)
+	l, err := w.Listen(tcp)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// open serves the connections of a door until the test ends.
-func (w *world) open(t testing.TB, d Door) {
+// open serves the connections of a listener until the test ends.
+func (w *fixture) open(t testing.TB, l Listener) {
 	done := make(chan error, 1)
-	go func() { done <- w.Serve(d) }()
+	go func() { done <- w.Serve(l) }()
 	t.Cleanup(func() {
 		w.Close()
 		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
@@ -150,7 +167,7 @@ func (w *world) open(t testing.TB, d Door) {
 	})
 }
 
-// server answers connections at a loopback address until the test ends.
+// server handles connections at a loopback address until the test ends.
 func server(t testing.TB, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -181,7 +198,7 @@ func server(t testing.TB, handle func(net.Conn)) netip.AddrPort {
 	return addrOf(l.Addr())
 }
 
-// named is a server that says its own address, and then what it is told.
+// named starts a server that sends its own address, and then echoes. It returns the address.
 func named(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return server(t, func(c net.Conn) {
@@ -190,8 +207,8 @@ func named(t testing.TB) netip.AddrPort {
 	})
 }
 
-// refusing gives an address at which nobody listens, nor can anybody before the test
-// ends: a connection begins there.
+// refusing returns an address that refuses connections. No program can listen at it before the
+// test ends, since it is the local address of a connection.
 func refusing(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -226,7 +243,7 @@ func dial(t testing.TB, from *net.TCPAddr, to netip.AddrPort) *net.TCPConn {
 	return c
 }
 
-// wantReset connects and wants that to be refused, at once or right after.
+// wantReset connects, and checks that the connection is reset, at once or right after.
 func wantReset(t testing.TB, to netip.AddrPort) {
 	t.Helper()
 	c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(to))
@@ -235,13 +252,13 @@ func wantReset(t testing.TB, to netip.AddrPort) {
 		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 		_, err = c.Read(make([]byte, 1))
 	}
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	if !errors.Is(err, connectionReset) {
+		t.Errorf("got error %v, want %v", err, connectionReset)
 	}
 }
 
-// whoAt connects and gives the name of the server.
-func whoAt(t testing.TB, to netip.AddrPort) (string, *net.TCPConn) {
+// serverNameAt connects, and returns the name that the server sends, and the connection.
+func serverNameAt(t testing.TB, to netip.AddrPort) (string, *net.TCPConn) {
 	t.Helper()
 	c := dialTo(t, to)
 	return readName(t, c), c
@@ -256,7 +273,7 @@ func readName(t testing.TB, c net.Conn) string {
 	return trim(string(name[:]))
 }
 
-// shut closes what a test is done with.
+// shut closes c; its error does not matter to a test.
 func shut(c io.Closer) { _ = c.Close() }
 
 func trim(s string) string {
@@ -266,7 +283,7 @@ func trim(s string) string {
 	return s
 }
 
-// eventually waits, for a bounded time, for something that other goroutines do.
+// eventually waits, for a bounded time, until a condition holds.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
@@ -276,11 +293,10 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// deaf is a dialer to whom some addresses do not answer, like hosts that are
-// gone.
-type deaf map[netip.AddrPort]bool
+// unresponsive is a dialer for which some addresses do not answer, like hosts that are down.
+type unresponsive map[netip.AddrPort]bool
 
-func (d deaf) dial(ctx context.Context, to Dial) (net.Conn, error) {
+func (d unresponsive) dial(ctx context.Context, to Dial) (net.Conn, error) {
 	if d[to.To] {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -18,7 +18,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestConfigsThatCannotBe(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
 		"Connections is -1":          {Connections: -1},
 		"Sessions is -5":             {Sessions: -5},
@@ -42,7 +42,7 @@ func TestConfigsThatCannotBe(t *testing.T) {
 	}
 }
 
-// broken is a door at which nothing ever comes in.
+// broken is a listener that always fails.
 type broken struct {
 	tries  atomic.Int64
 	closed atomic.Bool
@@ -69,25 +69,25 @@ func (b *broken) Close() error {
 	return nil
 }
 
-// A socket that fails for good is asked now and then, and that is known.
-func TestBrokenDoorsAreLeftInPeace(t *testing.T) {
-	for name, serve := range map[string]func(*world, *broken) error{
-		"connections": func(w *world, b *broken) error { return w.Serve(Door{Listener: b}) },
-		"datagrams":   func(w *world, b *broken) error { return w.ServePackets(b) },
+// A listener that fails for good is retried with delays, and its errors are counted.
+func TestBrokenListenersAreRetriedWithPauses(t *testing.T) {
+	for name, serve := range map[string]func(*fixture, *broken) error{
+		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
+		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, b := newWorld(t, Config{}, v1.ProtocolTCP), &broken{}
+				w, b := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}
 				done := make(chan error, 1)
 				go func() { done <- serve(w, b) }()
 				time.Sleep(time.Minute + 500*time.Millisecond)
 				synctest.Wait()
 				if n := b.tries.Load(); n < 50 || n > 80 {
-					t.Errorf("in a minute it was asked %d times, want about once a second", n)
+					t.Errorf("attempts in a minute: got %d, want about one a second", n)
 				}
 				s := w.Stats()
 				if s.Faults != uint64(b.tries.Load()) || !errors.Is(s.Fault, syscall.EIO) {
-					t.Errorf("got %d faults, the last %v, want %d, %v", s.Faults, s.Fault, b.tries.Load(), syscall.EIO)
+					t.Errorf("got %d faults, the last %v, want %d and %v", s.Faults, s.Fault, b.tries.Load(), syscall.EIO)
 				}
 				w.Close()
 				if err := <-done; err != nil {
@@ -98,48 +98,47 @@ func TestBrokenDoorsAreLeftInPeace(t *testing.T) {
 	}
 }
 
-// Clients and endpoints are told at once when everything ends, and what comes
-// after that is served.
+// EndAll and Close reset the connections to clients and endpoints at once.
 func TestEndAll(t *testing.T) {
-	for name, end := range map[string]func(w *world){"EndAll": func(w *world) { w.EndAll() }, "Close": func(w *world) { w.Close() }} {
+	for name, end := range map[string]func(w *fixture){"EndAll": func(w *fixture) { w.EndAll() }, "Close": func(w *fixture) { w.Close() }} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, Config{}, v1.ProtocolTCP)
+			w := newFixture(t, Config{}, v1.ProtocolTCP)
 			at := w.listen(t)
-			told := make(chan error, 1)
+			observed := make(chan error, 1)
 			w.serveAt(at, server(t, func(c net.Conn) {
 				_, _ = c.Write([]byte("x"))
 				_, err := c.Read(make([]byte, 1))
-				told <- err
+				observed <- err
 			}))
 			c := dialTo(t, at)
 			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
 			end(w)
-			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the client got error %v, want %v", err, syscall.ECONNRESET)
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
+				t.Errorf("the client got error %v, want %v", err, connectionReset)
 			}
-			if err := <-told; !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the endpoint got error %v, want %v", err, syscall.ECONNRESET)
+			if err := <-observed; !errors.Is(err, connectionReset) {
+				t.Errorf("the endpoint got error %v, want %v", err, connectionReset)
 			}
-			eventually(t, "nothing is left", func() bool { return w.Stats().Connections == 0 })
+			eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
 		})
 	}
 }
 
 func TestEndAllEndsSessions(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
-	a := newAsker(t, at)
-	a.who(t)
+	a := newUDPClient(t, at)
+	a.serverName(t)
 	w.EndAll()
 	eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
-	a.who(t) // and another one begins
+	a.serverName(t) // begins another session
 }
 
-// Where an endpoint cannot be reached since all ports are taken, another one is,
-// and who sticks to the first loses the datagram, not the endpoint.
+// If all source ports for an endpoint are in use, another endpoint is chosen. A client with
+// affinity to the first one loses the datagram, and keeps its affinity.
 func TestNoPortIsLeft(t *testing.T) {
 	full, good := netip.MustParseAddrPort("127.0.0.1:9"), echo(t)
 	dial := func(ctx context.Context, d Dial) (net.Conn, error) {
@@ -148,55 +147,55 @@ func TestNoPortIsLeft(t *testing.T) {
 		}
 		return dialAny(ctx, d)
 	}
-	w := newWorld(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(full)}}, v1.ProtocolUDP)
+	w := newFixture(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(full)}}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, full, good)
-	if got := newAsker(t, at).who(t); got != good.String() {
+	if got := newUDPClient(t, at).serverName(t); got != good.String() {
 		t.Errorf("got %s, want %v", got, good)
 	}
 	w.serveAt(at, full)
-	if _, err := newAsker(t, at).Write([]byte("?")); err != nil {
+	if _, err := newUDPClient(t, at).Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a datagram is too many", func() bool { return w.Stats().Crowded == 1 })
-	w.sticky(time.Hour).serveAt(at, full, good)
+	w.withAffinity(time.Hour).serveAt(at, full, good)
 	d := w.decide(Flow{Protocol: v1.ProtocolUDP, Client: memoryClient, Frontend: at})
-	d.service.table(d.pool).Put(memoryClient.Addr(), full)
+	d.service.table(d.route.Pool).Put(memoryClient.Addr(), full)
 	if _, _, err := w.connect(t.Context(), &d); !errors.Is(err, ErrNoPort) {
 		t.Errorf("got error %v, want %v", err, ErrNoPort)
 	}
-	if got, _ := d.service.table(d.pool).Get(memoryClient.Addr()); got != full {
-		t.Errorf("the client now sticks to %v, want %v", got, full)
+	if got, _ := d.service.table(d.route.Pool).Get(memoryClient.Addr()); got != full {
+		t.Errorf("affinity of the client: got %v, want %v", got, full)
 	}
 }
 
-// A service port without affinity any more gives back what it remembered.
-func TestAffinityIsGivenBack(t *testing.T) {
-	w := newWorld(t, Config{AffinityTotal: 2}, v1.ProtocolTCP).sticky(time.Hour)
+// When affinity is turned off, the clients of the service port no longer count.
+func TestDisabledAffinityFreesItsClients(t *testing.T) {
+	w := newFixture(t, Config{AffinityTotal: 2}, v1.ProtocolTCP).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	for _, a := range []netip.Addr{alice, bob, carol} {
-		d.service.table(d.pool).Put(a, memoryEndpoint)
+		d.service.table(d.route.Pool).Put(a, memoryEndpoint)
 	}
 	if got := w.affinity.Len(); got != 2 {
-		t.Errorf("got %d clients remembered, want 2", got)
+		t.Errorf("remembered clients: got %d, want 2", got)
 	}
-	w.sticky(0).serveAt(memoryFrontend, memoryEndpoint)
+	w.withAffinity(0).serveAt(memoryFrontend, memoryEndpoint)
 	if got := w.affinity.Len(); got != 0 {
-		t.Errorf("without affinity, got %d clients remembered, want none", got)
+		t.Errorf("remembered clients without affinity: got %d, want none", got)
 	}
 }
 
-// Who has reached an endpoint just when its Service went is not remembered.
-func TestServicesThatAreGoneRememberNobody(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+// A client that reaches an endpoint while its Service is removed is not remembered.
+func TestRemovedServicesRememberNoClients(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	table := d.service.table(d.pool)
+	table := d.service.table(d.route.Pool)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 	table.Put(alice, memoryEndpoint)
 	w.affinity.Expire()
 	if got := w.affinity.Len(); got != 0 {
-		t.Errorf("got %d clients remembered, want none", got)
+		t.Errorf("remembered clients: got %d, want none", got)
 	}
 }

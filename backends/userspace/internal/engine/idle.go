@@ -5,35 +5,35 @@ import (
 	"net/netip"
 )
 
-// idleness knows which sessions have been idle for longest: of all, of a client, and
-// of a service port. The zero value of its maps is not usable.
-type idleness struct {
+// idleIndex finds the session that has been idle for longest: of all, of a client, and
+// of a service port. Use newIdleIndex to make one.
+type idleIndex struct {
 	all      idle
 	clients  map[netip.Addr]*idle
 	services map[*service]*idle
 }
 
-func newIdleness() idleness {
-	return idleness{clients: map[netip.Addr]*idle{}, services: map[*service]*idle{}}
+func newIdleIndex() idleIndex {
+	return idleIndex{clients: map[netip.Addr]*idle{}, services: map[*service]*idle{}}
 }
 
-// add takes up a session.
-func (i *idleness) add(s *session) {
-	s.places[0] = i.all.add(s)
-	s.places[1] = addTo(i.clients, s.holder.client, s)
-	s.places[2] = addTo(i.services, s.holder.service, s)
+// add adds a session.
+func (i *idleIndex) add(s *session) {
+	s.entries[0] = i.all.add(s)
+	s.entries[1] = addTo(i.clients, s.holder.client, s)
+	s.entries[2] = addTo(i.services, s.holder.service, s)
 }
 
-// remove lets go of one that was taken up.
-func (i *idleness) remove(s *session) {
-	heap.Remove(&i.all, s.places[0].at)
-	removeFrom(i.clients, s.holder.client, s.places[1])
-	removeFrom(i.services, s.holder.service, s.places[2])
+// remove removes a session that was added.
+func (i *idleIndex) remove(s *session) {
+	heap.Remove(&i.all, s.entries[0].at)
+	removeFrom(i.clients, s.holder.client, s.entries[1])
+	removeFrom(i.services, s.holder.service, s.entries[2])
 }
 
-// giving gives the session that is to end so that its holder may begin another one; nil
-// while there is room.
-func (i *idleness) giving(limit int, to holder) *session {
+// evict returns the session that must end before the holder may begin another one; nil below
+// the limits.
+func (i *idleIndex) evict(limit int, to holder) *session {
 	is, total := shares{limit}, len(i.all)
 	if own := i.clients[to.client]; own != nil && is.client(total, len(*own)) {
 		return own.longest()
@@ -47,9 +47,11 @@ func (i *idleness) giving(limit int, to holder) *session {
 	return nil
 }
 
-// givingPort gives the session of a service port that must give way for another one of the
-// same service port: one of the same client, if that has most of them; nil if there is none.
-func (i *idleness) givingPort(to holder) *session {
+// evictForPort returns the session of the holder's service port to end, so that another one
+// may have its source port: the client's that has been idle for longest, if the client has
+// more than half as many sessions as the service port; otherwise any client's; nil if there
+// is none.
+func (i *idleIndex) evictForPort(to holder) *session {
 	all, own := i.services[to.service], i.clients[to.client]
 	if all == nil {
 		return nil
@@ -62,40 +64,39 @@ func (i *idleness) givingPort(to holder) *session {
 	return all.longest()
 }
 
-func addTo[K comparable](all map[K]*idle, of K, s *session) *place {
+func addTo[K comparable](all map[K]*idle, of K, s *session) *idleEntry {
 	if all[of] == nil {
 		all[of] = new(idle)
 	}
 	return all[of].add(s)
 }
 
-func removeFrom[K comparable](all map[K]*idle, of K, p *place) {
+func removeFrom[K comparable](all map[K]*idle, of K, p *idleEntry) {
 	if heap.Remove(all[of], p.at); len(*all[of]) == 0 {
 		delete(all, of)
 	}
 }
 
-// idle is a heap whose first session seems to have been idle for longest. Using a session
-// does not update the heap: longest does, when the session is first.
-type idle []*place
+// idle is a heap of sessions, ordered by when they were used as far as the heap has recorded
+// it. Using a session does not update the heap: longest does, when the session is first.
+type idle []*idleEntry
 
-// place is where a session is.
-type place struct {
+// idleEntry is a session in one of the heaps.
+type idleEntry struct {
 	session *session
-	used    int64 // when the session was used, as far as is known here
-	at      int
+	used    int64 // session.used when the heap last read it
+	at      int   // index in the heap
 }
 
-func (h *idle) add(s *session) *place {
-	p := &place{session: s, used: s.used.Load()}
+func (h *idle) add(s *session) *idleEntry {
+	p := &idleEntry{session: s, used: s.used.Load()}
 	heap.Push(h, p)
 	return p
 }
 
-// longest gives the session that has been idle for longest, of which there is at least
-// one.
+// longest returns the session that has been idle for longest. The heap must not be empty.
 func (h *idle) longest() *session {
-	for range len(*h) { // as others may be used meanwhile
+	for range len(*h) { // bounded, since sessions may be used at the same time
 		front := (*h)[0]
 		used := front.session.used.Load()
 		if used == front.used {
@@ -121,7 +122,7 @@ func (h *idle) Swap(i, j int) {
 
 // Push implements [heap.Interface].
 func (h *idle) Push(x any) {
-	p, _ := x.(*place) // nothing else is put in
+	p, _ := x.(*idleEntry) // the heap has no other type
 	p.at = len(*h)
 	*h = append(*h, p)
 }

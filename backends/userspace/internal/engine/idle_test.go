@@ -19,14 +19,14 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Whoever is used and ended in between, the one that has been idle for longest is
-// found, among all and among those of one client or one service port.
+// Whichever sessions are used or ended, the index finds the one that has been idle for
+// longest, of all and of each client and service port.
 func TestLongestIdle(t *testing.T) {
 	random := testenv.Random(t)
 	services := []*service{{}, {}, {}}
 	clients := []netip.Addr{alice, bob, carol}
 	for range 50 {
-		i, all := newIdleness(), []*session(nil)
+		i, all := newIdleIndex(), []*session(nil)
 		for now := range int64(500) {
 			switch n := random.IntN(10); {
 			case n < 4 || len(all) == 0:
@@ -42,16 +42,16 @@ func TestLongestIdle(t *testing.T) {
 				all = slices.Delete(all, at, at+1)
 			}
 			c, s := clients[random.IntN(3)], services[random.IntN(3)]
-			wantLongest(t, &i.all, all, func(*session) bool { return true })
-			wantLongest(t, i.clients[c], all, func(x *session) bool { return x.holder.client == c })
-			wantLongest(t, i.services[s], all, func(x *session) bool { return x.holder.service == s })
+			checkLongest(t, &i.all, all, func(*session) bool { return true })
+			checkLongest(t, i.clients[c], all, func(x *session) bool { return x.holder.client == c })
+			checkLongest(t, i.services[s], all, func(x *session) bool { return x.holder.service == s })
 		}
 	}
 }
 
-// wantLongest wants the session to be found that has been idle for longest, among
-// those of which something is true.
-func wantLongest(t *testing.T, h *idle, all []*session, is func(*session) bool) {
+// checkLongest checks that the heap finds the session that has been idle for longest, among
+// those for which a condition holds.
+func checkLongest(t *testing.T, h *idle, all []*session, is func(*session) bool) {
 	t.Helper()
 	var want *session
 	for _, s := range all {
@@ -61,26 +61,26 @@ func wantLongest(t *testing.T, h *idle, all []*session, is func(*session) bool) 
 	}
 	if h == nil || len(*h) == 0 {
 		if want != nil {
-			t.Fatalf("of %d sessions, none is known, want that of %d", len(all), want.used.Load())
+			t.Fatalf("%d sessions: got an empty heap, want the session used at %d", len(all), want.used.Load())
 		}
 		return
 	}
 	if got := h.longest(); got != want {
-		t.Fatalf("of %d sessions, got the one that was used at %d, want another one", len(all), got.used.Load())
+		t.Fatalf("%d sessions: got the one that was used at %d, want another one", len(all), got.used.Load())
 	}
 }
 
-// flowFrom is the flow of a client's port to a frontend.
+// flowFrom returns the flow from a client's port to a frontend.
 func flowFrom(client netip.Addr, port int, frontend netip.AddrPort) Flow {
 	return Flow{Protocol: v1.ProtocolUDP, Client: netip.AddrPortFrom(client, uint16(port)), Frontend: frontend, Origin: Pod}
 }
 
-// A session beyond the bound ends the one that has been idle for longest: of the
-// client who has too many, of the service port that has, and else of all.
-func TestOldestSessionGivesWay(t *testing.T) {
+// A session beyond a limit ends the one that has been idle for longest: of a client that has
+// too many, of a service port that has too many, otherwise of all.
+func TestOldestSessionIsEvicted(t *testing.T) {
 	second, third := netip.MustParseAddrPort("10.96.0.9:80"), netip.MustParseAddrPort("10.96.0.10:80")
 	next := memoryClient.Addr()
-	many := func(at netip.AddrPort, n int) (all []Flow) { // each client has one
+	many := func(at netip.AddrPort, n int) (all []Flow) { // one flow of each client
 		for range n {
 			next = next.Next()
 			all = append(all, flowFrom(next, 1, at))
@@ -95,9 +95,9 @@ func TestOldestSessionGivesWay(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		before []Flow
-		// used again is the first of them, and then next begins.
+		// next begins after the first flow of before was used again.
 		next Flow
-		gone int // which of those before; -1 for none
+		gone int // index in before of the session that ends; -1 for none
 	}{
 		"the client's":                       {append(many(second, 2), of(alice, 6)...), flowFrom(alice, 99, memoryFrontend), 2},
 		"the client's, whatever the Service": {append(many(second, 2), of(alice, 6)...), flowFrom(alice, 99, second), 2},
@@ -111,7 +111,7 @@ func TestOldestSessionGivesWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, Config{Sessions: 16, Hooks: Hooks{Dial: handsOutAny}}, v1.ProtocolUDP)
+				w := newFixture(t, Config{Sessions: 16, Hooks: Hooks{Dial: dialAnySocket}}, v1.ProtocolUDP)
 				w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("first", memoryFrontend, memoryEndpoint), forwarding("second", second, memoryEndpoint), forwarding("third", third, memoryEndpoint)))
 				begin := func(f Flow) {
 					time.Sleep(time.Second)
@@ -124,7 +124,7 @@ func TestOldestSessionGivesWay(t *testing.T) {
 				begin(c.next)
 				for i, f := range append(c.before, c.next) {
 					if s := w.sessions.byFlow[sessionKey{f.Client, f.Frontend}]; (s == nil) != (i == c.gone) {
-						t.Errorf("session %d of %d: there is one: %v", i, len(c.before)+1, s != nil)
+						t.Errorf("session %d of %d: exists: got %v, want %v", i, len(c.before)+1, s != nil, i != c.gone)
 					}
 				}
 				want := Stats{Sessions: len(c.before) + 1}
@@ -138,16 +138,17 @@ func TestOldestSessionGivesWay(t *testing.T) {
 				w.EndAll()
 				synctest.Wait()
 				if i := &w.sessions.idle; len(i.all)+len(i.clients)+len(i.services) != 0 {
-					t.Errorf("with all ended, %d sessions are known, of %d clients and %d service ports", len(i.all), len(i.clients), len(i.services))
+					t.Errorf("after the end of all: got %d sessions, of %d clients and %d service ports, want none", len(i.all), len(i.clients), len(i.services))
 				}
 			})
 		})
 	}
 }
 
-// Where endpoints have no port left, the session of the service port that has been idle for
-// longest gives way, or that of a client who has most of them: one client cannot take all.
-func TestNoPortIsTakenForGood(t *testing.T) {
+// If all source ports are in use, the session of the service port that has been idle for
+// longest ends, or the longest idle one of a client that has most sessions: one client cannot
+// keep all ports.
+func TestSessionsAreEvictedForPorts(t *testing.T) {
 	second := netip.MustParseAddrPort("10.96.0.9:80")
 	of := func(client netip.Addr, at netip.AddrPort, n int) (all []Flow) {
 		for i := range n {
@@ -158,12 +159,12 @@ func TestNoPortIsTakenForGood(t *testing.T) {
 	for name, c := range map[string]struct {
 		before []Flow
 		next   Flow
-		gone   int // which of those before; -1 for none
+		gone   int // index in before of the session that ends; -1 for none
 	}{
-		"of another client":        {of(alice, memoryFrontend, 8), flowFrom(bob, 1, memoryFrontend), 0},
-		"of the client":            {slices.Concat(of(bob, memoryFrontend, 2), of(alice, memoryFrontend, 6)), flowFrom(alice, 99, memoryFrontend), 2},
-		"of another service port":  {slices.Concat(of(bob, second, 1), of(alice, memoryFrontend, 7)), flowFrom(carol, 1, memoryFrontend), 1},
-		"there is none to end yet": {of(alice, memoryFrontend, 8), flowFrom(carol, 1, second), -1},
+		"of another client":         {of(alice, memoryFrontend, 8), flowFrom(bob, 1, memoryFrontend), 0},
+		"of the client":             {slices.Concat(of(bob, memoryFrontend, 2), of(alice, memoryFrontend, 6)), flowFrom(alice, 99, memoryFrontend), 2},
+		"of another service port":   {slices.Concat(of(bob, second, 1), of(alice, memoryFrontend, 7)), flowFrom(carol, 1, memoryFrontend), 1},
+		"the service port has none": {of(alice, memoryFrontend, 8), flowFrom(carol, 1, second), -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -173,10 +174,10 @@ func TestNoPortIsTakenForGood(t *testing.T) {
 						ports.Add(-1)
 						return nil, ErrNoPort
 					}
-					conn, err := handsOutAny(ctx, d)
+					conn, err := dialAnySocket(ctx, d)
 					return &counted{Conn: conn, close: sync.OnceFunc(func() { ports.Add(-1) })}, err
 				}
-				w := newWorld(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolUDP)
+				w := newFixture(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolUDP)
 				w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("first", memoryFrontend, memoryEndpoint), forwarding("second", second, memoryEndpoint)))
 				for _, f := range append(c.before, c.next) {
 					time.Sleep(time.Second)
@@ -185,7 +186,7 @@ func TestNoPortIsTakenForGood(t *testing.T) {
 				for i, f := range append(c.before, c.next) {
 					gone := i == c.gone || c.gone < 0 && i == len(c.before)
 					if s := w.sessions.byFlow[sessionKey{f.Client, f.Frontend}]; (s == nil) != gone {
-						t.Errorf("session %d of %d: there is one: %v", i, len(c.before)+1, s != nil)
+						t.Errorf("session %d of %d: exists: got %v, want %v", i, len(c.before)+1, s != nil, !gone)
 					}
 				}
 				synctest.Wait()
@@ -199,7 +200,7 @@ func TestNoPortIsTakenForGood(t *testing.T) {
 	}
 }
 
-// counted is a connection of which the end is noticed.
+// counted is a connection that calls close when it is closed.
 type counted struct {
 	net.Conn
 
@@ -211,37 +212,37 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// However fast sessions begin, those that are about to end are so many at most.
+// However fast sessions begin, the number of those that are about to end is bounded.
 func TestEndingSessionsAreBounded(t *testing.T) {
 	stuck := make(chan struct{})
-	w := newMemory(t, Config{Sessions: 16, Hooks: Hooks{Dial: handsOutAny}})
+	w := newMemory(t, Config{Sessions: 16, Hooks: Hooks{Dial: dialAnySocket}})
 	r := stuckReplier{stuck}
 	for i := range 100 {
 		f := flowFrom(alice, 1+i, memoryFrontend)
 		w.Datagram(f, []byte("?"), r)
 		if s := w.sessions.use(f, 0); s != nil {
-			socket, _ := s.upstream.(*scripted)
-			socket.incoming <- nil // whose answer is never sent
+			socket, _ := s.upstream.(*fakeSocket)
+			socket.incoming <- nil // an answer; r does not return before the test allows it
 		}
 	}
 	if got := w.sessions.sockets.taken.Load(); got != 18 {
-		t.Errorf("there are %d sockets, want 16 and an eighth of that", got)
+		t.Errorf("sockets: got %d, want 18 (16 and an eighth of that)", got)
 	}
 	if s := w.Stats(); s.Sessions > 18 || s.Crowded == 0 {
 		t.Errorf("got %+v, want no more than 18 sessions", s)
 	}
 	close(stuck)
-	eventually(t, "those that were about to end have ended", func() bool { return w.Stats().Sessions <= 16 })
+	eventually(t, "the sessions that were about to end have ended", func() bool { return w.Stats().Sessions <= 16 })
 	w.Datagram(flowFrom(bob, 1, memoryFrontend), []byte("?"), r)
 	if w.sessions.use(flowFrom(bob, 1, memoryFrontend), 0) == nil {
-		t.Error("there is no room for another one")
+		t.Error("another session: got none, want one")
 	}
 }
 
-// handsOutAny is a dialer that gives a socket to whoever asks.
-func handsOutAny(context.Context, Dial) (net.Conn, error) { return newScripted(), nil }
+// dialAnySocket is a dialer that returns a new socket each time.
+func dialAnySocket(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil }
 
-// stuckReplier takes its time.
+// stuckReplier blocks until a channel is closed.
 type stuckReplier struct{ until chan struct{} }
 
 func (r stuckReplier) Reply(Flow, []byte) error {
@@ -249,7 +250,7 @@ func (r stuckReplier) Reply(Flow, []byte) error {
 	return nil
 }
 
-// The number of descriptors bounds everything, and leaves a quarter to others.
+// The number of descriptors bounds all limits, and a quarter is left to the rest of the process.
 func TestDescriptorsBound(t *testing.T) {
 	for _, c := range []struct {
 		config                       Config
@@ -269,16 +270,16 @@ func TestDescriptorsBound(t *testing.T) {
 	for _, n := range []int{256, 1024, 4096, 65_536, 200_000} {
 		c := Config{Descriptors: n}.withDefaults()
 		if used := 2*c.Connections + c.Sessions + c.Sessions/endingShare + 2*c.pipes(); used > n-n/4 {
-			t.Errorf("of %d descriptors, %d may be used, want no more than three quarters", n, used)
+			t.Errorf("%d descriptors: got %d for the engine, want three quarters at most", n, used)
 		}
 	}
 }
 
-// With no pipe left, bulk data goes through memory.
+// At the limit of pipes, bulk data is copied through memory.
 func TestPipesAreBounded(t *testing.T) {
 	for _, pipes := range []int64{0, 1} {
 		t.Run(fmt.Sprint(pipes), func(t *testing.T) {
-			w := newWorld(t, Config{}, v1.ProtocolTCP)
+			w := newFixture(t, Config{}, v1.ProtocolTCP)
 			w.tasks.pipes.limit = pipes
 			at := w.listen(t)
 			w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
@@ -291,9 +292,9 @@ func TestPipesAreBounded(t *testing.T) {
 			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
 				t.Errorf("got %d bytes back and error %v, want %d", n, err, size)
 			}
-			eventually(t, "the connection is over", func() bool { return w.Stats().Connections == 0 })
+			eventually(t, "the connection has ended", func() bool { return w.Stats().Connections == 0 })
 			if got := w.tasks.pipes.taken.Load(); got != 0 {
-				t.Errorf("with all carried, %d pipes are counted", got)
+				t.Errorf("counted pipes at the end: got %d, want none", got)
 			}
 		})
 	}

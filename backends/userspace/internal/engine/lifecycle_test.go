@@ -17,7 +17,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// watched is a connection that tells how it was closed.
+// watched is a connection that records how it was closed.
 type watched struct {
 	net.Conn
 
@@ -41,34 +41,34 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-// wantReset wants the other end to have been told that not everything was said.
+// wantReset checks that the connection was closed by a reset.
 func (w *watched) wantReset(t *testing.T) {
 	t.Helper()
 	if !w.closed.Load() || w.lingers.Load() {
-		t.Errorf("closed: %v, reset: %v; want both", w.closed.Load(), !w.lingers.Load())
+		t.Errorf("got closed %v, reset %v, want both", w.closed.Load(), !w.lingers.Load())
 	}
 }
 
-// A connection that comes when the engine ends is reset, and holds no place.
-func TestConnectionsThatComeTooLate(t *testing.T) {
-	w := newWorld(t, Config{Connections: 1}, v1.ProtocolTCP)
+// A connection that is accepted when the engine is closed is reset, and holds no slot.
+func TestConnectionsAfterClose(t *testing.T) {
+	w := newFixture(t, Config{Connections: 1}, v1.ProtocolTCP)
 	w.Close()
 	for range 3 {
 		c := newWatched()
-		w.admit(c, Door{Destination: func(net.Conn) (netip.AddrPort, error) { return memoryFrontend, nil }})
+		w.admit(c, Listener{Destination: func(net.Conn) (netip.AddrPort, error) { return memoryFrontend, nil }})
 		c.wantReset(t)
 	}
 	if w.tasks.quota.total != 0 || len(w.tasks.slots) != 0 {
-		t.Errorf("%d connections hold %d places, want none", w.tasks.quota.total, len(w.tasks.slots))
+		t.Errorf("got %d counted connections and %d slots in use, want none", w.tasks.quota.total, len(w.tasks.slots))
 	}
 	if got := w.Stats().Accepted; got != 3 {
-		t.Errorf("%d connections were accepted, want 3", got)
+		t.Errorf("accepted connections: got %d, want 3", got)
 	}
 }
 
-// So is one that had a place when the engine ended, and a goroutine that had not begun.
-func TestConnectionsThatAreJustInTime(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+// A connection is also reset if it had a slot, and its goroutine begins after Close.
+func TestConnectionsDuringClose(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	w.Close()
 	c := newWatched()
@@ -76,10 +76,10 @@ func TestConnectionsThatAreJustInTime(t *testing.T) {
 	c.wantReset(t)
 }
 
-// A door may tell which frontend a connection asked for; one that cannot say so is
+// Listener.Destination returns the frontend of a connection; if it fails, the connection is
 // denied.
-func TestDoorsTellDestinations(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+func TestListenersReturnDestinations(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	want := named(t)
 	w.serveAt(memoryFrontend, want)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -87,29 +87,29 @@ func TestDoorsTellDestinations(t *testing.T) {
 		t.Fatal(err)
 	}
 	var failing atomic.Bool
-	w.open(t, Door{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
+	w.open(t, Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
 		if failing.Load() {
-			return memoryFrontend, errors.New("nobody knows")
+			return memoryFrontend, errors.New("not known")
 		}
 		return netip.AddrPortFrom(netip.AddrFrom16(memoryFrontend.Addr().As16()), memoryFrontend.Port()), nil
 	}})
 	at := addrOf(l.Addr())
-	if got, _ := whoAt(t, at); got != want.String() {
+	if got, _ := serverNameAt(t, at); got != want.String() {
 		t.Errorf("got %s, want %v", got, want)
 	}
 	failing.Store(true)
 	wantReset(t, at)
 	if got := w.Stats().Denied; got != 1 {
-		t.Errorf("%d connections were denied, want one", got)
+		t.Errorf("denied connections: got %d, want 1", got)
 	}
 }
 
-// A connection that ends while its endpoint is being reached leaves nothing open,
-// and is no failure of the endpoint.
-func TestConnectionsMayEndWhileDialled(t *testing.T) {
+// If a connection ends while its endpoint is being dialed, both sides are closed, and no
+// failure is counted.
+func TestConnectionsMayEndWhileDialing(t *testing.T) {
 	upstream := newWatched()
-	var w *world
-	w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
+	var w *fixture
+	w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
 		w.EndAll()
 		return upstream, nil
 	}}}, v1.ProtocolTCP)
@@ -118,60 +118,60 @@ func TestConnectionsMayEndWhileDialled(t *testing.T) {
 	w.serve(client, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	client.wantReset(t)
 	if !upstream.closed.Load() {
-		t.Error("the connection to the endpoint stays open")
+		t.Error("the connection to the endpoint is still open")
 	}
 	if s := w.Stats(); s.Failed != 0 || s.Connections != 0 {
 		t.Errorf("got %+v, want no failure and no connection", s)
 	}
 }
 
-// Nothing is remembered of a connection that is over.
-func TestConnectionsLeaveNothing(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+// The engine removes all state of a connection that has ended.
+func TestEndedConnectionsAreRemoved(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
 	for range 5 {
-		_, c := whoAt(t, at)
+		_, c := serverNameAt(t, at)
 		shut(c)
 	}
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: at})
-	eventually(t, "nothing is left", func() bool {
+	eventually(t, "no connection is left", func() bool {
 		d.service.mu.Lock()
 		defer d.service.mu.Unlock()
-		return len(w.links()) == 0 && len(d.service.links) == 0
+		return len(w.connections()) == 0 && len(d.service.connections) == 0
 	})
 }
 
-// How long the engine has been there is not how long a new connection is silent.
-func TestLateConnectionsLive(t *testing.T) {
+// The idle time of a connection counts from its beginning, not from that of the engine.
+func TestNewConnectionsAreNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
-		w := newWorld(t, Config{Hooks: Hooks{
+		w := newFixture(t, Config{Hooks: Hooks{
 			Dial: func(context.Context, Dial) (net.Conn, error) { return inner, nil },
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Door{Listener: l})
+		w.open(t, Listener{Listener: l})
 		time.Sleep(5 * time.Hour)
 		client, outer := connected()
 		l.conns <- outer
 		time.Sleep(time.Hour) // of two
 		if !lives(client, endpoint) {
-			t.Error("a connection has ended before its time")
+			t.Error("the connection has ended before the idle timeout")
 		}
 		shut(client)
 		shut(endpoint)
 	})
 }
 
-// limping is a listener that fails some times before each connection.
-type limping struct {
+// flaky is a listener that fails failures[i] times before its i-th connection.
+type flaky struct {
 	memoryListener
 
 	failures []int
 }
 
-func (l *limping) Accept() (net.Conn, error) {
+func (l *flaky) Accept() (net.Conn, error) {
 	if len(l.failures) == 0 {
 		return l.memoryListener.Accept()
 	}
@@ -185,7 +185,7 @@ func (l *limping) Accept() (net.Conn, error) {
 }
 
 // Receive fails as Accept does.
-func (l *limping) Receive([]byte) (int, Flow, error) {
+func (l *flaky) Receive([]byte) (int, Flow, error) {
 	c, err := l.Accept()
 	if err == nil {
 		shut(c)
@@ -193,25 +193,25 @@ func (l *limping) Receive([]byte) (int, Flow, error) {
 	return 0, Flow{}, err
 }
 
-func (l *limping) Reply(Flow, []byte) error { return nil }
+func (l *flaky) Reply(Flow, []byte) error { return nil }
 
-// A door that has served in between is not one that fails again and again.
-func TestPatienceWithDoorsBeginsAnew(t *testing.T) {
-	for name, serve := range map[string]func(*world, *limping) error{
-		"connections": func(w *world, l *limping) error { return w.Serve(Door{Listener: l}) },
-		"datagrams":   func(w *world, l *limping) error { return w.ServePackets(l) },
+// After a success, the delays of a listener start again from the shortest.
+func TestDelaysOfListenersRestart(t *testing.T) {
+	for name, serve := range map[string]func(*fixture, *flaky) error{
+		"connections": func(w *fixture, l *flaky) error { return w.Serve(Listener{Listener: l}) },
+		"datagrams":   func(w *fixture, l *flaky) error { return w.ServePackets(l) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, Config{}, v1.ProtocolTCP)
-				// It takes 5, 10, 20 … ms to ask again.
-				l := &limping{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
+				w := newFixture(t, Config{}, v1.ProtocolTCP)
+				// The delays are 5, 10, 20 … ms.
+				l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
 				done := make(chan error, 1)
 				go func() { done <- serve(w, l) }()
 				time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
 				synctest.Wait()
 				if got := w.Stats().Faults; got != 9 || len(l.failures) != 0 {
-					t.Errorf("after 331 ms it has failed %d times of 9", got)
+					t.Errorf("failures after 331 ms: got %d, want 9", got)
 				}
 				w.Close()
 				if err := <-done; err != nil {
@@ -222,33 +222,33 @@ func TestPatienceWithDoorsBeginsAnew(t *testing.T) {
 	}
 }
 
-// Who ends serving closes the door, however it comes to that.
-func TestDoorsAreClosedInTheEnd(t *testing.T) {
-	for name, serve := range map[string]func(*world, *broken) error{
-		"connections": func(w *world, b *broken) error { return w.Serve(Door{Listener: b}) },
-		"datagrams":   func(w *world, b *broken) error { return w.ServePackets(b) },
+// When Serve or ServePackets returns, the listener is closed.
+func TestListenersAreClosedInTheEnd(t *testing.T) {
+	for name, serve := range map[string]func(*fixture, *broken) error{
+		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
+		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
 	} {
-		w, b := newWorld(t, Config{}, v1.ProtocolTCP), &broken{}
+		w, b := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}
 		w.tasks.cancel()
 		if err := serve(w, b); err != nil || !b.closed.Load() {
-			t.Errorf("%s: got error %v, and the door closed: %v; want no error and a closed door", name, err, b.closed.Load())
+			t.Errorf("%s: got error %v, and the listener closed: %v; want no error and a closed listener", name, err, b.closed.Load())
 		}
 		w.Close()
 		b = &broken{}
 		if err := serve(w, b); !errors.Is(err, net.ErrClosed) || !b.closed.Load() {
-			t.Errorf("%s, after the end: got error %v, and the door closed: %v; want %v and a closed door", name, err, b.closed.Load(), net.ErrClosed)
+			t.Errorf("%s, after Close: got error %v, and the listener closed: %v; want %v and a closed listener", name, err, b.closed.Load(), net.ErrClosed)
 		}
 	}
 }
 
-// Which endpoints a service port has, with those that only keep what they have.
-func TestWhatIsServed(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+// A service port serves the endpoints of its pools, and draining endpoints.
+func TestServes(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	addr := netip.MustParseAddrPort
 	w.serveAt(memoryFrontend, addr("10.1.0.1:80"))
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	if !w.serves(&d, addr("10.1.0.9:80")) {
-		t.Error("nothing has changed, and an endpoint is gone")
+		t.Error("without a change: got an endpoint not served, want it served")
 	}
 	p := *w.port
 	p.Cluster, p.Local, p.Draining = sortedPool(addr("10.1.0.2:80")), sortedPool(addr("10.1.0.3:80")), sortedPool(addr("10.1.0.4:80"))
@@ -260,38 +260,38 @@ func TestWhatIsServed(t *testing.T) {
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 	if w.serves(&d, addr("10.1.0.2:80")) {
-		t.Error("the Service is gone, and its endpoint is not")
+		t.Error("after removing the Service: got its endpoint served, want it not served")
 	}
 }
 
-// A connection whose endpoint goes while it is being reached has the grace period,
-// and not for ever.
-func TestEndpointsMayGoWhileDialled(t *testing.T) {
-	endsWithTheGracePeriod(t, func(w *world) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
+// If an endpoint is removed while it is being dialed, its connection has the grace period.
+func TestEndpointsMayBeRemovedWhileDialing(t *testing.T) {
+	endsWithTheGracePeriod(t, func(w *fixture) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
 }
 
-// So has one whose Service goes then and comes back: what it had before is not its own.
-func TestServicesMayBeMadeAnewWhileDialled(t *testing.T) {
-	endsWithTheGracePeriod(t, func(w *world) {
+// The same holds if the Service is removed and recreated: the connection belongs to the removed
+// one.
+func TestServicesMayBeRecreatedWhileDialing(t *testing.T) {
+	endsWithTheGracePeriod(t, func(w *fixture) {
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 		w.serveAt(memoryFrontend, memoryEndpoint)
 	})
 }
 
-// endsWithTheGracePeriod wants a connection to end so, where something happens while it is
-// dialled.
-func endsWithTheGracePeriod(t *testing.T, happens func(*world)) {
+// endsWithTheGracePeriod checks that a connection ends after the grace period, if something
+// happens while its endpoint is being dialed.
+func endsWithTheGracePeriod(t *testing.T, happens func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
-		var w *world
-		w = newWorld(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
+		var w *fixture
+		w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
 			happens(w)
 			return inner, nil
 		}}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Door{Listener: l})
+		w.open(t, Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		time.Sleep(9 * time.Minute)
@@ -301,51 +301,51 @@ func endsWithTheGracePeriod(t *testing.T, happens func(*world)) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if got := w.Stats().Connections; got != 0 {
-			t.Errorf("after the grace period there are %d connections, want none", got)
+			t.Errorf("connections after the grace period: got %d, want none", got)
 		}
 		if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, io.ErrNoProgress) {
-			t.Errorf("got error %v, want the connection to be over", err)
+			t.Errorf("reading as the client: got error %v, want a closed connection", err)
 		}
 		shut(client)
 		shut(endpoint)
 	})
 }
 
-// What is remembered of endpoints and clients goes with time, though nobody asks.
-func TestMemoryFades(t *testing.T) {
+// The engine expires failures of endpoints and the affinity of clients.
+func TestFailuresAndAffinityExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Minute)
+		w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Minute)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-		d.service.table(d.pool).Put(alice, memoryEndpoint)
-		w.suspects.accuse(webAt(), alice)
+		d.service.table(d.route.Pool).Put(alice, memoryEndpoint)
+		w.failures.recordFailure(webAt(), alice)
 		time.Sleep(30 * time.Second)
-		if w.affinity.Len() != 1 || w.suspects.count.Load() != 2 {
-			t.Errorf("after 30 s, %d clients and %d suspects are remembered, want one client and both kinds of suspects", w.affinity.Len(), w.suspects.count.Load())
+		if w.affinity.Len() != 1 || w.failures.count.Load() != 2 {
+			t.Errorf("after 30 s: got %d clients and %d failures, want 1 client and a failure in both maps", w.affinity.Len(), w.failures.count.Load())
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if w.affinity.Len() != 0 || w.suspects.count.Load() != 0 {
-			t.Errorf("later, %d clients and %d suspects are remembered, want none", w.affinity.Len(), w.suspects.count.Load())
+		if w.affinity.Len() != 0 || w.failures.count.Load() != 0 {
+			t.Errorf("after 150 s: got %d clients and %d failures, want none", w.affinity.Len(), w.failures.count.Load())
 		}
 	})
 }
 
-// Who stuck to an endpoint that went does not stick to it when it is back.
-func TestLostEndpointsHaveNoClients(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+// A client's affinity to an endpoint ends when the endpoint is removed, also if it returns.
+func TestAffinityForgetsRemovedEndpoints(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	other := netip.MustParseAddrPort("10.1.0.2:80")
 	w.serveAt(memoryFrontend, memoryEndpoint, other)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	table := d.service.table(d.pool)
+	table := d.service.table(d.route.Pool)
 	table.Put(alice, memoryEndpoint)
 	table.Put(bob, other)
 	w.serveAt(memoryFrontend, other)
 	w.serveAt(memoryFrontend, memoryEndpoint, other)
 	if got, ok := table.Get(alice); ok {
-		t.Errorf("alice sticks to %v, which was gone", got)
+		t.Errorf("affinity of alice: got %v, which was removed, want none", got)
 	}
 	if got, ok := table.Get(bob); !ok || got != other {
-		t.Errorf("bob sticks to %v (%v), want %v, which was there all the time", got, ok, other)
+		t.Errorf("affinity of bob: got %v (%v), want %v, which was never removed", got, ok, other)
 	}
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// An endpoint on the client's own link sees the node, since its answers to the client
-// would not come by; all others see the client. Experiences are those of the link.
+// An endpoint on the client's own link sees the node, since its answers to the client would
+// bypass the node; all other endpoints see the client. Failures are recorded by link.
 func TestEndpointsOnTheClientsLink(t *testing.T) {
 	addr := netip.MustParseAddr
 	links := map[netip.Addr]int{addr("10.1.0.1"): 7, addr("10.1.0.2"): 7, addr("10.2.0.1"): 8, addr("192.0.2.1"): 1}
 	asked := 0
-	w := newWorld(t, Config{Hooks: Hooks{Link: func(a netip.Addr) int {
+	w := newFixture(t, Config{Link: func(a netip.Addr) int {
 		asked++
 		return links[a]
-	}}}, v1.ProtocolTCP)
+	}}, v1.ProtocolTCP)
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	p := *w.port
 	p.Cluster = sortedPool(netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.3.0.1:80"))
@@ -47,45 +47,45 @@ func TestEndpointsOnTheClientsLink(t *testing.T) {
 			for range 2 {
 				sees := *d.view(e)
 				if sees.from != c.sees[i] || sees.source != c.sees[i] || sees.link != c.link[i] {
-					t.Errorf("%s: endpoint %v sees %v, by link %d, which counts as %v; want %v by link %d", name, e.Addr, sees.from, sees.link, sees.source, c.sees[i], c.link[i])
+					t.Errorf("%s: endpoint %v: got address %v, source %v, link %d, want %v, the same, and %d", name, e.Addr, sees.from, sees.source, sees.link, c.sees[i], c.link[i])
 				}
 			}
 			if asked > 2 {
-				t.Errorf("%s: it was asked %d times for links, want 2 at most", name, asked)
+				t.Errorf("%s: calls of Config.Link: got %d, want 2 at most", name, asked)
 			}
 		}
 	}
 }
 
-// Two sources that fail are enough for those on their link, and for nobody else.
-func TestSuspectsOfOneLink(t *testing.T) {
+// After failures of two sources, all sources on their link avoid the endpoint, and no others.
+func TestFailuresOfOneLink(t *testing.T) {
 	broken := map[netip.Addr]bool{alice: true, bob: true}
 	links := map[netip.Addr]int{alice: 1, bob: 1, carol: 1, memoryClient.Addr(): 2}
 	const protocol = v1.ProtocolTCP
-	w := newWorld(t, Config{Hooks: Hooks{
+	w := newFixture(t, Config{
 		Link: func(a netip.Addr) int { return links[a] },
-		Dial: func(_ context.Context, d Dial) (net.Conn, error) {
+		Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
 			if broken[d.From] {
-				return nil, errors.New("no way")
+				return nil, errors.New("broken")
 			}
 			c, _ := net.Pipe()
 			return c, nil
-		},
-	}}, protocol)
+		}},
+	}, protocol)
 	w.serveAt(memoryFrontend, memoryEndpoint)
-	suspected := func(client netip.Addr) bool {
+	avoids := func(client netip.Addr) bool {
 		d := w.decide(Flow{Protocol: protocol, Client: netip.AddrPortFrom(client, 1), Frontend: memoryFrontend, Origin: Pod})
-		return w.suspects.is(d.suspect(&endpoints.Endpoint{Addr: memoryEndpoint}))
+		return w.failures.has(d.failureKey(&endpoints.Endpoint{Addr: memoryEndpoint}))
 	}
 	for client := range broken {
 		d := w.decide(Flow{Protocol: protocol, Client: netip.AddrPortFrom(client, 1), Frontend: memoryFrontend, Origin: Pod})
 		if _, _, err := w.connect(t.Context(), &d); err == nil {
-			t.Fatal("the test shows nothing")
+			t.Fatal("got a connection, want the dialer to fail")
 		}
 	}
 	for client, want := range map[netip.Addr]bool{alice: true, bob: true, carol: true, memoryClient.Addr(): false} {
-		if got := suspected(client); got != want {
-			t.Errorf("the endpoint is one to avoid for %v: %v, want %v", client, got, want)
+		if got := avoids(client); got != want {
+			t.Errorf("%v avoids the endpoint: got %v, want %v", client, got, want)
 		}
 	}
 	d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
@@ -94,7 +94,7 @@ func TestSuspectsOfOneLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	shut(c)
-	if !suspected(carol) {
-		t.Error("who comes another way has reached it, which says nothing of this way")
+	if !avoids(carol) {
+		t.Error("a success behind another link has removed the failure of this link")
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +25,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// sink is a server that takes what it gets, or answers a byte with a byte.
+// sink starts a server that answers the byte '?' with a byte, and discards everything else.
 func sink(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return server(t, func(c net.Conn) {
@@ -42,8 +42,8 @@ func sink(t testing.TB) netip.AddrPort {
 	})
 }
 
-// discard takes what comes until the end, and has the kernel throw it away: what
-// is measured shall not wait for the copying of others.
+// discard reads until the end, and has the kernel discard the data, so that the measurement
+// does not include copying it.
 func discard(c net.Conn, buf []byte) error {
 	tcp, ok := c.(syscall.Conn)
 	if !ok {
@@ -69,7 +69,7 @@ func discard(c net.Conn, buf []byte) error {
 	return errors.Join(err, failure)
 }
 
-// unused gives an address at which a program may listen.
+// unused returns an address at which a program may listen.
 func unused(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -80,12 +80,12 @@ func unused(t *testing.T) netip.AddrPort {
 	return addrOf(l.Addr())
 }
 
-// haproxy runs the program of that name in TCP mode in front of a server.
+// haproxy runs haproxy in TCP mode in front of a server.
 func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort, pid int) {
 	t.Helper()
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
-		t.Fatal("haproxy is not installed, and there is nothing to compare with: apt-get install haproxy")
+		t.Fatal("haproxy, which the engine is compared with, is not installed: apt-get install haproxy")
 	}
 	at = unused(t)
 	config := filepath.Join(t.TempDir(), "haproxy.cfg")
@@ -97,12 +97,12 @@ func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort
 }
 
 // apart runs the engine in a process of its own in front of a server.
-func apart(t *testing.T, to netip.AddrPort) (at netip.AddrPort, pid int) {
+func apart(t *testing.T, to netip.AddrPort, stack string) (at netip.AddrPort, pid int) {
 	t.Helper()
 	at = unused(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v", engineVariable, at, to))
-	if _, err := cmd.StdinPipe(); err != nil { // it ends with the input
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v %s", engineVariable, at, to, stack))
+	if _, err := cmd.StdinPipe(); err != nil { // the process ends with its input
 		t.Fatal(err)
 	}
 	return at, run(t, cmd, at)
@@ -128,7 +128,7 @@ func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) (pid int) {
 	return cmd.Process.Pid
 }
 
-// bulk sends as much as goes through in a while, and gives bytes a second.
+// bulk sends as much as possible for a while, and returns bytes a second.
 func bulk(t *testing.T, to netip.AddrPort, streams int) float64 {
 	t.Helper()
 	const long = 250 * time.Millisecond
@@ -153,18 +153,18 @@ func bulk(t *testing.T, to netip.AddrPort, streams int) float64 {
 				total.Add(int64(n))
 			}
 			_ = c.CloseWrite()
-			_, _ = io.ReadFull(c, buf[:1]) // all has arrived
+			_, _ = io.ReadFull(c, buf[:1]) // the server answers when it has read everything
 		})
 	}
 	wg.Wait()
 	return float64(total.Load()) / time.Since(start).Seconds()
 }
 
-// connections opens and closes connections for a while, each with a question and
-// an answer, and gives their number a second.
-func connections(t *testing.T, to netip.AddrPort) float64 {
+// connections opens and closes connections for a while, each with a request and an answer,
+// and returns their number a second.
+func connections(t *testing.T, to netip.AddrPort, clients int) float64 {
 	t.Helper()
-	const clients, long = 16, 250 * time.Millisecond
+	const long = 250 * time.Millisecond
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -190,7 +190,7 @@ func askOnce(to netip.AddrPort) (time.Duration, error) {
 		return 0, err
 	}
 	defer shut(c)
-	_ = c.SetLinger(0) // no port waits for the next measurement
+	_ = c.SetLinger(0) // a reset leaves no port in TIME_WAIT
 	var b [1]byte
 	if _, err := c.Write([]byte("?")); err != nil {
 		return 0, err
@@ -199,23 +199,23 @@ func askOnce(to netip.AddrPort) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// path is a path that is measured, with the process that carries it.
+// path is a measured path, with the process that carries its data.
 type path struct {
 	name string
 	at   netip.AddrPort
 	pid  int
-	bulk map[int]*samples // by the number of streams; Gbit/s
-	conn samples          // a second
+	bulk map[int]*samples // by the number of connections at once; Gbit/s
+	conn map[int]*samples // by the number of clients at once; a second
 }
 
-// samples are rates, with the work and the processor time that they took.
+// samples are rates, with the work that was done and the processor time used.
 type samples struct {
-	rates []float64
+	rates []float64 // one for each round
 	done  float64
 	busy  time.Duration
 }
 
-// add takes one more.
+// add measures once more.
 func (s *samples) add(t *testing.T, pid int, measure func() float64) {
 	t.Helper()
 	before, start := busy(t, pid), time.Now()
@@ -225,12 +225,22 @@ func (s *samples) add(t *testing.T, pid int, measure func() float64) {
 	s.rates = append(s.rates, rate)
 }
 
-func (s *samples) median() float64 {
-	slices.Sort(s.rates)
-	return s.rates[len(s.rates)/2]
+// quartiles returns the median, and the bounds of the middle half of the values.
+func quartiles(values []float64) (median, low, high float64) {
+	v := slices.Sorted(slices.Values(values))
+	return v[len(v)/2], v[len(v)/4], v[len(v)-1-len(v)/4]
 }
 
-// busy gives the processor time that a process has taken.
+// against returns the quartiles of the ratios to what was measured in the same rounds.
+func (s *samples) against(other *samples) (median, low, high float64) {
+	ratios := make([]float64, len(s.rates))
+	for i := range ratios {
+		ratios[i] = s.rates[i] / other.rates[i]
+	}
+	return quartiles(ratios)
+}
+
+// busy returns the processor time that a process has used.
 func busy(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	if pid == 0 {
@@ -247,57 +257,78 @@ func busy(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// streams are the numbers of connections on which bulk data is sent at a time.
-func streams() []int { return []int{1, 2, 8} }
+// atOnce are the numbers of connections that are measured at once.
+func atOnce() []int { return []int{1, 2, 8} }
 
-func (p *path) measure(t *testing.T) {
+// log logs the results of a path, and their ratios to those of the other paths.
+func (p *path) log(t *testing.T, others []*path) {
 	t.Helper()
-	for _, n := range streams() {
-		if p.bulk[n] == nil {
-			p.bulk[n] = &samples{}
+	ratios := func(of func(*path) *samples) (text string) {
+		for _, o := range others {
+			if o != p {
+				median, low, high := of(p).against(of(o))
+				text += fmt.Sprintf("; %.2f (%.2f to %.2f) of %s", median, low, high, o.name)
+			}
 		}
-		p.bulk[n].add(t, p.pid, func() float64 { return bulk(t, p.at, n) * 8 / 1e9 })
+		return text
 	}
-	p.conn.add(t, p.pid, func() float64 { return connections(t, p.at) })
+	for _, n := range atOnce() {
+		s := p.bulk[n]
+		median, low, high := quartiles(s.rates)
+		t.Logf("%s, bulk on %d: %.1f (%.1f to %.1f) Gbit/s, %.0f ms of processor time a GB%s", p.name, n,
+			median, low, high, s.busy.Seconds()*1000/(s.done/8), ratios(func(p *path) *samples { return p.bulk[n] }))
+	}
+	for _, n := range atOnce() {
+		s := p.conn[n]
+		median, low, high := quartiles(s.rates)
+		t.Logf("%s, new connections by %d: %.0f (%.0f to %.0f) a second, %.1f µs of processor time each%s", p.name, n,
+			median, low, high, s.busy.Seconds()*1e6/s.done, ratios(func(p *path) *samples { return p.conn[n] }))
+	}
 }
 
-// TestMeasure compares the engine with haproxy on the same path, in turns.
+// TestMeasure compares the engine with haproxy, and with itself on connections of package
+// net, in turns. Ratios are medians of those of each round, with their quartiles.
 func TestMeasure(t *testing.T) {
 	to := sink(t)
-	var all []*path
-	for _, name := range []string{"direct", "engine", "haproxy", "haproxy, splicing"} {
-		all = append(all, &path{name: name, at: to, bulk: map[int]*samples{}})
-	}
-	all[1].at, all[1].pid = apart(t, to)
+	all := []*path{{name: "engine"}, {name: "package net"}, {name: "haproxy"}, {name: "haproxy splicing"}}
+	all[0].at, all[0].pid = apart(t, to, "")
+	all[1].at, all[1].pid = apart(t, to, "net")
 	all[2].at, all[2].pid = haproxy(t, to, "")
 	all[3].at, all[3].pid = haproxy(t, to, " option splice-request\n option splice-response") // splice-auto copies
-	const rounds = 7
+	for _, p := range all {
+		p.bulk, p.conn = map[int]*samples{}, map[int]*samples{}
+		for _, n := range atOnce() {
+			p.bulk[n], p.conn[n] = &samples{}, &samples{}
+		}
+	}
+	const rounds = 15
 	for range rounds {
-		for _, p := range all {
-			p.measure(t)
+		for _, n := range atOnce() {
+			inTurns(all, func(p *path) {
+				p.bulk[n].add(t, p.pid, func() float64 { return bulk(t, p.at, n) * 8 / 1e9 })
+			})
+			inTurns(all, func(p *path) {
+				p.conn[n].add(t, p.pid, func() float64 { return connections(t, p.at, n) })
+			})
 		}
 	}
 	for _, p := range all {
-		for _, n := range streams() {
-			t.Logf("%-20s median of %d: %6.2f Gbit/s on %d streams (%.0f ms of processor time a GB)", p.name, rounds,
-				p.bulk[n].median(), n, p.bulk[n].busy.Seconds()*1000/(1e-9+p.bulk[n].done/8))
-		}
-		t.Logf("%-20s median of %d: %6.0f connections/s (%.1f µs of processor time each)", p.name, rounds,
-			p.conn.median(), p.conn.busy.Seconds()*1e6/p.conn.done)
-	}
-	for _, p := range all[2:] {
-		for _, n := range streams() {
-			t.Logf("engine against %s: bulk on %d streams %.2f", p.name, n, all[1].bulk[n].median()/p.bulk[n].median())
-		}
-		t.Logf("engine against %s: connections %.2f", p.name, all[1].conn.median()/p.conn.median())
+		p.log(t, all)
 	}
 }
 
-// TestMeasureDeadEndpoint measures what a client waits while one of two endpoints
-// does not answer.
+// inTurns measures all paths, in random order.
+func inTurns(all []*path, measure func(*path)) {
+	for _, i := range rand.Perm(len(all)) {
+		measure(all[i])
+	}
+}
+
+// TestMeasureDeadEndpoint measures how long clients wait while one of two endpoints does not
+// answer.
 func TestMeasureDeadEndpoint(t *testing.T) {
 	dead := refusing(t)
-	w := newWorld(t, Config{Hooks: Hooks{Dial: deaf{dead: true}.dial}}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Hooks: Hooks{Dial: unresponsive{dead: true}.dial}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, dead, sink(t))
 	var mu sync.Mutex
@@ -314,7 +345,7 @@ func TestMeasureDeadEndpoint(t *testing.T) {
 				mu.Lock()
 				all = append(all, took)
 				mu.Unlock()
-				time.Sleep(10 * time.Millisecond) // a client that comes now and then
+				time.Sleep(10 * time.Millisecond) // between a client's connections
 			}
 		})
 	}
@@ -323,42 +354,6 @@ func TestMeasureDeadEndpoint(t *testing.T) {
 	n := len(all)
 	t.Logf("%d connections: median %v, p99 %v, p99.9 %v, longest %v", n, all[n/2], all[n*99/100], all[n*999/1000], all[n-1])
 	if p99 := all[n*99/100]; p99 > 50*time.Millisecond {
-		t.Errorf("p99 is %v, want 50 ms at most", p99)
+		t.Errorf("p99: got %v, want 50 ms at most", p99)
 	}
-}
-
-// TestMeasureMemory measures what a silent connection holds.
-func TestMeasureMemory(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
-	to := named(t)
-	at := w.listen(t)
-	w.serveAt(at, to)
-	_, _ = whoAt(t, at)
-	resident := func() int {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapInuse + m.StackInuse)
-	}
-	const n = 2000
-	measure := func(to netip.AddrPort) int {
-		before := resident()
-		var open []*net.TCPConn
-		for range n {
-			_, c := whoAt(t, to)
-			open = append(open, c)
-		}
-		time.Sleep(2 * lull)
-		after := resident()
-		for _, c := range open {
-			shut(c)
-		}
-		eventually(t, "all are over", func() bool { return w.Stats().Connections <= 1 })
-		return (after - before) / n
-	}
-	direct := measure(to) // client and server are in this process too
-	through := measure(at)
-	t.Logf("a silent connection: %d bytes of heap and stacks in the engine (%d with client and server, %d of them without it)",
-		through-direct, through, direct)
 }

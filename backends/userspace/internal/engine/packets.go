@@ -5,41 +5,41 @@ import (
 	"io"
 	"net"
 
-	v1 "k8s.io/api/core/v1"
+	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 )
 
-// PacketDoor is where datagrams come in, and answers go out.
-type PacketDoor interface {
+// PacketListener receives the datagrams of clients, and sends answers.
+type PacketListener interface {
 	Replier
-	// Receive waits for a datagram, and gives its length in the buffer and
-	// the flow that it is of. Once the door is closed, it fails with
-	// [net.ErrClosed].
+	// Receive waits for a datagram, and returns its length in the buffer and
+	// its flow. Once the listener is closed, it fails with [net.ErrClosed].
 	Receive(buf []byte) (int, Flow, error)
 	io.Closer
 }
 
-// ServePackets takes the datagrams of a door to endpoints, until the engine or
-// the door is closed. Other errors of the door are counted, and it is asked again
-// after a while, the longer the more often it has failed. ServePackets closes the
-// door.
-func (e *Engine) ServePackets(d PacketDoor) error {
-	if !e.tasks.adopt(d) {
+// ServePackets forwards the datagrams of a listener to endpoints, until the engine or
+// the listener is closed. It counts other errors of the listener, and retries after a
+// delay, which grows with each failure in a row. ServePackets closes the listener.
+func (e *Engine) ServePackets(l PacketListener) error {
+	if !e.tasks.track(l) {
 		return net.ErrClosed
 	}
-	defer e.tasks.release(d)
-	defer d.Close() //nolint:errcheck // what matters is that it is closed
+	defer e.tasks.untrack(l)
+	defer l.Close() //nolint:errcheck // an error would change nothing
 	buf := make([]byte, maxDatagram)
 	var pause backoff
 	for {
-		n, f, err := d.Receive(buf)
+		n, f, err := l.Receive(buf)
 		switch {
 		case err == nil:
 			pause = 0
-			e.Datagram(f, buf[:n], d)
+			e.Datagram(f, buf[:n], l)
 		case e.tasks.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
+		case concernsOne(err):
+			pause = 0
 		default:
 			e.report(err)
 			pause.wait(e.tasks.ctx)
@@ -47,27 +47,10 @@ func (e *Engine) ServePackets(d PacketDoor) error {
 	}
 }
 
-// NewPacketDoor gives a door for the datagrams that are sent to a socket.
-func NewPacketDoor(conn *net.UDPConn, origin Origin) PacketDoor {
-	return socketDoor{conn, Flow{Protocol: v1.ProtocolUDP, Frontend: addrOf(conn.LocalAddr()), Origin: origin}}
-}
-
-type socketDoor struct {
-	*net.UDPConn
-
-	flow Flow // of each datagram, but for the client
-}
-
-// Receive implements [PacketDoor].
-func (s socketDoor) Receive(buf []byte) (int, Flow, error) {
-	n, client, err := s.ReadFromUDPAddrPort(buf)
-	f := s.flow
-	f.Client = unmap(client)
-	return n, f, err
-}
-
-// Reply implements [Replier].
-func (s socketDoor) Reply(f Flow, datagram []byte) error {
-	_, err := s.WriteToUDPAddrPort(datagram, f.Client)
-	return err
+// concernsOne reports whether an error of a listener is about a single datagram: an answer that
+// did not reach its client, or a datagram that was too large to receive. The next datagram may
+// be for any other client.
+func concernsOne(err error) bool {
+	cause := neterr.Of(err)
+	return cause == neterr.Undelivered || cause == neterr.TooLarge
 }

@@ -6,48 +6,46 @@ import (
 	"sync"
 )
 
-// ErrNoPort says that there is no port left from which an endpoint can be
-// reached. Another endpoint may have one.
+// ErrNoPort says that all source ports for an endpoint are in use. Another endpoint may
+// have a free one.
 var ErrNoPort = errors.New("no source port is left for this endpoint")
 
-// Path is what may be open only once from each port: a source address, not valid
-// for that of the node, and an endpoint.
+// Path is a source address and an endpoint, between which each source port may be used only
+// once at a time. From is not valid if it is an address of the node.
 type Path struct {
 	From netip.Addr
 	To   netip.AddrPort
 }
 
-// Ports lends source ports of a range. Flows on different paths may have the same
-// port at a time, those on one path never. What it does takes constant time, and
-// a port that was given back comes last. Its methods may be called from several
-// goroutines at once.
+// Ports lends source ports of a range. Flows on different paths may use the same port at a
+// time, those on one path never. Its methods take constant time, and may be called from
+// several goroutines at once. A returned port is lent again last.
 //
-// Neighbours are lent far apart: where other programs have many ports in a row,
-// whoever finds one of them taken finds the next one free.
+// Consecutive loans are far apart: if other programs use many ports in a row, the loan after
+// a port in use is likely to be a free port.
 type Ports struct {
 	first, count uint16
 	stride       uint32
 
 	mu    sync.Mutex
-	start uint16 // where the next path begins
+	start uint16 // index at which the next path begins
 	lent  map[Path]*loans
 }
 
 // loans are the ports of one path.
 type loans struct {
-	start, fresh uint16   // fresh ones, from start on, were handed out
-	back         []uint16 // in the order in which they came back
+	start, fresh uint16   // the first fresh ports from start on have been lent
+	back         []uint16 // returned ports, in that order
 }
 
-// NewPorts gives the count ports from first on. Processes differ in where they
-// begin.
+// NewPorts returns the count ports from first on. Begin varies the first loan: processes
+// should pass different values.
 func NewPorts(first, count uint16, begin uint32) *Ports {
 	return &Ports{first: first, count: count, stride: Stride(count), start: uint16(begin % uint32(count)), lent: map[Path]*loans{}}
 }
 
-// Stride gives how far to go from one of count ports to the next one so that all
-// have their turn, and that those of any few turns in a row lie far apart: the
-// golden section.
+// Stride returns the step from one of count ports to the next that visits all of them, and
+// keeps ports of successive steps far apart: the golden section of count.
 func Stride(count uint16) uint32 {
 	n := uint32(count)
 	stride := max(1, n*618/1000)
@@ -73,7 +71,8 @@ func (p *Ports) Take(on Path) (uint16, error) {
 		l = &loans{start: p.start}
 		p.lent[on] = l
 	}
-	// Ports of a path that was just given up are not the first ones again.
+	// Each loan moves the start of later paths on, so that a path whose ports were all
+	// returned does not begin with the same ports again.
 	p.start = uint16((uint32(p.start) + 1) % uint32(p.count))
 	switch {
 	case l.fresh < p.count:
@@ -88,7 +87,7 @@ func (p *Ports) Take(on Path) (uint16, error) {
 	return port, nil
 }
 
-// Give takes back a port that was lent for a path.
+// Give returns a port that was lent for a path.
 func (p *Ports) Give(on Path, port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,13 +48,13 @@ func TestPortsAreLentOncePerPath(t *testing.T) {
 		}
 	}
 	if len(p.lent) != 0 {
-		t.Errorf("with all given back, %d paths are remembered", len(p.lent))
+		t.Errorf("paths after all ports were returned: got %d, want none", len(p.lent))
 	}
 }
 
-// A port that was given back is not the next one to be lent: answers to what it
-// was used for may still come.
-func TestPortsRest(t *testing.T) {
+// A port that was returned is not the next one to be lent: answers to its last flow may still
+// arrive.
+func TestReturnedPortsAreNotLentNext(t *testing.T) {
 	p := NewPorts(1, 100, 0)
 	on := Path{To: memoryEndpoint}
 	for range 2 {
@@ -70,8 +70,8 @@ func TestPortsRest(t *testing.T) {
 	}
 }
 
-// Of ports in a row that others have, no two are lent one after the other.
-func TestPortsLieApart(t *testing.T) {
+// Neighbouring ports, which other programs may use, are not lent one after the other.
+func TestPortsAreFarApart(t *testing.T) {
 	for _, count := range []uint16{1, 2, 3, 7, 64, 1000, 20_000, 65_535} {
 		p := NewPorts(0, count, 77)
 		on, seen := Path{To: memoryEndpoint}, map[uint16]bool{}
@@ -79,20 +79,19 @@ func TestPortsLieApart(t *testing.T) {
 		for range count {
 			port, err := p.Take(on)
 			if err != nil || seen[port] || port >= count {
-				t.Fatalf("of %d ports, after %d: got port %d and error %v, want another one", count, len(seen), port, err)
+				t.Fatalf("%d ports, after %d of them: got port %d and error %v, want another port", count, len(seen), port, err)
 			}
 			seen[port] = true
 			if apart := max(int(port)-last, last-int(port)); count >= 1000 && last >= 0 && apart < int(count)/4 {
-				t.Fatalf("of %d ports, %d comes after %d, want them far apart", count, port, last)
+				t.Fatalf("%d ports: got %d after %d, want ports far apart", count, port, last)
 			}
 			last = int(port)
 		}
 	}
 }
 
-// As long as there are ports that nobody has had, none is lent again; then it is the
-// one that was given back first.
-func TestPortsComeBackInOrder(t *testing.T) {
+// Ports are lent again only after all ports have been lent once, in the order of their return.
+func TestPortsAreReusedInOrder(t *testing.T) {
 	p, on := NewPorts(1, 10, 0), Path{To: memoryEndpoint}
 	take := func() uint16 {
 		t.Helper()
@@ -102,19 +101,19 @@ func TestPortsComeBackInOrder(t *testing.T) {
 		}
 		return port
 	}
-	take() // and kept, so that the path is remembered
+	take() // not returned, so that the path is kept
 	var back []uint16
 	for range 9 {
 		port := take()
 		if slices.Contains(back, port) {
-			t.Fatalf("port %d is lent again, while others have not been", port)
+			t.Fatalf("got port %d again, want one that was never lent", port)
 		}
 		back = append(back, port)
 		p.Give(on, port)
 	}
 	for _, want := range back {
 		if got := take(); got != want {
-			t.Errorf("got port %d, want %d, which has rested for longest", got, want)
+			t.Errorf("got port %d, want %d, which was returned first", got, want)
 		}
 	}
 }

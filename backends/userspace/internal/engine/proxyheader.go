@@ -6,10 +6,9 @@ import (
 	"net/netip"
 )
 
-// proxyHeader gives the header of the PROXY protocol for a TCP connection
-// from one address to another, in version 1 (text) or 2 (binary). Any other
-// version gives nothing. Addresses of different families are both written as
-// IPv6.
+// proxyHeader returns the header of the PROXY protocol for a TCP connection
+// from one address to another, in version 1 (text) or 2 (binary); nil for any
+// other version. Addresses of different families are both written as IPv6.
 func proxyHeader(version int, from, to netip.AddrPort) []byte {
 	four := from.Addr().Is4() && to.Addr().Is4()
 	if !four {

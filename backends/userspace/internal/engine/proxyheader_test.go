@@ -33,7 +33,7 @@ func TestProxyHeaderText(t *testing.T) {
 	}
 }
 
-// readHeader reads a header of version 2 by its description.
+// readHeader parses a header of version 2 as the PROXY protocol specifies it.
 func readHeader(b []byte) (from, to netip.AddrPort, err error) {
 	if len(b) < 16 || string(b[:12]) != "\x0d\x0a\x0d\x0a\x00\x0d\x0a\x51\x55\x49\x54\x0a" || b[12] != 0x21 {
 		return from, to, fmt.Errorf("%x is no header of version 2", b)
@@ -66,8 +66,8 @@ func FuzzProxyHeader(f *testing.F) {
 	})
 }
 
-func TestEndpointIsToldItsClient(t *testing.T) {
-	w := newWorld(t, Config{Hooks: Hooks{ProxyProtocol: func(proxy.ServicePortName) int { return 2 }}}, v1.ProtocolTCP)
+func TestProxyHeaderIsSent(t *testing.T) {
+	w := newFixture(t, Config{Hooks: Hooks{ProxyProtocol: func(proxy.ServicePortName) int { return 2 }}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	header := make(chan []byte, 1)
 	w.serveAt(at, server(t, func(c net.Conn) {

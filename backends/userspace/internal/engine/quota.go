@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// shares bound what one client and one service port may have of limit flows. Once half of
-// limit is taken, a client that has an eighth of it gets no more: whatever one client
-// does, half is left to others. Once three quarters are taken, a service port that has
-// half of limit gets no more.
+// shares bound how many of limit flows one client and one service port may have. Once half
+// of limit is in use, a client that has an eighth of it gets no more, so that half is left to
+// other clients. Once three quarters are in use, a service port that has half of limit gets
+// no more.
 type shares struct{ limit int }
 
 // client reports whether a client gets no more flows.
@@ -23,8 +23,8 @@ func (s shares) service(total, own int) bool {
 	return quarter > 0 && total >= s.limit-quarter && own >= s.limit/2
 }
 
-// holder is who has flows: a client, by what clientKey gives, and a service port; nil
-// for none.
+// holder is what a flow counts for: a client, as returned by clientKey, and a service port,
+// nil if the flow has none.
 type holder struct {
 	client  netip.Addr
 	service *service
@@ -45,8 +45,8 @@ func newQuota(limit int) *quota {
 	return &quota{shares: shares{limit}, clients: map[netip.Addr]int{}, services: map[*service]int{}}
 }
 
-// take counts one more flow, unless it is one too many for its client or its service
-// port.
+// take counts one more flow. It reports false if that would exceed the share of its client
+// or its service port.
 func (q *quota) take(h holder) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,7 +59,7 @@ func (q *quota) take(h holder) bool {
 	return true
 }
 
-// give takes back one that was counted.
+// give ends the count of a flow that take has counted.
 func (q *quota) give(h holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,13 +72,13 @@ func (q *quota) give(h holder) {
 	}
 }
 
-// bound is how many there may be of something at a time.
+// bound limits how many of something exist at a time.
 type bound struct {
 	limit int64
 	taken atomic.Int64
 }
 
-// take counts one more, unless there are too many.
+// take counts one more; it reports false at the limit.
 func (b *bound) take() bool {
 	if b.taken.Add(1) > b.limit {
 		b.taken.Add(-1)
@@ -87,11 +87,11 @@ func (b *bound) take() bool {
 	return true
 }
 
-// give takes back one that was counted.
+// give ends the count of one that take has counted.
 func (b *bound) give() { b.taken.Add(-1) }
 
-// clientKey gives the address by which a client is counted. For an IPv6 client outside of
-// the cluster that is its /64, all of whose addresses it may use; a pod has one address.
+// clientKey returns the address by which a client is counted. An IPv6 client outside of the
+// cluster counts as its /64, since it may use all addresses of that; a pod has one address.
 func clientKey(client netip.Addr, o Origin) netip.Addr {
 	if client.Is4() || o == Pod || o == Node {
 		return client

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,7 +23,7 @@ func TestShares(t *testing.T) {
 			return n
 		}
 		if first, next := hog(alice), hog(bob); first != c.first || next != c.next {
-			t.Errorf("of %d: the first client gets %d and the next %d, want %d and %d", c.limit, first, next, c.first, c.next)
+			t.Errorf("of %d: got %d for the first client and %d for the next, want %d and %d", c.limit, first, next, c.first, c.next)
 		}
 		for range c.first {
 			q.give(holder{client: alice})
@@ -33,23 +32,23 @@ func TestShares(t *testing.T) {
 			q.give(holder{client: bob})
 		}
 		if q.total != 0 || len(q.clients)+len(q.services) != 0 {
-			t.Errorf("of %d: with all given back, %d are counted for %d clients", c.limit, q.total, len(q.clients))
+			t.Errorf("of %d: after all have ended: got %d flows of %d clients, want none", c.limit, q.total, len(q.clients))
 		}
 	}
 }
 
-// However many clients a service port has, it leaves a quarter to others.
+// However many clients a service port has, it leaves a quarter to other service ports.
 func TestSharesOfServices(t *testing.T) {
 	for _, c := range []struct {
 		limit, first, next int // the most that a first and a next service port get
 	}{
-		{3, 3, 3}, // where nothing would be left to others, they share
+		{3, 3, 3}, // too few to reserve a quarter
 		{4, 3, 2}, {8, 6, 4}, {16, 12, 8}, {65_536, 49_152, 32_768},
 	} {
 		q := newQuota(c.limit)
 		client := memoryClient.Addr()
 		hog := func(s *service) (n int) {
-			for range c.limit { // each client has one
+			for range c.limit { // one flow of each client
 				if client = client.Next(); !q.take(holder{client, s}) {
 					break
 				}
@@ -58,7 +57,7 @@ func TestSharesOfServices(t *testing.T) {
 			return n
 		}
 		if first, next := hog(&service{}), hog(&service{}); first != c.first || next != c.next {
-			t.Errorf("of %d: the first service port gets %d and the next %d, want %d and %d", c.limit, first, next, c.first, c.next)
+			t.Errorf("of %d: got %d for the first service port and %d for the next, want %d and %d", c.limit, first, next, c.first, c.next)
 		}
 	}
 }
@@ -71,18 +70,18 @@ func TestRefusedFlowsAreNotCounted(t *testing.T) {
 		}
 	}
 	if q.take(holder{client: alice}) || q.total != 2 || len(q.clients) != 2 {
-		t.Errorf("the second of one client is refused, and then %d are counted for %d clients; want 2 for 2", q.total, len(q.clients))
+		t.Errorf("a second flow of a client: got %d flows of %d clients, want it refused, and 2 of 2", q.total, len(q.clients))
 	}
 	b := bound{limit: 1}
 	if !b.take() || b.take() || b.taken.Load() != 1 {
-		t.Errorf("of one, %d are counted", b.taken.Load())
+		t.Errorf("bound of 1: got %d counted, want 1", b.taken.Load())
 	}
 	if b.give(); !b.take() {
-		t.Error("what was given back cannot be had")
+		t.Error("take after give: got false, want true")
 	}
 }
 
-func TestClientsAreToldApart(t *testing.T) {
+func TestClientKeys(t *testing.T) {
 	for _, c := range []struct {
 		addr   string
 		origin Origin
@@ -101,9 +100,9 @@ func TestClientsAreToldApart(t *testing.T) {
 	}
 }
 
-// One client who opens all the connections he can leaves room for another one.
+// A client that opens as many connections as it can leaves room for another one.
 func TestOneClientDoesNotUseUpConnections(t *testing.T) {
-	w := newWorld(t, Config{Connections: 16}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Connections: 16}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
 	for range 8 {
@@ -112,54 +111,54 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 	for range 20 {
 		c, err := net.DialTCP("tcp4", &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}, net.TCPAddrFromAddrPort(at))
 		if err != nil {
-			continue // It was reset before it knew that it was there.
+			continue // The connection was reset before DialTCP returned.
 		}
-		if n, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Fatalf("got %d bytes and error %v, want no more than half of all connections for one client", n, err)
+		if n, err := c.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
+			t.Fatalf("a connection beyond the client's half: got %d bytes and error %v, want %v", n, err, connectionReset)
 		}
 		shut(c)
 	}
 	readName(t, dialFrom(t, "127.0.0.3", at))
 	if s := w.Stats(); s.Crowded != 20 || s.Connections != 9 {
-		t.Errorf("got %d connections and %d too many, want 9 and 20", s.Connections, s.Crowded)
+		t.Errorf("got %d connections and %d crowded, want 9 and 20", s.Connections, s.Crowded)
 	}
 }
 
 // The same holds for sessions.
 func TestOneClientDoesNotUseUpSessions(t *testing.T) {
-	w := newWorld(t, Config{Sessions: 16}, v1.ProtocolUDP)
+	w := newFixture(t, Config{Sessions: 16}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
 	for range 8 {
-		askerFrom(t, "127.0.0.2", at).who(t)
+		udpClientFrom(t, "127.0.0.2", at).serverName(t)
 	}
 	for range 20 {
-		if _, err := askerFrom(t, "127.0.0.2", at).Write([]byte("?")); err != nil {
+		if _, err := udpClientFrom(t, "127.0.0.2", at).Write([]byte("?")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "20 datagrams are too many", func() bool { return w.Stats().Crowded == 20 })
-	askerFrom(t, "127.0.0.3", at).who(t)
+	eventually(t, "20 datagrams are counted as crowded", func() bool { return w.Stats().Crowded == 20 })
+	udpClientFrom(t, "127.0.0.3", at).serverName(t)
 	eventually(t, "there are 9 sessions", func() bool { return w.Stats().Sessions == 9 })
 }
 
-// However few connections there may be, each door serves.
-func TestFewConnectionsForManyDoors(t *testing.T) {
-	w := newWorld(t, Config{Connections: 1}, v1.ProtocolTCP)
+// However low the limit of connections is, each listener serves.
+func TestFewConnectionsForManyListeners(t *testing.T) {
+	w := newFixture(t, Config{Connections: 1}, v1.ProtocolTCP)
 	want := named(t)
-	var doors []netip.AddrPort
+	var listeners []netip.AddrPort
 	for range 6 {
-		doors = append(doors, w.listen(t))
+		listeners = append(listeners, w.listen(t))
 	}
 	for range 3 {
-		for _, at := range doors {
+		for _, at := range listeners {
 			w.serveAt(at, want)
 			c := dialTo(t, at)
 			if got := readName(t, c); got != want.String() {
 				t.Fatalf("got %s, want %v", got, want)
 			}
 			shut(c)
-			eventually(t, "the connection is over", func() bool { return w.Stats().Connections == 0 && len(w.tasks.slots) == 0 })
+			eventually(t, "the connection has ended", func() bool { return w.Stats().Connections == 0 && len(w.tasks.slots) == 0 })
 		}
 	}
 }

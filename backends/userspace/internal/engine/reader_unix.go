@@ -7,18 +7,20 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
-// reader reads from a connection into memory that is taken only once there is
-// something to read: a silent connection holds none.
+// reader reads from a connection into a buffer that it gets only once there is something to
+// read: a silent connection holds none.
 type reader struct {
 	conn   net.Conn
-	lent   lentReader      // nil where it does not do so by itself
-	raw    syscall.RawConn // nil where there is no descriptor
+	lent   lentReader      // nil for connections of package net
+	raw    syscall.RawConn // nil for connections without a descriptor
 	stream bool
 
-	// What follows is between read and try.
-	from *buffers
+	// Arguments and results of try, which read calls.
+	from *pool
 	buf  *[]byte
 	n    int
 	err  error
@@ -27,7 +29,7 @@ type reader struct {
 
 // lentReader is a connection that reads as [reader.read] does.
 type lentReader interface {
-	readLent(from *buffers) (*[]byte, int, error)
+	ReadLent(from tcpconn.Buffers) (*[]byte, int, error)
 }
 
 func newReader(c net.Conn) *reader {
@@ -47,14 +49,14 @@ func newReader(c net.Conn) *reader {
 	return r
 }
 
-// read gives a buffer of the pool with what was read, as [io.Reader] does.
-// Whoever gets a buffer gives it back.
-func (r *reader) read(from *buffers) (*[]byte, int, error) {
+// read returns a buffer of the pool with n bytes that were read; the error is as for
+// [io.Reader]. The caller puts the buffer back, which may be nil.
+func (r *reader) read(from *pool) (*[]byte, int, error) {
 	if r.lent != nil {
-		return r.lent.readLent(from)
+		return r.lent.ReadLent(from)
 	}
 	if r.raw == nil {
-		buf := from.get()
+		buf := from.Get()
 		n, err := r.conn.Read(*buf)
 		return buf, n, err
 	}
@@ -72,23 +74,23 @@ func (r *reader) read(from *buffers) (*[]byte, int, error) {
 }
 
 func (r *reader) readWhenReady(fd uintptr) (done bool) {
-	r.buf = r.from.get()
+	r.buf = r.from.Get()
 	for {
 		r.n, r.err = syscall.Read(int(fd), *r.buf)
-		if r.err == syscall.EAGAIN { //nolint:errorlint // a system call gives the number itself
-			r.from.put(r.buf)
+		if r.err == syscall.EAGAIN { //nolint:errorlint // a system call returns the Errno itself
+			r.from.Put(r.buf)
 			r.buf, r.n, r.err = nil, 0, nil
 			return false
 		}
-		if r.err != syscall.EINTR { //nolint:errorlint // a system call gives the number itself
+		if r.err != syscall.EINTR { //nolint:errorlint // a system call returns the Errno itself
 			return true
 		}
 	}
 }
 
-// sendNow gives what sends datagrams at once or, where there is no room, fails with
-// [syscall.EAGAIN]: one endpoint for which datagrams pile up must not hold up those
-// for others.
+// sendNow returns a function that sends a datagram at once. If the socket's buffer is full, it
+// fails with [syscall.EAGAIN]: datagrams that pile up for one endpoint must not delay those of
+// other endpoints.
 func sendNow(c net.Conn) func(datagram []byte) error {
 	if s, ok := c.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {

@@ -11,101 +11,94 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// frontendKey is what a frontend is found by.
+// frontendKey identifies a frontend.
 type frontendKey struct {
 	addr     netip.AddrPort
 	protocol v1.Protocol
 }
 
-// binding is a frontend with the service port that it is of.
+// binding is a frontend and its service port.
 type binding struct {
 	service  *service
 	port     *proxy.ServicePort
 	frontend *proxy.Frontend
 }
 
-// decision is what must become of a flow, as [proxy.Route] says it.
+// decision is what must happen to a flow; it agrees with [proxy.Route].
 type decision struct {
-	action    proxy.Action
 	service   *service
 	port      *proxy.ServicePort
-	pool      proxy.Pool
+	route     proxy.TrafficRoute
 	endpoints []*endpoints.Endpoint
 
-	flow       Flow
-	fromNode   bool
-	masquerade bool
-	node       *proxy.Node
-	links      links
-	seen       view // by the last endpoint that was asked about
+	flow     Flow
+	fromNode bool
+	node     *proxy.Node
+	links    links
+	seen     view // the last result of decision.view
 }
 
-// links tells by which link packets to an address leave.
+// links finds the link by which packets to an address leave.
 type links struct {
-	of     func(netip.Addr) int // may be nil
-	client int                  // 0 before anybody has asked
+	of     func(netip.Addr) int // Config.Link; may be nil
+	client int                  // that of the client; 0 before it is looked up
 }
 
 // view is what an endpoint sees of a flow.
 type view struct {
 	by *endpoints.Endpoint
-	// from is the address that it must see; none where it must see the node.
+	// from is the address that the endpoint must see; not valid if it must see the node.
 	from netip.Addr
-	// source tells apart who experiences what at the endpoint: clients that it
-	// sees, and the node in the name of all others.
+	// source is the client for whom failures of the endpoint are recorded. It is not valid
+	// if the endpoint sees the node: all those clients have one record.
 	source netip.Addr
-	// link is that by which answers leave for a client that it sees; 0 for the node.
+	// link is the one by which the endpoint's answers to the client leave; 0 for the node.
 	link int
 }
 
-// decide finds the service port of a flow, and what must become of it. A flow
-// to anything else is dropped.
+// decide finds the service port of a flow, and decides what happens to the flow. A flow to
+// an address and port without a frontend is dropped.
 func (e *Engine) decide(f Flow) decision {
 	e.mu.RLock()
 	node := e.applied.Node()
 	b, found := e.find(f, node)
 	e.mu.RUnlock()
-	d := decision{action: proxy.Drop, flow: f, node: node, service: b.service, port: b.port, links: links{of: e.config.Hooks.Link}}
-	if !found {
+	dropped := proxy.TrafficRoute{Action: proxy.Drop}
+	d := decision{route: dropped, flow: f, node: node, service: b.service, port: b.port, links: links{of: e.config.Link}}
+	if !found || !b.frontend.Allows(f.Client.Addr()) {
 		return d
 	}
-	source := f.Client.Addr()
-	if b.frontend.Restricted && !slices.ContainsFunc(b.frontend.AllowedSources, func(p netip.Prefix) bool { return p.Contains(source) }) {
-		return d
-	}
-	route := b.frontend.FromOutside
 	f.Origin, d.fromNode = originOf(f, node)
-	if f.Origin != Outside {
-		route = b.frontend.FromInside
-	}
 	d.flow = f
-	if d.action = route.Action; d.action != proxy.Forward {
+	pod, fromNode, outside := b.frontend.Routes()
+	switch f.Origin {
+	case Pod:
+		d.route = pod
+	case Node:
+		d.route = fromNode
+	case Outside, ByAddress:
+		d.route = outside
+	}
+	if d.route.Action != proxy.Forward {
 		return d
 	}
-	d.pool, d.endpoints = route.Pool, b.port.Pool(route.Pool)
-	d.masquerade = route.Masquerade == proxy.MasqueradeAlways || route.Masquerade == proxy.MasqueradeNonPods && f.Origin != Pod
-	if len(d.endpoints) == 0 {
-		d.action = proxy.Drop
+	if d.endpoints = b.port.Pool(d.route.Pool); len(d.endpoints) == 0 {
+		d.route = dropped
 	}
 	return d
 }
 
-// find gives the frontend that a flow is sent to. It requires e.mu.
+// find returns the frontend of a flow. It requires e.mu.
 func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 	if node == nil {
 		return binding{}, false
 	}
 	b, ok := e.frontends[frontendKey{f.Frontend, f.Protocol}]
-	if ok || !servesNodePorts(node, f.Frontend.Addr()) {
+	if ok || !node.NodePorts.Contains(f.Frontend.Addr()) {
 		return b, ok
 	}
 	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(unspecified(f.Frontend.Addr()), f.Frontend.Port()), f.Protocol}]
 	return b, ok
-}
-
-func servesNodePorts(node *proxy.Node, a netip.Addr) bool {
-	return !a.IsLoopback() && (node.NodePorts.All ||
-		slices.ContainsFunc(node.NodePorts.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) }))
 }
 
 func unspecified(like netip.Addr) netip.Addr {
@@ -115,7 +108,7 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// holderOf tells who a flow is of before anybody has decided on it.
+// holderOf returns what a flow counts for, before there is a decision on it.
 func (e *Engine) holderOf(f Flow) holder {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -127,8 +120,8 @@ func (e *Engine) holderOf(f Flow) holder {
 	return holder{clientKey(f.Client.Addr(), f.Origin), b.service}
 }
 
-// originOf tells where a flow comes from, and whether it starts on the node: the
-// node may have an address that is among those of pods.
+// originOf returns the origin of a flow, and whether it starts on the node. Both differ if
+// the node has an address in the range of pods: the origin is then Pod.
 func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
 	source := f.Client.Addr()
 	fromNode = f.Origin == Node || f.Origin == ByAddress && (source.IsLoopback() || slices.Contains(node.Addresses, source))
@@ -141,24 +134,18 @@ func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
 	return Outside, false
 }
 
-// from gives the address that an endpoint must see if it can; none where it must see
-// the node.
+// from returns the address that an endpoint should see: the client's, or with masquerade an
+// invalid one, so that [Dial].From is invalid and the kernel chooses an address of the node.
+// It is also the place where a hairpin is masqueraded.
 func (d *decision) from(endpoint *endpoints.Endpoint) netip.Addr {
-	to, source := endpoint.Addr.Addr(), d.flow.Client.Addr()
-	masquerade := d.masquerade
-	switch {
-	case masquerade && !d.fromNode && slices.Contains(d.node.Addresses, to):
-		masquerade = false // it does not leave the node
-	case to == source:
-		masquerade = true // it would answer itself
-	}
-	if masquerade {
+	source := d.flow.Client.Addr()
+	if d.route.Masquerades(d.node, source, endpoint.Addr.Addr(), d.fromNode) {
 		return netip.Addr{}
 	}
 	return source
 }
 
-// view gives what an endpoint sees.
+// view returns what an endpoint sees of the flow.
 func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 	if d.seen.by == endpoint {
 		return &d.seen
@@ -167,7 +154,7 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 	if v.from.IsValid() && !d.fromNode && d.links.of != nil {
 		v.link = d.clientLink()
 		if v.link != unknownLink && v.link == d.links.of(endpoint.Addr.Addr()) {
-			// The endpoint's answers would go to the client without passing
+			// The endpoint's answers would reach the client directly and bypass
 			// the node.
 			v.from, v.link = netip.Addr{}, 0
 		}
@@ -177,7 +164,7 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 	return &d.seen
 }
 
-// unknownLink is that of clients of whom nobody knows one.
+// unknownLink is the link of clients whose link is not known.
 const unknownLink = -1
 
 func (d *decision) clientLink() int {

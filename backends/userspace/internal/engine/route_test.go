@@ -22,8 +22,8 @@ func someAddr(r *rand.Rand, six bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, 0, n})
 }
 
-// someEnd gives one of those, or now and then a loopback address.
-func someEnd(r *rand.Rand, six bool, port uint16) netip.AddrPort {
+// someAddrPort returns an address of someAddr, or now and then a loopback address.
+func someAddrPort(r *rand.Rand, six bool, port uint16) netip.AddrPort {
 	a := someAddr(r, six)
 	if r.IntN(8) == 0 {
 		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -74,8 +74,8 @@ func somePort(r *rand.Rand, name string, six bool) *proxy.ServicePort {
 
 const podInterface = "pod0"
 
-// someWorld gives ports of which no two claim one frontend.
-func someWorld(r *rand.Rand) proxy.Snapshot {
+// someSnapshot returns a snapshot in which no two service ports claim one frontend.
+func someSnapshot(r *rand.Rand) proxy.Snapshot {
 	taken := map[frontendKey]bool{}
 	var ports []*proxy.ServicePort
 	for i := range 1 + r.IntN(5) {
@@ -102,7 +102,7 @@ func someWorld(r *rand.Rand) proxy.Snapshot {
 	return proxy.NewSnapshot(node, ports...)
 }
 
-// The engine decides as the specification does, whatever came before.
+// The engine decides as proxy.Route does, whatever snapshots it had before.
 func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
 	r := testenv.Random(t)
 	e, err := New(Config{})
@@ -112,13 +112,13 @@ func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
 	defer e.Close()
 	forwarded := 0
 	for range 1000 {
-		s := someWorld(r)
+		s := someSnapshot(r)
 		e.Apply(s)
 		for range 40 {
 			six := r.IntN(2) == 0
 			f := Flow{
 				Protocol: []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}[r.IntN(2)],
-				Client:   someEnd(r, six, 1234), Frontend: someEnd(r, six, uint16(80+r.IntN(2))),
+				Client:   someAddrPort(r, six, 1234), Frontend: someAddrPort(r, six, uint16(80+r.IntN(2))),
 				Origin: []Origin{ByAddress, Pod, Node, Outside}[r.IntN(4)],
 			}
 			if compareWithRoute(t, e, s, f) {
@@ -127,15 +127,16 @@ func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
 		}
 	}
 	if forwarded < 1000 {
-		t.Errorf("only %d of 40000 flows were to be forwarded; the test shows nothing", forwarded)
+		t.Errorf("forwarded flows: got %d of 40000, want at least 1000 for a meaningful test", forwarded)
 	}
 	e.Apply(proxy.NewSnapshot(&proxy.Node{}))
 	if n, m := len(e.services), len(e.frontends); n != 0 || m != 0 {
-		t.Errorf("with no Services, %d services and %d frontends are left", n, m)
+		t.Errorf("without Services: got %d services and %d frontends, want none", n, m)
 	}
 }
 
-// compareWithRoute says whether the flow is forwarded, by both.
+// compareWithRoute compares the engine's decision with proxy.Route, and reports whether both
+// forward the flow.
 func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) bool {
 	t.Helper()
 	p := proxy.Packet{Protocol: f.Protocol, Source: f.Client, Destination: f.Frontend, ToNode: true}
@@ -150,48 +151,48 @@ func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) bool {
 	}
 	v := proxy.Route(s, p)
 	d := e.decide(f)
-	if d.action != proxy.Forward && v.Action != proxy.Forward {
-		return false // what else becomes of a packet, the kernel decides
+	if d.route.Action != proxy.Forward && v.Action != proxy.Forward {
+		return false // the kernel rules decide between reject, drop and pass
 	}
 	var got []proxy.Destination
 	for _, x := range d.endpoints {
-		if d.action == proxy.Forward {
+		if d.route.Action == proxy.Forward {
 			got = append(got, proxy.Destination{Addr: x.Addr, Masquerade: !d.from(x).IsValid()})
 		}
 	}
-	if fmt.Sprint(d.action, got) != fmt.Sprint(v.Action, v.Endpoints) {
-		t.Fatalf("%+v: got %v %v, want %v %v, since %q", f, d.action, got, v.Action, v.Endpoints, v.Reasons)
+	if fmt.Sprint(d.route.Action, got) != fmt.Sprint(v.Action, v.Endpoints) {
+		t.Fatalf("%+v: got %v %v, want %v %v, since %q", f, d.route.Action, got, v.Action, v.Endpoints, v.Reasons)
 	}
 	return true
 }
 
-// A pool without endpoints, from which nobody can choose, is no reason to panic.
+// A route to a pool without endpoints drops.
 func TestEmptyPoolsAreNotServed(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	p := *w.port
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	p.Frontends = []proxy.Frontend{{Addr: memoryFrontend, FromInside: route, FromOutside: route}}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
-	if d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend}); d.action != proxy.Drop {
-		t.Errorf("got %v, want %v", d.action, proxy.Drop)
+	if d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend}); d.route.Action != proxy.Drop {
+		t.Errorf("got %v, want %v", d.route.Action, proxy.Drop)
 	}
 }
 
-// Where the door does not tell, the address says whose a connection is: a pod's, the
-// node's, or that of a network outside which is one client in all.
-func TestAddressesTellClientsApart(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+// If the listener does not set the origin, the engine derives it from the address: a pod, the
+// node, or outside, where the /64 of an IPv6 address counts as one client.
+func TestOriginByAddress(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	pod, node, other := "fd00:10::1:2:3:4", "fd00:20::1:2:3:4", "2001:db8:0:1:2:3:4:5"
 	wants := func(when string, want map[string]string) {
 		t.Helper()
 		for addr, key := range want {
 			f := Flow{Protocol: v1.ProtocolTCP, Client: netip.AddrPortFrom(netip.MustParseAddr(addr), 1), Frontend: memoryFrontend}
 			if got := w.holderOf(f).client; got != netip.MustParseAddr(key) {
-				t.Errorf("%s: %s is the client %v, want %s", when, addr, got, key)
+				t.Errorf("%s: client of %s: got %v, want %s", when, addr, got, key)
 			}
 		}
 	}
-	wants("before anything is known", map[string]string{pod: "fd00:10::", node: "fd00:20::", other: "2001:db8:0:1::"})
+	wants("before the first snapshot", map[string]string{pod: "fd00:10::", node: "fd00:20::", other: "2001:db8:0:1::"})
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	p := *w.port
 	p.Cluster = sortedPool(memoryEndpoint)
@@ -201,10 +202,10 @@ func TestAddressesTellClientsApart(t *testing.T) {
 	}, &p))
 	known := map[string]string{pod: pod, node: node, other: "2001:db8:0:1::"}
 	wants("when the node is known", known)
-	for addr, key := range known { // what endpoints see, too
+	for addr, key := range known { // the source of failures, too
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: netip.AddrPortFrom(netip.MustParseAddr(addr), 1), Frontend: memoryFrontend})
 		if got := d.view(p.Cluster[0]).source; got != netip.MustParseAddr(key) {
-			t.Errorf("what %s experiences is that of %v, want %s", addr, got, key)
+			t.Errorf("source of failures of %s: got %v, want %s", addr, got, key)
 		}
 	}
 }

@@ -9,17 +9,18 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// service is what the engine remembers of a service port: who sticks to which
-// endpoint, and which connections there are.
+// service is the state of a service port that is not in the snapshot: session affinity and
+// connections.
 type service struct {
-	engine *Engine
+	engine  *Engine
+	balance balance
 
-	mu     sync.Mutex
-	tables [2]*affinity.Table // by pool; nil without affinity
-	links  map[*link]struct{}
+	mu          sync.Mutex
+	tables      [2]*affinity.Table // by pool; nil without affinity
+	connections map[*connection]struct{}
 }
 
-// configure brings the service to what the port says now; nil if it is gone.
+// configure applies the session affinity of a port to the service; nil if it was removed.
 func (s *service) configure(p *proxy.ServicePort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,15 +39,15 @@ func (s *service) configure(p *proxy.ServicePort) {
 	}
 }
 
-// table gives the affinity of a pool; nil where there is none.
+// table returns the affinity table of a pool; nil without session affinity.
 func (s *service) table(pool proxy.Pool) *affinity.Table {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tables[pool]
 }
 
-// lose lets go of the endpoints that are in had and not in have.
-func (s *service) lose(had, have map[netip.AddrPort]struct{}) {
+// removeEndpoints removes the endpoints that are in had and not in have.
+func (s *service) removeEndpoints(had, have map[netip.AddrPort]struct{}) {
 	lost := map[netip.AddrPort]struct{}{}
 	for a := range had {
 		if _, kept := have[a]; !kept {
@@ -64,48 +65,50 @@ func (s *service) lose(had, have map[netip.AddrPort]struct{}) {
 	s.drain(lost, have)
 	s.mu.Unlock()
 	if len(lost) > 0 {
-		s.engine.sessions.lose(s, lost)
+		s.engine.sessions.removeEndpoints(s, lost)
 	}
 }
 
-// drain gives connections to lost endpoints their last date, and takes it back
-// from those whose endpoint has returned.
+// drain starts the grace period of connections to lost endpoints, and cancels it for those
+// whose endpoint has returned.
 func (s *service) drain(lost, have map[netip.AddrPort]struct{}) {
 	end := int64(s.engine.now() + s.engine.config.Timeouts.Drain)
-	for l := range s.links {
-		if _, is := lost[l.endpoint]; is {
-			l.end.CompareAndSwap(0, end)
-		} else if _, is := have[l.endpoint]; is {
-			l.end.Store(0)
+	for c := range s.connections {
+		if _, is := lost[c.endpoint]; is {
+			c.end.CompareAndSwap(0, end)
+		} else if _, is := have[c.endpoint]; is {
+			c.end.Store(0)
 		}
 	}
 }
 
-// register counts a connection among those of its service. One that comes too
-// late, after its endpoint or the service itself has gone, gets the grace period all
-// the same. No Apply comes in between, which would know better.
-func (e *Engine) register(l *link, d *decision) {
+// register adds a connection to its service. If the endpoint or the service was removed in
+// the meantime, the connection gets the grace period, too. The lock of the engine excludes an
+// Apply between the check and the registration.
+func (e *Engine) register(c *connection, d *decision) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	s := d.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.links[l] = struct{}{}
-	if e.services[d.port.Name] != s || !e.has(d, l.endpoint) {
-		l.end.Store(int64(e.now() + e.config.Timeouts.Drain))
+	s.connections[c] = struct{}{}
+	if e.services[d.port.Name] != s || !e.servesLocked(d, c.endpoint) {
+		c.end.Store(int64(e.now() + e.config.Timeouts.Drain))
 	}
 }
 
-func (s *service) unregister(l *link) {
+// unregister removes a connection that has ended.
+func (s *service) unregister(c *connection) {
+	s.load(c.endpoint, -1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.links, l)
+	delete(s.connections, c)
 }
 
-// keepHouse closes, now and then, what has been silent for too long and what has
-// had its grace period. One goroutine that looks at everything costs less than a
-// timer for each connection, and a write that is stuck is found as well.
-func (e *Engine) keepHouse() {
+// enforceTimeouts closes, at intervals, connections and sessions that have been silent for
+// too long, and connections whose grace period is over. One goroutine that checks all of them
+// costs less than a timer for each connection, and finds stuck writes as well.
+func (e *Engine) enforceTimeouts() {
 	t := e.config.Timeouts
 	every := min(t.Idle, t.HalfClosed, t.Drain, t.Session, 40*time.Second) / 4
 	ticker := time.NewTicker(max(every, time.Millisecond))
@@ -117,25 +120,25 @@ func (e *Engine) keepHouse() {
 		case <-ticker.C:
 		}
 		now := e.now()
-		for _, l := range e.links() {
-			if l.overdue(now, &t) {
-				l.abort()
+		for _, c := range e.connections() {
+			if c.overdue(now, &t) {
+				c.abort()
 			}
 		}
 		e.sessions.closeSilent(now - t.Session)
-		e.suspects.forget(time.Now())
+		e.failures.expire(time.Now())
 		e.affinity.Expire()
 	}
 }
 
-// links gives all connections, also those of Services that are gone.
-func (e *Engine) links() []*link {
+// connections returns all connections, also those of removed Services.
+func (e *Engine) connections() []*connection {
 	e.tasks.mu.Lock()
 	defer e.tasks.mu.Unlock()
-	var all []*link
-	for c := range e.tasks.closers {
-		if l, ok := c.(*link); ok {
-			all = append(all, l)
+	var all []*connection
+	for closer := range e.tasks.closers {
+		if c, ok := closer.(*connection); ok {
+			all = append(all, c)
 		}
 	}
 	return all

@@ -16,56 +16,56 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A session lives as long as either side uses it, whenever it began.
+// A session is kept while either side uses it, whenever it began.
 func TestUsedSessionsLive(t *testing.T) {
-	for name, use := range map[string]func(w *world, s *scripted, answers replies){
-		"client": func(w *world, _ *scripted, answers replies) { w.Datagram(memoryFlow(), []byte("?"), answers) },
-		"endpoint": func(_ *world, s *scripted, answers replies) {
+	for name, use := range map[string]func(w *fixture, s *fakeSocket, answers replies){
+		"client": func(w *fixture, _ *fakeSocket, answers replies) { w.Datagram(memoryFlow(), []byte("?"), answers) },
+		"endpoint": func(_ *fixture, s *fakeSocket, answers replies) {
 			s.incoming <- nil
 			<-answers
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				socket, answers := newScripted(), make(replies, 1)
-				w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+				socket, answers := newFakeSocket(), make(replies, 1)
+				w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 				time.Sleep(time.Hour)
 				w.Datagram(memoryFlow(), []byte("?"), answers)
 				for range 5 {
 					time.Sleep(45 * time.Second)
 					if got := w.Stats().Sessions; got != 1 {
-						t.Fatalf("a session that is used each 45 s of 60 has ended")
+						t.Fatalf("a session used every 45 s, with a timeout of 60 s: got %d sessions, want 1", got)
 					}
 					use(w, socket, answers)
 				}
 				time.Sleep(75 * time.Second)
 				synctest.Wait()
 				if got := w.Stats().Sessions; got != 0 {
-					t.Error("a session that nobody uses stays")
+					t.Errorf("after the timeout: got %d sessions, want none", got)
 				}
 			})
 		})
 	}
 }
 
-// An endpoint that has refused datagrams is none to avoid when it answers again.
-func TestAnswersAcquit(t *testing.T) {
-	socket, answers := newScripted(), make(replies, 1)
-	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
-	w.suspects.accuse(suspectKey{addr: memoryEndpoint, protocol: v1.ProtocolUDP}, memoryClient.Addr())
+// The failure of an endpoint that refused datagrams is removed when it answers again.
+func TestAnswersClearFailures(t *testing.T) {
+	socket, answers := newFakeSocket(), make(replies, 1)
+	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
+	w.failures.recordFailure(failureKey{addr: memoryEndpoint, protocol: v1.ProtocolUDP}, memoryClient.Addr())
 	w.Datagram(memoryFlow(), []byte("?"), answers)
-	if w.suspects.count.Load() == 0 {
-		t.Error("to send datagrams proves something")
+	if w.failures.count.Load() == 0 {
+		t.Error("sending a datagram has removed the failure, want only an answer to remove it")
 	}
 	socket.incoming <- nil
 	<-answers
-	if got := w.suspects.count.Load(); got != 0 {
-		t.Errorf("it has answered, and is one of %d suspects", got)
+	if got := w.failures.count.Load(); got != 0 {
+		t.Errorf("failures after an answer: got %d, want none", got)
 	}
 }
 
-// If the snapshot changes while the socket of a session is made, the datagram goes where
-// later ones go.
+// If the snapshot changes while the socket of a session is opened, the datagram is sent to the
+// same endpoint as later ones.
 func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
 	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
 	other := netip.MustParseAddrPort("10.96.0.9:80")
@@ -75,9 +75,9 @@ func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
 		"another Service":  {forwarding("first", other, one), forwarding("second", memoryFrontend, two)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sockets := map[netip.AddrPort]*scripted{one: newScripted(), two: newScripted()}
-			var w *world
-			w = newWorld(t, Config{Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
+			sockets := map[netip.AddrPort]*fakeSocket{one: newFakeSocket(), two: newFakeSocket()}
+			var w *fixture
+			w = newFixture(t, Config{Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
 				w.Apply(proxy.NewSnapshot(&proxy.Node{}, next...))
 				return sockets[d.To], nil
 			}}}, v1.ProtocolUDP)
@@ -89,20 +89,20 @@ func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
 	}
 }
 
-// A datagram to a Service without endpoints awakes it, where somebody wants to know.
-// It does not wait for that.
-func TestDatagramsAwake(t *testing.T) {
+// A datagram to a Service without endpoints calls Hooks.FirstConnection, and does not wait for
+// an endpoint.
+func TestDatagramsCallFirstConnection(t *testing.T) {
 	var called []proxy.ServicePortName
-	socket := newScripted()
-	w := newWorld(t, Config{Hooks: Hooks{
-		Dial:            handsOut(socket),
+	socket := newFakeSocket()
+	w := newFixture(t, Config{Hooks: Hooks{
+		Dial:            dialInTurn(socket),
 		FirstConnection: func(_ Flow, n proxy.ServicePortName) { called = append(called, n) },
 	}}, v1.ProtocolUDP)
 	w.serveAt(memoryFrontend)
 	w.Datagram(memoryFlow(), []byte("lost"), nil)
 	want := []proxy.ServicePortName{w.port.Name}
 	if !slices.Equal(called, want) || w.Stats().Denied != 1 {
-		t.Errorf("it was called for %v, and %d datagrams were denied; want %v and one", called, w.Stats().Denied, want)
+		t.Errorf("got calls for %v and %d denied datagrams, want %v and 1", called, w.Stats().Denied, want)
 	}
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	w.Datagram(memoryFlow(), []byte("?"), nil)
@@ -113,24 +113,23 @@ func TestDatagramsAwake(t *testing.T) {
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
 	w.Datagram(memoryFlow(), []byte("lost"), nil)
 	if !slices.Equal(called, want) {
-		t.Errorf("it was called for %v, want %v alone: what serves, or is closed, awakes nobody", called, want)
+		t.Errorf("got calls for %v, want %v only, and none for ports that forward or are restricted", called, want)
 	}
 }
 
-// failingReplier has no way to the client.
+// failingReplier is a replier that fails.
 type failingReplier struct{ err error }
 
 func (f failingReplier) Reply(Flow, []byte) error { return f.err }
 
-// An answer that cannot be sent is lost, as datagrams are; with the door, the
-// session ends.
+// An answer that cannot be sent is lost; if the listener is closed, the session ends.
 func TestAnswersThatCannotBeSent(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want int
 	}{{syscall.ENOBUFS, 1}, {net.ErrClosed, 0}} {
-		socket := newScripted()
-		w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(socket)}})
+		socket := newFakeSocket()
+		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 		w.Datagram(memoryFlow(), []byte("?"), failingReplier{c.err})
 		for range 2 {
 			select {
@@ -148,11 +147,11 @@ func TestAnswersThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// The end of a session does not end the one that has taken its place, nor does the
-// loss of an endpoint end sessions of other Services to it.
+// Ending a session does not end the one that has replaced it, and the loss of an endpoint does
+// not end sessions of other Services to it.
 func TestSessionsEndAlone(t *testing.T) {
-	one, two := newScripted(), newScripted()
-	w := newMemory(t, Config{Hooks: Hooks{Dial: handsOut(one, two)}})
+	one, two := newFakeSocket(), newFakeSocket()
+	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(one, two)}})
 	w.Datagram(memoryFlow(), []byte("one"), nil)
 	old := w.sessions.use(memoryFlow(), 0)
 	w.sessions.end(old)
@@ -160,21 +159,21 @@ func TestSessionsEndAlone(t *testing.T) {
 	w.sessions.end(old)
 	s := w.sessions.use(memoryFlow(), 0)
 	if s == nil || s == old {
-		t.Fatal("the end of a session has ended another one")
+		t.Fatal("ending a session has ended the one that replaced it")
 	}
 	lost := map[netip.AddrPort]struct{}{memoryEndpoint: {}}
-	w.sessions.lose(&service{}, lost)
+	w.sessions.removeEndpoints(&service{}, lost)
 	if w.sessions.use(memoryFlow(), 0) != s {
-		t.Error("the session of another Service has ended with its endpoint")
+		t.Error("the loss of another Service's endpoint has ended the session")
 	}
-	w.sessions.lose(s.service, lost)
+	w.sessions.removeEndpoints(s.service, lost)
 	if w.sessions.use(memoryFlow(), 0) != nil {
-		t.Error("the session has outlived its endpoint")
+		t.Error("the loss of its endpoint has not ended the session")
 	}
 }
 
-// What a change of a Service costs does not depend on how many sessions others have.
-func TestSessionsOfOthersCostNothing(t *testing.T) {
+// The cost of changing a Service does not depend on the number of other Services' sessions.
+func TestApplyDoesNotScanOtherSessions(t *testing.T) {
 	const others, ports = 50_000, 300
 	apply := func(sessions int) time.Duration {
 		w := newMemory(t, Config{})
@@ -183,7 +182,7 @@ func TestSessionsOfOthersCostNothing(t *testing.T) {
 			client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1)
 			s := &session{
 				flow: Flow{Client: client, Frontend: memoryFrontend}, service: crowd, holder: holder{client.Addr(), crowd},
-				upstream: newScripted(),
+				upstream: newFakeSocket(),
 			}
 			w.sessions.byFlow[s.key()] = s
 			w.sessions.idle.add(s)

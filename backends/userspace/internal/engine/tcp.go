@@ -10,32 +10,39 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Door is where connections come in.
-type Door struct {
-	Listener net.Listener
-	// Origin is where the connections of this door come from.
+// Listener accepts the connections of clients.
+type Listener struct {
+	net.Listener
+
+	// Origin is the origin of the listener's connections.
 	Origin Origin
-	// Destination tells which frontend a connection asked for, and waits for
-	// nothing. Nil stands for the local address of the connection.
+	// OriginOf returns the origin of a client's connection; nil stands for Origin.
+	OriginOf func(client netip.Addr) Origin
+	// Destination returns the frontend that a client has connected to; it must not
+	// wait. Nil stands for the local address of the connection.
 	Destination func(net.Conn) (netip.AddrPort, error)
 }
 
-// Serve accepts connections, and gives them to endpoints, until the engine or the
-// listener is closed. Other errors of the listener are counted, and it is asked
-// again after a while. Serve closes the listener.
-func (e *Engine) Serve(d Door) error {
-	if !e.tasks.adopt(d.Listener) {
+// Listen returns a listener whose connections cost less than those of l, which it closes.
+// They inherit the options of the listening socket.
+func (e *Engine) Listen(l *net.TCPListener) (net.Listener, error) { return e.tasks.poller.Listen(l) }
+
+// Serve accepts connections, and connects them to endpoints, until the engine or the
+// listener is closed. It counts other errors of the listener, and retries after a
+// delay. Serve closes the listener.
+func (e *Engine) Serve(l Listener) error {
+	if !e.tasks.track(l.Listener) {
 		return net.ErrClosed
 	}
-	defer e.tasks.release(d.Listener)
-	defer d.Listener.Close() //nolint:errcheck // what matters is that it is closed
+	defer e.tasks.untrack(l.Listener)
+	defer l.Close() //nolint:errcheck // an error would change nothing
 	var pause backoff
 	for {
-		conn, err := d.Listener.Accept()
+		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = 0
-			e.admit(conn, d)
+			e.admit(conn, l)
 		case e.tasks.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -47,12 +54,12 @@ func (e *Engine) Serve(d Door) error {
 	}
 }
 
-// admit begins to serve a connection, once there are not too many. The door waits
-// for that, and other doors have the same right to what becomes free: however few
-// connections there may be, no door is left out.
-func (e *Engine) admit(conn net.Conn, d Door) {
+// admit begins to serve a connection. At the limit it waits for a free slot, and with it the
+// listener. All listeners compete for free slots, so that each gets some, however low the
+// limit is.
+func (e *Engine) admit(conn net.Conn, l Listener) {
 	e.counts.accepted.Add(1)
-	flow, err := flowOf(conn, d)
+	flow, err := flowOf(conn, l)
 	by := e.holderOf(flow)
 	switch {
 	case err != nil:
@@ -64,11 +71,11 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 		reset(conn)
 		return
 	}
-	e.tasks.slots <- struct{}{} // When the engine ends, all of them become free.
+	e.tasks.slots <- struct{}{} // Close ends all connections, and so frees all slots.
 	e.tasks.enter()
 	leave := func() {
 		defer e.tasks.leave()
-		e.tasks.quota.give(by) // first: who sees that there is room may have it
+		e.tasks.quota.give(by) // first: the slot must not be free while its share is in use
 		<-e.tasks.slots
 	}
 	started := e.tasks.run(func() {
@@ -83,20 +90,27 @@ func (e *Engine) admit(conn net.Conn, d Door) {
 
 // serve carries one connection to its end.
 func (e *Engine) serve(conn net.Conn, flow Flow) {
-	l := &link{client: e.own(conn)}
-	if !e.tasks.adopt(l) {
+	c := &connection{client: e.tasks.poller.Adopt(conn)}
+	if !e.tasks.track(c) {
 		return
 	}
-	defer e.tasks.release(l)
+	defer e.tasks.untrack(c)
 	e.counts.connections.Add(1)
 	defer e.counts.connections.Add(-1)
-	if err := e.carry(l, flow); err != nil {
+	service, err := e.establish(c, flow)
+	if err != nil {
 		e.counts.lost(err)
-		l.abort()
+		c.abort()
+		return
 	}
+	if service == nil {
+		return // The connection was closed in the meantime.
+	}
+	defer service.unregister(c)
+	e.relay(c) // Called from here, the stack of a silent connection's goroutine stays small.
 }
 
-// lost counts a flow that came to no endpoint, by the reason for it.
+// lost counts a flow that did not reach an endpoint, by the cause.
 func (c *counts) lost(err error) {
 	switch {
 	case errors.Is(err, errDenied):
@@ -108,12 +122,15 @@ func (c *counts) lost(err error) {
 	}
 }
 
-func flowOf(conn net.Conn, d Door) (Flow, error) {
-	f := Flow{Protocol: v1.ProtocolTCP, Client: addrOf(conn.RemoteAddr()), Frontend: addrOf(conn.LocalAddr()), Origin: d.Origin}
-	if d.Destination == nil {
+func flowOf(conn net.Conn, l Listener) (Flow, error) {
+	f := Flow{Protocol: v1.ProtocolTCP, Client: addrOf(conn.RemoteAddr()), Frontend: addrOf(conn.LocalAddr()), Origin: l.Origin}
+	if l.OriginOf != nil {
+		f.Origin = l.OriginOf(f.Client.Addr())
+	}
+	if l.Destination == nil {
 		return f, nil
 	}
-	to, err := d.Destination(conn)
+	to, err := l.Destination(conn)
 	f.Frontend = unmap(to)
 	return f, err
 }
@@ -129,49 +146,51 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// carry connects a link to an endpoint and carries its data. The error says that
-// it came to no connection.
-func (e *Engine) carry(l *link, flow Flow) error {
+// establish connects a client to an endpoint, registers the connection with its service, and
+// returns the service: nil if the connection was closed in the meantime. An error means that
+// no endpoint was reached.
+func (e *Engine) establish(c *connection, flow Flow) (*service, error) {
 	decision := e.decide(flow)
-	if decision.action != proxy.Forward {
+	if decision.route.Action != proxy.Forward {
 		var err error
-		if decision, err = e.awaken(e.tasks.ctx, decision); err != nil {
-			return err
+		if decision, err = e.awaitEndpoint(e.tasks.ctx, decision); err != nil {
+			return nil, err
 		}
 	}
 	conn, endpoint, err := e.connect(e.tasks.ctx, &decision)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !l.attach(conn, endpoint.Addr) {
-		return nil // It was closed in the meantime.
+	if !c.attach(conn, endpoint.Addr) {
+		decision.service.load(endpoint.Addr, -1)
+		return nil, nil
 	}
-	l.touch(e.now())
-	l.relaying.Store(true)
-	if err := e.introduce(l, &decision); err != nil {
-		return err
+	c.touch(e.now())
+	c.relaying.Store(true)
+	if err := e.sendProxyHeader(c, &decision); err != nil {
+		decision.service.load(endpoint.Addr, -1)
+		return nil, err
 	}
-	e.register(l, &decision)
-	defer decision.service.unregister(l)
-	e.relay(l)
-	return nil
+	e.register(c, &decision)
+	return decision.service, nil
 }
 
-// serves reports whether an endpoint is still one of a port.
+// serves reports whether the decision's service port still has an endpoint.
 func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.has(d, addr)
+	return e.servesLocked(d, addr)
 }
 
-// has is serves for callers that hold e.mu.
-func (e *Engine) has(d *decision, addr netip.AddrPort) bool {
+// servesLocked is serves for callers that hold e.mu.
+func (e *Engine) servesLocked(d *decision, addr netip.AddrPort) bool {
 	p, ok := e.applied.Get(d.port.Name)
 	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
 }
 
-// introduce tells the endpoint who the client is, where it wants that.
-func (e *Engine) introduce(l *link, d *decision) error {
+// sendProxyHeader sends the header of the PROXY protocol, if Hooks.ProxyProtocol returns a
+// version.
+func (e *Engine) sendProxyHeader(c *connection, d *decision) error {
 	version := e.config.Hooks.ProxyProtocol
 	if version == nil {
 		return nil
@@ -180,6 +199,6 @@ func (e *Engine) introduce(l *link, d *decision) error {
 	if len(header) == 0 {
 		return nil
 	}
-	_, err := l.upstream.Write(header)
+	_, err := c.upstream.Write(header)
 	return err
 }

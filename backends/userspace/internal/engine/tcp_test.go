@@ -22,35 +22,34 @@ import (
 )
 
 func TestConnectionsReachAllEndpoints(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
 	w.serveAt(at, one, two)
 	seen := map[string]bool{}
 	for range 40 {
-		name, c := whoAt(t, at)
+		name, c := serverNameAt(t, at)
 		seen[name] = true
 		shut(c)
 	}
 	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
-		t.Errorf("40 connections reached %v, want both %v and %v", seen, one, two)
+		t.Errorf("endpoints of 40 connections: got %v, want %v and %v", seen, one, two)
 	}
-	eventually(t, "all connections are over", func() bool { return w.Stats().Connections == 0 })
+	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
 }
 
-// What comes in is what goes out, in any sizes, and the end of one direction is
-// not that of the other.
+// Data of any size arrives unchanged, and half-closing one direction does not close the other.
 func TestDataAndHalfClose(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) {
-		all, err := io.ReadAll(c) // answers only when the client has said all
+		all, err := io.ReadAll(c) // answers only when the client has sent everything
 		if err == nil {
 			_, _ = c.Write(all)
 		}
 	}))
 	random := testenv.Random(t)
-	for _, size := range []int{0, 1, 1000, 16 << 10, 16<<10 + 1, 3 << 20, burst + 12345} {
+	for _, size := range []int{0, 1, 1000, 16 << 10, 16<<10 + 1, 3 << 20, 4<<20 + 12345} {
 		data := make([]byte, size)
 		for i := range data {
 			data[i] = byte(random.Uint32())
@@ -75,16 +74,16 @@ func TestDataAndHalfClose(t *testing.T) {
 }
 
 func TestDeadEndpointsArePassedOver(t *testing.T) {
-	for name, dead := range map[string]func(t *testing.T, d deaf) netip.AddrPort{
-		"refuses": func(t *testing.T, _ deaf) netip.AddrPort { return refusing(t) },
-		"is silent": func(t *testing.T, d deaf) netip.AddrPort {
+	for name, dead := range map[string]func(t *testing.T, d unresponsive) netip.AddrPort{
+		"refuses": func(t *testing.T, _ unresponsive) netip.AddrPort { return refusing(t) },
+		"is silent": func(t *testing.T, d unresponsive) netip.AddrPort {
 			a := refusing(t)
 			d[a] = true
 			return a
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := deaf{}
+			d := unresponsive{}
 			gone, good := dead(t, d), named(t)
 			var tried atomic.Int64
 			dial := func(ctx context.Context, to Dial) (net.Conn, error) {
@@ -96,25 +95,26 @@ func TestDeadEndpointsArePassedOver(t *testing.T) {
 				return d.dial(ctx, to)
 			}
 			first := Hooks{Dial: dial, Pick: pickIfThere(gone)}
-			w := newWorld(t, Config{Hooks: first, Timeouts: Timeouts{Dial: []time.Duration{50 * time.Millisecond, 5 * time.Second}, Suspect: time.Hour}}, v1.ProtocolTCP)
+			w := newFixture(t, Config{Hooks: first, Timeouts: Timeouts{Dial: []time.Duration{50 * time.Millisecond, 5 * time.Second}, Suspect: time.Hour}}, v1.ProtocolTCP)
 			at := w.listen(t)
 			w.serveAt(at, gone, good)
 			for i := range 5 {
-				if got, _ := whoAt(t, at); got != good.String() {
+				if got, _ := serverNameAt(t, at); got != good.String() {
 					t.Fatalf("connection %d: got %s, want %v", i, got, good)
 				}
 			}
 			if n := tried.Load(); n != 1 {
-				t.Errorf("%v was tried by %d of 5 connections, want the first one only", gone, n)
+				t.Errorf("attempts at %v of 5 connections: got %d, want 1", gone, n)
 			}
-			if !w.suspects.is(suspectKey{addr: gone, protocol: v1.ProtocolTCP}, netip.Addr{}) {
-				t.Errorf("%v could not be reached and is no suspect", gone)
+			if !w.failures.has(failureKey{addr: gone, protocol: v1.ProtocolTCP}, netip.Addr{}) {
+				t.Errorf("failure of %v: got none recorded, want one", gone)
 			}
 		})
 	}
 }
 
-// pickIfThere chooses an endpoint as long as it is among the candidates.
+// pickIfThere returns a hook that picks an endpoint if it is among the candidates, otherwise
+// the first one.
 func pickIfThere(a netip.AddrPort) func(Flow, []*endpoints.Endpoint) int {
 	return func(_ Flow, among []*endpoints.Endpoint) int {
 		for i, e := range among {
@@ -126,8 +126,8 @@ func pickIfThere(a netip.AddrPort) func(Flow, []*endpoints.Endpoint) int {
 	}
 }
 
-func TestClientIsResetWhereNobodyAnswers(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+func TestClientIsResetWhereNoEndpointAnswers(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, refusing(t), refusing(t))
 	wantReset(t, at)
@@ -135,7 +135,7 @@ func TestClientIsResetWhereNobodyAnswers(t *testing.T) {
 }
 
 func TestResetIsPassedOn(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 1))
@@ -147,17 +147,17 @@ func TestResetIsPassedOn(t *testing.T) {
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
+		t.Errorf("got error %v, want %v", err, connectionReset)
 	}
 }
 
 func TestDeniedConnections(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	for name, prepare := range map[string]func(){
-		"nothing is known": func() {},
-		"no endpoints":     func() { w.serveAt(at) },
+		"no snapshot":  func() {},
+		"no endpoints": func() { w.serveAt(at) },
 		"restricted": func() {
 			w.serveAt(at, named(t))
 			p := *w.port
@@ -173,12 +173,12 @@ func TestDeniedConnections(t *testing.T) {
 		})
 	}
 	if got := w.Stats().Denied; got != 4 {
-		t.Errorf("got %d connections denied, want 4", got)
+		t.Errorf("denied connections: got %d, want 4", got)
 	}
 }
 
 func TestConnectionLimitMakesClientsWait(t *testing.T) {
-	w := newWorld(t, Config{Connections: 2}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Connections: 2}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
 	first, second := dialFrom(t, "127.0.0.2", at), dialFrom(t, "127.0.0.3", at)
@@ -189,7 +189,7 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a third connection of two got error %v, want it to wait", err)
+		t.Fatalf("third connection at a limit of 2: got error %v, want it to wait", err)
 	}
 	if got := w.Stats().Connections; got != 2 {
 		t.Errorf("got %d connections, want 2", got)
@@ -199,7 +199,7 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 	readName(t, third)
 }
 
-// failing is a listener that has no descriptors left, a few times.
+// failing is a listener that fails a few times for lack of descriptors.
 type failing struct {
 	net.Listener
 	left atomic.Int32
@@ -213,32 +213,32 @@ func (f *failing) Accept() (net.Conn, error) {
 }
 
 func TestLackOfDescriptorsPasses(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP)
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &failing{Listener: l}
 	f.left.Store(4)
-	w.open(t, Door{Listener: f})
+	w.open(t, Listener{Listener: f})
 	at := addrOf(l.Addr())
 	want := named(t)
 	w.serveAt(at, want)
-	if got, _ := whoAt(t, at); got != want.String() {
+	if got, _ := serverNameAt(t, at); got != want.String() {
 		t.Errorf("got %s, want %v", got, want)
 	}
 }
 
 func TestRemovedEndpointDrains(t *testing.T) {
 	const grace = time.Hour
-	w := newWorld(t, Config{Timeouts: Timeouts{Drain: grace, Session: 40 * time.Millisecond}}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Timeouts: Timeouts{Drain: grace, Session: 40 * time.Millisecond}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
 	w.serveAt(at, one)
-	_, old := whoAt(t, at)
+	_, old := serverNameAt(t, at)
 	w.serveAt(at, two)
-	if got, _ := whoAt(t, at); got != two.String() {
-		t.Fatalf("after %v has gone, got %s, want %v", one, got, two)
+	if got, _ := serverNameAt(t, at); got != two.String() {
+		t.Fatalf("after removing %v: got %s, want %v", one, got, two)
 	}
 	if _, err := old.Write([]byte("?")); err != nil {
 		t.Fatal(err)
@@ -247,65 +247,65 @@ func TestRemovedEndpointDrains(t *testing.T) {
 		t.Errorf("within the grace period: got error %v, want an answer", err)
 	}
 	draining := 0
-	for _, l := range w.links() {
+	for _, l := range w.connections() {
 		end := time.Duration(l.end.Load())
 		if end == 0 {
 			continue
 		}
 		draining++
 		if left := end - w.now(); left > grace || left < grace-time.Minute {
-			t.Errorf("the connection to %v ends in %v, want in %v", one, left, grace)
+			t.Errorf("grace period of the connection to %v: got %v, want %v", one, left, grace)
 		}
-		l.end.Store(int64(w.now())) // as it is when that is over
+		l.end.Store(int64(w.now())) // as after the grace period
 	}
 	if draining != 1 {
-		t.Errorf("%d connections have a last date, want the one to %v alone", draining, one)
+		t.Errorf("connections with a grace period: got %d, want the one to %v", draining, one)
 	}
-	if _, err := old.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("after the grace period: got error %v, want %v", err, syscall.ECONNRESET)
+	if _, err := old.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
+		t.Errorf("after the grace period: got error %v, want %v", err, connectionReset)
 	}
 	eventually(t, "only the new connection is left", func() bool { return w.Stats().Connections == 1 })
 }
 
 func TestRemovedServiceDrains(t *testing.T) {
-	w := newWorld(t, Config{Timeouts: Timeouts{Drain: 50 * time.Millisecond}}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Timeouts: Timeouts{Drain: 50 * time.Millisecond}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
-	_, c := whoAt(t, at)
+	_, c := serverNameAt(t, at)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("after the grace period of a Service that is gone: got error %v, want %v", err, syscall.ECONNRESET)
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
+		t.Errorf("after the grace period of a removed Service: got error %v, want %v", err, connectionReset)
 	}
 }
 
 func TestReturningEndpointKeepsItsConnections(t *testing.T) {
-	w := newWorld(t, Config{Timeouts: Timeouts{Drain: time.Hour}}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Timeouts: Timeouts{Drain: time.Hour}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
 	w.serveAt(at, one)
-	_, c := whoAt(t, at)
+	_, c := serverNameAt(t, at)
 	w.serveAt(at, two)
 	w.serveAt(at, one, two)
-	links := w.links()
+	links := w.connections()
 	if len(links) != 1 {
-		t.Errorf("%d connections are carried, want 1", len(links))
+		t.Errorf("connections: got %d, want 1", len(links))
 	}
 	for _, l := range links {
 		if end := l.end.Load(); end != 0 {
-			t.Errorf("the connection to %v, which has returned, ends at %v", l.endpoint, time.Duration(end))
+			t.Errorf("end of the connection to %v, which has returned: got %v, want none", l.endpoint, time.Duration(end))
 		}
 	}
 	shut(c)
 }
 
 func TestClientKeepsItsEndpoint(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolTCP).sticky(time.Hour)
+	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	at := w.listen(t)
 	one, two, three := named(t), named(t), named(t)
 	w.serveAt(at, one, two, three)
-	kept, _ := whoAt(t, at)
+	kept, _ := serverNameAt(t, at)
 	for range 20 {
-		if got, _ := whoAt(t, at); got != kept {
+		if got, _ := serverNameAt(t, at); got != kept {
 			t.Fatalf("got %s, want %s again", got, kept)
 		}
 	}
@@ -316,33 +316,33 @@ func TestClientKeepsItsEndpoint(t *testing.T) {
 		}
 	}
 	w.serveAt(at, rest...)
-	other, _ := whoAt(t, at)
+	other, _ := serverNameAt(t, at)
 	w.serveAt(at, one, two, three)
 	for range 20 {
-		if got, _ := whoAt(t, at); got != other || got == kept {
-			t.Fatalf("got %s, want %s, and not %s, which was gone", got, other, kept)
+		if got, _ := serverNameAt(t, at); got != other || got == kept {
+			t.Fatalf("got %s, want %s, and not %s, which was removed", got, other, kept)
 		}
 	}
-	w.sticky(time.Nanosecond)
+	w.withAffinity(time.Nanosecond)
 	w.serveAt(at, one, two, three)
 	seen := map[string]bool{}
 	for range 60 {
-		name, _ := whoAt(t, at)
+		name, _ := serverNameAt(t, at)
 		seen[name] = true
 	}
 	if len(seen) != 3 {
-		t.Errorf("with a timeout of next to nothing, got %v, want all endpoints", seen)
+		t.Errorf("with a timeout of 1 ns: got %v, want all endpoints", seen)
 	}
 }
 
 func TestFirstConnectionWaitsForEndpoints(t *testing.T) {
 	called := make(chan proxy.ServicePortName, 1)
-	w := newWorld(t, Config{Hooks: Hooks{FirstConnection: func(_ Flow, n proxy.ServicePortName) { called <- n }}}, v1.ProtocolTCP)
+	w := newFixture(t, Config{Hooks: Hooks{FirstConnection: func(_ Flow, n proxy.ServicePortName) { called <- n }}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at)
 	c := dialTo(t, at)
 	if got := <-called; got != w.port.Name {
-		t.Errorf("the hook was called for %v, want %v", got, w.port.Name)
+		t.Errorf("FirstConnection: got %v, want %v", got, w.port.Name)
 	}
 	want := named(t)
 	w.serveAt(at, want)

@@ -13,19 +13,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// halves is one end of a connection in memory that can be closed by halves.
-type halves struct {
+// halfCloser is one end of a connection in memory that can be half-closed.
+type halfCloser struct {
 	net.Conn
 	in  io.ReadCloser
 	out io.WriteCloser
 }
 
-func (h halves) Read(b []byte) (int, error)  { return h.in.Read(b) }
-func (h halves) Write(b []byte) (int, error) { return h.out.Write(b) }
-func (h halves) CloseWrite() error           { return h.out.Close() }
-func (h halves) Close() error                { return errors.Join(h.in.Close(), h.out.Close(), h.Conn.Close()) }
-func (h halves) LocalAddr() net.Addr         { return net.TCPAddrFromAddrPort(memoryFrontend) }
-func (h halves) RemoteAddr() net.Addr        { return net.TCPAddrFromAddrPort(memoryClient) }
+func (h halfCloser) Read(b []byte) (int, error)  { return h.in.Read(b) }
+func (h halfCloser) Write(b []byte) (int, error) { return h.out.Write(b) }
+func (h halfCloser) CloseWrite() error           { return h.out.Close() }
+func (h halfCloser) Close() error                { return errors.Join(h.in.Close(), h.out.Close(), h.Conn.Close()) }
+func (h halfCloser) LocalAddr() net.Addr         { return net.TCPAddrFromAddrPort(memoryFrontend) }
+func (h halfCloser) RemoteAddr() net.Addr        { return net.TCPAddrFromAddrPort(memoryClient) }
 
 var (
 	memoryFrontend = netip.MustParseAddrPort("10.96.0.1:80")
@@ -33,14 +33,14 @@ var (
 	memoryEndpoint = netip.MustParseAddrPort("10.0.0.5:8080")
 )
 
-func connected() (a, b halves) {
-	one, two := net.Pipe() // for deadlines and the like, which nobody uses
+func connected() (a, b halfCloser) {
+	one, two := net.Pipe() // for the methods that the tests do not call, such as deadlines
 	r1, w1 := io.Pipe()
 	r2, w2 := io.Pipe()
-	return halves{one, r1, w2}, halves{two, r2, w1}
+	return halfCloser{one, r1, w2}, halfCloser{two, r2, w1}
 }
 
-// memoryListener gives out connections in memory.
+// memoryListener accepts connections in memory.
 type memoryListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -68,15 +68,15 @@ func (l *memoryListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(memory
 
 // inMemory runs f with the two outer ends of a connection through an engine, in
 // a bubble of its own time.
-func inMemory(t *testing.T, timeouts Timeouts, f func(w *world, client, endpoint halves)) {
+func inMemory(t *testing.T, timeouts Timeouts, f func(w *fixture, client, endpoint halfCloser)) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
-		w := newWorld(t, Config{Timeouts: timeouts, Hooks: Hooks{
+		w := newFixture(t, Config{Timeouts: timeouts, Hooks: Hooks{
 			Dial: func(context.Context, Dial) (net.Conn, error) { return inner, nil },
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Door{Listener: l})
+		w.open(t, Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		synctest.Wait()
@@ -86,8 +86,8 @@ func inMemory(t *testing.T, timeouts Timeouts, f func(w *world, client, endpoint
 	})
 }
 
-// lives sends a byte through, and says whether it arrived.
-func lives(from, to halves) bool {
+// lives sends a byte from one end to the other, and reports whether it arrived.
+func lives(from, to halfCloser) bool {
 	sent := make(chan error, 1)
 	go func() {
 		_, err := from.Write([]byte("x"))
@@ -98,7 +98,7 @@ func lives(from, to halves) bool {
 }
 
 func TestIdleConnectionsEnd(t *testing.T) {
-	inMemory(t, Timeouts{Idle: time.Minute}, func(w *world, client, endpoint halves) {
+	inMemory(t, Timeouts{Idle: time.Minute}, func(w *fixture, client, endpoint halfCloser) {
 		for range 5 {
 			time.Sleep(50 * time.Second)
 			if !lives(client, endpoint) {
@@ -106,15 +106,15 @@ func TestIdleConnectionsEnd(t *testing.T) {
 			}
 			time.Sleep(50 * time.Second)
 			if !lives(endpoint, client) {
-				t.Fatal("a connection on which only one side talks has ended")
+				t.Fatal("a connection on which only one side sends has ended")
 			}
 		}
 		start := time.Now()
 		if _, err := client.Read(make([]byte, 1)); err == nil {
-			t.Fatal("got data out of nothing")
+			t.Fatal("got data, want a closed connection")
 		}
 		if took := time.Since(start); took < time.Minute || took > 75*time.Second {
-			t.Errorf("a silent connection ended after %v, want about %v", took, time.Minute)
+			t.Errorf("end of a silent connection: got it after %v, want about %v", took, time.Minute)
 		}
 		synctest.Wait()
 		if n := w.Stats().Connections; n != 0 {
@@ -124,7 +124,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 }
 
 func TestHalfClosedConnectionsEndSooner(t *testing.T) {
-	inMemory(t, Timeouts{Idle: time.Hour, HalfClosed: 10 * time.Second}, func(_ *world, client, endpoint halves) {
+	inMemory(t, Timeouts{Idle: time.Hour, HalfClosed: 10 * time.Second}, func(_ *fixture, client, endpoint halfCloser) {
 		time.Sleep(30 * time.Minute)
 		_ = client.CloseWrite()
 		if _, err := endpoint.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -138,29 +138,28 @@ func TestHalfClosedConnectionsEndSooner(t *testing.T) {
 		}
 		start := time.Now()
 		if _, err := client.Read(make([]byte, 1)); err == nil {
-			t.Fatal("got data out of nothing")
+			t.Fatal("got data, want a closed connection")
 		}
 		if took := time.Since(start); took > 13*time.Second {
-			t.Errorf("a silent half ended after %v, want about 10 s", took)
+			t.Errorf("end of a silent half: got it after %v, want about 10 s", took)
 		}
 	})
 }
 
 func TestStuckWritesEnd(t *testing.T) {
-	inMemory(t, Timeouts{Idle: time.Minute}, func(w *world, client, _ halves) {
-		if _, err := client.Write([]byte("nobody reads this")); err != nil {
+	inMemory(t, Timeouts{Idle: time.Minute}, func(w *fixture, client, _ halfCloser) {
+		if _, err := client.Write([]byte("never read")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(80 * time.Second)
 		synctest.Wait()
 		if n := w.Stats().Connections; n != 0 {
-			t.Errorf("got %d connections, want none: nothing was taken for more than the idle timeout", n)
+			t.Errorf("got %d connections, want none: the endpoint has read nothing for longer than the idle timeout", n)
 		}
 	})
 }
 
-// The times of the default dialling are those that are documented, and a suspect
-// is tried by one client at a time.
+// The default timeouts of the attempts are as documented.
 func TestDialTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tries []time.Duration
@@ -170,7 +169,7 @@ func TestDialTimes(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		w := newWorld(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolTCP)
+		w := newFixture(t, Config{Hooks: Hooks{Dial: dial}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 		if _, _, err := w.connect(t.Context(), &d); !errors.Is(err, errNoEndpoint) {
@@ -178,11 +177,11 @@ func TestDialTimes(t *testing.T) {
 		}
 		want := []time.Duration{0, 250 * time.Millisecond, 750 * time.Millisecond, 1750 * time.Millisecond}
 		if len(tries) != len(want) || time.Since(start) != 3750*time.Millisecond {
-			t.Fatalf("got tries at %v, %v in all, want %v and 3.75s", tries, time.Since(start), want)
+			t.Fatalf("got attempts at %v, %v in all, want %v and 3.75s", tries, time.Since(start), want)
 		}
 		for i := range want {
 			if tries[i] != want[i] {
-				t.Errorf("try %d came after %v, want %v", i, tries[i], want[i])
+				t.Errorf("attempt %d: got it after %v, want %v", i, tries[i], want[i])
 			}
 		}
 	})
@@ -191,29 +190,29 @@ func TestDialTimes(t *testing.T) {
 func TestWhenConnectionsAreOverdue(t *testing.T) {
 	const idle, halfClosed = time.Minute, 10 * time.Second
 	for name, c := range map[string]struct {
-		dialling, half bool
-		used, end      time.Duration
-		from           time.Duration // when it is overdue; zero: never
-		timeouts       Timeouts
+		dialing, half bool
+		used, end     time.Duration
+		from          time.Duration // when it is overdue; zero: never
+		timeouts      Timeouts
 	}{
 		"silent":                     {used: time.Second, from: 61 * time.Second},
 		"silent half":                {used: time.Second, half: true, from: 11 * time.Second},
-		"impatient with whole ones":  {half: true, from: 5 * time.Second, timeouts: Timeouts{Idle: 5 * time.Second, HalfClosed: halfClosed}},
-		"endpoint is gone":           {used: 29 * time.Second, end: 30 * time.Second, from: 30 * time.Second},
-		"being dialled":              {dialling: true},
-		"being dialled, without end": {dialling: true, end: time.Second},
+		"idle timeout is shorter":    {half: true, from: 5 * time.Second, timeouts: Timeouts{Idle: 5 * time.Second, HalfClosed: halfClosed}},
+		"grace period is over":       {used: 29 * time.Second, end: 30 * time.Second, from: 30 * time.Second},
+		"being dialed":               {dialing: true},
+		"being dialed after the end": {dialing: true, end: time.Second},
 	} {
-		l, timeouts := &link{}, c.timeouts
+		l, timeouts := &connection{}, c.timeouts
 		if timeouts.Idle == 0 {
 			timeouts = Timeouts{Idle: idle, HalfClosed: halfClosed}
 		}
-		l.relaying.Store(!c.dialling)
+		l.relaying.Store(!c.dialing)
 		l.half.Store(c.half)
 		l.end.Store(int64(c.end))
 		l.touch(c.used)
 		for now := c.used; now < 2*time.Minute; now += time.Second {
 			if got, want := l.overdue(now, &timeouts), c.from != 0 && now >= c.from; got != want {
-				t.Errorf("%s: after %v, is it overdue: %v, want %v", name, now, got, want)
+				t.Errorf("%s: overdue after %v: got %v, want %v", name, now, got, want)
 				break
 			}
 		}

@@ -6,22 +6,21 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// maxDatagram is more than any datagram holds.
+// maxDatagram is larger than any datagram.
 const maxDatagram = 64 << 10
 
 // Replier sends answers to clients.
 type Replier interface {
-	// Reply sends a datagram to the client of a flow, in the name of the
-	// frontend. It may be called from several goroutines at once, and does
-	// not keep the datagram.
+	// Reply sends a datagram to the client of a flow, from the frontend's address. It may
+	// be called from several goroutines at once, and does not keep the datagram.
 	Reply(f Flow, datagram []byte) error
 }
 
@@ -30,49 +29,48 @@ type sessionKey struct{ client, frontend netip.AddrPort }
 // sessions are all sessions of an engine.
 type sessions struct {
 	limit int
-	// sockets counts those that are open: of sessions, of such that are about to
-	// begin, and of such that are about to end.
+	// sockets counts the open sockets: of sessions, of sessions about to begin, and of
+	// sessions about to end.
 	sockets bound
 
 	mu     sync.RWMutex
 	byFlow map[sessionKey]*session
-	idle   idleness
+	idle   idleIndex
 }
 
 func (t *sessions) begin(limit int) {
-	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, newIdleness()
+	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, newIdleIndex()
 	t.sockets.limit = int64(limit + max(1, limit/endingShare))
 }
 
-// endingShare says how many sessions, as a part of all, may be about to end, beside
-// those that there are.
+// endingShare is the divisor of the limit of sessions that gives how many more may be about
+// to end.
 const endingShare = 8
 
-// session is a client that sends datagrams to a frontend, and the socket by
-// which they get to an endpoint.
+// session is the datagrams of one client to one frontend, and the socket that sends them to an
+// endpoint.
 type session struct {
 	flow     Flow
 	service  *service
 	holder   holder
 	endpoint netip.AddrPort
-	sees     view // of the endpoint
+	sees     view // what the endpoint sees
 	upstream net.Conn
-	send     func(datagram []byte) error // waits for nothing
+	send     func(datagram []byte) error // does not wait
 	replier  Replier
 	used     atomic.Int64
-	places   [3]*place // among all, those of the client, and those of the service port
+	entries  [3]*idleEntry // among all, those of the client, and those of the service port
 }
 
-// suspect gives what the endpoint would be suspected as, and by whom.
-func (s *session) suspect() (k suspectKey, by netip.Addr) {
-	return suspectKey{s.endpoint, v1.ProtocolUDP, s.sees.link}, s.sees.source
+// failureKey returns the key and the source under which a failure of the endpoint is recorded.
+func (s *session) failureKey() (k failureKey, from netip.Addr) {
+	return failureKey{s.endpoint, v1.ProtocolUDP, s.sees.link}, s.sees.source
 }
 
 func (s *session) key() sessionKey { return sessionKey{s.flow.Client, s.flow.Frontend} }
 
-// Datagram takes a datagram of a client to an endpoint. It waits for nothing but
-// the hooks, and does not keep the datagram. One that cannot be delivered is
-// lost, as datagrams are.
+// Datagram forwards a datagram of a client to an endpoint. It waits for nothing but the
+// hooks, and does not keep the datagram. A datagram that cannot be sent is lost.
 func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 	for range 2 {
 		s := e.session(f, r)
@@ -81,38 +79,38 @@ func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 		}
 		err := s.send(datagram)
 		switch {
-		case err == nil || isShortage(err) || errors.Is(err, syscall.EAGAIN):
+		case err == nil || isShortage(err) || neterr.Of(err) == neterr.Full:
 			return
 		case isFatal(err):
-			e.sessions.end(s) // It has just ended: this one begins another.
-		case isTooLarge(err): // an earlier one, perhaps: this one tries again
+			e.sessions.end(s) // The session has just ended: the next attempt begins another.
+		case isTooLarge(err): // perhaps the error of an earlier datagram: try again
 		default:
-			e.refused(s) // an earlier one: this one goes to another endpoint
+			e.refused(s) // the error of an earlier datagram: try another endpoint
 		}
 	}
 }
 
-// isTooLarge reports whether a datagram was too large for the way to the endpoint,
-// which says nothing of the endpoint.
-func isTooLarge(err error) bool { return errors.Is(err, syscall.EMSGSIZE) }
+// isTooLarge reports whether a datagram was too large for the path to the endpoint. That is
+// no failure of the endpoint.
+func isTooLarge(err error) bool { return neterr.Of(err) == neterr.TooLarge }
 
-// refused ends a session whose endpoint does not take datagrams.
+// refused ends a session whose endpoint refuses datagrams.
 func (e *Engine) refused(s *session) {
-	e.suspects.accuse(s.suspect())
+	e.failures.recordFailure(s.failureKey())
 	e.sessions.end(s)
 }
 
-// session gives the session of a flow, a new one if there is none; nil if there
-// cannot be one.
+// session returns the session of a flow, a new one if there is none; nil if none can be
+// opened.
 func (e *Engine) session(f Flow, r Replier) *session {
 	if s := e.sessions.use(f, e.now()); s != nil {
 		return s
 	}
 	d := e.decide(f)
-	if d.action == proxy.Reject && e.config.Hooks.FirstConnection != nil {
+	if d.route.Action == proxy.Reject && e.config.Hooks.FirstConnection != nil {
 		e.config.Hooks.FirstConnection(d.flow, d.port.Name)
 	}
-	if d.action != proxy.Forward {
+	if d.route.Action != proxy.Forward {
 		e.counts.denied.Add(1)
 		return nil
 	}
@@ -126,17 +124,17 @@ func (e *Engine) session(f Flow, r Replier) *session {
 	return e.begin(f, &d, r, sync.OnceFunc(e.sessions.sockets.give))
 }
 
-// holder says who has a session.
+// holder returns what a session of the decision counts for.
 func (d *decision) holder() holder {
 	return holder{clientKey(d.flow.Client.Addr(), d.flow.Origin), d.service}
 }
 
 // makeRoom ends a session if another one would exceed the limit or the share of the
-// holder, and reports whether it has.
+// holder, and reports whether it has ended one.
 func (t *sessions) makeRoom(to holder) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.idle.giving(t.limit, to)
+	s := t.idle.evict(t.limit, to)
 	if s == nil {
 		return false
 	}
@@ -144,12 +142,12 @@ func (t *sessions) makeRoom(to holder) bool {
 	return true
 }
 
-// freePort ends a session of a service port of which the endpoints have no port left for
-// another one, and reports whether it has.
+// freePort ends a session of the holder's service port to free a source port, and reports
+// whether it has ended one.
 func (t *sessions) freePort(to holder) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.idle.givingPort(to)
+	s := t.idle.evictForPort(to)
 	if s == nil {
 		return false
 	}
@@ -157,9 +155,9 @@ func (t *sessions) freePort(to holder) bool {
 	return true
 }
 
-// begin makes a session, or gives that which somebody else has made of the flow in
-// the meantime; nil if there cannot be one. It has leave called at the latest when
-// the session ends.
+// begin opens a session, or returns the one that another goroutine has opened for the flow in
+// the meantime; nil if none can be opened. It has leave called when the session ends, or
+// before it returns if it opens none.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
 	if errors.Is(err, ErrNoPort) && e.sessions.freePort(d.holder()) {
@@ -178,24 +176,25 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	s.used.Store(int64(e.now()))
 	if known := e.open(s, leave); known != s {
 		leave()
-		_ = conn.Close() // Nobody has used it.
+		d.service.load(endpoint.Addr, -1)
+		_ = conn.Close() // It was not used.
 		return known
 	}
-	if !e.serves(d, s.endpoint) || e.isAstray(s) {
-		e.sessions.end(s) // Things have changed in the meantime.
+	if !e.serves(d, s.endpoint) || e.isMisrouted(s) {
+		e.sessions.end(s) // The Services have changed in the meantime.
 	}
 	return s
 }
 
-// isAstray reports whether the flow of a session is no longer one that its service
-// port would take.
-func (e *Engine) isAstray(s *session) bool {
+// isMisrouted reports whether a new session of the same flow would be denied, or belong to
+// another service port.
+func (e *Engine) isMisrouted(s *session) bool {
 	d := e.decide(s.flow)
-	return d.action != proxy.Forward || d.service != s.service
+	return d.route.Action != proxy.Forward || d.service != s.service
 }
 
-// open makes a session known, and has answers carried back. It gives the session
-// that is known then; nil if there may be none any more.
+// open adds a session, and starts to carry its answers. It returns the session that the flow
+// has then; nil if the engine is closed.
 func (e *Engine) open(s *session, leave func()) *session {
 	e.sessions.mu.Lock()
 	defer e.sessions.mu.Unlock()
@@ -206,6 +205,7 @@ func (e *Engine) open(s *session, leave func()) *session {
 	started := e.tasks.run(func() {
 		defer leave()
 		defer e.counts.sessions.Add(-1)
+		defer s.service.load(s.endpoint, -1)
 		e.answers(s)
 	})
 	if !started {
@@ -221,23 +221,23 @@ func (e *Engine) open(s *session, leave func()) *session {
 // ends.
 func (e *Engine) answers(s *session) {
 	r := newReader(s.upstream)
-	for heard := false; ; {
+	for answered := false; ; {
 		buf, n, err := r.read(e.buffers.large)
 		if err == nil {
-			if !heard {
-				heard = true
-				e.suspects.acquit(s.suspect())
+			if !answered {
+				answered = true
+				e.failures.recordSuccess(s.failureKey())
 			}
 			s.used.Store(int64(e.now()))
 			err = s.replier.Reply(s.flow, (*buf)[:n])
 			if err != nil && !isFatal(err) {
-				err = nil // This answer is lost, as datagrams are.
+				err = nil // This answer is lost.
 			}
 		}
-		e.buffers.large.put(buf)
+		e.buffers.large.Put(buf)
 		switch {
 		case err == nil || isTooLarge(err):
-		case isFatal(err):
+		case isFatal(err) || isShortage(err):
 			e.sessions.end(s)
 			return
 		default:
@@ -247,21 +247,21 @@ func (e *Engine) answers(s *session) {
 	}
 }
 
-// isFatal reports whether nothing more can be sent.
+// isFatal reports whether the socket is closed, so that nothing more can be sent.
 func isFatal(err error) bool { return errors.Is(err, net.ErrClosed) }
 
-// use gives the session of a flow, which is used now; nil if there is none.
+// use returns the session of a flow, and marks it as used now; nil if there is none.
 func (t *sessions) use(f Flow, now time.Duration) *session {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	s := t.byFlow[sessionKey{f.Client, f.Frontend}]
 	if s != nil {
-		s.used.Store(int64(now)) // with the lock, by which closeSilent looks again
+		s.used.Store(int64(now)) // with the lock: closeSilent checks it again with the lock
 	}
 	return s
 }
 
-// end closes a session, if nobody else has.
+// end closes a session, unless it is closed.
 func (t *sessions) end(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,10 +274,10 @@ func (t *sessions) forget(s *session) {
 		delete(t.byFlow, s.key())
 		t.idle.remove(s)
 	}
-	_ = s.upstream.Close() // There is nobody to tell.
+	_ = s.upstream.Close() // An error would change nothing.
 }
 
-// those gives the sessions of which something is true.
+// those returns the sessions for which a condition holds.
 func (t *sessions) those(which func(*session) bool) (all []*session) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -289,8 +289,8 @@ func (t *sessions) those(which func(*session) bool) (all []*session) {
 	return all
 }
 
-// of gives the sessions of a service. It does not look at those of others: clients
-// decide how many these are.
+// of returns the sessions of a service. It does not scan all sessions: clients decide how
+// many there are.
 func (t *sessions) of(service *service) (all []*session) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -309,8 +309,8 @@ func (t *sessions) endAll() {
 	}
 }
 
-// lose ends the sessions of a service with endpoints that are no more.
-func (t *sessions) lose(of *service, lost map[netip.AddrPort]struct{}) {
+// removeEndpoints ends the sessions of a service to lost endpoints.
+func (t *sessions) removeEndpoints(of *service, lost map[netip.AddrPort]struct{}) {
 	for _, s := range t.of(of) {
 		if _, is := lost[s.endpoint]; is {
 			t.end(s)
@@ -318,8 +318,8 @@ func (t *sessions) lose(of *service, lost map[netip.AddrPort]struct{}) {
 	}
 }
 
-// closeSilent ends the sessions that were used last before a time. A datagram that
-// finds its session before it is ended keeps it: there may be an answer.
+// closeSilent ends the sessions that were last used before a time. A datagram that finds its
+// session before that keeps it open: there may be an answer.
 func (t *sessions) closeSilent(before time.Duration) {
 	silent := func(s *session) bool { return s.used.Load() <= int64(before) }
 	for _, s := range t.those(silent) {

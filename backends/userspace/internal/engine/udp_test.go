@@ -28,17 +28,17 @@ func udpSocket(t testing.TB) *net.UDPConn {
 }
 
 // packets serves datagrams at a loopback address until the test ends.
-func (w *world) packets(t testing.TB) netip.AddrPort {
+func (w *fixture) packets(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return w.packetsFrom(t, ByAddress)
 }
 
-func (w *world) packetsFrom(t testing.TB, origin Origin) netip.AddrPort {
+func (w *fixture) packetsFrom(t testing.TB, origin Origin) netip.AddrPort {
 	t.Helper()
 	c := udpSocket(t)
 	at := addrOf(c.LocalAddr())
 	done := make(chan error, 1)
-	go func() { done <- w.ServePackets(NewPacketDoor(c, origin)) }()
+	go func() { done <- w.ServePackets(newPacketListener(c, origin)) }()
 	t.Cleanup(func() {
 		w.Close()
 		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
@@ -74,31 +74,34 @@ func echo(t testing.TB) netip.AddrPort {
 	return addrOf(c.LocalAddr())
 }
 
-// asker is a client that sends datagrams from one port.
-type asker struct{ *net.UDPConn }
+// udpClient is a client that sends datagrams from one port.
+type udpClient struct{ *net.UDPConn }
 
-func newAsker(t testing.TB, to netip.AddrPort) asker { return askerFrom(t, "127.0.0.1", to) }
+func newUDPClient(t testing.TB, to netip.AddrPort) udpClient {
+	return udpClientFrom(t, "127.0.0.1", to)
+}
 
-// askerFrom gives one with an address of the loopback network.
-func askerFrom(t testing.TB, from string, to netip.AddrPort) asker {
+// udpClientFrom returns a client with an address of the loopback network.
+func udpClientFrom(t testing.TB, from string, to netip.AddrPort) udpClient {
 	t.Helper()
 	c, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { shut(c) })
-	return asker{c}
+	return udpClient{c}
 }
 
-// ask sends a datagram until there is an answer: some may get lost.
-func (a asker) ask(t testing.TB, datagram []byte) []byte {
+// ask sends a datagram, repeatedly since some may get lost, and returns the answer.
+func (a udpClient) ask(t testing.TB, datagram []byte) []byte {
 	t.Helper()
 	buf := make([]byte, maxDatagram)
 	for range 20 {
 		if _, err := a.Write(datagram); err != nil {
 			t.Fatal(err)
 		}
-		_ = a.SetReadDeadline(time.Now().Add(3 * time.Second)) // later, an answer is taken for that to the next question
+		// With a shorter deadline, a late answer would be mistaken for the next one.
+		_ = a.SetReadDeadline(time.Now().Add(3 * time.Second))
 		if n, err := a.Read(buf); err == nil {
 			return buf[:n]
 		}
@@ -107,23 +110,23 @@ func (a asker) ask(t testing.TB, datagram []byte) []byte {
 	return nil
 }
 
-func (a asker) who(t testing.TB) string {
+func (a udpClient) serverName(t testing.TB) string {
 	t.Helper()
 	name, _, _ := bytes.Cut(a.ask(t, []byte("?")), []byte(" "))
 	return string(name)
 }
 
 func TestDatagrams(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
 	w.serveAt(at, one, two)
 	seen := map[string]bool{}
 	for range 40 {
-		a := newAsker(t, at)
-		name := a.who(t)
+		a := newUDPClient(t, at)
+		name := a.serverName(t)
 		for range 3 {
-			if again := a.who(t); again != name {
+			if again := a.serverName(t); again != name {
 				t.Fatalf("one client got %s and %s", name, again)
 			}
 		}
@@ -138,11 +141,11 @@ func TestDatagrams(t *testing.T) {
 }
 
 func TestDatagramsOfAllSizes(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	server := echo(t)
 	w.serveAt(at, server)
-	a := newAsker(t, at)
+	a := newUDPClient(t, at)
 	prefix := len(server.String()) + 1
 	for _, size := range []int{0, 1, 512, 1472, 4097, 9000, 65507} {
 		want := bytes.Repeat([]byte{byte(size)}, size)
@@ -157,113 +160,111 @@ func TestDatagramsOfAllSizes(t *testing.T) {
 }
 
 func TestSessionEndsWithItsEndpoint(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
 	w.serveAt(at, one)
-	a := newAsker(t, at)
-	if got := a.who(t); got != one.String() {
+	a := newUDPClient(t, at)
+	if got := a.serverName(t); got != one.String() {
 		t.Fatalf("got %s, want %v", got, one)
 	}
 	w.serveAt(at, two)
-	if got := a.who(t); got != two.String() {
-		t.Errorf("after %v has gone: got %s, want %v", one, got, two)
+	if got := a.serverName(t); got != two.String() {
+		t.Errorf("after removing %v: got %s, want %v", one, got, two)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 	eventually(t, "the session has ended with its Service", func() bool { return w.Stats().Sessions == 0 })
 }
 
-// An endpoint that gets no new sessions keeps those that it has.
+// A draining endpoint keeps its sessions, and gets no new ones.
 func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
 	w.serveAt(at, one)
-	a := newAsker(t, at)
-	a.who(t)
+	a := newUDPClient(t, at)
+	a.serverName(t)
 	p := *w.port
 	p.Cluster, p.Draining = sortedPool(two), sortedPool(one)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
-	if got := a.who(t); got != one.String() {
+	if got := a.serverName(t); got != one.String() {
 		t.Errorf("while it drains: got %s, want %v", got, one)
 	}
-	if got := newAsker(t, at).who(t); got != two.String() {
+	if got := newUDPClient(t, at).serverName(t); got != two.String() {
 		t.Errorf("a new session: got %s, want %v", got, two)
 	}
 	last := p
 	last.Draining = nil
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &last))
-	if got := a.who(t); got != two.String() {
-		t.Errorf("when it is gone: got %s, want %v", got, two)
+	if got := a.serverName(t); got != two.String() {
+		t.Errorf("after it was removed: got %s, want %v", got, two)
 	}
 }
 
 func TestRefusedDatagramsGoElsewhere(t *testing.T) {
-	// Nobody else can have the port of a socket that hears one address alone.
-	gone := addrOf(newAsker(t, addrOf(udpSocket(t).LocalAddr())).LocalAddr())
-	w := newWorld(t, Config{Hooks: Hooks{Pick: pickIfThere(gone)}}, v1.ProtocolUDP)
+	// No program listens at the port of a socket that is connected to one address.
+	gone := addrOf(newUDPClient(t, addrOf(udpSocket(t).LocalAddr())).LocalAddr())
+	w := newFixture(t, Config{Hooks: Hooks{Pick: pickIfThere(gone)}}, v1.ProtocolUDP)
 	at := w.packets(t)
 	good := echo(t)
 	w.serveAt(at, gone, good)
-	if got := newAsker(t, at).who(t); got != good.String() {
+	if got := newUDPClient(t, at).serverName(t); got != good.String() {
 		t.Errorf("got %s, want %v", got, good)
 	}
 }
 
 func TestSilentSessionsEnd(t *testing.T) {
-	w := newWorld(t, Config{Timeouts: Timeouts{Session: 50 * time.Millisecond}}, v1.ProtocolUDP)
+	w := newFixture(t, Config{Timeouts: Timeouts{Session: 50 * time.Millisecond}}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
-	a := newAsker(t, at)
-	a.who(t)
+	a := newUDPClient(t, at)
+	a.serverName(t)
 	eventually(t, "the silent session has ended", func() bool { return w.Stats().Sessions == 0 })
-	a.who(t) // and another one begins
+	a.serverName(t) // begins another session
 }
 
 func TestSessionsAreBounded(t *testing.T) {
-	w := newWorld(t, Config{Sessions: 3}, v1.ProtocolUDP)
+	w := newFixture(t, Config{Sessions: 3}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
 	for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
-		askerFrom(t, from, at).who(t)
+		udpClientFrom(t, from, at).serverName(t)
 	}
-	a := newAsker(t, at)
+	a := newUDPClient(t, at)
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the fourth session of three is denied", func() bool { return w.Stats().Crowded == 1 })
-	if n := w.Stats().Sessions; n != 3 {
-		t.Errorf("got %d sessions, want 3", n)
-	}
+	eventually(t, "the fourth session, at a limit of 3, is counted", func() bool { return w.Stats().Crowded == 1 })
+	// The session that made room counts until its goroutine has ended.
+	eventually(t, "there are 3 sessions", func() bool { return w.Stats().Sessions == 3 })
 }
 
 func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP).sticky(time.Hour)
+	w := newFixture(t, Config{}, v1.ProtocolUDP).withAffinity(time.Hour)
 	at := w.packets(t)
 	w.serveAt(at, echo(t), echo(t), echo(t))
-	kept := newAsker(t, at).who(t)
+	kept := newUDPClient(t, at).serverName(t)
 	for range 20 {
-		if got := newAsker(t, at).who(t); got != kept {
+		if got := newUDPClient(t, at).serverName(t); got != kept {
 			t.Fatalf("got %s, want %s again", got, kept)
 		}
 	}
 }
 
-// One service that cannot be reached delays nobody else: reaching endpoints
-// happens where the datagrams of all are read, and so must not wait.
+// If dialing an endpoint fails, the failure is counted, and the datagram is lost.
 func TestSessionSurvivesADialerThatFails(t *testing.T) {
-	failing := func(context.Context, Dial) (net.Conn, error) { return nil, errors.New("no way") }
-	w := newWorld(t, Config{Hooks: Hooks{Dial: failing}}, v1.ProtocolUDP)
+	failing := func(context.Context, Dial) (net.Conn, error) { return nil, errors.New("broken") }
+	w := newFixture(t, Config{Hooks: Hooks{Dial: failing}}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, netip.MustParseAddrPort("127.0.0.1:9"))
-	a := newAsker(t, at)
+	a := newUDPClient(t, at)
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
 }
 
-// forwarding gives a service port that leads one address to one endpoint.
+// forwarding returns a service port that leads one address to one endpoint.
 func forwarding(name string, at, to netip.AddrPort) *proxy.ServicePort {
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	return &proxy.ServicePort{
@@ -273,31 +274,56 @@ func forwarding(name string, at, to netip.AddrPort) *proxy.ServicePort {
 	}
 }
 
-// A client that never stops sending is no reason to lead it to a Service that has
-// lost the address, or that now is closed to it.
+// A session ends when its frontend belongs to another Service, or no longer allows the client,
+// even if the client never stops sending.
 func TestSessionsFollowTheirFrontend(t *testing.T) {
-	w := newWorld(t, Config{}, v1.ProtocolUDP)
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
 	first, second := forwarding("first", at, one), forwarding("second", at, two)
 	idle := forwarding("first", netip.MustParseAddrPort("127.0.0.9:9"), one)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, first))
-	a := newAsker(t, at)
-	if got := a.who(t); got != one.String() {
+	a := newUDPClient(t, at)
+	if got := a.serverName(t); got != one.String() {
 		t.Fatalf("got %s, want %v", got, one)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, second))
-	if got := a.who(t); got != two.String() {
-		t.Errorf("after the address has become another Service's: got %s, want %v", got, two)
+	if got := a.serverName(t); got != two.String() {
+		t.Errorf("after another Service got the address: got %s, want %v", got, two)
 	}
 	closed := *second
 	closed.Frontends = slices.Clone(second.Frontends)
 	closed.Frontends[0].Restricted = true
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, &closed))
-	eventually(t, "the session has ended, since nobody may use the address", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.Stats().Sessions == 0 })
 	denied := w.Stats().Denied
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the client is denied", func() bool { return w.Stats().Denied > denied })
+}
+
+// newPacketListener returns a listener for the datagrams that are sent to a socket.
+func newPacketListener(conn *net.UDPConn, origin Origin) PacketListener {
+	return socketListener{conn, Flow{Protocol: v1.ProtocolUDP, Frontend: addrOf(conn.LocalAddr()), Origin: origin}}
+}
+
+type socketListener struct {
+	*net.UDPConn
+
+	flow Flow // of each datagram, without the client
+}
+
+// Receive implements [PacketListener].
+func (s socketListener) Receive(buf []byte) (int, Flow, error) {
+	n, client, err := s.ReadFromUDPAddrPort(buf)
+	f := s.flow
+	f.Client = unmap(client)
+	return n, f, err
+}
+
+// Reply implements [Replier].
+func (s socketListener) Reply(f Flow, datagram []byte) error {
+	_, err := s.WriteToUDPAddrPort(datagram, f.Client)
+	return err
 }

@@ -1,0 +1,277 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fakeHost is a host whose interface has addresses that a test sees. It uses addresses of the
+// loopback network, at which sockets can listen on any system.
+type fakeHost struct {
+	mu    sync.Mutex
+	addrs map[netip.Addr]bool
+	// fail returns the error of a call; what is "add" or "remove".
+	fail  func(what string, a netip.Addr) error
+	calls []string
+	lists int // calls of Addresses
+	// ignored is an address that is never added, although that succeeds.
+	ignored netip.Addr
+}
+
+func newFakeHost(addrs ...string) *fakeHost {
+	h := &fakeHost{addrs: map[netip.Addr]bool{}, fail: func(string, netip.Addr) error { return nil }}
+	for _, a := range addrs {
+		h.addrs[netip.MustParseAddr(a)] = true
+	}
+	return h
+}
+
+func (h *fakeHost) Addresses(context.Context) ([]netip.Addr, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lists++
+	return slices.Collect(maps.Keys(h.addrs)), nil
+}
+
+func (h *fakeHost) Add(_ context.Context, a netip.Addr) error { return h.change("add", a, true) }
+
+func (h *fakeHost) Remove(_ context.Context, a netip.Addr) error { return h.change("remove", a, false) }
+
+func (h *fakeHost) change(what string, a netip.Addr, has bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, what+" "+a.String())
+	if err := h.fail(what, a); err != nil {
+		return err
+	}
+	switch {
+	case a == h.ignored:
+	case has && h.addrs[a]:
+		return fs.ErrExist
+	case !has && !h.addrs[a]:
+		return errors.New("no such address")
+	case has:
+		h.addrs[a] = true
+	default:
+		delete(h.addrs, a)
+	}
+	return nil
+}
+
+// meddle changes addresses as another program does.
+func (h *fakeHost) meddle(change func(addrs map[netip.Addr]bool)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(h.addrs)
+}
+
+// wantAddresses checks which addresses the host has.
+func (h *fakeHost) wantAddresses(t *testing.T, want ...string) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var got []string
+	for a := range h.addrs {
+		got = append(got, a.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("addresses of the host: got %q, want %q", got, want)
+	}
+}
+
+// wantCalls checks the calls since the last check.
+func (h *fakeHost) wantCalls(t *testing.T, want ...string) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	slices.Sort(h.calls)
+	if !slices.Equal(h.calls, want) {
+		t.Errorf("calls: got %q, want %q", h.calls, want)
+	}
+	h.calls = nil
+}
+
+// on returns a backend on a host. The file at state survives it.
+func (h *fakeHost) on(t *testing.T, state string, o Options) *Backend {
+	t.Helper()
+	o.Capture = Addresses
+	o.Addresses.State, o.Addresses.manager = state, h
+	b, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// start returns a backend on a host, with a file of its own.
+func (h *fakeHost) start(t *testing.T, o Options) *Backend {
+	t.Helper()
+	return h.on(t, filepath.Join(t.TempDir(), "addresses"), o)
+}
+
+// frontend is an address and port, and its kind.
+type frontend struct {
+	kind proxy.FrontendKind
+	at   string
+}
+
+// servicePort returns a service port that forwards to the endpoints, or rejects if there are none.
+func servicePort(name string, protocol v1.Protocol, frontends []frontend, to ...netip.AddrPort) *proxy.ServicePort {
+	p := &proxy.ServicePort{}
+	p.Name.Name, p.Name.Protocol = name, protocol
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	if len(to) == 0 {
+		route.Action = proxy.Reject
+	}
+	for _, f := range frontends {
+		at := netip.MustParseAddrPort(f.at)
+		p.Name.Family = ipaddr.FamilyOf(at.Addr())
+		p.Frontends = append(p.Frontends, proxy.Frontend{Kind: f.kind, Addr: at, FromInside: route, FromOutside: route})
+	}
+	slices.SortFunc(to, netip.AddrPort.Compare)
+	for _, a := range to {
+		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: a, Ready: true, Serving: true})
+	}
+	return p
+}
+
+func clusterIP(at string) []frontend { return []frontend{{proxy.ClusterIP, at}} }
+
+// nodeOf returns a node with some addresses, all of which serve node ports.
+func nodeOf(addrs ...string) *proxy.Node {
+	n := &proxy.Node{Name: "here", NodePorts: proxy.NodePortAddresses{All: true}}
+	for _, a := range addrs {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	return n
+}
+
+// follower applies one snapshot after the other, as a runner does.
+type follower struct {
+	*Backend
+	held proxy.Snapshot
+}
+
+func (f *follower) apply(t *testing.T, next proxy.Snapshot) {
+	t.Helper()
+	if err := f.try(t, next); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *follower) try(t *testing.T, next proxy.Snapshot) error {
+	t.Helper()
+	err := f.Apply(t.Context(), f.held, next)
+	f.held = f.held.Achieved(next, err)
+	return err
+}
+
+// tcpServer answers each connection with a text. It returns its address.
+func tcpServer(t *testing.T, text string) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, text)
+			_ = c.Close()
+		}
+	}()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// udpServer answers each datagram with a text and the datagram. It returns its address.
+func udpServer(t *testing.T, text string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteTo(append([]byte(text), buf[:n]...), from)
+		}
+	}()
+	return netip.MustParseAddrPort(c.LocalAddr().String())
+}
+
+// ask connects to an address, and returns what it gets until the end.
+func ask(at string) (string, error) {
+	c, err := net.DialTimeout("tcp4", at, 5*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close() //nolint:errcheck // everything was read
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	text, err := io.ReadAll(c)
+	return string(text), err
+}
+
+func wantTCP(t *testing.T, at, want string) {
+	t.Helper()
+	if got, err := ask(at); err != nil || got != want {
+		t.Errorf("%s: got %q and error %v, want %q", at, got, err, want)
+	}
+}
+
+// wantNone checks that no connection to an address is answered.
+func wantNone(t *testing.T, at string) {
+	t.Helper()
+	if got, err := ask(at); err == nil {
+		t.Errorf("%s: got %q, want an error", at, got)
+	}
+}
+
+func wantUDP(t *testing.T, at, want string) {
+	t.Helper()
+	c, err := net.Dial("udp4", at) // receives only from that address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // everything was read
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, 2048)
+	if _, err := io.WriteString(c, "?"); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Read(buf)
+	if got := string(buf[:max(n, 0)]); err != nil || got != want+"?" {
+		t.Errorf("%s: got %q and error %v, want %q", at, got, err, want+"?")
+	}
+}

@@ -1,0 +1,103 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// OnAddresses is a backend with the capture Addresses in a network namespace. Only Windows has that
+// capture, but what it does there works on Linux as well.
+type OnAddresses struct {
+	*Backend
+	NS *netns.NS
+}
+
+// NewOnAddresses returns a backend for the network namespace of the calling thread, which adds
+// addresses to a link.
+func NewOnAddresses(o Options, link string) (*OnAddresses, error) {
+	ns, err := netns.Current(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	b := &OnAddresses{NS: ns}
+	o.Capture, o.Addresses.manager = Addresses, linkAddresses{ns, link}
+	o.Hooks.Dial = b.dial
+	if b.Backend, err = New(o); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return b, nil
+}
+
+// Close closes the backend.
+func (b *OnAddresses) Close() error { return errors.Join(b.Backend.Close(), b.NS.Close()) }
+
+// Apply listens in the namespace.
+func (b *OnAddresses) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	return b.NS.Do(func() error { return b.Backend.Apply(ctx, old, new) })
+}
+
+// dial makes the capture's own connections, in the namespace.
+func (b *OnAddresses) dial(ctx context.Context, d Dial) (conn net.Conn, err error) {
+	c, ok := b.capture.(*addresses.Capture)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	err = b.NS.Do(func() error {
+		conn, err = c.Dial(ctx, d)
+		return err
+	})
+	return conn, err
+}
+
+// linkAddresses adds addresses to a link of a namespace.
+type linkAddresses struct {
+	ns   *netns.NS
+	link string
+}
+
+func (l linkAddresses) Addresses(context.Context) (all []netip.Addr, err error) {
+	list, err := l.ns.Netlink().AddrList(nil, netlink.FAMILY_ALL)
+	for i := range list {
+		if a, ok := netip.AddrFromSlice(list[i].IP); ok {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all, err
+}
+
+// Add adds an address that the kernel first looks for on the link, if it is of IPv6: as on Windows,
+// no socket can listen at it for some time.
+func (l linkAddresses) Add(_ context.Context, a netip.Addr) error {
+	link, addr, err := l.entry(a)
+	if err != nil {
+		return err
+	}
+	return l.ns.Netlink().AddrAdd(link, addr)
+}
+
+func (l linkAddresses) Remove(_ context.Context, a netip.Addr) error {
+	link, addr, err := l.entry(a)
+	if err != nil {
+		return err
+	}
+	return l.ns.Netlink().AddrDel(link, addr)
+}
+
+func (l linkAddresses) entry(a netip.Addr) (netlink.Link, *netlink.Addr, error) {
+	link, err := l.ns.Netlink().LinkByName(l.link)
+	if err != nil {
+		return nil, nil, err
+	}
+	addr, err := netlink.ParseAddr(fmt.Sprintf("%v/%d", a, a.BitLen()))
+	return link, addr, err
+}

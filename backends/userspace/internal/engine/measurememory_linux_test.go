@@ -1,0 +1,63 @@
+//go:build measure
+
+package engine
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// TestMeasureMemory measures the memory of a silent connection: with package tcpconn, and with
+// package net.
+func TestMeasureMemory(t *testing.T) {
+	to := named(t)
+	measureSilent(t, to) // allocates what is allocated only once
+	memory, goroutines := measureSilent(t, to)
+	for _, stack := range []string{"engine", "package net"} {
+		tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, l, err := engineAt(tcp, stack == "package net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.open(t, Listener{Listener: l})
+		at := addrOf(l.Addr())
+		w.serveAt(at, to)
+		_, c := serverNameAt(t, at)
+		shut(c)
+		through, more := measureSilent(t, at) // client and server are in this process too
+		eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+		t.Logf("a silent connection, %s: %d bytes of heap and stacks, %d goroutines", stack, through-memory, more-goroutines)
+	}
+}
+
+// measureSilent returns the memory and the goroutines per silent connection, of many.
+func measureSilent(t *testing.T, to netip.AddrPort) (bytes, goroutines int) {
+	t.Helper()
+	const n = 3000
+	resident := func() int {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapInuse + m.StackInuse)
+	}
+	before, running := resident(), runtime.NumGoroutine()
+	var open []*net.TCPConn
+	for range n {
+		_, c := serverNameAt(t, to)
+		open = append(open, c)
+	}
+	time.Sleep(400 * time.Millisecond) // until no Splice holds a pipe
+	bytes, goroutines = (resident()-before)/n, (runtime.NumGoroutine()-running+n/2)/n
+	for _, c := range open {
+		shut(c)
+	}
+	eventually(t, "all are closed", func() bool { return runtime.NumGoroutine() < running+n/10 })
+	return bytes, goroutines
+}

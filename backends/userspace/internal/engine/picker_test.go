@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// memoryAt returns the n-th of the endpoints of a test.
+func memoryAt(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}), 8080)
+}
+
+// memoryPool returns the endpoints with some numbers.
+func memoryPool(numbers ...int) (all []netip.AddrPort) {
+	for _, n := range numbers {
+		all = append(all, memoryAt(n))
+	}
+	return all
+}
+
+// withoutSockets returns a fixture that reaches every endpoint.
+func withoutSockets(t *testing.T, p Picker) *fixture {
+	return newFixture(t, Config{Picker: p, Hooks: Hooks{
+		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
+	}}, v1.ProtocolTCP)
+}
+
+// chosen returns the number of the endpoint that the next connection of a client gets.
+func (w *fixture) chosen(t *testing.T, client string) int {
+	t.Helper()
+	f := Flow{Protocol: w.port.Name.Protocol, Client: netip.MustParseAddrPort(client), Frontend: memoryFrontend}
+	d := w.decide(f)
+	conn, to, err := w.connect(t.Context(), &d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut(conn)
+	return int(to.Addr.Addr().As4()[3])
+}
+
+// A change of the endpoints does not restart the round: the next one is the one after the last.
+func TestRoundsGoOn(t *testing.T) {
+	w := withoutSockets(t, RoundRobin)
+	w.serveAt(memoryFrontend, memoryPool(1, 3, 5, 7)...)
+	for w.chosen(t, "10.0.0.9:1") != 3 { // the first choice is random
+	}
+	for _, step := range []struct{ pool, want []int }{
+		{[]int{1, 3, 5, 7}, []int{5, 7, 1, 3, 5}},
+		{[]int{1, 3, 7}, []int{7, 1, 3}},
+		{[]int{1, 4, 7}, []int{4, 7, 1}},
+		{[]int{2, 4, 7}, []int{2, 4}},
+		{[]int{1, 2}, []int{1, 2, 1}},
+		{[]int{9}, []int{9, 9}},
+	} {
+		w.serveAt(memoryFrontend, memoryPool(step.pool...)...)
+		var got []int
+		for range step.want {
+			got = append(got, w.chosen(t, "10.0.0.9:1"))
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("endpoints %v: got %v, want %v", step.pool, got, step.want)
+		}
+	}
+}
+
+// While endpoints come and go, each one that stays gets its turn: between two of its turns, no
+// other one has two.
+func TestRoundsAreFair(t *testing.T) {
+	r := testenv.Random(t)
+	w := withoutSockets(t, RoundRobin)
+	have := map[int]bool{1: true, 2: true, 3: true}
+	since := map[int]map[int]bool{} // by endpoint: which others had a turn since its own
+	for range 2000 {
+		if n := 1 + r.IntN(12); r.IntN(3) == 0 && (len(have) > 1 || !have[n]) {
+			if have[n] = !have[n]; !have[n] {
+				delete(have, n)
+			}
+			delete(since, n)
+		}
+		var pool []int
+		for n := range have {
+			pool = append(pool, n)
+		}
+		w.serveAt(memoryFrontend, memoryPool(pool...)...)
+		n := w.chosen(t, "10.0.0.9:1")
+		for other := range have {
+			if other == n || since[other] == nil {
+				continue
+			}
+			if since[other][n] {
+				t.Fatalf("endpoint %d: got a second turn before that of %d", n, other)
+			}
+			since[other][n] = true
+		}
+		since[n] = map[int]bool{}
+		for _, seen := range since { // one that has left begins again
+			for gone := range seen {
+				if !have[gone] {
+					delete(seen, gone)
+				}
+			}
+		}
+	}
+}
+
+// An endpoint that failed is tried last, and does not stop the round of the others.
+func TestRoundsAvoidFailures(t *testing.T) {
+	refusing := memoryAt(2)
+	w := newFixture(t, Config{Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
+		if d.To == refusing {
+			return nil, errors.New("refused")
+		}
+		return newFakeSocket(), nil
+	}}}, v1.ProtocolTCP)
+	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
+	count := map[int]int{}
+	for range 20 {
+		count[w.chosen(t, "10.0.0.9:1")]++
+	}
+	if count[2] != 0 || count[1] < 8 || count[3] < 8 {
+		t.Errorf("got choices %v, want 1 and 3 in turn", count)
+	}
+}
+
+// A client with session affinity uses no turn after its first one.
+func TestAffinityUsesNoTurn(t *testing.T) {
+	w := withoutSockets(t, RoundRobin).withAffinity(time.Hour)
+	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
+	first := w.chosen(t, "10.0.0.9:1")
+	for range 5 {
+		if got := w.chosen(t, "10.0.0.9:1"); got != first {
+			t.Fatalf("got endpoint %d, want %d again", got, first)
+		}
+	}
+	if got, want := w.chosen(t, "10.0.0.8:1"), first%3+1; got != want {
+		t.Errorf("another client: got endpoint %d, want %d", got, want)
+	}
+}
+
+// Random choices reach all endpoints, and do not follow the round.
+func TestRandomChoices(t *testing.T) {
+	w := withoutSockets(t, Random)
+	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
+	count, inTurn, last := map[int]int{}, 0, 0
+	for range 300 {
+		n := w.chosen(t, "10.0.0.9:1")
+		if count[n]++; n == last%3+1 {
+			inTurn++
+		}
+		last = n
+	}
+	if len(count) != 3 || inTurn > 200 {
+		t.Errorf("got choices %v, %d of 300 in turn; want all of 3, and about 100", count, inTurn)
+	}
+}
+
+// New connections go where the fewest are open, and a connection counts until it has ended.
+func TestLeastConnections(t *testing.T) {
+	w := newFixture(t, Config{Picker: LeastConnections}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, named(t), named(t), named(t))
+	open := map[string][]*net.TCPConn{}
+	for range 6 {
+		name, c := serverNameAt(t, at)
+		open[name] = append(open[name], c)
+	}
+	var idle string
+	for name, all := range open {
+		if len(all) != 2 {
+			t.Fatalf("6 connections to 3 endpoints: got %d to %s, want 2", len(all), name)
+		}
+		idle = name
+	}
+	for _, c := range open[idle] {
+		shut(c)
+	}
+	eventually(t, "the connections have ended", func() bool { return w.Stats().Connections == 4 })
+	s := w.services[w.port.Name]
+	eventually(t, "the endpoint is without load", func() bool { return s.loadOf(netip.MustParseAddrPort(idle)) == 0 })
+	for range 2 {
+		if name, _ := serverNameAt(t, at); name != idle {
+			t.Errorf("got a connection to %s, want %s, which had none", name, idle)
+		}
+	}
+}
+
+// loadOf returns how many flows to an endpoint are counted.
+func (s *service) loadOf(a netip.AddrPort) int {
+	s.balance.mu.Lock()
+	defer s.balance.mu.Unlock()
+	return s.balance.loaded[a]
+}
+
+// Sessions count, too, until they end.
+func TestLeastSessions(t *testing.T) {
+	w := newFixture(t, Config{Picker: LeastConnections, Hooks: Hooks{
+		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
+	}}, v1.ProtocolUDP)
+	w.serveAt(memoryFrontend, memoryAt(1), memoryAt(2))
+	for n := range uint16(10) {
+		f := memoryFlow()
+		f.Client = netip.AddrPortFrom(memoryClient.Addr(), n+1)
+		w.Datagram(f, []byte("?"), nil)
+	}
+	s := w.services[w.port.Name]
+	if one, two := s.loadOf(memoryAt(1)), s.loadOf(memoryAt(2)); one != 5 || two != 5 {
+		t.Errorf("got %d and %d sessions, want 5 each", one, two)
+	}
+	w.EndAll()
+	eventually(t, "no session counts", func() bool { return s.loadOf(memoryAt(1)) == 0 && s.loadOf(memoryAt(2)) == 0 })
+}
+
+// A flow that does not come about does not count: no endpoint is reached, the client is gone, or
+// the header of the PROXY protocol cannot be sent.
+func TestFailedFlowsAreNoLoad(t *testing.T) {
+	for name, c := range map[string]struct {
+		dial   error
+		prefix func(c *connection)
+	}{
+		"no endpoint":     {dial: errors.New("refused")},
+		"closed client":   {prefix: func(c *connection) { shut(c) }},
+		"no proxy header": {},
+	} {
+		w := newFixture(t, Config{Picker: LeastConnections, Hooks: Hooks{
+			Dial: func(context.Context, Dial) (net.Conn, error) {
+				return newFakeSocket(io.ErrClosedPipe), c.dial
+			},
+			ProxyProtocol: func(proxy.ServicePortName) int { return 1 },
+		}}, v1.ProtocolTCP)
+		w.serveAt(memoryFrontend, memoryEndpoint)
+		near, far := net.Pipe()
+		link := &connection{client: near}
+		if c.prefix != nil {
+			c.prefix(link)
+		}
+		s, err := w.establish(link, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+		if s != nil {
+			t.Errorf("%s: got a connection and error %v, want none", name, err)
+		}
+		if got := w.services[w.port.Name].loadOf(memoryEndpoint); got != 0 {
+			t.Errorf("%s: got %d flows counted, want none", name, got)
+		}
+		shut(near)
+		shut(far)
+	}
+}
+
+func TestNamesOfPickers(t *testing.T) {
+	for p, want := range map[Picker]string{RoundRobin: "round-robin", Random: "random", LeastConnections: "least-connections", 9: "picker 9"} {
+		if got := p.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if _, err := New(Config{Picker: 3}); err == nil {
+		t.Error("an unknown picker: got no error, want one")
+	}
+}

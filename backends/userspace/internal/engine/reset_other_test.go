@@ -1,0 +1,8 @@
+//go:build !windows
+
+package engine
+
+import "syscall"
+
+// connectionReset is the error of a connection that the peer has reset.
+const connectionReset = syscall.ECONNRESET

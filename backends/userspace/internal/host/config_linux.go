@@ -1,0 +1,97 @@
+package host
+
+import (
+	"hash/fnv"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Config configures a capture.
+type Config struct {
+	// Identity must be complete. Its mark has one bit.
+	Identity backends.Identity
+	// Families are the IP families to serve, Port is the port of all listeners.
+	Families []v1.IPFamily
+	Port     uint16
+	// AwaitEndpoints says that connections to service ports without endpoints are
+	// captured, and wait for an endpoint, and are not rejected.
+	AwaitEndpoints bool
+
+	Sockets *Sockets
+	// Node has the frontends that are captured. It is nil for TPROXY, which does not need it.
+	Node *NodeDialer
+}
+
+// SocketFamily returns the kernel's address family (AF_INET, AF_INET6) of an IP family.
+func SocketFamily(f v1.IPFamily) int {
+	if f == v1.IPv6Protocol {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// Serves reports whether an IP family is served.
+func (c *Config) Serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
+
+// Check implements [backends.Checker].
+func (c *Config) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+	if !c.Serves(port.Name.Family) {
+		return nil
+	}
+	return CheckProtocol(port)
+}
+
+// Action returns what the kernel must do with packets for which a route has action a;
+// [proxy.Forward] means to capture them.
+func (c *Config) Action(a proxy.Action) proxy.Action {
+	if a == proxy.Reject && c.AwaitEndpoints {
+		return proxy.Forward
+	}
+	return a
+}
+
+// number returns the position of the mark's bit, which differs between instances in one
+// network namespace.
+func (c *Config) number() int { return bits.TrailingZeros32(c.Identity.Mark) }
+
+// firstTable begins a range of table numbers that no other program is known to use.
+const firstTable = 7_690_000
+
+// Table returns the number of the backend's routing table, which is also the metric of its
+// routes in the table of local addresses.
+func (c *Config) Table() int { return firstTable + c.number() }
+
+// firstPriority begins a range of priorities that no other program is known to use, before
+// that of the main table's rule.
+const firstPriority = 760
+
+// RulePriority returns the priority of the backend's routing rule.
+func (c *Config) RulePriority() int { return firstPriority + c.number() }
+
+// ListenAddr returns the n-th address to listen at. It is derived from the name of the
+// identity, and other machines cannot send to it: in IPv4 it is a loopback address, in IPv6
+// one of the discard-only range (RFC 6666). If translated is set, nf_tables translates
+// destinations to it.
+func (c *Config) ListenAddr(f v1.IPFamily, n uint8, translated bool) netip.AddrPort {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(c.Identity.Name)) // a hash does not fail
+	sum := h.Sum32()
+	if f == v1.IPv6Protocol {
+		a := [16]byte{0: 0x01, 10: byte(sum >> 24), 11: byte(sum >> 16), 12: byte(sum >> 8), 13: byte(sum), 15: n}
+		return netip.AddrPortFrom(netip.AddrFrom16(a), c.Port)
+	}
+	first := byte(127) // 127.0.0.0/10 is left to other programs
+	if translated {
+		// The kernel drops packets from other machines that are translated to loopback
+		// addresses. 0.0.0.0/8 ("this network") is local only by a route.
+		first = 0
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{first, 64 + byte(sum>>8)%128, byte(sum), n}), c.Port)
+}

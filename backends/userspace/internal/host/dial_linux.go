@@ -1,0 +1,60 @@
+package host
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
+)
+
+// NodeDialer reaches endpoints from any address of the node. The capture may capture its
+// packets, like any traffic of the node. It therefore refuses endpoints that are frontends.
+type NodeDialer struct {
+	*Frontends
+
+	sockets *Sockets
+}
+
+// NewNodeDialer returns a dialer without frontends; [Frontends.Follow] adds them.
+func NewNodeDialer(s *Sockets) *NodeDialer {
+	return &NodeDialer{Frontends: NewFrontends(s.isLocal), sockets: s}
+}
+
+// Begin begins a TCP connection, as [engine.Config].Begin.
+func (d *NodeDialer) Begin(to engine.Dial) (fd int, err error) {
+	if err := d.Refuse(to); err != nil {
+		return -1, err
+	}
+	err = d.sockets.Do(func() error {
+		fd, err = tcpconn.Begin(netip.AddrPort{}, to.To)
+		return err
+	})
+	return fd, err
+}
+
+// Dial makes a connection, as [engine.Hooks].Dial.
+func (d *NodeDialer) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, err error) {
+	if err := d.Refuse(to); err != nil {
+		return nil, err
+	}
+	err = d.sockets.Do(func() error {
+		dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
+		conn, err = dialer.DialContext(ctx, strings.ToLower(string(to.Protocol)), to.To.String())
+		return err
+	})
+	if err != nil {
+		return nil, err // conn would be a nil pointer in an interface
+	}
+	return conn, nil
+}
+
+// isLocal reports whether an address is one of the node's own.
+func (s *Sockets) isLocal(a netip.Addr) bool {
+	kind, _ := s.route(a)
+	return kind == unix.RTN_LOCAL
+}

@@ -1,0 +1,4 @@
+// Package neterr says what errors of sockets are about. The operating systems have different
+// numbers for the same errors; on Windows, the names of Unix in package syscall are not those of
+// the errors that sockets return.
+package neterr

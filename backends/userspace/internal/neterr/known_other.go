@@ -1,0 +1,5 @@
+//go:build !windows
+
+package neterr
+
+func known() []number { return byName() }

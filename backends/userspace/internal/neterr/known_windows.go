@@ -1,0 +1,3 @@
+package neterr
+
+func known() []number { return append(onWindows(), byName()...) }

@@ -1,0 +1,236 @@
+package netfilter
+
+import (
+	"github.com/google/nftables/expr"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Names of the chains that each table has, beside those of verdictChain.
+const (
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPostrouting = "postrouting"
+	chainBridged     = "bridged"
+	chainServices    = "services"
+)
+
+// Levels of chains: a chain jumps only to chains of lower levels.
+const (
+	levelAction uint8 = iota
+	levelSource
+	levelServices
+	levelBase
+	levelForeign
+)
+
+// Priorities of base chains.
+const (
+	// capturePriority is before packets are routed and other programs translate them, and
+	// after other programs mark them, mostly at -150: they do not overwrite the mark.
+	capturePriority = -140
+	// natPriority is the priority at which destinations are translated.
+	natPriority = -100
+)
+
+// baseChain is a chain that packets traverse at a hook of the kernel.
+type baseChain struct {
+	name  string
+	at    nfnetlink.BaseChain
+	rules func(chainWriter)
+}
+
+// bases returns the base chains of the capture.
+func (r *renderer) bases() []baseChain {
+	at := func(kind string, hook nfnetlink.Hook, priority int32) nfnetlink.BaseChain {
+		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: priority + r.Identity.Priority}
+	}
+	if r.redirect {
+		return []baseChain{
+			{chainPrerouting, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.redirectIncoming},
+			{chainOutput, at("nat", nfnetlink.Output, natPriority), chainWriter.redirectOutgoing},
+		}
+	}
+	return []baseChain{
+		{chainPrerouting, at("filter", nfnetlink.Prerouting, capturePriority), chainWriter.prerouting},
+		{chainOutput, at("route", nfnetlink.Output, capturePriority), chainWriter.output},
+		{chainBridged, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.bridged},
+		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
+	}
+}
+
+// static appends the objects of a table that do not depend on Services.
+func (r *renderer) static(node *proxy.Node, f v1.IPFamily, out []Object) []Object {
+	fam := nft.FamilyOf(f)
+	out = append(out, Object{Key: Key{kind: kindRouting, fam: fam}, Value: Value{routing: routingComplete}}, Object{Key: Key{kind: kindTable, fam: fam}})
+	for _, s := range sets() {
+		out = append(out, Object{Key: Key{kind: kindSet, fam: fam, name: s.Name}, Value: Value{definition: nft.SetHash(s.Spec(fam))}, Payload: &s})
+	}
+	return append(out, r.chains(node, f)...)
+}
+
+// chains returns the chains of a table that do not depend on Services.
+func (r *renderer) chains(node *proxy.Node, f v1.IPFamily) (all []Object) {
+	add := func(level uint8, name string, at nfnetlink.BaseChain, rules func(chainWriter)) {
+		k := Key{kind: kindChain, fam: nft.FamilyOf(f), level: level, name: name}
+		all = append(all, r.chain(k, at, func(a *nft.Assembler) { rules(chainWriter{a, r, node}) }))
+	}
+	regular := nfnetlink.BaseChain{}
+	for _, inside := range actions() {
+		add(levelAction, verdictChain(inside, inside), regular, func(w chainWriter) { w.action(inside) })
+		for _, outside := range actions() {
+			if inside != outside {
+				add(levelSource, verdictChain(inside, outside), regular, func(w chainWriter) { w.bySource(inside, outside) })
+			}
+		}
+	}
+	add(levelServices, chainServices, regular, chainWriter.services)
+	for _, b := range r.bases() {
+		add(levelBase, b.name, b.at, b.rules)
+	}
+	return all
+}
+
+// chain returns the object of a chain.
+func (r *renderer) chain(k Key, at nfnetlink.BaseChain, rules func(*nft.Assembler)) Object {
+	c := &nft.Chain{Base: at, Mark: r.Identity.Mark, Rules: rules}
+	return Object{Key: k, Value: Value{definition: c.Hash(k.fam)}, Payload: c}
+}
+
+// action writes the rules that apply an action to all packets. For TPROXY, captured packets are
+// marked only; the base chain delivers them.
+func (w chainWriter) action(a proxy.Action) {
+	switch a {
+	case proxy.Forward:
+		if w.redirect {
+			w.redirectPackets()
+		} else {
+			w.Rule(w.SetMark())
+		}
+	case proxy.Reject:
+		w.Rule(w.Reject())
+	case proxy.Drop:
+		w.Rule(w.Drop())
+	case proxy.Pass:
+		w.Rule(w.Return())
+	}
+}
+
+// redirectPackets translates the destination to the listener for the packet's source.
+func (w chainWriter) redirectPackets() {
+	w.translate(w.SourceIsLocal(), listenerNode)
+	for _, from := range w.FromPods(w.node.LocalTraffic) {
+		w.translate(from, listenerPod)
+	}
+	w.translate(nil, listenerOutside)
+}
+
+// bySource applies one action to traffic of pods and of the node itself, and another one to
+// all other traffic.
+func (w chainWriter) bySource(inside, outside proxy.Action) {
+	in := w.Goto(verdictChain(inside, inside))
+	for _, from := range w.FromPods(w.node.LocalTraffic) {
+		w.Rule(from, in)
+	}
+	w.Rule(w.SourceIsLocal(), in)
+	w.Rule(w.Goto(verdictChain(outside, outside)))
+}
+
+// services looks up the frontend of a packet.
+func (w chainWriter) services() {
+	w.Rule(w.VerdictMap(setRestricted, false))
+	w.Rule(w.VerdictMap(setFrontends, false))
+	w.NodePorts(w.node.NodePorts, setNodePorts)
+	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
+}
+
+// prerouting delivers packets to the sockets of the backend: first those of established
+// connections, then new ones, which go to listeners. While no backend listens, it drops packets
+// that it would capture.
+func (w chainWriter) prerouting() {
+	destPort, accept := w.ownPort(nft.DestPort(reg)), w.Accept()
+	// Answers of endpoints. The rule is for ports that clients do not use: a closing socket
+	// must not receive packets of a client's own connection from the same port.
+	w.Rule(destPort, w.ownSocket(), w.SetMark(), accept)
+	// A reply begins no connection, unless connection tracking had forgotten the connection
+	// and considers an answer of the backend as the first packet.
+	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
+	w.Rule(w.reply(), destPort, w.Marked(expr.CmpOpNeq), accept)
+	// Packets of clients on their connections, also to removed frontends.
+	w.Rule(w.ownSocket(), w.SetMark(), accept)
+	// The same, of connections that chain bridged has translated.
+	w.Rule(w.comesByBridge(expr.CmpOpEq), w.isEstablished(), accept)
+	// Chain output has decided on all packets from the node to itself.
+	w.Rule(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpNeq), w.Jump(chainServices))
+	w.Rule(w.Marked(expr.CmpOpEq), accept)
+	// Chain bridged translates these later.
+	w.Rule(w.comesByBridge(expr.CmpOpEq), accept)
+	w.handOver(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpEq), listenerNode)
+	for _, from := range w.FromPods(w.node.LocalTraffic) {
+		w.handOver(from, listenerPod)
+	}
+	w.handOver(nil, listenerOutside)
+	w.Rule(w.Drop())
+}
+
+// output marks packets of the node itself, so that they are routed to this host and traverse
+// prerouting. It does not mark packets of the backend.
+func (w chainWriter) output() {
+	own, accept := nft.Join(w.ownPort(nft.SourcePort(reg)), w.transparentSocket()), w.Accept()
+	// Late answers on translated connections that connection tracking has forgotten.
+	w.Rule(w.original(), w.SourceIn(w.translatedTo()), w.Drop())
+	// An answer to a datagram whose flow connection tracking has forgotten: it seems to begin
+	// a flow, of which the client's next datagram seems to be a reply.
+	w.Rule(w.original(), w.namelessSocket(), w.setConnectionMark())
+	// A host-network endpoint answers to the client's address. By the connection mark the
+	// answers are routed to the backend, which they would otherwise bypass.
+	w.Rule(own, w.original(), w.DestIsLocal(), w.setConnectionMark(), accept)
+	w.Rule(own, accept)
+	// An answer on a connection that connection tracking has forgotten. The client's next
+	// packet seems to be a reply, too.
+	w.Rule(w.original(), w.transparentSocket(), w.setConnectionMark())
+	w.Rule(w.reply(), w.ownPort(nft.DestPort(reg)), w.connectionMarked(expr.CmpOpNeq), w.SetMark(), accept)
+	// A reply begins no connection, even if its destination is a frontend, as in
+	// prerouting.
+	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
+	w.Rule(w.Jump(chainServices))
+}
+
+// postrouting drops marked packets that leave the node. They do so if another program has
+// removed the routing rule, and their destination is a frontend.
+func (w chainWriter) postrouting() {
+	w.Rule(w.Marked(expr.CmpOpNeq), w.Interface(expr.MetaKeyOIFNAME, "lo", expr.CmpOpNeq), w.Drop())
+}
+
+// bridged translates marked packets that arrive by a bridge. If netfilter sees bridged packets,
+// it sees them on the bridge, and not again when they leave it for this host, where the kernel
+// removes the socket that TPROXY has set.
+func (w chainWriter) bridged() {
+	// Clients must not reach listeners other than through a frontend.
+	w.Rule(w.DestIn(w.translatedTo()), w.Drop())
+	w.Rule(w.comesByBridge(expr.CmpOpNeq), w.Accept())
+	w.Rule(w.Marked(expr.CmpOpEq), w.Accept())
+	// Answers of endpoints on flows that connection tracking has forgotten.
+	w.Rule(w.ownSocket(), w.Accept())
+	for _, from := range w.FromPods(w.node.LocalTraffic) {
+		w.translate(from, listenerBridgedPod)
+	}
+	w.translate(nil, listenerBridgedOutside)
+}
+
+// redirectIncoming and redirectOutgoing see the first packet of a connection; the kernel
+// translates later ones in the same way.
+func (w chainWriter) redirectIncoming() {
+	// Clients must not reach listeners other than through a frontend.
+	w.Rule(w.DestIn(w.translatedTo()), w.Drop())
+	w.Rule(w.Jump(chainServices))
+}
+
+func (w chainWriter) redirectOutgoing() {
+	// Late answers on connections that connection tracking has forgotten.
+	w.Rule(w.SourceIn(w.translatedTo()), w.Drop())
+	w.Rule(w.Jump(chainServices))
+}

@@ -1,0 +1,73 @@
+package netfilter
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Base chains have their hooks and priorities, moved by the priority of the identity. A later
+// process with another priority moves them.
+func TestHooksOfBaseChains(t *testing.T) {
+	for redirect, want := range map[bool]map[string]nfnetlink.BaseChain{
+		false: {
+			chainPrerouting:  {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -140},
+			chainOutput:      {Type: "route", Hook: nfnetlink.Output, Priority: -140},
+			chainPostrouting: {Type: "filter", Hook: nfnetlink.Postrouting, Priority: -140},
+			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
+		},
+		true: {
+			chainPrerouting: {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
+			chainOutput:     {Type: "nat", Hook: nfnetlink.Output, Priority: -100},
+		},
+	} {
+		ns := netnstest.NewNS(t)
+		for _, priority := range []int32{0, -7} {
+			config := configIn(t, ns)
+			config.Identity.Priority = priority
+			var c *Capture
+			if err := ns.Do(func() (err error) {
+				c, err = New(config, redirect)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			b := backends.New(c.Render, backends.Target[Key, Value](c))
+			if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})); err != nil {
+				t.Fatal(err)
+			}
+			moved := map[string]nfnetlink.BaseChain{}
+			for name, base := range want {
+				base.Priority += priority
+				moved[name] = base
+			}
+			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {
+				t.Errorf("redirect %t with priority %d (-want +got):\n%s", redirect, priority, diff)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// basesOf returns the base chains of a capture's table.
+func basesOf(t *testing.T, c *Capture) map[string]nfnetlink.BaseChain {
+	t.Helper()
+	var chains []nfnetlink.Chain
+	if err := c.Netlink.Chains(t.Context(), c.table(nfnetlink.IPv6), nfnetlink.Collect(&chains)); err != nil {
+		t.Fatal(err)
+	}
+	bases := map[string]nfnetlink.BaseChain{}
+	for i := range chains {
+		if chains[i].Base.Type != "" {
+			bases[chains[i].Name] = chains[i].Base
+		}
+	}
+	return bases
+}

@@ -1,0 +1,165 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+)
+
+// portTries is how many ports are tried before the dialer reports that there is none: programs
+// of the node, and connections to the same endpoint, may use some of them.
+const portTries = 64
+
+// Dialer reaches endpoints from the address that they must see, for TPROXY. Its packets are
+// not captured.
+type Dialer struct {
+	sockets *host.Sockets
+	// ports counts the ports from which connections are made. Ports of UDP sockets are
+	// lent by packetPorts, since the kernel does not prevent two UDP sockets from having
+	// both addresses and ports in common.
+	ports       atomic.Uint32
+	packetPorts *engine.Ports
+}
+
+func newDialer(s *host.Sockets) *Dialer {
+	d := &Dialer{sockets: s}
+	d.startAt(uint32(os.Getpid()) * 7919) // processes begin at different ports
+	return d
+}
+
+func (d *Dialer) startAt(begin uint32) {
+	d.packetPorts = engine.NewPorts(firstSourcePort, sourcePorts, begin)
+	d.ports.Store(begin)
+}
+
+// StartAt makes a port the next one to be used, for tests. It must be called before there is
+// traffic.
+func (d *Dialer) StartAt(port uint16) {
+	for begin := range uint32(sourcePorts) {
+		if begin*engine.Stride(sourcePorts)%uint32(sourcePorts) == uint32(port-firstSourcePort) {
+			d.startAt(begin)
+			d.ports.Add(^uint32(0)) // nextPort adds one first
+		}
+	}
+}
+
+// Begin begins a TCP connection, as [engine.Config].Begin. The source port is of a range that
+// clients do not use: the state that the kernels keep of a closed connection of the backend
+// must not match a connection that the client makes itself.
+func (d *Dialer) Begin(to engine.Dial) (fd int, err error) {
+	share := tcpconn.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEADDR, Value: 1}
+	foreign := tcpconn.Option{Level: unix.SOL_IP, Name: unix.IP_TRANSPARENT, Value: 1}
+	if to.To.Addr().Is6() {
+		foreign.Level, foreign.Name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	for range portTries {
+		from := netip.AddrPortFrom(sourceOf(to), d.nextPort())
+		err = d.sockets.Do(func() error {
+			fd, err = tcpconn.Begin(from, to.To, share, foreign)
+			return err
+		})
+		if !isTaken(err) {
+			return fd, err
+		}
+	}
+	return -1, fmt.Errorf("%w: %w", engine.ErrNoPort, err)
+}
+
+// nextPort returns the ports in turn; successive ones are far apart.
+func (d *Dialer) nextPort() uint16 {
+	n := uint64(d.ports.Add(1)) * uint64(engine.Stride(sourcePorts))
+	return firstSourcePort + uint16(n%uint64(sourcePorts))
+}
+
+func isTaken(err error) bool {
+	return errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL)
+}
+
+// sourceOf returns the address that an endpoint must see, the unspecified one if any address
+// of the node is allowed.
+func sourceOf(d engine.Dial) netip.Addr {
+	switch {
+	case d.From.IsValid():
+		return d.From
+	case d.To.Addr().Is6():
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// reuseAddr allows sockets to share their port: both addresses and ports identify a connection.
+func reuseAddr(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
+
+// Dial opens a socket for the datagrams of one session, as [engine.Hooks].Dial. It may share
+// its port with sockets to other endpoints.
+func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+	on := engine.Path{To: to.To}
+	if !to.FromNode {
+		on.From = to.From
+	}
+	dialer := net.Dialer{Control: host.Control(reuseAddr, host.Transparent)}
+	for try := 1; ; try++ {
+		port, err := d.packetPorts.Take(on)
+		if err != nil {
+			return nil, err
+		}
+		var conn *net.UDPConn
+		err = d.sockets.Do(func() error {
+			conn, err = dialer.DialUDP(ctx, "udp", netip.AddrPortFrom(sourceOf(to), port), to.To)
+			return err
+		})
+		if err == nil {
+			drain(conn)
+			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { d.packetPorts.Give(on, port) })}, nil
+		}
+		d.packetPorts.Give(on, port)
+		switch {
+		case !isTaken(err):
+			return nil, err
+		case try == portTries:
+			return nil, fmt.Errorf("%w: %w", engine.ErrNoPort, err)
+		}
+	}
+}
+
+// lentConn is a socket that returns its port when it is closed.
+type lentConn struct {
+	*net.UDPConn
+
+	give func()
+}
+
+// Close closes the socket.
+func (c *lentConn) Close() error {
+	err := c.UDPConn.Close()
+	c.give()
+	return err
+}
+
+// drain drops datagrams that the socket has received before it was connected: they are for
+// sockets of other sessions with the same port.
+func drain(c *net.UDPConn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return // The socket is closed.
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		for range 100 { // bounded: the socket was unconnected for a moment only
+			if _, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT); err != nil {
+				return
+			}
+		}
+	})
+}

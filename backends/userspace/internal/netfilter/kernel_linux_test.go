@@ -1,0 +1,293 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fakeRouting is a routing in memory.
+type fakeRouting struct {
+	is    map[v1.IPFamily]routingState
+	fails error // error of all methods
+	lacks error // error of add, which adds all the same
+}
+
+func (r *fakeRouting) state(f v1.IPFamily) (routingState, error) { return r.is[f], r.fails }
+
+func (r *fakeRouting) add(f v1.IPFamily) error {
+	r.is[f] = routingComplete
+	return errors.Join(r.fails, r.lacks)
+}
+
+func (r *fakeRouting) remove(f v1.IPFamily) error {
+	if r.fails == nil {
+		r.is[f] = routingAbsent
+	}
+	return r.fails
+}
+
+// configIn returns the config of a capture in a namespace.
+func configIn(t *testing.T, ns *netns.NS) *host.Config {
+	t.Helper()
+	identity, err := backends.Identity{}.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &host.Config{Identity: identity, Families: host.Families(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
+}
+
+// kernelIn returns the edge to the kernel in a namespace, with a fake in place of
+// routing.
+func kernelIn(t *testing.T) (*kernel, *fakeRouting) {
+	t.Helper()
+	ns := netnstest.NewNS(t)
+	config := configIn(t, ns)
+	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) }).kernel
+	r := &fakeRouting{is: map[v1.IPFamily]routingState{}}
+	k.routes = r
+	if err := k.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	return k, r
+}
+
+// refused returns an operation that the kernel refuses: it removes a chain to which another
+// one leads.
+func refused(t *testing.T, k *kernel) op {
+	t.Helper()
+	add := func(kind kind, name string, rules func(*nft.Assembler)) op {
+		return op{Kind: backends.Add, Key: Key{kind: kind, fam: nfnetlink.IPv6, name: name}, Payload: &nft.Chain{Rules: rules}}
+	}
+	if err := k.Commit(t.Context(), []op{
+		add(kindTable, "", nil),
+		add(kindChain, "used", func(*nft.Assembler) {}),
+		add(kindChain, "user", func(a *nft.Assembler) { a.Rule(a.Goto("used")) }),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return op{Kind: backends.Remove, Key: Key{kind: kindChain, fam: nfnetlink.IPv6, name: "used"}}
+}
+
+// If the kernel refuses a commit, the routing that the commit has added is removed, and routing
+// that existed before is kept.
+func TestRoutingIsUndone(t *testing.T) {
+	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
+		return op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}}
+	}
+	k, w := kernelIn(t)
+	refused := refused(t, k)
+	w.is[v1.IPv6Protocol] = routingPartial
+	before := k.Operations()
+	err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4), routing(backends.Replace, nfnetlink.IPv6), refused})
+	if !errors.Is(err, backends.ErrConflict) {
+		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
+	}
+	if four, six := w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol]; four != routingAbsent || six != routingComplete {
+		t.Errorf("routing after a refused commit: got %d for IPv4 and %d for IPv6, want %d and %d", four, six, routingAbsent, routingComplete)
+	}
+	if got := k.Operations() - before; got != 0 {
+		t.Errorf("operations: got %d, want none", got)
+	}
+	w.lacks = unix.EPERM
+	if err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4)}); !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, unix.EPERM) {
+		t.Errorf("without privilege: got error %v, want one that is %v", err, proxy.ErrUnsupported)
+	}
+	if got := w.is[v1.IPv4Protocol]; got != routingAbsent {
+		t.Errorf("routing without privilege: got %d, want %d", got, routingAbsent)
+	}
+}
+
+// Replacing all tables while the kernel is out of memory changes nothing: tables and routing
+// are kept, and no smaller commit is tried.
+func TestReplacingWithoutMemory(t *testing.T) {
+	const fam = nfnetlink.IPv4
+	k, w := kernelIn(t)
+	all := []op{{Kind: backends.Add, Key: Key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: Key{kind: kindTable, fam: fam}}}
+	if err := k.Commit(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	commit := k.Transact
+	k.Transact = func(context.Context, *nfnetlink.Batch) error {
+		return &nfnetlink.Error{Op: "commit", Errno: unix.ENOMEM}
+	}
+	r := k.Replace(t.Context(), proxy.Snapshot{}, true)
+	if r == nil {
+		t.Fatal("Replace: got nil, want a replacement")
+	}
+	if err := r.Commit(t.Context(), all); !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("got error %v, want one that is %v and %v", err, backends.ErrUnavailable, unix.ENOMEM)
+	}
+	if got := w.is[v1.IPv4Protocol]; got != routingComplete {
+		t.Errorf("routing: got %d, want %d as before", got, routingComplete)
+	}
+	if exists, err := k.exists(t.Context(), fam); err != nil || !exists {
+		t.Errorf("table exists: got %t and error %v, want it as before", exists, err)
+	}
+	k.Transact = commit
+	if err := r.Commit(t.Context(), all); err != nil {
+		t.Errorf("with memory again: got error %v, want none", err)
+	}
+}
+
+// While the kernel grows a set in the background, it lists some elements twice, and others not
+// at all. List does not return such a listing.
+func TestListsWhileSetsGrow(t *testing.T) {
+	ns := netnstest.NewNS(t)
+	config := configIn(t, ns)
+	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) })
+	var ports []*proxy.ServicePort
+	for i := range 6000 {
+		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
+	}
+	world := proxy.NewSnapshot(stagetest.Node(), ports...)
+	for range 20 {
+		b := backends.New(c.Render, backends.Target[Key, Value](c))
+		if err := b.Apply(t.Context(), proxy.Snapshot{}, world); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			seen := map[Key]bool{}
+			for o, err := range c.List(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if seen[o.Key] {
+					t.Fatalf("got %+v listed twice, want each object once", o.Key)
+				}
+				seen[o.Key] = true
+			}
+		}
+		if err := b.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// If removing the routing fails after the tables were removed, the dataplane is lost.
+func TestFailedRemovalOfRouting(t *testing.T) {
+	k, w := kernelIn(t)
+	gone := []op{{Kind: backends.Remove, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}}
+	w.is[v1.IPv4Protocol] = routingComplete
+	if err := k.Commit(t.Context(), gone); err != nil || w.is[v1.IPv4Protocol] != routingAbsent {
+		t.Errorf("got error %v and state %d, want no error and %d", err, w.is[v1.IPv4Protocol], routingAbsent)
+	}
+	w.fails = syscall.EIO
+	if err := k.Commit(t.Context(), gone); !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, syscall.EIO) {
+		t.Errorf("got error %v, want one that is %v, and %v", err, proxy.ErrDataplaneLost, syscall.EIO)
+	}
+}
+
+// Cleanup removes complete and partial routing.
+func TestCleanupOfPartialRouting(t *testing.T) {
+	for _, state := range []routingState{routingPartial, routingComplete} {
+		k, w := kernelIn(t)
+		w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol] = state, state
+		if err := k.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.is; got[v1.IPv4Protocol] != routingAbsent || got[v1.IPv6Protocol] != routingAbsent {
+			t.Errorf("Cleanup of state %d: got routing %v, want none", state, got)
+		}
+		if got := k.Operations(); got != 2 {
+			t.Errorf("operations: got %d, want 2", got)
+		}
+	}
+}
+
+// A routing that excludes another is complete only without it, and removes it.
+func TestOnlyOneRouting(t *testing.T) {
+	const fam = v1.IPv4Protocol
+	for _, c := range []struct{ own, other, want routingState }{
+		{routingAbsent, routingAbsent, routingAbsent},
+		{routingComplete, routingAbsent, routingComplete},
+		{routingPartial, routingAbsent, routingPartial},
+		{routingComplete, routingPartial, routingPartial},
+		{routingAbsent, routingComplete, routingPartial},
+	} {
+		own, other := &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.own}}, &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.other}}
+		w := only{own, []routing{other}}
+		if got, err := w.state(fam); err != nil || got != c.want {
+			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.own, c.other, got, err, c.want)
+		}
+		for what, do := range map[routingState]func(v1.IPFamily) error{routingComplete: w.add, routingAbsent: w.remove} {
+			own.is[fam], other.is[fam] = c.own, c.other
+			if err := do(fam); err != nil || own.is[fam] != what || other.is[fam] != routingAbsent {
+				t.Errorf("one is %d and the other %d: got %d and %d, error %v, want %d and none", c.own, c.other, own.is[fam], other.is[fam], err, what)
+			}
+		}
+	}
+}
+
+// A routing of several parts is complete when all parts are, and absent when all are.
+func TestRoutingOfSeveralParts(t *testing.T) {
+	const fam = v1.IPv4Protocol
+	for _, c := range []struct{ one, two, want routingState }{
+		{routingAbsent, routingAbsent, routingAbsent},
+		{routingComplete, routingComplete, routingComplete},
+		{routingComplete, routingAbsent, routingPartial},
+		{routingAbsent, routingComplete, routingPartial},
+		{routingPartial, routingPartial, routingPartial},
+	} {
+		one, two := &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.one}}, &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.two}}
+		w := allOf{one, two}
+		if got, err := w.state(fam); err != nil || got != c.want {
+			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.one, c.two, got, err, c.want)
+		}
+		if err := w.add(fam); err != nil || one.is[fam] != routingComplete || two.is[fam] != routingComplete {
+			t.Errorf("adding to %d and %d: got %d and %d, error %v, want both complete", c.one, c.two, one.is[fam], two.is[fam], err)
+		}
+		if err := w.remove(fam); err != nil || one.is[fam] != routingAbsent || two.is[fam] != routingAbsent {
+			t.Errorf("removing: got %d and %d, error %v, want both absent", one.is[fam], two.is[fam], err)
+		}
+		one.fails = syscall.EIO
+		if _, err := w.state(fam); !errors.Is(err, syscall.EIO) {
+			t.Errorf("got error %v, want %v", err, syscall.EIO)
+		}
+		two.is[fam] = routingComplete
+		if err := w.remove(fam); !errors.Is(err, syscall.EIO) || two.is[fam] != routingAbsent {
+			t.Errorf("got error %v and the second part %d, want %v and %d", err, two.is[fam], syscall.EIO, routingAbsent)
+		}
+		if err := w.add(fam); !errors.Is(err, syscall.EIO) {
+			t.Errorf("got error %v, want %v", err, syscall.EIO)
+		}
+	}
+}
+
+// IsGone accepts the errors for rules and routes that do not exist, and no other errors.
+func TestIsGone(t *testing.T) {
+	config := configIn(t, netnstest.NewNS(t))
+	h := config.Sockets.Netlink()
+	r := &markRoutes{Config: config, handle: h}
+	nowhere, err := r.route(v1.IPv4Protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"a rule": h.RuleDel(r.rule(v1.IPv4Protocol)), "a route": h.RouteDel(nowhere), "nothing": nil} {
+		if !host.IsGone(err) {
+			t.Errorf("removing %s that does not exist: IsGone(%v): got false, want true", what, err)
+		}
+	}
+	if err := config.LocalRoutes().Delete(netip.MustParsePrefix("192.0.2.1/32"), unix.RTN_LOCAL); err != nil {
+		t.Errorf("removing a local route that does not exist: got error %v, want none", err)
+	}
+	for _, err := range []error{unix.EPERM, unix.EBUSY, unix.EINVAL} {
+		if host.IsGone(err) {
+			t.Errorf("IsGone(%v): got true, want false", err)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package userspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Backend is a [proxy.Backend] that carries the traffic of Services itself. It must be
+// closed. Its methods may be called from several goroutines at once.
+type Backend struct {
+	capture   capture
+	inner     proxy.Backend // over the capture
+	listeners listeners
+	engine    *engine.Engine
+	last      io.Closer // what must be closed last
+
+	mu      sync.Mutex
+	phase   phase
+	carried proxy.Snapshot // the one that the engine serves
+	wg      sync.WaitGroup // of the goroutines that serve listeners
+}
+
+// phase is the phase of a backend's life.
+type phase uint8
+
+const (
+	serving phase = iota
+	draining
+	closed
+)
+
+// capture delivers packets to Services to the listeners.
+type capture interface {
+	proxy.OperationCounter
+	proxy.DriftChecker
+	Close() error
+}
+
+// listeners accept the clients.
+type listeners interface {
+	// Open opens the listeners that all Services share, unless they are open, and has the
+	// engine serve them.
+	Open(context.Context) error
+	// Follow gets each change of what the engine serves.
+	Follow(old, next proxy.Snapshot)
+	// StopAccepting closes the listeners for new clients, and none that existing connections
+	// need. CloseListeners closes all. Connections and sessions stay open.
+	StopAccepting() error
+	CloseListeners() error
+}
+
+// sweeper is a capture that removes some of its objects only after an Apply.
+type sweeper interface {
+	Sweep(context.Context) error
+}
+
+// New returns a backend for this host; on Linux, for the network namespace of the calling thread.
+// Which capabilities it needs there depends on the capture; if one is missing, New or the first
+// Apply fails with [proxy.ErrUnsupported]. The first Apply opens the listeners. The backend
+// must be closed.
+func New(options Options) (*Backend, error) {
+	b, err := options.open()
+	if err != nil {
+		return nil, fmt.Errorf("userspace: %w", err)
+	}
+	return b, nil
+}
+
+// complete checks the options, and fills in defaults.
+func (o *Options) complete() (err error) {
+	if o.Identity, err = o.Identity.Complete(); err != nil {
+		return err
+	}
+	for _, f := range o.Families {
+		if !slices.Contains(host.Families(), f) {
+			return fmt.Errorf("unknown IP family %q", f)
+		}
+	}
+	o.Families = slices.Clone(o.Families)
+	if len(o.Families) == 0 {
+		o.Families = host.Families()
+	}
+	o.Capture = cmp.Or(o.Capture, systemCapture)
+	if !o.Capture.known() {
+		return fmt.Errorf("unknown %v", o.Capture)
+	}
+	o.Port = cmp.Or(o.Port, DefaultPort)
+	return nil
+}
+
+// open returns a backend with these options.
+func (o *Options) open() (*Backend, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if o.Capture == Addresses {
+		return o.openAddresses()
+	}
+	return o.openSystem()
+}
+
+// Apply implements [proxy.Backend]. The engine serves the new snapshot before the kernel
+// captures packets by it.
+func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != serving {
+		return errClosed()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := b.listeners.Open(ctx); err != nil {
+		return err
+	}
+	before := b.carried
+	b.carry(new)
+	err := b.inner.Apply(ctx, old, new)
+	// After ErrDataplaneLost the kernel may capture by new, so the engine goes on serving it.
+	if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
+		b.carry(before.Achieved(new, err))
+	}
+	return b.sweep(ctx, err)
+}
+
+// sweep has the capture remove what an Apply with this result no longer needs. What the dataplane
+// holds after a failure is known again only by a full Apply, which tries again.
+func (b *Backend) sweep(ctx context.Context, result error) error {
+	s, can := b.capture.(sweeper)
+	if _, some := errors.AsType[proxy.PortErrors](result); !can || result != nil && !some {
+		return result
+	}
+	if err := s.Sweep(ctx); err != nil {
+		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, errors.Join(err, result))
+	}
+	return result
+}
+
+func (b *Backend) carry(s proxy.Snapshot) {
+	b.listeners.Follow(b.carried, s)
+	b.carried = s
+	b.engine.Apply(s)
+}
+
+// Cleanup implements [proxy.Backend]. It resets all connections.
+func (b *Backend) Cleanup(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != serving {
+		return errClosed()
+	}
+	if err := b.inner.Cleanup(ctx); err != nil {
+		return err
+	}
+	b.carry(proxy.Snapshot{})
+	err := b.listeners.CloseListeners()
+	b.engine.EndAll()
+	return err
+}
+
+// errClosed returns the error of a backend that drains or is closed.
+func errClosed() error { return fmt.Errorf("userspace: %w", net.ErrClosed) }
+
+// Drain stops accepting clients, and waits until the established connections have ended.
+// If ctx ends first, it returns an error; Close then resets the remaining connections.
+// Drain is for processes that have a successor: new connections are dropped until another
+// process with this identity serves, which may start at once. Drain does not wait for
+// sessions of UDP; they end after their idle time. After Drain, Apply and Cleanup return
+// [net.ErrClosed].
+func (b *Backend) Drain(ctx context.Context) error {
+	if err := b.stopAccepting(); err != nil {
+		return err
+	}
+	// A connection that was accepted may still wait for a slot.
+	admitted := make(chan struct{})
+	go func() {
+		defer close(admitted)
+		b.wg.Wait()
+	}()
+	select {
+	case <-admitted:
+	case <-ctx.Done():
+		return fmt.Errorf("userspace: draining: %w", ctx.Err())
+	}
+	if err := b.engine.AwaitIdle(ctx); err != nil {
+		return fmt.Errorf("userspace: draining: %w", err)
+	}
+	return nil
+}
+
+// stopAccepting closes the sockets that accept clients, and none that their connections need.
+func (b *Backend) stopAccepting() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase == closed {
+		return errClosed()
+	}
+	b.phase = draining
+	return b.listeners.StopAccepting()
+}
+
+// Close ends all connections and sessions. The kernel objects stay, so that traffic to
+// Services is dropped, and not forwarded elsewhere, until another backend takes over. Call
+// Cleanup before Close to remove them; Cleanup of another backend does so, too. After Close,
+// Apply, Cleanup and Drain return [net.ErrClosed]; closing again is no error.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase == closed {
+		return nil
+	}
+	b.phase = closed
+	err := b.listeners.CloseListeners()
+	b.engine.Close()
+	b.wg.Wait()
+	return errors.Join(err, b.capture.Close(), b.last.Close())
+}
+
+// Operations implements [proxy.OperationCounter]. It counts kernel objects that were written or
+// removed. Endpoints are not kernel objects.
+func (b *Backend) Operations() uint64 { return b.capture.Operations() }
+
+// Drifted implements [proxy.DriftChecker].
+func (b *Backend) Drifted(ctx context.Context) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	inner, can := b.inner.(proxy.DriftChecker)
+	return b.phase != serving || !can || inner.Drifted(ctx)
+}
+
+// WaitDrift implements [proxy.DriftChecker].
+func (b *Backend) WaitDrift(ctx context.Context) error { return b.capture.WaitDrift(ctx) }
+
+// CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
+// which another program listens.
+func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	if c, can := b.capture.(backends.NodeChecker); can {
+		return c.CheckNode(s)
+	}
+	return b.checkSystem(s)
+}
+
+// Stats returns the counters of the backend.
+func (b *Backend) Stats() Stats { return b.engine.Stats() }
