@@ -1,7 +1,7 @@
-// Package script makes backends of programs that read scripts from their standard
-// input, and carry out all of one or nothing of it, such as nft -f -. What is left to
-// write is the text of each kernel object: [Target] is the other half of what
-// [github.com/vipkit/vipkit/backends.New] asks for.
+// Package script makes backends of programs that read a script from standard input and
+// carry out all of it or nothing, such as nft -f -. A backend has to provide only the text
+// of each kernel object: [Target] is the target that [github.com/vipkit/vipkit/backends.New]
+// needs beside that.
 //
-// It does not read back what is in the kernel. A restart makes everything anew.
+// Target does not read the objects in the kernel. A restart makes all of them again.
 package script

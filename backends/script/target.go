@@ -13,28 +13,28 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Target is a [backends.Target] whose objects are text: the value of an object is what
-// makes it, or makes it anew. Apply uses it from one goroutine at a time.
+// Target is a [backends.Target] whose objects are text: the value of an object is the script
+// that adds it, or replaces it. Calls do not overlap.
 type Target[K backends.Key] struct {
-	// Command is the program with its arguments. An end with status 1 says that it
-	// has refused a script, and done nothing of it.
+	// Command is the program with its arguments. Exit status 1 must mean that the program
+	// refused the script, and did nothing of it.
 	Command []string
-	// Begin stands before every script.
+	// Begin is the first text of every script.
 	Begin string
-	// Remove gives the text that removes an object.
+	// Remove returns the text that removes an object.
 	Remove func(K) string
-	// Anew are the keys of objects that hold all others, such as tables, and whose
-	// values remove what was there before. They are made anew whenever it is not
-	// known what is in the kernel, and with them everything.
+	// Anew are the keys of objects that contain all others, such as tables, and whose
+	// values remove the former ones. They, and with them all objects, are made again
+	// whenever the state of the kernel is not known.
 	Anew []K
-	// Missing, unless empty, is what the program says where something is not there
-	// that should be: then somebody else has been at it. It is looked for in the first
-	// 16 KiB of what the program says, which is all that errors hold of it.
+	// Missing, unless empty, is the message of the program for an object that does not
+	// exist: then another program has removed it. It is searched in the first 16 KiB of
+	// the program's output, which is the part that errors have.
 	Missing string
 }
 
-// List implements [backends.Target]. It does not look: whatever there is gets a value
-// that nobody wants.
+// List implements [backends.Target]. It does not read the kernel: it yields the objects of
+// Anew with a value that no object has, so that they are replaced.
 func (t *Target[K]) List(context.Context) iter.Seq2[backends.Object[K, string], error] {
 	return func(yield func(backends.Object[K, string], error) bool) {
 		for _, k := range t.Anew {
@@ -57,17 +57,17 @@ func (t *Target[K]) Commit(ctx context.Context, ops []backends.Op[K, string]) er
 	return t.run(ctx, script)
 }
 
-// lingering is how long the output of a program is waited for once it has ended: what
-// it has started itself may hold it open.
+// lingering is how long run waits for the output of a program after it has ended: its child
+// processes may keep the pipe open.
 const lingering = 2 * time.Second
 
 func (t *Target[K]) run(ctx context.Context, script *bytes.Buffer) error {
 	if len(t.Command) == 0 {
-		return fmt.Errorf("script: %w: no program is named", proxy.ErrUnsupported)
+		return fmt.Errorf("script: %w: Target.Command is empty", proxy.ErrUnsupported)
 	}
-	var said head
+	var output head
 	cmd := exec.CommandContext(ctx, t.Command[0], t.Command[1:]...) //nolint:gosec // it is the caller's
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = script, &said, &said, lingering
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = script, &output, &output, lingering
 	err := cmd.Start()
 	switch {
 	case ctx.Err() != nil && err != nil:
@@ -80,21 +80,21 @@ func (t *Target[K]) run(ctx context.Context, script *bytes.Buffer) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		err = context.Cause(ctx) // it may have done everything before it was killed
+		err = context.Cause(ctx) // the program may have done everything before it was killed
 	case ended == nil || ended.ExitCode() != 1:
-	case t.Missing != "" && bytes.Contains(said.kept, []byte(t.Missing)):
-		return fmt.Errorf("script: %w: %s: %w: %s", backends.ErrConflict, t.Command[0], err, said.kept)
+	case t.Missing != "" && bytes.Contains(output.kept, []byte(t.Missing)):
+		return fmt.Errorf("script: %w: %s: %w: %s", backends.ErrConflict, t.Command[0], err, output.kept)
 	default:
-		return fmt.Errorf("script: %s: %w: %s", t.Command[0], err, said.kept)
+		return fmt.Errorf("script: %s: %w: %s", t.Command[0], err, output.kept)
 	}
-	return fmt.Errorf("script: %w: %s: %w: %s", proxy.ErrDataplaneLost, t.Command[0], err, said.kept)
+	return fmt.Errorf("script: %w: %s: %w: %s", proxy.ErrDataplaneLost, t.Command[0], err, output.kept)
 }
 
-// head keeps the begin of what a program says: some say a line or more for each object,
-// and errors go into logs.
+// head keeps the start of a program's output: some programs write a line or more for each
+// object, and errors are logged.
 type head struct{ kept []byte }
 
-// longestAnswer is how much is kept.
+// longestAnswer is how many bytes head keeps.
 const longestAnswer = 16 << 10
 
 func (h *head) Write(p []byte) (int, error) {

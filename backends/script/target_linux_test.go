@@ -52,12 +52,12 @@ func TestCommitWritesOneScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff("begin\nadd one\nadd two\nremove three\n", string(got)); diff != "" {
-		t.Errorf("the script (-want +got):\n%s", diff)
+		t.Errorf("script (-want +got):\n%s", diff)
 	}
 }
 
-// Scripts and answers of any length get through, to a program that reads them, or that
-// does not, and the next script after that does too. Errors have a bound.
+// Scripts and outputs of any length work, with a program that reads its input and with one
+// that does not, and so does the next script. Errors have a limited length.
 func TestSizes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "script")
 	for _, size := range []int{0, 1, 4095, 4096, 64<<10 - 7, 64 << 10, 64<<10 + 1, 1 << 20, 1<<20 + 1, 5 << 20, 1, 0} {
@@ -66,7 +66,7 @@ func TestSizes(t *testing.T) {
 			err := target(shell).Commit(t.Context(), []op{{Key: "one", Value: value}})
 			wantError(t, fmt.Sprintf("%s, %d bytes", shell, size), err, "exit status 1", nil)
 			if n := len(err.Error()); n > 20<<10 {
-				t.Errorf("%s, %d bytes: the error has %d bytes, want few", shell, size, n)
+				t.Errorf("%s, %d bytes: got an error of %d bytes, want at most 20 KiB", shell, size, n)
 			}
 		}
 		if err := target("cat >"+file).Commit(t.Context(), []op{{Key: "one", Value: value}}); err != nil {
@@ -74,12 +74,12 @@ func TestSizes(t *testing.T) {
 		}
 		got, err := os.ReadFile(file)
 		if err != nil || string(got) != "begin\n"+value {
-			t.Errorf("%d bytes: the program got %d, error %v", size, len(got), err)
+			t.Errorf("%d bytes: the program got %d bytes, error %v", size, len(got), err)
 		}
 	}
 }
 
-// What the program comes to says what is known of the kernel.
+// The exit of the program decides which error Commit returns.
 func TestCommitTellsWhatHappened(t *testing.T) {
 	for _, c := range []struct {
 		name, shell, says string
@@ -96,34 +96,34 @@ func TestCommitTellsWhatHappened(t *testing.T) {
 	none := &script.Target[key]{Command: []string{"/nowhere/to/be/found"}}
 	wantError(t, "no program", none.Commit(t.Context(), nil), "/nowhere", []error{proxy.ErrUnsupported, backends.ErrUnavailable})
 	none.Command = nil
-	wantError(t, "no command", none.Commit(t.Context(), nil), "no program", []error{proxy.ErrUnsupported})
+	wantError(t, "no command", none.Commit(t.Context(), nil), "Command is empty", []error{proxy.ErrUnsupported})
 	ended, end := context.WithCancel(t.Context())
 	end()
 	wantError(t, "ended before", target("true").Commit(ended, nil), "", []error{context.Canceled})
 }
 
-// wantError wants an error that says something, and holds some of those that callers act
-// on, and none of the others.
+// wantError checks that the text of an error contains says, and that it wraps exactly wants
+// of the errors that callers check.
 func wantError(t *testing.T, name string, got error, says string, wants []error) {
 	t.Helper()
 	known := []error{proxy.ErrDataplaneLost, proxy.ErrUnsupported, backends.ErrConflict, backends.ErrUnavailable, context.Canceled}
 	if got == nil || !strings.Contains(got.Error(), says) {
-		t.Errorf("%s: got error %v, want one that says %q", name, got, says)
+		t.Errorf("%s: got error %v, want one with %q", name, got, says)
 		return
 	}
 	for _, e := range known {
 		want := false
 		for _, w := range wants {
-			want = want || w == e //nolint:errorlint // the very one
+			want = want || w == e //nolint:errorlint // this error itself
 		}
 		if errors.Is(got, e) != want {
-			t.Errorf("%s: got error %v, which holds %q: %t, want %t", name, got, e, !want, want)
+			t.Errorf("%s: got error %v, wraps %q: %t, want %t", name, got, e, !want, want)
 		}
 	}
 }
 
-// A program that is killed since the context has ended may have done everything, and
-// what it has started does not hold up Apply.
+// A program that is killed because the context has ended may have done everything, and its
+// child processes do not delay Apply.
 func TestCommitIsCancelled(t *testing.T) {
 	begun := filepath.Join(t.TempDir(), "begun")
 	ctx, end := context.WithCancel(t.Context())
@@ -133,7 +133,7 @@ func TestCommitIsCancelled(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for _, err := os.Stat(begun); err != nil; _, err = os.Stat(begun) {
 		if time.Now().After(deadline) {
-			t.Fatal("the program has not begun")
+			t.Fatal("the program has not started within a minute")
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -142,12 +142,12 @@ func TestCommitIsCancelled(t *testing.T) {
 	case err := <-result:
 		wantError(t, "cancelled", err, "", []error{context.Canceled, proxy.ErrDataplaneLost})
 	case <-time.After(30 * time.Second): // by itself, the program ends after a minute
-		t.Error("the commit goes on")
+		t.Error("Commit still runs after its context has ended")
 	}
 }
 
-// A program that refuses what it does not like. The service port that needs it is named,
-// and all others are programmed.
+// The program refuses one object. Apply names the service port that needs it, and programs
+// all others.
 func Example() {
 	kernel := &script.Target[key]{
 		Command: []string{"sh", "-c", "! grep bad"},

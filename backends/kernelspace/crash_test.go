@@ -1,0 +1,175 @@
+package kernelspace_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vipkit/vipkit/backends/kernelspace"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// recorder is an HNS that copies the state file right after it has made a load balancer, as a
+// process that is killed then leaves it.
+type recorder struct {
+	*hcntest.Sim
+	path string
+	last []byte
+}
+
+func (r *recorder) CreateLoadBalancer(ctx context.Context, b hcn.LoadBalancer) (string, error) {
+	id, err := r.Sim.CreateLoadBalancer(ctx, b)
+	r.last, _ = os.ReadFile(r.path) // without a file, the test fails
+	return id, err
+}
+
+// A process that is killed right after HNS has made a load balancer has not recorded its ID. The next
+// process removes it nevertheless if its Service has gone, and leaves that of another program at the
+// same address alone.
+func TestKilledBeforeIDIsRecorded(t *testing.T) {
+	m := newMachine(t, newest())
+	m.apply()
+	r := &recorder{Sim: m.Sim, path: m.options.StateFile}
+	killed := func(ports ...*proxy.ServicePort) {
+		var err error
+		if m.backend, err = kernelspace.New(r, m.options); err != nil {
+			t.Fatal(err)
+		}
+		m.applied = proxy.Snapshot{}
+		m.apply(ports...)
+		edit(t, r.path, func([]byte) []byte { return r.last })
+		m.restart()
+	}
+	killed(service(1, local(1)))
+	m.apply()
+	m.want("its Service has gone")
+
+	killed(service(1, local(1)))
+	if err := m.backend.Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	m.want("after a cleanup")
+
+	killed(service(1, local(1)))
+	if n := m.writes(func() { m.apply(service(1, local(1))) }); n != 0 {
+		t.Errorf("its Service is still there: got %d writes, want 0", n)
+	}
+	m.apply()
+	id, err := m.CreateLoadBalancer(t.Context(), hcn.LoadBalancer{
+		Endpoints: []string{m.ids()["10.0.0.1"]}, FrontendVIPs: []netip.Addr{clusterIP(1)},
+		PortMappings: []hcn.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.restart()
+	m.apply()
+	if _, err := m.LoadBalancer(t.Context(), id); err != nil {
+		t.Errorf("another program's load balancer: got error %v, want that it stays", err)
+	}
+}
+
+// Another program's load balancer that could not be deleted does not become the backend's own.
+func TestNotClearedIsNotAdopted(t *testing.T) {
+	m := newMachine(t, newest())
+	m.apply()
+	if _, err := m.CreateLoadBalancer(t.Context(), hcn.LoadBalancer{
+		Endpoints: []string{m.ids()["10.0.0.1"]}, FrontendVIPs: []netip.Addr{clusterIP(1)},
+		PortMappings: []hcn.PortMapping{{Protocol: 6, InternalPort: 9090, ExternalPort: 80}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	before := m.Dump()
+	m.fail(-1, denied(), "DeleteLoadBalancer")
+	if err := m.try(service(1, local(1))); !errors.Is(err, errDenied) {
+		t.Errorf("it cannot be deleted: got error %v, want %v", err, errDenied)
+	}
+	m.SetFault(nil)
+	m.restart()
+	m.apply()
+	m.want("the Service has gone", strings.Split(before, "\n")...)
+}
+
+// late is an HNS that answers a call only after its context has ended, and then makes the load
+// balancer.
+type late struct {
+	*hcntest.Sim
+	make func()
+}
+
+func (l *late) CreateLoadBalancer(ctx context.Context, b hcn.LoadBalancer) (string, error) {
+	<-ctx.Done()
+	l.make = func() { _, _ = l.Sim.CreateLoadBalancer(context.WithoutCancel(ctx), b) }
+	return "", ctx.Err()
+}
+
+// A load balancer that HNS makes after the context of the call has ended is the backend's own.
+func TestMadeAfterContextEnded(t *testing.T) {
+	m := newMachine(t, newest())
+	l := &late{Sim: m.Sim}
+	var err error
+	if m.backend, err = kernelspace.New(l, m.options); err != nil {
+		t.Fatal(err)
+	}
+	m.apply()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := m.backend.Apply(ctx, m.applied, proxy.NewSnapshot(theNode(), service(1, local(1)))); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got error %v, want %v", err, context.DeadlineExceeded)
+	}
+	l.make()
+	if len(m.LoadBalancers()) != 1 {
+		t.Fatal("got no load balancer, so the test shows nothing")
+	}
+	m.restart()
+	m.apply()
+	m.want("no Service")
+}
+
+// hung is an HNS that does not answer any call after some time.
+type hung struct {
+	*hcntest.Sim
+	isHung bool
+}
+
+func (h *hung) CreateLoadBalancer(ctx context.Context, _ hcn.LoadBalancer) (string, error) {
+	h.isHung = true
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+func (h *hung) LoadBalancerIDs(ctx context.Context) ([]string, error) {
+	if h.isHung {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return h.Sim.LoadBalancerIDs(ctx)
+}
+
+// If HNS does not answer, Apply ends soon after its context.
+func TestHungHNS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, newest())
+		var err error
+		if m.backend, err = kernelspace.New(&hung{Sim: m.Sim}, m.options); err != nil {
+			t.Fatal(err)
+		}
+		m.apply()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := m.backend.Apply(ctx, m.applied, proxy.NewSnapshot(theNode(), service(1, local(1)))); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("Apply took %v, want it to end soon after its context", took)
+		}
+	})
+}

@@ -1,0 +1,47 @@
+// Package kernelspace programs the virtual IPs of Services into the virtual switch of Windows, by
+// load balancers of the Host Networking Service (HNS).
+//
+// It was tried with a simulated HNS (package hcntest beside it), not on a Windows host.
+//
+// The package has nothing of Windows in it. A [hcn.Client] makes the calls; the comment of package
+// hcn says how to write one.
+//
+// # What is in HNS
+//
+// Each frontend is a load balancer: an address, a protocol and a port, with the endpoints of pods.
+// Those of this node's pods belong to the CNI plugin; for each pod of another node the backend makes
+// a remote endpoint. In an overlay network it also makes one for each ClusterIP, and one with the
+// address that load balancers send from. docs/dataplane/kernelspace.md has the flags.
+//
+// # What a change writes
+//
+// The backend keeps a mirror of what HNS holds. A replaced endpoint is one endpoint made, the load
+// balancer modified and read back, and one endpoint deleted, whatever else there is. Where HNS cannot
+// modify, or says that it did and did not, load balancers are deleted and made again.
+//
+// Each service port is a commit of its own. If a call fails, what the port's other calls have added or
+// changed is reverted, and Apply names the port; all others are programmed. What cannot be deleted is
+// tried again with growing pauses, and serves nobody meanwhile: an endpoint goes only after all load
+// balancers that use it. A call that fails may have taken effect, so what it was about is read again.
+//
+// # What is listed, and when
+//
+// Everything is listed at the start, after HNS notifies of a network or has ended, with growing
+// pauses while something is unfinished, and at the first resync after [Options.ListInterval]
+// ([proxy.DriftChecker]). Something is unfinished if an object could not be deleted, if an endpoint
+// of a pod on this node does not exist yet, or if an overlay network has no remote subnet for an
+// address yet. A query that fails changes nothing.
+//
+// # After a restart
+//
+// Load balancers have no names. Their IDs are in [Options.StateFile], and before HNS is called, what is
+// about to be made; endpoints have names that begin with that of the identity. What is there already and fits is adopted without a write, whoever has
+// made it: also what kube-proxy has left. Load balancers that no Service needs are removed if their IDs
+// are in the file, and otherwise stay. Nothing is wiped.
+//
+// # Limits
+//
+// HNS has one list of endpoints for an address and port, for all clients. [backends.LimitChecker] names
+// what it cannot do for a Service: a timeout of session affinity, several target ports,
+// source ranges, refusals without endpoints, other endpoints for clients inside the cluster.
+package kernelspace

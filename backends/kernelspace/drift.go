@@ -1,0 +1,199 @@
+package kernelspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// unfinished is what could not be done since everything was listed.
+type unfinished struct {
+	// all has the reasons, by object, and before those of the time before.
+	all, before map[key]error
+	// isNew says that something is unfinished that was not before.
+	isNew bool
+}
+
+// errMissing marks an endpoint of this node, or a remote subnet, that does not exist yet. errKept
+// marks a load balancer that could not be changed: it serves as it was.
+var (
+	errMissing = errors.New("missing in HNS")
+	errKept    = errors.New("kept as it was")
+)
+
+func newUnfinished(before map[key]error) unfinished {
+	return unfinished{all: map[key]error{}, before: before}
+}
+
+func (u *unfinished) add(k key, err error) {
+	_, isOld := u.before[k]
+	_, isKnown := u.all[k]
+	u.isNew = u.isNew || !isOld && !isKnown
+	u.all[k] = err
+}
+
+// failureLimit is how many objects an error names at most: users who create Services could
+// otherwise fill the logs.
+const failureLimit = 20
+
+// failure returns the reasons as one error, nil if everything was done.
+func (u *unfinished) failure() error {
+	var errs []error
+	for i, k := range slices.SortedFunc(maps.Keys(u.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
+		if i == failureLimit {
+			errs = append(errs, fmt.Errorf("kernelspace: %d more objects", len(u.all)-i))
+			break
+		}
+		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, u.all[k]))
+	}
+	return errors.Join(errs...)
+}
+
+// waitsForEndpoints reports whether something waits for an endpoint to appear.
+func (u *unfinished) waitsForEndpoints() bool {
+	for _, err := range u.all {
+		if errors.Is(err, errMissing) {
+			return true
+		}
+	}
+	return false
+}
+
+// retryFirst: what is unfinished is tried again after this time, which doubles while something stays
+// unfinished, up to the interval of listing.
+const retryFirst = 500 * time.Millisecond
+
+// drift is when HNS must be listed again.
+type drift struct {
+	// noticed says that HNS has notified of a change.
+	noticed bool
+	// at is when everything was listed; since when something has been unfinished; retries how often
+	// in a row something was when everything was listed.
+	at, since time.Time
+	retries   int
+	// wake ends a wait.
+	wake context.CancelFunc
+}
+
+// wakeUp has a wait notice that something is to be tried again. What is new is not delayed by what
+// has failed for long.
+func (d *drift) wakeUp(isNew bool) {
+	if isNew {
+		d.retries = 0
+	}
+	if isNew || d.since.IsZero() {
+		d.since = time.Now()
+	}
+	if d.wake != nil {
+		d.wake()
+	}
+}
+
+// listed begins anew after everything was listed.
+func (d *drift) listed(hadUnfinished bool) {
+	if hadUnfinished {
+		d.retries++
+	} else {
+		d.retries = 0
+	}
+	d.noticed, d.since, d.at = false, time.Time{}, time.Now()
+}
+
+// due returns when to list because of what is unfinished; the zero Time for never.
+func (t *target) due() time.Time {
+	if t.drift.since.IsZero() || t.mirror == nil {
+		return time.Time{}
+	}
+	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
+}
+
+// Drifted implements [proxy.DriftChecker].
+func (t *target) Drifted(context.Context) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mirror == nil || t.hasDrifted() || time.Since(t.drift.at) >= t.options.ListInterval
+}
+
+func (t *target) hasDrifted() bool {
+	due := t.due()
+	return t.drift.noticed || !due.IsZero() && !time.Now().Before(due)
+}
+
+// WaitDrift implements [proxy.DriftChecker]: it waits for a notification of HNS, or until something
+// that is unfinished is due again.
+func (t *target) WaitDrift(ctx context.Context) error {
+	for {
+		wait, stop, drifted := t.beginWait(ctx)
+		if drifted {
+			stop()
+			return nil
+		}
+		event, err := t.client.Wait(wait)
+		if errors.Is(err, hcn.ErrUnsupported) {
+			<-wait.Done()
+			err = wait.Err()
+		}
+		ended := wait.Err() != nil
+		stop()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			t.note(event)
+		case !ended:
+			return fmt.Errorf("kernelspace: waiting for notifications: %w", err)
+		}
+	}
+}
+
+// beginWait returns the context of a wait, which ends when something is due.
+func (t *target) beginWait(ctx context.Context) (wait context.Context, stop context.CancelFunc, drifted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if due := t.due(); due.IsZero() {
+		wait, stop = context.WithCancel(ctx)
+	} else {
+		wait, stop = context.WithDeadline(ctx, due)
+	}
+	t.drift.wake = stop
+	return wait, stop, t.hasDrifted()
+}
+
+// note records a notification that matters.
+func (t *target) note(e hcn.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e > hcn.EndpointsChanged || t.unfinished.waitsForEndpoints() {
+		t.drift.noticed = true
+	}
+}
+
+// CheckNode implements [backends.NodeChecker]: it returns what could not be written, and whether the
+// state file can.
+func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	problem := func(field string, err error) {
+		p := &proxy.Problem{Kind: "Node", Field: field, Err: err}
+		if n := s.Node(); n != nil {
+			p.Name = n.Name
+		}
+		all = append(all, p)
+	}
+	if err := t.unfinished.failure(); err != nil {
+		problem("HNS", fmt.Errorf("%w; it is tried again", err))
+	}
+	if t.state.failed != nil {
+		problem("state file", fmt.Errorf("%w: after a restart, load balancers that no Service needs any more stay", t.state.failed))
+	}
+	return all
+}
+
+var _ proxy.DriftChecker = (*target)(nil)

@@ -1,0 +1,296 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+)
+
+// putEndpoint makes an endpoint what it should be. Reverting a changed one would help nobody.
+func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
+	a := k.addr.Addr()
+	if _, isPod := t.mirror.pods[a]; isPod && v.role == rolePod {
+		return nil, nil // a pod of this node has the address
+	}
+	id, exists := t.mirror.made[a]
+	if !exists {
+		err := t.createEndpoint(ctx, k, v, with)
+		return func(ctx context.Context) error { return t.removeEndpoint(ctx, k) }, err
+	}
+	want, err := t.wanted(ctx, k, v, with)
+	if err != nil {
+		return nil, err
+	}
+	have := t.mirror.endpoints[id]
+	_, isNamed := parseName(have.Name, t.prefix)
+	if have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote && (have.Name == want.Name || !isNamed) {
+		t.adopt(id, want.Name)
+		return nil, nil
+	}
+	return nil, t.refresh(ctx, k, v, with)
+}
+
+// adopt makes an endpoint the backend's own. The mirror gets the name that it would have, so that it
+// is known which node its pod is on.
+func (t *target) adopt(id, name string) {
+	e := t.mirror.endpoints[id]
+	if _, isNamed := parseName(e.Name, t.prefix); isNamed {
+		return
+	}
+	t.state.Add(id)
+	e.Name = name
+	t.mirror.endpoints[id] = e
+}
+
+// wanted returns the endpoint of a key and value.
+func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn.Endpoint, error) {
+	a := k.addr.Addr()
+	e := hcn.Endpoint{Name: nameOf(t.prefix, k, v), NetworkID: t.mirror.network.ID, Addresses: []netip.Addr{a}, MAC: macOf(a), Remote: v.role != roleSource}
+	if v.role != rolePod {
+		e.MAC, e.ProviderAddress = t.options.HostMAC, v.host
+		return e, nil
+	}
+	if !t.renderer.overlay {
+		return e, nil
+	}
+	provider, found := t.mirror.provider(a)
+	if !found && !t.looked.network { // the CNI plugin may have added the subnet of a new node
+		if err := t.readNetwork(ctx); err != nil {
+			return e, err
+		}
+		provider, found = t.mirror.provider(a)
+	}
+	if !found {
+		provider = with.host
+		t.unfinished.add(k, fmt.Errorf("%w: no remote subnet of network %s has the address", errMissing, t.mirror.network.Name))
+	}
+	e.ProviderAddress = provider
+	return e, nil
+}
+
+// readNetwork reads the remote subnets of the network.
+func (t *target) readNetwork(ctx context.Context) error {
+	t.looked.network = true
+	n, err := t.client.Network(ctx, t.options.Network)
+	if err != nil {
+		return err
+	}
+	if n.ID != t.mirror.network.ID {
+		return fmt.Errorf("network %s was made again", n.Name)
+	}
+	t.mirror.network = n
+	return nil
+}
+
+// createEndpoint makes an endpoint. If another one has its address, that one is used.
+func (t *target) createEndpoint(ctx context.Context, k key, v *value, with payload) error {
+	e, err := t.wanted(ctx, k, v, with)
+	if err != nil {
+		return err
+	}
+	id, err := t.client.CreateEndpoint(ctx, e)
+	if errors.Is(err, hcn.ErrExists) {
+		found, failed := t.useExisting(ctx, k, e.Name)
+		if found || failed != nil {
+			return failed
+		}
+	}
+	if err != nil {
+		t.recheckEndpoints(ctx, err)
+		return err
+	}
+	t.ops.Add(1)
+	e.ID = id
+	t.mirror.addEndpoint(e)
+	return nil
+}
+
+// useExisting reports whether an endpoint exists that has the address of a key, and adopts one that
+// is no pod's.
+func (t *target) useExisting(ctx context.Context, k key, name string) (found bool, err error) {
+	t.looked.endpoints = false
+	if err := t.lookForEndpoints(ctx); err != nil {
+		return false, err
+	}
+	id, found := t.mirror.find(k.addr.Addr())
+	if found && t.mirror.made[k.addr.Addr()] == id {
+		t.adopt(id, name)
+	}
+	return found, nil
+}
+
+// refresh makes an endpoint again, because its address belongs to a pod of another node now, or is
+// reached in another way. Load balancers leave it out meanwhile: none may refer to an endpoint
+// that does not exist.
+func (t *target) refresh(ctx context.Context, k key, v *value, with payload) error {
+	id := t.mirror.made[k.addr.Addr()]
+	users := t.usersOf(id)
+	for _, u := range users {
+		if err := t.put(ctx, u, id, ""); err != nil {
+			return err
+		}
+	}
+	if err := t.deleteEndpoint(ctx, id); err != nil {
+		return err
+	}
+	if err := t.createEndpoint(ctx, k, v, with); err != nil {
+		return err
+	}
+	now, _ := t.mirror.find(k.addr.Addr())
+	for _, u := range users {
+		if err := t.put(ctx, u, id, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// user is a load balancer that refers to an endpoint.
+type user struct {
+	key
+	hcn.LoadBalancer
+}
+
+// usersOf returns the load balancers that refer to an endpoint.
+func (t *target) usersOf(id string) (all []user) {
+	for k, b := range t.mirror.loadBalancers {
+		if slices.Contains(b.Endpoints, id) {
+			all = append(all, user{k, b})
+		}
+	}
+	slices.SortFunc(all, func(a, b user) int { return compareKeys(a.key, b.key) })
+	return all
+}
+
+// put gives a load balancer what it had, with another endpoint, if there is one, instead of one.
+func (t *target) put(ctx context.Context, u user, old, new string) error {
+	b := u.LoadBalancer
+	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(e string) bool { return e == old })
+	if new != "" {
+		b.Endpoints = append(b.Endpoints, new)
+	}
+	return t.reach(ctx, u.key, func() (hcn.LoadBalancer, error) { return b, nil }, payload{inPlace: true})
+}
+
+func compareKeys(a, b key) int {
+	if c := a.addr.Compare(b.addr); c != 0 {
+		return c
+	}
+	return int(a.protocol) - int(b.protocol)
+}
+
+// removeEndpoint removes an endpoint if it is the backend's own, and no load balancer refers to
+// it. If that is not possible, it is removed later.
+func (t *target) removeEndpoint(ctx context.Context, k key) error {
+	id, exists := t.mirror.made[k.addr.Addr()]
+	if !exists || !t.owns(id) {
+		return nil
+	}
+	if err := t.isInUse(id); err != nil {
+		t.unfinished.add(k, err)
+		return nil
+	}
+	err := t.deleteEndpoint(ctx, id)
+	if err == nil || isFatal(ctx, err) {
+		return err
+	}
+	t.unfinished.add(k, err)
+	return nil
+}
+
+// isInUse returns an error if a load balancer refers to an endpoint, or may do so.
+func (t *target) isInUse(id string) error {
+	if n := t.mirror.users[id]; n > 0 {
+		return fmt.Errorf("%d load balancers use it", n)
+	}
+	if t.mirror.suspect {
+		return errors.New("after an error, load balancers must be listed before")
+	}
+	return nil
+}
+
+// recheckEndpoints reads which endpoints there are after a call that failed with cause: it may have
+// taken effect.
+func (t *target) recheckEndpoints(ctx context.Context, cause error) {
+	if isRefusal(cause) {
+		return
+	}
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	t.looked.endpoints = false
+	if err := t.lookForEndpoints(ctx); err != nil {
+		t.mirror.suspect = true
+	}
+}
+
+// deleteEndpoint deletes an endpoint; one that does not exist was deleted.
+func (t *target) deleteEndpoint(ctx context.Context, id string) error {
+	if err := t.isInUse(id); err != nil {
+		return err
+	}
+	if err := t.client.DeleteEndpoint(ctx, id); err == nil {
+		t.ops.Add(1)
+	} else if !errors.Is(err, hcn.ErrNotFound) {
+		t.recheckEndpoints(ctx, err)
+		return err
+	}
+	t.mirror.dropEndpoint(id)
+	return nil
+}
+
+// owns reports whether an endpoint is the backend's own: it has a name of the backend, or was
+// adopted.
+func (t *target) owns(id string) bool {
+	_, isNamed := parseName(t.mirror.endpoints[id].Name, t.prefix)
+	return isNamed || t.state.Has(id)
+}
+
+// lookForEndpoints reads which endpoints exist, and the content of new ones: an endpoint keeps its
+// address. It does so once in a Commit.
+func (t *target) lookForEndpoints(ctx context.Context) error {
+	if t.looked.endpoints {
+		return nil
+	}
+	t.looked.endpoints = true
+	all, err := t.readEndpoints(ctx, t.mirror.network.ID, t.mirror.endpoints)
+	if err != nil {
+		return err
+	}
+	for id := range t.mirror.endpoints {
+		if _, exists := all[id]; !exists {
+			t.mirror.dropEndpoint(id)
+		}
+	}
+	for id, e := range all {
+		if _, known := t.mirror.endpoints[id]; !known {
+			t.mirror.addEndpoint(e)
+		}
+	}
+	return nil
+}
+
+// readEndpoints returns the endpoints of a network. It reads those that are not known.
+func (t *target) readEndpoints(ctx context.Context, network string, known map[string]hcn.Endpoint) (map[string]hcn.Endpoint, error) {
+	ids, err := t.client.EndpointIDs(ctx, network)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]hcn.Endpoint, len(ids))
+	for _, id := range ids {
+		e, isKnown := known[id]
+		if !isKnown {
+			switch e, err = t.client.Endpoint(ctx, id); {
+			case errors.Is(err, hcn.ErrNotFound):
+				continue // it vanished meanwhile
+			case err != nil:
+				return nil, err
+			}
+		}
+		all[id] = e
+	}
+	return all, nil
+}

@@ -1,0 +1,169 @@
+package kernelspace_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// randomPort makes service port i, with some kinds of frontends and endpoints.
+func randomPort(r *rand.Rand, i int) *proxy.ServicePort {
+	var list []*endpoints.Endpoint
+	for n := range 1 + r.IntN(4) {
+		switch r.IntN(3) {
+		case 0:
+			list = append(list, local(1+r.IntN(9)))
+		default:
+			list = append(list, on(fmt.Sprintf("node-%d", 2+r.IntN(2)), remote(1+r.IntN(6))))
+		}
+		if n > 0 && r.IntN(8) == 0 {
+			list[n] = at(9090, list[n])
+		}
+	}
+	p := service(i, unique(list)...)
+	if r.IntN(2) == 0 {
+		p = with(p, frontend(proxy.NodePort, "0.0.0.0", uint16(30000+i)))
+	}
+	if r.IntN(3) == 0 {
+		p = with(p, frontend(proxy.LoadBalancer, fmt.Sprintf("203.0.113.%d", i), 80))
+	}
+	if r.IntN(4) == 0 {
+		p = sticky(p)
+	}
+	if r.IntN(6) == 0 {
+		p = annotated(p, "winProxyOptimization", "DISABLED")
+	}
+	return p
+}
+
+// unique leaves out endpoints whose address is in a list already.
+func unique(list []*endpoints.Endpoint) (out []*endpoints.Endpoint) {
+	seen := map[string]bool{}
+	for _, e := range list {
+		if a := e.Addr.Addr().String(); !seen[a] {
+			seen[a] = true
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// randomFault has a tenth of the calls fail: before they take effect or after it; and modifications
+// do nothing.
+func randomFault(r *rand.Rand) func(hcntest.Call) hcntest.Fault {
+	return func(c hcntest.Call) hcntest.Fault {
+		switch {
+		case r.IntN(10) > 0:
+			return hcntest.Fault{}
+		case c.Method == "ModifyLoadBalancer" && r.IntN(4) == 0:
+			return hcntest.Fault{Ignored: true}
+		case r.IntN(20) == 0:
+			return hcntest.Fault{Err: &hcn.Error{Op: c.Method, Code: hcn.CodeManagerStopped}}
+		}
+		return hcntest.Fault{Err: errDenied, Done: r.IntN(3) == 0}
+	}
+}
+
+// Whatever fails, and whenever a process starts again: an Apply without an error and without
+// anything unfinished has done everything, errors name only ports, and in the end HNS has what an
+// empty one would have.
+func TestHistoriesConvergeUnderFaults(t *testing.T) {
+	for _, version := range []hcn.Version{newest(), noModify(), server2019()} {
+		t.Run(version.String(), func(t *testing.T) {
+			r := testenv.Random(t)
+			m := newMachine(t, version)
+			ports := make([]*proxy.ServicePort, 12)
+			failures, partial := 0, 0
+			for step := range 600 {
+				for range 1 + r.IntN(3) {
+					i := r.IntN(len(ports))
+					if ports[i] = nil; r.IntN(4) > 0 {
+						ports[i] = randomPort(r, i+1)
+					}
+				}
+				if r.IntN(40) == 0 {
+					m.restart()
+				}
+				m.SetFault(randomFault(r))
+				err := m.try(ports...)
+				m.SetFault(nil)
+				if err != nil {
+					failures++
+				}
+				if _, some := errors.AsType[proxy.PortErrors](err); some && !errors.Is(err, proxy.ErrDataplaneLost) {
+					partial++
+				}
+				if err == nil && m.finished() {
+					m.wantAsFresh(step, ports)
+				}
+				if step%10 == 9 {
+					m.converge(step, ports)
+				}
+				if t.Failed() {
+					t.FailNow()
+				}
+			}
+			t.Logf("%d Applies failed, %d of them for some ports", failures, partial)
+			if partial < 50 {
+				t.Errorf("got %d Applies that failed for some ports, want at least 50", partial)
+			}
+		})
+	}
+}
+
+// finished reports whether nothing is left to do.
+func (m *machine) finished() bool {
+	c, ok := m.backend.(backends.NodeChecker)
+	return ok && c.CheckNode(m.applied) == nil
+}
+
+// converge applies without faults, as a Runner does: from the zero snapshot as long as
+// something is unfinished.
+func (m *machine) converge(step int, ports []*proxy.ServicePort) {
+	m.t.Helper()
+	for range 4 {
+		err := m.try(ports...)
+		if err == nil && m.finished() {
+			m.wantAsFresh(step, ports)
+			return
+		}
+		m.applied = proxy.Snapshot{}
+	}
+	m.t.Fatalf("step %d: four Applies without faults did not finish: %v", step, m.problems())
+}
+
+func (m *machine) problems() (all []error) {
+	if c, ok := m.backend.(backends.NodeChecker); ok {
+		for _, p := range c.CheckNode(m.applied) {
+			all = append(all, p.Err)
+		}
+	}
+	return all
+}
+
+// wantAsFresh compares HNS with one in which nothing happened before.
+func (m *machine) wantAsFresh(step int, ports []*proxy.ServicePort) {
+	m.t.Helper()
+	fresh := newMachine(m.t, must(m.Version(m.t.Context())))
+	fresh.apply(ports...)
+	if diff := cmp.Diff(fresh.Dump(), m.Dump()); diff != "" {
+		m.t.Errorf("step %d: HNS (-fresh +got):\n%s", step, diff)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

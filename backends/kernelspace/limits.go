@@ -1,0 +1,102 @@
+package kernelspace
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// check is a [backends.Checker].
+func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
+	family := port.Name.Family
+	switch {
+	case !slices.Contains(r.options.Families, family):
+		return nil
+	case family == v1.IPv6Protocol && r.overlay:
+		return fmt.Errorf("%w: overlay networks of HNS have no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported)
+	case family == v1.IPv6Protocol && !r.features.DualStack:
+		return fmt.Errorf("%w: this version of HNS has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported)
+	case r.overlay && !primary(node, family).IsValid():
+		return errors.New("the node has no address of IPv4, which endpoints of an overlay network need")
+	}
+	return nil
+}
+
+// limits is a [backends.LimitChecker].
+func (r *renderer) limits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+	if !slices.Contains(r.options.Families, port.Name.Family) {
+		return nil
+	}
+	l := limits{renderer: r, node: node, port: port}
+	l.affinity()
+	for i := range port.Frontends {
+		l.frontend(&port.Frontends[i])
+	}
+	return l.found
+}
+
+// limits collects what HNS honours only in part for a service port.
+type limits struct {
+	*renderer
+	node  *proxy.Node
+	port  *proxy.ServicePort
+	found []*proxy.Problem
+}
+
+func (l *limits) add(field, format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	for _, p := range l.found {
+		if p.Field == field && p.Err.Error() == err.Error() {
+			return // several frontends have it
+		}
+	}
+	l.found = append(l.found, &proxy.Problem{Kind: "Service", NamespacedName: l.port.Name.NamespacedName, Field: field, Err: err})
+}
+
+func (l *limits) affinity() {
+	switch {
+	case !l.port.Affinity.Enabled():
+	case !l.features.SessionAffinity:
+		l.add("spec.sessionAffinity", "this version of HNS has no session affinity: a client's connections reach different endpoints")
+	default:
+		l.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", "HNS has no timeout: a client keeps its endpoint until the endpoints change")
+	}
+}
+
+func (l *limits) frontend(f *proxy.Frontend) {
+	if l.withholds(f) {
+		l.add("spec.loadBalancerSourceRanges", "HNS cannot check the sources of connections: %v is not served; have the load balancer check them, and set Options.ServeRestricted", f.Addr)
+		return
+	}
+	if f.Restricted && l.options.ServeRestricted {
+		l.add("spec.loadBalancerSourceRanges", "HNS cannot check the sources of connections: %v is served to all sources", f.Addr)
+	}
+	l.routes(f)
+	list, dsr := l.serving(l.node, l.port, f)
+	if _, port, others := commonPort(list); others > 0 {
+		l.add("spec.ports", "port %q: a load balancer of HNS has one target port: %d of %d endpoints, which do not have %d, are not used", l.port.Name.Port, others, len(list), port)
+	}
+	if f.Kind != proxy.ClusterIP && f.FromOutside.Action == proxy.Forward && f.FromOutside.Pool == proxy.PoolLocal && !dsr {
+		l.add("spec.externalTrafficPolicy", "this version of HNS has no direct server return: endpoints do not see the addresses of clients")
+	}
+	if l.port.Annotations[PreserveDestinationAnnotation] == "true" && !l.features.DSR {
+		l.add("metadata.annotations["+PreserveDestinationAnnotation+"]", "this version of HNS has no direct server return: the destination is not preserved")
+	}
+}
+
+// routes reports actions that no load balancer has, and routes of clients from inside that differ
+// from those of clients from outside.
+func (l *limits) routes(f *proxy.Frontend) {
+	inside, outside := f.FromInside, f.FromOutside
+	if inside.Action == proxy.Reject || outside.Action == proxy.Reject {
+		l.add("spec", "without endpoints HNS has no load balancer: connections to %v get no refusal", f.Addr)
+		return
+	}
+	if f.Kind != proxy.ClusterIP && inside.Action == proxy.Forward && (outside.Action != proxy.Forward || inside.Pool != outside.Pool) {
+		l.add("spec.externalTrafficPolicy", "HNS cannot distinguish connections from inside the cluster: those to external addresses and node ports also reach endpoints of this node only")
+	}
+}

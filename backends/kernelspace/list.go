@@ -1,0 +1,258 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// List implements [backends.Target]. A query that fails changes nothing. It also yields load balancers
+// and endpoints of others: one that a Service needs is adopted, without a call if it is right; the
+// others stay, since Commit removes only the backend's own.
+func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
+	return func(yield func(object, error) bool) {
+		objects, err := t.list(ctx)
+		if err != nil {
+			yield(object{}, translate(err))
+			return
+		}
+		for _, o := range objects {
+			if !yield(o, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (t *target) list(ctx context.Context) (objects []object, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := lister{target: t}
+	if err := l.read(ctx); err != nil {
+		return nil, err
+	}
+	t.state.load()
+	t.renderer, t.mirror = l.renderer, l.mirror
+	t.drift.listed(len(t.unfinished.all) > 0)
+	for id, e := range l.mirror.endpoints {
+		if e.Remote || l.mirror.pods[e.Addresses[0]] != id {
+			objects = append(objects, l.endpoint(&e))
+		}
+	}
+	exists := map[string]bool{}
+	for i := range l.loadBalancers {
+		b := &l.loadBalancers[i]
+		exists[b.ID] = true
+		if o, ok := l.loadBalancer(b); ok {
+			objects = append(objects, o)
+		}
+	}
+	for id := range l.mirror.endpoints {
+		exists[id] = true
+	}
+	t.state.keep(exists)
+	t.state.flush()
+	t.unfinished = newUnfinished(t.unfinished.all)
+	return objects, nil
+}
+
+// lister is one reading of HNS.
+type lister struct {
+	*target
+	renderer      *renderer
+	mirror        *mirror
+	loadBalancers []hcn.LoadBalancer
+}
+
+// read reads everything, and changes nothing of the target.
+func (l *lister) read(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := l.readHost(ctx); err != nil {
+		return err
+	}
+	var known map[string]hcn.Endpoint
+	if was := l.target.mirror; was != nil && was.network.ID == l.mirror.network.ID {
+		known = was.endpoints
+	}
+	endpoints, err := l.readEndpoints(ctx, l.mirror.network.ID, known)
+	if err != nil {
+		return fmt.Errorf("endpoints of network %s: %w", l.options.Network, err)
+	}
+	for _, e := range endpoints {
+		if len(e.Addresses) > 0 {
+			l.mirror.addEndpoint(e)
+		}
+	}
+	ids, err := l.client.LoadBalancerIDs(ctx)
+	if err != nil {
+		return fmt.Errorf("load balancers: %w", err)
+	}
+	for _, id := range ids {
+		b, err := l.client.LoadBalancer(ctx, id)
+		switch {
+		case errors.Is(err, hcn.ErrNotFound): // it vanished meanwhile
+		case err != nil:
+			return fmt.Errorf("load balancer %s: %w", id, err)
+		default:
+			l.loadBalancers = append(l.loadBalancers, b)
+		}
+	}
+	return nil
+}
+
+// readHost reads what HNS can do, and the network.
+func (l *lister) readHost(ctx context.Context) error {
+	version, err := l.client.Version(ctx)
+	if err != nil {
+		return fmt.Errorf("version of HNS: %w", err)
+	}
+	can := version.Features()
+	if !can.V2 {
+		return fmt.Errorf("%w: HNS has version %s, want 9.2 or later: Windows Server 2019", proxy.ErrUnsupported, version)
+	}
+	if l.options.DSR && !can.DSR {
+		return fmt.Errorf("%w: HNS %s has no direct server return: unset Options.DSR", proxy.ErrUnsupported, version)
+	}
+	network, err := l.findNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	l.mirror = newMirror(network, l.prefix, l.options.HealthChecks.Endpoint)
+	if was := l.target.mirror; was != nil {
+		l.mirror.host = was.host
+	}
+	l.renderer = &renderer{options: &l.options, features: can, overlay: network.IsOverlay()}
+	if l.renderer.overlay && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
+		return fmt.Errorf("%w: network %s is an overlay: set an address of IPv4 in Options.SourceVIPs, and Options.HostMAC", proxy.ErrUnsupported, network.Name)
+	}
+	return nil
+}
+
+// findNetwork returns the network. One with another ID than before counts if two queries agree.
+func (l *lister) findNetwork(ctx context.Context) (hcn.Network, error) {
+	network, err := l.client.Network(ctx, l.options.Network)
+	if was := l.target.mirror; err == nil && was != nil && was.network.ID != network.ID {
+		first := network.ID
+		if network, err = l.client.Network(ctx, l.options.Network); err == nil && network.ID != first {
+			return network, fmt.Errorf("%w: network %s is being made again", backends.ErrUnavailable, l.options.Network)
+		}
+	}
+	switch {
+	case errors.Is(err, hcn.ErrNotFound):
+		return network, fmt.Errorf("%w: network %s does not exist yet: %w", backends.ErrUnavailable, l.options.Network, err)
+	case err != nil:
+		return network, fmt.Errorf("network %s: %w", l.options.Network, err)
+	}
+	return network, nil
+}
+
+// endpoint returns an endpoint as an object.
+func (l *lister) endpoint(e *hcn.Endpoint) object {
+	v, known := parseName(e.Name, l.prefix)
+	v.wrong = !known || e.Remote != (v.role != roleSource)
+	switch {
+	case !l.renderer.overlay || v.role == roleSource:
+	case v.role == roleVIP:
+		v.host = e.ProviderAddress
+	default:
+		v.host = l.mirror.host
+		provider, found := l.mirror.provider(e.Addresses[0])
+		if !found {
+			provider = l.mirror.host
+		}
+		v.wrong = v.wrong || provider != e.ProviderAddress
+	}
+	return object{Key: endpointKey(e.Addresses[0]), Value: v}
+}
+
+// loadBalancer returns a load balancer as an object; false if no key names it, or another one has
+// the same key.
+func (l *lister) loadBalancer(b *hcn.LoadBalancer) (object, bool) {
+	k, ok := keyOf(b)
+	if ok && l.mirror.root != "" && len(b.Endpoints) == 1 && b.Endpoints[0] == l.mirror.root {
+		k.kind = kindHealthCheck
+	}
+	if _, taken := l.mirror.loadBalancers[k]; !ok || taken {
+		l.mirror.count(b, 1)
+		return object{}, false
+	}
+	l.mirror.put(k, normal(*b))
+	if l.state.Has(attempt(k)) {
+		l.state.decided(k, b.ID)
+	}
+	p := &b.PortMappings[0]
+	v := value{port: p.InternalPort, flags: b.Flags &^ hcn.IPv6, mapping: p.Flags, distribution: p.Distribution, wrong: !l.state.Has(b.ID)}
+	if k.kind == kindHealthCheck {
+		return object{Key: k, Value: v}, true
+	}
+	var isRight bool
+	v.endpoints, isRight = l.addresses(b, k.addr.Addr().Is4())
+	if l.renderer.overlay {
+		v.host = l.mirror.host
+	}
+	source := l.renderer.sourceOf(l.mirror, k, &v)
+	v.wrong = v.wrong || !isRight || source.IsValid() && b.SourceVIP != source
+	return object{Key: k, Value: v}, true
+}
+
+// addresses returns the endpoints of a load balancer as encode does; false if one does not exist, or
+// is not the one that its address stands for.
+func (l *lister) addresses(b *hcn.LoadBalancer, isIPv4 bool) (encoded string, ok bool) {
+	var all []netip.Addr
+	for _, id := range b.Endpoints {
+		e := l.mirror.endpoints[id]
+		i := slices.IndexFunc(e.Addresses, func(a netip.Addr) bool { return a.Is4() == isIPv4 })
+		if i < 0 {
+			return "", false
+		}
+		if found, _ := l.mirror.find(e.Addresses[i]); found != id {
+			return "", false
+		}
+		all = append(all, e.Addresses[i])
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	var out []byte
+	for _, a := range all {
+		_, isPod := l.mirror.pods[a]
+		out = appendEndpoint(out, a, isPod)
+	}
+	return string(out), true
+}
+
+// Cleanup implements [backends.Cleaner]: load balancers go before the endpoints that they use.
+func (t *target) Cleanup(ctx context.Context) error {
+	objects, err := t.list(ctx)
+	if err != nil {
+		return fmt.Errorf("kernelspace: %w", translate(err))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slices.SortFunc(objects, func(a, b object) int { return b.Key.Rank() - a.Key.Rank() })
+	for i := range objects {
+		k := objects[i].Key
+		if k.kind == kindEndpoint {
+			err = t.removeEndpoint(ctx, k)
+		} else {
+			err = t.removeLoadBalancer(ctx, k)
+		}
+		if err != nil {
+			return t.flush(translate(err))
+		}
+	}
+	if err := t.flush(t.unfinished.failure()); err != nil {
+		return err
+	}
+	if err := t.state.Clear(); err != nil {
+		return fmt.Errorf("kernelspace: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,381 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// putLoadBalancer makes a load balancer what it should be. One whose endpoints are all missing
+// does not exist.
+func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
+	have, existed := t.mirror.loadBalancers[k]
+	if err := t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return t.build(ctx, k, v) }, with); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if !existed {
+			return t.removeLoadBalancer(ctx, k)
+		}
+		return t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return have, nil }, with)
+	}, nil
+}
+
+// reach makes a load balancer what build returns. If an endpoint has vanished, it reads the endpoints
+// again and tries once more.
+func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalancer, error), with payload) error {
+	for try := 0; ; try++ {
+		want, err := build()
+		if err == nil {
+			err = t.change(ctx, k, want, with)
+		}
+		if try > 0 || !errors.Is(err, hcn.ErrNotFound) {
+			return err
+		}
+		if err := t.readAgain(ctx, k); err != nil {
+			return err
+		}
+	}
+}
+
+// readAgain reads the endpoints, and a load balancer, after HNS did not find one of them.
+func (t *target) readAgain(ctx context.Context, k key) error {
+	t.looked.endpoints = false
+	if err := t.lookForEndpoints(ctx); err != nil {
+		return err
+	}
+	have, exists := t.mirror.loadBalancers[k]
+	if !exists {
+		return nil
+	}
+	now, err := t.client.LoadBalancer(ctx, have.ID)
+	switch {
+	case errors.Is(err, hcn.ErrNotFound):
+		t.mirror.drop(k)
+	case err != nil:
+		return err
+	default:
+		t.mirror.put(k, normal(now))
+	}
+	return nil
+}
+
+func (t *target) change(ctx context.Context, k key, want hcn.LoadBalancer, with payload) error {
+	have, exists := t.mirror.loadBalancers[k]
+	switch {
+	case len(want.Endpoints) == 0 && exists:
+		return t.deleteLoadBalancer(ctx, k, have.ID)
+	case len(want.Endpoints) == 0:
+		return nil
+	case !exists:
+		return t.createLoadBalancer(ctx, k, want)
+	case fits(have, want):
+		t.state.Add(have.ID)
+		return nil
+	case t.canModify && with.inPlace && t.renderer.features.Modify:
+		want.ID = have.ID
+		done, err := t.modify(ctx, k, want)
+		if done || err != nil {
+			return err
+		}
+	}
+	return t.replace(ctx, k, have, want)
+}
+
+// fits reports whether a load balancer is what it should be. Where HNS chooses the source address, any
+// is right.
+func fits(have, want hcn.LoadBalancer) bool {
+	if !want.SourceVIP.IsValid() {
+		have.SourceVIP = want.SourceVIP
+	}
+	return have.Equal(&want)
+}
+
+// modify changes a load balancer in place, and reads it back: some versions of HNS report success
+// and change nothing. done is false if HNS cannot do it.
+func (t *target) modify(ctx context.Context, k key, want hcn.LoadBalancer) (done bool, err error) {
+	err = t.client.ModifyLoadBalancer(ctx, want)
+	if errors.Is(err, hcn.ErrUnsupported) {
+		t.canModify = false
+		return false, nil
+	}
+	if err != nil {
+		t.recheck(ctx, k, want.ID, err)
+		return false, err
+	}
+	t.ops.Add(1)
+	if err := t.read(ctx, k, want.ID); err != nil {
+		t.mirror.suspect = true
+		return false, err
+	}
+	if !fits(t.mirror.loadBalancers[k], want) {
+		t.canModify = false
+		return false, nil
+	}
+	t.state.Add(want.ID)
+	return true, nil
+}
+
+// read reads a load balancer.
+func (t *target) read(ctx context.Context, k key, id string) error {
+	b, err := t.client.LoadBalancer(ctx, id)
+	switch {
+	case err == nil:
+		t.mirror.put(k, normal(b))
+	case errors.Is(err, hcn.ErrNotFound):
+		t.mirror.drop(k)
+	}
+	return err
+}
+
+// recheck reads what a call that failed with cause has left of a load balancer: it may have taken
+// effect.
+func (t *target) recheck(ctx context.Context, k key, id string, cause error) {
+	if isRefusal(cause) {
+		return
+	}
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	if err := t.read(ctx, k, id); err != nil && !errors.Is(err, hcn.ErrNotFound) {
+		t.mirror.suspect = true
+	}
+}
+
+// recheckCreated looks for a load balancer after a call to make it failed with cause. As long as the
+// outcome is not known, the attempt stays in the state.
+func (t *target) recheckCreated(ctx context.Context, k key, cause error) {
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	b, found, err := t.other(ctx, k)
+	switch {
+	case err != nil:
+		t.mirror.suspect = true
+	case found:
+		t.mirror.put(k, normal(b))
+		t.state.decided(k, b.ID)
+	case !isEnd(cause):
+		t.state.decided(k, "")
+	}
+}
+
+// refused records that an attempt has made nothing. The outcome of an earlier one stays unknown.
+func (t *target) refused(k key, first bool) {
+	if first {
+		t.state.decided(k, "")
+	}
+}
+
+// isEnd reports whether a call ended with its context: HNS may still carry it out.
+func isEnd(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isRefusal reports whether an error says that HNS did nothing.
+func isRefusal(err error) bool {
+	known, ok := errors.AsType[*hcn.Error](err)
+	return ok && (errors.Is(err, hcn.ErrExists) || errors.Is(err, hcn.ErrNotFound) || errors.Is(err, hcn.ErrUnsupported) ||
+		known.Code == hcn.CodeInvalidParameter || known.Code == hcn.CodeHasReferences)
+}
+
+// replace deletes a load balancer and makes another one. If that fails it makes the former one
+// again.
+func (t *target) replace(ctx context.Context, k key, have, want hcn.LoadBalancer) error {
+	if err := t.deleteLoadBalancer(ctx, k, have.ID); err != nil {
+		return err
+	}
+	err := t.createLoadBalancer(ctx, k, want)
+	if err == nil || errors.Is(err, hcn.ErrNotFound) {
+		return err // reach tries again
+	}
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	if again := t.createLoadBalancer(ctx, k, have); again != nil {
+		return fmt.Errorf("%w: %w; making the former one again: %w", proxy.ErrDataplaneLost, err, again)
+	}
+	return err
+}
+
+// createLoadBalancer makes a load balancer. If another one has its address, protocol and port, that
+// one is deleted first.
+func (t *target) createLoadBalancer(ctx context.Context, k key, want hcn.LoadBalancer) error {
+	want.ID = ""
+	first := t.state.intend(k)
+	id, err := t.client.CreateLoadBalancer(ctx, want)
+	if errors.Is(err, hcn.ErrExists) {
+		if err := t.clear(ctx, k, err); err != nil {
+			t.refused(k, first)
+			return err
+		}
+		id, err = t.client.CreateLoadBalancer(ctx, want)
+	}
+	if isRefusal(err) {
+		t.refused(k, first)
+		return err
+	}
+	if err != nil {
+		t.recheckCreated(ctx, k, err)
+		return err
+	}
+	t.ops.Add(1)
+	want.ID = id
+	t.mirror.put(k, want)
+	t.state.decided(k, id)
+	return nil
+}
+
+// plain returns the key that List finds a load balancer with.
+func plain(k key) key {
+	k.kind = kindLoadBalancer
+	return k
+}
+
+// clear deletes the one load balancer that has the address, protocol and port of a key; cause is
+// the error that it exists.
+func (t *target) clear(ctx context.Context, k key, cause error) error {
+	b, found, err := t.other(ctx, k)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return cause
+	}
+	return t.deleteLoadBalancer(ctx, k, b.ID)
+}
+
+// other finds the load balancer that has the address, protocol and port of a key in HNS. Those that
+// the mirror has for other keys need not be read.
+func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bool, err error) {
+	ids, err := t.client.LoadBalancerIDs(ctx)
+	if err != nil {
+		return b, false, err
+	}
+	known := map[string]bool{}
+	for at, b := range t.mirror.loadBalancers {
+		known[b.ID] = plain(at) != plain(k)
+	}
+	for _, id := range ids {
+		if known[id] {
+			continue
+		}
+		b, err := t.client.LoadBalancer(ctx, id)
+		if err != nil && !errors.Is(err, hcn.ErrNotFound) {
+			return b, false, err
+		}
+		if at, ok := keyOf(&b); ok && at == plain(k) {
+			return b, true, nil
+		}
+	}
+	return b, false, nil
+}
+
+// removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,
+// it is removed later.
+func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
+	have, exists := t.mirror.loadBalancers[k]
+	if !exists || !t.state.Has(have.ID) {
+		return nil
+	}
+	if err, failed := t.unfinished.all[k]; failed && errors.Is(err, errKept) {
+		return nil
+	}
+	err := t.deleteLoadBalancer(ctx, k, have.ID)
+	if err == nil || isFatal(ctx, err) {
+		return err
+	}
+	t.unfinished.add(k, err)
+	return nil
+}
+
+// deleteLoadBalancer deletes a load balancer; one that does not exist was deleted.
+func (t *target) deleteLoadBalancer(ctx context.Context, k key, id string) error {
+	if err := t.client.DeleteLoadBalancer(ctx, id); err == nil {
+		t.ops.Add(1)
+	} else if !errors.Is(err, hcn.ErrNotFound) {
+		t.recheck(ctx, k, id, err)
+		return err
+	}
+	for _, kind := range []kind{kindLoadBalancer, kindHealthCheck} {
+		k.kind = kind
+		if have, ok := t.mirror.loadBalancers[k]; ok && have.ID == id {
+			t.mirror.drop(k)
+		}
+	}
+	return nil
+}
+
+// build returns the load balancer of a key and value, with the endpoints that exist.
+func (t *target) build(ctx context.Context, k key, v *value) (hcn.LoadBalancer, error) {
+	vip, isIPv4 := k.addr.Addr(), k.addr.Addr().Is4()
+	b := hcn.LoadBalancer{
+		Flags:        v.flags,
+		PortMappings: []hcn.PortMapping{{Protocol: k.protocol, InternalPort: v.port, ExternalPort: k.addr.Port(), Distribution: v.distribution, Flags: v.mapping}},
+	}
+	if !vip.IsUnspecified() {
+		b.FrontendVIPs = []netip.Addr{vip}
+	}
+	if !isIPv4 {
+		b.Flags |= hcn.IPv6
+	}
+	if k.kind == kindHealthCheck {
+		return b, t.addRoot(ctx, k, &b)
+	}
+	missing := 0
+	resolve := func(a netip.Addr, _ bool) {
+		if id, found := t.mirror.find(a); found {
+			b.Endpoints = append(b.Endpoints, id)
+		} else {
+			missing++
+		}
+	}
+	if v.decode(isIPv4, resolve); missing > 0 && !t.looked.endpoints {
+		if err := t.lookForEndpoints(ctx); err != nil {
+			return b, err
+		}
+		b.Endpoints, missing = nil, 0
+		v.decode(isIPv4, resolve)
+	}
+	if missing > 0 {
+		t.unfinished.add(k, fmt.Errorf("%w: %d", errMissing, missing))
+	}
+	slices.Sort(b.Endpoints)
+	b.Endpoints = slices.Compact(b.Endpoints)
+	b.SourceVIP = t.renderer.sourceOf(t.mirror, k, v)
+	return b, nil
+}
+
+// addRoot adds the endpoint of the node that gets health checks.
+func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error {
+	if t.mirror.root == "" && !t.looked.endpoints {
+		if err := t.lookForEndpoints(ctx); err != nil {
+			return err
+		}
+	}
+	if t.mirror.root == "" {
+		t.unfinished.add(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint))
+		return nil
+	}
+	b.Endpoints = []string{t.mirror.root}
+	return nil
+}
+
+// sourceOf returns the source address of a load balancer. In an overlay network it is the node's if
+// an endpoint is outside of the remote subnets, as nodes are.
+func (r *renderer) sourceOf(m *mirror, k key, v *value) (source netip.Addr) {
+	isIPv4 := k.addr.Addr().Is4()
+	source = r.options.sourceVIP(ipaddr.FamilyOf(k.addr.Addr()))
+	if !r.overlay {
+		return source
+	}
+	v.decode(isIPv4, func(a netip.Addr, isLocal bool) {
+		if provider, found := m.provider(a); !isLocal && (!found || provider == a) {
+			source = v.host
+		}
+	})
+	return source
+}

@@ -1,0 +1,135 @@
+package kernelspace
+
+import (
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/endpoints"
+)
+
+// kind is the kind of an object, in the order of creation.
+type kind uint8
+
+const (
+	kindEndpoint     kind = iota // an endpoint that the backend makes
+	kindLoadBalancer             // a load balancer of one address, protocol and port
+	kindHealthCheck              // the load balancer of health checks, for all ports of a Service
+)
+
+// key names an object. HNS refuses a second load balancer of one address, protocol and port, so a
+// key is a load balancer's name although HNS gives it none.
+type key struct {
+	kind kind
+	// protocol is the number of IP; 0 for endpoints.
+	protocol uint8
+	// addr is the address of an endpoint, with port 0, or the address and port of a frontend; that
+	// of a node port is the unspecified one of its family.
+	addr netip.AddrPort
+}
+
+// Rank implements [backends.Key].
+func (k key) Rank() int { return int(min(k.kind, kindLoadBalancer)) }
+
+// Shared implements [backends.Key]: Services share endpoints, and ports of a Service its address for
+// health checks.
+func (k key) Shared() bool { return k.kind != kindLoadBalancer }
+
+// role is what an endpoint is for. Its number is not stored anywhere.
+type role uint8
+
+const (
+	rolePod    role = iota // a pod of another node
+	roleVIP                // a ClusterIP in an overlay network
+	roleSource             // the source address of load balancers in an overlay network
+)
+
+// value is the content of an object.
+type value struct {
+	// The content of a load balancer: the port of its endpoints, its flags without that of the
+	// family, and its endpoints as encode returns them.
+	port         uint16
+	flags        hcn.LoadBalancerFlags
+	mapping      hcn.PortMappingFlags
+	distribution hcn.Distribution
+	endpoints    string
+	// The content of an endpoint: its role, and the node of the pod.
+	role role
+	node string
+	// host is the node's primary address, for what may have it in an overlay network: as the provider
+	// address of an endpoint, or the source address of a load balancer.
+	host netip.Addr
+	// wrong says that the other fields do not describe the object, or that it is not known as the
+	// backend's own yet. Render never sets it.
+	wrong bool
+}
+
+// payload is what it takes beside a value to write an object.
+type payload struct {
+	// host is the node's primary address, in overlay networks.
+	host netip.Addr
+	// inPlace says that a load balancer may be modified.
+	inPlace bool
+}
+
+type (
+	object = backends.Object[key, value]
+	op     = backends.Op[key, value]
+)
+
+// Protocol numbers of IP.
+const protocolTCP, protocolUDP, protocolSCTP = 6, 17, 132
+
+func protocolNumber(p v1.Protocol) uint8 {
+	switch p {
+	case v1.ProtocolUDP:
+		return protocolUDP
+	case v1.ProtocolSCTP:
+		return protocolSCTP
+	case v1.ProtocolTCP:
+	}
+	return protocolTCP
+}
+
+// encode returns a list of endpoints of one family and port as a string that can be compared: for
+// each a byte that says whether it is a pod of this node, and its address.
+func encode(list []*endpoints.Endpoint) string {
+	if len(list) == 0 {
+		return ""
+	}
+	out := make([]byte, 0, len(list)*(1+list[0].Addr.Addr().BitLen()/8))
+	for i, e := range list {
+		if i == 0 || e.Addr != list[i-1].Addr { // pools are sorted
+			out = appendEndpoint(out, e.Addr.Addr(), e.Local)
+		}
+	}
+	return string(out)
+}
+
+func appendEndpoint(out []byte, a netip.Addr, isLocal bool) []byte {
+	where := byte('r')
+	if isLocal {
+		where = 'l'
+	}
+	out = append(out, where)
+	if a.Is4() {
+		b := a.As4()
+		return append(out, b[:]...)
+	}
+	b := a.As16()
+	return append(out, b[:]...)
+}
+
+// decode calls each with the endpoints of a list.
+func (v *value) decode(isIPv4 bool, each func(a netip.Addr, isLocal bool)) {
+	size := 16
+	if isIPv4 {
+		size = 4
+	}
+	for rest := v.endpoints; len(rest) > size; rest = rest[1+size:] {
+		a, _ := netip.AddrFromSlice([]byte(rest[1 : 1+size]))
+		each(a, rest[0] == 'l')
+	}
+}

@@ -1,0 +1,192 @@
+package kernelspace_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+var sourceVIP = netip.MustParseAddr("10.0.0.250")
+
+// newOverlay makes a machine with an overlay network that knows the pods of node-2, 10.1.0.0/24.
+func newOverlay(t *testing.T) *machine {
+	m := newMachine(t, newest())
+	m.RemoveNetwork(m.network)
+	m.addNetwork(hcn.Network{Name: networkName, Type: "overlay", RemoteSubnets: []hcn.RemoteSubnet{
+		{Prefix: netip.MustParsePrefix("10.1.0.0/24"), ProviderAddress: netip.MustParseAddr("172.18.0.3")},
+	}})
+	m.options.Families = []v1.IPFamily{v1.IPv4Protocol}
+	m.options.SourceVIPs, m.options.HostMAC = []netip.Addr{sourceVIP}, "00-15-5D-00-00-01"
+	if _, err := m.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.restart()
+	return m
+}
+
+const sourceLine = "endpoint local 10.0.0.250 mac 00-15-5D-00-00-01"
+
+// An overlay network needs the endpoint that load balancers send from, one for each ClusterIP, and the
+// address of its node for each endpoint of a pod elsewhere.
+func TestOverlay(t *testing.T) {
+	m := newOverlay(t)
+	p := service(1, local(1), remote(1))
+	m.apply(p)
+	want := []string{
+		sourceLine,
+		"endpoint remote 10.96.0.1 mac 00-15-5D-00-00-01 provider 172.18.0.2",
+		"endpoint remote 10.1.0.1 mac 02-11-0A-01-00-01 provider 172.18.0.3",
+		"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 10.0.0.250 to local 10.0.0.1; remote 10.1.0.1",
+	}
+	m.want("overlay", want...)
+	m.restart()
+	if n := m.writes(func() { m.apply(p) }); n != 0 {
+		t.Errorf("after a restart: got %d writes, want 0", n)
+	}
+	m.apply()
+	m.want("no Service", sourceLine)
+	if err := m.backend.Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	m.want("after Cleanup")
+}
+
+// An endpoint with an address of another node has that as its provider, and load balancers that use it
+// send from the node's address.
+func TestOverlayHostNetwork(t *testing.T) {
+	m := newOverlay(t)
+	host := remote(1)
+	host.Addr = netip.MustParseAddrPort("172.18.0.3:8080")
+	m.apply(service(1, host, remote(1)))
+	m.want("host network", sourceLine,
+		"endpoint remote 10.96.0.1 mac 00-15-5D-00-00-01 provider 172.18.0.2",
+		"endpoint remote 10.1.0.1 mac 02-11-0A-01-00-01 provider 172.18.0.3",
+		"endpoint remote 172.18.0.3 mac 02-11-AC-12-00-03 provider 172.18.0.3",
+		"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to remote 10.1.0.1; remote 172.18.0.3")
+}
+
+// Nothing waits for the remote subnets of an overlay network: what is known is programmed at once,
+// and the rest is set right soon after a subnet appears.
+func TestOverlayDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newOverlay(t)
+		later := remote(256) // 10.1.1.0, of a node that just joined
+		start := time.Now()
+		m.apply(service(1, remote(1)), service(2, later))
+		if took := time.Since(start); took != 0 {
+			t.Errorf("first Apply: took %v, want no wait", took)
+		}
+		if !strings.Contains(m.Dump(), "endpoint remote 10.1.1.0 mac 02-11-0A-01-01-00 provider 172.18.0.2\n") {
+			t.Errorf("without a subnet: got\n%s\nwant the node's own address as provider", m.Dump())
+		}
+		m.SetRemoteSubnets(m.network,
+			hcn.RemoteSubnet{Prefix: netip.MustParsePrefix("10.1.0.0/24"), ProviderAddress: netip.MustParseAddr("172.18.0.3")},
+			hcn.RemoteSubnet{Prefix: netip.MustParsePrefix("10.1.1.0/24"), ProviderAddress: netip.MustParseAddr("172.18.0.4")})
+		time.Sleep(time.Second)
+		if !m.drifted() {
+			t.Fatal("after a second: got no drift, want some: a subnet was missing")
+		}
+		m.resync()
+		m.want("afterwards", sourceLine,
+			"endpoint remote 10.96.0.1 mac 00-15-5D-00-00-01 provider 172.18.0.2",
+			"endpoint remote 10.96.0.2 mac 00-15-5D-00-00-01 provider 172.18.0.2",
+			"endpoint remote 10.1.0.1 mac 02-11-0A-01-00-01 provider 172.18.0.3",
+			"endpoint remote 10.1.1.0 mac 02-11-0A-01-01-00 provider 172.18.0.4",
+			"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 10.0.0.250 to remote 10.1.0.1",
+			"load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 10.0.0.250 to remote 10.1.1.0")
+	})
+}
+
+// The subnet of a node that has just joined is read when the first endpoint there needs it.
+func TestOverlayReadsNewSubnets(t *testing.T) {
+	m := newOverlay(t)
+	m.apply(service(1, remote(1)))
+	m.SetRemoteSubnets(m.network,
+		hcn.RemoteSubnet{Prefix: netip.MustParsePrefix("10.1.0.0/16"), ProviderAddress: netip.MustParseAddr("172.18.0.3")})
+	m.apply(service(1, remote(1), remote(256)))
+	if !strings.Contains(m.Dump(), "10.1.1.0 mac 02-11-0A-01-01-00 provider 172.18.0.3") {
+		t.Errorf("got\n%s\nwant the provider of the new subnet", m.Dump())
+	}
+}
+
+// What an overlay network needs is an error if it is missing; so is IPv6.
+func TestOverlayRequirements(t *testing.T) {
+	m := newOverlay(t)
+	m.options.HostMAC = ""
+	m.restart()
+	if err := m.try(); !errors.Is(err, proxy.ErrUnsupported) {
+		t.Errorf("no MAC address: got error %v, want %v", err, proxy.ErrUnsupported)
+	}
+	m = newOverlay(t)
+	noAddress := proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, service(1, local(1)))
+	if _, ok := errors.AsType[proxy.PortErrors](m.applySnapshot(noAddress)); !ok {
+		t.Error("node without address: got no error of the port, want one")
+	}
+	m.options.Families = nil
+	m.restart()
+	six := service(1, local(1))
+	six.Name.Family = v1.IPv6Protocol
+	six.Frontends[0].Addr, six.Cluster = netip.MustParseAddrPort("[fd00:96::1]:80"), nil
+	six.Frontends[0].FromInside, six.Frontends[0].FromOutside = proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Reject}
+	if err := m.try(six); !errors.Is(err, proxy.ErrUnsupported) {
+		t.Errorf("IPv6: got error %v, want %v", err, proxy.ErrUnsupported)
+	}
+	m = newOverlay(t)
+	m.fail(-1, denied(), "CreateEndpoint")
+	if err := m.try(service(1, local(1))); err == nil || errors.Is(err, backends.ErrUnavailable) {
+		t.Errorf("no source endpoint: got error %v, want one", err)
+	}
+	m.want("no source endpoint")
+}
+
+// When the node gets another address, everything that has it follows: the provider of ClusterIPs and of
+// pods without a remote subnet, and the source of load balancers that reach nodes.
+func TestOverlayFollowsNodeAddress(t *testing.T) {
+	m := newOverlay(t)
+	host := remote(1)
+	host.Addr = netip.MustParseAddrPort("172.18.0.3:8080")
+	later := remote(256) // no remote subnet has it
+	apply := func(address string) {
+		t.Helper()
+		node := theNode()
+		node.Addresses = []netip.Addr{netip.MustParseAddr(address)}
+		if err := m.applySnapshot(proxy.NewSnapshot(node, service(1, host, remote(1)), service(2, later))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what, address string) {
+		t.Helper()
+		m.want(what, sourceLine,
+			"endpoint remote 10.96.0.1 mac 00-15-5D-00-00-01 provider "+address,
+			"endpoint remote 10.96.0.2 mac 00-15-5D-00-00-01 provider "+address,
+			"endpoint remote 10.1.0.1 mac 02-11-0A-01-00-01 provider 172.18.0.3",
+			"endpoint remote 10.1.1.0 mac 02-11-0A-01-01-00 provider "+address,
+			"endpoint remote 172.18.0.3 mac 02-11-AC-12-00-03 provider 172.18.0.3",
+			"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source "+address+" to remote 10.1.0.1; remote 172.18.0.3",
+			"load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source "+address+" to remote 10.1.1.0")
+	}
+	apply("172.18.0.2")
+	want("first", "172.18.0.2")
+	apply("172.18.0.9")
+	want("changed", "172.18.0.9")
+	m.applied = proxy.Snapshot{}
+	if n := m.writes(func() { apply("172.18.0.9") }); n != 0 {
+		t.Errorf("resync: got %d writes, want 0", n)
+	}
+	m.restart()
+	if n := m.writes(func() { apply("172.18.0.9") }); n != 0 {
+		t.Errorf("restart: got %d writes, want 0", n)
+	}
+	m.restart()
+	apply("172.18.0.10")
+	want("changed while no process ran", "172.18.0.10")
+}

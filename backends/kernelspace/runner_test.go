@@ -1,0 +1,196 @@
+package kernelspace_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
+
+// running is a machine with a Runner, in a bubble of synctest.
+type running struct {
+	*machine
+	tracker proxy.ServiceChangeTracker
+	// verified counts how often everything was found right.
+	verified atomic.Int64
+}
+
+// run starts a Runner that resyncs once in an hour. The test must be in a bubble.
+func run(t *testing.T, m *machine) *running {
+	r := &running{machine: m, tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{
+		NodeName: "node-1", NodeAddresses: []netip.Addr{nodeAddr, nodeAddr6},
+	})}
+	r.tracker.Synced()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	runner := proxy.Runner{Source: r.tracker, Backend: m.backend, ResyncInterval: time.Hour,
+		Observers: []proxy.Observer{{Verified: func(proxy.Snapshot) { r.verified.Add(1) }}}}
+	go func() { done <- runner.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
+	return r
+}
+
+// serve gives the tracker a Service with one endpoint on this node.
+func (r *running) serve(name string, clusterIP, endpoint netip.Addr) {
+	meta := metav1.ObjectMeta{Namespace: "test", Name: name}
+	tcp, port, node := v1.ProtocolTCP, int32(8080), "node-1"
+	r.tracker.UpdateService(&v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{
+		ClusterIP: clusterIP.String(), Ports: []v1.ServicePort{{Protocol: tcp, Port: 80}},
+	}})
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: name}
+	r.tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:     []discoveryv1.EndpointPort{{Protocol: &tcp, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{endpoint.String()}, NodeName: &node}},
+	})
+	synctest.Wait()
+}
+
+const webLine = "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1"
+
+// A Service of the API gets to HNS through a tracker and a Runner. Nothing is listed again as long
+// as nothing happens: the resync after an hour lists once.
+func TestRunner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), pod(1))
+		r.want("a Service", webLine)
+		before := r.Total()
+		time.Sleep(59 * time.Minute)
+		if got := r.Total() - before; got != 0 {
+			t.Errorf("in an hour in which nothing happens: got %d calls, want 0", got)
+		}
+		r.tracker.DeleteService(nameOf("web"))
+		synctest.Wait()
+		r.want("the Service is gone")
+	})
+}
+
+// An endpoint of this node that does not exist yet is looked for soon, and at once when HNS
+// notifies of an endpoint.
+func TestMissingLocalEndpointIsRetriedSoon(t *testing.T) {
+	for _, within := range []time.Duration{200 * time.Millisecond, 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, newest())
+			if within > time.Second {
+				m.Silence()
+			}
+			r := run(t, m)
+			r.serve("web", clusterIP(1), pod(77))
+			r.want("no endpoint yet")
+			time.Sleep(100 * time.Millisecond)
+			r.addPod(pod(77))
+			time.Sleep(within)
+			r.want("soon", "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.77")
+		})
+	}
+}
+
+// A delete that fails is tried again with growing pauses, until it succeeds.
+func TestFailedDeleteIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), pod(1))
+		failed := r.fail(-1, denied(), "DeleteLoadBalancer")
+		r.tracker.DeleteService(nameOf("web"))
+		time.Sleep(time.Minute)
+		if n := failed(); n < 3 || n > 15 {
+			t.Errorf("in a minute: got %d tries, want 3 to 15", n)
+		}
+		r.want("while deletes fail", webLine)
+		r.SetFault(nil)
+		time.Sleep(5 * time.Minute)
+		r.want("after deletes work again")
+	})
+}
+
+// A load balancer that can never be deleted makes the proxy no less healthy: what Services need is
+// right.
+func TestGarbageIsNoIllness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), pod(1))
+		r.serve("other", clusterIP(2), pod(2))
+		r.fail(-1, denied(), "DeleteLoadBalancer")
+		r.tracker.DeleteService(nameOf("other"))
+		time.Sleep(10 * time.Minute)
+		before := r.verified.Load()
+		time.Sleep(30 * time.Minute)
+		if got := r.verified.Load() - before; got < 3 {
+			t.Errorf("in half an hour: got %d times that everything was right, want some", got)
+		}
+	})
+}
+
+// What has been unfinished for long does not delay what is so since now.
+func TestOldFailureDelaysNoNewOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, newest())
+		m.Silence()
+		r := run(t, m)
+		r.serve("never", clusterIP(2), pod(99))
+		time.Sleep(20 * time.Minute)
+		r.serve("web", clusterIP(1), pod(77))
+		r.addPod(pod(77))
+		time.Sleep(2 * time.Second)
+		r.want("soon", "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.77")
+	})
+}
+
+// Everything is read again after HNS has ended, and after the network was made again.
+func TestNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), pod(1))
+		for _, b := range r.LoadBalancers() {
+			if err := r.DeleteLoadBalancer(t.Context(), b.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Notify(hcn.Disconnected)
+		time.Sleep(time.Second)
+		r.want("after HNS lost everything", webLine)
+		r.RemoveNetwork(r.network)
+		time.Sleep(time.Second)
+		r.addNetwork(hcn.Network{Name: networkName, Type: "L2Bridge"})
+		time.Sleep(time.Minute)
+		r.want("after the network was made again", webLine)
+	})
+}
+
+// While HNS does not run, nothing changes; afterwards the newest state is applied.
+func TestServiceStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), pod(1))
+		r.SetFault(func(hcntest.Call) hcntest.Fault {
+			return hcntest.Fault{Err: &hcn.Error{Op: "HcnOp", Code: 0x6b5}}
+		})
+		r.serve("other", clusterIP(2), pod(2))
+		time.Sleep(10 * time.Minute)
+		r.want("while HNS is down", webLine)
+		r.SetFault(nil)
+		time.Sleep(time.Minute)
+		r.want("afterwards", webLine, "load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.2")
+	})
+}

@@ -1,0 +1,64 @@
+package kernelspace
+
+import (
+	"fmt"
+
+	"github.com/vipkit/vipkit/internal/journal"
+)
+
+// state has the IDs of the backend's own load balancers, and of endpoints that it has adopted. It
+// also has the attempts to make load balancers whose outcome is not known.
+//
+// When everything is listed, IDs of objects that do not exist any more are removed: only a list shows
+// that an object is gone, since HNS may report success and keep it.
+type state struct {
+	*journal.Set
+	isLoaded bool
+	failed   error // the last error of the file
+}
+
+// load reads the file, once. Without a file that can be read, no load balancer is known.
+func (s *state) load() {
+	if !s.isLoaded {
+		s.isLoaded = true
+		_, s.failed = s.Load() // what is damaged is left out
+	}
+}
+
+// keep forgets all IDs but those of objects that exist.
+func (s *state) keep(exists map[string]bool) {
+	for id := range s.All() {
+		if !exists[id] {
+			s.Remove(id)
+		}
+	}
+	s.Compact()
+}
+
+// flush writes what has changed.
+func (s *state) flush() { s.failed = s.Flush() }
+
+// attempt is what the state has for a load balancer that may exist although its ID is not known. One
+// with this key is the backend's own.
+func attempt(k key) string {
+	return fmt.Sprintf("attempted:%d:%v", k.protocol, k.addr)
+}
+
+// intend records that a load balancer is about to be made, or the next process would not know that
+// it is the backend's own if this one ends before it has recorded the ID. It reports whether
+// this is the first attempt since the outcome of the last one became known.
+func (s *state) intend(k key) (first bool) {
+	first = !s.Has(attempt(k))
+	s.Add(attempt(k))
+	s.flush()
+	return first
+}
+
+// decided records the outcome of an attempt: the ID of a load balancer, or an empty one if none was
+// made.
+func (s *state) decided(k key, id string) {
+	if id != "" {
+		s.Add(id)
+	}
+	s.Remove(attempt(k))
+}
