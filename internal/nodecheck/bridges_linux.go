@@ -16,9 +16,10 @@ import (
 // bridge is a bridge that has ports.
 type bridge struct {
 	name  string
-	addrs []netip.Addr // but those of a link
-	// lacksHairpins: it has a port that does not send out what came in by it. A bridge
-	// in promiscuous mode has the node do that.
+	addrs []netip.Addr // without link-local ones
+	// lacksHairpins is true if a port has hairpin_mode off, so that the bridge does not
+	// send a packet out of the port on which it was received. A bridge in promiscuous
+	// mode needs no hairpin_mode: it passes the packet to the node, which sends it back.
 	lacksHairpins bool
 }
 
@@ -32,7 +33,7 @@ func listBridges() ([]bridge, error) {
 	for index, lacksHairpins := range ports {
 		link, err := netlink.LinkByIndex(index)
 		if errors.As(err, new(netlink.LinkNotFoundError)) {
-			continue // It went away meanwhile.
+			continue // Another program removed it in the meantime.
 		}
 		if err != nil {
 			return nil, fmt.Errorf("interface %d: %w", index, err)
@@ -47,7 +48,7 @@ func listBridges() ([]bridge, error) {
 	return all, nil
 }
 
-// addresses lists the addresses of an interface but those of its link.
+// addresses lists the addresses of an interface without link-local ones.
 func addresses(link netlink.Link) (all []netip.Addr, err error) {
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -61,8 +62,8 @@ func addresses(link netlink.Link) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// listPorts gives the interface numbers of bridges that have ports, and whether one of
-// these is no hairpin.
+// listPorts returns the interface indexes of bridges that have ports, and whether a port
+// of the bridge has hairpin_mode off.
 func listPorts() (map[int]bool, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
@@ -83,8 +84,8 @@ func listPorts() (map[int]bool, error) {
 	return bridges, nil
 }
 
-// readPort gives the interface number of the bridge that an interface is a port of, or 0,
-// and whether the port is a hairpin.
+// readPort returns the interface index of the bridge that an interface is a port of, or 0,
+// and whether hairpin_mode of the port is on.
 func readPort(message []byte) (master int, hairpin bool, err error) {
 	attributes, err := nl.ParseRouteAttr(message[unix.SizeofIfInfomsg:])
 	if err != nil {

@@ -13,20 +13,21 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Translation gives the settings that break Services for a dataplane that translates
-// addresses and has the kernel forward the packets.
+// Translation returns a problem for each setting that breaks Services of a dataplane that
+// translates addresses and lets the kernel forward the packets.
 func Translation(s proxy.Snapshot) []*proxy.Problem {
 	n := node{s, readSysctl, listBridges}
 	return append(n.forwarding(), n.bridged()...)
 }
 
-// Capture gives the settings that break Services for a dataplane that marks packets and
-// has the kernel deliver them to sockets of the node, whatever their destination is.
+// Capture returns a problem for each setting that breaks Services of a dataplane that
+// marks packets and lets the kernel deliver them to sockets of the node, whatever their
+// destination is.
 func Capture(s proxy.Snapshot) []*proxy.Problem {
 	return node{s, readSysctl, listBridges}.marked()
 }
 
-// node is what is looked at.
+// node reads the settings of a node.
 type node struct {
 	proxy.Snapshot
 	sysctl  func(name string) (string, error)
@@ -39,7 +40,7 @@ type family struct {
 	forward, calls string
 }
 
-// families gives those of the node's addresses, and all where none are known.
+// families returns the families of the node's addresses, and both if no address is known.
 func (n node) families() []family {
 	all := []family{
 		{true, "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"},
@@ -53,7 +54,8 @@ func (n node) families() []family {
 	})
 }
 
-// setting reads a sysctl, which may not be there.
+// setting reads a sysctl. The value is empty if the kernel does not have the sysctl, or
+// if it cannot be read; then found has a problem.
 func (n node) setting(name string) (value string, found []*proxy.Problem) {
 	value, err := n.sysctl(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -62,10 +64,10 @@ func (n node) setting(name string) (value string, found []*proxy.Problem) {
 	return value, found
 }
 
-// finding is what is wrong with a setting.
+// finding describes a wrong setting.
 type finding struct{ value, consequence, remedy string }
 
-// Error gives all of it.
+// Error returns value, consequence and remedy.
 func (f *finding) Error() string {
 	return fmt.Sprintf("is %s: %s; remedy: %s", f.value, f.consequence, f.remedy)
 }
@@ -78,7 +80,7 @@ func (n node) problem(setting string, f finding) *proxy.Problem {
 	return p
 }
 
-// unread is the problem of a setting that cannot be read.
+// unread makes the problem for a setting that cannot be read.
 func (n node) unread(setting string, err error) *proxy.Problem {
 	return n.problem(setting, finding{
 		"unknown", fmt.Sprintf("it cannot be read, and may break Services: %v", err),
@@ -92,7 +94,7 @@ func (n node) forwarding() (found []*proxy.Problem) {
 		found = append(found, unknown...)
 		if value == "0" {
 			found = append(found, n.problem(f.forward, finding{
-				value, "the node does not forward packets, so that only endpoints in its own network can be reached",
+				value, "the node does not forward packets, so only host-network endpoints on it can be reached",
 				"sysctl -w " + f.forward + "=1",
 			}))
 		}
@@ -100,15 +102,15 @@ func (n node) forwarding() (found []*proxy.Problem) {
 	return found
 }
 
-// bridged looks at the bridges of pods. The answers of one pod of a bridge to another pass
+// bridged checks the bridges of pods. Replies of one pod of a bridge to another pass
 // the node's netfilter only if bridge-nf-call-iptables is 1. A packet of a pod to itself
-// then comes back to the pod only if the hairpin_mode of its port is on.
+// then returns to the pod only if the hairpin_mode of its port is on.
 func (n node) bridged() (found []*proxy.Problem) {
 	bridges, err := n.bridges()
 	if err != nil {
 		return []*proxy.Problem{n.unread("bridges", err)}
 	}
-	hairpins := map[string]bool{} // the names of bridges that need them
+	hairpins := map[string]bool{} // the names of bridges that need hairpin_mode
 	for _, f := range n.families() {
 		names := n.podBridges(bridges, f)
 		if len(names) == 0 {
@@ -128,15 +130,15 @@ func (n node) bridged() (found []*proxy.Problem) {
 	for _, b := range bridges {
 		if hairpins[b.name] && b.lacksHairpins {
 			found = append(found, n.problem("hairpin_mode of "+b.name, finding{
-				"off", "a pod of the bridge that connects to a Service with itself as the endpoint gets no answer",
-				"have the CNI plug-in set it (hairpinMode), or set it for each port: bridge link set dev PORT hairpin on",
+				"off", "a pod of the bridge that connects to a Service and is its endpoint gets no reply",
+				"let the CNI plug-in set it (hairpinMode), or set it for each port: bridge link set dev PORT hairpin on",
 			}))
 		}
 	}
 	return found
 }
 
-// podBridges gives the names of the bridges that have pods of a family.
+// podBridges returns the names of the bridges that may have pods of a family.
 func (n node) podBridges(bridges []bridge, f family) (names []string) {
 	for _, b := range bridges {
 		if n.hasPods(b, f) {
@@ -149,31 +151,31 @@ func (n node) podBridges(bridges []bridge, f family) (names []string) {
 // unfiltered is the finding about bridge-nf-call-iptables or -ip6tables.
 func unfiltered(setting, value string, bridges []string) finding {
 	f := finding{
-		value, "connections to Services from one pod to another of a bridge (" + strings.Join(bridges, ", ") +
-			") fail: the answers are not translated back, since they do not pass the node",
+		value, "connections to Services from one pod of a bridge (" + strings.Join(bridges, ", ") +
+			") to another fail: replies bypass the node's netfilter, which would translate them back",
 		"sysctl -w " + setting + "=1",
 	}
 	if value == "" {
-		f.value, f.remedy = "not there", "modprobe br_netfilter, then "+f.remedy
+		f.value, f.remedy = "missing", "modprobe br_netfilter, then "+f.remedy
 	}
 	return f
 }
 
-// hasPods reports whether pods of a family are ports of a bridge: whether it has ports and
-// an address of that family, and is theirs if it is known how pods are told.
+// hasPods reports whether a bridge may have pods of a family: it has an address of that
+// family and, if LocalTraffic identifies pods, one that matches.
 func (n node) hasPods(b bridge, f family) bool {
 	var pods proxy.LocalTraffic
 	if !n.IsZero() {
 		pods = n.Node().LocalTraffic
 	}
-	told := len(pods.Sources) > 0 || pods.Interface != "" || pods.InterfacePrefix != ""
+	identified := len(pods.Sources) > 0 || pods.Interface != "" || pods.InterfacePrefix != ""
 	return slices.ContainsFunc(b.addrs, func(a netip.Addr) bool {
-		return a.Is4() == f.is4 && (!told || pods.Match(a, b.name))
+		return a.Is4() == f.is4 && (!identified || pods.Match(a, b.name))
 	})
 }
 
-// marked looks whether the kernel heeds the mark when it looks at the source of packets:
-// then it finds that captured ones come from an address that is the node's own.
+// marked checks src_valid_mark. If it is 1, the kernel uses the mark for the validation of
+// a packet's source, so that the source of a captured packet is local, and drops the packet.
 func (n node) marked() (found []*proxy.Problem) {
 	const name = "net.ipv4.conf.all.src_valid_mark"
 	if !slices.ContainsFunc(n.families(), func(f family) bool { return f.is4 }) {
@@ -182,7 +184,7 @@ func (n node) marked() (found []*proxy.Problem) {
 	value, found := n.setting(name)
 	if value == "1" {
 		found = append(found, n.problem(name, finding{
-			value, "the kernel drops all that is sent to Services in IPv4, since it takes the sources of marked packets for its own addresses",
+			value, "the kernel drops all IPv4 packets to Services, because it treats the sources of marked packets as local addresses",
 			"sysctl -w " + name + "=0",
 		}))
 	}

@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
-// at gives a snapshot of a node with some addresses, and pods from some ranges.
+// at returns a snapshot of a node with some addresses, whose pods have addresses of some
+// ranges.
 func at(addrs, pods string) proxy.Snapshot {
 	n := &proxy.Node{Name: "node"}
 	for a := range strings.FieldsSeq(addrs) {
@@ -31,7 +32,7 @@ func at(addrs, pods string) proxy.Snapshot {
 	return proxy.NewSnapshot(n)
 }
 
-// behind gives a snapshot of a node whose pods are told by their interface.
+// behind returns a snapshot of a node that identifies pods by their interface.
 func behind(bridge, prefix string) proxy.Snapshot {
 	n := *at(dual, "").Node()
 	n.LocalTraffic.Interface, n.LocalTraffic.InterfacePrefix = bridge, prefix
@@ -40,8 +41,8 @@ func behind(bridge, prefix string) proxy.Snapshot {
 
 const dual, pods = "192.0.2.1 2001:db8::1", "10.1.0.0/16 fd00:1::/32"
 
-// setUp makes a node that forwards, with a bridge for pods. What it makes besides is for
-// the single tests.
+// setUp makes a node that forwards packets, with a bridge for pods and a bridge without
+// ports.
 func setUp(t *testing.T, hairpin bool) *netns.NS {
 	t.Helper()
 	n := netnstest.NewNS(t)
@@ -63,7 +64,7 @@ func setUp(t *testing.T, hairpin bool) *netns.NS {
 	return n
 }
 
-// found gives the settings that are found, with their values.
+// found returns the settings that check reports, with their values.
 func found(t *testing.T, n *netns.NS, check func(proxy.Snapshot) []*proxy.Problem, s proxy.Snapshot) (all []string) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -78,7 +79,7 @@ func found(t *testing.T, n *netns.NS, check func(proxy.Snapshot) []*proxy.Proble
 	return all
 }
 
-// text gives a setting with its value.
+// text returns a setting with its value.
 func text(t *testing.T, p *proxy.Problem) string {
 	t.Helper()
 	f, ok := errors.AsType[*finding](p.Err)
@@ -94,7 +95,7 @@ const (
 	markedSources      = "net.ipv4.conf.all.src_valid_mark"
 )
 
-// Each setting is found where it matters, and nowhere else.
+// Each setting is reported exactly where it breaks Services.
 func TestFindings(t *testing.T) {
 	for _, c := range []struct {
 		what    string
@@ -104,26 +105,26 @@ func TestFindings(t *testing.T) {
 		of      proxy.Snapshot
 		want    []string
 	}{
-		{"all is well", true, nil, Translation, at(dual, pods), nil},
+		{"no wrong setting", true, nil, Translation, at(dual, pods), nil},
 		{"no forwarding", true, map[string]string{forward4: "0", forward6: "0"}, Translation, at(dual, pods), []string{forward4 + " 0", forward6 + " 0"}},
-		{"no forwarding of another family", true, map[string]string{forward6: "0"}, Translation, at("192.0.2.1", pods), nil},
+		{"no forwarding, family not in use", true, map[string]string{forward6: "0"}, Translation, at("192.0.2.1", pods), nil},
 		{"no forwarding, addresses unknown", true, map[string]string{forward6: "0"}, Translation, at("", pods), []string{forward6 + " 0"}},
-		{"no forwarding, nothing known", true, map[string]string{forward4: "0"}, Translation, proxy.Snapshot{}, []string{forward4 + " 0"}},
+		{"no forwarding, zero snapshot", true, map[string]string{forward4: "0"}, Translation, proxy.Snapshot{}, []string{forward4 + " 0"}},
 		{"unfiltered bridge", true, map[string]string{calls4: "0", calls6: "0"}, Translation, at(dual, pods), []string{calls4 + " 0", calls6 + " 0"}},
 		{"unfiltered bridge, IPv6 only", true, map[string]string{calls4: "0", calls6: "0"}, Translation, at("2001:db8::1", pods), []string{calls6 + " 0"}},
-		{"unfiltered bridge of others", true, map[string]string{calls4: "0"}, Translation, at(dual, "10.9.0.0/16"), nil},
+		{"unfiltered bridge without pods", true, map[string]string{calls4: "0"}, Translation, at(dual, "10.9.0.0/16"), nil},
 		{"unfiltered bridge, pods unknown", true, map[string]string{calls4: "0"}, Translation, at(dual, ""), []string{calls4 + " 0"}},
-		{"unfiltered bridge, pods behind it", true, map[string]string{calls4: "0"}, Translation, behind("cni0", ""), []string{calls4 + " 0"}},
-		{"unfiltered bridge, pods behind its name", true, map[string]string{calls4: "0"}, Translation, behind("", "cni"), []string{calls4 + " 0"}},
-		{"unfiltered bridge, pods elsewhere", true, map[string]string{calls4: "0"}, Translation, behind("cbr0", "veth"), nil},
+		{"unfiltered bridge, pods by interface", true, map[string]string{calls4: "0"}, Translation, behind("cni0", ""), []string{calls4 + " 0"}},
+		{"unfiltered bridge, pods by interface prefix", true, map[string]string{calls4: "0"}, Translation, behind("", "cni"), []string{calls4 + " 0"}},
+		{"unfiltered bridge, pods on another interface", true, map[string]string{calls4: "0"}, Translation, behind("cbr0", "veth"), nil},
 		{"no hairpin", false, nil, Translation, at(dual, pods), []string{"hairpin_mode of cni0 off"}},
-		{"no hairpin of others", false, nil, Translation, at(dual, "10.9.0.0/16"), nil},
+		{"no hairpin, bridge without pods", false, nil, Translation, at(dual, "10.9.0.0/16"), nil},
 		{"no hairpin, not needed", false, map[string]string{calls4: "0", calls6: "0"}, Translation, at(dual, pods), []string{calls4 + " 0", calls6 + " 0"}},
 		{"no hairpin, needed in one family", false, map[string]string{calls6: "0"}, Translation, at(dual, pods), []string{calls6 + " 0", "hairpin_mode of cni0 off"}},
-		{"marks of sources", true, map[string]string{markedSources: "1"}, Translation, at(dual, pods), nil},
-		{"marks of sources, captured", true, map[string]string{markedSources: "1"}, Capture, at(dual, pods), []string{markedSources + " 1"}},
-		{"marks of sources, IPv6 only", true, map[string]string{markedSources: "1"}, Capture, at("2001:db8::1", pods), nil},
-		{"captured, all else", false, map[string]string{forward4: "0", forward6: "0", calls4: "0", calls6: "0"}, Capture, at(dual, pods), nil},
+		{"src_valid_mark", true, map[string]string{markedSources: "1"}, Translation, at(dual, pods), nil},
+		{"src_valid_mark, captured", true, map[string]string{markedSources: "1"}, Capture, at(dual, pods), []string{markedSources + " 1"}},
+		{"src_valid_mark, IPv6 only", true, map[string]string{markedSources: "1"}, Capture, at("2001:db8::1", pods), nil},
+		{"captured, all other settings wrong", false, map[string]string{forward4: "0", forward6: "0", calls4: "0", calls6: "0"}, Capture, at(dual, pods), nil},
 	} {
 		n := setUp(t, c.hairpin)
 		for name, value := range c.sysctls {
@@ -137,7 +138,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// A bridge in promiscuous mode hands the packets of pods to the node, which sends them
+// A bridge in promiscuous mode passes the packets of pods to the node, which sends them
 // back.
 func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
 	n := setUp(t, false)
@@ -153,7 +154,8 @@ func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
 	}
 }
 
-// What is not there is found where it is needed, and what cannot be read is, too.
+// A setting that does not exist is reported if it is needed, and so is one that cannot be
+// read.
 func TestUnreadSettings(t *testing.T) {
 	one := []bridge{{name: "br0", addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
 	for _, c := range []struct {
@@ -162,16 +164,20 @@ func TestUnreadSettings(t *testing.T) {
 		bridges error
 		want    []string
 	}{
-		{"no such setting", fs.ErrNotExist, nil, []string{calls4 + " not there"}},
-		{"no reading", fs.ErrPermission, nil, []string{forward4 + " unknown", forward6 + " unknown", calls4 + " unknown"}},
-		{"no listing", fs.ErrNotExist, netlink.ErrNotImplemented, []string{"bridges unknown"}},
+		{"no such setting", fs.ErrNotExist, nil, []string{calls4 + " missing"}},
+		{"setting cannot be read", fs.ErrPermission, nil, []string{forward4 + " unknown", forward6 + " unknown", calls4 + " unknown"}},
+		{"bridges cannot be listed", fs.ErrNotExist, netlink.ErrNotImplemented, []string{"bridges unknown"}},
 	} {
 		n := node{at(dual, pods), func(string) (string, error) { return "", c.sysctl }, func() ([]bridge, error) { return one, c.bridges }}
+		cause := c.sysctl
+		if c.bridges != nil {
+			cause = c.bridges
+		}
 		var got []string
 		for _, p := range slices.Concat(n.forwarding(), n.bridged()) {
 			got = append(got, text(t, p))
-			if strings.Contains(p.Error(), "unknown") && !strings.Contains(p.Error(), errors.Join(c.bridges, c.sysctl).Error()[:10]) {
-				t.Errorf("%s: %v does not say why", c.what, p)
+			if strings.Contains(p.Error(), "unknown") && !strings.Contains(p.Error(), cause.Error()) {
+				t.Errorf("%s: problem: got %v, want it to include the cause", c.what, p)
 			}
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {

@@ -1,9 +1,9 @@
-// Package peer holds tests with Kubernetes itself: a real API server on one side,
-// and packages of this repository on the other.
+// Package peer has tests of packages of this repository with a real API server and other
+// packages of Kubernetes.
 //
-// It is a module of its own, so that nobody who imports the library ever needs
-// k8s.io/kubernetes. Nothing imports it; the tests of the library do not need it. They
-// run on Linux only:
+// It is a module of its own, so that importers of the library do not need
+// k8s.io/kubernetes. No package imports it; the tests of the library do not need it. The
+// tests run on Linux only:
 //
 //	make peer
 package peer

@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkRange allocates and releases one address of a range that is filled to a degree:
-// with our range, and with the bitmap of Kubernetes in memory. The time of the processors,
-// collection of garbage with it, is what others on the machine do not change.
+// with allocator.Range, and with the bitmap of Kubernetes in memory. The processor time, with
+// garbage collection, does not depend on other processes on the machine.
 func BenchmarkRange(b *testing.B) {
 	for _, text := range []string{"10.96.0.0/24", "10.96.0.0/20", "10.96.0.0/16", "10.96.0.0/12"} {
 		for _, percent := range []float64{0, 50, 99.9, 100} {
@@ -26,7 +26,7 @@ func BenchmarkRange(b *testing.B) {
 	}
 }
 
-// filled is how many of some keys are in use; full but for one is what 100 % stands for.
+// filled is how many keys of a range are in use; 100 % means all but one.
 func filled(size int, percent float64) int { return min(int(float64(size)*percent/100), size-1) }
 
 func ourPairs(b *testing.B, text string, percent float64) {

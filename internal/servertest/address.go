@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// FreePort gives a TCP port that nobody listens at, at any address of the machine. Systems give
-// none of these to whoever takes any port, so no connection has it by chance a moment later.
+// FreePort returns a TCP port that no program listens at, at any address of the machine. It is below
+// the range of ephemeral ports, so that no connection gets it by chance a moment later.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, count = 10_000, 20_000
@@ -25,12 +25,12 @@ func FreePort(t testing.TB) uint16 {
 			return uint16(port)
 		}
 	}
-	t.Fatalf("no port is free: %v", err)
+	t.Fatalf("finding a free port: %v", err)
 	return 0
 }
 
-// FreeAddress gives a loopback address with such a port. On Linux nobody else is likely to use the
-// address at all, so that two tests do not get the same port.
+// FreeAddress returns a loopback address with a free port. On Linux the address is random, so that
+// two tests are unlikely to get the same address and port.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	host := netip.AddrFrom4([4]byte{127, 0, 0, 1})

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestFreeAddress listens at many addresses at the same time. No system may give their ports to
-// somebody who takes any.
+// TestFreeAddress listens at many addresses at the same time. Their ports must be below the range of
+// ephemeral ports.
 func TestFreeAddress(t *testing.T) {
-	// Most systems begin at 49152, as they should.
+	// The range of most systems begins at 49152, as IANA recommends.
 	firstOfAny := uint16(49152)
 	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
 		if _, err := fmt.Sscan(string(text), &firstOfAny); err != nil {
@@ -22,23 +22,23 @@ func TestFreeAddress(t *testing.T) {
 		address := FreeAddress(t)
 		at, err := netip.ParseAddrPort(address)
 		if err != nil || !at.Addr().IsLoopback() || at.Port() >= firstOfAny {
-			t.Errorf("got %s, want an address of loopback with a port below %d (error %v)", address, firstOfAny, err)
+			t.Errorf("got %s (error %v), want a loopback address with a port below %d", address, err, firstOfAny)
 		}
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() //nolint:errcheck // nobody has used it
+		defer l.Close() //nolint:errcheck // no connection was made
 	}
 }
 
-// TestFreePort takes a port at all addresses.
+// TestFreePort listens at free ports of all addresses.
 func TestFreePort(t *testing.T) {
 	for range 50 {
 		l, err := net.Listen("tcp", fmt.Sprintf(":%d", FreePort(t)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() //nolint:errcheck // nobody has used it
+		defer l.Close() //nolint:errcheck // no connection was made
 	}
 }

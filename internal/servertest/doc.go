@@ -1,5 +1,5 @@
-// Package servertest runs servers for tests, on loopback and as long as a test lasts:
+// Package servertest runs servers for tests, on loopback addresses, until a test ends:
 // any program, and etcd in particular.
 //
-// On other systems than Linux there are only [FreeAddress] and [FreePort].
+// On systems other than Linux, it has only [FreeAddress] and [FreePort].
 package servertest

@@ -10,12 +10,12 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// quota is how much etcd stores at most.
+// quota is the limit of etcd's database, in bytes.
 const quota = 4 << 30
 
-// Etcd is one member that is a cluster by itself.
+// Etcd is an etcd cluster of one member.
 type Etcd struct {
-	// URL is where it serves clients, without encryption or authentication.
+	// URL is the URL for clients, without encryption and authentication.
 	URL string
 
 	t       testing.TB
@@ -25,8 +25,7 @@ type Etcd struct {
 	process *Process
 }
 
-// StartEtcd runs etcd until the test ends. A test on a machine that has none cannot
-// run.
+// StartEtcd runs etcd until the test ends. Without etcd on the machine, it skips the test.
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
 	program, err := exec.LookPath("etcd")
@@ -45,8 +44,7 @@ func StartEtcd(t testing.TB) *Etcd {
 	return e
 }
 
-// Restart kills etcd if it runs, starts it with the data that it has written, and waits
-// until it serves.
+// Restart kills etcd if it runs, starts it with its data, and waits until it serves.
 func (e *Etcd) Restart() {
 	e.t.Helper()
 	if e.process != nil {

@@ -20,11 +20,11 @@ const patience = 2 * time.Minute
 type Process struct {
 	command *exec.Cmd
 	logPath string
-	ended   chan struct{} // closed when it has ended, however that was
+	ended   chan struct{} // closed when the process has ended
 }
 
-// Run starts a program. What it writes goes to the end of a file, of which a test that
-// fails because of it shows the last part.
+// Run starts a program. Its output is appended to a file, whose last part is in the failure
+// messages of Await.
 func Run(t testing.TB, logPath, program string, args ...string) *Process {
 	t.Helper()
 	p := &Process{command: exec.Command(program, args...), logPath: logPath, ended: make(chan struct{})}
@@ -44,24 +44,24 @@ func (p *Process) start() error {
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The kernel takes the end of the thread for the end of the parent.
+		// Pdeathsig is sent when the thread ends, not the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		defer func() { _ = log.Close() }() // The program has its own.
+		defer func() { _ = log.Close() }() // The program has a descriptor of its own.
 		err := p.command.Start()
 		started <- err
 		if err == nil {
-			_ = p.command.Wait() // It was killed, or its log says why it ended.
+			_ = p.command.Wait() // Kill has ended it, or its log has the cause.
 		}
 		close(p.ended)
 	}()
 	return <-started
 }
 
-// Kill ends the process at once, and waits until it has. Where it has ended already,
-// that does nothing.
+// Kill ends the process, and waits until it has ended. If it has ended already, Kill does
+// nothing.
 func (p *Process) Kill() {
-	_ = p.command.Process.Kill() // It may have ended by itself.
+	_ = p.command.Process.Kill() // fails if the process has ended
 	<-p.ended
 }
 
@@ -91,14 +91,14 @@ func get(client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }() // Only the status counts.
+	defer func() { _ = response.Body.Close() }() // The body is not read.
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET %s: %s", url, response.Status)
 	}
 	return nil
 }
 
-// tail gives the end of what the process has said.
+// tail returns the end of the process's log.
 func (p *Process) tail() string {
 	const most = 4096
 	text, err := os.ReadFile(p.logPath)

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestEndsWithTheTest starts a program that would never end.
+// TestEndsWithTheTest starts a program that would outlive the test.
 func TestEndsWithTheTest(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -24,12 +24,12 @@ func TestEndsWithTheTest(t *testing.T) {
 	})
 	<-p.ended
 	if state := p.command.ProcessState.String(); state != "signal: killed" {
-		t.Errorf("the program ended with %q, want that it was killed", state)
+		t.Errorf("state of the program: got %q, want %q", state, "signal: killed")
 	}
 	p.Kill()
 }
 
-// failing is a test that notes why it failed.
+// failing is a test that records why it failed.
 type failing struct {
 	testing.TB
 	why string
@@ -57,11 +57,11 @@ func TestSaysWhyItEnded(t *testing.T) {
 		p.Await(f, &http.Client{}, "http://"+FreeAddress(t))
 	}()
 	if !strings.Contains(f.why, "ended before it served") || !strings.Contains(f.why, "no luck today") {
-		t.Errorf("got %q, want that it ended and what it said", f.why)
+		t.Errorf("failure message: got %q, want that the program ended, and its output", f.why)
 	}
 }
 
-// TestEtcd restarts it.
+// TestEtcd starts and restarts etcd.
 func TestEtcd(t *testing.T) {
 	e := StartEtcd(t)
 	e.Restart()

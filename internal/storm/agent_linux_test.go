@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
@@ -22,29 +23,31 @@ import (
 	"github.com/vipkit/vipkit/proxy/health"
 )
 
-// agentOptions say how an agent works.
+// agentOptions are the settings of an agent.
 type agentOptions struct {
 	Backend  string        `json:"backend"`
 	Identity string        `json:"identity"`
 	Mark     uint32        `json:"mark"`
 	Health   string        `json:"health"`
 	Resync   time.Duration `json:"resync"`
-	// Watched says that system calls wait for somebody to decide about them, and
-	// Small is the size of the buffers of netlink sockets then, if it is not 0.
+	// Watched says that the storm decides about each system call. Small is then the size
+	// of the buffers of netlink sockets, unless it is 0.
 	Watched bool `json:"watched"`
 	Small   int  `json:"small"`
 }
 
-// message is what an agent is told. The first one has all that there is.
+// message is a change that the storm sends to an agent. The first message has all Services
+// and the Node.
 type message struct {
 	Sequence int `json:"sequence"`
-	// Cleanup has the agent remove all that it has made, and end.
+	// Cleanup tells the agent to remove its rules and end.
 	Cleanup bool `json:"cleanup,omitempty"`
 	change
 }
 
-// event is what an agent tells: that the dataplane holds all up to a message, that an
-// Apply failed, or that the whole dataplane was found right by a look that began then.
+// event is a report of an agent: that all messages up to Applied are in the dataplane, that
+// an Apply failed, or that a check of the whole dataplane, which began at the time Verified,
+// succeeded.
 type event struct {
 	Applied  int        `json:"applied,omitempty"`
 	Failed   string     `json:"failed,omitempty"`
@@ -57,9 +60,8 @@ const (
 	eventsFile  = 4
 )
 
-// act is the agent: a tracker, a runner with its backend and the health server, put
-// together as a program does it.
-func act(args []string, stderr io.Writer) int {
+// agentMain is the agent: a tracker, a runner with its backend, and the health server.
+func agentMain(args []string, stderr io.Writer) int {
 	log := logr.FromSlogHandler(slog.NewTextHandler(stderr, nil))
 	var o agentOptions
 	if err := json.Unmarshal([]byte(args[0]), &o); err != nil {
@@ -72,14 +74,14 @@ func act(args []string, stderr io.Writer) int {
 			return 1
 		}
 	}
-	if err := work(context.Background(), &o, log); err != nil {
+	if err := runAgent(context.Background(), &o, log); err != nil {
 		log.Error(err, "the agent ends")
 		return 1
 	}
 	return 0
 }
 
-func work(ctx context.Context, o *agentOptions, log logr.Logger) error {
+func runAgent(ctx context.Context, o *agentOptions, log logr.Logger) error {
 	backend, err := o.open()
 	if err != nil {
 		return err
@@ -88,14 +90,12 @@ func work(ctx context.Context, o *agentOptions, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	a := &account{events: json.NewEncoder(os.NewFile(eventsFile, "events"))}
-	stuff := newInventory(trackerOptions())
-	runner := &proxy.Runner{
-		Source: stuff, Backend: flows.Wrap(backend), Logger: log, ResyncInterval: o.Resync, Observe: a.observe, Verified: a.verified,
-	}
+	a := &reporter{log: log, events: json.NewEncoder(os.NewFile(eventsFile, "events"))}
+	inv := newInventory(trackerOptions())
 	server := health.New(health.Options{Address: o.Health})
-	if err := server.Watch(runner); err != nil {
-		return err
+	runner := &proxy.Runner{
+		Source: inv, Backend: backend, Flows: flows, Logger: log, ResyncInterval: o.Resync,
+		Observers: []proxy.Observer{server.Observer(), {Synced: a.observe, Verified: a.verified}},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -103,12 +103,12 @@ func work(ctx context.Context, o *agentOptions, log logr.Logger) error {
 	beside.Go(func() { server.Run(ctx) })
 	beside.Go(func() {
 		defer cancel()
-		if err := a.take(ctx, stuff); err != nil && !errors.Is(err, io.EOF) {
+		if err := a.readMessages(ctx, inv); err != nil && !errors.Is(err, io.EOF) {
 			log.Error(err, "changes")
 		}
 	})
 	if err := runner.Run(ctx); err != nil {
-		return err // The process ends, although it listens for changes.
+		return err // The process ends without waiting for readMessages.
 	}
 	cancel()
 	beside.Wait()
@@ -118,7 +118,7 @@ func work(ctx context.Context, o *agentOptions, log logr.Logger) error {
 	return nil
 }
 
-// cleanUp removes everything, however often that has to be tried.
+// cleanUp calls Cleanup until it succeeds, for patience/2 at most.
 func cleanUp(ctx context.Context, b proxy.Backend) error {
 	for end := time.Now().Add(patience / 2); ; time.Sleep(100 * time.Millisecond) {
 		if err := b.Cleanup(ctx); err == nil || time.Now().After(end) {
@@ -136,36 +136,41 @@ func (o *agentOptions) open() (proxy.Backend, error) {
 		return iptables.New(iptables.Options{Identity: id, Flavour: iptables.NFT})
 	case "iptables-legacy":
 		return iptables.New(iptables.Options{Identity: id, Flavour: iptables.Legacy})
+	case "ipvs":
+		return ipvs.New(ipvs.Options{Identity: id, Flavour: ipvs.NFT})
+	case "ipvs-legacy":
+		return ipvs.New(ipvs.Options{Identity: id, Flavour: ipvs.Legacy})
 	case "userspace":
 		// A busy machine may take longer than the default to reach an endpoint.
 		dial := []time.Duration{2 * time.Second, 2 * time.Second}
 		return userspace.New(userspace.Options{Identity: id, Timeouts: userspace.Timeouts{Dial: dial}})
 	}
-	return nil, fmt.Errorf("backend %q is none of %v", o.Backend, backendNames())
+	return nil, fmt.Errorf("unknown backend %q, want one of %v", o.Backend, backendNames())
 }
 
 func backendNames() []string {
-	return []string{"nftables", "iptables-nft", "iptables-legacy", "userspace"}
+	return append([]string{"nftables", "iptables-nft", "iptables-legacy", "userspace"}, testedIPVS()...)
 }
 
-// account knows which messages the dataplane holds.
-type account struct {
+// reporter reports to the storm which messages the dataplane contains.
+type reporter struct {
+	log     logr.Logger
 	mu      sync.Mutex
 	events  *json.Encoder
-	taken   []taken
+	waiting []receivedMessage
 	applied uint64    // generation
-	full    time.Time // when the last Apply began, if it was one of everything
+	full    time.Time // when the last Apply began, if it was a full one
 	cleanup bool
 }
 
-// taken is a message with the generation of the snapshot that has it.
-type taken struct {
+// receivedMessage is a message with the generation of the snapshot that contains it.
+type receivedMessage struct {
 	sequence   int
 	generation uint64
 }
 
-// take hands the messages to the tracker until there are no more.
-func (a *account) take(ctx context.Context, stuff *inventory) error {
+// readMessages passes the messages to the tracker until there are no more.
+func (a *reporter) readMessages(ctx context.Context, inv *inventory) error {
 	messages := json.NewDecoder(os.NewFile(changesFile, "changes"))
 	for isFirst := true; ; isFirst = false {
 		var m message
@@ -176,52 +181,55 @@ func (a *account) take(ctx context.Context, stuff *inventory) error {
 			a.cleanup = true
 			return nil
 		}
-		stuff.apply(&m.change)
+		inv.apply(&m.change)
 		if isFirst {
-			stuff.tracker.Synced()
+			inv.tracker.Synced()
 		}
-		s, err := stuff.Next(ctx, proxy.Snapshot{})
+		s, err := inv.Next(ctx, proxy.Snapshot{})
 		if err != nil {
 			return err
 		}
 		a.mu.Lock()
-		a.taken = append(a.taken, taken{m.Sequence, s.Generation()})
-		a.tell()
+		a.waiting = append(a.waiting, receivedMessage{m.Sequence, s.Generation()})
+		a.reportApplied()
 		a.mu.Unlock()
 	}
 }
 
-func (a *account) observe(s proxy.Sync) {
+func (a *reporter) observe(s proxy.Sync) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.full = (time.Time{}); s.Full {
 		a.full = s.Start
+		// Two full Applies in a row that write something keep health from being good.
+		a.log.Info("full apply", "operations", s.Operations, "duration", s.Duration, "failed", s.Err != nil)
 	}
 	if s.Err != nil {
-		_ = a.events.Encode(event{Failed: fmt.Sprintf("%.300v", s.Err)}) // Who does not read has gone.
+		_ = a.events.Encode(event{Failed: fmt.Sprintf("%.300v", s.Err)}) // It fails only if the storm has ended.
 		return
 	}
 	a.applied = s.Applied.Generation()
-	a.tell()
+	a.reportApplied()
 }
 
-func (a *account) verified(proxy.Snapshot) {
+func (a *reporter) verified(proxy.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	begin := time.Now() // Nothing was applied, so that it was not a long look.
+	begin := time.Now() // Without an Apply, the check was short.
 	if !a.full.IsZero() {
 		begin, a.full = a.full, time.Time{}
+		a.log.Info("verified the full apply")
 	}
-	_ = a.events.Encode(event{Verified: &begin}) // Who does not read has gone.
+	_ = a.events.Encode(event{Verified: &begin}) // It fails only if the storm has ended.
 }
 
-// tell tells which of the messages are applied.
-func (a *account) tell() {
+// reportApplied reports the last message that is applied, if there is a new one.
+func (a *reporter) reportApplied() {
 	var last int
-	for len(a.taken) > 0 && a.taken[0].generation <= a.applied {
-		last, a.taken = a.taken[0].sequence, a.taken[1:]
+	for len(a.waiting) > 0 && a.waiting[0].generation <= a.applied {
+		last, a.waiting = a.waiting[0].sequence, a.waiting[1:]
 	}
 	if last > 0 {
-		_ = a.events.Encode(event{Applied: last}) // Who does not read has gone.
+		_ = a.events.Encode(event{Applied: last}) // It fails only if the storm has ended.
 	}
 }

@@ -4,24 +4,26 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// kill kills the agent. The one that starts later finds what it left.
+// kill kills the agent. At the end of the fault another agent starts, with the rules of the
+// killed one still in place.
 func (s *storm) kill(one *step) (func(), error) {
 	if s.agent == nil {
 		return nil, nil
 	}
 	s.agent.kill()
 	s.agent = nil
-	// What the next one is like, this one's chance says.
+	// The chance of this step decides about the options of the next agent.
 	return func() { s.start(one.Chance) }, nil
 }
 
-// stop has the agent stand still.
+// stop stops the agent with SIGSTOP, and continues it later.
 func (s *storm) stop(*step) (func(), error) {
 	p := s.agent
 	if p == nil {
@@ -35,18 +37,18 @@ func (s *storm) stop(*step) (func(), error) {
 	}, nil
 }
 
-// limitDescriptors lets the agent have but a few more files than it has open.
+// limitDescriptors limits the open files of the agent to few more than it has open.
 func (s *storm) limitDescriptors(one *step) (func(), error) {
 	p := s.agent
 	if p == nil {
 		return nil, nil
 	}
-	p.starved = true
+	p.mayEnd = true
 	files, err := os.ReadDir(filepath.Join("/proc", fmt.Sprint(p.ID()), "fd"))
 	if err != nil {
 		return nil, err
 	}
-	var own unix.Rlimit // which agents have, too
+	var own unix.Rlimit // which agents inherit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
 		return nil, err
 	}
@@ -61,9 +63,9 @@ func (s *storm) limitDescriptors(one *step) (func(), error) {
 	}, nil
 }
 
-// twin starts an agent beside the agent, as in an update of which the end overlaps the
-// beginning.
-func (s *storm) twin(*step) (func(), error) {
+// secondAgent starts another agent with the same identity, as in an update where the old
+// agent still runs when the new one starts.
+func (s *storm) secondAgent(*step) (func(), error) {
 	o := s.agentOptions()
 	o.Health = "127.0.0.1:10257"
 	p := startAgent(s.t, s.world.node, o, func(event) {})
@@ -71,16 +73,17 @@ func (s *storm) twin(*step) (func(), error) {
 	return p.kill, nil
 }
 
-// neighbour starts an agent with another identity, which does the same until it removes
-// all that it has made. It is not alone in having to be right then.
+// neighbour starts an agent with another identity, and stops it later with a cleanup.
+// Meanwhile both agents must have applied a message before it counts as applied.
 func (s *storm) neighbour(*step) (func(), error) {
 	if len(s.neighbours) > 0 {
 		return nil, nil
 	}
 	o := s.agentOptions()
 	o.Identity, o.Mark, o.Health = "other", 0x8000, "127.0.0.1:10258"
-	s.model.joins(o.Identity)
-	p := startAgent(s.t, s.world.node, o, func(e event) { s.model.heard(o.Identity, e) })
+	s.model.addAgent(o.Identity)
+	s.model.share()
+	p := startAgent(s.t, s.world.node, o, func(e event) { s.model.recordEvent(o.Identity, e) })
 	s.neighbours = append(s.neighbours, p)
 	s.send(p, s.model.all())
 	return func() {
@@ -90,20 +93,34 @@ func (s *storm) neighbour(*step) (func(), error) {
 	}, nil
 }
 
-// awaitEnd waits until a neighbour has ended, while other steps go on.
+// awaitEnd checks whether a neighbour has ended, and schedules another check if not.
 func (s *storm) awaitEnd(p *process, identity string, until time.Time) {
 	switch {
 	case p.ended.Load():
 		if status := p.Wait(); status != 0 {
-			s.judge.violate(invariantAlive, "an agent of another identity ends with status %d", status)
+			s.judge.violate(invariantAlive, "exit status of an agent with another identity: got %d, want 0", status)
 		}
 	case time.Now().After(until):
-		s.judge.violate(invariantAlive, "an agent of another identity has not removed its rules for %v", patience)
+		s.judge.violate(invariantAlive, "an agent with another identity has not removed its rules and ended within %v", patience)
 	default:
 		again := func() { s.awaitEnd(p, identity, until) }
-		s.going = append(s.going, ending{time.Now().Add(50 * time.Millisecond), again})
+		s.pending = append(s.pending, pendingEnd{time.Now().Add(50 * time.Millisecond), again})
 		return
 	}
 	p.kill()
-	s.model.leaves(identity)
+	s.model.removeAgent(identity)
+	s.haveListed()
+	s.model.unshare()
+}
+
+// haveListed has an agent of nftables list its tables, by a commit that changes nothing: only then
+// it removes clients with affinity to endpoints that another agent chose.
+func (s *storm) haveListed() {
+	if s.options.backend != "nftables" {
+		return
+	}
+	for _, table := range []string{"ip vipkit", "ip vipkit_2", "ip6 vipkit", "ip6 vipkit_2"} {
+		element := table + " cluster-ips { " + map[bool]string{true: "2001:db8::1", false: "192.0.2.1"}[strings.HasPrefix(table, "ip6")] + " }\n"
+		_ = s.nft("add element " + element + "delete element " + element) // Most often there is no second table.
+	}
 }

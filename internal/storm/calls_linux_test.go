@@ -15,18 +15,18 @@ import (
 
 // calls decides about the system calls of an agent and its programs.
 type calls struct {
-	agent    int // process
+	agent    int // process ID
 	listener int
-	// small is the size that netlink sockets of the agent get for their buffers; 0:
-	// what they ask for.
+	// small is the size of the buffers of the agent's netlink sockets; if it is 0, they
+	// get the size that they request.
 	small int
-	// failing is what fails; nil: nothing.
+	// failing says which calls fail; nil: none.
 	failing atomic.Pointer[failing]
 	failed  atomic.Int64
 	work    sync.WaitGroup
 }
 
-// failing says which share of calls fails.
+// failing is the share of calls that fail, and their errors.
 type failing struct {
 	percent int
 	errnos  []unix.Errno
@@ -50,14 +50,15 @@ type decision struct {
 	flags uint32
 }
 
-// watchCalls begins to decide about the system calls of a process, once it has its filter.
+// watchCalls waits until a process has installed its filter, and then begins to decide about
+// its system calls.
 func watchCalls(agent, small int) (*calls, error) {
 	c := &calls{agent: agent, small: small}
 	process, err := unix.PidfdOpen(agent, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(process) //nolint:errcheck // it was for getting another file
+	defer unix.Close(process) //nolint:errcheck // it was used only to get another file
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if c.listener, err = unix.PidfdGetfd(process, listenerFile, 0); err == nil {
 			break
@@ -72,7 +73,7 @@ func watchCalls(agent, small int) (*calls, error) {
 
 // decideAll decides until the agent and all its programs have ended.
 func (c *calls) decideAll() {
-	defer unix.Close(c.listener) //nolint:errcheck // nobody is there any more
+	defer unix.Close(c.listener) //nolint:errcheck // the watched processes have ended
 	for {
 		ready := []unix.PollFd{{Fd: int32(c.listener), Events: unix.POLLIN}}
 		_, err := unix.Poll(ready, -1)
@@ -84,32 +85,33 @@ func (c *calls) decideAll() {
 		}
 		var n notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
-			continue // Who made the call has ended.
+			continue // The thread that made the call has ended.
 		}
 		d := c.decide(&n)
-		// If that cannot be sent, who made the call has ended.
+		// This fails only if the thread that made the call has ended.
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(c.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&d)))
 	}
 }
 
 func (c *calls) decide(n *notification) decision {
-	goesOn := decision{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	allow := decision{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	if c.small > 0 && c.shrink(n) {
 		return decision{id: n.id}
 	}
 	f := c.failing.Load()
 	if f == nil || rand.IntN(100) >= f.percent {
-		return goesOn
+		return allow
 	}
 	errno := f.errnos[rand.IntN(len(f.errnos))]
 	if !c.canFail(n, &errno) {
-		return goesOn
+		return allow
 	}
 	c.failed.Add(1)
 	return decision{id: n.id, errno: -int32(errno)}
 }
 
-// canFail reports whether a call may fail with an error, or with another one that it gives.
+// canFail reports whether a call may fail with an error. It replaces the error if the call
+// cannot return this one.
 func (c *calls) canFail(n *notification, errno *unix.Errno) bool {
 	switch n.number {
 	case unix.SYS_EXECVE, unix.SYS_SOCKET:
@@ -120,7 +122,7 @@ func (c *calls) canFail(n *notification, errno *unix.Errno) bool {
 	case unix.SYS_SETSOCKOPT:
 		const replaceTable = 64 // IPT_SO_SET_REPLACE
 		if *errno == unix.EINTR {
-			*errno = unix.EAGAIN // Somebody else was faster.
+			*errno = unix.EAGAIN // as if another program had replaced the table first
 		}
 		return (n.args[1] == unix.SOL_IP || n.args[1] == unix.SOL_IPV6) && n.args[2] == replaceTable
 	case unix.SYS_READ, unix.SYS_RECVFROM, unix.SYS_RECVMSG:
@@ -128,7 +130,7 @@ func (c *calls) canFail(n *notification, errno *unix.Errno) bool {
 			*errno = unix.ENOBUFS
 		}
 	}
-	// Programs have no handlers of signals, so that nothing interrupts them.
+	// Programs have no signal handlers, so signals do not interrupt their calls.
 	return (*errno != unix.EINTR || c.isAgent(n)) && c.isNetlink(n)
 }
 
@@ -137,7 +139,7 @@ func (c *calls) isAgent(n *notification) bool {
 	return err == nil
 }
 
-// file gives the file that a call is about; the caller closes it.
+// file returns the file that a call is about; the caller closes it.
 func (c *calls) file(n *notification) (int, error) {
 	process := int(n.thread) // Programs have one thread.
 	if c.isAgent(n) {
@@ -147,7 +149,7 @@ func (c *calls) file(n *notification) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(of) //nolint:errcheck // it was for getting another file
+	defer unix.Close(of) //nolint:errcheck // it was used only to get another file
 	return unix.PidfdGetfd(of, int(n.args[0]), 0)
 }
 
@@ -161,7 +163,7 @@ func (c *calls) isNetlink(n *notification) bool {
 	return err == nil && domain == unix.AF_NETLINK
 }
 
-// shrink gives a netlink socket of the agent a small buffer where it asks for a large one.
+// shrink sets a small buffer for a netlink socket of the agent that requests a large one.
 func (c *calls) shrink(n *notification) bool {
 	plain := map[uint64]int{
 		unix.SO_SNDBUFFORCE: unix.SO_SNDBUF, unix.SO_SNDBUF: unix.SO_SNDBUF,
@@ -178,7 +180,7 @@ func (c *calls) shrink(n *notification) bool {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, c.small) == nil
 }
 
-// failCalls has a share of the system calls fail.
+// failCalls makes a share of the system calls fail.
 func (s *storm) failCalls(one *step) (func(), error) {
 	p := s.agent
 	if p == nil || p.calls == nil {
@@ -188,7 +190,7 @@ func (s *storm) failCalls(one *step) (func(), error) {
 	if one.Chance%3 == 0 {
 		f.errnos = f.errnos[:1+one.Chance%2]
 	}
-	p.starved = true
+	p.mayEnd = true
 	p.calls.failing.Store(f)
 	before := p.calls.failed.Load()
 	return func() {

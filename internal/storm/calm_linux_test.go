@@ -13,54 +13,62 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// patience is how long a connection is waited for: more than a busy machine takes, and
-// enough for the kernel to send twice what was lost.
+// patience returns how long to wait for a connection: long enough for a busy machine, and
+// for two retransmissions by the kernel.
 func (o *options) patience() time.Duration { return 5 * time.Second }
 
-// wrongFlight is a flight that went otherwise than it should.
+// wrongFlight is a flight with a wrong outcome, which text describes.
 type wrongFlight struct {
 	flight
 	text string
 }
 
-// calm waits until packets agree with [proxy.Route], which must be so in time after the
-// last fault. Where something was changed by others, they must do so still when the agent
-// has looked at it.
+// calm waits until packets agree with [proxy.Route]. They must do so within the limit, counted
+// from the end of the last fault. If the fault may have broken connections, calm then waits until
+// the agent has verified the dataplane, and checks again.
 func (s *storm) calm() {
-	if !s.agree(s.lastFault) {
+	if !s.awaitAgreement(s.lastFault) {
 		return
 	}
 	s.slowest = max(s.slowest, time.Since(s.lastFault))
 	if s.judge.isBroken() {
-		if !s.awaitLook() || !s.agree(time.Now()) {
+		if !s.awaitVerified() || !s.awaitAgreement(time.Now()) {
 			return
 		}
-		s.forget()
-		s.judge.mended()
+		s.flushConntrack()
+		s.judge.repaired()
+	}
+	if s.options.isIPVS() {
+		s.checkForeign()
+		s.world.ipvs.ownerLoss = ""
 	}
 	s.awaitHealth()
 }
 
-// agree waits until packets agree, and reports whether they do in time.
-func (s *storm) agree(since time.Time) bool {
-	const shortPatience = 1200 * time.Millisecond // The kernel sends again what was lost.
+// awaitAgreement waits until packets agree, and reports whether they do within the limit.
+func (s *storm) awaitAgreement(since time.Time) bool {
+	const shortPatience = 1200 * time.Millisecond // long enough for one retransmission by the kernel
 	snapshot, _, _, _ := s.model.now()
-	all := someFlights(snapshot)
+	all := someFlights(snapshot, s.options.checked)
 	for deadline := since.Add(s.options.limit()); ; {
 		s.checkAgent()
 		if len(s.judge.violated()) > 0 {
 			return false
 		}
 		late := time.Now().After(deadline)
+		if !late && len(s.unapplied()) > 0 {
+			time.Sleep(20 * time.Millisecond) // Connections would only keep the agent from the processor.
+			continue
+		}
 		wrong := s.checkAll(snapshot, all, shortPatience)
 		if len(wrong) > 0 && late {
-			// What is wrong now must be so with all patience.
+			// Only flights that are still wrong with the full patience count.
 			again := make([]flight, 0, len(wrong))
 			for _, w := range wrong {
 				again = append(again, w.flight)
 			}
 			if wrong = s.checkAll(snapshot, again, s.options.patience()); len(wrong) > 0 {
-				s.disagree(wrong, since)
+				s.reportDisagreement(wrong, since)
 				return false
 			}
 		}
@@ -70,7 +78,7 @@ func (s *storm) agree(since time.Time) bool {
 	}
 }
 
-// checkAll gives what does not agree.
+// checkAll returns all flights that do not agree.
 func (s *storm) checkAll(snapshot proxy.Snapshot, all []flight, patience time.Duration) []wrongFlight {
 	wrong := s.check(snapshot, all, patience)
 	if wrong = append(wrong, s.unapplied()...); len(wrong) > 0 {
@@ -79,13 +87,14 @@ func (s *storm) checkAll(snapshot proxy.Snapshot, all []flight, patience time.Du
 	return s.checkSpread(snapshot, all)
 }
 
-// awaitLook waits until the agent has looked at all that it has made.
-func (s *storm) awaitLook() bool {
+// awaitVerified waits until the agent has verified the whole dataplane in a check that began
+// after the call.
+func (s *storm) awaitVerified() bool {
 	begin := time.Now()
-	for !s.model.looked(begin) {
+	for !s.model.verifiedSince(begin) {
 		if time.Since(begin) > s.options.limit() {
 			_, _, _, failure := s.model.now()
-			s.judge.violate(invariantHealth, "the agent has not found the whole dataplane right for %v; last failure: %q", s.options.limit(), failure)
+			s.judge.violate(invariantHealth, "the agent has not verified the whole dataplane for %v; last failure: %q", s.options.limit(), failure)
 			return false
 		}
 		s.wait(time.Now().Add(20 * time.Millisecond))
@@ -93,37 +102,37 @@ func (s *storm) awaitLook() bool {
 	return true
 }
 
-// disagree takes that packets do not agree although they should.
-func (s *storm) disagree(wrong []wrongFlight, since time.Time) {
+// reportDisagreement reports the violation that packets do not agree.
+func (s *storm) reportDisagreement(wrong []wrongFlight, since time.Time) {
 	var text strings.Builder
 	for _, w := range wrong[:min(len(wrong), 5)] {
 		fmt.Fprintf(&text, "\n  %s", w.text)
 	}
-	s.judge.violate(invariantAgreement, "%v after the last fault or repair %d flights go wrong:%s",
+	s.judge.violate(invariantAgreement, "%v after the last fault or repair %d flights are wrong:%s",
 		time.Since(since).Round(time.Millisecond), len(wrong), text.String())
 	s.judge.mu.Lock()
 	healthy := s.judge.healthySince(since.Add(3*s.options.resync), time.Now())
 	s.judge.mu.Unlock()
 	if healthy {
-		s.judge.violate(invariantHealth, "and health was good all the time from %v after that on", 3*s.options.resync)
+		s.judge.violate(invariantHealth, "health was good all the time, beginning %v after that fault or repair", 3*s.options.resync)
 	}
 }
 
-// awaitHealth waits until health is good, which it must be where packets agree.
+// awaitHealth waits until health is good, which it must be when packets agree.
 func (s *storm) awaitHealth() {
 	end := time.Now().Add(s.options.limit())
 	for !isHealthy(s.t.Context(), s.world.node) {
 		if time.Now().After(end) {
 			_, _, _, failure := s.model.now()
-			s.judge.violate(invariantHealth, "packets agree, and health is not good for %v; last failure: %q", s.options.limit(), failure)
+			s.judge.violate(invariantHealth, "packets agree, but health has not been good for %v; last failure: %q", s.options.limit(), failure)
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// unapplied gives a wrong flight if the agent has not applied everything: with other
-// endpoints than before, every connection may well go as it should all the same.
+// unapplied returns a wrong flight if the agent has not applied everything. Connections
+// alone may not show it.
 func (s *storm) unapplied() []wrongFlight {
 	_, applied, sequence, failure := s.model.now()
 	if applied == sequence {
@@ -132,10 +141,10 @@ func (s *storm) unapplied() []wrongFlight {
 	return []wrongFlight{{text: fmt.Sprintf("message %d of %d is applied; last failure: %q", applied, sequence, failure)}}
 }
 
-// checkSpread makes connections for some flights until all endpoints were seen that may
-// answer, and gives those where one was never seen.
+// checkSpread makes connections for some flights until all endpoints that may answer have
+// answered. It returns the flights for which an endpoint never answered.
 func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wrongFlight) {
-	const flights, mostEndpoints, tries = 6, 12, 20
+	const mostEndpoints, tries = 12, 20
 	checked := 0
 	for _, f := range all {
 		v := proxy.Route(snapshot, f.packet(netip.AddrPortFrom(s.anySource(f), 0)))
@@ -149,30 +158,30 @@ func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wron
 		for n := 0; n < tries*len(v.Endpoints) && len(unseen) > 0; n++ {
 			got := s.traffic.try(s.t.Context(), f, s.options.patience())
 			if got.err != nil {
-				break // What is seldom wrong shows here, too.
+				break // The missing endpoints are reported below.
 			}
 			delete(unseen, got.answer.own)
 		}
 		if len(unseen) > 0 {
 			wrong = append(wrong, wrongFlight{f, fmt.Sprintf("%s: never answered by %v", f, slices.Collect(maps.Keys(unseen)))})
 		}
-		if checked++; checked == flights {
+		if checked++; checked == s.options.spread {
 			break
 		}
 	}
 	return wrong
 }
 
-// forget has the node forget what it knows of connections.
-func (s *storm) forget() {
-	if err := s.world.flush(); err != nil {
+// flushConntrack removes all conntrack entries of the node.
+func (s *storm) flushConntrack() {
+	if err := s.world.flushConntrack(); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// someFlights gives the flights that are looked at in a calm, some of them more than once.
-func someFlights(snapshot proxy.Snapshot) []flight {
-	const most = 200
+// someFlights returns flights to check in a calm, at most so many and absent ones, some of them
+// more than once.
+func someFlights(snapshot proxy.Snapshot, most int) []flight {
 	all := flights(snapshot)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	absent := absentFlights(snapshot)
@@ -181,10 +190,10 @@ func someFlights(snapshot proxy.Snapshot) []flight {
 	return append(all, absent[:min(most/5, len(absent))]...)
 }
 
-// check makes connections, and gives those that go wrong.
+// check makes connections, and returns the wrong ones.
 func (s *storm) check(snapshot proxy.Snapshot, all []flight, patience time.Duration) (wrong []wrongFlight) {
 	if s.judge.isBroken() {
-		s.forget()
+		s.flushConntrack()
 	}
 	const atOnce = 200
 	slots := make(chan struct{}, atOnce)
@@ -207,20 +216,20 @@ func (s *storm) check(snapshot proxy.Snapshot, all []flight, patience time.Durat
 
 func (s *storm) checkOne(snapshot proxy.Snapshot, f flight, patience time.Duration) *wrongFlight {
 	if f.from == "" {
-		return nil // It stood for something else.
+		return nil // It is from unapplied and not a connection.
 	}
 	if v := proxy.Route(snapshot, f.packet(netip.AddrPortFrom(s.anySource(f), 0))); v.Action == proxy.Drop {
-		patience = min(patience, 250*time.Millisecond) // It is silence that is wanted.
+		patience = min(patience, 250*time.Millisecond) // No answer is expected.
 	}
 	got := s.traffic.try(s.t.Context(), f, patience)
 	v := proxy.Route(snapshot, f.packet(got.source))
 	if isAllowed(f, &v, &got) {
 		return nil
 	}
-	return &wrongFlight{f, fmt.Sprintf("%s: %s; should: %s", f, &got, v.Reasons)}
+	return &wrongFlight{f, fmt.Sprintf("%s: got %s, want %s", f, &got, v.Reasons)}
 }
 
-// anySource gives an address that a flight may come from.
+// anySource returns an address that a flight may come from.
 func (s *storm) anySource(f flight) netip.Addr {
 	if f.source.IsValid() {
 		return f.source

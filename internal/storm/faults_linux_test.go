@@ -8,21 +8,21 @@ import (
 
 // fault is a kind of step that makes something go wrong.
 type fault struct {
-	// only are the backends that it means anything to; nil: all.
+	// only are the backends that it applies to; nil: all.
 	only []string
-	// hurts are the backends of which connections to Services may fail by it, until
-	// packets agree again; opens says that denied ones may get through, too.
-	hurts []string
-	opens bool
-	// longest is how long it lasts at most; 0: it is done at once.
+	// disrupts are the backends for which connections to Services may fail, until packets
+	// agree again; opens says that denied connections may then succeed, too.
+	disrupts []string
+	opens    bool
+	// longest is the longest duration; 0: the fault is over at once.
 	longest time.Duration
-	// begin carries it out; end, if there is one, ends what it began.
+	// begin begins the fault; end, unless it is nil, ends it.
 	begin func(*storm, *step) (end func(), err error)
 }
 
 func (f *fault) fits(o *options) bool { return f.only == nil || slices.Contains(f.only, o.backend) }
 
-// random gives a step that makes this go wrong.
+// random returns a step with this fault.
 func (f *fault) random(r *rand.Rand, name string) step {
 	s := step{Do: name, Chance: r.Uint64() >> 11}
 	if f.longest > 0 {
@@ -31,32 +31,35 @@ func (f *fault) random(r *rand.Rand, name string) step {
 	return s
 }
 
-// faults gives all kinds by name.
+// faults returns all kinds of faults by name.
 func faults() map[string]*fault {
 	userspace := []string{"userspace"}
 	return map[string]*fault{
-		// All rules are removed. While they come back, denied clients stay denied.
-		"flush": {hurts: backendNames(), begin: (*storm).flush},
+		// All rules are removed, or all virtual servers of IPVS. While they are restored, denied
+		// clients stay denied.
+		"flush": {disrupts: backendNames(), begin: (*storm).flush},
 		// Another program changes an object of the agent.
-		"tamper": {hurts: backendNames(), opens: true, begin: (*storm).tamperSomething},
-		// Another program adds an object to the agent's that no packet meets.
-		"add": {begin: (*storm).addSomething},
+		"tamper": {disrupts: backendNames(), opens: true, begin: (*storm).tamperSomething},
+		// Another program adds an object that no packet reaches.
+		"add": {only: []string{"nftables", "iptables-legacy", "iptables-nft", "userspace"}, begin: (*storm).addSomething},
 		// The agent is killed, and starts again after a while.
-		"kill": {hurts: userspace, longest: time.Second, begin: (*storm).kill},
+		"kill": {disrupts: userspace, longest: time.Second, begin: (*storm).kill},
 		// The agent does not run for a while.
-		"stop": {hurts: userspace, longest: 2 * time.Second, begin: (*storm).stop},
-		// A second agent with the same identity knows what there was when it began,
-		// and is killed after a while.
-		"twin": {hurts: backendNames(), opens: true, longest: 1500 * time.Millisecond, begin: (*storm).twin},
-		// An agent with another identity does the same for a while.
+		"stop": {disrupts: userspace, longest: 2 * time.Second, begin: (*storm).stop},
+		// A second agent with the same identity gets the state at its start and no later
+		// changes, and is killed after a while.
+		"twin": {disrupts: backendNames(), opens: true, longest: 1500 * time.Millisecond, begin: (*storm).secondAgent},
+		// An agent with another identity runs for a while.
 		"neighbour": {only: []string{"nftables", "iptables-legacy", "iptables-nft"}, longest: 2 * time.Second, begin: (*storm).neighbour},
-		// Others commit to tables of their own, all the time.
+		// Another program commits to its own tables all the time.
 		"foreign": {longest: 2 * time.Second, begin: (*storm).foreign},
-		// Others hold the lock of iptables.
-		"lock": {only: []string{"iptables-legacy"}, longest: 4 * time.Second, begin: (*storm).lock},
+		// Another program has a virtual server at an address that a Service may get.
+		"squat": {only: ipvsNames(), disrupts: ipvsNames(), longest: 2 * time.Second, begin: (*storm).squat},
+		// Another program holds the lock of iptables.
+		"lock": {only: []string{"iptables-legacy", "ipvs-legacy"}, longest: 4 * time.Second, begin: (*storm).lock},
 		// System calls of the agent and of its programs fail.
-		"errors": {hurts: userspace, longest: 2 * time.Second, begin: (*storm).failCalls},
-		// The agent gets no more file descriptors.
-		"descriptors": {hurts: userspace, longest: 2 * time.Second, begin: (*storm).limitDescriptors},
+		"errors": {disrupts: userspace, longest: 2 * time.Second, begin: (*storm).failCalls},
+		// The agent can open no or few more files.
+		"descriptors": {disrupts: userspace, longest: 2 * time.Second, begin: (*storm).limitDescriptors},
 	}
 }

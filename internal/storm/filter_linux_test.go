@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenerFile is where an agent has the file by which its system calls are looked at.
+// listenerFile is the descriptor of an agent's seccomp listener.
 const listenerFile = 100
 
-// lastQuietFile is the last of the files that are the agent's own: standard streams,
-// changes and events. Reading and writing these is not looked at.
+// lastQuietFile is the highest of the descriptors for the standard streams, changes and
+// events. Reads and writes of these are not watched.
 const lastQuietFile = eventsFile
 
 // watchedCalls are the system calls that may be made to fail.
@@ -23,8 +23,8 @@ func watchedCalls() []uint32 {
 	}
 }
 
-// installFilter has each of the watched system calls of this process, and of all programs
-// that it will run, wait for what is decided about it through the listener file.
+// installFilter installs a filter: each watched system call of this process, and of all
+// programs that it starts later, waits for a decision through the listener.
 func installFilter() error {
 	filter := callFilter()
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
@@ -35,17 +35,18 @@ func installFilter() error {
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}
-	// Until somebody listens there, calls wait.
+	// Until the storm reads from the listener, calls wait.
 	return unix.Dup3(int(fd), listenerFile, unix.O_CLOEXEC)
 }
 
-// callFilter decides which calls are looked at. Offsets are those of struct seccomp_data.
+// callFilter returns the filter for the watched calls. Offsets are those of struct
+// seccomp_data.
 func callFilter() []unix.SockFilter {
 	const number, firstArgument = 0, 16
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
-	// equal goes on by so many steps if it is so, and else to the next one.
+	// equal skips that many instructions if the loaded value equals k.
 	equal := func(k uint32, steps int) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: uint8(steps)}
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// client says where connections come from.
+// client is where connections come from.
 type client string
 
-// The clients. A stranger is outside of most ranges that Services allow.
+// The clients. A stranger is outside of most of the source ranges of Services.
 const (
 	clientPod      client = "pod"
 	clientOutside  client = "outside"
@@ -29,8 +29,8 @@ func allClients() []client {
 	return []client{clientPod, clientOutside, clientStranger, clientNode, clientEndpoint}
 }
 
-// leaf gives the leaf that a client is in, and which of its prefixes of a family it has;
-// none for the node.
+// leaf returns the leaf of a client, and the number of the prefix of a family that its
+// addresses are in. For the node it returns "".
 func (c client) leaf() (leaf string, prefix int) {
 	switch c {
 	case clientPod:
@@ -51,7 +51,8 @@ type flight struct {
 	from     client
 	to       netip.AddrPort
 	protocol v1.Protocol
-	// source is the address of an endpoint that is its own client; others have many.
+	// source is the address of the client if it is an endpoint; other clients have many
+	// addresses.
 	source netip.Addr
 }
 
@@ -59,7 +60,7 @@ func (f flight) String() string { return fmt.Sprintf("%s to %v/%s", f.from, f.to
 
 func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
 
-// packet gives the first packet of a flight from a source, as [proxy.Route] knows it.
+// packet returns the first packet of a flight from a source, for [proxy.Route].
 func (f flight) packet(source netip.AddrPort) proxy.Packet {
 	leaf, _ := f.from.leaf()
 	return proxy.Packet{
@@ -68,7 +69,7 @@ func (f flight) packet(source netip.AddrPort) proxy.Packet {
 	}
 }
 
-// flights gives all ways of all clients to all frontends of a snapshot.
+// flights returns the flights of all clients to all frontends of a snapshot.
 func flights(s proxy.Snapshot) (all []flight) {
 	if s.IsZero() {
 		return nil
@@ -81,29 +82,29 @@ func flights(s proxy.Snapshot) (all []flight) {
 	return all
 }
 
-// absentFlights gives all ways to what frontends of Services may be, but are none in a
-// snapshot.
+// absentFlights returns the flights to all addresses that may be frontends of Services but
+// are not in a snapshot.
 func absentFlights(s proxy.Snapshot) (all []flight) {
 	isThere := map[flight]bool{}
 	for _, f := range flights(s) {
 		isThere[f] = true
 	}
-	whole := spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true}
-	stuff := newInventory(trackerOptions())
+	full := spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true}
+	inv := newInventory(trackerOptions())
 	services := map[int]*spec{}
 	for n := range randomServices + 1 {
-		services[n] = &whole
+		services[n] = &full
 	}
-	stuff.apply(&change{Services: services, Node: new(0)})
-	stuff.tracker.Synced()
-	other, err := stuff.Next(context.Background(), proxy.Snapshot{})
+	inv.apply(&change{Services: services, Node: new(0)})
+	inv.tracker.Synced()
+	other, err := inv.Next(context.Background(), proxy.Snapshot{})
 	if err != nil {
 		return nil
 	}
 	return slices.DeleteFunc(flights(other), func(f flight) bool { return isThere[f] })
 }
 
-// flightsTo gives all ways to a frontend of a service port.
+// flightsTo returns the flights of all clients to a frontend of a service port.
 func flightsTo(p *proxy.ServicePort, frontend netip.AddrPort) (all []flight) {
 	to := []netip.AddrPort{frontend}
 	if frontend.Addr().IsUnspecified() {
@@ -131,8 +132,8 @@ func nodePortAddrs(family v1.IPFamily, port uint16) (all []netip.AddrPort) {
 	return all
 }
 
-// soleEndpoint gives the only endpoint of a Service, if it is one of this node. Where there
-// are others, the answer of another would not pass the node, in this world.
+// soleEndpoint returns the only endpoint of a Service, if it is on this node. With more
+// endpoints, one could answer another directly, and the answer would not pass the node.
 func soleEndpoint(p *proxy.ServicePort) netip.Addr {
 	if len(p.Cluster) != 1 || len(p.Local) > 1 {
 		return netip.Addr{}
@@ -144,22 +145,22 @@ func soleEndpoint(p *proxy.ServicePort) netip.Addr {
 	return a
 }
 
-// fate is what became of a flight.
-type fate struct {
-	source netip.AddrPort // it came from here
+// outcome is the result of a flight.
+type outcome struct {
+	source netip.AddrPort // where it came from
 	answer answer
 	err    error // why there is no answer
 }
 
-func (f *fate) String() string {
+func (f *outcome) String() string {
 	if f.err != nil {
 		return f.err.Error()
 	}
-	return fmt.Sprintf("%v answers, and sees %v", f.answer.own, f.answer.client.Addr())
+	return fmt.Sprintf("answer from %v, which sees client %v", f.answer.own, f.answer.client.Addr())
 }
 
-// isAllowed reports whether a verdict allows a fate.
-func isAllowed(f flight, v *proxy.Verdict, got *fate) bool {
+// isAllowed reports whether a verdict allows an outcome.
+func isAllowed(f flight, v *proxy.Verdict, got *outcome) bool {
 	switch v.Action {
 	case proxy.Reject, proxy.Drop:
 		return got.err != nil
@@ -171,13 +172,15 @@ func isAllowed(f flight, v *proxy.Verdict, got *fate) bool {
 		if d.Addr != got.answer.own {
 			return false
 		}
-		if d.Masquerade {
+		// A process of the node that connects to an address of the device of the backend ipvs has
+		// this address, which must not leave the node.
+		if d.Masquerade || f.from == clientNode && !slices.Contains(nodeAddrs(), got.source.Addr()) {
 			return slices.Contains(nodeAddrs(), got.answer.client.Addr())
 		}
 		return got.answer.client.Addr() == got.source.Addr()
 	})
 }
 
-// served reports whether an endpoint answered, and not who has the address when nobody
-// translates it.
-func (f *fate) served(to flight) bool { return f.err == nil && f.answer.own != to.to }
+// served reports whether an endpoint answered, rather than the server at the untranslated
+// address.
+func (f *outcome) served(to flight) bool { return f.err == nil && f.answer.own != to.to }

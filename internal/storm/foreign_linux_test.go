@@ -14,15 +14,18 @@ import (
 	"time"
 )
 
-// flush removes all rules.
+// flush removes all rules, or all virtual servers.
 func (s *storm) flush(one *step) (func(), error) {
+	if s.options.isIPVS() {
+		_, err := s.runOnNode("", "ipvsadm", "-C")
+		return nil, errors.Join(err, s.addForeign())
+	}
 	if s.options.backend != "iptables-legacy" && one.Chance%4 > 0 || s.options.backend == "nftables" || s.options.backend == "userspace" {
 		return nil, s.nft("flush ruleset")
 	}
-	flavour := strings.TrimPrefix(s.options.backend, "iptables-")
 	for _, family := range []string{"iptables-", "ip6tables-"} {
 		for _, table := range []string{"nat", "filter"} {
-			if _, err := s.atNode("", family+flavour, "-w", "1", "-t", table, "-F"); err != nil {
+			if _, err := s.runOnNode("", family+s.options.flavour(), "-w", "1", "-t", table, "-F"); err != nil {
 				return nil, err
 			}
 		}
@@ -31,15 +34,15 @@ func (s *storm) flush(one *step) (func(), error) {
 }
 
 func (s *storm) nft(script string) error {
-	_, err := s.atNode(script, "nft", "-f", "-")
+	_, err := s.runOnNode(script, "nft", "-f", "-")
 	return err
 }
 
-// tamperSomething changes something of the agent's, or several things.
+// tamperSomething changes one or several objects of the agent.
 func (s *storm) tamperSomething(one *step) (func(), error) {
 	if len(one.Run) > 0 {
 		for _, r := range one.Run {
-			_, err := s.atNode(r.Input, r.Command...)
+			_, err := s.runOnNode(r.Input, r.Command...)
 			s.note("%v: %v", r.Command, err)
 		}
 		return nil, nil
@@ -55,9 +58,15 @@ func (s *storm) tamperSomething(one *step) (func(), error) {
 
 func (s *storm) tamperOnce(r *rand.Rand) error {
 	switch s.options.backend {
-	case "iptables-legacy":
+	case "ipvs", "ipvs-legacy":
+		if r.IntN(5) > 0 {
+			return s.tamperIPVS(r)
+		}
+	}
+	switch s.options.backend {
+	case "iptables-legacy", "ipvs-legacy":
 		return s.tamperLines(r, "legacy")
-	case "iptables-nft":
+	case "iptables-nft", "ipvs":
 		if r.IntN(2) == 0 {
 			return s.tamperLines(r, "nft")
 		}
@@ -69,9 +78,9 @@ func (s *storm) tamperOnce(r *rand.Rand) error {
 	return s.tamper(r)
 }
 
-// ran runs a program on the node, of which the step takes note if it succeeds.
-func (s *storm) ran(input string, command ...string) bool {
-	if _, err := s.atNode(input, command...); err != nil {
+// runAndRecord runs a program on the node, and records it in the step if it succeeds.
+func (s *storm) runAndRecord(input string, command ...string) bool {
+	if _, err := s.runOnNode(input, command...); err != nil {
 		return false
 	}
 	last := &s.done[len(s.done)-1]
@@ -79,13 +88,14 @@ func (s *storm) ran(input string, command ...string) bool {
 	return true
 }
 
-// addSomething adds what no packet meets.
+// addSomething adds an object that no packet reaches, where all objects are the agent's. The
+// backend ipvs has only those objects that it names.
 func (s *storm) addSomething(one *step) (func(), error) {
 	name := fmt.Sprintf("added-%d", one.Chance%3)
 	switch s.options.backend {
 	case "iptables-legacy", "iptables-nft":
-		program := s.options.backend
-		_, err := s.atNode("*nat\n:VIPKIT-"+strings.ToUpper(name)+" - [0:0]\nCOMMIT\n", program+"-restore", "--noflush", "-w", "2")
+		program := "iptables-" + s.options.flavour()
+		_, err := s.runOnNode("*nat\n:VIPKIT-"+strings.ToUpper(name)+" - [0:0]\nCOMMIT\n", program+"-restore", "--noflush", "-w", "2")
 		return nil, err
 	}
 	all, err := s.objects()
@@ -101,15 +111,18 @@ func (s *storm) addSomething(one *step) (func(), error) {
 	return nil, nil
 }
 
-// foreign has others commit to tables of their own.
+// foreign commits to tables that belong to no agent.
 func (s *storm) foreign(*step) (func(), error) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var work sync.WaitGroup
 	work.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
-			// What goes wrong, others do not mind.
-			if s.options.backend == "iptables-legacy" {
-				_, _ = s.atNode("", "iptables-legacy", "-w", "2", "-t", "mangle", "-"+[]string{"A", "D"}[n%2], "FORWARD", "-j", "ACCEPT")
+			// Failures do not matter here.
+			if s.options.isIPVS() {
+				s.changeForeignServers(n)
+			}
+			if s.options.flavour() == "legacy" {
+				_, _ = s.runOnNode("", "iptables-legacy", "-w", "2", "-t", "mangle", "-"+[]string{"A", "D"}[n%2], "FORWARD", "-j", "ACCEPT")
 			} else {
 				_ = s.nft("add table ip foreign\ndelete table ip foreign\nadd table ip foreign\nadd chain ip foreign some\nadd rule ip foreign some counter\n")
 			}
@@ -119,6 +132,9 @@ func (s *storm) foreign(*step) (func(), error) {
 	return func() {
 		cancel()
 		work.Wait()
+		if s.options.isIPVS() {
+			s.changeForeignServers(1)
+		}
 	}, nil
 }
 
@@ -128,7 +144,7 @@ func (s *storm) lock(*step) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever has it gives it back soon, unless it is an earlier step.
+	// A program releases it soon; an earlier step may hold it for longer.
 	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
 			break
@@ -137,20 +153,20 @@ func (s *storm) lock(*step) (func(), error) {
 			return nil, errors.Join(err, file.Close())
 		}
 	}
-	return func() { _ = file.Close() }, nil // which gives it back
+	return func() { _ = file.Close() }, nil // Closing the file releases the lock.
 }
 
-// atNode runs a program on the node.
-func (s *storm) atNode(input string, command ...string) (string, error) {
-	var out, said bytes.Buffer
+// runOnNode runs a program on the node.
+func (s *storm) runOnNode(input string, command ...string) (string, error) {
+	var out, stderr bytes.Buffer
 	cmd := exec.CommandContext(s.t.Context(), command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &said
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &stderr
 	err := s.world.node.Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return "", fmt.Errorf("%v: %w: %.300s", command, err, said.Bytes())
+		return "", fmt.Errorf("%v: %w: %.300s", command, err, stderr.Bytes())
 	}
 	return out.String(), nil
 }

@@ -15,23 +15,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// step is one step of a history. It means the same whatever came before, so that any
-// steps of a history are one again.
+// step is one step of a history. Its meaning does not depend on earlier steps, so that a
+// history with any steps removed is still a valid history.
 type step struct {
-	// After is how long after the step before.
+	// After is the time to wait before the step.
 	After time.Duration `json:"after,omitempty"`
 	Do    string        `json:"do"`
-	// For is how long it lasts; other steps go on meanwhile.
+	// For is the duration of a fault; other steps are carried out meanwhile.
 	For time.Duration `json:"for,omitempty"`
-	// Chance is what a step chooses by what can only be known when it is carried out.
+	// Chance seeds the random choices that are made when the step is carried out.
 	Chance uint64 `json:"chance,omitempty"`
-	// Run are programs to run on the node. A step that has chosen by chance what to
-	// run says here what that was.
+	// Run are programs to run on the node. A step that chose them at random records
+	// here what it ran.
 	Run []run `json:"run,omitempty"`
 	change
 }
 
-// run is a program with its arguments, and what it reads.
+// run is a program with its arguments and its standard input.
 type run struct {
 	Command []string `json:"command"`
 	Input   string   `json:"input,omitempty"`
@@ -40,9 +40,10 @@ type run struct {
 // The kinds of steps, beside the faults.
 const (
 	doChange = "change"
-	// doCalm waits for everything that goes on, and then until packets agree.
+	// doCalm waits until all faults have ended, and then until packets agree.
 	doCalm = "calm"
-	// large is no step, but Services of more than a hundred endpoints.
+	// large is not a kind of step. As a name in withoutVariable it leaves out Services
+	// of more than a hundred endpoints.
 	large = "large"
 )
 
@@ -54,27 +55,28 @@ func (s *step) String() string {
 	return string(text)
 }
 
-// randomServices is how many Services may come and go, by numbers from 1 on.
+// randomServices is the number of Services that are added and removed at random. Their
+// numbers start at 1.
 const randomServices = 9
 
-// author invents a history.
-type author struct {
+// generator generates random histories.
+type generator struct {
 	*rand.Rand
 	options *options
-	specs   map[int]*spec // what there is
+	specs   map[int]*spec // current Services
 }
 
-// history gives the steps of a storm without end: episodes of some steps, with a calm
-// after each.
+// history returns an endless sequence of steps: episodes of some steps, with a calm after
+// each.
 func history(r *rand.Rand, o *options) iter.Seq[step] {
 	return func(yield func(step) bool) {
-		a := &author{Rand: r, options: o, specs: map[int]*spec{}}
+		a := &generator{Rand: r, options: o, specs: map[int]*spec{}}
 		first := step{Do: doChange, change: change{Services: map[int]*spec{}, Node: new(0)}}
 		for n := range 6 {
 			a.specs[1+n] = a.spec()
 		}
 		maps.Copy(first.Services, a.specs)
-		// One is there all the time.
+		// Service 0 exists all the time.
 		first.Services[0] = &spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true, Local: 2, Remote: 1, Ranges: 1}
 		if !yield(first) || !yield(step{Do: doCalm}) {
 			return
@@ -92,8 +94,8 @@ func history(r *rand.Rand, o *options) iter.Seq[step] {
 	}
 }
 
-// episode gives some steps. While a fault lasts, something changes.
-func (a *author) episode() (steps []step) {
+// episode returns some steps. While a fault lasts, there are changes.
+func (a *generator) episode() (steps []step) {
 	for range 1 + a.IntN(pick(a.Rand, 2, 2, 5)) {
 		one := a.step()
 		one.After = a.pause(400 * time.Millisecond)
@@ -110,19 +112,19 @@ func (a *author) episode() (steps []step) {
 	return steps
 }
 
-func (a *author) pause(longest time.Duration) time.Duration {
+func (a *generator) pause(longest time.Duration) time.Duration {
 	if a.IntN(3) == 0 {
 		return 0
 	}
 	return time.Duration(a.Int64N(1 + int64(longest))).Round(time.Millisecond)
 }
 
-func (a *author) step() step {
+func (a *generator) step() step {
 	for {
 		if a.IntN(5) < 2 {
 			return step{Do: doChange, change: a.change()}
 		}
-		// There are so many ways to tamper that half of the faults are that.
+		// Tampering has many variants, so about half of the faults are of this kind.
 		name := pick(a.Rand, append(slices.Sorted(maps.Keys(faults())), append(slices.Repeat([]string{"tamper"}, 10), "flush", "kill", "errors")...)...)
 		if f := faults()[name]; !a.options.without[name] && f.fits(a.options) {
 			return f.random(a.Rand, name)
@@ -130,7 +132,7 @@ func (a *author) step() step {
 	}
 }
 
-func (a *author) change() change {
+func (a *generator) change() change {
 	c := change{Services: map[int]*spec{}}
 	if a.IntN(6) == 0 {
 		c.Node = new(a.IntN(4))
@@ -151,8 +153,8 @@ func (a *author) change() change {
 	return c
 }
 
-// edited gives a Service with one thing that is another.
-func (a *author) edited(s spec) *spec {
+// edited returns a copy of a Service with one field changed.
+func (a *generator) edited(s spec) *spec {
 	other := a.spec()
 	switch a.IntN(9) {
 	case 0:
@@ -177,7 +179,7 @@ func (a *author) edited(s spec) *spec {
 	return a.affordable(&s)
 }
 
-func (a *author) spec() *spec {
+func (a *generator) spec() *spec {
 	s := &spec{
 		Type:     pick(a.Rand, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer),
 		Internal: a.IntN(5) == 0, External: a.IntN(3) == 0, Ranges: max(0, a.IntN(7)-3), ExternalIP: a.IntN(2) == 0,
@@ -195,30 +197,37 @@ func (a *author) spec() *spec {
 	return a.affordable(s)
 }
 
-// affordable gives a Service that the kernel can serve at the rate of the storm. For each
-// rule of session affinity that the first packet of a connection meets, the module
-// xt_recent searches a list of all endpoints of such Services: 18 ms at 1,100.
-func (a *author) affordable(s *spec) *spec {
+// mostServers is the largest number of endpoints on a node for the backend ipvs: a Service has
+// up to 16 virtual servers, each with all endpoints, and the processor is emulated.
+const mostServers = 150
+
+// affordable reduces the endpoints of a Service to what the kernel can serve at the rate of
+// the storm. For each rule of session affinity that the first packet of a connection passes,
+// module xt_recent searches a list of all endpoints of such Services: 18 ms at 1,100.
+func (a *generator) affordable(s *spec) *spec {
 	const most = 16
+	if a.options.isIPVS() {
+		s.Local, s.Remote = min(s.Local, mostServers), min(s.Remote, mostServers)
+	}
 	if s.Affinity > 0 && strings.HasPrefix(a.options.backend, "iptables") {
 		s.Local, s.Remote = min(s.Local, most), min(s.Remote, most)
 	}
 	return s
 }
 
-// size gives a number of endpoints, most often a small one around a power of two.
-func (a *author) size() int {
+// size returns a random number of endpoints, most often small and close to a power of two.
+func (a *generator) size() int {
 	if a.IntN(3) == 0 {
 		return a.IntN(4)
 	}
 	return a.around(1 << a.IntN(7))
 }
 
-func (a *author) around(n int) int { return max(0, n-1+a.IntN(3)) }
+func (a *generator) around(n int) int { return max(0, n-1+a.IntN(3)) }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// writeHistory writes steps, one a line.
+// writeHistory writes steps, one per line.
 func writeHistory(w io.Writer, steps []step) error {
 	for i := range steps {
 		if _, err := fmt.Fprintln(w, steps[i].String()); err != nil {
@@ -228,7 +237,7 @@ func writeHistory(w io.Writer, steps []step) error {
 	return nil
 }
 
-// readHistory reads steps as writeHistory writes them. Lines that begin with # are
+// readHistory reads steps in the format of writeHistory. Lines that begin with # are
 // comments.
 func readHistory(r io.Reader) (steps []step, err error) {
 	lines := bufio.NewScanner(r)

@@ -11,88 +11,107 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// The invariants that are held.
+// The invariants that a storm checks.
 const (
-	// invariantWhole: a connection to a Service that was whole all the time goes
-	// as it should.
+	// invariantWhole: a connection that no change and no fault concerns has the outcome
+	// of [proxy.Route].
 	invariantWhole = "whole"
-	// invariantDenied: a connection that is denied does not get through.
+	// invariantDenied: a connection that [proxy.Route] denies reaches no endpoint.
 	invariantDenied = "denied"
-	// invariantAgreement: in time after the last fault, packets agree with
+	// invariantAgreement: within the limit after the last fault, packets agree with
 	// [proxy.Route].
 	invariantAgreement = "agreement"
-	// invariantHealth: when packets do not agree for longer, health says so; and
-	// when they agree again, health says that, too.
+	// invariantHealth: /healthz reports that the agent is unhealthy when packets do not
+	// agree for longer than the limit, and that it is healthy when they agree again.
 	invariantHealth = "health"
-	// invariantAlive: an agent does not end by itself.
+	// invariantAlive: an agent does not end without a reason.
 	invariantAlive = "alive"
+	// invariantForeign: objects of other programs stay as they are.
+	invariantForeign = "foreign"
+	// invariantCleanup: Cleanup removes everything of the agents.
+	invariantCleanup = "cleanup"
 )
 
-// violation is an invariant that did not hold.
+// mostFailedInChange is the maximum number of connections that may fail while the endpoints of
+// their Service change, counted as failedInChange, in a dataplane that mixes states. Storms of
+// 100,000 connections had one.
+const (
+	mostFailedInChange = 3
+	failedInChange     = "failed during a change"
+)
+
+// violation is a violation of an invariant.
 type violation struct {
 	invariant, text string
 	at              time.Time
 }
 
-// judge holds connections to the invariants. Its methods may be called from any
+// judge checks connections against the invariants. Its methods may be called from any
 // goroutine.
 type judge struct {
 	model *model
-	limit time.Duration // how long packets may disagree
+	limit time.Duration // longest time that packets may disagree
+	// mixing says that during a change, a connection to an endpoint of one state may be
+	// masqueraded as in another. With nf_tables, a packet that the kernel evaluates during a
+	// commit passes the rules from before it, and finds the elements from after it, or none: so a
+	// few connections to a Service that changes may fail.
+	mixing bool
+	// stepwise says that a connection may fail while a Service gets or loses session affinity.
+	// IPVS has no transactions: the kernel's virtual server has no scheduler while that changes.
+	stepwise bool
 
 	mu sync.Mutex
-	// broken are the times when a fault may make connections to Services fail, and
-	// open those when it may let denied ones through.
+	// broken are the intervals in which a fault may make connections to Services fail,
+	// and open those in which denied connections may succeed.
 	broken, open intervals
-	// wrong says since when all connections of a flight have gone otherwise than
-	// they should.
+	// wrong has the time since which all connections of a flight had a wrong outcome.
 	wrong      map[flight]time.Time
 	controls   []trial
-	health     []look
+	health     []healthSample
 	violations []violation
 	counts     map[string]int
 }
 
-// trial is a connection straight to an endpoint: whether that works says what others
-// are worth.
+// trial is a connection directly to an endpoint. If it fails, a failed connection to a
+// Service proves nothing.
 type trial struct {
 	begin, end time.Time
 	ok         bool
 }
 
-// look is an answer of /healthz.
-type look struct {
+// healthSample is a response of /healthz.
+type healthSample struct {
 	at time.Time
 	ok bool
 }
 
-// intervals are times, of which the last may go on.
+// intervals are intervals of time. If isOpen is set, the last has not ended.
 type intervals struct {
-	all  []interval
-	goes bool
+	all    []interval
+	isOpen bool
 }
 
 type interval struct{ begin, end time.Time }
 
-// begin begins an interval, unless one goes on.
+// begin begins an interval, unless the last is open.
 func (i *intervals) begin() {
-	if !i.goes {
-		i.all, i.goes = append(i.all, interval{begin: time.Now()}), true
+	if !i.isOpen {
+		i.all, i.isOpen = append(i.all, interval{begin: time.Now()}), true
 	}
 }
 
-// finish ends the interval that goes on, if there is one.
+// finish ends the last interval, if it is open.
 func (i *intervals) finish() {
-	if i.goes {
-		i.all[len(i.all)-1].end, i.goes = time.Now(), false
+	if i.isOpen {
+		i.all[len(i.all)-1].end, i.isOpen = time.Now(), false
 	}
 }
 
-// touch reports whether a time has a part in common with any of the last ones.
-func (i *intervals) touch(begin, end time.Time) bool {
+// overlaps reports whether an interval overlaps with any of the last 20.
+func (i *intervals) overlaps(begin, end time.Time) bool {
 	for n := len(i.all) - 1; n >= max(0, len(i.all)-20); n-- {
-		goes := i.goes && n == len(i.all)-1
-		if i.all[n].begin.Before(end) && (goes || i.all[n].end.After(begin)) {
+		isOpen := i.isOpen && n == len(i.all)-1
+		if i.all[n].begin.Before(end) && (isOpen || i.all[n].end.After(begin)) {
 			return true
 		}
 	}
@@ -110,22 +129,22 @@ func (j *judge) violate(invariant, format string, args ...any) {
 }
 
 func (j *judge) violateLocked(invariant, format string, args ...any) {
-	const most = 8 // of one cause, most likely
+	const most = 8 // More probably have the same cause.
 	if j.counts["violations"]++; len(j.violations) >= most {
 		return
 	}
 	j.violations = append(j.violations, violation{invariant, fmt.Sprintf(format, args...), time.Now()})
 }
 
-// violated gives what is violated so far.
+// violated returns the violations so far.
 func (j *judge) violated() []violation {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return append([]violation(nil), j.violations...)
 }
 
-// damage says that from now on connections may fail, and, where opens says so, that denied
-// ones may get through.
+// damage records that from now on connections may fail and, if opens is set, that denied
+// ones may succeed.
 func (j *judge) damage(opens bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -133,11 +152,11 @@ func (j *judge) damage(opens bool) {
 	if opens {
 		j.open.begin()
 	}
-	clear(j.wrong) // What is wrong is so since now.
+	clear(j.wrong) // The limit begins anew.
 }
 
-// mended says that packets agree.
-func (j *judge) mended() {
+// repaired records that packets agree again.
+func (j *judge) repaired() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.broken.finish()
@@ -145,34 +164,34 @@ func (j *judge) mended() {
 	clear(j.wrong)
 }
 
-// isBroken reports whether connections may fail just now.
+// isBroken reports whether connections may fail now.
 func (j *judge) isBroken() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.broken.goes
+	return j.broken.isOpen
 }
 
-// count counts something for the report.
+// count adds to a count of the report.
 func (j *judge) count(what string, n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.counts[what] += n
 }
 
-// verdicts are what may become of a flight, as the dataplane may be in one of several
-// states.
+// verdicts are the verdicts about a flight in each of the states that the dataplane may be
+// in.
 type verdicts struct {
 	all                    []proxy.Verdict
-	forward, refused, pass int  // so many say that
-	others                 bool // an endpoint is not the client
+	forward, refused, pass int  // number of each kind
+	otherEndpoint          bool // an endpoint is not the client
 }
 
-func verdictsOf(f flight, got *fate, states []proxy.Snapshot) (v verdicts) {
+func verdictsOf(f flight, got *outcome, states []proxy.Snapshot) (v verdicts) {
 	for _, s := range states {
 		one := proxy.Route(s, f.packet(got.source))
 		v.all = append(v.all, one)
 		for _, e := range one.Endpoints {
-			v.others = v.others || e.Addr.Addr() != got.source.Addr()
+			v.otherEndpoint = v.otherEndpoint || e.Addr.Addr() != got.source.Addr()
 		}
 		switch one.Action {
 		case proxy.Forward:
@@ -186,13 +205,39 @@ func verdictsOf(f flight, got *fate, states []proxy.Snapshot) (v verdicts) {
 	return v
 }
 
-// agree reports whether all say that a connection is served, or that it is refused, or
-// that it is left alone.
-func (v *verdicts) agree() bool {
+// allSame reports whether all verdicts are to forward, or all to refuse, or all to pass.
+func (v *verdicts) allSame() bool {
 	return slices.Contains([]int{v.forward, v.refused, v.pass}, len(v.all))
 }
 
-func (v *verdicts) allow(f flight, got *fate) bool {
+// affinityChanges reports whether only some of the states have session affinity.
+func (v *verdicts) affinityChanges() bool {
+	return slices.ContainsFunc(v.all, func(one proxy.Verdict) bool { return one.Affinity.Enabled() != v.all[0].Affinity.Enabled() })
+}
+
+// allowMixed reports whether one state has the endpoint that answered, and one, perhaps another,
+// the masquerading.
+func (v *verdicts) allowMixed(got *outcome) bool {
+	reached, source := false, false
+	for i := range v.all {
+		for _, e := range v.all[i].Endpoints {
+			reached = reached || e.Addr == got.answer.own
+			if e.Masquerade {
+				source = source || slices.Contains(nodeAddrs(), got.answer.client.Addr())
+			} else {
+				source = source || got.answer.client.Addr() == got.source.Addr()
+			}
+		}
+	}
+	return reached && source
+}
+
+// endpointsChange reports whether not all states have the same endpoints.
+func (v *verdicts) endpointsChange() bool {
+	return slices.ContainsFunc(v.all, func(one proxy.Verdict) bool { return !slices.Equal(one.Endpoints, v.all[0].Endpoints) })
+}
+
+func (v *verdicts) allow(f flight, got *outcome) bool {
 	for i := range v.all {
 		if isAllowed(f, &v.all[i], got) {
 			return true
@@ -201,9 +246,25 @@ func (v *verdicts) allow(f flight, got *fate) bool {
 	return false
 }
 
-// sample takes a connection that was made while the dataplane held what a message says or
-// any later one.
-func (j *judge) sample(f flight, got *fate, begin time.Time, applied int) {
+// allows reports whether one of the states allows an outcome, or the change between them does.
+func (j *judge) allows(f flight, got *outcome, v *verdicts, applied int) bool {
+	if got.err != nil {
+		return v.allow(f, got) || j.stepwise && v.affinityChanges()
+	}
+	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && j.wasKept(f, got, applied))
+}
+
+// wasKept reports whether a client may have affinity to the endpoint that answered because an agent
+// with another identity chose it.
+func (j *judge) wasKept(f flight, got *outcome, applied int) bool {
+	states := j.model.sinceShared(applied)
+	v := verdictsOf(f, got, states)
+	return v.allowMixed(got)
+}
+
+// sample checks a connection. The dataplane had the state of message applied or of a later
+// one when it was made.
+func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	end := time.Now()
 	states := j.model.since(applied)
 	if errors.Is(got.err, errNoTry) || len(states) == 0 {
@@ -211,70 +272,78 @@ func (j *judge) sample(f flight, got *fate, begin time.Time, applied int) {
 		return
 	}
 	v := verdictsOf(f, got, states)
-	if f.source.IsValid() && v.others {
-		return // The answer of another endpoint would not pass the node.
+	if f.source.IsValid() && v.otherEndpoint {
+		return // see soleEndpoint
 	}
-	allowed := v.allow(f, got)
+	allowed := j.allows(f, got, &v, applied)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.counts["connections"]++
 	if allowed {
-		j.counts["as they should"]++
+		j.counts["correct connections"]++
 		delete(j.wrong, f)
 		return
 	}
-	why := fmt.Sprintf("%s, begun %s ago (messages from %d on, %d): %s; should: %s", f, end.Sub(begin).Round(time.Millisecond), applied, len(states), got, v.all[len(v.all)-1].Reasons)
+	reason := fmt.Sprintf("%s, begun %s ago (messages from %d on, %d states): got %s, want %s", f, end.Sub(begin).Round(time.Millisecond), applied, len(states), got, v.all[len(v.all)-1].Reasons)
 	switch {
-	case got.served(f) && v.refused == len(v.all) && !j.open.touch(begin, end):
-		j.violateLocked(invariantDenied, "%s", why)
-	case !v.agree(): // It is about to change.
-	case j.broken.touch(begin, end):
-		j.counts["wrong by a fault"]++
-		j.goesWrong(f, end, why)
-	case errors.Is(got.err, os.ErrDeadlineExceeded) && !j.steady(begin, end):
-		j.counts["wrong as is the control"]++
+	case got.served(f) && v.refused == len(v.all) && !j.open.overlaps(begin, end):
+		j.violateLocked(invariantDenied, "%s", reason)
+	case !v.allSame(): // The verdict depends on which state the dataplane is in.
+	case j.broken.overlaps(begin, end):
+		j.counts["wrong during a fault"]++
+		j.recordWrong(f, end, reason)
+	case errors.Is(got.err, os.ErrDeadlineExceeded) && !j.controlsWorked(begin, end):
+		j.counts["wrong while controls failed"]++
+	case got.err != nil && j.mayFail(&v):
+		j.counts[failedInChange]++
 	default:
-		j.violateLocked(invariantWhole, "%s", why)
+		j.violateLocked(invariantWhole, "%s", reason)
 	}
 }
 
-// goesWrong takes note that a flight goes wrong, which health must know of if it lasts.
-func (j *judge) goesWrong(f flight, end time.Time, why string) {
+// mayFail reports whether one more connection may fail because its Service changes.
+func (j *judge) mayFail(v *verdicts) bool {
+	return j.mixing && v.endpointsChange() && j.counts[failedInChange] < mostFailedInChange
+}
+
+// recordWrong records a wrong outcome of a flight. If that lasts longer than the limit,
+// health must not be good.
+func (j *judge) recordWrong(f flight, end time.Time, reason string) {
 	since, known := j.wrong[f]
 	if !known {
 		j.wrong[f] = end
 		return
 	}
 	if late := since.Add(j.limit); end.After(late) && j.healthySince(late, end) {
-		j.violateLocked(invariantHealth, "for %v, and health was good all the time: %s", end.Sub(since).Round(time.Millisecond), why)
+		j.violateLocked(invariantHealth, "wrong for %v, and health was good all the time: %s", end.Sub(since).Round(time.Millisecond), reason)
 	}
 }
 
-// remember is how long trials and looks are kept.
-const remember = time.Minute
+// keptTime is how long trials and samples of health are kept.
+const keptTime = time.Minute
 
 func (j *judge) control(t trial) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.controls = append(j.controls, t)
-	for len(j.controls) > 0 && time.Since(j.controls[0].end) > remember {
+	for len(j.controls) > 0 && time.Since(j.controls[0].end) > keptTime {
 		j.controls = j.controls[1:]
 	}
 }
 
-func (j *judge) looked(l look) {
+func (j *judge) addHealth(l healthSample) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.health = append(j.health, l)
-	for len(j.health) > 0 && time.Since(j.health[0].at) > remember {
+	for len(j.health) > 0 && time.Since(j.health[0].at) > keptTime {
 		j.health = j.health[1:]
 	}
 }
 
-// steady reports whether connections straight to endpoints worked, and soon, all the
-// time. Only then can silence be held against anybody.
-func (j *judge) steady(begin, end time.Time) bool {
-	const soon = 900 * time.Millisecond // before the kernel sends something again
+// controlsWorked reports whether all connections directly to endpoints worked without a
+// retransmission. Otherwise a timeout is not a violation.
+func (j *judge) controlsWorked(begin, end time.Time) bool {
+	const soon = 900 * time.Millisecond // before the first retransmission by the kernel
 	seen := 0
 	for _, c := range j.controls {
 		if c.begin.After(end) || c.end.Before(begin) {
@@ -287,7 +356,7 @@ func (j *judge) steady(begin, end time.Time) bool {
 	return seen > 1
 }
 
-// healthySince reports whether health was good all the time, as far as was looked.
+// healthySince reports whether health was good in all samples of an interval.
 func (j *judge) healthySince(begin, end time.Time) bool {
 	seen := 0
 	for _, l := range j.health {

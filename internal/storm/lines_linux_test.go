@@ -4,20 +4,22 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 )
 
 // rule is a rule of iptables that belongs to an agent, as iptables-save writes it.
 type rule struct {
 	table, chain string
-	number       int // in its chain, from 1
+	number       int // position in its chain, from 1
 	words        []string
 }
 
 func (r *rule) text() string { return strings.Join(r.words, " ") }
 
-// rules gives the rules of a family that belong to an agent. So do jumps to its chains.
+// rules returns the rules of a family that belong to an agent, including jumps to its
+// chains.
 func (s *storm) rules(program string) (all []rule, err error) {
-	text, err := s.atNode("", program+"-save")
+	text, err := s.runOnNode("", program+"-save")
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func (s *storm) rules(program string) (all []rule, err error) {
 	return all, nil
 }
 
-// splitWords splits a line at blanks, but for those within quotes.
+// splitWords splits a line at spaces that are not within quotes.
 func splitWords(line string) (words []string) {
 	quoted := false
 	return strings.FieldsFunc(line, func(c rune) bool {
@@ -49,7 +51,7 @@ func splitWords(line string) (words []string) {
 	})
 }
 
-// tamperLines changes something of an agent's in the tables of iptables.
+// tamperLines changes a rule of an agent in the tables of iptables.
 func (s *storm) tamperLines(r *rand.Rand, flavour string) error {
 	program := pick(r, "iptables-", "iptables-", "ip6tables-") + flavour
 	all, err := s.rules(program)
@@ -57,25 +59,29 @@ func (s *storm) tamperLines(r *rand.Rand, flavour string) error {
 		return err
 	}
 	const tries = 30
+	end := time.Now().Add(3 * time.Second)
 	for range tries {
+		if time.Now().After(end) {
+			return nil // Another step holds the lock of iptables, which each try waits for.
+		}
 		one := all[r.IntN(len(all))]
 		lines := tamperedLines(r, &one, all)
 		if lines == "" {
 			continue
 		}
 		text := fmt.Sprintf("*%s\n%sCOMMIT\n", one.table, lines)
-		if s.ran(text, program+"-restore", "--noflush", "-w", "2") {
+		if s.runAndRecord(text, program+"-restore", "--noflush", "-w", "2") {
 			return nil
 		}
 	}
-	return nil // The kernel refuses all of it.
+	return nil // The kernel rejected all attempts.
 }
 
 func tamperedLines(r *rand.Rand, one *rule, all []rule) string {
 	isOurs := strings.HasPrefix(one.chain, "VIPKIT-")
 	verdict := pick(r, "DROP", "ACCEPT", "RETURN")
 	if verdict == "DROP" && one.table == "nat" {
-		verdict = "RETURN" // which is all that the table knows
+		verdict = "RETURN" // iptables rejects DROP in table nat
 	}
 	switch r.IntN(7) {
 	case 0:
@@ -100,8 +106,8 @@ func tamperedLines(r *rand.Rand, one *rule, all []rule) string {
 	return ""
 }
 
-// alteredWords gives a rule with one word that is another, which follows the same option
-// in another rule.
+// alteredWords returns the text of a rule with one word replaced by the word that follows
+// the same option in another rule. It is empty if there is none.
 func alteredWords(r *rand.Rand, one *rule, all []rule) string {
 	i := 1 + r.IntN(max(1, len(one.words)-1))
 	var values []string

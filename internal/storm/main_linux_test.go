@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,27 +20,29 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(agenttest.Main(act, func() int { return netnstest.Main(m) }))
+	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m) }))
 }
 
-// TestStorm: whatever happens, the invariants hold. A long storm begins anew now and then,
-// with another seed.
+// TestStorm plays random histories and checks the invariants. A long storm consists of
+// several histories with different seeds.
 func TestStorm(t *testing.T) {
 	if path := os.Getenv(replayVariable); path != "" {
 		playFile(t, path)
 		return
 	}
 	names := backendNames()
-	if only := os.Getenv(backendVariable); only != "" {
-		if !slices.Contains(names, only) {
-			t.Fatalf("%s: backend %q is none of %q", backendVariable, only, names)
+	if only := strings.Fields(os.Getenv(backendVariable)); len(only) > 0 {
+		for _, name := range only {
+			if !slices.Contains(names, name) {
+				t.Fatalf("%s: unknown backend %q, want some of %q", backendVariable, name, names)
+			}
 		}
-		names = []string{only}
+		names = only
 	}
 	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
 			o := readOptions(t, backend)
-			end := time.Now().Add(o.lasts)
+			end := time.Now().Add(o.duration)
 			for n := 1; n == 1 || time.Now().Before(end) && !t.Failed(); n++ {
 				t.Run(strconv.Itoa(n), func(t *testing.T) { playRandom(t, o, end) })
 			}
@@ -47,14 +50,14 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// playRandom plays a random history until a time, or for some minutes.
+// playRandom plays a random history until end, at most for some minutes.
 func playRandom(t *testing.T, o *options, end time.Time) {
 	const longest = 10 * time.Minute
 	steps := history(testenv.Random(t), o)
 	if latest := time.Now().Add(longest); end.After(latest) {
 		end = latest
 	}
-	s := weather(t, o, func(yield func(step) bool) {
+	s := runStorm(t, o, func(yield func(step) bool) {
 		for one := range steps {
 			if !yield(one) || one.Do == doCalm && time.Now().After(end) {
 				return
@@ -66,10 +69,10 @@ func playRandom(t *testing.T, o *options, end time.Time) {
 	}
 }
 
-// weather has a storm go by.
-func weather(t *testing.T, o *options, steps iter.Seq[step]) *storm {
+// runStorm carries out steps in a new storm, and reports the violations.
+func runStorm(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 	t.Helper()
-	// Nobody else works in the namespaces of the test.
+	// No other program works in the namespaces of the test, so the usual lock is not needed.
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	s := newStorm(t, o)
 	s.needBackend()
@@ -81,7 +84,7 @@ func weather(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 	return s
 }
 
-// needBackend ends a test where the backend cannot work.
+// needBackend ends the test if the kernel or the node does not support the backend.
 func (s *storm) needBackend() {
 	s.t.Helper()
 	netnstest.NFT(s.t)
@@ -91,7 +94,7 @@ func (s *storm) needBackend() {
 			return err
 		}
 		if c, ok := b.(io.Closer); ok {
-			defer c.Close() //nolint:errcheck // there is nothing to lose
+			defer c.Close() //nolint:errcheck // the backend has written nothing that must be kept
 		}
 		ctx := s.t.Context()
 		return errors.Join(b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})), b.Cleanup(ctx))
@@ -104,7 +107,7 @@ func (s *storm) needBackend() {
 	}
 }
 
-// keep writes the last steps to the log, and all to a file if there is a folder for it.
+// keep writes the last steps to the log, and all steps to a file if a folder is set.
 func (s *storm) keep() {
 	const last = 15
 	steps := make([]step, 0, len(s.done))
@@ -120,11 +123,15 @@ func (s *storm) keep() {
 	folder := os.Getenv(folderVariable)
 	text, err := historyText(s.options.backend, steps)
 	if err != nil || folder == "" {
-		return // Nobody wants to have it.
+		return // No file is requested.
+	}
+	if folder == toOutput {
+		fmt.Print(text) // without the indentation of a log
+		return
 	}
 	path := filepath.Join(folder, fmt.Sprintf("storm-%s-%d.jsonl", s.options.backend, time.Now().UnixNano()))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Logf("all steps are in %s; make storm STEPS=%s plays them again, and with REDUCE=1 finds fewer that fail", path, path)
+	s.t.Logf("all steps are in %s; make storm STEPS=%s plays them again, with REDUCE=1 it looks for fewer steps that fail", path, path)
 }

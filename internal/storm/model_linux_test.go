@@ -10,34 +10,38 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// model is what the dataplane must be, now and in the time before. Its methods may be
-// called from any goroutine.
+// model knows what the dataplane should contain, now and at earlier times. Its methods may
+// be called from any goroutine.
 type model struct {
 	mu    sync.Mutex
-	stuff *inventory
+	inv   *inventory
 	specs map[int]*spec
 	node  int
-	// snapshots are those after each message, by its sequence number; the oldest
-	// ones are forgotten. applied is the last message that the dataplane of each agent
-	// is known to hold.
+	// snapshots has the snapshot after each message, by sequence number; the oldest ones
+	// are dropped. applied has the number of the last message that each agent has
+	// reported as applied.
 	snapshots []proxy.Snapshot
 	applied   map[string]int
-	failure   string // of the last Apply, as long as no later one succeeds
+	failure   string // error of the last Apply; empty if it succeeded
 	verified  time.Time
+	// shared is the first message that an agent with another identity may have had in the
+	// dataplane, since the agent verified it alone; 0: none. The other agent ended at sharedEnd.
+	shared    int
+	sharedEnd time.Time
 }
 
 func newModel() *model {
-	m := &model{stuff: newInventory(trackerOptions()), specs: map[int]*spec{}, applied: map[string]int{}, snapshots: make([]proxy.Snapshot, 1)}
-	m.stuff.tracker.Synced()
+	m := &model{inv: newInventory(trackerOptions()), specs: map[int]*spec{}, applied: map[string]int{}, snapshots: make([]proxy.Snapshot, 1)}
+	m.inv.tracker.Synced()
 	return m
 }
 
-// set takes a change, and gives the message about it.
+// set applies a change, and returns the message for agents.
 func (m *model) set(t testing.TB, c *change) *message {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stuff.apply(c)
+	m.inv.apply(c)
 	for number, s := range c.Services {
 		if s == nil {
 			delete(m.specs, number)
@@ -48,29 +52,29 @@ func (m *model) set(t testing.TB, c *change) *message {
 	if c.Node != nil {
 		m.node = *c.Node
 	}
-	s, err := m.stuff.Next(context.Background(), proxy.Snapshot{})
+	s, err := m.inv.Next(context.Background(), proxy.Snapshot{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.snapshots = append(m.snapshots, s)
-	if old := m.least() - remembered; old > 0 {
+	if old := m.least() - keptSnapshots; old > 0 {
 		m.snapshots[old] = proxy.Snapshot{}
 	}
 	return &message{Sequence: len(m.snapshots) - 1, change: *c}
 }
 
-// remembered is how many snapshots before the one that is applied are remembered, for
-// connections that began then.
-const remembered = 200
+// keptSnapshots is the number of snapshots kept before the one that is applied, for
+// connections that began while these were applied.
+const keptSnapshots = 200
 
-// all gives a message that has all there is.
+// all returns a message with all Services and the Node.
 func (m *model) all() *message {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return &message{Sequence: len(m.snapshots) - 1, change: change{Services: maps.Clone(m.specs), Node: new(m.node)}}
 }
 
-// least is what all agents are known to have applied.
+// least returns the last message that all agents have applied.
 func (m *model) least() int {
 	least := len(m.snapshots) - 1
 	for _, applied := range m.applied {
@@ -79,8 +83,8 @@ func (m *model) least() int {
 	return least
 }
 
-// joins takes that there is an agent, which has nothing of its own yet.
-func (m *model) joins(identity string) {
+// addAgent records that an agent starts, which has applied nothing yet.
+func (m *model) addAgent(identity string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, known := m.applied[identity]; !known {
@@ -88,20 +92,49 @@ func (m *model) joins(identity string) {
 	}
 }
 
-// leaves takes that an agent has ended and removed all that it had made.
-func (m *model) leaves(identity string) {
+// share records that an agent with another identity starts.
+func (m *model) share() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sharedEnd = (time.Time{}); m.shared == 0 {
+		m.shared = max(m.least(), 1)
+	}
+}
+
+// unshare records that the agent with another identity has removed its rules.
+func (m *model) unshare() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sharedEnd = time.Now()
+}
+
+// sinceShared is since for session affinity: an agent of nftables stores clients of endpoints that
+// another one has chosen.
+func (m *model) sinceShared(sequence int) []proxy.Snapshot {
+	m.mu.Lock()
+	if m.shared > 0 {
+		sequence = min(sequence, m.shared)
+	}
+	m.mu.Unlock()
+	return m.since(sequence)
+}
+
+// removeAgent records that an agent has ended and removed its rules.
+func (m *model) removeAgent(identity string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.applied, identity)
 }
 
-// heard takes what an agent tells.
-func (m *model) heard(identity string, e event) {
+// recordEvent records an event of an agent.
+func (m *model) recordEvent(identity string, e event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, known := m.applied[identity]
 	if e.Verified != nil {
-		m.verified = *e.Verified
+		if m.verified = *e.Verified; !m.sharedEnd.IsZero() && m.verified.After(m.sharedEnd) {
+			m.shared, m.sharedEnd = 0, time.Time{}
+		}
 		return
 	}
 	if m.failure = e.Failed; e.Failed == "" && known {
@@ -109,23 +142,24 @@ func (m *model) heard(identity string, e event) {
 	}
 }
 
-// looked reports whether an agent has found the whole dataplane right since a time.
-func (m *model) looked(since time.Time) bool {
+// verifiedSince reports whether an agent has verified the whole dataplane in a check that
+// began after a time.
+func (m *model) verifiedSince(since time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.verified.After(since)
 }
 
-// now gives the newest snapshot, what is known to be applied, and what the last Apply
-// failed with.
+// now returns the newest snapshot, the number of the last message that all agents have
+// applied, the number of the last message, and the error of the last Apply.
 func (m *model) now() (newest proxy.Snapshot, applied, sequence int, failure string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.snapshots[len(m.snapshots)-1], m.least(), len(m.snapshots) - 1, m.failure
 }
 
-// since gives all snapshots from one on: what the dataplane may have held since then.
-// There are none if these are too many to tell.
+// since returns all snapshots from a message on: any of them may have been in the
+// dataplane since then. It returns nil if there are too many, or if the first is dropped.
 func (m *model) since(sequence int) []proxy.Snapshot {
 	const most = 30
 	m.mu.Lock()

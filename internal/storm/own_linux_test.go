@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// someHistory gives the first steps of a history.
+// someHistory returns the first steps of a history.
 func someHistory(seed uint64, n int) (steps []step) {
 	for one := range history(rand.New(rand.NewPCG(seed, 0)), &options{backend: "nftables"}) {
 		if steps = append(steps, one); len(steps) == n {
@@ -24,7 +24,7 @@ func someHistory(seed uint64, n int) (steps []step) {
 	return steps
 }
 
-// TestHistory: a seed repeats a history, and a file has all of it.
+// TestHistory: the same seed gives the same history, and a file keeps all of it.
 func TestHistory(t *testing.T) {
 	const steps = 500
 	one := someHistory(1, steps)
@@ -32,7 +32,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("the same seed again (-first +second):\n%s", diff)
 	}
 	if cmp.Equal(one, someHistory(2, steps), cmp.AllowUnexported(step{})) {
-		t.Error("two seeds give the same history")
+		t.Error("seeds 1 and 2 give the same history")
 	}
 	text, err := historyText("nftables", one)
 	if err != nil {
@@ -48,12 +48,12 @@ func TestHistory(t *testing.T) {
 	for name, f := range faults() {
 		isThere := slices.ContainsFunc(one, func(s step) bool { return s.Do == name })
 		if isThere != f.fits(&options{backend: "nftables"}) {
-			t.Errorf("in %d steps, is there a fault %q: %t", steps, name, isThere)
+			t.Errorf("%d steps contain a fault %q: got %t, want %t", steps, name, isThere, !isThere)
 		}
 	}
 }
 
-// source gives where a flight may come from.
+// source returns an address and port that a flight may come from.
 func source(f flight) netip.AddrPort {
 	leaf, prefix := f.from.leaf()
 	if leaf == "" {
@@ -62,43 +62,44 @@ func source(f flight) netip.AddrPort {
 	return netip.AddrPortFrom(nth(ofFamily(leaf, f.family(), prefix), 1), 1)
 }
 
-// TestJudge shows the judge connections, and wants to hear which are held against whom.
+// TestJudge checks which connections the judge reports as violations, and of which
+// invariant.
 func TestJudge(t *testing.T) {
 	m := newModel()
-	m.joins("")
+	m.addAgent("")
 	m.set(t, &change{Services: map[int]*spec{0: {Type: "LoadBalancer", Local: 1, Ranges: 1}}, Node: new(0)})
-	m.heard("", event{Applied: 1})
+	m.recordEvent("", event{Applied: 1})
 	snapshot, applied, _, _ := m.now()
-	ways := flights(snapshot)
-	way := func(from client, kind proxy.FrontendKind) flight {
-		for _, f := range ways {
+	candidates := flights(snapshot)
+	find := func(from client, kind proxy.FrontendKind) flight {
+		for _, f := range candidates {
 			v := proxy.Route(snapshot, f.packet(source(f)))
 			if f.from == from && v.Frontend.Kind == kind && f.protocol == "TCP" {
 				return f
 			}
 		}
-		t.Fatalf("no way from %s to a %s", from, kind)
+		t.Fatalf("no flight from client %s to a frontend of kind %s", from, kind)
 		return flight{}
 	}
-	allowed, denied := way(clientOutside, proxy.LoadBalancer), way(clientStranger, proxy.LoadBalancer)
-	right := func(f flight) *fate {
+	allowed, denied := find(clientOutside, proxy.LoadBalancer), find(clientStranger, proxy.LoadBalancer)
+	right := func(f flight) *outcome {
 		v := proxy.Route(snapshot, allowed.packet(source(allowed)))
-		return &fate{source: source(f), answer: answer{own: v.Endpoints[0].Addr, client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
+		return &outcome{source: source(f), answer: answer{own: v.Endpoints[0].Addr, client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
 	}
-	refused := &fate{source: source(allowed), err: syscall.ECONNREFUSED}
-	leaked := &fate{source: source(denied), answer: answer{own: denied.to, client: source(denied)}}
+	refused := &outcome{source: source(allowed), err: syscall.ECONNREFUSED}
+	leaked := &outcome{source: source(denied), answer: answer{own: denied.to, client: source(denied)}}
 	for _, c := range []struct {
 		name  string
 		f     flight
-		got   *fate
+		got   *outcome
 		fault func(*judge)
 		want  string
 	}{
 		{"served", allowed, right(allowed), nil, ""},
 		{"refused", allowed, refused, nil, invariantWhole},
 		{"refused in a fault", allowed, refused, func(j *judge) { j.damage(false) }, ""},
-		{"refused after a fault", allowed, refused, func(j *judge) { j.damage(false); j.mended() }, invariantWhole},
-		{"denied", denied, &fate{source: source(denied), err: syscall.ECONNREFUSED}, nil, ""},
+		{"refused after a fault", allowed, refused, func(j *judge) { j.damage(false); j.repaired() }, invariantWhole},
+		{"denied", denied, &outcome{source: source(denied), err: syscall.ECONNREFUSED}, nil, ""},
 		{"not denied", denied, right(denied), nil, invariantDenied},
 		{"not denied in a fault that closes", denied, right(denied), func(j *judge) { j.damage(false) }, invariantDenied},
 		{"not denied in a fault that opens", denied, right(denied), func(j *judge) { j.damage(true) }, ""},
@@ -115,6 +116,42 @@ func TestJudge(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestJudgeDuringChanges: only during a change, and only with some backends, connections to a
+// Service that gets session affinity may fail, and those to a new endpoint may be masqueraded as
+// before.
+func TestJudgeDuringChanges(t *testing.T) {
+	m := newModel()
+	m.addAgent("")
+	one := spec{Type: "LoadBalancer", Local: 1}
+	for _, s := range []spec{one, {Type: "LoadBalancer", Local: 1, First: 1, External: true, Affinity: 10}} {
+		m.set(t, &change{Services: map[int]*spec{0: &s}, Node: new(0)})
+	}
+	snapshot, _, _, _ := m.now()
+	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == clientOutside && f.to.Port() == firstNodePort })
+	f := flights(snapshot)[i]
+	masqueraded := answer{own: proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, client: netip.AddrPortFrom(nodeAddrs()[0], 1)}
+	failed, mixed := outcome{source: source(f), err: syscall.EPERM}, outcome{source: source(f), answer: masqueraded}
+	for _, c := range []struct {
+		mixing, stepwise bool
+		applied          int
+		got              outcome
+		times, want      int
+	}{
+		{false, true, 1, failed, 9, 0}, {true, true, 2, failed, 1, 1}, {false, false, 1, failed, 1, 1},
+		{true, false, 1, failed, mostFailedInChange, 0}, {true, false, 1, failed, mostFailedInChange + 1, 1},
+		{true, false, 1, mixed, 9, 0}, {true, true, 2, mixed, 1, 1}, {false, true, 1, mixed, 1, 1},
+	} {
+		j := newJudge(m, time.Minute)
+		j.mixing, j.stepwise = c.mixing, c.stepwise
+		for range c.times {
+			j.sample(f, &c.got, time.Now(), c.applied)
+		}
+		if n := len(j.violated()); n != c.want {
+			t.Errorf("%v %d times, with message %d applied, mixing %t, stepwise %t: got %d violations, want %d", &c.got, c.times, c.applied, c.mixing, c.stepwise, n, c.want)
 		}
 	}
 }

@@ -16,18 +16,18 @@ import (
 // patience bounds each wait for an agent.
 const patience = 30 * time.Second
 
-// process is an agent that runs. Only the goroutine of the test uses it.
+// process is a running agent. Only the goroutine of the test uses it.
 type process struct {
 	*agenttest.Program
 	changes *os.File
 	reading sync.WaitGroup
-	calls   *calls // nil unless they are watched
+	calls   *calls // nil unless its system calls are watched
 	ended   atomic.Bool
-	starved bool // It lacked something for a while, so that it may have ended.
+	mayEnd  bool // A fault has made its system calls fail, so it may end.
 }
 
-// startAgent starts an agent, which calls heard for each of its events.
-func startAgent(t testing.TB, node *netns.NS, o *agentOptions, heard func(event)) *process {
+// startAgent starts an agent, and calls onEvent for each of its events.
+func startAgent(t testing.TB, node *netns.NS, o *agentOptions, onEvent func(event)) *process {
 	t.Helper()
 	options, err := json.Marshal(o)
 	if err != nil {
@@ -41,7 +41,7 @@ func startAgent(t testing.TB, node *netns.NS, o *agentOptions, heard func(event)
 	cmd := agenttest.Command(t, string(options))
 	cmd.ExtraFiles = []*os.File{changesFile - 3: changesOut, eventsFile - 3: eventsIn}
 	p := &process{changes: changesIn}
-	t.Cleanup(func() { // when the program has ended
+	t.Cleanup(func() { // runs when the program has ended
 		_ = p.changes.Close() // It may have been killed before.
 		p.reading.Wait()
 		p.endCalls()
@@ -58,7 +58,7 @@ func startAgent(t testing.TB, node *netns.NS, o *agentOptions, heard func(event)
 				p.ended.Store(true)
 				return
 			}
-			heard(e)
+			onEvent(e)
 		}
 	})
 	if o.Watched {
@@ -75,7 +75,8 @@ func (p *process) endCalls() {
 	}
 }
 
-// send tells the agent something. One that cannot hear it is started anew some time.
+// send sends a message to the agent. If that fails because the agent has ended, the next
+// agent gets the whole model when it starts.
 func (p *process) send(m *message) error {
 	if err := p.changes.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -88,5 +89,5 @@ func (p *process) kill() {
 	p.Kill()
 	p.reading.Wait()
 	p.endCalls()
-	_ = p.changes.Close() // Nobody reads it any more.
+	_ = p.changes.Close() // The agent no longer reads it.
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routing gives the routes and rules of the node, by their text, with what removes each.
+// routing returns the routes and rules of the node, by their text, each with a function that
+// removes it.
 func (w *world) routing() (map[string]func() error, error) {
 	all := map[string]func() error{}
 	n := w.node.Netlink()
@@ -32,7 +33,7 @@ func (w *world) routing() (map[string]func() error, error) {
 	return all, nil
 }
 
-// tamperRoutes removes a route or a rule that was not there before the agent was.
+// tamperRoutes removes a route or a rule of an agent.
 func (s *storm) tamperRoutes(r *rand.Rand) error {
 	all, err := s.world.routing()
 	if err != nil {
@@ -49,6 +50,6 @@ func (s *storm) tamperRoutes(r *rand.Rand) error {
 	}
 	slices.Sort(own)
 	text := own[r.IntN(len(own))]
-	s.note("removes %s", text)
+	s.note("removing %s", text)
 	return all[text]()
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// spec is what a step of a history makes of a Service. What it is called and which
-// addresses it has follows from its number.
+// spec describes a Service in a step of a history. The Service's number determines its name
+// and addresses.
 type spec struct {
 	Type v1.ServiceType `json:"type"`
 	// Internal and External say that the policy is Local.
@@ -27,8 +27,8 @@ type spec struct {
 	Ranges     int   `json:"ranges,omitempty"`   // which of sourceRanges; 0: none
 	Affinity   int32 `json:"affinity,omitempty"` // seconds
 	ExternalIP bool  `json:"externalIP,omitempty"`
-	// Local and Remote are how many endpoints there are on the node and on another,
-	// and First is the number of the first.
+	// Local and Remote are the numbers of endpoints on the node and on another node.
+	// First is the number of the first endpoint.
 	Local  int `json:"local,omitempty"`
 	Remote int `json:"remote,omitempty"`
 	First  int `json:"first,omitempty"`
@@ -37,13 +37,13 @@ type spec struct {
 const (
 	maxServices  = 31
 	maxEndpoints = 2040
-	// sliceSize is how many endpoints an EndpointSlice has at most.
+	// sliceSize is the largest number of endpoints of an EndpointSlice.
 	sliceSize     = 100
 	firstNodePort = 30000
 )
 
-// sourceRanges are what Services may allow. Clients outside of the cluster are in the
-// first two, which overlap, or not in them.
+// sourceRanges returns one of the lists of source ranges that Services may have. The first
+// two overlap. Each client outside of the cluster is either in both or in neither.
 func sourceRanges(choice int, family v1.IPFamily) []string {
 	all := [][]string{nil, {"192.0.2.0/24"}, {"192.0.2.0/25"}, {"198.51.100.0/24", "10.2.0.0/16"}}
 	if family == v1.IPv6Protocol {
@@ -52,7 +52,7 @@ func sourceRanges(choice int, family v1.IPFamily) []string {
 	return all[choice%len(all)]
 }
 
-// familyOf gives the family of a Service: each third one has IPv6.
+// familyOf returns the family of a Service: every third one has IPv6.
 func familyOf(number int) v1.IPFamily {
 	if number%3 == 2 {
 		return v1.IPv6Protocol
@@ -60,7 +60,7 @@ func familyOf(number int) v1.IPFamily {
 	return v1.IPv4Protocol
 }
 
-// ofFamily gives the prefix number i of a leaf that is of a family.
+// ofFamily returns prefix i of a leaf among those of a family.
 func ofFamily(leaf string, family v1.IPFamily, i int) netip.Prefix {
 	for _, p := range prefixes(leaf) {
 		if ipaddr.FamilyOf(p.Addr()) != family {
@@ -78,7 +78,7 @@ func serviceName(number int) types.NamespacedName {
 	return types.NamespacedName{Namespace: "storm", Name: fmt.Sprintf("service-%d", number)}
 }
 
-// service gives the Service of a number.
+// service returns the Service with a number.
 func (s *spec) service(number int) *v1.Service {
 	family := familyOf(number)
 	address := func(i, n int) string { return nth(ofFamily(atRemote, family, i), n).String() }
@@ -118,7 +118,7 @@ func (s *spec) service(number int) *v1.Service {
 	return out
 }
 
-// slices gives the EndpointSlices of a Service.
+// slices returns the EndpointSlices of a Service.
 func (s *spec) slices(number int) []*discoveryv1.EndpointSlice {
 	family := familyOf(number)
 	var all []discoveryv1.Endpoint
@@ -156,7 +156,7 @@ func newSlice(number, i int, endpoints []discoveryv1.Endpoint) *discoveryv1.Endp
 
 const nodeName = "node"
 
-// nodeObject gives the Node in one of its states, of which there are four.
+// nodeObject returns the Node in one of its four states.
 func nodeObject(state int) *v1.Node {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	addrs := nodeAddrs()
@@ -181,39 +181,40 @@ func trackerOptions() proxy.TrackerOptions {
 	}
 }
 
-// change is what a step changes. A Service without a spec is no more.
+// change is a change of Services, by number, and of the Node. A nil spec deletes the
+// Service.
 type change struct {
 	Services map[int]*spec `json:"services,omitempty"`
 	Node     *int          `json:"node,omitempty"`
 }
 
-// inventory is what there is: a tracker with what it was told. An agent has one, and so
-// has the storm.
+// inventory is a tracker to which changes are applied. Each agent has one, and so has the
+// storm.
 type inventory struct {
 	tracker proxy.ServiceChangeTracker
-	// whole is held while a change is under way.
-	whole  sync.Mutex
-	slices map[int]int // how many each Service has
+	// changing is held while a change is applied.
+	changing sync.Mutex
+	slices   map[int]int // number of EndpointSlices of each Service
 }
 
 func newInventory(o proxy.TrackerOptions) *inventory {
 	return &inventory{tracker: proxy.NewServiceChangeTracker(o), slices: map[int]int{}}
 }
 
-// Next implements [proxy.Source], with no snapshot that has a part of a change: whether a
-// connection went as it should could not be told otherwise.
+// Next implements [proxy.Source]. It returns no snapshot with only a part of a change, as the
+// judge has no verdict for such a state.
 func (i *inventory) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot, error) {
 	if s, err := i.tracker.Next(ctx, after); err != nil {
 		return s, err
 	}
-	i.whole.Lock()
-	defer i.whole.Unlock()
+	i.changing.Lock()
+	defer i.changing.Unlock()
 	return i.tracker.Next(ctx, proxy.Snapshot{})
 }
 
 func (i *inventory) apply(c *change) {
-	i.whole.Lock()
-	defer i.whole.Unlock()
+	i.changing.Lock()
+	defer i.changing.Unlock()
 	if c.Node != nil {
 		i.tracker.UpdateNode(nodeObject(*c.Node))
 	}

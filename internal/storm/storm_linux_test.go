@@ -19,16 +19,16 @@ type storm struct {
 	model   *model
 	judge   *judge
 	traffic *traffic
-	// agent is nil while there is none; neighbours have other identities.
+	// agent is nil while no agent runs. neighbours are agents with other identities.
 	agent      *process
 	neighbours []*process
-	// done are the steps so far, with what was found out when they were carried out,
-	// and going what was begun by them and is to end.
-	done  []doneStep
-	going []ending
+	// done are the steps so far, with notes about each. pending are the ends of faults
+	// that last.
+	done    []doneStep
+	pending []pendingEnd
 	// lastFault is when the last fault began or ended.
 	lastFault time.Time
-	slowest   time.Duration // that packets took to agree
+	slowest   time.Duration // longest time until packets agreed after a fault
 }
 
 type doneStep struct {
@@ -36,8 +36,8 @@ type doneStep struct {
 	notes []string
 }
 
-// ending is what ends a fault.
-type ending struct {
+// pendingEnd is a function that ends a fault, and the time to call it.
+type pendingEnd struct {
 	at  time.Time
 	end func()
 }
@@ -47,10 +47,17 @@ func newStorm(t testing.TB, o *options) *storm {
 	m := newModel()
 	s := &storm{t: t, options: o, world: newWorld(t), model: m, judge: newJudge(m, o.limit())}
 	s.traffic = newTraffic(t, s.world)
+	s.judge.mixing = o.isIPVS() || o.backend == "nftables"
+	if o.isIPVS() {
+		s.judge.stepwise = true
+		if err := s.prepareIPVS(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return s
 }
 
-// run carries out steps until there are no more, or something is violated.
+// run carries out steps until there are no more, or an invariant is violated.
 func (s *storm) run(steps iter.Seq[step]) []violation {
 	s.start(1)
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -60,7 +67,7 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 	for c := range clientsOfControls() {
 		beside.Go(func() { s.watchControl(ctx, c) })
 	}
-	told := time.Now()
+	reported := time.Now()
 	for one := range steps {
 		s.wait(time.Now().Add(one.After))
 		if len(s.judge.violated()) > 0 {
@@ -68,13 +75,13 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 		}
 		s.done = append(s.done, doneStep{step: one})
 		s.do(&one)
-		if time.Since(told) > time.Minute {
-			told = time.Now()
+		if time.Since(reported) > time.Minute {
+			reported = time.Now()
 			s.t.Log(s.report())
 		}
 	}
-	for len(s.going) > 0 {
-		s.going[0].at = time.Now()
+	for len(s.pending) > 0 {
+		s.pending[0].at = time.Now()
 		s.wait(time.Now())
 	}
 	cancel()
@@ -82,31 +89,34 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 	if s.agent != nil {
 		s.agent.kill()
 	}
+	if s.options.isIPVS() && len(s.judge.violated()) == 0 {
+		s.checkCleanup()
+	}
 	return s.judge.violated()
 }
 
-// agentOptions are those of an agent in its usual place.
+// agentOptions returns the options of the storm's own agent.
 func (s *storm) agentOptions() *agentOptions {
 	return &agentOptions{Backend: s.options.backend, Health: healthAddress, Resync: s.options.resync}
 }
 
-// start starts the agent, which hears of all there is. By chance its system calls are
-// watched, and buffers are small.
+// start starts the agent and sends it the whole model. Depending on chance its system calls
+// are watched, and its buffers are small.
 func (s *storm) start(chance uint64) {
 	o := s.agentOptions()
-	// Where the agent carries the traffic itself, that costs much.
+	// Watching is expensive for the userspace backend, which makes system calls for traffic.
 	o.Watched = !s.options.without["errors"] && (o.Backend != "userspace" || chance%2 == 1)
 	if o.Watched && chance%3 == 0 {
 		o.Small = 4096 << (chance % 6)
 		s.note("the next agent has buffers of %d bytes", o.Small)
 	}
-	s.model.joins(o.Identity)
-	s.agent = startAgent(s.t, s.world.node, o, func(e event) { s.model.heard(o.Identity, e) })
+	s.model.addAgent(o.Identity)
+	s.agent = startAgent(s.t, s.world.node, o, func(e event) { s.model.recordEvent(o.Identity, e) })
 	s.send(s.agent, s.model.all())
 }
 
-// tell tells all agents something.
-func (s *storm) tell(m *message) {
+// sendAll sends a message to all agents.
+func (s *storm) sendAll(m *message) {
 	if s.agent != nil {
 		s.send(s.agent, m)
 	}
@@ -117,11 +127,11 @@ func (s *storm) tell(m *message) {
 
 func (s *storm) send(p *process, m *message) {
 	if err := p.send(m); err != nil && !p.ended.Load() {
-		s.t.Logf("an agent does not listen: %v", err)
+		s.t.Logf("cannot send a message to an agent: %v", err)
 	}
 }
 
-// note takes note of what a step found out.
+// note adds a note to the current step.
 func (s *storm) note(format string, args ...any) {
 	if len(s.done) > 0 {
 		last := &s.done[len(s.done)-1]
@@ -129,17 +139,17 @@ func (s *storm) note(format string, args ...any) {
 	}
 }
 
-// wait waits until a time, and ends faults meanwhile.
+// wait waits until a time. Meanwhile it ends the faults whose time has come.
 func (s *storm) wait(until time.Time) {
 	for {
-		slices.SortStableFunc(s.going, func(a, b ending) int { return a.at.Compare(b.at) })
+		slices.SortStableFunc(s.pending, func(a, b pendingEnd) int { return a.at.Compare(b.at) })
 		next := until
-		if len(s.going) > 0 && s.going[0].at.Before(until) {
-			next = s.going[0].at
+		if len(s.pending) > 0 && s.pending[0].at.Before(until) {
+			next = s.pending[0].at
 		}
 		time.Sleep(time.Until(next))
 		s.checkAgent()
-		if len(s.going) == 0 || time.Now().Before(s.going[0].at) {
+		if len(s.pending) == 0 || time.Now().Before(s.pending[0].at) {
 			return
 		}
 		s.endFirst()
@@ -147,20 +157,20 @@ func (s *storm) wait(until time.Time) {
 }
 
 func (s *storm) endFirst() {
-	e := s.going[0]
-	s.going = s.going[1:]
+	e := s.pending[0]
+	s.pending = s.pending[1:]
 	e.end()
 	s.lastFault = time.Now()
 }
 
-// checkAgent starts the agent again if it has ended, which it may only when it lacked
-// something.
+// checkAgent starts the agent again if it has ended. That is a violation, unless a fault
+// explains it.
 func (s *storm) checkAgent() {
 	if s.agent == nil || !s.agent.ended.Load() {
 		return
 	}
-	if !s.agent.starved {
-		s.judge.violate(invariantAlive, "the agent has ended by itself")
+	if !s.agent.mayEnd {
+		s.judge.violate(invariantAlive, "the agent has ended without a fault that explains it")
 	}
 	s.agent.kill()
 	s.start(0)
@@ -172,15 +182,15 @@ func (s *storm) do(one *step) {
 	s.judge.count("step "+one.Do, 1)
 	switch f, isFault := faults()[one.Do]; {
 	case one.Do == doCalm:
-		for len(s.going) > 0 {
-			s.wait(s.going[0].at)
+		for len(s.pending) > 0 {
+			s.wait(s.pending[0].at)
 		}
 		s.calm()
 	case one.Do == doChange:
-		s.tell(s.model.set(s.t, &one.change))
+		s.sendAll(s.model.set(s.t, &one.change))
 		s.lastFault = time.Now()
 	case isFault:
-		if slices.Contains(f.hurts, s.options.backend) {
+		if slices.Contains(f.disrupts, s.options.backend) {
 			s.judge.damage(f.opens)
 		}
 		end, err := f.begin(s, one)
@@ -188,15 +198,15 @@ func (s *storm) do(one *step) {
 			s.note("failed: %v", err)
 		}
 		if end != nil {
-			s.going = append(s.going, ending{time.Now().Add(one.For), end})
+			s.pending = append(s.pending, pendingEnd{time.Now().Add(one.For), end})
 		}
 		s.lastFault = time.Now()
 	default:
-		s.t.Fatalf("nobody knows how to %s", one)
+		s.t.Fatalf("unknown kind of step: %s", one)
 	}
 }
 
-// report gives the figures of a storm in one line.
+// report returns the counts of a storm as one line.
 func (s *storm) report() string {
 	s.judge.mu.Lock()
 	defer s.judge.mu.Unlock()

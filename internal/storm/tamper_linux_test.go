@@ -9,19 +9,20 @@ import (
 	"strings"
 )
 
-// object is something that is in nf_tables, as nft lists it: a table, chain, rule, set or
-// map, or one element of these.
+// object is an object of nf_tables in the JSON of nft: a table, chain, rule, set, map or
+// element.
 type object struct {
 	kind string
 	body map[string]any
 }
 
-// command is one for nft, such as to add an object.
+// command returns a command of nft, such as to add an object.
 func command(verb string, o object) map[string]any {
 	return map[string]any{verb: map[string]any{o.kind: o.body}}
 }
 
-// with gives the object with another field, or without it where the value is nil.
+// with returns the object with another value of a field, or without the field if the value
+// is nil.
 func (o object) with(field string, value any) object {
 	body := maps.Clone(o.body)
 	if body[field] = value; value == nil {
@@ -30,7 +31,7 @@ func (o object) with(field string, value any) object {
 	return object{o.kind, body}
 }
 
-// name gives what names the object for nft, and nothing else.
+// name returns the object with only the fields that identify it.
 func (o object) name() object {
 	body := map[string]any{}
 	fields := []string{"family", "table", "name"}
@@ -51,7 +52,7 @@ func (o object) name() object {
 	return object{o.kind, body}
 }
 
-// keyOf gives the key of an element, which may be one of a map.
+// keyOf returns the key of an element of a set or map.
 func keyOf(element map[string]any) any {
 	all, _ := element["elem"].([]any)
 	if pair, isPair := all[0].([]any); isPair && len(pair) > 0 {
@@ -60,9 +61,9 @@ func keyOf(element map[string]any) any {
 	return all[0]
 }
 
-// objects gives all that agents have in nf_tables.
+// objects returns all objects of agents in nf_tables.
 func (s *storm) objects() ([]object, error) {
-	text, err := s.atNode("", "nft", "-j", "-a", "list", "ruleset")
+	text, err := s.runOnNode("", "nft", "-j", "-a", "list", "ruleset")
 	if err != nil {
 		return nil, err
 	}
@@ -96,19 +97,19 @@ func elementsOf(o object) (all []object) {
 	return all
 }
 
-// isOurs reports whether an object is an agent's alone. The tables of iptables are not.
+// isOurs reports whether an object belongs to an agent only, unlike the tables of iptables.
 func (s *storm) isOurs(o object) bool {
 	text := func(field string) string {
 		t, _ := o.body[field].(string)
 		return t
 	}
-	if s.options.backend == "iptables-nft" {
+	if s.options.flavour() == "nft" {
 		return o.kind == "chain" && strings.HasPrefix(text("name"), "VIPKIT-") || o.kind == "rule" && strings.HasPrefix(text("chain"), "VIPKIT-")
 	}
 	return o.kind == "table" && strings.HasPrefix(text("name"), "vipkit") || strings.HasPrefix(text("table"), "vipkit")
 }
 
-// tampering is a way to change an object; it gives no commands where it cannot be done.
+// tampering returns commands that change an object; nil if it does not apply to the object.
 type tampering func(r *rand.Rand, o object, all []object) []map[string]any
 
 func tamperings(kind string) []tampering {
@@ -164,8 +165,8 @@ func alterRule(r *rand.Rand, o object, all []object) []map[string]any {
 	return nil
 }
 
-// alterDeclaration makes a chain or set anew with another attribute. In most cases that
-// takes a reload, since others refer to it.
+// alterDeclaration declares a chain or set again with another attribute. The kernel rejects
+// most such changes; reload does them.
 func alterDeclaration(r *rand.Rand, o object, all []object) []map[string]any {
 	o = o.with("elem", nil)
 	if other := alter(r, o, all); other != nil {
@@ -181,7 +182,7 @@ func alterElement(r *rand.Rand, o object, all []object) []map[string]any {
 	return nil
 }
 
-// copyElement gives another element the value of this one.
+// copyElement sets the value of one element for another element.
 func copyElement(r *rand.Rand, o object, all []object) []map[string]any {
 	other := all[r.IntN(len(all))]
 	list, _ := o.body["elem"].([]any)
@@ -193,7 +194,7 @@ func copyElement(r *rand.Rand, o object, all []object) []map[string]any {
 	return append(remove(r, other, nil), command("add", changed))
 }
 
-// reload makes the whole table anew, with one thing in it that is another.
+// reload replaces the whole table by a copy in which one object is altered.
 func reload(r *rand.Rand, o object, all []object) []map[string]any {
 	other := alter(r, o, all)
 	if other == nil {
@@ -222,14 +223,14 @@ func (o object) withoutElements() object {
 	return o.with("elem", nil)
 }
 
-// leaf is a value within an object that has no parts.
+// leaf is a scalar value within an object.
 type leaf struct {
 	path  string
 	value any
-	set   func(any) // of a copy
+	set   func(any) // replaces the value
 }
 
-// leaves gives all values within one. What names an object is none.
+// leaves returns all scalar values within a value, except those that identify an object.
 func leaves(path string, v any, set func(any)) (all []leaf) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -254,8 +255,8 @@ func leaves(path string, v any, set func(any)) (all []leaf) {
 	return all
 }
 
-// alter gives a copy of an object with one value that is another: one that others have at
-// this place, or a number that is one more.
+// alter returns a copy of an object with one value replaced: by one that another object has
+// in the same field, or by a number that is larger by one.
 func alter(r *rand.Rand, o object, all []object) *object {
 	text, err := json.Marshal(o.body)
 	if err != nil {
@@ -295,7 +296,7 @@ func alter(r *rand.Rand, o object, all []object) *object {
 	return &other
 }
 
-// tamper changes something of an agent's in nf_tables.
+// tamper changes an object of an agent in nf_tables.
 func (s *storm) tamper(r *rand.Rand) error {
 	all, err := s.objects()
 	if err != nil || len(all) == 0 {
@@ -307,14 +308,14 @@ func (s *storm) tamper(r *rand.Rand) error {
 	}
 	const tries = 30
 	for range tries {
-		// Of most kinds there are few beside the elements and rules.
+		// Most objects are elements and rules.
 		some := kinds[pick(r, append(slices.Sorted(maps.Keys(kinds)), "rule", "rule", "element")...)]
 		if len(some) == 0 {
 			continue
 		}
 		o := some[r.IntN(len(some))]
-		ways := tamperings(o.kind)
-		commands := ways[r.IntN(len(ways))](r, o, all)
+		choices := tamperings(o.kind)
+		commands := choices[r.IntN(len(choices))](r, o, all)
 		if commands == nil {
 			continue
 		}
@@ -322,9 +323,9 @@ func (s *storm) tamper(r *rand.Rand) error {
 		if err != nil {
 			return err
 		}
-		if s.ran(string(text), "nft", "-j", "-f", "-") {
+		if s.runAndRecord(string(text), "nft", "-j", "-f", "-") {
 			return nil
 		}
 	}
-	return nil // The kernel refuses all of it.
+	return nil // The kernel rejected all attempts.
 }

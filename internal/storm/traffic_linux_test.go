@@ -23,11 +23,11 @@ type traffic struct {
 	stations map[client]*station
 }
 
-// station is where the connections of one client begin.
+// station makes the connections of one client.
 type station struct {
-	from   client
-	made   atomic.Uint64
-	orders chan func() // carried out on a thread that stays in the namespace
+	from  client
+	made  atomic.Uint64
+	tasks chan func() // carried out on a thread that stays in the namespace
 }
 
 func newTraffic(t testing.TB, w *world) *traffic {
@@ -39,23 +39,23 @@ func newTraffic(t testing.TB, w *world) *traffic {
 		if leaf, _ := c.leaf(); leaf != "" {
 			ns = w.leaves[leaf]
 		}
-		s := &station{from: c, orders: make(chan func())}
+		s := &station{from: c, tasks: make(chan func())}
 		tr.stations[c] = s
-		threads.Go(func() { s.stay(t, ns) })
+		threads.Go(func() { s.runTasks(t, ns) })
 	}
 	t.Cleanup(func() {
 		for _, s := range tr.stations {
-			close(s.orders)
+			close(s.tasks)
 		}
 		threads.Wait()
 	})
 	return tr
 }
 
-func (s *station) stay(t testing.TB, ns *netns.NS) {
+func (s *station) runTasks(t testing.TB, ns *netns.NS) {
 	err := ns.Do(func() error {
-		for order := range s.orders {
-			order()
+		for task := range s.tasks {
+			task()
 		}
 		return nil
 	})
@@ -64,15 +64,15 @@ func (s *station) stay(t testing.TB, ns *netns.NS) {
 	}
 }
 
-// Each connection of a client comes from another address or port, until all had their
-// turn. The ports are none that backends/userspace uses, nor node ports.
+// Each connection of a client comes from another address or port, until all have been used.
+// The ports are neither those that backends/userspace uses nor node ports.
 const (
 	sourceAddrs = 50
 	firstPort   = 33_000
 	sourcePorts = 28_000
 )
 
-// source chooses where the next connection comes from.
+// source returns the source of the next connection.
 func (s *station) source(f flight) netip.AddrPort {
 	n := s.made.Add(1)
 	family := f.family()
@@ -87,17 +87,16 @@ func (s *station) source(f flight) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(firstPort+n/sourceAddrs%sourcePorts))
 }
 
-// errNoTry says that a connection could not be tried, for reasons of the test's own.
+// errNoTry says that a connection was not tried, for a reason that is not the dataplane's.
 var errNoTry = errors.New("not tried")
 
-// try makes a connection, and waits for what the other end says, or for the end of the
-// context.
-func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (got fate) {
+// try makes a connection, and waits for the answer of the server or the end of the context.
+func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (got outcome) {
 	s := tr.stations[f.from]
 	source := s.source(f)
 	made := make(chan error, 1)
 	var fd int
-	s.orders <- func() {
+	s.tasks <- func() {
 		var err error
 		fd, err = connect(f, source)
 		made <- err
@@ -107,11 +106,11 @@ func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (g
 	}
 	got.source = localAddr(fd, source)
 	file := os.NewFile(uintptr(fd), f.String())
-	defer file.Close()                                          //nolint:errcheck // closing by reset loses nothing
-	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // It may have ended by itself.
+	defer file.Close()                                          //nolint:errcheck // a reset loses no data that is needed
+	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // It may be closed already.
 	defer stop()
 	buf := make([]byte, 128)
-	n, err := converse(file, f.protocol, buf, patience)
+	n, err := readAnswer(file, f.protocol, buf, patience)
 	switch {
 	case ctx.Err() != nil:
 		err = errNoTry
@@ -122,8 +121,8 @@ func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (g
 	return got
 }
 
-// converse waits for an answer. A datagram that may have been lost is sent again.
-func converse(file *os.File, protocol v1.Protocol, buf []byte, patience time.Duration) (n int, err error) {
+// readAnswer waits for an answer. With UDP it sends the request again every second.
+func readAnswer(file *os.File, protocol v1.Protocol, buf []byte, patience time.Duration) (n int, err error) {
 	const again = time.Second
 	end := time.Now().Add(patience)
 	for {
@@ -161,7 +160,7 @@ func connect(f flight, source netip.AddrPort) (fd int, err error) {
 		return 0, fmt.Errorf("%w: %w", errNoTry, err)
 	}
 	if f.protocol == v1.ProtocolTCP {
-		// Closing by reset leaves nothing behind, neither here nor on the node.
+		// A reset leaves no connection in TIME_WAIT, neither here nor on the node.
 		err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
 	if err == nil {
@@ -176,7 +175,7 @@ func connect(f flight, source netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// localAddr gives the address that a socket sends from.
+// localAddr returns the address that a socket sends from.
 func localAddr(fd int, bound netip.AddrPort) netip.AddrPort {
 	if !bound.Addr().IsUnspecified() {
 		return bound

@@ -13,13 +13,13 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// connect makes connections of random flights, as many in a second as the options say.
+// connect makes connections of random flights at the rate in the options.
 func (s *storm) connect(ctx context.Context) {
 	const atOnce = 2000
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	defer all.Wait()
-	var ways, absent []flight
+	var present, absent []flight
 	known := -1
 	tick := time.NewTicker(time.Second / time.Duration(s.options.rate))
 	defer tick.Stop()
@@ -31,12 +31,12 @@ func (s *storm) connect(ctx context.Context) {
 		}
 		newest, applied, sequence, _ := s.model.now()
 		if sequence != known {
-			ways, absent, known = flights(newest), absentFlights(newest), sequence
+			present, absent, known = flights(newest), absentFlights(newest), sequence
 		}
-		if len(ways) == 0 || applied == 0 {
+		if len(present) == 0 || applied == 0 {
 			continue
 		}
-		f := ways[rand.IntN(len(ways))]
+		f := present[rand.IntN(len(present))]
 		if rand.IntN(10) == 0 && len(absent) > 0 {
 			f = absent[rand.IntN(len(absent))]
 		}
@@ -55,20 +55,20 @@ func (s *storm) connect(ctx context.Context) {
 	}
 }
 
-// clientsOfControls gives where the endpoints are that clients connect to directly, as a
-// control.
+// clientsOfControls returns the clients that connect directly to endpoints, as a control,
+// each with the leaf of its endpoint.
 func clientsOfControls() map[client]string {
 	return map[client]string{clientPod: atPods, clientOutside: atRemote}
 }
 
-// controlOf gives the connection straight to an endpoint that a client makes.
+// controlOf returns the flight of a client directly to an endpoint.
 func controlOf(c client) flight {
 	leaf := clientsOfControls()[c]
 	to := netip.AddrPortFrom(prefixes(leaf)[0].Addr().Next(), endpointPort)
 	return flight{from: c, to: to, protocol: v1.ProtocolTCP}
 }
 
-// watchControl makes connections straight to an endpoint.
+// watchControl makes connections directly to an endpoint.
 func (s *storm) watchControl(ctx context.Context, c client) {
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -78,15 +78,15 @@ func (s *storm) watchControl(ctx context.Context, c client) {
 	}
 }
 
-// healthAddress is where the agent says on its node whether it is healthy.
+// healthAddress is the address of the agent's health server on its node.
 const healthAddress = "127.0.0.1:10256"
 
-// watchHealth asks the agent whether it is healthy.
+// watchHealth requests /healthz from the agent.
 func (s *storm) watchHealth(ctx context.Context) {
 	for ctx.Err() == nil {
 		at := time.Now()
 		ok := isHealthy(ctx, s.world.node)
-		s.judge.looked(look{at, ok})
+		s.judge.addHealth(healthSample{at, ok})
 		pause(ctx, 100*time.Millisecond)
 	}
 }

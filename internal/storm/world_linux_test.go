@@ -12,22 +12,22 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// world is a node, and four namespaces around it, each with a link of its own to the
-// node:
+// world is a node and four other namespaces, each with a link to the node:
 //
 //	pods     endpoints on the node
-//	remote   endpoints on another node; it is also the node's default route, owns all
-//	         addresses of Services, and so answers what the node did not translate
+//	remote   endpoints on another node; it is also the node's default route, has all
+//	         addresses of Services, and answers packets that the node did not translate
 //	clients  pods that are clients
 //	outside  clients outside of the cluster
 //
-// Each address of a prefix belongs to its namespace and is served there, so that a
-// Service can have any number of endpoints.
+// Each address of the prefixes of a namespace is served there, so that a Service can have
+// any number of endpoints.
 type world struct {
 	node   *netns.NS
 	leaves map[string]*netns.NS
-	// ownRouting are the routes and rules of the node that no agent made.
+	// ownRouting are the routes and rules of the node before the first agent started.
 	ownRouting map[string]bool
+	ipvs       ipvsWorld
 }
 
 // The leaves, which are also the names of the node's interfaces to them.
@@ -44,7 +44,7 @@ const (
 	endpointPort = 8080
 )
 
-// prefixes gives the addresses of a leaf, IPv4 and IPv6 in turns.
+// prefixes returns the prefixes of a leaf, alternating between IPv4 and IPv6.
 func prefixes(leaf string) []netip.Prefix {
 	return map[string][]netip.Prefix{
 		atPods:    parsePrefixes("10.1.0.0/16", "fd00:10:1::/112"),
@@ -54,8 +54,8 @@ func prefixes(leaf string) []netip.Prefix {
 	}[leaf]
 }
 
-// nodeAddrs are the addresses of the node: the primary one of each family, and
-// secondary ones, which the Node object may have or not.
+// nodeAddrs returns the addresses of the node: the primary one of each family, and
+// secondary ones, which are not always in the Node object.
 func nodeAddrs() []netip.Addr {
 	return []netip.Addr{
 		netip.MustParseAddr("172.18.0.2"), netip.MustParseAddr("fd00:18::2"),
@@ -100,8 +100,8 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// attach links a leaf to the node. Neighbours are known from the start, so that no
-// packet waits for an answer to who has an address.
+// attach links a leaf to the node. It adds the neighbour entries, so that no packet waits
+// for ARP or neighbour discovery.
 func (w *world) attach(leaf string) error {
 	ns := w.leaves[leaf]
 	if err := netns.Link(netns.End{NS: w.node, Name: leaf}, netns.End{NS: ns, Name: "eth0"}); err != nil {
@@ -109,7 +109,7 @@ func (w *world) attach(leaf string) error {
 	}
 	below, errBelow := ns.HardwareAddr("eth0")
 	above, errAbove := w.node.HardwareAddr(leaf)
-	// Answers come from addresses that IPv6 does not take for its own.
+	// Servers answer from addresses that IPv6 does not count as its own.
 	errs := []error{errBelow, errAbove, ns.Sysctl("net/ipv6/ip_nonlocal_bind", "1")}
 	for i, p := range prefixes(leaf) {
 		own := p.Addr().Next()
@@ -129,15 +129,16 @@ func (w *world) attach(leaf string) error {
 	return errors.Join(errs...)
 }
 
-// flush makes the node forget all connections: what went past flushed rules must not
-// decide about later connections from the same port. Those under way break.
-func (w *world) flush() error {
+// flushConntrack removes all conntrack entries of the node: an entry that was made while
+// rules were missing must not decide about later connections from the same port. Current
+// connections break.
+func (w *world) flushConntrack() error {
 	const connections = 1
 	return w.node.Netlink().ConntrackTableFlush(connections)
 }
 
-// hop is the address of the node on a link. No interface has it; its neighbour entry
-// says all that is needed.
+// hop returns the address of the node on a link. No interface has it; a neighbour entry is
+// enough.
 func hop(family v1.IPFamily) netip.Addr {
 	if family == v1.IPv4Protocol {
 		return netip.MustParseAddr("169.254.1.1")
@@ -161,7 +162,7 @@ func parsePrefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// nth gives an address of a prefix.
+// nth returns the address n of a prefix.
 func nth(p netip.Prefix, n int) netip.Addr {
 	b := p.Addr().AsSlice()
 	b[len(b)-1] += byte(n)

@@ -12,8 +12,8 @@ import (
 // apiServerPackage is a tool of this module.
 const apiServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
 
-// buildAPIServer leaves it to the go command to find out whether there is anything to
-// build. Only one process at a time builds.
+// buildAPIServer builds kube-apiserver, if the go command finds that it is out of date. Only
+// one process at a time builds.
 func buildAPIServer(ctx context.Context) (path string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -27,7 +27,7 @@ func buildAPIServer(ctx context.Context) (path string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("building kube-apiserver: %w", err)
 	}
-	defer func() { _ = lock.Close() }() // It has no contents.
+	defer func() { _ = lock.Close() }() // The file is empty.
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("waiting for another process that builds kube-apiserver: %w", err)
 	}

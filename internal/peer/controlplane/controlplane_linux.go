@@ -17,15 +17,14 @@ import (
 	"github.com/vipkit/vipkit/internal/servertest"
 )
 
-// Options say how the control plane differs from the usual one.
+// Options are the options of a control plane; the zero value of each field is its default.
 type Options struct {
-	// ServiceRange is where ClusterIPs come from: one range, or one of each family
-	// separated by a comma. Empty for 10.96.0.0/16,fd00:96::/112.
+	// ServiceRange is the range of ClusterIPs: one range, or one of each family separated
+	// by a comma; 10.96.0.0/16,fd00:96::/112 by default.
 	ServiceRange string
-	// NodePorts is where node ports come from, such as 30000-32767, which is what
-	// empty means.
+	// NodePorts is the range of node ports; 30000-32767 by default.
 	NodePorts string
-	// Flags are handed to kube-apiserver after all others.
+	// Flags are further flags of kube-apiserver, after all others.
 	Flags []string
 }
 
@@ -55,14 +54,11 @@ func Start(t testing.TB, o Options) *ControlPlane {
 	return c
 }
 
-// Config gives what a client needs: it may do everything, as often as it likes. Each
-// caller gets one of its own.
+// Config returns the configuration of a client with all permissions and no rate limit. Each
+// caller gets a copy.
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
-// EtcdURL is where etcd serves clients, without encryption or authentication.
-func (c *ControlPlane) EtcdURL() string { return c.etcd.URL }
-
-// Kill ends the API server as a crash does. Does nothing where none runs.
+// Kill ends the API server like a crash. It does nothing if none runs.
 func (c *ControlPlane) Kill() {
 	if c.server != nil {
 		c.server.Kill()
@@ -70,8 +66,8 @@ func (c *ControlPlane) Kill() {
 	}
 }
 
-// Restart kills the API server if it runs, and starts it, at the same address, with
-// what etcd holds. It waits until it is ready.
+// Restart kills the API server if it runs, starts it at the same address with the data in
+// etcd, and waits until it is ready.
 func (c *ControlPlane) Restart() {
 	c.t.Helper()
 	c.Kill()
@@ -84,7 +80,7 @@ func (c *ControlPlane) Restart() {
 	c.server.Await(c.t, client, c.config.Host+"/readyz")
 }
 
-// prepare writes the files that the API server needs and decides how it is started.
+// prepare writes the files of the API server and sets its arguments.
 func (c *ControlPlane) prepare(o Options) {
 	c.t.Helper()
 	token := rand.Text()
@@ -101,7 +97,7 @@ func (c *ControlPlane) prepare(o Options) {
 		"--token-auth-file=" + c.write("tokens.csv", []byte(token+",admin,admin,system:masters\n")),
 		"--service-account-issuer=https://" + address,
 		"--service-account-key-file=" + key, "--service-account-signing-key-file=" + key,
-		// Nobody can be an endpoint at a loopback address.
+		// A loopback address cannot be an endpoint.
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + cmp.Or(o.ServiceRange, "10.96.0.0/16,fd00:96::/112"),
 		"--service-node-port-range=" + cmp.Or(o.NodePorts, "30000-32767"),
@@ -110,7 +106,7 @@ func (c *ControlPlane) prepare(o Options) {
 	c.args = append(c.args, o.Flags...)
 	c.config = &rest.Config{
 		Host: "https://" + address, BearerToken: token, QPS: -1,
-		// It makes its certificate when it starts.
+		// The API server makes its certificate when it starts.
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 	}
 }

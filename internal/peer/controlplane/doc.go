@@ -5,9 +5,8 @@
 //	client := kubernetes.NewForConfigOrDie(cp.Config())
 //
 // The API server is built from the module k8s.io/kubernetes that this module requires. The
-// first time takes minutes; the program is kept in the user's cache folder. etcd has to
-// be installed. There are no controllers and no kubelets: what they would do, tests do
-// themselves.
+// first build takes minutes; the program is kept in the user's cache folder. etcd must be
+// installed. No controllers and no kubelets run: tests do their work themselves.
 //
 // It works on Linux only.
 package controlplane

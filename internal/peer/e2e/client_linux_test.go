@@ -15,13 +15,13 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// answer is what a pod says.
+// answer is the reply of a pod.
 type answer struct {
 	pod  string
 	sees netip.Addr // the client, as the pod sees it
 }
 
-// ask makes a connection, or sends a datagram.
+// ask makes a connection, or sends a datagram, and reads the reply.
 func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -29,7 +29,7 @@ func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort)
 	if err != nil {
 		return answer{}, err
 	}
-	defer func() { _ = conn.Close() }() // All has been said.
+	defer func() { _ = conn.Close() }() // The reply was read.
 	deadline, _ := ctx.Deadline()
 	if err := conn.SetDeadline(deadline); err != nil {
 		return answer{}, err
@@ -39,7 +39,7 @@ func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort)
 			return answer{}, err
 		}
 	}
-	// A datagram is read at once, and a greeting is shorter than a packet.
+	// One read gets the whole datagram, or the whole reply, which is shorter than a packet.
 	text := make([]byte, 256)
 	n, err := io.ReadAtLeast(conn, text, 1)
 	if err != nil {
@@ -48,36 +48,35 @@ func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort)
 	name, peer, _ := strings.Cut(strings.TrimSpace(string(text[:n])), " ")
 	seen, err := netip.ParseAddrPort(peer)
 	if err != nil {
-		return answer{}, fmt.Errorf("%v answered %q: %w", to, text[:n], err)
+		return answer{}, fmt.Errorf("reply of %v: got %q: %w", to, text[:n], err)
 	}
 	return answer{name, seen.Addr()}, nil
 }
 
-// reaches asks again and again until exactly the wanted pods have answered, which many
-// answers have to confirm.
+// reaches repeats many requests until exactly the wanted pods reply.
 func reaches(t *testing.T, from *netns.NS, network string, to netip.AddrPort, want ...*pod) {
 	t.Helper()
 	names := map[string]bool{}
 	for _, p := range want {
 		names[p.name] = true
 	}
-	eventually(t, fmt.Sprintf("%s %v leads to %v", network, to, slices.Sorted(maps.Keys(names))), func() error {
+	eventually(t, fmt.Sprintf("%s %v reaches %v", network, to, slices.Sorted(maps.Keys(names))), func() error {
 		got := map[string]bool{}
-		// The chance that one of three pods is not among 60 answers is 1e-10.
+		// The chance that one of three pods gets none of 60 requests is 1e-10.
 		for range 60 {
 			a, err := ask(t.Context(), from, network, to)
 			if err != nil {
 				return err
 			}
 			if !names[a.pod] {
-				return fmt.Errorf("%s answered", a.pod)
+				return fmt.Errorf("got a reply of %s", a.pod)
 			}
 			if got[a.pod] = true; len(got) == len(names) && len(names) == 1 {
 				break
 			}
 		}
 		if len(got) != len(names) {
-			return fmt.Errorf("only %v answered", slices.Sorted(maps.Keys(got)))
+			return fmt.Errorf("got replies of %v only", slices.Sorted(maps.Keys(got)))
 		}
 		return nil
 	})
@@ -113,7 +112,8 @@ func startLoad(t *testing.T, from *netns.NS, perSecond int, to ...netip.AddrPort
 	return l
 }
 
-// one is not cut short by the end of the load: a connection fails or it does not.
+// one makes a connection. The end of the load does not interrupt it, so that it fails only if
+// the connection does.
 func (l *load) one(from *netns.NS, to netip.AddrPort) {
 	a, err := ask(context.Background(), from, "tcp", to)
 	l.mu.Lock()
@@ -125,20 +125,20 @@ func (l *load) one(from *netns.NS, to netip.AddrPort) {
 	l.served[a.pod]++
 }
 
-// stop ends the load and gives what came of it.
+// stop ends the load and gives the successful connections by pod, and the failures.
 func (l *load) stop() (served map[string]int, failures []error) {
 	l.cancel()
 	l.tasks.Wait()
 	return l.served, l.failures
 }
 
-// flawless ends the load, once it has come to a number of connections that means something,
-// and fails the test if any did not work.
-func (l *load) flawless(t *testing.T, atLeast int) {
+// wantNoFailures ends the load after at least the given number of connections, and fails the
+// test if any has failed.
+func (l *load) wantNoFailures(t *testing.T, atLeast int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("there were %d connections", atLeast), func() error {
+	eventually(t, fmt.Sprintf("the load has made %d connections", atLeast), func() error {
 		if sum := l.sum(); sum < atLeast {
-			return fmt.Errorf("there were %d", sum)
+			return fmt.Errorf("got %d", sum)
 		}
 		return nil
 	})
@@ -146,7 +146,7 @@ func (l *load) flawless(t *testing.T, atLeast int) {
 	sum := l.sum()
 	t.Logf("%d connections, %d failures: %v", sum, len(failures), served)
 	if len(failures) > 0 {
-		t.Errorf("%d of %d connections failed, the first: %v", len(failures), sum+len(failures), failures[0])
+		t.Errorf("failed connections: got %d of %d, want none; the first: %v", len(failures), sum+len(failures), failures[0])
 	}
 }
 

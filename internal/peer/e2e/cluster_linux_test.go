@@ -23,7 +23,7 @@ import (
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
 )
 
-// cluster is everything.
+// cluster is the whole cluster: control plane, network, nodes and pods.
 type cluster struct {
 	t       *testing.T
 	cp      *controlplane.ControlPlane
@@ -33,7 +33,7 @@ type cluster struct {
 	pods    map[string]*pod
 	program string // the agent
 	token   string // of the agent
-	settled int    // how often it has
+	markers int    // Services made by awaitApplied
 }
 
 // newCluster makes a cluster with a node for each mode of the agent.
@@ -63,7 +63,7 @@ func (c *cluster) startAgents() {
 	}
 }
 
-// buildAgent builds the program that is tested, as a user would.
+// buildAgent builds the program under test, like a user.
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "kubeproxy")
@@ -74,7 +74,7 @@ func buildAgent(t *testing.T) string {
 	return program
 }
 
-// runControllers runs what makes EndpointSlices of Services and Pods.
+// runControllers runs the controller that makes the EndpointSlices of Services.
 func (c *cluster) runControllers() {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -91,7 +91,7 @@ func (c *cluster) runControllers() {
 	})
 }
 
-// number counts nodes from one.
+// number is the number of the node, from one.
 func (n *node) number() int { return int(n.name[len(n.name)-1] - '0') }
 
 func (c *cluster) addNode(mode string) {
@@ -104,7 +104,7 @@ func (c *cluster) addNode(mode string) {
 	}
 	n.ns = c.network.attach(n.addresses)
 	c.network.must(n.ns.Forward())
-	c.network.lead(n.podRange, n)
+	c.network.addRoute(n.podRange, n)
 	host := strings.TrimPrefix(c.cp.Config().Host, "https://")
 	n.relay(func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", host)
@@ -114,7 +114,7 @@ func (c *cluster) addNode(mode string) {
 	c.nodes = append(c.nodes, n)
 }
 
-// register makes the Node object, and says what a kubelet says.
+// register creates the Node object with the status that a kubelet reports.
 func (c *cluster) register(n *node) {
 	c.t.Helper()
 	nodes := c.client.CoreV1().Nodes()
@@ -134,8 +134,8 @@ func (c *cluster) register(n *node) {
 	}
 }
 
-// makeService makes a Service of both families with a TCP and a UDP port, in front of the
-// pods of an app that has its name, unless a selector says otherwise.
+// makeService creates a dual-stack Service with a TCP and a UDP port. Without a selector it
+// selects the pods of the app with its name.
 func (c *cluster) makeService(name string, spec v1.ServiceSpec) *v1.Service {
 	c.t.Helper()
 	both := v1.IPFamilyPolicyRequireDualStack
@@ -156,7 +156,7 @@ func (c *cluster) makeService(name string, spec v1.ServiceSpec) *v1.Service {
 	return s
 }
 
-// giveVIPs does what a cloud does for a load balancer.
+// giveVIPs sets the load balancer addresses of a Service, as a cloud provider does.
 func (c *cluster) giveVIPs(s *v1.Service, vips pair) {
 	c.t.Helper()
 	for _, vip := range vips {
@@ -167,7 +167,7 @@ func (c *cluster) giveVIPs(s *v1.Service, vips pair) {
 	}
 }
 
-// clusterIPs are where a Service answers in the cluster.
+// clusterIPs returns the ClusterIPs of a Service with its port.
 func clusterIPs(s *v1.Service) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, ip := range s.Spec.ClusterIPs {
@@ -186,7 +186,7 @@ func eventually(t *testing.T, what string, check func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain until %s: %v", patience, what, err)
+			t.Fatalf("waited %v until %s: %v", patience, what, err)
 		}
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// deployNamespace is the one of kustomization.yaml.
+// deployNamespace is the namespace in kustomization.yaml.
 const deployNamespace = "kube-system"
 
-// deploy makes the objects that the agent comes with, and gives a token with which one may
-// do no more than they allow.
+// deploy creates the objects in examples/kubeproxy/deploy, and gives a token of their
+// ServiceAccount, which has only their permissions.
 func (c *cluster) deploy() (token string) {
 	c.t.Helper()
-	eventually(c.t, "the namespace "+deployNamespace+" is there", func() error {
+	eventually(c.t, "the namespace "+deployNamespace+" exists", func() error {
 		_, err := c.client.CoreV1().Namespaces().Get(c.t.Context(), deployNamespace, metav1.GetOptions{})
 		return err
 	})
@@ -64,7 +64,7 @@ func (c *cluster) create(object runtime.Object) (err error) {
 	case *appsv1.DaemonSet:
 		_, err = c.client.AppsV1().DaemonSets(deployNamespace).Create(ctx, o, options)
 	default:
-		err = fmt.Errorf("a %T is none of what is deployed", object)
+		err = fmt.Errorf("unknown object to deploy: %T", object)
 	}
 	return err
 }

@@ -3,16 +3,16 @@
 // servers, and a real API server with etcd and the endpoint slice controller between
 // them.
 //
-// Only what a kubelet and a cloud would do is done by the tests: they start and stop the
-// servers of pods, report that pods are ready, and give Services their load balancer
-// addresses.
+// The tests do only the work of a kubelet and of a cloud provider: they start and stop the
+// servers of pods, report that pods are ready, and set the load balancer addresses of
+// Services.
 //
 //	outside ─── fabric ─┬─ node-1 (nftables) ─── pods
 //	                    ├─ node-2 (nftables) ─── pods
 //	                    └─ node-3 (iptables) ─── pods
 //
-// First of all, two of the nodes run kube-proxy, which is replaced as README says. The agents
-// may do in the API what examples/kubeproxy/deploy lets them do, and nothing else.
+// At first, two of the nodes run kube-proxy, which is replaced as in the README. The agents
+// have only the permissions of examples/kubeproxy/deploy.
 //
-// All tests share one cluster, since making one takes some ten seconds.
+// All tests share one cluster, since it needs about ten seconds to start.
 package e2e

@@ -18,7 +18,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// TestCluster uses a cluster as people do, and then as fate does.
+// TestCluster tests Services, updates and load, and then crashes of the API server and of
+// agents, all in one cluster.
 func TestCluster(t *testing.T) {
 	c := newCluster(t, "nftables", "nftables", "iptables")
 	c.runControllers()
@@ -34,21 +35,21 @@ func TestCluster(t *testing.T) {
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
 		{"flows", testFlows},
 		{"SCTP", testSCTP},
-		{"API server dies", testAPIServerDies},
-		{"agents die", testAgentsDie},
+		{"API server crashes", testAPIServerCrash},
+		{"agents are killed", testAgentsKilled},
 		{"all nodes change their mode", testModes},
 		{"cleanup", testCleanup},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(t, c) }) {
 			for _, n := range c.nodes {
-				t.Logf("the agent of %s says:\n%s", n.name, n.said())
+				t.Logf("log of the agent of %s:\n%s", n.name, n.logTail())
 			}
-			return // What follows needs what was before.
+			return // Later parts depend on earlier ones.
 		}
 	}
 }
 
-// testTraffic reaches a Service from everywhere, in all ways.
+// testTraffic connects to a Service from nodes, pods and outside, by ClusterIP and node port.
 func testTraffic(t *testing.T, c *cluster) {
 	c.startAgents()
 	s := c.makeService("web", v1.ServiceSpec{Type: v1.ServiceTypeNodePort})
@@ -56,7 +57,7 @@ func testTraffic(t *testing.T, c *cluster) {
 	for _, n := range c.nodes {
 		pods = append(pods, c.startPod("web", n))
 	}
-	for _, p := range pods { // What follows means something only if this works.
+	for _, p := range pods { // Check the network without Services first.
 		for _, a := range p.addresses {
 			reaches(t, c.nodes[0].ns, "tcp", netip.AddrPortFrom(a.Addr(), podPort), p)
 		}
@@ -76,8 +77,8 @@ func testTraffic(t *testing.T, c *cluster) {
 	}
 }
 
-// testLoadBalancer has a Service that keeps the client's address, and so is only served by
-// nodes that have a pod of it.
+// testLoadBalancer has a Service with external traffic policy Local: its pods see the client's
+// address, and only nodes with a pod serve it.
 func testLoadBalancer(t *testing.T, c *cluster) {
 	s := c.makeService("shop", v1.ServiceSpec{
 		Type: v1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: v1.ServiceExternalTrafficPolicyLocal,
@@ -86,10 +87,10 @@ func testLoadBalancer(t *testing.T, c *cluster) {
 	outside := parsePair("192.0.2.10/32", "2001:db8::10/128")
 	vips := parsePair("203.0.113.7/32", "2001:db8:1b::7/128")
 	c.giveVIPs(s, vips)
-	c.network.lead(vips, p.node)
-	// An attempt to connect that comes before the node serves leaves an entry in its connection
-	// tracking, with which the next one from the same address and port would fail as well. So who
-	// is to connect without failure later is not who tries first.
+	c.network.addRoute(vips, p.node)
+	// A connection attempt before the node serves leaves a conntrack entry, with which the next
+	// attempt from the same address and port fails, too. So the first attempts are from a host
+	// that makes no connections later.
 	early := c.network.attach(parsePair("192.0.2.11/32", "2001:db8::11/128"))
 	for i, vip := range vips {
 		to := netip.AddrPortFrom(vip.Addr(), 80)
@@ -97,9 +98,9 @@ func testLoadBalancer(t *testing.T, c *cluster) {
 		reaches(t, c.network.outside, "tcp", to, p)
 		a, err := ask(t.Context(), c.network.outside, "tcp", to)
 		if err != nil || a.sees != outside[i].Addr() {
-			t.Errorf("through %v the pod sees %v (error %v), want the client's own address %v", to, a.sees, err, outside[i].Addr())
+			t.Errorf("client's address at the pod through %v: got %v, error %v, want %v", to, a.sees, err, outside[i].Addr())
 		}
-		// Inside, the policy makes no difference.
+		// The policy does not apply to traffic from inside.
 		reaches(t, c.nodes[1].ns, "tcp", to, p)
 	}
 	for i, n := range c.nodes {
@@ -108,11 +109,11 @@ func testLoadBalancer(t *testing.T, c *cluster) {
 		if i == 0 {
 			want = http.StatusOK
 		}
-		eventually(t, fmt.Sprintf("%s answers %d", url, want), func() error { return answers(c.network.outside, url, want) })
+		eventually(t, fmt.Sprintf("%s returns %d", url, want), func() error { return answers(c.network.outside, url, want) })
 	}
 }
 
-// get is an HTTP request on a connection of its own.
+// get makes an HTTP request on a connection of its own.
 func get(from *netns.NS, url string) (status int, body string, err error) {
 	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DialContext: from.Dial, DisableKeepAlives: true}}
 	response, err := client.Get(url)
@@ -145,19 +146,19 @@ func (c *cluster) appPods(app string, nodes ...*node) []*pod {
 	return all
 }
 
-// testAPIServerDies takes the API server away and brings it back, under load.
-func testAPIServerDies(t *testing.T, c *cluster) {
+// testAPIServerCrash kills the API server and starts it again, under load.
+func testAPIServerCrash(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.settle(t)
+	c.awaitApplied(t)
 	l := startLoad(t, c.nodes[1].ns, 200, clusterIPs(s)...)
 	before := generations(t, c)
 	c.cp.Kill()
-	time.Sleep(3 * time.Second) // Long enough for watches to be tried in vain.
+	time.Sleep(3 * time.Second) // Long enough for agents to retry their watches.
 	if after := generations(t, c); after != before {
-		t.Errorf("while the API server was away, the rules went from generations %v to %v", before, after)
+		t.Errorf("generations of the rules while the API server was down: got %[2]v, want %[1]v", before, after)
 	}
 	c.cp.Restart()
 	more := c.startPod("web", c.nodes[2])
@@ -167,11 +168,11 @@ func testAPIServerDies(t *testing.T, c *cluster) {
 			reaches(t, n.ns, "udp", to, c.webPods(c.nodes...)...)
 		}
 	}
-	t.Logf("%s serves", more.name)
-	l.flawless(t, 500)
+	t.Logf("%s is serving", more.name)
+	l.wantNoFailures(t, 500)
 }
 
-// generations gives the numbers of the nodes' rulesets: any commit changes them.
+// generations returns the numbers of the nodes' rulesets: any commit changes them.
 func generations(t *testing.T, c *cluster) (all [3]uint32) {
 	t.Helper()
 	for i, n := range c.nodes {
@@ -180,7 +181,7 @@ func generations(t *testing.T, c *cluster) (all [3]uint32) {
 	return all
 }
 
-// nodePorts are where the TCP port of a Service answers on all nodes.
+// nodePorts returns the addresses of all nodes with the TCP node port of a Service.
 func (c *cluster) nodePorts(s *v1.Service) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, n := range c.nodes {
@@ -191,14 +192,14 @@ func (c *cluster) nodePorts(s *v1.Service) []netip.AddrPort {
 	return all
 }
 
-// testAgentsDie kills agents in the midst of traffic. Each next one finds the kernel as it
-// should be, and writes nothing.
-func testAgentsDie(t *testing.T, c *cluster) {
+// testAgentsKilled kills agents under load. The next agent must adopt the rules and write
+// nothing.
+func testAgentsKilled(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.settle(t)
+	c.awaitApplied(t)
 	l := startLoad(t, c.network.outside, 200, c.nodePorts(s)...)
 	before := generations(t, c)
 	for i := range 20 {
@@ -208,12 +209,12 @@ func testAgentsDie(t *testing.T, c *cluster) {
 		n.awaitSync()
 	}
 	if after := generations(t, c); after != before {
-		t.Errorf("restarts of agents took the rules from generations %v to %v, want no commit", before, after)
+		t.Errorf("generations of the rules after restarts of agents: got %[2]v, want %[1]v", before, after)
 	}
-	l.flawless(t, 300)
+	l.wantNoFailures(t, 300)
 }
 
-// testCleanup ends the agents: rules stay until they are removed.
+// testCleanup stops the agents, and checks that the rules stay until -cleanup removes them.
 func testCleanup(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// udpPort is the place of the UDP port among those of a Service.
+// udpPort is the index of the UDP port in the ports of a Service.
 const udpPort = 1
 
-// testFlows changes a Service in all ways while datagrams are sent to it without a
-// pause, through a node of each mode.
+// testFlows makes changes of all kinds to a Service while clients send datagrams to it without
+// a pause, through a node of each mode.
 func testFlows(t *testing.T, c *cluster) {
 	for _, n := range []*node{c.nodes[0], c.nodes[2]} {
 		t.Run(n.mode, func(t *testing.T) {
@@ -33,36 +33,36 @@ func testFlows(t *testing.T, c *cluster) {
 				if err := c.client.CoreV1().Services("default").Delete(t.Context(), f.service.Name, metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				f.silence(f.senders...)
+				f.wantSilence(f.senders...)
 			})
 		})
 	}
 }
 
-// flows are those to one Service, through one node.
+// flows are the UDP flows to one Service through one node.
 type flows struct {
 	*testing.T
-	c       *cluster
-	node    *node
-	service *v1.Service
-	outside pair // the Service's external addresses
-	senders []*sender
-	dumb    map[*sender]bool // those that nobody is to answer
-	pods    []*pod           // those that are to answer the others
+	c        *cluster
+	node     *node
+	service  *v1.Service
+	outside  pair // the Service's external addresses
+	senders  []*sender
+	silenced map[*sender]bool // senders that must get no replies
+	pods     []*pod           // the pods that must reply to all other senders
 }
 
 func newFlows(t *testing.T, c *cluster, n *node) *flows {
 	t.Helper()
-	// The kernel tells flows apart by when they began.
+	// With timestamps, a new conntrack entry differs from an old one.
 	if err := n.ns.Sysctl("net/netfilter/nf_conntrack_timestamp", "1"); err != nil {
 		t.Fatal(err)
 	}
-	f := &flows{T: t, c: c, node: n, dumb: map[*sender]bool{}}
+	f := &flows{T: t, c: c, node: n, silenced: map[*sender]bool{}}
 	f.outside = parsePair("198.51.100.%d/32", "2001:db8:e::%d/128", n.number())
 	for _, a := range f.outside {
 		c.network.must(n.ns.AddAddress("lo", a))
 	}
-	c.network.lead(f.outside, n)
+	c.network.addRoute(f.outside, n)
 	f.service = c.makeService("dns-"+n.mode, v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ExternalIPs: f.externalIPs()})
 	for _, on := range c.nodes[:2] {
 		f.pods = append(f.pods, c.startPod(f.service.Name, on))
@@ -76,7 +76,7 @@ func newFlows(t *testing.T, c *cluster, n *node) *flows {
 		f.sendFromOutside(netip.AddrPortFrom(to.Addr(), 80))
 	}
 	f.sendToNodePort(f.service.Spec.Ports[udpPort].NodePort)
-	f.step("everything is new", func() {})
+	f.step("all flows are new", func() {})
 	return f
 }
 
@@ -105,19 +105,19 @@ func (f *flows) sendToNodePort(port int32) (both []*sender) {
 	return both
 }
 
-func (f *flows) silence(all ...*sender) {
+func (f *flows) wantSilence(all ...*sender) {
 	for _, s := range all {
-		f.dumb[s] = true
+		f.silenced[s] = true
 	}
 }
 
-// entry is what the kernel knows of a flow.
+// entry is the conntrack entry of a flow.
 type entry struct {
 	server netip.Addr
 	began  uint64
 }
 
-// entries gives the entries of all senders' flows that lead to another address.
+// entries returns the conntrack entries of the senders' flows that are translated.
 func (f *flows) entries() map[*sender]entry {
 	f.Helper()
 	all := map[*sender]entry{}
@@ -141,27 +141,27 @@ func (f *flows) entries() map[*sender]entry {
 	return all
 }
 
-// step changes something, and waits until each flow goes where it must: to a pod that is
-// there, or nowhere. Flows that the change does not concern stay the same.
+// step makes a change, and waits until each flow reaches a pod that exists, or none if it
+// must not. Flows that the change does not affect must keep their conntrack entry.
 func (f *flows) step(what string, change func()) {
 	f.Helper()
 	before := f.entries()
 	change()
 	began := time.Now()
 	var after map[*sender]entry
-	eventually(f.T, what+", and all flows follow", func() error {
+	eventually(f.T, what+", and all flows reach the right pods", func() error {
 		after = f.entries()
 		return f.check(after, began)
 	})
 	for s, e := range after {
 		if e.began == 0 {
-			f.Fatalf("the kernel does not say when %v began", s)
+			f.Fatalf("%v: conntrack entry: got no start time, want one", s)
 		}
 	}
-	f.Logf("%s: all flows follow within %v", what, time.Since(began).Round(time.Millisecond))
+	f.Logf("%s: all flows reached the right pods within %v", what, time.Since(began).Round(time.Millisecond))
 	for s, old := range before {
 		if now, ok := after[s]; ok && f.isServing(old.server) && now != old {
-			f.Errorf("%s: %v was %v, and is %v although %v serves as before", what, s, old, now, old.server)
+			f.Errorf("%s: %v: conntrack entry: got %[4]v, want %[3]v, as %[5]v still serves", what, s, old, now, old.server)
 		}
 	}
 }
@@ -172,8 +172,8 @@ func (f *flows) isServing(a netip.Addr) bool {
 
 func (f *flows) check(entries map[*sender]entry, since time.Time) error {
 	for s, e := range entries {
-		if !f.isServing(e.server) || f.dumb[s] {
-			return fmt.Errorf("%v leads to %v", s, e.server)
+		if !f.isServing(e.server) || f.silenced[s] {
+			return fmt.Errorf("%v reaches %v", s, e.server)
 		}
 	}
 	names := map[string]bool{}
@@ -182,19 +182,19 @@ func (f *flows) check(entries map[*sender]entry, since time.Time) error {
 	}
 	for _, s := range f.senders {
 		server, ok := s.served(since)
-		switch isDumb := f.dumb[s] || len(f.pods) == 0; {
-		case isDumb:
+		switch isSilenced := f.silenced[s] || len(f.pods) == 0; {
+		case isSilenced:
 			if _, ok := s.served(time.Now().Add(-300 * time.Millisecond)); ok {
-				return fmt.Errorf("%v is answered by %s", s, server)
+				return fmt.Errorf("%v gets replies of %s", s, server)
 			}
 		case !ok || !names[server]:
-			return fmt.Errorf("%v is not answered by %v (answered: %v, by %s)", s, slices.Sorted(maps.Keys(names)), ok, server)
+			return fmt.Errorf("%v gets no replies of %v (replies: %v, of %s)", s, slices.Sorted(maps.Keys(names)), ok, server)
 		}
 	}
 	return nil
 }
 
-// replace starts a pod in the place of another one.
+// replace starts a pod and stops the one that it replaces.
 func (f *flows) replace(i int, on *node) {
 	f.Helper()
 	old := f.pods[i]
@@ -205,50 +205,50 @@ func (f *flows) replace(i int, on *node) {
 func (f *flows) replaceEndpoints() {
 	f.Helper()
 	f.step("an endpoint is replaced", func() { f.replace(0, f.c.nodes[2]) })
-	f.step("no endpoint is left", func() {
+	f.step("all endpoints are removed", func() {
 		for _, p := range f.pods {
 			f.c.stopPod(p, 0)
 		}
 		f.pods = nil
 	})
-	f.step("endpoints come back", func() {
+	f.step("endpoints are added again", func() {
 		f.pods = []*pod{f.c.startPod(f.service.Name, f.c.nodes[0]), f.c.startPod(f.service.Name, f.c.nodes[1])}
 	})
 }
 
-// changeFrontends takes frontends away, and gives such that packets were sent to before.
+// changeFrontends removes frontends, and adds some to which packets were sent before.
 func (f *flows) changeFrontends() {
 	f.Helper()
 	before := f.senders[4:6]
 	var fresh []*sender
-	f.step("the node port is another", func() {
+	f.step("the node port changes", func() {
 		port := f.service.Spec.Ports[udpPort].NodePort
 		for isTaken := true; isTaken; {
-			// A few dozen of 2768 are taken.
+			// A few dozen of 2768 ports are in use.
 			port = 30000 + (port-30000+1)%2768
 			fresh = f.sendToNodePort(port)
-			time.Sleep(50 * time.Millisecond) // Some packets come before the frontend does.
+			time.Sleep(50 * time.Millisecond) // Some packets arrive before the frontend exists.
 			err := f.patch(fmt.Sprintf(`[{"op": "replace", "path": "/spec/ports/%d/nodePort", "value": %d}]`, udpPort, port))
 			if isTaken = err != nil; isTaken {
 				f.Logf("node port %d: %v", port, err)
-				f.silence(fresh...)
+				f.wantSilence(fresh...)
 			}
 		}
-		f.silence(before...)
+		f.wantSilence(before...)
 	})
-	f.step("the external addresses go", func() {
+	f.step("the external addresses are removed", func() {
 		if err := f.patch(`[{"op": "remove", "path": "/spec/externalIPs"}]`); err != nil {
 			f.Fatal(err)
 		}
-		f.silence(f.senders[2:4]...)
+		f.wantSilence(f.senders[2:4]...)
 	})
-	f.step("the external addresses come back", func() {
+	f.step("the external addresses are added again", func() {
 		text := fmt.Sprintf(`[{"op": "add", "path": "/spec/externalIPs", "value": [%q, %q]}]`, f.externalIPs()[0], f.externalIPs()[1])
 		if err := f.patch(text); err != nil {
 			f.Fatal(err)
 		}
-		delete(f.dumb, f.senders[2])
-		delete(f.dumb, f.senders[3])
+		delete(f.silenced, f.senders[2])
+		delete(f.silenced, f.senders[3])
 	})
 }
 
@@ -257,15 +257,15 @@ func (f *flows) patch(text string) error {
 	return err
 }
 
-// killAgent kills the agent before and in the midst of a change.
+// killAgent kills the agent before and during a change.
 func (f *flows) killAgent() {
 	f.Helper()
-	f.step("an endpoint is replaced while there is no agent", func() {
+	f.step("an endpoint is replaced while no agent runs", func() {
 		f.node.stopAgent(os.Kill)
 		f.replace(0, f.c.nodes[2])
 		f.node.startAgent(f.c.program)
 	})
-	f.step("an endpoint is replaced, and the agent dies of it", func() {
+	f.step("an endpoint is replaced, and the agent is killed meanwhile", func() {
 		f.replace(1, f.c.nodes[0])
 		f.node.stopAgent(os.Kill)
 		f.node.startAgent(f.c.program)

@@ -19,11 +19,11 @@ func parsePair(format4, format6 string, args ...any) pair {
 	}
 }
 
-// everywhere is what a default route leads to.
+// everywhere returns the destinations of a default route.
 func everywhere() pair { return parsePair("0.0.0.0/0", "::/0") }
 
-// network is what lies between nodes: a router with a cable to each of them, and one to a
-// host outside of the cluster.
+// network connects the nodes: a router with a link to each of them, and one to a host outside
+// of the cluster.
 type network struct {
 	t       *testing.T
 	fabric  *netns.NS
@@ -39,7 +39,7 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-// attach makes a host with an address of each family.
+// attach makes a host with an address of each family, and links it to the router.
 func (n *network) attach(addresses pair) *netns.NS {
 	n.t.Helper()
 	host := netnstest.NewNS(n.t)
@@ -48,8 +48,8 @@ func (n *network) attach(addresses pair) *netns.NS {
 	return host
 }
 
-// join leads a cable from a router to a host, which gets addresses and a default route. Hosts
-// share no link, so that the router may have the same address, the gateway, on all of them.
+// join makes a link between a router and a host, which gets addresses and a default route.
+// Hosts share no link, so the router has the same address, the gateway, on all links.
 func (n *network) join(router netns.End, host *netns.NS, addresses, gateway pair) {
 	n.t.Helper()
 	n.must(netns.Link(router, netns.End{NS: host, Name: "eth0"}))
@@ -63,8 +63,8 @@ func (n *network) join(router netns.End, host *netns.NS, addresses, gateway pair
 	}
 }
 
-// lead has the fabric send what goes to some addresses to a node.
-func (n *network) lead(to pair, node *node) {
+// addRoute routes addresses in the fabric to a node.
+func (n *network) addRoute(to pair, node *node) {
 	n.t.Helper()
 	for i, p := range to {
 		n.must(n.fabric.AddRoute(netns.Route{To: p, Link: node.cable, Via: node.addresses[i].Addr()}))

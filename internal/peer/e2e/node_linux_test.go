@@ -19,7 +19,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// apiAddress is where an agent finds the API server, in its node's own namespace.
+// apiAddress is the address of the API server in the namespace of each node.
 const apiAddress = "127.0.0.1:6443"
 
 // node is a machine of the cluster.
@@ -30,15 +30,15 @@ type node struct {
 	mode      string // of the agent
 	addresses pair
 	podRange  pair
-	cable     string // at the fabric
-	pods      int    // how many there have been
+	cable     string // name of its interface in the fabric
+	pods      int    // number of pods that were started
 
 	flags  []string
 	folder string // of the agent's files
 	agent  *agent
 }
 
-// agent is the process that takes kube-proxy's place.
+// agent is the process that replaces kube-proxy.
 type agent struct {
 	process *os.Process
 	ended   chan error
@@ -50,14 +50,14 @@ func (n *node) startAgent(program string) {
 	n.start(program, n.flags...)
 }
 
-// start does so with flags of its own.
+// start starts a program with other flags.
 func (n *node) start(program string, flags ...string) {
 	n.t.Helper()
 	log, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // The process has its own.
+	defer func() { _ = log.Close() }() // The process has its own descriptor.
 	command := exec.Command(program, flags...)
 	command.Dir = n.folder
 	command.Stdout, command.Stderr = log, log
@@ -65,8 +65,8 @@ func (n *node) start(program string, flags ...string) {
 	a := &agent{ended: make(chan error, 1)}
 	started := make(chan error, 1)
 	go func() {
-		// The thread stays as long as the process: the kernel takes its end for
-		// the end of the parent.
+		// Keep the thread as long as the process: for the kernel, the end of the thread
+		// is the end of the parent.
 		_ = n.ns.Do(func() error {
 			err := command.Start()
 			started <- err
@@ -88,18 +88,18 @@ func (n *node) stopAgent(signal os.Signal) {
 	if n.agent == nil {
 		return
 	}
-	_ = n.agent.process.Signal(signal) // If it has ended by itself, that is the error below.
+	_ = n.agent.process.Signal(signal) // If it has ended by itself, Wait returns an error.
 	err := <-n.agent.ended
 	if signal != os.Kill && err != nil {
-		n.t.Errorf("the agent of %s: %v\n%s", n.name, err, n.said())
+		n.t.Errorf("the agent of %s: %v\n%s", n.name, err, n.logTail())
 	}
 	n.agent = nil
 }
 
-// awaitSync waits until the agent has seen to it that the kernel has what it must.
+// awaitSync waits until the agent has applied all Services.
 func (n *node) awaitSync() {
 	n.t.Helper()
-	eventually(n.t, n.name+" serves", func() error {
+	eventually(n.t, n.name+" is healthy", func() error {
 		status, body, err := get(n.ns, "http://127.0.0.1:10256/healthz")
 		if err == nil && (status != http.StatusOK || !strings.Contains(body, `"status":{`)) {
 			err = fmt.Errorf("got status %d: %s", status, body)
@@ -110,13 +110,13 @@ func (n *node) awaitSync() {
 
 const modeFlag = "-proxy-mode="
 
-// setMode says which mode the next agent has.
+// setMode sets the mode of the next agent.
 func (n *node) setMode(mode string) {
 	i := slices.Index(n.flags, modeFlag+n.mode)
 	n.mode, n.flags[i] = mode, modeFlag+mode
 }
 
-// run runs the program once, with flags beside the usual ones.
+// run runs the program once, with further flags.
 func (n *node) run(program string, flags ...string) {
 	n.t.Helper()
 	err := n.ns.Do(func() error {
@@ -131,8 +131,8 @@ func (n *node) run(program string, flags ...string) {
 	}
 }
 
-// said gives the end of what the agent wrote.
-func (n *node) said() string {
+// logTail returns the end of the agent's log.
+func (n *node) logTail() string {
 	const most = 32768
 	text, err := os.ReadFile(n.logPath())
 	if err != nil {
@@ -143,7 +143,7 @@ func (n *node) said() string {
 
 func (n *node) logPath() string { return filepath.Join(n.folder, "log") }
 
-// writeKubeconfig writes a file that says how to reach the API server, and gives its path.
+// writeKubeconfig writes a kubeconfig for the API server, and gives its path.
 func (n *node) writeKubeconfig(name, token string) string {
 	n.t.Helper()
 	path := filepath.Join(n.folder, name)
@@ -160,19 +160,20 @@ users: [{name: test, user: {token: %q}}]
 	return path
 }
 
-// configure decides how the agent is started.
+// configure sets the flags of the agent.
 func (n *node) configure(token string) {
 	n.t.Helper()
 	n.folder = n.t.TempDir()
 	n.flags = []string{
 		"-kubeconfig=" + n.writeKubeconfig("kubeconfig", token), "-hostname-override=" + n.name, modeFlag + n.mode,
 		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
-		// How many flows the kernel can track is the machine's business.
+		// The limit of conntrack is that of the whole machine.
 		"-conntrack-max-per-core=0", "-conntrack-min=0",
 	}
 }
 
-// relay has an address in the namespace answer as the one that dial reaches.
+// relay forwards connections to apiAddress in the namespace to the server that dial connects
+// to.
 func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
 	n.t.Helper()
 	l, err := n.ns.Listen(n.t.Context(), "tcp", apiAddress)
@@ -191,18 +192,18 @@ func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
 		}
 	})
 	n.t.Cleanup(func() {
-		_ = l.Close() // It only has to end.
+		_ = l.Close() // An error does not matter.
 		cancel()
 		all.Wait()
 	})
 }
 
-// splice carries a connection until one of its sides or ctx ends.
+// splice forwards a connection until one of its sides or ctx ends.
 func splice(ctx context.Context, near net.Conn, dial func(ctx context.Context) (net.Conn, error)) {
 	defer func() { _ = near.Close() }()
 	far, err := dial(ctx)
 	if err != nil {
-		return // Whoever called sees it by the end of the connection.
+		return // The client sees that the connection is closed.
 	}
 	end := context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
 	defer end()
@@ -217,7 +218,7 @@ func splice(ctx context.Context, near net.Conn, dial func(ctx context.Context) (
 	<-done
 }
 
-// tables lists what is in nf_tables of the node.
+// tables lists the ruleset in nf_tables of the node.
 func (n *node) tables(nft string) string {
 	n.t.Helper()
 	var out []byte

@@ -14,10 +14,11 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// podPort is where every pod serves, by TCP and by UDP.
+// podPort is the port of the servers of every pod, TCP and UDP.
 const podPort = 8080
 
-// pod is a network namespace with a server that says who it is and whom it sees.
+// pod is a network namespace with servers that reply with the name of the pod and the client's
+// address.
 type pod struct {
 	name      string
 	app       string
@@ -29,7 +30,8 @@ type pod struct {
 	tasks sync.WaitGroup
 }
 
-// startPod does what the scheduler, the network plugin, the runtime and the kubelet do.
+// startPod starts a pod and its servers, and reports it as ready: the work of the scheduler, the
+// network plugin, the container runtime and the kubelet.
 func (c *cluster) startPod(app string, n *node) *pod {
 	c.t.Helper()
 	n.pods++
@@ -44,7 +46,7 @@ func (c *cluster) startPod(app string, n *node) *pod {
 	return p
 }
 
-// report makes the Pod object and says that it is ready.
+// report creates the Pod object with the status ready.
 func (c *cluster) report(p *pod) {
 	c.t.Helper()
 	pods := c.client.CoreV1().Pods("default")
@@ -72,16 +74,16 @@ func (c *cluster) report(p *pod) {
 	}
 }
 
-// stopPod deletes a pod as a kubelet does whose pod drains: it serves for the given time after
-// the slices say that it ends, ready as before; then it is gone. One that does not drain is gone
-// at once, whatever the slices say.
+// stopPod terminates a pod like a kubelet. The pod serves for the time drain after the slices
+// have it as terminating; then it is removed. With drain 0 it is removed at once, even if the
+// slices still have it as ready.
 func (c *cluster) stopPod(p *pod, drain time.Duration) {
 	c.t.Helper()
-	c.tellToEnd(p)
+	c.terminatePod(p)
 	if drain > 0 {
-		// The controller of slices, which is not what is tested, may take seconds: it tries again
-		// after one, then after two, as long as its cache is out of date.
-		eventually(c.t, "the slices say that "+p.name+" ends", func() error { return c.isTold(p) })
+		// The controller of slices, which is not under test, may need seconds: while its cache is
+		// out of date it retries after one second, then after two.
+		eventually(c.t, "the slices have "+p.name+" as terminating", func() error { return c.isUnready(p) })
 	}
 	select {
 	case <-time.After(drain):
@@ -90,8 +92,8 @@ func (c *cluster) stopPod(p *pod, drain time.Duration) {
 	c.removePod(p)
 }
 
-// tellToEnd makes a pod terminate.
-func (c *cluster) tellToEnd(p *pod) {
+// terminatePod deletes the Pod object with a grace period, so that the pod is terminating.
+func (c *cluster) terminatePod(p *pod) {
 	c.t.Helper()
 	grace := int64(30)
 	if err := c.client.CoreV1().Pods("default").Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
@@ -99,7 +101,7 @@ func (c *cluster) tellToEnd(p *pod) {
 	}
 }
 
-// removePod ends a pod, and reports that.
+// removePod stops the servers of a pod, and deletes the Pod object.
 func (c *cluster) removePod(p *pod) {
 	c.t.Helper()
 	p.halt()
@@ -110,7 +112,7 @@ func (c *cluster) removePod(p *pod) {
 	delete(c.pods, p.name)
 }
 
-// serve answers at both addresses.
+// serve starts the servers at both addresses.
 func (p *pod) serve(c *cluster) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,7 +146,7 @@ func (p *pod) accept(l net.Listener) {
 			return // The pod stops.
 		}
 		p.tasks.Go(func() {
-			// A client that has gone needs no answer.
+			// The client may have closed the connection.
 			_, _ = fmt.Fprintln(conn, p.name, conn.RemoteAddr())
 			_ = conn.Close()
 		})

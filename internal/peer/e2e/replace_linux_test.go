@@ -15,8 +15,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// testReplace does what README says about how to replace kube-proxy on a node, word by word,
-// under load, and goes back.
+// testReplace replaces kube-proxy on a node with exactly the commands of the README, under load,
+// and then goes back to kube-proxy.
 func testReplace(t *testing.T, c *cluster) {
 	kubeProxy := buildKubeProxy(t)
 	s := c.makeService("old", v1.ServiceSpec{Type: v1.ServiceTypeNodePort})
@@ -27,7 +27,7 @@ func testReplace(t *testing.T, c *cluster) {
 		n.start(kubeProxy, "--config=config.yaml", "--hostname-override="+n.name)
 	}
 	var to = c.nodePorts(s)
-	to = slices.Concat(to[:2], to[4:]) // Nobody serves at the second node.
+	to = slices.Concat(to[:2], to[4:]) // The second node has no proxy.
 	for _, at := range to {
 		reaches(t, c.network.outside, "tcp", at, pods...)
 	}
@@ -36,24 +36,24 @@ func testReplace(t *testing.T, c *cluster) {
 	for _, n := range nodes {
 		n.stopAgent(os.Kill)
 		n.start(c.program, commandOf(t, blocks[0], n.name)...)
-		n.askAsInReadme(t, blocks[1])
+		n.requestAsInReadme(t, blocks[1])
 		for _, to := range clusterIPs(s) {
 			reaches(t, n.ns, "tcp", to, pods...)
 			reaches(t, n.ns, "udp", to, pods...)
 		}
 	}
-	l.flawless(t, 20)
+	l.wantNoFailures(t, 20)
 	for _, n := range nodes {
 		n.stopAgent(os.Interrupt)
 		n.run(c.program, "-cleanup")
 		n.wantNoRules(t, nft)
 		n.start(kubeProxy, "--config=config.yaml", "--hostname-override="+n.name)
 		reaches(t, n.ns, "tcp", clusterIPs(s)[0], pods...)
-		n.stopAgent(os.Kill) // The agents of what follows remove its rules.
+		n.stopAgent(os.Kill) // The agents of later parts remove its rules.
 	}
 }
 
-// buildKubeProxy builds the program that is to be replaced.
+// buildKubeProxy builds kube-proxy.
 func buildKubeProxy(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "kube-proxy")
@@ -75,7 +75,7 @@ func (n *node) configureKubeProxy(t *testing.T, token string) {
 	}
 }
 
-// readmeBlocks gives the commands of the section of README, those of each block by line.
+// readmeBlocks returns the lines of each block of commands in the section of the README.
 func readmeBlocks(t *testing.T) (blocks [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../../../README.md")
@@ -90,34 +90,34 @@ func readmeBlocks(t *testing.T) (blocks [][]string) {
 		}
 	}
 	if len(blocks) < 2 {
-		t.Fatalf("README has %d blocks of commands on how to replace kube-proxy, want at least two", len(blocks))
+		t.Fatalf("README.md: blocks of commands on how to replace kube-proxy: got %d, want at least two", len(blocks))
 	}
 	return blocks
 }
 
-// commandOf gives the arguments with which README starts what it builds.
+// commandOf returns the arguments with which the README starts the agent.
 func commandOf(t *testing.T, block []string, node string) []string {
 	t.Helper()
 	if len(block) != 2 || block[0] != "go build ./examples/kubeproxy" {
-		t.Fatalf("README has the commands %q, want the build of the agent and its start", block)
+		t.Fatalf("README.md: commands: got %q, want the build of the agent and its start", block)
 	}
 	line, ok := strings.CutPrefix(block[1], "sudo ./kubeproxy ")
 	if !ok {
-		t.Fatalf("README starts the agent by %q", block[1])
+		t.Fatalf("README.md: start of the agent: got %q, want sudo ./kubeproxy", block[1])
 	}
 	return strings.Fields(strings.ReplaceAll(line, "node-1", node))
 }
 
-// askAsInReadme makes the requests that README makes, all of which have an answer.
-func (n *node) askAsInReadme(t *testing.T, block []string) {
+// requestAsInReadme makes the requests of the README, all of which must succeed.
+func (n *node) requestAsInReadme(t *testing.T, block []string) {
 	t.Helper()
 	want := []string{n.mode, `"healthy":true`, "default/kubernetes:https"}
 	if len(block) != len(want) {
-		t.Fatalf("README has the commands %q, want %d", block, len(want))
+		t.Fatalf("README.md: commands: got %q, want %d", block, len(want))
 	}
 	for i, line := range block {
 		url := "http://" + strings.Trim(strings.TrimPrefix(line, "curl "), "'")
-		eventually(t, fmt.Sprintf("%s answers %q", url, want[i]), func() error {
+		eventually(t, fmt.Sprintf("%s returns %q", url, want[i]), func() error {
 			status, body, err := get(n.ns, url)
 			if err == nil && (status != http.StatusOK || !strings.Contains(body, want[i])) {
 				err = fmt.Errorf("got status %d: %s", status, body)

@@ -26,15 +26,15 @@ const (
 	changesPerSecond = 50
 )
 
-// TestScale fills an API server with Services and has one agent follow it. It is small
-// unless VIPKIT_SERVICES says how many Services there shall be; then what it prints are
-// the figures of docs/performance.md, on a machine that does nothing else.
+// TestScale fills an API server with Services and measures one agent. It is small unless
+// VIPKIT_SERVICES sets the number of Services; then it prints the figures of
+// docs/performance.md, on an otherwise idle machine.
 func TestScale(t *testing.T) {
 	services, duration := 200, 5*time.Second
 	if text := os.Getenv("VIPKIT_SERVICES"); text != "" {
 		var err error
 		if services, err = strconv.Atoi(text); err != nil || services < changesPerSecond {
-			t.Fatalf("VIPKIT_SERVICES is %q, want a number from %d on", text, changesPerSecond)
+			t.Fatalf("VIPKIT_SERVICES: got %q, want a number, at least %d", text, changesPerSecond)
 		}
 		duration = time.Minute
 	}
@@ -42,7 +42,7 @@ func TestScale(t *testing.T) {
 	n := c.nodes[0]
 	began := time.Now()
 	c.fill(services)
-	t.Logf("%d Services with %d endpoints each, made in %v", services, endpointsEach, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d Services with %d endpoints each, created in %v", services, endpointsEach, time.Since(began).Round(time.Millisecond))
 
 	began = time.Now()
 	c.startAgents()
@@ -60,33 +60,32 @@ func TestScale(t *testing.T) {
 		len(latencies), changesPerSecond, p50, p99, quantile(latencies, 1), cores, now)
 	n.logStages(t)
 	if p99 > 100*time.Millisecond {
-		t.Errorf("p99 is %v, want at most 100ms", p99)
+		t.Errorf("p99: got %v, want at most 100ms", p99)
 	}
 	if cores > 0.5 {
-		t.Errorf("the agent took %.2f cores, want at most half a core", cores)
+		t.Errorf("cores of the agent: got %.2f, want at most 0.5", cores)
 	}
 	testIdle(t, n)
 }
 
-// testIdle has nothing happen for a while.
+// testIdle measures the agent for a while without changes.
 func testIdle(t *testing.T, n *node) {
 	before, was := generation(t, n), n.usage()
 	const while = 3 * time.Second
 	time.Sleep(while)
 	t.Logf("idle for %v: %v of processor time", while, n.usage().processor-was.processor)
 	if after := generation(t, n); after != before {
-		t.Errorf("without a change the ruleset went from generation %d to %d", before, after)
+		t.Errorf("generation of the ruleset without a change: got %[2]d, want %[1]d", before, after)
 	}
 }
 
-// quantile gives the value that a share of all do not exceed. It sorts them.
+// quantile returns the value that a share of all do not exceed. It sorts them.
 func quantile(all []time.Duration, share float64) time.Duration {
 	slices.Sort(all)
 	return all[min(len(all)-1, int(float64(len(all))*share))]
 }
 
-// logStages tells what the agent says of itself: in which time 99 of 100 changes
-// passed a stage, as far as its histograms can tell.
+// logStages logs the 99th percentile of each stage, by the agent's own histograms.
 func (n *node) logStages(t *testing.T) {
 	t.Helper()
 	_, text, err := get(n.ns, "http://127.0.0.1:10249/metrics")
@@ -108,14 +107,14 @@ func (n *node) logStages(t *testing.T) {
 			}
 		}
 		if len(counts) == 0 {
-			t.Fatalf("there are no metrics %s", name)
+			t.Fatalf("metrics %s: got none", name)
 		}
 		i := slices.IndexFunc(counts, func(c float64) bool { return c >= 0.99*counts[len(counts)-1] })
 		t.Logf("the agent's own p99 of stage %s: at most %s s", stage, bounds[i])
 	}
 }
 
-// fill makes the Services, with sixteen clients.
+// fill creates the Services, with sixteen clients.
 func (c *cluster) fill(services int) {
 	c.t.Helper()
 	var all sync.WaitGroup
@@ -124,7 +123,7 @@ func (c *cluster) fill(services int) {
 	for range 16 {
 		all.Go(func() {
 			for i := range numbers {
-				if err := c.makeFilling(i); err != nil {
+				if err := c.makeFiller(i); err != nil {
 					failures <- err
 				}
 			}
@@ -141,8 +140,8 @@ func (c *cluster) fill(services int) {
 	}
 }
 
-// makeFilling makes a Service and its EndpointSlice, as a controller would.
-func (c *cluster) makeFilling(i int) error {
+// makeFiller creates a Service and its EndpointSlice, like the controller.
+func (c *cluster) makeFiller(i int) error {
 	ctx := c.t.Context()
 	name := fmt.Sprintf("s%d", i)
 	_, err := c.client.CoreV1().Services("default").Create(ctx, &v1.Service{
@@ -165,7 +164,7 @@ func (c *cluster) makeFilling(i int) error {
 	return err
 }
 
-// address is one that nothing else has.
+// address returns a unique address.
 func address(first byte, i int) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], uint32(i))
@@ -173,19 +172,19 @@ func address(first byte, i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// follower knows when the addresses of new endpoints came: out of the API server, and
-// into the kernel.
+// follower records when the addresses of new endpoints arrived: at a watch of the API server,
+// and in the kernel.
 type follower struct {
 	t       *testing.T
 	mu      sync.Mutex
-	told    map[netip.Addr]time.Time
+	watched map[netip.Addr]time.Time
 	reached map[netip.Addr]time.Time
 }
 
-// follow watches EndpointSlices beside the agent, and what it writes to the node's kernel.
+// follow watches EndpointSlices like the agent, and the changes of nf_tables of the node.
 func (c *cluster) follow(n *node) *follower {
 	c.t.Helper()
-	f := &follower{t: c.t, told: map[netip.Addr]time.Time{}, reached: map[netip.Addr]time.Time{}}
+	f := &follower{t: c.t, watched: map[netip.Addr]time.Time{}, reached: map[netip.Addr]time.Time{}}
 	list, err := c.client.DiscoveryV1().EndpointSlices("default").List(c.t.Context(), metav1.ListOptions{Limit: 1})
 	if err != nil {
 		c.t.Fatal(err)
@@ -200,27 +199,27 @@ func (c *cluster) follow(n *node) *follower {
 		c.t.Fatal(err)
 	}
 	var both sync.WaitGroup
-	both.Go(func() { f.hear(w) })
-	both.Go(func() { f.see(socket) })
+	both.Go(func() { f.receive(w) })
+	both.Go(func() { f.readKernel(socket) })
 	c.t.Cleanup(func() {
 		w.Stop()
 		cancel()
-		_ = socket.Close() // It was only read.
+		_ = socket.Close() // An error does not matter.
 		both.Wait()
 	})
 	return f
 }
 
-func (f *follower) hear(w watch.Interface) {
+func (f *follower) receive(w watch.Interface) {
 	for e := range w.ResultChan() {
 		if s, ok := e.Object.(*discoveryv1.EndpointSlice); ok && len(s.Endpoints) > 0 {
-			f.note(f.told, netip.MustParseAddr(s.Endpoints[0].Addresses[0]))
+			f.note(f.watched, netip.MustParseAddr(s.Endpoints[0].Addresses[0]))
 		}
 	}
 }
 
-// see finds addresses in what the kernel says about its tables.
-func (f *follower) see(socket *os.File) {
+// readKernel finds addresses in the kernel's notifications about tables.
+func (f *follower) readKernel(socket *os.File) {
 	message := make([]byte, 1<<16)
 	for {
 		n, err := socket.Read(message)
@@ -228,7 +227,7 @@ func (f *follower) see(socket *os.File) {
 			return
 		}
 		if err != nil {
-			f.t.Errorf("listening to changes of tables: %v", err)
+			f.t.Errorf("reading notifications of nf_tables: %v", err)
 			return
 		}
 		for i := 0; i+4 <= n; i += 4 { // Attributes are aligned.
@@ -239,7 +238,7 @@ func (f *follower) see(socket *os.File) {
 	}
 }
 
-// note remembers the first time.
+// note records the first time.
 func (f *follower) note(in map[netip.Addr]time.Time, a netip.Addr) {
 	now := time.Now()
 	f.mu.Lock()
@@ -249,8 +248,8 @@ func (f *follower) note(in map[netip.Addr]time.Time, a netip.Addr) {
 	}
 }
 
-// change replaces an endpoint at a time, and gives how long each took from the API server
-// to the kernel.
+// change replaces endpoints, one at a time, and gives the times between the watch event and
+// the kernel's notification.
 func (c *cluster) change(f *follower, services int, duration time.Duration) []time.Duration {
 	c.t.Helper()
 	tick := time.NewTicker(time.Second / changesPerSecond)
@@ -275,10 +274,10 @@ func (c *cluster) change(f *follower, services int, duration time.Duration) []ti
 		c.t.Fatal(err)
 	}
 	var latencies []time.Duration
-	eventually(c.t, "all changes are in the kernel", func() error {
+	eventually(c.t, "the kernel has all changes", func() error {
 		latencies = f.latencies()
 		if len(latencies) != count {
-			return fmt.Errorf("%d of %d are", len(latencies), count)
+			return fmt.Errorf("got %d of %d", len(latencies), count)
 		}
 		return nil
 	})
@@ -290,15 +289,15 @@ func (f *follower) latencies() []time.Duration {
 	defer f.mu.Unlock()
 	var all []time.Duration
 	for a, at := range f.reached {
-		if told, ok := f.told[a]; ok {
-			// The agent may be faster than the watch beside it.
-			all = append(all, max(at.Sub(told), 0))
+		if watched, ok := f.watched[a]; ok {
+			// The agent may be faster than the watch of the test.
+			all = append(all, max(at.Sub(watched), 0))
 		}
 	}
 	return all
 }
 
-// usage is what the agent has taken.
+// usage is the processor time and memory of the agent.
 type usage struct {
 	processor      time.Duration
 	resident, peak string

@@ -16,14 +16,14 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// What begins an association of SCTP, and what answers it.
+// Chunks that begin an association of SCTP, and that acknowledge it.
 const (
 	sctpInit    = 1
 	sctpInitAck = 2
 )
 
-// testSCTP begins associations with a Service, again and again from the same port, while its
-// pod is replaced. The kernel need not have SCTP: packets are made and answered here.
+// testSCTP begins associations with a Service, repeatedly from the same port, while its pod is
+// replaced. The kernel need not support SCTP: the test itself makes the packets and replies.
 func testSCTP(t *testing.T, c *cluster) {
 	both := v1.IPFamilyPolicyRequireDualStack
 	s, err := c.client.CoreV1().Services("default").Create(t.Context(), &v1.Service{
@@ -51,10 +51,10 @@ func testSCTP(t *testing.T, c *cluster) {
 		for _, client := range clients {
 			for i, to := range clusterIPs(s) {
 				from := netip.AddrPortFrom(client.addresses[i].Addr(), 20000)
-				eventually(t, fmt.Sprintf("SCTP from %v to %v leads to %s", from, to, p.name), func() error {
+				eventually(t, fmt.Sprintf("SCTP from %v to %v reaches %s", from, to, p.name), func() error {
 					got, err := associate(t, client.ns, from, to)
 					if err == nil && got != tag {
-						err = fmt.Errorf("pod %d answers", got)
+						err = fmt.Errorf("got a reply of pod %d", got)
 					}
 					return err
 				})
@@ -63,8 +63,8 @@ func testSCTP(t *testing.T, c *cluster) {
 	}
 }
 
-// tags are the two that a packet has: the one that its receiver chose, and that of its
-// sender.
+// tags are the two verification tags in a packet: the one that its receiver chose, and the one
+// of its sender.
 type tags struct{ receiver, sender uint32 }
 
 // sctpPacket makes a packet with one chunk.
@@ -82,7 +82,7 @@ func sctpPacket(kind byte, from, to uint16, x tags) []byte {
 	return b
 }
 
-// listenSCTP gives a socket for all SCTP packets to an address.
+// listenSCTP returns a socket for all SCTP packets to an address.
 func listenSCTP(t *testing.T, host *netns.NS, at netip.Addr) (net.PacketConn, error) {
 	network := "ip4:132"
 	if at.Is6() {
@@ -91,7 +91,7 @@ func listenSCTP(t *testing.T, host *netns.NS, at netip.Addr) (net.PacketConn, er
 	return host.ListenPacket(t.Context(), network, at.String())
 }
 
-// answerSCTP answers all that would begin an association, with a tag.
+// answerSCTP acknowledges all associations, with a tag.
 func (p *pod) answerSCTP(t *testing.T, tag uint32) {
 	t.Helper()
 	for _, a := range p.addresses {
@@ -112,23 +112,23 @@ func (p *pod) answerSCTP(t *testing.T, tag uint32) {
 				}
 				client, server := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 				answer := sctpPacket(sctpInitAck, server, client, tags{binary.BigEndian.Uint32(b[16:]), tag})
-				_, _ = conn.WriteTo(answer, from) // Or the client asks again.
+				_, _ = conn.WriteTo(answer, from) // The client repeats lost packets.
 			}
 		})
 		t.Cleanup(func() {
-			_ = conn.Close() // Nobody has it any more.
+			_ = conn.Close() // No goroutine uses it any more.
 			answering.Wait()
 		})
 	}
 }
 
-// associate asks for an association, and gives the tag of who answers.
+// associate begins an association, and gives the tag of the pod that acknowledges it.
 func associate(t *testing.T, host *netns.NS, from, to netip.AddrPort) (tag uint32, err error) {
 	conn, err := listenSCTP(t, host, from.Addr())
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // All has been said.
+	defer func() { _ = conn.Close() }() // The reply was read.
 	if err := conn.SetDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 		return 0, err
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// sender is a client that sends datagrams all the time from one port, a thousand a second,
-// and never asks who gets them: to the kernel all of them are one flow.
+// sender is a client that sends datagrams all the time from one port, a thousand a second.
+// For the kernel all of them are one flow.
 type sender struct {
 	from, to netip.AddrPort
 
-	mu     sync.Mutex
-	server string    // the pod that answered last
-	heard  time.Time // when that was
+	mu        sync.Mutex
+	server    string    // the pod of the last reply
+	repliedAt time.Time // the time of the last reply
 }
 
 // startSender sends from a port of a host until the test ends.
@@ -33,10 +33,10 @@ func startSender(t *testing.T, host *netns.NS, from, to netip.AddrPort) *sender 
 	stop := make(chan struct{})
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.send(conn, stop) })
-	tasks.Go(func() { s.hear(conn) })
+	tasks.Go(func() { s.receive(conn) })
 	t.Cleanup(func() {
 		close(stop)
-		_ = conn.Close() // Nobody has it any more.
+		_ = conn.Close() // No goroutine uses it any more.
 		tasks.Wait()
 	})
 	return s
@@ -51,14 +51,14 @@ func (s *sender) send(conn net.PacketConn, stop <-chan struct{}) {
 	for {
 		select {
 		case <-tick.C:
-			_, _ = conn.WriteTo([]byte("?"), to) // What is refused gets no answer.
+			_, _ = conn.WriteTo([]byte("?"), to) // The next datagram repeats a refused one.
 		case <-stop:
 			return
 		}
 	}
 }
 
-func (s *sender) hear(conn net.PacketConn) {
+func (s *sender) receive(conn net.PacketConn) {
 	text := make([]byte, 256)
 	for {
 		n, _, err := conn.ReadFrom(text)
@@ -67,14 +67,14 @@ func (s *sender) hear(conn net.PacketConn) {
 		}
 		name, _, _ := strings.Cut(string(text[:n]), " ")
 		s.mu.Lock()
-		s.server, s.heard = name, time.Now()
+		s.server, s.repliedAt = name, time.Now()
 		s.mu.Unlock()
 	}
 }
 
-// served gives the pod that has answered since a time.
+// served returns the pod of the last reply, and whether that arrived after a time.
 func (s *sender) served(since time.Time) (pod string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.server, s.heard.After(since)
+	return s.server, s.repliedAt.After(since)
 }

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// endpoints gives those that are ready by the slices of the Services that select pods: how often
-// each pod is named, by Service and pod.
+// endpoints counts the ready endpoints in the slices of Services that select pods, by Service
+// and pod.
 func (c *cluster) endpoints() (named map[[2]string]int, err error) {
 	list, err := c.client.DiscoveryV1().EndpointSlices("default").List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -30,19 +30,19 @@ func (c *cluster) endpoints() (named map[[2]string]int, err error) {
 	return named, nil
 }
 
-// isTold gives an error as long as a slice says that a pod, which ends, is ready.
-func (c *cluster) isTold(p *pod) error {
+// isUnready returns an error while a slice has a terminating pod as ready.
+func (c *cluster) isUnready(p *pod) error {
 	named, err := c.endpoints()
 	for key := range named {
 		if key[1] == p.name {
-			return fmt.Errorf("those of %s say that it is ready", key[0])
+			return fmt.Errorf("the slices of %s have it as ready", key[0])
 		}
 	}
 	return err
 }
 
-// isAgreed gives an error as long as slices have other pods than there are.
-func (c *cluster) isAgreed() error {
+// slicesMatchPods returns an error while the slices differ from the existing pods.
+func (c *cluster) slicesMatchPods() error {
 	list, err := c.client.CoreV1().Services("default").List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -57,22 +57,22 @@ func (c *cluster) isAgreed() error {
 		}
 	}
 	got, err := c.endpoints()
-	// Nobody collects the slices of Services that were deleted.
+	// No garbage collector deletes the slices of deleted Services.
 	maps.DeleteFunc(got, func(key [2]string, _ int) bool { return !services[key[0]] })
 	if err == nil && !maps.Equal(got, want) {
-		err = fmt.Errorf("they have %v, and there are %v", got, want)
+		err = fmt.Errorf("got endpoints %v, want %v", got, want)
 	}
 	return err
 }
 
-// settle waits until nothing is under way: the slices have the pods that there are, and every
-// agent says that its kernel holds a Service that was made after all of that. A connection to it
-// would not do: it works before the last transaction of its change is written.
-func (c *cluster) settle(t *testing.T) {
+// awaitApplied waits until all changes are applied: the slices match the pods, and every agent
+// reports that its kernel has a Service that was created after that. A connection to that
+// Service would prove less: it succeeds before the last transaction of the change is written.
+func (c *cluster) awaitApplied(t *testing.T) {
 	t.Helper()
-	eventually(t, "all slices have the pods that there are", c.isAgreed)
-	c.settled++
-	name, p := fmt.Sprintf("settled-%d", c.settled), c.webPods(c.nodes...)[0]
+	eventually(t, "the slices match the pods", c.slicesMatchPods)
+	c.markers++
+	name, p := fmt.Sprintf("marker-%d", c.markers), c.webPods(c.nodes...)[0]
 	s, err := c.client.CoreV1().Services("default").Create(t.Context(), &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
@@ -92,7 +92,7 @@ func (c *cluster) settle(t *testing.T) {
 	}
 	to, at := clusterIPs(s)[0], netip.AddrPortFrom(p.addresses[0].Addr(), podPort).String()
 	for _, n := range c.nodes {
-		eventually(t, fmt.Sprintf("the kernel of %s leads %v to %s", n.name, to, at), func() error {
+		eventually(t, fmt.Sprintf("the kernel of %s forwards %v to %s", n.name, to, at), func() error {
 			status, body, err := get(n.ns, fmt.Sprintf("http://127.0.0.1:10249/debug/services?protocol=TCP&destination=%v", to))
 			if err == nil && (!strings.Contains(body, "<b>forward</b>") || !strings.Contains(body, at)) {
 				err = fmt.Errorf("got status %d: %s", status, body)

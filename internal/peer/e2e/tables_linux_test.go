@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// generation gives the number of a node's ruleset: any commit changes it.
+// generation returns the number of a node's ruleset: any commit changes it.
 func generation(t *testing.T, n *node) (number uint32) {
 	t.Helper()
 	err := n.ns.Do(func() error {
@@ -20,7 +20,7 @@ func generation(t *testing.T, n *node) (number uint32) {
 			return err
 		}
 		number, err = conn.Generation(t.Context())
-		_ = conn.Close() // It was only asked.
+		_ = conn.Close() // An error does not matter.
 		return err
 	})
 	if err != nil {
@@ -29,7 +29,7 @@ func generation(t *testing.T, n *node) (number uint32) {
 	return number
 }
 
-// listenToTables gives a socket that says what is changed in nf_tables of a namespace.
+// listenToTables returns a socket with the notifications of changes in nf_tables of a namespace.
 func listenToTables(ns *netns.NS) (socket *os.File, err error) {
 	err = ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
@@ -37,7 +37,7 @@ func listenToTables(ns *netns.NS) (socket *os.File, err error) {
 			return os.NewSyscallError("socket", err)
 		}
 		socket = os.NewFile(uintptr(fd), "nf_tables")
-		const room = 64 << 20 // What does not fit is lost.
+		const room = 64 << 20 // More notifications would be lost.
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
@@ -47,8 +47,8 @@ func listenToTables(ns *netns.NS) (socket *os.File, err error) {
 	return socket, err
 }
 
-// wantNoRules looks for what kube-proxy or an agent has left. The chain KUBE-FIREWALL is the
-// kubelet's, too, and in the table mangle kube-proxy has an empty chain to which nothing leads.
+// wantNoRules checks that no rules of kube-proxy or of an agent remain. The kubelet has the chain
+// KUBE-FIREWALL, too, and in the table mangle kube-proxy has an empty chain without a jump to it.
 func (n *node) wantNoRules(t *testing.T, nft string) {
 	t.Helper()
 	table := ""
@@ -58,7 +58,7 @@ func (n *node) wantNoRules(t *testing.T, nft string) {
 		}
 		isOurs := strings.Contains(line, "KUBE-") || strings.Contains(line, "kube-proxy") || strings.Contains(line, "vipkit")
 		if isOurs && !strings.Contains(line, "KUBE-FIREWALL") && !strings.Contains(table, " mangle ") {
-			t.Errorf("after a cleanup %s has %sin %s", n.name, line, table)
+			t.Errorf("rules of %s after a cleanup: got %sin %s, want none", n.name, line, table)
 		}
 	}
 }

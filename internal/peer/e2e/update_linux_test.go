@@ -16,13 +16,14 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// testRollingUpdate replaces all pods, one after the other, under load. A pod that was told
-// to end goes on serving for a while, as pods do that let their node's agent know first.
+// testRollingUpdate replaces all pods, one after the other, under load. A terminating pod
+// continues to serve for a while, so that the agents learn of its end first.
 func testRollingUpdate(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.awaitApplied(t) // A pod that was removed earlier without draining may still be an endpoint on some node.
 	client := c.appPods("shop", c.nodes[0])[0]
 	l := startLoad(t, client.ns, 200, clusterIPs(s)...)
 	var datagrams []*sender
@@ -35,24 +36,24 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 			reaches(t, c.network.outside, "tcp",
 				netip.AddrPortFrom(n.addresses[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), c.webPods(c.nodes...)...)
 			c.stopPod(old, 2*time.Second)
-			t.Logf("%s has taken the place of %s", fresh.name, old.name)
+			t.Logf("%s has replaced %s", fresh.name, old.name)
 			since := time.Now()
 			for _, s := range datagrams {
-				eventually(t, fmt.Sprintf("%v leads to a pod that is there", s), func() error {
+				eventually(t, fmt.Sprintf("%v reaches a pod that exists", s), func() error {
 					if server, ok := s.served(since); !ok || c.pods[server] == nil {
-						return fmt.Errorf("answers: %v, at last by %q", ok, server)
+						return fmt.Errorf("got replies: %v, the last of %q", ok, server)
 					}
 					return nil
 				})
 			}
 		}
 	}
-	l.flawless(t, 500)
+	l.wantNoFailures(t, 500)
 }
 
-// testLoadBalancerUpdate replaces the only pod of a Service that keeps the client's address.
-// While the old one only drains, load balancers are told to go elsewhere, and who comes
-// nevertheless is served.
+// testLoadBalancerUpdate replaces the only pod of a Service with external traffic policy Local.
+// While only the old pod is left and drains, the health check node port reports that the node
+// has no endpoints, but connections must still succeed.
 func testLoadBalancerUpdate(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "shop", metav1.GetOptions{})
 	if err != nil {
@@ -79,26 +80,26 @@ func testLoadBalancerUpdate(t *testing.T, c *cluster) {
 	reports(1, http.StatusOK)
 	second := c.startPod("shop", n)
 	reports(2, http.StatusOK)
-	c.tellToEnd(first)
+	c.terminatePod(first)
 	reports(1, http.StatusOK)
 	c.stopPod(first, time.Second)
-	c.tellToEnd(second)
+	c.terminatePod(second)
 	reports(0, http.StatusServiceUnavailable)
-	time.Sleep(time.Second) // Connections come in the meantime.
+	time.Sleep(time.Second) // The load continues meanwhile.
 	c.startPod("shop", n)
 	reports(1, http.StatusOK)
 	c.stopPod(second, time.Second)
-	l.flawless(t, 100)
+	l.wantNoFailures(t, 100)
 }
 
-// testAffinity has clients come back to the pod that they had, as long as there is one.
+// testAffinity checks that clients reach the same pod again, as long as it exists.
 func testAffinity(t *testing.T, c *cluster) {
 	s := c.makeService("sticky", v1.ServiceSpec{
 		Type: v1.ServiceTypeNodePort, Selector: map[string]string{"app": "web"}, SessionAffinity: v1.ServiceAffinityClientIP,
 	})
 	sticksTo := func(from *netns.NS, network string, to netip.AddrPort) (name string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%s %v sticks to a pod", network, to), func() error {
+		eventually(t, fmt.Sprintf("%s %v keeps its pod", network, to), func() error {
 			name = ""
 			for range 20 {
 				a, err := ask(t.Context(), from, network, to)
@@ -106,7 +107,7 @@ func testAffinity(t *testing.T, c *cluster) {
 					return err
 				}
 				if name != "" && a.pod != name {
-					return fmt.Errorf("%s answered after %s", a.pod, name)
+					return fmt.Errorf("got a reply of %s after one of %s", a.pod, name)
 				}
 				name = a.pod
 			}
@@ -126,14 +127,14 @@ func testAffinity(t *testing.T, c *cluster) {
 			c.startPod("web", c.pods[old].node)
 			c.stopPod(c.pods[old], 0)
 			if now := sticksTo(c.network.outside, "tcp", to); now == old {
-				t.Errorf("%v still leads to %s, which is gone", to, old)
+				t.Errorf("%v: got a reply of %s, want one of another pod, as it was removed", to, old)
 			}
 		}
 	}
 }
 
-// testModes restarts all agents in the other mode, under load. It does not leave
-// anything of the old one.
+// testModes restarts all agents in the other mode, under load. Nothing of the old mode must
+// remain.
 func testModes(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
@@ -149,9 +150,9 @@ func testModes(t *testing.T, c *cluster) {
 		n.stopAgent(syscall.SIGTERM)
 		n.setMode(other)
 		n.startAgent(c.program)
-		eventually(t, n.name+" has nothing of its old mode", func() error {
+		eventually(t, n.name+" has no rules of its old mode", func() error {
 			if left := n.tables(nft); strings.Contains(left, gone) {
-				return fmt.Errorf("there is %q", gone)
+				return fmt.Errorf("got %q", gone)
 			}
 			return nil
 		})
@@ -160,5 +161,5 @@ func testModes(t *testing.T, c *cluster) {
 			reaches(t, n.ns, "udp", to, c.webPods(c.nodes...)...)
 		}
 	}
-	l.flawless(t, 20)
+	l.wantNoFailures(t, 20)
 }

@@ -20,10 +20,10 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 )
 
-var errKubeSync = errors.New("kube-proxy could not write its rules; its log says why")
+var errKubeSync = errors.New("kube-proxy could not write its rules; see its log")
 
-// kubeProxy drives a proxier of kube-proxy as its informers do, but for the waiting:
-// what has changed is written at once.
+// kubeProxy calls a proxier of kube-proxy like its informers, but syncs each change without a
+// pause.
 type kubeProxy struct {
 	kube.Provider
 	health *healthcheck.ProxyHealthServer
@@ -34,17 +34,16 @@ func newKubeNFTables(withNetlink bool) (dataplane, error) {
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(gate); err != nil {
 		return nil, err
 	}
-	k := &kubeProxy{health: healthcheck.NewProxyHealthServer("", time.Hour, nobody{})}
+	k := &kubeProxy{health: healthcheck.NewProxyHealthServer("", time.Hour, noNode{})}
 	var err error
 	k.Provider, err = kubenftables.NewProxier(context.Background(), config(), v1.IPv4Protocol,
 		proxyutil.NewDetectLocalByCIDR(podRange), nodeName, net.ParseIP(nodeIP), nil, k.health, false)
 	return k, err
 }
 
-// newKubeIPTables makes the proxier that runs whichever iptables comes first in the
-// path.
+// newKubeIPTables makes the proxier, which runs the first iptables in the path.
 func newKubeIPTables() (dataplane, error) {
-	k := &kubeProxy{health: healthcheck.NewProxyHealthServer("", time.Hour, nobody{})}
+	k := &kubeProxy{health: healthcheck.NewProxyHealthServer("", time.Hour, noNode{})}
 	var err error
 	k.Provider, err = kubeiptables.NewProxier(context.Background(), config(), v1.IPv4Protocol,
 		utiliptables.New(utiliptables.ProtocolIPv4), utilsysctl.New(),
@@ -64,11 +63,11 @@ func config() *kubeconfig.KubeProxyConfiguration {
 	return c
 }
 
-// nobody knows nothing of the node.
-type nobody struct{}
+// noNode is a source of the Node object that has none.
+type noNode struct{}
 
-// Node gives nil.
-func (nobody) Node() *v1.Node { return nil }
+// Node returns nil.
+func (noNode) Node() *v1.Node { return nil }
 
 func (k *kubeProxy) load(w *world) error {
 	for _, s := range w.services {
@@ -77,7 +76,7 @@ func (k *kubeProxy) load(w *world) error {
 	for _, s := range w.slices {
 		k.OnEndpointSliceAdd(s)
 	}
-	k.OnServiceSynced() // It writes nothing before the slices are known, too.
+	k.OnServiceSynced() // It writes nothing before the EndpointSlices are synced, too.
 	return k.sync()
 }
 
@@ -92,7 +91,7 @@ func (k *kubeProxy) add(s *v1.Service, slice *discoveryv1.EndpointSlice) error {
 	return k.sync()
 }
 
-// sync does what kube-proxy does at the end of its waiting.
+// sync syncs like kube-proxy does after its pause.
 func (k *kubeProxy) sync() error {
 	before := k.health.Health().LastUpdated
 	k.OnEndpointSlicesSynced()

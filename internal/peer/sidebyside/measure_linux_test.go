@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -15,15 +16,14 @@ import (
 	"github.com/vipkit/vipkit/backends/iptables"
 )
 
-// dataplane takes API objects, and has written what follows from them when a call
-// returns.
+// dataplane gets API objects, and has written their rules when a call returns.
 type dataplane interface {
 	load(w *world) error
 	update(old, now *discoveryv1.EndpointSlice) error
 	add(s *v1.Service, slice *discoveryv1.EndpointSlice) error
 }
 
-// contenders are those who are compared, by name.
+// contenders returns the compared dataplanes by name.
 func contenders() map[string]func() (dataplane, error) {
 	return map[string]func() (dataplane, error){
 		"vipkit nftables":             newNFTables,
@@ -33,27 +33,33 @@ func contenders() map[string]func() (dataplane, error) {
 		"kube-proxy iptables-legacy":  newKubeIPTables,
 		"vipkit iptables-nft":         func() (dataplane, error) { return newIPTables(iptables.NFT) },
 		"kube-proxy iptables-nft":     newKubeIPTables,
+		ipvsOurs:                      newIPVS,
+		ipvsTheirs:                    newKubeIPVS,
+		ipvsFloor:                     newFloor,
 	}
 }
 
-// cost is what one step takes.
+// cost is the cost of one step.
 type cost struct {
-	// Wall is how long it takes, CPU the time of processors, user and system, that of
-	// programs which it starts included.
-	Wall, CPU time.Duration
-	// Writes is how many objects of nf_tables it changes in the kernel; -1 where that
-	// was not counted.
+	// Wall is the duration, CPU the processor time, user and system, with that of child
+	// processes: medians of Rounds. P99 is the longest duration but for one in a hundred.
+	Wall, CPU, P99 time.Duration
+	Rounds         int
+	// Writes is how many objects of nf_tables it changes in the kernel; -1 if they were
+	// not counted.
 	Writes int
+	// Resident is the memory of the process after the step, in bytes, without child processes.
+	Resident int64
 }
 
-// steps are what is measured, in this order.
+// steps returns the measured steps in order.
 func steps() []string { return []string{"cold", "endpoint", "service", "nothing", "restart"} }
 
-// measure goes through all steps with one contender.
+// measure measures all steps with one contender; without Services, only the first one.
 func measure(name string, services int) (map[string]cost, error) {
 	start := contenders()[name]
 	if start == nil {
-		return nil, fmt.Errorf("there is no contender %q", name)
+		return nil, fmt.Errorf("unknown contender %q", name)
 	}
 	w := newWorld(services)
 	var d dataplane
@@ -64,6 +70,10 @@ func measure(name string, services int) (map[string]cost, error) {
 		return err
 	}
 	costs := map[string]cost{}
+	counts, least, many := true, 5, 5
+	if isIPVS(name) {
+		counts, least, many = false, 3, 200 // kube-proxy takes seconds for each
+	}
 	for _, step := range []struct {
 		name   string
 		rounds int
@@ -71,43 +81,62 @@ func measure(name string, services int) (map[string]cost, error) {
 		do     func() error
 	}{
 		{"cold", 1, false, fresh},
-		{"endpoint", 5, true, func() error { old, now := w.replace(services / 2); return d.update(old, now) }},
-		{"service", 5, true, func() error { return d.add(w.add()) }},
-		{"nothing", 5, true, func() error { old, now := w.annotate(services / 3); return d.update(old, now) }},
-		{"restart", 1, true, fresh},
+		{"endpoint", many, counts, func() error { old, now := w.replace(services / 2); return d.update(old, now) }},
+		{"service", 5, counts, func() error { return d.add(w.add()) }},
+		{"nothing", 5, counts, func() error { old, now := w.annotate(services / 3); return d.update(old, now) }},
+		{"restart", 1, counts, fresh},
 	} {
-		c, err := repeat(step.rounds, step.do)
+		c, err := repeat(min(least, step.rounds), step.rounds, step.do)
 		if err == nil && step.counts {
 			c.Writes, err = countWrites(step.do)
+		}
+		if err == nil && isIPVS(name) {
+			err = checkIPVS(w)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s, %d services, %s: %w", name, services, step.name, err)
 		}
 		costs[step.name] = c
+		if services == 0 {
+			break
+		}
 	}
 	return costs, nil
 }
 
-// repeat measures a step several times, and gives the median of each time.
-func repeat(rounds int, do func() error) (cost, error) {
+// repeat measures a step several times, and gives the median of each time. It ends after some
+// rounds and 20 s.
+func repeat(least, most int, do func() error) (cost, error) {
 	var all []cost
-	for range rounds {
+	for begin := time.Now(); len(all) < least || len(all) < most && time.Since(begin) < 20*time.Second; {
 		c, err := once(do)
 		if err != nil {
 			return cost{}, err
 		}
 		all = append(all, c)
 	}
-	out := cost{Writes: -1}
+	resident, err := residentMemory()
+	out := cost{Writes: -1, Rounds: len(all), Resident: resident}
 	slices.SortFunc(all, func(a, b cost) int { return int(a.Wall - b.Wall) })
-	out.Wall = all[len(all)/2].Wall
+	out.Wall, out.P99 = all[len(all)/2].Wall, all[(len(all)*99-1)/100].Wall
 	slices.SortFunc(all, func(a, b cost) int { return int(a.CPU - b.CPU) })
 	out.CPU = all[len(all)/2].CPU
-	return out, nil
+	return out, err
+}
+
+// residentMemory returns the memory of this process in bytes.
+func residentMemory() (int64, error) {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int64
+	_, err = fmt.Sscan(string(text), &size, &resident)
+	return resident * int64(os.Getpagesize()), err
 }
 
 func once(do func() error) (cost, error) {
-	runtime.GC() // The garbage of others is not this step's.
+	runtime.GC() // Do not measure the garbage of earlier steps.
 	before, err := processorTime()
 	if err != nil {
 		return cost{}, err
@@ -119,7 +148,7 @@ func once(do func() error) (cost, error) {
 	return cost{Wall: wall, CPU: after - before}, errors.Join(err, err2)
 }
 
-// processorTime gives that of this process and of those that it has waited for.
+// processorTime returns the processor time of this process and of its ended child processes.
 func processorTime() (time.Duration, error) {
 	var sum time.Duration
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
@@ -132,10 +161,9 @@ func processorTime() (time.Duration, error) {
 	return sum, nil
 }
 
-// countWrites does a step once more, and counts what the kernel tells of changes in
-// nf_tables: one message for each object that is made, changed or removed. That takes
-// time, so it is not in the round that is measured. It gives -1 where the kernel had
-// more to tell than there is room for.
+// countWrites does a step once more, and counts the kernel's notifications of changes in
+// nf_tables: one message for each object that is added, changed or removed. That takes time,
+// so it is not part of a measured round. It gives -1 if the messages exceed the buffer.
 func countWrites(do func() error) (n int, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -144,7 +172,7 @@ func countWrites(do func() error) (n int, err error) {
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
 	const room = 64 << 20
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room); err != nil {
-		// A user namespace has no such privilege; a change needs little room.
+		// A user namespace does not have this privilege; a small change needs no large buffer.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
@@ -170,7 +198,7 @@ func countWrites(do func() error) (n int, err error) {
 	}
 }
 
-// objects counts the messages in a buffer but those that only end a transaction.
+// objects counts the messages in a buffer without those that only end a transaction.
 func objects(buffer []byte) (n int) {
 	const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 	for len(buffer) >= unix.SizeofNlMsghdr {

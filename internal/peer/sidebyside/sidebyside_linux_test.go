@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
@@ -27,7 +28,7 @@ import (
 const (
 	// servicesVariable names the environment variable with the sizes to measure.
 	servicesVariable = "VIPKIT_SERVICES"
-	// contenderVariable makes this program measure one contender and end.
+	// contenderVariable makes this program measure one contender and exit.
 	contenderVariable = "VIPKIT_CONTENDER"
 )
 
@@ -42,7 +43,7 @@ func run(m *testing.M) int {
 	}
 	status, err := netns.Privileged(m.Run)
 	if err != nil {
-		return m.Run() // The tests say that they need privileges.
+		return m.Run() // The tests report that they need privileges.
 	}
 	return status
 }
@@ -55,11 +56,13 @@ func contend(name string) int {
 		}
 	}, funcr.Options{}))
 	services, err := strconv.Atoi(os.Getenv(servicesVariable))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	if err == nil {
+		err = raiseLoopback()
 	}
-	costs, err := measure(name, services)
+	var costs map[string]cost
+	if err == nil {
+		costs, err = measure(name, services)
+	}
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(costs)
 	}
@@ -70,8 +73,17 @@ func contend(name string) int {
 	return 0
 }
 
-// rivals are a contender of ours and one of kube-proxy's, and how many Services the
-// latter can load in good time.
+// raiseLoopback makes the new network namespace one of a node: before, IPVS takes no real servers.
+func raiseLoopback() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// rivals are a backend of this repository and a proxier of kube-proxy, and how many Services
+// the latter can load within the time limit.
 type rivals struct {
 	ours, theirs string
 	most         int
@@ -86,8 +98,8 @@ func pairs() []rivals {
 	}
 }
 
-// TestSideBySide measures everybody at the same Services. What kube-proxy does may not
-// be cheaper, neither in time nor in that of the processors.
+// TestSideBySide measures all contenders with the same Services. No step of kube-proxy may be
+// cheaper both in duration and in processor time.
 func TestSideBySide(t *testing.T) {
 	needRoot(t)
 	netnstest.NFT(t)
@@ -111,8 +123,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// needRoot ends the test where it runs in a user namespace: there kube-proxy cannot
-// make the buffers of its sockets as large as its transactions are.
+// needRoot ends the test in a user namespace: kube-proxy cannot make the buffers of its sockets
+// large enough for its transactions there.
 func needRoot(t *testing.T) {
 	t.Helper()
 	netnstest.NeedNamespaces(t)
@@ -120,7 +132,7 @@ func needRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Close(fd) }() // It was for a question only.
+	defer func() { _ = unix.Close(fd) }() // An error does not matter.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20); err != nil {
 		testenv.CannotRun(t, "kube-proxy needs the privileges of the machine's root")
 	}
@@ -151,14 +163,14 @@ func inNamespace(t *testing.T, name string, services int) map[string]cost {
 	folder := t.TempDir()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), contenderVariable+"="+name, servicesVariable+"="+strconv.Itoa(services),
-		// The lock of iptables is one for the whole machine.
+		// By default all iptables programs on the machine share one lock.
 		"XTABLES_LOCKFILE="+filepath.Join(folder, "lock"),
 		"PATH="+programs(t, folder, name)+":"+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	var out, complaints bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaints
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s: %v: %s", name, err, complaints.String())
+		t.Fatalf("%s: %v: %s", name, err, errs.String())
 	}
 	costs := map[string]cost{}
 	if err := json.Unmarshal(out.Bytes(), &costs); err != nil {
@@ -167,8 +179,8 @@ func inNamespace(t *testing.T, name string, services int) map[string]cost {
 	return costs
 }
 
-// programs gives a folder in which the plain names of iptables stand for the flavour
-// that a contender is to use: kube-proxy has no option for it.
+// programs returns a folder in which the names of iptables without a suffix are links to the
+// flavour of the contender: kube-proxy has no option for it.
 func programs(t *testing.T, folder, name string) string {
 	t.Helper()
 	_, flavour, ok := strings.Cut(name, " iptables-")
@@ -187,9 +199,9 @@ func programs(t *testing.T, folder, name string) string {
 	return folder
 }
 
-// checkWrites fails the test where a contender cannot have done its work, or one of
-// ours has written for nothing. What goes into the tables of iptables-legacy nobody
-// tells.
+// checkWrites fails the test if a contender has written nothing for a change, or if a backend
+// of this repository has written although nothing changed. The kernel does not report writes
+// to the tables of iptables-legacy.
 func checkWrites(t *testing.T, name string, costs map[string]cost) {
 	t.Helper()
 	if isLegacy(name) {
@@ -197,19 +209,19 @@ func checkWrites(t *testing.T, name string, costs map[string]cost) {
 	}
 	for _, step := range []string{"endpoint", "service"} {
 		if costs[step].Writes == 0 {
-			t.Errorf("%s, %s: nothing was written to the kernel, want something", name, step)
+			t.Errorf("%s, %s: objects written: got none, want some", name, step)
 		}
 	}
 	for _, step := range []string{"nothing", "restart"} {
 		if n := costs[step].Writes; n != 0 && strings.HasPrefix(name, "vipkit") {
-			t.Errorf("%s, %s: %d objects were written to the kernel, want none", name, step, n)
+			t.Errorf("%s, %s: objects written: got %d, want none", name, step, n)
 		}
 	}
 }
 
 func isLegacy(name string) bool { return strings.HasSuffix(name, "legacy") }
 
-// compare fails the test where kube-proxy is cheaper.
+// compare fails the test if kube-proxy is cheaper.
 func compare(t *testing.T, r rivals, services int, measured map[string]map[string]cost) {
 	t.Helper()
 	for _, step := range steps() {
@@ -217,13 +229,13 @@ func compare(t *testing.T, r rivals, services int, measured map[string]map[strin
 		t.Logf("%d services, %s: %s takes %.1f times as long as %s, %.1f times the processor time", services, step, r.theirs,
 			float64(theirs.Wall)/float64(ours.Wall), r.ours, float64(theirs.CPU)/float64(max(ours.CPU, time.Microsecond)))
 		if ours.Wall > theirs.Wall && ours.CPU > theirs.CPU {
-			t.Errorf("%d services, %s: %s takes %v (processors %v), want no more than %s: %v (%v)", services, step,
+			t.Errorf("%d services, %s: %s: got %v (processors %v), want no more than %s: %v (%v)", services, step,
 				r.ours, ours.Wall, ours.CPU, r.theirs, theirs.Wall, theirs.CPU)
 		}
 	}
 }
 
-// row gives a line of a table in Markdown.
+// row returns a line of a table in Markdown.
 func row(name string, services int, costs map[string]cost) string {
 	var b strings.Builder
 	size := strconv.Itoa(services)
@@ -242,7 +254,7 @@ func row(name string, services int, costs map[string]cost) string {
 	return b.String() + "\n"
 }
 
-// short gives a time to two or three figures.
+// short formats a duration with two or three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < 10*time.Microsecond:

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// vipkit drives a backend of this repository as a Runner does, but for the waiting.
+// vipkit calls a backend of this repository like a Runner, but without its pauses.
 type vipkit struct {
 	tracker proxy.ServiceChangeTracker
 	backend proxy.Backend
@@ -63,8 +63,8 @@ func (v *vipkit) add(s *v1.Service, slice *discoveryv1.EndpointSlice) error {
 	return v.sync()
 }
 
-// sync applies the newest snapshot. Where there is none, nothing has changed, and a
-// Runner goes on waiting.
+// sync applies the newest snapshot. If there is none, nothing has changed, and a Runner would
+// wait.
 func (v *vipkit) sync() error {
 	next, err := v.tracker.Next(v.ended, v.applied)
 	if err != nil {

@@ -13,6 +13,8 @@ const (
 	nodeName = "here"
 	nodeIP   = "192.0.2.1"
 	podRange = "10.128.0.0/9"
+	// servicePort is that of each Service.
+	servicePort = 80
 	// endpointsEach is how many endpoints a Service has, of which one in a hundred is
 	// on this node.
 	endpointsEach = 10
@@ -22,7 +24,7 @@ const (
 type world struct {
 	services []*v1.Service
 	slices   []*discoveryv1.EndpointSlice
-	// last is the number of the endpoint that was made last.
+	// last is the number of the newest endpoint.
 	last uint32
 }
 
@@ -38,13 +40,13 @@ func newWorld(services int) *world {
 func (w *world) add() (*v1.Service, *discoveryv1.EndpointSlice) {
 	n := uint32(len(w.services))
 	name := fmt.Sprintf("service-%05d", n)
-	ip := address(10<<24 | 64<<16 | (n + 1)).String()
+	ip := clusterIP(n).String()
 	policy := v1.ServiceInternalTrafficPolicyCluster
 	s := &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"},
 		Spec: v1.ServiceSpec{
 			Type: v1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
-			Ports:           []v1.ServicePort{{Name: "http", Port: 80, Protocol: v1.ProtocolTCP}},
+			Ports:           []v1.ServicePort{{Name: "http", Port: servicePort, Protocol: v1.ProtocolTCP}},
 			SessionAffinity: v1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
 		},
 	}
@@ -63,7 +65,10 @@ func (w *world) add() (*v1.Service, *discoveryv1.EndpointSlice) {
 	return s, slice
 }
 
-// endpoint gives an endpoint that never was.
+// clusterIP returns the address of a Service.
+func clusterIP(n uint32) netip.Addr { return address(10<<24 | 64<<16 | (n + 1)) }
+
+// endpoint returns a new endpoint.
 func (w *world) endpoint() discoveryv1.Endpoint {
 	w.last++
 	ready, node := true, fmt.Sprintf("node-%d", w.last%100)
@@ -77,8 +82,8 @@ func (w *world) endpoint() discoveryv1.Endpoint {
 	}
 }
 
-// replace gives a slice with another endpoint in the place of its first, as the API
-// server would send it, beside the old one.
+// replace replaces the first endpoint of a slice, and gives the old and the new slice, as an
+// informer would.
 func (w *world) replace(i int) (old, now *discoveryv1.EndpointSlice) {
 	old, now = w.slices[i], w.slices[i].DeepCopy()
 	now.Endpoints[0] = w.endpoint()
@@ -86,7 +91,7 @@ func (w *world) replace(i int) (old, now *discoveryv1.EndpointSlice) {
 	return old, now
 }
 
-// annotate gives a slice that says nothing new about its endpoints.
+// annotate changes an annotation of a slice, and not its endpoints.
 func (w *world) annotate(i int) (old, now *discoveryv1.EndpointSlice) {
 	old, now = w.slices[i], w.slices[i].DeepCopy()
 	now.Annotations = map[string]string{"changed": now.Annotations["changed"] + "."}
