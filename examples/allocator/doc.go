@@ -1,46 +1,44 @@
-// Command allocator hands out addresses and node ports of some ranges, and shows who
-// has them.
+// Command allocator allocates addresses and node ports of some ranges, and shows their
+// owners.
 //
 //	allocator -range 10.96.0.0/24 -store file:services.map COMMAND ...
 //
-// The ranges are prefixes and rows of ports, by commas. The store is a file, the
-// memory of the program, which forgets everything when it ends, or a cluster:
+// The ranges are prefixes and port ranges, separated by commas. The stores are:
 //
-//	memory, file:PATH        as they say
-//	kubernetes               IPAddress objects of the cluster that kubectl would use, or
-//	                         else of that in which the program runs
-//	kubernetes:KUBECONFIG    the same for another kubeconfig file
+//	memory                   the memory of the program, until it ends
+//	file:PATH                a file
+//	kubernetes               IPAddress objects of the cluster of kubectl's configuration,
+//	                         or else of the cluster in which the program runs
+//	kubernetes:KUBECONFIG    the same with another kubeconfig file
 //
-// For etcd there is allocator/etcdstore/etcdallocator, in the module that has its client. It
-// has the same commands; here, -store etcd:URL is an error that names it.
+// For etcd use allocator/etcdstore/etcdallocator, in the module that has its client. It has
+// the same commands; here, -store etcd:URL is an error that names it.
 //
-// A cluster has ranges of its own, its ServiceCIDR objects, so -range can be left out; and
-// its owners have names such as services/default/web. Without a command,
-// commands are read from standard input, a line each, while the store stays open.
+// A cluster has ranges of its own, its ServiceCIDR objects, so -range may be missing; and
+// its owners have names such as services/default/web. Without a command the program reads
+// commands from standard input, one in each line, while the store stays open.
 //
 // # Commands
 //
-//	allocate OWNER [WHAT...]   give keys to an owner: an address or port by name, or
+//	allocate OWNER [WHAT...]   allocate keys to an owner: an address or port by name, or
 //	                           any of a kind: ipv4, ipv6, port, several as port*3.
-//	                           All that is asked for, or nothing. By default one of the
-//	                           first range
+//	                           All of them, or none. By default one key of the first
+//	                           range
 //	try OWNER [WHAT...]        the same, but change nothing
-//	release OWNER KEY...       free what an owner has
+//	release OWNER KEY...       free keys of an owner
 //	show                       ranges, bands and occupancy as a picture, and the owners
-//	create                     make an empty map where there is none: only for ranges that
-//	                           nobody uses yet
-//	repair [-force] FILE       compare with a file of "KEY OWNER" lines and mend the
-//	                           store; it makes a map where there is none. A file
-//	                           without owners, or one by which most of what is held
-//	                           would be freed, is believed with -force only
+//	create                     make a missing map, empty: only for ranges that are not in
+//	                           use yet
+//	repair [-force] FILE       compare with a file of "KEY OWNER" lines and repair the
+//	                           store; it makes a missing map. A file without owners, or
+//	                           one by which most keys would be freed, needs -force
 //	import FILE                take the keys of a RangeAllocation object, as etcd or
-//	                           kubectl give it, for the owner "imported": all that
-//	                           nobody has yet, in one step
+//	                           kubectl give it, for the owner "imported": all free ones,
+//	                           in one step
 //
 // A file store has no map before repair, import or create has made one; until then
-// nothing can be allocated.
+// allocations fail.
 //
-// The exit status is 0 if all went well, 1 if a command failed, repair has found
-// something that it could not mend or the program was interrupted, and 2 for bad
-// flags.
+// The exit status is 0 for success, 1 if a command failed, repair found something that
+// it could not repair or the program was interrupted, and 2 for bad flags.
 package main

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/internal/allocatorcli"
+	"github.com/vipkit/vipkit/examples/allocator/allocatorcli"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
@@ -20,12 +20,12 @@ func kubernetes() allocatorcli.Kind {
 	}
 }
 
-// openKubernetes keeps claims as IPAddress objects. Without ranges it takes those of the
-// cluster.
+// openKubernetes opens a store that keeps claims as IPAddress objects. Without ranges it uses
+// those of the cluster.
 func openKubernetes(ctx context.Context, path string, ranges []allocator.Config) (allocatorcli.Opened, error) {
 	config, err := restConfig(path)
 	if clientcmd.IsEmptyConfig(err) {
-		return allocatorcli.Opened{}, errors.New("there is no kubeconfig, and no cluster that this runs in: -store kubernetes:KUBECONFIG names a file")
+		return allocatorcli.Opened{}, errors.New("no kubeconfig found, and not running in a cluster: name a file by -store kubernetes:KUBECONFIG")
 	}
 	if err != nil {
 		return allocatorcli.Opened{}, fmt.Errorf("finding the API server: %w", err)
@@ -41,13 +41,13 @@ func openKubernetes(ctx context.Context, path string, ranges []allocator.Config)
 	}
 	ranges, err = store.Ranges(ctx)
 	if len(ranges) == 0 {
-		return allocatorcli.Opened{}, errors.Join(errors.New("the cluster has no ServiceCIDR that can be used: -range names ranges"), err)
+		return allocatorcli.Opened{}, errors.Join(errors.New("the cluster has no usable ServiceCIDR: set -range"), err)
 	}
 	return allocatorcli.Opened{Store: store, Ranges: ranges, Unusable: err}, nil
 }
 
-// restConfig reads a kubeconfig file; without a path, those that kubectl would, and
-// where there is none it takes the cluster that the program runs in.
+// restConfig reads a kubeconfig file: without a path those of kubectl, and if there are none,
+// the configuration of the cluster in which the program runs.
 func restConfig(path string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path

@@ -3,10 +3,10 @@ package main
 import (
 	"os"
 
-	"github.com/vipkit/vipkit/internal/allocatorcli"
+	"github.com/vipkit/vipkit/examples/allocator/allocatorcli"
 )
 
-// etcdCommand has the store that this command would need etcd's client for.
+// etcdCommand is the command for etcd, as this program does not import etcd's client.
 const etcdCommand = "go run github.com/vipkit/vipkit/allocator/etcdstore/etcdallocator@latest -store etcd:URL ..."
 
 func main() {

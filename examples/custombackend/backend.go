@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// layout is the table of a family, made anew; IP stands for ip or ip6.
+// layout rebuilds the table of a family; IP stands for ip or ip6.
 const layout = `delete table IP custom
 table IP custom {
 	set any-cluster-ip { typeof IP daddr; }
@@ -29,8 +29,8 @@ table IP custom {
 }
 `
 
-// A key names an object in nft's language, such as "chain ip custom services", and its
-// value is the text that makes it, or makes it anew.
+// A key names an object in nft's language, such as "chain ip custom services". The value of an
+// object is the script that adds or replaces it.
 type key string
 type object = backends.Object[key, string]
 
@@ -46,7 +46,7 @@ func element(ip, at, leadsTo string) object {
 	return object{Key: key("element " + ip + " custom " + at + " }"), Value: "add element " + ip + " custom " + at + leadsTo + " }\n"}
 }
 
-// render gives what a service port needs; without one, what is always there.
+// render appends the objects of a service port, or without one, those that always exist.
 func render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	if port == nil {
 		for _, ip := range []string{"ip", "ip6"} {
@@ -73,7 +73,7 @@ func render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	return out
 }
 
-// each writes something for every prefix of a family.
+// each formats every prefix of a family.
 func each(format, ip string, prefixes []netip.Prefix) (out string) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() == (ip == "ip") {
@@ -83,7 +83,7 @@ func each(format, ip string, prefixes []netip.Prefix) (out string) {
 	return out
 }
 
-// lookups are the rules that every new connection meets first.
+// lookups returns the rules that every new connection passes first.
 func lookups(node *proxy.Node, ip string) string {
 	nodePorts := each("%s daddr %s fib daddr type local meta l4proto . th dport vmap @nodeports\n", ip, node.NodePorts.Prefixes)
 	if node.NodePorts.All {
@@ -94,24 +94,24 @@ func lookups(node *proxy.Node, ip string) string {
 		ip + " daddr @any-cluster-ip reject\n" + each("%s daddr %s drop\n", ip, node.ServiceCIDRs)
 }
 
-// rules say, by source, what becomes of a connection to a frontend.
+// rules returns the rules that decide, by source, what happens to a connection to a frontend.
 func rules(node *proxy.Node, port *proxy.ServicePort, f proxy.Frontend, ip string) (out string) {
 	if f.Restricted {
 		out = each("%s saddr != %s ", ip, f.AllowedSources) + "drop\n"
 	}
-	pod := verdict(port, f.FromInside, ip, proxy.MasqueradeAlways)
+	fromPod, fromNode, fromOutside := f.Routes()
+	pod := verdict(port, fromPod, ip)
 	out += each("%s saddr %s "+pod, ip, node.LocalTraffic.Sources)
 	for _, name := range []string{node.LocalTraffic.Interface, node.LocalTraffic.InterfacePrefix + "*"} {
 		if name != "" && name != "*" {
 			out += fmt.Sprintf("iifname %q %s", name, pod)
 		}
 	}
-	return out + "fib saddr type local " + verdict(port, f.FromInside, ip, proxy.MasqueradeNonPods) +
-		verdict(port, f.FromOutside, ip, proxy.MasqueradeNonPods)
+	return out + "fib saddr type local " + verdict(port, fromNode, ip) + verdict(port, fromOutside, ip)
 }
 
-// verdict ends a rule with a route. It masquerades from the given level on.
-func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string, from proxy.Masquerade) string {
+// verdict returns the end of a rule that carries out a route.
+func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string) string {
 	if r.Action != proxy.Forward {
 		return r.Action.String() + "\n" // nft has the same words
 	}
@@ -119,17 +119,17 @@ func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string, from prox
 	for i, e := range port.Pool(r.Pool) {
 		slots = append(slots, fmt.Sprintf("%d : %s . %d", i, e.Addr.Addr(), e.Addr.Port()))
 	}
-	mark := map[bool]string{true: "meta mark set meta mark | 0x4000 "}[r.Masquerade >= from]
+	mark := map[bool]string{true: "meta mark set meta mark | 0x4000 "}[r.Masquerade == proxy.MasqueradeAlways]
 	return fmt.Sprintf("%smeta l4proto { tcp, udp, sctp } dnat %s to numgen random mod %d map { %s }\n", mark, ip, len(slots), strings.Join(slots, ", "))
 }
 
-// kernel is the edge: nft, which carries out a script as one transaction.
+// kernel is the kernel edge: nft, which carries out a script as one transaction.
 type kernel struct{ script.Target[key] }
 
 func newKernel(command ...string) *kernel {
 	return &kernel{script.Target[key]{
 		Command: command,
-		Begin:   "add table ip custom\nadd table ip6 custom\n", // for those that are deleted
+		Begin:   "add table ip custom\nadd table ip6 custom\n", // so that deleting a table never fails
 		Remove:  func(k key) string { return "delete " + string(k) + "\n" },
 		Anew:    []key{"table ip custom", "table ip6 custom"},
 		Missing: "No such file or directory",

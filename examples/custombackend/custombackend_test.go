@@ -40,8 +40,8 @@ func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) erro
 	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
 }
 
-// here is the kernel edge of the network namespace in which the calling thread is
-// now, whatever thread runs nft later.
+// here returns the kernel edge for the network namespace of the calling thread, whichever thread
+// runs nft later.
 func here(t testing.TB) *kernel {
 	t.Helper()
 	ns, err := os.Open("/proc/thread-self/ns/net")
@@ -56,8 +56,8 @@ func here(t testing.TB) *kernel {
 	return newKernel("nsenter", fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), ns.Fd()), "nft", "-f", "-")
 }
 
-// dump lists our tables, with chains in the order of their names: the kernel has
-// them in that of their making.
+// dump lists the tables, with chains in the order of their names: the kernel lists them in the
+// order of their creation.
 func dump(t testing.TB) string {
 	t.Helper()
 	var all []string

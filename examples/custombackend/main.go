@@ -1,7 +1,7 @@
-// Command custombackend is a proxy with a backend of its own: Services and
-// EndpointSlices from a folder of manifests become virtual IPs in nf_tables, by way
-// of the program nft. It shows how short a backend can be that passes the
-// conformance suite; docs/adding-a-backend.md explains it.
+// Command custombackend is a proxy with a backend of its own: it turns Services and
+// EndpointSlices from a folder of manifests into virtual IPs, by nf_tables and the
+// program nft. It shows how short a backend can be that passes the conformance suite;
+// docs/adding-a-backend.md explains it.
 package main
 
 import (
@@ -30,7 +30,9 @@ func main() {
 	}()
 	runner := proxy.Runner{
 		Source: tracker, Backend: backends.New(render, newKernel("nft", "-f", "-")),
-		Observe: func(s proxy.Sync) { log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err) },
+		Observers: []proxy.Observer{{Synced: func(s proxy.Sync) {
+			log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err)
+		}}},
 	}
 	if err := runner.Run(ctx); err != nil {
 		log.Fatal(err)

@@ -1,14 +1,18 @@
-// Command embed is the shortest proxy that the library makes: Services and
-// EndpointSlices from a folder of manifests become virtual IPs in nf_tables.
-// Put your own watch in the place of the manifests.
+// Command embed is the shortest proxy built with the library: it turns Services and
+// EndpointSlices from a folder of manifests into virtual IPs, by nf_tables.
+// Replace the manifests by your own watch.
 package main
 
 import (
 	"context"
 	"log"
+	"log/slog"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/proxy"
@@ -16,7 +20,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if len(os.Args) != 2 {
 		log.Fatal("usage: embed FOLDER")
@@ -34,7 +38,10 @@ func main() {
 	}()
 	runner := proxy.Runner{
 		Source: tracker, Backend: backend, ResyncInterval: time.Second,
-		Observe: func(s proxy.Sync) { log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err) },
+		Logger: logr.FromSlogHandler(slog.Default().Handler()),
+		Observers: []proxy.Observer{{Synced: func(s proxy.Sync) {
+			log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err)
+		}}},
 	}
 	if err := runner.Run(ctx); err != nil {
 		log.Fatal(err)

@@ -26,8 +26,7 @@ import (
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
 
-// serve is the running program: it serves in the best mode that works here, until
-// ctx ends.
+// serve serves in the first mode that this node supports, until ctx ends.
 func serve(ctx context.Context, c *config, log logr.Logger) error {
 	client, err := c.connect()
 	if err != nil {
@@ -37,8 +36,10 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Conntrack.prepare(); err != nil {
-		log.Info("some parameters stay as they are; -init-only sets them with more privileges", "reason", err.Error())
+	if c.onWindows() {
+		log.V(1).Info("no parameters of connection tracking on Windows")
+	} else if err := c.Conntrack.prepare(); err != nil {
+		log.Info("some conntrack parameters not set; run -init-only with more privileges", "reason", err.Error())
 	}
 	for i, choice := range candidates {
 		log.Info("mode", "mode", choice.mode, "reason", choice.reason)
@@ -46,7 +47,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 		if i+1 == len(candidates) || !errors.Is(err, proxy.ErrUnsupported) {
 			break
 		}
-		log.Error(err, "this mode cannot work here")
+		log.Error(err, "mode unsupported on this node; trying the next")
 	}
 	return err
 }
@@ -54,21 +55,21 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 // agent is the program in one mode.
 type agent struct {
 	*config
-	mode    string
-	log     logr.Logger
-	tracker proxy.TrackerOptions
-	metrics *prommetrics.Metrics
-	flows   *conntrack.Cleaner
-	latest  atomic.Pointer[proxy.Snapshot] // what the dataplane holds
-	serving bool
-	tidied  bool      // the rules of other modes are gone
-	tidyAt  time.Time // when to try that again
-	pauses  wait.Backoff
-	told    told
+	mode     string
+	log      logr.Logger
+	tracker  proxy.TrackerOptions
+	metrics  *prommetrics.Metrics
+	flows    *conntrack.Cleaner
+	latest   atomic.Pointer[proxy.Sync] // the last sync that applied a snapshot
+	serving  bool
+	cleaned  bool      // the rules of other modes were removed
+	cleanAt  time.Time // when to try to remove them again
+	pauses   wait.Backoff
+	reported struct{ problems, limits reported }
 }
 
-// serveMode watches the API server, keeps the kernel as it says and answers those
-// who ask, until ctx ends or the dataplane turns out not to work at all.
+// serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
+// the kernel turns out not to support the mode.
 func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
 	a := &agent{config: c, mode: mode, log: log, pauses: pauses()}
 	if a.tracker, err = c.tracker(mode); err != nil {
@@ -80,109 +81,173 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode}); err != nil {
+	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode, Traffic: c.traffic && mode == ipvsMode}); err != nil {
 		return err
 	}
-	backend, err := c.open(mode)
+	backend, end, err := a.open(ctx, client, registry)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, end()) }()
 	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { log.Error(err, "API server") }}
-	a.flows, err = conntrack.New(conntrack.Options{Foreign: source.Foreign, Observe: func(x conntrack.Account) {
-		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
-	}})
-	if err != nil {
+	if err := a.followFlows(source); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.flows.Close()) }()
+	defer func() { err = errors.Join(err, a.closeFlows()) }()
 
-	// This is the whole proxy: source tells tracker what the API server says, and
-	// runner brings tracker's snapshots into the kernel.
-	tracker := a.metrics.Tracker(proxy.NewServiceChangeTracker(a.tracker))
-	runner := &proxy.Runner{
-		Source: tracker, Backend: a.flows.Wrap(backend), Logger: log, Observe: func(s proxy.Sync) { a.synced(ctx, s) },
-		Verified:    func(held proxy.Snapshot) { a.tidy(ctx, held) },
-		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
-	}
-	a.metrics.Watch(runner)
+	// This is the whole proxy: source passes objects of the API server to tracker, and
+	// runner applies tracker's snapshots to the kernel.
+	tracker := proxy.NewServiceChangeTracker(a.tracker)
+	source.Handler = tracker
 	server := health.New(health.Options{
-		Address: healthz, NodeName: a.tracker.NodeName, Timeout: 2 * max(defaultSync, runner.ResyncInterval),
+		Address: healthz, NodeEligibility: true, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
 		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry, nodeChecks(backend)...)},
 	})
-	if err := server.Watch(runner); err != nil {
-		return err
+	runner := &proxy.Runner{
+		Source: tracker, Backend: backend, Logger: log,
+		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(), server.Observer()},
+		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
-	source.Handler = server.Tracker(tracker)
+	if a.flows != nil {
+		runner.Flows = a.flows
+	}
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var beside sync.WaitGroup
-	beside.Go(func() { server.Run(ctx) })
+	var background sync.WaitGroup
+	background.Go(func() { server.Run(ctx) })
 	var watching error
-	beside.Go(func() { watching = source.Run(ctx) })
+	background.Go(func() { watching = source.Run(ctx) })
 	err = runner.Run(ctx)
 	cancel()
-	beside.Wait()
+	background.Wait()
 	return errors.Join(err, watching)
 }
 
-// synced takes the account of a sync; the Runner has logged its error.
-func (a *agent) synced(ctx context.Context, s proxy.Sync) {
-	if !s.Applied.IsZero() {
-		a.latest.Store(&s.Applied)
+// open returns the backend of the mode, and what must be called in the end.
+func (a *agent) open(ctx context.Context, client kubernetes.Interface, registry prometheus.Registerer) (b proxy.Backend, end func() error, err error) {
+	if a.mode == kernelspaceMode {
+		b, hns, err := a.serveKernelspace(ctx, client, registry)
+		return b, func() error { return errors.Join(closeBackend(b), hns.Close()) }, err
 	}
-	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	a.told.tell(a.log, slices.Collect(s.Snapshot.Problems()))
-	if s.Err != nil || a.serving {
-		return
+	if b, err = a.config.open(a.mode); err != nil {
+		return nil, nil, err
 	}
-	a.serving = true
-	a.tidy(ctx, s.Applied)
-	if len(s.Applied.Node().Addresses) == 0 {
-		a.log.Info("there is no Node of this name, or it has no address: look at hostnameOverride", "node", a.tracker.NodeName)
+	end = func() error { return closeBackend(b) }
+	if a.mode == ipvsMode {
+		if err := a.beginIPVS(ctx, a.log); err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
 	}
-	a.log.Info("serving", "ports", s.Applied.Len(), "operations", s.Operations, "took", s.Duration)
+	return b, end, nil
 }
 
-// pauses are how long rules of other modes that could not be removed are left alone: from
-// five seconds on, and in the end for ten minutes, as what keeps them may last.
+// followFlows opens connection tracking; Windows has none.
+func (a *agent) followFlows(source *kubewatch.Source) (err error) {
+	if a.onWindows() {
+		return nil
+	}
+	a.flows, err = conntrack.New(conntrack.Options{Foreign: source.Foreign, Observe: func(x conntrack.Account) {
+		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
+	}})
+	return err
+}
+
+func (a *agent) closeFlows() error {
+	if a.flows == nil {
+		return nil
+	}
+	return a.flows.Close()
+}
+
+// observer returns the methods that the Runner calls.
+func (a *agent) observer(ctx context.Context) proxy.Observer {
+	return proxy.Observer{
+		Synced:   func(s proxy.Sync) { a.synced(ctx, s) },
+		Verified: func(held proxy.Snapshot) { a.removeOtherModes(ctx, held) },
+	}
+}
+
+// synced handles a sync; the Runner has logged its error.
+func (a *agent) synced(ctx context.Context, s proxy.Sync) {
+	if !s.Applied.IsZero() {
+		a.latest.Store(&s)
+		a.reported.limits.report(a.log, "served with limits", s.Limits)
+	}
+	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
+	a.reported.problems.report(a.log, "object problem", slices.Collect(s.Snapshot.Problems()))
+	if a.serving || s.Err != nil && len(s.Refused) == 0 {
+		return
+	}
+	// A refused Service may stay refused, and meanwhile the rules of other modes get stale for all.
+	a.serving = true
+	a.removeOtherModes(ctx, s.Applied)
+	if len(s.Applied.Node().Addresses) == 0 {
+		a.log.Info("Node not found or without address: check hostnameOverride", "node", a.tracker.NodeName)
+	}
+	a.log.Info("serving", "ports", s.Applied.Len(), "refused", len(s.Refused), "operations", s.Operations, "took", s.Duration)
+}
+
+// pauses returns the pauses between attempts to remove the rules of other modes: five seconds at
+// first, and ten minutes in the end, as the reason for a failure may last.
 func pauses() wait.Backoff {
 	return wait.Backoff{Duration: 5 * time.Second, Factor: 2, Steps: 20, Cap: 10 * time.Minute}
 }
 
-// tidy removes the rules of other modes, unless it has or has just tried. Only when others
-// do their work can they go without anybody noticing. Flows that have begun by them until
-// then would go on by them, and may lead to endpoints that are no more.
-func (a *agent) tidy(ctx context.Context, held proxy.Snapshot) {
-	if !a.serving || a.tidied || time.Now().Before(a.tidyAt) {
+// removeOtherModes removes the rules of other modes, unless it has done so or has just tried.
+// It waits until this mode serves, so that no connection fails. It also removes conntrack
+// entries of those rules, as they may lead to endpoints that do not exist any more.
+func (a *agent) removeOtherModes(ctx context.Context, held proxy.Snapshot) {
+	if !a.serving || a.cleaned || time.Now().Before(a.cleanAt) {
 		return
 	}
-	left := cleanUp(ctx, a.mode, a.log)
-	if left != nil {
-		a.log.Error(left, "rules of another mode, or of kube-proxy, are left; this is tried again")
+	left := a.cleanUp(ctx, a.mode, a.log)
+	var stale error
+	if a.flows != nil {
+		stale = a.flows.Clean(ctx, proxy.Snapshot{}, held)
 	}
-	err := a.flows.Clean(ctx, proxy.Snapshot{}, held)
-	if err != nil {
-		a.log.Error(err, "flows that went by the rules of another mode, or of kube-proxy, may be left; this is tried again")
-	}
-	a.tidied, a.tidyAt = left == nil && err == nil, time.Now().Add(a.pauses.Step())
+	a.cleanedUp(left, stale)
 }
 
-// maxTold is how many problems are logged in a minute: whoever makes objects must
-// not fill the log.
-const maxTold = 100
+// drainPause is the pause between attempts if only open connections are waited for. Attempts
+// are made at resyncs, so it is shorter than the longest interval between two of them.
+const drainPause = 20 * time.Second
 
-// told is what is wrong with objects, as it was logged.
-type told struct {
+// cleanedUp handles what is left of other modes, and stale conntrack entries that are left.
+func (a *agent) cleanedUp(left, stale error) {
+	a.cleaned = left == nil && stale == nil
+	pause := a.pauses.Step()
+	switch {
+	case left == nil:
+	case onlyDrains(left):
+		a.log.Info("waiting for open connections of the former mode", "reason", left.Error())
+		if stale == nil {
+			a.pauses, pause = pauses(), drainPause
+		}
+	default:
+		a.log.Error(left, "rules of another mode or kube-proxy remain; retrying")
+	}
+	if stale != nil {
+		a.log.Error(stale, "stale conntrack entries of another mode or kube-proxy may remain; retrying")
+	}
+	a.cleanAt = time.Now().Add(pause)
+}
+
+// maxReported is how many problems, and how many limits, are logged in a minute, so that users
+// who create objects cannot fill the log.
+const maxReported = 100
+
+// reported has the object problems, or the limits, that were logged.
+type reported struct {
 	problems []*proxy.Problem
-	minute   time.Time // the one in which
-	lines    int       // so many problems were new
+	minute   time.Time // start of the current minute
+	lines    int       // new problems in that minute
 }
 
-// tell logs the problems that are new.
-func (t *told) tell(log logr.Logger, problems []*proxy.Problem) {
+// report logs new problems with the message what.
+func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) {
 	if slices.Equal(problems, t.problems) {
-		return // which costs next to nothing, at each sync
+		return // the usual case at each sync
 	}
 	known := map[string]bool{}
 	for _, p := range t.problems {
@@ -197,16 +262,17 @@ func (t *told) tell(log logr.Logger, problems []*proxy.Problem) {
 		if known[text] {
 			continue
 		}
+		known[text] = true // ports of one Service may have the same problem
 		switch t.lines++; {
-		case t.lines <= maxTold:
-			log.Info("object problem", "problem", text)
-		case t.lines == maxTold+1:
-			log.Info("more object problems than are logged in a minute; /debug/services has them")
+		case t.lines <= maxReported:
+			log.Info(what, "problem", text)
+		case t.lines == maxReported+1:
+			log.Info(what + ": too many to log in a minute; /debug/services lists all")
 		}
 	}
 }
 
-// serverReported takes that an address cannot be served, or can again.
+// serverReported logs that an HTTP server is not listening, or is listening again.
 func (a *agent) serverReported(service types.NamespacedName, err error) {
 	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
 	if err != nil {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,22 +14,23 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Problems are logged when they are new, and whoever makes very many, or the same again
-// and again, does not fill the log.
-func TestProblemsAreToldOnce(t *testing.T) {
+// TestProblemsAreLoggedOnce checks that problems are logged when they are new, and that very
+// many problems, or alternating ones, do not fill the log.
+func TestProblemsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines := 0
-		var told told
+		var reported reported
 		log := funcr.New(func(_, _ string) { lines++ }, funcr.Options{})
 		problem := func(i int) *proxy.Problem {
 			name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
 			return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
 		}
 		var many []*proxy.Problem
-		for i := range 3 * maxTold {
+		for i := range 3 * maxReported {
 			many = append(many, problem(i))
 		}
 		for i, step := range []struct {
@@ -37,31 +40,31 @@ func TestProblemsAreToldOnce(t *testing.T) {
 		}{
 			{0, many[:2], 2},
 			{0, many[:2], 0},
-			{0, []*proxy.Problem{problem(0), problem(1)}, 0}, // the same, found again
+			{0, []*proxy.Problem{problem(0), problem(1)}, 0}, // equal problems
 			{0, many[:3], 1},
 			{0, many[:1], 0},
-			{0, many[:2], 1}, // which was solved in the meantime
-			{time.Minute, many, maxTold + 1},
+			{0, many[:2], 1}, // the second one was resolved in the meantime
+			{time.Minute, many, maxReported + 1},
 			{0, many, 0},
 			{0, nil, 0},
 			{time.Minute - 1, many, 0},
 			{0, nil, 0},
-			{1, many[:maxTold], maxTold},
+			{1, many[:maxReported], maxReported},
 			{0, nil, 0},
 			{0, many[:2], 1},
+			{time.Minute, []*proxy.Problem{problem(7), problem(7)}, 1}, // limits of two ports of a Service
 		} {
 			time.Sleep(step.after)
 			lines = 0
-			if told.tell(log, step.problems); lines != step.want {
-				t.Errorf("step %d: %d lines are logged, wanted %d", i, lines, step.want)
+			if reported.report(log, "object problem", step.problems); lines != step.want {
+				t.Errorf("step %d: lines logged: got %d, want %d", i, lines, step.want)
 			}
 		}
 	})
 }
 
-// What keeps the program from the API server is said at once, and before anything of
-// this machine is changed.
-func TestNoWayToTheAPIServer(t *testing.T) {
+// TestBadKubeconfig checks that the program ends at once with a kubeconfig that it cannot use.
+func TestBadKubeconfig(t *testing.T) {
 	folder := t.TempDir()
 	for text, want := range map[string]string{
 		"":                                 "no such file",
@@ -81,7 +84,7 @@ func TestNoWayToTheAPIServer(t *testing.T) {
 		var out strings.Builder
 		status := run([]string{"-kubeconfig", path, "-proxy-mode", "none"}, &out, &out)
 		if status != 1 || !strings.Contains(out.String(), "API server: ") || !strings.Contains(out.String(), want) {
-			t.Errorf("kubeconfig %q: status %d, and it says\n%s\nwanted 1 and %s", text, status, &out, want)
+			t.Errorf("kubeconfig %q: got status %d and\n%s\nwant 1 and %s", text, status, &out, want)
 		}
 	}
 }
@@ -91,27 +94,60 @@ func kubeconfigOf(server string) string {
 		"contexts: [{name: test, context: {cluster: test}}]\n"
 }
 
-// What cannot be removed is tried soon again, and ever more seldom.
+// TestPauses checks that the pauses begin at 5 seconds and grow to 10 minutes.
 func TestPauses(t *testing.T) {
 	b, last := pauses(), time.Duration(0)
 	for range 30 {
 		p := b.Step()
 		if last == 0 && p != 5*time.Second || p < last || p > 10*time.Minute {
-			t.Errorf("a pause of %v after one of %v, want 5 s, then longer ones up to 10 minutes", p, last)
+			t.Errorf("pause: got %v after %v, want 5 s, then longer ones up to 10 minutes", p, last)
 		}
 		last = p
 	}
 	if last != 10*time.Minute {
-		t.Errorf("the pauses end with %v, want 10 minutes", last)
+		t.Errorf("last pause: got %v, want 10 minutes", last)
 	}
 }
 
-// A program that is told of no API server says which setting tells it.
+// TestWaitingIsNoFailure checks that open connections that are waited for are logged without an
+// error, and that attempts are then made every 20 seconds. After that, the pauses begin anew.
+func TestWaitingIsNoFailure(t *testing.T) {
+	draining := fmt.Errorf("remove them: %w", fmt.Errorf("2 connections: %w", ipvs.ErrDraining))
+	other := errors.Join(draining, io.ErrNoProgress)
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		a := &agent{log: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}), pauses: pauses()}
+		for i, step := range []struct {
+			left, stale error
+			want        string
+			pause       time.Duration
+		}{
+			{other, nil, `"msg"="rules of another mode`, 5 * time.Second},
+			{other, nil, `"msg"="rules of another mode`, 10 * time.Second},
+			{errors.Join(draining, draining), nil, `"msg"="waiting for open connections of the former mode" "reason"="remove them: 2`, 20 * time.Second},
+			{draining, nil, `"msg"="waiting`, 20 * time.Second},
+			{draining, io.ErrNoProgress, `"msg"="stale conntrack`, 5 * time.Second},
+			{fmt.Errorf("%w: %w", ipvs.ErrDraining, io.EOF), nil, `"msg"="rules of another mode`, 10 * time.Second},
+		} {
+			log = nil
+			a.cleanedUp(step.left, step.stale)
+			if pause := time.Until(a.cleanAt); a.cleaned || pause != step.pause || !strings.Contains(strings.Join(log, "\n"), step.want) {
+				t.Errorf("step %d: got cleaned %t, pause %v, log %q; want false, %v, a line with %s", i, a.cleaned, pause, log, step.pause, step.want)
+			}
+		}
+		log = nil
+		if a.cleanedUp(nil, nil); !a.cleaned || len(log) > 0 {
+			t.Errorf("without an error: got cleaned %t, log %q; want true and no line", a.cleaned, log)
+		}
+	})
+}
+
+// TestNoAPIServer checks that the program names the missing setting outside of a pod.
 func TestNoAPIServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var out strings.Builder
 	const want = "set clientConnection.kubeconfig or -kubeconfig"
 	if status := run([]string{"-proxy-mode", "none"}, &out, &out); status != 1 || !strings.Contains(out.String(), want) {
-		t.Errorf("status %d, and it says\n%s\nwanted 1 and %s", status, &out, want)
+		t.Errorf("got status %d and\n%s\nwant 1 and %s", status, &out, want)
 	}
 }

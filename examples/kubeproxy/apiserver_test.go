@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// apiServer speaks as much of the protocol as lists and watches need.
+// apiServer is a fake API server that supports lists and watches.
 type apiServer struct {
 	mu      sync.Mutex
 	version int
@@ -38,10 +38,10 @@ func newAPIServer() *apiServer {
 	return &apiServer{version: 1, objects: map[string]map[string]metav1.Object{}, changed: make(chan struct{})}
 }
 
-// serve answers at l until stop is called.
+// serve serves at l until stop is called.
 func (s *apiServer) serve(t *testing.T, l net.Listener) (stop func()) {
 	t.Helper()
-	web := &http.Server{Handler: s} //nolint:gosec // only the test asks
+	web := &http.Server{Handler: s} //nolint:gosec // only the test sends requests
 	ended := make(chan error, 1)
 	go func() { ended <- web.Serve(l) }()
 	stop = sync.OnceFunc(func() {
@@ -66,13 +66,13 @@ func kinds() map[string]schema.GroupVersionKind {
 	}
 }
 
-// object is what is watched.
+// object is a watched object.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// put makes or changes an object.
+// put creates or changes an object.
 func (s *apiServer) put(resource string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *apiServer) put(resource string, o object) {
 		kind = "ADDED"
 	}
 	s.objects[resource][o.GetName()] = o
-	s.tell(resource, kind, o)
+	s.record(resource, kind, o)
 }
 
 func (s *apiServer) remove(resource, name string) {
@@ -93,10 +93,10 @@ func (s *apiServer) remove(resource, name string) {
 	defer s.mu.Unlock()
 	o := s.objects[resource][name]
 	delete(s.objects[resource], name)
-	s.tell(resource, "DELETED", o)
+	s.record(resource, "DELETED", o)
 }
 
-func (s *apiServer) tell(resource, kind string, o metav1.Object) {
+func (s *apiServer) record(resource, kind string, o metav1.Object) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	s.events = append(s.events, apiEvent{s.version, resource, kind, o})
@@ -131,7 +131,7 @@ func (s *apiServer) list(w http.ResponseWriter, resource string, foreign bool) {
 			items = append(items, o)
 		}
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{ // A client that is gone needs no answer.
+	_ = json.NewEncoder(w).Encode(map[string]any{ // A client that has disconnected gets no response.
 		"apiVersion": kind.GroupVersion().String(), "kind": kind.Kind + "List", "metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
 	})
 }

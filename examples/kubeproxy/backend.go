@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -20,47 +24,100 @@ import (
 const (
 	nftablesMode = "nftables"
 	iptablesMode = "iptables"
+	ipvsMode     = "ipvs"
 )
 
-// kubeProxy is how kube-proxy's own rules are called: tables kube-proxy of
-// nf_tables, and chains KUBE-... of iptables. In iptables mode this program has the
-// same names, and so takes over what it finds.
+// The names of kube-proxy's own rules: tables kube-proxy of nf_tables, and chains
+// KUBE-... of iptables. In iptables mode this program uses the same chains, and so
+// adopts them.
 const (
 	kubeProxyTables = "kube-proxy"
 	kubeProxyChains = "kube"
 )
 
-// candidate is a mode to try, and why.
+// candidate is a mode to try, and the reason.
 type candidate struct{ mode, reason string }
 
-// candidates gives the modes to try, the best one first.
+// candidates returns the modes to try, the best one first.
 func (c *config) candidates() ([]candidate, error) {
+	if c.onWindows() {
+		return c.windowsCandidates()
+	}
 	switch c.Mode {
 	case nftablesMode, iptablesMode:
-		return []candidate{{c.Mode, "it is configured"}}, nil
+		return []candidate{{c.Mode, "configured"}}, nil
+	case ipvsMode:
+		return []candidate{
+			{ipvsMode, "configured"},
+			{nftablesMode, ipvsMode + " is unsupported on this node"},
+			{iptablesMode, ipvsMode + " and " + nftablesMode + " are unsupported on this node"},
+		}, nil
 	case "":
 		return []candidate{
-			{nftablesMode, "none is configured, and in this one a connection costs the same at any number of Services"},
-			{iptablesMode, "none is configured, and " + nftablesMode + " cannot work here"},
+			{nftablesMode, "none configured; a connection costs the same at any number of Services"},
+			{iptablesMode, "none configured; " + nftablesMode + " is unsupported on this node"},
 		}, nil
 	}
-	return nil, fmt.Errorf("mode %q is none of %s and %s; leave it empty to have one chosen", c.Mode, nftablesMode, iptablesMode)
+	return nil, fmt.Errorf("mode %q: want %s, %s, %s, or empty to have one chosen", c.Mode, nftablesMode, iptablesMode, ipvsMode)
 }
 
-// open gives the backend of a mode.
-func (c *config) open(mode string) (proxy.Backend, error) {
+// mark returns the bit of packet marks, or of connection marks, for a mode.
+func (c *config) mark(mode string) (uint32, error) {
 	bit := c.section(mode).MasqueradeBit
 	if bit < 0 || bit > 31 {
-		return nil, fmt.Errorf("%s.masqueradeBit: %d is not within 0 and 31", mode, bit)
+		section := iptablesMode // ipvs has no field of its own
+		if mode == nftablesMode {
+			section = mode
+		}
+		return 0, fmt.Errorf("%s.masqueradeBit: %d is not within 0 and 31", section, bit)
 	}
-	if mode == nftablesMode {
-		return nftables.New(nftables.Options{Identity: backends.Identity{Mark: 1 << bit}})
-	}
-	return iptables.New(iptables.Options{Identity: backends.Identity{Name: kubeProxyChains, Mark: 1 << bit}})
+	return 1 << bit, nil
 }
 
-// resyncInterval is how often the backend of a mode is asked whether somebody
-// meddled: it costs next to nothing where nf_tables counts its commits.
+// checkPeriods returns an error for periods that kube-proxy refuses too. 0 is the default.
+func (c *config) checkPeriods(mode string) error {
+	s := c.section(mode)
+	section := mode
+	if mode == kernelspaceMode || mode == userspaceMode {
+		section = iptablesMode // they have no section with these fields
+	}
+	switch every := cmp.Or(s.SyncPeriod.Duration, defaultSync); {
+	case every < 0:
+		return fmt.Errorf("%s.syncPeriod: %v is negative", section, every)
+	case s.MinSyncPeriod.Duration < 0:
+		return fmt.Errorf("%s.minSyncPeriod: %v is negative", section, s.MinSyncPeriod)
+	case s.MinSyncPeriod.Duration > every:
+		return fmt.Errorf("%s.minSyncPeriod: %v is longer than %[1]s.syncPeriod, %[3]v", section, s.MinSyncPeriod, every)
+	}
+	return nil
+}
+
+// open returns the backend of a mode.
+func (c *config) open(mode string) (proxy.Backend, error) {
+	mark, err := c.mark(mode)
+	if err == nil {
+		err = c.checkPeriods(mode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch mode {
+	case nftablesMode:
+		return nftables.New(nftables.Options{Identity: backends.Identity{Mark: mark}})
+	case userspaceMode:
+		return userspace.New(c.userspaceOptions())
+	case ipvsMode:
+		o, err := c.ipvsOptions()
+		if err != nil {
+			return nil, err
+		}
+		return ipvs.New(o)
+	}
+	return iptables.New(iptables.Options{Identity: backends.Identity{Name: kubeProxyChains, Mark: mark}})
+}
+
+// resyncInterval is how often the Runner checks the dataplane of a mode for drift. In mode
+// nftables that is cheap: the kernel reports commits of other programs to the tables.
 func (c *config) resyncInterval(mode string) time.Duration {
 	usual := defaultSync
 	if mode == nftablesMode {
@@ -69,33 +126,94 @@ func (c *config) resyncInterval(mode string) time.Duration {
 	return cmp.Or(c.section(mode).SyncPeriod.Duration, usual)
 }
 
-// cleanUp removes the rules of this program and of kube-proxy, those of the mode
-// except left alone. What the node lacks the means for cannot be there.
-func cleanUp(ctx context.Context, except string, log logr.Logger) error {
-	var errs []error
-	remove := func(what string, b proxy.Backend, err error) {
-		if err == nil {
-			err = b.Cleanup(ctx)
-		}
-		switch {
-		case errors.Is(err, proxy.ErrUnsupported) && !errors.Is(err, backends.ErrUnavailable):
-			log.V(1).Info("nothing to remove", "what", what, "reason", err.Error())
-		case err != nil:
-			errs = append(errs, fmt.Errorf("remove %s: %w", what, err))
-		}
+// closeBackend releases what a backend uses in this process. The dataplane is unchanged.
+func closeBackend(b proxy.Backend) error {
+	if c, can := b.(io.Closer); can {
+		return c.Close()
+	}
+	return nil
+}
+
+// cleanUpAll is what -cleanup does. It returns what it has done.
+func (c *config) cleanUpAll(ctx context.Context, log logr.Logger) (done string, err error) {
+	if c.cleanupIPVS {
+		return "all rules are removed", c.cleanUp(ctx, "", log)
+	}
+	return "all rules are removed, but not those of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
+}
+
+// hasIPVS reports whether the kernel has IPVS now. A kernel that has not has nothing of mode
+// ipvs, and asking it further would load the module.
+func hasIPVS() bool {
+	_, err := os.Stat("/proc/net/ip_vs")
+	return err == nil
+}
+
+// openIPVSRemoval returns the backend that removes what this program's mode ipvs has left.
+func (c *config) openIPVSRemoval(drains bool) (proxy.Backend, error) {
+	o, err := c.ipvsRemoval(drains)
+	if err != nil {
+		return nil, err
+	}
+	return ipvs.New(o)
+}
+
+// removal is what cleanUp does with each kind of rules.
+type removal struct {
+	ctx  context.Context //nolint:containedctx // it lives as long as a call
+	log  logr.Logger
+	errs []error
+}
+
+// removed handles the result of removing something.
+func (r *removal) removed(what string, err error) {
+	switch {
+	case errors.Is(err, proxy.ErrUnsupported) && !errors.Is(err, backends.ErrUnavailable):
+		r.log.V(1).Info("nothing to remove", "what", what, "reason", err.Error())
+	case err != nil:
+		r.errs = append(r.errs, fmt.Errorf("remove %s: %w", what, err))
+	}
+}
+
+// remove removes what a backend has programmed; err is the error of opening the backend.
+func (r *removal) remove(what string, b proxy.Backend, err error) {
+	if err == nil {
+		err = errors.Join(b.Cleanup(r.ctx), closeBackend(b))
+	}
+	r.removed(what, err)
+}
+
+// cleanUp removes the rules of this program and of kube-proxy, but not those of the mode
+// except. A node that does not support a kind of rules has none of them.
+func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) error {
+	if c.onWindows() {
+		return c.cleanUpWindows(ctx, except, log)
+	}
+	r := removal{ctx: ctx, log: log}
+	kubeProxyIPVS := func() error { return nil }
+	if hasIPVS() && (c.cleanupIPVS || !c.cleanup) {
+		// Rules of its modes ipvs and iptables refer to each other's chains, so some go after
+		// the others were emptied.
+		kubeProxyIPVS = func() error { return c.cleanUpKubeProxyIPVS(ctx, except != "") }
+		_ = kubeProxyIPVS() // The second time counts.
 	}
 	if except != nftablesMode {
 		b, err := nftables.New(nftables.Options{})
-		remove("the tables "+backends.DefaultName, b, err)
+		r.remove("the tables "+backends.DefaultName, b, err)
+	}
+	if except != ipvsMode && hasIPVS() {
+		b, err := c.openIPVSRemoval(except != "")
+		r.remove("the virtual servers, the device and the sets of mode ipvs", b, err)
 	}
 	b, err := nftables.New(nftables.Options{Identity: backends.Identity{Name: kubeProxyTables}})
-	remove("the tables "+kubeProxyTables, b, err)
+	r.remove("the tables "+kubeProxyTables, b, err)
 	if except != iptablesMode {
-		// kube-proxy may have used another flavour than the one that is the default here.
+		// kube-proxy may have used another flavour than this program's default.
 		for _, flavour := range [...]iptables.Flavour{iptables.Default, iptables.Legacy, iptables.NFT} {
 			b, err := iptables.New(iptables.Options{Flavour: flavour, Identity: backends.Identity{Name: kubeProxyChains}})
-			remove(strings.TrimSuffix("the chains KUBE- of iptables-"+string(flavour), "-"), b, err)
+			r.remove(strings.TrimSuffix("the chains KUBE- of iptables-"+string(flavour), "-"), b, err)
 		}
 	}
-	return errors.Join(errs...)
+	r.removed("what kube-proxy's mode ipvs has left", kubeProxyIPVS())
+	return errors.Join(r.errs...)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
-// connect gives a client of the API server. It does not connect yet.
+// connect returns a client of the API server. It does not connect yet.
 func (c *config) connect() (kubernetes.Interface, error) {
 	config, err := rest.InClusterConfig()
 	if c.ClientConnection.Kubeconfig != "" || c.master != "" {

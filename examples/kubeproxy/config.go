@@ -17,30 +17,35 @@ import (
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
-// kubeProxyConfiguration has those fields of kube-proxy's type that mean something
-// here, by their names.
+// kubeProxyConfiguration has the fields of kube-proxy's type that this program supports.
 type kubeProxyConfiguration struct {
 	metav1.TypeMeta
 	serving
 	pods
-	HostnameOverride  string           `json:"hostnameOverride"`
-	Mode              string           `json:"mode"`
-	NodePortAddresses []string         `json:"nodePortAddresses"`
-	ClientConnection  clientConnection `json:"clientConnection"`
-	IPTables          modeConfig       `json:"iptables"`
-	NFTables          modeConfig       `json:"nftables"`
-	Conntrack         conntrackConfig  `json:"conntrack"`
-	Logging           logging          `json:"logging"`
-	FeatureGates      featureGates     `json:"featureGates,omitzero"`
+	client
+	forWindows
+	Mode         string          `json:"mode"`
+	IPTables     modeConfig      `json:"iptables"`
+	NFTables     modeConfig      `json:"nftables"`
+	IPVS         ipvsConfig      `json:"ipvs"`
+	Conntrack    conntrackConfig `json:"conntrack"`
+	Logging      logging         `json:"logging"`
+	FeatureGates featureGates    `json:"featureGates,omitzero"`
 }
 
-// featureGates are those that mean something here. One that is nil is as kube-proxy has
-// it, and is not written: not all versions know it.
+// client says how the program is connected to the API server, and for which node.
+type client struct {
+	HostnameOverride string           `json:"hostnameOverride"`
+	ClientConnection clientConnection `json:"clientConnection"`
+}
+
+// featureGates has the feature gates that this program supports. A nil one has kube-proxy's
+// default, and is not written, as not all versions have it.
 type featureGates struct {
 	AllowServiceExternalIPs *bool `json:"AllowServiceExternalIPs,omitempty"`
 }
 
-// set takes what the flag says, names with values, and gives notes about others.
+// set parses the flag, names with values, and returns notes about unsupported gates.
 func (g *featureGates) set(text string) (notes []string, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		if pair == "" {
@@ -50,7 +55,7 @@ func (g *featureGates) set(text string) (notes []string, err error) {
 		on, err := strconv.ParseBool(strings.TrimSpace(value))
 		switch name = strings.TrimSpace(name); {
 		case !ok:
-			return nil, fmt.Errorf("%q is no name=true or name=false", pair)
+			return nil, fmt.Errorf("%q: want name=true or name=false", pair)
 		case err != nil:
 			return nil, fmt.Errorf("feature gate %s: %w", name, err)
 		case name == "AllowServiceExternalIPs":
@@ -63,13 +68,14 @@ func (g *featureGates) set(text string) (notes []string, err error) {
 }
 
 type serving struct {
-	BindAddress        string `json:"bindAddress"`
-	HealthzBindAddress string `json:"healthzBindAddress"`
-	MetricsBindAddress string `json:"metricsBindAddress"`
-	EnableProfiling    bool   `json:"enableProfiling"`
+	BindAddress        string   `json:"bindAddress"`
+	HealthzBindAddress string   `json:"healthzBindAddress"`
+	MetricsBindAddress string   `json:"metricsBindAddress"`
+	EnableProfiling    bool     `json:"enableProfiling"`
+	NodePortAddresses  []string `json:"nodePortAddresses"`
 }
 
-// pods tells pods from others.
+// pods are the settings that distinguish the traffic of pods from other traffic.
 type pods struct {
 	DetectLocalMode string `json:"detectLocalMode"`
 	ClusterCIDR     string `json:"clusterCIDR"`
@@ -85,7 +91,7 @@ type clientConnection struct {
 	Burst      int     `json:"burst"`
 }
 
-// modeConfig is what each mode has a section for.
+// modeConfig is the section of a mode.
 type modeConfig struct {
 	MasqueradeAll bool     `json:"masqueradeAll"`
 	MasqueradeBit int      `json:"masqueradeBit"`
@@ -93,7 +99,7 @@ type modeConfig struct {
 	MinSyncPeriod duration `json:"minSyncPeriod"`
 }
 
-// conntrackConfig is what the kernel's connection tracking is told.
+// conntrackConfig are the parameters of the kernel's connection tracking.
 type conntrackConfig struct {
 	MaxPerCore            int      `json:"maxPerCore"`
 	Min                   int      `json:"min"`
@@ -104,7 +110,7 @@ type conntrackConfig struct {
 	UDPStreamTimeout      duration `json:"udpStreamTimeout"`
 }
 
-// prepare sets what takes more privileges than the running program has.
+// prepare sets parameters that need more privileges than the running program has.
 func (c *conntrackConfig) prepare() error {
 	return conntrack.Parameters{
 		MaxPerCore: c.MaxPerCore, Min: c.Min, TCPBeLiberal: c.TCPBeLiberal,
@@ -117,7 +123,7 @@ type logging struct {
 	Verbosity int `json:"verbosity"`
 }
 
-// duration is one that is written like 1m30s.
+// duration is a duration that is written like 1m30s.
 type duration struct{ time.Duration }
 
 func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
@@ -130,13 +136,14 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// defaults are those of kube-proxy, but that nothing waits a second between syncs:
-// they cost little here. minSyncPeriod has them wait.
+// defaults returns the defaults of kube-proxy, except that minSyncPeriod is 0: syncs are
+// cheap, so they need not wait for each other.
 func defaults() kubeProxyConfiguration {
 	mode := modeConfig{MasqueradeBit: 14}
 	return kubeProxyConfiguration{
-		TypeMeta:         metav1.TypeMeta{APIVersion: "kubeproxy.config.k8s.io/v1alpha1", Kind: "KubeProxyConfiguration"},
-		ClientConnection: clientConnection{QPS: 5, Burst: 10}, IPTables: mode, NFTables: mode,
+		TypeMeta: metav1.TypeMeta{APIVersion: "kubeproxy.config.k8s.io/v1alpha1", Kind: "KubeProxyConfiguration"},
+		client:   client{ClientConnection: clientConnection{QPS: 5, Burst: 10}},
+		IPTables: mode, NFTables: mode,
 		Conntrack: conntrackConfig{
 			MaxPerCore: 32 << 10, Min: 128 << 10,
 			TCPEstablishedTimeout: duration{24 * time.Hour}, TCPCloseWaitTimeout: duration{time.Hour},
@@ -144,8 +151,8 @@ func defaults() kubeProxyConfiguration {
 	}
 }
 
-// readFile gives the configuration in a file. Like kube-proxy it passes over fields
-// that it does not know, and duplicates; notes say so.
+// readFile returns the configuration in a file. Like kube-proxy it ignores unknown fields and
+// duplicates; notes name them.
 func readFile(path string) (c kubeProxyConfiguration, notes []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -167,7 +174,7 @@ func readFile(path string) (c kubeProxyConfiguration, notes []string, err error)
 	return c, notes, nil
 }
 
-// write writes the configuration as readFile takes it.
+// write writes the configuration in the form that readFile reads.
 func (c *kubeProxyConfiguration) write(path string) error {
 	text, err := yaml.Marshal(c)
 	if err != nil {
@@ -183,10 +190,11 @@ func parse(object []byte) (c kubeProxyConfiguration, notes []string, err error) 
 	}
 	c = defaults()
 	if given["apiVersion"] != c.APIVersion || given["kind"] != c.Kind {
-		return c, nil, fmt.Errorf("%v %v is no %s of %s", given["apiVersion"], given["kind"], c.Kind, c.APIVersion)
+		return c, nil, fmt.Errorf("%v %v: want %s of %s", given["apiVersion"], given["kind"], c.Kind, c.APIVersion)
 	}
 	model := c
 	model.FeatureGates.AllowServiceExternalIPs = new(true)
+	model.WindowsRunAsService, model.Winkernel.EnableDSR = true, true
 	text, err := json.Marshal(model)
 	if err == nil {
 		err = json.Unmarshal(text, &known)
@@ -201,8 +209,8 @@ func parse(object []byte) (c kubeProxyConfiguration, notes []string, err error) 
 	return c, notes, err
 }
 
-// prune removes the fields that are not known from an object, whose own path ends
-// with a dot, and names those that say something.
+// prune removes unknown fields from an object, whose own path ends with a dot. It returns notes
+// about those that are not empty.
 func prune(path string, given, known map[string]any) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		value, field := given[name], path+name
@@ -214,8 +222,8 @@ func prune(path string, given, known map[string]any) (notes []string) {
 			notes = append(notes, prune(field+".", inner, fields)...)
 		case isKnown, value == nil:
 		case !isIgnored(field):
-			notes = append(notes, fmt.Sprintf("field %s is not known", field))
-		case path == "featureGates." || !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // which say no more than nothing
+			notes = append(notes, fmt.Sprintf("field %s is unknown", field))
+		case path == "featureGates." || !slices.Contains([]string{"", "0", "0s", "false", "[]"}, fmt.Sprint(value)): // not an empty value
 			notes = append(notes, fmt.Sprintf("field %s is ignored", field))
 		}
 		if !isKnown {
@@ -225,13 +233,12 @@ func prune(path string, given, known map[string]any) (notes []string) {
 	return notes
 }
 
-// isIgnored reports whether a field, or one that it is part of, has a meaning for
-// kube-proxy only.
+// isIgnored reports whether a field, or a field that contains it, is one of kube-proxy's that
+// this program ignores.
 func isIgnored(field string) bool {
 	return slices.ContainsFunc([]string{
 		"bindAddressHardFail", "clientConnection.acceptContentTypes", "clientConnection.contentType", "configSyncPeriod",
-		"featureGates", "iptables.localhostNodePorts", "ipvs", "logging.flushFrequency", "logging.format", "logging.options",
-		"logging.vmodule", "oomScoreAdj", "portRange", "showHiddenMetricsForVersion", "udpIdleTimeout", "windowsRunAsService",
-		"winkernel",
+		"featureGates", "iptables.localhostNodePorts", "logging.flushFrequency", "logging.format", "logging.options",
+		"logging.vmodule", "oomScoreAdj", "portRange", "showHiddenMetricsForVersion", "udpIdleTimeout",
 	}, func(ignored string) bool { return field == ignored || strings.HasPrefix(field, ignored+".") })
 }

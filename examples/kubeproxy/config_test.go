@@ -14,7 +14,7 @@ import (
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// kubeadm is what kubeadm writes.
+// kubeadm is a configuration that kubeadm has written.
 const kubeadm = header + `
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
@@ -40,7 +40,7 @@ showHiddenMetricsForVersion: ""
 winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
 `
 
-// read gives the configuration of a command line that may name a file by FILE.
+// readConfig returns the configuration of flags, in which FILE stands for the path of the file.
 func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -48,9 +48,9 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	c, err := readCommandLine(strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
+	c, err := readCommandLineOn("linux", strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if c != nil {
-		c.configFile = ""
+		c.configFile, c.system = "", ""
 	}
 	return c, out.String(), err
 }
@@ -82,20 +82,20 @@ enableProfiling: true
 				c.NFTables = modeConfig{MasqueradeAll: true, MasqueradeBit: 3, SyncPeriod: seconds(20), MinSyncPeriod: seconds(1)}
 				c.Conntrack.MaxPerCore, c.Conntrack.TCPEstablishedTimeout, c.Conntrack.UDPTimeout, c.Conntrack.TCPBeLiberal = 0, seconds(0), seconds(30), true
 				c.DetectLocalMode, c.DetectLocal.BridgeInterface, c.EnableProfiling = "BridgeInterface", "cni0", true
-				c.notes = []string{"flag -cluster-cidr is ignored, since there is a file", "flag -profiling is ignored, since there is a file"}
+				c.notes = []string{"flag -cluster-cidr is ignored because of -config", "flag -profiling is ignored because of -config"}
 			},
 		},
-		"what is not known": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {strictARP: true, scheduler: rr}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
+		"unknown fields": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {future: 1}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
 			c.Mode = "nftables"
 			c.notes = []string{
-				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is not known",
-				"field featureGates.Some is ignored", "field future is not known", "field ipvs.scheduler is ignored", "field ipvs.strictARP is ignored", "field oomScoreAdj is ignored",
+				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is unknown",
+				"field featureGates.Some is ignored", "field future is unknown", "field ipvs.future is unknown", "field oomScoreAdj is ignored",
 			}
 		}},
 		"gates": {header + "featureGates: {AllowServiceExternalIPs: false, Other: false, allowServiceExternalIPs: true}\n", "-config FILE --feature-gates=AllowServiceExternalIPs=true", func(c *config) {
 			c.FeatureGates.AllowServiceExternalIPs = new(false)
 			c.notes = []string{
-				"field featureGates.Other is ignored", "field featureGates.allowServiceExternalIPs is ignored", "flag -feature-gates is ignored, since there is a file",
+				"field featureGates.Other is ignored", "field featureGates.allowServiceExternalIPs is ignored", "flag -feature-gates is ignored because of -config",
 			}
 		}},
 		"no gates": {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(*config) {}},
@@ -104,24 +104,45 @@ enableProfiling: true
 			c.notes = []string{"feature gate Other is ignored"}
 		}},
 		"flags": {"", "--proxy-mode iptables --kubeconfig /k --master https://192.0.2.1:6443 --cluster-cidr 10.0.0.0/8 --nodeport-addresses 10.0.0.0/8,fd00::/8 --masquerade-all " +
-			"--healthz-bind-address 0.0.0.0:1 --metrics-bind-address 127.0.0.1:2 --detect-local-mode NodeCIDR --conntrack-min 7 --conntrack-udp-timeout 5s --ipvs-strict-arp --oom-score-adj -998 --init-only",
+			"--healthz-bind-address 0.0.0.0:1 --metrics-bind-address 127.0.0.1:2 --detect-local-mode NodeCIDR --conntrack-min 7 --conntrack-udp-timeout 5s --oom-score-adj -998 --init-only",
 			func(c *config) {
 				c.Mode, c.ClientConnection.Kubeconfig, c.master, c.initOnly = "iptables", "/k", "https://192.0.2.1:6443", true
 				c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8"
-				c.NodePortAddresses = []string{"10.0.0.0/8", "fd00::/8"}
 				c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true
-				c.serving = serving{HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2"}
+				c.serving = serving{HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2", NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"}}
 				c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
-				c.notes = []string{"flag -ipvs-strict-arp is ignored", "flag -oom-score-adj is ignored"}
+				c.notes = []string{"flag -oom-score-adj is ignored"}
+			},
+		},
+		"ipvs": {header + "mode: ipvs\nipvs: {excludeCIDRs: [10.1.0.0/16], minSyncPeriod: 1s, scheduler: wlc, strictARP: true, syncPeriod: 20s, tcpFinTimeout: 2s, tcpTimeout: 3s, udpTimeout: 4s}\n", "-config FILE -ipvs-scheduler rr", func(c *config) {
+			c.Mode = "ipvs"
+			c.IPVS = ipvsConfig{
+				SyncPeriod: seconds(20), MinSyncPeriod: seconds(1), Scheduler: "wlc", ExcludeCIDRs: []string{"10.1.0.0/16"},
+				StrictARP: true, TCPTimeout: seconds(3), TCPFinTimeout: seconds(2), UDPTimeout: seconds(4),
+			}
+			c.notes = []string{"flag -ipvs-scheduler is ignored because of -config"}
+		}},
+		"draining": {header, "-config FILE -ipvs-drain-timeout=-1s -ipvs-drain-services", func(c *config) {
+			c.drainTimeout, c.drainServices = -time.Second, true
+		}},
+		"ipvs by flags": {"", "--proxy-mode=ipvs --ipvs-scheduler=wlc --ipvs-sync-period=20s --ipvs-min-sync-period=1s --ipvs-exclude-cidrs=10.1.0.0/16,fd00::/64 " +
+			"--ipvs-strict-arp --ipvs-tcp-timeout=3s --ipvs-tcpfin-timeout=2s --ipvs-udp-timeout=4s --iptables-sync-period=5s --cleanup --cleanup-ipvs=false",
+			func(c *config) {
+				c.Mode, c.cleanup, c.cleanupIPVS = "ipvs", true, false
+				c.IPVS = ipvsConfig{
+					SyncPeriod: seconds(20), MinSyncPeriod: seconds(1), Scheduler: "wlc", ExcludeCIDRs: []string{"10.1.0.0/16", "fd00::/64"},
+					StrictARP: true, TCPTimeout: seconds(3), TCPFinTimeout: seconds(2), UDPTimeout: seconds(4),
+				}
+				c.IPTables.SyncPeriod, c.NFTables.SyncPeriod = seconds(5), seconds(5)
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, out, err := readConfig(t, tc.file, tc.flags)
 			if err != nil {
-				t.Fatalf("error %v, and it says\n%s", err, out)
+				t.Fatalf("got error %v, output\n%s", err, out)
 			}
-			want := &config{kubeProxyConfiguration: defaults()}
+			want := &config{kubeProxyConfiguration: defaults(), task: task{cleanupIPVS: true, drainTimeout: 15 * time.Minute}}
 			tc.want(want)
 			if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 				t.Errorf("configuration (-want +got):\n%s", diff)
@@ -135,13 +156,17 @@ func TestBadConfig(t *testing.T) {
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
 		{"", "-nonsense", "not defined: -nonsense"},
-		{"", "-feature-gates AllowServiceExternalIPs", "is no name=true or name=false"},
+		{"", "-feature-gates AllowServiceExternalIPs", "want name=true or name=false"},
 		{"", "-feature-gates AllowServiceExternalIPs=off", "feature gate AllowServiceExternalIPs"},
 		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", "featureGates.AllowServiceExternalIPs of type bool"},
 		{header + "featureGates: [AllowServiceExternalIPs]", "-config FILE", "featureGates"},
 		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min`},
 		{"", "-cleanup -init-only", "exclude each other"},
-		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "is no KubeProxyConfiguration"},
+		{"", "-ipvs-strict-arp=some", `invalid boolean value "some" for -ipvs-strict-arp`},
+		{header + "ipvs: {scheduler: 3}", "-config FILE", "ipvs.scheduler of type string"},
+		{header + "ipvs: {excludeCIDRs: 10.0.0.0/8}", "-config FILE", "ipvs.excludeCIDRs of type []string"},
+		{header + "ipvs: {tcpTimeout: soon}", "-config FILE", `cannot unmarshal "soon" into Go struct field ipvsConfig.ipvs.tcpTimeout`},
+		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "want KubeProxyConfiguration"},
 		{header + "mode: [a]", "-config FILE", ".mode of type string"},
 		{header + "mode: 5", "-config FILE", "cannot unmarshal number into Go struct field kubeProxyConfiguration.mode"},
 		{header + "Mode: 5\nmode: 5\niptables: {syncPeriod: soon}", "-config FILE", `cannot unmarshal "soon" into Go struct field modeConfig.iptables.syncPeriod`},
@@ -150,23 +175,22 @@ func TestBadConfig(t *testing.T) {
 		{"a: [", "-config FILE", "did not find expected node content"},
 	} {
 		if _, out, err := readConfig(t, tc.file, tc.flags); err == nil || !strings.Contains(out, tc.want) {
-			t.Errorf("%s %q: error %v, and it says\n%s\nwanted %s", tc.flags, tc.file, err, out, tc.want)
+			t.Errorf("%s %q: got error %v, output\n%s\nwant %s", tc.flags, tc.file, err, out, tc.want)
 		}
 	}
 	var out strings.Builder
 	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "no such file") {
-		t.Errorf("status is %d, and it says\n%s\nwanted 1, and that the file cannot be written", status, &out)
+		t.Errorf("-write-config-to: got status %d, output\n%s\nwant 1 and no such file", status, &out)
 	}
 	if status := run([]string{"-nonsense"}, &out, &out); status != 2 {
-		t.Errorf("status of a bad flag is %d, wanted 2", status)
+		t.Errorf("status of a bad flag: got %d, want 2", status)
 	}
 	if status := run([]string{"-help"}, &out, &out); status != 0 {
-		t.Errorf("status of -help is %d, wanted 0", status)
+		t.Errorf("status of -help: got %d, want 0", status)
 	}
 }
 
-// What holds where nothing is said is what kube-proxy does then, as far as it means
-// something here.
+// TestDefaults checks that the defaults are those of kube-proxy.
 func TestDefaults(t *testing.T) {
 	const mode = `
   masqueradeAll: false
@@ -196,6 +220,15 @@ enableProfiling: false
 healthzBindAddress: ""
 hostnameOverride: ""
 iptables:` + mode + `
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
 kind: KubeProxyConfiguration
 logging:
   verbosity: 0
@@ -206,8 +239,12 @@ nodePortAddresses: null
 `
 	path := filepath.Join(t.TempDir(), "written")
 	var out strings.Builder
-	if status := run([]string{"-write-config-to", path}, &out, &out); status != 0 {
-		t.Fatalf("the status is %d, and it says\n%s", status, &out)
+	c, err := readCommandLineOn("linux", nil, &out)
+	if err == nil {
+		err = c.write(path)
+	}
+	if err != nil {
+		t.Fatalf("got error %v; output\n%s", err, &out)
 	}
 	got, err := os.ReadFile(path)
 	if err != nil {
@@ -218,14 +255,15 @@ nodePortAddresses: null
 	}
 }
 
-// What is written is what is in effect, and can be read again.
+// TestWriteConfig checks that -write-config-to writes the configuration in effect, and that
+// it can be read again.
 func TestWriteConfig(t *testing.T) {
 	want, out, err := readConfig(t, kubeadm+"Mode: nothing\n", "-config FILE -hostname-override two -v 3")
 	if err != nil {
-		t.Fatalf("error %v, and it says\n%s", err, out)
+		t.Fatalf("got error %v, output\n%s", err, out)
 	}
-	if want.Mode != "" || !slices.Contains(want.notes, "field Mode is not known") {
-		t.Errorf("mode %q, notes %q; wanted that names of fields count as they are written", want.Mode, want.notes)
+	if want.Mode != "" || !slices.Contains(want.notes, "field Mode is unknown") {
+		t.Errorf("field Mode: got mode %q, notes %q; want the field to be unknown, as names are case-sensitive", want.Mode, want.notes)
 	}
 	path := filepath.Join(t.TempDir(), "written")
 	var stdout, log strings.Builder
@@ -234,11 +272,11 @@ func TestWriteConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status := run([]string{"-config", original, "-hostname-override", "two", "-v", "3", "-write-config-to", path}, &stdout, &log); status != 0 {
-		t.Fatalf("the status is %d, and it logs\n%s", status, &log)
+		t.Fatalf("got status %d, want 0; log\n%s", status, &log)
 	}
 	got, notes, err := readFile(path)
 	if err != nil || len(notes) > 0 {
-		t.Errorf("error %v, notes %q; wanted none", err, notes)
+		t.Errorf("reading it again: got error %v, notes %q; want none", err, notes)
 	}
 	if diff := cmp.Diff(want.kubeProxyConfiguration, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
@@ -248,9 +286,9 @@ func TestWriteConfig(t *testing.T) {
 func TestVersion(t *testing.T) {
 	var out, log strings.Builder
 	if status := run([]string{"-version"}, &out, &log); status != 0 || log.Len() > 0 {
-		t.Errorf("status %d, and it logs %q; wanted 0 and nothing", status, &log)
+		t.Errorf("got status %d, log %q; want 0 and no log", status, &log)
 	}
 	if got := strings.Fields(out.String()); len(got) != 4 || got[1] != "github.com/vipkit/vipkit" || !strings.HasPrefix(got[3], "go1.") {
-		t.Errorf("the version is %q, wanted program, module, version and Go", got)
+		t.Errorf("version: got %q, want program, module, version and Go", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kustomization is as much of one as there is in deploy.
+// kustomization has the fields that deploy/kustomization.yaml uses.
 type kustomization struct {
 	metav1.TypeMeta
 	Namespace          string
@@ -37,7 +38,7 @@ func deployFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// deployed are the objects that kustomize makes its own from.
+// deployed has the objects in the folder deploy.
 type deployed struct {
 	kustomization
 	account v1.ServiceAccount
@@ -62,14 +63,14 @@ func readDeployed(t *testing.T) *deployed {
 		for text := range strings.SplitSeq(deployFile(t, name), "\n---\n") {
 			var kind metav1.TypeMeta
 			if err := yaml.Unmarshal([]byte(text), &kind); err != nil || into[kind.Kind] == nil {
-				t.Fatalf("%s: kind %s, error %v; wanted one of %d others", name, kind.Kind, err, len(into))
+				t.Fatalf("%s: kind: got %s, error %v; want one of the %d missing ones", name, kind.Kind, err, len(into))
 			}
 			strictly(text, into[kind.Kind])
 			delete(into, kind.Kind)
 		}
 	}
 	if len(into) > 0 {
-		t.Errorf("there is nothing of %v", into)
+		t.Errorf("missing objects: got none of %v, want one of each", into)
 	}
 	return d
 }
@@ -87,22 +88,23 @@ func TestDeployedNames(t *testing.T) {
 		"image":                  {pod.Spec.Containers[0].Image, d.Images[0].Name},
 	} {
 		if pair[0] != pair[1] {
-			t.Errorf("%s is %q, wanted %q", what, pair[0], pair[1])
+			t.Errorf("%s: got %q, want %q", what, pair[0], pair[1])
 		}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.daemons.Spec.Selector)
 	if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-		t.Errorf("the selector %v (error %v) does not match the pods' labels %v", selector, err, pod.Labels)
+		t.Errorf("selector: got %v, error %v, want one that matches the pods' labels %v", selector, err, pod.Labels)
 	}
 	if !pod.Spec.HostNetwork || pod.Spec.PriorityClassName != "system-node-critical" || pod.Spec.Tolerations[0].Operator != v1.TolerationOpExists {
-		t.Errorf("pods of %+v do not run on all nodes, first of all", pod.Spec)
+		t.Errorf("pod spec: got %+v, want one for all nodes in the host network, of highest priority", pod.Spec)
 	}
-	if got := pod.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(got.Drop, []v1.Capability{"ALL"}) || !slices.Equal(got.Add, []v1.Capability{"NET_ADMIN"}) {
-		t.Errorf("capabilities %+v, wanted NET_ADMIN alone", got)
+	if got := pod.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(got.Drop, []v1.Capability{"ALL"}) || !slices.Equal(got.Add, []v1.Capability{"NET_ADMIN", "NET_RAW"}) {
+		t.Errorf("capabilities: got %+v, want NET_ADMIN and NET_RAW", got)
 	}
 }
 
-// TestDeployedFiles: what the pods are told to read is there, and can be read.
+// TestDeployedFiles checks that the files that the arguments of the pods name exist and are
+// valid.
 func TestDeployedFiles(t *testing.T) {
 	d := readDeployed(t)
 	spec := d.daemons.Spec.Template.Spec
@@ -114,7 +116,7 @@ func TestDeployedFiles(t *testing.T) {
 		mounted := ""
 		for _, m := range container.VolumeMounts {
 			if !slices.Contains(volumes, m.Name) {
-				t.Errorf("%s: there is no volume %s", container.Name, m.Name)
+				t.Errorf("%s: volume %s does not exist", container.Name, m.Name)
 			}
 			if m.Name == "config" {
 				mounted = m.MountPath + "/"
@@ -124,64 +126,100 @@ func TestDeployedFiles(t *testing.T) {
 	}
 }
 
-// TestDeployedProbes: the pods are asked where they answer. A node that is about to go is
-// not ready, and is not restarted for it.
+// TestDeployedCleanup checks that deploy/cleanup.yaml, in the place of the agent's DaemonSet,
+// runs -cleanup with all privileges on the same nodes.
+func TestDeployedCleanup(t *testing.T) {
+	d := readDeployed(t)
+	var cleanup appsv1.DaemonSet
+	if err := yaml.UnmarshalStrict([]byte(deployFile(t, "cleanup.yaml")), &cleanup); err != nil {
+		t.Fatal(err)
+	}
+	spec, agent := cleanup.Spec.Template.Spec, d.daemons.Spec.Template.Spec
+	container := spec.InitContainers[0]
+	for what, pair := range map[string][2]any{
+		"kind":            {cleanup.TypeMeta, d.daemons.TypeMeta},
+		"name and labels": {cleanup.ObjectMeta, d.daemons.ObjectMeta},
+		"selector":        {cleanup.Spec.Selector, d.daemons.Spec.Selector},
+		"labels of pods":  {cleanup.Spec.Template.Labels, d.daemons.Spec.Template.Labels},
+		"host network":    {spec.HostNetwork, agent.HostNetwork},
+		"priority":        {spec.PriorityClassName, agent.PriorityClassName},
+		"tolerations":     {spec.Tolerations, agent.Tolerations},
+		"nodes":           {spec.NodeSelector, agent.NodeSelector},
+		"volumes":         {spec.Volumes, agent.Volumes},
+		"mounts":          {container.VolumeMounts, agent.Containers[0].VolumeMounts},
+		"images":          {[]string{container.Image, spec.Containers[0].Image}, []string{agent.Containers[0].Image, agent.Containers[0].Image}},
+		"privileges":      {container.SecurityContext, agent.InitContainers[0].SecurityContext},
+		"number of parts": {[]int{len(spec.InitContainers), len(spec.Containers)}, []int{1, 1}},
+	} {
+		if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	if c := checkDeployedConfig(t, d, container.Args, "/etc/kubeproxy/"); !c.cleanup || !c.cleanupIPVS {
+		t.Errorf("%q: got cleanup %t, of mode ipvs %t, want both", container.Args, c.cleanup, c.cleanupIPVS)
+	}
+}
+
+// TestDeployedProbes checks path and port of the probes. Liveness is /livez and not /healthz,
+// so that a pod is not restarted because its node is about to be removed.
 func TestDeployedProbes(t *testing.T) {
 	container := readDeployed(t).daemons.Spec.Template.Spec.Containers[0]
 	for path, probe := range map[string]*v1.Probe{"/livez": container.LivenessProbe, "/healthz": container.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
-			t.Errorf("probe %+v, wanted one of %s", probe, path)
+			t.Errorf("probe: got %+v, want one of %s", probe, path)
 			continue
 		}
 		at := slices.IndexFunc(container.Ports, func(p v1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal })
 		if at < 0 || container.Ports[at].ContainerPort != 10256 {
-			t.Errorf("%s is asked at port %v, wanted that of 10256", path, probe.HTTPGet.Port.StrVal)
+			t.Errorf("port of %s: got %v, want that of 10256", path, probe.HTTPGet.Port.StrVal)
 		}
 	}
 }
 
 // checkDeployedConfig checks the arguments of a container, in which the ConfigMap is
-// mounted at a path.
-func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted string) {
+// mounted at a path, and returns the configuration.
+func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted string) *config {
 	t.Helper()
 	var local []string
 	for _, arg := range args {
 		local = append(local, strings.ReplaceAll(arg, mounted, "deploy/"))
 	}
 	var out strings.Builder
-	c, err := readCommandLine(local, &out)
+	c, err := readCommandLineOn("linux", local, &out)
 	if err != nil || len(c.notes) > 0 {
-		t.Fatalf("%q: error %v, wanted no notes\n%s", args, err, out.String())
+		t.Fatalf("%q: got error %v, output\n%s\nwant no error and no notes", args, err, out.String())
 	}
 	kubeconfig := strings.TrimPrefix(c.ClientConnection.Kubeconfig, mounted)
 	if files := d.ConfigMapGenerator[0].Files; !slices.Contains(files, kubeconfig) || !slices.Contains(files, strings.TrimPrefix(c.configFile, "deploy/")) {
-		t.Errorf("%q: the ConfigMap has %q, wanted %s and %s", args, files, kubeconfig, c.configFile)
+		t.Errorf("%q: files of the ConfigMap: got %q, want %s and %s", args, files, kubeconfig, c.configFile)
 	}
 	loaded, err := clientcmd.Load([]byte(deployFile(t, kubeconfig)))
 	if err != nil || loaded.Contexts[loaded.CurrentContext] == nil {
-		t.Errorf("%s: error %v, wanted a current context", kubeconfig, err)
+		t.Errorf("%s: got error %v, want a current context", kubeconfig, err)
 	}
 	if _, err := c.tracker(nftablesMode); err != nil {
 		t.Error(err)
 	}
 	if healthz, metrics, err := c.addresses(); err != nil || healthz != "0.0.0.0:10256" || metrics != "127.0.0.1:10249" {
-		t.Errorf("healthz is at %s and the metrics at %s, error %v, wanted kube-proxy's addresses", healthz, metrics, err)
+		t.Errorf("addresses of healthz and metrics: got %s and %s, error %v, want those of kube-proxy", healthz, metrics, err)
 	}
+	return c
 }
 
-// TestDeployedRights: what is watched may be watched, and nothing else.
-func TestDeployedRights(t *testing.T) {
+// TestDeployedPermissions checks that the role allows to list and watch the watched resources,
+// and nothing else.
+func TestDeployedPermissions(t *testing.T) {
 	want := []string{"/nodes", "/services", "discovery.k8s.io/endpointslices", "networking.k8s.io/servicecidrs"}
 	var got []string
 	for _, rule := range readDeployed(t).role.Rules {
 		if !slices.Equal(rule.Verbs, []string{"list", "watch"}) {
-			t.Errorf("verbs %q for %q, wanted list and watch", rule.Verbs, rule.Resources)
+			t.Errorf("verbs for %[2]q: got %[1]q, want list and watch", rule.Verbs, rule.Resources)
 		}
 		for _, resource := range rule.Resources {
 			got = append(got, rule.APIGroups[0]+"/"+resource)
 		}
 	}
 	if slices.Sort(got); !slices.Equal(got, want) {
-		t.Errorf("rights for %q, wanted %q", got, want)
+		t.Errorf("resources of the role: got %q, want %q", got, want)
 	}
 }

@@ -1,50 +1,103 @@
-// Command kubeproxy takes the place of kube-proxy on a node. It reads kube-proxy's
-// configuration, watches the API server, and serves health checks, metrics and a
-// page that answers why a packet goes where it goes.
+// Command kubeproxy replaces kube-proxy on a node. It reads kube-proxy's configuration,
+// watches the API server, and serves health checks, metrics and a page that explains where a
+// packet is sent, and why.
 //
 //	kubeproxy -config /var/lib/kube-proxy/config.conf -hostname-override node-1
 //
-// Without -config, the flags that kube-proxy has for fields of its configuration
-// work. What means nothing here is named in the log and ignored. Defaults are those of
-// kube-proxy, but for minSyncPeriod: a sync does not wait unless that says so.
-// -write-config-to writes what is in effect to a file and ends. Of feature gates, one means
-// something here: AllowServiceExternalIPs; where it is false, external IPs are not served.
+// Without -config, the program supports the flags that kube-proxy has for fields of its
+// configuration. Unsupported flags and fields are logged and ignored. Defaults are those of
+// kube-proxy, except that minSyncPeriod is 0: a sync does not wait. -write-config-to writes
+// the configuration in effect to a file and exits. The only supported feature gate is
+// AllowServiceExternalIPs; if it is false, external IPs are not served.
 //
 // # Mode
 //
-// The mode is nftables or iptables; where none is configured, the first that works
-// here. Rules of another mode and of kube-proxy are removed once everything
-// is served without them, so that nobody notices the change. Mode iptables uses what
-// the plain names of the programs stand for, iptables-nft or iptables-legacy, and does
-// not look at the other one: where kube-proxy has used that, run -cleanup before it.
+// The mode is nftables, iptables or ipvs; if none is configured, nftables, or iptables on a
+// node that does not support nftables. Rules of another mode and of kube-proxy are removed once
+// the mode serves all Services but those that it refuses, so that no connection fails. Modes
+// iptables and ipvs use the flavour of the programs without a suffix, iptables-nft or
+// iptables-legacy, and do not read the other one: if kube-proxy has used that, run -cleanup
+// first.
+//
+// Mode ipvs reads the section ipvs: scheduler, strictARP, the timeouts and the periods; masquerading
+// is as the section iptables says, as in kube-proxy. With the scheduler mh the client's port counts
+// too, as in kube-proxy; with mh,mh-fallback it does not. The annotation
+// vipkit.github.io/ipvs-scheduler of a Service chooses its scheduler. -service-metrics adds
+// connections, packets and bytes of each Service to /metrics. If the node lacks a part of IPVS, such
+// as the kernel module ip_vs, the log names it, and the agent serves in the next mode that the node
+// supports, nftables or iptables.
+//
+// Open TCP connections of mode ipvs go on when a Service has their endpoint no more, with
+// -ipvs-drain-services also when the Service is deleted: for 15 minutes at most, or for
+// -ipvs-drain-timeout, where a negative duration ends them at once. kube-proxy's mode ipvs waits
+// without limit.
+//
+// Virtual servers of kube-proxy's own mode ipvs are adopted in mode ipvs, with their connections. In
+// the other modes they stay, without new connections, until their TCP connections have ended, for
+// that time at most, and so do those of this program's own mode ipvs. Meanwhile the log says that the
+// agent is waiting for open connections. Flows of UDP may move to another endpoint then. Virtual
+// servers of kube-proxy at addresses of ipvs.excludeCIDRs stay.
+// -cleanup ends open connections of mode ipvs: it removes virtual servers at once. With -cleanup
+// -cleanup-ipvs=false, what this mode has programmed stays.
+//
+// # Windows
+//
+//	kubeproxy.exe -config C:\k\config.conf -hostname-override node-1 -network-name l2bridge0
+//
+// The mode is kernelspace, also if none is configured, or userspace, which kube-proxy does not have.
+// The agent was tried with a simulated HNS, and as a program of Windows under Wine, not on a Windows
+// host.
+//
+// Mode kernelspace reads the section winkernel, or kube-proxy's flags -network-name, -source-vip,
+// -enable-dsr, -root-hnsendpoint-name (cbr0 if it is empty) and -forward-healthcheck-vip. The name of
+// the HNS network may be in the variable KUBE_NETWORK; until a CNI plugin has made that network, the
+// agent waits. An overlay network needs -source-vip. Periods are those of the section iptables.
+// /metrics counts calls of HNS that failed: kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total,
+// and the same with update and delete. Their label error is the HRESULT. Their label lb_type is
+// ClusterIP, NodePort or ExternalIP, which includes addresses of load balancers.
+//
+// Mode userspace adds addresses to an interface, which -interface names; -netsh has the program netsh
+// add them. Services work only while the program runs.
+//
+// With -windows-service, or windowsRunAsService, the program runs as a service of Windows. A service
+// has no console, so its log is lost unless a program that keeps it starts the agent.
+//
+// Windows has no connection tracking that the agent could use: its parameters are ignored, with a
+// note in the log, and so are sections of the file that are for Linux. Flags for the other operating
+// system are errors. What the agent has made is recorded in the folder vipkit of %ProgramData%, which
+// must survive a restart: in a HostProcess container it is that of the host. With -cleanup, the agent
+// removes what is recorded there, and needs the settings with which it ran.
 //
 // # Starting, stopping, failing
 //
-// Ended by SIGINT or SIGTERM, or killed, the program leaves the rules in the kernel,
-// and the next start takes them over: an unchanged restart writes nothing. While the
-// API server is away, everything stays as it is. Changes of the Node (addresses,
-// zone, pod ranges) take effect at once. With -cleanup the program removes all
-// rules, those of kube-proxy too, and ends.
+// When the program ends by SIGINT or SIGTERM, or is killed, it leaves the rules in the
+// kernel, and the next start adopts them: an unchanged restart writes nothing. While the
+// API server is unreachable, the rules are unchanged. Changes of the Node (addresses,
+// zone, pod ranges) take effect at once. With -cleanup the program removes all rules, those
+// of kube-proxy too, and exits.
 //
 // # Privileges
 //
-// Running takes CAP_NET_ADMIN. Where kube-proxy or others use iptables-legacy, it takes
-// CAP_NET_RAW, too, which is what that program needs. Parameters of connection tracking
-// take more where /proc/sys is read-only, as in a container: -init-only sets them and
-// ends. The folder deploy has both as a DaemonSet.
+// The program needs CAP_NET_ADMIN. In mode ipvs, or if kube-proxy has used its mode ipvs, it also
+// needs CAP_NET_RAW, as the match set of iptables does; so it does if kube-proxy or other
+// programs use iptables-legacy. Parameters of connection tracking, and in
+// mode ipvs those of IPVS, ARP and forwarding, need more privileges if /proc/sys is read-only,
+// as in a container: -init-only sets them and exits. Without these, mode ipvs does not serve. If
+// such an agent changes to another mode, those of mode ipvs stay. The folder deploy has a DaemonSet
+// with both steps, and cleanup.yaml for one that runs -cleanup on all nodes.
 //
-// Of the API server the program lists and watches Services, EndpointSlices, Nodes and
-// ServiceCIDRs, and changes nothing; deploy/rbac.yaml allows that.
+// The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, and
+// changes no object; deploy/rbac.yaml has these permissions.
 //
 // # Pages
 //
 //	10256  /healthz /livez                   for load balancers and kubelets
-//	10249  /metrics /proxyMode /healthz      for Prometheus and people
-//	       /debug/services                   what is served, and why: HTML, or JSON to
-//	                                         whom accepts application/json
+//	10249  /metrics /proxyMode /healthz      for Prometheus and users
+//	       /debug/services                   what is served, and why: HTML, or JSON for
+//	                                         clients that accept application/json
 //	       /debug/pprof/                     with enableProfiling
 //
-// What is below /debug/ answers clients on this node alone, by URLs with an IP address,
-// localhost or the name of the node, and no pages of other sites that a browser on the node
-// shows. What else there is names no Service, and answers everybody who gets there.
+// Paths below /debug/ serve only clients on this node, by URLs with an IP address, localhost
+// or the name of the node, and no requests from pages of other sites in a browser on the node.
+// The other paths name no Service, and serve all clients that can connect.
 package main

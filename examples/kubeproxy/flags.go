@@ -5,38 +5,62 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
+	"time"
+
+	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/backends/userspace"
 )
 
-// How the usages of flags begin that stand for fields, and of those that mean
-// nothing here.
+// The beginning of the usage of flags for configuration fields, and the usage of flags that
+// this program ignores.
 const (
 	ofField = "the `field` "
 	ignored = "`ignored`"
 )
 
-// config is what the program has been told.
+// config has all settings of the program.
 type config struct {
 	kubeProxyConfiguration
 	task
-	// notes are what was passed over, for people.
+	// notes name the ignored flags and fields, for the log.
 	notes []string
+	// system is the operating system, as GOOS names it; openHNS opens another HNS than
+	// that of the machine.
+	system  string
+	openHNS func() (hnsClient, error)
 }
 
-// task says what is to be done at all. Only flags say it.
+// task has the settings that only flags can set.
 type task struct {
 	configFile, writeTo, master string
 	cleanup, initOnly, version  bool
+	// cleanupIPVS says that -cleanup removes what mode ipvs has programmed too.
+	cleanupIPVS bool
+	// traffic adds metrics of each Service, if the mode counts.
+	traffic bool
+	// drainTimeout and drainServices are those of the backend of mode ipvs.
+	drainTimeout  time.Duration
+	drainServices bool
+	// addAt says where and how mode userspace adds addresses on Windows.
+	addAt userspace.AddressOptions
 }
 
-// readCommandLine gives what the flags, and the file that they name, say. What is
-// wrong with it has been written to out when it returns an error.
+// readCommandLine reads the flags and the file that they name. It has written its error to
+// out when it returns one.
 func readCommandLine(args []string, out io.Writer) (*config, error) {
-	c := &config{kubeProxyConfiguration: defaults()}
+	return readCommandLineOn(runtime.GOOS, args, out)
+}
+
+// readCommandLineOn is readCommandLine on an operating system.
+func readCommandLineOn(system string, args []string, out io.Writer) (*config, error) {
+	c := &config{kubeProxyConfiguration: defaults(), system: system}
 	f := flag.NewFlagSet("kubeproxy", flag.ContinueOnError)
 	f.SetOutput(out)
 	c.task.define(f)
 	c.kubeProxyConfiguration.define(f)
+	c.defineForWindows(f)
 	f.Func("feature-gates", ofField+"featureGates of KubeProxyConfiguration", func(text string) error {
 		notes, err := c.FeatureGates.set(text)
 		c.notes = append(c.notes, notes...)
@@ -48,21 +72,26 @@ func readCommandLine(args []string, out io.Writer) (*config, error) {
 	}
 	err := c.complete(f)
 	if err != nil {
-		_, _ = fmt.Fprintln(out, err) // Where that fails, the status still tells.
+		_, _ = fmt.Fprintln(out, err) // If it fails, the exit status still shows the error.
 	}
 	return c, err
 }
 
 func (t *task) define(f *flag.FlagSet) {
-	f.StringVar(&t.configFile, "config", "", "`path` of a KubeProxyConfiguration; flags that stand for its fields are ignored then")
-	f.StringVar(&t.writeTo, "write-config-to", "", "write the configuration that is in effect to this `path`, then exit")
-	f.StringVar(&t.master, "master", "", "`URL` of the API server, in the place of the kubeconfig's")
+	f.StringVar(&t.configFile, "config", "", "`path` of a KubeProxyConfiguration; flags for its fields are then ignored")
+	f.StringVar(&t.writeTo, "write-config-to", "", "write the configuration in effect to this `path`, then exit")
+	f.StringVar(&t.master, "master", "", "`URL` of the API server; overrides the kubeconfig")
 	f.BoolVar(&t.cleanup, "cleanup", false, "remove all rules, then exit")
-	f.BoolVar(&t.initOnly, "init-only", false, "do what takes more privileges than CAP_NET_ADMIN, then exit")
+	f.BoolVar(&t.cleanupIPVS, "cleanup-ipvs", true, "with -cleanup, also remove what mode ipvs has programmed")
+	f.BoolVar(&t.traffic, "service-metrics", false, "in mode ipvs, count connections, packets and bytes of each Service in /metrics")
+	f.DurationVar(&t.drainTimeout, "ipvs-drain-timeout", ipvs.DefaultDrainTimeout, "how long open TCP connections of mode ipvs go on if the Service "+
+		"has their endpoint no more, or if another mode serves now; a negative duration ends them at once")
+	f.BoolVar(&t.drainServices, "ipvs-drain-services", false, "in mode ipvs, keep open TCP connections for that time also if the Service is deleted")
+	f.BoolVar(&t.initOnly, "init-only", false, "set the kernel's parameters that need more privileges than CAP_NET_ADMIN, then exit")
 	f.BoolVar(&t.version, "version", false, "print the version, then exit")
 }
 
-// define defines the flags that stand for fields.
+// define defines the flags for fields.
 func (c *kubeProxyConfiguration) define(f *flag.FlagSet) {
 	for _, x := range []struct {
 		flag, field string
@@ -83,10 +112,18 @@ func (c *kubeProxyConfiguration) define(f *flag.FlagSet) {
 		{"pod-bridge-interface", "detectLocal.bridgeInterface", &c.DetectLocal.BridgeInterface},
 		{"pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", &c.DetectLocal.InterfaceNamePrefix},
 		{"nodeport-addresses", "nodePortAddresses", &c.NodePortAddresses},
-		{"masquerade-all", "masqueradeAll of both modes", &c.IPTables.MasqueradeAll},
+		{"masquerade-all", "masqueradeAll of all modes", &c.IPTables.MasqueradeAll},
 		{"iptables-masquerade-bit", "iptables.masqueradeBit", &c.IPTables.MasqueradeBit},
-		{"iptables-sync-period", "syncPeriod of both modes", &c.IPTables.SyncPeriod},
-		{"iptables-min-sync-period", "minSyncPeriod of both modes", &c.IPTables.MinSyncPeriod},
+		{"iptables-sync-period", "syncPeriod of iptables and nftables", &c.IPTables.SyncPeriod},
+		{"iptables-min-sync-period", "minSyncPeriod of iptables and nftables", &c.IPTables.MinSyncPeriod},
+		{"ipvs-scheduler", "ipvs.scheduler", &c.IPVS.Scheduler},
+		{"ipvs-sync-period", "ipvs.syncPeriod", &c.IPVS.SyncPeriod},
+		{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &c.IPVS.MinSyncPeriod},
+		{"ipvs-exclude-cidrs", "ipvs.excludeCIDRs", &c.IPVS.ExcludeCIDRs},
+		{"ipvs-strict-arp", "ipvs.strictARP", &c.IPVS.StrictARP},
+		{"ipvs-tcp-timeout", "ipvs.tcpTimeout", &c.IPVS.TCPTimeout},
+		{"ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", &c.IPVS.TCPFinTimeout},
+		{"ipvs-udp-timeout", "ipvs.udpTimeout", &c.IPVS.UDPTimeout},
 		{"conntrack-max-per-core", "conntrack.maxPerCore", &c.Conntrack.MaxPerCore},
 		{"conntrack-min", "conntrack.min", &c.Conntrack.Min},
 		{"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", &c.Conntrack.TCPEstablishedTimeout},
@@ -119,21 +156,19 @@ func (c *kubeProxyConfiguration) define(f *flag.FlagSet) {
 func defineIgnored(f *flag.FlagSet) {
 	ignore := func(string) error { return nil }
 	for _, name := range [...]string{
-		"config-sync-period", "healthz-port", "ipvs-exclude-cidrs", "ipvs-min-sync-period", "ipvs-scheduler",
-		"ipvs-sync-period", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout", "kube-api-content-type",
-		"log-flush-frequency", "log-json-info-buffer-size", "log-text-info-buffer-size", "logging-format", "metrics-port",
-		"oom-score-adj", "show-hidden-metrics-for-version", "vmodule",
+		"config-sync-period", "healthz-port", "kube-api-content-type", "log-flush-frequency", "log-json-info-buffer-size",
+		"log-text-info-buffer-size", "logging-format", "metrics-port", "oom-score-adj", "show-hidden-metrics-for-version", "vmodule",
 	} {
 		f.Func(name, ignored, ignore)
 	}
 	for _, name := range [...]string{
-		"bind-address-hard-fail", "iptables-localhost-nodeports", "ipvs-strict-arp", "log-json-split-stream", "log-text-split-stream", "logtostderr",
+		"bind-address-hard-fail", "iptables-localhost-nodeports", "log-json-split-stream", "log-text-split-stream", "logtostderr",
 	} {
 		f.BoolFunc(name, ignored, ignore)
 	}
 }
 
-// complete takes the file, if one is named, and notes the flags that do not count.
+// complete reads the file, if one is named, and notes the flags that are ignored.
 func (c *config) complete(f *flag.FlagSet) (err error) {
 	switch {
 	case f.NArg() > 0:
@@ -156,7 +191,7 @@ func (c *config) complete(f *flag.FlagSet) (err error) {
 			case x.Name == "hostname-override":
 				c.HostnameOverride = flags.HostnameOverride
 			case strings.HasPrefix(x.Usage, ofField):
-				c.notes = append(c.notes, fmt.Sprintf("flag -%s is ignored, since there is a file", x.Name))
+				c.notes = append(c.notes, fmt.Sprintf("flag -%s is ignored because of -config", x.Name))
 			}
 		})
 	}
@@ -165,5 +200,5 @@ func (c *config) complete(f *flag.FlagSet) (err error) {
 			c.notes = append(c.notes, fmt.Sprintf("flag -%s is ignored", x.Name))
 		}
 	})
-	return nil
+	return c.checkSystem(f)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// trackUDP makes an entry as if the kernel had translated a flow to an address.
+// trackUDP makes a conntrack entry as if the kernel had translated a flow to an address.
 func trackUDP(t *testing.T, ns *netns.NS, to string, from uint16) {
 	t.Helper()
 	client, server := net.ParseIP("192.0.2.10").To4(), net.ParseIP("10.244.1.99").To4()
@@ -26,7 +26,7 @@ func trackUDP(t *testing.T, ns *netns.NS, to string, from uint16) {
 	}
 }
 
-// trackedUDP gives the addresses that UDP flows go to, sorted.
+// trackedUDP returns the destinations of UDP flows, sorted.
 func trackedUDP(t *testing.T, ns *netns.NS) (all []string) {
 	t.Helper()
 	flows, err := ns.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
@@ -42,8 +42,8 @@ func trackedUDP(t *testing.T, ns *netns.NS) (all []string) {
 	return all
 }
 
-// What went stale while no program was running goes, and nothing that another
-// proxy serves.
+// TestFlows checks that conntrack entries that became stale while no program ran are removed,
+// and that those of another proxy's Services stay.
 func TestFlows(t *testing.T) {
 	w := newWorld(t, "mode: nftables\n")
 	theirs := service("theirs", "10.96.0.66")
@@ -62,7 +62,7 @@ func TestFlows(t *testing.T) {
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("flows to %q are left, wanted those to %q", got, want)
+		t.Errorf("destinations of flows: got %q, want %q", got, want)
 	}
 	p.AwaitPage(metrics+"/metrics", `kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 1`)
 	p.Terminate(stopped)

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzConfig holds that no file, however wrong, does harm, and that what is made of one
-// can be written and read again.
+// FuzzConfig checks that no file makes the parser panic, and that a configuration that was
+// read can be written and read again.
 func FuzzConfig(f *testing.F) {
 	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 	for _, text := range []string{
@@ -35,10 +35,10 @@ func FuzzConfig(f *testing.F) {
 		}
 		again, notes, err := readFile(path)
 		if err != nil || len(notes) > 0 {
-			t.Fatalf("what was written cannot be read: %v, notes %q", err, notes)
+			t.Fatalf("reading what was written: got error %v, notes %q, want none", err, notes)
 		}
 		if diff := cmp.Diff(c, again, cmp.AllowUnexported(kubeProxyConfiguration{})); diff != "" {
-			t.Errorf("what was written is something else (-want +got):\n%s", diff)
+			t.Errorf("configuration written and read again (-want +got):\n%s", diff)
 		}
 	})
 }

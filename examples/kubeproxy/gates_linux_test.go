@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// With the feature gate off, no Service takes over traffic for an address of others, also
-// where an agent without it has let it.
+// TestExternalIPsByFeatureGate checks that external IPs are not served with the feature gate
+// off, also if the agent before has served them.
 func TestExternalIPsByFeatureGate(t *testing.T) {
 	const externalIP, off = "198.51.100.9:80", "-feature-gates=AllowServiceExternalIPs=false"
 	w := newWorld(t, "mode: nftables\n")

@@ -15,10 +15,11 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
-// Who reads the log may be gone, or have no room for it. The Services are served.
-func TestNobodyReadsTheLog(t *testing.T) {
+// TestLogCannotBeWritten checks that the program serves although the reader of its log has
+// ended, or the disk is full.
+func TestLogCannotBeWritten(t *testing.T) {
 	for name, start := range map[string]func(*world) *agenttest.Program{
-		"reader gone": func(w *world) *agenttest.Program {
+		"reader has ended": func(w *world) *agenttest.Program {
 			p := w.start()
 			p.Await("msg=serving")
 			p.CloseLog()
@@ -26,8 +27,8 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		},
 		"disk full": func(w *world) *agenttest.Program {
 			cmd := agenttest.Command(t, "-config", w.config, "-hostname-override", "node-1")
-			deaf := exec.Command("sh", append([]string{"-c", `exec "$0" "$@" 2>/dev/full`}, cmd.Args...)...)
-			return agenttest.Start(t, w.node.NS, patience, deaf)
+			cmdline := exec.Command("sh", append([]string{"-c", `exec "$0" "$@" 2>/dev/full`}, cmd.Args...)...)
+			return agenttest.Start(t, w.node.NS, patience, cmdline)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -35,20 +36,20 @@ func TestNobodyReadsTheLog(t *testing.T) {
 			p := start(w)
 			w.wantAnswer(virtualIP, "8080")
 			bad := service("bad", "10.96.0.66")
-			bad.Spec.ExternalIPs = []string{"nonsense"} // which is worth a line
+			bad.Spec.ExternalIPs = []string{"nonsense"} // which is logged
 			w.api.put("services", bad)
 			w.api.put("endpointslices", slice("web", 8081))
 			w.wantAnswer(virtualIP, "8081")
 			p.Signal(syscall.SIGTERM)
 			if status := p.Wait(); status != 0 {
-				t.Errorf("the status is %d, wanted 0", status)
+				t.Errorf("status: got %d, want 0", status)
 			}
 		})
 	}
 }
 
-// Two programs on one node, as in a rolling update, serve the same without a fight, and
-// the ports go to the one that stays.
+// TestTwoPrograms runs two programs on one node, as in a rolling update. Neither may undo the
+// writes of the other, and the second must listen at the ports when the first has ended.
 func TestTwoPrograms(t *testing.T) {
 	w := newWorld(t, "mode: nftables\n")
 	first := w.start("-v", "1")
@@ -71,17 +72,18 @@ func TestTwoPrograms(t *testing.T) {
 	wantWrites(t, second, 2)
 }
 
-// wantWrites wants that a program that has ended wrote to the kernel so often: at its
-// start and for each change, and not against what the other one wrote.
+// wantWrites checks how often a program that has ended wrote to the kernel: at its start and
+// for each change, but not to undo the writes of the other program.
 func wantWrites(t *testing.T, p *agenttest.Program, most int) {
 	t.Helper()
 	if writes := p.Count("msg=sync") - p.Count("msg=sync", "operations=0 "); writes > most {
-		t.Errorf("it wrote %d times, wanted at most %d", writes, most)
+		t.Errorf("syncs with writes: got %d, want at most %d", writes, most)
 	}
 }
 
-// Whoever asks for the metrics again and again, and never reads them, keeps nobody out.
-func TestDeafReaders(t *testing.T) {
+// TestClientsThatDoNotRead checks that clients that request the metrics many times and do not
+// read them do not block other clients.
+func TestClientsThatDoNotRead(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
 	p.AwaitPage(metrics+"/metrics", "200 OK")
@@ -98,7 +100,7 @@ func TestDeafReaders(t *testing.T) {
 	}
 	for range 3 * maxAtOnce {
 		c := dial()
-		defer c.Close() //nolint:errcheck // nothing of it is read
+		defer c.Close() //nolint:errcheck // its data is not read
 		if _, err := io.WriteString(c, strings.Repeat(request+"\r\n", 300)); err != nil {
 			t.Fatal(err)
 		}
@@ -111,15 +113,15 @@ func TestDeafReaders(t *testing.T) {
 		}
 		answer, err := io.ReadAll(c)
 		if text := string(answer); err != nil || !strings.Contains(text, " 200 OK") || !strings.Contains(text, "vipkit_syncs_total") {
-			t.Fatalf("error %v, and the answer is %.200q, wanted the metrics", err, text)
+			t.Fatalf("response: got error %v, %.200q, want the metrics", err, text)
 		}
 		_ = c.Close() // It was read to the end.
 	}
 	p.Terminate(stopped)
 }
 
-// Whoever holds connections to the metrics keeps nobody out.
-func TestSlowReaders(t *testing.T) {
+// TestSlowClients checks that clients that keep connections open do not block other clients.
+func TestSlowClients(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
 	p.AwaitPage(metrics+"/metrics", "200 OK")
@@ -131,7 +133,7 @@ func TestSlowReaders(t *testing.T) {
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
-		defer c.Close() //nolint:errcheck // nothing of it is read
+		defer c.Close() //nolint:errcheck // its data is not read
 		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n"); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
@@ -142,8 +144,8 @@ func TestSlowReaders(t *testing.T) {
 	p.Terminate(stopped)
 }
 
-// wantFewFiles wants a program to hold no more connections than it should. Those that it has
-// closed are open until who reads them has noticed.
+// wantFewFiles waits until a program has few open files. A connection that it has closed stays
+// open until its reader has noticed that.
 func wantFewFiles(t *testing.T, p *agenttest.Program) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -152,12 +154,12 @@ func wantFewFiles(t *testing.T, p *agenttest.Program) {
 			return
 		}
 		if err != nil || time.Now().After(end) {
-			t.Fatalf("%d files are open, error %v, wanted about 1000", len(files), err)
+			t.Fatalf("open files: got %d, error %v, want about 1000", len(files), err)
 		}
 	}
 }
 
-// A client that is no friend gets the pages of the node neither by address nor by name.
+// TestDebugPagesOverTheNetwork checks that a client on another host gets no debug page.
 func TestDebugPagesOverTheNetwork(t *testing.T) {
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\nenableProfiling: true\n")
 	p := w.start()
@@ -175,7 +177,7 @@ func TestDebugPagesOverTheNetwork(t *testing.T) {
 		}
 		answer, err := io.ReadAll(c)
 		if text := string(answer); err != nil || strings.Contains(text, " 200 OK") || strings.Contains(text, "default/web") {
-			t.Errorf("%s: error %v, and the answer is\n%s\nwanted none", path, err, text)
+			t.Errorf("%s: got error %v, response\n%s\nwant no page", path, err, text)
 		}
 		_ = c.Close() // It was read to the end.
 	}

@@ -58,7 +58,7 @@ func newWorld(t *testing.T, settings string) *world {
 	return w
 }
 
-// configure gives the path of a configuration with some settings.
+// configure returns the path of a configuration with some settings.
 func (w *world) configure(t *testing.T, settings string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "config.yaml")
@@ -86,7 +86,7 @@ func (w *world) start(flags ...string) *agenttest.Program {
 	return start(w.t, w.node.NS, append([]string{"-config", w.config, "-hostname-override", "node-1"}, flags...)...)
 }
 
-// wantAnswer waits until an address answers with a text; empty for nobody.
+// wantAnswer waits until an address replies with a text; empty if no connection succeeds.
 func (w *world) wantAnswer(address, want string) {
 	w.t.Helper()
 	var got string
@@ -96,7 +96,7 @@ func (w *world) wantAnswer(address, want string) {
 			return
 		}
 	}
-	w.t.Fatalf("at %s answers %q (error %v), wanted %q", address, got, err, want)
+	w.t.Fatalf("reply at %s: got %q, error %v, want %q", address, got, err, want)
 }
 
 func TestAgent(t *testing.T) {
@@ -105,38 +105,44 @@ func TestAgent(t *testing.T) {
 			if mode == iptablesMode {
 				need(t, "iptables-restore")
 			}
-			w := newWorld(t, "mode: "+mode+"\nenableProfiling: true\noomScoreAdj: -998\nunknown: 1\n")
-			p := w.start()
-			p.Await("field oomScoreAdj is ignored")
-			p.Await("field unknown is not known")
-			p.Await("msg=mode", "mode="+mode, "it is configured")
-			p.Await("msg=serving", "ports=1")
-			w.wantAnswer(virtualIP, "8080")
-			w.wantAnswer(nodePort, "8080")
-			wantPages(t, p, mode)
-			w.api.put("endpointslices", slice("web", 8081))
-			w.wantAnswer(virtualIP, "8081")
-			w.changeNode(p, mode)
-			w.restartAPI(p)
-			p.Terminate(stopped)
-			w.wantAnswer(virtualIP, "8081")
-
-			again := w.start("-v", "1")
-			again.Await("msg=sync", "full=true", "operations=0 ", "ports=2")
-			again.Await("msg=serving", "operations=0 ")
-			again.Kill()
-			w.wantAnswer(virtualIP, "8081")
-			if status := start(t, w.node.NS, "-cleanup").Wait(); status != 0 {
-				t.Errorf("-cleanup ends with %d, wanted 0", status)
-			}
-			w.wantAnswer(virtualIP, "")
+			serves(t, mode)
 		})
 	}
 }
 
-// A setting of the node that breaks Services is in the log, on the page and among the
-// metrics, until it is mended.
-func TestAgentLooksAtTheNode(t *testing.T) {
+// serves checks the life of the agent in a mode.
+func serves(t *testing.T, mode string) {
+	t.Helper()
+	w := newWorld(t, "mode: "+mode+"\nenableProfiling: true\noomScoreAdj: -998\nunknown: 1\n")
+	p := w.start()
+	p.Await("field oomScoreAdj is ignored")
+	p.Await("field unknown is unknown")
+	p.Await("msg=mode", "mode="+mode, "configured")
+	p.Await("msg=serving", "ports=1")
+	w.wantAnswer(virtualIP, "8080")
+	w.wantAnswer(nodePort, "8080")
+	wantPages(t, p, mode)
+	w.api.put("endpointslices", slice("web", 8081))
+	w.wantAnswer(virtualIP, "8081")
+	w.changeNode(p, mode)
+	w.restartAPI(p)
+	p.Terminate(stopped)
+	w.wantAnswer(virtualIP, "8081")
+
+	again := w.start("-v", "1")
+	again.Await("msg=sync", "full=true", "operations=0 ", "ports=2")
+	again.Await("msg=serving", "operations=0 ")
+	again.Kill()
+	w.wantAnswer(virtualIP, "8081")
+	if status := start(t, w.node.NS, "-cleanup").Wait(); status != 0 {
+		t.Errorf("status of -cleanup: got %d, want 0", status)
+	}
+	w.wantAnswer(virtualIP, "")
+}
+
+// TestNodeSettings checks that a node setting that breaks Services is in the log, on the debug
+// page and in the metrics until it is fixed.
+func TestNodeSettings(t *testing.T) {
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
 			if mode == iptablesMode {
@@ -150,18 +156,18 @@ func TestAgentLooksAtTheNode(t *testing.T) {
 			}
 			forward("0")
 			p := w.start()
-			p.Await("a setting of the node breaks Services", "setting=net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1")
+			p.Await("node setting breaks Services", "setting=net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1")
 			p.AwaitPage(metrics+"/metrics", `vipkit_node_problems{setting="net.ipv4.ip_forward"} 1`)
 			p.AwaitPage(metrics+"/debug/services", "<li>Node node-1: net.ipv4.ip_forward: is 0: ")
 			forward("1")
-			p.Await("a setting of the node breaks Services no longer", "setting=net.ipv4.ip_forward")
+			p.Await("node setting fixed", "setting=net.ipv4.ip_forward")
 			w.wantAnswer(virtualIP, "8080")
 			p.Terminate(stopped)
 		})
 	}
 }
 
-// wantPages asks for all pages.
+// wantPages requests all pages.
 func wantPages(t *testing.T, p *agenttest.Program, mode string) {
 	t.Helper()
 	p.AwaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
@@ -184,7 +190,7 @@ func (w *world) changeNode(p *agenttest.Program, mode string) {
 	w.wantAnswer(nodePort, "8081")
 	w.api.remove("nodes", "node-1")
 	p.AwaitPage(healthz+"/healthz", "503", `"nodeEligible":false`)
-	p.Await("object problem", "the object is gone")
+	p.Await("object problem", "the Node object was deleted")
 	w.wantAnswer(nodePort, "8081")
 }
 
@@ -204,7 +210,8 @@ func (w *world) restartAPI(p *agenttest.Program) {
 	p.AwaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
 }
 
-// What kube-proxy, or another mode, has left goes once it is not needed.
+// TestTakeover checks that the rules of kube-proxy, or of another mode, are removed once they
+// are not needed.
 func TestTakeover(t *testing.T) {
 	nft := netnstest.NFT(t)
 	need(t, "iptables-save")
@@ -215,13 +222,13 @@ func TestTakeover(t *testing.T) {
 	}
 	inNode(nft, "add table ip kube-proxy; add table ip6 kube-proxy; add table ip other; add chain ip kube-proxy services")
 	p := w.start("-v", "1")
-	p.Await("msg=mode", "mode=nftables", "none is configured")
+	p.Await("msg=mode", "mode=nftables", "none configured")
 	p.Await("msg=serving")
 	check := w.load()
 	if got := inNode(nft, "list", "tables"); strings.Contains(got, "kube-proxy") || !strings.Contains(got, "other") {
-		t.Errorf("tables\n%swanted none of kube-proxy's, and the other one", got)
+		t.Errorf("tables: got\n%swant none of kube-proxy's, and the other one", got)
 	}
-	// What comes later is somebody's who knows what he does.
+	// Tables that are added later are left alone, as an administrator added them.
 	inNode(nft, "add table ip kube-proxy")
 	more := service("more", "10.96.0.11")
 	more.Spec.Ports[0].NodePort = 0
@@ -230,7 +237,7 @@ func TestTakeover(t *testing.T) {
 	w.wantAnswer("10.96.0.11:80", "8080")
 	p.Terminate(stopped)
 	if got := inNode(nft, "list", "tables"); !strings.Contains(got, "table ip kube-proxy") {
-		t.Errorf("tables\n%swanted that one which came later is left alone", got)
+		t.Errorf("tables: got\n%swant also the one that was added later", got)
 	}
 	for _, mode := range []string{iptablesMode, nftablesMode} {
 		w.setMode(mode)
@@ -239,23 +246,23 @@ func TestTakeover(t *testing.T) {
 		w.wantAnswer(virtualIP, "8080")
 		save := inNode("iptables-save", "-t", "nat")
 		if has := strings.Contains(save, "KUBE-SERVICES"); has != (mode == iptablesMode) {
-			t.Errorf("mode %s: chains of iptables are there: %v\n%s", mode, has, save)
+			t.Errorf("mode %s: chains of iptables: got %v\n%s", mode, has, save)
 		}
 		tables := inNode(nft, "list", "tables")
 		if has := strings.Contains(tables, "table ip vipkit\n"); has != (mode == nftablesMode) {
-			t.Errorf("mode %s: tables of nftables are there: %v\n%s", mode, has, tables)
+			t.Errorf("mode %s: tables of nftables: got %v\n%s", mode, has, tables)
 		}
 		p.Terminate(stopped)
 	}
 	check()
 }
 
-// load makes connections all the time until check is called, which wants that none
-// has failed, or taken more than two seconds.
+// load makes connections all the time until check is called, which checks that none has
+// failed or lasted more than two seconds.
 func (w *world) load() (check func()) {
 	stop, failures, count := make(chan struct{}), []error(nil), 0
-	var asking sync.WaitGroup
-	asking.Go(func() {
+	var connecting sync.WaitGroup
+	connecting.Go(func() {
 		for ; ; count++ {
 			select {
 			case <-stop:
@@ -264,7 +271,7 @@ func (w *world) load() (check func()) {
 			}
 			ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Second)
 			if got, err := w.node.Ask(ctx, virtualIP); err != nil || got != "8080" {
-				failures = append(failures, fmt.Errorf("connection %d: answer %q: %w", count, got, err))
+				failures = append(failures, fmt.Errorf("connection %d: got reply %q: %w", count, got, err))
 			}
 			cancel()
 		}
@@ -272,8 +279,8 @@ func (w *world) load() (check func()) {
 	return func() {
 		w.t.Helper()
 		close(stop)
-		if asking.Wait(); len(failures) > 0 || count == 0 {
-			w.t.Errorf("%d of %d connections failed: %v", len(failures), count, errors.Join(failures...))
+		if connecting.Wait(); len(failures) > 0 || count == 0 {
+			w.t.Errorf("failed connections: got %d of %d, want none: %v", len(failures), count, errors.Join(failures...))
 		}
 		w.t.Logf("%d connections", count)
 	}
@@ -295,7 +302,7 @@ func (w *world) setMode(mode string) {
 func TestInitOnly(t *testing.T) {
 	w := newWorld(t, "")
 	if status := w.start("-init-only").Wait(); status != 0 {
-		t.Errorf("the status is %d, wanted 0", status)
+		t.Errorf("status: got %d, want 0", status)
 	}
 	const parameter = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
 	var got []byte
@@ -304,11 +311,12 @@ func TestInitOnly(t *testing.T) {
 		return err
 	})
 	if err != nil || string(got) != "72000\n" {
-		t.Errorf("%s is %q (error %v), wanted 72000", parameter, got, err)
+		t.Errorf("%s: got %q, error %v, want 72000", parameter, got, err)
 	}
 }
 
-// The running program takes one capability, and says so where it lacks it.
+// TestCapabilities checks that the program needs only CAP_NET_ADMIN, and names it if it is
+// missing.
 func TestCapabilities(t *testing.T) {
 	need(t, "setpriv")
 	need(t, "iptables-restore")
@@ -323,7 +331,7 @@ func TestCapabilities(t *testing.T) {
 		p := start("-all", flags...)
 		p.Await("msg=failed", "CAP_NET_ADMIN")
 		if status := p.Wait(); status != 1 {
-			t.Errorf("%q without privileges: the status is %d, wanted 1", flags, status)
+			t.Errorf("%q without privileges: got status %d, want 1", flags, status)
 		}
 	}
 	for _, mode := range []string{nftablesMode, iptablesMode} {

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
-// The rules of kube-proxy go in both flavours of iptables, whichever is the default.
+// TestCleanupOfBothFlavours checks that -cleanup removes the rules of kube-proxy of both
+// flavours of iptables.
 func TestCleanupOfBothFlavours(t *testing.T) {
 	flavours := [...]string{"iptables-legacy", "iptables-nft"}
 	for _, f := range flavours {
@@ -28,19 +34,51 @@ func TestCleanupOfBothFlavours(t *testing.T) {
 		run(f, "-t", "nat", "-N", "OTHER")
 	}
 	if status := start(t, node, "-cleanup").Wait(); status != 0 {
-		t.Errorf("-cleanup ends with %d, wanted 0", status)
+		t.Errorf("status of -cleanup: got %d, want 0", status)
 	}
 	for _, f := range flavours {
 		got := run(f, "-t", "nat", "-S")
 		if strings.Contains(got, "KUBE-") || !strings.Contains(got, "-N OTHER") {
-			t.Errorf("%s has\n%swanted no chain of kube-proxy, and the other one", f, got)
+			t.Errorf("%s: got\n%swant no chain of kube-proxy, and the other one", f, got)
 		}
 	}
 }
 
-// Rules of kube-proxy that could not be removed at first are removed later, without a
-// restart.
-func TestLeftoversAreTriedAgain(t *testing.T) {
+// TestLeftoversWithARefusedService checks that one refused Service does not keep the rules of
+// kube-proxy, which would get stale for all Services; and that an error of all of them does.
+func TestLeftoversWithARefusedService(t *testing.T) {
+	const iptables = "iptables-legacy"
+	need(t, iptables)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	node := netnstest.NewNS(t)
+	runIn(t, node, iptables, "-t", "nat", "-N", "KUBE-SERVICES")
+	err := node.Do(func() (err error) {
+		a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, log: logr.Discard(), pauses: pauses()}
+		if a.flows, err = conntrack.New(conntrack.Options{}); err != nil {
+			return err
+		}
+		held, refused := proxy.NewSnapshot(&proxy.Node{}), proxy.PortErrors{{Port: "http"}: io.ErrNoProgress}
+		a.synced(t.Context(), proxy.Sync{Err: io.ErrNoProgress})
+		if a.serving || a.cleaned {
+			t.Errorf("after an error of all Services: got serving %t, cleaned %t, want neither", a.serving, a.cleaned)
+		}
+		a.synced(t.Context(), proxy.Sync{Snapshot: held, Applied: held, Err: refused, Refused: refused})
+		if !a.serving || !a.cleaned {
+			t.Errorf("after one refused Service: got serving %t, cleaned %t, want both", a.serving, a.cleaned)
+		}
+		return a.flows.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := runIn(t, node, iptables, "-t", "nat", "-S"); strings.Contains(got, "KUBE-") {
+		t.Errorf("%s: got\n%swant no chain of kube-proxy", iptables, got)
+	}
+}
+
+// TestLeftoversAreRetried checks that rules of kube-proxy that could not be removed at first
+// are removed later, without a restart.
+func TestLeftoversAreRetried(t *testing.T) {
 	const iptables = "iptables-legacy"
 	need(t, iptables)
 	w := newWorld(t, "mode: nftables\n")
@@ -50,7 +88,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 	runIn(t, w.node.NS, iptables, "-t", "nat", "-N", "KUBE-SERVICES")
 	t.Setenv("XTABLES_LOCKFILE", lock)
 	p := w.start()
-	p.AwaitEach([]string{"rules of another mode", "are left", lock}, []string{"msg=serving"})
+	p.AwaitEach([]string{"rules of another mode", "remain", lock}, []string{"msg=serving"})
 	w.wantAnswer(virtualIP, "8080")
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -62,10 +100,10 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 		}
 	}
 	if strings.Contains(got, "KUBE-") {
-		t.Errorf("%s has\n%swanted no chain of kube-proxy", iptables, got)
+		t.Errorf("%s: got\n%swant no chain of kube-proxy", iptables, got)
 	}
 	p.Terminate(stopped)
 	if n := p.Count("msg=serving"); n != 1 {
-		t.Errorf("it told %d times that it serves, wanted once", n)
+		t.Errorf("lines msg=serving: got %d, want one", n)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the program; it gives the exit status.
+// run runs the program and returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	c, err := readCommandLine(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -28,7 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	if c.version {
-		_, _ = fmt.Fprintln(stdout, version()) // Who asked notices what is missing.
+		_, _ = fmt.Fprintln(stdout, version()) // A write error needs no report.
 		return 0
 	}
 	level := slog.Level(-c.Logging.Verbosity) // what logr.V(n) becomes in slog
@@ -36,21 +36,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, n := range c.notes {
 		log.Info("configuration", "note", n)
 	}
-	// That nobody reads the log is no reason to end. A signal that is caught, unlike one
-	// that is ignored, is none of the business of programs that are started.
+	// The program must not end because its log has no reader. It catches SIGPIPE and does not
+	// ignore it, because child processes inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
 
 	done := "stopped; the rules stay in the kernel, -cleanup removes them"
+	if c.Mode == userspaceMode {
+		done = "stopped; Services do not work until the next start, -cleanup removes their addresses"
+	}
 	switch {
 	case c.writeTo != "":
 		done, err = "written", c.write(c.writeTo)
 	case c.cleanup:
-		done, err = "all rules are removed", cleanUp(ctx, "", log)
+		done, err = c.cleanUpAll(ctx, log)
 	case c.initOnly:
-		done, err = "prepared", c.Conntrack.prepare()
+		done, err = "parameters set", c.prepareNode(ctx, log)
+	case c.WindowsRunAsService:
+		err = runAsService(ctx, func(ctx context.Context) error { return serve(ctx, c, log) })
 	default:
 		err = serve(ctx, c, log)
 	}
@@ -62,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// version gives the version of the module that the program was built from, and of Go.
+// version returns the version of the module that the program was built from, and of Go.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -9,22 +9,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// defaultSync is how often the dataplane is verified where nothing else is said;
-// nodes count as unhealthy when that fails for twice as long.
+// defaultSync is the default of the resync interval; nodes count as unhealthy when resyncs
+// fail for twice as long.
 const defaultSync = 30 * time.Second
 
-// section gives what the section of a mode says.
+// section returns the configuration of a mode.
 func (c *config) section(mode string) modeConfig {
-	if mode == nftablesMode {
-		return c.NFTables
+	section := c.IPTables
+	switch mode {
+	case nftablesMode:
+		section = c.NFTables
+	case ipvsMode: // as in kube-proxy, it masquerades as iptables says
+		section.SyncPeriod, section.MinSyncPeriod = c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod
 	}
-	return c.IPTables
+	return section
 }
 
-// tracker gives what a tracker must know in a mode.
+// tracker returns the options of the tracker in a mode.
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
 	if allow := c.FeatureGates.AllowServiceExternalIPs; allow != nil {
@@ -33,12 +39,22 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
 	}
-	if o.LocalTraffic, err = c.localTraffic(); err != nil {
+	traffic := c.localTraffic
+	if c.onWindows() {
+		traffic = c.windowsTraffic
+	}
+	if o.LocalTraffic, err = traffic(); err != nil {
 		return o, err
 	}
 	nodePorts := c.NodePortAddresses
-	if len(nodePorts) == 0 && mode == iptablesMode {
-		nodePorts = []string{"all"} // as users of this mode know it
+	if len(nodePorts) == 0 && mode != nftablesMode {
+		nodePorts = []string{"all"} // as in kube-proxy's modes iptables and ipvs
+	}
+	switch mode {
+	case ipvsMode:
+		o.Annotations = []string{ipvs.SchedulerAnnotation}
+	case kernelspaceMode:
+		o.Annotations = []string{kernelspace.PreserveDestinationAnnotation, kernelspace.OptimizationAnnotation}
 	}
 	if o.NodePortAddresses, err = proxy.ParseNodePortAddresses(nodePorts...); err != nil {
 		return o, fmt.Errorf("nodePortAddresses: %w", err)
@@ -60,7 +76,7 @@ func (c *config) nodeName() (string, error) {
 	if name == "" {
 		var err error
 		if name, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("hostnameOverride is required: %w", err)
+			return "", fmt.Errorf("hostnameOverride is required, as the node has no readable hostname: %w", err)
 		}
 	}
 	if name = strings.ToLower(strings.TrimSpace(name)); name == "" {
@@ -88,16 +104,16 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	case "InterfaceNamePrefix":
 		t.InterfacePrefix = p.DetectLocal.InterfaceNamePrefix
 	default:
-		return t, fmt.Errorf("detectLocalMode: %q is none of ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", p.DetectLocalMode)
+		return t, fmt.Errorf("detectLocalMode: %q: want ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", p.DetectLocalMode)
 	}
 	if t.Interface == "" && t.InterfacePrefix == "" {
-		return t, fmt.Errorf("detectLocalMode %s takes the name of an interface in detectLocal", p.DetectLocalMode)
+		return t, fmt.Errorf("detectLocalMode %s requires an interface name in detectLocal", p.DetectLocalMode)
 	}
 	return t, nil
 }
 
-// addresses gives where healthz and the metrics are served, as in kube-proxy: by
-// default in the family of bindAddress, and healthz for everybody.
+// addresses returns the addresses of healthz and the metrics, as in kube-proxy: by default in
+// the family of bindAddress, healthz at all addresses and the metrics at loopback.
 func (s *serving) addresses() (healthz, metrics string, err error) {
 	everywhere, loopback := "0.0.0.0", "127.0.0.1"
 	if strings.Contains(s.BindAddress, ":") {
@@ -112,7 +128,7 @@ func (s *serving) addresses() (healthz, metrics string, err error) {
 	return healthz, metrics, nil
 }
 
-// withPort completes an address that may lack the port, or all.
+// withPort completes an address that may lack the port, or is empty.
 func withPort(text, host string, port int) (string, error) {
 	if text == "" {
 		text = host

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,8 +28,11 @@ func TestTracker(t *testing.T) {
 		want   proxy.TrackerOptions
 		err    string
 	}{
-		"nothing":           {mode: nftablesMode},
-		"iptables":          {mode: iptablesMode, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true}}},
+		"nothing":  {mode: nftablesMode},
+		"iptables": {mode: iptablesMode, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true}}},
+		"ipvs": {mode: ipvsMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }, want: proxy.TrackerOptions{
+			NodePortAddresses: proxy.NodePortAddresses{All: true}, MasqueradeAll: true, Annotations: []string{ipvs.SchedulerAnnotation},
+		}},
 		"primary":           {mode: iptablesMode, change: func(c *config) { c.NodePortAddresses = []string{"primary"} }},
 		"node port ranges":  {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"10.0.0.0/8"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}},
 		"node port nowhere": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"x"} }, err: "nodePortAddresses"},
@@ -33,7 +40,7 @@ func TestTracker(t *testing.T) {
 		"bad pod range":     {mode: nftablesMode, change: func(c *config) { c.ClusterCIDR = "x" }, err: "clusterCIDR"},
 		"node's pod ranges": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "x" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{NodePodCIDRs: true}}},
 		"bridge":            {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.BridgeInterface = "BridgeInterface", "cni0" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Interface: "cni0"}}},
-		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "takes the name of an interface"},
+		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "requires an interface name"},
 		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", "veth" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
 		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode = "Magic" }, err: `detectLocalMode: "Magic"`},
 		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates.AllowServiceExternalIPs = new(false) }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
@@ -53,7 +60,7 @@ func TestTracker(t *testing.T) {
 			got, err := c.tracker(tc.mode)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("error %v, wanted one with %s", err, tc.err)
+					t.Errorf("got error %v, want one with %s", err, tc.err)
 				}
 				return
 			}
@@ -84,23 +91,94 @@ func TestAddresses(t *testing.T) {
 			got = err.Error()
 		}
 		if got != tc.want && (err == nil || !strings.Contains(got, tc.want)) {
-			t.Errorf("%+v: got %s, wanted %s", tc.serving, got, tc.want)
+			t.Errorf("%+v: got %s, want %s", tc.serving, got, tc.want)
 		}
 	}
 }
 
 func TestCandidates(t *testing.T) {
-	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, "ipvs": 0} {
+	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, ipvsMode: 3, "userspace": 0} {
 		c := &config{kubeProxyConfiguration: defaults()}
 		c.Mode = mode
 		got, err := c.candidates()
 		if len(got) != want || (err == nil) != (want > 0) {
-			t.Errorf("mode %q: candidates %v, error %v, wanted %d", mode, got, err, want)
+			t.Errorf("mode %q: candidates: got %v, error %v, want %d", mode, got, err, want)
 		}
 	}
-	c := &config{kubeProxyConfiguration: defaults()}
-	c.NFTables.MasqueradeBit = 32
-	if _, err := c.open(nftablesMode); err == nil || !strings.Contains(err.Error(), "masqueradeBit") {
-		t.Errorf("with bit 32 open says %v, wanted that the bit is wrong", err)
+}
+
+// TestBadSections checks that the error for a section with bad values names the field.
+func TestBadSections(t *testing.T) {
+	for _, tc := range []struct {
+		mode   string
+		change func(*config)
+		want   string
+	}{
+		{nftablesMode, func(c *config) { c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"},
+		{iptablesMode, func(c *config) { c.IPTables.MasqueradeBit = -1 }, "iptables.masqueradeBit: -1"},
+		{ipvsMode, func(c *config) { c.IPTables.MasqueradeBit = 32 }, "iptables.masqueradeBit: 32"},
+		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "fast" }, `ipvs.scheduler: unknown scheduler "fast", want one of [rr `},
+		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "mh,port" }, `ipvs.scheduler: unknown flag "port" of scheduler "mh"`},
+		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "rr,rr-port" }, `ipvs.scheduler: unknown flag "rr-port" of scheduler "rr"`},
+		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = 720 * time.Hour }, "ipvs.tcpTimeout: 720h0m0s: must be at most 596h31m23s"},
+		{ipvsMode, func(c *config) { c.drainServices, c.drainTimeout = true, -1 }, "-ipvs-drain-services: -ipvs-drain-timeout is -1ns"},
+		{ipvsMode, func(c *config) { c.IPVS.SyncPeriod.Duration = -time.Second }, "ipvs.syncPeriod: -1s is negative"},
+		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = -time.Second }, "ipvs.minSyncPeriod: -1s is negative"},
+		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = time.Minute }, "ipvs.minSyncPeriod: 1m0s is longer than ipvs.syncPeriod, 30s"},
+		{nftablesMode, func(c *config) { c.NFTables.SyncPeriod.Duration = -1 }, "nftables.syncPeriod: -1ns is negative"},
+		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = -time.Second }, "ipvs.tcpTimeout: -1s: must be greater than or equal to 0"},
+		{ipvsMode, func(c *config) { c.IPVS.TCPFinTimeout.Duration = -1 }, "ipvs.tcpFinTimeout: -1ns: must be"},
+		{ipvsMode, func(c *config) { c.IPVS.UDPTimeout.Duration = -time.Hour }, "ipvs.udpTimeout: -1h0m0s: must be"},
+		{ipvsMode, func(c *config) { c.IPVS.ExcludeCIDRs = []string{"10.0.0.0/8", "fd00::"} }, "ipvs.excludeCIDRs[1]: must be a valid CIDR"},
+	} {
+		c := &config{kubeProxyConfiguration: defaults()}
+		tc.change(c)
+		if _, err := c.open(tc.mode); err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, proxy.ErrUnsupported) {
+			t.Errorf("mode %s: got error %v, want one with %s", tc.mode, err, tc.want)
+		}
+	}
+}
+
+// TestIPVSOptions checks what becomes the options of the backend. The scheduler mh is as kube-proxy
+// sets it.
+func TestIPVSOptions(t *testing.T) {
+	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
+		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: time.Hour, drainServices: true}}
+		c.IPVS.Scheduler, c.IPVS.StrictARP, c.IPTables.MasqueradeBit = given, true, 7
+		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, DrainServices: true, StrictARP: true}
+		got, err := c.ipvsOptions()
+		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
+			t.Errorf("scheduler %q: got error %v; options (-want +got):\n%s", given, err, diff)
+		}
+	}
+}
+
+// TestIPVSRemoval checks that the end of mode ipvs ends open connections with -cleanup, and
+// otherwise only if the flag says so.
+func TestIPVSRemoval(t *testing.T) {
+	for _, tc := range []struct {
+		otherServes bool
+		flag        time.Duration
+		want        ipvs.Options
+	}{
+		{false, time.Hour, ipvs.Options{DrainTimeout: -1}},
+		{true, time.Hour, ipvs.Options{DrainTimeout: time.Hour, DrainServices: true}},
+		{true, -1, ipvs.Options{DrainTimeout: -1}},
+	} {
+		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: tc.flag}}
+		tc.want.Identity.Mark = backends.DefaultMark
+		got, err := c.ipvsRemoval(tc.otherServes)
+		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+			t.Errorf("another mode serves: %t, -ipvs-drain-timeout %v: got error %v; options (-want +got):\n%s", tc.otherServes, tc.flag, err, diff)
+		}
+	}
+}
+
+// TestIPVSTimeouts checks that timeouts are those of the kernel's unit, as in kube-proxy.
+func TestIPVSTimeouts(t *testing.T) {
+	c := ipvsConfig{TCPTimeout: duration{1900 * time.Millisecond}, UDPTimeout: duration{time.Millisecond}}
+	o, err := c.options()
+	if err != nil || o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
+		t.Errorf("options: got %+v, error %v, want 1 s, 0 and 0", o, err)
 	}
 }

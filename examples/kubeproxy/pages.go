@@ -20,13 +20,13 @@ import (
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
-// pages gives what is served beside the health checks.
+// pages serves the paths besides the health checks.
 func (a *agent) pages(registry *prometheus.Registry, checks ...check) http.Handler {
 	text := func(body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = fmt.Fprint(w, body) // Who asked notices what is missing.
+			_, _ = fmt.Fprint(w, body) // The client notices a truncated response.
 		}
 	}
 	mux := http.NewServeMux()
@@ -37,11 +37,11 @@ func (a *agent) pages(registry *prometheus.Registry, checks ...check) http.Handl
 	return mux
 }
 
-// maxAtOnce is how many answers are made at once of a kind that takes time and room.
+// maxAtOnce is how many responses that need time and memory are made at once.
 const maxAtOnce = 10
 
-// inTurn has a few answers made at once, and the others wait. Each is whole before the
-// first byte of it is sent: those who read slowly keep nobody waiting.
+// inTurn makes at most maxAtOnce responses at once; further requests wait. A response is
+// complete before its first byte is sent, so a client that reads slowly blocks no other.
 func inTurn(h http.Handler) http.Handler {
 	turns := make(chan struct{}, maxAtOnce)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,33 +50,33 @@ func inTurn(h http.Handler) http.Handler {
 		case <-r.Context().Done():
 			return
 		}
-		whole := draft{header: w.Header(), status: http.StatusOK}
+		whole := bufferedResponse{header: w.Header(), status: http.StatusOK}
 		func() {
 			defer func() { <-turns }()
 			h.ServeHTTP(&whole, r)
 		}()
 		w.WriteHeader(whole.status)
-		_, _ = whole.body.WriteTo(w) // Who asked notices what is missing.
+		_, _ = whole.body.WriteTo(w) // The client notices a truncated response.
 	})
 }
 
-// draft is an answer that is not sent yet.
-type draft struct {
+// bufferedResponse is a response that is not sent yet.
+type bufferedResponse struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-func (d *draft) Header() http.Header { return d.header }
+func (d *bufferedResponse) Header() http.Header { return d.header }
 
-func (d *draft) WriteHeader(status int) { d.status = status }
+func (d *bufferedResponse) WriteHeader(status int) { d.status = status }
 
-func (d *draft) Write(b []byte) (int, error) { return d.body.Write(b) }
+func (d *bufferedResponse) Write(b []byte) (int, error) { return d.body.Write(b) }
 
-// check looks for what is wrong beside the objects.
+// check returns problems of the node.
 type check = func(proxy.Snapshot) []*proxy.Problem
 
-// nodeChecks gives the look that a backend takes at the node, if it does.
+// nodeChecks returns the node check of a backend, if it has one.
 func nodeChecks(b proxy.Backend) []check {
 	if c, can := b.(backends.NodeChecker); can {
 		return []check{c.CheckNode}
@@ -84,11 +84,11 @@ func nodeChecks(b proxy.Backend) []check {
 	return nil
 }
 
-// debugPages gives the pages that show more than everybody may see, or take more
-// time than everybody may have.
+// debugPages serves the pages for clients on the node only: they show Services, or need much
+// time.
 func (a *agent) debugPages(checks []check) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /debug/services", inspect.Handler("Mode "+a.mode, func() (s proxy.Snapshot) {
+	mux.Handle("GET /debug/services", inspect.Handler("Mode "+a.mode, func() (s proxy.Sync) {
 		if latest := a.latest.Load(); latest != nil {
 			s = *latest
 		}
@@ -104,8 +104,8 @@ func (a *agent) debugPages(checks []check) http.Handler {
 	return mux
 }
 
-// localOnly answers clients on this machine alone: the metrics beside are often open
-// to the network. Pages of other sites, in a browser on this machine, are no such client.
+// localOnly serves only clients on this node, as the metrics at the same port are often open
+// to the network. It refuses requests from pages of other sites in a browser on this node.
 func (a *agent) localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
@@ -116,16 +116,15 @@ func (a *agent) localOnly(h http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
-		// Profiles take longer than other pages may; without a deadline for what
-		// is read, nothing ends them early.
+		// Profiles take longer than the server's read deadline, which would end them early.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		h.ServeHTTP(w, r)
 	})
 }
 
-// foreign says why a request may come from a page of another site. A site may have its
-// own name lead to this machine, and read the answer then, but no name of the node's, and
-// no address.
+// foreign returns an error if a request may come from a page of another site. A site can
+// resolve its own name to this node, and then read the response, but it can use neither the
+// name of the node nor an IP address.
 func (a *agent) foreign(r *http.Request) error {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -134,14 +133,14 @@ func (a *agent) foreign(r *http.Request) error {
 	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 	_, err := netip.ParseAddr(host)
 	if err != nil && host != "localhost" && (host == "" || host != a.tracker.NodeName) {
-		return fmt.Errorf("the host of the URL is an IP address, localhost or the name of the node, not %q", r.Host)
+		return fmt.Errorf("host of the URL %q: want an IP address, localhost or the name of the node", r.Host)
 	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
-		return errors.New("not for pages of other sites: open the URL itself")
+		return errors.New("not for pages of other sites: open the URL directly")
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
 		if u, err := url.Parse(origin); err != nil || u.Host != r.Host {
-			return fmt.Errorf("not for pages of other sites, such as %q: open the URL itself", origin)
+			return fmt.Errorf("not for pages of other sites, such as %q: open the URL directly", origin)
 		}
 	}
 	return nil

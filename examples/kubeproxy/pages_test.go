@@ -14,13 +14,13 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// answer is a status, and a part of what comes with it.
+// answer is the status of a response, and a part of its body.
 type answer struct {
 	status int
 	part   string
 }
 
-// wantStatus asks for a page from an address.
+// wantStatus requests a path as a client with an address.
 func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
@@ -28,19 +28,18 @@ func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 	w := httptest.NewRecorder()
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
 	if path == "/proxyMode" && (w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8") {
-		t.Errorf("headers of %s are %v, wanted plain text and nothing else", path, w.Header())
+		t.Errorf("headers of %s: got %v, want those of plain text", path, w.Header())
 	}
 	if w.Code != want.status || !strings.Contains(w.Body.String(), want.part) {
-		t.Errorf("a client at %s gets of %s status %d and\n%s\nwanted %d and %q", from, path, w.Code, w.Body, want.status, want.part)
+		t.Errorf("client %s, path %s: got status %d and\n%s\nwant %d and %q", from, path, w.Code, w.Body, want.status, want.part)
 	}
 }
 
-// What is below /debug shows more than everybody may see.
+// TestDebugPagesAreLocal checks that paths below /debug serve only clients on the node.
 func TestDebugPagesAreLocal(t *testing.T) {
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/services", answer{http.StatusOK, "Nothing has been programmed yet"})
-	s := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})
-	a.latest.Store(&s)
+	a.latest.Store(&proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
 	for _, local := range []string{"127.0.0.1:1000", "[::1]:1000", "[::ffff:127.0.0.1]:1"} {
 		a.wantStatus(t, local, "/debug/services", answer{http.StatusOK, "Mode nftables, generation"})
 		a.wantStatus(t, local, "/debug/pprof/", answer{http.StatusNotFound, ""})
@@ -57,8 +56,8 @@ func TestDebugPagesAreLocal(t *testing.T) {
 	}
 }
 
-// A page of another site, in a browser on the node, gets nothing, whatever name its site
-// has for the node. Everybody else gets the rest under any name.
+// TestPagesOfOtherSites checks that a page of another site, in a browser on the node, gets no
+// debug page under any host name, and that other paths are served under any host name.
 func TestPagesOfOtherSites(t *testing.T) {
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
 	a.EnableProfiling, a.tracker.NodeName = true, "node-1.example"
@@ -108,7 +107,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// statusOf asks for a page under some name.
+// statusOf requests a URL with a host name.
 func statusOf(t *testing.T, url, host string, headers map[string]string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -130,26 +129,27 @@ func statusOf(t *testing.T, url, host string, headers map[string]string) int {
 	return answer.StatusCode
 }
 
-// patient notes that nothing is to end what is read.
-type patient struct {
+// deadlineRecorder records the read deadlines that a handler sets.
+type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	deadlines []time.Time
 	err       error
 }
 
-func (p *patient) SetReadDeadline(t time.Time) error {
+func (p *deadlineRecorder) SetReadDeadline(t time.Time) error {
 	p.deadlines = append(p.deadlines, t)
 	return p.err
 }
 
-// A server that ends what it reads after some time ends profiles with it.
-func TestProfilesTakeTheirTime(t *testing.T) {
+// TestNoReadDeadline checks that debug pages clear the read deadline of the server, which would
+// end profiles.
+func TestNoReadDeadline(t *testing.T) {
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
-	w := &patient{ResponseRecorder: httptest.NewRecorder()}
+	w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/services", http.NoBody)
 	r.RemoteAddr, r.Host = "127.0.0.1:1000", "localhost:10249"
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
 	if want := []time.Time{{}}; !slices.Equal(w.deadlines, want) {
-		t.Errorf("deadlines of reading are %v, wanted one that is none", w.deadlines)
+		t.Errorf("read deadlines: got %v, want one zero time", w.deadlines)
 	}
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 
 func runAgent(args []string, stderr io.Writer) int { return run(args, os.Stdout, stderr) }
 
-// need looks for a program that a test cannot do without.
+// need reports that the test cannot run if a program is missing.
 func need(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -30,7 +30,7 @@ func need(t *testing.T, program string) {
 const (
 	// patience bounds every wait.
 	patience = 2 * time.Minute
-	// stopped is the last line of a program that ends in order.
+	// stopped is in the last line of a program that ends without error.
 	stopped = "stopped; the rules stay"
 )
 

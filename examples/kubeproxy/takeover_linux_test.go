@@ -13,8 +13,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// A sender that never pauses meets what kube-proxy has left until that is removed. It
-// does not go on by it afterwards.
+// TestFlowsFollowATakeover has a sender that never pauses, whose flow is translated by rules
+// of kube-proxy. When these were removed, its conntrack entry must be removed, too.
 func TestFlowsFollowATakeover(t *testing.T) {
 	nft := netnstest.NFT(t)
 	w := newWorld(t, "mode: nftables\n")
@@ -27,8 +27,7 @@ func TestFlowsFollowATakeover(t *testing.T) {
 	before := w.start()
 	before.Await("msg=serving")
 	before.Terminate(stopped)
-	// Rules that came later are asked first, and their endpoint has gone while nobody was
-	// there to notice.
+	// The kernel runs later rules first. The endpoint of these does not exist any more.
 	runIn(t, w.node.NS, nft, "add table ip kube-proxy; "+
 		"add chain ip kube-proxy nat-prerouting { type nat hook prerouting priority -100; }; "+
 		"add rule ip kube-proxy nat-prerouting ip daddr 10.96.0.20 udp dport 53 dnat to 10.244.1.99:5353")
@@ -38,12 +37,12 @@ func TestFlowsFollowATakeover(t *testing.T) {
 	select {
 	case <-answers:
 	case <-time.After(patience):
-		t.Errorf("no answer %v after kube-proxy's rules have gone", patience)
+		t.Errorf("no reply within %v after the start, want one", patience)
 	}
 	p.Terminate(stopped)
 }
 
-// echo sends datagrams that come to an address of the pods back, until the test ends.
+// echo sends datagrams to an address of the pods back, until the test ends.
 func (w *world) echo(at string) {
 	w.t.Helper()
 	socket, err := w.node.Pods.ListenPacket(w.t.Context(), "udp", at)
@@ -58,17 +57,17 @@ func (w *world) echo(at string) {
 			if err != nil {
 				return // The socket is closed.
 			}
-			_, _ = socket.WriteTo(buffer[:n], from) // What is lost comes again.
+			_, _ = socket.WriteTo(buffer[:n], from) // The sender repeats lost datagrams.
 		}
 	})
 	w.t.Cleanup(func() {
-		_ = socket.Close() // It only has to end.
+		_ = socket.Close() // An error does not matter.
 		ended.Wait()
 	})
 }
 
 // sender sends datagrams from one port to an address, a thousand a second, until the
-// test ends. What it returns is closed with the first answer.
+// test ends. The returned channel is closed with the first reply.
 func (w *world) sender(to string) <-chan struct{} {
 	w.t.Helper()
 	socket, err := w.node.Client.Dial(w.t.Context(), "udp", to)
@@ -83,16 +82,16 @@ func (w *world) sender(to string) <-chan struct{} {
 			case <-closed:
 				return
 			case <-time.After(time.Millisecond):
-				_, _ = io.WriteString(socket, "?") // What is refused comes again.
+				_, _ = io.WriteString(socket, "?") // The next datagram repeats a refused one.
 			}
 		}
 	})
 	ended.Go(func() {
-		tell := sync.OnceFunc(func() { close(answered) })
+		report := sync.OnceFunc(func() { close(answered) })
 		for {
 			switch _, err := socket.Read(make([]byte, 16)); {
 			case err == nil:
-				tell()
+				report()
 			case errors.Is(err, net.ErrClosed):
 				return
 			}
@@ -100,7 +99,7 @@ func (w *world) sender(to string) <-chan struct{} {
 	})
 	w.t.Cleanup(func() {
 		close(closed)
-		_ = socket.Close() // It only has to end.
+		_ = socket.Close() // An error does not matter.
 		ended.Wait()
 	})
 	return answered

@@ -1,72 +1,78 @@
-// Command manifestproxy is a service proxy for a node without a cluster: it
-// reads Services and EndpointSlices from files, makes them work on this machine
-// and follows the files as they change.
+// Command manifestproxy is a service proxy for a node without a cluster: it reads
+// Services and EndpointSlices from files, serves them on this node and watches the files
+// for changes.
 //
 //	go build ./examples/manifestproxy
 //	sudo ./manifestproxy -manifests examples/manifestproxy/demo -node node-1 -cluster-cidr 10.244.0.0/16 -nodeport-addresses all
 //
-// What it does is done by four parts of the library, put together in main.go:
+// main.go combines four parts of the library:
 //
-//	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, or iptables
+//	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, iptables or ipvs
 //
-// With -backend userspace the program carries the traffic itself instead, for as
-// long as it runs: see package userspace. Services then stand still between two
-// runs, and -once makes no sense. How it gets at the packets is the matter of
-// -capture; -cleanup wants the same one. With -drain, a program that is told to end
-// lets its connections end first, for as long as that says, and leaves new ones to
-// a successor; without one, they are dropped meanwhile. A second signal ends the
-// waiting.
+// With -backend userspace the program itself forwards the traffic while it runs: see
+// package userspace. Services then do not work between two runs, and -once is an error.
+// -capture says how packets get to it; -cleanup needs the same value. With -drain, a
+// program that gets SIGINT or SIGTERM waits that long at most until its connections have
+// ended, while a successor accepts new ones; without a successor, new ones are dropped
+// meanwhile. A second signal ends the waiting.
+//
+// On Windows, -backend userspace adds the addresses of Services to an interface, which -interface
+// names, and listens at them; -netsh has the program netsh add them. Run it as an administrator.
+//
+// With -backend ipvs the kernel's IPVS balances the connections. -scheduler says how, for all
+// Services without the annotation vipkit.github.io/ipvs-scheduler, which chooses the
+// scheduler of one Service. -service-metrics adds connections, packets and bytes of each Service to
+// /metrics. With -once, endpoints that were removed and have open connections
+// stay, and get no new ones, until a program runs that removes them when they are not needed.
 //
 // # Starting and stopping
 //
-// The rules are those of the network namespace that the program runs in; it
-// takes CAP_NET_ADMIN to write them. Ended by SIGINT or SIGTERM it leaves them
-// in the kernel, so that services go on working while it is replaced; the next
-// start takes them over and writes only what differs. With -cleanup it removes
-// them, and nothing else, and ends.
+// The program writes the rules of its network namespace, and needs CAP_NET_ADMIN for
+// that. When it ends by SIGINT or SIGTERM it leaves them in the kernel, so that Services
+// work while it is replaced; the next start adopts them and writes only differences. With
+// -cleanup it removes them, and nothing else, and exits.
 //
-// With -once it programs what the files say and ends. The exit status is 0 if
-// that was everything. It is 1 if a document could not be read, if something in
-// an object cannot be honoured or if a service port was not programmed; all the
-// rest is programmed nevertheless. The status of bad flags is 2.
+// With -once it programs the files and exits. The exit status is 0 if everything was
+// programmed. It is 1 if a document could not be read, if something in an object cannot be
+// honoured or if a service port was not programmed; everything else is still programmed.
+// The status of bad flags is 2.
 //
-// While it runs, a document that breaks takes nothing down: its objects stay as
-// they were. A program that has just started, with or without -once, has not
-// seen them before, so they are gone until the document is good.
+// While the program runs, it keeps the objects of a document that becomes invalid. A
+// program that has just started, with or without -once, does not have them until the
+// document is valid.
 //
-// A new file whose Service wants an address that another one has takes nothing from
-// it, and is an object problem. When the program starts, the file that was changed
-// first comes first: see package manifest.
+// If the Service of a new file claims the address of another Service, the other one keeps
+// it, and the new one has an object problem. When the program starts, the file that was
+// changed first has precedence: see package manifest.
 //
-// With nftables and iptables, UDP and SCTP flows to endpoints that are gone are removed from
-// the kernel's memory, so that clients who go on sending get to the others.
+// With nftables, iptables and ipvs, the program removes conntrack entries of UDP and SCTP flows
+// to removed endpoints, so that clients that continue to send reach the remaining ones.
 //
 // # Node ports
 //
-// Unless told otherwise, node ports answer at the primary addresses of the node,
-// one a family. The files tell them if there is a Node object with the name of
-// this node, else -node-ip must; without either there are no node ports. Both
-// -nodeport-addresses all and a list of prefixes do without: the kernel knows
-// which addresses are the node's.
+// By default, node ports answer at the primary addresses of the node, one of each family.
+// They are those of the Node object with the name of this node, or else of -node-ip; without
+// either there are no node ports. Neither is needed with -nodeport-addresses all or a list
+// of prefixes: the kernel has the node's addresses.
 //
 // # Health and metrics
 //
-// With -healthz-bind-address the program answers /healthz and /livez as kube-proxy
-// does, and with -metrics-bind-address it tells Prometheus what it does, by
-// kube-proxy's names and some of its own. The health check node ports of
-// Services are served without a flag. Nothing is served with -once.
+// With -healthz-bind-address the program serves /healthz and /livez like kube-proxy, and
+// with -metrics-bind-address Prometheus metrics with kube-proxy's names and some of its own.
+// It serves the health check node ports of Services without a flag. With -once it serves
+// nothing.
 //
 // # Log
 //
-// The log goes to standard error, a line an event. Each sync has one:
+// The log is written to standard error, one line for each event. Each sync has one:
 //
 //	level=INFO msg=sync full=false changed=1 operations=4 took=412µs ports=3
 //
-// It says whether all was compared with the kernel or only what changed, how many
-// service ports were looked at, what that took, and how many ports there are; if
-// it failed, also err. What is wrong with a file ("manifest problem") or in an
-// object ("object problem") is logged once when it appears, and once when it is
-// gone. So are settings of the node with which connections to Services fail, with the
-// remedy; they are looked at with each sync, and at least once a minute. -v 1 adds what
-// was read, -v 2 each service port that changed.
+// It says whether the sync compared everything with the kernel or only changes, how many
+// service ports it handled, its cost, and how many service ports exist; if it failed, also
+// err. A problem is logged once when it appears, and once when it is resolved: of a file
+// ("manifest problem"); of an object, or of a setting of the node that breaks Services
+// ("object problem", checked at each sync, and at least once a minute); and of a Service
+// that the backend can serve only in part ("served with limits"). -v 1 adds the numbers of
+// objects that were read, -v 2 each service port that changed.
 package main

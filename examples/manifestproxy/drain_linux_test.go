@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
-// echoes serves connections that stay open, and say back what they are told.
+// echoes serves connections that stay open and echo their data.
 func (n network) echoes(t *testing.T, at string) {
 	t.Helper()
 	l, err := n.Pods.Listen(t.Context(), "tcp", at)
@@ -60,12 +60,12 @@ func wantEcho(t *testing.T, c net.Conn) {
 		_, err = io.ReadFull(c, make([]byte, 1))
 	}
 	if err != nil {
-		t.Errorf("the connection does not go on: %v", err)
+		t.Errorf("echo on an open connection: %v", err)
 	}
 }
 
-// A program that is told to end lets its connections end first, while its successor
-// takes up what is new; what does not end in time is reset.
+// TestDrain checks that a program that gets a signal waits for its connections while its
+// successor accepts new ones, and that it resets connections that do not end in time.
 func TestDrain(t *testing.T) {
 	n := network{agenttest.NewNode(t)}
 	n.echoes(t, endpoint1)
@@ -84,13 +84,13 @@ func TestDrain(t *testing.T) {
 	late := n.dial(t)
 	wantEcho(t, c)
 	_ = c.Close()
-	if status := p.Wait(); status != 0 || p.Count(stopped) != 1 || p.Count("are reset") != 0 {
-		t.Errorf("with its connections at an end, the status is %d, want 0 and that it says so", status)
+	if status := p.Wait(); status != 0 || p.Count(stopped) != 1 || p.Count("resetting") != 0 {
+		t.Errorf("after its connections have ended: got status %d, want 0, %q and no reset", status, stopped)
 	}
 	wantEcho(t, late)
 	successor.Terminate(stopped)
-	if successor.Count("the connections that are left are reset") != 1 {
-		t.Error("nobody says that connections are reset")
+	if successor.Count("resetting remaining connections") != 1 {
+		t.Error("log: got no line about a reset of connections, want one")
 	}
 	if _, err := late.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
@@ -101,8 +101,8 @@ func TestDrain(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	p.Await("waiting for connections to end")
 	p.Signal(syscall.SIGTERM)
-	if status := p.Wait(); status != 0 || p.Count("the connections that are left are reset") != 1 {
-		t.Errorf("after a second signal, the status is %d, want 0 and that connections are reset", status)
+	if status := p.Wait(); status != 0 || p.Count("resetting remaining connections") != 1 {
+		t.Errorf("after a second signal: got status %d, want 0 and a reset of connections", status)
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)

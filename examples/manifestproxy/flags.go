@@ -5,86 +5,125 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// backend is a choice of the flag -backend.
+// backend is the choice of the flags -backend, -capture, -scheduler, -interface and -netsh.
 type backend struct {
-	name string
-	// needs says, for people, what there must be for it to work.
+	name      string
+	addresses userspace.AddressOptions
+	// needs is a log message that names the requirements of the backend.
 	needs string
 	open  func() (proxy.Backend, error)
-	// runs says that it works only as long as the program does.
+	// runs says that Services work only while the program runs.
 	runs bool
 }
 
-func backends() map[string]backend {
-	return map[string]backend{
-		"iptables": {
-			name:  "iptables",
-			needs: "it takes the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
-			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) },
-		},
-		"nftables": {
-			name:  "nftables",
-			needs: "it takes Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
-			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
-		},
-		"userspace": userspaceBackend(userspace.TPROXY),
+// newBackend returns the backend of these flags.
+func newBackend(name, capture, scheduler string, a userspace.AddressOptions) backend {
+	b := kernelBackend(name, scheduler)
+	if b.open == nil {
+		b = socketBackend(capture, a)
 	}
+	b.name, b.addresses = name, a
+	return b
 }
 
-func userspaceBackend(c userspace.Capture) backend {
-	needs := "it takes Linux 5.10 or later with nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW; run it as root"
-	switch c {
-	case userspace.Redirect:
-		needs = "it takes Linux 5.10 or later with nf_tables, NAT and connection tracking, and CAP_NET_ADMIN; run it as root"
-	case userspace.LocalRoutes:
-		needs = "it takes Linux 5.10 or later with BPF, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; run it as root"
-	case userspace.TPROXY:
+// kernelBackend returns a backend by which the kernel forwards.
+func kernelBackend(name, scheduler string) backend {
+	switch name {
+	case "ipvs":
+		return backend{
+			needs: "it needs the kernel modules ip_vs, dummy, ip_set and xt_set, the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
+			open:  func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{Scheduler: scheduler}) },
+		}
+	case "iptables":
+		return backend{
+			needs: "it needs the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
+			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) },
+		}
+	case "nftables":
+		return backend{
+			needs: "it needs Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
+			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
+		}
+	}
+	return backend{}
+}
+
+// socketBackend returns the backend that forwards itself, with a capture.
+func socketBackend(capture string, a userspace.AddressOptions) backend {
+	c, needs := userspace.DefaultCapture, "nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW"
+	switch capture {
+	case "tproxy":
+		c = userspace.TPROXY
+	case "redirect":
+		c, needs = userspace.Redirect, "nf_tables, NAT and connection tracking, and CAP_NET_ADMIN"
+	case "routes":
+		c, needs = userspace.LocalRoutes, "BPF, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+	case "addresses":
+		c = userspace.Addresses
+	}
+	needs = "it needs Linux 5.10 or later with " + needs + "; run it as root"
+	if runtime.GOOS == "windows" || c == userspace.Addresses {
+		needs = "it needs Windows; run it as an administrator"
 	}
 	return backend{
-		name:  "userspace",
 		needs: needs,
-		open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: c}) },
+		open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: c, Addresses: a}) },
 		runs:  true,
 	}
 }
 
-// options is what the flags say.
+// options has the values of the flags.
 type options struct {
 	backend       backend
-	capture       *backend // if one was chosen
+	capture       string // empty if -capture is not set
+	scheduler     string // empty if -scheduler is not set
 	manifests     string
 	once, cleanup bool
+	traffic       bool // metrics of each Service
 	verbosity     uint
 	// healthz and metrics are the addresses to serve at; empty for nowhere.
 	healthz, metrics string
-	// drain is how long connections may go on when the program is to end.
+	// drain is how long the program waits for its connections before it ends.
 	drain   time.Duration
 	tracker proxy.TrackerOptions
 }
 
-// parseFlags reads the command line. What is wrong with it has been written to
-// out, with the usage, when it returns an error.
+// parseFlags reads the command line. It has written its error and the usage to out when it
+// returns one.
 func parseFlags(args []string, out io.Writer) (options, error) {
-	o := options{backend: backends()["nftables"]}
-	t := &o.tracker
+	var o options
+	var a userspace.AddressOptions
+	name, t := "nftables", &o.tracker
 	f := flag.NewFlagSet("manifestproxy", flag.ContinueOnError)
 	f.SetOutput(out)
-	f.Func("backend", "`name` of what programs the kernel: "+backendNames()+" (default nftables)", o.chooseBackend)
-	f.Func("capture", "`way` in which the backend userspace gets at packets: tproxy, redirect, routes (default tproxy)", o.chooseCapture)
-	f.Func("drain", "how `long` connections of the backend userspace may go on when the program is to end, for example 30s, while new ones are left to a successor (default not at all)",
+	f.Func("backend", "`name` of the backend: iptables, ipvs, nftables, userspace (default nftables)",
+		choice(&name, "backend", "iptables", "ipvs", "nftables", "userspace"))
+	f.Func("scheduler", "`name` of the IPVS scheduler of Services without the annotation "+ipvs.SchedulerAnnotation+", and its flags, for the backend ipvs: "+
+		strings.Join(ipvs.Schedulers(), ", ")+"; sh,sh-port and mh,mh-port (default rr)", func(s string) error {
+		o.scheduler = s
+		name, _, _ := strings.Cut(s, ",") // the backend checks the flags
+		return choice(&name, "scheduler", ipvs.Schedulers()...)(name)
+	})
+	f.Func("capture", "`how` packets get to the backend userspace: on Linux tproxy, redirect or routes (default tproxy), on Windows addresses",
+		choice(&o.capture, "capture", "tproxy", "redirect", "routes", "addresses"))
+	f.StringVar(&a.Interface, "interface", "", "`name` of the interface to which the backend userspace adds addresses on Windows "+
+		"(default the value of the variable INTERFACE_TO_ADD_SERVICE_IP, or else vEthernet (HNS Internal NIC))")
+	f.BoolVar(&a.Netsh, "netsh", false, "add these addresses by the program netsh, not by the IP helper API")
+	f.Func("drain", "how `long` to wait for connections of the backend userspace before the program ends, for example 30s, while a successor accepts new ones (default 0s)",
 		func(s string) (err error) {
 			if o.drain, err = time.ParseDuration(s); err == nil && o.drain < 0 {
 				err = errors.New("it is negative")
@@ -93,10 +132,10 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 		})
 	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
 	f.StringVar(&t.NodeName, "node", "", "`name` of this node (default the host's name in lower case)")
-	f.Func("cluster-cidr", "`ranges` of pod addresses, by commas", list(&t.LocalTraffic.Sources, parsePrefix))
-	f.Func("service-cidr", "`ranges` of ClusterIPs, by commas; what goes to those that no Service has is dropped", list(&t.ServiceCIDRs, parsePrefix))
-	f.Func("node-ip", "`addresses` of this node, by commas, the primary ones first, as long as no Node object tells them", list(&t.NodeAddresses, parseAddr))
-	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, or ranges of the node's addresses, by commas (default primary)",
+	f.Func("cluster-cidr", "`ranges` of pod addresses, separated by commas", list(&t.LocalTraffic.Sources, parsePrefix))
+	f.Func("service-cidr", "`ranges` of ClusterIPs, separated by commas; traffic to unused ones is dropped", list(&t.ServiceCIDRs, parsePrefix))
+	f.Func("node-ip", "`addresses` of this node, separated by commas, the primary ones first, unless there is a Node object", list(&t.NodeAddresses, parseAddr))
+	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, or ranges of the node's addresses, separated by commas (default primary)",
 		func(s string) (err error) {
 			t.NodePortAddresses, err = proxy.ParseNodePortAddresses(strings.Split(s, ",")...)
 			return err
@@ -104,21 +143,26 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar(&o.healthz, "healthz-bind-address", "", "`address` and port of /healthz and /livez, for example 0.0.0.0:10256 (default none)")
 	f.StringVar(&o.metrics, "metrics-bind-address", "", "`address` and port of /metrics, for example 127.0.0.1:10249 (default none)")
-	f.BoolVar(&o.once, "once", false, "program what the manifests say, then exit: with 0 if that was everything, else 1")
+	f.BoolVar(&o.traffic, "service-metrics", false, "with /metrics, count connections, packets and bytes of each Service, for the backend ipvs")
+	f.BoolVar(&o.once, "once", false, "program the manifests, then exit: with 0 if everything was programmed, else 1")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all rules, then exit")
 	f.UintVar(&o.verbosity, "v", 0, "log more: 1 what was read, 2 each service port that changed")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
+	o.backend = newBackend(name, o.capture, o.scheduler, a)
+	if name == "ipvs" {
+		t.Annotations = []string{ipvs.SchedulerAnnotation}
+	}
 	if err := o.check(f.Args()); err != nil {
-		_, _ = fmt.Fprintln(out, err) // Where that fails, the status still tells.
+		_, _ = fmt.Fprintln(out, err) // If it fails, the exit status still shows the error.
 		f.Usage()
 		return o, err
 	}
 	return o, nil
 }
 
-// check looks at the flags as a whole and fills in what they leave out.
+// check checks the flags together and sets the default of -node.
 func (o *options) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
@@ -126,26 +170,14 @@ func (o *options) check(rest []string) error {
 	case o.once && o.cleanup:
 		return errors.New("-once and -cleanup exclude each other")
 	case o.once && o.backend.runs:
-		return errors.New("-once excludes this backend, which carries the traffic for as long as the program runs")
-	case o.capture != nil && !o.backend.runs:
-		return errors.New("-capture is for -backend userspace")
-	case o.drain != 0 && !o.backend.runs:
-		return errors.New("-drain is for -backend userspace")
+		return errors.New("-once excludes this backend, which serves only while the program runs")
 	case o.manifests == "" && !o.cleanup:
 		return errors.New("-manifests is required")
 	}
-	if o.capture != nil {
-		o.backend = *o.capture
+	if err := o.checkBackend(); err != nil {
+		return err
 	}
-	if o.cleanup {
-		return nil
-	}
-	return o.nameNode()
-}
-
-// nameNode gives the node the name of the host, unless it has one.
-func (o *options) nameNode() error {
-	if o.tracker.NodeName != "" {
+	if o.cleanup || o.tracker.NodeName != "" {
 		return nil
 	}
 	host, err := os.Hostname()
@@ -156,31 +188,36 @@ func (o *options) nameNode() error {
 	return nil
 }
 
-func (o *options) chooseBackend(name string) error {
-	b, ok := backends()[name]
-	if !ok {
-		return fmt.Errorf("there is no such backend, only %s", backendNames())
+// checkBackend checks the flags that are for single backends.
+func (o *options) checkBackend() error {
+	switch {
+	case o.capture != "" && !o.backend.runs:
+		return errors.New("-capture is for -backend userspace")
+	case o.backend.addresses != (userspace.AddressOptions{}) && !o.backend.runs:
+		return errors.New("-interface and -netsh are for -backend userspace")
+	case o.scheduler != "" && o.backend.name != "ipvs":
+		return errors.New("-scheduler is for -backend ipvs")
+	case o.traffic && (o.backend.name != "ipvs" || o.metrics == ""):
+		return errors.New("-service-metrics is for -backend ipvs with -metrics-bind-address")
+	case o.drain != 0 && !o.backend.runs:
+		return errors.New("-drain is for -backend userspace")
 	}
-	o.backend = b
 	return nil
 }
 
-func (o *options) chooseCapture(name string) error {
-	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
-		if c.String() == name {
-			b := userspaceBackend(c)
-			o.capture = &b
-			return nil
+// choice returns the parser of a flag that has one of some words as its value.
+func choice(into *string, what string, words ...string) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(words, text) {
+			return fmt.Errorf("unknown %s: want %s", what, strings.Join(words, ", "))
 		}
+		*into = text
+		return nil
 	}
-	return errors.New("there is no such way, only tproxy, redirect, routes")
 }
 
-func backendNames() string {
-	return strings.Join(slices.Sorted(maps.Keys(backends())), ", ")
-}
-
-// list reads a list with commas into a slice; the last flag of a name counts.
+// list returns the parser of a flag with values separated by commas; the last flag of a name
+// counts.
 func list[T any](into *[]T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		*into = nil

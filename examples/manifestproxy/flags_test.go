@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -16,10 +17,17 @@ func TestBadFlags(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"", "-manifests is required"},
 		{"-once", "-manifests is required"},
-		{"-manifests m -backend ipvs", `"ipvs" for flag -backend: there is no such backend, only iptables, nftables, userspace`},
+		{"-manifests m -backend lvs", `"lvs" for flag -backend: unknown backend: want iptables, ipvs, nftables, userspace`},
+		{"-manifests m -backend ipvs -scheduler fast", `"fast" for flag -scheduler: unknown scheduler: want rr, wrr, lc, wlc,`},
+		{"-manifests m -service-metrics -metrics-bind-address 127.0.0.1:1", "-service-metrics is for -backend ipvs"},
+		{"-manifests m -service-metrics -backend ipvs", "with -metrics-bind-address"},
+		{"-manifests m -scheduler rr", "-scheduler is for -backend ipvs"},
+		{"-manifests m -backend ipvs -capture routes", "-capture is for -backend userspace"},
 		{"-manifests m -once -backend userspace", "-once excludes this backend"},
-		{"-manifests m -backend userspace -capture pcap", `"pcap" for flag -capture: there is no such way, only tproxy, redirect, routes`},
+		{"-manifests m -backend userspace -capture pcap", `"pcap" for flag -capture: unknown capture: want tproxy, redirect, routes`},
 		{"-manifests m -capture routes", "-capture is for -backend userspace"},
+		{"-manifests m -netsh", "-interface and -netsh are for -backend userspace"},
+		{"-manifests m -interface eth0 -backend ipvs", "-interface and -netsh are for -backend userspace"},
 		{"-manifests m -drain 30s", "-drain is for -backend userspace"},
 		{"-manifests m -backend userspace -drain=-1s", `"-1s" for flag -drain: it is negative`},
 		{"-manifests m -once -cleanup", "exclude each other"},
@@ -35,10 +43,10 @@ func TestBadFlags(t *testing.T) {
 		t.Run(c.flags, func(t *testing.T) {
 			var out strings.Builder
 			if status := run(strings.Fields(c.flags), &out); status != 2 {
-				t.Errorf("status is %d, wanted 2", status)
+				t.Errorf("status: got %d, want 2", status)
 			}
 			if got := out.String(); !strings.Contains(got, c.want) || !strings.Contains(got, "\nUsage of manifestproxy:\n") {
-				t.Errorf("it says\n%s\nwanted %s, and the usage", got, c.want)
+				t.Errorf("output: got\n%s\nwant %s, and the usage", got, c.want)
 			}
 		})
 	}
@@ -47,14 +55,14 @@ func TestBadFlags(t *testing.T) {
 func TestHelp(t *testing.T) {
 	var out strings.Builder
 	if status := run([]string{"-help"}, &out); status != 0 {
-		t.Errorf("status is %d, wanted 0", status)
+		t.Errorf("status: got %d, want 0", status)
 	}
 	for _, flag := range []string{
 		"-backend", "-manifests", "-node", "-cluster-cidr", "-masquerade-all", "-nodeport-addresses", "-service-cidr",
-		"-node-ip", "-once", "-cleanup", "-drain", "-v", "-healthz-bind-address", "-metrics-bind-address",
+		"-node-ip", "-once", "-cleanup", "-drain", "-interface", "-netsh", "-scheduler", "-v", "-healthz-bind-address", "-metrics-bind-address", "-service-metrics",
 	} {
 		if !strings.Contains(out.String(), "\n  "+flag) {
-			t.Errorf("the usage lacks %s:\n%s", flag, out.String())
+			t.Errorf("usage: got\n%s\nwant also %s", out.String(), flag)
 		}
 	}
 }
@@ -70,6 +78,10 @@ func TestFlags(t *testing.T) {
 	}{
 		{"-manifests m", options{manifests: "m", tracker: proxy.TrackerOptions{NodeName: strings.ToLower(host)}}},
 		{"-cleanup -backend nftables", options{cleanup: true}},
+		{"-cleanup -backend ipvs", options{cleanup: true, tracker: proxy.TrackerOptions{Annotations: []string{ipvs.SchedulerAnnotation}}}},
+		{"-manifests m -node n -scheduler mh,mh-port -backend ipvs", options{manifests: "m", scheduler: "mh,mh-port", tracker: proxy.TrackerOptions{
+			NodeName: "n", Annotations: []string{ipvs.SchedulerAnnotation},
+		}}},
 		{"-cleanup -healthz-bind-address :1 -metrics-bind-address :2", options{cleanup: true, healthz: ":1", metrics: ":2"}},
 		{
 			"-manifests m -node n -once -v 2 -masquerade-all -cluster-cidr 10.1.2.3/16,fd00::/64 -service-cidr 10.96.0.0/16 " +
@@ -95,12 +107,12 @@ func TestFlags(t *testing.T) {
 			continue
 		}
 		if got.backend.open == nil {
-			t.Errorf("%s: no backend is chosen", c.flags)
+			t.Errorf("%s: got no backend, want one", c.flags)
 		}
 		diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{}), cmpopts.IgnoreFields(options{}, "backend"),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		if diff != "" {
-			t.Errorf("%s: want (-) and got (+) differ:\n%s", c.flags, diff)
+			t.Errorf("%s: options (-want +got):\n%s", c.flags, diff)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
-// says serves datagrams: each is answered with where it was sent to.
-func (n network) says(t *testing.T, at string) {
+// echoAddress serves datagrams: the reply to each is the address of the server.
+func (n network) echoAddress(t *testing.T, at string) {
 	t.Helper()
 	socket, err := n.Pods.ListenPacket(t.Context(), "udp", at)
 	if err != nil {
@@ -26,7 +26,7 @@ func (n network) says(t *testing.T, at string) {
 			if err != nil {
 				return // The socket has been closed.
 			}
-			_, _ = socket.WriteTo([]byte(at), from) // Who asked asks again.
+			_, _ = socket.WriteTo([]byte(at), from) // The client repeats lost datagrams.
 		}
 	}()
 	t.Cleanup(func() {
@@ -37,8 +37,8 @@ func (n network) says(t *testing.T, at string) {
 	})
 }
 
-// awaitSaid sends datagrams by a socket until the answer is as wanted.
-func awaitSaid(t *testing.T, socket net.Conn, want string) {
+// awaitReply sends datagrams by a socket until it gets the wanted reply.
+func awaitReply(t *testing.T, socket net.Conn, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -47,7 +47,7 @@ func awaitSaid(t *testing.T, socket net.Conn, want string) {
 		_ = socket.SetDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err := socket.Write([]byte("x"))
 		if err != nil {
-			continue // What came back before was an error.
+			continue // The kernel reports the ICMP error of an earlier datagram.
 		}
 		size, err := socket.Read(buf)
 		if err != nil {
@@ -57,15 +57,15 @@ func awaitSaid(t *testing.T, socket net.Conn, want string) {
 			return
 		}
 	}
-	t.Fatalf("the answers come from %q, wanted %q", got, want)
+	t.Fatalf("server that replies: got %q, want %q", got, want)
 }
 
-// A client that sends datagrams all the time, from one port, gets to another endpoint
-// when its own one is gone.
+// TestDatagramsFollowTheEndpoints checks that a client that sends datagrams all the time, from
+// one port, reaches another endpoint when its endpoint was removed.
 func TestDatagramsFollowTheEndpoints(t *testing.T) {
 	n := newNetwork(t)
 	for _, at := range []string{agenttest.Pod1IP, agenttest.Pod2IP} {
-		n.says(t, net.JoinHostPort(at, "8053"))
+		n.echoAddress(t, net.JoinHostPort(at, "8053"))
 	}
 	path := filepath.Join(t.TempDir(), "dns.yaml")
 	manifest := `{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}}
@@ -80,9 +80,9 @@ func TestDatagramsFollowTheEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitSaid(t, socket, agenttest.Pod1IP+":8053")
+	awaitReply(t, socket, agenttest.Pod1IP+":8053")
 	write(t, path, replace(t, manifest, agenttest.Pod1IP, agenttest.Pod2IP))
-	awaitSaid(t, socket, agenttest.Pod2IP+":8053")
+	awaitReply(t, socket, agenttest.Pod2IP+":8053")
 	if err := socket.Close(); err != nil {
 		t.Error(err)
 	}

@@ -7,61 +7,62 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// journal logs what happens. The manifest.Source calls files and passed, the
-// proxy.Runner calls synced; they run at the same time and share nothing here
-// but the logger.
+// journal logs problems and syncs. The manifest.Source calls reported and passed, the
+// proxy.Runner synced and verified, the health.Server served; these run concurrently, and
+// their methods share only the logger.
 type journal struct {
-	log           logr.Logger
-	files, object ledger
-	last          proxy.Snapshot
-	node          nodeChecker // nil if the backend is none
-}
-
-// nodeChecker is the ability of backends that has this name there.
-type nodeChecker interface {
-	CheckNode(s proxy.Snapshot) []*proxy.Problem
+	log                    logr.Logger
+	files, objects, limits ledger
+	last                   proxy.Snapshot
+	node                   backends.NodeChecker // nil if the backend is none
 }
 
 func newJournal(log logr.Logger) *journal {
-	return &journal{log: log, files: ledger{log: log, what: "manifest problem"}, object: ledger{log: log, what: "object problem"}}
-}
-
-// reported takes the problems of the files: joined errors, or nil.
-func (j *journal) reported(err error) {
-	now := map[string]entry{}
-	for _, err := range split(err) {
-		doc, ok := errors.AsType[*manifest.DocumentError](err)
-		if !ok {
-			now[err.Error()] = entry{err: err}
-			continue
-		}
-		at := []any{"file", doc.File, "line", doc.Line}
-		if doc.Item >= 0 {
-			at = append(at, "item", doc.Item)
-		}
-		now[doc.Error()] = entry{at: at, err: doc.Err}
+	return &journal{
+		log: log, files: ledger{what: "manifest problem"}, objects: ledger{what: "object problem"},
+		limits: ledger{what: "served with limits"},
 	}
-	j.files.update(now)
 }
 
-// passed takes what the files hold.
+// reported logs the problems of the files: joined errors, or nil.
+func (j *journal) reported(err error) { update(j.log, &j.files, split(err)) }
+
+// served logs that an HTTP server is not listening, or is listening again.
+func (j *journal) served(service types.NamespacedName, err error) {
+	what := "health check node port of " + service.String()
+	if service.Name == "" {
+		what = "address of -healthz-bind-address"
+	}
+	if err != nil {
+		j.log.Error(err, "HTTP server not listening", "at", what)
+		return
+	}
+	j.log.Info("HTTP server listening again", "at", what)
+}
+
+// passed logs the numbers of objects in the files.
 func (j *journal) passed(s manifest.Summary) {
 	j.log.V(1).Info("manifests read", "files", s.Files, "services", s.Services, "endpointSlices", s.EndpointSlices,
 		"nodes", s.Nodes, "kept", s.Kept, "ignored", s.Ignored)
 }
 
-// synced takes the account of a sync.
+// synced logs a sync and new problems.
 func (j *journal) synced(s proxy.Sync) {
-	j.look(s.Snapshot)
+	j.logProblems(s.Snapshot)
+	if !s.Applied.IsZero() {
+		update(j.log, &j.limits, s.Limits)
+	}
 	if v := j.log.V(2); v.Enabled() {
 		for c := range s.Snapshot.Changes(j.last) {
 			if c.New == nil {
-				v.Info("service port gone", "port", c.Old.Name.String())
+				v.Info("service port removed", "port", c.Old.Name.String())
 				continue
 			}
 			v.Info("service port", "port", c.New.Name.String(), "frontends", len(c.New.Frontends),
@@ -77,53 +78,63 @@ func (j *journal) synced(s proxy.Sync) {
 	j.log.Info("sync", values...)
 }
 
-// verified takes that all is as it must be, also after a resync that needed no sync:
-// settings of the node change meanwhile.
-func (j *journal) verified(proxy.Snapshot) { j.look(j.last) }
+// verified logs new problems after a resync without a sync, as settings of the node may
+// have changed.
+func (j *journal) verified(proxy.Snapshot) { j.logProblems(j.last) }
 
-// look looks for what is wrong with objects and with the node.
-func (j *journal) look(s proxy.Snapshot) {
-	now := map[string]entry{}
+// logProblems logs new and resolved problems of objects and of the node.
+func (j *journal) logProblems(s proxy.Snapshot) {
 	problems := slices.Collect(s.Problems())
 	if j.node != nil {
 		problems = append(problems, j.node.CheckNode(s)...)
 	}
-	for _, p := range problems {
-		now[p.Error()] = entry{at: []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, err: p.Err}
-	}
-	j.object.update(now)
+	update(j.log, &j.objects, problems)
 }
 
-// ledger logs each of a kind of problems once when it appears and once when it
-// is gone.
+// ledger logs each problem of a kind once when it appears and once when it is resolved.
 type ledger struct {
-	log  logr.Logger
 	what string
-	open map[string]entry
+	open map[string]error // by their text
 }
 
-// entry is a problem: where it is, and what.
-type entry struct {
-	at  []any
-	err error
-}
-
-// update takes all problems that there are now, by their text.
-func (l *ledger) update(now map[string]entry) {
+// update logs the differences between the problems of l and the current ones.
+func update[E error](log logr.Logger, l *ledger, problems []E) {
+	now := map[string]error{}
+	for _, p := range problems {
+		now[p.Error()] = p
+	}
 	for _, text := range slices.Sorted(maps.Keys(l.open)) {
-		if e := l.open[text]; now[text].err == nil {
-			l.log.Info(l.what+" gone", append(e.at, "was", e.err.Error())...)
+		if now[text] == nil {
+			at, reason := describe(l.open[text])
+			log.Info(l.what+" resolved", append(at, "was", reason.Error())...)
 		}
 	}
 	for _, text := range slices.Sorted(maps.Keys(now)) {
-		if e := now[text]; l.open[text].err == nil {
-			l.log.Error(e.err, l.what, e.at...)
+		if l.open[text] == nil {
+			at, reason := describe(now[text])
+			log.Error(reason, l.what, at...)
 		}
 	}
 	l.open = now
 }
 
-// split gives the errors that errors.Join has joined.
+// describe returns the object or document of a problem, as keys and values of the log, and the
+// reason.
+func describe(err error) (at []any, reason error) {
+	if p, ok := errors.AsType[*proxy.Problem](err); ok {
+		return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, p.Err
+	}
+	doc, ok := errors.AsType[*manifest.DocumentError](err)
+	switch {
+	case !ok:
+		return nil, err
+	case doc.Item < 0:
+		return []any{"file", doc.File, "line", doc.Line}, doc.Err
+	}
+	return []any{"file", doc.File, "line", doc.Line, "item", doc.Item}, doc.Err
+}
+
+// split returns the errors that errors.Join has joined.
 func split(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()

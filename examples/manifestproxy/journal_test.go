@@ -17,7 +17,7 @@ import (
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// logged gives the lines that f logs at a verbosity, without their time.
+// logged returns the lines that f logs at a verbosity, without their time.
 func logged(verbosity int, f func(*journal)) []string {
 	var out strings.Builder
 	f(newJournal(logr.FromSlogHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{
@@ -45,33 +45,33 @@ func TestManifestProblemsAreLoggedOnce(t *testing.T) {
 	want := []string{
 		`level=ERROR msg="manifest problem" err="no folder"`,
 		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
-		`level=INFO msg="manifest problem gone" was="no folder"`,
+		`level=INFO msg="manifest problem resolved" was="no folder"`,
 		`level=ERROR msg="manifest problem" err="no kind" file=web.yaml line=9 item=1`,
-		`level=INFO msg="manifest problem gone" file=web.yaml line=3 was="no name"`,
-		`level=INFO msg="manifest problem gone" file=web.yaml line=9 item=1 was="no kind"`,
+		`level=INFO msg="manifest problem resolved" file=web.yaml line=3 was="no name"`,
+		`level=INFO msg="manifest problem resolved" file=web.yaml line=9 item=1 was="no kind"`,
 		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want (-) and got (+) differ:\n%s", diff)
+		t.Errorf("log lines (-want +got):\n%s", diff)
 	}
 }
 
-// choosy finds fault with its node.
-type choosy struct{ found []*proxy.Problem }
+// fakeNodeChecker reports problems of its node.
+type fakeNodeChecker struct{ found []*proxy.Problem }
 
-func (c *choosy) CheckNode(proxy.Snapshot) []*proxy.Problem { return c.found }
+func (c *fakeNodeChecker) CheckNode(proxy.Snapshot) []*proxy.Problem { return c.found }
 
-// What the backend finds at the node is logged like problems of objects.
+// TestNodeProblemsAreLoggedOnce checks that node problems are logged like object problems.
 func TestNodeProblemsAreLoggedOnce(t *testing.T) {
 	bad := &proxy.Problem{Kind: "Node", Field: "net.x", Err: errors.New("is 0")}
 	got := logged(0, func(j *journal) {
-		c := &choosy{[]*proxy.Problem{bad}}
+		c := &fakeNodeChecker{[]*proxy.Problem{bad}}
 		j.node = c
 		j.synced(proxy.Sync{})
 		j.synced(proxy.Sync{})
 		c.found = nil
 		j.synced(proxy.Sync{})
-		c.found = []*proxy.Problem{bad} // with nothing to sync
+		c.found = []*proxy.Problem{bad} // without a sync
 		j.verified(proxy.Snapshot{})
 		j.verified(proxy.Snapshot{})
 		c.found = nil
@@ -80,17 +80,40 @@ func TestNodeProblemsAreLoggedOnce(t *testing.T) {
 	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
 	want := []string{
 		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`, sync, sync,
-		`level=INFO msg="object problem gone" kind=Node object="" field=net.x was="is 0"`, sync,
+		`level=INFO msg="object problem resolved" kind=Node object="" field=net.x was="is 0"`, sync,
 		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`,
-		`level=INFO msg="object problem gone" kind=Node object="" field=net.x was="is 0"`,
+		`level=INFO msg="object problem resolved" kind=Node object="" field=net.x was="is 0"`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want (-) and got (+) differ:\n%s", diff)
+		t.Errorf("log lines (-want +got):\n%s", diff)
 	}
 }
 
-// snapshots gives what a tracker makes of a Service with an external IP that is
-// none, of the same with a good one, and of its end.
+// TestLimitsAreLoggedOnce checks that a limit is logged once, and not as an object problem.
+func TestLimitsAreLoggedOnce(t *testing.T) {
+	limit := &proxy.Problem{
+		Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"},
+		Field: "spec.sessionAffinity", Err: errors.New("100 clients are remembered"),
+	}
+	held := proxy.NewSnapshot(&proxy.Node{})
+	got := logged(0, func(j *journal) {
+		j.synced(proxy.Sync{Snapshot: held, Applied: held, Limits: []*proxy.Problem{limit, limit}}) // of two ports
+		j.synced(proxy.Sync{Snapshot: held, Applied: held, Limits: []*proxy.Problem{limit}})
+		j.synced(proxy.Sync{Snapshot: held}) // the content of the dataplane is unknown
+		j.synced(proxy.Sync{Snapshot: held, Applied: held})
+	})
+	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
+	want := []string{
+		`level=ERROR msg="served with limits" err="100 clients are remembered" kind=Service object=default/web field=spec.sessionAffinity`, sync, sync, sync,
+		`level=INFO msg="served with limits resolved" kind=Service object=default/web field=spec.sessionAffinity was="100 clients are remembered"`, sync,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("log lines (-want +got):\n%s", diff)
+	}
+}
+
+// snapshots returns a tracker's snapshots of a Service with an invalid external IP, with a
+// valid one, and after its deletion.
 func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {
 	t.Helper()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
@@ -125,7 +148,7 @@ func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {
 func TestSyncsAreLogged(t *testing.T) {
 	broken, good, gone := snapshots(t)
 	account := proxy.Sync{Changed: 1, Operations: 4, Duration: time.Millisecond}
-	play := func(j *journal) {
+	logSyncs := func(j *journal) {
 		for i, s := range []proxy.Snapshot{broken, broken, good, gone} {
 			a := account
 			a.Snapshot, a.Full = s, i == 0
@@ -140,7 +163,7 @@ func TestSyncsAreLogged(t *testing.T) {
 		`level=ERROR msg="object problem" err="\"nonsense\" is not an IP address" ` + strings.TrimSpace(problem),
 		`level=ERROR msg=sync err="no luck" full=true changed=1 operations=4 took=1ms ports=1`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
-		`level=INFO msg="object problem gone" ` + problem + `was="\"nonsense\" is not an IP address"`,
+		`level=INFO msg="object problem resolved" ` + problem + `was="\"nonsense\" is not an IP address"`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=0`,
 	}
@@ -148,11 +171,11 @@ func TestSyncsAreLogged(t *testing.T) {
 	verbose := []string{
 		terse[0], port + "frontends=1 clusterEndpoints=0 localEndpoints=0", terse[1], terse[2],
 		terse[3], port + "frontends=2 clusterEndpoints=0 localEndpoints=0", terse[4],
-		`level=DEBUG+2 msg="service port gone" port=default/web/TCP/IPv4`, terse[5],
+		`level=DEBUG+2 msg="service port removed" port=default/web/TCP/IPv4`, terse[5],
 	}
 	for verbosity, want := range [][]string{terse, terse, verbose} {
-		if diff := cmp.Diff(want, logged(verbosity, play)); diff != "" {
-			t.Errorf("-v %d: want (-) and got (+) differ:\n%s", verbosity, diff)
+		if diff := cmp.Diff(want, logged(verbosity, logSyncs)); diff != "" {
+			t.Errorf("-v %d: log lines (-want +got):\n%s", verbosity, diff)
 		}
 	}
 }
@@ -173,17 +196,17 @@ func TestProblemsOfTheNodeAreNamed(t *testing.T) {
 	}
 	const want = " kind=Node object=node-1 field=status.addresses"
 	if got := logged(0, func(j *journal) { j.synced(proxy.Sync{Snapshot: s}) })[0]; !strings.HasSuffix(got, want) {
-		t.Errorf("got the line %q, want it to end with %q", got, want)
+		t.Errorf("log line: got %q, want it to end with %q", got, want)
 	}
 }
 
-func TestPassesAreLoggedIfWanted(t *testing.T) {
+func TestPassesAreLogged(t *testing.T) {
 	pass := func(j *journal) {
 		j.passed(manifest.Summary{Files: 1, Services: 2, EndpointSlices: 3, Nodes: 4, Kept: 5, Ignored: map[string]int{"v1 Pod": 6}})
 	}
 	for verbosity, want := range []string{"", `level=DEBUG+3 msg="manifests read" files=1 services=2 endpointSlices=3 nodes=4 kept=5 ignored="map[v1 Pod:6]"`} {
 		if diff := cmp.Diff([]string{want}, logged(verbosity, pass)); diff != "" {
-			t.Errorf("-v %d: want (-) and got (+) differ:\n%s", verbosity, diff)
+			t.Errorf("-v %d: log lines (-want +got):\n%s", verbosity, diff)
 		}
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 )
 
-// kernel is a look at the tables of a network namespace.
+// kernel reads the tables of a network namespace.
 type kernel struct {
 	t    *testing.T
 	conn *nfnetlink.Conn
@@ -22,21 +23,21 @@ func openKernel(t *testing.T, ns *netns.NS) kernel {
 	return kernel{t: t, conn: netnstest.Open(t, ns, nfnetlink.Open)}
 }
 
-// addTable makes a table with a chain and a rule that counts packets, as another
-// program would.
+// addTable makes a table with a chain and a rule that counts packets, like another program.
 func (k kernel) addTable(name string) {
 	k.t.Helper()
 	var b nfnetlink.Batch
 	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
-	b.AddTable(table, "somebody else's")
+	b.AddTable(table)
 	b.AddChain(table, nfnetlink.Chain{Name: "prerouting", Base: nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting}})
-	b.AddRule(table, "prerouting", []expr.Any{&expr.Counter{}}, nfnetlink.AppendTag(nil, []byte("counts")))
+	rule := nft.Assembler{Family: table.Family}
+	b.AddRule(table, "prerouting", rule.Encode(&expr.Counter{}), nfnetlink.AppendTag(nil, []byte("counts")))
 	if err := k.conn.Commit(k.t.Context(), &b); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
-// tables gives the names of all tables.
+// tables returns the names of all tables.
 func (k kernel) tables() []string {
 	k.t.Helper()
 	var names []string
@@ -52,12 +53,12 @@ func (k kernel) tables() []string {
 	return names
 }
 
-// dump gives what there is in an IPv4 table, with the kernel's numbers, which
-// change when something is made anew.
+// dump returns the chains and rules of an IPv4 table, with the kernel's handles, which change
+// when a rule is added again.
 func (k kernel) dump(name string) string {
 	k.t.Helper()
 	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
-	var chains []nfnetlink.ChainInfo
+	var chains []nfnetlink.Chain
 	var rules []nfnetlink.RuleInfo
 	if err := k.conn.Chains(k.t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
 		k.t.Fatal(err)

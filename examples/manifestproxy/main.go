@@ -7,30 +7,38 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
+	"github.com/vipkit/vipkit/proxy/health"
 	"github.com/vipkit/vipkit/proxy/manifest"
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
 
-// resync is how often all of the kernel's rules are looked at, whether or not
-// anything has changed, and repaired where somebody else has meddled with them.
+// resync is the interval at which the runner reads all rules in the kernel and repairs
+// drift.
 const resync = time.Minute
 
-// errIncomplete is what -once ends with; the log has told the reasons.
-var errIncomplete = errors.New("not everything could be programmed; see the lines before")
+// errIncomplete is the error of -once if not everything was programmed; the log has the
+// reasons.
+var errIncomplete = errors.New("not everything could be programmed; see the lines above")
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
-// run is the program; it gives the exit status.
+// run runs the program and gives the exit status.
 func run(args []string, stderr io.Writer) int {
 	o, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -50,14 +58,14 @@ func run(args []string, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, proxy.ErrUnsupported):
-		log.Error(err, "the backend cannot work here: "+o.backend.needs)
+		log.Error(err, "backend unsupported on this node: "+o.backend.needs)
 	default:
 		log.Error(err, "failed")
 	}
 	return 1
 }
 
-// act does what the flags ask for.
+// act does what the flags request.
 func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	b, err := o.backend.open()
 	if err != nil {
@@ -73,35 +81,38 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		log.Info("all rules are removed")
 		return nil
 	}
-	// This is the whole proxy: files are read by source, which tells tracker,
-	// whose snapshots runner brings into the kernel.
+	// This is the whole proxy: source reads files and passes objects to tracker, whose
+	// snapshots runner applies to the kernel.
 	j := newJournal(log)
-	j.node, _ = b.(nodeChecker)
-	metrics, registry, err := newMetrics(o.backend.name)
+	j.node, _ = b.(backends.NodeChecker)
+	registry := prometheus.NewRegistry()
+	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: o.backend.name, Traffic: o.traffic})
 	if err != nil {
 		return err
 	}
-	programmed, stopCleaning, err := clean(b, o, metrics)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stopCleaning()) }()
-	tracker := metrics.Tracker(proxy.NewServiceChangeTracker(o.tracker))
+	tracker := proxy.NewServiceChangeTracker(o.tracker)
 	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
-	runner := &proxy.Runner{Source: tracker, Backend: programmed, ResyncInterval: resync, Observe: j.synced, Verified: j.verified}
+	runner := &proxy.Runner{
+		Source: tracker, Backend: b, ResyncInterval: resync,
+		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer()},
+	}
+	if !o.backend.runs { // The kernel has conntrack entries, also of earlier runs.
+		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
+			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
+		}})
+		if failed != nil {
+			return fmt.Errorf("%w: %w", proxy.ErrUnsupported, failed)
+		}
+		defer func() { err = errors.Join(err, flows.Close()) }()
+		runner.Flows = flows
+	}
 	if o.once {
 		return once(ctx, source, runner)
 	}
-	metrics.Watch(runner)
-	server, err := healthServer(o, runner, metrics, log)
-	if err != nil {
-		return err
-	}
-	log.Info("following the manifests", "path", o.manifests, "node", o.tracker.NodeName)
-	err = follow(ctx, runner, source.Run,
-		func(ctx context.Context) error { server.Run(ctx); return nil },
-		func(ctx context.Context) error { return serveMetrics(ctx, o.metrics, registry) },
-	)
+	log.Info("watching the manifests", "path", o.manifests, "node", o.tracker.NodeName)
+	err = follow(ctx, source, runner, health.Options{
+		Address: o.healthz, Pages: pages(o.metrics, registry), Answered: metrics.HealthAnswered, Report: j.served,
+	})
 	if err != nil {
 		return err
 	}
@@ -110,86 +121,85 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	return nil
 }
 
-// clean has UDP and SCTP flows removed that the kernel goes on leading to endpoints of
-// before, where it is the kernel that leads them there.
-func clean(b proxy.Backend, o options, m *prommetrics.Metrics) (cleaned proxy.Backend, stop func() error, err error) {
-	if o.backend.runs {
-		return b, func() error { return nil }, nil
+// pages serves the metrics at an address; nothing if that is empty.
+func pages(address string, registry *prometheus.Registry) map[string]http.Handler {
+	if address == "" {
+		return nil
 	}
-	flows, err := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
-		m.ConntrackCleaned(x.Family, x.Duration, x.Removed)
-	}})
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
-	}
-	return flows.Wrap(b), flows.Close, nil
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return map[string]http.Handler{address: mux}
 }
 
-// drain lets connections end, if the backend carries them, for as long as it may take.
+// follow applies changes of the files until ctx ends. It fails if the files cannot be
+// watched, or if the server cannot listen at the address of the metrics.
+func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var reading, serving error
+	report := o.Report
+	o.Report = func(service types.NamespacedName, err error) {
+		if _, isPage := o.Pages[service.Name]; isPage && service.Namespace == "" && err != nil {
+			serving = fmt.Errorf("metrics: %w", err)
+			cancel()
+			return
+		}
+		report(service, err)
+	}
+	server := health.New(o)
+	runner.Observers = append(runner.Observers, server.Observer())
+	var background sync.WaitGroup
+	background.Go(func() { server.Run(ctx) })
+	background.Go(func() {
+		reading = source.Run(ctx)
+		cancel()
+	})
+	err := runner.Run(ctx)
+	cancel()
+	background.Wait()
+	if errors.Is(reading, context.Canceled) {
+		reading = nil
+	}
+	return errors.Join(err, reading, serving)
+}
+
+// drain waits until the connections of a userspace backend have ended, for patience at most.
 func drain(b proxy.Backend, patience time.Duration, log logr.Logger) {
-	d, carries := b.(interface{ Drain(context.Context) error })
-	if !carries || patience == 0 {
+	d, canDrain := b.(interface{ Drain(context.Context) error })
+	if !canDrain || patience == 0 {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	log.Info("waiting for connections to end; a signal ends them", "atMost", patience)
+	log.Info("waiting for connections to end; a signal resets them", "atMost", patience)
 	if err := d.Drain(ctx); err != nil {
-		log.Info("the connections that are left are reset", "reason", err.Error())
+		log.Info("resetting remaining connections", "reason", err.Error())
 	}
 }
 
-// follow keeps the kernel as the files say until ctx ends, or until something
-// that runs beside the runner does.
-func follow(ctx context.Context, runner *proxy.Runner, beside ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error)
-	for _, run := range beside {
-		go func() {
-			err := run(ctx)
-			cancel()
-			ended <- err
-		}()
-	}
-	err := runner.Run(ctx)
-	cancel()
-	for range beside {
-		if e := <-ended; !errors.Is(e, context.Canceled) {
-			err = errors.Join(err, e)
-		}
-	}
-	return err
-}
-
-// once brings the kernel to what the files say now. All that can be programmed
-// is, whatever the error.
+// once applies the files once. After an error it has still programmed everything that can
+// be programmed.
 func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
 	bad := source.Load(ctx)
-	for _, err := range split(bad) {
-		if _, ok := errors.AsType[*manifest.DocumentError](err); !ok {
-			return err // Nothing was read, and so there is nothing to program.
-		}
+	if _, ok := errors.AsType[*manifest.DocumentError](bad); bad != nil && !ok {
+		return bad // Nothing was read, and so there is nothing to program.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var last proxy.Sync
-	observe := runner.Observe
-	runner.Observe = func(s proxy.Sync) {
-		observe(s)
+	runner.Observers = append(runner.Observers, proxy.Observer{Synced: func(s proxy.Sync) {
 		last = s
 		cancel()
-	}
+	}})
 	if err := runner.Run(ctx); err != nil {
 		return err
 	}
-	_, isPartial := errors.AsType[proxy.PortErrors](last.Err)
 	switch {
 	case last.Snapshot.IsZero():
 		return context.Cause(ctx)
-	case last.Err != nil && !isPartial:
+	case last.Err != nil && last.Refused == nil:
 		return last.Err
 	case bad != nil || last.Err != nil || len(slices.Collect(last.Snapshot.Problems())) > 0:
 		return errIncomplete

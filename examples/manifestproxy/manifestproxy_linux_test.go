@@ -16,7 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// demo gives the manifest of the demo.
+// demo returns the manifest of the demo.
 func demo(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("demo/web.yaml")
@@ -26,16 +26,16 @@ func demo(t *testing.T) string {
 	return string(text)
 }
 
-// replace gives a text with one part replaced.
+// replace returns a text with one part replaced.
 func replace(t *testing.T, text, part, by string) string {
 	t.Helper()
 	if n := strings.Count(text, part); n != 1 {
-		t.Fatalf("%q stands %d times in the manifest, wanted once", part, n)
+		t.Fatalf("%q in the manifest: got %d times, want once", part, n)
 	}
 	return strings.Replace(text, part, by, 1)
 }
 
-// write puts a file in the place of another at once, as editors do.
+// write replaces a file in one step, as editors do.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	temporary := path + ".new"
@@ -47,17 +47,17 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// flags gives the flags to serve the manifests at a path, and more.
+// flags returns the flags to serve the manifests at a path, and further flags.
 func flags(path string, more ...string) []string {
 	return append([]string{"-manifests", path, "-node", "node-1", "-node-ip", nodeIP, "-cluster-cidr", "10.244.0.0/16"}, more...)
 }
 
 func TestOnce(t *testing.T) {
 	n := newNetwork(t)
-	n.wantNobody(t, virtualIP)
+	n.wantNoConnection(t)
 	first := n.wantRun(t, flags("demo", "-once"), 0, "msg=sync", "full=true", "changed=1", "ports=1")
 	if first.Count("operations=0 ") != 0 {
-		t.Error("the first run wrote nothing")
+		t.Error("first run: got 0 operations, want some")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 	n.wantAnswers(t, nodePort, endpoint1, endpoint2)
@@ -65,19 +65,19 @@ func TestOnce(t *testing.T) {
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 }
 
-// The program carries traffic itself: while it does not run, nobody answers, and
-// nothing leaks to whoever has the address elsewhere.
+// TestUserspace checks that the program serves while it runs, and that afterwards no
+// connection succeeds, also not to another host with the address.
 func TestUserspace(t *testing.T) {
 	for _, capture := range []string{"tproxy", "redirect", "routes"} {
-		t.Run(capture, func(t *testing.T) { carries(t, "-backend", "userspace", "-capture", capture) })
+		t.Run(capture, func(t *testing.T) { servesWhileRunning(t, "-backend", "userspace", "-capture", capture) })
 	}
 }
 
-func carries(t *testing.T, choice ...string) {
+func servesWhileRunning(t *testing.T, choice ...string) {
 	t.Helper()
 	n := newNetwork(t)
 	if slices.Contains(choice, "routes") && netnstest.InUserNamespace(t) {
-		testenv.CannotRun(t, "BPF cannot be had in a user namespace")
+		testenv.CannotRun(t, "BPF is unsupported in a user namespace")
 	}
 	for range 2 {
 		p := n.start(t, flags("demo", choice...)...)
@@ -85,7 +85,7 @@ func carries(t *testing.T, choice ...string) {
 		n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 		n.wantAnswers(t, nodePort, endpoint1, endpoint2)
 		p.Terminate(stopped)
-		n.wantNobody(t, virtualIP)
+		n.wantNoConnection(t)
 	}
 	n.wantRun(t, append([]string{"-cleanup"}, choice...), 0, "all rules are removed")
 }
@@ -108,15 +108,15 @@ func TestFollow(t *testing.T) {
 	p.Await("msg=sync", "full=false", "changed=1")
 	n.wantAnswers(t, virtualIP, endpoint1)
 
-	// That a bracket is missing shows on the next line.
+	// The parser reports a missing bracket at the next line.
 	broken := replace(t, less, "  clusterIP: 10.96.0.10", "  clusterIP: [10.96.0.10")
 	write(t, path, broken)
 	p.Await(`level=ERROR msg="manifest problem"`, "file="+path, "line=11")
 	n.wantAnswers(t, virtualIP, endpoint1)
 	syncs := p.Count("msg=sync")
 	write(t, path, manifest)
-	p.Await(`level=INFO msg="manifest problem gone"`, "file="+path, "line=11")
-	if p.Count("msg=sync") == syncs { // The order of the two is a matter of chance.
+	p.Await(`level=INFO msg="manifest problem resolved"`, "file="+path, "line=11")
+	if p.Count("msg=sync") == syncs { // The order of the two lines is random.
 		p.Await("msg=sync", "full=false", "changed=1")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
@@ -124,30 +124,30 @@ func TestFollow(t *testing.T) {
 	write(t, path, replace(t, manifest, "  clusterIP: 10.96.0.10", "  clusterIP: 10.96.0.10\n  externalIPs: [nonsense]"))
 	p.Await(`level=ERROR msg="object problem"`, "kind=Service", "object=default/web", "field=spec.externalIPs[0]")
 	write(t, path, manifest)
-	p.Await(`level=INFO msg="object problem gone"`, "object=default/web")
+	p.Await(`level=INFO msg="object problem resolved"`, "object=default/web")
 
 	p.Terminate(stopped)
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 	for _, what := range []string{"manifest problem", "object problem"} {
 		if got := p.Count("level=ERROR", `"`+what+`"`); got != 1 {
-			t.Errorf("the %s is logged %d times, wanted once", what, got)
+			t.Errorf("lines with %s: got %d, want one", what, got)
 		}
 	}
 
 	n.wantRun(t, []string{"-cleanup"}, 0, "all rules are removed")
-	n.wantNobody(t, virtualIP)
+	n.wantNoConnection(t)
 	if diff := cmp.Diff([]string{"foreign"}, kernel.tables()); diff != "" {
-		t.Errorf("after -cleanup, the wanted tables (-) and those that are there (+) differ:\n%s", diff)
+		t.Errorf("tables after -cleanup (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, kernel.dump("foreign")); diff != "" {
-		t.Errorf("-cleanup has changed (-) the foreign table to (+):\n%s", diff)
+		t.Errorf("foreign table after -cleanup (-want +got):\n%s", diff)
 	}
 	n.wantRun(t, []string{"-cleanup"}, 0, "all rules are removed")
 }
 
-// TestNewcomerTakesNothing: a file whose Service wants the address of another one, and
-// comes before it by name, harms it neither at once nor after a restart.
-func TestNewcomerTakesNothing(t *testing.T) {
+// TestOlderServiceKeepsItsAddress adds a file whose name is first and whose Service claims the
+// address of another Service. The other one keeps it, also after a restart.
+func TestOlderServiceKeepsItsAddress(t *testing.T) {
 	n := newNetwork(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "web.yaml")
@@ -171,26 +171,26 @@ func TestNewcomerTakesNothing(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	p.Await(`level=INFO msg="object problem gone"`, "object=default/a")
+	p.Await(`level=INFO msg="object problem resolved"`, "object=default/a")
 	p.Terminate(stopped)
 }
 
-// TestStartBeforeManifests starts the program before there is anything to read.
+// TestStartBeforeManifests starts the program before the file exists.
 func TestStartBeforeManifests(t *testing.T) {
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	p := n.start(t, flags(path)...)
 	p.Await(`msg="manifest problem"`, path, "no such file")
 	write(t, path, demo(t))
-	p.Await(`msg="manifest problem gone"`, path)
-	if p.Count("msg=sync") == 0 { // The order of the two is a matter of chance.
+	p.Await(`msg="manifest problem resolved"`, path)
+	if p.Count("msg=sync") == 0 { // The order of the two lines is random.
 		p.Await("msg=sync", "full=true", "ports=1")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 	p.Terminate(stopped)
 }
 
-func TestOnceTellsWhatIsWrong(t *testing.T) {
+func TestOnceLogsProblems(t *testing.T) {
 	manifest := demo(t)
 	bad := manifest + "---\nkind: Service\napiVersion: v1\nmetadata: {}\n"
 	for _, c := range []struct {
@@ -209,7 +209,7 @@ func TestOnceTellsWhatIsWrong(t *testing.T) {
 			write(t, path, c.text)
 			p := n.wantRun(t, flags(path, "-once"), 1, c.parts...)
 			if p.Count("msg=failed", "not everything could be programmed") != 1 {
-				t.Error("the log does not end with what became of it")
+				t.Error("log: got no last line about what could not be programmed, want one")
 			}
 			n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 		})
@@ -221,7 +221,7 @@ func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
 	n.wantRun(t, flags("demo", "-once"), 0, "msg=sync")
 	p := n.wantRun(t, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "msg=failed", "no such file")
 	if p.Count("msg=sync") != 0 {
-		t.Error("there was a sync although there was nothing to read")
+		t.Error("log: got a sync without manifests, want none")
 	}
 	n.wantAnswers(t, virtualIP, endpoint1, endpoint2)
 }
@@ -232,12 +232,12 @@ func TestInterrupt(t *testing.T) {
 	p.Await("msg=sync")
 	p.Signal(os.Interrupt)
 	if status := p.Wait(); status != 0 {
-		t.Errorf("the status after SIGINT is %d, wanted 0", status)
+		t.Errorf("status after SIGINT: got %d, want 0", status)
 	}
 }
 
-// TestUnprivileged runs the program in a user namespace of its own, where it has
-// no power over the network namespace.
+// TestUnprivileged runs the program in a user namespace of its own, in which it has no
+// privileges for the network namespace.
 func TestUnprivileged(t *testing.T) {
 	n := newNetwork(t)
 	for _, flags := range [][]string{flags("demo", "-once"), flags("demo"), {"-cleanup"}} {
@@ -245,10 +245,10 @@ func TestUnprivileged(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 		p := agenttest.Start(t, n.NS, patience, cmd)
 		if status := p.Wait(); status != 1 {
-			t.Errorf("%q: the status is %d, wanted 1", flags, status)
+			t.Errorf("%q: got status %d, want 1", flags, status)
 		}
-		if p.Count("the backend cannot work here", "CAP_NET_ADMIN; run it as root") != 1 {
-			t.Errorf("%q: the log does not say what to do", flags)
+		if p.Count("backend unsupported on this node", "CAP_NET_ADMIN; run it as root") != 1 {
+			t.Errorf("%q: log: got no line that names the requirements, want one", flags)
 		}
 	}
 }

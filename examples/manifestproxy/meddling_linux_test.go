@@ -9,18 +9,18 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// What somebody does to the rules is repaired long before the next resync, right after
-// changes of every kind, and also where it comes twice, as `systemctl restart nftables`
-// does it.
-func TestMeddlingIsRepairedAtOnce(t *testing.T) {
+// TestDriftIsRepairedAtOnce checks that drift is repaired long before the next resync, right
+// after changes of every kind, and also if another program changes the rules twice, as
+// `systemctl restart nftables` does.
+func TestDriftIsRepairedAtOnce(t *testing.T) {
 	for name, choice := range map[string][]string{
 		"nftables": nil, "tproxy": {"-backend", "userspace"}, "redirect": {"-backend", "userspace", "-capture", "redirect"},
 	} {
-		t.Run(name, func(t *testing.T) { isRepaired(t, choice...) })
+		t.Run(name, func(t *testing.T) { driftIsRepaired(t, choice...) })
 	}
 }
 
-func isRepaired(t *testing.T, choice ...string) {
+func driftIsRepaired(t *testing.T, choice ...string) {
 	t.Helper()
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
@@ -40,13 +40,13 @@ func isRepaired(t *testing.T, choice ...string) {
 				t.Fatal(err)
 			}
 		}
-		n.wantAnswerSoon(t, script)
+		n.wantReplySoon(t, script)
 	}
 	p.Terminate(stopped)
 }
 
-// wantAnswerSoon wants an answer at the virtual IP long before a resync.
-func (n network) wantAnswerSoon(t *testing.T, after string) {
+// wantReplySoon waits for a reply at the virtual IP, which must be long before a resync.
+func (n network) wantReplySoon(t *testing.T, after string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), resync/3)
 	defer cancel()
@@ -56,11 +56,11 @@ func (n network) wantAnswerSoon(t *testing.T, after string) {
 		_, err := n.Ask(one, virtualIP)
 		stop()
 		if err == nil {
-			t.Logf("after %q: an answer after %v", after, time.Since(start).Round(time.Millisecond))
+			t.Logf("after %q: a reply after %v", after, time.Since(start).Round(time.Millisecond))
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("after %q: no answer within %v, the last error is %v", after, resync/3, err)
+			t.Fatalf("after %q: got no reply within %v, want one; last error: %v", after, resync/3, err)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
-// Where the manifest of the demo can be reached, and who answers.
+// The addresses of the demo's Service and of its endpoints.
 const (
 	virtualIP = "10.96.0.10:80"
 	nodeIP    = agenttest.NodeIP
@@ -20,8 +20,8 @@ const (
 	endpoint2 = agenttest.Pod2IP + ":8080"
 )
 
-// network is a node with the endpoints of the demo, where servers answer with the
-// address that they were asked at.
+// network is a node with the endpoints of the demo, whose servers reply with their own
+// address.
 type network struct{ *agenttest.Node }
 
 func newNetwork(t *testing.T) network {
@@ -33,8 +33,8 @@ func newNetwork(t *testing.T) network {
 	return n
 }
 
-// wantAnswers checks that just these servers answer at an address. With two of
-// them, the chance that one gets none of the connections is one in 2^39.
+// wantAnswers checks that exactly these servers reply at an address. With two of them, the
+// chance that one gets none of the connections is one in 2^39.
 func (n network) wantAnswers(t *testing.T, address string, want ...string) {
 	t.Helper()
 	var got []string
@@ -49,17 +49,17 @@ func (n network) wantAnswers(t *testing.T, address string, want ...string) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("at %s answer %v, wanted %v", address, got, want)
+		t.Errorf("servers that reply at %s: got %v, want %v", address, got, want)
 	}
 }
 
-// wantNobody checks that nobody answers at an address within two seconds.
-func (n network) wantNobody(t *testing.T, address string) {
+// wantNoConnection checks that no connection to the Service succeeds within two seconds.
+func (n network) wantNoConnection(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	answer, err := n.Ask(ctx, address)
+	answer, err := n.Ask(ctx, virtualIP)
 	if _, ok := errors.AsType[*net.OpError](err); !ok {
-		t.Errorf("at %s answers %q (error %v), wanted that nobody does", address, answer, err)
+		t.Errorf("connection to %s: got reply %q, error %v, want a network error", virtualIP, answer, err)
 	}
 }

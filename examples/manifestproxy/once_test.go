@@ -18,15 +18,15 @@ func (f failing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { 
 
 func (f failing) Cleanup(context.Context) error { return f.err }
 
-func TestOnceTellsWhatTheBackendSays(t *testing.T) {
-	lost := errors.New("the wire is cut")
+func TestOnceReturnsBackendErrors(t *testing.T) {
+	lost := errors.New("the connection was lost")
 	port := proxy.ServicePortName{Port: "http"}
 	for _, c := range []struct {
 		name string
-		// apply is what the backend says, want what once then says.
+		// apply is the error of the backend, want that of once.
 		apply, want error
 	}{
-		{"all well", nil, nil},
+		{"no error", nil, nil},
 		{"nothing done", lost, lost},
 		{"a port failed", fmt.Errorf("backend: %w", proxy.PortErrors{port: lost}), errIncomplete},
 		{"unsupported", fmt.Errorf("backend: %w", proxy.ErrUnsupported), proxy.ErrUnsupported},
@@ -35,13 +35,13 @@ func TestOnceTellsWhatTheBackendSays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 			syncs := 0
-			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Observe: func(proxy.Sync) { syncs++ }}
+			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
 			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker}, runner)
 			if !errors.Is(err, c.want) {
-				t.Errorf("once says %v, wanted %v", err, c.want)
+				t.Errorf("once: got error %v, want %v", err, c.want)
 			}
 			if syncs != 1 {
-				t.Errorf("%d syncs, wanted one", syncs)
+				t.Errorf("syncs: got %d, want one", syncs)
 			}
 		})
 	}
@@ -51,8 +51,8 @@ func TestOnceInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
-	runner := &proxy.Runner{Source: tracker, Backend: failing{}, Observe: func(proxy.Sync) { t.Error("there was a sync") }}
+	runner := &proxy.Runner{Source: tracker, Backend: failing{}, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { t.Error("got a sync, want none") }}}}
 	if err := once(ctx, &manifest.Source{Path: "demo", Handler: tracker}, runner); !errors.Is(err, context.Canceled) {
-		t.Errorf("once says %v, wanted %v", err, context.Canceled)
+		t.Errorf("once: got error %v, want %v", err, context.Canceled)
 	}
 }

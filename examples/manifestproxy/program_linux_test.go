@@ -10,7 +10,7 @@ import (
 const (
 	// patience bounds every wait.
 	patience = 2 * time.Minute
-	// stopped is the last line of a program that ends in order.
+	// stopped is in the last line of a program that ends without error.
 	stopped = "stopped; the rules stay"
 )
 
@@ -20,16 +20,16 @@ func (n network) start(t *testing.T, flags ...string) *agenttest.Program {
 	return agenttest.Start(t, n.NS, patience, agenttest.Command(t, flags...))
 }
 
-// wantRun runs the program to its end and checks its status and that its log
-// has one line with all parts.
+// wantRun runs the program to its end. It checks the status, and that the log has one line
+// with all parts.
 func (n network) wantRun(t *testing.T, flags []string, status int, parts ...string) *agenttest.Program {
 	t.Helper()
 	p := n.start(t, flags...)
 	if got := p.Wait(); got != status {
-		t.Errorf("the status is %d, wanted %d", got, status)
+		t.Errorf("status: got %d, want %d", got, status)
 	}
 	if got := p.Count(parts...); got != 1 {
-		t.Errorf("%d lines with %q are logged, wanted one", got, parts)
+		t.Errorf("log lines with %q: got %d, want one", parts, got)
 	}
 	return p
 }

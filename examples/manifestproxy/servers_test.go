@@ -34,16 +34,16 @@ func TestHealthAndMetrics(t *testing.T) {
 		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total")
 	cancel()
 	if err := <-ended; err != nil {
-		t.Errorf("act says %v, wanted no error", err)
+		t.Errorf("act: got error %v, want none", err)
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // nobody has used it
+	defer l.Close() //nolint:errcheck // it had no connections
 	o.healthz, o.metrics = "", l.Addr().String()
 	if err := act(t.Context(), o, logr.Discard()); err == nil || !strings.Contains(err.Error(), "metrics: listen") {
-		t.Errorf("with a port that is taken, act says %v, wanted that metrics cannot listen", err)
+		t.Errorf("act with a port in use: got error %v, want one of listening for metrics", err)
 	}
 }

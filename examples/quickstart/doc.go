@@ -4,16 +4,16 @@
 //
 //	go run ./examples/quickstart
 //
-// It needs Linux and Go, no cluster, and no root where users may make user
-// namespaces. The machine's own network stays as it is, and when the program
-// ends nothing is left of what it made. It checks what it shows: the exit status
-// is 1 if anything is not as it should be.
+// It needs Linux and Go, no cluster, and no root if users may make user
+// namespaces. It does not change the machine's own network, and removes everything that
+// it has made when it ends. It checks what it shows: the exit status is 1 if a check
+// fails.
 //
-// To see how it is done, read the files in this order:
+// To see how it works, read the files in this order:
 //
 //   - manifest.yaml: the Service and its endpoints; change it and run again
 //   - proxy_linux.go: the service proxy, which is what you would write
-//   - story_linux.go, steps_linux.go, why_linux.go: what happens, step by step
-//   - network_linux.go, client_linux.go: the cluster to try it on
-//   - main_linux.go, manifest_linux.go, screen_linux.go: the program around it
+//   - story_linux.go: what happens, step by step
+//   - cluster_linux.go: the cluster to try it on
+//   - main_linux.go: the program around it
 package main

@@ -23,8 +23,8 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// programVariable, in the environment of the test program, makes it the program
-// under test. Its value is the test that runs it.
+// programVariable, in the environment, makes the test program run the program under test. Its
+// value is the name of the test.
 const programVariable = "QUICKSTART_TEST"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(backendtest.Main(m))
 }
 
-// newMachine makes a network namespace that stands for the machine that the
-// program runs on, so that nobody else changes what the test looks at.
+// newMachine makes a network namespace that stands for the machine that the program runs on, so
+// that no other program changes what the test checks.
 func newMachine(t *testing.T) *netns.NS {
 	t.Helper()
 	ns := netnstest.NewNS(t)
@@ -50,7 +50,7 @@ func hasNFT() bool {
 	return err == nil
 }
 
-// nft runs nft in a namespace and gives what it prints.
+// nft runs nft in a namespace and returns its output.
 func nft(t *testing.T, ns *netns.NS, args ...string) string {
 	t.Helper()
 	var out []byte
@@ -64,7 +64,7 @@ func nft(t *testing.T, ns *netns.NS, args ...string) string {
 	return string(out)
 }
 
-// state is what the program must leave alone in the machine's own namespace.
+// state returns the state of the machine's own namespace that the program must not change.
 func state(t *testing.T, machine *netns.NS) string {
 	t.Helper()
 	var all strings.Builder
@@ -92,8 +92,7 @@ func state(t *testing.T, machine *netns.NS) string {
 	return all.String()
 }
 
-// processes gives those that a test has started as the program, or that these
-// have started.
+// processes returns the processes of the program that a test has started, and their children.
 func processes(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -102,7 +101,7 @@ func processes(t *testing.T) []string {
 	}
 	var found []string
 	for _, f := range files {
-		// What cannot be read has ended, or belongs to somebody else.
+		// If the file cannot be read, the process has ended, or belongs to another user.
 		text, err := os.ReadFile(f)
 		if err == nil && bytes.Contains(text, []byte(programVariable+"="+t.Name())) {
 			found = append(found, filepath.Dir(f))
@@ -111,14 +110,13 @@ func processes(t *testing.T) []string {
 	return found
 }
 
-// user says whose rights the program has.
+// user is a user that runs the program.
 type user struct {
 	name       string
 	credential *syscall.Credential
 }
 
-// users gives root and, where the tests have the right to become one, a user
-// without rights.
+// users returns root and, if the tests run as root, an unprivileged user.
 func users(t *testing.T) []user {
 	t.Helper()
 	all := []user{{name: "root"}}
@@ -128,15 +126,14 @@ func users(t *testing.T) []user {
 	return all
 }
 
-// outcome is how the program ended.
+// outcome is the output and the exit status of the program.
 type outcome struct {
 	out, errs string
 	status    int
 }
 
-// runProgram runs the program, as a user, on a new machine, and checks that
-// nothing is left of it. For each line that it prints, seen is called
-// before the next one is read.
+// runProgram runs the program, as a user, on a new machine, and checks that it leaves nothing
+// behind. It calls seen for each line that the program prints, before it reads the next one.
 func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) outcome {
 	t.Helper()
 	machine := newMachine(t)
@@ -158,27 +155,27 @@ func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) o
 	lines := bufio.NewScanner(parent)
 	for lines.Scan() {
 		if out.Len() == 0 && len(processes(t)) == 0 {
-			t.Error("the program runs, and is not found among the processes")
+			t.Error("processes: got none, want the running program")
 		}
 		fmt.Fprintln(&out, lines.Text())
 		seen(cmd.Process, lines.Text())
 	}
-	// How it ended shows in the exit status.
+	// The caller checks the exit status.
 	_ = cmd.Wait()
 	if err := lines.Err(); err != nil {
 		t.Error(err)
 	}
 	if left := processes(t); len(left) > 0 {
-		t.Errorf("processes are left: %v", left)
+		t.Errorf("processes after the end: got %v, want none", left)
 	}
 	if diff := cmp.Diff(before, state(t, machine)); diff != "" {
-		t.Errorf("the machine is not as before (-before +after):\n%s", diff)
+		t.Errorf("state of the machine (-before +after):\n%s", diff)
 	}
 	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// socketPair gives the ends of a stream which takes but a few lines until they
-// are read, so that a program cannot run far ahead of its reader.
+// socketPair returns the ends of a stream whose buffer holds only a few lines, so that a program
+// cannot run far ahead of its reader.
 func socketPair(t *testing.T) (parent, child *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -189,7 +186,7 @@ func socketPair(t *testing.T) (parent, child *os.File) {
 		t.Fatal(err)
 	}
 	parent, child = os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
-	t.Cleanup(func() { _ = parent.Close() }) // It was open for reading only.
+	t.Cleanup(func() { _ = parent.Close() }) // Nothing was written.
 	return parent, child
 }
 
@@ -198,14 +195,14 @@ func TestProgram(t *testing.T) {
 		t.Run(who.name, func(t *testing.T) {
 			got := runProgram(t, who, func(*os.Process, string) {})
 			if got.status != 0 || got.errs != "" {
-				t.Fatalf("exit status %d, standard error %q, want 0 and nothing, after\n%s", got.status, got.errs, got.out)
+				t.Fatalf("got exit status %d and standard error %q, want 0 and nothing, after\n%s", got.status, got.errs, got.out)
 			}
 			checkStory(t, got.out)
 		})
 	}
 }
 
-// checkStory wants the key lines, in order.
+// checkStory checks that the output has the key lines, in order.
 func checkStory(t *testing.T, out string) {
 	t.Helper()
 	rest := out
@@ -216,25 +213,25 @@ func checkStory(t *testing.T, out string) {
 		"3. Whom do the pods see?\n", "the client -> pod-c  sees 10.244.1.1 ", "pod-a      -> pod-c  sees 10.244.1.11 ",
 		"4. pod-c is deleted\n", "pod-c  10.244.1.13   0\n",
 		"5. pod-c comes back\n", "pod-c  10.244.1.13  ", "█",
-		"6. pod-c is about to terminate\n", "A connection to pod-c that was open goes on", "pod-c  10.244.1.13   0\n",
+		"6. pod-c is about to terminate\n", "An open connection to pod-c continues", "pod-c  10.244.1.13   0\n",
 		"7. A client sticks to its pod\n", " 60 " + strings.Repeat("█", 30) + "\n",
-		"8. Why does a packet", "- 10.96.0.10:80/TCP is a ClusterIP of default/web:http", "=> forward\n",
+		"8. Why does a packet", "- 10.96.0.10:80/TCP is the ClusterIP of default/web:http", "=> forward\n",
 		"9. A port that", "connection refused", "=> reject\n",
-		"10. Everything is taken away\n", "All is well.\n",
+		"10. Everything is removed\n", "All is well.\n",
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
-			t.Fatalf("%q is missing, in its place, in\n%s", want, out)
+			t.Fatalf("output: want %q after the lines before it, got\n%s", want, out)
 		}
 		rest = after
 	}
 	if strings.Contains(out, "\x1b") {
-		t.Errorf("there are colours, although the output is no terminal: %q", out)
+		t.Errorf("output that is not to a terminal: got colours, want none: %q", out)
 	}
 }
 
-// The first line tells that the program takes signals; when the signal comes it
-// cannot be more than a few lines further.
+// When the program prints its first line, it handles signals. It gets the signal after a few lines
+// at most, since the stream holds no more.
 func TestProgramInterrupted(t *testing.T) {
 	for _, who := range users(t) {
 		for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
@@ -250,25 +247,25 @@ func TestProgramInterrupted(t *testing.T) {
 					}
 				})
 				if got.status != 1 || !strings.Contains(got.errs, "interrupted; nothing is left behind") {
-					t.Errorf("exit status %d, standard error %q, want 1 and a word about the interruption", got.status, got.errs)
+					t.Errorf("got exit status %d and standard error %q, want 1 and a message about the interruption", got.status, got.errs)
 				}
 				if strings.Contains(got.out, "All is well.") {
-					t.Errorf("the program went on to the end:\n%s", got.out)
+					t.Errorf("the program was not interrupted:\n%s", got.out)
 				}
 			})
 		}
 	}
 }
 
-// A user whom the system denies the privileges is told what to do.
+// If the system denies the privileges, the program prints what the user can do.
 func TestProgramDenied(t *testing.T) {
 	all := users(t)
 	if len(all) == 1 {
 		t.Skip("this process is not root itself, so it cannot become a user without rights")
 	}
-	t.Setenv("VIPKIT_USER_NAMESPACE", "1") // As if it had come without them.
+	t.Setenv("VIPKIT_USER_NAMESPACE", "1") // as if a user namespace had not given the privileges
 	got := runProgram(t, all[1], func(*os.Process, string) {})
 	if got.status != 1 || got.out != "" || !strings.Contains(got.errs, "user namespace") || !strings.Contains(got.errs, "sudo /tmp/quickstart") {
-		t.Errorf("exit status %d, output %q, standard error %q, want 1, nothing, and what to do", got.status, got.out, got.errs)
+		t.Errorf("got exit status %d, output %q, standard error %q, want 1, nothing, and what to do", got.status, got.out, got.errs)
 	}
 }

@@ -37,7 +37,7 @@ func (f faulty) Cleanup(ctx context.Context) error {
 	return f.cleanup(ctx)
 }
 
-// onNode notes the namespace of the node, in which the backend is made.
+// onNode records the namespace of the node, in which the backend is made.
 type onNode struct{ *netns.NS }
 
 func (n *onNode) backend(t *testing.T, f faulty) func() (proxy.Backend, error) {
@@ -51,14 +51,14 @@ func (n *onNode) backend(t *testing.T, f faulty) func() (proxy.Backend, error) {
 	}
 }
 
-// checkClean wants nothing in the nftables of the node.
+// checkClean checks that the nftables of the node are empty.
 func (n *onNode) checkClean(t *testing.T) {
 	t.Helper()
 	if !hasNFT() {
 		return
 	}
 	if got := nft(t, n.NS, "list", "ruleset"); got != "" {
-		t.Errorf("the node's nftables are\n%s\nwant nothing", got)
+		t.Errorf("nftables of the node: got\n%s\nwant nothing", got)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestRunInterrupted(t *testing.T) {
 			var node onNode
 			err := run(ctx, &screen{out: trigger{at, cancel}}, node.backend(t, faulty{}))
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("the error is %v, want %v", err, context.Canceled)
+				t.Errorf("got error %v, want %v", err, context.Canceled)
 			}
 			node.checkClean(t)
 		})
@@ -134,7 +134,7 @@ func TestRunFindsFaults(t *testing.T) {
 			var node onNode
 			err := run(t.Context(), &screen{out: io.Discard}, node.backend(t, test.fault))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("the error is %v, want %q in it", err, test.want)
+				t.Errorf("got error %v, want one with %q", err, test.want)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestRunWithoutBackend(t *testing.T) {
 	newMachine(t)
 	err := run(t.Context(), &screen{out: io.Discard}, func() (proxy.Backend, error) { return nil, proxy.ErrUnsupported })
 	if !errors.Is(err, proxy.ErrUnsupported) {
-		t.Errorf("the error is %v, want %v", err, proxy.ErrUnsupported)
+		t.Errorf("got error %v, want %v", err, proxy.ErrUnsupported)
 	}
 }
 
@@ -160,11 +160,11 @@ func TestRemedy(t *testing.T) {
 		{syscall.EPERM, "--privileged"},
 	} {
 		if got := remedy(test.err); !strings.Contains(got, test.want) {
-			t.Errorf("the remedy for %q is %q, want %q in it", test.err, got, test.want)
+			t.Errorf("remedy for %q: got %q, want one with %q", test.err, got, test.want)
 		}
 	}
 	if got := remedy(io.EOF); got != "" {
-		t.Errorf("the remedy for %v is %q, want none", io.EOF, got)
+		t.Errorf("remedy for %v: got %q, want none", io.EOF, got)
 	}
 }
 
@@ -184,13 +184,13 @@ func TestReadManifest(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := readManifest(strings.Replace(manifestYAML, test.old, test.new, 1))
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("the error is %v, want %q in it", err, test.want)
+				t.Errorf("got error %v, want one with %q", err, test.want)
 			}
 		})
 	}
 	one := manifestYAML[:strings.Index(manifestYAML, "- addresses: [10.244.1.12]")]
 	if _, err := readManifest(one); err == nil || !strings.Contains(err.Error(), "at least two endpoints") {
-		t.Errorf("with one pod the error is %v, want that two are needed", err)
+		t.Errorf("one pod: got error %v, want one that says that two are required", err)
 	}
 }
 
@@ -202,10 +202,10 @@ func TestScreenColours(t *testing.T) {
 	defer func() { _ = terminal.Close() }() // Nothing was written.
 	t.Setenv("NO_COLOR", "")
 	if got := newScreen(terminal).painted(bold, "x"); got != "\x1b[1mx\x1b[0m" {
-		t.Errorf("on a terminal bold x is %q", got)
+		t.Errorf("bold x on a terminal: got %q, want escape codes", got)
 	}
 	t.Setenv("NO_COLOR", "1")
 	if got := newScreen(terminal).painted(bold, "x"); got != "x" {
-		t.Errorf("with NO_COLOR bold x is %q", got)
+		t.Errorf("bold x with NO_COLOR: got %q, want x", got)
 	}
 }

@@ -1,53 +1,120 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// bench is a backend under measurement.
-type bench struct {
-	world    *world
-	tracker  proxy.ServiceChangeTracker
-	backend  measured
-	snapshot proxy.Snapshot
+const nftablesBackend = "nftables"
+
+// backend is a choice of the flag -backend.
+type backend struct {
+	open func() (proxy.Backend, error)
+	// count returns the number of IPv4 objects in the kernel.
+	count func() (int, error)
+	// floor fills in the floor of a report; nil for backends without one.
+	floor func(*report) error
+	// measure measures in another way than others; nil if it does not.
+	measure func(*report) error
 }
 
-// newBench makes a backend for the network namespace of the calling thread, and
-// a world that nobody has been told of.
+func backends() map[string]backend {
+	return map[string]backend{
+		nftablesBackend: {func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }, countElements, measureFloor, nil},
+		"iptables":      {func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) }, countRules, nil, nil},
+		"ipvs":          {func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) }, countServers, measureServerFloor, nil},
+		"userspace":     {func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) }, countElements, nil, nil},
+		"kernelspace":   {measure: measureSimulated},
+	}
+}
+
+// countElements returns the number of elements of all sets of the table.
+func countElements() (total int, err error) {
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, table := context.Background(), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "vipkit"}
+	var sets []nfnetlink.SetInfo
+	if err := conn.Sets(ctx, table, nfnetlink.Collect(&sets)); err != nil {
+		return 0, err
+	}
+	for _, s := range sets {
+		n := 0
+		err := conn.Elements(ctx, table, s.Name, nfnetlink.Visitor[nfnetlink.Element]{
+			Begin: func() { n = 0 },
+			Each:  func(*nfnetlink.Element) error { n++; return nil },
+		})
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// countRules returns the number of rules of iptables.
+func countRules() (int, error) {
+	out, err := exec.Command("iptables-save").Output()
+	if err != nil {
+		return 0, fmt.Errorf("iptables-save: %w", err)
+	}
+	return bytes.Count(out, []byte("\n-A ")), nil
+}
+
+// bench is a backend under measurement.
+type bench struct {
+	world      *world
+	tracker    proxy.ServiceChangeTracker
+	backend    proxy.Backend
+	operations func() uint64
+	snapshot   proxy.Snapshot
+	err        error // of change
+}
+
+// newBench makes a backend for the network namespace of the calling thread, a world, and an
+// empty tracker.
 func newBench(o options) (*bench, error) {
-	backend, err := openBackend(o.Backend)
+	made, err := backends()[o.Backend].open()
 	if err != nil {
 		return nil, err
 	}
+	return benchOf(o, made)
+}
+
+// benchOf is newBench for a backend.
+func benchOf(o options, made proxy.Backend) (*bench, error) {
+	counter, ok := made.(proxy.OperationCounter)
+	if !ok {
+		return nil, fmt.Errorf("backend %s does not count its operations", o.Backend)
+	}
 	return &bench{
-		world:   newWorld(o.Services, o.Endpoints),
-		tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-0"}),
-		backend: backend,
+		world:      newWorld(o.Services, o.Endpoints),
+		tracker:    proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: o.nodeName()}),
+		backend:    made,
+		operations: counter.Operations,
 	}, nil
 }
 
-// sync brings the kernel up to date with the tracker.
-func (b *bench) sync() error {
-	ctx := context.Background()
-	next, err := b.tracker.Next(ctx, b.snapshot)
-	if err != nil {
-		return err
-	}
-	if err := b.backend.Apply(ctx, b.snapshot, next); err != nil {
-		return err
-	}
-	b.snapshot = next
-	return nil
-}
-
-// close ends a backend that works only as long as somebody runs it.
+// close closes the backend, if it must be closed.
 func (b *bench) close() error {
 	if c, ok := b.backend.(io.Closer); ok {
 		return c.Close()
@@ -55,16 +122,38 @@ func (b *bench) close() error {
 	return nil
 }
 
-// measure fills in all of the report but its floor.
-func measure(r *report) error {
+// measure fills in the report, without its floor.
+func measure(r *report) (err error) {
+	if other := backends()[r.Backend].measure; other != nil {
+		return other(r)
+	}
+	if err := measureEmpty(r); err != nil {
+		return err
+	}
 	if err := measureOne(r); err != nil {
 		return err
 	}
-	var err error
 	if r.Elements, err = backends()[r.Backend].count(); err != nil {
 		return err
 	}
 	return restart(r)
+}
+
+// measureEmpty measures a cluster without services, twice: the first time loads kernel modules.
+func measureEmpty(r *report) error {
+	o := r.options
+	o.Services = 0
+	for range 2 {
+		b, err := newBench(o)
+		if err != nil {
+			return err
+		}
+		_, r.EmptyMs, err = b.start()
+		if err := errors.Join(err, b.backend.Cleanup(context.Background()), b.close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // measureOne measures one process with the backend.
@@ -74,7 +163,7 @@ func measureOne(r *report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	if err := b.cold(r); err != nil {
+	if r.LoadMs, r.ColdMs, err = b.start(); err != nil {
 		return err
 	}
 	if err := b.changes(r); err != nil {
@@ -84,100 +173,123 @@ func measureOne(r *report) (err error) {
 	return err
 }
 
-// cold measures the way from the first API object to the kernel.
-func (b *bench) cold(r *report) error {
-	ctx, start := context.Background(), time.Now()
+// start measures the time from the first API object to the first snapshot, and from the
+// snapshot to the end of the first Apply.
+func (b *bench) start() (loadMs, applyMs float64, err error) {
+	begin := time.Now()
 	b.world.load(b.tracker)
-	first, err := b.tracker.Next(ctx, proxy.Snapshot{})
-	if err != nil {
-		return err
+	if b.snapshot, err = b.tracker.Next(context.Background(), proxy.Snapshot{}); err != nil {
+		return 0, 0, err
 	}
-	r.LoadMs = milliseconds(time.Since(start))
-	start = time.Now()
-	if err := b.backend.Apply(ctx, proxy.Snapshot{}, first); err != nil {
-		return err
-	}
-	r.ColdMs = milliseconds(time.Since(start))
-	b.snapshot = first
-	return nil
-}
-
-// changes measures changes, one by one and in a burst. They leave the world as
-// replay does.
-func (b *bench) changes(r *report) error {
-	before := b.backend.Operations()
-	replaced, err := b.replaced(r.Changes)
-	if err != nil {
-		return err
-	}
-	r.OpsPerChange = float64(b.backend.Operations()-before) / float64(r.Changes)
-	scaled, err := b.scaled(r.Changes / 2)
-	if err != nil {
-		return err
-	}
-	if r.BurstMs, err = b.burst(); err != nil {
-		return err
-	}
-	r.ChangeP50Us, r.ChangeP99Us = percentile(replaced, 50), percentile(replaced, 99)
-	r.ScaleP50Us = percentile(scaled, 50)
-	return nil
-}
-
-// replaced replaces one endpoint n times and gives how long each took.
-func (b *bench) replaced(n int) ([]time.Duration, error) {
-	var took []time.Duration
-	for range n {
-		d, err := b.timed(b.world.replace())
-		if err != nil {
-			return nil, err
-		}
-		took = append(took, d)
-	}
-	return took, nil
-}
-
-// scaled adds an endpoint and takes it off again, n times, and gives how long
-// each of both took.
-func (b *bench) scaled(n int) ([]time.Duration, error) {
-	var took []time.Duration
-	for range n {
-		i := b.world.grow()
-		up, err := b.timed(i)
-		if err != nil {
-			return nil, err
-		}
-		b.world.shrink(i)
-		down, err := b.timed(i)
-		if err != nil {
-			return nil, err
-		}
-		took = append(took, up, down)
-	}
-	return took, nil
+	loaded := time.Now()
+	err = b.backend.Apply(context.Background(), proxy.Snapshot{}, b.snapshot)
+	return milliseconds(loaded.Sub(begin)), milliseconds(time.Since(loaded)), err
 }
 
 // burst is how many services change at once.
 const burst = 1000
 
-// burst changes many services at once, from the API objects to one commit.
-func (b *bench) burst() (ms float64, err error) {
-	var slices []*discoveryv1.EndpointSlice
-	for _, i := range b.world.replaceMany(burst) {
-		slices = append(slices, b.world.slice(i))
+// changes measures changes, one by one and in a burst. They change the world as replay does.
+func (b *bench) changes(r *report) error {
+	var scaled []time.Duration
+	replaced := b.replaceEndpoints(r)
+	for range r.Changes / 2 {
+		i := b.world.grow()
+		scaled = append(scaled, b.change(i))
+		b.world.shrink(i)
+		scaled = append(scaled, b.change(i))
 	}
-	start := time.Now()
-	for _, s := range slices {
-		b.tracker.UpdateEndpointSlice(s)
-	}
-	err = b.sync()
-	return milliseconds(time.Since(start)), err
+	r.BurstMs = milliseconds(b.change(b.world.replaceMany(burst)...))
+	r.ChangeP50Us, r.ChangeP99Us = percentile(replaced, 50), percentile(replaced, 99)
+	r.ScaleP50Us = percentile(scaled, 50)
+	return b.err
 }
 
-// timed tells the tracker of a service's endpoints and waits for the kernel.
-func (b *bench) timed(service int) (time.Duration, error) {
-	slice := b.world.slice(service)
-	start := time.Now()
-	b.tracker.UpdateEndpointSlice(slice)
-	err := b.sync()
-	return time.Since(start), err
+// replaceEndpoints replaces one endpoint after the other.
+func (b *bench) replaceEndpoints(r *report) (took []time.Duration) {
+	before := b.operations()
+	for range r.Changes {
+		took = append(took, b.change(b.world.replace()))
+	}
+	r.OpsPerChange = float64(b.operations()-before) / float64(r.Changes)
+	return took
+}
+
+// change measures the time from the EndpointSlices of some services to one commit. After
+// an error it does nothing.
+func (b *bench) change(services ...int) time.Duration {
+	if b.err != nil {
+		return 0
+	}
+	var changed []*discoveryv1.EndpointSlice
+	for _, i := range services {
+		changed = append(changed, b.world.slice(i))
+	}
+	ctx, start, last := context.Background(), time.Now(), b.snapshot
+	for _, s := range changed {
+		b.tracker.UpdateEndpointSlice(s)
+	}
+	if b.snapshot, b.err = b.tracker.Next(ctx, last); b.err == nil {
+		b.err = b.backend.Apply(ctx, last, b.snapshot)
+	}
+	return time.Since(start)
+}
+
+// restart measures how a new process adopts the kernel objects.
+func restart(r *report) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe, append([]string{"-adopt"}, os.Args[1:]...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	if _, err := fmt.Sscan(string(out), &r.RestartMs, &r.RestartOps); err != nil {
+		return fmt.Errorf("restart: output %q: %w", out, err)
+	}
+	return nil
+}
+
+// adopt is the new process of restart: it makes the same world, applies it, and prints the time
+// in milliseconds and the number of operations.
+func adopt(o options) (err error) {
+	b, err := newBench(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	b.world.replay(o.Changes)
+	_, took, err := b.start()
+	if err == nil {
+		fmt.Println(took, b.operations())
+	}
+	return err
+}
+
+// peakRSS returns the peak resident memory of the process, in MiB.
+func peakRSS() (float64, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := strings.Cut(string(status), "\nVmHWM:")
+	var kib float64
+	if _, err := fmt.Sscan(after, &kib); err != nil {
+		return 0, fmt.Errorf("/proc/self/status: VmHWM: %w", err)
+	}
+	return kib / 1024, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// percentile returns the p-th percentile in microseconds.
+func percentile(durations []time.Duration, p int) float64 {
+	if len(durations) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(durations))
+	return float64(sorted[len(sorted)*p/100].Nanoseconds()) / 1000
 }

@@ -4,24 +4,25 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"slices"
+	"math/bits"
 	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/nft"
 )
 
-// floorBench writes the same elements as the nftables backend with nothing
-// around: no objects, no snapshots, no differences.
+// floorBench writes the same elements as the nftables backend, without anything else: no
+// snapshots, no rendering, no comparison.
 type floorBench struct {
 	world *world
 	conn  *nfnetlink.Conn
 	batch nfnetlink.Batch
 }
 
-// floorTable holds all that the floor writes.
+// floorTable returns the table that the floor writes to.
 func floorTable() nfnetlink.Table {
 	return nfnetlink.Table{Family: nfnetlink.IPv4, Name: "floor"}
 }
@@ -34,17 +35,22 @@ func measureFloor(r *report) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	f := &floorBench{world: newWorld(r.Services, r.Endpoints), conn: conn}
+	return r.measureFloor(f.world, func() error { return f.cold(r.Services * r.Endpoints) }, f.replace)
+}
+
+// measureFloor measures a cold load, and changes of single endpoints.
+func (r *report) measureFloor(w *world, cold func() error, replace func(service, slot int) error) error {
 	start := time.Now()
-	if err := f.cold(); err != nil {
+	if err := cold(); err != nil {
 		return err
 	}
 	r.FloorColdMs = milliseconds(time.Since(start))
 	var changes []time.Duration
 	for range r.Changes {
-		service := f.world.random.IntN(r.Services)
-		slot := f.world.random.IntN(len(f.world.endpoints[service]))
+		service := w.random.IntN(r.Services)
+		slot := w.random.IntN(len(w.endpoints[service]))
 		start := time.Now()
-		if err := f.replace(service, slot); err != nil {
+		if err := replace(service, slot); err != nil {
 			return err
 		}
 		changes = append(changes, time.Since(start))
@@ -53,10 +59,11 @@ func measureFloor(r *report) (err error) {
 	return nil
 }
 
-// cold loads the tables and all elements, in transactions of the size that the
-// backend uses.
-func (f *floorBench) cold() error {
-	f.layout()
+// cold writes the tables and all elements, in transactions of the size that the backend uses.
+func (f *floorBench) cold(endpoints int) error {
+	if err := f.layout(endpoints); err != nil {
+		return err
+	}
 	const chunk = 1600
 	for from := 0; from < len(f.world.endpoints); from += chunk {
 		to := min(from+chunk, len(f.world.endpoints))
@@ -71,93 +78,89 @@ func (f *floorBench) cold() error {
 
 // chunk adds the elements of a range of services to the batch.
 func (f *floorBench) chunk(from, to int) {
-	elements := func(set string) nfnetlink.ElementWriter {
-		return f.batch.Elements(nfnetlink.OpAdd, floorTable(), set)
-	}
-	w := elements("endpoints")
+	w := f.add("endpoints")
 	for i := from; i < to; i++ {
 		for slot, e := range f.world.endpoints[i] {
 			w.KeyData(slotKey(i, slot), target(e))
 		}
 	}
-	w = elements("hairpins")
+	w = f.add("hairpins")
 	for i := from; i < to; i++ {
 		for _, e := range f.world.endpoints[i] {
 			w.Key(hairpin(e))
 		}
 	}
-	w = elements("cluster-ips")
+	w = f.add("cluster-ips")
 	for i := from; i < to; i++ {
 		w.Key(clusterIP(i).AsSlice())
 	}
-	w = elements("services")
+	w = f.add("services")
 	for i := from; i < to; i++ {
 		w.KeyVerdict(frontend(i), nfnetlink.VerdictGoto, "pick")
 	}
 }
 
-// replace puts another endpoint in a slot.
+// replace replaces the endpoint of a slot.
 func (f *floorBench) replace(service, slot int) error {
 	old, e := f.world.endpoints[service][slot], f.world.next()
 	f.world.endpoints[service][slot] = e
 	f.batch.Reset()
-	elements := func(op nfnetlink.Op, set string) nfnetlink.ElementWriter {
-		return f.batch.Elements(op, floorTable(), set)
-	}
-	w := elements(nfnetlink.OpDelete, "endpoints")
+	w := f.delete("endpoints")
 	w.Key(slotKey(service, slot))
-	w = elements(nfnetlink.OpAdd, "endpoints")
+	w = f.add("endpoints")
 	w.KeyData(slotKey(service, slot), target(e))
-	w = elements(nfnetlink.OpAdd, "hairpins")
+	w = f.add("hairpins")
 	w.Key(hairpin(e))
-	w = elements(nfnetlink.OpDelete, "hairpins")
+	w = f.delete("hairpins")
 	w.Key(hairpin(old))
 	return f.conn.Commit(context.Background(), &f.batch)
 }
 
-// layout is the least that makes the elements do something: two base chains that
-// look the destination up, and one chain that picks an endpoint.
-func (f *floorBench) layout() {
-	front := []nfnetlink.Selector{nfnetlink.DestAddr, nfnetlink.L4Proto, nfnetlink.DestPort}
+func (f *floorBench) add(set string) nfnetlink.ElementWriter {
+	return f.batch.Elements(nfnetlink.OpAdd, floorTable(), set)
+}
+
+func (f *floorBench) delete(set string) nfnetlink.ElementWriter {
+	return f.batch.Elements(nfnetlink.OpDelete, floorTable(), set)
+}
+
+// layout adds the least that makes the elements work: two base chains that look up the
+// destination, and one chain that picks an endpoint.
+func (f *floorBench) layout(endpoints int) error {
 	to := []nfnetlink.Selector{nfnetlink.DestAddr, nfnetlink.DestPort}
-	f.batch.AddTable(floorTable(), "")
+	front := []nfnetlink.Selector{nfnetlink.DestAddr, nfnetlink.L4Proto, nfnetlink.DestPort}
+	slot := []nfnetlink.Selector{nfnetlink.DestAddr, nfnetlink.L4Proto, nfnetlink.DestPort, nfnetlink.RandomIndex}
+	f.batch.AddTable(floorTable())
 	for _, s := range []nfnetlink.Set{
 		{Name: "cluster-ips", Key: front[:1]},
 		{Name: "hairpins", Key: []nfnetlink.Selector{nfnetlink.SourceAddr, nfnetlink.DestAddr}},
 		{Name: "services", Key: front, Verdicts: true},
-		{Name: "endpoints", Key: append(slices.Clone(front), nfnetlink.RandomIndex), Data: to},
+		{Name: "endpoints", Key: slot, Data: to},
 	} {
-		s.Size = room(f.world.count())
+		// The size that the backend would choose.
+		s.Size = max(1024, uint32(1)<<bits.Len(uint(2*endpoints-1)))
 		f.batch.AddSet(floorTable(), &s)
 	}
-	f.batch.AddChain(floorTable(), nfnetlink.Chain{Name: "pick"})
-	key := []expr.Any{
-		&expr.Payload{DestRegister: 8, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 9},
-		&expr.Payload{DestRegister: 10, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-	}
-	f.batch.AddRule(floorTable(), "pick", append(slices.Clone(key),
-		&expr.Numgen{Register: 11, Modulus: uint32(len(f.world.endpoints[0])), Type: unix.NFT_NG_RANDOM},
-		&expr.Lookup{SourceRegister: 8, DestRegister: 8, IsDestRegSet: true, SetName: "endpoints"},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 8, RegProtoMin: 9, Specified: true}), nil)
-	for name, hook := range map[string]nfnetlink.Hook{"prerouting": nfnetlink.Prerouting, "output": nfnetlink.Output} {
-		f.batch.AddChain(floorTable(), nfnetlink.Chain{Name: name, Base: nfnetlink.BaseChain{Type: "nat", Hook: hook, Priority: -100}})
-		f.batch.AddRule(floorTable(), name, append(slices.Clone(key),
-			&expr.Lookup{SourceRegister: 8, DestRegister: 0, IsDestRegSet: true, SetName: "services"}), nil)
-	}
+	pick := f.chain("pick", nfnetlink.BaseChain{}, func(a *nft.Assembler) {
+		key, next := a.FrontendKey(false)
+		random := &expr.Numgen{Register: next, Modulus: uint32(len(f.world.endpoints[0])), Type: unix.NFT_NG_RANDOM}
+		a.Rule(a.Encode(append(key, random, nft.Find("endpoints", nft.Reg0, nft.Reg0))...), a.DNAT())
+	})
+	toServices := func(a *nft.Assembler) { a.Rule(a.VerdictMap("services", false)) }
+	return errors.Join(pick,
+		f.chain("prerouting", nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100}, toServices),
+		f.chain("output", nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Output, Priority: -100}, toServices))
 }
 
-// room gives a set the size that the backend would give it.
-func room(elements int) uint32 {
-	size := 1024
-	for size < 2*elements {
-		size *= 2
-	}
-	return uint32(size)
+// chain adds a chain.
+func (f *floorBench) chain(name string, base nfnetlink.BaseChain, rules func(*nft.Assembler)) error {
+	add := nft.ChainOp{Name: name, Chain: &nft.Chain{Base: base, Rules: rules}}
+	_, err := add.Write(&f.batch, floorTable())
+	return err
 }
 
-// frontend, slotKey, target and hairpin give elements in the form that the
-// kernel has them in: each field fills up to four bytes.
+// frontend, slotKey, target and hairpin return elements in the kernel's format: each field is
+// padded to four bytes.
 func frontend(service int) []byte {
 	return append(clusterIP(service).AsSlice(), unix.IPPROTO_TCP, 0, 0, 0, 0, servicePort, 0, 0)
 }

@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "scale: network namespaces are a matter of Linux")
+	fmt.Fprintln(os.Stderr, "scale: this needs Linux, for its network namespaces")
 	os.Exit(1)
 }

@@ -20,7 +20,7 @@ type world struct {
 	last      uint32
 }
 
-// newWorld makes a world in which nothing has happened yet.
+// newWorld makes a world without a history.
 func newWorld(services, endpoints int) *world {
 	w := &world{random: rand.New(rand.NewPCG(1, 2)), endpoints: make([][]uint32, services)}
 	for i := range w.endpoints {
@@ -31,31 +31,34 @@ func newWorld(services, endpoints int) *world {
 	return w
 }
 
-// next gives the number of an endpoint that never was.
+// next returns the number of a new endpoint.
 func (w *world) next() uint32 {
 	w.last++
 	return w.last
 }
 
-// replace changes one endpoint of a random service and gives the service.
+// replace changes one endpoint of a random service, and returns the number of the service.
 func (w *world) replace() int {
 	i := w.random.IntN(len(w.endpoints))
-	w.endpoints[i][w.random.IntN(len(w.endpoints[i]))] = w.next()
+	w.replaceIn(i)
 	return i
 }
 
-// replaceMany changes one endpoint of each of n services, or of all if there are
-// fewer, and gives the services.
+func (w *world) replaceIn(i int) { w.endpoints[i][w.random.IntN(len(w.endpoints[i]))] = w.next() }
+
+// replaceMany changes one endpoint of each of n services, or of all if there are fewer, and
+// returns the numbers of the services.
 func (w *world) replaceMany(n int) []int {
 	services := w.random.Perm(len(w.endpoints))
 	services = services[:min(n, len(services))]
 	for _, i := range services {
-		w.endpoints[i][w.random.IntN(len(w.endpoints[i]))] = w.next()
+		w.replaceIn(i)
 	}
 	return services
 }
 
-// grow adds an endpoint to a random service, shrink takes the last one off it.
+// grow adds an endpoint to a random service, and returns the number of the service; shrink removes
+// the last endpoint of a service.
 func (w *world) grow() int {
 	i := w.random.IntN(len(w.endpoints))
 	w.endpoints[i] = append(w.endpoints[i], w.next())
@@ -64,16 +67,18 @@ func (w *world) grow() int {
 
 func (w *world) shrink(i int) { w.endpoints[i] = w.endpoints[i][:len(w.endpoints[i])-1] }
 
-// count gives the number of endpoints.
-func (w *world) count() int {
-	n := 0
-	for _, e := range w.endpoints {
-		n += len(e)
+// replay makes the same changes to a new world as bench.changes.
+func (w *world) replay(changes int) {
+	for range changes {
+		w.replace()
 	}
-	return n
+	for range changes / 2 {
+		w.shrink(w.grow())
+	}
+	w.replaceMany(burst)
 }
 
-// clusterIP gives addresses from 10.64.0.0/11, endpointAddr from 10.128.0.0/9.
+// clusterIP returns addresses from 10.64.0.0/11, endpointAddr from 10.128.0.0/9.
 func clusterIP(i int) netip.Addr { return address(10<<24 | 64<<16 | uint32(i+1)) }
 
 func endpointAddr(n uint32) netip.Addr { return address(10<<24 | 128<<16 | n) }
@@ -89,7 +94,7 @@ const (
 
 func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
 
-// service and slice give the API objects of a service as it is now.
+// service and slice return the current API objects of a service.
 func (w *world) service(i int) *v1.Service {
 	return &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "scale", Name: serviceName(i)},
@@ -117,7 +122,7 @@ func (w *world) slice(i int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// load hands all objects to a tracker, each made when it is needed.
+// load passes all objects to a tracker, each made when it is needed.
 func (w *world) load(t proxy.ServiceChangeTracker) {
 	for i := range w.endpoints {
 		t.UpdateService(w.service(i))

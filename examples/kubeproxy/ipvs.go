@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// ipvsConfig is the section of mode ipvs. What it lacks is in that of iptables.
+type ipvsConfig struct {
+	SyncPeriod    duration `json:"syncPeriod"`
+	MinSyncPeriod duration `json:"minSyncPeriod"`
+	// Scheduler is for all Services without an annotation. With mh the client's port counts too, as
+	// in kube-proxy; with mh,mh-fallback it does not.
+	Scheduler string `json:"scheduler"`
+	// ExcludeCIDRs are the ranges of virtual servers that are not removed with what
+	// kube-proxy left. This program's own ones never conflict with other programs'.
+	ExcludeCIDRs  []string `json:"excludeCIDRs"`
+	StrictARP     bool     `json:"strictARP"`
+	TCPTimeout    duration `json:"tcpTimeout"`
+	TCPFinTimeout duration `json:"tcpFinTimeout"`
+	UDPTimeout    duration `json:"udpTimeout"`
+}
+
+// options checks the section and returns the options of the backend.
+func (c *ipvsConfig) options() (o ipvs.Options, err error) {
+	o.StrictARP = c.StrictARP
+	if o.Scheduler, err = c.scheduler(); err != nil {
+		return o, err
+	}
+	for _, t := range []struct {
+		field string
+		from  duration
+		into  *time.Duration
+	}{
+		{"tcpTimeout", c.TCPTimeout, &o.TCPTimeout},
+		{"tcpFinTimeout", c.TCPFinTimeout, &o.TCPFinTimeout},
+		{"udpTimeout", c.UDPTimeout, &o.UDPTimeout},
+	} {
+		if t.from.Duration < 0 {
+			return o, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, t.from)
+		}
+		if most := ipvs.LongestTimeout; t.from.Duration > most {
+			return o, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, t.from, most)
+		}
+		*t.into = t.from.Truncate(time.Second) // the kernel's unit
+	}
+	_, err = c.excluded()
+	return o, err
+}
+
+// scheduler checks the scheduler, and returns it in the form of the backend.
+func (c *ipvsConfig) scheduler() (string, error) {
+	if c.Scheduler == "mh" {
+		return "mh,mh-port", nil // as in kube-proxy
+	}
+	list := strings.Split(c.Scheduler, ",")
+	name := list[0]
+	if c.Scheduler != "" && !slices.Contains(ipvs.Schedulers(), name) {
+		return "", fmt.Errorf("ipvs.scheduler: unknown scheduler %.40q, want one of %v", name, ipvs.Schedulers())
+	}
+	for _, flag := range list[1:] {
+		if name != "mh" && name != "sh" || flag != name+"-fallback" && flag != name+"-port" {
+			return "", fmt.Errorf("ipvs.scheduler: unknown flag %.40q of scheduler %q", flag, name)
+		}
+	}
+	return c.Scheduler, nil
+}
+
+// excluded returns the ranges of ExcludeCIDRs.
+func (c *ipvsConfig) excluded() (all []netip.Prefix, err error) {
+	for i, text := range c.ExcludeCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("ipvs.excludeCIDRs[%d]: must be a valid CIDR: %w", i, err)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+// ipvsOptions returns the options of the backend of mode ipvs.
+func (c *config) ipvsOptions() (ipvs.Options, error) {
+	o, err := c.IPVS.options()
+	if err != nil {
+		return o, err
+	}
+	o.DrainTimeout, o.DrainServices = c.drainTimeout, c.drainServices
+	if o.DrainServices && o.DrainTimeout < 0 {
+		return o, fmt.Errorf("-ipvs-drain-services: -ipvs-drain-timeout is %v, want none or a positive one", o.DrainTimeout)
+	}
+	o.Identity.Mark, err = c.mark(ipvsMode)
+	return o, err
+}
+
+// ipvsRemoval returns the options of a backend that removes what mode ipvs has programmed. If
+// another mode serves, open connections may go on meanwhile.
+func (c *config) ipvsRemoval(otherServes bool) (o ipvs.Options, err error) {
+	o.DrainTimeout = -1
+	if otherServes {
+		o.DrainTimeout, o.DrainServices = c.drainTimeout, c.drainTimeout >= 0
+	}
+	o.Identity.Mark, err = c.mark(ipvsMode)
+	return o, err
+}
+
+// prepareNode does what needs more privileges than CAP_NET_ADMIN. A node that does not support
+// mode ipvs needs none of that for it, as the agent serves in another mode.
+func (c *config) prepareNode(ctx context.Context, log logr.Logger) error {
+	err := c.Conntrack.prepare()
+	if c.Mode != ipvsMode {
+		return err
+	}
+	o, failed := c.ipvsOptions()
+	if failed == nil {
+		failed = ipvs.PrepareNode(ctx, o)
+	}
+	if errors.Is(failed, proxy.ErrUnsupported) {
+		log.Info("mode unsupported on this node", "mode", ipvsMode, "reason", failed.Error())
+		failed = nil
+	}
+	return errors.Join(err, failed)
+}
+
+// beginIPVS prepares the node for mode ipvs, and makes the backend keep the connections of the
+// virtual servers of kube-proxy. It must be called before the first Apply.
+func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
+	o, err := c.ipvsOptions()
+	if err != nil {
+		return err
+	}
+	switch err := ipvs.PrepareNode(ctx, o); {
+	case errors.Is(err, proxy.ErrUnsupported):
+		return err
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		log.Info("some settings of mode ipvs not set; run -init-only with more privileges", "reason", err.Error())
+	} // Apply does the same, and the Runner logs its error.
+	exclude, err := c.IPVS.excluded()
+	if err != nil {
+		return err
+	}
+	return ipvs.AdoptKubeProxy(ctx, o, exclude)
+}
+
+// cleanUpKubeProxyIPVS removes what kube-proxy's mode ipvs has left. If another mode serves, it
+// fails until open connections have ended.
+func (c *config) cleanUpKubeProxyIPVS(ctx context.Context, otherServes bool) error {
+	exclude, err := c.IPVS.excluded()
+	if err != nil {
+		return err
+	}
+	o, err := c.ipvsRemoval(otherServes)
+	if err != nil {
+		return err
+	}
+	return ipvs.CleanupKubeProxy(ctx, o, exclude)
+}
+
+// onlyDrains reports whether an error says that open connections have not ended, and nothing else.
+func onlyDrains(err error) bool {
+	switch x := err.(type) { //nolint:errorlint // it unwraps all
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(x.Unwrap(), func(err error) bool { return !onlyDrains(err) })
+	case interface{ Unwrap() error }:
+		return onlyDrains(x.Unwrap())
+	}
+	return err == ipvs.ErrDraining //nolint:errorlint // it is unwrapped
+}

@@ -1,0 +1,220 @@
+//go:build ipvs
+
+package main
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// kubeProxyIPVS is what kube-proxy's mode ipvs leaves, in part: with a Service at 10.96.0.30:80, a
+// node port that the cluster does not have any more, and its chains. A virtual server of another
+// program is at 198.51.100.9:80; the one at 10.96.0.31:80 is excluded.
+const kubeProxyIPVS = `set -e
+echo 1 > /proc/sys/net/ipv4/vs/conntrack
+echo 1 > /proc/sys/net/ipv4/vs/expire_nodest_conn
+ip link add kube-ipvs0 type dummy
+ip addr add 10.96.0.30/32 dev kube-ipvs0
+ip addr add 10.96.0.31/32 dev kube-ipvs0
+ipvsadm -A -t 10.96.0.30:80 -s rr
+ipvsadm -a -t 10.96.0.30:80 -r POD:7000 -m -w 1
+ipvsadm -A -t 10.96.0.31:80 -s wlc
+ipvsadm -A -t THISNODE:30088 -s rr
+ipvsadm -A -t 198.51.100.9:80 -s rr
+ipset create KUBE-CLUSTER-IP hash:ip,port maxelem 65536
+ipset add KUBE-CLUSTER-IP 10.96.0.30,tcp:80
+ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
+ipset add KUBE-NODE-PORT-TCP 30088
+ipset create KUBE-IPVS-IPS hash:ip
+ipset create KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6
+ipset create OTHER hash:ip
+iptables -t nat -N KUBE-MARK-MASQ
+iptables -t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+iptables -t nat -N KUBE-NODE-PORT
+iptables -t nat -N KUBE-LOAD-BALANCER
+iptables -t nat -A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+iptables -t nat -N KUBE-SERVICES
+iptables -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+iptables -t nat -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+iptables -t nat -A KUBE-SERVICES -j KUBE-LOAD-BALANCER
+iptables -t nat -I PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+iptables -N KUBE-IPVS-FILTER
+iptables -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT
+iptables -I INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+iptables -N OTHER
+`
+
+// waiting is logged while connections of a former mode, or of kube-proxy's, are open.
+const waiting = `level=INFO msg="waiting for open connections of the former mode"`
+
+// TestKubeProxyIPVS checks that the agent, in each mode, takes over from kube-proxy's mode ipvs: an
+// open connection goes on, what kube-proxy has left goes, and what is of others stays.
+func TestKubeProxyIPVS(t *testing.T) {
+	netnstest.NFT(t)
+	for _, mode := range []string{ipvsMode, nftablesMode, iptablesMode} {
+		t.Run(mode, func(t *testing.T) {
+			w, c := kubeProxyWorld(t, mode)
+			p := w.start()
+			p.Await("msg=serving", "ports=2")
+			w.wantEcho(c, "serving")
+			w.wantAnswer(virtualIP, "8080")
+			if mode != ipvsMode {
+				w.drains(p, c, "open connections to 1 virtual servers of kube-proxy")
+			}
+			w.awaitNothingLeft()
+			if mode == ipvsMode {
+				w.wantEcho(c, "after")
+			}
+			w.closeEcho(w.dialEcho())
+			p.Terminate(stopped)
+		})
+	}
+}
+
+// TestKubeProxyIPVSWithoutModule checks that the connections of kube-proxy's virtual servers go
+// on if the agent cannot serve in mode ipvs, and serves in the next one.
+func TestKubeProxyIPVSWithoutModule(t *testing.T) {
+	netnstest.NFT(t)
+	w, c := kubeProxyWorld(t, ipvsMode)
+	netnstest.WithoutModule(t, "xt_ipvs")
+	p := w.start()
+	p.Await("mode unsupported on this node; trying the next", "load the kernel module xt_ipvs")
+	p.Await("msg=serving", "ports=2")
+	w.wantEcho(c, "serving")
+	w.drains(p, c, "open connections to 1 virtual servers of kube-proxy")
+	w.awaitNothingLeft()
+	w.closeEcho(w.dialEcho())
+	p.Terminate(stopped)
+}
+
+// kubeProxyWorld returns a node that kube-proxy's mode ipvs has left, with an open connection.
+func kubeProxyWorld(t *testing.T, mode string) (*world, net.Conn) {
+	t.Helper()
+	for _, program := range []string{"ipvsadm", "ipset", "iptables"} {
+		need(t, program)
+	}
+	w := newWorld(t, "mode: "+mode+"\nipvs: {excludeCIDRs: [10.96.0.31/32]}\n")
+	w.serveEcho()
+	runIn(t, w.node.NS, "sh", "-c", strings.NewReplacer("POD", podIP, "THISNODE", nodeIP).Replace(kubeProxyIPVS))
+	return w, w.dialEcho()
+}
+
+// serveEcho adds the Service echo at 10.96.0.30:80.
+func (w *world) serveEcho() {
+	w.t.Helper()
+	echo := service("echo", "10.96.0.30")
+	echo.Spec.Ports[0].NodePort = 0
+	w.api.put("services", echo)
+	w.api.put("endpointslices", slice("echo", 7000))
+	w.echoTCP("7000")
+}
+
+// dialEcho connects to the Service echo.
+func (w *world) dialEcho() net.Conn {
+	w.t.Helper()
+	c, err := w.node.Client.Dial(w.t.Context(), "tcp", "10.96.0.30:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() }) // It is closed before unless the test fails.
+	w.wantEcho(c, "new")
+	return c
+}
+
+// closeEcho closes a connection.
+func (w *world) closeEcho(c net.Conn) {
+	w.t.Helper()
+	if err := c.Close(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// drains checks that the agent waits for a connection, which goes on, and closes it.
+func (w *world) drains(p *agenttest.Program, c net.Conn, reason string) {
+	w.t.Helper()
+	p.Await(waiting, reason)
+	w.wantEcho(c, "draining")
+	w.closeEcho(c)
+	if n := p.Count("rules of another mode or kube-proxy remain"); n > 0 {
+		w.t.Errorf("errors about rules that remain: got %d, want none", n)
+	}
+}
+
+// awaitNothingLeft waits until nothing of kube-proxy's mode ipvs is left, and checks that
+// objects of others are.
+func (w *world) awaitNothingLeft() {
+	w.t.Helper()
+	const command = "ip link; ipset list -n; iptables-save; ipvsadm -Ln"
+	got, left := "", ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		got, left = runIn(w.t, w.node.NS, "sh", "-c", command), ""
+		for _, text := range []string{
+			"kube-ipvs0", "KUBE-CLUSTER-IP", "KUBE-NODE-PORT", "KUBE-IPVS", "KUBE-6", "KUBE-LOAD-BALANCER", ":30088",
+		} {
+			if strings.Contains(got, text) {
+				left = text
+			}
+		}
+		if left == "" {
+			break
+		}
+	}
+	if left != "" {
+		w.t.Fatalf("%s of kube-proxy is left:\n%s", left, got)
+	}
+	for _, text := range []string{"198.51.100.9:80", "10.96.0.31:80", "OTHER"} {
+		if !strings.Contains(got, text) {
+			w.t.Errorf("%s of another program is gone:\n%s", text, got)
+		}
+	}
+}
+
+// echoTCP accepts connections at a port of the pod and sends back what they send, until the
+// test ends.
+func (w *world) echoTCP(port string) {
+	w.t.Helper()
+	l, err := w.node.Pods.Listen(w.t.Context(), "tcp", net.JoinHostPort(podIP, port))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // the listener is closed
+			}
+			go func() {
+				_, _ = io.Copy(c, c) // ends with the connection
+				_ = c.Close()
+			}()
+		}
+	}()
+	w.t.Cleanup(func() {
+		_ = l.Close() // an error does not matter
+		<-done
+	})
+}
+
+// wantEcho sends a text over a connection and waits for it.
+func (w *world) wantEcho(c net.Conn, text string) {
+	w.t.Helper()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		w.t.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	_, err := io.WriteString(c, text)
+	if err == nil {
+		_, err = io.ReadFull(c, got)
+	}
+	if err != nil || string(got) != text {
+		w.t.Fatalf("%s: got %q over the connection, error %v", text, got, err)
+	}
+}
