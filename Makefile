@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 SHELL := /bin/sh
 
-# nft is not in an ordinary user's path; programs need no version stamp.
+# Ordinary users do not have nft in their path. -buildvcs=false: no version stamp.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
@@ -11,31 +11,54 @@ LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=20m
 STEP := .ci/step
 
-# Modules of their own, so that importers do not need what these need.
+# Modules of their own, so that importers do not need their dependencies.
 NESTED := allocator/etcdstore internal/peer
 NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 STORMTIME ?= 2m
-STORMRATE ?= 500
-STORMFOLDER ?= /tmp
+# A storm of ipvs runs in a virtual machine, of which only the output stays. Of its two processors,
+# the thread that decides about system calls must get a part soon: hence GOMAXPROCS.
+IPVSSTORM := $(findstring ipvs,$(BACKEND)$(STEPS))
+STORMRATE ?= $(if $(IPVSSTORM),100,500)
+STORMFOLDER ?= $(if $(IPVSSTORM),-,/tmp)
+KERNELS ?= 6.1 6.12
+BACKENDS ?= nftables iptables userspace ipvs
+IPVS := ./backends/ipvs ./internal/ipvs
+# Of the examples, only tests with the build tag ipvs run in a virtual machine.
+IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
+IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
+IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' $(IPVSFILES) | paste -sd '|' -)
+VM := $(or $(TMPDIR),/tmp)/vipkit-vm
+# Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
+INVM := -p 1 -timeout=60m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
+VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=kmod ipvsadm=ipvsadm ipset=ipset
 
-# Packages that touch the kernel run without the race detector, which slows
-# them down without seeing what is on the other side.
-KERNEL := /backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
+# What Windows can run, first what takes longest. The tests that Wine cannot run are in
+# .ci/wine/left-out, with the reasons.
+WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./affinity ./allocator/... \
+	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/simhns ./internal/testenv \
+	./examples/kubeproxy
+WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
+SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
+
+# Packages that use the kernel run without the race detector: it slows them down, and does not
+# see the kernel. The backend userspace is one of its own, but other kinds of nodes differ in the
+# kernel alone.
+KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: install check lint cross examples bench-once race nested peer ## install what the tests need, check everything, run all tests
+test: install check lint examples bench-once race nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
 	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
 
 .PHONY: install
 install:
-	@.ci/install nft=nftables iptables-nft-restore=iptables etcd=etcd-server
+	@.ci/install nft=nftables iptables-nft-restore=iptables etcd=etcd-server $(VMPROGRAMS)
 
 .PHONY: check
 check:
@@ -43,12 +66,15 @@ check:
 	@$(STEP) 'go mod verify' go mod verify
 	@$(STEP) 'go mod tidy' go mod tidy -diff
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
-	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure ./... || exit 1; done
+	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure,ipvs ./... || exit 1; done
+	@$(STEP) 'go vet of what uses the kernel, for arm64' env GOARCH=arm64 CGO_ENABLED=0 go vet -tags measure,ipvs ./backends/... ./internal/...
 	@for module in $(NESTED); do \
 		$(STEP) "go mod tidy in $$module" .ci/tidy $$module && \
-		$(STEP) "go vet in $$module" go -C $$module vet ./... || exit 1; \
+		$(STEP) "go vet in $$module" go -C $$module vet -tags ipvs ./... || exit 1; \
 	done
-	@$(STEP) 'go vet in allocator/etcdstore for windows' env GOOS=windows CGO_ENABLED=0 go -C allocator/etcdstore vet ./...
+	@for module in $(NESTED); do \
+		$(STEP) "go vet in $$module for windows" env GOOS=windows CGO_ENABLED=0 go -C $$module vet -tags ipvs ./... || exit 1; \
+	done
 
 .PHONY: lint
 lint: ## run golangci-lint
@@ -57,28 +83,22 @@ lint: ## run golangci-lint
 		$(STEP) "golangci-lint in $$module" sh -c 'cd $$0 && $(LINT) run --config=$(CURDIR)/.golangci.yml' $$module || exit 1; \
 	done
 
-.PHONY: cross
-cross:
-	@for target in windows/amd64 linux/arm64; do \
-		$(STEP) "test binaries for $$target" env CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} \
-			go test -c -o /dev/null ./... || exit 1; \
-	done
-
 .PHONY: examples
 examples:
 	@for example in quickstart; do \
 		[ ! -d examples/$$example ] || $(STEP) "examples/$$example" timeout 120 go run ./examples/$$example || exit 1; \
 	done
 
+# The large cases take a minute, and run the same code.
 .PHONY: bench-once
 bench-once:
-	@$(STEP) 'each benchmark once' go test -run '^$$' -bench . -benchtime 1x ./...
+	@$(STEP) 'each benchmark once' go test -run '^$$' -bench . -skip '^BenchmarkLayouts$$/./^10000x' -benchtime 1x ./...
 
 .PHONY: race
 race:
 	@if command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; then \
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
-			$(TEST) -race $$(go list ./... | grep -vE '$(KERNEL)'); \
+			$(TEST) -race -skip '^TestConformance.*/^(Worlds|Report)$$' $$(go list ./... | grep -vE '$(KERNEL)'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
 .PHONY: nested
@@ -105,13 +125,14 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
 	done
 
-# STEPS=file plays the history of a file again; with REDUCE=1, as few of its steps
-# as fail, too, are written to file.reduced, as far as that gets within STORMTIME.
+# STEPS=file replays the steps of a file. REDUCE=1 looks for fewer steps that fail, too,
+# for STORMTIME, and writes them to file.reduced. The backends ipvs and ipvs-legacy, and files
+# with ipvs in their names, run on Linux 6.1 in a virtual machine, which writes to the output.
 .PHONY: storm
-storm: ## have everything go wrong at once, for each backend or one (STORMTIME=2m BACKEND=nftables)
-	VIPKIT_STORM_BACKEND=$(BACKEND) VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
-	VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
-		go test -count=1 -timeout=0 -v -run '^TestStorm$$' ./internal/storm
+storm: $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
+	VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
+	$(if $(IPVSSTORM),GOMAXPROCS=8) VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
+		go test -count=1 -timeout=0 -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
 
 .PHONY: table
 table: ## write the README's table of capabilities, by running the conformance suite
@@ -121,12 +142,56 @@ table: ## write the README's table of capabilities, by running the conformance s
 worlds: ## run all of the conformance suite on all kinds of nodes
 	VIPKIT_EVERYTHING=1 $(TEST) -v -timeout=60m -p 1 -run '^TestConformance' ./backends/nftables ./backends/iptables ./backends/userspace
 
+# KERNELS names those that internal/vm knows. The subtests of TESTS are below the names of the
+# flavours in backends/iptables.
+.PHONY: kernels
+kernels: TESTS ?= ^TestConformance
+kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 6.12' BACKENDS=nftables TESTS=^TestConformance/^Laws)
+	@status=0; for kernel in $(KERNELS); do for backend in $(BACKENDS); do \
+		$(STEP) "$$backend on Linux $$kernel" $(TEST) -tags ipvs $(INVM) '$$kernel \
+			-run '$(TESTS)|$(subst TestConformance/,TestConformance/^(legacy|nft)$$/,$(TESTS))' ./backends/$$backend || status=1; \
+	done; done; exit $$status
+
+# The usual kernel of tests has no IPVS, so these tests have the build tag ipvs. WORLDS=1 also
+# tests other kinds of nodes, and the README's table of capabilities.
+.PHONY: ipvs
+ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WORLDS=1)
+	@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
+	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
+	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/storm
+	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
+	@cd internal/peer && VIPKIT_SERVICES=50 ../../$(STEP) "speed beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^TestIPVS$$' ./sidebyside
+	@cd internal/peer && ../../$(STEP) "each benchmark beside kube-proxy's package of IPVS once, on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^$$' -bench . -benchtime 1x ./ipvs
+
+.PHONY: ipvs-conformance
+ipvs-conformance: vm-program ## the part of "make ipvs" that is in "make test"
+	@STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' ./internal/ipvs
+	@STEP_QUIET=1 $(STEP) 'backend ipvs on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestConformance' ./backends/ipvs
+
+.PHONY: vm
+vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=TestConformance/^Laws KERNELS=6.1)
+	go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
+
+.PHONY: windows
+windows: ## run the tests of what Windows can run as its programs, under Wine
+	@.ci/install /usr/lib/wine/wine64=wine64 x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
+	@go build -o '$(SKIPCHECK)' ./internal/house/skipcheck
+	@if [ -x /usr/lib/wine/wine64 ]; then \
+		STEP_QUIET=1 $(STEP) 'tests on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 .ci/wine/run sh -c \
+			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' $(WINDOWS); \
+	else echo '==> no Wine: tests on Windows are left out'; fi
+
+.PHONY: vm-program
+vm-program:
+	@.ci/install nft=nftables iptables-nft-restore=iptables $(VMPROGRAMS)
+	@go build -o '$(VM)' ./internal/vm
+
 .PHONY: fmt
 fmt: ## format all code
 	$(LINT) fmt
 
 .PHONY: clean
-clean: ## remove what builds and tests left behind
+clean: ## remove files that builds and tests left
 	go clean ./...
 	go clean -testcache
-	rm -f *.test *.prof *.out
+	rm -f *.test *.prof *.out '$(VM)' '$(SKIPCHECK)'
