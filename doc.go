@@ -1,29 +1,32 @@
-// Package vipkit is the map of a library with which anyone builds a Kubernetes
-// service proxy: the part of a node agent that turns Services and
-// EndpointSlices into virtual IPs that work.
+// Package vipkit lists the packages of a library for building a Kubernetes service
+// proxy: the part of a node agent that makes the virtual IPs of Services work.
 //
-// Data flows one way: objects come in by kubewatch, by manifest or by a watch of
-// your own; package proxy makes Snapshots of them, and a backend brings these into
-// the kernel. Every package imports only what stands below it in this list:
+// Data flows one way: kubewatch, manifest or a watch of your own passes API objects
+// to package proxy, which makes Snapshots of them; a backend programs the kernel to
+// match a Snapshot. Every package imports only packages below it in this list:
 //
 //   - examples/...: small programs that assemble the parts into working proxies
 //   - [github.com/vipkit/vipkit/backends/nftables]: virtual IPs in nf_tables
-//     maps, over netlink, at a cost that follows the size of the change
+//     maps, over netlink; the cost of a change depends on its size
 //   - [github.com/vipkit/vipkit/backends/iptables]: virtual IPs in iptables, for
-//     nodes and operators that know them there
+//     older kernels, and for operators who use iptables
 //   - [github.com/vipkit/vipkit/backends/userspace]: virtual IPs carried by the
 //     process itself, with failover and draining
-//   - [github.com/vipkit/vipkit/backends/script]: the edge of backends that run a
-//     program which reads scripts
-//   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite that
-//     every backend passes, on real kernels with real packets
-//   - [github.com/vipkit/vipkit/backends]: a backend out of one pure function
-//     and one small kernel edge
+//   - [github.com/vipkit/vipkit/backends/kernelspace]: virtual IPs in the virtual
+//     switch of Windows; [github.com/vipkit/vipkit/backends/kernelspace/hcn] and
+//     [github.com/vipkit/vipkit/backends/kernelspace/hcntest]: what it calls, and a
+//     simulation of it
+//   - [github.com/vipkit/vipkit/backends/script]: the kernel edge of backends that
+//     run a program which reads scripts
+//   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite, which
+//     tests backends in a real kernel with real packets
+//   - [github.com/vipkit/vipkit/backends]: makes a backend of a pure function and a
+//     small kernel edge
 //   - [github.com/vipkit/vipkit/proxy/conntrack]: the removal of stale flows
 //   - [github.com/vipkit/vipkit/proxy/kubewatch]: Services and EndpointSlices from an
 //     API server
-//   - [github.com/vipkit/vipkit/proxy/health]: the answers for kubelets and load
-//     balancers, those of kube-proxy
+//   - [github.com/vipkit/vipkit/proxy/health]: health checks for kubelets and load
+//     balancers, as kube-proxy answers them
 //   - [github.com/vipkit/vipkit/proxy/inspect]: a page that shows what a dataplane
 //     holds, and why a packet goes where it goes
 //   - [github.com/vipkit/vipkit/proxy/manifest]: Services and EndpointSlices from files
@@ -34,14 +37,15 @@
 //     Route, the specification as a function
 //   - [github.com/vipkit/vipkit/endpoints]: which endpoints a node may use
 //   - [github.com/vipkit/vipkit/allocator/prommetrics],
-//     [github.com/vipkit/vipkit/allocator/repair]: allocators measured, and mended
+//     [github.com/vipkit/vipkit/allocator/repair]: metrics of allocators, and the
+//     repair of allocations
 //   - [github.com/vipkit/vipkit/allocator/filestore],
 //     [github.com/vipkit/vipkit/allocator/kubestore],
 //     [github.com/vipkit/vipkit/allocator/rangemap], and the module
-//     github.com/vipkit/vipkit/allocator/etcdstore: where allocations are kept
-//   - [github.com/vipkit/vipkit/allocator]: addresses and node ports that are never
-//     handed out twice; it needs nothing of all the others
-//   - [github.com/vipkit/vipkit/affinity]: session affinity as Services ask for it
+//     github.com/vipkit/vipkit/allocator/etcdstore: stores of allocations
+//   - [github.com/vipkit/vipkit/allocator]: allocates addresses and node ports, each
+//     at most once; it does not import the packages of the proxy
+//   - [github.com/vipkit/vipkit/affinity]: session affinity of Services
 //
 // Start with the README, then with package proxy.
 package vipkit
