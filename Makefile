@@ -21,6 +21,8 @@ STORMTIME ?= 2m
 # A storm of ipvs runs in a virtual machine, of which only the output stays. Of its two processors,
 # the thread that decides about system calls must get a part soon: hence GOMAXPROCS.
 IPVSSTORM := $(findstring ipvs,$(BACKEND)$(STEPS))
+# A storm that takes longer than STORMLIMIT ends with the stacks of its goroutines. 0: no limit.
+STORMLIMIT ?= 0
 STORMRATE ?= $(if $(IPVSSTORM),100,500)
 STORMFOLDER ?= $(if $(IPVSSTORM),-,/tmp)
 KERNELS ?= 6.1 6.12
@@ -132,7 +134,7 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 storm: $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
 	VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
 	$(if $(IPVSSTORM),GOMAXPROCS=8) VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
-		go test -count=1 -timeout=0 -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
+		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
 
 .PHONY: table
 table: ## write the README's table of capabilities, by running the conformance suite

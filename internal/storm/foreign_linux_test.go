@@ -156,17 +156,23 @@ func (s *storm) lock(*step) (func(), error) {
 	return func() { _ = file.Close() }, nil // Closing the file releases the lock.
 }
 
+// programTime bounds each program on the node: "nft list" starts again whenever another program
+// commits meanwhile, which [storm.foreign] does until the goroutine that waits here ends it.
+const programTime = 3 * time.Second
+
 // runOnNode runs a program on the node.
 func (s *storm) runOnNode(input string, command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), programTime)
+	defer cancel()
 	var out, stderr bytes.Buffer
-	cmd := exec.CommandContext(s.t.Context(), command[0], command[1:]...)
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &stderr
 	err := s.world.node.Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return "", fmt.Errorf("%v: %w: %.300s", command, err, stderr.Bytes())
+		return "", fmt.Errorf("%v: %w: %.300s", command, errors.Join(err, ctx.Err()), stderr.Bytes())
 	}
 	return out.String(), nil
 }

@@ -1,6 +1,8 @@
 package storm
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -153,5 +156,16 @@ func TestJudgeDuringChanges(t *testing.T) {
 		if n := len(j.violated()); n != c.want {
 			t.Errorf("%v %d times, with message %d applied, mixing %t, stepwise %t: got %d violations, want %d", &c.got, c.times, c.applied, c.mixing, c.stepwise, n, c.want)
 		}
+	}
+}
+
+// TestProgramsEnd: a program that does not end by itself is ended.
+func TestProgramsEnd(t *testing.T) {
+	t.Parallel()
+	s := &storm{t: t, world: &world{node: netnstest.NewNS(t)}}
+	begin := time.Now()
+	_, err := s.runOnNode("", "sleep", "60")
+	if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 10*programTime {
+		t.Errorf("sleep 60 on the node: got %v after %v, want an end after %v", err, took, programTime)
 	}
 }
