@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -272,7 +271,10 @@ func (b *backend) drain(ctx context.Context) error {
 		return err
 	}
 	t := b.target
-	if err := t.drainServers(ctx, math.MaxInt); err != nil {
+	t.mu.Lock()
+	servers := t.drainer.servers()
+	t.mu.Unlock()
+	if err := t.drainServers(ctx, servers); err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
 	t.mu.Lock()

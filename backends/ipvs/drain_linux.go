@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/ipvs"
@@ -28,7 +30,7 @@ const (
 
 // drains reports whether a removed real server keeps its connections.
 func (t *target) drains(removed *op) bool {
-	return t.drainer.timeout > 0 && removed.Key.protocol == protocolTCP && !removed.Value.atOnce
+	return t.drainer.timeout > 0 && removed.Key.protocol == ipaddr.TCP && !removed.Value.atOnce
 }
 
 // uptime returns the seconds since the node was started, which go on while it sleeps.
@@ -51,6 +53,9 @@ type drainer struct {
 	services bool
 	of       draining
 	retained retained
+	// round are the virtual servers that still wait for their turn: without it, some of many could
+	// wait for ever.
+	round []ipvs.ServiceKey
 	// stop ends the goroutine that counts connections; nil if it does not run.
 	stop    context.CancelFunc
 	closed  bool
@@ -93,7 +98,10 @@ func (t *target) startDraining() {
 // drainOnce removes real servers whose connections have ended or whose time is over, and
 // returns true if none is left. What cannot be read or removed now is tried again.
 func (t *target) drainOnce(ctx context.Context) (done bool) {
-	if t.drainServers(ctx, drainBatch) != nil {
+	t.mu.Lock()
+	batch := t.drainer.nextBatch(drainBatch)
+	t.mu.Unlock()
+	if t.drainServers(ctx, batch) != nil {
 		return false
 	}
 	t.mu.Lock()
@@ -105,17 +113,18 @@ func (t *target) drainOnce(ctx context.Context) (done bool) {
 	return done
 }
 
-// drainServers does that for at most limit virtual servers.
-func (t *target) drainServers(ctx context.Context, limit int) error {
-	t.mu.Lock()
-	batch := t.drainer.nextBatch(limit)
-	t.mu.Unlock()
-	for _, server := range batch {
+// drainServers does that for some virtual servers, also after one that fails.
+func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) error {
+	var errs []error
+	for _, server := range servers {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err := t.drainServer(ctx, server); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // drainServer does that for the real servers of one virtual server. If it is retained, it goes

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipvs"
 )
 
@@ -92,7 +93,7 @@ func (t *target) withoutRetained(run []op) []op {
 // mustRetain reports whether a removed virtual server stays until its connections have ended.
 func (t *target) mustRetain(o *op) bool {
 	return t.drainer.services && t.drainer.timeout > 0 &&
-		o.Kind == backends.Remove && o.Key.kind == kindServer && o.Key.protocol == protocolTCP && !endsDraining(o)
+		o.Kind == backends.Remove && o.Key.kind == kindServer && o.Key.protocol == ipaddr.TCP && !endsDraining(o)
 }
 
 // withhold divides operations into those to carry out, and those that only change what is
@@ -193,19 +194,25 @@ func (l *listing) leaveOut() {
 	})
 }
 
-// nextBatch returns at most limit of the virtual servers with something that drains, others
-// each time: maps are iterated over in random order.
-func (d *drainer) nextBatch(limit int) (list []ipvs.ServiceKey) {
-	chosen := map[ipvs.ServiceKey]bool{}
-	for server := range d.of {
-		if len(chosen) < limit {
-			chosen[server] = true
-		}
+// nextBatch returns at most limit of the virtual servers with something that drains: each one once
+// in a round, and those that began to drain meanwhile in the next round.
+func (d *drainer) nextBatch(limit int) []ipvs.ServiceKey {
+	if len(d.round) == 0 {
+		d.round = d.servers()
 	}
+	n := min(limit, len(d.round))
+	batch := d.round[:n]
+	d.round = d.round[n:]
+	return batch
+}
+
+// servers returns the virtual servers with something that drains.
+func (d *drainer) servers() []ipvs.ServiceKey {
+	all := slices.Collect(maps.Keys(d.of))
 	for server := range d.retained.servers {
-		if len(chosen) < limit {
-			chosen[server] = true
+		if d.of[server] == nil {
+			all = append(all, server)
 		}
 	}
-	return slices.Collect(maps.Keys(chosen))
+	return all
 }
