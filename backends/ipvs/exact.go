@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -68,7 +69,7 @@ func (e *exactFrontends) frontends(port *proxy.ServicePort) func(yield func(fron
 		if port == nil {
 			return
 		}
-		protocol := protocolNumber(port.Name.Protocol)
+		protocol := ipaddr.ProtocolNumber(port.Name.Protocol)
 		for i := range port.Frontends {
 			f := frontend{key{protocol: protocol, addr: port.Frontends[i].Addr}}
 			switch {

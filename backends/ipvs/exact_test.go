@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -84,7 +85,7 @@ func TestExactFrontendsByChanges(t *testing.T) {
 			t.Fatalf("got %v and %v, want %v and %v", e.at, e.nodePorts, fresh.at, fresh.nodePorts)
 		}
 		for n := range uint16(3) {
-			f := frontend{key{protocol: protocolTCP, addr: netip.AddrPortFrom(e.host[0], n)}}
+			f := frontend{key{protocol: ipaddr.TCP, addr: netip.AddrPortFrom(e.host[0], n)}}
 			if (before[f] > 0) != (fresh.at[f] > 0) && fresh.nodePorts[nodePortAt(f)] > 0 && !isMoved {
 				t.Fatalf("frontend at %v: node ports stay, want them to move", f.addr)
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
@@ -136,7 +137,7 @@ func (s *stage) destinations(t testing.TB, p *proxy.ServicePort) map[netip.AddrP
 }
 
 func serverKeyOf(p *proxy.ServicePort) ipvs.ServiceKey {
-	return ipvs.ServiceKey{Protocol: protocolNumber(p.Name.Protocol), Addr: p.Frontends[0].Addr}
+	return ipvs.ServiceKey{Protocol: ipaddr.ProtocolNumber(p.Name.Protocol), Addr: p.Frontends[0].Addr}
 }
 
 // await waits until something is so.

@@ -127,9 +127,9 @@ func kubeProxyNodePorts() map[string]kubeProxyPort {
 	for _, f := range kubeProxyFamilies() {
 		n := newNames(kubeProxyPrefix, f)
 		for _, base := range []string{"NODE-PORT-", "NODE-PORT-LOCAL-"} {
-			all[n.named(base+"TCP")] = kubeProxyPort{family: f, protocol: protocolTCP}
-			all[n.named(base+"UDP")] = kubeProxyPort{family: f, protocol: protocolUDP}
-			all[n.named(base+"SCTP-HASH")] = kubeProxyPort{family: f, protocol: protocolSCTP}
+			all[n.named(base+"TCP")] = kubeProxyPort{family: f, protocol: ipaddr.TCP}
+			all[n.named(base+"UDP")] = kubeProxyPort{family: f, protocol: ipaddr.UDP}
+			all[n.named(base+"SCTP-HASH")] = kubeProxyPort{family: f, protocol: ipaddr.SCTP}
 		}
 	}
 	return all
@@ -231,7 +231,7 @@ func (k kubeProxy) end(ctx context.Context, servers []ipvs.Service) (open int, e
 			return 0, err
 		}
 		drain, busy := k.drain(key, real)
-		if !busy || key.Protocol != protocolTCP || k.target.drainer.timeout <= 0 {
+		if !busy || key.Protocol != ipaddr.TCP || k.target.drainer.timeout <= 0 {
 			list = append(list, ipvs.DelService(key))
 			continue
 		}

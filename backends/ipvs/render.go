@@ -27,26 +27,12 @@ type renderer struct {
 	exact map[frontend]int
 }
 
-// Protocol numbers of the kernel.
-const protocolTCP, protocolUDP, protocolSCTP = 6, 17, 132
-
-func protocolNumber(p v1.Protocol) uint8 {
-	switch p {
-	case v1.ProtocolUDP:
-		return protocolUDP
-	case v1.ProtocolSCTP:
-		return protocolSCTP
-	case v1.ProtocolTCP:
-	}
-	return protocolTCP
-}
-
 // render is a [backends.Render].
 func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	if port == nil || !slices.Contains(r.families, port.Name.Family) {
 		return out
 	}
-	w := portWriter{renderer: r, node: node, port: port, protocol: protocolNumber(port.Name.Protocol), out: out}
+	w := portWriter{renderer: r, node: node, port: port, protocol: ipaddr.ProtocolNumber(port.Name.Protocol), out: out}
 	w.value = r.server(port)
 	for i := range port.Frontends {
 		f := &port.Frontends[i]

@@ -3,8 +3,6 @@ package kernelspace
 import (
 	"net/netip"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
@@ -78,20 +76,6 @@ type (
 	object = backends.Object[key, value]
 	op     = backends.Op[key, value]
 )
-
-// Protocol numbers of IP.
-const protocolTCP, protocolUDP, protocolSCTP = 6, 17, 132
-
-func protocolNumber(p v1.Protocol) uint8 {
-	switch p {
-	case v1.ProtocolUDP:
-		return protocolUDP
-	case v1.ProtocolSCTP:
-		return protocolSCTP
-	case v1.ProtocolTCP:
-	}
-	return protocolTCP
-}
 
 // encode returns a list of endpoints of one family and port as a string that can be compared: for
 // each a byte that says whether it is a pod of this node, and its address.

@@ -106,7 +106,7 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	if w.overlay && f.Kind == proxy.ClusterIP {
 		w.add(endpointKey(f.Addr.Addr()), value{role: roleVIP, host: w.host})
 	}
-	w.add(key{kind: kindLoadBalancer, protocol: protocolNumber(w.port.Name.Protocol), addr: f.Addr}, v)
+	w.add(key{kind: kindLoadBalancer, protocol: ipaddr.ProtocolNumber(w.port.Name.Protocol), addr: f.Addr}, v)
 	w.healthCheck(f, v)
 }
 
@@ -132,7 +132,7 @@ func (w *portWriter) healthCheck(f *proxy.Frontend, of value) {
 	if w.options.HealthChecks.Endpoint == "" || port == 0 || f.Kind != proxy.LoadBalancer {
 		return
 	}
-	w.add(key{kind: kindHealthCheck, protocol: protocolTCP, addr: netip.AddrPortFrom(f.Addr.Addr(), port)},
+	w.add(key{kind: kindHealthCheck, protocol: ipaddr.TCP, addr: netip.AddrPortFrom(f.Addr.Addr(), port)},
 		value{port: port, mapping: of.mapping & (hcn.UseMux | hcn.PreserveDIP)})
 }
 

@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -117,7 +117,7 @@ func dispatch(a *nft.Assembler, node *proxy.Node) {
 // known only after the translation. The rules match each protocol, because nft could not
 // load its listing of them otherwise.
 func rememberDispatch(a *nft.Assembler) {
-	for _, proto := range [...]uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+	for _, proto := range [...]uint8{ipaddr.TCP, ipaddr.UDP, ipaddr.SCTP} {
 		a.Rule(a.ProtocolIs(proto), originalVerdictMap(a, setRecorders, false))
 		a.Rule(a.ProtocolIs(proto), originalNodePortHasEndpoint(a), originalVerdictMap(a, setNodePortRecorders, true))
 	}

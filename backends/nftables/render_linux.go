@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
@@ -68,7 +70,7 @@ type portWriter struct {
 func (r *renderer) writer(node *proxy.Node, port *proxy.ServicePort, out []object) portWriter {
 	w := portWriter{
 		renderer: r, node: node, port: port, out: out,
-		fam: nft.FamilyOf(port.Name.Family), proto: nft.Protocol(port.Name.Protocol),
+		fam: nft.FamilyOf(port.Name.Family), proto: ipaddr.ProtocolNumber(port.Name.Protocol),
 	}
 	if port.Affinity.Enabled() {
 		w.affinity = affinityID(port.Name)

@@ -6,28 +6,20 @@ import (
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // protocol is the number of a transport protocol in IP headers.
 type protocol uint8
 
 const (
-	protoTCP  protocol = 6
-	protoUDP  protocol = 17
-	protoSCTP protocol = 132
+	protoTCP  = protocol(ipaddr.TCP)
+	protoUDP  = protocol(ipaddr.UDP)
+	protoSCTP = protocol(ipaddr.SCTP)
 )
 
-func protocolOf(p v1.Protocol) protocol {
-	switch p {
-	case v1.ProtocolUDP:
-		return protoUDP
-	case v1.ProtocolSCTP:
-		return protoSCTP
-	case v1.ProtocolTCP:
-		return protoTCP
-	}
-	return 0
-}
+func protocolOf(p v1.Protocol) protocol { return protocol(ipaddr.ProtocolNumber(p)) }
 
 // errInterrupted means that a dump may have missed flows.
 var errInterrupted = errors.New("the table changed during the dump")

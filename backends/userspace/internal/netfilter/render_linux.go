@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -48,7 +49,7 @@ func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Objec
 	if !r.Serves(port.Name.Family) {
 		return out
 	}
-	fam, protocol := nft.FamilyOf(port.Name.Family), nft.Protocol(port.Name.Protocol)
+	fam, protocol := nft.FamilyOf(port.Name.Family), ipaddr.ProtocolNumber(port.Name.Protocol)
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		k := Key{kind: kindFrontend, fam: fam, protocol: protocol, addr: f.Addr}
