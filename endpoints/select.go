@@ -46,21 +46,15 @@ type Selection struct {
 // result is the list that was passed; otherwise it is a copy.
 func Select(all []*Endpoint, p Policy) Selection {
 	n := takeCensus(all)
-	s := Selection{
-		Any: n.ready+n.draining > 0,
-		LocalIsCluster: p.Local && p.LocalFallback == FallbackCluster &&
-			n.localReady == 0 && n.local > 0 && n.localTerminating == n.local,
-	}
+	s := Selection{Any: n.ready+n.draining > 0, LocalIsCluster: n.localIsCluster(p)}
 	if p.Cluster || s.LocalIsCluster {
-		s.Cluster = selectCluster(all, &n)
+		s.Cluster = pick(all, n.clusterRule())
 	}
 	switch {
 	case s.LocalIsCluster:
 		s.Local = s.Cluster
-	case p.Local && n.localReady > 0:
-		s.Local = pick(all, n.localReady, func(e *Endpoint) bool { return e.Local && e.Ready })
-	case p.Local && p.LocalFallback == FallbackTerminating:
-		s.Local = pick(all, n.localDraining, func(e *Endpoint) bool { return e.Local && draining(e) })
+	case p.Local:
+		s.Local = pick(all, n.localRule(p.LocalFallback))
 	}
 	if !p.Cluster {
 		s.Cluster = nil
@@ -68,33 +62,59 @@ func Select(all []*Endpoint, p Policy) Selection {
 	return s
 }
 
-func selectCluster(all []*Endpoint, n *census) []*Endpoint {
+// rule says which endpoints a policy selects.
+type rule struct {
+	count int // of endpoints that keep selects
+	keep  func(*Endpoint) bool
+	// in is why endpoints are selected; out why the others that are ready are not.
+	in, out string
+}
+
+func (n *census) clusterRule() rule {
 	switch {
 	case n.ready == 0:
-		return pick(all, n.draining, draining)
+		return rule{n.draining, draining, "terminating but serving, and no endpoint is ready", ""}
 	case n.nodeHinted == n.ready && n.nodeHere > 0:
-		return pick(all, n.nodeHere, func(e *Endpoint) bool { return e.Ready && e.NodeHint == HintHere })
+		keep := func(e *Endpoint) bool { return e.Ready && e.NodeHint == HintHere }
+		return rule{n.nodeHere, keep, "ready, and a topology hint names this node", "topology hints name other nodes"}
 	case n.zoneHinted == n.ready && n.zoneHere > 0:
-		return pick(all, n.zoneHere, func(e *Endpoint) bool { return e.Ready && e.ZoneHint == HintHere })
+		keep := func(e *Endpoint) bool { return e.Ready && e.ZoneHint == HintHere }
+		return rule{n.zoneHere, keep, "ready, and a topology hint names the zone of this node", "topology hints name other zones"}
 	}
-	return pick(all, n.ready, func(e *Endpoint) bool { return e.Ready })
+	return rule{n.ready, func(e *Endpoint) bool { return e.Ready }, "ready", ""}
+}
+
+// localIsCluster reports whether Local selects what Cluster selects.
+func (n *census) localIsCluster(p Policy) bool {
+	return p.Local && p.LocalFallback == FallbackCluster && n.localReady == 0 && n.local > 0 && n.localTerminating == n.local
+}
+
+func (n *census) localRule(fallback LocalFallback) rule {
+	switch {
+	case n.localReady > 0:
+		return rule{n.localReady, func(e *Endpoint) bool { return e.Local && e.Ready }, "ready, on this node", ""}
+	case fallback == FallbackTerminating:
+		keep := func(e *Endpoint) bool { return e.Local && draining(e) }
+		return rule{n.localDraining, keep, "terminating but serving, and no endpoint on this node is ready", ""}
+	}
+	return rule{0, func(*Endpoint) bool { return false }, "", ""}
 }
 
 // draining reports whether a policy falls back to an endpoint if none is ready.
 func draining(e *Endpoint) bool { return e.Serving && e.Terminating }
 
-// pick returns the n endpoints for which keep is true.
-func pick(all []*Endpoint, n int, keep func(*Endpoint) bool) []*Endpoint {
-	switch n {
+// pick returns the endpoints that a rule selects.
+func pick(all []*Endpoint, r rule) []*Endpoint {
+	switch r.count {
 	case 0:
 		return nil
 	case len(all):
 		return all
 	}
-	out := make([]*Endpoint, 0, n)
-	for i := 0; len(out) < n; i++ {
+	out := make([]*Endpoint, 0, r.count)
+	for i := 0; len(out) < r.count; i++ {
 		start := i
-		for i < len(all) && keep(all[i]) {
+		for i < len(all) && r.keep(all[i]) {
 			i++
 		}
 		out = append(out, all[start:i]...)

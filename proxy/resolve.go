@@ -38,13 +38,8 @@ type portRoutes struct {
 // its current endpoints and the conflicts with other Services.
 func (t *tracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
-	external := spec.external()
 	all := t.cache.Endpoints(p.key)
-	sel := endpoints.Select(all, endpoints.Policy{
-		Cluster:       !svc.internalLocal || external,
-		Local:         svc.internalLocal || svc.externalLocal && external || svc.healthCheckNodePort != 0,
-		LocalFallback: t.options.LocalFallback,
-	})
+	sel := endpoints.Select(all, t.policy(p))
 	out := &ServicePort{
 		Name:                spec.name,
 		Cluster:             sel.Cluster,
@@ -65,6 +60,34 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 	}
 	out.Frontends = t.withinLimit(p, max(len(sel.Cluster), len(sel.Local)))
 	return out
+}
+
+// policy returns the selections that the routes of a port may use.
+func (t *tracker) policy(p *portState) endpoints.Policy {
+	svc, external := p.service.spec, p.spec.external()
+	return endpoints.Policy{
+		Cluster:       !svc.internalLocal || external,
+		Local:         svc.internalLocal || svc.externalLocal && external || svc.healthCheckNodePort != 0,
+		LocalFallback: t.options.LocalFallback,
+	}
+}
+
+// ExplainEndpoints returns all endpoints of a service port, also those that are in none of its
+// pools, and why each is in a pool or not. They may be newer than the last snapshot.
+func (t *tracker) ExplainEndpoints(name ServicePortName) ([]*endpoints.Endpoint, []endpoints.Explanation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	service := t.services[name.NamespacedName]
+	if service == nil {
+		return nil, nil
+	}
+	for _, p := range service.ports {
+		if p.spec.name == name {
+			all := t.cache.Endpoints(p.key)
+			return all, endpoints.Explain(all, t.policy(p))
+		}
+	}
+	return nil, nil
 }
 
 // maxSlots is about how many pairs of a frontend and an endpoint one Service may have.

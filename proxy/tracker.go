@@ -26,10 +26,11 @@ type ServiceHandler interface {
 }
 
 // Source delivers snapshots. Those of a tracker have the times of changes ([Snapshot.Heard]).
-// A tracker has two further methods, which packages prommetrics and health call: ChangeCounts
-// returns how many changes of Services and of EndpointSlices it has received, and how many of
-// these since the last snapshot was made; NodeEligible, whether load balancers may send new
-// connections to the node.
+// A tracker has three further methods, which packages prommetrics, health and inspect call:
+// ChangeCounts returns how many changes of Services and of EndpointSlices it has received, and
+// how many of these since the last snapshot was made; NodeEligible, whether load balancers may
+// send new connections to the node; ExplainEndpoints, all endpoints of a service port with the
+// reasons why pools have them or not.
 type Source interface {
 	// Next waits for a snapshot with a generation other than after's, and
 	// returns the newest; if there is one, also with a context that has ended.
