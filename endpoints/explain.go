@@ -4,8 +4,8 @@ package endpoints
 // requested, and why, as a few words for people.
 type Explanation struct {
 	InCluster, InLocal bool
-	// Cluster and Local are the reasons; empty for a policy that is not requested.
-	Cluster, Local string
+	// ClusterReason and LocalReason are empty for a policy that is not requested.
+	ClusterReason, LocalReason string
 }
 
 // Explain explains what Select does with the same arguments: its i-th result is about all[i].
@@ -17,17 +17,17 @@ func Explain(all []*Endpoint, p Policy) []Explanation {
 	for i, e := range all {
 		x := &out[i]
 		if p.Cluster {
-			x.InCluster, x.Cluster = cluster.explain(e)
+			x.InCluster, x.ClusterReason = cluster.explain(e)
 		}
 		switch {
 		case likeCluster:
-			if x.InLocal, x.Local = cluster.explain(e); x.InLocal {
-				x.Local += "; all endpoints on this node terminate"
+			if x.InLocal, x.LocalReason = cluster.explain(e); x.InLocal {
+				x.LocalReason += "; all endpoints on this node terminate"
 			}
 		case p.Local && !e.Local:
-			x.Local = "on another node"
+			x.LocalReason = "on another node"
 		case p.Local:
-			x.InLocal, x.Local = local.explain(e)
+			x.InLocal, x.LocalReason = local.explain(e)
 		}
 	}
 	return out

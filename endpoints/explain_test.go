@@ -48,7 +48,7 @@ func TestExplain(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var cluster, local []string
 			for _, x := range Explain(makeEndpoints(t, c.endpoints), c.policy) {
-				cluster, local = append(cluster, marked(x.InCluster, x.Cluster)), append(local, marked(x.InLocal, x.Local))
+				cluster, local = append(cluster, marked(x.InCluster, x.ClusterReason)), append(local, marked(x.InLocal, x.LocalReason))
 			}
 			if diff := cmp.Diff([][]string{c.cluster, c.local}, [][]string{cluster, local}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -83,7 +83,7 @@ func TestExplainAgreesWithSelect(t *testing.T) {
 		selected := Select(all, p)
 		for i, x := range Explain(all, p) {
 			cluster, local := slices.Contains(selected.Cluster, all[i]), slices.Contains(selected.Local, all[i])
-			if x.InCluster != cluster || x.InLocal != local || (x.Cluster == "") == p.Cluster || (x.Local == "") == p.Local {
+			if x.InCluster != cluster || x.InLocal != local || (x.ClusterReason == "") == p.Cluster || (x.LocalReason == "") == p.Local {
 				t.Fatalf("seed %d, %+v, endpoint %d of %q: got %+v, want in cluster %t, in local %t, and a reason for each policy", seed, p, i, text(all), x, cluster, local)
 			}
 		}

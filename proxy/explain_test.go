@@ -35,7 +35,7 @@ func TestExplainEndpoints(t *testing.T) {
 	})
 	name := ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	all, got := tr.ExplainEndpoints(name)
-	want := []endpoints.Explanation{{InLocal: true, Local: "ready, on this node"}, {Local: "not ready"}, {Local: "on another node"}}
+	want := []endpoints.Explanation{{InLocal: true, LocalReason: "ready, on this node"}, {LocalReason: "not ready"}, {LocalReason: "on another node"}}
 	if diff := cmp.Diff(want, got); diff != "" || len(all) != len(want) || all[1].Addr.String() != "10.244.1.12:8080" {
 		t.Errorf("got endpoints %v and reasons (-want +got):\n%s", all, diff)
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
+	"github.com/vipkit/vipkit/proxy/inspect"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
@@ -60,7 +60,7 @@ type agent struct {
 	tracker  proxy.TrackerOptions
 	metrics  *prommetrics.Metrics
 	flows    *conntrack.Cleaner
-	latest   atomic.Pointer[proxy.Sync] // the last sync that applied a snapshot
+	page     *inspect.Page
 	serving  bool
 	cleaned  bool      // the rules of other modes were removed
 	cleanAt  time.Time // when to try to remove them again
@@ -71,7 +71,7 @@ type agent struct {
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
 // the kernel turns out not to support the mode.
 func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
-	a := &agent{config: c, mode: mode, log: log, pauses: pauses()}
+	a := &agent{config: c, mode: mode, log: log, page: inspect.New("Mode " + mode), pauses: pauses()}
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
 	}
@@ -101,11 +101,11 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	source.Handler = tracker
 	server := health.New(health.Options{
 		Address: healthz, NodeEligibility: true, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
-		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry, nodeChecks(backend)...)},
+		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry)},
 	})
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Logger: log,
-		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(), server.Observer()},
+		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(), a.page.Observer(), server.Observer()},
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	if a.flows != nil {
@@ -171,7 +171,6 @@ func (a *agent) observer(ctx context.Context) proxy.Observer {
 // synced handles a sync; the Runner has logged its error.
 func (a *agent) synced(ctx context.Context, s proxy.Sync) {
 	if !s.Applied.IsZero() {
-		a.latest.Store(&s)
 		a.reported.limits.report(a.log, "served with limits", s.Limits)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())

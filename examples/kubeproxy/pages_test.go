@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // answer is the status of a response, and a part of its body.
@@ -37,9 +38,9 @@ func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 
 // TestDebugPagesAreLocal checks that paths below /debug serve only clients on the node.
 func TestDebugPagesAreLocal(t *testing.T) {
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
+	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/services", answer{http.StatusOK, "Nothing has been programmed yet"})
-	a.latest.Store(&proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
+	a.page.Observer().Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
 	for _, local := range []string{"127.0.0.1:1000", "[::1]:1000", "[::ffff:127.0.0.1]:1"} {
 		a.wantStatus(t, local, "/debug/services", answer{http.StatusOK, "Mode nftables, generation"})
 		a.wantStatus(t, local, "/debug/pprof/", answer{http.StatusNotFound, ""})
@@ -59,7 +60,7 @@ func TestDebugPagesAreLocal(t *testing.T) {
 // TestPagesOfOtherSites checks that a page of another site, in a browser on the node, gets no
 // debug page under any host name, and that other paths are served under any host name.
 func TestPagesOfOtherSites(t *testing.T) {
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
+	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.EnableProfiling, a.tracker.NodeName = true, "node-1.example"
 	server := httptest.NewServer(a.pages(prometheus.NewRegistry()))
 	t.Cleanup(server.Close)
@@ -144,7 +145,7 @@ func (p *deadlineRecorder) SetReadDeadline(t time.Time) error {
 // TestNoReadDeadline checks that debug pages clear the read deadline of the server, which would
 // end profiles.
 func TestNoReadDeadline(t *testing.T) {
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode}
+	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/services", http.NoBody)
 	r.RemoteAddr, r.Host = "127.0.0.1:1000", "localhost:10249"

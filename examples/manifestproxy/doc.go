@@ -58,7 +58,8 @@
 // # Health and metrics
 //
 // With -healthz-bind-address the program serves /healthz and /livez like kube-proxy, and
-// with -metrics-bind-address Prometheus metrics with kube-proxy's names and some of its own.
+// with -metrics-bind-address Prometheus metrics with kube-proxy's names and some of its own and,
+// for clients on the node, the debug page at /debug/services.
 // It serves the health check node ports of Services without a flag. With -once it serves
 // nothing.
 //

@@ -142,7 +142,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 		})
 	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar(&o.healthz, "healthz-bind-address", "", "`address` and port of /healthz and /livez, for example 0.0.0.0:10256 (default none)")
-	f.StringVar(&o.metrics, "metrics-bind-address", "", "`address` and port of /metrics, for example 127.0.0.1:10249 (default none)")
+	f.StringVar(&o.metrics, "metrics-bind-address", "", "`address` and port of /metrics and, for clients on the node, /debug/services, for example 127.0.0.1:10249 (default none)")
 	f.BoolVar(&o.traffic, "service-metrics", false, "with /metrics, count connections, packets and bytes of each Service, for the backend ipvs")
 	f.BoolVar(&o.once, "once", false, "program the manifests, then exit: with 0 if everything was programmed, else 1")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all rules, then exit")

@@ -24,6 +24,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
+	"github.com/vipkit/vipkit/proxy/inspect"
 	"github.com/vipkit/vipkit/proxy/manifest"
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
@@ -90,11 +91,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	page := inspect.New("Backend " + o.backend.name)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
 	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync,
-		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer()},
+		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer(), page.Observer()},
 	}
 	if !o.backend.runs { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
@@ -111,7 +113,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("watching the manifests", "path", o.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
-		Address: o.healthz, Pages: pages(o.metrics, registry), Answered: metrics.HealthAnswered, Report: j.served,
+		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Report: j.served,
 	})
 	if err != nil {
 		return err
@@ -121,13 +123,15 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	return nil
 }
 
-// pages serves the metrics at an address; nothing if that is empty.
-func pages(address string, registry *prometheus.Registry) map[string]http.Handler {
+// pages serves the metrics and, for clients on the node, the debug page at an address; nothing if
+// that is empty.
+func pages(address string, registry *prometheus.Registry, page http.Handler) map[string]http.Handler {
 	if address == "" {
 		return nil
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /debug/services", inspect.LocalOnly(page))
 	return map[string]http.Handler{address: mux}
 }
 

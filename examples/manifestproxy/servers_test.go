@@ -30,6 +30,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	go func() { ended <- act(ctx, o, logr.Discard()) }()
 	awaitPage("http://"+o.healthz+"/livez", "200 OK", `"healthy":true,"status":{"IPv4":`)
 	awaitPage("http://"+o.healthz+"/healthz", "200 OK", `"nodeEligible":true`)
+	awaitPage("http://"+o.metrics+"/debug/services", "200 OK", "Backend ")
 	awaitPage("http://"+o.metrics+"/metrics", "200 OK", `vipkit_syncs_total{result="done"} 1`, `kubeproxy_proxy_healthz_total{code="200"} 1`,
 		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total")
 	cancel()

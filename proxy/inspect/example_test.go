@@ -5,26 +5,25 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
-// A program keeps the last Sync with an Applied snapshot for the page.
-func ExampleHandler() {
-	var last atomic.Pointer[proxy.Sync]
-	last.Store(&proxy.Sync{})
-	runner := proxy.Runner{Observers: []proxy.Observer{{Synced: func(s proxy.Sync) {
-		if !s.Applied.IsZero() {
-			last.Store(&s)
-		}
-	}}}}
-	page := inspect.Handler("my proxy", func() proxy.Sync { return *last.Load() })
+// A program serves the page of its Runner to clients on the node.
+func Example() {
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	page := inspect.New("my proxy")
+	runner := proxy.Runner{Source: tracker, Observers: []proxy.Observer{page.Observer()}}
+	handler := inspect.LocalOnly(page, "node-1")
 
-	runner.Observers[0].Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})}) // as its Run does
+	applied := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})
+	runner.Observers[0].Synced(proxy.Sync{Applied: applied, Start: time.Now()}) // as its Run does
+	request := httptest.NewRequest(http.MethodGet, "http://localhost/services", http.NoBody)
+	request.RemoteAddr = "127.0.0.1:40000"
 	response := httptest.NewRecorder()
-	page.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/services", http.NoBody))
+	handler.ServeHTTP(response, request)
 	fmt.Println(strings.Contains(response.Body.String(), "Service ports of node node-1"))
 	// Output: true
 }

@@ -1,215 +1,125 @@
 package inspect
 
 import (
-	"cmp"
-	_ "embed"
+	"bytes"
+	"embed"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"html/template"
-	"iter"
-	"net"
+	"io"
 	"net/http"
-	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-//go:embed page.html
-var pageHTML string
+//go:embed *.html
+var files embed.FS
 
-// maxShown is how many service ports, and how many problems, the page shows at once.
-const maxShown = 200
-
-// maxEntries is the number of endpoints, frontends and source ranges after which no further
-// service port is shown: JSON, which is for programs, has all entries of those shown.
-const maxEntries = 20_000
-
-// maxListed bounds each list of endpoints, frontends or source ranges in the HTML.
-const maxListed = 50
-
-// Handler serves the page under any path: as HTML, or as JSON to a client that accepts
-// application/json. The function last returns the last Sync of a Runner whose Applied is not
-// the zero Snapshot, and the zero Sync while nothing is known. It is called for each
-// request, from several goroutines at once. The title says what is shown, such as the kind
-// of the dataplane.
-//
-// The parameters of the query are filter, a part of the names of service ports; and, for
-// the verdict about a packet, protocol (default TCP), source, interface and destination. A
-// packet without an interface starts on the node.
-//
-// The problems that checks return, such as the settings of the node that a backend finds
-// (backends.NodeChecker), are listed before those of API objects. Checks are called like
-// last. The limits with which the dataplane serves ports are listed apart from both.
-func Handler(title string, last func() proxy.Sync, checks ...func(proxy.Snapshot) []*proxy.Problem) http.Handler {
-	text, err := template.New("page").Funcs(template.FuncMap{
-		"endpoints": first[*endpoints.Endpoint], "frontends": first[proxy.Frontend], "destinations": first[proxy.Destination],
-		"sources": first[netip.Prefix],
-		"beyond":  func(n int) int { return max(0, n-maxListed) },
-	}).Parse(pageHTML)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		query := r.URL.Query()
-		value := func(name string) string { return strings.TrimSpace(query.Get(name)) }
-		sync := last()
-		s := sync.Applied
-		p := &page{Title: title, Generation: s.Generation(), Node: s.Node(), Total: s.Len(), Question: question{
-			value("filter"), value("protocol"), value("source"), value("destination"), value("interface"),
-		}}
-		for _, check := range checks {
-			p.Problems = list(p.Problems, slices.Values(check(s)))
-		}
-		p.Limits = list(nil, slices.Values(sync.Limits))
-		p.fill(s)
-		w.Header().Set("Vary", "Accept")
-		if strings.Contains(r.Header.Get("Accept"), "application/json") {
-			p.writeJSON(w)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
-		_ = text.Execute(w, p) // The client notices a truncated response.
-	})
+// Page is the debug page of one proxy. It serves any number of requests at once.
+type Page struct {
+	title   string
+	html    *template.Template
+	invalid error // of html
+	runner  atomic.Pointer[proxy.Runner]
+	history history
 }
 
-// first returns the part of a list that the HTML shows.
-func first[T any](all []T) []T { return all[:min(len(all), maxListed)] }
-
-// page is the data of the page. Its fields are those of the JSON.
-type page struct {
-	Title        string
-	Generation   uint64
-	Node         *proxy.Node
-	Question     question `json:"-"`
-	Error        string
-	Packet       *proxy.Packet
-	Verdict      *proxy.Verdict
-	Problems     []string
-	Limits       []string
-	ServicePorts []*proxy.ServicePort
-	Total        int // all service ports
-	Hidden       int // service ports that match the filter and are not shown
+// New makes a page. It has content once a Runner calls its [Page.Observer]. The title says what is
+// shown, such as the kind of the dataplane.
+func New(title string) *Page {
+	p := &Page{title: title}
+	p.history.changed = map[proxy.ServicePortName]time.Time{}
+	p.html, p.invalid = template.New("page.html").Funcs(functions()).ParseFS(files, "*.html")
+	return p
 }
 
-// writeJSON writes the page for programs. An invalid query is an error of the client.
-func (p *page) writeJSON(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "application/json")
-	if p.Error != "" {
-		w.WriteHeader(http.StatusBadRequest)
+// Observer returns what the Runner must call: an element of Runner.Observers. If the Runner's
+// Source is a tracker, the page also knows the endpoints that are in no pool. If its Backend
+// checks settings of the node (backends.NodeChecker), they are problems on the page: each request
+// checks them.
+func (p *Page) Observer() proxy.Observer {
+	return proxy.Observer{
+		Begin:  func(r *proxy.Runner) error { p.runner.Store(r); return nil },
+		Synced: p.history.synced, Verified: p.history.verify,
 	}
-	_ = json.NewEncoder(w).Encode(p) // The client notices a truncated response.
 }
 
-// question has the parameters of the query.
-type question struct{ Filter, Protocol, Source, Destination, Interface string }
-
-func (p *page) fill(s proxy.Snapshot) {
-	shown := 0
-	for port := range s.All() {
-		switch {
-		case !strings.Contains(port.Name.String(), p.Question.Filter):
-		case len(p.ServicePorts) < maxShown && shown < maxEntries:
-			p.ServicePorts = append(p.ServicePorts, port)
-			shown += entries(port)
-		default:
-			p.Hidden++
+// checkNode returns the problems of the node, if the Runner's Backend knows them.
+func (p *Page) checkNode(s proxy.Snapshot) []*proxy.Problem {
+	if r := p.runner.Load(); r != nil && !s.IsZero() {
+		if b, can := r.Backend.(nodeChecker); can {
+			return b.CheckNode(s)
 		}
 	}
-	p.Problems = list(p.Problems, s.Problems())
-	if p.Question == (question{Filter: p.Question.Filter}) {
-		return // The query has no packet.
+	return nil
+}
+
+// nodeChecker is implemented by backends (backends.NodeChecker).
+type nodeChecker interface {
+	CheckNode(proxy.Snapshot) []*proxy.Problem
+}
+
+// ServeHTTP serves the page under any path: as HTML, or as JSON to a client that accepts
+// application/json. The query has the parameters that the comment of the package lists.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v := p.view(r.URL.Query())
+	var body bytes.Buffer
+	kind, status, err := "text/html; charset=utf-8", http.StatusOK, p.invalid
+	switch {
+	case strings.Contains(r.Header.Get("Accept"), "application/json"):
+		kind, err = "application/json", json.NewEncoder(&body).Encode(v)
+		if v.Error != "" {
+			status = http.StatusBadRequest
+		}
+	case err == nil:
+		err = p.html.Execute(&body, v)
 	}
-	packet, err := p.Question.packet(s)
 	if err != nil {
-		p.Error = err.Error()
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	verdict := proxy.Route(s, packet)
-	p.Packet, p.Verdict, p.Question.Protocol = &packet, &verdict, string(packet.Protocol)
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Vary", "Accept")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	w.WriteHeader(status)
+	_, _ = io.Copy(w, &body) // The client notices a truncated response.
 }
 
-// list appends the texts of problems, up to maxShown. Ports of one Service may have the
-// same limit, which is shown once.
-func list(shown []string, problems iter.Seq[*proxy.Problem]) []string {
-	for problem := range problems {
-		if len(shown) == maxShown {
-			break
-		}
-		if text := problem.Error(); len(shown) == 0 || shown[len(shown)-1] != text {
-			shown = append(shown, text)
-		}
-	}
-	return shown
+// view is what one response shows. Its fields, and those of the embedded structs, are the fields
+// of the JSON.
+type view struct {
+	Title      string
+	Generation uint64
+	Node       *proxy.Node
+	Query      query `json:"-"`
+	Syncs      syncs
+	Problems   []string
+	Limits     []string
+	listing
+	answer
+	Service *serviceView
 }
 
-// entries returns the number of endpoints, frontends and source ranges of a service port.
-func entries(p *proxy.ServicePort) int {
-	n := len(p.Cluster) + len(p.Local) + len(p.Draining)
-	for i := range p.Frontends {
-		n += 1 + len(p.Frontends[i].AllowedSources)
+func (p *Page) view(parameters url.Values) *view {
+	q := newQuery(parameters)
+	applied, state := p.history.state()
+	s := applied.Applied
+	v := &view{Title: p.title, Generation: s.Generation(), Node: s.Node(), Query: q, Syncs: state}
+	if q.Service != "" {
+		v.Service = p.service(q.Service, applied)
+		return v
 	}
-	return n
-}
-
-// Protocols returns the choices of the form.
-func (p *page) Protocols() []v1.Protocol { return protocols() }
-
-func protocols() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP} }
-
-// packet returns the packet of the query. Without an interface it starts on the node, and
-// without a protocol it is TCP.
-func (q *question) packet(s proxy.Snapshot) (proxy.Packet, error) {
-	protocol := v1.Protocol(strings.ToUpper(cmp.Or(q.Protocol, string(v1.ProtocolTCP))))
-	p := proxy.Packet{Protocol: protocol, Interface: q.Interface, FromNode: q.Interface == ""}
-	switch {
-	case s.IsZero():
-		return p, errors.New("nothing has been programmed yet")
-	case !slices.Contains(protocols(), protocol):
-		return p, fmt.Errorf("protocol must be one of %v, not %q", protocols(), q.Protocol)
+	v.Problems = appendTexts(appendTexts(nil, slices.Values(p.checkNode(s))), s.Problems())
+	v.Limits = appendTexts(nil, slices.Values(applied.Limits))
+	v.listing = list(s, q)
+	if v.Query.asks() {
+		v.answer = v.Query.answer(s)
 	}
-	to, err := netip.ParseAddrPort(q.Destination)
-	if err != nil {
-		return p, fmt.Errorf("destination must be an IP address and a port: %w", err)
-	}
-	p.Destination = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	if q.Source != "" {
-		a, err := netip.ParseAddr(q.Source)
-		if err != nil {
-			return p, fmt.Errorf("source must be an IP address: %w", err)
-		}
-		p.Source = netip.AddrPortFrom(a.Unmap(), 40000)
-	} else if p.Source = netip.AddrPortFrom(ownAddress(s.Node(), p.Destination.Addr()), 40000); !p.Source.IsValid() {
-		return p, errors.New("source is required: the node has no known address in the IP family of the destination")
-	}
-	p.ToNode = isOwn(s.Node(), p.Destination.Addr())
-	return p, nil
-}
-
-// ownAddress returns the node's first address in the IP family of another address.
-func ownAddress(n *proxy.Node, like netip.Addr) netip.Addr {
-	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
-	if i < 0 {
-		return netip.Addr{}
-	}
-	return n.Addresses[i]
-}
-
-// isOwn reports whether an address is one of the node.
-func isOwn(n *proxy.Node, a netip.Addr) bool {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return slices.Contains(n.Addresses, a)
-	}
-	return slices.Contains(n.Addresses, a) || slices.ContainsFunc(list, func(x net.Addr) bool {
-		p, err := netip.ParsePrefix(x.String())
-		return err == nil && p.Addr() == a
-	})
+	return v
 }

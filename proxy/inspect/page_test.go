@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -66,11 +67,18 @@ func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
 	return s
 }
 
+// newPage returns the page of a proxy that has applied a snapshot.
+func newPage(s proxy.Snapshot) *Page {
+	p := New("Mode test")
+	p.Observer().Synced(proxy.Sync{Applied: s, Start: time.Now()})
+	return p
+}
+
 // get requests the page as HTML.
 func get(t *testing.T, s proxy.Snapshot, query string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: s} }).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+query, http.NoBody))
+	newPage(s).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+query, http.NoBody))
 	body := w.Body.String()
 	if w.Code != http.StatusOK || !strings.HasSuffix(body, "</html>\n") {
 		t.Errorf("got status %d and a page that ends with %q, want 200 and a whole page", w.Code, body[max(0, len(body)-200):])
@@ -81,6 +89,9 @@ func get(t *testing.T, s proxy.Snapshot, query string) string {
 	return body
 }
 
+// forward is the word of a verdict.
+const forward = `<span class="forward">forward</span>`
+
 func TestPage(t *testing.T) {
 	web := service("<web>", "10.96.0.10")
 	web.Spec.ExternalIPs = []string{"nonsense"}
@@ -89,21 +100,27 @@ func TestPage(t *testing.T) {
 		query         string
 		parts, absent []string
 	}{
-		"all":       {"", []string{"default/&lt;web&gt;:http/TCP/IPv4", "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080", "spec.externalIPs[0]", "Zone east", "Mode test, generation"}, []string{"<web>", "<b>"}},
-		"filter":    {"?filter=other", []string{"<td>default/other"}, []string{"<td>default/&lt;web"}},
-		"from pod":  {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
-		"mapped":    {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<b>forward</b>", "10.244.1.11:8080</code> masqueraded"}, nil},
-		"from node": {"?protocol=TCP&destination=10.96.0.10:80", []string{"<b>forward</b>"}, nil},
-		"node port": {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=192.0.2.1:30080", []string{"<b>forward</b>"}, nil},
-		"foreign":   {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{"<b>pass</b>"}, nil},
-		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{"<b>reject</b>"}, nil},
-		"TCP":       {"?destination=10.96.0.10:80", []string{"<p>TCP from 192.0.2.1:40000, this node, to 10.96.0.10:80:</p>", "<b>forward</b>"}, nil},
-		"udp":       {"?protocol=udp&interface=eth0&source=198.51.100.1&destination=10.96.0.10:80", []string{"<p>UDP from 198.51.100.1:40000 by eth0 to 10.96.0.10:80:</p>", "<option selected>UDP</option>", "<b>reject</b>"}, nil},
-		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"protocol must be one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<b>"}},
-		"no target": {"?source=10.244.1.11", []string{"destination must be an IP address and a port"}, []string{"<b>"}},
-		"no port":   {"?destination=10.96.0.10", []string{"destination must be an IP address and a port"}, []string{"<b>"}},
-		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address"}, []string{"<b>"}},
-		"no family": {"?destination=[fd00::1]:80", []string{"source is required"}, []string{"<b>"}},
+		"all": {"", []string{
+			`<a href="?service=default/%3cweb%3e">default/&lt;web&gt;:http/TCP/IPv4</a>`, "default/other", "10.96.0.10:80", "0.0.0.0:30080", "10.244.1.11:8080",
+			"spec.externalIPs[0]", "<dd>east", "Mode test, generation", "2 of 2 service ports",
+		}, []string{"<web>", `<span class="pass">`}},
+		"filter":    {"?filter=OTHER", []string{">default/other", "1 of 2 service ports", `value="OTHER"`}, []string{">default/&lt;web"}},
+		"from pod":  {"?protocol=TCP&source=10.244.1.11&interface=veth0&destination=10.96.0.10:80", []string{"<p>" + forward, "10.244.1.11:8080</code> masqueraded", "<li>"}, nil},
+		"mapped":    {"?protocol=TCP&source=::ffff:10.244.1.11&interface=veth0&destination=[::ffff:10.96.0.10]:80", []string{"<p>" + forward, "10.244.1.11:8080</code> masqueraded"}, nil},
+		"from node": {"?protocol=TCP&destination=10.96.0.10:80", []string{"<p>" + forward}, nil},
+		"node port": {"?protocol=TCP&source=198.51.100.1:999&interface=eth0&destination=192.0.2.1:30080", []string{"<code>198.51.100.1:999</code> by eth0", "<p>" + forward}, nil},
+		"foreign":   {"?protocol=TCP&source=198.51.100.1&interface=eth0&destination=203.0.113.1:80", []string{`<p><span class="pass">pass</span>`}, nil},
+		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{`<p><span class="reject">reject</span>`}, nil},
+		"TCP":       {"?destination=10.96.0.10:80", []string{"<p>TCP from <code>192.0.2.1:40000</code>, this node, to <code>10.96.0.10:80</code>:</p>", "<p>" + forward}, nil},
+		"udp":       {"?protocol=udp&interface=eth0&source=198.51.100.1&destination=10.96.0.10:80", []string{"<p>UDP from <code>198.51.100.1:40000</code> by eth0 to <code>10.96.0.10:80</code>:</p>", "<option selected>UDP</option>", `<p><span class="reject">reject</span>`}, nil},
+		"name":      {"?destination=other.default&filter=web", []string{"to <code>10.96.0.11:80</code>", `value="other.default"`, `name="filter" value="web"`}, nil},
+		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"protocol must be one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<ol>"}},
+		"no target": {"?source=10.244.1.11", []string{"destination is required"}, []string{"<ol>"}},
+		"no port":   {"?destination=10.96.0.10", []string{"has no port"}, []string{"<ol>"}},
+		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address"}, []string{"<ol>"}},
+		"no family": {"?destination=[fd00::1]:80", []string{"source is required"}, []string{"<ol>"}},
+		"bad page":  {"?page=-3", []string{"2 of 2 service ports.</p>"}, nil},
+		"far page":  {"?page=99", []string{"2 of 2 service ports.</p>", "default/other"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := get(t, s, tc.query)
@@ -127,7 +144,15 @@ func TestPageBeforeFirstSync(t *testing.T) {
 	}
 }
 
-// The problems that checks return are listed before those of objects, in the HTML and in the JSON.
+// checker is a backend that checks the node.
+type checker struct {
+	proxy.Backend
+	check func(proxy.Snapshot) []*proxy.Problem
+}
+
+func (c checker) CheckNode(s proxy.Snapshot) []*proxy.Problem { return c.check(s) }
+
+// The problems of the node are listed before those of objects, in the HTML and in the JSON.
 func TestChecks(t *testing.T) {
 	web := service("web", "10.96.0.10")
 	web.Spec.ExternalIPs = []string{"nonsense"}
@@ -138,7 +163,10 @@ func TestChecks(t *testing.T) {
 		}
 		return []*proxy.Problem{{Kind: "Node", Field: "net.<x>", Err: errors.New("is 0")}}
 	}
-	page := Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: s} }, check)
+	page := newPage(s)
+	if err := page.Observer().Begin(&proxy.Runner{Backend: checker{check: check}}); err != nil {
+		t.Fatal(err)
+	}
 	for accept, want := range map[string][]string{
 		"text/html":        {"<li>Node : net.&lt;x&gt;: is 0</li>", "spec.externalIPs[0]"},
 		"application/json": {`"Node : net.\u003cx\u003e: is 0"`, "spec.externalIPs[0]"},
@@ -156,15 +184,15 @@ func TestChecks(t *testing.T) {
 // The page has a bounded size however many Services or problems there are.
 func TestPageIsBounded(t *testing.T) {
 	var all []*v1.Service
-	for i := range maxShown + 7 {
+	for i := range maxShown + 7 { // two pages and a part
 		s := service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", 1+i/200, i%200))
 		s.Spec.Ports[0].NodePort = 0
 		s.Spec.ExternalIPs = []string{"nonsense"}
 		all = append(all, s)
 	}
 	body := get(t, snapshot(t, all...), "")
-	if got := strings.Count(body, "<td>default/"); got != maxShown || !strings.Contains(body, "<p>7 more") {
-		t.Errorf("got %d service ports on the page, want %d and \"7 more\"", got, maxShown)
+	if got := strings.Count(body, ">default/"); got != maxPorts || !strings.Contains(body, "page 1 of 3") || !strings.Contains(body, `rel="next" href="?page=2"`) {
+		t.Errorf("got %d service ports on the page, want %d, and a link to the second of three pages", got, maxPorts)
 	}
 	if got := strings.Count(body, "spec.externalIPs[0]"); got != maxShown {
 		t.Errorf("got %d problems on the page, want %d", got, maxShown)
@@ -193,9 +221,9 @@ func TestServicesOnThePageAreBounded(t *testing.T) {
 	tracker.UpdateEndpointSlice(many)
 	body := get(t, synced(t, tracker), "?protocol=TCP&source=198.51.100.1&interface=eth0&destination=10.96.0.10:80")
 	for part, want := range map[string]int{
-		"<code>10.24": 2 * maxListed, "and 951 more": 2, // the pool and the verdict
-		"</code>: ": maxListed + 2, "and 152 more": 1, // and two of the other Service
-		"198.51.": maxListed + 2, "and 150 more": 1, // and the source of the packet: in the form, and above the verdict
+		"<code>10.24": 2 * maxListed, "and 991 more": 2, // the pool and the verdict
+		"<tr><td>": maxListed + 2, "and 192 more": 1, // and two of the other Service
+		"198.51.": maxListed + 3, "and 190 more": 1, // and the source of the packet: in both forms, and above the verdict
 	} {
 		if got := strings.Count(body, part); got != want {
 			t.Errorf("%q on the page: got it %d times, want %d", part, got, want)
@@ -222,8 +250,8 @@ func TestJSON(t *testing.T) {
 		"packet and nothing": {
 			proxy.Snapshot{}, "?destination=10.96.0.10:80", http.StatusBadRequest, fields{"Error": "nothing has been programmed yet"},
 		},
-		"all":    {s, "", http.StatusOK, fields{"Title": "Mode test", "Total": 2.0, "Hidden": 0.0, "Packet": nil, "Problems.0": `Service default/web: spec.externalIPs[0]: "nonsense" is not an IP address`}},
-		"filter": {s, "?filter=other", http.StatusOK, fields{"Total": 2.0, "Hidden": 0.0, "ServicePorts.0.Name.Name": "other", "ServicePorts.1": "there is no 1"}},
+		"all":    {s, "", http.StatusOK, fields{"Title": "Mode test", "Total": 2.0, "Pages": 1.0, "Packet": nil, "Problems.0": `Service default/web: spec.externalIPs[0]: "nonsense" is not an IP address`}},
+		"filter": {s, "?filter=other", http.StatusOK, fields{"Total": 2.0, "Pages": 1.0, "ServicePorts.0.Name.Name": "other", "ServicePorts.1": "there is no 1"}},
 		"why": {s, "?destination=10.96.0.10:80", http.StatusOK, fields{
 			"Packet": fields{
 				"Protocol": "TCP", "Source": "192.0.2.1:40000", "Destination": "10.96.0.10:80", "FromNode": true, "Interface": "", "ToNode": false,
@@ -241,7 +269,7 @@ func TestJSON(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/any"+tc.query, http.NoBody)
 			r.Header.Set("Accept", "application/json")
-			Handler("Mode test", func() proxy.Sync { return proxy.Sync{Applied: tc.held} }).ServeHTTP(w, r)
+			newPage(tc.held).ServeHTTP(w, r)
 			var got any
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
 				t.Fatalf("got status %d, header %v, error %v, body %s; want status %d and JSON", w.Code, w.Header(), err, w.Body, tc.status)
@@ -284,15 +312,13 @@ func TestJSONIsBounded(t *testing.T) {
 		p.Name.Name, p.Name.Protocol, p.Name.Family = name, v1.ProtocolTCP, v1.IPv4Protocol
 		ports = append(ports, p)
 	}
-	p := &page{}
-	p.fill(proxy.NewSnapshot(&proxy.Node{}, ports...))
-	if len(p.ServicePorts) != 2 || p.Hidden != 2 {
-		t.Errorf("got %d service ports shown and %d hidden, want 2 and 2", len(p.ServicePorts), p.Hidden)
+	l := list(proxy.NewSnapshot(&proxy.Node{}, ports...), query{Page: 1})
+	if len(l.ServicePorts) != 2 || l.Matches != 4 || l.Pages != 2 {
+		t.Errorf("got %d service ports of %d on the first of %d pages, want 2 of 4 on the first of 2", len(l.ServicePorts), l.Matches, l.Pages)
 	}
 }
 
-// Limits are listed apart from problems, each once, in the HTML and in the JSON. Annotations
-// are listed with their service ports.
+// Limits are listed apart from problems, each once, in the HTML and in the JSON.
 func TestLimits(t *testing.T) {
 	limit := func(service, text string) *proxy.Problem {
 		return &proxy.Problem{
@@ -300,22 +326,22 @@ func TestLimits(t *testing.T) {
 			Field: "spec.sessionAffinity", Err: errors.New(text),
 		}
 	}
-	port := proxy.ServicePort{Annotations: map[string]string{"example.com/<key>": "<value>"}}
 	sync := proxy.Sync{
-		Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, &port),
+		Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"}),
 		Limits:  []*proxy.Problem{limit("a", "<10> clients"), limit("a", "<10> clients"), limit("b", "20 clients")},
 	}
 	request := func(accept string) string {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		r.Header.Set("Accept", accept)
-		Handler("Mode test", func() proxy.Sync { return sync }).ServeHTTP(w, r)
+		page := New("Mode test")
+		page.Observer().Synced(sync)
+		page.ServeHTTP(w, r)
 		return w.Body.String()
 	}
 	body := request("text/html")
 	for _, part := range []string{
 		"<h2>Served with limits</h2>\n<ul><li>Service default/a: spec.sessionAffinity: &lt;10&gt; clients</li><li>Service default/b: spec.sessionAffinity: 20 clients</li></ul>",
-		"<br>example.com/&lt;key&gt;: &lt;value&gt;\n",
 	} {
 		if !strings.Contains(body, part) {
 			t.Errorf("the page lacks %q:\n%s", part, body)

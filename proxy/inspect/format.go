@@ -1,0 +1,126 @@
+package inspect
+
+import (
+	"fmt"
+	"html/template"
+	"iter"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// maxListed bounds each list of endpoints, frontends or source ranges in the list of service
+// ports, maxShown each list of problems and each table on the page of a Service.
+const (
+	maxListed = 10
+	maxShown  = 200
+)
+
+// functions are those that templates call.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"endpoints": first[*endpoints.Endpoint], "frontends": first[proxy.Frontend], "destinations": first[proxy.Destination],
+		"sources": first[netip.Prefix], "explained": first[explained], "maxListed": func() int { return maxListed },
+		"maxShown":  func() int { return maxShown },
+		"beyond":    func(most, n int) int { return max(0, n-most) },
+		"ago":       ago,
+		"round":     round,
+		"bars":      bars,
+		"protocols": func() []v1.Protocol { return protocols() },
+		"add":       func(a, b int) int { return a + b },
+	}
+}
+
+// first returns the part of a list that the HTML shows.
+func first[T any](most int, all []T) []T { return all[:min(len(all), most)] }
+
+// only yields the elements that keep selects.
+func only[T any](all iter.Seq[T], keep func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for x := range all {
+			if keep(x) && !yield(x) {
+				return
+			}
+		}
+	}
+}
+
+// appendTexts appends the texts of problems, up to maxShown. Ports of one Service may have the
+// same limit, which is shown once.
+func appendTexts(shown []string, problems iter.Seq[*proxy.Problem]) []string {
+	for problem := range problems {
+		if len(shown) == maxShown {
+			break
+		}
+		if text := problem.Error(); len(shown) == 0 || shown[len(shown)-1] != text {
+			shown = append(shown, text)
+		}
+	}
+	return shown
+}
+
+// ago says how long ago a time was.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	d := time.Since(t)
+	if d < time.Second {
+		return "just now"
+	}
+	return d.Truncate(time.Second).String() + " ago"
+}
+
+// round leaves three digits of a duration.
+func round(d time.Duration) time.Duration {
+	for unit := time.Duration(1); unit <= time.Hour; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit)
+		}
+	}
+	return d.Round(time.Second)
+}
+
+// The chart of sync times, in pixels.
+const (
+	barWidth    = 8
+	chartHeight = 60
+)
+
+// bar is a sync in the chart.
+type bar struct {
+	X, Y, Height int
+	Class, Title string
+}
+
+// chart is a picture of durations.
+type chart struct {
+	Bars          []bar
+	Width, Height int
+	Longest       time.Duration
+}
+
+func bars(all []syncRecord) chart {
+	c := chart{Width: maxSyncs * barWidth, Height: chartHeight}
+	for _, s := range all {
+		c.Longest = max(c.Longest, s.Duration)
+	}
+	for i, s := range all {
+		height := max(2, int(int64(chartHeight)*int64(s.Duration)/max(1, int64(c.Longest))))
+		b := bar{X: i * barWidth, Y: chartHeight - height, Height: height, Class: "part"}
+		kind := "changes"
+		switch {
+		case s.Failed:
+			b.Class, kind = "failed", "failed"
+		case s.Full:
+			b.Class, kind = "full", "full"
+		}
+		b.Title = fmt.Sprintf("%s: %s, %s, %d service ports, %d operations", s.Start.Format(time.TimeOnly), kind, round(s.Duration), s.Changed, s.Operations)
+		c.Bars = append(c.Bars, b)
+	}
+	return c
+}

@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// TestSyncs checks what the page tells of syncs: numbers, errors, refused ports, repairs, and a
+// chart of the last ones.
+func TestSyncs(t *testing.T) {
+	p := New("Mode test")
+	synced, verified := p.Observer().Synced, p.Observer().Verified
+	s := many(2)
+	start := time.Now().Add(-time.Hour)
+	next := func(x proxy.Sync) {
+		start = start.Add(time.Second)
+		x.Start, x.Duration = start, time.Millisecond
+		synced(x)
+	}
+	next(proxy.Sync{Full: true, Operations: 5, Err: errors.New("no <kernel>")})
+	if at, state := p.history.state(); !at.Applied.IsZero() || state.Failed != 1 || state.Error != "no <kernel>" || !state.Held.IsZero() {
+		t.Errorf("after a failure: got %+v and %+v, want nothing held, and the error", at, state)
+	}
+	next(proxy.Sync{Full: true, Operations: 100, Applied: s})
+	next(proxy.Sync{Full: true, Applied: s})
+	next(proxy.Sync{Full: true, Operations: 1, Applied: s}) // a repair
+	next(proxy.Sync{Operations: 4, Changed: 1, Applied: s, Refused: proxy.PortErrors{clusterPort("a", "b", "", "10.96.0.1:80").Name: errors.New("refused")}})
+	verified(s)
+	held, state := p.history.state()
+	if state.Count != 5 || state.Failed != 1 || state.Repairs != 1 || state.Refused != 1 || !state.Held.Equal(start.Add(time.Millisecond)) || state.Verified.IsZero() {
+		t.Errorf("got %+v, want 5 syncs, one failed, one repair, one refused port", state)
+	}
+	if held.Operations != 4 {
+		t.Errorf("got a last sync of %d operations, want 4", held.Operations)
+	}
+	for range maxSyncs {
+		next(proxy.Sync{Applied: s})
+	}
+	if _, later := p.history.state(); len(later.Recent) != maxSyncs || later.Count != maxSyncs+5 || !later.Recent[maxSyncs-1].Start.Equal(start) {
+		t.Errorf("got %d syncs in the chart of %d, want %d, the newest last", len(later.Recent), later.Count, maxSyncs)
+	}
+	if len(state.Recent) != 5 || !state.Recent[0].Full {
+		t.Error("later syncs changed the list that was returned before")
+	}
+}
+
+// TestChart checks the heights and colours of the bars.
+func TestChart(t *testing.T) {
+	c := bars([]syncRecord{{Duration: time.Second, Full: true}, {Duration: time.Millisecond}, {Duration: time.Second / 2, Failed: true, Full: true}})
+	if c.Longest != time.Second || c.Bars[0].Height != chartHeight || c.Bars[1].Height != 2 || c.Bars[2].Height != chartHeight/2 {
+		t.Errorf("got %+v, want bars of full, least and half height", c)
+	}
+	if got := c.Bars[0].Class + c.Bars[1].Class + c.Bars[2].Class; got != "fullpartfailed" {
+		t.Errorf("got classes %s, want full, part and failed", got)
+	}
+	if c := bars([]syncRecord{{}}); c.Bars[0].Height != 2 {
+		t.Errorf("a sync that took no time: got height %d, want 2", c.Bars[0].Height)
+	}
+}
+
+// TestChangedAt checks the time of the last change of a service port: none for those of the first
+// sync, that of the sync otherwise, and none for a port that was removed.
+func TestChangedAt(t *testing.T) {
+	h := &history{changed: map[proxy.ServicePortName]time.Time{}}
+	start := time.Unix(1000, 0)
+	port := clusterPort("default", "web", "", "10.96.0.10:80")
+	other := clusterPort("default", "other", "", "10.96.0.11:80")
+	h.synced(proxy.Sync{Start: start, Applied: proxy.NewSnapshot(&proxy.Node{}, port, other)})
+	changed := *port
+	changed.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.11:8080")}}
+	h.synced(proxy.Sync{Start: start.Add(time.Minute), Applied: proxy.NewSnapshot(&proxy.Node{}, &changed, other)})
+	h.synced(proxy.Sync{Start: start.Add(2 * time.Minute)}) // what is held is unknown
+	if at, since := h.changedAt(port.Name); !at.Equal(start.Add(time.Minute)) || !since.Equal(start) {
+		t.Errorf("got a change at %v, known since %v, want one a minute after the start", at, since)
+	}
+	if at, _ := h.changedAt(other.Name); !at.IsZero() {
+		t.Errorf("the other port: got a change at %v, want none", at)
+	}
+	h.synced(proxy.Sync{Start: start.Add(3 * time.Minute), Applied: proxy.NewSnapshot(&proxy.Node{}, other)})
+	if len(h.changed) != 0 {
+		t.Errorf("got times of changes %v after the port was removed, want none", h.changed)
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 999: "999ns", 12345: "12.3µs", 1234567: "1.23ms", 999999: "1ms", 61 * time.Second: "1m1s", 100 * time.Hour: "100h0m0s",
+	} {
+		if got := round(d).String(); got != want {
+			t.Errorf("%d ns: got %s, want %s", d, got, want)
+		}
+	}
+	if got := ago(time.Now().Add(-90*time.Second - time.Millisecond)); got != "1m30s ago" {
+		t.Errorf("got %s, want 1m30s ago", got)
+	}
+	if got := ago(time.Time{}) + ago(time.Now()); !strings.HasPrefix(got, "neverjust now") {
+		t.Errorf("got %s, want never, and just now", got)
+	}
+}

@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// TestFilter checks what people search service ports by.
+func TestFilter(t *testing.T) {
+	web := clusterPort("default", "Web", "http", "10.96.0.10:80")
+	web.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.11:8080")}}
+	web.Draining = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.12:8080")}}
+	s := proxy.NewSnapshot(&proxy.Node{}, web, clusterPort("default", "six", "", "[fd00::10]:443"), clusterPort("other", "db80", "", "10.96.1.10:5432"))
+	for text, want := range map[string]string{
+		"":                   "web six db80",
+		"WEB":                "web",
+		"default/":           "web six",
+		"ipv6":               "six",
+		"10.96.0.10":         "web",
+		"10.96.0.10:80":      "web",
+		"10.96.0.10:81":      "",
+		"::ffff:10.96.0.10":  "web",
+		"10.96.0.0/16":       "web db80",
+		"10.96.0.10/16":      "web db80",
+		"fd00:0:0::10":       "six",
+		"[fd00::10]":         "six",
+		"[fd00::10]:443":     "six",
+		"10.244.1.11":        "web",
+		"10.244.1.12:8080":   "web",
+		"8080":               "web",
+		":5432":              "db80",
+		"80":                 "web db80", // a port, and a part of a name
+		"default 10.96.0.10": "web",
+		"other 10.96.0.10":   "",
+		"99999":              "",
+		"10.0.0.0/99":        "",
+	} {
+		var got []string
+		for _, p := range list(s, query{Filter: text, Page: 1}).ServicePorts {
+			got = append(got, strings.ToLower(p.Name.Name))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: got %v, want %s", text, got, want)
+		}
+	}
+}
+
+// many returns a snapshot of Services with ten endpoints each.
+func many(n int) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for i := range n {
+		p := clusterPort("default", fmt.Sprintf("service-%05d", i), "http", fmt.Sprintf("10.%d.%d.1:80", 100+i/256, i%256))
+		for j := range 10 {
+			p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, byte(i / 256), byte(i), byte(j)}), 8080)})
+		}
+		ports = append(ports, p)
+	}
+	return proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, ports...)
+}
+
+// TestPages checks that each service port is on one page of the list.
+func TestPages(t *testing.T) {
+	for _, n := range []int{0, 1, maxPorts, maxPorts + 1, 3 * maxPorts} {
+		s, seen, pages := many(n), 0, max(1, (n+maxPorts-1)/maxPorts)
+		for page := 1; page <= pages; page++ {
+			l := list(s, query{Page: page})
+			if l.Page != page || l.Pages != pages || l.Matches != n || l.Total != n {
+				t.Errorf("%d service ports, page %d: got page %d of %d with %d matches of %d, want page %d of %d", n, page, l.Page, l.Pages, l.Matches, l.Total, page, pages)
+			}
+			for _, p := range l.ServicePorts {
+				if want := fmt.Sprintf("service-%05d", seen); p.Name.Name != want {
+					t.Fatalf("%d service ports, page %d: got %s, want %s", n, page, p.Name.Name, want)
+				}
+				seen++
+			}
+		}
+		if seen != n {
+			t.Errorf("got %d service ports on all pages, want %d", seen, n)
+		}
+	}
+}
+
+// BenchmarkPage serves pages of 10,000 Services with ten endpoints each.
+func BenchmarkPage(b *testing.B) {
+	p := newPage(many(10_000))
+	for name, query := range map[string]string{
+		"first": "", "last": "?page=100", "name": "?filter=SERVICE-09999", "address": "?filter=11.39.15.9", "packet": "?destination=service-09999", "service": "?service=default/service-09999",
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				w := httptest.NewRecorder()
+				p.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), "GET", "/"+query, nil))
+				if !strings.HasSuffix(w.Body.String(), "</html>\n") {
+					b.Fatal("got no whole page")
+				}
+			}
+		})
+	}
+}

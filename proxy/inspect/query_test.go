@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"net/netip"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// clusterPort is a service port with a ClusterIP.
+func clusterPort(namespace, name, port, at string) *proxy.ServicePort {
+	a := netip.MustParseAddrPort(at)
+	p := &proxy.ServicePort{
+		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}, Port: port, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol},
+		Frontends: []proxy.Frontend{{Addr: a}},
+	}
+	if a.Addr().Is6() {
+		p.Name.Family = v1.IPv6Protocol
+	}
+	return p
+}
+
+// TestDestination checks which address the texts that people write stand for.
+func TestDestination(t *testing.T) {
+	udp := clusterPort("kube-system", "dns", "dns", "10.96.0.2:53")
+	udp.Name.Protocol = v1.ProtocolUDP
+	bare := clusterPort("default", "bare", "", "10.96.0.9:1")
+	bare.Frontends = nil
+	s := proxy.NewSnapshot(
+		&proxy.Node{}, udp, bare,
+		clusterPort("kube-system", "dns", "dns-tcp", "10.96.0.2:53"), clusterPort("kube-system", "dns", "metrics", "10.96.0.2:9153"),
+		clusterPort("default", "web", "", "10.96.0.3:80"), clusterPort("default", "web", "", "[fd00::3]:80"),
+		clusterPort("a", "twice", "", "10.96.0.4:80"), clusterPort("b", "twice", "", "10.96.0.5:80"),
+		clusterPort("default", "many", "p1", "10.96.0.6:1"), clusterPort("default", "many", "p2", "10.96.0.6:2"), clusterPort("default", "many", "p3", "10.96.0.6:3"),
+		clusterPort("default", "many", "p4", "10.96.0.6:4"), clusterPort("default", "many", "p5", "10.96.0.6:5"), clusterPort("default", "many", "p6", "10.96.0.6:6"),
+	)
+	for _, c := range []struct {
+		text     string
+		protocol v1.Protocol
+		like     string
+		want     string // or a part of the error
+	}{
+		{"192.0.2.1:80", "", "", "192.0.2.1:80"},
+		{"[::ffff:192.0.2.1]:80", "", "", "192.0.2.1:80"},
+		{"192.0.2.1", "", "", "has no port"},
+		{"fd00::3", "", "", "IPv6 address in brackets"},
+		{"[fd00::3]", "", "", "has no port"},
+		{"", "", "", "destination is required"},
+		{"web", "", "", "10.96.0.3:80"},
+		{"web", "", "10.244.1.1", "10.96.0.3:80"},
+		{"web", "", "fd01::1", "[fd00::3]:80"},
+		{"twice.a", "", "fd01::1", "10.96.0.4:80"},
+		{"WEB.default", "", "", "10.96.0.3:80"},
+		{"default/web", "", "", "10.96.0.3:80"},
+		{"default/web:80", "", "", "10.96.0.3:80"},
+		{"default/web:81", "", "", "choose a port and its protocol: TCP  80"},
+		{"web.default.svc", "", "", "10.96.0.3:80"},
+		{"web.default.svc.cluster.local:80", "", "", "10.96.0.3:80"},
+		{"web.default.svc.cluster.local.", "", "", "10.96.0.3:80"},
+		{"www.example.com:80", "", "", "not the name of a Service in cluster DNS"},
+		{"twice", "", "", "in the namespaces a, b and perhaps more"},
+		{"dns.kube-system", "", "", "choose a port"},
+		{"dns.kube-system:metrics", "", "", "10.96.0.2:9153"},
+		{"dns.kube-system:DNS-TCP", "", "", "10.96.0.2:53"},
+		{"dns.kube-system", v1.ProtocolUDP, "", "10.96.0.2:53"},
+		{"dns.kube-system:dns", v1.ProtocolUDP, "", "10.96.0.2:53"},
+		{"dns.kube-system:dns", v1.ProtocolTCP, "", "choose a port"},
+		{"many", "", "", "TCP p5 5, ..."},
+		{"bare", "", "", "choose a port"},
+		{"nobody", "", "", "neither address:port nor a Service"},
+		{"default/", "", "", "name of a Service, not"},
+		{"/", "", "", "name of a Service, not"},
+		{":80", "", "", "name of a Service, not"},
+		{"1:2:3", "", "", "neither address:port nor a Service"},
+	} {
+		var like netip.Addr
+		if c.like != "" {
+			like = netip.MustParseAddr(c.like)
+		}
+		if c.protocol == "" {
+			c.protocol = v1.ProtocolTCP
+		}
+		at, err := destination(s, c.text, c.protocol, like)
+		got := at.String()
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%q, %s, client %s: got %s, want %s", c.text, c.protocol, c.like, got, c.want)
+		}
+	}
+}
+
+// TestPageKeepsTheQuery checks that links to other pages of the list keep filter and packet.
+func TestPageKeepsTheQuery(t *testing.T) {
+	q := query{Filter: "a&b", Page: 3, Destination: "web:80"}
+	if got, want := q.At(4), "?destination=web%3A80&filter=a%26b&page=4"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,76 @@
+package inspect
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// serviceView is the page of one Service.
+type serviceView struct {
+	Name             string // namespace/name
+	Ports            []portView
+	Problems, Limits []string
+}
+
+// portView is a service port on the page of its Service.
+type portView struct {
+	*proxy.ServicePort
+	// Changed is when the port changed last; the zero time if it has not since Since.
+	Changed, Since time.Time
+	// Refused is why the last sync could not program the port.
+	Refused string
+	// All are the endpoints of the port, with the reasons why pools have them or not.
+	All []explained
+}
+
+type explained struct {
+	*endpoints.Endpoint
+	endpoints.Explanation
+}
+
+// explainer is implemented by trackers.
+type explainer interface {
+	ExplainEndpoints(proxy.ServicePortName) ([]*endpoints.Endpoint, []endpoints.Explanation)
+}
+
+// service returns the page of a Service, of a name such as default/web.
+func (p *Page) service(name string, held proxy.Sync) *serviceView {
+	namespace, short, _ := strings.Cut(name, "/")
+	v := &serviceView{Name: name}
+	for port := range held.Applied.All() {
+		if port.Name.Namespace == namespace && port.Name.Name == short {
+			v.Ports = append(v.Ports, p.servicePort(port, held))
+		}
+	}
+	mine := func(x *proxy.Problem) bool {
+		return x.Kind == "Service" && x.Namespace == namespace && x.Name == short
+	}
+	v.Problems = appendTexts(nil, only(held.Applied.Problems(), mine))
+	v.Limits = appendTexts(nil, only(slices.Values(held.Limits), mine))
+	return v
+}
+
+func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
+	out := portView{ServicePort: port}
+	out.Changed, out.Since = p.history.changedAt(port.Name)
+	if err := held.Refused[port.Name]; err != nil {
+		out.Refused = err.Error()
+	}
+	runner := p.runner.Load()
+	if runner == nil {
+		return out
+	}
+	source, can := runner.Source.(explainer)
+	if !can {
+		return out
+	}
+	all, why := source.ExplainEndpoints(port.Name)
+	for i, e := range all {
+		out.All = append(out.All, explained{e, why[i]})
+	}
+	return out
+}
