@@ -109,8 +109,8 @@ nested:
 
 # The programs are built first, so that the time limit is for the tests alone.
 .PHONY: peer
-peer: ## run the tests with Kubernetes: an API server, kube-proxy
-	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables
+peer: ## run the tests with Kubernetes and a browser: an API server, kube-proxy
+	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables chromium=chromium
 	@$(STEP) 'build kube-apiserver and kube-proxy' go -C internal/peer build -o /dev/null \
 		k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-proxy
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \

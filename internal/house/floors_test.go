@@ -111,6 +111,7 @@ func byFloor() [][]string {
 			"examples/scale",
 			"internal/differential",
 			"internal/peer",
+			"internal/peer/browser",
 			"internal/peer/differential",
 			"internal/peer/ipvsmode",
 			"internal/peer/sidebyside",

@@ -25,6 +25,7 @@ func onlyForTests() []string {
 		"internal/house/skipcheck",
 		"internal/netns/netnstest",
 		"internal/peer",
+		"internal/peer/browser",
 		"internal/peer/controlplane",
 		"internal/peer/differential",
 		"internal/peer/e2e",

@@ -41,6 +41,7 @@ func otherMeanings() map[string][]string {
 		"examples/kubeproxy":     {"page"},
 		"examples/manifestproxy": {"page"},
 		"internal/agenttest":     {"page"},
+		"internal/peer/browser":  {"page"},
 		"proxy/health":           {"page"},
 		"proxy/inspect":          {"page"},
 	}

@@ -191,7 +191,7 @@ func TestPageIsBounded(t *testing.T) {
 		all = append(all, s)
 	}
 	body := get(t, snapshot(t, all...), "")
-	if got := strings.Count(body, ">default/"); got != maxPorts || !strings.Contains(body, "page 1 of 3") || !strings.Contains(body, `rel="next" href="?page=2"`) {
+	if got := strings.Count(body, ">default/"); got != maxPorts || !strings.Contains(body, "page 1 of 3") || !strings.Contains(body, `rel="next" href="?page=2#list"`) {
 		t.Errorf("got %d service ports on the page, want %d, and a link to the second of three pages", got, maxPorts)
 	}
 	if got := strings.Count(body, "spec.externalIPs[0]"); got != maxShown {

@@ -67,6 +67,12 @@ func TestServicePage(t *testing.T) {
 	if body := request("default/none", "text/html"); !strings.Contains(body, "This node serves no port of this Service.") {
 		t.Errorf("an unknown Service: got page\n%s", body)
 	}
+	wantPorts(t, request("default/web", "application/json"))
+}
+
+// wantPorts checks the JSON of the page of the Service.
+func wantPorts(t *testing.T, text string) {
+	t.Helper()
 	var fields struct {
 		Service struct {
 			Ports []struct {
@@ -78,7 +84,7 @@ func TestServicePage(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(request("default/web", "application/json")), &fields); err != nil {
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
 		t.Fatal(err)
 	}
 	if ports := fields.Service.Ports; len(ports) != 1 || ports[0].Refused != "<full>" || len(ports[0].All) != 2 || !ports[0].All[0].InCluster || ports[0].All[1].ClusterReason != "not ready" {
