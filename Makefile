@@ -35,6 +35,7 @@ IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' $(IPVSFILES) | 
 VM := $(or $(TMPDIR),/tmp)/vipkit-vm
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
 INVM := -p 1 -timeout=60m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
+WINEPROGRAMS := /usr/lib/wine/wine64=wine64 x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
 VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=kmod ipvsadm=ipvsadm ipset=ipset
 
 # What Windows can run, first what takes longest. The tests that Wine cannot run are in
@@ -110,7 +111,7 @@ nested:
 # The programs are built first, so that the time limit is for the tests alone.
 .PHONY: peer
 peer: ## run the tests with Kubernetes and a browser: an API server, kube-proxy
-	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables chromium=chromium
+	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables chromium=chromium $(WINEPROGRAMS)
 	@$(STEP) 'build kube-apiserver and kube-proxy' go -C internal/peer build -o /dev/null \
 		k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-proxy
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
@@ -176,7 +177,7 @@ vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=Te
 
 .PHONY: windows
 windows: ## run the tests of what Windows can run as its programs, under Wine
-	@.ci/install /usr/lib/wine/wine64=wine64 x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
+	@.ci/install $(WINEPROGRAMS)
 	@go build -o '$(SKIPCHECK)' ./internal/house/skipcheck
 	@if [ -x /usr/lib/wine/wine64 ]; then \
 		STEP_QUIET=1 $(STEP) 'tests on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 .ci/wine/run sh -c \

@@ -115,6 +115,7 @@ func byFloor() [][]string {
 			"internal/peer/differential",
 			"internal/peer/ipvsmode",
 			"internal/peer/sidebyside",
+			"internal/peer/windows",
 			"internal/storm",
 		},
 		8: {

@@ -32,6 +32,7 @@ func onlyForTests() []string {
 		"internal/peer/ipvs",
 		"internal/peer/ipvsmode",
 		"internal/peer/sidebyside",
+		"internal/peer/windows",
 		"internal/servertest",
 		"internal/simhns",
 		"internal/storm",
