@@ -42,7 +42,7 @@ VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=k
 # .ci/wine/left-out, with the reasons.
 WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./affinity ./allocator/... \
 	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/simhns ./internal/testenv \
-	./examples/kubeproxy
+	./backends/userspace/... ./examples/kubeproxy ./examples/manifestproxy
 WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
 SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
 
