@@ -37,10 +37,10 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{hns: newHNS(t), path: buildExample(t, "kubeproxy"), healthz: servertest.FreeAddress(t)}
+	needWine(t)
+	w := &world{cluster: newCluster(t), hns: newHNS(t), path: buildExample(t, "kubeproxy"), healthz: servertest.FreeAddress(t)}
 	w.system = startSystem(t, func(start func() error) error { return start() })
 	w.system.serveHNS(w.hns)
-	w.cluster = newCluster(t)
 	w.flags = []string{
 		"-kubeconfig", w.config, "-hostname-override", nodeName, "-network-name", networkName, "-v=1",
 		"-healthz-bind-address", w.healthz, "-metrics-bind-address", servertest.FreeAddress(t),

@@ -35,14 +35,19 @@ type system struct {
 	folder string                   // drive C
 }
 
-// startSystem installs a Windows, whose processes within starts. It is removed when the test ends.
-func startSystem(t *testing.T, within func(func() error) error) *system {
+// needWine skips a test where Windows cannot be installed.
+func needWine(t *testing.T) {
 	t.Helper()
 	for _, program := range []string{wine, compiler} {
 		if _, err := exec.LookPath(program); err != nil {
 			testenv.CannotRun(t, program+" is not installed")
 		}
 	}
+}
+
+// startSystem installs a Windows, whose processes within starts. It is removed when the test ends.
+func startSystem(t *testing.T, within func(func() error) error) *system {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	// It also ends with this process, in whatever way that ends.
 	run := exec.CommandContext(ctx, filepath.Join(repository, ".ci/wine/run"), "sh", "-c",

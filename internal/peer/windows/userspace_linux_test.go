@@ -37,6 +37,7 @@ type userspaceNode struct {
 
 func newUserspaceNode(t *testing.T) *userspaceNode {
 	t.Helper()
+	needWine(t)
 	n := &userspaceNode{Node: agenttest.NewNode(t), t: t, manifests: filepath.Join(t.TempDir(), "services.yaml"), path: buildExample(t, "manifestproxy")}
 	n.system = startSystem(t, n.Do)
 	n.system.serveNetsh(n.NS)
