@@ -225,17 +225,17 @@ func (n *userspaceNode) connectOften() {
 	defer cancel()
 	loaded := make(chan struct{})
 	var changes sync.WaitGroup
-	changed := 0
+	before := n.proxy.count(" changed=")
 	changes.Go(func() {
 		sets := [][]string{{agenttest.Pod1IP}, {agenttest.Pod2IP}, {agenttest.Pod1IP, agenttest.Pod2IP}}
 		again := time.NewTicker(700 * time.Millisecond)
 		defer again.Stop()
-		for ; ; changed++ {
+		for i := 0; ; i++ {
 			select {
 			case <-loaded:
 				return
 			case <-again.C:
-				n.write(sets[changed%len(sets)]...)
+				n.write(sets[i%len(sets)]...)
 			}
 		}
 	})
@@ -244,6 +244,7 @@ func (n *userspaceNode) connectOften() {
 	took := time.Since(began)
 	close(loaded)
 	changes.Wait()
+	changed := n.proxy.count(" changed=") - before
 	total := 0
 	for _, count := range answers {
 		total += count
