@@ -56,7 +56,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: install check lint examples bench-once race nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
+test: install check lint examples bench-once race windows nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
 	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
 
 .PHONY: install
