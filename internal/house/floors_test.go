@@ -32,6 +32,7 @@ func byFloor() [][]string {
 			"internal/house/skipcheck",
 			"internal/ipaddr",
 			"internal/journal",
+			"internal/nearest",
 			"internal/netns",
 			"internal/pause",
 			"internal/pmap",

@@ -13,12 +13,13 @@
 //   - a List, ServiceList, EndpointSliceList or NodeList of them, just as
 //     kubectl get services,endpointslices,nodes -A prints it with -o yaml or
 //     -o json,
-//   - or of any other kind, which is ignored and counted in [Summary].
+//   - or of any other kind, which is ignored and counted in [Summary]; a kind whose name
+//     is almost one of the above, such as Servce, is an error.
 //
-// Fields that this version does not know are ignored. A missing namespace is
-// "default", a missing protocol TCP, a missing name of an EndpointSlice's port
-// the empty name, as in the API server. No other default is filled in, and
-// managedFields are dropped. A duplicate key in a YAML mapping is an error, except in
+// Fields that this version does not know are ignored, with a warning. A missing namespace
+// is "default", a missing protocol TCP, a missing name of an EndpointSlice's port
+// the empty name, as in the API server. [Source].Assign can give ClusterIPs to Services that
+// have none. No other default is filled in, and managedFields are dropped. A duplicate key in a YAML mapping is an error, except in
 // documents with merge keys (<<), whose mappings may override what they merged.
 //
 // # Errors
@@ -32,6 +33,12 @@
 //
 // Of duplicate objects the first one is used, in the order of file names and then of
 // lines; the others are reported.
+//
+// # Warnings
+//
+// [Source].Warn gets what was read and has no effect, such as an unknown field, or an
+// EndpointSlice without the label that names its Service. A warning has the line of the field
+// or, if it concerns several objects, the line where its object begins.
 //
 // # Services that claim the same address
 //

@@ -1,12 +1,16 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
 
-// DocumentError is the error of a file, or of a part of it, that cannot be read. The rest of
-// the file, and all other files, are read.
+// errNoClusterIP means that a Service has no ClusterIP, and nothing that assigns one.
+var errNoClusterIP = errors.New("without spec.clusterIP it is not served: give it an unused address, for example clusterIP: 10.96.0.10")
+
+// DocumentError is the error of a file, or of a part of it, that cannot be read, or a warning
+// about it. The rest of the file, and all other files, are read.
 type DocumentError struct {
 	// File is the path of the file: the folder as in Source.Path, and the name.
 	File string

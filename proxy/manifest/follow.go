@@ -31,7 +31,10 @@ type follower struct {
 	// pathErr is the error of reading Path.
 	pathErr    error
 	duplicates []*DocumentError
+	warnings   []*DocumentError // about objects of several files
+	unassigned []*DocumentError // of Services that wait for Assign
 	reported   string
+	warned     string
 }
 
 func newFollower(s *Source) (*follower, error) {
@@ -84,8 +87,8 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if !f.synced && !stable {
 		return false, nil
 	}
-	if changed {
-		if err := f.handOver(ctx); err != nil {
+	if changed || len(f.unassigned) > 0 {
+		if err := f.handOver(ctx, changed); err != nil {
 			return false, err
 		}
 	}

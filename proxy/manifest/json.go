@@ -17,8 +17,10 @@ type raw struct {
 	line int // of the file where it begins
 	item int // position in its List, or noItem
 	data []byte
-	typ  metav1.TypeMeta // the type that the List gives to items without one
-	err  error           // why there is no data
+	// source is the text that has the object; its line is that of the file.
+	source document
+	typ    metav1.TypeMeta // the type that the List gives to items without one
+	err    error           // why there is no data
 }
 
 // jsonValues returns the objects of a document with any number of JSON values, and
@@ -79,7 +81,7 @@ func withItems(doc document, items []raw) ([]raw, error) {
 	}
 	k, isList, _ := classify(typ) // content.add returns the error.
 	if !isList {
-		return []raw{{line: doc.line, item: noItem, data: doc.text}}, nil
+		return []raw{{line: doc.line, item: noItem, data: doc.text, source: doc}}, nil
 	}
 	if k != otherKind {
 		for i := range items {
@@ -135,7 +137,8 @@ func elements(d *json.Decoder, doc document) (items []raw, err error) {
 		begin := end - len(value)
 		doc.line += bytes.Count(doc.text[offset:begin], []byte("\n"))
 		offset = begin
-		items = append(items, raw{line: doc.line, item: len(items), data: doc.text[begin:end]})
+		text := doc.text[begin:end]
+		items = append(items, raw{line: doc.line, item: len(items), data: text, source: document{line: doc.line, text: text}})
 	}
 	if err == nil {
 		_, err = d.Token()

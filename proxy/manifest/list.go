@@ -128,7 +128,7 @@ func (l *listing) parse(values []raw, begin, end int) []raw {
 		return values
 	}
 	for i, item := range items {
-		value := raw{line: item.line, item: begin + i, err: err}
+		value := raw{line: item.line, item: begin + i, source: item, err: err}
 		if err == nil {
 			value.data, value.err = json.Marshal(parsed[i])
 		}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/vipkit/vipkit/internal/nearest"
 )
 
 // kind is the kind of an object, in the order in which objects are handed over: the
@@ -96,12 +98,14 @@ func classify(t metav1.TypeMeta) (k kind, isList bool, err error) {
 		k, want = sliceKind, discoveryv1.SchemeGroupVersion
 	case "":
 	default:
-		return otherKind, false, nil
+		return otherKind, false, misspelled(t, name)
 	}
 	got, err := schema.ParseGroupVersion(t.APIVersion)
 	switch {
 	case err != nil:
 		return otherKind, false, fmt.Errorf("%s: %w", t.Kind, err)
+	case got.Group != want.Group && k != otherKind && isKnownGroup(got.Group):
+		return otherKind, false, fmt.Errorf("%s of apiVersion %q, want %q", t.Kind, got, want)
 	case got.Group != want.Group:
 		return otherKind, false, nil
 	case got != want:
@@ -110,9 +114,26 @@ func classify(t metav1.TypeMeta) (k kind, isList bool, err error) {
 	return k, isList, nil
 }
 
+// misspelled returns an error for a kind, without List at its end, that is almost a known
+// one and whose apiVersion has the group of a known one.
+func misspelled(t metav1.TypeMeta, name string) error {
+	if group, _, _ := strings.Cut(t.APIVersion, "/"); t.APIVersion != "v1" && !isKnownGroup(group) {
+		return nil
+	}
+	if known, ok := nearest.Name(name, nodeKind.String(), serviceKind.String(), sliceKind.String()); ok {
+		return fmt.Errorf("unknown kind %s: did you mean %s?", t.Kind, known+strings.TrimPrefix(t.Kind, name))
+	}
+	return nil
+}
+
+// isKnownGroup reports whether a group of the API has a known kind.
+func isKnownGroup(group string) bool {
+	return group == v1.GroupName || group == discoveryv1.GroupName
+}
+
 // newObject reads an object of a known kind, with those defaults of the API server that
-// files need.
-func newObject(k kind, r raw) (object, error) {
+// files need, and returns warnings about it.
+func newObject(k kind, r raw) (object, []*DocumentError, error) {
 	var value metav1.Object
 	switch k {
 	case nodeKind:
@@ -122,17 +143,21 @@ func newObject(k kind, r raw) (object, error) {
 	case sliceKind:
 		value = new(discoveryv1.EndpointSlice)
 	case otherKind:
-		return object{}, fmt.Errorf("kind %v is not supported", k)
+		return object{}, nil, fmt.Errorf("kind %v is not supported", k)
 	}
-	if err := json.Unmarshal(r.data, value); err != nil {
-		return object{}, fmt.Errorf("%v: %w", k, err)
+	warnings, err := unmarshal(r, value)
+	if err != nil {
+		return object{}, nil, fmt.Errorf("%v: %w", k, err)
 	}
 	if value.GetName() == "" {
-		return object{}, fmt.Errorf("%v without metadata.name", k)
+		return object{}, nil, fmt.Errorf("%v without metadata.name", k)
 	}
 	setDefaults(value)
+	if len(warnings) == 0 { // What is missing may have a wrong name.
+		warnings = check(r, value)
+	}
 	name := types.NamespacedName{Namespace: value.GetNamespace(), Name: value.GetName()}
-	return object{key: key{k, name}, value: value, line: r.line, item: r.item}, nil
+	return object{key: key{k, name}, value: value, line: r.line, item: r.item}, warnings, nil
 }
 
 func setDefaults(value metav1.Object) {

@@ -25,6 +25,8 @@ type content struct {
 	errs    []*DocumentError // the first maxErrors, and one that counts the others
 	more    int              // errors that are not in errs
 	ignored map[string]int
+	// warnings has maxErrors at most; a further one says that there are more.
+	warnings []*DocumentError
 }
 
 // bad reports whether something could not be read.
@@ -51,7 +53,7 @@ func readContent(ctx context.Context, path string, data []byte) (content, error)
 		err := fmt.Errorf("%d more errors", c.more)
 		c.errs = append(c.errs, &DocumentError{Item: noItem, Err: err})
 	}
-	for _, e := range c.errs {
+	for _, e := range slices.Concat(c.errs, c.warnings) {
 		e.File = path
 	}
 	return c, nil
@@ -125,12 +127,26 @@ func (c *content) add(v raw) error {
 		c.ignored[t.APIVersion+" "+t.Kind]++
 		return nil
 	}
-	o, err := newObject(k, v)
+	o, warnings, err := newObject(k, v)
 	if err != nil {
 		return err
 	}
+	for _, w := range warnings {
+		c.warn(w)
+	}
 	c.objects = append(c.objects, o)
 	return nil
+}
+
+// warn records a warning.
+func (c *content) warn(w *DocumentError) {
+	switch n := len(c.warnings); {
+	case n < maxErrors:
+		c.warnings = append(c.warnings, w)
+	case n == maxErrors:
+		w.Err = errors.New("more warnings, which are not listed")
+		c.warnings = append(c.warnings, w)
+	}
 }
 
 // fail records an error at its own line of the file, if it has one, or at the given line.

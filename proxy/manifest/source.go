@@ -47,10 +47,21 @@ type Source struct {
 	Interval time.Duration
 	// Handler receives the objects.
 	Handler Handler
+	// Assign, if set, is called with a copy of each Service that is new or has changed and
+	// is served at a ClusterIP, those whose files name one first. It sets spec.clusterIP,
+	// spec.clusterIPs and spec.ipFamilies of the others. After an error the Service is not
+	// handed over, the error is reported with its file and line, and the next check calls
+	// Assign again.
+	Assign func(context.Context, *v1.Service) error
 	// Report, if set, is called when the errors change: with the joined
 	// DocumentErrors and, if Path itself cannot be read, the reason; with nil when
 	// there is no error any more. It is not called before the first error.
 	Report func(error)
+	// Warn, if set, is called like Report, with DocumentErrors of parts that were read and
+	// have no effect: an unknown field; an EndpointSlice without the label of its Service,
+	// or with a port that its Service does not have; a Service without ports or, if Assign
+	// is not set, without ClusterIP. They are no errors of Load.
+	Warn func(error)
 	// Observe, if set, is called after each pass that read something new, after the
 	// handler.
 	Observe func(Summary)

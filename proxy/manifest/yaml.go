@@ -165,5 +165,8 @@ func wholeYAML(doc document) ([]raw, error) {
 		return nil, err
 	}
 	objects, _, err := jsonObjects(document{line: doc.line, text: data})
+	for i := range objects {
+		objects[i].source = doc
+	}
 	return objects, err
 }

@@ -1,0 +1,2 @@
+// Package nearest finds the known name that a misspelled one most likely means.
+package nearest

@@ -1,0 +1,133 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/vipkit/vipkit/internal/nearest"
+)
+
+// unmarshal reads an object of the API. It returns a warning for each field that the type
+// does not have; the object is read without it.
+func unmarshal(r raw, value metav1.Object) (warnings []*DocumentError, err error) {
+	unknown, err := kjson.UnmarshalStrict(r.data, value, kjson.DisallowUnknownFields)
+	for _, e := range unknown {
+		field, ok := e.(kjson.FieldError)
+		if !ok {
+			return nil, e
+		}
+		reason := fmt.Errorf("unknown field %s%s", field.FieldPath(), suggestion(reflect.TypeOf(value), field.FieldPath()))
+		warnings = append(warnings, r.warning(field.FieldPath(), reason))
+	}
+	return warnings, err
+}
+
+// warning returns a warning about a field of the object.
+func (r raw) warning(path string, reason error) *DocumentError {
+	return &DocumentError{Line: r.lineOf(path), Item: r.item, Err: reason}
+}
+
+// suggestion names the known field that an unknown one may mean.
+func suggestion(t reflect.Type, path string) string {
+	steps := strings.Split(path, ".")
+	last := len(steps) - 1
+	for _, step := range steps[:last] {
+		name, _, _ := strings.Cut(step, "[")
+		if t = fieldTypes(t)[name]; t == nil {
+			return ""
+		}
+	}
+	if name, ok := nearest.Name(steps[last], slices.Sorted(maps.Keys(fieldTypes(t)))...); ok {
+		return fmt.Sprintf(": did you mean %s?", name)
+	}
+	return ""
+}
+
+// fieldTypes returns the types of the fields of a struct, by their names in JSON.
+func fieldTypes(t reflect.Type) map[string]reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	types := map[string]reflect.Type{}
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			maps.Copy(types, fieldTypes(f.Type)) // embedded
+		} else {
+			types[name] = f.Type
+		}
+	}
+	return types
+}
+
+// check returns a warning for each field that an object lacks and is of no use without.
+func check(r raw, value metav1.Object) (warnings []*DocumentError) {
+	slice, ok := value.(*discoveryv1.EndpointSlice)
+	if ok && slice.Labels[discoveryv1.LabelServiceName] == "" {
+		warnings = append(warnings, r.warning("metadata.labels", fmt.Errorf(
+			"EndpointSlice %s/%s has no label %s, and so is of no Service: it needs the name of one", slice.Namespace, slice.Name, discoveryv1.LabelServiceName)))
+	}
+	service, ok := value.(*v1.Service)
+	if ok && needsClusterIP(service) && len(service.Spec.Ports) == 0 {
+		warnings = append(warnings, r.warning("spec", fmt.Errorf("Service %s/%s has no spec.ports, and so answers nowhere", service.Namespace, service.Name)))
+	}
+	return warnings
+}
+
+// needsClusterIP reports whether a Service is only served at a ClusterIP.
+func needsClusterIP(s *v1.Service) bool {
+	return s.Spec.ClusterIP != v1.ClusterIPNone && s.Spec.Type != v1.ServiceTypeExternalName
+}
+
+// crossCheck returns a warning for each port of an EndpointSlice that no port of its Service has, as
+// far as the files have the Service.
+func crossCheck(objects []object) (warnings []*DocumentError) {
+	services := map[types.NamespacedName]*v1.Service{}
+	for _, o := range objects {
+		if s, ok := o.value.(*v1.Service); ok && needsClusterIP(s) && len(s.Spec.Ports) > 0 {
+			services[o.NamespacedName] = s
+		}
+	}
+	for _, o := range objects {
+		slice, ok := o.value.(*discoveryv1.EndpointSlice)
+		if !ok {
+			continue
+		}
+		service := services[types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
+		if service == nil {
+			continue
+		}
+		for i := range slice.Ports {
+			if err := matches(service, &slice.Ports[i]); err != nil {
+				err = fmt.Errorf("EndpointSlice %v: ports[%d]: %w", o.NamespacedName, i, err)
+				warnings = append(warnings, &DocumentError{File: o.file, Line: o.line, Item: o.item, Err: err})
+			}
+		}
+	}
+	return warnings
+}
+
+// matches returns an error unless a Service has a port with the name and protocol of one of an
+// EndpointSlice.
+func matches(s *v1.Service, p *discoveryv1.EndpointPort) error {
+	var names []string
+	for _, port := range s.Spec.Ports {
+		if port.Name == *p.Name && port.Protocol == *p.Protocol {
+			return nil
+		}
+		names = append(names, fmt.Sprintf("%q/%s", port.Name, port.Protocol))
+	}
+	return fmt.Errorf("Service %s/%s has no port %q/%s, only %s", s.Namespace, s.Name, *p.Name, *p.Protocol, strings.Join(names, ", "))
+}

@@ -1,0 +1,165 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+const goodService = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  ports:\n  - {name: http, port: 80}\n"
+
+// sliceOf returns an EndpointSlice whose labels and ports are YAML.
+func sliceOf(labels, ports string) string {
+	return "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: web-1\n  labels: " + labels + "\naddressType: IPv4\nports: " + ports + "\n"
+}
+
+// TestWarnings checks that each part without effect has one warning with its line, and that
+// everything is read.
+func TestWarnings(t *testing.T) {
+	const label = "{kubernetes.io/service-name: web}"
+	item := "- " + strings.ReplaceAll(strings.TrimSuffix(strings.Replace(goodService, "ports:", "port:", 1), "\n"), "\n", "\n  ") + "\n"
+	const why = "without spec.clusterIP it is not served: give it an unused address, for example clusterIP: 10.96.0.10"
+	for _, c := range []struct {
+		name, text string
+		warnings   []string
+		objects    int
+	}{
+		{"good", goodService + "---\n" + sliceOf(label, "[{name: http, port: 1}]"), nil, 2},
+		{"no ClusterIP", strings.Replace(goodService, "  clusterIP: 10.96.0.1\n", "", 1), []string{"1: Service default/web: " + why}, 1},
+		{"headless", strings.Replace(goodService, "10.96.0.1", "None", 1), nil, 1},
+		{"external name", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {type: ExternalName, externalName: a.b}\n", nil, 1},
+		{
+			"wrong field", strings.Replace(goodService, "ports:", "port:", 1),
+			[]string{"6: unknown field spec.port: did you mean ports?"}, 1,
+		},
+		{"no ports", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n", []string{"4: Service default/web has no spec.ports, and so answers nowhere"}, 1},
+		{
+			"wrong field of an item", "apiVersion: v1\nkind: List\nitems:\n" + item,
+			[]string{"9: items[0]: unknown field spec.port: did you mean ports?"}, 1,
+		},
+		{"wrong field of a flow", "---\n# A comment.\n{kind: List, apiVersion: v1, items: [\n{apiVersion: v1, kind: Node, metadata: {name: one}},\n{apiVersion: v1, kind: Node, metadata: {\nnmae: x, name: two}}]}\n", []string{"6: items[1]: unknown field metadata.nmae: did you mean name?"}, 2},
+		{
+			"wrong field in JSON", "{\"apiVersion\": \"v1\", \"kind\": \"NodeList\", \"items\": [\n{\"metadata\":\n{\"name\": \"n\"},\n\"stat\": {}}]}\n",
+			[]string{"4: items[0]: unknown field stat"}, 1,
+		},
+		{"deep field", strings.Replace(goodService, "port: 80", "port: 80, nodeport: 30000", 1), []string{"7: unknown field spec.ports[0].nodeport: did you mean nodePort?"}, 1},
+		{"no label", sliceOf("{app: web}", "[]"), []string{"5: EndpointSlice default/web-1 has no label kubernetes.io/service-name, and so is of no Service: it needs the name of one"}, 1},
+		{
+			"wrong port name", goodService + "---\n" + sliceOf(label, "[{name: htp, port: 1}, {name: http, protocol: UDP, port: 1}]"),
+			[]string{
+				`9: EndpointSlice default/web-1: ports[0]: Service default/web has no port "htp"/TCP, only "http"/TCP`,
+				`9: EndpointSlice default/web-1: ports[1]: Service default/web has no port "http"/UDP, only "http"/TCP`,
+			}, 2,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.yaml")
+			write(t, filepath.Dir(path), "a.yaml", c.text)
+			r := newRecorder(t)
+			var warned error
+			s := &Source{Path: path, Handler: r, Warn: func(err error) { warned = err }}
+			if err := s.Load(t.Context()); err != nil {
+				t.Errorf("Load: %v, want no error", err)
+			}
+			var got []string
+			for _, line := range errorLines(warned) {
+				got = append(got, strings.TrimPrefix(line, path+":"))
+			}
+			if diff := cmp.Diff(c.warnings, got); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+			if len(r.objects) != c.objects {
+				t.Errorf("got objects %q, want %d", r.names(), c.objects)
+			}
+		})
+	}
+}
+
+func TestManyWarnings(t *testing.T) {
+	r := newRecorder(t)
+	dir := t.TempDir()
+	var text strings.Builder
+	for range 150 {
+		text.WriteString("---\napiVersion: v1\nkind: Node\nmetadata: {name: one, extra: 1}\n")
+	}
+	write(t, dir, "a.yaml", text.String())
+	var warned error
+	s := &Source{Path: dir, Handler: r, Warn: func(err error) { warned = err }}
+	_ = s.Load(t.Context()) // The duplicates are errors.
+	lines := errorLines(warned)
+	if len(lines) != maxErrors+1 || !strings.HasSuffix(lines[maxErrors], "more warnings, which are not listed") {
+		t.Errorf("got %d warnings, the last one %q, want %d and one that says that there are more", len(lines), lines[len(lines)-1], maxErrors)
+	}
+}
+
+func TestMisspelledKinds(t *testing.T) {
+	for text, want := range map[string]string{
+		"apiVersion: v1\nkind: Servce\n":                          ":1: unknown kind Servce: did you mean Service?",
+		"apiVersion: v1\nkind: nodes\n":                           ":1: unknown kind nodes: did you mean Node?",
+		"apiVersion: v1\nkind: ServceList\nitems: []\n":           ":1: unknown kind ServceList: did you mean ServiceList?",
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlices\n": ":1: unknown kind EndpointSlices: did you mean EndpointSlice?",
+		"apiVersion: v1\nkind: EndpointSlice\n":                   `:1: EndpointSlice of apiVersion "v1", want "discovery.k8s.io/v1"`,
+		"apiVersion: v1\nkind: Secret\n":                          "",
+		"apiVersion: v1\nkind: Endpoints\n":                       "",
+		"apiVersion: v1\nkind: Pod\n":                             "",
+		"apiVersion: serving.knative.dev/v1\nkind: Service\n":     "",
+		"apiVersion: x.io/v1\nkind: Servce\n":                     "",
+	} {
+		_, err := loadText(t, text+"metadata: {name: x}\n")
+		got := ""
+		if err != nil {
+			_, got, _ = strings.Cut(err.Error(), "a.yaml")
+		}
+		if got != want {
+			t.Errorf("%q: got error %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestAssign checks that Services without ClusterIP come last, that a failure is reported and tried
+// again, and that what is assigned is handed over once.
+func TestAssign(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", strings.Replace(goodService, "  clusterIP: 10.96.0.1\n", "", 1))
+	write(t, dir, "b.yaml", strings.Replace(goodService, "name: web", "name: named", 1))
+	f, r := follow(t, dir)
+	var calls []string
+	failure := errors.New("no address")
+	f.Assign = func(_ context.Context, s *v1.Service) error {
+		calls = append(calls, s.Name+" "+s.Spec.ClusterIP)
+		if s.Spec.ClusterIP == "" {
+			s.Spec.ClusterIP = "10.96.0.2"
+			return failure
+		}
+		return nil
+	}
+	untilStable(t, f)
+	if diff := cmp.Diff([]string{"named 10.96.0.1", "web "}, calls); diff != "" {
+		t.Errorf("calls of Assign (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"Service default/named"}, r.names()); diff != "" {
+		t.Errorf("objects after a failure (-want +got):\n%s", diff)
+	}
+	if err := f.problems(); !errors.Is(err, failure) || !strings.Contains(err.Error(), "a.yaml:1: Service default/web: no address") {
+		t.Errorf("problems: got %v, want one with file and line", err)
+	}
+	failure = nil
+	observed := 0
+	f.Observe = func(Summary) { observed++ }
+	untilStable(t, f)
+	untilStable(t, f)
+	if !strings.Contains(r.objects["Service default/web"], `"clusterIP":"10.96.0.2"`) {
+		t.Errorf("web: got %s, want the assigned address", r.objects["Service default/web"])
+	}
+	if len(calls) != 3 || observed > 0 {
+		t.Errorf("got calls %q and %d summaries, want one more call and none", calls, observed)
+	}
+	if err := f.problems(); err != nil {
+		t.Errorf("problems: got %v, want none", err)
+	}
+}
