@@ -5,6 +5,14 @@
 //	go build ./examples/manifestproxy
 //	sudo ./manifestproxy -manifests examples/manifestproxy/demo -node node-1 -cluster-cidr 10.244.0.0/16 -nodeport-addresses all
 //
+// To see it without files, without a cluster and without a change to this machine:
+//
+//	go run ./examples/manifestproxy -demo
+//
+// That runs it in a network namespace of its own, with the Service in demo and two servers
+// behind it, sends requests to the ClusterIP and shows who answers. Root is not needed if
+// users may make user namespaces.
+//
 // main.go combines four parts of the library:
 //
 //	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, iptables or ipvs
@@ -25,6 +33,14 @@
 // /metrics. With -once, endpoints that were removed and have open connections
 // stay, and get no new ones, until a program runs that removes them when they are not needed.
 //
+// # ClusterIPs
+//
+// A Service without spec.clusterIP gets one from the ranges of -service-cidr, which package
+// allocator chooses; the log shows it. The file -allocations keeps it for the Service until the
+// Service is deleted while the program runs, so that it is the same after a new start. Addresses
+// that files name are not allocated. Without -service-cidr such a Service is an error. One
+// process uses the file at a time; a Service that waits for it is tried again each second.
+//
 // # Starting and stopping
 //
 // The program writes the rules of its network namespace, and needs CAP_NET_ADMIN for
@@ -33,8 +49,9 @@
 // -cleanup it removes them, and nothing else, and exits.
 //
 // With -once it programs the files and exits. The exit status is 0 if everything was
-// programmed. It is 1 if a document could not be read, if something in an object cannot be
-// honoured or if a service port was not programmed; everything else is still programmed.
+// programmed. It is 1 if a document could not be read, if something in a document has no effect
+// or cannot be honoured, or if a service port was not programmed; everything else is still
+// programmed.
 // The status of bad flags is 2.
 //
 // While the program runs, it keeps the objects of a document that becomes invalid. A
@@ -72,8 +89,9 @@
 // It says whether the sync compared everything with the kernel or only changes, how many
 // service ports it handled, its cost, and how many service ports exist; if it failed, also
 // err. A problem is logged once when it appears, and once when it is resolved: of a file
-// ("manifest problem"); of an object, or of a setting of the node that breaks Services
-// ("object problem", checked at each sync, and at least once a minute); and of a Service
-// that the backend can serve only in part ("served with limits"). -v 1 adds the numbers of
-// objects that were read, -v 2 each service port that changed.
+// ("manifest problem") or of something in it that has no effect, such as a misspelled field
+// ("manifest warning"), both with file and line; of an object, or of a setting of the node
+// that breaks Services ("object problem", checked at each sync, and at least once a minute);
+// and of a Service that the backend can serve only in part ("served with limits"). -v 1 adds
+// the numbers of objects that were read, -v 2 each service port that changed.
 package main

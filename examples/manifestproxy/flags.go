@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -86,12 +87,36 @@ func socketBackend(capture string, a userspace.AddressOptions) backend {
 	}
 }
 
+// files says where the program reads Services, and where it keeps what it allocates for them.
+type files struct {
+	manifests string
+	// demo says that the program brings its own manifest.
+	demo bool
+	// allocations is the file of the ClusterIPs that Services without one get.
+	allocations string
+}
+
+// register adds the flags of the files.
+func (o *files) register(f *flag.FlagSet) {
+	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
+	f.StringVar(&o.allocations, "allocations", defaultAllocations(), "`path` of the file that keeps which Services got a ClusterIP from -service-cidr")
+	f.BoolVar(&o.demo, "demo", false, "without files, show a Service at work in a network namespace of the program's own, on Linux")
+}
+
+// defaultAllocations returns where programs keep their state.
+func defaultAllocations() string {
+	if runtime.GOOS == "windows" {
+		return filepath.Join(os.Getenv("ProgramData"), "manifestproxy", "allocations")
+	}
+	return "/var/lib/manifestproxy/allocations"
+}
+
 // options has the values of the flags.
 type options struct {
 	backend       backend
 	capture       string // empty if -capture is not set
 	scheduler     string // empty if -scheduler is not set
-	manifests     string
+	files         files
 	once, cleanup bool
 	traffic       bool // metrics of each Service
 	verbosity     uint
@@ -130,10 +155,10 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 			}
 			return err
 		})
-	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
+	o.files.register(f)
 	f.StringVar(&t.NodeName, "node", "", "`name` of this node (default the host's name in lower case)")
 	f.Func("cluster-cidr", "`ranges` of pod addresses, separated by commas", list(&t.LocalTraffic.Sources, parsePrefix))
-	f.Func("service-cidr", "`ranges` of ClusterIPs, separated by commas; traffic to unused ones is dropped", list(&t.ServiceCIDRs, parsePrefix))
+	f.Func("service-cidr", "`ranges` of ClusterIPs, separated by commas; traffic to unused ones is dropped, and Services without one get one", list(&t.ServiceCIDRs, parsePrefix))
 	f.Func("node-ip", "`addresses` of this node, separated by commas, the primary ones first, unless there is a Node object", list(&t.NodeAddresses, parseAddr))
 	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, or ranges of the node's addresses, separated by commas (default primary)",
 		func(s string) (err error) {
@@ -171,8 +196,10 @@ func (o *options) check(rest []string) error {
 		return errors.New("-once and -cleanup exclude each other")
 	case o.once && o.backend.runs:
 		return errors.New("-once excludes this backend, which serves only while the program runs")
-	case o.manifests == "" && !o.cleanup:
-		return errors.New("-manifests is required")
+	case o.files.demo && (o.files.manifests != "" || o.cleanup):
+		return errors.New("-demo excludes -manifests and -cleanup")
+	case o.files.manifests == "" && !o.cleanup && !o.files.demo:
+		return errors.New("-manifests or -demo is required")
 	}
 	if err := o.checkBackend(); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 
 func TestBadFlags(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
-		{"", "-manifests is required"},
-		{"-once", "-manifests is required"},
+		{"", "-manifests or -demo is required"},
+		{"-once", "-manifests or -demo is required"},
 		{"-manifests m -backend lvs", `"lvs" for flag -backend: unknown backend: want iptables, ipvs, nftables, userspace`},
 		{"-manifests m -backend ipvs -scheduler fast", `"fast" for flag -scheduler: unknown scheduler: want rr, wrr, lc, wlc,`},
 		{"-manifests m -service-metrics -metrics-bind-address 127.0.0.1:1", "-service-metrics is for -backend ipvs"},
@@ -31,6 +31,8 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -drain 30s", "-drain is for -backend userspace"},
 		{"-manifests m -backend userspace -drain=-1s", `"-1s" for flag -drain: it is negative`},
 		{"-manifests m -once -cleanup", "exclude each other"},
+		{"-manifests m -demo", "-demo excludes -manifests and -cleanup"},
+		{"-demo -cleanup", "-demo excludes -manifests and -cleanup"},
 		{"-manifests m n", `unexpected argument "n"`},
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},
 		{"-manifests m -service-cidr 10.0.0.0/33", `"10.0.0.0/33" for flag -service-cidr`},
@@ -59,7 +61,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"-backend", "-manifests", "-node", "-cluster-cidr", "-masquerade-all", "-nodeport-addresses", "-service-cidr",
-		"-node-ip", "-once", "-cleanup", "-drain", "-interface", "-netsh", "-scheduler", "-v", "-healthz-bind-address", "-metrics-bind-address", "-service-metrics",
+		"-node-ip", "-allocations", "-demo", "-once", "-cleanup", "-drain", "-interface", "-netsh", "-scheduler", "-v", "-healthz-bind-address", "-metrics-bind-address", "-service-metrics",
 	} {
 		if !strings.Contains(out.String(), "\n  "+flag) {
 			t.Errorf("usage: got\n%s\nwant also %s", out.String(), flag)
@@ -76,17 +78,18 @@ func TestFlags(t *testing.T) {
 		flags string
 		want  options
 	}{
-		{"-manifests m", options{manifests: "m", tracker: proxy.TrackerOptions{NodeName: strings.ToLower(host)}}},
+		{"-manifests m", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: strings.ToLower(host)}}},
+		{"-demo -node n", options{files: files{demo: true}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
 		{"-cleanup -backend nftables", options{cleanup: true}},
 		{"-cleanup -backend ipvs", options{cleanup: true, tracker: proxy.TrackerOptions{Annotations: []string{ipvs.SchedulerAnnotation}}}},
-		{"-manifests m -node n -scheduler mh,mh-port -backend ipvs", options{manifests: "m", scheduler: "mh,mh-port", tracker: proxy.TrackerOptions{
+		{"-manifests m -node n -scheduler mh,mh-port -backend ipvs", options{files: files{manifests: "m"}, scheduler: "mh,mh-port", tracker: proxy.TrackerOptions{
 			NodeName: "n", Annotations: []string{ipvs.SchedulerAnnotation},
 		}}},
 		{"-cleanup -healthz-bind-address :1 -metrics-bind-address :2", options{cleanup: true, healthz: ":1", metrics: ":2"}},
 		{
 			"-manifests m -node n -once -v 2 -masquerade-all -cluster-cidr 10.1.2.3/16,fd00::/64 -service-cidr 10.96.0.0/16 " +
 				"-node-ip 192.0.2.1,::ffff:192.0.2.2,2001:db8::1 -nodeport-addresses 192.0.2.0/24,2001:db8::/32",
-			options{manifests: "m", once: true, verbosity: 2, tracker: proxy.TrackerOptions{
+			options{files: files{manifests: "m"}, once: true, verbosity: 2, tracker: proxy.TrackerOptions{
 				NodeName:          "n",
 				MasqueradeAll:     true,
 				LocalTraffic:      proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/64")}},
@@ -95,8 +98,8 @@ func TestFlags(t *testing.T) {
 				NodePortAddresses: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}},
 			}},
 		},
-		{"-manifests m -node n -nodeport-addresses primary", options{manifests: "m", tracker: proxy.TrackerOptions{NodeName: "n"}}},
-		{"-manifests m -node n -nodeport-addresses all", options{manifests: "m", tracker: proxy.TrackerOptions{
+		{"-manifests m -node n -nodeport-addresses primary", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
+		{"-manifests m -node n -nodeport-addresses all", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{
 			NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{All: true},
 		}}},
 	} {
@@ -106,10 +109,14 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: %v\n%s", c.flags, err, out.String())
 			continue
 		}
+		if got.files.allocations == "" {
+			t.Errorf("%s: got no file for allocations, want one", c.flags)
+		}
+		got.files.allocations = ""
 		if got.backend.open == nil {
 			t.Errorf("%s: got no backend, want one", c.flags)
 		}
-		diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{}), cmpopts.IgnoreFields(options{}, "backend"),
+		diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{}, files{}), cmpopts.IgnoreFields(options{}, "backend"),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		if diff != "" {
 			t.Errorf("%s: options (-want +got):\n%s", c.flags, diff)

@@ -14,25 +14,28 @@ import (
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// journal logs problems and syncs. The manifest.Source calls reported and passed, the
+// journal logs problems and syncs. The manifest.Source calls reported, warned and passed, the
 // proxy.Runner synced and verified, the health.Server served; these run concurrently, and
 // their methods share only the logger.
 type journal struct {
-	log                    logr.Logger
-	files, objects, limits ledger
-	last                   proxy.Snapshot
-	node                   backends.NodeChecker // nil if the backend is none
+	log                              logr.Logger
+	files, warnings, objects, limits ledger
+	last                             proxy.Snapshot
+	node                             backends.NodeChecker // nil if the backend is none
 }
 
 func newJournal(log logr.Logger) *journal {
 	return &journal{
-		log: log, files: ledger{what: "manifest problem"}, objects: ledger{what: "object problem"},
+		log: log, files: ledger{what: "manifest problem"}, warnings: ledger{what: "manifest warning"}, objects: ledger{what: "object problem"},
 		limits: ledger{what: "served with limits"},
 	}
 }
 
 // reported logs the problems of the files: joined errors, or nil.
 func (j *journal) reported(err error) { update(j.log, &j.files, split(err)) }
+
+// warned logs what the files have without effect, like reported.
+func (j *journal) warned(err error) { update(j.log, &j.warnings, split(err)) }
 
 // served logs that an HTTP server is not listening, or is listening again.
 func (j *journal) served(service types.NamespacedName, err error) {

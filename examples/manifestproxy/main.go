@@ -48,13 +48,25 @@ func run(args []string, stderr io.Writer) int {
 	if err != nil {
 		return 2
 	}
-	level := slog.Level(-int(o.verbosity)) // what logr.V(n) becomes in slog
-	log := logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	if o.files.demo {
+		return demonstrate(o, stderr)
+	}
+	log := newLog(o, stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
 
-	err = act(ctx, o, log)
+	return status(act(ctx, o, log), o, log)
+}
+
+// newLog returns the program's logger.
+func newLog(o options, stderr io.Writer) logr.Logger {
+	level := slog.Level(-int(o.verbosity)) // what logr.V(n) becomes in slog
+	return logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// status logs an error and returns the exit status for it.
+func status(err error, o options, log logr.Logger) int {
 	switch {
 	case err == nil:
 		return 0
@@ -93,7 +105,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	page := inspect.New("Backend " + o.backend.name)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
-	source := &manifest.Source{Path: o.manifests, Handler: tracker, Report: j.reported, Observe: j.passed}
+	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
+	defer func() { err = errors.Join(err, addresses.close()) }()
+	source := &manifest.Source{
+		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
+		Report: j.reported, Warn: j.warned, Observe: j.passed,
+	}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync,
 		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer(), page.Observer()},
@@ -111,14 +128,17 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if o.once {
 		return once(ctx, source, runner)
 	}
-	log.Info("watching the manifests", "path", o.manifests, "node", o.tracker.NodeName)
+	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
 		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Report: j.served,
 	})
-	if err != nil {
+	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
 	}
 	drain(b, o.drain, log)
+	if o.files.demo { // The rules end with the network namespace.
+		return nil
+	}
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
 }
@@ -186,6 +206,16 @@ func drain(b proxy.Backend, patience time.Duration, log logr.Logger) {
 // once applies the files once. After an error it has still programmed everything that can
 // be programmed.
 func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+	report, warn, warned := source.Report, source.Warn, false
+	source.Report = func(err error) {
+		if _, ok := errors.AsType[*manifest.DocumentError](err); ok { // act's caller logs another one.
+			report(err)
+		}
+	}
+	source.Warn = func(err error) {
+		warned = warned || err != nil
+		warn(err)
+	}
 	bad := source.Load(ctx)
 	if _, ok := errors.AsType[*manifest.DocumentError](bad); bad != nil && !ok {
 		return bad // Nothing was read, and so there is nothing to program.
@@ -205,7 +235,7 @@ func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) er
 		return context.Cause(ctx)
 	case last.Err != nil && last.Refused == nil:
 		return last.Err
-	case bad != nil || last.Err != nil || len(slices.Collect(last.Snapshot.Problems())) > 0:
+	case bad != nil || warned || last.Err != nil || len(slices.Collect(last.Snapshot.Problems())) > 0:
 		return errIncomplete
 	}
 	return nil

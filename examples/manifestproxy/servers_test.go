@@ -16,7 +16,7 @@ import (
 
 func TestHealthAndMetrics(t *testing.T) {
 	o := options{
-		manifests: "demo", healthz: servertest.FreeAddress(t), metrics: servertest.FreeAddress(t),
+		files: files{manifests: "demo"}, healthz: servertest.FreeAddress(t), metrics: servertest.FreeAddress(t),
 		backend: backend{name: "iptables", open: func() (proxy.Backend, error) { return failing{}, nil }},
 	}
 	awaitPage := func(url string, parts ...string) {

@@ -18,6 +18,9 @@ import (
 // namespaces have no capabilities.
 const rerunMark = "VIPKIT_USER_NAMESPACE"
 
+// isolatedMark is set in the environment of a program that Isolated has run again.
+const isolatedMark = "VIPKIT_NETWORK_NAMESPACE"
+
 // UserNamespaceError reports that the system does not let the process create a user
 // namespace with privileges.
 type UserNamespaceError struct {
@@ -70,23 +73,41 @@ func Privileged(f func() int) (int, error) {
 			Reason: "the user namespace has neither CAP_SYS_ADMIN nor CAP_NET_ADMIN; run as root",
 		}
 	}
-	return rerun()
+	return rerun(rerunMark, inUserNamespace())
 }
 
-func rerun() (int, error) {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), rerunMark+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
+// Isolated runs this program again, as [Privileged] does, in a network namespace of its
+// own, with or without privileges outside of it; there Isolated runs f. All goroutines and
+// child processes are in the namespace, whose interfaces are down.
+func Isolated(f func() int) (int, error) {
+	switch {
+	case os.Getenv(isolatedMark) != "":
+		return f(), nil
+	case CanCreate():
+		return rerun(isolatedMark, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
+	}
+	return rerun(isolatedMark, inUserNamespace())
+}
+
+// inUserNamespace describes a process that is root of new namespaces.
+func inUserNamespace() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-		// The terminal signals only the first process, which forwards the signal,
-		// so that the second process gets it once.
-		Setpgid:   true,
-		Pdeathsig: unix.SIGKILL,
 	}
+}
+
+// rerun runs this program again, with a mark in its environment.
+func rerun(mark string, attributes *syscall.SysProcAttr) (int, error) {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), mark+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = attributes
+	// The terminal signals only the first process, which forwards the signal,
+	// so that the second process gets it once.
+	attributes.Setpgid, attributes.Pdeathsig = true, unix.SIGKILL
 	// The kernel sends Pdeathsig when the thread that started the process ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

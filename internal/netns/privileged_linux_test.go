@@ -27,8 +27,15 @@ const actVariable = "NETNS_TEST_ACT"
 const nobody = 65534
 
 func perform(act string) int {
-	if act == "current" {
+	switch act {
+	case "current":
 		return enterCurrent()
+	case "isolated":
+		status, err := netns.Isolated(func() int { fmt.Println(os.Readlink("/proc/self/ns/net")); return 5 })
+		if err != nil {
+			fmt.Println(err)
+		}
+		return status
 	}
 	status, err := netns.Privileged(func() int { return actPrivileged(act) })
 	if err != nil {
@@ -115,6 +122,27 @@ func TestPrivilegedPassesOn(t *testing.T) {
 	firstLine, _, _ := strings.Cut(errs.String(), "\n")
 	if out.String() != "hello" || firstLine != "one two" {
 		t.Errorf("standard output and error: got %q and %q, want %q and %q", out.String(), firstLine, "hello", "one two")
+	}
+}
+
+// TestIsolated checks that the program runs again in another network namespace, as root and as a
+// user.
+func TestIsolated(t *testing.T) {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := unprivileged(t, "isolated")
+	root := exec.CommandContext(t.Context(), "/proc/self/exe")
+	root.Env = user.Env
+	for _, cmd := range []*exec.Cmd{user, root} {
+		out, err := cmd.Output()
+		if got := cmd.ProcessState.ExitCode(); got != 5 {
+			t.Errorf("exit status: got %d (%v), want 5", got, err)
+		}
+		if !strings.HasPrefix(string(out), "net:[") || strings.Contains(string(out), ours) {
+			t.Errorf("network namespace: got %q, want another one than %s", out, ours)
+		}
 	}
 }
 

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/manifest"
+)
+
+// newClusterIPs returns an allocator that is closed with the test.
+func newClusterIPs(t *testing.T, path string, ranges ...string) *clusterIPs {
+	t.Helper()
+	c := &clusterIPs{Handler: proxy.NewServiceChangeTracker(proxy.TrackerOptions{}), log: logr.Discard(), path: path}
+	for _, r := range ranges {
+		c.ranges = append(c.ranges, netip.MustParsePrefix(r))
+	}
+	testenv.CloseAtEnd(t, closer(c.close))
+	return c
+}
+
+type closer func() error
+
+func (c closer) Close() error { return c() }
+
+func plainService(name string, change func(*v1.ServiceSpec)) *v1.Service {
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	if change != nil {
+		change(&s.Spec)
+	}
+	return s
+}
+
+// mustAssign assigns the ClusterIPs of a Service and returns them.
+func mustAssign(t *testing.T, c *clusterIPs, s *v1.Service) []string {
+	t.Helper()
+	if err := c.assign(t.Context(), s); err != nil {
+		t.Fatalf("assign %s: %v", s.Name, err)
+	}
+	if s.Spec.ClusterIP != s.Spec.ClusterIPs[0] || len(s.Spec.IPFamilies) != len(s.Spec.ClusterIPs) {
+		t.Errorf("%s: got clusterIP %s, clusterIPs %v, ipFamilies %v, want them to agree", s.Name, s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies)
+	}
+	return s.Spec.ClusterIPs
+}
+
+// TestAssignLasts checks that a Service keeps its ClusterIP when the program starts anew, that no
+// other one gets it before the Service is deleted, and that the log shows it.
+func TestAssignLasts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state", "allocations")
+	var lines []string
+	c := newClusterIPs(t, path, "10.96.0.0/30") // two addresses
+	c.log = funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	first := mustAssign(t, c, plainService("web", nil))
+	if len(lines) != 1 || !strings.Contains(lines[0], first[0]) || !strings.Contains(lines[0], "default/web") || !strings.Contains(lines[0], path) {
+		t.Errorf("log: got %q, want a line with Service, address and file", lines)
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	c = newClusterIPs(t, path, "10.96.0.0/30")
+	other := mustAssign(t, c, plainService("api", nil))
+	if again := mustAssign(t, c, plainService("web", nil)); !slices.Equal(again, first) {
+		t.Errorf("web after a new start: got %v, want %v", again, first)
+	}
+	third := plainService("third", nil)
+	if err := c.assign(t.Context(), third); err == nil || !strings.Contains(err.Error(), "10.96.0.0/30") {
+		t.Errorf("third: got %v, error %v, want an error with the full range", third.Spec.ClusterIPs, err)
+	}
+	c.DeleteService(types.NamespacedName{Namespace: "default", Name: "api"})
+	if got := mustAssign(t, c, third); !slices.Equal(got, other) {
+		t.Errorf("third: got %v, want the address that became free, %v", got, other)
+	}
+}
+
+// TestAssignAvoidsNamedAddresses checks that an address that a file names is not allocated, and
+// that a Service gives back what it got when its file names one.
+func TestAssignAvoidsNamedAddresses(t *testing.T) {
+	c := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), "10.96.0.0/30")
+	name := func(s *v1.ServiceSpec) { s.ClusterIP = "10.96.0.1" }
+	if err := c.assign(t.Context(), plainService("named", name)); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustAssign(t, c, plainService("web", nil)); got[0] != "10.96.0.2" {
+		t.Errorf("web: got %v, want the address that no file names", got)
+	}
+	if err := c.assign(t.Context(), plainService("web", func(s *v1.ServiceSpec) { s.ClusterIP = "192.0.2.1" })); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustAssign(t, c, plainService("api", nil)); got[0] != "10.96.0.2" {
+		t.Errorf("api: got %v, want the address that web gave back", got)
+	}
+}
+
+func TestAssignFamilies(t *testing.T) {
+	families := func(policy v1.IPFamilyPolicy, all ...v1.IPFamily) func(*v1.ServiceSpec) {
+		return func(s *v1.ServiceSpec) { s.IPFamilyPolicy, s.IPFamilies = &policy, all }
+	}
+	both, four := []string{"10.96.0.0/24", "fd00::/64"}, []string{"10.96.0.0/24"}
+	for name, c := range map[string]struct {
+		ranges []string
+		change func(*v1.ServiceSpec)
+		want   string // 4 or 6 for each address, or an error
+	}{
+		"default":             {both, nil, "4"},
+		"first range":         {[]string{"fd00::/112", "10.96.0.0/24"}, nil, "6"},
+		"single":              {both, families(v1.IPFamilyPolicySingleStack, v1.IPv6Protocol), "6"},
+		"prefer":              {both, families(v1.IPFamilyPolicyPreferDualStack), "46"},
+		"prefer, first 6":     {both, families(v1.IPFamilyPolicyPreferDualStack, v1.IPv6Protocol), "64"},
+		"prefer, one range":   {four, families(v1.IPFamilyPolicyPreferDualStack), "4"},
+		"require":             {both, families(v1.IPFamilyPolicyRequireDualStack), "46"},
+		"require, one range":  {four, families(v1.IPFamilyPolicyRequireDualStack), "spec.ipFamilyPolicy needs both families"},
+		"a family without it": {four, families(v1.IPFamilyPolicySingleStack, v1.IPv6Protocol), "spec.ipFamilies needs IPv6"},
+		"no range":            {nil, nil, "set it, or give -service-cidr"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), c.ranges...)
+			s := plainService("web", c.change)
+			err := a.assign(t.Context(), s)
+			got := ""
+			for _, text := range s.Spec.ClusterIPs {
+				if netip.MustParseAddr(text).Is4() {
+					got += "4"
+				} else {
+					got += "6"
+				}
+			}
+			if err != nil {
+				got = err.Error()
+			}
+			if !strings.Contains(got, c.want) || err == nil && got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAssignWaitsForTheFile checks that a Service gets its ClusterIP when another process has
+// closed the file.
+func TestAssignWaitsForTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "allocations")
+	busy, err := filestore.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClusterIPs(t, path, "10.96.0.0/24")
+	s := plainService("web", nil)
+	if err := c.assign(t.Context(), s); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("with a locked file: got error %v, want one that names %s", err, path)
+	}
+	if err := busy.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustAssign(t, c, s)
+}
+
+var _ manifest.Handler = (*clusterIPs)(nil)
