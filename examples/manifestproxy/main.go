@@ -107,10 +107,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
 	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
 	defer func() { err = errors.Join(err, addresses.close()) }()
-	source := &manifest.Source{
-		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
-		Report: j.reported, Warn: j.warned, Observe: j.passed,
-	}
+	source := newSource(o, addresses, j)
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync,
 		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer(), page.Observer()},
@@ -141,6 +138,14 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
+}
+
+// newSource returns what reads the files.
+func newSource(o options, addresses *clusterIPs, j *journal) *manifest.Source {
+	return &manifest.Source{
+		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
+		Report: j.reported, Warn: j.warned, Observe: j.passed,
+	}
 }
 
 // pages serves the metrics and, for clients on the node, the debug page at an address; nothing if
