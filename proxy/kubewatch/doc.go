@@ -2,7 +2,8 @@
 // API server, and passes them to a tracker.
 //
 // It is the only package for service proxies that needs k8s.io/client-go. A program
-// that watches these objects already passes them to a tracker itself.
+// that watches these objects already passes them to a tracker itself; one that has shared
+// informers of them adds the event handlers of [Events].
 //
 // # What is watched
 //
