@@ -70,6 +70,7 @@ func (t *Table) SetTimeout(timeout time.Duration) {
 
 // Get returns the endpoint of a client, and records a new connection of it.
 func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
+	client = client.Unmap()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Since(t.start)
@@ -85,6 +86,7 @@ func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 
 // Put sets the endpoint of a client, and records a new connection of it.
 func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
+	client, endpoint = client.Unmap(), unmap(endpoint)
 	if !t.put(client, endpoint) && t.budget.makeRoom() {
 		t.put(client, endpoint) // If other goroutines used the room, the table does not keep the client.
 	}
@@ -135,6 +137,7 @@ func (t *Table) forgetOne() bool {
 
 // Remove removes all clients of an endpoint, and returns their number.
 func (t *Table) Remove(endpoint netip.AddrPort) int {
+	endpoint = unmap(endpoint)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(time.Since(t.start))
@@ -153,6 +156,11 @@ func (t *Table) Len() int {
 	defer t.mu.Unlock()
 	t.expire(time.Since(t.start))
 	return len(t.clients)
+}
+
+// unmap returns an address and port whose address is not an IPv4-mapped IPv6 address.
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 // expire removes the clients whose timeout has passed. They are the first in the

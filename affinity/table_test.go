@@ -247,3 +247,23 @@ func BenchmarkTable(b *testing.B) {
 		})
 	}
 }
+
+// A dual-stack socket shows IPv4 clients with mapped addresses: they are the same clients.
+func TestTableUnmaps(t *testing.T) {
+	table := NewTable(time.Hour, 0)
+	plain, mapped := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("::ffff:192.0.2.7")
+	server := netip.MustParseAddrPort("10.0.0.5:8080")
+	table.Put(mapped, netip.MustParseAddrPort("[::ffff:10.0.0.5]:8080"))
+	for _, client := range []netip.Addr{plain, mapped} {
+		if got, ok := table.Get(client); !ok || got != server {
+			t.Errorf("endpoint of %v: got %v, %t, want %v", client, got, ok, server)
+		}
+	}
+	table.Put(plain, server)
+	if n := table.Len(); n != 1 {
+		t.Errorf("got %d clients, want one", n)
+	}
+	if n := table.Remove(netip.MustParseAddrPort("[::ffff:10.0.0.5]:8080")); n != 1 {
+		t.Errorf("Remove: got %d clients, want one", n)
+	}
+}
