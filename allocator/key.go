@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+
+	"github.com/vipkit/vipkit/internal/enum"
 )
 
 // Owner names the object that has a key, in a form that only the caller interprets,
@@ -34,6 +36,13 @@ func (k Kind) String() string {
 	}
 	return "Kind(" + strconv.Itoa(int(k)) + ")"
 }
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (k Kind) MarshalText() ([]byte, error) { return enum.Marshal(k, Port) }
+
+// UnmarshalText reads what MarshalText returns.
+func (k *Kind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Port, text) }
 
 // Key is an IP address or a port that can be allocated. It is a comparable value in
 // canonical form, so two spellings of an address are one key. The zero Key is none.
@@ -100,6 +109,27 @@ func (k Key) String() string {
 		return strconv.Itoa(int(k.port))
 	}
 	return "none"
+}
+
+// MarshalText returns what String returns; nothing for the zero Key.
+func (k Key) MarshalText() ([]byte, error) {
+	if k == (Key{}) {
+		return nil, nil
+	}
+	return []byte(k.String()), nil
+}
+
+// UnmarshalText reads a key as [ParseKey] does, and the zero Key from nothing.
+func (k *Key) UnmarshalText(text []byte) (err error) {
+	if len(text) == 0 {
+		*k = Key{}
+		return nil
+	}
+	key, err := ParseKey(string(text))
+	if err == nil {
+		*k = key
+	}
+	return err
 }
 
 // Compare orders keys: IPv4 addresses before IPv6 addresses before ports.

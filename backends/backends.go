@@ -7,6 +7,7 @@ import (
 	"iter"
 	"sync"
 
+	"github.com/vipkit/vipkit/internal/enum"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -144,6 +145,13 @@ const (
 func (k OpKind) String() string {
 	return [...]string{"add", "replace", "remove", "?"}[k&3]
 }
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (k OpKind) MarshalText() ([]byte, error) { return enum.Marshal(k, Remove) }
+
+// UnmarshalText reads what MarshalText returns.
+func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Remove, text) }
 
 // New returns a backend that makes target hold the objects of render. Service ports that
 // no dataplane can serve are never rendered, but reported by name. The backend

@@ -2,10 +2,14 @@ package endpoints
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/enum"
 )
 
 // Endpoint is one address and port that serves a service port, as one node sees
@@ -42,8 +46,39 @@ func (h Hint) String() string {
 	return [...]string{"none", "elsewhere", "here", "?"}[h&3]
 }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers.
-func (h Hint) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (h Hint) MarshalText() ([]byte, error) { return enum.Marshal(h, HintHere) }
+
+// UnmarshalText reads what MarshalText returns.
+func (h *Hint) UnmarshalText(text []byte) error { return enum.Unmarshal(h, HintHere, text) }
+
+// String returns the address and port, and in brackets what the endpoint is: "10.0.0.1:80 (ready,
+// local, on node-1)". It is for people; its form may change.
+func (e *Endpoint) String() string {
+	if e == nil {
+		return "none"
+	}
+	var is []string
+	for _, c := range []struct {
+		holds bool
+		text  string
+	}{
+		{e.Ready, "ready"},
+		{!e.Ready, "not ready"},
+		{!e.Ready && e.Serving, "serving"},
+		{e.Terminating, "terminating"},
+		{e.Local, "local"},
+		{e.NodeName != "", "on " + e.NodeName},
+		{e.NodeHint != HintNone, "node hint " + e.NodeHint.String()},
+		{e.ZoneHint != HintNone, "zone hint " + e.ZoneHint.String()},
+	} {
+		if c.holds {
+			is = append(is, c.text)
+		}
+	}
+	return fmt.Sprintf("%v (%s)", e.Addr, strings.Join(is, ", "))
+}
 
 // Compare orders endpoints by address, then by preference: of two records of
 // one address the preferred one is first (not terminating, ready, serving). The

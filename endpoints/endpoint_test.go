@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"encoding/json"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -80,9 +79,20 @@ func TestCompareIsTotal(t *testing.T) {
 	}
 }
 
-func TestHintNames(t *testing.T) {
-	got, err := json.Marshal([]Hint{HintNone, HintElsewhere, HintHere, HintHere + 1})
-	if want := `["none","elsewhere","here","?"]`; err != nil || string(got) != want {
-		t.Errorf("got %s and error %v, want %s", got, err, want)
+func TestEndpointString(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.1:80")
+	for _, c := range []struct {
+		endpoint *Endpoint
+		want     string
+	}{
+		{&Endpoint{Addr: at, Ready: true, Serving: true, Local: true, NodeName: "node-1"}, "10.0.0.1:80 (ready, local, on node-1)"},
+		{&Endpoint{Addr: at, Serving: true, Terminating: true}, "10.0.0.1:80 (not ready, serving, terminating)"},
+		{&Endpoint{Addr: at, Ready: true, NodeHint: HintElsewhere, ZoneHint: HintHere}, "10.0.0.1:80 (ready, node hint elsewhere, zone hint here)"},
+		{&Endpoint{Addr: at}, "10.0.0.1:80 (not ready)"},
+		{nil, "none"},
+	} {
+		if got := c.endpoint.String(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
 	}
 }

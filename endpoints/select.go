@@ -1,5 +1,7 @@
 package endpoints
 
+import "github.com/vipkit/vipkit/internal/enum"
+
 // Policy has the selections that a service port uses.
 type Policy struct {
 	// Cluster and Local request the selections of these traffic policies. A
@@ -23,6 +25,20 @@ const (
 	// ones terminate; otherwise it selects none.
 	FallbackCluster
 )
+
+// String returns terminating, none or cluster.
+func (f LocalFallback) String() string {
+	return [...]string{"terminating", "none", "cluster", "?"}[f&3]
+}
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (f LocalFallback) MarshalText() ([]byte, error) { return enum.Marshal(f, FallbackCluster) }
+
+// UnmarshalText reads what MarshalText returns.
+func (f *LocalFallback) UnmarshalText(text []byte) error {
+	return enum.Unmarshal(f, FallbackCluster, text)
+}
 
 // Selection is the result of [Select]. Its lists are sorted by address. Callers must
 // not change them: they may share memory with each other and with the argument of

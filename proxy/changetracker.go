@@ -156,7 +156,7 @@ func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
 		s.ports[i] = &portState{
 			service: s,
 			spec:    &spec.ports[i],
-			key:     endpoints.PortKey{Service: n.NamespacedName, Port: n.Port, Protocol: n.Protocol, Family: n.Family},
+			key:     n.endpointKey(),
 		}
 		t.claims.add(s.ports[i])
 	}
@@ -207,6 +207,14 @@ func (t *tracker) DeleteEndpointSlice(name types.NamespacedName) {
 	t.cache.Delete(name)
 	t.problems.set(objectKey("EndpointSlice", name), nil)
 	t.wake()
+}
+
+func (t *tracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
+	t.mu.Lock()
+	all := t.cache.Endpoints(name.endpointKey())
+	t.mu.Unlock()
+	_, ok := slices.BinarySearchFunc(all, at, func(e *endpoints.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+	return ok
 }
 
 // endpointsChanged is called by the cache; it requires t.mu.

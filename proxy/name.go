@@ -5,6 +5,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/endpoints"
 )
 
 // ServicePortName identifies one port of one Service in one IP family. It is a
@@ -34,6 +36,11 @@ func (n ServicePortName) String() string {
 	b.WriteByte('/')
 	b.WriteString(string(n.Family))
 	return b.String()
+}
+
+// endpointKey returns the name as package endpoints has it.
+func (n ServicePortName) endpointKey() endpoints.PortKey {
+	return endpoints.PortKey{Service: n.NamespacedName, Port: n.Port, Protocol: n.Protocol, Family: n.Family}
 }
 
 // Compare orders names by namespace, name, port, protocol and family.

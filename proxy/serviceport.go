@@ -7,6 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/enum"
 )
 
 // ServicePort is everything that a backend needs to program one service port on one
@@ -155,8 +156,12 @@ func (k FrontendKind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k&3]
 }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers.
-func (k FrontendKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (k FrontendKind) MarshalText() ([]byte, error) { return enum.Marshal(k, NodePort) }
+
+// UnmarshalText reads what MarshalText returns.
+func (k *FrontendKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, NodePort, text) }
 
 // TrafficRoute is what must happen to the traffic of one frontend from one side, inside
 // or outside. It is a comparable value.
@@ -203,8 +208,12 @@ func (a Action) String() string {
 	return [...]string{"pass", "forward", "reject", "drop"}[a&3]
 }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers.
-func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (a Action) MarshalText() ([]byte, error) { return enum.Marshal(a, Drop) }
+
+// UnmarshalText reads what MarshalText returns.
+func (a *Action) UnmarshalText(text []byte) error { return enum.Unmarshal(a, Drop, text) }
 
 // Pool names one of the two pools of endpoints of a service port.
 type Pool uint8
@@ -223,8 +232,12 @@ func (p Pool) String() string {
 	return [...]string{"cluster", "local"}[p&1]
 }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers.
-func (p Pool) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (p Pool) MarshalText() ([]byte, error) { return enum.Marshal(p, PoolLocal) }
+
+// UnmarshalText reads what MarshalText returns.
+func (p *Pool) UnmarshalText(text []byte) error { return enum.Unmarshal(p, PoolLocal, text) }
 
 // Masquerade says for which clients the source address is replaced by one of the
 // node's, so that replies return through the node. [TrafficRoute.Masquerades] decides
@@ -249,5 +262,11 @@ func (m Masquerade) String() string {
 	return [...]string{"never", "non-pods", "always", "?"}[m&3]
 }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers.
-func (m Masquerade) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (m Masquerade) MarshalText() ([]byte, error) { return enum.Marshal(m, MasqueradeAlways) }
+
+// UnmarshalText reads what MarshalText returns.
+func (m *Masquerade) UnmarshalText(text []byte) error {
+	return enum.Unmarshal(m, MasqueradeAlways, text)
+}

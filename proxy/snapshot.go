@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"iter"
+	"net/netip"
 	"slices"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
@@ -67,6 +69,40 @@ func (s Snapshot) All() iter.Seq[*ServicePort] {
 			}
 		}
 	}
+}
+
+// Endpoints returns the endpoints in which the two ports differ, sorted: those that only the new
+// one has, and those that only the old one has. They are the endpoints that flows may go to,
+// in both pools and draining; a nil port has none.
+func (c Change) Endpoints() (gained, lost []netip.AddrPort) {
+	before, now := c.Old.servers(), c.New.servers()
+	for a := range now {
+		if _, ok := before[a]; !ok {
+			gained = append(gained, a)
+		}
+	}
+	for a := range before {
+		if _, ok := now[a]; !ok {
+			lost = append(lost, a)
+		}
+	}
+	slices.SortFunc(gained, netip.AddrPort.Compare)
+	slices.SortFunc(lost, netip.AddrPort.Compare)
+	return gained, lost
+}
+
+// servers returns the endpoints that flows may go to.
+func (p *ServicePort) servers() map[netip.AddrPort]struct{} {
+	if p == nil {
+		return nil
+	}
+	all := make(map[netip.AddrPort]struct{}, len(p.Cluster)+len(p.Draining))
+	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
+		for _, e := range list {
+			all[e.Addr] = struct{}{}
+		}
+	}
+	return all
 }
 
 // Changes yields, in name order, every service port that differs from since. A port

@@ -50,6 +50,10 @@ type ServiceChangeTracker interface {
 	// UpdateServiceCIDRs replaces all ranges that ClusterIPs are allocated from,
 	// also those of the options.
 	UpdateServiceCIDRs([]netip.Prefix)
+	// HasEndpoint reports whether an EndpointSlice that the tracker has received names an
+	// endpoint of a service port, in whatever condition: also one that is in no pool. It is
+	// the InAPI of package conntrack.
+	HasEndpoint(ServicePortName, netip.AddrPort) bool
 	// Synced must be called after all existing objects have been handed over.
 	// Before that, Next returns no snapshot: it would remove working objects of
 	// the dataplane whose Services the tracker has not received yet.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/enum"
 )
 
 // Use is an address or a port in an object, such as a field of a Service.
@@ -78,6 +79,13 @@ func (p Problem) String() string {
 	return "Problem(" + strconv.Itoa(int(p)) + ")"
 }
 
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (p Problem) MarshalText() ([]byte, error) { return enum.Marshal(p, Invalid) }
+
+// UnmarshalText reads what MarshalText returns.
+func (p *Problem) UnmarshalText(text []byte) error { return enum.Unmarshal(p, Invalid, text) }
+
 // Action is what to do about a problem.
 type Action uint8
 
@@ -91,6 +99,18 @@ const (
 	// Mend changes the store.
 	Mend
 )
+
+// String returns default, report or mend.
+func (a Action) String() string {
+	return [...]string{"default", "report", "mend", "?"}[a&3]
+}
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (a Action) MarshalText() ([]byte, error) { return enum.Marshal(a, Mend) }
+
+// UnmarshalText reads what MarshalText returns.
+func (a *Action) UnmarshalText(text []byte) error { return enum.Unmarshal(a, Mend, text) }
 
 // Finding is one difference between store and owners.
 type Finding struct {

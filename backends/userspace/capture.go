@@ -1,6 +1,10 @@
 package userspace
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/vipkit/vipkit/internal/enum"
+)
 
 // Capture says how packets get to the sockets of a backend. All captures serve the same
 // Services; the documentation of the package says what each needs, and what it lacks.
@@ -43,6 +47,13 @@ func (c Capture) String() string {
 		return fmt.Sprintf("capture %d", uint8(c))
 	}
 }
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (c Capture) MarshalText() ([]byte, error) { return enum.Marshal(c, Addresses) }
+
+// UnmarshalText reads what MarshalText returns.
+func (c *Capture) UnmarshalText(text []byte) error { return enum.Unmarshal(c, Addresses, text) }
 
 // known reports whether c is one of the captures.
 func (c Capture) known() bool { return c <= Addresses }

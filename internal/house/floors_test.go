@@ -28,6 +28,7 @@ func byFloor() [][]string {
 			".",
 			"backends/kernelspace/hcn",
 			"backends/userspace/internal/neterr",
+			"internal/enum",
 			"internal/house",
 			"internal/house/skipcheck",
 			"internal/ipaddr",

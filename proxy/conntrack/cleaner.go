@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/enum"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -31,12 +32,26 @@ const (
 	ResetTCP
 )
 
+// String returns keep, drop-half-open or reset.
+func (p TCPPolicy) String() string {
+	return [...]string{"keep", "drop-half-open", "reset", "?"}[p&3]
+}
+
+// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
+// has no name is an error.
+func (p TCPPolicy) MarshalText() ([]byte, error) { return enum.Marshal(p, ResetTCP) }
+
+// UnmarshalText reads what MarshalText returns.
+func (p *TCPPolicy) UnmarshalText(text []byte) error { return enum.Unmarshal(p, ResetTCP, text) }
+
 // Options configure a Cleaner. The zero value is usable.
 type Options struct {
 	// TCP is the policy for TCP. Any other than [KeepTCP] requires InAPI.
 	TCP TCPPolicy
 	// InAPI reports whether an endpoint that has left the pools of a service port is still in
-	// the API, for example because it terminates. Clean and Due call it.
+	// the API, for example because it terminates: its connections are kept then. It is the
+	// method HasEndpoint of a [proxy.ServiceChangeTracker]. A [proxy.Snapshot] cannot tell, as
+	// it has no endpoints of TCP outside of the pools. Clean and Due call it.
 	InAPI func(proxy.ServicePortName, netip.AddrPort) bool
 	// Foreign reports whether an address in the service ranges that no frontend
 	// has may be another program's, for example of a Service that names another
@@ -86,7 +101,7 @@ type Cleaner struct {
 // systems than Linux, and on kernels without it, the error is [proxy.ErrUnsupported].
 func New(options Options) (*Cleaner, error) {
 	if options.TCP != KeepTCP && options.InAPI == nil {
-		return nil, errors.New("conntrack: Options.TCP requires Options.InAPI")
+		return nil, errors.New("conntrack: Options.TCP requires Options.InAPI, which is HasEndpoint of the tracker")
 	}
 	t, err := openTable()
 	if err != nil {

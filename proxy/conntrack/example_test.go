@@ -32,9 +32,16 @@ func ExampleCleaner() {
 	}
 }
 
-// A policy for TCP requires Options.InAPI.
-func ExampleNew() {
+// A policy for TCP requires Options.InAPI: connections to an endpoint that terminates go on. The
+// tracker provides it.
+func ExampleOptions() {
 	_, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP})
 	fmt.Println(err)
-	// Output: conntrack: Options.TCP requires Options.InAPI
+
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+	cleaner, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP, InAPI: tracker.HasEndpoint})
+	if err == nil {
+		_ = cleaner.Close() // Nothing is lost if this fails.
+	}
+	// Output: conntrack: Options.TCP requires Options.InAPI, which is HasEndpoint of the tracker
 }

@@ -97,7 +97,7 @@ func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) (*plan, er
 		}
 	}
 	for _, change := range changes {
-		p.replace(change.Old, change.New)
+		p.replace(change)
 	}
 	if !old.IsZero() && !sameNodePorts(old.Node(), new.Node()) {
 		p.addNodePorts(new)
@@ -135,19 +135,17 @@ func keys(p *proxy.ServicePort) (all []frontendKey) {
 
 // replace adds the frontends of a changed port: all of them if an endpoint was
 // removed, and otherwise only the new ones.
-func (p *plan) replace(old, new *proxy.ServicePort) {
-	if !p.concerns(new) {
+func (p *plan) replace(change proxy.Change) {
+	if !p.concerns(change.New) {
 		return
 	}
-	serving, had, isGrown := servers(new), set[frontendKey]{}, true
-	for a := range servers(old) {
-		isGrown = isGrown && serving.has(a)
-	}
-	for _, at := range keys(old) {
+	_, lost := change.Endpoints()
+	serving, had := servers(change.New), set[frontendKey]{}
+	for _, at := range keys(change.Old) {
 		had[at] = struct{}{}
 	}
-	for _, at := range keys(new) {
-		if isGrown && had.has(at) {
+	for _, at := range keys(change.New) {
+		if len(lost) == 0 && had.has(at) {
 			delete(p.targets, at)
 		} else {
 			p.add(at, target{serving: serving, isNew: !had.has(at)})

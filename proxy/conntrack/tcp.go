@@ -43,11 +43,9 @@ func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
 
 // addRemoved adds the endpoints that left the pools of a port.
 func (c *Cleaner) addRemoved(change proxy.Change) {
-	serving, frontends := servers(change.New), keys(change.Old)
-	for addr := range servers(change.Old) {
-		if !serving.has(addr) {
-			c.removed[removedEndpoint{change.Old.Name, addr}] = frontends
-		}
+	_, lost := change.Endpoints()
+	for _, addr := range lost {
+		c.removed[removedEndpoint{change.Old.Name, addr}] = keys(change.Old)
 	}
 }
 

@@ -1,0 +1,11 @@
+package backends
+
+import (
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, Add, Remove)
+}

@@ -1,0 +1,11 @@
+package hcn
+
+import (
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, EndpointsChanged, Disconnected)
+}

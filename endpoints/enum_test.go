@@ -1,0 +1,12 @@
+package endpoints
+
+import (
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, HintNone, HintHere)
+	testenv.RoundTrip(t, FallbackTerminating, FallbackCluster)
+}

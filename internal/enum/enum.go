@@ -1,0 +1,36 @@
+package enum
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Value is a value of an enumeration. The values are consecutive from 0, or from 1 if 0
+// means none; String returns a name that no other value has.
+type Value interface {
+	~uint8
+	fmt.Stringer
+}
+
+// Marshal returns the name of a value, for MarshalText. A value above the last one is an error.
+func Marshal[T Value](v, last T) ([]byte, error) {
+	if v > last {
+		return nil, fmt.Errorf("%T has no value %d", v, uint8(v))
+	}
+	return []byte(v.String()), nil
+}
+
+// Unmarshal sets v to the value with a name, for UnmarshalText. An unknown name is an error
+// that names all known ones, and does not change v.
+func Unmarshal[T Value](v *T, last T, text []byte) error {
+	var known []string
+	for x := range last + 1 {
+		name := x.String()
+		if name == string(text) {
+			*v = x
+			return nil
+		}
+		known = append(known, name)
+	}
+	return fmt.Errorf("unknown %T %q: want %s", last, text, strings.Join(known, ", "))
+}

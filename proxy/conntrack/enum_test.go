@@ -1,0 +1,11 @@
+package conntrack
+
+import (
+	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, KeepTCP, ResetTCP)
+}
