@@ -47,5 +47,5 @@
 //     at most once; it does not import the packages of the proxy
 //   - [github.com/vipkit/vipkit/affinity]: session affinity of Services
 //
-// Start with the README, then with package proxy.
+// Start with the README, or with the example below, then with package proxy.
 package vipkit

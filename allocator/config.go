@@ -39,7 +39,10 @@ type Config struct {
 }
 
 // Block is an interval of keys of one kind, both ends included.
-type Block struct{ First, Last Key }
+type Block struct {
+	// First and Last are the ends.
+	First, Last Key
+}
 
 // PrefixBlock is the block of all addresses of a prefix.
 func PrefixBlock(p netip.Prefix) Block {

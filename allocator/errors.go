@@ -45,9 +45,11 @@ func (r Reason) Error() string { return string(r) }
 // HeldError names the owner of a key that another owner wanted to allocate, bind or
 // release. It is [ErrAllocated] or [ErrNotOwner].
 type HeldError struct {
+	// Reason is [ErrAllocated] or [ErrNotOwner].
 	Reason Reason
-	// Key is the key of the request, and Owner has it.
-	Key   Key
+	// Key is the key of the request.
+	Key Key
+	// Owner has the key.
 	Owner Owner
 }
 
@@ -65,6 +67,7 @@ func (e *HeldError) Unwrap() error { return e.Reason }
 // RangeError names the ranges that cannot serve a request. It is [ErrFull],
 // [ErrNotInRange] or [ErrTooLarge].
 type RangeError struct {
+	// Reason is [ErrFull], [ErrNotInRange] or [ErrTooLarge].
 	Reason Reason
 	// Key is the key that was requested; the zero Key if any of a kind was.
 	Key Key

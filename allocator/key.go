@@ -19,8 +19,11 @@ type Kind uint8
 // A key is an IPv4 address, an IPv6 address, or a port. The zero Kind is that of
 // the zero Key.
 const (
+	// IPv4 is the kind of IPv4 addresses, also of mapped ones.
 	IPv4 Kind = iota + 1
+	// IPv6 is the kind of IPv6 addresses.
 	IPv6
+	// Port is the kind of node ports.
 	Port
 )
 

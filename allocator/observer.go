@@ -15,6 +15,7 @@ type Observer interface {
 // Allocation is the part of one range in one request. If keys of several ranges serve
 // a request, each range has an Allocation.
 type Allocation struct {
+	// Kind is the kind of the keys.
 	Kind Kind
 	// IsStatic says that the request named a key.
 	IsStatic bool

@@ -81,8 +81,10 @@ func NewPool(store Store, o PoolOptions) (*Pool, error) {
 // RangeStatus is one range of a pool and how full it is in the pool's view of the store. A
 // key that several ranges have counts in each.
 type RangeStatus struct {
+	// Config is the range as it was set.
 	Config Config
-	Stats  Stats
+	// Stats are the numbers of its keys.
+	Stats Stats
 }
 
 // SetRanges replaces the pool's ranges. They may overlap. A range that is given

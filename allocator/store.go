@@ -14,7 +14,9 @@ type Version uint64
 // Claim is a taken key with its owner, in a store. It is a comparable value, its times
 // in UTC and without monotonic clock.
 type Claim struct {
-	Key   Key
+	// Key is what is taken.
+	Key Key
+	// Owner has it.
 	Owner Owner
 	// Token identifies this allocation, also among those of the same key by the
 	// same owner. It stays the same from the reservation to the release.
@@ -38,7 +40,9 @@ func (c Claim) IsExpired(now time.Time) bool { return !c.IsBound() && !now.Befor
 // precondition: 0 requires that the key is free, any other one that the store has a
 // claim of this version.
 type Op struct {
-	Claim  Claim
+	// Claim is written; for a deletion only its key and version count.
+	Claim Claim
+	// Delete says that the claim is deleted.
 	Delete bool
 }
 
@@ -55,12 +59,15 @@ func (o Op) Check() error {
 // Event is a change of a store. The version of its claim is that of the change. Of a
 // deleted claim only key and version are meaningful.
 type Event struct {
-	Claim   Claim
+	// Claim is the claim after the change.
+	Claim Claim
+	// Deleted says that the key is free now.
 	Deleted bool
 }
 
 // State is what a store holds at one time, in no particular order.
 type State struct {
+	// Claims are all claims, in any order.
 	Claims []Claim
 	// Version is that of the last change that the state includes. 0 says that the
 	// store is empty, or has no such version and never returns outdated data.

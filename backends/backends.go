@@ -26,7 +26,9 @@ type Key interface {
 // Object is a kernel object: its key, a value that differs if the content of the object
 // differs, and its content.
 type Object[K Key, V comparable] struct {
-	Key   K
+	// Key identifies the object in the dataplane.
+	Key K
+	// Value is the content; an object with another one is replaced.
 	Value V
 	// Payload is what a Target needs beside Key and Value to write the object, such
 	// as the rules of a chain or a function that makes them. It is not compared:
@@ -119,8 +121,10 @@ type TrafficCounter interface {
 
 // Op adds, replaces or removes one object.
 type Op[K Key, V comparable] struct {
+	// Kind says what to do.
 	Kind OpKind
-	Key  K
+	// Key is the object.
+	Key K
 	// Value is the value that the object gets; for Remove the one it had.
 	Value V
 	// Payload is that of the rendered object. For Remove it is what adding the object

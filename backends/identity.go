@@ -23,7 +23,9 @@ type Identity struct {
 
 // The defaults of an [Identity].
 const (
+	// DefaultName is the name of tables.
 	DefaultName = "vipkit"
+	// DefaultMark is the bit that marks packets.
 	DefaultMark = 0x4000
 )
 

@@ -33,11 +33,13 @@ type Endpoint struct {
 // Hint is a topology hint of an endpoint as one node sees it.
 type Hint uint8
 
-// HintNone: there is no hint. HintElsewhere: hints name only other nodes (or zones). HintHere:
-// a hint names this one.
+// The hints.
 const (
+	// HintNone: there is no hint.
 	HintNone Hint = iota
+	// HintElsewhere: hints name only other nodes, or zones.
 	HintElsewhere
+	// HintHere: a hint names this node, or zone.
 	HintHere
 )
 
@@ -112,8 +114,12 @@ func falseFirst(a, b bool) int {
 // PortKey identifies one port of one Service in one IP family: the fields in which an
 // EndpointSlice port and a Service port must be equal.
 type PortKey struct {
-	Service  types.NamespacedName
-	Port     string
+	// Service is the Service.
+	Service types.NamespacedName
+	// Port is the name of the port; empty for an unnamed one.
+	Port string
+	// Protocol is TCP, UDP or SCTP.
 	Protocol v1.Protocol
-	Family   v1.IPFamily
+	// Family is the family of the addresses.
+	Family v1.IPFamily
 }

@@ -13,6 +13,7 @@ import (
 
 // Heard has the times of those changes of one Service that made a difference for this node.
 type Heard struct {
+	// Name is the Service.
 	Name types.NamespacedName
 	// Service is when the tracker received the first change of the Service itself,
 	// EndpointSlice the first one of its EndpointSlices; zero for never.

@@ -15,9 +15,11 @@ type ServicePortName struct {
 	types.NamespacedName
 	// Port is the name of the port in the Service; empty for a Service with
 	// a single unnamed port.
-	Port     string
+	Port string
+	// Protocol is TCP, UDP or SCTP.
 	Protocol v1.Protocol
-	Family   v1.IPFamily
+	// Family is the family of the ClusterIP and of the endpoints.
+	Family v1.IPFamily
 }
 
 // String returns namespace/name:port/PROTOCOL/Family; the colon part is missing

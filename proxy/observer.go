@@ -46,8 +46,10 @@ type Sync struct {
 	// Operations is the number of kernel operations, if the Backend counts
 	// them (see [OperationCounter]).
 	Operations uint64
-	Start      time.Time
-	Duration   time.Duration
+	// Start is when the sync began.
+	Start time.Time
+	// Duration is how long the sync took.
+	Duration time.Duration
 	// Err is the error of Apply, of the Runner's Flows, or both joined; nil for success.
 	Err error
 	// Refused are the service ports that could not be programmed, if Err has no other

@@ -16,11 +16,12 @@ import (
 type Packet struct {
 	// Protocol is TCP, UDP or SCTP; any other value means a protocol
 	// without ports, such as ICMP.
-	Protocol            v1.Protocol
+	Protocol v1.Protocol
+	// Source and Destination are those of the packet before any translation.
 	Source, Destination netip.AddrPort
-	// FromNode says that a process on the node sends the packet; otherwise
-	// Interface is the name of the interface that receives it.
-	FromNode  bool
+	// FromNode says that a process on the node sends the packet.
+	FromNode bool
+	// Interface is the name of the interface that receives the packet, unless FromNode is true.
 	Interface string
 	// ToNode says that the destination is an address of the node, where node
 	// ports may answer.
@@ -29,6 +30,7 @@ type Packet struct {
 
 // Verdict is what must happen to a packet.
 type Verdict struct {
+	// Action is what must happen.
 	Action Action
 	// Endpoints are, for Forward, the endpoints of which any may get the packet,
 	// sorted by address.
@@ -36,9 +38,10 @@ type Verdict struct {
 	// Affinity is whether and for how long a client that has been forwarded
 	// once must get the same endpoint again.
 	Affinity affinity.Config
-	// Name and Frontend are those of the frontend that the packet is for. For a
-	// packet without frontend, Name is the zero value.
-	Name     ServicePortName
+	// Name is the service port that the packet is for; the zero value for a packet without
+	// frontend.
+	Name ServicePortName
+	// Frontend is the frontend of that port.
 	Frontend Frontend
 	// Reasons are the steps to the verdict, in words.
 	Reasons []string
@@ -46,6 +49,7 @@ type Verdict struct {
 
 // Destination is an endpoint that a packet may be forwarded to.
 type Destination struct {
+	// Addr is the endpoint.
 	Addr netip.AddrPort
 	// Masquerade says that the endpoint sees an address of the node instead
 	// of the client's. A received packet to an endpoint with an address of the

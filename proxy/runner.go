@@ -21,7 +21,9 @@ const (
 
 // Runner drives a Backend from a Source. Source and Backend are required.
 type Runner struct {
-	Source  Source
+	// Source delivers the snapshots.
+	Source Source
+	// Backend applies them.
 	Backend Backend
 	// MinInterval is the least time between the end of one Apply and the start
 	// of the next; changes meanwhile are applied together. Zero applies

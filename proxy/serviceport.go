@@ -14,6 +14,7 @@ import (
 // node, resolved once for all backends. A published ServicePort, and everything it
 // refers to, is immutable.
 type ServicePort struct {
+	// Name identifies the port.
 	Name ServicePortName
 	// Frontends are the addresses that the port answers at, in the order
 	// ClusterIP, external IPs, load-balancer IPs, node port.
@@ -88,6 +89,7 @@ func samePool(a, b []*endpoints.Endpoint) bool {
 
 // Frontend is one address and port at which a service port answers.
 type Frontend struct {
+	// Kind says which part of the Service has the address.
 	Kind FrontendKind
 	// Addr is the address and port. For [NodePort] the address is the
 	// unspecified one of the family: [Node.NodePorts] selects the node's
@@ -145,9 +147,13 @@ type FrontendKind uint8
 
 // The kinds of frontends.
 const (
+	// ClusterIP is an address of spec.clusterIPs.
 	ClusterIP FrontendKind = iota
+	// ExternalIP is an address of spec.externalIPs.
 	ExternalIP
+	// LoadBalancer is an address of status.loadBalancer.ingress.
 	LoadBalancer
+	// NodePort is the node port, at the addresses of the node.
 	NodePort
 )
 
@@ -166,9 +172,11 @@ func (k *FrontendKind) UnmarshalText(text []byte) error { return enum.Unmarshal(
 // TrafficRoute is what must happen to the traffic of one frontend from one side, inside
 // or outside. It is a comparable value.
 type TrafficRoute struct {
+	// Action is what happens to the traffic.
 	Action Action
-	// Pool and Masquerade are meaningful when Action is Forward.
-	Pool       Pool
+	// Pool says which endpoints get the traffic if Action is Forward.
+	Pool Pool
+	// Masquerade says whose source address is replaced if Action is Forward.
 	Masquerade Masquerade
 }
 

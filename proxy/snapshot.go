@@ -23,9 +23,12 @@ type Snapshot struct {
 	heard      []heard
 }
 
-// Change is one difference between two snapshots. Old is nil for a port that
-// was added, New for one that was removed.
-type Change struct{ Old, New *ServicePort }
+// Change is one difference between two snapshots.
+type Change struct {
+	// Old is the port before, nil if it was added; New is the port now, nil if it was
+	// removed.
+	Old, New *ServicePort
+}
 
 // NewSnapshot makes a snapshot of generation 1 by hand, for programs that have
 // no tracker. The caller must not change node and ports any more. Of two ports

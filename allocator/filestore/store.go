@@ -22,10 +22,12 @@ var (
 // CorruptError says that a file is damaged in a way that no crash causes. Restore it from a
 // backup, or remove it and repair the store.
 type CorruptError struct {
+	// Path is the file.
 	Path string
 	// Offset is the byte where the damage begins.
 	Offset int64
-	Err    error
+	// Err is the damage.
+	Err error
 }
 
 // Error names the file, the offset and the damage.

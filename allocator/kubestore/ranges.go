@@ -33,6 +33,7 @@ func (s *Store) Ranges(ctx context.Context) ([]allocator.Config, error) {
 
 // Ranges are the ranges of the ServiceCIDR objects at one time; see [Store.WatchRanges].
 type Ranges struct {
+	// Configs are the ranges for a pool.
 	Configs []allocator.Config
 	// Unusable names the objects whose range cannot be used; nil if there are none.
 	Unusable error

@@ -11,8 +11,10 @@ import (
 // Map is the content of a RangeAllocation: the range, as a prefix or as ports, and the
 // taken keys as bits.
 type Map struct {
+	// Range is the range, as a prefix or as ports.
 	Range string `json:"range"`
-	Data  []byte `json:"data"`
+	// Data has a bit for each key that is taken.
+	Data []byte `json:"data"`
 }
 
 // ErrMalformed says that the bytes are not a RangeAllocation.

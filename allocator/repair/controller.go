@@ -16,8 +16,9 @@ const minRetry = time.Second
 
 // Controller repairs a store at intervals.
 type Controller struct {
-	// Store is the store to repair, Owners lists the uses; see [Reconcile].
-	Store  allocator.Store
+	// Store is the store to repair.
+	Store allocator.Store
+	// Owners lists the uses; see [Reconcile].
 	Owners func(context.Context) ([]Use, error)
 	// Options of every pass.
 	Options Options

@@ -11,6 +11,7 @@ import (
 
 // Use is an address or a port in an object, such as a field of a Service.
 type Use struct {
+	// Owner is the object.
 	Owner allocator.Owner
 	// Text is the address or port as the object spells it.
 	Text string
@@ -114,6 +115,7 @@ func (a *Action) UnmarshalText(text []byte) error { return enum.Unmarshal(a, Men
 
 // Finding is one difference between store and owners.
 type Finding struct {
+	// Problem is the kind of the difference.
 	Problem Problem
 	// Key is the key; the zero Key if Text is no key.
 	Key allocator.Key

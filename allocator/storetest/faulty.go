@@ -147,10 +147,10 @@ func (f *Faulty) stale() (allocator.State, bool) {
 // Mortal is the store of a process that crashes at one of its calls.
 type Mortal struct {
 	allocator.Store
-	// Left is how many calls succeed before the process crashes; After says that the
-	// call at which it crashes still reaches the store. Calls counts all calls.
+	// Left is how many calls succeed before the process crashes. Calls counts all calls.
 	Left, Calls int
-	After       bool
+	// After says that the call at which the process crashes still reaches the store.
+	After bool
 }
 
 // Commit implements [allocator.Store] until the process crashes.

@@ -18,12 +18,15 @@ import (
 
 // LawsConfig is a backend whose laws [RunLaws] checks.
 type LawsConfig struct {
-	// New, Faulty, Dump and Lacks are as in [Config]. There is no network namespace: New and Dump
-	// are about the same dataplane as long as a test runs.
-	New    func(testing.TB) proxy.Backend
+	// New is as in [Config], and so are Faulty, Dump and Lacks. There is no network namespace: New
+	// and Dump are about the same dataplane as long as a test runs.
+	New func(testing.TB) proxy.Backend
+	// Faulty makes a backend whose commits go through around, which may fail them.
 	Faulty func(t testing.TB, around func(commit func() error) error) proxy.Backend
-	Dump   func(testing.TB) string
-	Lacks  []Capability
+	// Dump returns what the dataplane holds, as text.
+	Dump func(testing.TB) string
+	// Lacks are the capabilities that the backend does not have.
+	Lacks []Capability
 	// Damage removes some objects of the dataplane, as other programs do; nil leaves Laws/Repair
 	// out.
 	Damage func(testing.TB)

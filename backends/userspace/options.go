@@ -28,9 +28,10 @@ type Options struct {
 	// Port is the port that the backend listens at, at addresses of its own, which other
 	// machines cannot reach. Zero means [DefaultPort].
 	Port uint16
-	// Timeouts and Hooks have useful zero values.
+	// Timeouts bound all waiting; the zero value is useful.
 	Timeouts Timeouts
-	Hooks    Hooks
+	// Hooks are functions that the backend calls; the zero value is useful.
+	Hooks Hooks
 	// Picker chooses one endpoint of several, unless Hooks.Pick is set; the zero value is
 	// [RoundRobin].
 	Picker Picker

@@ -35,6 +35,52 @@ func checkComments(s *source) []finding {
 	return all
 }
 
+// checkParts requires a comment on every exported constant and field of a package for users: its
+// own, or that of the line.
+func checkParts(s *source) []finding {
+	if s.isTest() || s.isCommand() || s.isInternal() {
+		return nil
+	}
+	var all []finding
+	for _, decl := range s.ast.Decls {
+		group, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range group.Specs {
+			switch spec := spec.(type) {
+			case *ast.ValueSpec:
+				isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
+				if group.Tok == token.CONST && !isOnly {
+					all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
+				}
+			case *ast.TypeSpec:
+				if fields, ok := spec.Type.(*ast.StructType); ok && spec.Name.IsExported() {
+					for _, f := range fields.Fields.List {
+						all = append(all, s.checkPart(f.Names, f.Doc, f.Comment)...)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// checkPart returns the exported names that have neither of the comments.
+func (s *source) checkPart(names []*ast.Ident, before, after *ast.CommentGroup) (all []finding) {
+	for _, name := range names {
+		if name.IsExported() && before.Text() == "" && after.Text() == "" {
+			all = append(all, s.found(name.Pos(), "%s is exported and has no comment", name.Name))
+		}
+	}
+	return all
+}
+
+// isInternal reports whether only this module can import the package.
+func (s *source) isInternal() bool {
+	return slices.Contains(strings.Split(path.Dir(s.path), "/"), "internal")
+}
+
 // isExported reports whether a function, or a method and its type, is exported.
 func isExported(f *ast.FuncDecl) bool {
 	return f.Name.IsExported() && (f.Recv == nil || ast.IsExported(receiverName(f)))

@@ -25,7 +25,6 @@ func floors() map[string]int {
 func byFloor() [][]string {
 	return [][]string{
 		0: {
-			".",
 			"backends/kernelspace/hcn",
 			"backends/userspace/internal/neterr",
 			"internal/enum",
@@ -103,6 +102,7 @@ func byFloor() [][]string {
 			"backends/userspace",
 		},
 		7: {
+			".",
 			"allocator/etcdstore/etcdallocator",
 			"examples/allocator",
 			"examples/custombackend",

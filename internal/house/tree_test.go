@@ -58,6 +58,7 @@ func rules() []rule {
 		{"clock", eachSource(checkClock)},
 		{"global", eachSource(checkGlobals)},
 		{"comment", eachSource(checkComments)},
+		{"part", eachSource(checkParts)},
 		{"package", checkPackageComment},
 		{"example", checkExample},
 		{"surface", checkSurface},

@@ -66,6 +66,7 @@ type Options struct {
 
 // Account is what one Clean did in one IP family.
 type Account struct {
+	// Family is the IP family.
 	Family v1.IPFamily
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int

@@ -28,7 +28,8 @@ type Parameters struct {
 	MaxPerCore, Min int
 	// The timeouts end flows without packets. They are rounded down to seconds.
 	TCPEstablishedTimeout, TCPCloseWaitTimeout time.Duration
-	UDPTimeout, UDPStreamTimeout               time.Duration
+	// UDPTimeout is that of UDP flows, UDPStreamTimeout that of those with traffic in both directions.
+	UDPTimeout, UDPStreamTimeout time.Duration
 	// TCPBeLiberal makes packets outside of the TCP window count as valid.
 	TCPBeLiberal bool
 }

@@ -2,6 +2,7 @@ package hcn
 
 import (
 	"context"
+	"fmt"
 )
 
 // Client is the service of one machine. The package comment says how to implement it.

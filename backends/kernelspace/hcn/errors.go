@@ -30,23 +30,23 @@ type Error struct {
 
 // Codes of errors.
 const (
-	CodeNetworkNotFound   = 0x803b0001
-	CodeEndpointNotFound  = 0x803b0002
-	CodePortNotFound      = 0x803b0007
-	CodeNetworkExists     = 0x803b0010
-	CodePortExists        = 0x803b0013
-	CodeUnsupported       = 0x803b0015
-	CodeManagerStopped    = 0x803b0020
-	CodeHasReferences     = 0x803b002c
-	CodeElementNotFound   = 0x80070490
-	CodeAlreadyExists     = 0x800700b7
-	CodeInvalidParameter  = 0x80070057
-	CodeAccessDenied      = 0x80070005
-	CodeNotImplemented    = 0x80004001
-	CodeNotSupported      = 0x80070032
-	CodeRPCUnknown        = 0x800706b5
-	CodeRPCUnavailable    = 0x800706ba
-	CodeServiceNotRunning = 0x80070426
+	CodeNetworkNotFound   = 0x803b0001 // no such network
+	CodeEndpointNotFound  = 0x803b0002 // no such endpoint
+	CodePortNotFound      = 0x803b0007 // no such port of the switch
+	CodeNetworkExists     = 0x803b0010 // the network exists
+	CodePortExists        = 0x803b0013 // the port exists
+	CodeUnsupported       = 0x803b0015 // the request is not supported
+	CodeManagerStopped    = 0x803b0020 // the service is ending
+	CodeHasReferences     = 0x803b002c // other objects refer to the object
+	CodeElementNotFound   = 0x80070490 // no such object
+	CodeAlreadyExists     = 0x800700b7 // the object exists
+	CodeInvalidParameter  = 0x80070057 // a field is invalid
+	CodeAccessDenied      = 0x80070005 // access is denied
+	CodeNotImplemented    = 0x80004001 // not implemented
+	CodeNotSupported      = 0x80070032 // not supported
+	CodeRPCUnknown        = 0x800706b5 // the interface of the service is unknown
+	CodeRPCUnavailable    = 0x800706ba // the server is unavailable
+	CodeServiceNotRunning = 0x80070426 // the service does not run
 )
 
 // Error implements error.

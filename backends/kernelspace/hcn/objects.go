@@ -8,6 +8,7 @@ import (
 
 // Network is a HostComputeNetwork.
 type Network struct {
+	// ID is the GUID, Name what its creator calls it.
 	ID, Name string
 	// Type is the Type of the JSON form, such as L2Bridge or Overlay.
 	Type string
@@ -20,12 +21,15 @@ func (n *Network) IsOverlay() bool { return strings.EqualFold(n.Type, "Overlay")
 
 // RemoteSubnet says at which provider address the pods of another node are reached.
 type RemoteSubnet struct {
-	Prefix          netip.Prefix
+	// Prefix are the addresses that are reached elsewhere.
+	Prefix netip.Prefix
+	// ProviderAddress is the address of the node that has them.
 	ProviderAddress netip.Addr
 }
 
 // Endpoint is a HostComputeEndpoint, schema version 2.0.
 type Endpoint struct {
+	// ID is the GUID, Name what its creator calls it.
 	ID, Name string
 	// NetworkID is HostComputeNetwork.
 	NetworkID string
@@ -41,6 +45,7 @@ type Endpoint struct {
 
 // LoadBalancer is a HostComputeLoadBalancer, schema version 2.0.
 type LoadBalancer struct {
+	// ID is the GUID; the service chooses it.
 	ID string
 	// Endpoints are the IDs of HostComputeEndpoints.
 	Endpoints []string
@@ -48,18 +53,22 @@ type LoadBalancer struct {
 	SourceVIP netip.Addr
 	// FrontendVIPs is empty for the addresses of the node.
 	FrontendVIPs []netip.Addr
+	// PortMappings are the ports that are balanced.
 	PortMappings []PortMapping
-	Flags        LoadBalancerFlags
+	// Flags say how.
+	Flags LoadBalancerFlags
 }
 
 // PortMapping is an element of PortMappings.
 type PortMapping struct {
 	// Protocol is the number of IP: 6, 17 or 132.
-	Protocol                   uint8
+	Protocol uint8
+	// InternalPort is that of the endpoints, ExternalPort that of the frontends.
 	InternalPort, ExternalPort uint16
 	// Distribution is DistributionType.
 	Distribution Distribution
-	Flags        PortMappingFlags
+	// Flags say how the port is balanced.
+	Flags PortMappingFlags
 }
 
 // LoadBalancerFlags is Flags of a load balancer.
@@ -67,7 +76,9 @@ type LoadBalancerFlags uint32
 
 // Flags of load balancers.
 const (
-	DSR  LoadBalancerFlags = 1
+	// DSR is the flag for direct server return.
+	DSR LoadBalancerFlags = 1
+	// IPv6 says that the addresses are of IPv6.
 	IPv6 LoadBalancerFlags = 2
 )
 
@@ -76,10 +87,14 @@ type PortMappingFlags uint32
 
 // Flags of port mappings.
 const (
+	// LocalRoutedVIP is the flag of that name in HNS.
 	LocalRoutedVIP PortMappingFlags = 2
-	UseMux         PortMappingFlags = 4
-	PreserveDIP    PortMappingFlags = 8
-	VIPExternalIP  PortMappingFlags = 16
+	// UseMux is the flag of that name in HNS.
+	UseMux PortMappingFlags = 4
+	// PreserveDIP is the flag of that name in HNS.
+	PreserveDIP PortMappingFlags = 8
+	// VIPExternalIP is the flag of that name in HNS.
+	VIPExternalIP PortMappingFlags = 16
 )
 
 // Distribution says what of a packet chooses its endpoint.

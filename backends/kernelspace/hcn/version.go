@@ -7,7 +7,10 @@ import (
 
 // Version is the version of the service. Each release of Windows has one major number, and gets
 // features of later ones with a greater minor number.
-type Version struct{ Major, Minor int }
+type Version struct {
+	// Major and Minor are the numbers before and after the dot.
+	Major, Minor int
+}
 
 // String returns major.minor.
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }

@@ -31,6 +31,7 @@ type Kind struct {
 
 // Opened is a store that is open.
 type Opened struct {
+	// Store is the open store.
 	Store allocator.Store
 	// Ranges are the ranges to allocate from.
 	Ranges []allocator.Config

@@ -35,7 +35,9 @@ func (p Program) Main() int {
 
 // Streams are the standard streams of a program.
 type Streams struct {
-	In       io.Reader
+	// In is read by commands that take a list.
+	In io.Reader
+	// Out gets results, Err errors and questions.
 	Out, Err io.Writer
 }
 
