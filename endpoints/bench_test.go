@@ -104,7 +104,7 @@ func alternate(b *testing.B, c *Cache, key PortKey, even, odd *discoveryv1.Endpo
 		if err := c.Update(s); err != nil {
 			b.Fatal(err)
 		}
-		if sel := Select(c.Endpoints(key), Policy{Cluster: true}); !sel.Any {
+		if sel := c.Select(key, Policy{Cluster: true}); !sel.Any {
 			b.Fatal("no endpoints")
 		}
 	}

@@ -63,6 +63,9 @@ func (c *Cache) Endpoints(key PortKey) []*Endpoint {
 	return nil
 }
 
+// Select selects from the endpoints of a service port, as the function [Select] does.
+func (c *Cache) Select(key PortKey, p Policy) Selection { return selectSorted(c.Endpoints(key), p) }
+
 // Update adds a slice, or replaces it. It ignores the parts that it cannot use; the error
 // joins a [FieldError] for each of them. A slice that belongs to no Service contributes
 // nothing, which is no error.

@@ -12,7 +12,8 @@
 // # From endpoints to pools
 //
 // [Select] is a pure function from such a list and the traffic policies of a
-// Service port to the endpoints that a packet may go to:
+// Service port to the endpoints that a packet may go to; [Cache.Select] is the same for a list
+// of a Cache:
 //
 //   - The Cluster policy selects the ready endpoints. If all of them have hints for nodes
 //     and some hint names this node, it selects only those with such a hint; otherwise the

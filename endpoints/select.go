@@ -1,6 +1,10 @@
 package endpoints
 
-import "github.com/vipkit/vipkit/internal/enum"
+import (
+	"slices"
+
+	"github.com/vipkit/vipkit/internal/enum"
+)
 
 // Policy has the selections that a service port uses.
 type Policy struct {
@@ -56,11 +60,14 @@ type Selection struct {
 	LocalIsCluster bool
 }
 
-// Select selects from all endpoints of a service port. They must be sorted by
-// [Endpoint.Compare], no two with one address, as [Cache.Endpoints] returns them;
-// Select does not change them. If all of them qualify, which is the usual case, the
-// result is the list that was passed; otherwise it is a copy.
-func Select(all []*Endpoint, p Policy) Selection {
+// Select selects from all endpoints of a service port; it does not change them. If all of
+// them qualify, which is the usual case, the result is the list that was passed; otherwise
+// it is a copy. A list that is not as [Cache.Endpoints] returns it is copied and sorted by
+// [Endpoint.Compare], and of several endpoints of one address the first one is kept.
+// [Cache.Select] does not have to look.
+func Select(all []*Endpoint, p Policy) Selection { return selectSorted(sorted(all), p) }
+
+func selectSorted(all []*Endpoint, p Policy) Selection {
 	n := takeCensus(all)
 	s := Selection{Any: n.ready+n.draining > 0, LocalIsCluster: n.localIsCluster(p)}
 	if p.Cluster || s.LocalIsCluster {
@@ -76,6 +83,18 @@ func Select(all []*Endpoint, p Policy) Selection {
 		s.Cluster = nil
 	}
 	return s
+}
+
+// sorted returns a list in order, with each address once. It is the same list if it is so
+// already.
+func sorted(all []*Endpoint) []*Endpoint {
+	for i := 1; i < len(all); i++ {
+		if all[i-1].Addr.Compare(all[i].Addr) >= 0 {
+			all = slices.SortedFunc(slices.Values(all), (*Endpoint).Compare)
+			return slices.CompactFunc(all, func(a, b *Endpoint) bool { return a.Addr == b.Addr })
+		}
+	}
+	return all
 }
 
 // rule says which endpoints a policy selects.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -312,11 +313,32 @@ func BenchmarkSelect(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", bb.name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if s := Select(bb.all, bb.policy); len(s.Cluster) == 0 {
+					if s := selectSorted(bb.all, bb.policy); len(s.Cluster) == 0 {
 						b.Fatal("nothing selected")
 					}
 				}
 			})
 		}
+	}
+}
+
+// Select sorts a list that a caller has made in another order, and keeps the preferred one of two
+// records of an address. It does not change the list.
+func TestSelectSorts(t *testing.T) {
+	at := func(n byte, ready bool) *Endpoint {
+		return &Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 80), Ready: ready, Serving: true, Terminating: !ready, Local: true}
+	}
+	one, two, three, gone := at(1, true), at(2, true), at(3, true), at(2, false)
+	all := []*Endpoint{three, gone, one, two}
+	s := Select(all, Policy{Cluster: true, Local: true})
+	want := []*Endpoint{one, two, three}
+	if !slices.Equal(s.Cluster, want) || !slices.Equal(s.Local, want) {
+		t.Errorf("got %v and %v, want %v", s.Cluster, s.Local, want)
+	}
+	if !slices.Equal(all, []*Endpoint{three, gone, one, two}) {
+		t.Errorf("the list has changed: %v", all)
+	}
+	if twice := Select([]*Endpoint{two, two}, Policy{Cluster: true}); len(twice.Cluster) != 1 {
+		t.Errorf("an endpoint twice: got %v, want it once", twice.Cluster)
 	}
 }

@@ -39,7 +39,7 @@ type portRoutes struct {
 func (t *tracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
 	all := t.cache.Endpoints(p.key)
-	sel := endpoints.Select(all, t.policy(p))
+	sel := t.cache.Select(p.key, t.policy(p))
 	out := &ServicePort{
 		Name:                spec.name,
 		Cluster:             sel.Cluster,
