@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -50,20 +47,29 @@ func (s *story) tell(ctx context.Context) error {
 		{"Why does a packet go where it goes?", s.why},
 		{"A port that the Service does not have", s.wrongPort},
 	} {
-		s.step(step.title)
-		if err := step.run(ctx); err != nil {
+		if err := s.runStep(ctx, step.title, step.run); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
+// runStep runs one step, which gets a time of its own: the reader may have waited before.
+func (s *story) runStep(ctx context.Context, title string, run func(context.Context) error) error {
+	if err := s.pause(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s.step(title)
+	return run(ctx)
+}
+
 func (s *story) appear(ctx context.Context) error {
 	s.proxy.UpdateService(&s.service)
 	s.proxy.UpdateEndpointSlice(&s.slice)
 	s.proxy.Synced() // All existing objects were passed on; from here on there are snapshots.
-	s.say("The Service %q has the virtual IP %s. No machine has that address: the node's", s.service.Name, s.vip.Addr())
-	s.say("nftables send connections to it on to the pods.")
+	s.say("The Service %q has the virtual IP %s. No machine has that address: the node's nftables send connections to it on to the pods.", s.service.Name, s.vip.Addr())
 	return s.awaitApplied(ctx)
 }
 
@@ -73,8 +79,7 @@ func (s *story) use(ctx context.Context) error {
 }
 
 func (s *story) sources(ctx context.Context) error {
-	s.say("Replies must come back through the node, which has changed the destination. Where that")
-	s.say("is not certain, it puts its own address in place of the caller's (masquerade).")
+	s.say("Replies must come back through the node, which has changed the destination. Where that is not certain, it puts its own address in place of the caller's (masquerade).")
 	first, fromPod := s.pods[0], newClient(s.network.pods[0], false)
 	for _, call := range []struct {
 		from   string
@@ -216,7 +221,19 @@ func (s *story) end(ctx context.Context) error {
 	}
 	s.say("The proxy has removed what it put into the kernel: %s is unreachable (%v).", s.vip, err)
 	s.say("The network was made of namespaces that end with this program. All is well.")
+	s.next()
 	return nil
+}
+
+// next tells the reader where to go next.
+func (s *story) next() {
+	s.print("\n%s\n", s.painted(bold, "Where to go next"))
+	s.say("- go run ./examples/quickstart -step: the same, one step at a time")
+	s.say("- examples/quickstart/manifest.yaml: change it and run again; proxy_linux.go is the proxy that you saw")
+	s.say("- go run ./examples/manifestproxy -demo: a proxy for Services from files, which you can edit while it runs")
+	s.say("- README.md, \"Embed it in your agent\": a whole proxy in one short file, examples/embed")
+	s.say("- examples/kubeproxy: an agent in the place of kube-proxy, in a real cluster")
+	s.say("- docs/architecture.md: how a Service gets into the kernel, and where to read on")
 }
 
 // awaitApplied waits until the kernel has all changes, and shows what that took.
@@ -268,41 +285,3 @@ func (s *story) requests() int { return 20 * len(s.pods) }
 func (s *story) isPod(string) bool { return true }
 
 func (s *story) isOther(name string) bool { return name != s.last }
-
-// screen prints the story.
-type screen struct {
-	out    io.Writer
-	colour bool
-	steps  int
-}
-
-// newScreen uses colours only on a terminal, and unless the environment has NO_COLOR.
-func newScreen(f *os.File) *screen {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return &screen{out: f, colour: err == nil && os.Getenv("NO_COLOR") == ""}
-}
-
-const (
-	bold  = "1"
-	green = "32"
-)
-
-func (s *screen) painted(style, text string) string {
-	if !s.colour || text == "" {
-		return text
-	}
-	return "\x1b[" + style + "m" + text + "\x1b[0m"
-}
-
-// step begins a step.
-func (s *screen) step(title string) {
-	s.steps++
-	s.print("\n%s\n", s.painted(bold, fmt.Sprintf("%d. %s", s.steps, title)))
-}
-
-// say prints a line of a step.
-func (s *screen) say(format string, args ...any) { s.print("   "+format+"\n", args...) }
-
-func (s *screen) print(format string, args ...any) {
-	_, _ = fmt.Fprintf(s.out, format, args...) // An error means that the reader has gone.
-}
