@@ -80,39 +80,42 @@ func (c *clusterIPs) assign(ctx context.Context, s *v1.Service) error {
 
 // kinds returns which addresses a Service gets, the first one first.
 func (c *clusterIPs) kinds(s *v1.ServiceSpec) (kinds []allocator.Kind, err error) {
-	var ours []allocator.Kind
-	for _, r := range c.ranges {
-		if k := allocator.AddrKey(r.Addr()).Kind(); !slices.Contains(ours, k) {
-			ours = append(ours, k)
-		}
-	}
+	ours := c.ours()
 	if len(ours) == 0 {
 		return nil, errors.New("without spec.clusterIP it is not served: set it, or give -service-cidr, from which one is allocated")
 	}
 	for _, f := range s.IPFamilies {
-		k := allocator.IPv4
-		if f == v1.IPv6Protocol {
-			k = allocator.IPv6
-		}
+		k := kindOf(f)
 		if !slices.Contains(ours, k) {
 			return nil, fmt.Errorf("spec.ipFamilies needs %s, of which -service-cidr has no range", f)
 		}
 		kinds = append(kinds, k)
 	}
-	if policy := s.IPFamilyPolicy; policy != nil && *policy != v1.IPFamilyPolicySingleStack {
-		if *policy == v1.IPFamilyPolicyRequireDualStack && len(ours) < 2 {
-			return nil, errors.New("spec.ipFamilyPolicy needs both families, and -service-cidr has ranges of one")
-		}
-		for _, k := range ours {
-			if !slices.Contains(kinds, k) {
-				kinds = append(kinds, k)
-			}
-		}
+	policy := v1.IPFamilyPolicySingleStack
+	if s.IPFamilyPolicy != nil {
+		policy = *s.IPFamilyPolicy
+	}
+	if policy == v1.IPFamilyPolicyRequireDualStack && len(ours) < 2 {
+		return nil, errors.New("spec.ipFamilyPolicy needs both families, and -service-cidr has ranges of one")
+	}
+	if policy != v1.IPFamilyPolicySingleStack {
+		others := slices.DeleteFunc(ours, func(k allocator.Kind) bool { return slices.Contains(kinds, k) })
+		return append(kinds, others...), nil
 	}
 	if len(kinds) == 0 {
 		return ours[:1], nil
 	}
 	return kinds, nil
+}
+
+// ours returns the kinds of addresses that the ranges have.
+func (c *clusterIPs) ours() (kinds []allocator.Kind) {
+	for _, r := range c.ranges {
+		if k := allocator.AddrKey(r.Addr()).Kind(); !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
 }
 
 // split returns the claims that a Service has already, and what is missing.
@@ -235,4 +238,12 @@ func family(k allocator.Kind) v1.IPFamily {
 		return v1.IPv6Protocol
 	}
 	return v1.IPv4Protocol
+}
+
+// kindOf returns the kind of the addresses of a family.
+func kindOf(f v1.IPFamily) allocator.Kind {
+	if f == v1.IPv6Protocol {
+		return allocator.IPv6
+	}
+	return allocator.IPv4
 }

@@ -103,6 +103,17 @@ func (o *files) register(f *flag.FlagSet) {
 	f.BoolVar(&o.demo, "demo", false, "without files, show a Service at work in a network namespace of the program's own, on Linux")
 }
 
+// check checks the flags together.
+func (o *files) check(cleanup bool) error {
+	switch {
+	case o.demo && (o.manifests != "" || cleanup):
+		return errors.New("-demo excludes -manifests and -cleanup")
+	case o.manifests == "" && !cleanup && !o.demo:
+		return errors.New("-manifests or -demo is required")
+	}
+	return nil
+}
+
 // defaultAllocations returns where programs keep their state.
 func defaultAllocations() string {
 	if runtime.GOOS == "windows" {
@@ -196,12 +207,8 @@ func (o *options) check(rest []string) error {
 		return errors.New("-once and -cleanup exclude each other")
 	case o.once && o.backend.runs:
 		return errors.New("-once excludes this backend, which serves only while the program runs")
-	case o.files.demo && (o.files.manifests != "" || o.cleanup):
-		return errors.New("-demo excludes -manifests and -cleanup")
-	case o.files.manifests == "" && !o.cleanup && !o.files.demo:
-		return errors.New("-manifests or -demo is required")
 	}
-	if err := o.checkBackend(); err != nil {
+	if err := errors.Join(o.files.check(o.cleanup), o.checkBackend()); err != nil {
 		return err
 	}
 	if o.cleanup || o.tracker.NodeName != "" {

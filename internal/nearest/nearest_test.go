@@ -16,7 +16,7 @@ func TestName(t *testing.T) {
 		{"Servce", kinds, "Service"},
 		{"Serivce", kinds, "Service"},
 		{"service", kinds, "Service"},
-		{"Sevice", kinds, "Service"},
+		{"Srvice", kinds, "Service"},
 		{"Ndoe", kinds, "Node"},
 		{"EndpointSlices", kinds, "EndpointSlice"},
 		{"Endpoints", kinds, ""},

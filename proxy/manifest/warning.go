@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -21,7 +22,7 @@ import (
 func unmarshal(r raw, value metav1.Object) (warnings []*DocumentError, err error) {
 	unknown, err := kjson.UnmarshalStrict(r.data, value, kjson.DisallowUnknownFields)
 	for _, e := range unknown {
-		field, ok := e.(kjson.FieldError)
+		field, ok := errors.AsType[kjson.FieldError](e)
 		if !ok {
 			return nil, e
 		}
@@ -81,7 +82,7 @@ func check(r raw, value metav1.Object) (warnings []*DocumentError) {
 	}
 	service, ok := value.(*v1.Service)
 	if ok && needsClusterIP(service) && len(service.Spec.Ports) == 0 {
-		warnings = append(warnings, r.warning("spec", fmt.Errorf("Service %s/%s has no spec.ports, and so answers nowhere", service.Namespace, service.Name)))
+		warnings = append(warnings, r.warning("spec", fmt.Errorf("the Service %s/%s has no spec.ports, and so answers nowhere", service.Namespace, service.Name)))
 	}
 	return warnings
 }
@@ -129,5 +130,5 @@ func matches(s *v1.Service, p *discoveryv1.EndpointPort) error {
 		}
 		names = append(names, fmt.Sprintf("%q/%s", port.Name, port.Protocol))
 	}
-	return fmt.Errorf("Service %s/%s has no port %q/%s, only %s", s.Namespace, s.Name, *p.Name, *p.Protocol, strings.Join(names, ", "))
+	return fmt.Errorf("the Service %s/%s has no port %q/%s, only %s", s.Namespace, s.Name, *p.Name, *p.Protocol, strings.Join(names, ", "))
 }

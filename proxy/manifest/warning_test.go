@@ -37,12 +37,12 @@ func TestWarnings(t *testing.T) {
 			"wrong field", strings.Replace(goodService, "ports:", "port:", 1),
 			[]string{"6: unknown field spec.port: did you mean ports?"}, 1,
 		},
-		{"no ports", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n", []string{"4: Service default/web has no spec.ports, and so answers nowhere"}, 1},
+		{"no ports", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n", []string{"4: the Service default/web has no spec.ports, and so answers nowhere"}, 1},
 		{
 			"wrong field of an item", "apiVersion: v1\nkind: List\nitems:\n" + item,
 			[]string{"9: items[0]: unknown field spec.port: did you mean ports?"}, 1,
 		},
-		{"wrong field of a flow", "---\n# A comment.\n{kind: List, apiVersion: v1, items: [\n{apiVersion: v1, kind: Node, metadata: {name: one}},\n{apiVersion: v1, kind: Node, metadata: {\nnmae: x, name: two}}]}\n", []string{"6: items[1]: unknown field metadata.nmae: did you mean name?"}, 2},
+		{"wrong field of a flow", "---\n# A comment.\n{kind: List, apiVersion: v1, items: [\n{apiVersion: v1, kind: Node, metadata: {name: one}},\n{apiVersion: v1, kind: Node, metadata: {\nnam: x, name: two}}]}\n", []string{"6: items[1]: unknown field metadata.nam: did you mean name?"}, 2},
 		{
 			"wrong field in JSON", "{\"apiVersion\": \"v1\", \"kind\": \"NodeList\", \"items\": [\n{\"metadata\":\n{\"name\": \"n\"},\n\"stat\": {}}]}\n",
 			[]string{"4: items[0]: unknown field stat"}, 1,
@@ -52,8 +52,8 @@ func TestWarnings(t *testing.T) {
 		{
 			"wrong port name", goodService + "---\n" + sliceOf(label, "[{name: htp, port: 1}, {name: http, protocol: UDP, port: 1}]"),
 			[]string{
-				`9: EndpointSlice default/web-1: ports[0]: Service default/web has no port "htp"/TCP, only "http"/TCP`,
-				`9: EndpointSlice default/web-1: ports[1]: Service default/web has no port "http"/UDP, only "http"/TCP`,
+				`9: EndpointSlice default/web-1: ports[0]: the Service default/web has no port "htp"/TCP, only "http"/TCP`,
+				`9: EndpointSlice default/web-1: ports[1]: the Service default/web has no port "http"/UDP, only "http"/TCP`,
 			}, 2,
 		},
 	} {
