@@ -3,6 +3,7 @@ package endpoints
 // Explanation says of one endpoint whether [Select] selects it for each policy that is
 // requested, and why, as a few words for people.
 type Explanation struct {
+	// InCluster and InLocal say whether the selections of these policies have the endpoint.
 	InCluster, InLocal bool
 	// ClusterReason and LocalReason are empty for a policy that is not requested.
 	ClusterReason, LocalReason string
