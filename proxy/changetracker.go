@@ -22,6 +22,7 @@ func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
 	// Published nodes are immutable and refer to these slices.
 	options.NodeAddresses = slices.Clone(options.NodeAddresses)
 	options.NodePortAddresses.Prefixes = slices.Clone(options.NodePortAddresses.Prefixes)
+	options.NodePortAddresses.Loopback = slices.Clone(options.NodePortAddresses.Loopback)
 	options.LocalTraffic.Sources = slices.Clone(options.LocalTraffic.Sources)
 	options.ServiceCIDRs = slices.Clone(options.ServiceCIDRs)
 	options.Annotations = slices.Clone(options.Annotations)

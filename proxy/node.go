@@ -18,8 +18,8 @@ type Node struct {
 	// Addresses are the node's own, the internal ones first. The first of a
 	// family is the primary one of that family.
 	Addresses []netip.Addr
-	// NodePorts are the addresses that node ports answer at. In a Node the
-	// choice is resolved: without All and without Prefixes there are none.
+	// NodePorts are the addresses that node ports answer at. In a Node of a tracker
+	// the choice is resolved: without All and without Prefixes there are none.
 	NodePorts NodePortAddresses
 	// LocalTraffic distinguishes traffic from pods.
 	LocalTraffic LocalTraffic
@@ -44,20 +44,37 @@ func (n *Node) Equal(o *Node) bool {
 }
 
 // NodePortAddresses chooses the addresses of the node that node ports answer
-// at. The zero value means the primary addresses, one per family. Loopback
-// addresses never serve node ports.
+// at: those that any of the fields selects. The zero value means the primary
+// addresses.
 type NodePortAddresses struct {
-	// All selects every address of the node.
+	// All selects every address of the node, but no loopback address.
 	All bool
-	// Prefixes selects the node's addresses within them. A family without a
-	// prefix gets no node ports.
+	// Primary selects the primary address of each family. In a [Node] of a
+	// tracker, it is false, and Prefixes has the addresses.
+	Primary bool
+	// Prefixes selects the node's addresses within them, but no loopback address.
 	Prefixes []netip.Prefix
+	// Loopback has the ranges of loopback addresses that were named explicitly. No
+	// backend serves node ports there so far; health check node ports answer there.
+	Loopback []netip.Prefix
 }
 
 // Equal reports whether a and o have equal content.
 func (a NodePortAddresses) Equal(o NodePortAddresses) bool {
-	return a.All == o.All && slices.Equal(a.Prefixes, o.Prefixes)
+	return a.All == o.All && a.Primary == o.Primary && slices.Equal(a.Prefixes, o.Prefixes) && slices.Equal(a.Loopback, o.Loopback)
 }
+
+// resolve returns the choice for a node with some addresses.
+func (a NodePortAddresses) resolve(addrs []netip.Addr) NodePortAddresses {
+	if a.selectsPrimary() {
+		a.Prefixes = tidyPrefixes(append(slices.Clone(a.Prefixes), primaryAddresses(addrs)...))
+	}
+	a.Primary = false
+	return a
+}
+
+// selectsPrimary reports whether the choice includes the primary addresses by that word.
+func (a NodePortAddresses) selectsPrimary() bool { return a.Primary || a.Equal(NodePortAddresses{}) }
 
 // Contains reports whether node ports answer at an address of the node. It is not
 // meaningful for the zero value, which no [Node] of a tracker has.

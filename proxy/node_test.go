@@ -26,6 +26,7 @@ func nodeText(n *Node) string {
 		out = append(out, "node-ports=all")
 	}
 	add("node-ports=", fmt.Sprint(n.NodePorts.Prefixes))
+	add("loopback=", fmt.Sprint(n.NodePorts.Loopback))
 	add("pods=", fmt.Sprint(n.LocalTraffic.Sources))
 	add("services=", fmt.Sprint(n.ServiceCIDRs))
 	return strings.Join(out, " ")
@@ -85,6 +86,15 @@ func TestNodeFollowsItsObject(t *testing.T) {
 			"prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1"),
 			"here [192.0.2.1] node-ports=[10.0.0.0/8]", nil,
 		},
+		{
+			"primary and prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1", "fd00::1"),
+			"here [192.0.2.1 fd00::1] node-ports=[10.0.0.0/8 192.0.2.1/32 fd00::1/128]", nil,
+		},
+		{
+			"primary and loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Loopback: prefixes("::1/128")}}, apiNode("here", "", "192.0.2.1"),
+			"here [192.0.2.1] node-ports=[192.0.2.1/32] loopback=[::1/128]", nil,
+		},
+		{"loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Loopback: prefixes("::1/128")}}, apiNode("here", "", "192.0.2.1"), "here [192.0.2.1] loopback=[::1/128]", nil},
 		{"pod ranges without NodePodCIDRs", TrackerOptions{}, podCIDRs("10.1.0.0/24"), "here", nil},
 		{"pod ranges", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24", "10.1.0.0/24", "fd01::/64"), "here pods=[10.1.0.0/24 fd01::/64]", nil},
 		{"old pod range", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24"), "here pods=[10.1.0.0/24]", nil},
@@ -200,6 +210,10 @@ func TestNodePortsWithoutAddress(t *testing.T) {
 		{"IPv4 known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1"), []string{six}},
 		{"both known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1", "fd00::1"), nil},
 		{"all", NodePortAddresses{All: true}, nil, nil},
+		{"all and primary", NodePortAddresses{All: true, Primary: true}, nil, nil},
+		{"primary and loopback", NodePortAddresses{Primary: true, Loopback: prefixes("127.0.0.0/8")}, apiNode("here", "a", "192.168.0.1"), []string{six}},
+		{"primary and a range", NodePortAddresses{Primary: true, Prefixes: prefixes("fd00::/8")}, apiNode("here", "a", "192.168.0.1"), nil},
+		{"loopback", NodePortAddresses{Loopback: prefixes("127.0.0.0/8")}, nil, nil},
 		{"one family by choice", NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}}, nil, nil},
 	} {
 		tr := newTestTracker(func(o *TrackerOptions) { o.NodeAddresses, o.NodePortAddresses = nil, tc.ports })
@@ -222,7 +236,7 @@ func TestOptionsAreCopied(t *testing.T) {
 	o := TrackerOptions{
 		NodeName:          "here",
 		NodeAddresses:     []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		NodePortAddresses: NodePortAddresses{Prefixes: prefixes("192.0.2.0/24")},
+		NodePortAddresses: NodePortAddresses{Prefixes: prefixes("192.0.2.0/24"), Loopback: prefixes("127.0.0.0/8")},
 		LocalTraffic:      LocalTraffic{Sources: prefixes("10.0.0.0/8")},
 		ServiceCIDRs:      prefixes("10.96.0.0/16"),
 	}
@@ -231,31 +245,47 @@ func TestOptionsAreCopied(t *testing.T) {
 	s := newest(t, tr)
 	before := fingerprint(s)
 	o.NodeAddresses[0] = netip.MustParseAddr("192.0.2.2")
-	for _, list := range [][]netip.Prefix{o.NodePortAddresses.Prefixes, o.LocalTraffic.Sources, o.ServiceCIDRs} {
+	for _, list := range [][]netip.Prefix{o.NodePortAddresses.Prefixes, o.NodePortAddresses.Loopback, o.LocalTraffic.Sources, o.ServiceCIDRs} {
 		list[0] = netip.MustParsePrefix("::/0")
 	}
 	tr.UpdateNode(apiNode("here", ""))
 	if fingerprint(s) != before {
 		t.Errorf("the published node changed with the options: got %s", nodeText(s.Node()))
 	}
-	if got, want := nodeText(newest(t, tr).Node()), "here [192.0.2.1] node-ports=[192.0.2.0/24] pods=[10.0.0.0/8] services=[10.96.0.0/16]"; got != want {
+	if got, want := nodeText(newest(t, tr).Node()), "here [192.0.2.1] node-ports=[192.0.2.0/24] loopback=[127.0.0.0/8] pods=[10.0.0.0/8] services=[10.96.0.0/16]"; got != want {
 		t.Errorf("a node from changed options:\n got %s\nwant %s", got, want)
 	}
 }
 
 func TestParseNodePortAddresses(t *testing.T) {
+	loopback := prefixes("127.0.0.0/8", "::1/128")
 	for _, tc := range []struct {
 		list string
 		want NodePortAddresses
 		err  string
 	}{
 		{"", NodePortAddresses{}, ""},
-		{"primary", NodePortAddresses{}, ""},
+		{"primary", NodePortAddresses{Primary: true}, ""},
 		{"all", NodePortAddresses{All: true}, ""},
+		{"localhost", NodePortAddresses{Loopback: loopback}, ""},
+		{"primary localhost", NodePortAddresses{Primary: true, Loopback: loopback}, ""},
+		{"primary 127.0.0.0/8", NodePortAddresses{Primary: true, Loopback: loopback[:1]}, ""},
+		{"::1/128 primary", NodePortAddresses{Primary: true, Loopback: loopback[1:]}, ""},
+		{"all localhost", NodePortAddresses{All: true, Loopback: loopback}, ""},
+		{"0.0.0.0/0 localhost", NodePortAddresses{Prefixes: prefixes("0.0.0.0/0"), Loopback: loopback}, ""},
+		{"localhost primary all", NodePortAddresses{All: true, Primary: true, Loopback: loopback}, ""},
+		{"localhost 127.0.0.1/32", NodePortAddresses{Loopback: loopback}, ""},
+		{"primary 10.0.0.0/8", NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}, ""},
+		{"10.0.0.0/8 all", NodePortAddresses{All: true, Prefixes: prefixes("10.0.0.0/8")}, ""},
+		{"10.0.0.0/8 10.0.0.0/8", NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}, ""},
+		{"126.0.0.0/7", NodePortAddresses{Prefixes: prefixes("126.0.0.0/7")}, ""},
 		{"192.0.2.7/24 10.0.0.0/8 10.1.0.0/16", NodePortAddresses{Prefixes: prefixes("10.0.0.0/8", "192.0.2.0/24")}, ""},
 		{"2001:db8::/32", NodePortAddresses{Prefixes: prefixes("2001:db8::/32")}, ""},
-		{"192.0.2.7", NodePortAddresses{}, `node-port addresses are "primary", "all" or prefixes: "192.0.2.7" is not in CIDR notation`},
-		{"primary 10.0.0.0/8", NodePortAddresses{}, `node-port addresses are "primary", "all" or prefixes: "primary" is not in CIDR notation`},
+		{"192.0.2.7", NodePortAddresses{}, `[0]: want primary, localhost, all or a CIDR: "192.0.2.7" is not in CIDR notation`},
+		{"primary Localhost", NodePortAddresses{}, `[1]: want primary, localhost, all or a CIDR: "Localhost" is not in CIDR notation`},
+		{"all 10.0.0.0/33", NodePortAddresses{}, `[1]: want primary, localhost, all or a CIDR: "10.0.0.0/33" has no valid prefix length`},
+		{"primary all primary", NodePortAddresses{}, `[2]: the word "primary" is repeated`},
+		{"localhost localhost", NodePortAddresses{}, `[1]: the word "localhost" is repeated`},
 	} {
 		got, err := ParseNodePortAddresses(strings.Fields(tc.list)...)
 		if !got.Equal(tc.want) {
@@ -314,6 +344,8 @@ func TestNodeEqual(t *testing.T) {
 		func(n *Node) { n.Zone = "x" },
 		func(n *Node) { n.Addresses = nil },
 		func(n *Node) { n.NodePorts.All = true },
+		func(n *Node) { n.NodePorts.Primary = true },
+		func(n *Node) { n.NodePorts.Loopback = prefixes("127.0.0.0/8") },
 		func(n *Node) { n.NodePorts.Prefixes = nil },
 		func(n *Node) { n.LocalTraffic.Sources = nil },
 		func(n *Node) { n.LocalTraffic.NodePodCIDRs = true },

@@ -68,7 +68,6 @@ func resolveNode(o *TrackerOptions, facts nodeFacts) *Node {
 		Name:         o.NodeName,
 		Zone:         facts.zone,
 		Addresses:    facts.addresses,
-		NodePorts:    o.NodePortAddresses,
 		LocalTraffic: o.LocalTraffic,
 		ServiceCIDRs: tidyPrefixes(slices.Clone(o.ServiceCIDRs)),
 	}
@@ -79,9 +78,7 @@ func resolveNode(o *TrackerOptions, facts nodeFacts) *Node {
 		n.LocalTraffic.Sources = append(slices.Clone(n.LocalTraffic.Sources), facts.podCIDRs...)
 	}
 	n.LocalTraffic.Sources = tidyPrefixes(slices.Clone(n.LocalTraffic.Sources))
-	if !n.NodePorts.All && len(n.NodePorts.Prefixes) == 0 {
-		n.NodePorts.Prefixes = primaryAddresses(n.Addresses)
-	}
+	n.NodePorts = o.NodePortAddresses.resolve(n.Addresses)
 	return n
 }
 
@@ -99,26 +96,44 @@ func primaryAddresses(addrs []netip.Addr) []netip.Prefix {
 	return out
 }
 
-// ParseNodePortAddresses parses the forms that are usual on command lines: the
-// single word "primary" (an empty list means the same), the single word "all",
-// or prefixes in CIDR notation.
+// ParseNodePortAddresses parses the addresses of node ports as kube-proxy's configuration names
+// them: prefixes in CIDR notation and the words "primary", "localhost" (127.0.0.0/8 and ::1/128)
+// and "all", in any order, each word at most once. An empty list means the primary addresses. An
+// error begins with the index of the entry, such as [0].
 func ParseNodePortAddresses(list ...string) (NodePortAddresses, error) {
-	if len(list) == 1 {
-		switch list[0] {
-		case "primary":
-			return NodePortAddresses{}, nil
-		case "all":
-			return NodePortAddresses{All: true}, nil
-		}
-	}
 	var out NodePortAddresses
-	for _, text := range list {
-		p, err := ipaddr.ParsePrefix(text)
-		if err != nil {
-			return NodePortAddresses{}, fmt.Errorf("node-port addresses are %q, %q or prefixes: %w", "primary", "all", err)
+	for i, text := range list {
+		if err := out.add(text, slices.Contains(list[:i], text)); err != nil {
+			return NodePortAddresses{}, fmt.Errorf("[%d]: %w", i, err)
 		}
-		out.Prefixes = append(out.Prefixes, p)
 	}
-	out.Prefixes = tidyPrefixes(out.Prefixes)
+	out.Prefixes, out.Loopback = tidyPrefixes(out.Prefixes), tidyPrefixes(out.Loopback)
 	return out, nil
+}
+
+// add adds an entry of the list.
+func (a *NodePortAddresses) add(text string, isRepeated bool) error {
+	switch text {
+	case "primary":
+		a.Primary = true
+	case "all":
+		a.All = true
+	case "localhost":
+		a.Loopback = append(a.Loopback, netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"))
+	default:
+		p, err := ipaddr.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return fmt.Errorf("want primary, localhost, all or a CIDR: %w", err)
+		case p.Addr().IsLoopback():
+			a.Loopback = append(a.Loopback, p)
+		default:
+			a.Prefixes = append(a.Prefixes, p)
+		}
+		return nil
+	}
+	if isRepeated {
+		return fmt.Errorf("the word %q is repeated", text)
+	}
+	return nil
 }

@@ -139,7 +139,7 @@ func (b *problemStore) checkNodePorts(o *TrackerOptions, n *Node) {
 	name := types.NamespacedName{Name: n.Name}
 	var problems []*Problem
 	for i, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		served := o.NodePortAddresses.All || len(o.NodePortAddresses.Prefixes) > 0 ||
+		served := n.NodePorts.All || !o.NodePortAddresses.selectsPrimary() ||
 			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 		if b.nodePorts[i] > 0 && !served {
 			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses",

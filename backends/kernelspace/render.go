@@ -193,7 +193,7 @@ func (r *renderer) withholds(f *proxy.Frontend) bool {
 // answers reports whether node ports of a family answer at any address.
 func answers(node *proxy.Node, family v1.IPFamily) bool {
 	return node.NodePorts.All || slices.ContainsFunc(node.NodePorts.Prefixes, func(p netip.Prefix) bool {
-		return ipaddr.FamilyOf(p.Addr()) == family
+		return ipaddr.FamilyOf(p.Addr()) == family && !p.Addr().IsLoopback()
 	})
 }
 

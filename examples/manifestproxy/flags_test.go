@@ -98,7 +98,7 @@ func TestFlags(t *testing.T) {
 				NodePortAddresses: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}},
 			}},
 		},
-		{"-manifests m -node n -nodeport-addresses primary", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
+		{"-manifests m -node n -nodeport-addresses primary", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{Primary: true}}}},
 		{"-manifests m -node n -nodeport-addresses all", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{
 			NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{All: true},
 		}}},

@@ -115,6 +115,7 @@ func (r *running) refreshAddresses() bool {
 	var chosen proxy.NodePortAddresses
 	if r.node != nil {
 		chosen = r.node.NodePorts
+		chosen.Prefixes = slices.Concat(chosen.Prefixes, chosen.Loopback)
 	}
 	addrs, err := r.addresses()
 	if err != nil && !chosen.All {
