@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -101,7 +100,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	source.Handler = tracker
 	server := health.New(health.Options{
 		Address: healthz, NodeEligibility: true, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
-		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: map[string]http.Handler{pages: a.pages(registry)},
+		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Logger: log,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,7 +83,7 @@ func TestBadKubeconfig(t *testing.T) {
 			}
 		}
 		var out strings.Builder
-		status := run([]string{"-kubeconfig", path, "-proxy-mode", "none"}, &out, &out)
+		status := run([]string{"-kubeconfig", path, "-proxy-mode", supportedMode()}, &out, &out)
 		if status != 1 || !strings.Contains(out.String(), "API server: ") || !strings.Contains(out.String(), want) {
 			t.Errorf("kubeconfig %q: got status %d and\n%s\nwant 1 and %s", text, status, &out, want)
 		}
@@ -142,12 +143,20 @@ func TestWaitingIsNoFailure(t *testing.T) {
 	})
 }
 
+// supportedMode returns a mode of this operating system.
+func supportedMode() string {
+	if runtime.GOOS == windowsSystem {
+		return userspaceMode
+	}
+	return nftablesMode
+}
+
 // TestNoAPIServer checks that the program names the missing setting outside of a pod.
 func TestNoAPIServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var out strings.Builder
 	const want = "set clientConnection.kubeconfig or -kubeconfig"
-	if status := run([]string{"-proxy-mode", "none"}, &out, &out); status != 1 || !strings.Contains(out.String(), want) {
+	if status := run([]string{"-proxy-mode", supportedMode()}, &out, &out); status != 1 || !strings.Contains(out.String(), want) {
 		t.Errorf("got status %d and\n%s\nwant 1 and %s", status, &out, want)
 	}
 }

@@ -58,7 +58,7 @@ func (c *config) candidates() ([]candidate, error) {
 			{iptablesMode, "none configured; " + nftablesMode + " is unsupported on this node"},
 		}, nil
 	}
-	return nil, fmt.Errorf("mode %q: want %s, %s, %s, or empty to have one chosen", c.Mode, nftablesMode, iptablesMode, ipvsMode)
+	return nil, c.checkMode()
 }
 
 // mark returns the bit of packet marks, or of connection marks, for a mode.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/endpoints"
 )
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -82,27 +84,50 @@ enableProfiling: true
 				c.NFTables = modeConfig{MasqueradeAll: true, MasqueradeBit: 3, SyncPeriod: seconds(20), MinSyncPeriod: seconds(1)}
 				c.Conntrack.MaxPerCore, c.Conntrack.TCPEstablishedTimeout, c.Conntrack.UDPTimeout, c.Conntrack.TCPBeLiberal = 0, seconds(0), seconds(30), true
 				c.DetectLocalMode, c.DetectLocal.BridgeInterface, c.EnableProfiling = "BridgeInterface", "cni0", true
-				c.notes = []string{"flag -cluster-cidr is ignored because of -config", "flag -profiling is ignored because of -config"}
+				c.warnings = []string{"flag -cluster-cidr is ignored because of -config", "flag -profiling is ignored because of -config"}
 			},
 		},
-		"unknown fields": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {future: 1}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
+		"unknown fields": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {future: 1}\nmasqueradeAll: true\niptables: {masqueradeAl: true}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
 			c.Mode = "nftables"
-			c.notes = []string{
-				`yaml: unmarshal errors:` + "\n" + `  line 4: key "mode" already set in map`, "field conntrack.more is unknown",
-				"field featureGates.Some is ignored", "field future is unknown", "field ipvs.future is unknown", "field oomScoreAdj is ignored",
+			c.FeatureGates = featureGates{"Some": true}
+			c.warnings = []string{
+				`yaml: unmarshal errors: line 4: key "mode" already set in map`, "field conntrack.more is unknown", "field future is unknown",
+				"field iptables.masqueradeAl is unknown; did you mean iptables.masqueradeAll?", "field ipvs.future is unknown",
+				"field masqueradeAll is unknown; did you mean nftables.masqueradeAll?", "field oomScoreAdj is ignored",
+				"feature gate Some is ignored: kube-proxy does not read it",
 			}
 		}},
-		"gates": {header + "featureGates: {AllowServiceExternalIPs: false, Other: false, allowServiceExternalIPs: true}\n", "-config FILE --feature-gates=AllowServiceExternalIPs=true", func(c *config) {
-			c.FeatureGates.AllowServiceExternalIPs = new(false)
-			c.notes = []string{
-				"field featureGates.Other is ignored", "field featureGates.allowServiceExternalIPs is ignored", "flag -feature-gates is ignored because of -config",
+		"gates": {header + "featureGates: {AllowServiceExternalIPs: false, Other: false, allowServiceExternalIP: true}\n", "-config FILE --feature-gates=AllowServiceExternalIPs=true", func(c *config) {
+			c.FeatureGates = featureGates{"AllowServiceExternalIPs": false, "Other": false, "allowServiceExternalIP": true}
+			c.warnings = []string{
+				"flag -feature-gates is ignored because of -config", "feature gate Other is ignored: kube-proxy does not read it",
+				"feature gate allowServiceExternalIP is ignored: kube-proxy does not read it; did you mean AllowServiceExternalIPs?",
 			}
 		}},
-		"no gates": {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(*config) {}},
-		"gates by flags": {"", "--feature-gates=Other=true,AllowServiceExternalIPs=true, --feature-gates AllowServiceExternalIPs=0", func(c *config) {
-			c.FeatureGates.AllowServiceExternalIPs = new(false)
-			c.notes = []string{"feature gate Other is ignored"}
+		"no gates":           {header + "featureGates: null\n", "-config FILE", func(*config) {}},
+		"gate without value": {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }},
+		"gates by flags": {"", "--feature-gates=NFTablesNetlink=true,AllowServiceExternalIPs=true, --feature-gates AllowServiceExternalIPs=0", func(c *config) {
+			c.FeatureGates = featureGates{"AllowServiceExternalIPs": false, "NFTablesNetlink": true}
+			c.notes = []string{"feature gate NFTablesNetlink has no effect: This program always uses netlink, and never runs nft."}
 		}},
+		"loopback": {header + "mode: nftables\nnodePortAddresses: [primary, 127.0.0.0/8]\n", "-config FILE", func(c *config) {
+			c.Mode, c.NodePortAddresses = "nftables", []string{"primary", "127.0.0.0/8"}
+			c.warnings = []string{"nodePortAddresses: node ports are not served at loopback addresses: 127.0.0.0/8"}
+		}},
+		"ports": {"", "-healthz-bind-address 192.0.2.1 -healthz-port 1 -metrics-port 0 -logging-format json -v 2", func(c *config) {
+			c.HealthzBindAddress, c.healthzPort, c.metricsPort, c.Logging = "192.0.2.1", 1, 0, logging{Verbosity: 2, Format: "json"}
+		}},
+		"ports and a file": {header, "-config FILE -healthz-port 1 -metrics-port 0 -logging-format json", func(c *config) {
+			c.Logging.Format = "json"
+			c.warnings = []string{"flag -healthz-port is ignored because of -config", "flag -metrics-port is ignored because of -config"}
+		}},
+		"fallback":              {header, "-config FILE -local-fallback none", func(c *config) { c.fallback.LocalFallback = endpoints.FallbackNone }},
+		"kube-proxy's defaults": {header + "oomScoreAdj: -999\nconfigSyncPeriod: 15m\nclientConnection: {contentType: application/vnd.kubernetes.protobuf}\nlogging: {flushFrequency: 5s, format: text}\n", "-config FILE", func(*config) {}},
+		"a section that is not used": {header + "mode: nftables\nipvs: {tcpTimeout: -1s, excludeCIDRs: [x]}\niptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n", "-config FILE", func(c *config) {
+			c.Mode, c.IPVS.TCPTimeout, c.IPVS.ExcludeCIDRs = "nftables", seconds(-1), []string{"x"}
+			c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod = seconds(1), seconds(2)
+		}},
+		"lists by flags": {"", "--nodeport-addresses=primary --nodeport-addresses=10.0.0.0/8,all", func(c *config) { c.NodePortAddresses = []string{"primary", "10.0.0.0/8", "all"} }},
 		"flags": {"", "--proxy-mode iptables --kubeconfig /k --master https://192.0.2.1:6443 --cluster-cidr 10.0.0.0/8 --nodeport-addresses 10.0.0.0/8,fd00::/8 --masquerade-all " +
 			"--healthz-bind-address 0.0.0.0:1 --metrics-bind-address 127.0.0.1:2 --detect-local-mode NodeCIDR --conntrack-min 7 --conntrack-udp-timeout 5s --oom-score-adj -998 --init-only",
 			func(c *config) {
@@ -111,7 +136,7 @@ enableProfiling: true
 				c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true
 				c.serving = serving{HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2", NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"}}
 				c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
-				c.notes = []string{"flag -oom-score-adj is ignored"}
+				c.warnings = []string{"flag -oom-score-adj is ignored"}
 			},
 		},
 		"ipvs": {header + "mode: ipvs\nipvs: {excludeCIDRs: [10.1.0.0/16], minSyncPeriod: 1s, scheduler: wlc, strictARP: true, syncPeriod: 20s, tcpFinTimeout: 2s, tcpTimeout: 3s, udpTimeout: 4s}\n", "-config FILE -ipvs-scheduler rr", func(c *config) {
@@ -120,7 +145,7 @@ enableProfiling: true
 				SyncPeriod: seconds(20), MinSyncPeriod: seconds(1), Scheduler: "wlc", ExcludeCIDRs: []string{"10.1.0.0/16"},
 				StrictARP: true, TCPTimeout: seconds(3), TCPFinTimeout: seconds(2), UDPTimeout: seconds(4),
 			}
-			c.notes = []string{"flag -ipvs-scheduler is ignored because of -config"}
+			c.warnings = []string{"flag -ipvs-scheduler is ignored because of -config"}
 		}},
 		"draining": {header, "-config FILE -ipvs-drain-timeout=-1s -ipvs-drain-services", func(c *config) {
 			c.drainTimeout, c.drainServices = -time.Second, true
@@ -142,7 +167,7 @@ enableProfiling: true
 			if err != nil {
 				t.Fatalf("got error %v, output\n%s", err, out)
 			}
-			want := &config{kubeProxyConfiguration: defaults(), task: task{cleanupIPVS: true, drainTimeout: 15 * time.Minute}}
+			want := newConfig("")
 			tc.want(want)
 			if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 				t.Errorf("configuration (-want +got):\n%s", diff)
@@ -155,38 +180,117 @@ func TestBadConfig(t *testing.T) {
 	for _, tc := range []struct{ file, flags, want string }{
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
-		{"", "-nonsense", "not defined: -nonsense"},
+		{"", "-nonsense", "flag provided but not defined: -nonsense; -help lists all"},
+		{"", "--proxy-mod x", "flag provided but not defined: -proxy-mod; did you mean -proxy-mode? -help lists all"},
 		{"", "-feature-gates AllowServiceExternalIPs", "want name=true or name=false"},
 		{"", "-feature-gates AllowServiceExternalIPs=off", "feature gate AllowServiceExternalIPs"},
-		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", "featureGates.AllowServiceExternalIPs of type bool"},
-		{header + "featureGates: [AllowServiceExternalIPs]", "-config FILE", "featureGates"},
-		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min`},
+		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", `featureGates: {"AllowServiceExternalIPs":"false"}: AllowServiceExternalIPs must be true or false`},
+		{header + "featureGates: [AllowServiceExternalIPs]", "-config FILE", `featureGates: ["AllowServiceExternalIPs"]: must have fields`},
+		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min: must be a whole number`},
+		{"", "-conntrack-min -1", "conntrack.min: -1: must be greater than or equal to 0"},
 		{"", "-cleanup -init-only", "exclude each other"},
 		{"", "-ipvs-strict-arp=some", `invalid boolean value "some" for -ipvs-strict-arp`},
-		{header + "ipvs: {scheduler: 3}", "-config FILE", "ipvs.scheduler of type string"},
-		{header + "ipvs: {excludeCIDRs: 10.0.0.0/8}", "-config FILE", "ipvs.excludeCIDRs of type []string"},
-		{header + "ipvs: {tcpTimeout: soon}", "-config FILE", `cannot unmarshal "soon" into Go struct field ipvsConfig.ipvs.tcpTimeout`},
+		{"", "-healthz-port 65536", "-healthz-port: 65536: must be within"},
+		{"", "-healthz-port -1", "-healthz-port: -1: must be greater than or equal to 0"},
+		{"", "-local-fallback all", `want one of ["terminating" "none" "cluster"]`},
+		{"", "-proxy-mode fast", `mode "fast": want nftables, iptables, ipvs, or empty`},
+		{header + "ipvs: {scheduler: 3}", "-config FILE", "ipvs.scheduler: 3: must be a string"},
+		{header + "ipvs: {excludeCIDRs: 10.0.0.0/8}", "-config FILE", `ipvs.excludeCIDRs: "10.0.0.0/8": must be a list of strings`},
+		{header + "mode: ipvs\nipvs: {excludeCIDRs: [10.0.0.0/8, x]}", "-config FILE", "ipvs.excludeCIDRs[1]: must be a valid CIDR"},
+		{header + "ipvs: {tcpTimeout: soon}", "-config FILE", `ipvs.tcpTimeout: "soon": must be a duration`},
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "want KubeProxyConfiguration"},
-		{header + "mode: [a]", "-config FILE", ".mode of type string"},
-		{header + "mode: 5", "-config FILE", "cannot unmarshal number into Go struct field kubeProxyConfiguration.mode"},
-		{header + "Mode: 5\nmode: 5\niptables: {syncPeriod: soon}", "-config FILE", `cannot unmarshal "soon" into Go struct field modeConfig.iptables.syncPeriod`},
-		{header + "iptables: 3", "-config FILE", "cannot unmarshal number into Go struct field kubeProxyConfiguration.iptables"},
-		{"- a", "-config FILE", "cannot unmarshal array"},
+		{header + "mode: [a]", "-config FILE", `mode: ["a"]: must be a string`},
+		{header + "mode: 5", "-config FILE", "mode: 5: must be a string"},
+		{header + "Mode: 5\nmode: x\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: "soon": must be a duration`},
+		{header + "iptables: 3", "-config FILE", "iptables: 3: must have fields"},
+		{header + "conntrack: {maxPerCore: -5}", "-config FILE", "conntrack.maxPerCore: -5: must be greater than or equal to 0"},
+		{header + "conntrack: {maxPerCore: 3000000000}", "-config FILE", "conntrack.maxPerCore: 3000000000: must be a whole number"},
+		{header + "conntrack: {maxPerCore: 1.5}", "-config FILE", "conntrack.maxPerCore: 1.5: must be a whole number"},
+		{header + "conntrack: {udpTimeout: -1s}", "-config FILE", "conntrack.udpTimeout: -1s: must be greater"},
+		{header + "mode: nftables\nnftables: {minSyncPeriod: 2m, syncPeriod: 1m}", "-config FILE", "nftables.minSyncPeriod: 2m0s is longer than nftables.syncPeriod, 1m0s"},
+		{header + "nftables: {minSyncPeriod: 2m}", "-config FILE", "nftables.minSyncPeriod: 2m0s is longer"},
+		{header + "mode: ipvs\nipvs: {minSyncPeriod: 2m}", "-config FILE", "ipvs.minSyncPeriod: 2m0s is longer"},
+		{header + "mode: iptables\niptables: {syncPeriod: -1s}", "-config FILE", "iptables.syncPeriod: -1s is negative"},
+		{header + "iptables: {masqueradeBit: 32}", "-config FILE", "iptables.masqueradeBit: 32: must be within the range [0, 31]"},
+		{header + "metricsBindAddress: '[::1]'", "-config FILE", `metricsBindAddress: "[::1]": must be an IP address and a port`},
+		{header + "metricsBindAddress: '127.0.0.1:'", "-config FILE", `metricsBindAddress: "127.0.0.1:": must be`},
+		{header + "metricsBindAddress: '127.0.0.1:0'", "-config FILE", `metricsBindAddress: "127.0.0.1:0": must be`},
+		{header + "metricsBindAddress: localhost", "-config FILE", `metricsBindAddress: "localhost": must be`},
+		{header + "healthzBindAddress: ':10256'", "-config FILE", `healthzBindAddress: ":10256": must be`},
+		{header + "bindAddress: host", "-config FILE", `bindAddress: "host": must be an IP address`},
+		{header + "nodePortAddresses: [primary, all, primary]", "-config FILE", `nodePortAddresses[2]: the word "primary" is repeated`},
+		{header + "nodePortAddresses: [10.0.0.0/8, loopback]", "-config FILE", `nodePortAddresses[1]: want primary, localhost, all or a CIDR: "loopback"`},
+		{header + "nodePortAddresses: [1]", "-config FILE", "nodePortAddresses: [1]: must be a list of strings"},
+		{header + "clusterCIDR: 10.0.0.1", "-config FILE", `clusterCIDR: "10.0.0.1": must be a CIDR`},
+		{header + "detectLocalMode: Magic", "-config FILE", `detectLocalMode: "Magic"`},
+		{header + "clientConnection: {burst: -1}", "-config FILE", "clientConnection.burst: -1: must be"},
+		{header + "oomScoreAdj: 1001", "-config FILE", "oomScoreAdj: 1001: must be within the range [-1000, 1000]"},
+		{header + "logging: {format: xml}", "-config FILE", `logging.format: "xml": must be text or json`},
+		{header + "logging: {verbosity: -1}", "-config FILE", "logging.verbosity: -1: must be"},
+		{"- a", "-config FILE", "want an object with fields"},
 		{"a: [", "-config FILE", "did not find expected node content"},
 	} {
-		if _, out, err := readConfig(t, tc.file, tc.flags); err == nil || !strings.Contains(out, tc.want) {
+		_, out, err := readConfig(t, tc.file, tc.flags)
+		if err == nil || !strings.Contains(out, tc.want) {
 			t.Errorf("%s %q: got error %v, output\n%s\nwant %s", tc.flags, tc.file, err, out, tc.want)
 		}
+		if strings.Count(out, "\n") != 1 || strings.Contains(out, "struct") {
+			t.Errorf("%s %q: got output\n%s\nwant one line without types of Go", tc.flags, tc.file, out)
+		}
 	}
+}
+
+// TestStatus checks the exit status and what is printed for a bad command line, and for -help.
+func TestStatus(t *testing.T) {
 	var out strings.Builder
 	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "no such file") {
 		t.Errorf("-write-config-to: got status %d, output\n%s\nwant 1 and no such file", status, &out)
 	}
-	if status := run([]string{"-nonsense"}, &out, &out); status != 2 {
-		t.Errorf("status of a bad flag: got %d, want 2", status)
+	out.Reset()
+	if status := run([]string{"-nonsense"}, &out, &out); status != 2 || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("a bad flag: got status %d, output\n%s\nwant 2, and one line", status, &out)
 	}
-	if status := run([]string{"-help"}, &out, &out); status != 0 {
-		t.Errorf("status of -help: got %d, want 0", status)
+	var help, log strings.Builder
+	if status := run([]string{"-help"}, &help, &log); status != 0 || log.Len() > 0 {
+		t.Errorf("-help: got status %d, log %q; want 0 and none", status, &log)
+	}
+	at := -1
+	for _, want := range []string{"\nWhat is served:\n  -proxy-mode text\n", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v number\n", "\nIgnored, as", "  -oom-score-adj"} {
+		i := strings.Index(help.String(), want)
+		if i <= at {
+			t.Errorf("-help: %q is at %d, want it after %d; output\n%s", want, i, at, &help)
+		}
+		at = i
+	}
+}
+
+// TestSettings checks that each setting has a sentence, that names are unique, and that the table has all
+// fields of kube-proxy's type and all flags of kube-proxy.
+func TestSettings(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range newConfig("linux").settings() {
+		if s.help == "" || !strings.HasSuffix(s.help, ".") || s.help != strings.ToUpper(s.help[:1])+s.help[1:] || s.field+s.flag == "" || s.into == nil {
+			t.Errorf("setting %q, flag %q: got help %q, want a name, a value and a sentence", s.field, s.flag, s.help)
+		}
+		for _, name := range []string{"field " + s.field, "flag " + s.flag} {
+			if seen[name] && !strings.HasSuffix(name, " ") {
+				t.Errorf("%s is there twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	for name := range strings.FieldsSeq(`bind-address bind-address-hard-fail cleanup cluster-cidr config config-sync-period conntrack-max-per-core
+		conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
+		conntrack-udp-timeout-stream detect-local-mode enable-dsr feature-gates forward-healthcheck-vip healthz-bind-address healthz-port
+		hostname-override init-only iptables-localhost-nodeports iptables-masquerade-bit iptables-min-sync-period iptables-sync-period
+		ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-strict-arp ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout
+		ipvs-udp-timeout kube-api-burst kube-api-content-type kube-api-qps kubeconfig log-flush-frequency log-json-info-buffer-size
+		log-json-split-stream log-text-info-buffer-size log-text-split-stream logging-format masquerade-all master metrics-bind-address
+		metrics-port network-name nodeport-addresses oom-score-adj pod-bridge-interface pod-interface-name-prefix profiling proxy-mode
+		root-hnsendpoint-name show-hidden-metrics-for-version source-vip v version vmodule windows-service write-config-to`) {
+		if !seen["flag "+name] {
+			t.Errorf("flag -%s of kube-proxy is unknown", name)
+		}
 	}
 }
 
@@ -231,6 +335,7 @@ ipvs:
   udpTimeout: 0s
 kind: KubeProxyConfiguration
 logging:
+  format: text
   verbosity: 0
 metricsBindAddress: ""
 mode: ""
@@ -258,27 +363,24 @@ nodePortAddresses: null
 // TestWriteConfig checks that -write-config-to writes the configuration in effect, and that
 // it can be read again.
 func TestWriteConfig(t *testing.T) {
-	want, out, err := readConfig(t, kubeadm+"Mode: nothing\n", "-config FILE -hostname-override two -v 3")
-	if err != nil {
-		t.Fatalf("got error %v, output\n%s", err, out)
-	}
-	if want.Mode != "" || !slices.Contains(want.notes, "field Mode is unknown") {
-		t.Errorf("field Mode: got mode %q, notes %q; want the field to be unknown, as names are case-sensitive", want.Mode, want.notes)
-	}
-	path := filepath.Join(t.TempDir(), "written")
-	var stdout, log strings.Builder
-	original := filepath.Join(t.TempDir(), "original")
-	if err := os.WriteFile(original, []byte(kubeadm), 0o600); err != nil {
+	path, original := filepath.Join(t.TempDir(), "written"), filepath.Join(t.TempDir(), "original")
+	if err := os.WriteFile(original, []byte(kubeadm+"Mode: nothing\nfeatureGates: {AllowServiceExternalIPs: false}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if status := run([]string{"-config", original, "-hostname-override", "two", "-v", "3", "-write-config-to", path}, &stdout, &log); status != 0 {
-		t.Fatalf("got status %d, want 0; log\n%s", status, &log)
+	var out strings.Builder
+	flags := []string{"-config", original, "-hostname-override", "two", "-v", "3"}
+	want, err := readCommandLineOn("linux", flags, &out)
+	if err != nil || want.Mode != "" || !slices.Contains(want.warnings, "field Mode is unknown; did you mean mode?") {
+		t.Errorf("field Mode: got mode %q, warnings %q, error %v; want the field to be unknown, as names are case-sensitive", want.Mode, want.warnings, err)
 	}
-	got, notes, err := readFile(path)
-	if err != nil || len(notes) > 0 {
-		t.Errorf("reading it again: got error %v, notes %q; want none", err, notes)
+	if status := run(append(flags, "-write-config-to", path), &out, &out); status != 0 {
+		t.Fatalf("got status %d, want 0; log\n%s", status, &out)
 	}
-	if diff := cmp.Diff(want.kubeProxyConfiguration, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
+	got, err := readCommandLineOn("linux", []string{"-config", path}, &out)
+	if err != nil || len(got.warnings) > 0 {
+		t.Errorf("reading it again: got error %v, warnings %q; want none", err, got.warnings)
+	}
+	if diff := cmp.Diff(want.kubeProxyConfiguration, got.kubeProxyConfiguration, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 }

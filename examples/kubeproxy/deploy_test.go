@@ -186,7 +186,7 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	}
 	var out strings.Builder
 	c, err := readCommandLineOn("linux", local, &out)
-	if err != nil || len(c.notes) > 0 {
+	if err != nil || len(c.warnings)+len(c.notes) > 0 {
 		t.Fatalf("%q: got error %v, output\n%s\nwant no error and no notes", args, err, out.String())
 	}
 	kubeconfig := strings.TrimPrefix(c.ClientConnection.Kubeconfig, mounted)

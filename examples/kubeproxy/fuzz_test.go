@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,18 +27,19 @@ func FuzzConfig(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := readFile(path)
+		var out strings.Builder
+		c, err := readCommandLineOn("linux", []string{"-config", path}, &out)
 		if err != nil {
 			return
 		}
 		if err := c.write(path); err != nil {
 			t.Fatal(err)
 		}
-		again, notes, err := readFile(path)
-		if err != nil || len(notes) > 0 {
-			t.Fatalf("reading what was written: got error %v, notes %q, want none", err, notes)
+		again, err := readCommandLineOn("linux", []string{"-config", path}, &out)
+		if err != nil {
+			t.Fatalf("reading what was written: got error %v, want none", err)
 		}
-		if diff := cmp.Diff(c, again, cmp.AllowUnexported(kubeProxyConfiguration{})); diff != "" {
+		if diff := cmp.Diff(c.kubeProxyConfiguration, again.kubeProxyConfiguration, cmp.AllowUnexported(kubeProxyConfiguration{})); diff != "" {
 			t.Errorf("configuration written and read again (-want +got):\n%s", diff)
 		}
 	})

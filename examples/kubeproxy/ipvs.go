@@ -19,18 +19,18 @@ import (
 
 // ipvsConfig is the section of mode ipvs. What it lacks is in that of iptables.
 type ipvsConfig struct {
-	SyncPeriod    duration `json:"syncPeriod"`
-	MinSyncPeriod duration `json:"minSyncPeriod"`
+	SyncPeriod    duration
+	MinSyncPeriod duration
 	// Scheduler is for all Services without an annotation. With mh the client's port counts too, as
 	// in kube-proxy; with mh,mh-fallback it does not.
-	Scheduler string `json:"scheduler"`
+	Scheduler string
 	// ExcludeCIDRs are the ranges of virtual servers that are not removed with what
 	// kube-proxy left. This program's own ones never conflict with other programs'.
-	ExcludeCIDRs  []string `json:"excludeCIDRs"`
-	StrictARP     bool     `json:"strictARP"`
-	TCPTimeout    duration `json:"tcpTimeout"`
-	TCPFinTimeout duration `json:"tcpFinTimeout"`
-	UDPTimeout    duration `json:"udpTimeout"`
+	ExcludeCIDRs  []string
+	StrictARP     bool
+	TCPTimeout    duration
+	TCPFinTimeout duration
+	UDPTimeout    duration
 }
 
 // options checks the section and returns the options of the backend.

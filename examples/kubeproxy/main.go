@@ -22,6 +22,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	c, err := readCommandLine(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
+		writeHelp(stdout)
 		return 0
 	}
 	if err != nil {
@@ -31,11 +32,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stdout, version()) // A write error needs no report.
 		return 0
 	}
-	level := slog.Level(-c.Logging.Verbosity) // what logr.V(n) becomes in slog
-	log := logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	for _, n := range c.notes {
-		log.Info("configuration", "note", n)
-	}
+	level := new(slog.LevelVar)
+	level.Set(c.Logging.level())
+	handler := c.Logging.handler(stderr, level)
+	log := logr.FromSlogHandler(handler)
+	c.report(slog.New(handler))
 	// The program must not end because its log has no reader. It catches SIGPIPE and does not
 	// ignore it, because child processes inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

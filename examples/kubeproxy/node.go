@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/kernelspace"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,9 +35,8 @@ func (c *config) section(mode string) modeConfig {
 // tracker returns the options of the tracker in a mode.
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
-	if allow := c.FeatureGates.AllowServiceExternalIPs; allow != nil {
-		o.IgnoreExternalIPs = !*allow
-	}
+	o.IgnoreExternalIPs = !c.FeatureGates.enabled(externalIPsGate)
+	o.LocalFallback = c.fallback.LocalFallback
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
 	}
@@ -57,12 +58,12 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 		o.Annotations = []string{kernelspace.PreserveDestinationAnnotation, kernelspace.OptimizationAnnotation}
 	}
 	if o.NodePortAddresses, err = proxy.ParseNodePortAddresses(nodePorts...); err != nil {
-		return o, fmt.Errorf("nodePortAddresses: %w", err)
+		return o, fmt.Errorf("nodePortAddresses%w", err)
 	}
 	if c.BindAddress != "" {
 		a, err := netip.ParseAddr(c.BindAddress)
 		if err != nil {
-			return o, fmt.Errorf("bindAddress: %w", err)
+			return o, fmt.Errorf("bindAddress: %q: must be an IP address", c.BindAddress)
 		}
 		if !a.IsUnspecified() {
 			o.NodeAddresses = []netip.Addr{a.Unmap()}
@@ -92,7 +93,7 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 		for text := range strings.FieldsFuncSeq(p.ClusterCIDR, func(c rune) bool { return c == ',' || c == ' ' }) {
 			r, err := netip.ParsePrefix(text)
 			if err != nil {
-				return t, fmt.Errorf("clusterCIDR: %w", err)
+				return t, fmt.Errorf("clusterCIDR: %q: must be a CIDR such as 10.100.0.0/16 or fd00::/48", text)
 			}
 			t.Sources = append(t.Sources, r.Masked())
 		}
@@ -112,30 +113,47 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	return t, nil
 }
 
+// localFallback is an [endpoints.LocalFallback] with a name.
+type localFallback struct{ endpoints.LocalFallback }
+
+func (l *localFallback) Set(text string) error { return l.UnmarshalText([]byte(text)) }
+
+// The ports of kube-proxy's servers.
+const (
+	healthzPort = 10256
+	metricsPort = 10249
+)
+
 // addresses returns the addresses of healthz and the metrics, as in kube-proxy: by default in
-// the family of bindAddress, healthz at all addresses and the metrics at loopback.
-func (s *serving) addresses() (healthz, metrics string, err error) {
+// the family of bindAddress, healthz at all addresses and the metrics at loopback. An empty one
+// means no server.
+func (c *config) addresses() (healthz, metrics string, err error) {
 	everywhere, loopback := "0.0.0.0", "127.0.0.1"
-	if strings.Contains(s.BindAddress, ":") {
+	if strings.Contains(c.BindAddress, ":") {
 		everywhere, loopback = "::", "::1"
 	}
-	if healthz, err = withPort(s.HealthzBindAddress, everywhere, 10256); err != nil {
+	healthz, err = withPort(cmp.Or(c.HealthzBindAddress, everywhere), c.healthzPort)
+	if err != nil {
 		return "", "", fmt.Errorf("healthzBindAddress: %w", err)
 	}
-	if metrics, err = withPort(s.MetricsBindAddress, loopback, 10249); err != nil {
+	metrics, err = withPort(cmp.Or(c.MetricsBindAddress, loopback), c.metricsPort)
+	if err != nil {
 		return "", "", fmt.Errorf("metricsBindAddress: %w", err)
 	}
 	return healthz, metrics, nil
 }
 
-// withPort completes an address that may lack the port, or is empty.
-func withPort(text, host string, port int) (string, error) {
-	if text == "" {
-		text = host
+// withPort adds a port to an IP address without one, as kube-proxy does; port 0 turns the server off.
+func withPort(text string, port int) (string, error) {
+	if port == 0 {
+		return "", nil
 	}
-	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		text = net.JoinHostPort(a.String(), strconv.Itoa(port))
+	if _, err := netip.ParseAddr(text); err == nil {
+		text = net.JoinHostPort(text, strconv.Itoa(port))
 	}
 	a, err := netip.ParseAddrPort(text)
-	return a.String(), err
+	if err != nil || a.Port() == 0 {
+		return "", fmt.Errorf("%q: must be an IP address and a port from 1 to 65535, such as 127.0.0.1:10249 or [::1]:10249", text)
+	}
+	return a.String(), nil
 }

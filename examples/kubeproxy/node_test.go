@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,7 +34,9 @@ func TestTracker(t *testing.T) {
 		"ipvs": {mode: ipvsMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }, want: proxy.TrackerOptions{
 			NodePortAddresses: proxy.NodePortAddresses{All: true}, MasqueradeAll: true, Annotations: []string{ipvs.SchedulerAnnotation},
 		}},
-		"primary":           {mode: iptablesMode, change: func(c *config) { c.NodePortAddresses = []string{"primary"} }},
+		"primary":           {mode: iptablesMode, change: func(c *config) { c.NodePortAddresses = []string{"primary"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Primary: true}}},
+		"localhost and all": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"localhost", "all"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true, Loopback: prefixes("127.0.0.0/8", "::1/128")}}},
+		"fallback":          {mode: nftablesMode, change: func(c *config) { c.fallback.LocalFallback = endpoints.FallbackCluster }, want: proxy.TrackerOptions{LocalFallback: endpoints.FallbackCluster}},
 		"node port ranges":  {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"10.0.0.0/8"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}},
 		"node port nowhere": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"x"} }, err: "nodePortAddresses"},
 		"pod ranges":        {mode: nftablesMode, change: func(c *config) { c.ClusterCIDR = "10.244.1.1/16, fd00::/56" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Sources: prefixes("10.244.0.0/16", "fd00::/56")}}},
@@ -43,7 +46,7 @@ func TestTracker(t *testing.T) {
 		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "requires an interface name"},
 		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", "veth" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
 		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode = "Magic" }, err: `detectLocalMode: "Magic"`},
-		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates.AllowServiceExternalIPs = new(false) }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
+		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
 		"masquerade":        {mode: nftablesMode, change: func(c *config) { c.NFTables.MasqueradeAll = true }, want: proxy.TrackerOptions{MasqueradeAll: true}},
 		"other mode's":      {mode: nftablesMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }},
 		"address":           {mode: nftablesMode, change: func(c *config) { c.BindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
@@ -75,17 +78,24 @@ func TestTracker(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	for _, tc := range []struct {
-		serving serving
-		want    string
+		serving          serving
+		healthz, metrics int
+		want             string
 	}{
-		{serving{}, "0.0.0.0:10256 127.0.0.1:10249"},
-		{serving{BindAddress: "::"}, "[::]:10256 [::1]:10249"},
-		{serving{HealthzBindAddress: "127.0.0.1", MetricsBindAddress: "0.0.0.0:9"}, "127.0.0.1:10256 0.0.0.0:9"},
-		{serving{HealthzBindAddress: "::", MetricsBindAddress: "[::]"}, "[::]:10256 [::]:10249"},
-		{serving{HealthzBindAddress: "host:1"}, "healthzBindAddress"},
-		{serving{MetricsBindAddress: "10249"}, "metricsBindAddress"},
+		{serving{}, healthzPort, metricsPort, "0.0.0.0:10256 127.0.0.1:10249"},
+		{serving{BindAddress: "::"}, healthzPort, metricsPort, "[::]:10256 [::1]:10249"},
+		{serving{HealthzBindAddress: "127.0.0.1", MetricsBindAddress: "0.0.0.0:9"}, healthzPort, metricsPort, "127.0.0.1:10256 0.0.0.0:9"},
+		{serving{HealthzBindAddress: "::", MetricsBindAddress: "[::]:1"}, healthzPort, metricsPort, "[::]:10256 [::]:1"},
+		{serving{HealthzBindAddress: "192.0.2.1"}, 1, 2, "192.0.2.1:1 127.0.0.1:2"},
+		{serving{MetricsBindAddress: "192.0.2.1:3"}, 0, 2, " 192.0.2.1:3"},
+		{serving{MetricsBindAddress: "192.0.2.1:3"}, 1, 0, "0.0.0.0:1 "},
+		{serving{HealthzBindAddress: "host:1"}, healthzPort, metricsPort, "healthzBindAddress"},
+		{serving{MetricsBindAddress: "[::]"}, healthzPort, metricsPort, "metricsBindAddress"},
+		{serving{MetricsBindAddress: "10249"}, healthzPort, metricsPort, "metricsBindAddress"},
 	} {
-		healthz, metrics, err := tc.serving.addresses()
+		c := newConfig("linux")
+		c.serving, c.healthzPort, c.metricsPort = tc.serving, tc.healthz, tc.metrics
+		healthz, metrics, err := c.addresses()
 		got := healthz + " " + metrics
 		if err != nil {
 			got = err.Error()
@@ -143,7 +153,7 @@ func TestBadSections(t *testing.T) {
 // sets it.
 func TestIPVSOptions(t *testing.T) {
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
-		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: time.Hour, drainServices: true}}
+		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: time.Hour, drainServices: true}}}
 		c.IPVS.Scheduler, c.IPVS.StrictARP, c.IPTables.MasqueradeBit = given, true, 7
 		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, DrainServices: true, StrictARP: true}
 		got, err := c.ipvsOptions()
@@ -165,7 +175,7 @@ func TestIPVSRemoval(t *testing.T) {
 		{true, time.Hour, ipvs.Options{DrainTimeout: time.Hour, DrainServices: true}},
 		{true, -1, ipvs.Options{DrainTimeout: -1}},
 	} {
-		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: tc.flag}}
+		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: tc.flag}}}
 		tc.want.Identity.Mark = backends.DefaultMark
 		got, err := c.ipvsRemoval(tc.otherServes)
 		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {

@@ -13,6 +13,14 @@ import (
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
+// pagesAt returns the handler of the pages at an address, or nothing without one.
+func (a *agent) pagesAt(address string, registry *prometheus.Registry) map[string]http.Handler {
+	if address == "" {
+		return nil
+	}
+	return map[string]http.Handler{address: a.pages(registry)}
+}
+
 // pages serves the paths besides the health checks.
 func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 	text := func(body string) http.HandlerFunc {

@@ -38,18 +38,18 @@ const (
 
 // forWindows are the fields for Windows.
 type forWindows struct {
-	Winkernel           winkernelConfig `json:"winkernel,omitzero"`
-	WindowsRunAsService bool            `json:"windowsRunAsService,omitzero"`
+	Winkernel           winkernelConfig
+	WindowsRunAsService bool
 }
 
 // winkernelConfig is the section of mode kernelspace. Its periods are those of iptables, as in
 // kube-proxy.
 type winkernelConfig struct {
-	NetworkName           string `json:"networkName"`
-	SourceVIP             string `json:"sourceVip"`
-	EnableDSR             bool   `json:"enableDSR"`
-	RootHNSEndpointName   string `json:"rootHnsEndpointName"`
-	ForwardHealthCheckVIP bool   `json:"forwardHealthCheckVip"`
+	NetworkName           string
+	SourceVIP             string
+	EnableDSR             bool
+	RootHNSEndpointName   string
+	ForwardHealthCheckVIP bool
 }
 
 // defaultRootEndpoint is the endpoint of the node in the networks of most CNI plugins.
@@ -96,7 +96,7 @@ func (c *config) windowsCandidates() ([]candidate, error) {
 		}
 		return []candidate{{userspaceMode, "configured"}}, nil
 	}
-	return nil, fmt.Errorf("mode %q: on Windows, want %s, %s, or empty for %[2]s", c.Mode, kernelspaceMode, userspaceMode)
+	return nil, c.checkMode()
 }
 
 // stateFile returns the path of the file in which a mode on Windows keeps what it has made.
@@ -137,6 +137,9 @@ func (c *config) kernelspaceOptions() (o kernelspace.Options, err error) {
 	healthz, _, err := c.addresses()
 	if err != nil {
 		return o, err
+	}
+	if healthz == "" {
+		return o, errors.New("winkernel.forwardHealthCheckVip: -healthz-port 0 turns the health checks off")
 	}
 	at, err := netip.ParseAddrPort(healthz)
 	o.HealthChecks = kernelspace.HealthChecks{Endpoint: cmp.Or(w.RootHNSEndpointName, defaultRootEndpoint), Port: at.Port()}

@@ -97,22 +97,14 @@ func TestUserspaceOptions(t *testing.T) {
 func TestWrongSystem(t *testing.T) {
 	t.Setenv("KUBE_NETWORK", "")
 	for _, tc := range []struct{ system, file, flags, want string }{
-		{"linux", "", "--network-name=x", "flag -network-name is for Windows"},
-		{"linux", "", "--source-vip=10.0.0.1", "flag -source-vip is for Windows"},
-		{"linux", "", "--enable-dsr", "flag -enable-dsr is for Windows"},
-		{"linux", "", "--root-hnsendpoint-name=x", "flag -root-hnsendpoint-name is for Windows"},
-		{"linux", "", "--forward-healthcheck-vip", "flag -forward-healthcheck-vip is for Windows"},
-		{"linux", "", "--windows-service", "flag -windows-service is for Windows"},
 		{"linux", "", "-interface x", "flag -interface is for Windows"},
 		{"linux", "", "-netsh", "flag -netsh is for Windows"},
 		{windowsSystem, "", "", "winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required"},
 		{windowsSystem, header, "-config FILE", "winkernel.networkName"},
-		{windowsSystem, "", "-network-name x -ipvs-scheduler rr", "flag -ipvs-scheduler is for Linux"},
+		{windowsSystem, "", "-network-name x -ipvs-drain-services", "flag -ipvs-drain-services is for Linux"},
 		{windowsSystem, "", "-network-name x -init-only", "flag -init-only is for Linux"},
 		{windowsSystem, "", "-network-name x -cleanup-ipvs", "flag -cleanup-ipvs is for Linux"},
 		{windowsSystem, "", "-network-name x -service-metrics", "flag -service-metrics is for Linux"},
-		{windowsSystem, "", "-network-name x -masquerade-all", "flag -masquerade-all is for Linux"},
-		{windowsSystem, "", "-network-name x -detect-local-mode NodeCIDR", "flag -detect-local-mode is for Linux"},
 		{windowsSystem, "", "-proxy-mode iptables", `mode "iptables": on Windows, want kernelspace, userspace`},
 		{windowsSystem, header + "mode: nftables", "-config FILE", `mode "nftables": on Windows`},
 		{windowsSystem, "", "-network-name x -source-vip y", "winkernel.sourceVip (flag -source-vip)"},
@@ -148,22 +140,40 @@ func TestSharedFile(t *testing.T) {
 	const file = header + "winkernel: {networkName: nat, rootHnsEndpointName: cbr0}\nwindowsRunAsService: true\n" +
 		"ipvs: {scheduler: wlc}\nconntrack: {min: 1}\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n"
 	for system, want := range map[string][]string{
-		"linux":       {"field winkernel is ignored: it is for Windows", "field windowsRunAsService is ignored: it is for Windows"},
-		windowsSystem: {"field conntrack is ignored: it is for Linux", "field ipvs is ignored: it is for Linux"},
+		"linux": {"field winkernel.networkName is ignored: it is for Windows", "field windowsRunAsService is ignored: it is for Windows"},
+		windowsSystem: {
+			"field detectLocalMode is ignored: it is for Linux", "field detectLocal.bridgeInterface is ignored: it is for Linux",
+			"field ipvs.scheduler is ignored: it is for Linux", "field conntrack.min is ignored: it is for Linux",
+		},
 	} {
 		c, err := readOn(t, system, file, "-config FILE")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, c.notes); diff != "" {
-			t.Errorf("notes on %s (-want +got):\n%s", system, diff)
+		if diff := cmp.Diff(want, c.warnings); diff != "" {
+			t.Errorf("warnings on %s (-want +got):\n%s", system, diff)
 		}
 		if _, err := c.tracker(kernelspaceMode); err != nil {
 			t.Errorf("on %s: %v", system, err)
 		}
 	}
-	c, err := readOn(t, windowsSystem, "", "-network-name x -conntrack-min 5")
-	if err != nil || !cmp.Equal(c.notes, []string{"flag -conntrack-min is ignored on Windows"}) {
-		t.Errorf("flag -conntrack-min: got notes %q, error %v", c.notes, err)
+	for _, tc := range []struct {
+		system, flags string
+		want          []string
+	}{
+		{windowsSystem, "-network-name x -conntrack-min 5 -masquerade-all -ipvs-scheduler rr", []string{"masquerade-all", "ipvs-scheduler", "conntrack-min"}},
+		{"linux", "-network-name x -source-vip 10.0.0.1 -enable-dsr -root-hnsendpoint-name x -forward-healthcheck-vip -windows-service", []string{
+			"network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name", "forward-healthcheck-vip", "windows-service",
+		}},
+	} {
+		c, err := readOn(t, tc.system, "", tc.flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, flag := range tc.want {
+			if i >= len(c.warnings) || !strings.HasPrefix(c.warnings[i], "flag -"+flag+" is ignored: it is for ") {
+				t.Errorf("%s, %s: got warnings %q, want one of -%s", tc.system, tc.flags, c.warnings, flag)
+			}
+		}
 	}
 }

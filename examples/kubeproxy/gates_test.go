@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestGates checks what the program does with feature gates that change who can reach what, and with
+// those that kube-proxy refuses.
+func TestGates(t *testing.T) {
+	const loopback = header + "nodePortAddresses: [primary, localhost]\n"
+	for _, tc := range []struct{ file, want string }{
+		{loopback + "mode: nftables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", "featureGates.KubeProxyNFTablesLocalhostNodePorts: true: with it, kube-proxy serves node ports at the loopback addresses"},
+		{loopback + "mode: nftables\nfeatureGates: {AllAlpha: true}", "featureGates.KubeProxyNFTablesLocalhostNodePorts: true"},
+		{loopback + "mode: nftables\nfeatureGates: {AllAlpha: true, KubeProxyNFTablesLocalhostNodePorts: false}", ""},
+		{loopback + "mode: nftables\nfeatureGates: {AllBeta: true}", ""},
+		{loopback + "mode: iptables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},
+		{header + "mode: nftables\nnodePortAddresses: [all]\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},
+		{header + "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}", "featureGates.KubeProxyIPVS: false: mode ipvs needs it"},
+		{header + "mode: nftables\nfeatureGates: {KubeProxyIPVS: false}", ""},
+		{header + "featureGates: {PreferSameTrafficDistribution: false}", "featureGates.PreferSameTrafficDistribution: false: it is locked to true"},
+		{header + "featureGates: {MultiCIDRServiceAllocator: false, WinDSR: false}", "featureGates.WinDSR: false: it is locked"},
+		{header + "featureGates: {MultiCIDRServiceAllocator: true}", ""},
+		{header + "featureGates: {AllBeta: false, AllAlpha: false}", ""},
+	} {
+		_, out, err := readConfig(t, tc.file, "-config FILE")
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(out, tc.want)) {
+			t.Errorf("%s: got error %v, want %q", tc.file, err, tc.want)
+		}
+	}
+}
+
+// TestExternalIPsGate checks that the gate counts, and that gates of a stage do not set it.
+func TestExternalIPsGate(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "AllowServiceExternalIPs=false": true, "AllowServiceExternalIPs=true": false, "AllAlpha=false,AllBeta=false": false} {
+		c, out, err := readConfig(t, "", "-feature-gates="+text)
+		if err != nil {
+			t.Fatalf("%q: %v, %s", text, err, out)
+		}
+		o, err := c.tracker(nftablesMode)
+		if err != nil || o.IgnoreExternalIPs != want {
+			t.Errorf("%q: external IPs are ignored: got %t, error %v, want %t", text, o.IgnoreExternalIPs, err, want)
+		}
+	}
+}
+
+// TestEveryGateIsKnown checks each gate with its default: the program starts, and says so if the gate
+// has no meaning.
+func TestEveryGateIsKnown(t *testing.T) {
+	seen := map[string]bool{}
+	for _, g := range gates() {
+		if seen[g.name] || g.help == "" || !strings.HasSuffix(g.help, ".") {
+			t.Errorf("gate %s: got help %q, want a sentence, and the gate once", g.name, g.help)
+		}
+		seen[g.name] = true
+		c, out, err := readConfig(t, "", fmt.Sprintf("-feature-gates %s=%t", g.name, g.usual))
+		if err != nil || len(c.warnings) > 0 {
+			t.Fatalf("gate %s: got error %v, warnings %q, output %s", g.name, err, c.warnings, out)
+		}
+		if said := len(c.notes) == 1; said != (g.use == gateMeaningless) {
+			t.Errorf("gate %s, %s: got notes %q", g.name, g.use, c.notes)
+		}
+	}
+}
+
+// TestGatesDocument checks that docs/feature-gates.md has the table of gates.
+func TestGatesDocument(t *testing.T) {
+	want := "| feature gate | stage in 1.37 | default | here | what happens |\n|---|---|---|---|---|\n"
+	for _, g := range gates() {
+		want += fmt.Sprintf("| `%s` | %s | %t | %s | %s |\n", g.name, g.stage, g.usual, g.use, g.help)
+	}
+	hasTable(t, "../../docs/feature-gates.md", want)
+}
+
+// TestSettingsDocument checks that docs/configuration.md has the table of settings.
+func TestSettingsDocument(t *testing.T) {
+	want := ""
+	code := func(text string) string {
+		if text == "" {
+			return ""
+		}
+		return "`" + text + "`"
+	}
+	for _, g := range newConfig("linux").groups() {
+		want += "## " + g.title + "\n\n| field | flag | what it does | followed |\n|---|---|---|---|\n"
+		for _, s := range g.settings {
+			flag := s.flag
+			if flag != "" {
+				flag = "-" + flag
+			}
+			want += fmt.Sprintf("| %s | %s | %s | %s |\n", code(s.field), code(flag), s.help, s.followed())
+		}
+		want += "\n"
+	}
+	hasTable(t, "../../docs/configuration.md", strings.TrimSuffix(want, "\n"))
+}
+
+func hasTable(t *testing.T, path, want string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), want) {
+		t.Errorf("%s lacks, or has otherwise:\n%s", path, want)
+	}
+}

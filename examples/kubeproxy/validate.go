@@ -1,0 +1,108 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// validate checks what kube-proxy checks too. Each error begins with the path of the field. Sections of
+// modes that are not used are not checked.
+func (c *config) validate(settings []setting) error {
+	var errs []error
+	for _, s := range settings {
+		if s.check == nil || c.isUnused(s.field) {
+			continue
+		}
+		if err := s.check(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", cmp.Or(s.field, "-"+s.flag), err))
+		}
+	}
+	errs = append(errs, c.checkMode(), c.checkGates())
+	for _, mode := range c.possibleModes() {
+		errs = append(errs, c.checkPeriods(mode))
+	}
+	if c.Mode == ipvsMode {
+		_, err := c.ipvsOptions()
+		errs = append(errs, err)
+	}
+	if distinct(errs...) == nil { // The ports are within their bounds.
+		_, _, err := c.addresses()
+		errs = append(errs, err)
+	}
+	o, err := c.tracker(c.possibleModes()[0])
+	if text := unservedLoopback(o.NodePortAddresses); text != "" {
+		c.warnings = append(c.warnings, text)
+	}
+	return distinct(append(errs, err)...)
+}
+
+// distinct joins errors, each text once.
+func distinct(errs ...error) error {
+	var out []error
+	seen := map[string]bool{}
+	for _, err := range errs {
+		if err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
+			out = append(out, err)
+		}
+	}
+	return errors.Join(out...)
+}
+
+// isUnused reports whether a field belongs to a section of a mode that cannot serve.
+func (c *config) isUnused(field string) bool {
+	section, _, _ := strings.Cut(field, ".")
+	switch section {
+	case nftablesMode:
+		return c.Mode != nftablesMode && c.Mode != "" || c.onWindows()
+	case ipvsMode:
+		return c.Mode != ipvsMode
+	}
+	return false
+}
+
+// possibleModes returns the modes that the configuration names, or that are chosen from if it names none.
+func (c *config) possibleModes() []string {
+	switch {
+	case c.Mode != "":
+		return []string{c.Mode}
+	case c.onWindows():
+		return []string{kernelspaceMode}
+	}
+	return []string{nftablesMode, iptablesMode}
+}
+
+func (c *config) checkMode() error {
+	switch c.Mode {
+	case "":
+		return nil
+	case kernelspaceMode, userspaceMode:
+		if c.onWindows() {
+			return nil
+		}
+	case nftablesMode, iptablesMode, ipvsMode:
+		if !c.onWindows() {
+			return nil
+		}
+	}
+	if c.onWindows() {
+		return fmt.Errorf("mode %q: on Windows, want %s, %s, or empty for %[2]s", c.Mode, kernelspaceMode, userspaceMode)
+	}
+	return fmt.Errorf("mode %q: want %s, %s, %s, or empty to have one chosen", c.Mode, nftablesMode, iptablesMode, ipvsMode)
+}
+
+// unservedLoopback returns a warning if node ports are configured at loopback addresses.
+func unservedLoopback(at proxy.NodePortAddresses) string {
+	if len(at.Loopback) == 0 {
+		return ""
+	}
+	var ranges []string
+	for _, p := range at.Loopback {
+		ranges = append(ranges, p.String())
+	}
+	return "nodePortAddresses: node ports are not served at loopback addresses: " + strings.Join(ranges, ", ")
+}
