@@ -12,6 +12,9 @@ func (f LocalFallback) String() string {
 	return fmt.Sprintf("LocalFallback(%d)", uint8(f))
 }
 
+// MarshalText returns what String returns.
+func (f LocalFallback) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
 // UnmarshalText parses what String returns. Other texts are errors.
 func (f *LocalFallback) UnmarshalText(text []byte) error {
 	names := localFallbacks()

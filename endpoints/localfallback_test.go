@@ -5,7 +5,11 @@ import "testing"
 func TestLocalFallbackText(t *testing.T) {
 	for _, f := range []LocalFallback{FallbackTerminating, FallbackNone, FallbackCluster} {
 		got := FallbackCluster + 1
-		if err := got.UnmarshalText([]byte(f.String())); err != nil || got != f {
+		text, err := f.MarshalText()
+		if err == nil {
+			err = got.UnmarshalText(text)
+		}
+		if err != nil || got != f {
 			t.Errorf("%v: got %v, error %v after a round trip", f, got, err)
 		}
 	}

@@ -65,6 +65,7 @@ type agent struct {
 	cleanAt  time.Time // when to try to remove them again
 	pauses   wait.Backoff
 	reported struct{ problems, limits reported }
+	refusals refusals
 }
 
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
@@ -88,7 +89,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { log.Error(err, "API server") }}
+	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.refusals.report(log, err) }}
 	if err := a.followFlows(source); err != nil {
 		return err
 	}

@@ -112,6 +112,7 @@ func (c *config) readFile(settings []setting) error {
 	if err != nil {
 		return err
 	}
+	c.text = text
 	object, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		c.warnings = append(c.warnings, strings.Join(strings.Fields(err.Error()), " "))

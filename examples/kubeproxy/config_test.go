@@ -52,7 +52,7 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	var out strings.Builder
 	c, err := readCommandLineOn("linux", strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if c != nil {
-		c.configFile, c.system = "", ""
+		c.configFile, c.text, c.system = "", nil, ""
 	}
 	return c, out.String(), err
 }
@@ -121,7 +121,7 @@ enableProfiling: true
 			c.Logging.Format = "json"
 			c.warnings = []string{"flag -healthz-port is ignored because of -config", "flag -metrics-port is ignored because of -config"}
 		}},
-		"fallback":              {header, "-config FILE -local-fallback none", func(c *config) { c.fallback.LocalFallback = endpoints.FallbackNone }},
+		"fallback":              {header, "-config FILE -local-fallback none", func(c *config) { c.fallback = endpoints.FallbackNone }},
 		"kube-proxy's defaults": {header + "oomScoreAdj: -999\nconfigSyncPeriod: 15m\nclientConnection: {contentType: application/vnd.kubernetes.protobuf}\nlogging: {flushFrequency: 5s, format: text}\n", "-config FILE", func(*config) {}},
 		"a section that is not used": {header + "mode: nftables\nipvs: {tcpTimeout: -1s, excludeCIDRs: [x]}\niptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n", "-config FILE", func(c *config) {
 			c.Mode, c.IPVS.TCPTimeout, c.IPVS.ExcludeCIDRs = "nftables", seconds(-1), []string{"x"}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/nearest"
 )
 
@@ -19,6 +20,8 @@ import (
 type config struct {
 	kubeProxyConfiguration
 	task
+	// text is the content of the configuration file.
+	text []byte
 	// warnings name what has no effect; notes say what is otherwise than in kube-proxy.
 	warnings, notes []string
 	// system is the operating system, as GOOS names it; openHNS opens another HNS than
@@ -35,13 +38,15 @@ type task struct {
 	cleanupIPVS bool
 	// traffic adds metrics of each Service, if the mode counts.
 	traffic bool
-	// healthzPort and metricsPort are the ports of addresses without one; 0 for no server.
-	healthzPort, metricsPort int
-	fallback                 localFallback
+	serverPorts
+	fallback endpoints.LocalFallback
 	ipvsDrain
 	// addAt says where and how mode userspace adds addresses on Windows.
 	addAt userspace.AddressOptions
 }
+
+// serverPorts are the ports of addresses without one; 0 for no server.
+type serverPorts struct{ healthzPort, metricsPort int }
 
 // ipvsDrain has options of the backend of mode ipvs.
 type ipvsDrain struct {
@@ -52,7 +57,7 @@ type ipvsDrain struct {
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
 	return &config{kubeProxyConfiguration: defaults(), system: system, task: task{
-		cleanupIPVS: true, ipvsDrain: ipvsDrain{drainTimeout: ipvs.DefaultDrainTimeout}, healthzPort: healthzPort, metricsPort: metricsPort,
+		cleanupIPVS: true, ipvsDrain: ipvsDrain{drainTimeout: ipvs.DefaultDrainTimeout}, serverPorts: serverPorts{healthzPort, metricsPort},
 	}}
 }
 
@@ -154,8 +159,7 @@ func (c *config) readOverFlags(given map[string]bool, settings []setting) error 
 	if err := c.readFile(settings); err != nil {
 		return err
 	}
-	unset := newConfig(c.system)
-	c.healthzPort, c.metricsPort = unset.healthzPort, unset.metricsPort
+	c.serverPorts = newConfig(c.system).serverPorts
 	was := flags.settings()
 	for i, s := range settings {
 		switch {

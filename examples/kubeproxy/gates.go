@@ -99,9 +99,9 @@ func gates() []gate {
 // featureGates are the feature gates that the configuration names.
 type featureGates map[string]bool
 
-// Set adds the gates in the text of a flag, names with values.
-func (g *featureGates) Set(text string) error {
-	for pair := range strings.SplitSeq(text, ",") {
+// UnmarshalText adds the gates in the text of a flag, names with values.
+func (g *featureGates) UnmarshalText(text []byte) error {
+	for pair := range strings.SplitSeq(string(text), ",") {
 		if strings.TrimSpace(pair) == "" {
 			continue
 		}
@@ -117,8 +117,6 @@ func (g *featureGates) Set(text string) error {
 	}
 	return nil
 }
-
-func (g *featureGates) String() string { return "" }
 
 func (g *featureGates) set(name string, on bool) {
 	if *g == nil {

@@ -37,6 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	handler := c.Logging.handler(stderr, level)
 	log := logr.FromSlogHandler(handler)
 	c.report(slog.New(handler))
+	follow := &follower{args: args, config: c, log: slog.New(handler), level: level}
 	// The program must not end because its log has no reader. It catches SIGPIPE and does not
 	// ignore it, because child processes inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -56,9 +57,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case c.initOnly:
 		done, err = "parameters set", c.prepareNode(ctx, log)
 	case c.WindowsRunAsService:
-		err = runAsService(ctx, func(ctx context.Context) error { return serve(ctx, c, log) })
+		err = runAsService(ctx, func(ctx context.Context) error { return serveAndFollow(ctx, follow) })
 	default:
-		err = serve(ctx, c, log)
+		err = serveAndFollow(ctx, follow)
+	}
+	if errors.Is(err, errNewStart) {
+		log.Info("ended, to be started anew", "reason", err.Error())
+		return 0
 	}
 	if err != nil {
 		log.Error(err, "failed")

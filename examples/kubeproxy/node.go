@@ -12,7 +12,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/kernelspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -36,7 +35,7 @@ func (c *config) section(mode string) modeConfig {
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
 	o.IgnoreExternalIPs = !c.FeatureGates.enabled(externalIPsGate)
-	o.LocalFallback = c.fallback.LocalFallback
+	o.LocalFallback = c.fallback
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
 	}
@@ -112,11 +111,6 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	}
 	return t, nil
 }
-
-// localFallback is an [endpoints.LocalFallback] with a name.
-type localFallback struct{ endpoints.LocalFallback }
-
-func (l *localFallback) Set(text string) error { return l.UnmarshalText([]byte(text)) }
 
 // The ports of kube-proxy's servers.
 const (

@@ -36,7 +36,7 @@ func TestTracker(t *testing.T) {
 		}},
 		"primary":           {mode: iptablesMode, change: func(c *config) { c.NodePortAddresses = []string{"primary"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Primary: true}}},
 		"localhost and all": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"localhost", "all"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true, Loopback: prefixes("127.0.0.0/8", "::1/128")}}},
-		"fallback":          {mode: nftablesMode, change: func(c *config) { c.fallback.LocalFallback = endpoints.FallbackCluster }, want: proxy.TrackerOptions{LocalFallback: endpoints.FallbackCluster}},
+		"fallback":          {mode: nftablesMode, change: func(c *config) { c.fallback = endpoints.FallbackCluster }, want: proxy.TrackerOptions{LocalFallback: endpoints.FallbackCluster}},
 		"node port ranges":  {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"10.0.0.0/8"} }, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}},
 		"node port nowhere": {mode: nftablesMode, change: func(c *config) { c.NodePortAddresses = []string{"x"} }, err: "nodePortAddresses"},
 		"pod ranges":        {mode: nftablesMode, change: func(c *config) { c.ClusterCIDR = "10.244.1.1/16, fd00::/56" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{Sources: prefixes("10.244.0.0/16", "fd00::/56")}}},

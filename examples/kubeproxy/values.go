@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ func parse(into any, text string) (err error) {
 		return parse(&into.Duration, text)
 	case *[]string: // a flag that is repeated adds to the list, as in kube-proxy
 		*into = append(*into, strings.FieldsFunc(text, func(c rune) bool { return c == ',' })...)
-	case interface{ Set(text string) error }:
-		return into.Set(text)
+	case encoding.TextUnmarshaler:
+		return into.UnmarshalText([]byte(text))
 	}
 	return err
 }

@@ -176,6 +176,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 			t.NodePortAddresses, err = proxy.ParseNodePortAddresses(strings.Split(s, ",")...)
 			return err
 		})
+	f.TextVar(&t.LocalFallback, "local-fallback", t.LocalFallback, "`endpoints` of a Local traffic policy if no local one is ready: terminating, none or cluster")
 	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar(&o.healthz, "healthz-bind-address", "", "`address` and port of /healthz and /livez, for example 0.0.0.0:10256 (default none)")
 	f.StringVar(&o.metrics, "metrics-bind-address", "", "`address` and port of /metrics and, for clients on the node, /debug/services, for example 127.0.0.1:10249 (default none)")

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -99,6 +100,7 @@ func TestFlags(t *testing.T) {
 			}},
 		},
 		{"-manifests m -node n -nodeport-addresses primary", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{Primary: true}}}},
+		{"-manifests m -node n -local-fallback cluster", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n", LocalFallback: endpoints.FallbackCluster}}},
 		{"-manifests m -node n -nodeport-addresses all", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{
 			NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{All: true},
 		}}},
