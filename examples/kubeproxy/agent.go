@@ -64,8 +64,10 @@ type agent struct {
 	cleaned  bool      // the rules of other modes were removed
 	cleanAt  time.Time // when to try to remove them again
 	pauses   wait.Backoff
-	reported struct{ problems, limits reported }
-	refusals refusals
+	reported struct {
+		problems, limits reported
+		refusals         refusals
+	}
 }
 
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
@@ -89,7 +91,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.refusals.report(log, err) }}
+	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
 	if err := a.followFlows(source); err != nil {
 		return err
 	}

@@ -5,10 +5,23 @@
 //	kubeproxy -config /var/lib/kube-proxy/config.conf -hostname-override node-1
 //
 // Without -config, the program supports the flags that kube-proxy has for fields of its
-// configuration. Unsupported flags and fields are logged and ignored. Defaults are those of
-// kube-proxy, except that minSyncPeriod is 0: a sync does not wait. -write-config-to writes
-// the configuration in effect to a file and exits. The only supported feature gate is
-// AllowServiceExternalIPs; if it is false, external IPs are not served.
+// configuration; -help groups them, and docs/configuration.md has all flags and fields. Values are
+// checked as kube-proxy checks them. Warnings in the log name unknown fields, with the nearest known
+// name, and fields and flags that are ignored. Defaults are those of kube-proxy, except that
+// minSyncPeriod is 0: a sync does not wait. -write-config-to writes the configuration in effect to a
+// file and exits. docs/feature-gates.md says what each feature gate of kube-proxy does here.
+//
+// nodePortAddresses takes any mix of primary, localhost, all and CIDRs. Node ports do not answer at
+// loopback addresses; the log warns if the configuration names any.
+//
+// # Changes of the configuration
+//
+// The program reads a changed file within seconds, and at SIGHUP. It applies logging.verbosity and the
+// section conntrack, where 0 leaves a parameter as it is. If other fields have changed, it names them in
+// the log and ends with status 0, so what runs it must start it anew also then, as a DaemonSet does. The
+// rules stay in the kernel, and the next start adopts them. As a service of Windows, it ends with an
+// error, since the service manager would not start it otherwise. A file with errors is not applied: the
+// log has the errors, and the former configuration stays in effect.
 //
 // # Mode
 //
@@ -63,10 +76,11 @@
 // has no console, so its log is lost unless a program that keeps it starts the agent.
 //
 // Windows has no connection tracking that the agent could use: its parameters are ignored, with a
-// note in the log, and so are sections of the file that are for Linux. Flags for the other operating
-// system are errors. What the agent has made is recorded in the folder vipkit of %ProgramData%, which
-// must survive a restart: in a HostProcess container it is that of the host. With -cleanup, the agent
-// removes what is recorded there, and needs the settings with which it ran.
+// warning in the log, and so are all flags and fields that are for Linux. A flag for the other operating
+// system that is not the flag of a field is an error. What the agent has made is recorded in the folder
+// vipkit of %ProgramData%, which must survive a restart: in a HostProcess container it is that of the
+// host. With -cleanup, the agent removes what is recorded there, and needs the settings with which it
+// ran.
 //
 // # Starting, stopping, failing
 //

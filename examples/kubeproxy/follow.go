@@ -91,9 +91,9 @@ func (f *follower) look(isForced bool) error {
 		f.failed(err)
 		return nil
 	}
-	isSettled := isForced || bytes.Equal(text, f.seen)
+	isComplete := isForced || bytes.Equal(text, f.seen)
 	f.seen = text
-	if bytes.Equal(text, f.tried) && !isForced || !isSettled {
+	if bytes.Equal(text, f.tried) && !isForced || !isComplete {
 		return nil
 	}
 	next, err := readCommandLineOn(f.config.system, f.args, io.Discard)

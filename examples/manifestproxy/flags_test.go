@@ -39,7 +39,7 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -service-cidr 10.0.0.0/33", `"10.0.0.0/33" for flag -service-cidr`},
 		{"-manifests m -node-ip 192.0.2.1,", `"192.0.2.1," for flag -node-ip`},
 		{"-manifests m -node-ip fe80::1%eth0", "fe80::1%eth0 has a zone"},
-		{"-manifests m -nodeport-addresses all,primary", `"all,primary" for flag -nodeport-addresses`},
+		{"-manifests m -nodeport-addresses all,primary,all", `"all,primary,all" for flag -nodeport-addresses: [2]: the word "all" is repeated`},
 		{"-manifests m -v=-1", `"-1" for flag -v`},
 		{"-manifest m", "not defined: -manifest"},
 	} {

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestChangedFile checks with the real program that a changed file is applied without a new start where
+// that is safe, that errors change nothing, and that other changes end the program without failure,
+// while the Service works.
+func TestChangedFile(t *testing.T) {
+	w := newWorld(t, "mode: nftables\nlogging: {format: json}\n")
+	p := w.start()
+	p.Await(`"msg":"serving"`, `"level":"INFO"`)
+	w.wantAnswer(virtualIP, "8080")
+	change := func(pairs ...string) {
+		t.Helper()
+		text, err := os.ReadFile(w.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(w.config, []byte(strings.NewReplacer(pairs...).Replace(string(text))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("tcpEstablishedTimeout: 20h", "tcpEstablishedTimeout: 19h", "format: json", "format: json, verbosity: 1")
+	p.Await(`"msg":"configuration file applied"`, "conntrack.tcpEstablishedTimeout, logging.verbosity")
+	if got := strings.TrimSpace(runIn(t, w.node.NS, "cat", "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established")); got != "68400" {
+		t.Errorf("nf_conntrack_tcp_timeout_established: got %s, want 68400", got)
+	}
+	w.api.put("endpointslices", slice("web", 8081))
+	p.Await(`"v":1,"msg":"sync"`)
+
+	change("mode: nftables", "mode: fast")
+	p.Signal(syscall.SIGHUP)
+	p.Await(`"level":"ERROR"`, "configuration file not applied", `mode \"fast\"`)
+	w.wantAnswer(virtualIP, "8081")
+
+	change("mode: fast", "mode: nftables\nnodePortAddresses: [all]")
+	p.Signal(syscall.SIGHUP)
+	p.Await("ended, to be started anew", "nodePortAddresses")
+	if status := p.Wait(); status != 0 {
+		t.Errorf("got status %d, want 0", status)
+	}
+	w.wantAnswer(virtualIP, "8081")
+	p = w.start()
+	p.Await(`"msg":"serving"`)
+}
