@@ -137,7 +137,7 @@ func TestFamiliesAndProtocols(t *testing.T) {
 func TestNothingToServe(t *testing.T) {
 	m := newMachine(t, newest())
 	node := theNode()
-	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("fd00::/16")}}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/16")}}
 	if err := m.applySnapshot(proxy.NewSnapshot(node, with(service(1), frontend(proxy.NodePort, "0.0.0.0", 30080)))); err != nil {
 		t.Fatal(err)
 	}

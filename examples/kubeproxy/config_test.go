@@ -192,7 +192,7 @@ func TestBadConfig(t *testing.T) {
 		{"", "-ipvs-strict-arp=some", `invalid boolean value "some" for -ipvs-strict-arp`},
 		{"", "-healthz-port 65536", "-healthz-port: 65536: must be within"},
 		{"", "-healthz-port -1", "-healthz-port: -1: must be greater than or equal to 0"},
-		{"", "-local-fallback all", `want one of ["terminating" "none" "cluster"]`},
+		{"", "-local-fallback all", "terminating"},
 		{"", "-proxy-mode fast", `mode "fast": want nftables, iptables, ipvs, or empty`},
 		{header + "ipvs: {scheduler: 3}", "-config FILE", "ipvs.scheduler: 3: must be a string"},
 		{header + "ipvs: {excludeCIDRs: 10.0.0.0/8}", "-config FILE", `ipvs.excludeCIDRs: "10.0.0.0/8": must be a list of strings`},

@@ -83,7 +83,10 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 	t.Cleanup(func() {
 		cancel()
 		select {
-		case <-f.ended:
+		case err := <-f.ended:
+			if err != nil && !errors.Is(err, errNewStart) {
+				t.Error(err)
+			}
 		case <-time.After(lookPatience):
 			t.Error("the follower does not end")
 		}

@@ -34,7 +34,7 @@ func servicePort(name string, family v1.IPFamily, checkPort uint16, addrs ...str
 // atLoopback returns a node that serves node ports at loopback, for both families.
 func atLoopback() *proxy.Node {
 	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{
-		Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")},
+		Loopback: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")},
 	}}
 }
 
