@@ -279,6 +279,14 @@ func TestSettings(t *testing.T) {
 			seen[name] = true
 		}
 	}
+	groups := newConfig("linux").groups()
+	for i, g := range groups {
+		for _, s := range g.settings {
+			if s.traits.has(isIgnored) != (i == len(groups)-1) {
+				t.Errorf("setting %q, flag %q: want ignored ones, and no others, in the last group", s.field, s.flag)
+			}
+		}
+	}
 	for name := range strings.FieldsSeq(`bind-address bind-address-hard-fail cleanup cluster-cidr config config-sync-period conntrack-max-per-core
 		conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
 		conntrack-udp-timeout-stream detect-local-mode enable-dsr feature-gates forward-healthcheck-vip healthz-bind-address healthz-port

@@ -46,7 +46,7 @@ func (c *config) groups() []group {
 		{"Where the program listens", c.listening()},
 		{"Kubernetes", c.kubernetes()},
 		{"Mode nftables", sectionSettings("nftables", &c.NFTables)},
-		{"Modes iptables and nftables, unless a file is read", c.iptables()},
+		{"Mode iptables; without a file, mode nftables, too", sectionSettings(iptablesMode, &c.IPTables)},
 		{"Mode ipvs", c.ipvsSettings()},
 		{"Connection tracking", c.tracking()},
 		{"Windows", c.windows()},
@@ -147,13 +147,6 @@ func sectionSettings(mode string, m *modeConfig) []setting {
 			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
 		{field: mode + ".minSyncPeriod", flag: flagOf("min-sync-period"), into: &m.MinSyncPeriod, help: "How long a sync waits after the last one."},
 	}
-}
-
-// iptables returns the settings of mode iptables, most of which apply to all modes if there is no file.
-func (c *config) iptables() []setting {
-	return append(sectionSettings(iptablesMode, &c.IPTables), setting{
-		field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: new(bool), traits: isIgnored,
-		help: "Node ports at 127.0.0.0/8 by route_localnet, which this program does not set."})
 }
 
 func (c *config) ipvsSettings() []setting {
