@@ -1,0 +1,79 @@
+package peer_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// build builds a program of a module, and returns its path.
+func build(t *testing.T, module, pkg string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", program, pkg).CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, out)
+	}
+	return program
+}
+
+// TestConfigurations checks that the agent accepts the configurations that kube-proxy accepts, and
+// refuses the others, apart from intended differences.
+func TestConfigurations(t *testing.T) {
+	theirs, ours := build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), build(t, "../..", "./examples/kubeproxy")
+	differences := map[string]string{
+		"featureGates: {Some: true}":               "kube-proxy refuses unknown gates; the agent warns, as gates of other versions have no effect",
+		"featureGates: {AllAlpha: true}":           "gates of other programs depend on each other",
+		"mode: ipvs\nipvs: {scheduler: fast}":      "kube-proxy finds out later",
+		"showHiddenMetricsForVersion: '1.1'":       "the value depends on the version, and is ignored",
+		"logging: {flushFrequency: -1}":            "ignored",
+		"clusterCIDR: '10.0.0.0/8,10.0.0.0/8'":     "the agent takes any number of ranges",
+		"clusterCIDR: '10.0.0.0/8,fd00::/64,::/0'": "the agent takes any number of ranges",
+	}
+	folder := t.TempDir()
+	accepts := func(program, file string) bool {
+		// It validates the configuration, and does nothing else.
+		return exec.CommandContext(t.Context(), program, "--config", file, "--write-config-to", filepath.Join(folder, "written")).Run() == nil
+	}
+	file := filepath.Join(folder, "config.yaml")
+	for _, settings := range configurations() {
+		text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + settings + "\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, isDifferent := differences[settings]
+		if they, we := accepts(theirs, file), accepts(ours, file); (they != we) != isDifferent {
+			t.Errorf("%q: kube-proxy accepts it: %t, the agent: %t, want a difference: %t", settings, they, we, isDifferent)
+		}
+	}
+}
+
+// configurations returns settings, good and bad ones.
+func configurations() []string {
+	const list = `featureGates: {Some: true}; featureGates: {AllAlpha: true}; mode: ipvs|ipvs: {scheduler: fast}
+showHiddenMetricsForVersion: '1.1'; logging: {flushFrequency: -1}; clusterCIDR: '10.0.0.0/8,10.0.0.0/8'; clusterCIDR: '10.0.0.0/8,fd00::/64,::/0'
+metricsBindAddress: 127.0.0.1; metricsBindAddress: '::1'; metricsBindAddress: '[::1]'; metricsBindAddress: '[::1]:1'
+metricsBindAddress: '127.0.0.1:'; metricsBindAddress: '127.0.0.1:0'; metricsBindAddress: localhost:1; metricsBindAddress: '10249'
+healthzBindAddress: ':10256'; healthzBindAddress: 0.0.0.0; bindAddress: host; bindAddress: '::'
+conntrack: {maxPerCore: -5}; conntrack: {maxPerCore: 1.5}; conntrack: {min: -1}; conntrack: {udpTimeout: -1s}; conntrack: {tcpEstablishedTimeout: -1s}
+mode: iptables|iptables: {minSyncPeriod: 2m, syncPeriod: 1m}; mode: nftables|iptables: {minSyncPeriod: 2m, syncPeriod: 1m}
+mode: nftables|nftables: {minSyncPeriod: 2m, syncPeriod: 1m}; mode: ipvs|ipvs: {minSyncPeriod: 2m}; mode: iptables|iptables: {syncPeriod: -1s}
+mode: nftables|ipvs: {tcpTimeout: -1s}; mode: ipvs|ipvs: {tcpTimeout: -1s}; iptables: {syncPeriod: 30}
+iptables: {masqueradeBit: 32}; mode: iptables|nftables: {masqueradeBit: 32}; mode: nftables|nftables: {masqueradeBit: -1}
+nodePortAddresses: [localhost]; nodePortAddresses: [primary, 127.0.0.0/8]; nodePortAddresses: [all, localhost]; nodePortAddresses: [primary, primary]
+nodePortAddresses: [10.0.0.0/8, 10.0.0.0/8]; nodePortAddresses: [x]; nodePortAddresses: [10.0.0.1]; nodePortAddresses: primary
+clusterCIDR: 10.0.0.1; clusterCIDR: 10.0.0.0/8; clusterCIDR: '10.0.0.0/8,fd00::/64'; detectLocalMode: Magic; detectLocalMode: NodeCIDR
+detectLocalMode: BridgeInterface; detectLocalMode: InterfaceNamePrefix|detectLocal: {interfaceNamePrefix: veth}
+clientConnection: {burst: -1}; clientConnection: {qps: -1}; oomScoreAdj: 1001; oomScoreAdj: -1000; configSyncPeriod: -1s
+logging: {format: xml}; logging: {format: json}; logging: {verbosity: -1}; logging: {flushFrequency: 0}
+featureGates: {AllowServiceExternalIPs: null}; featureGates: {WinDSR: false}; featureGates: {NFTablesNetlink: false}
+mode: ipvs|featureGates: {KubeProxyIPVS: false}; mode: nftables|featureGates: {KubeProxyIPVS: false}
+future: 1; mode: iptables|mode: nftables; iptables: 3; mode: 5; mode: fast; Mode: nftables; enableProfiling: 'yes'
+ipvs: {excludeCIDRs: [x]}; mode: ipvs|ipvs: {excludeCIDRs: [x]}`
+	var all []string
+	for settings := range strings.FieldsFuncSeq(list, func(c rune) bool { return c == ';' || c == '\n' }) {
+		all = append(all, strings.ReplaceAll(strings.TrimSpace(settings), "|", "\n"))
+	}
+	return all
+}
