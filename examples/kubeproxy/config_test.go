@@ -264,44 +264,6 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestSettings checks that each setting has a sentence, that names are unique, and that the table has all
-// fields of kube-proxy's type and all flags of kube-proxy.
-func TestSettings(t *testing.T) {
-	seen := map[string]bool{}
-	for _, s := range newConfig("linux").settings() {
-		if s.help == "" || !strings.HasSuffix(s.help, ".") || s.help != strings.ToUpper(s.help[:1])+s.help[1:] || s.field+s.flag == "" || s.into == nil {
-			t.Errorf("setting %q, flag %q: got help %q, want a name, a value and a sentence", s.field, s.flag, s.help)
-		}
-		for _, name := range []string{"field " + s.field, "flag " + s.flag} {
-			if seen[name] && !strings.HasSuffix(name, " ") {
-				t.Errorf("%s is there twice", name)
-			}
-			seen[name] = true
-		}
-	}
-	groups := newConfig("linux").groups()
-	for i, g := range groups {
-		for _, s := range g.settings {
-			if s.traits.has(isIgnored) != (i == len(groups)-1) {
-				t.Errorf("setting %q, flag %q: want ignored ones, and no others, in the last group", s.field, s.flag)
-			}
-		}
-	}
-	for name := range strings.FieldsSeq(`bind-address bind-address-hard-fail cleanup cluster-cidr config config-sync-period conntrack-max-per-core
-		conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout
-		conntrack-udp-timeout-stream detect-local-mode enable-dsr feature-gates forward-healthcheck-vip healthz-bind-address healthz-port
-		hostname-override init-only iptables-localhost-nodeports iptables-masquerade-bit iptables-min-sync-period iptables-sync-period
-		ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-strict-arp ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout
-		ipvs-udp-timeout kube-api-burst kube-api-content-type kube-api-qps kubeconfig log-flush-frequency log-json-info-buffer-size
-		log-json-split-stream log-text-info-buffer-size log-text-split-stream logging-format masquerade-all master metrics-bind-address
-		metrics-port network-name nodeport-addresses oom-score-adj pod-bridge-interface pod-interface-name-prefix profiling proxy-mode
-		root-hnsendpoint-name show-hidden-metrics-for-version source-vip v version vmodule windows-service write-config-to`) {
-		if !seen["flag "+name] {
-			t.Errorf("flag -%s of kube-proxy is unknown", name)
-		}
-	}
-}
-
 // TestDefaults checks that the defaults are those of kube-proxy.
 func TestDefaults(t *testing.T) {
 	const mode = `

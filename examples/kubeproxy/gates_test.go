@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 )
@@ -72,38 +71,4 @@ func TestGatesDocument(t *testing.T) {
 		want += fmt.Sprintf("| `%s` | %s | %t | %s | %s |\n", g.name, g.stage, g.usual, g.use, g.help)
 	}
 	hasTable(t, "../../docs/feature-gates.md", want)
-}
-
-// TestSettingsDocument checks that docs/configuration.md has the table of settings.
-func TestSettingsDocument(t *testing.T) {
-	want := ""
-	code := func(text string) string {
-		if text == "" {
-			return ""
-		}
-		return "`" + text + "`"
-	}
-	for _, g := range newConfig("linux").groups() {
-		want += "## " + g.title + "\n\n| field | flag | what it does | followed |\n|---|---|---|---|\n"
-		for _, s := range g.settings {
-			flag := s.flag
-			if flag != "" {
-				flag = "-" + flag
-			}
-			want += fmt.Sprintf("| %s | %s | %s | %s |\n", code(s.field), code(flag), s.help, s.followed())
-		}
-		want += "\n"
-	}
-	hasTable(t, "../../docs/configuration.md", strings.TrimSuffix(want, "\n"))
-}
-
-func hasTable(t *testing.T, path, want string) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), want) {
-		t.Errorf("%s lacks, or has otherwise:\n%s", path, want)
-	}
 }
