@@ -32,5 +32,5 @@ func Unmarshal[T Value](v *T, last T, text []byte) error {
 		}
 		known = append(known, name)
 	}
-	return fmt.Errorf("unknown %T %q: want %s", last, text, strings.Join(known, ", "))
+	return fmt.Errorf("%.40q: want one of %s", text, strings.Join(known, ", "))
 }

@@ -27,7 +27,7 @@ func TestUnmarshal(t *testing.T) {
 	if err := enum.Unmarshal(&c, blue, []byte("blue")); c != blue || err != nil {
 		t.Errorf("Unmarshal(blue): got %v, %v", c, err)
 	}
-	const want = `unknown enum_test.colour "?": want red, green, blue`
+	const want = `"?": want one of red, green, blue`
 	if err := enum.Unmarshal(&c, blue, []byte("?")); c != blue || err == nil || err.Error() != want {
 		t.Errorf("Unmarshal(?): got %v, error %v, want %s, and the value unchanged", c, err, want)
 	}
