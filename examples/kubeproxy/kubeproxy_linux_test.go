@@ -176,7 +176,7 @@ func wantPages(t *testing.T, p *agenttest.Program, mode string) {
 	p.AwaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
 	p.AwaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
 	p.AwaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK",
-		"default/web:http/TCP/IPv4", podIP+":8080", "<b>forward</b>", "10.96.0.0/16")
+		"default/web:http/TCP/IPv4", podIP+":8080", `<p><span class="forward">forward</span>`, "10.96.0.0/16")
 }
 
 // changeNode changes the Node, and deletes it.

@@ -94,7 +94,7 @@ func (c *cluster) awaitApplied(t *testing.T) {
 	for _, n := range c.nodes {
 		eventually(t, fmt.Sprintf("the kernel of %s forwards %v to %s", n.name, to, at), func() error {
 			status, body, err := get(n.ns, fmt.Sprintf("http://127.0.0.1:10249/debug/services?protocol=TCP&destination=%v", to))
-			if err == nil && (!strings.Contains(body, "<b>forward</b>") || !strings.Contains(body, at)) {
+			if err == nil && (!strings.Contains(body, `<p><span class="forward">forward</span>`) || !strings.Contains(body, at)) {
 				err = fmt.Errorf("got status %d: %s", status, body)
 			}
 			return err
