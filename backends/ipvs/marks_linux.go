@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"net/netip"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipvs"
 )
 
@@ -29,8 +28,8 @@ func (m *marks) server(k *key) ipvs.ServiceKey {
 	return ipvs.ServiceKey{Protocol: k.protocol, Addr: k.addr}
 }
 
-// errMarks cannot be attributed to one service port: nothing can be added.
-var errMarks = errors.New("all packet marks are in use")
+// errMarks is, as a full set, the error of each service port that needs one: all others are served.
+var errMarks = errors.New("all 65,536 packet marks are in use")
 
 // take returns the mark of a frontend, a new one if it has none.
 func (m *marks) take(k *key) (uint32, error) {
@@ -45,7 +44,7 @@ func (m *marks) take(k *key) (uint32, error) {
 			return mark, nil
 		}
 	}
-	return 0, errors.Join(errMarks, backends.ErrExhausted)
+	return 0, errMarks
 }
 
 // put records the mark of a frontend.

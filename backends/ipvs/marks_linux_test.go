@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -60,6 +62,27 @@ func TestMarksAreExhausted(t *testing.T) {
 		t.Errorf("other service ports: got errors %v, want success", errs)
 	}
 	s.isAsFresh(t, "after all marks were used")
+}
+
+// A service port that comes to need a mark when all are in use is named, each time. What others need no
+// more is removed all the same.
+func TestMarksAreExhaustedForChange(t *testing.T) {
+	s := newStage(t, Options{DrainTimeout: -1})
+	const limit = 4
+	s.backend(t).target.marks.limit = limit
+	all := marked(0, limit)
+	changed, shrinks := stagetest.Port(v1.IPv4Protocol, limit, 2), stagetest.Port(v1.IPv4Protocol, limit+1, 2)
+	s.Apply(t, snapshotOf(append(all, changed, shrinks)...))
+	want := snapshotOf(append(all, marked(limit, limit+1)[0], stagetest.Port(v1.IPv4Protocol, limit+1, 1))...)
+	for range 2 {
+		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, want)
+		if failed, _ := errors.AsType[proxy.PortErrors](err); len(failed) != 1 || failed[changed.Name] == nil || !errors.Is(err, errMarks) {
+			t.Errorf("got error %v, want one that names only %v and wraps %v", err, changed.Name, errMarks)
+		}
+		if got := len(s.destinations(t, shrinks)); got != 1 {
+			t.Errorf("real servers of %v: got %d, want 1", shrinks.Name, got)
+		}
+	}
 }
 
 // A service port that needs more marks than there are takes none.
