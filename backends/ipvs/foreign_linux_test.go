@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -83,6 +86,32 @@ func TestForeignServerInTheWay(t *testing.T) {
 		t.Errorf("after the foreign server was removed: got errors %v, want none", errs)
 	}
 	s.isAsFresh(t, "after the foreign server was removed")
+}
+
+// An endpoint that the kernel refuses makes only its own service port fail, also if the same change
+// replaces something, which cannot be reverted: a real server, or a virtual server.
+func TestRefusedRealServer(t *testing.T) {
+	s := newStage(t, Options{})
+	s.run(t, "ip link add near type dummy")
+	s.run(t, "ip addr add 192.0.2.1/24 brd + dev near")
+	s.run(t, "ip link set near up")
+	good, drains, changes := stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 2), stagetest.Port(v1.IPv4Protocol, 3, 2)
+	drains.Name.Protocol = v1.ProtocolUDP
+	s.Apply(t, snapshotOf(good, drains, changes))
+	refused, draining, changed := *good, *drains, *changes
+	refused.Cluster = append(refused.Cluster[:2:2], &endpoints.Endpoint{Addr: addrPort("192.0.2.255", 80), Ready: true, Serving: true})
+	draining.Cluster, draining.Draining = drains.Cluster[:1], drains.Cluster[1:]
+	changed.Annotations = map[string]string{SchedulerAnnotation: "lc"}
+	for _, other := range []*proxy.ServicePort{&draining, &changed} {
+		ports := map[proxy.ServicePortName]*proxy.ServicePort{good.Name: &refused, drains.Name: drains, changes.Name: changes, other.Name: other}
+		want := snapshotOf(slices.Collect(maps.Values(ports))...)
+		err := s.Backend.Apply(t.Context(), s.Applied, want)
+		if failed, _ := errors.AsType[proxy.PortErrors](err); errors.Is(err, proxy.ErrDataplaneLost) || len(failed) != 1 || failed[good.Name] == nil {
+			t.Errorf("while %v is replaced: got error %v, want one that names only %v", other.Name, err, good.Name)
+		}
+		s.Applied = s.Applied.Achieved(want, err)
+		s.Apply(t, snapshotOf(good, drains, changes))
+	}
 }
 
 // Servers elsewhere and by marks, also by those of the backend's range, sets and addresses of

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,17 +18,46 @@ import (
 // commitServers changes virtual servers and real servers. A replacement cannot be reverted, so that
 // what may be in the way of another program comes first.
 func (t *target) commitServers(ctx context.Context, run []op) (done []op, err error) {
-	added, rest := newServers(t.withoutRetained(run))
-	if len(added) > 0 {
-		if done, err = t.sendServers(ctx, added); err != nil || len(rest) == 0 {
-			return done, err
+	run = t.withoutRetained(run)
+	if byPhase := func(a, b op) int { return cmp.Compare(phaseOf(&a), phaseOf(&b)) }; !slices.IsSortedFunc(run, byPhase) {
+		run = slices.Clone(run)
+		slices.SortStableFunc(run, byPhase)
+	}
+	for len(run) > 0 && err == nil {
+		n := slices.IndexFunc(run, func(o op) bool { return phaseOf(&o) != phaseOf(&run[0]) })
+		if n < 0 {
+			n = len(run)
+		}
+		var some []op
+		some, err = t.sendServers(ctx, run[:n])
+		if done == nil {
+			done = some // usually all
+		} else {
+			done = append(slices.Clip(done), some...)
 		}
 	}
-	some, err := t.sendServers(ctx, rest)
-	if len(added) == 0 {
-		return some, err
+	return done, err
+}
+
+// phase is what of a change of virtual servers and real servers one request may have, in order. New
+// virtual servers must exist before real servers are sent: the kernel would add these to another
+// program's virtual server.
+type phase uint8
+
+const (
+	phaseNewServers phase = iota
+	phaseNewDestinations
+	phaseRest
+)
+
+func phaseOf(o *op) phase {
+	switch {
+	case o.Kind != backends.Add:
+		return phaseRest
+	case o.Key.kind == kindServer:
+		return phaseNewServers
 	}
-	return append(slices.Clip(done), some...), err
+	return phaseNewDestinations
 }
 
 // sendServers sends operations. The kernel carries out those after one that fails.
@@ -68,28 +98,9 @@ func (t *target) sendServers(ctx context.Context, run []op) (done []op, err erro
 	return done, explain(&failed[0])
 }
 
-// newServers divides operations into those that add virtual servers, and the others.
-func newServers(run []op) (added, rest []op) {
-	isNew := func(o op) bool { return o.Kind == backends.Add && o.Key.kind == kindServer }
-	first := slices.IndexFunc(run, isNew)
-	if first < 0 {
-		return nil, run
-	}
-	if !slices.ContainsFunc(run, func(o op) bool { return !isNew(o) }) {
-		return run, nil // the usual case
-	}
-	for _, o := range run {
-		if isNew(o) {
-			added = append(added, o)
-		} else {
-			rest = append(rest, o)
-		}
-	}
-	return added, rest
-}
-
-// inTheWay returns an error if an operation failed because another program has the virtual
-// server. The state is known then: reading everything again would not help.
+// inTheWay returns an error if an operation failed because the virtual server exists. If another
+// program has it, the state is known: reading everything again would not help. Otherwise it is the
+// backend's, and was not listed: changes in other namespaces can make the kernel skip some.
 func (t *target) inTheWay(ctx context.Context, o *op, err error) error {
 	if o.Kind != backends.Add || o.Key.kind != kindServer || !errors.Is(err, unix.EEXIST) {
 		return nil

@@ -94,11 +94,11 @@ func atOnce(ops []op) []op {
 func (t *target) commit(ctx context.Context, ops []op) (done []op, err error) {
 	for i := 0; i < len(ops) && err == nil; {
 		run := ops[i:]
-		if end := slices.IndexFunc(run, func(o op) bool { return stepOf(&o) != stepOf(&run[0]) }); end > 0 {
+		if end := slices.IndexFunc(run, func(o op) bool { return edgeOf(o.Key.kind) != edgeOf(run[0].Key.kind) }); end > 0 {
 			run = run[:end]
 		}
 		var some []op
-		switch stepOf(&run[0]).edge {
+		switch edgeOf(run[0].Key.kind) {
 		case edgeSets:
 			some, err = t.commitEntries(ctx, run)
 		case edgeAddresses:
@@ -137,18 +137,6 @@ const (
 	edgeAddresses
 	edgeServers
 )
-
-// step is what one system call may carry out. New virtual servers must exist before real
-// servers are sent: the kernel would add these to another program's virtual server. Changed ones
-// come first too, as that may end the draining of real servers.
-type step struct {
-	edge   edge
-	server bool
-}
-
-func stepOf(o *op) step {
-	return step{edgeOf(o.Key.kind), o.Key.kind == kindServer && o.Kind != backends.Remove}
-}
 
 func edgeOf(k kind) edge {
 	if k == kindAddress {
