@@ -114,6 +114,9 @@ func (b *backend) makeObjects(ctx context.Context) error {
 		return err
 	}
 	t := b.target
+	if err := b.checkTag(ctx); err != nil {
+		return err
+	}
 	if err := b.makeDeviceAndSets(ctx); err != nil {
 		return err
 	}
@@ -135,6 +138,29 @@ func (b *backend) makeObjects(ctx context.Context) error {
 	t.mu.Unlock()
 	if name := r.scheduler.scheduler; !slices.Contains(r.available, name) {
 		return missing("ip_vs_"+name, fmt.Errorf("the kernel does not have the scheduler %q", name))
+	}
+	return nil
+}
+
+// checkTag fails if virtual servers of another identity have the same tag: they would be taken for the
+// backend's own.
+func (b *backend) checkTag(ctx context.Context) error {
+	b.target.mu.Lock()
+	all, err := b.target.sets.Sets(ctx, "")
+	b.target.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+	}
+	for i := range all {
+		prefix, isServers := strings.CutSuffix(all[i].Name, setServers.base())
+		if prefix == "" || !isServers {
+			continue
+		}
+		prefix = strings.TrimSuffix(prefix, "6-") // of IPv6
+		if tag, _ := identify(prefix); tag == b.target.tag && prefix != b.prefix {
+			name := strings.ToLower(strings.TrimSuffix(prefix, "-"))
+			return fmt.Errorf("ipvs: identity %q: its virtual servers would have the same tag as those of identity %q in this network namespace: choose another name", b.options.Identity.Name, name)
+		}
 	}
 	return nil
 }
@@ -236,6 +262,9 @@ func probed(failed []ipvs.Failure) (available []string, err error) {
 func (b *backend) Cleanup(ctx context.Context) error {
 	t := b.target
 	b.ruled = nil
+	if err := b.checkTag(ctx); err != nil {
+		return err
+	}
 	l, err := t.device.find()
 	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
