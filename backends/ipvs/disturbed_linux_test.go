@@ -270,3 +270,29 @@ func TestRulesRefusedForAnotherNode(t *testing.T) {
 	s.Apply(t, before)
 	s.isAsFresh(t, "back from another node")
 }
+
+// The kernel may leave virtual servers out of a list while others change in other namespaces. A Service
+// whose virtual server was not listed stays as it is, and the next Apply finds all of it.
+func TestShortenedList(t *testing.T) {
+	s := newStage(t, Options{})
+	p, other := stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 2)
+	want := snapshotOf(p, other)
+	s.Apply(t, want)
+	before := s.dump(t)
+	skip := true
+	s.New = func(o Options) (proxy.Backend, error) {
+		b, err := newSkipping(o, func(k key) bool { return skip && k.kind == kindServer && k.addr == p.Frontends[0].Addr })
+		if err == nil {
+			t.Cleanup(func() { _ = b.Close() })
+		}
+		return b, err
+	}
+	s.restart(t)
+	if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, want); !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("Apply with a list that lacks a virtual server: got error %v, want %v", err, proxy.ErrDataplaneLost)
+	}
+	s.isUnchanged(t, "after an Apply with a list that lacks a virtual server", before)
+	skip = false
+	s.Apply(t, want)
+	s.isUnchanged(t, "after the next Apply", before)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -17,12 +18,21 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 	return newFaulty(o, around)
 }
 
+// newSkipping returns a backend whose listings lack objects.
+func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
+	b, err := newBackend(o)
+	if err == nil {
+		b.services = backends.New(b.target.Render, faulty{b.target, func(commit func() error) error { return commit() }, lacks})
+	}
+	return b, err
+}
+
 func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
 	b, err := newBackend(o)
 	if err != nil {
 		return nil, err
 	}
-	b.services = backends.New(b.target.Render, faulty{b.target, around})
+	b.services = backends.New(b.target.Render, faulty{b.target, around, func(key) bool { return false }})
 	c := b.ruleset()
 	c.Around = around
 	err = b.rules.Close()
@@ -35,10 +45,25 @@ func newFaulty(o Options, around func(commit func() error) error) (*backend, err
 	return b, nil
 }
 
-// faulty is a target whose commits go through a function.
+// faulty is a target whose commits go through a function, and whose listing lacks an object.
 type faulty struct {
 	*target
 	around func(commit func() error) error
+	lacks  func(key) bool
+}
+
+// List implements [backends.Target].
+func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
+	return func(yield func(object, error) bool) {
+		for o, err := range f.target.List(ctx) {
+			if f.lacks(o.Key) && err == nil {
+				continue
+			}
+			if !yield(o, err) {
+				return
+			}
+		}
+	}
 }
 
 // Commit implements [backends.Target].

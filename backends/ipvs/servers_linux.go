@@ -16,7 +16,8 @@ import (
 )
 
 // commitServers changes virtual servers and real servers. A replacement cannot be reverted, so that
-// what may be in the way of another program comes first.
+// what the kernel may refuse comes first: new virtual servers, which may be in the way of another
+// program, and new real servers.
 func (t *target) commitServers(ctx context.Context, run []op) (done []op, err error) {
 	run = t.withoutRetained(run)
 	if byPhase := func(a, b op) int { return cmp.Compare(phaseOf(&a), phaseOf(&b)) }; !slices.IsSortedFunc(run, byPhase) {
@@ -35,6 +36,7 @@ func (t *target) commitServers(ctx context.Context, run []op) (done []op, err er
 		} else {
 			done = append(slices.Clip(done), some...)
 		}
+		run = run[n:]
 	}
 	return done, err
 }
@@ -113,7 +115,7 @@ func (t *target) inTheWay(ctx context.Context, o *op, err error) error {
 	if slices.ContainsFunc(all, func(s ipvs.Service) bool { return s.Key == server && !t.isTagged(&s) }) {
 		return fmt.Errorf("ipvs: another program has the virtual server: %w", err)
 	}
-	return nil
+	return lost(err)
 }
 
 // endsDraining reports whether the value of a virtual server lets none of its real servers drain.

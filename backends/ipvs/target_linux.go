@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
@@ -236,11 +237,13 @@ func (t *target) cleanup(ctx context.Context) error {
 		list = append(list, ipvs.DelService(server))
 	}
 	failed, err := t.kernel.Do(ctx, list)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
-	case len(failed) > 0:
-		return explain(&failed[0])
+	}
+	for i := range failed {
+		if f := &failed[i]; !errors.Is(f, unix.ESRCH) { // another program removed it, or it was listed twice
+			return explain(f)
+		}
 	}
 	return nil
 }
