@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
@@ -72,7 +73,7 @@ func (d *device) prepare() error {
 // removeRanges removes addresses that another program has added with a range or a peer: the
 // backend itself writes and removes single addresses.
 func (d *device) removeRanges(l netlink.Link) error {
-	all, err := d.handle.AddrList(l, unix.AF_UNSPEC)
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (d *device) remove() error {
 // addresses returns those of the device, and those of all other interfaces of the node
 // that are not for Services.
 func (d *device) addresses() (own, host []netip.Addr, err error) {
-	links, err := d.handle.LinkList()
+	links, err := netns.Consistent(d.handle.LinkList)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +114,7 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 		a := l.Attrs()
 		service[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, deviceSuffix)
 	}
-	all, err := d.handle.AddrList(nil, unix.AF_UNSPEC)
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, nil, err
 	}

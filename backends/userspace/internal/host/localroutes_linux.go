@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // routeProtocol is the protocol number that marks the backend's routes. No routing daemon is
@@ -49,7 +50,7 @@ func (l *LocalRoutes) route(to netip.Prefix, kind int) (*netlink.Route, error) {
 // List returns the existing routes of an IP family, of any kind.
 func (l *LocalRoutes) List(f v1.IPFamily) ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol}
-	all, err := Consistent(func() ([]netlink.Route, error) {
+	all, err := netns.Consistent(func() ([]netlink.Route, error) {
 		return l.handle.RouteListFiltered(SocketFamily(f), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
@@ -113,18 +114,4 @@ func Destination(r *netlink.Route) netip.Prefix {
 	addr, _ := netip.AddrFromSlice(r.Dst.IP)
 	bits, _ := r.Dst.Mask.Size()
 	return netip.PrefixFrom(addr.Unmap(), bits)
-}
-
-// listTries bounds how often an interrupted listing is repeated. Routes and addresses change
-// whenever a pod starts or ends.
-const listTries = 10
-
-// Consistent repeats a listing until no change interrupts it.
-func Consistent[T any](list func() ([]T, error)) (all []T, err error) {
-	for range listTries {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
 }

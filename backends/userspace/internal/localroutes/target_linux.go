@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -82,7 +83,7 @@ func (t *target) read() (routes map[Key]Value, addrs map[netip.Addr]bool, err er
 			k, v := objectOf(&list[i])
 			routes[k] = v
 		}
-		all, err := host.Consistent(func() ([]netlink.Addr, error) { return t.handle.AddrList(nil, host.SocketFamily(f)) })
+		all, err := netns.Consistent(func() ([]netlink.Addr, error) { return t.handle.AddrList(nil, host.SocketFamily(f)) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("userspace: listing addresses: %w", err)
 		}

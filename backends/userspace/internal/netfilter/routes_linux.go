@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -49,7 +50,7 @@ func (r *markRoutes) route(f v1.IPFamily) (*netlink.Route, error) {
 // another mark, or with other conditions, are foreign.
 func (r *markRoutes) rules(f v1.IPFamily) (own, foreign []netlink.Rule, err error) {
 	want := r.rule(f)
-	all, err := host.Consistent(func() ([]netlink.Rule, error) {
+	all, err := netns.Consistent(func() ([]netlink.Rule, error) {
 		return r.handle.RuleListFiltered(host.SocketFamily(f), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -68,7 +69,7 @@ func (r *markRoutes) rules(f v1.IPFamily) (own, foreign []netlink.Rule, err erro
 // local lists the routes of the backend's table, which should have one: by a foreign one, some
 // marked packets would be routed elsewhere.
 func (r *markRoutes) local(f v1.IPFamily) (own, foreign []netlink.Route, err error) {
-	all, err := host.Consistent(func() ([]netlink.Route, error) {
+	all, err := netns.Consistent(func() ([]netlink.Route, error) {
 		return r.handle.RouteListFiltered(host.SocketFamily(f), &netlink.Route{Table: r.Table()}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
