@@ -120,7 +120,9 @@ func (b *backend) makeObjects(ctx context.Context) error {
 	if err := b.makeDeviceAndSets(ctx); err != nil {
 		return err
 	}
+	t.mu.Lock()
 	_, host, err := t.device.addresses()
+	t.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("ipvs: %w: addresses of the node: %w", backends.ErrUnavailable, err)
 	}
@@ -270,9 +272,7 @@ func (b *backend) Cleanup(ctx context.Context) error {
 		return fmt.Errorf("ipvs: %w", err)
 	}
 	if l != nil {
-		t.mu.Lock()
-		t.device.index = uint32(l.Attrs().Index)
-		t.mu.Unlock()
+		t.device.index.Store(uint32(l.Attrs().Index))
 		if err := b.drain(ctx); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,24 +21,26 @@ import (
 // device is the dummy device that has the addresses of Services, so that the node takes
 // packets to them in. It stays down: the kernel needs only the addresses.
 type device struct {
-	name   string
-	index  uint32
+	name string
+	// index is that of the device, which changes when it is made again.
+	index  atomic.Uint32
 	handle *netlink.Handle
 	conn   *rawnetlink.Conn // changes many addresses with one system call
-	port   uint32           // of conn, in notifications
+	// portID tells the notifications of what conn has changed from others.
+	portID uint32
+	// serviceDevices are the indexes of such devices of all instances, of the last listing.
+	serviceDevices map[int]bool
 }
 
 // deviceSuffix ends the names of the devices of all instances, also of kube-proxy's.
 const deviceSuffix = "ipvs0"
 
-// openDevice connects to the network namespace of the calling thread, which must be that of
-// the handle.
-func openDevice(name string, h *netlink.Handle) (d device, err error) {
-	d = device{name: name, handle: h}
+// open connects to the network namespace of the calling thread, which must be that of the handle.
+func (d *device) open() (err error) {
 	if d.conn, err = rawnetlink.Open(unix.NETLINK_ROUTE); err == nil {
-		d.port, err = d.conn.Port()
+		d.portID, err = d.conn.Port()
 	}
-	return d, err
+	return err
 }
 
 // find returns the device, nil if it does not exist.
@@ -66,7 +69,7 @@ func (d *device) prepare() error {
 	case l == nil:
 		return fmt.Errorf("device %s was removed", d.name)
 	}
-	d.index = uint32(l.Attrs().Index)
+	d.index.Store(uint32(l.Attrs().Index))
 	return d.removeRanges(l)
 }
 
@@ -109,10 +112,10 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	service := map[int]bool{}
+	d.serviceDevices = map[int]bool{}
 	for _, l := range links {
 		a := l.Attrs()
-		service[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, deviceSuffix)
+		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, deviceSuffix)
 	}
 	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
@@ -123,11 +126,11 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 		a = a.Unmap()
 		switch {
 		case !ok || a.IsLinkLocalUnicast() && a.Is6():
-		case uint32(x.LinkIndex) == d.index:
+		case uint32(x.LinkIndex) == d.index.Load():
 			if isSingle(&x) {
 				own = append(own, a)
 			}
-		case !service[x.LinkIndex] && !slices.Contains(host, a):
+		case !d.serviceDevices[x.LinkIndex] && !slices.Contains(host, a):
 			host = append(host, a)
 		}
 	}
@@ -167,7 +170,7 @@ func (d *device) appendAddress(b []byte, a netip.Addr) []byte {
 		family = unix.AF_INET6
 	}
 	b = append(b, family, byte(a.BitLen()), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE)
-	b = binary.NativeEndian.AppendUint32(b, d.index)
+	b = binary.NativeEndian.AppendUint32(b, d.index.Load())
 	b = rawnetlink.AppendAttr(b, unix.IFA_LOCAL, a.AsSlice())
 	return rawnetlink.AppendAttr(b, unix.IFA_ADDRESS, a.AsSlice())
 }

@@ -100,7 +100,7 @@ func Dump(ctx context.Context, o Options) (string, error) {
 	}
 	if device != nil {
 		text += "device " + device.Attrs().Name + "\n"
-		b.target.device.index = uint32(device.Attrs().Index)
+		b.target.device.index.Store(uint32(device.Attrs().Index))
 	}
 	sets, err := b.target.sets.Sets(ctx, b.prefix)
 	if err != nil {

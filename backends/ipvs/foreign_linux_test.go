@@ -159,6 +159,9 @@ func TestTwoIdentities(t *testing.T) {
 			t.Errorf("got errors %v, want none", errs)
 		}
 	}
+	one.waitsDuring(t, "another identity's changes of addresses", func() {
+		other.Apply(t, snapshotOf(localPort(12), localPort(13), localPort(14)))
+	})
 	one.adopts(t, one.Applied)
 	other.adopts(t, other.Applied)
 	one.isAsFresh(t, "beside another identity")
@@ -195,6 +198,45 @@ func TestTwoIdentitiesOfOneTag(t *testing.T) {
 	one.adopts(t, one.Applied)
 	if got := one.run(t, "ipset list -n"); strings.Contains(got, "VIP78-") {
 		t.Errorf("sets: got\n%s\nwant none of the second identity", got)
+	}
+}
+
+// waitsDuring requires that WaitDrift waits before, during and after changes.
+func (s *stage) waitsDuring(t *testing.T, what string, change func()) {
+	t.Helper()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- s.backend(t).WaitDrift(ctx) }()
+	waits := func() bool {
+		select {
+		case err := <-ended:
+			t.Errorf("%s: WaitDrift: got error %v, want it to wait", what, err)
+			return false
+		case <-time.After(300 * time.Millisecond):
+			return true
+		}
+	}
+	waiting := waits()
+	change()
+	waiting = waiting && waits()
+	cancel()
+	if waiting {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: WaitDrift: got error %v, want it to wait", what, err)
+		}
+	}
+}
+
+// The addresses that the backend itself adds and removes are no drift, however many.
+func TestOwnAddressesAreNoDrift(t *testing.T) {
+	s := newStage(t, Options{})
+	s.Apply(t, snapshotOf())
+	var ports []*proxy.ServicePort
+	for i := range 2000 {
+		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
+	}
+	for _, want := range []proxy.Snapshot{snapshotOf(ports...), snapshotOf()} {
+		s.waitsDuring(t, fmt.Sprintf("change to %d Services", want.Len()), func() { s.Apply(t, want) })
 	}
 }
 

@@ -63,7 +63,8 @@ func newBackend(options Options) (b *backend, err error) {
 	if t.sets, err = ipset.Open(); err != nil {
 		return b, unsupported(err)
 	}
-	if t.device, err = openDevice(strings.ToLower(b.prefix)+deviceSuffix, b.namespace.Netlink()); err != nil {
+	t.device.name, t.device.handle = strings.ToLower(b.prefix)+deviceSuffix, b.namespace.Netlink()
+	if err = t.device.open(); err != nil {
 		return b, fmt.Errorf("ipvs: %w", err)
 	}
 	if b.rules, err = xtables.New(b.ruleset()); err != nil {

@@ -170,7 +170,7 @@ func (k kubeProxy) left(ctx context.Context, exclude []netip.Prefix) ([]ipvs.Ser
 	if err != nil || l == nil {
 		return nil, err
 	}
-	d.index = uint32(l.Attrs().Index)
+	d.index.Store(uint32(l.Attrs().Index))
 	addresses, host, err := d.addresses()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of the node: %w", err)

@@ -77,10 +77,14 @@ func (t *target) concerns(m rawnetlink.Message) bool {
 	if !ok || a.Is6() && a.IsLinkLocalUnicast() {
 		return false
 	}
+	index := binary.NativeEndian.Uint32(m.Payload[4:])
+	if index == t.device.index.Load() {
+		return m.Port != t.device.portID // without t.mu: a Commit that holds it may add more addresses than the listener has room for
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if binary.NativeEndian.Uint32(m.Payload[4:]) == t.device.index {
-		return m.Port != t.device.port
+	if t.device.serviceDevices[int(index)] {
+		return false // another instance's
 	}
 	// Routers renew addresses again and again.
 	return m.Type == unix.RTM_DELADDR || !slices.Contains(t.renderer.host, a)

@@ -21,6 +21,10 @@ type Listener struct {
 	buf  []byte
 }
 
+// listenSize is the requested size in bytes of the receive buffer of a listener: the kernel needs
+// about 800 bytes of it for the notification of an address.
+const listenSize = 4 << 20
+
 // Listen joins groups in the network namespace of the calling thread.
 func Listen(protocol int, groups ...int) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
@@ -29,6 +33,9 @@ func Listen(protocol int, groups ...int) (*Listener, error) {
 	}
 	l := &Listener{file: os.NewFile(uintptr(fd), "netlink notifications"), buf: make([]byte, readSize)}
 	l.raw, err = l.file.SyscallConn()
+	if err == nil {
+		err = growBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, listenSize)
+	}
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	}

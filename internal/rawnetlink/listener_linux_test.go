@@ -81,6 +81,12 @@ func TestMissedNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.CloseAtEnd(t, l)
+	if err := l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	var r Requests
 	for i := range 5000 {
 		addAddress(&r, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
