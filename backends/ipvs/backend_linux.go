@@ -32,6 +32,8 @@ type backend struct {
 	ruled *proxy.Node
 	// exact are the frontends at addresses of the node.
 	exact *exactFrontends
+	// changes are the settings that the backend has changed, as the alias of the device has them.
+	changes changes
 	// maxEntries is the limit of entries of a set.
 	maxEntries uint32
 	// probed says that the schedulers of the kernel are known.
@@ -282,12 +284,22 @@ func (b *backend) Cleanup(ctx context.Context) error {
 	if err := t.cleanup(ctx); err != nil {
 		return err
 	}
-	errs := []error{b.applySettings(ctx, nil), t.device.remove(), b.rules.Cleanup(ctx)}
+	errs := []error{b.removeDevice(ctx), b.rules.Cleanup(ctx)}
 	var names []string
 	for _, s := range b.sets() {
 		names = append(names, s.Name)
 	}
 	return errors.Join(append(errs, t.sets.Destroy(ctx, names...))...)
+}
+
+// removeDevice restores the settings, and removes the device. If they cannot be restored, the device
+// stays without addresses: it has their former values.
+func (b *backend) removeDevice(ctx context.Context) error {
+	d := &b.target.device
+	if err := b.applySettings(ctx, nil); err != nil {
+		return errors.Join(err, d.removeAddresses())
+	}
+	return d.remove()
 }
 
 // drain lets the virtual servers drain if the options say that they do, and fails unless none is

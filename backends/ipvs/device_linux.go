@@ -70,18 +70,28 @@ func (d *device) prepare() error {
 		return fmt.Errorf("device %s was removed", d.name)
 	}
 	d.index.Store(uint32(l.Attrs().Index))
-	return d.removeRanges(l)
+	// Another program has added those with a range or a peer: the backend itself writes and removes
+	// single addresses.
+	return d.removeIf(l, func(a *netlink.Addr) bool { return !isSingle(a) })
 }
 
-// removeRanges removes addresses that another program has added with a range or a peer: the
-// backend itself writes and removes single addresses.
-func (d *device) removeRanges(l netlink.Link) error {
+// removeAddresses removes all addresses of the device if it exists.
+func (d *device) removeAddresses() error {
+	l, err := d.find()
+	if err != nil || l == nil {
+		return err
+	}
+	return d.removeIf(l, func(*netlink.Addr) bool { return true })
+}
+
+// removeIf removes some addresses, but not link-local ones of IPv6.
+func (d *device) removeIf(l netlink.Link, must func(*netlink.Addr) bool) error {
 	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if a, _ := netip.AddrFromSlice(all[i].IP); isSingle(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
+		if a, _ := netip.AddrFromSlice(all[i].IP); !must(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
 			continue
 		}
 		if err := d.handle.AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {

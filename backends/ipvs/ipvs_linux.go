@@ -33,7 +33,7 @@ func newBackend(options Options) (b *backend, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b = &backend{options: o, prefix: xtables.Prefix(o.Identity.Name), maxEntries: maxEntries, exact: newExactFrontends(nil)}
+	b = &backend{options: o, prefix: xtables.Prefix(o.Identity.Name), maxEntries: maxEntries, exact: newExactFrontends(nil), changes: changes{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.Close())

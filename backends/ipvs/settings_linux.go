@@ -183,41 +183,77 @@ func (c changes) from(name, now, to string) (x changed, isOurs bool) {
 // applySettings gives the settings the values of want, and those that the backend has changed and
 // that are wanted no more their former ones.
 func (b *backend) applySettings(ctx context.Context, want map[string]string) error {
-	l, err := b.target.device.find()
-	if err != nil || l == nil {
+	before, err := b.changesSoFar()
+	if err != nil {
 		return err
 	}
-	alias := l.Attrs().Alias
-	remember := func(c changes) error {
-		if c.String() == alias {
-			return nil
-		}
-		alias = c.String()
-		return b.target.device.handle.LinkSetAlias(l, alias)
-	}
-	before := parseChanges(alias)
 	var after changes
 	err = b.inKernel(ctx, func(k *kernelSettings) error {
-		var write map[string]string
-		if after, write, err = before.next(k, want); err != nil {
+		next, write, err := before.next(k, want)
+		if err != nil {
 			return err
 		}
 		// A process that ends between the two must not lose a former value.
 		both := maps.Clone(before)
-		maps.Copy(both, after)
-		if err := remember(both); err != nil {
+		maps.Copy(both, next)
+		if err := b.remember(both); err != nil {
 			return err
 		}
+		after = next
 		var errs []error
 		for name, value := range write {
 			errs = append(errs, k.write(name, value))
 		}
 		return errors.Join(errs...)
 	})
+	if err != nil && after != nil {
+		return errors.Join(err, b.rememberWritten(context.WithoutCancel(ctx), before, after))
+	}
 	if err != nil {
 		return err
 	}
-	return remember(after)
+	return b.remember(after)
+}
+
+// rememberWritten records the changes after some settings could not be written. What another program
+// writes later must not be taken for the backend's.
+func (b *backend) rememberWritten(ctx context.Context, before, after changes) error {
+	return b.inKernel(ctx, func(k *kernelSettings) error {
+		written := maps.Clone(before)
+		for name, x := range after {
+			now, ok, err := k.read(name)
+			if err != nil {
+				return err
+			}
+			if ok && now == x.to {
+				written[name] = x
+			}
+		}
+		return b.remember(written)
+	})
+}
+
+// changesSoFar returns the changes that the alias of the device has. If another program has removed the
+// device, those that this process remembers count.
+func (b *backend) changesSoFar() (changes, error) {
+	l, err := b.target.device.find()
+	if err != nil {
+		return nil, err
+	}
+	if l == nil || l.Attrs().Alias == "" {
+		return maps.Clone(b.changes), nil
+	}
+	return parseChanges(l.Attrs().Alias), nil
+}
+
+// remember records changes in this process, and in the alias of the device if it exists.
+func (b *backend) remember(c changes) error {
+	b.changes = c
+	l, err := b.target.device.find()
+	if err != nil || l == nil || l.Attrs().Alias == c.String() {
+		return err
+	}
+	return b.target.device.handle.LinkSetAlias(l, c.String())
 }
 
 // kernelSettings reads and writes settings of the network namespace of the thread.
@@ -272,7 +308,7 @@ func (k *kernelSettings) write(name, value string) error {
 	}
 	err := os.WriteFile(path, []byte(value), 0o644)
 	if errors.Is(err, unix.EROFS) {
-		err = fmt.Errorf("%w: set it before, or mount /proc/sys writable", err)
+		err = fmt.Errorf("%w: set it before (in the agent with -init-only: make its pod again), or mount /proc/sys writable", err)
 	}
 	if err != nil {
 		return fmt.Errorf("setting %s to %s: %w", path, value, err)

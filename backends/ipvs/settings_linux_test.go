@@ -3,16 +3,20 @@
 package ipvs
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // settings returns the values of settings that the backend may change.
@@ -116,5 +120,99 @@ func TestSettingsOfOtherOptions(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, s.settings(t)); diff != "" {
 		t.Errorf("settings after Cleanup (-want +got):\n%s", diff)
+	}
+}
+
+// readOnly makes /proc/sys read-only until end is called.
+func readOnly(t *testing.T) (end func()) {
+	t.Helper()
+	const path = "/proc/sys"
+	if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	if err := unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
+// What the backend could not write is not its own: Cleanup leaves what another program has written
+// instead.
+func TestSettingsNotWritten(t *testing.T) {
+	s := newStage(t, Options{TCPTimeout: 100 * time.Second})
+	s.set(t, settingForward, "0")
+	writable := readOnly(t)
+	for range 2 {
+		if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, snapshotOf()); !errors.Is(err, unix.EROFS) {
+			t.Errorf("Apply with a read-only /proc/sys: got error %v, want %v", err, unix.EROFS)
+		}
+	}
+	writable()
+	s.set(t, settingForward, "1") // the operator
+	s.run(t, "ipvsadm --set 100 0 0")
+	want := s.settings(t)
+	s.Apply(t, snapshotOf())
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	after := s.settings(t)
+	for _, name := range []string{settingForward, "timeouts"} {
+		if after[name] != want[name] {
+			t.Errorf("%s after Cleanup: got %q, want %q", name, after[name], want[name])
+		}
+	}
+}
+
+// Cleanup that cannot restore the settings fails and keeps their former values, so that a later one
+// restores them, also by another process.
+func TestSettingsNotRestored(t *testing.T) {
+	s := newStage(t, Options{StrictARP: true, UDPTimeout: 50 * time.Second})
+	before := s.settings(t)
+	s.Apply(t, snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2)))
+	writable := readOnly(t)
+	for range 2 {
+		if err := s.backend(t).Cleanup(t.Context()); !errors.Is(err, unix.EROFS) {
+			t.Errorf("Cleanup with a read-only /proc/sys: got error %v, want %v", err, unix.EROFS)
+		}
+	}
+	if got := s.run(t, "ip -br addr show dev vipkit-ipvs0"); strings.Contains(got, "/32") {
+		t.Errorf("addresses of the device: got %s, want none", got)
+	}
+	writable()
+	s.restart(t)
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	if diff := cmp.Diff(before, s.settings(t)); diff != "" {
+		t.Errorf("settings after Cleanup (-before +after):\n%s", diff)
+	}
+	if got := s.dump(t); got != "" {
+		t.Errorf("own objects after Cleanup: got\n%s\nwant none", got)
+	}
+}
+
+// The process remembers the former values if another program removes the device.
+func TestSettingsOfRemovedDevice(t *testing.T) {
+	for _, between := range []func(*stage){func(*stage) {}, func(s *stage) {
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, snapshotOf())
+	}} {
+		s := newStage(t, Options{StrictARP: true, UDPTimeout: 50 * time.Second})
+		before := s.settings(t)
+		s.Apply(t, snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2)))
+		s.run(t, "ip link del vipkit-ipvs0")
+		between(s)
+		if err := s.backend(t).Cleanup(t.Context()); err != nil {
+			t.Errorf("Cleanup: got error %v, want none", err)
+		}
+		if diff := cmp.Diff(before, s.settings(t)); diff != "" {
+			t.Errorf("settings after Cleanup (-before +after):\n%s", diff)
+		}
 	}
 }
