@@ -1,36 +1,24 @@
 package main
 
 import (
-	"errors"
+	"os/exec"
 	"testing"
 
-	"github.com/vipkit/vipkit/backends/ipvs"
-	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/internal/agenttest"
 )
 
-// TestIPVSOrNext checks that mode ipvs serves, or says what the node lacks and serves in the
-// next mode.
-func TestIPVSOrNext(t *testing.T) {
+// TestIPVSFallback checks that the program serves in the next mode on a node that lacks something
+// for mode ipvs: here the programs of iptables, and perhaps IPVS.
+func TestIPVSFallback(t *testing.T) {
 	w := newWorld(t, "mode: ipvs\n")
-	want := ipvsMode
-	err := w.node.Do(func() error {
-		b, err := ipvs.New(ipvs.Options{})
-		if err == nil {
-			err = closeBackend(b)
-		}
-		return err
-	})
-	if errors.Is(err, proxy.ErrUnsupported) {
-		want = nftablesMode
-	}
-	p := w.start()
+	cmd := exec.Command("env", "PATH=/nonexistent")
+	cmd.Args = append(cmd.Args, agenttest.Command(t, "-config", w.config, "-hostname-override", "node-1").Args...)
+	p := agenttest.Start(t, w.node.NS, patience, cmd)
 	p.Await("msg=mode", "mode=ipvs", "reason=configured")
-	if want != ipvsMode {
-		p.Await("mode unsupported on this node; trying the next", "ip_vs")
-		p.Await("msg=mode", "mode=nftables", "ipvs is unsupported on this node")
-	}
+	p.Await("mode unsupported on this node; trying the next")
+	p.Await("msg=mode", "mode=nftables", "ipvs is unsupported on this node")
 	p.Await("msg=serving", "ports=1")
 	w.wantAnswer(virtualIP, "8080")
-	p.AwaitPage(metrics+"/proxyMode", "200 OK", want)
+	p.AwaitPage(metrics+"/proxyMode", "200 OK", nftablesMode)
 	p.Terminate(stopped)
 }
