@@ -145,12 +145,34 @@ func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		log.Info("some settings of mode ipvs not set; run -init-only with more privileges", "reason", err.Error())
-	} // Apply does the same, and the Runner logs its error.
+	case err != nil: // Apply tries again
+		log.Error(err, "node not prepared for mode ipvs; retrying")
+	}
 	exclude, err := c.IPVS.excluded()
 	if err != nil {
 		return err
 	}
-	return ipvs.AdoptKubeProxy(ctx, o, exclude)
+	return untilSupported(ctx, log, adoptPause, func() error { return ipvs.AdoptKubeProxy(ctx, o, exclude) })
+}
+
+// adoptPause is the pause between attempts to adopt the virtual servers of kube-proxy.
+const adoptPause = 5 * time.Second
+
+// untilSupported calls adopt until it succeeds, or finds that the node does not support it, or ctx
+// ends. To serve without it would end connections.
+func untilSupported(ctx context.Context, log logr.Logger, pause time.Duration, adopt func() error) error {
+	for {
+		err := adopt()
+		if err == nil || errors.Is(err, proxy.ErrUnsupported) {
+			return err
+		}
+		log.Error(err, "virtual servers of kube-proxy not adopted; retrying")
+		select {
+		case <-ctx.Done():
+			return nil // as if they were: nothing is applied any more
+		case <-time.After(pause):
+		}
+	}
 }
 
 // cleanUpKubeProxyIPVS removes what kube-proxy's mode ipvs has left. If another mode serves, it
