@@ -97,8 +97,10 @@
 // programs use iptables-legacy. Parameters of connection tracking, and in
 // mode ipvs those of IPVS, ARP and forwarding, need more privileges if /proc/sys is read-only,
 // as in a container: -init-only sets them and exits. Without these, mode ipvs does not serve. If
-// such an agent changes to another mode, those of mode ipvs stay. The folder deploy has a DaemonSet
-// with both steps, and cleanup.yaml for one that runs -cleanup on all nodes.
+// such an agent changes to another mode, those of mode ipvs stay, and so does the device, which has
+// their former values: the log says that it cannot restore them, until -cleanup runs with these
+// privileges. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
+// -cleanup on all nodes.
 //
 // The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, and
 // changes no object; deploy/rbac.yaml has these permissions.
@@ -113,5 +115,6 @@
 //
 // Paths below /debug/ serve only clients on this node, by URLs with an IP address, localhost
 // or the name of the node, and no requests from pages of other sites in a browser on the node.
-// The other paths name no Service, and serve all clients that can connect.
+// The other paths serve all clients that can connect, and name no Service, except for /metrics with
+// -service-metrics.
 package main
