@@ -131,34 +131,18 @@ func (w *portWriter) class(r proxy.TrafficRoute, at netip.AddrPort, c class) {
 	}
 }
 
-// firewall writes the allowed sources of a frontend. A process of the node that connects to an
-// address of a Service has that address as its source, unless it chose another one: it is
-// allowed if the node's primary address is.
+// firewall writes the allowed sources of a frontend. Where the node itself is allowed, the frontend's
+// own address is one of them: a process of the node has it as its source, unless it chose another one.
 func (w *portWriter) firewall(f *proxy.Frontend, at netip.AddrPort) {
 	if !f.Restricted {
 		return
 	}
 	w.entry(setFirewall, at)
-	allow := func(p netip.Prefix) {
-		w.add(key{kind: kindEntry, set: setSources, protocol: w.protocol, addr: at, source: p}, value{})
-	}
 	for _, p := range f.AllowedSources {
 		for _, half := range halves(p.Masked()) {
-			allow(half)
+			w.add(key{kind: kindEntry, set: setSources, protocol: w.protocol, addr: at, source: half}, value{})
 		}
 	}
-	if a, ok := w.primary(); ok && f.Allows(a) && !f.Allows(at.Addr()) {
-		allow(netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
-	}
-}
-
-// primary returns the node's primary address of the port's family.
-func (w *portWriter) primary() (netip.Addr, bool) {
-	i := slices.IndexFunc(w.node.Addresses, func(a netip.Addr) bool { return ipaddr.FamilyOf(a) == w.port.Name.Family })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return w.node.Addresses[i], true
 }
 
 // halves divides the range of all addresses, which a set cannot have.
