@@ -109,8 +109,15 @@ func (o Options) complete() (Options, error) {
 // second in 31 bits.
 const LongestTimeout = math.MaxInt32 / 1000 * time.Second
 
+// longestDrain is half of what the upper threshold of a real server can have: that is the time at which
+// draining ends, in seconds since the node was started.
+const longestDrain = math.MaxInt32 / 2 * time.Second
+
 // checkTimes returns an error for invalid durations.
 func (o *Options) checkTimes() error {
+	if o.DrainTimeout > longestDrain {
+		return fmt.Errorf("ipvs: Options.DrainTimeout: %v is longer than %v", o.DrainTimeout, longestDrain)
+	}
 	if o.DrainServices && o.DrainTimeout < 0 {
 		return fmt.Errorf("ipvs: Options.DrainServices: Options.DrainTimeout is %v, want none or a positive one", o.DrainTimeout)
 	}

@@ -41,6 +41,7 @@ func TestOptions(t *testing.T) {
 		{what: "an unknown flavour", given: Options{Flavour: "ebtables"}, refusal: `"ebtables"`},
 		{what: "a short wait", given: Options{LockWait: time.Second - 1}, refusal: "LockWait"},
 		{what: "Services that drain without a time", given: Options{DrainServices: true, DrainTimeout: -1}, refusal: "Options.DrainServices"},
+		{what: "draining beyond the kernel's numbers", given: Options{DrainTimeout: 40 * 365 * 24 * time.Hour}, refusal: "Options.DrainTimeout"},
 		{what: "a fraction of a second", given: Options{UDPTimeout: time.Second / 2}, refusal: "Options.UDPTimeout"},
 		{what: "a negative timeout", given: Options{TCPTimeout: -time.Second}, refusal: "Options.TCPTimeout"},
 		{what: "a timeout that is too long for the kernel", given: Options{TCPFinTimeout: 720 * time.Hour}, refusal: "Options.TCPFinTimeout"},
