@@ -143,6 +143,10 @@ func (r *renderer) limits(port *proxy.ServicePort) (all []*proxy.Problem) {
 	if !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
 		return all
 	}
+	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(r.available, affinityScheduler) {
+		problem("spec.sessionAffinity", fmt.Errorf("a client keeps its endpoint at one address of one node only, since the IPVS scheduler %q is missing: "+
+			"load the kernel module ip_vs_%[1]s and restart", affinityScheduler))
+	}
 	if len(port.Frontends) < 2 {
 		return all
 	}

@@ -93,7 +93,8 @@ func TestSchedulers(t *testing.T) {
 		{"affinity, flag", map[string]string{SchedulerAnnotation: "mh,mh-port"}, sticky, Schedulers(), value{scheduler: "mh", flags: ipvs.MHFallback | ipvs.MHPort | ipvs.Persistent, timeout: 10800}, ""},
 		{"missing", map[string]string{SchedulerAnnotation: "lc"}, affinity.Config{}, []string{"rr"}, value{scheduler: "rr"}, "load the kernel module ip_vs_lc"},
 		{"affinity", nil, sticky, Schedulers(), value{scheduler: "mh", flags: ipvs.MHFallback | ipvs.Persistent, timeout: 10800}, ""},
-		{"affinity without mh", nil, sticky, []string{"rr"}, value{scheduler: "rr", flags: ipvs.Persistent, timeout: 10800}, ""},
+		{"affinity without mh", nil, sticky, []string{"rr"}, value{scheduler: "rr", flags: ipvs.Persistent, timeout: 10800}, "load the kernel module ip_vs_mh"},
+		{"affinity without mh, chosen", map[string]string{SchedulerAnnotation: "rr"}, sticky, []string{"rr"}, value{scheduler: "rr", flags: ipvs.Persistent, timeout: 10800}, ""},
 		{"affinity, chosen", map[string]string{SchedulerAnnotation: "wlc"}, sticky, Schedulers(), value{scheduler: "wlc", flags: ipvs.Persistent, timeout: 10800}, ""},
 	} {
 		r, p := testRenderer(c.available...), stagetest.Port(v1.IPv4Protocol, 1, 2)
