@@ -113,7 +113,8 @@ func (t *target) drainOnce(ctx context.Context) (done bool) {
 	return done
 }
 
-// drainServers does that for some virtual servers, also after one that fails.
+// drainServers does that for some virtual servers, also after one that fails. Without ip_vs it ends:
+// each call would start modprobe.
 func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) error {
 	var errs []error
 	for _, server := range servers {
@@ -122,6 +123,9 @@ func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) er
 		}
 		if err := t.drainServer(ctx, server); err != nil {
 			errs = append(errs, err)
+			if errors.Is(err, ipvs.ErrMissing) {
+				break
+			}
 		}
 	}
 	return errors.Join(errs...)
