@@ -197,6 +197,8 @@ func (b *backend) createSets(ctx context.Context) error {
 		switch err := b.target.sets.Create(ctx, byType[typ]...); {
 		case errors.Is(err, ipset.ErrUnsupported):
 			return missing("ip_set_"+strings.NewReplacer(":", "_", ",", "").Replace(string(typ)), fmt.Errorf("ipset: type %s: %w", typ, ipset.ErrUnsupported))
+		case errors.Is(err, ipset.ErrDiffers):
+			return fmt.Errorf("ipvs: %w: %w: another version or program made it: run Cleanup (in the agent -cleanup) with the version that made it, or ipset destroy", backends.ErrUnavailable, err)
 		case err != nil:
 			return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
 		}
