@@ -45,8 +45,16 @@ func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) erro
 // fails with [proxy.ErrUnsupported] without it. Beside DrainTimeout, these options have an effect:
 // Families, whose chains it removes, Flavour and LockWait. Identity, Scheduler, DrainServices,
 // StrictARP, TCPTimeout, TCPFinTimeout and UDPTimeout have none.
+//
+// With the identity "kube" the objects of the backend have the names of kube-proxy's: CleanupKubeProxy
+// refuses that.
 func CleanupKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) error {
-	return withKubeProxy(o, "remove what kube-proxy has left", func(k kubeProxy) error { return k.cleanUp(ctx, exclude) })
+	return withKubeProxy(o, "remove what kube-proxy has left", func(k kubeProxy) error {
+		if k.prefix == kubeProxyPrefix {
+			return fmt.Errorf("identity %q: the objects of the backend have the same names: run kube-proxy --cleanup before the backend starts", k.options.Identity.Name)
+		}
+		return k.cleanUp(ctx, exclude)
+	})
 }
 
 // kubeProxy is a backend that never applies anything.

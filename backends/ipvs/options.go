@@ -20,10 +20,12 @@ type Options struct {
 	// Identity names the dummy device, the sets and the chains, and the bit of connection marks:
 	// the name "vipkit" makes the device vipkit-ipvs0 and the set VIPKIT-CLUSTER-IP. A name of
 	// more than seven characters is shortened to two and a hash. With the name "kube" the
-	// names are those that kube-proxy uses; then kube-proxy must not run on the node.
+	// names are those that kube-proxy uses; then kube-proxy must not run on the node, and
+	// "kube-proxy --cleanup" must have removed its sets, which differ.
 	// Priority has no effect.
 	Identity backends.Identity
-	// Families are the IP families to serve; empty means both.
+	// Families are the IP families to serve; empty means both. What has been programmed for the
+	// other family stays, but Cleanup removes the device with the addresses of both.
 	Families []v1.IPFamily
 	// Scheduler is the scheduler of Services without [SchedulerAnnotation], in the same form; empty
 	// means "rr". Services with session affinity have "mh", if the kernel has it.
