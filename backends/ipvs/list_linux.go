@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 )
@@ -68,6 +70,9 @@ func (t *target) list(ctx context.Context) (*listing, error) {
 	}
 	t.bound = len(own)
 	for _, a := range own {
+		if !t.serves(a) {
+			continue
+		}
 		l.add(key{kind: kindAddress, addr: netip.AddrPortFrom(a, 0)}, value{})
 	}
 	for i := range services {
@@ -80,6 +85,11 @@ func (t *target) list(ctx context.Context) (*listing, error) {
 		t.startDraining()
 	}
 	return l, nil
+}
+
+// serves reports whether the backend has the family of an address. What is of the other one stays.
+func (t *target) serves(a netip.Addr) bool {
+	return slices.Contains(t.renderer.families, ipaddr.FamilyOf(a))
 }
 
 // usedMarks records the marks of all virtual servers.
@@ -143,6 +153,9 @@ func (l *listing) service(ctx context.Context, s *ipvs.Service) error {
 			at = l.marks.orphan(s.Key.Mark, s.Key.IPv6)
 		}
 		k.protocol, k.addr, k.inside = at.protocol, at.addr, true
+	}
+	if !l.serves(k.addr.Addr()) {
+		return nil
 	}
 	v := value{scheduler: s.Config.Scheduler, flags: s.Config.Flags &^ tagMask, timeout: s.Config.Timeout}
 	if v.flags&ipvs.Persistent == 0 {

@@ -322,3 +322,24 @@ func TestExactFrontendBesideNodePort(t *testing.T) {
 		}
 	}
 }
+
+// A backend of one family leaves what another one has programmed for the other family, until
+// Cleanup removes the device.
+func TestOneFamily(t *testing.T) {
+	s := newStage(t, Options{})
+	six := stagetest.Port(v1.IPv6Protocol, 2, 2)
+	want := snapshotOf(localPort(1), six)
+	s.Apply(t, want)
+	s.Options.Families = []v1.IPFamily{v1.IPv4Protocol}
+	s.adopts(t, want)
+	s.Options.Families = nil
+	s.adopts(t, want)
+	s.Options.Families = []v1.IPFamily{v1.IPv4Protocol}
+	s.restart(t)
+	if err := s.backend(t).Cleanup(t.Context()); err != nil {
+		t.Errorf("Cleanup: got error %v, want none", err)
+	}
+	if got, err := s.kernel.Services(t.Context()); err != nil || len(got) != 1 || got[0].Key != serverKeyOf(six) {
+		t.Errorf("virtual servers after Cleanup: got %v, error %v, want that of IPv6", got, err)
+	}
+}
