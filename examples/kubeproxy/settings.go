@@ -83,7 +83,7 @@ func (c *config) services() []setting {
 		{flag: "local-fallback", into: &c.fallback,
 			help: "Endpoints of a Local traffic policy if no local one is ready: terminating, none or cluster."},
 		{flag: "service-metrics", into: &c.traffic, traits: linuxOnly,
-			help: "Count connections, packets and bytes of each Service in /metrics, in mode ipvs."},
+			help: "In mode ipvs, count connections, packets and bytes of each Service in /metrics, which names them to all its clients."},
 	}
 }
 
