@@ -26,22 +26,33 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil, err
 	}
 	have := t.mirror.endpoints[id]
-	_, isNamed := parseName(have.Name, t.prefix)
-	if have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote && (have.Name == want.Name || !isNamed) {
+	if have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote && t.fitsName(have.Name, want.Name) {
 		t.adopt(id, want.Name)
 		return nil, nil
 	}
 	return nil, t.refresh(ctx, k, v, with)
 }
 
+// fitsName reports whether an endpoint with one name serves where another name is wanted, both for one
+// address. No name of the backend says nothing; nor does one without a node, since EndpointSlices need
+// not name the nodes of their endpoints, and those of two Services may differ in that.
+func (t *target) fitsName(have, want string) bool {
+	h, isNamed := parseName(have, t.prefix)
+	w, _ := parseName(want, t.prefix)
+	return !isNamed || h.role == w.role && (h.node == w.node || h.node == "" || w.node == "")
+}
+
 // adopt makes an endpoint the backend's own. The mirror gets the name that it would have, so that it
 // is known which node its pod is on.
 func (t *target) adopt(id, name string) {
 	e := t.mirror.endpoints[id]
-	if _, isNamed := parseName(e.Name, t.prefix); isNamed {
+	have, isNamed := parseName(e.Name, t.prefix)
+	if have.node != "" || !t.fitsName(e.Name, name) {
 		return
 	}
-	t.state.Add(id)
+	if !isNamed {
+		t.state.Add(id)
+	}
 	e.Name = name
 	t.mirror.endpoints[id] = e
 }

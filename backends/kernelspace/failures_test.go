@@ -90,6 +90,28 @@ func TestPodAndRemoteEndpointWithOneAddress(t *testing.T) {
 		"load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1")
 }
 
+// Services may disagree on whether an endpoint is on a node: the EndpointSlice of one names it, that of the
+// other does not. That changes nothing, at no list; a move to another node is still seen.
+func TestServicesDisagreeOnNode(t *testing.T) {
+	m := newMachine(t, newest())
+	unknown, known := service(1, on("", remote(1))), service(2, on("node-2", remote(1)))
+	m.apply(unknown, known)
+	m.resync()
+	for range 2 {
+		if n := m.writes(m.resync); n != 0 {
+			t.Errorf("resync: got %d writes, want 0", n)
+		}
+		m.restart()
+		if n := m.writes(func() { m.apply(unknown, known) }); n != 0 {
+			t.Errorf("restart: got %d writes, want 0", n)
+		}
+	}
+	m.apply(known)
+	if n := m.writes(func() { m.apply(service(2, on("node-3", remote(1)))) }); n == 0 {
+		t.Error("the pod moves: got no writes, want some")
+	}
+}
+
 // unsteady is an HNS whose network has another ID at each query.
 type unsteady struct {
 	*hcntest.Sim
