@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // putEndpoint makes an endpoint what it should be. Reverting a changed one would help nobody.
@@ -140,24 +141,30 @@ func (t *target) useExisting(ctx context.Context, k key, name string) (found boo
 func (t *target) refresh(ctx context.Context, k key, v *value, with payload) error {
 	id := t.mirror.made[k.addr.Addr()]
 	users := t.usersOf(id)
-	for _, u := range users {
-		if err := t.put(ctx, u, id, ""); err != nil {
-			return err
-		}
+	err := t.putAll(ctx, users, id, "")
+	if err == nil {
+		err = t.deleteEndpoint(ctx, id)
 	}
-	if err := t.deleteEndpoint(ctx, id); err != nil {
+	if err == nil {
+		err = t.createEndpoint(ctx, k, v, with)
+	}
+	if len(users) == 0 {
 		return err
 	}
-	if err := t.createEndpoint(ctx, k, v, with); err != nil {
-		return err
+	if err != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = afterwards(ctx)
+		defer cancel()
 	}
-	now, _ := t.mirror.find(k.addr.Addr())
-	for _, u := range users {
-		if err := t.put(ctx, u, id, now); err != nil {
-			return err
-		}
+	now, found := t.mirror.find(k.addr.Addr())
+	again := t.putAll(ctx, users, id, now)
+	if again == nil && !found {
+		again = errors.New("the endpoint does not exist any more")
 	}
-	return nil
+	if again != nil { // those are load balancers of other Services too
+		return errors.Join(err, fmt.Errorf("%w: putting the endpoint back into its load balancers: %w", proxy.ErrDataplaneLost, again))
+	}
+	return err
 }
 
 // user is a load balancer that refers to an endpoint.
@@ -175,6 +182,17 @@ func (t *target) usersOf(id string) (all []user) {
 	}
 	slices.SortFunc(all, func(a, b user) int { return compareKeys(a.key, b.key) })
 	return all
+}
+
+// putAll is put for all load balancers that referred to an endpoint. It stops at none that fails.
+func (t *target) putAll(ctx context.Context, users []user, old, new string) error {
+	var errs []error
+	for _, u := range users {
+		if err := t.put(ctx, u, old, new); err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", u.key, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // put gives a load balancer what it had, with another endpoint, if there is one, instead of one.
