@@ -18,6 +18,9 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil, nil // a pod of this node has the address
 	}
 	id, exists := t.mirror.made[a]
+	if v.role < t.roleOf(id) {
+		return nil, nil
+	}
 	if !exists {
 		err := t.createEndpoint(ctx, k, v, with)
 		return func(ctx context.Context) error { return t.removeEndpoint(ctx, k) }, err
@@ -32,6 +35,13 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil, nil
 	}
 	return nil, t.refresh(ctx, k, v, with)
+}
+
+// roleOf returns the role in the name of an endpoint. One address can be wanted for several: an
+// EndpointSlice may have any. Then the greatest role counts.
+func (t *target) roleOf(id string) role {
+	v, _ := parseName(t.mirror.endpoints[id].Name, t.prefix)
+	return v.role
 }
 
 // fitsName reports whether an endpoint with one name serves where another name is wanted, both for one

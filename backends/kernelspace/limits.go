@@ -3,10 +3,12 @@ package kernelspace
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,8 +24,18 @@ func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 		return fmt.Errorf("%w: this version of HNS has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported)
 	case r.overlay && !primary(node, family).IsValid():
 		return errors.New("the node has no address of IPv4, which endpoints of an overlay network need")
+	case r.overlay && isSourceOf(port, r.options.sourceVIP(family)):
+		return fmt.Errorf("%v is the source address of load balancers: it can be no endpoint and no ClusterIP", r.options.sourceVIP(family))
 	}
 	return nil
+}
+
+// isSourceOf reports whether a port has the source address of load balancers as an endpoint, or as an
+// address for which an endpoint is made.
+func isSourceOf(port *proxy.ServicePort, source netip.Addr) bool {
+	isSource := func(e *endpoints.Endpoint) bool { return e.Addr.Addr() == source }
+	return slices.ContainsFunc(port.Cluster, isSource) || slices.ContainsFunc(port.Local, isSource) ||
+		slices.ContainsFunc(port.Frontends, func(f proxy.Frontend) bool { return f.Kind == proxy.ClusterIP && f.Addr.Addr() == source })
 }
 
 // limits is a [backends.LimitChecker].

@@ -35,7 +35,8 @@ func (k key) Rank() int { return int(min(k.kind, kindLoadBalancer)) }
 // health checks.
 func (k key) Shared() bool { return k.kind != kindLoadBalancer }
 
-// role is what an endpoint is for. Its number is not stored anywhere.
+// role is what an endpoint is for, in the order of precedence: without a pod's endpoint one Service
+// suffers, without the source address all do. Its number is not stored anywhere.
 type role uint8
 
 const (

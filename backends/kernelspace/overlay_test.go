@@ -3,6 +3,7 @@ package kernelspace_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -189,4 +190,45 @@ func TestOverlayFollowsNodeAddress(t *testing.T) {
 	m.restart()
 	apply("172.18.0.10")
 	want("changed while no process ran", "172.18.0.10")
+}
+
+// An EndpointSlice may have any address: the source address of load balancers, or another Service's
+// ClusterIP. It does not take these endpoints from who needs them, in whatever order, and at no list.
+func TestOverlayEndpointOfOtherRole(t *testing.T) {
+	named := func(i int, a netip.Addr) *proxy.ServicePort {
+		e := remote(1)
+		e.Addr = netip.AddrPortFrom(a, 8080)
+		return service(i, e)
+	}
+	const vip = "endpoint remote 10.96.0.2 mac 00-15-5D-00-00-01 provider 172.18.0.2"
+	has := func(m *machine, when, line string) {
+		t.Helper()
+		if !slices.Contains(strings.Split(m.Dump(), "\n"), line) {
+			t.Errorf("%s: dump:\n%s\nwant a line %s", when, m.Dump(), line)
+		}
+	}
+	m := newOverlay(t)
+	bad := named(1, sourceVIP)
+	failed, _ := errors.AsType[proxy.PortErrors](m.try(bad, service(2, remote(1))))
+	if failed[bad.Name] == nil || len(failed) != 1 || !strings.Contains(failed.Error(), sourceVIP.String()) {
+		t.Errorf("source address as an endpoint: got error %v, want one of %s", failed, bad.Name)
+	}
+	has(m, "source address as an endpoint", sourceLine)
+
+	m = newOverlay(t)
+	m.apply(service(2, remote(1)))
+	m.apply(service(2, remote(1)), named(3, clusterIP(2)))
+	has(m, "ClusterIP as an endpoint", vip)
+	m = newOverlay(t)
+	all := []*proxy.ServicePort{named(1, clusterIP(2)), service(2, remote(1)), named(3, clusterIP(2))}
+	m.apply(all...)
+	has(m, "ClusterIP as an endpoint before", vip)
+	m.resync()
+	if n := m.writes(m.resync); n != 0 {
+		t.Errorf("resync: got %d writes, want 0", n)
+	}
+	m.restart()
+	if n := m.writes(func() { m.apply(all...) }); n != 0 {
+		t.Errorf("restart: got %d writes, want 0", n)
+	}
 }
