@@ -225,10 +225,18 @@ func compareKeys(a, b key) int {
 // removeEndpoint removes an endpoint if it is the backend's own, and no load balancer refers to
 // it. If that is not possible, it is removed later.
 func (t *target) removeEndpoint(ctx context.Context, k key) error {
-	id, exists := t.mirror.made[k.addr.Addr()]
-	if !exists || !t.owns(id) {
+	if id, exists := t.mirror.made[k.addr.Addr()]; exists {
+		return t.removeOwn(ctx, id)
+	}
+	return nil
+}
+
+// removeOwn is removeEndpoint by ID.
+func (t *target) removeOwn(ctx context.Context, id string) error {
+	if !t.owns(id) {
 		return nil
 	}
+	k := endpointKey(t.mirror.endpoints[id].Addresses[0])
 	if err := t.isInUse(id); err != nil {
 		t.unfinished.add(k, err)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -18,7 +19,7 @@ import (
 // others stay, since Commit removes only the backend's own.
 func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		objects, err := t.list(ctx)
+		objects, err := t.list(ctx, false)
 		if err != nil {
 			yield(object{}, translate(err))
 			return
@@ -31,10 +32,11 @@ func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 	}
 }
 
-func (t *target) list(ctx context.Context) (objects []object, err error) {
+// list lists everything; if cleans is set, only to remove it.
+func (t *target) list(ctx context.Context, cleans bool) (objects []object, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := lister{target: t}
+	l := lister{target: t, cleans: cleans}
 	if err := l.read(ctx); err != nil {
 		return nil, err
 	}
@@ -66,6 +68,9 @@ func (t *target) list(ctx context.Context) (objects []object, err error) {
 // lister is one reading of HNS.
 type lister struct {
 	*target
+	// cleans says that everything will be removed: then the network may be missing, and what serving
+	// needs is not required.
+	cleans        bool
 	renderer      *renderer
 	mirror        *mirror
 	loadBalancers []hcn.LoadBalancer
@@ -119,7 +124,7 @@ func (l *lister) readHost(ctx context.Context) error {
 	if !can.V2 {
 		return fmt.Errorf("%w: HNS has version %s, want 9.2 or later: Windows Server 2019", proxy.ErrUnsupported, version)
 	}
-	if l.options.DSR && !can.DSR {
+	if l.options.DSR && !can.DSR && !l.cleans {
 		return fmt.Errorf("%w: HNS %s has no direct server return: unset Options.DSR", proxy.ErrUnsupported, version)
 	}
 	network, err := l.findNetwork(ctx)
@@ -131,15 +136,19 @@ func (l *lister) readHost(ctx context.Context) error {
 		l.mirror.host = was.host
 	}
 	l.renderer = &renderer{options: &l.options, features: can, overlay: network.IsOverlay()}
-	if l.renderer.overlay && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
+	if l.renderer.overlay && !l.cleans && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
 		return fmt.Errorf("%w: network %s is an overlay: set an address of IPv4 in Options.SourceVIPs, and Options.HostMAC", proxy.ErrUnsupported, network.Name)
 	}
 	return nil
 }
 
-// findNetwork returns the network. One with another ID than before counts if two queries agree.
+// findNetwork returns the network. One with another ID than before counts if two queries agree. To
+// clean up, a missing one has no ID, which stands for all.
 func (l *lister) findNetwork(ctx context.Context) (hcn.Network, error) {
 	network, err := l.client.Network(ctx, l.options.Network)
+	if l.cleans && errors.Is(err, hcn.ErrNotFound) {
+		return hcn.Network{}, nil
+	}
 	if was := l.target.mirror; err == nil && was != nil && was.network.ID != network.ID {
 		first := network.ID
 		if network, err = l.client.Network(ctx, l.options.Network); err == nil && network.ID != first {
@@ -228,23 +237,21 @@ func (l *lister) addresses(b *hcn.LoadBalancer, isIPv4 bool) (encoded string, ok
 	return string(out), true
 }
 
-// Cleanup implements [backends.Cleaner]: load balancers go before the endpoints that they use.
+// Cleanup implements [backends.Cleaner]: load balancers go before the endpoints that they use. Without
+// the network, the endpoints of all networks that have the backend's names go.
 func (t *target) Cleanup(ctx context.Context) error {
-	objects, err := t.list(ctx)
-	if err != nil {
+	if _, err := t.list(ctx, true); err != nil {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	slices.SortFunc(objects, func(a, b object) int { return b.Key.Rank() - a.Key.Rank() })
-	for i := range objects {
-		k := objects[i].Key
-		if k.kind == kindEndpoint {
-			err = t.removeEndpoint(ctx, k)
-		} else {
-			err = t.removeLoadBalancer(ctx, k)
+	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
+		if err := t.removeLoadBalancer(ctx, k); err != nil {
+			return t.flush(translate(err))
 		}
-		if err != nil {
+	}
+	for _, id := range slices.Sorted(maps.Keys(t.mirror.endpoints)) {
+		if err := t.removeOwn(ctx, id); err != nil {
 			return t.flush(translate(err))
 		}
 	}

@@ -232,3 +232,28 @@ func TestOverlayEndpointOfOtherRole(t *testing.T) {
 		t.Errorf("restart: got %d writes, want 0", n)
 	}
 }
+
+// Cleanup needs nothing but what was made: no option of an overlay network, and no network.
+func TestCleanupNeedsNoOptions(t *testing.T) {
+	clean := func(m *machine, what string) {
+		t.Helper()
+		m.restart()
+		if err := m.backend.Cleanup(t.Context()); err != nil {
+			t.Errorf("%s: Cleanup: %v", what, err)
+		}
+		m.want(what)
+	}
+	all := []*proxy.ServicePort{service(1, local(1), remote(1)), service(2, remote(1))}
+	m := newOverlay(t)
+	m.apply(all...)
+	m.options.SourceVIPs, m.options.HostMAC = nil, ""
+	clean(m, "overlay network without options")
+	m = newOverlay(t)
+	m.apply(all...)
+	m.options.Network = "another"
+	clean(m, "a network that does not exist")
+	m = newOverlay(t)
+	m.apply(all...)
+	m.RemoveNetwork(m.network)
+	clean(m, "network removed")
+}

@@ -204,7 +204,7 @@ func (n *windowsNode) cleansUp() {
 }
 
 // TestOverlayAgent checks that the agent finds the MAC address of the node, and makes the endpoints
-// that an overlay network needs.
+// that an overlay network needs. In mode userspace, which has none of these settings, it removes them.
 func TestOverlayAgent(t *testing.T) {
 	address, mac := anInterface(t)
 	n := newWindowsNode(t, hcn.Network{Type: "Overlay"}, "-source-vip 10.244.1.2")
@@ -218,6 +218,11 @@ func TestOverlayAgent(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
+	n.Winkernel = winkernelConfig{}
+	if err := n.cleanUp(t.Context(), userspaceMode, logr.Discard()); err != nil {
+		t.Errorf("in mode userspace: %v", err)
+	}
+	n.awaitDump()
 	n.cleansUp()
 }
 

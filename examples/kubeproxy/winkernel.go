@@ -268,14 +268,10 @@ func (c *config) cleanUpWindows(ctx context.Context, except string, log logr.Log
 	return errors.Join(r.errs...)
 }
 
-// cleanUpKernelspace removes what mode kernelspace has left.
+// cleanUpKernelspace removes what mode kernelspace has left. It needs no settings of that mode: what it
+// has made is looked for in all networks if there is none with the name.
 func (c *config) cleanUpKernelspace(ctx context.Context) error {
-	o, err := c.kernelspaceOptions()
-	if err != nil {
-		return err
-	}
-	o.DSR = false
-	o.HostMAC = "00-00-00-00-00-00" // Only endpoints that are made get it.
+	o := kernelspace.Options{Network: cmp.Or(c.Winkernel.network(), "none"), StateFile: stateFile(kernelspaceMode)}
 	b, client, err := c.openKernelspace(o, prometheus.NewRegistry())
 	if err != nil {
 		return err

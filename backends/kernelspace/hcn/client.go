@@ -34,7 +34,7 @@ type Host interface {
 // failure of the list: the query returns an error that wraps [ErrNotFound].
 type Reader interface {
 	// EndpointIDs returns the IDs of all endpoints of a network (HcnEnumerateEndpoints with
-	// the filter VirtualNetwork).
+	// the filter VirtualNetwork); those of all networks, without a filter, if networkID is empty.
 	EndpointIDs(ctx context.Context, networkID string) ([]string, error)
 	// Endpoint returns an endpoint.
 	Endpoint(ctx context.Context, id string) (Endpoint, error)

@@ -237,7 +237,7 @@ func (s *Sim) Network(ctx context.Context, name string) (n hcn.Network, err erro
 func (s *Sim) EndpointIDs(ctx context.Context, networkID string) (ids []string, err error) {
 	err = s.call(ctx, Call{Method: "EndpointIDs", ID: networkID}, func() error {
 		for id, e := range s.endpoints {
-			if e.NetworkID == networkID {
+			if networkID == "" || e.NetworkID == networkID {
 				ids = append(ids, id)
 			}
 		}
