@@ -135,7 +135,8 @@ func TestInterfaceIsMissing(t *testing.T) {
 	wantTCP(t, "127.96.1.8:18080", "web")
 }
 
-// An address that cannot be removed is reported, and removed later.
+// An address that cannot be removed is a problem of the node, and removed later. Services are served
+// meanwhile, and their changes do not try it again.
 func TestAddressThatCannotBeRemoved(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
@@ -149,17 +150,33 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 		return nil
 	}
 	less := proxy.NewSnapshot(node, ports[0])
-	if err := f.try(t, less); !errors.Is(err, proxy.ErrDataplaneLost) || !strings.Contains(err.Error(), "127.96.1.1") {
-		t.Errorf("got error %v, want %v with the address", err, proxy.ErrDataplaneLost)
+	f.apply(t, less)
+	if p := f.CheckNode(less); len(p) != 1 || p[0].Field != "address 127.96.1.1" {
+		t.Errorf("CheckNode: got %v, want the address", p)
 	}
 	if !f.Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
 	}
+	before := len(h.calls)
+	f.apply(t, proxy.NewSnapshot(node, ports[0], manyPorts(3, tcpServer(t, "web"))[2]))
+	if got := h.calls[before:]; len(got) != 1 {
+		t.Errorf("another Service: got calls %q, want that for its address", got)
+	}
+	wantTCP(t, "127.96.1.2:18080", "web")
+	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.96.1.2")
 	h.fail = func(string, netip.Addr) error { return nil }
+	f.held = proxy.Snapshot{} // what a Runner applies after drift
 	f.apply(t, less)
+	if p := f.CheckNode(less); len(p) != 0 {
+		t.Errorf("CheckNode: got %v, want nothing", p)
+	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0")
 	if f.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
+	}
+	h.fail = func(string, netip.Addr) error { return errors.New("not now") }
+	if err := f.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "127.96.1.0") {
+		t.Errorf("Cleanup: got error %v, want one with the address", err)
 	}
 }
 
@@ -329,7 +346,10 @@ func TestAddressesConverge(t *testing.T) {
 		s, want := someAddresses(r, server)
 		err := f.try(t, s)
 		faulty = false
-		for err != nil {
+		for err != nil || f.Drifted(t.Context()) {
+			if err == nil {
+				f.held = proxy.Snapshot{} // what a Runner applies after drift
+			}
 			err = f.try(t, s)
 		}
 		faulty = true

@@ -243,7 +243,7 @@ func (b *Backend) Drifted(ctx context.Context) bool {
 func (b *Backend) WaitDrift(ctx context.Context) error { return b.capture.WaitDrift(ctx) }
 
 // CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
-// which another program listens.
+// which another program listens, and addresses that cannot be removed.
 func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	if c, can := b.capture.(backends.NodeChecker); can {
 		return c.CheckNode(s)

@@ -63,8 +63,11 @@ type Capture struct {
 	refused, kept map[netip.Addr]bool
 	// listeners has nil where the host does not have the address, or a node port is taken.
 	listeners map[Key]*listener
-	taken     taken
-	ops       atomic.Uint64
+	// taken are the node ports at which another program listens, or which the system denies. Their
+	// service ports are served at all other frontends. left are the addresses that could not be
+	// removed since the last List.
+	taken, left refusals
+	ops         atomic.Uint64
 }
 
 var (
@@ -148,6 +151,7 @@ func (c *Capture) List(ctx context.Context) iter.Seq2[Object, error] {
 			return
 		}
 		c.forget(present)
+		c.left.clear()
 		maps.Copy(c.needed, c.state.own)
 		maps.DeleteFunc(c.needed, func(a netip.Addr, _ bool) bool { return !present[a] })
 		for a := range c.needed {
@@ -315,25 +319,26 @@ func (c *Capture) addOne(ctx context.Context, a netip.Addr) error {
 // Sweep removes the addresses that no service port needs any more. That is not done by Commit:
 // while the generic backend looks for a faulty port, it commits the same addresses several times.
 // An address at which a listener has failed stays: an earlier process that still has connections
-// may listen there.
+// may listen there. One that cannot be removed is no error, as it harms no Service:
+// [Capture.CheckNode] names it, and it is tried again after the next List.
 func (c *Capture) Sweep(ctx context.Context) error {
-	var errs []error
 	c.kept, c.refused = c.refused, map[netip.Addr]bool{}
 	for a := range c.state.own {
-		if c.needed[a] || c.kept[a] {
+		if c.needed[a] || c.kept[a] || c.left.has(Key{addr: a}) {
 			continue
 		}
 		if err := c.removeOne(ctx, a); err != nil {
-			errs = append(errs, fmt.Errorf("userspace: removing the address %v: %w", a, err))
+			c.left.put(Key{addr: a}, fmt.Errorf("removing the address %v: %w", a, err))
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	if err := c.state.flush(); err != nil {
-		errs = append(errs, fmt.Errorf("userspace: %w", err))
+	err := c.state.flush()
+	if err = errors.Join(ctx.Err(), err); err != nil {
+		return fmt.Errorf("userspace: %w", err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // removeOne removes an address. That the host does not have it is no error.
@@ -363,8 +368,12 @@ func (c *Capture) Cleanup(ctx context.Context) error {
 	}
 	clear(c.needed)
 	clear(c.refused)
+	c.left.clear()
 	if err := c.Sweep(ctx); err != nil {
 		return err
+	}
+	if err := c.left.failure(); err != nil {
+		return fmt.Errorf("userspace: %w", err)
 	}
 	return c.state.clear()
 }

@@ -2,39 +2,54 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// taken are the node ports at which another program listens, or which the system denies. Their
-// service ports are served at all other frontends.
-type taken struct {
+// refusals are objects that could not be made or removed, with the reasons.
+type refusals struct {
 	mu  sync.Mutex
 	all map[Key]error
 }
 
-func (t *taken) put(k Key, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = map[Key]error{}
+func (r *refusals) put(k Key, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[Key]error{}
 	}
-	t.all[k] = err
+	r.all[k] = err
 }
 
-func (t *taken) drop(k Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.all, k)
+func (r *refusals) drop(k Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, k)
 }
 
-func (t *taken) has(k Key) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, is := t.all[k]
+func (r *refusals) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.all)
+}
+
+// failure returns the reasons as one error, nil if there are none.
+func (r *refusals) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(slices.Collect(maps.Values(r.all))...)
+}
+
+func (r *refusals) has(k Key) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, is := r.all[k]
 	return is
 }
 
@@ -47,13 +62,23 @@ func (c *Capture) canListen(ctx context.Context, k Key) bool {
 	return err == nil && socket.Close() == nil
 }
 
-// CheckNode implements [backends.NodeChecker]: it returns the node ports that are taken. They are
-// tried again at each resync.
+// CheckNode implements [backends.NodeChecker]: it returns the node ports that are taken, and the
+// addresses that cannot be removed. Both are tried again at each resync.
 func (c *Capture) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
-	c.taken.mu.Lock()
-	defer c.taken.mu.Unlock()
-	for k, err := range c.taken.all {
+	for _, r := range []*refusals{&c.taken, &c.left} {
+		all = r.problems(s, all)
+	}
+	return all
+}
+
+func (r *refusals) problems(s proxy.Snapshot, all []*proxy.Problem) []*proxy.Problem {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, err := range r.all {
 		p := &proxy.Problem{Kind: "Node", Field: fmt.Sprintf("node port %v/%s", k.at(), k.protocol), Err: err}
+		if k.isAddress() {
+			p.Field = fmt.Sprintf("address %v", k.addr)
+		}
 		if n := s.Node(); n != nil {
 			p.Name = n.Name
 		}
