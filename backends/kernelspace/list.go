@@ -258,7 +258,7 @@ func (t *target) Cleanup(ctx context.Context) error {
 	if err := t.flush(t.unfinished.failure()); err != nil {
 		return err
 	}
-	if err := t.state.Clear(); err != nil {
+	if err := t.state.clear(); err != nil {
 		return fmt.Errorf("kernelspace: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package kernelspace
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vipkit/vipkit/internal/journal"
 )
@@ -17,11 +18,17 @@ type state struct {
 	failed   error // the last error of the file
 }
 
-// load reads the file, once. Without a file that can be read, no load balancer is known.
+// load reads the file, once. Without a file, or with one that is damaged, no load balancer is known. As
+// long as the file cannot be read, it is not written either, and each list tries again.
 func (s *state) load() {
-	if !s.isLoaded {
-		s.isLoaded = true
-		_, s.failed = s.Load() // what is damaged is left out
+	if s.isLoaded {
+		return
+	}
+	meanwhile := slices.Collect(s.All())
+	_, s.failed = s.Load() // what is damaged is left out
+	s.isLoaded = s.failed == nil
+	for _, x := range meanwhile {
+		s.Add(x)
 	}
 }
 
@@ -36,7 +43,19 @@ func (s *state) keep(exists map[string]bool) {
 }
 
 // flush writes what has changed.
-func (s *state) flush() { s.failed = s.Flush() }
+func (s *state) flush() {
+	if s.isLoaded {
+		s.failed = s.Flush()
+	}
+}
+
+// clear forgets everything, and removes the file.
+func (s *state) clear() error {
+	if !s.isLoaded {
+		return s.failed
+	}
+	return s.Clear()
+}
 
 // attempt is what the state has for a load balancer that may exist although its ID is not known. One
 // with this key is the backend's own.

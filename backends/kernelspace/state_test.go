@@ -95,6 +95,46 @@ func TestStateFile(t *testing.T) {
 	}
 }
 
+// A state file that cannot be read for some time is not overwritten: afterwards, load balancers are the
+// backend's own again, those in the file and those that were made meanwhile.
+func TestStateFileThatCannotBeRead(t *testing.T) {
+	m := newMachine(t, newest())
+	m.apply(service(1, local(1)), service(2, local(1)))
+	file := m.options.StateFile
+	hide := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hide(file, file+".hidden")
+	if err := os.Mkdir(file, 0o700); err != nil { // reading it is an error, as with a lock or a full system
+		t.Fatal(err)
+	}
+	m.restart()
+	m.apply(service(3, local(1)))
+	if p := m.problems(); len(p) != 1 || !strings.Contains(p[0].Error(), file) {
+		t.Errorf("file that cannot be read: got problems %v, want one", p)
+	}
+	if err := m.backend.Cleanup(t.Context()); err == nil {
+		t.Error("file that cannot be read: Cleanup: got no error, want one")
+	}
+	m.apply(service(3, local(1)))
+	if err := os.Remove(file); err != nil {
+		t.Fatalf("the file was changed: %v", err)
+	}
+	hide(file+".hidden", file)
+	m.resync()
+	if p := m.problems(); len(p) != 0 {
+		t.Errorf("file is there again: got problems %v, want none", p)
+	}
+	const line = "load balancer 10.96.0.3:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1"
+	m.want("file is there again", line)
+	m.restart()
+	m.apply()
+	m.want("no Service")
+}
+
 // Another proxy has left objects that HNS holds without names. What fits is adopted without a write,
 // what differs is changed, and what no Service needs stays.
 func TestTakeover(t *testing.T) {
