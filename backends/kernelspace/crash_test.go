@@ -173,3 +173,57 @@ func TestHungHNS(t *testing.T) {
 		}
 	})
 }
+
+// stuck is an HNS that, once it is asked to, answers queries of load balancers only when it is let go.
+type stuck struct {
+	*hcntest.Sim
+	wait chan struct{} // nil for none
+}
+
+func (s *stuck) LoadBalancer(ctx context.Context, id string) (hcn.LoadBalancer, error) {
+	if s.wait != nil {
+		<-s.wait
+	}
+	return s.Sim.LoadBalancer(ctx, id)
+}
+
+// While HNS is listed, which may take long, problems and limits can be asked for, and notifications come
+// in: what HNS notifies of meanwhile leads to another list.
+func TestQuestionsDoNotWaitForHNS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, newest())
+		s := &stuck{Sim: m.Sim}
+		var err error
+		if m.backend, err = kernelspace.New(s, m.options); err != nil {
+			t.Fatal(err)
+		}
+		p := service(1, local(1))
+		m.apply(p)
+		s.wait = make(chan struct{})
+		applied, drifted := make(chan error, 1), make(chan error, 1)
+		go func() { applied <- m.backend.Apply(t.Context(), proxy.Snapshot{}, m.applied) }()
+		synctest.Wait()
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			m.problems()
+			m.wantLimits(p)
+		}()
+		m.Notify(hcn.NetworksChanged)
+		go func() { drifted <- m.backend.(proxy.DriftChecker).WaitDrift(t.Context()) }()
+		synctest.Wait()
+		select {
+		case <-asked:
+		default:
+			t.Error("while HNS is listed: got no answer, want one")
+		}
+		close(s.wait)
+		if err := <-applied; err != nil {
+			t.Error(err)
+		}
+		if err := <-drifted; err != nil || !m.drifted() {
+			t.Errorf("a notification during the list: got error %v, drift %v, want drift", err, m.drifted())
+		}
+		<-asked
+	})
+}

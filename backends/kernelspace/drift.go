@@ -96,19 +96,38 @@ func (d *drift) wakeUp(isNew bool) {
 	}
 }
 
+// beginList begins anew before everything is listed: what HNS notifies of from now on may not be in the
+// list. It returns whether something was noticed before, for listFailed.
+func (s *shared) beginList() (noticed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	noticed, s.drift.noticed = s.drift.noticed, false
+	return noticed
+}
+
+func (s *shared) listFailed(noticed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drift.noticed = s.drift.noticed || noticed
+}
+
 // listed begins anew after everything was listed.
-func (d *drift) listed(hadUnfinished bool) {
-	if hadUnfinished {
+func (s *shared) listed(r *renderer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := &s.drift
+	if len(s.unfinished.all) > 0 {
 		d.retries++
 	} else {
 		d.retries = 0
 	}
-	d.noticed, d.since, d.at = false, time.Time{}, time.Now()
+	d.since, d.at = time.Time{}, time.Now()
+	s.renderer, s.unfinished = r, newUnfinished(s.unfinished.all)
 }
 
 // due returns when to list because of what is unfinished; the zero Time for never.
 func (t *target) due() time.Time {
-	if t.drift.since.IsZero() || t.mirror == nil {
+	if t.drift.since.IsZero() || t.drift.at.IsZero() {
 		return time.Time{}
 	}
 	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
@@ -118,7 +137,7 @@ func (t *target) due() time.Time {
 func (t *target) Drifted(context.Context) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mirror == nil || t.hasDrifted() || time.Since(t.drift.at) >= t.options.ListInterval
+	return t.drift.at.IsZero() || t.hasDrifted() || time.Since(t.drift.at) >= t.options.ListInterval
 }
 
 func (t *target) hasDrifted() bool {
@@ -178,8 +197,6 @@ func (t *target) note(e hcn.Event) {
 // CheckNode implements [backends.NodeChecker]: it returns what could not be written, and whether the
 // state file can.
 func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	problem := func(field string, err error) {
 		p := &proxy.Problem{Kind: "Node", Field: field, Err: err}
 		if n := s.Node(); n != nil {
@@ -187,11 +204,14 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		}
 		all = append(all, p)
 	}
-	if err := t.unfinished.failure(); err != nil {
+	t.mu.Lock()
+	err := t.unfinished.failure()
+	t.mu.Unlock()
+	if err != nil {
 		problem("HNS", fmt.Errorf("%w; it is tried again", err))
 	}
-	if t.state.failed != nil {
-		problem("state file", fmt.Errorf("%w: after a restart, load balancers that no Service needs any more stay", t.state.failed))
+	if err := t.state.failure(); err != nil {
+		problem("state file", fmt.Errorf("%w: after a restart, load balancers that no Service needs any more stay", err))
 	}
 	return all
 }

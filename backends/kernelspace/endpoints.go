@@ -88,7 +88,7 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 	}
 	if !found {
 		provider = with.host
-		t.unfinished.add(k, fmt.Errorf("%w: no remote subnet of network %s has the address", errMissing, t.mirror.network.Name))
+		t.leave(k, fmt.Errorf("%w: no remote subnet of network %s has the address", errMissing, t.mirror.network.Name))
 	}
 	e.ProviderAddress = provider
 	return e, nil
@@ -238,14 +238,14 @@ func (t *target) removeOwn(ctx context.Context, id string) error {
 	}
 	k := endpointKey(t.mirror.endpoints[id].Addresses[0])
 	if err := t.isInUse(id); err != nil {
-		t.unfinished.add(k, err)
+		t.leave(k, err)
 		return nil
 	}
 	err := t.deleteEndpoint(ctx, id)
 	if err == nil || isFatal(ctx, err) {
 		return err
 	}
-	t.unfinished.add(k, err)
+	t.leave(k, err)
 	return nil
 }
 

@@ -34,15 +34,14 @@ func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 
 // list lists everything; if cleans is set, only to remove it.
 func (t *target) list(ctx context.Context, cleans bool) (objects []object, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	l := lister{target: t, cleans: cleans}
+	noticed := t.beginList()
 	if err := l.read(ctx); err != nil {
+		t.listFailed(noticed)
 		return nil, err
 	}
 	t.state.load()
-	t.renderer, t.mirror = l.renderer, l.mirror
-	t.drift.listed(len(t.unfinished.all) > 0)
+	t.mirror = l.mirror
 	for id, e := range l.mirror.endpoints {
 		if e.Remote || l.mirror.pods[e.Addresses[0]] != id {
 			objects = append(objects, l.endpoint(&e))
@@ -61,7 +60,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.keep(exists)
 	t.state.flush()
-	t.unfinished = newUnfinished(t.unfinished.all)
+	t.listed(l.renderer)
 	return objects, nil
 }
 
@@ -243,8 +242,6 @@ func (t *target) Cleanup(ctx context.Context) error {
 	if _, err := t.list(ctx, true); err != nil {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
 		if err := t.removeLoadBalancer(ctx, k); err != nil {
 			return t.flush(translate(err))

@@ -288,7 +288,7 @@ func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
 	if err == nil || isFatal(ctx, err) {
 		return err
 	}
-	t.unfinished.add(k, err)
+	t.leave(k, err)
 	return nil
 }
 
@@ -341,7 +341,7 @@ func (t *target) build(ctx context.Context, k key, v *value) (hcn.LoadBalancer, 
 		v.decode(isIPv4, resolve)
 	}
 	if missing > 0 {
-		t.unfinished.add(k, fmt.Errorf("%w: %d", errMissing, missing))
+		t.leave(k, fmt.Errorf("%w: %d", errMissing, missing))
 	}
 	slices.Sort(b.Endpoints)
 	b.Endpoints = slices.Compact(b.Endpoints)
@@ -357,7 +357,7 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 		}
 	}
 	if t.mirror.root == "" {
-		t.unfinished.add(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint))
+		t.leave(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint))
 		return nil
 	}
 	b.Endpoints = []string{t.mirror.root}

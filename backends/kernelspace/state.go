@@ -3,6 +3,7 @@ package kernelspace
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/vipkit/vipkit/internal/journal"
 )
@@ -15,7 +16,15 @@ import (
 type state struct {
 	*journal.Set
 	isLoaded bool
-	failed   error // the last error of the file
+	failed   atomic.Pointer[error] // the last error of the file
+}
+
+// failure returns the last error of the file. It may be called from any goroutine.
+func (s *state) failure() error {
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // load reads the file, once. Without a file, or with one that is damaged, no load balancer is known. As
@@ -25,8 +34,9 @@ func (s *state) load() {
 		return
 	}
 	meanwhile := slices.Collect(s.All())
-	_, s.failed = s.Load() // what is damaged is left out
-	s.isLoaded = s.failed == nil
+	_, err := s.Load() // what is damaged is left out
+	s.failed.Store(&err)
+	s.isLoaded = err == nil
 	for _, x := range meanwhile {
 		s.Add(x)
 	}
@@ -45,14 +55,15 @@ func (s *state) keep(exists map[string]bool) {
 // flush writes what has changed.
 func (s *state) flush() {
 	if s.isLoaded {
-		s.failed = s.Flush()
+		err := s.Flush()
+		s.failed.Store(&err)
 	}
 }
 
 // clear forgets everything, and removes the file.
 func (s *state) clear() error {
 	if !s.isLoaded {
-		return s.failed
+		return s.failure()
 	}
 	return s.Clear()
 }

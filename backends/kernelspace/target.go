@@ -28,7 +28,7 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	}
 	t := &target{
 		client: client, options: o, prefix: o.Identity.Name + "/", canModify: true,
-		renderer: &renderer{options: &o}, state: state{Set: journal.New(o.StateFile)}, unfinished: newUnfinished(nil),
+		shared: shared{renderer: &renderer{options: &o}, unfinished: newUnfinished(nil)}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
 }
@@ -36,24 +36,38 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 // target is the [backends.Target]: endpoints and load balancers of HNS. HNS has no transactions: a
 // Commit that fails reverts what it has added and changed. Removals do not fail: what could not be
 // removed is tried again later, since it harms nobody but those who want its address.
+//
+// Calls of List, Commit and Cleanup do not overlap. Other methods use what is shared alone.
 type target struct {
 	client  hcn.Client
 	options Options
 	prefix  string // of the names of endpoints
 
-	// mu guards the rest against Drifted, WaitDrift, CheckNode and CheckLimits.
-	mu       sync.Mutex
-	renderer *renderer
+	shared
 	// mirror is nil before the first List.
 	mirror *mirror
 	// canModify is false after HNS has refused to modify a load balancer, or did not do it.
-	canModify  bool
-	looked     looked
-	state      state
-	unfinished unfinished
-	drift      drift
+	canModify bool
+	looked    looked
+	state     state
 
 	ops atomic.Uint64
+}
+
+// shared is what methods need that may be called beside List, Commit and Cleanup. These alone change
+// renderer and unfinished, so they read both without the lock.
+type shared struct {
+	mu         sync.Mutex // not held during calls of HNS
+	renderer   *renderer
+	unfinished unfinished
+	drift      drift
+}
+
+// leave records that something could not be done.
+func (s *shared) leave(k key, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfinished.add(k, err)
 }
 
 // looked is what the current Commit has read again.
@@ -88,8 +102,6 @@ func (t *target) Operations() uint64 { return t.ops.Load() }
 
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.looked = looked{}
 	var done []func(context.Context) error // reverts
 	for i := range ops {
@@ -112,12 +124,14 @@ func (t *target) fail(o *op, err error) {
 	if o.Kind == backends.Replace {
 		err = fmt.Errorf("%w: %w", errKept, err)
 	}
-	t.unfinished.add(o.Key, err)
+	t.leave(o.Key, err)
 }
 
 // flush writes the state file. An error of that stays for CheckNode: the dataplane is right.
 func (t *target) flush(err error) error {
 	t.state.flush()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if len(t.unfinished.all) > 0 {
 		t.drift.wakeUp(t.unfinished.isNew)
 		t.unfinished.isNew = false
