@@ -254,3 +254,17 @@ func TestSourceAddressIsHNSsChoice(t *testing.T) {
 		}
 	}
 }
+
+// A Service whose last change failed serves as before, until it is deleted.
+func TestDeletedAfterFailedChange(t *testing.T) {
+	m := newMachine(t, noModify())
+	p := service(1, local(1))
+	m.apply(p)
+	m.fail(-1, denied(), "DeleteLoadBalancer")
+	if err := m.try(sticky(p)); !errors.Is(err, errDenied) {
+		t.Fatalf("got error %v, want %v", err, errDenied)
+	}
+	m.SetFault(nil)
+	m.apply()
+	m.want("the Service is deleted")
+}

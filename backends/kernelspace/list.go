@@ -243,7 +243,7 @@ func (t *target) Cleanup(ctx context.Context) error {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
-		if err := t.removeLoadBalancer(ctx, k); err != nil {
+		if err := t.removeLoadBalancer(ctx, k, false); err != nil {
 			return t.flush(translate(err))
 		}
 	}

@@ -21,7 +21,7 @@ func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payl
 	}
 	return func(ctx context.Context) error {
 		if !existed {
-			return t.removeLoadBalancer(ctx, k)
+			return t.removeLoadBalancer(ctx, k, false)
 		}
 		return t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return have, nil }, with)
 	}, nil
@@ -275,13 +275,13 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 }
 
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,
-// it is removed later.
-func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
+// it is removed later. A leftover of the last list stays if its port needs it and has failed.
+func (t *target) removeLoadBalancer(ctx context.Context, k key, isLeftover bool) error {
 	have, exists := t.mirror.loadBalancers[k]
 	if !exists || !t.state.Has(have.ID) {
 		return nil
 	}
-	if err, failed := t.unfinished.all[k]; failed && errors.Is(err, errKept) {
+	if err, failed := t.unfinished.all[k]; isLeftover && failed && errors.Is(err, errKept) {
 		return nil
 	}
 	err := t.deleteLoadBalancer(ctx, k, have.ID)

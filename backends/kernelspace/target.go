@@ -174,7 +174,7 @@ func (t *target) carryOut(ctx context.Context, o *op) (revert func(context.Conte
 	case o.Kind == backends.Remove && o.Key.kind == kindEndpoint:
 		return lost, t.removeEndpoint(ctx, o.Key)
 	case o.Kind == backends.Remove:
-		return lost, t.removeLoadBalancer(ctx, o.Key)
+		return lost, t.removeLoadBalancer(ctx, o.Key, o.Payload == nil)
 	case o.Key.kind == kindEndpoint:
 		return t.putEndpoint(ctx, o.Key, &o.Value, with)
 	}
