@@ -1,6 +1,10 @@
 package hns
 
-import "github.com/vipkit/vipkit/internal/hcnschema"
+import (
+	"errors"
+
+	"github.com/vipkit/vipkit/internal/hcnschema"
+)
 
 // kind is a kind of objects: the part of the names of its functions.
 type kind string
@@ -29,12 +33,15 @@ func (k kind) read(l library, id string) (text string, err error) {
 }
 
 // create makes an object and returns its document, because HNS chooses the ID. in is the handle of
-// the network of an endpoint, and otherwise 0.
+// the network of an endpoint, and otherwise 0. An error of reading the object is none of HNS any more: it
+// must not say that nothing was done.
 func (k kind) create(l library, in uintptr, settings string) (text string, err error) {
 	c := &call{function: "HcnCreate" + string(k), handle: in, id: new(guid), text: settings}
 	err = k.use(l, c, func(handle uintptr) error {
-		text, err = k.query(l, handle)
-		return err
+		if text, err = k.query(l, handle); err != nil {
+			return errors.New("made, but not read: " + err.Error())
+		}
+		return nil
 	})
 	return text, err
 }
