@@ -26,9 +26,10 @@ func TestFailedQueryChangesNothing(t *testing.T) {
 		m.apply(service(1, local(1), remote(1)), service(2, local(2)))
 		before := m.Dump()
 		m.restart()
-		m.fail(-1, denied(), method)
-		if err := m.try(); !errors.Is(err, errDenied) {
-			t.Errorf("%s fails: got error %v, want %v", method, err, errDenied)
+		stopped := &hcn.Error{Op: method, Code: hcn.CodeManagerStopped}
+		m.fail(-1, hcntest.Fault{Err: stopped}, method)
+		if err := m.try(); !errors.Is(err, stopped) {
+			t.Errorf("%s fails: got error %v, want %v", method, err, stopped)
 		}
 		m.want(method+" fails", strings.Split(before, "\n")...)
 		m.SetFault(nil)
@@ -267,4 +268,76 @@ func TestLocalPolicyWithoutDSR(t *testing.T) {
 	m.wantLimits(p,
 		"spec.externalTrafficPolicy: HNS cannot distinguish connections from inside the cluster: those to external addresses and node ports also reach endpoints of this node only",
 		"spec.externalTrafficPolicy: this version of HNS has no direct server return: endpoints do not see the addresses of clients")
+}
+
+// An object that cannot be read, of another program or of the backend itself, keeps no Service from being
+// served. Nothing is deleted that it may refer to, and it is named.
+func TestUnreadableObject(t *testing.T) {
+	for _, isOwn := range []bool{false, true} {
+		m := newMachine(t, newest())
+		foreign := hcn.LoadBalancer{
+			Endpoints: []string{m.Endpoints()[0].ID}, FrontendVIPs: []netip.Addr{clusterIP(99)},
+			PortMappings: []hcn.PortMapping{{Protocol: 17, InternalPort: 1, ExternalPort: 1}},
+		}
+		if _, err := m.CreateLoadBalancer(t.Context(), foreign); err != nil {
+			t.Fatal(err)
+		}
+		empty := m.Dump()
+		m.apply(service(9, remote(1)))
+		hidden := m.LoadBalancers()[0].ID // in the order of the dump: 10.96.0.99:1, 10.96.0.9:80
+		if isOwn {
+			hidden = m.LoadBalancers()[1].ID
+		}
+		before := m.Dump()
+		m.SetFault(func(c hcntest.Call) hcntest.Fault {
+			if c.Method == "LoadBalancer" && c.ID == hidden {
+				return denied()
+			}
+			return hcntest.Fault{}
+		})
+		m.restart()
+		m.apply(service(1, local(1)))
+		if p := m.problems(); len(p) != 1 || !strings.Contains(p[0].Error(), hidden) {
+			t.Errorf("own %v: got problems %v, want one with %s", isOwn, p, hidden)
+		}
+		const served = "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1"
+		if isOwn {
+			m.want("own one hidden", append(strings.Split(before, "\n"), served)...)
+		} else { // the endpoint stays: the hidden one may refer to it
+			m.want("foreign one hidden", empty, served, "endpoint remote 10.1.0.1 mac 02-11-0A-01-00-01")
+		}
+		m.resync()
+		m.SetFault(nil)
+		m.resync()
+		m.want("readable again", empty, served)
+		if p := m.problems(); len(p) != 0 {
+			t.Errorf("own %v, readable again: got problems %v, want none", isOwn, p)
+		}
+	}
+}
+
+// forgetful is an HNS that once lists no load balancers.
+type forgetful struct {
+	*hcntest.Sim
+	forgets bool
+}
+
+func (f *forgetful) LoadBalancerIDs(ctx context.Context) ([]string, error) {
+	if f.forgets {
+		f.forgets = false
+		return nil, nil
+	}
+	return f.Sim.LoadBalancerIDs(ctx)
+}
+
+// A list that lacks load balancers does not make them another program's.
+func TestListThatLacksObjects(t *testing.T) {
+	m := newMachine(t, newest())
+	m.apply(service(1, local(1)))
+	f := &forgetful{Sim: m.Sim}
+	m.backend = must(kernelspace.New(f, m.options))
+	m.applied, f.forgets = proxy.Snapshot{}, true
+	m.apply()
+	m.resync()
+	m.want("no Service")
 }

@@ -303,10 +303,11 @@ func (t *target) lookForEndpoints(ctx context.Context) error {
 		return nil
 	}
 	t.looked.endpoints = true
-	all, err := t.readEndpoints(ctx, t.mirror.network.ID, t.mirror.endpoints)
+	all, unread, err := t.readEndpoints(ctx, t.mirror.network.ID, t.mirror.endpoints)
 	if err != nil {
 		return err
 	}
+	t.mirror.suspect = t.mirror.suspect || len(unread) > 0
 	for id := range t.mirror.endpoints {
 		if _, exists := all[id]; !exists {
 			t.mirror.dropEndpoint(id)
@@ -320,24 +321,28 @@ func (t *target) lookForEndpoints(ctx context.Context) error {
 	return nil
 }
 
-// readEndpoints returns the endpoints of a network. It reads those that are not known.
-func (t *target) readEndpoints(ctx context.Context, network string, known map[string]hcn.Endpoint) (map[string]hcn.Endpoint, error) {
+// readEndpoints returns the endpoints of a network, and why some, by ID, cannot be read. It reads those
+// that are not known.
+func (t *target) readEndpoints(ctx context.Context, network string, known map[string]hcn.Endpoint) (all map[string]hcn.Endpoint, unread map[string]error, err error) {
 	ids, err := t.client.EndpointIDs(ctx, network)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := make(map[string]hcn.Endpoint, len(ids))
+	all, unread = make(map[string]hcn.Endpoint, len(ids)), map[string]error{}
 	for _, id := range ids {
 		e, isKnown := known[id]
 		if !isKnown {
 			switch e, err = t.client.Endpoint(ctx, id); {
 			case errors.Is(err, hcn.ErrNotFound):
 				continue // it vanished meanwhile
+			case err != nil && isFatal(ctx, err):
+				return nil, nil, err
 			case err != nil:
-				return nil, err
+				unread[id] = fmt.Errorf("endpoint %s: %w", id, err)
+				continue
 			}
 		}
 		all[id] = e
 	}
-	return all, nil
+	return all, unread, nil
 }

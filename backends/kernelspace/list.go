@@ -58,9 +58,16 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	for id := range l.mirror.endpoints {
 		exists[id] = true
 	}
+	for id := range l.unread {
+		exists[id] = true
+	}
 	t.state.keep(exists)
 	t.state.flush()
 	t.listed(l.renderer)
+	if err := l.unreadable(); err != nil {
+		t.leave(key{kind: kindUnread}, err)
+		return objects, t.flush(nil)
+	}
 	return objects, nil
 }
 
@@ -73,6 +80,7 @@ type lister struct {
 	renderer      *renderer
 	mirror        *mirror
 	loadBalancers []hcn.LoadBalancer
+	unread        map[string]error // why objects, by ID, cannot be read
 }
 
 // read reads everything, and changes nothing of the target.
@@ -87,7 +95,7 @@ func (l *lister) read(ctx context.Context) error {
 	if was := l.target.mirror; was != nil && was.network.ID == l.mirror.network.ID {
 		known = was.endpoints
 	}
-	endpoints, err := l.readEndpoints(ctx, l.mirror.network.ID, known)
+	endpoints, unread, err := l.readEndpoints(ctx, l.mirror.network.ID, known)
 	if err != nil {
 		return fmt.Errorf("endpoints of network %s: %w", l.options.Network, err)
 	}
@@ -104,13 +112,30 @@ func (l *lister) read(ctx context.Context) error {
 		b, err := l.client.LoadBalancer(ctx, id)
 		switch {
 		case errors.Is(err, hcn.ErrNotFound): // it vanished meanwhile
-		case err != nil:
+		case err != nil && isFatal(ctx, err):
 			return fmt.Errorf("load balancer %s: %w", id, err)
+		case err != nil:
+			unread[id] = fmt.Errorf("load balancer %s: %w", id, err)
 		default:
 			l.loadBalancers = append(l.loadBalancers, b)
 		}
 	}
+	// They may refer to any endpoint.
+	l.unread, l.mirror.suspect = unread, len(unread) > 0
 	return nil
+}
+
+// unreadable returns an error that names some objects that cannot be read, nil if there are none.
+func (l *lister) unreadable() error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(l.unread)) {
+		if len(errs) == failureLimit {
+			errs = append(errs, fmt.Errorf("%d more", len(l.unread)-failureLimit))
+			break
+		}
+		errs = append(errs, l.unread[id])
+	}
+	return errors.Join(errs...)
 }
 
 // readHost reads what HNS can do, and the network.

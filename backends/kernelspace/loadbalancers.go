@@ -259,19 +259,24 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 	for at, b := range t.mirror.loadBalancers {
 		known[b.ID] = plain(at) != plain(k)
 	}
+	var failed error
 	for _, id := range ids {
 		if known[id] {
 			continue
 		}
 		b, err := t.client.LoadBalancer(ctx, id)
 		if err != nil && !errors.Is(err, hcn.ErrNotFound) {
-			return b, false, err
+			failed = err // it may be another one
+			if isFatal(ctx, err) {
+				break
+			}
+			continue
 		}
 		if at, ok := keyOf(&b); ok && at == plain(k) {
 			return b, true, nil
 		}
 	}
-	return b, false, nil
+	return b, false, failed
 }
 
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,

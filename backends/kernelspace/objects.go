@@ -15,6 +15,7 @@ const (
 	kindEndpoint     kind = iota // an endpoint that the backend makes
 	kindLoadBalancer             // a load balancer of one address, protocol and port
 	kindHealthCheck              // the load balancer of health checks, for all ports of a Service
+	kindUnread                   // what cannot be read: no object, only a key of what is unfinished
 )
 
 // key names an object. HNS refuses a second load balancer of one address, protocol and port, so a

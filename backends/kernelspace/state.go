@@ -11,11 +11,12 @@ import (
 // state has the IDs of the backend's own load balancers, and of endpoints that it has adopted. It
 // also has the attempts to make load balancers whose outcome is not known.
 //
-// When everything is listed, IDs of objects that do not exist any more are removed: only a list shows
-// that an object is gone, since HNS may report success and keep it.
+// IDs of objects that two lists in a row do not have are removed: only a list shows that an object is
+// gone, since HNS may report success and keep it.
 type state struct {
 	*journal.Set
 	isLoaded bool
+	missing  map[string]bool       // IDs that the last list did not have
 	failed   atomic.Pointer[error] // the last error of the file
 }
 
@@ -42,13 +43,20 @@ func (s *state) load() {
 	}
 }
 
-// keep forgets all IDs but those of objects that exist.
+// keep forgets all IDs but those of objects that exist. One that was missing in one list alone stays: the
+// list may have been wrong, and then nobody would remove the object any more.
 func (s *state) keep(exists map[string]bool) {
+	missing := map[string]bool{}
 	for id := range s.All() {
-		if !exists[id] {
+		switch {
+		case exists[id]:
+		case s.missing[id]:
 			s.Remove(id)
+		default:
+			missing[id] = true
 		}
 	}
+	s.missing = missing
 	s.Compact()
 }
 

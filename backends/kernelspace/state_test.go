@@ -76,12 +76,13 @@ func TestStateFile(t *testing.T) {
 		m.apply(service(1, local(1+i%2)))
 	}
 	m.resync()
+	m.resync()
 	text, err := os.ReadFile(m.options.StateFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := bytes.Count(text, []byte("\n")); n != 1 {
-		t.Errorf("after a list: got %d lines, want one for each load balancer:\n%s", n, text)
+		t.Errorf("after two lists: got %d lines, want one for each load balancer:\n%s", n, text)
 	}
 	files, err := os.ReadDir(filepath.Dir(m.options.StateFile))
 	if err != nil || len(files) != 1 {

@@ -205,6 +205,8 @@ func (k key) String() string {
 	switch {
 	case k.kind == kindEndpoint:
 		return "endpoint " + k.addr.Addr().String()
+	case k.kind == kindUnread:
+		return "objects that cannot be read"
 	case k.kind == kindHealthCheck:
 		return "load balancer of health checks " + k.addr.String()
 	case k.addr.Addr().IsUnspecified():

@@ -53,6 +53,9 @@ func IDs(text string) ([]string, error) {
 	if err := json.Unmarshal([]byte(text), &ids); err != nil {
 		return nil, fmt.Errorf("list of objects: %w", err)
 	}
+	if ids == nil {
+		return nil, fmt.Errorf("list of objects: got %q, which is none", text)
+	}
 	for i, id := range ids {
 		ids[i] = ID(id)
 	}
