@@ -341,3 +341,53 @@ func TestListThatLacksObjects(t *testing.T) {
 	m.resync()
 	m.want("no Service")
 }
+
+// A frontend and a health check with one address and port do not delete each other: the port that comes
+// second fails by name. A port whose own frontend is there has no health check.
+func TestHealthCheckAtFrontend(t *testing.T) {
+	m := newMachine(t, newest())
+	m.options.HealthChecks = kernelspace.HealthChecks{Endpoint: "cbr0", Port: 10256}
+	if _, err := m.AddEndpoint(m.network, "cbr0", netip.MustParseAddr("10.0.0.200")); err != nil {
+		t.Fatal(err)
+	}
+	m.restart()
+	first := with(service(1, local(1)), frontend(proxy.LoadBalancer, "203.0.113.1", 80))
+	second := with(service(2, local(1)), frontend(proxy.LoadBalancer, "203.0.113.1", 10256))
+	for i := range 3 {
+		m.applied = proxy.Snapshot{}
+		n := m.writes(func() {
+			failed, _ := errors.AsType[proxy.PortErrors](m.try(first, second))
+			if failed[second.Name] == nil || len(failed) != 1 || !strings.Contains(failed.Error(), "load balancer of health checks 203.0.113.1:10256") {
+				t.Errorf("got error %v, want one of %s that names the health check", failed, second.Name)
+			}
+		})
+		if i > 0 && n != 2 { // the ClusterIP of the port that fails comes and goes
+			t.Errorf("list %d: got %d writes, want 2", i, n)
+		}
+	}
+	m.apply(second)
+	m.want("alone",
+		"load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1",
+		"load balancer 203.0.113.1:10256/6->8080 distribution 0 flags 16 flags 0 source 172.18.0.2 to local 10.0.0.1")
+}
+
+// If endpoints vanish again and again while a load balancer is replaced, the former one is made again.
+func TestEndpointsVanishWhileReplaced(t *testing.T) {
+	m := newMachine(t, noModify())
+	p := service(1, local(1), local(2))
+	m.apply(p)
+	before := m.Dump()
+	m.fail(2, hcntest.Fault{Err: &hcn.Error{Op: "HcnCreateLoadBalancer", Code: hcn.CodeEndpointNotFound}}, "CreateLoadBalancer")
+	if failed, _ := errors.AsType[proxy.PortErrors](m.try(sticky(p))); failed[p.Name] == nil {
+		t.Errorf("got error %v, want one of %s", failed, p.Name)
+	}
+	m.want("afterwards", before)
+	m.apply(p)
+	m.fail(-1, hcntest.Fault{Err: &hcn.Error{Op: "HcnCreateLoadBalancer", Code: hcn.CodeEndpointNotFound}}, "CreateLoadBalancer")
+	if err := m.try(sticky(p)); !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("nothing can be made: got error %v, want %v", err, proxy.ErrDataplaneLost)
+	}
+	m.SetFault(nil)
+	m.apply(p)
+	m.want("HNS works again", before)
+}

@@ -30,18 +30,38 @@ func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payl
 // reach makes a load balancer what build returns. If an endpoint has vanished, it reads the endpoints
 // again and tries once more.
 func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalancer, error), with payload) error {
+	had, existed := t.mirror.loadBalancers[k]
 	for try := 0; ; try++ {
 		want, err := build()
 		if err == nil {
 			err = t.change(ctx, k, want, with)
 		}
-		if try > 0 || !errors.Is(err, hcn.ErrNotFound) {
+		if !errors.Is(err, hcn.ErrNotFound) {
 			return err
 		}
-		if err := t.readAgain(ctx, k); err != nil {
-			return err
+		again := t.readAgain(ctx, k)
+		if _, exists := t.mirror.loadBalancers[k]; existed && !exists && (try > 0 || again != nil) {
+			return t.restore(ctx, k, had, errors.Join(err, again))
+		}
+		if try > 0 || again != nil {
+			return errors.Join(err, again)
 		}
 	}
+}
+
+// restore makes a load balancer again that was deleted for another one, which could not be made because of
+// cause, with those of its endpoints that exist.
+func (t *target) restore(ctx context.Context, k key, had hcn.LoadBalancer, cause error) error {
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	had.Endpoints = slices.DeleteFunc(slices.Clone(had.Endpoints), func(id string) bool {
+		_, exists := t.mirror.endpoints[id]
+		return !exists
+	})
+	if err := t.createLoadBalancer(ctx, k, had); err != nil {
+		return fmt.Errorf("%w: %w; making the former one again: %w", proxy.ErrDataplaneLost, cause, err)
+	}
+	return cause
 }
 
 // readAgain reads the endpoints, and a load balancer, after HNS did not find one of them.
@@ -193,18 +213,16 @@ func (t *target) replace(ctx context.Context, k key, have, want hcn.LoadBalancer
 	if err == nil || errors.Is(err, hcn.ErrNotFound) {
 		return err // reach tries again
 	}
-	ctx, cancel := afterwards(ctx)
-	defer cancel()
-	if again := t.createLoadBalancer(ctx, k, have); again != nil {
-		return fmt.Errorf("%w: %w; making the former one again: %w", proxy.ErrDataplaneLost, err, again)
-	}
-	return err
+	return t.restore(ctx, k, have, err)
 }
 
 // createLoadBalancer makes a load balancer. If another one has its address, protocol and port, that
 // one is deleted first.
 func (t *target) createLoadBalancer(ctx context.Context, k key, want hcn.LoadBalancer) error {
 	want.ID = ""
+	if err := t.conflict(k); err != nil {
+		return err
+	}
 	first := t.state.intend(k)
 	id, err := t.client.CreateLoadBalancer(ctx, want)
 	if errors.Is(err, hcn.ErrExists) {
@@ -226,6 +244,19 @@ func (t *target) createLoadBalancer(ctx context.Context, k key, want hcn.LoadBal
 	want.ID = id
 	t.mirror.put(k, want)
 	t.state.decided(k, id)
+	return nil
+}
+
+// conflict returns an error if a frontend and a health check have one address, protocol and port: each
+// would delete the other one's load balancer.
+func (t *target) conflict(k key) error {
+	other := k
+	if other.kind = kindHealthCheck; k.kind == kindHealthCheck {
+		other.kind = kindLoadBalancer
+	}
+	if _, exists := t.mirror.loadBalancers[other]; exists {
+		return fmt.Errorf("%v has the address and port", other)
+	}
 	return nil
 }
 

@@ -132,7 +132,11 @@ func (w *portWriter) healthCheck(f *proxy.Frontend, of value) {
 	if w.options.HealthChecks.Endpoint == "" || port == 0 || f.Kind != proxy.LoadBalancer {
 		return
 	}
-	w.add(key{kind: kindHealthCheck, protocol: ipaddr.TCP, addr: netip.AddrPortFrom(f.Addr.Addr(), port)},
+	at := netip.AddrPortFrom(f.Addr.Addr(), port)
+	if w.port.Name.Protocol == v1.ProtocolTCP && slices.ContainsFunc(w.port.Frontends, func(f proxy.Frontend) bool { return f.Addr == at }) {
+		return // the Service itself has this address and port
+	}
+	w.add(key{kind: kindHealthCheck, protocol: ipaddr.TCP, addr: at},
 		value{port: port, mapping: of.mapping & (hcn.UseMux | hcn.PreserveDIP)})
 }
 
