@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -72,8 +73,8 @@ const retryFirst = 500 * time.Millisecond
 
 // drift is when HNS must be listed again.
 type drift struct {
-	// noticed says that HNS has notified of a change.
-	noticed bool
+	// noticed says that HNS has notified of a change; reconnected that it had ended.
+	noticed, reconnected bool
 	// at is when everything was listed; since when something has been unfinished; retries how often
 	// in a row something was when everything was listed.
 	at, since time.Time
@@ -103,6 +104,17 @@ func (s *shared) beginList() (noticed bool) {
 	defer s.mu.Unlock()
 	noticed, s.drift.noticed = s.drift.noticed, false
 	return noticed
+}
+
+// hasReconnected reports, once, whether HNS has ended since the last list: it may be another version now.
+func (s *shared) hasReconnected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.drift.reconnected
+	if s.drift.reconnected = false; was {
+		s.modifyFailed = nil
+	}
+	return was
 }
 
 func (s *shared) listFailed(noticed bool) {
@@ -145,8 +157,11 @@ func (t *target) hasDrifted() bool {
 	return t.drift.noticed || !due.IsZero() && !time.Now().Before(due)
 }
 
+// waitPause is the pause between attempts to wait for notifications.
+const waitPause = 30 * time.Second
+
 // WaitDrift implements [proxy.DriftChecker]: it waits for a notification of HNS, or until something
-// that is unfinished is due again.
+// that is unfinished is due again. While HNS cannot notify, it waits for the latter alone.
 func (t *target) WaitDrift(ctx context.Context) error {
 	for {
 		wait, stop, drifted := t.beginWait(ctx)
@@ -155,21 +170,30 @@ func (t *target) WaitDrift(ctx context.Context) error {
 			return nil
 		}
 		event, err := t.client.Wait(wait)
-		if errors.Is(err, hcn.ErrUnsupported) {
-			<-wait.Done()
-			err = wait.Err()
-		}
 		ended := wait.Err() != nil
+		if err != nil && !ended {
+			t.waitFails(err)
+			_ = pause.For(wait, waitPause) // what is due ends it
+		}
 		stop()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
+			t.waitFails(nil)
 			t.note(event)
-		case !ended:
-			return fmt.Errorf("kernelspace: waiting for notifications: %w", err)
 		}
 	}
+}
+
+// waitFails records why no notification comes; nothing if HNS has none.
+func (t *target) waitFails(err error) {
+	if errors.Is(err, hcn.ErrUnsupported) {
+		err = nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waitFailed = err
 }
 
 // beginWait returns the context of a wait, which ends when something is due.
@@ -192,6 +216,7 @@ func (t *target) note(e hcn.Event) {
 	if e > hcn.EndpointsChanged || t.unfinished.waitsForEndpoints() {
 		t.drift.noticed = true
 	}
+	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
 }
 
 // CheckNode implements [backends.NodeChecker]: it returns what could not be written, and whether the
@@ -205,10 +230,16 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		all = append(all, p)
 	}
 	t.mu.Lock()
-	err := t.unfinished.failure()
+	err, modifyFailed, waitFailed := t.unfinished.failure(), t.modifyFailed, t.waitFailed
 	t.mu.Unlock()
 	if err != nil {
 		problem("HNS", fmt.Errorf("%w; it is tried again", err))
+	}
+	if modifyFailed != nil {
+		problem("HNS", fmt.Errorf("load balancers cannot be modified, and are made again instead: %w", modifyFailed))
+	}
+	if waitFailed != nil {
+		problem("HNS", fmt.Errorf("waiting for notifications: %w: changes of networks and endpoints are noticed late", waitFailed))
 	}
 	if err := t.state.failure(); err != nil {
 		problem("state file", fmt.Errorf("%w: after a restart, load balancers that no Service needs any more stay", err))

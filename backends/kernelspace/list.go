@@ -42,6 +42,9 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.load()
 	t.mirror = l.mirror
+	if t.hasReconnected() {
+		clear(t.notModified)
+	}
 	for id, e := range l.mirror.endpoints {
 		if e.Remote || l.mirror.pods[e.Addresses[0]] != id {
 			objects = append(objects, l.endpoint(&e))

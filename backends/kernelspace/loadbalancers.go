@@ -98,7 +98,7 @@ func (t *target) change(ctx context.Context, k key, want hcn.LoadBalancer, with 
 	case fits(have, want):
 		t.state.Add(have.ID)
 		return nil
-	case t.canModify && with.inPlace && t.renderer.features.Modify:
+	case with.inPlace && t.renderer.features.Modify && !t.notModified[k] && !t.notModified[key{}]:
 		want.ID = have.ID
 		done, err := t.modify(ctx, k, want)
 		if done || err != nil {
@@ -122,7 +122,7 @@ func fits(have, want hcn.LoadBalancer) bool {
 func (t *target) modify(ctx context.Context, k key, want hcn.LoadBalancer) (done bool, err error) {
 	err = t.client.ModifyLoadBalancer(ctx, want)
 	if errors.Is(err, hcn.ErrUnsupported) {
-		t.canModify = false
+		t.cannotModify(k, err)
 		return false, nil
 	}
 	if err != nil {
@@ -135,11 +135,23 @@ func (t *target) modify(ctx context.Context, k key, want hcn.LoadBalancer) (done
 		return false, err
 	}
 	if !fits(t.mirror.loadBalancers[k], want) {
-		t.canModify = false
+		t.cannotModify(k, errors.New("HNS reports success and changes nothing"))
 		return false, nil
 	}
 	t.state.Add(want.ID)
 	return true, nil
+}
+
+// cannotModify has a load balancer made again instead of modified until HNS has ended; all of them if it
+// is not implemented.
+func (t *target) cannotModify(k key, err error) {
+	if known, ok := errors.AsType[*hcn.Error](err); ok && known.Code == hcn.CodeNotImplemented {
+		k = key{}
+	}
+	t.notModified[k] = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.modifyFailed = fmt.Errorf("%v: %w", k, err)
 }
 
 // read reads a load balancer.

@@ -2,6 +2,7 @@ package kernelspace_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -104,6 +106,29 @@ func TestMissingLocalEndpointIsRetriedSoon(t *testing.T) {
 			r.want("soon", "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.77")
 		})
 	}
+}
+
+// deaf is an HNS of which no notification can be had.
+type deaf struct{ *hcntest.Sim }
+
+func (deaf) Wait(context.Context) (hcn.Event, error) { return 0, errDenied }
+
+// What is retried soon is so also while notifications cannot be had, which is a problem of the node.
+func TestNotificationsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, newest())
+		m.backend = must(kernelspace.New(deaf{m.Sim}, m.options))
+		r := run(t, m)
+		time.Sleep(time.Minute)
+		r.serve("web", clusterIP(1), pod(77))
+		time.Sleep(100 * time.Millisecond)
+		r.addPod(pod(77))
+		time.Sleep(2 * time.Second)
+		r.want("soon", "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.77")
+		if p := m.problems(); len(p) != 1 || !errors.Is(p[0], errDenied) {
+			t.Errorf("got problems %v, want one", p)
+		}
+	})
 }
 
 // A delete that fails is tried again with growing pauses, until it succeeds.

@@ -27,7 +27,7 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	t := &target{
-		client: client, options: o, prefix: o.Identity.Name + "/", canModify: true,
+		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{},
 		shared: shared{renderer: &renderer{options: &o}, unfinished: newUnfinished(nil)}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
@@ -46,10 +46,11 @@ type target struct {
 	shared
 	// mirror is nil before the first List.
 	mirror *mirror
-	// canModify is false after HNS has refused to modify a load balancer, or did not do it.
-	canModify bool
-	looked    looked
-	state     state
+	// notModified are the load balancers that HNS has refused to modify, or has not modified; the zero
+	// key stands for all.
+	notModified map[key]bool
+	looked      looked
+	state       state
 
 	ops atomic.Uint64
 }
@@ -61,6 +62,9 @@ type shared struct {
 	renderer   *renderer
 	unfinished unfinished
 	drift      drift
+	// modifyFailed is why load balancers are made again instead of modified, waitFailed why no
+	// notification comes; nil if neither is so.
+	modifyFailed, waitFailed error
 }
 
 // leave records that something could not be done.
@@ -103,6 +107,7 @@ func (t *target) Operations() uint64 { return t.ops.Load() }
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) error {
 	t.looked = looked{}
+	ctx = context.WithValue(ctx, endKey{}, new(time.Time))
 	var done []func(context.Context) error // reverts
 	for i := range ops {
 		revert, err := t.carryOut(ctx, &ops[i])
@@ -157,10 +162,21 @@ func (t *target) revert(ctx context.Context, done []func(context.Context) error,
 // afterwardsLimit bounds what follows a failed call, so that Apply ends although HNS does not answer.
 const afterwardsLimit = 10 * time.Second
 
+// endKey is the key of the value of a context that has when everything must have ended that follows
+// failed calls. It counts from when the first one of them failed because the context had ended.
+type endKey struct{}
+
 // afterwards returns a context for what must follow a failed call, also if the call failed because
 // ctx has ended.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), afterwardsLimit)
+	end := time.Now().Add(afterwardsLimit)
+	if first, _ := ctx.Value(endKey{}).(*time.Time); first != nil && ctx.Err() != nil {
+		if first.IsZero() {
+			*first = end
+		}
+		end = *first
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), end)
 }
 
 // carryOut carries out an operation, and returns how to revert it; nil if there is nothing to

@@ -214,8 +214,23 @@ func TestModifyWithoutEffect(t *testing.T) {
 		m.want(what,
 			"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.2",
 			"load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.3")
-		if n := m.Calls()["ModifyLoadBalancer"]; n != 1 {
-			t.Errorf("%s: got %d modifications, want 1: it is not tried again", what, n)
+		want := map[string]int{"refused": 1, "ignored": 2}[what] // only a refusal is one of all load balancers
+		m.apply(service(1, local(4)), service(2, local(5)))
+		if n := m.Calls()["ModifyLoadBalancer"]; n != want {
+			t.Errorf("%s: got %d modifications, want %d: none is tried again", what, n, want)
+		}
+		if p := m.problems(); len(p) != 1 {
+			t.Errorf("%s: got problems %v, want one", what, p)
+		}
+		m.SetFault(nil)
+		m.Notify(hcn.Disconnected)
+		if err := m.backend.(proxy.DriftChecker).WaitDrift(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.resync()
+		m.apply(service(1, local(6)), service(2, local(5)))
+		if n := m.Calls()["ModifyLoadBalancer"]; n != want+1 || len(m.problems()) != 0 {
+			t.Errorf("%s, HNS has started again: got %d modifications and problems %v, want %d and none", what, n, m.problems(), want+1)
 		}
 	}
 }

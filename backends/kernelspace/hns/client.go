@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/hcnschema"
@@ -28,10 +29,15 @@ func newClient(open func(notify func(code uint32)) (library, error)) (*Client, e
 		return nil, err
 	}
 	c := &Client{library: l, busy: make(chan struct{}, 1), events: e}
-	// While HNS does not run, this fails; Wait tries again and says so.
-	_ = e.register(l)
+	// While HNS does not run or hangs, this fails; Wait tries again and says so.
+	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
+	defer cancel()
+	_ = c.write(ctx, func() error { return e.register(l) })
 	return c, nil
 }
+
+// openLimit is how long the first registration may delay who opens a client.
+const openLimit = 5 * time.Second
 
 // Close ends notifications. Other methods must not be called any more, and calls must have ended.
 func (c *Client) Close() error { return c.events.unregister(c.library) }

@@ -16,6 +16,7 @@ type events struct {
 	registration uintptr
 	registered   bool
 	missed       bool // notifications may have come while nothing was registered
+	ended        int  // how often HNS has ended
 }
 
 func newEvents() *events { return &events{came: make(chan struct{}, 1)} }
@@ -30,6 +31,7 @@ func (e *events) notify(code uint32) {
 	defer e.mu.Unlock()
 	if event == hcn.Disconnected {
 		e.registered, e.missed = false, true
+		e.ended++
 	}
 	e.add(event)
 }
@@ -56,10 +58,11 @@ func eventOf(code uint32) hcn.Event {
 	return 0
 }
 
-// register registers for notifications, unless it was done and HNS has not ended since.
+// register registers for notifications, unless it was done and HNS has not ended since. If HNS ends
+// meanwhile, that does not count: the next call registers again.
 func (e *events) register(l library) error {
 	e.mu.Lock()
-	registered, old := e.registered, e.registration
+	registered, old, before := e.registered, e.registration, e.ended
 	e.mu.Unlock()
 	if registered {
 		return nil
@@ -71,7 +74,7 @@ func (e *events) register(l library) error {
 	registration, err := l.register()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.registration, e.registered = registration, err == nil
+	e.registration, e.registered = registration, err == nil && e.ended == before
 	if e.registered && e.missed {
 		e.add(hcn.Disconnected)
 	}

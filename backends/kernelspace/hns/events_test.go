@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 )
@@ -93,4 +95,52 @@ func TestServiceRestarts(t *testing.T) {
 	if err := second(m.LoadBalancerIDs(t.Context())); err != nil {
 		t.Error(err)
 	}
+}
+
+// restless is a library whose HNS ends during the first registration, or never answers it.
+type restless struct {
+	library
+	notify        func(code uint32)
+	hangs         chan struct{} // nil for none
+	registrations int
+}
+
+func (r *restless) register() (uintptr, error) {
+	if r.registrations++; r.registrations == 1 {
+		r.notify(0x01000000)
+	}
+	if r.hangs != nil {
+		<-r.hangs
+	}
+	return uintptr(r.registrations), nil
+}
+
+func (*restless) unregister(uintptr) error { return nil }
+
+// If HNS ends while it is asked for notifications, the next Wait asks again. If it does not answer, who
+// opens the client is not kept waiting.
+func TestRegistrationFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &restless{}
+		open := func(notify func(uint32)) (library, error) {
+			r.notify = notify
+			return r, nil
+		}
+		c, err := newClient(open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, err := c.Wait(t.Context()); e != hcn.Disconnected || err != nil {
+			t.Errorf("got event %d, %v, want %d", e, err, hcn.Disconnected)
+		}
+		if r.registrations != 2 {
+			t.Errorf("got %d registrations, want 2", r.registrations)
+		}
+		r = &restless{hangs: make(chan struct{})}
+		start := time.Now()
+		if _, err := newClient(open); err != nil || time.Since(start) > openLimit {
+			t.Errorf("HNS hangs: got error %v after %v, want a client within %v", err, time.Since(start), openLimit)
+		}
+		close(r.hangs)
+	})
 }
