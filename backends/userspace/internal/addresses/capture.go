@@ -79,12 +79,14 @@ var (
 
 // New returns a capture. [Capture.ServeBy] must be called before it is used.
 func New(c Config) *Capture {
+	manager := &lately{Manager: c.Manager}
+	c.Manager = manager
 	t := &Capture{
 		Config: c, state: newState(c.State),
 		needed: map[netip.Addr]bool{}, refused: map[netip.Addr]bool{},
 		listeners: map[Key]*listener{},
 	}
-	t.Frontends = host.NewFrontends(t.isLocal)
+	t.Frontends = host.NewFrontends(manager.isLocal)
 	return t
 }
 
@@ -111,17 +113,7 @@ func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("userspace: listing the addresses of the node: %w", err)
 	}
-	all := make(map[netip.Addr]bool, len(list))
-	for _, a := range list {
-		all[a.Unmap().WithZone("")] = true
-	}
-	return all, nil
-}
-
-// isLocal reports whether an address is one of the node's own.
-func (c *Capture) isLocal(a netip.Addr) bool {
-	all, err := c.present(context.Background())
-	return err == nil && all[a]
+	return setOf(list), nil
 }
 
 // load reads the file, once. Addresses in it that the host does not have are not the backend's any
