@@ -88,7 +88,12 @@ func (l *limits) frontend(f *proxy.Frontend) {
 		l.add("spec.loadBalancerSourceRanges", "HNS cannot check the sources of connections: %v is served to all sources", f.Addr)
 	}
 	l.routes(f)
+	l.preserved(f)
+	if f.Kind == proxy.NodePort && !l.node.NodePorts.All && answers(l.node, l.port.Name.Family) {
+		l.add("spec.ports.nodePort", "HNS cannot restrict node ports to some addresses of the node: %d answers at all of them", f.Addr.Port())
+	}
 	list, dsr := l.serving(l.node, l.port, f)
+	l.ofNode(list)
 	if _, port, others := commonPort(list); others > 0 {
 		l.add("spec.ports", "port %q: a load balancer of HNS has one target port: %d of %d endpoints, which do not have %d, are not used", l.port.Name.Port, others, len(list), port)
 	}
@@ -97,6 +102,29 @@ func (l *limits) frontend(f *proxy.Frontend) {
 	}
 	if l.port.Annotations[PreserveDestinationAnnotation] == "true" && !l.features.DSR {
 		l.add("metadata.annotations["+PreserveDestinationAnnotation+"]", "this version of HNS has no direct server return: the destination is not preserved")
+	}
+}
+
+// preserved reports what the annotation for the destination address takes from a frontend.
+func (l *limits) preserved(f *proxy.Frontend) {
+	isExternal := f.Kind == proxy.LoadBalancer || f.Kind == proxy.NodePort
+	if !isExternal || !l.preserves(l.port) || f.FromOutside.Action != proxy.Forward {
+		return
+	}
+	const field = "metadata.annotations[" + PreserveDestinationAnnotation + "]"
+	if list, _ := l.serving(l.node, l.port, f); len(list) == 0 {
+		l.add(field, "the destination can be preserved for endpoints of this node only, and there is none: %v is not served", f.Addr)
+	} else if len(list) < len(l.port.Pool(f.FromOutside.Pool)) {
+		l.add(field, "the destination can be preserved for endpoints of this node only: those of other nodes do not serve %v", f.Addr)
+	}
+}
+
+// ofNode reports endpoints with an address of this node.
+func (l *limits) ofNode(list []*endpoints.Endpoint) {
+	for _, e := range list {
+		if e.Local && slices.Contains(l.node.Addresses, e.Addr.Addr()) {
+			l.add("spec.selector", "endpoint %v has an address of this node: here it serves only if HNS has an endpoint with that address", e.Addr)
+		}
 	}
 }
 

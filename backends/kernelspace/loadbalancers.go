@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -16,7 +14,7 @@ import (
 // does not exist.
 func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
 	have, existed := t.mirror.loadBalancers[k]
-	if err := t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return t.build(ctx, k, v) }, with); err != nil {
+	if err := t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return t.build(ctx, k, v, with) }, with); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
@@ -355,75 +353,4 @@ func (t *target) deleteLoadBalancer(ctx context.Context, k key, id string) error
 		}
 	}
 	return nil
-}
-
-// build returns the load balancer of a key and value, with the endpoints that exist.
-func (t *target) build(ctx context.Context, k key, v *value) (hcn.LoadBalancer, error) {
-	vip, isIPv4 := k.addr.Addr(), k.addr.Addr().Is4()
-	b := hcn.LoadBalancer{
-		Flags:        v.flags,
-		PortMappings: []hcn.PortMapping{{Protocol: k.protocol, InternalPort: v.port, ExternalPort: k.addr.Port(), Distribution: v.distribution, Flags: v.mapping}},
-	}
-	if !vip.IsUnspecified() {
-		b.FrontendVIPs = []netip.Addr{vip}
-	}
-	if !isIPv4 {
-		b.Flags |= hcn.IPv6
-	}
-	if k.kind == kindHealthCheck {
-		return b, t.addRoot(ctx, k, &b)
-	}
-	missing := 0
-	resolve := func(a netip.Addr, _ bool) {
-		if id, found := t.mirror.find(a); found {
-			b.Endpoints = append(b.Endpoints, id)
-		} else {
-			missing++
-		}
-	}
-	if v.decode(isIPv4, resolve); missing > 0 && !t.looked.endpoints {
-		if err := t.lookForEndpoints(ctx); err != nil {
-			return b, err
-		}
-		b.Endpoints, missing = nil, 0
-		v.decode(isIPv4, resolve)
-	}
-	if missing > 0 {
-		t.leave(k, fmt.Errorf("%w: %d", errMissing, missing))
-	}
-	slices.Sort(b.Endpoints)
-	b.Endpoints = slices.Compact(b.Endpoints)
-	b.SourceVIP = t.renderer.sourceOf(t.mirror, k, v)
-	return b, nil
-}
-
-// addRoot adds the endpoint of the node that gets health checks.
-func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error {
-	if t.mirror.root == "" && !t.looked.endpoints {
-		if err := t.lookForEndpoints(ctx); err != nil {
-			return err
-		}
-	}
-	if t.mirror.root == "" {
-		t.leave(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint))
-		return nil
-	}
-	b.Endpoints = []string{t.mirror.root}
-	return nil
-}
-
-// sourceOf returns the source address of a load balancer. In an overlay network it is the node's if
-// an endpoint is outside of the remote subnets, as nodes are.
-func (r *renderer) sourceOf(m *mirror, k key, v *value) (source netip.Addr) {
-	isIPv4 := k.addr.Addr().Is4()
-	source = r.options.sourceVIP(ipaddr.FamilyOf(k.addr.Addr()))
-	if !r.overlay {
-		return source
-	}
-	v.decode(isIPv4, func(a netip.Addr, isLocal bool) {
-		if provider, found := m.provider(a); !isLocal && (!found || provider == a) {
-			source = v.host
-		}
-	})
-	return source
 }

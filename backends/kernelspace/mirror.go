@@ -48,7 +48,10 @@ func (m *mirror) addEndpoint(e hcn.Endpoint) {
 		at = m.made
 	}
 	for _, a := range e.Addresses {
-		at[a] = e.ID
+		// Of several endpoints with one address, the same one is used at each list.
+		if id, taken := at[a]; !taken || e.ID < id {
+			at[a] = e.ID
+		}
 	}
 }
 

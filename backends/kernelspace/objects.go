@@ -72,6 +72,8 @@ type payload struct {
 	host netip.Addr
 	// inPlace says that a load balancer may be modified.
 	inPlace bool
+	// node are the addresses of the node: an endpoint with one of them need not exist in HNS.
+	node []netip.Addr
 }
 
 type (

@@ -40,7 +40,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 		return out
 	}
 	w := portWriter{renderer: r, node: node, port: port, out: out}
-	with := payload{inPlace: port.Annotations[OptimizationAnnotation] != "DISABLED"}
+	with := payload{node: node.Addresses, inPlace: port.Annotations[OptimizationAnnotation] != "DISABLED"}
 	if r.overlay {
 		with.host = primary(node, port.Name.Family)
 	}

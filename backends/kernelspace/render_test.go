@@ -5,9 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
@@ -26,8 +29,11 @@ func externalLocal(kind proxy.FrontendKind, addr string) *proxy.ServicePort {
 
 const (
 	insideLimit = "spec.externalTrafficPolicy: HNS cannot distinguish connections from inside the cluster: those to external addresses and node ports also reach endpoints of this node only"
-	toBoth      = " source 172.18.0.2 to local 10.0.0.1; remote 10.1.0.1"
-	toLocal     = " source 172.18.0.2 to local 10.0.0.1"
+	// preserveLimit precedes the address.
+	preserveLimit = "metadata.annotations[preserve-destination]: the destination can be preserved for endpoints of this node only: those of other nodes do not serve "
+
+	toBoth  = " source 172.18.0.2 to local 10.0.0.1; remote 10.1.0.1"
+	toLocal = " source 172.18.0.2 to local 10.0.0.1"
 )
 
 // The frontend beside the ClusterIP gets the flags of its kind, and the endpoints of its route.
@@ -59,13 +65,16 @@ func TestFrontends(t *testing.T) {
 		"external IP, Local":      {externalLocal(proxy.ExternalIP, "203.0.113.1"), nil, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 1" + toLocal, []string{insideLimit}},
 		"load balancer, Local":    {externalLocal(proxy.LoadBalancer, "203.0.113.1"), nil, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 1" + toLocal, []string{insideLimit}},
 		"Local without endpoints": {dropped, nil, "", []string{insideLimit}},
-		"preserved destination":   {preserve(with(both, frontend(proxy.LoadBalancer, "203.0.113.1", 80))), nil, "203.0.113.1:80/6->8080 distribution 0 flags 28 flags 1" + toLocal, nil},
-		"preserved, node port":    {preserve(with(both, frontend(proxy.NodePort, "0.0.0.0", 30080))), nil, "172.18.0.2:30080/6->8080 distribution 0 flags 18 flags 0" + toLocal, nil},
-		"affinity":                {sticky(with(both, frontend(proxy.ExternalIP, "203.0.113.1", 80))), nil, "203.0.113.1:80/6->8080 distribution 2 flags 16 flags 0" + toBoth, []string{"spec.sessionAffinityConfig.clientIP.timeoutSeconds: HNS has no timeout: a client keeps its endpoint until the endpoints change"}},
-		"source ranges":           {restricted("192.0.2.0/24"), nil, "", []string{"spec.loadBalancerSourceRanges: HNS cannot check the sources of connections: 203.0.113.1:80 is not served; have the load balancer check them, and set Options.ServeRestricted"}},
-		"source ranges, served":   {restricted("192.0.2.0/24"), func(o *kernelspace.Options) { o.ServeRestricted = true }, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, []string{"spec.loadBalancerSourceRanges: HNS cannot check the sources of connections: 203.0.113.1:80 is served to all sources"}},
-		"source ranges of all":    {restricted("0.0.0.0/0"), nil, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, nil},
-		"health check":            {with(both, frontend(proxy.LoadBalancer, "203.0.113.1", 80)), func(o *kernelspace.Options) { o.HealthChecks.Endpoint = "missing" }, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, nil},
+		"preserved destination":   {preserve(with(both, frontend(proxy.LoadBalancer, "203.0.113.1", 80))), nil, "203.0.113.1:80/6->8080 distribution 0 flags 28 flags 1" + toLocal, []string{preserveLimit + "203.0.113.1:80"}},
+		"preserved, node port":    {preserve(with(both, frontend(proxy.NodePort, "0.0.0.0", 30080))), nil, "172.18.0.2:30080/6->8080 distribution 0 flags 18 flags 0" + toLocal, []string{preserveLimit + "0.0.0.0:30080"}},
+		"preserved, none here": {preserve(with(service(1, remote(1)), frontend(proxy.LoadBalancer, "203.0.113.1", 80))), nil, "", []string{
+			"metadata.annotations[preserve-destination]: the destination can be preserved for endpoints of this node only, and there is none: 203.0.113.1:80 is not served",
+		}},
+		"affinity":              {sticky(with(both, frontend(proxy.ExternalIP, "203.0.113.1", 80))), nil, "203.0.113.1:80/6->8080 distribution 2 flags 16 flags 0" + toBoth, []string{"spec.sessionAffinityConfig.clientIP.timeoutSeconds: HNS has no timeout: a client keeps its endpoint until the endpoints change"}},
+		"source ranges":         {restricted("192.0.2.0/24"), nil, "", []string{"spec.loadBalancerSourceRanges: HNS cannot check the sources of connections: 203.0.113.1:80 is not served; have the load balancer check them, and set Options.ServeRestricted"}},
+		"source ranges, served": {restricted("192.0.2.0/24"), func(o *kernelspace.Options) { o.ServeRestricted = true }, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, []string{"spec.loadBalancerSourceRanges: HNS cannot check the sources of connections: 203.0.113.1:80 is served to all sources"}},
+		"source ranges of all":  {restricted("0.0.0.0/0"), nil, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, nil},
+		"health check":          {with(both, frontend(proxy.LoadBalancer, "203.0.113.1", 80)), func(o *kernelspace.Options) { o.HealthChecks.Endpoint = "missing" }, "203.0.113.1:80/6->8080 distribution 0 flags 16 flags 0" + toBoth, nil},
 	} {
 		m := newMachine(t, newest())
 		if c.options != nil {
@@ -84,6 +93,39 @@ func TestFrontends(t *testing.T) {
 		}
 		m.wantLimits(c.port, c.limits...)
 	}
+}
+
+// HNS has no addresses of node ports. That is said if the node has some.
+func TestNodePortAddresses(t *testing.T) {
+	m := newMachine(t, newest())
+	node := theNode()
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16")}}
+	p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
+	got := m.backend.(backends.LimitChecker).CheckLimits(node, p)
+	if len(got) != 1 || got[0].Field != "spec.ports.nodePort" || !strings.Contains(got[0].Err.Error(), "30080") {
+		t.Errorf("got %v, want one of the node port", got)
+	}
+}
+
+// A pod in the network of the node has the node's address, which HNS may not have. Nothing waits for it,
+// and new endpoints of others lead to no list.
+func TestEndpointWithAddressOfNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, newMachine(t, newest()))
+		r.serve("web", clusterIP(1), nodeAddr)
+		r.serve("other", clusterIP(2), pod(1))
+		before := r.Calls()["LoadBalancer"]
+		for i := range 20 {
+			r.addPod(pod(100 + i))
+			time.Sleep(time.Second)
+		}
+		if n := r.Calls()["LoadBalancer"] - before; n != 0 || !r.finished() {
+			t.Errorf("got %d queries and problems %v, want none", n, r.problems())
+		}
+		host := local(1)
+		host.Addr = netip.AddrPortFrom(nodeAddr, 8080)
+		r.wantLimits(service(1, host), "spec.selector: endpoint 172.18.0.2:8080 has an address of this node: here it serves only if HNS has an endpoint with that address")
+	})
 }
 
 // Direct server return of ClusterIPs is an option.

@@ -63,10 +63,29 @@ func count(in *prometheus.CounterVec, of [2]string, err error) {
 	in.WithLabelValues(of[0], of[1], code).Inc()
 }
 
+// LoadBalancerIDs forgets load balancers that other programs have deleted.
+func (c *countedHNS) LoadBalancerIDs(ctx context.Context) ([]string, error) {
+	ids, err := c.hnsClient.LoadBalancerIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string][2]string, len(ids))
+	for _, id := range ids {
+		if of, found := c.known[id]; found {
+			known[id] = of
+		}
+	}
+	c.known = known
+	return ids, nil
+}
+
 func (c *countedHNS) LoadBalancer(ctx context.Context, id string) (hcn.LoadBalancer, error) {
 	b, err := c.hnsClient.LoadBalancer(ctx, id)
-	if err == nil {
+	switch {
+	case err == nil:
 		c.known[id] = describe(&b)
+	case errors.Is(err, hcn.ErrNotFound):
+		delete(c.known, id) // another program has deleted it
 	}
 	return b, err
 }

@@ -28,6 +28,9 @@ func (s *Service) enumerate(ctx context.Context, kind, query string) (string, er
 		if errors.Is(err, hcn.ErrNotFound) {
 			return hcnschema.IDsText(nil), nil
 		}
+		if err != nil {
+			return "", err
+		}
 		ids = []string{n.ID}
 		s.mu.Lock()
 		s.networks[n.ID] = n
