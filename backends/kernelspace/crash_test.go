@@ -227,7 +227,7 @@ func TestQuestionsDoNotWaitForHNS(t *testing.T) {
 			m.wantLimits(p)
 		}()
 		m.Notify(hcn.NetworksChanged)
-		go func() { drifted <- m.backend.(proxy.DriftChecker).WaitDrift(t.Context()) }()
+		go func() { drifted <- m.waitDrift() }()
 		synctest.Wait()
 		select {
 		case <-asked:

@@ -141,6 +141,15 @@ func (m *machine) drifted() bool {
 	return ok && d.Drifted(m.t.Context())
 }
 
+// waitDrift waits until the backend wants HNS listed again.
+func (m *machine) waitDrift() error {
+	d, ok := m.backend.(proxy.DriftChecker)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return d.WaitDrift(m.t.Context())
+}
+
 // resync applies everything from the zero snapshot.
 func (m *machine) resync() {
 	m.t.Helper()

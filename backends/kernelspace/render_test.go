@@ -101,7 +101,11 @@ func TestNodePortAddresses(t *testing.T) {
 	node := theNode()
 	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16")}}
 	p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
-	got := m.backend.(backends.LimitChecker).CheckLimits(node, p)
+	c, ok := m.backend.(backends.LimitChecker)
+	if !ok {
+		t.Fatal("the backend checks no limits")
+	}
+	got := c.CheckLimits(node, p)
 	if len(got) != 1 || got[0].Field != "spec.ports.nodePort" || !strings.Contains(got[0].Err.Error(), "30080") {
 		t.Errorf("got %v, want one of the node port", got)
 	}

@@ -224,7 +224,7 @@ func TestModifyWithoutEffect(t *testing.T) {
 		}
 		m.SetFault(nil)
 		m.Notify(hcn.Disconnected)
-		if err := m.backend.(proxy.DriftChecker).WaitDrift(t.Context()); err != nil {
+		if err := m.waitDrift(); err != nil {
 			t.Fatal(err)
 		}
 		m.resync()

@@ -321,6 +321,16 @@ func TestAddressesAreCancelled(t *testing.T) {
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "192.0.2.77")
 }
 
+// repair applies a snapshot, as a Runner does, until nothing is left to do after an Apply with this result.
+func (f *follower) repair(t *testing.T, s proxy.Snapshot, err error) {
+	for err != nil || f.Drifted(t.Context()) {
+		if err == nil {
+			f.held = proxy.Snapshot{} // what a Runner applies after drift
+		}
+		err = f.try(t, s)
+	}
+}
+
 // Whatever fails in whatever order, with restarts in between, the host ends up with the addresses
 // of Services and those that it had before.
 func TestAddressesConverge(t *testing.T) {
@@ -346,12 +356,7 @@ func TestAddressesConverge(t *testing.T) {
 		s, want := someAddresses(r, server)
 		err := f.try(t, s)
 		faulty = false
-		for err != nil || f.Drifted(t.Context()) {
-			if err == nil {
-				f.held = proxy.Snapshot{} // what a Runner applies after drift
-			}
-			err = f.try(t, s)
-		}
+		f.repair(t, s, err)
 		faulty = true
 		h.wantAddresses(t, slices.Concat(want, []string{"127.0.0.1", "127.96.9.9"})...)
 		for _, a := range want {
