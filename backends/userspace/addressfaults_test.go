@@ -321,16 +321,6 @@ func TestAddressesAreCancelled(t *testing.T) {
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "192.0.2.77")
 }
 
-// repair applies a snapshot, as a Runner does, until nothing is left to do after an Apply with this result.
-func (f *follower) repair(t *testing.T, s proxy.Snapshot, err error) {
-	for err != nil || f.Drifted(t.Context()) {
-		if err == nil {
-			f.held = proxy.Snapshot{} // what a Runner applies after drift
-		}
-		err = f.try(t, s)
-	}
-}
-
 // Whatever fails in whatever order, with restarts in between, the host ends up with the addresses
 // of Services and those that it had before.
 func TestAddressesConverge(t *testing.T) {

@@ -275,3 +275,13 @@ func wantUDP(t *testing.T, at, want string) {
 		t.Errorf("%s: got %q and error %v, want %q", at, got, err, want+"?")
 	}
 }
+
+// repair applies a snapshot, as a Runner does, until nothing is left to do after an Apply with this result.
+func (f *follower) repair(t *testing.T, s proxy.Snapshot, err error) {
+	for err != nil || f.Drifted(t.Context()) {
+		if err == nil {
+			f.held = proxy.Snapshot{} // what a Runner applies after drift
+		}
+		err = f.try(t, s)
+	}
+}
