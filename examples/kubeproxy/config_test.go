@@ -243,8 +243,8 @@ func TestBadConfig(t *testing.T) {
 // TestStatus checks the exit status and what is printed for a bad command line, and for -help.
 func TestStatus(t *testing.T) {
 	var out strings.Builder
-	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "no such file") {
-		t.Errorf("-write-config-to: got status %d, output\n%s\nwant 1 and no such file", status, &out)
+	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "open /none/file: ") {
+		t.Errorf("-write-config-to: got status %d, output\n%s\nwant 1 and an error of the file", status, &out)
 	}
 	out.Reset()
 	if status := run([]string{"-nonsense"}, &out, &out); status != 2 || strings.Count(out.String(), "\n") != 1 {

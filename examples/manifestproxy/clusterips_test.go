@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func TestAssignLasts(t *testing.T) {
 	c := newClusterIPs(t, path, "10.96.0.0/30") // two addresses
 	c.log = funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	first := mustAssign(t, c, plainService("web", nil))
-	if len(lines) != 1 || !strings.Contains(lines[0], first[0]) || !strings.Contains(lines[0], "default/web") || !strings.Contains(lines[0], path) {
+	if len(lines) != 1 || !strings.Contains(lines[0], first[0]) || !strings.Contains(lines[0], "default/web") || !strings.Contains(lines[0], strconv.Quote(path)) {
 		t.Errorf("log: got %q, want a line with Service, address and file", lines)
 	}
 	if err := c.close(); err != nil {
