@@ -71,6 +71,7 @@ func gates() []gate {
 		{ipvsGate, deprecated, true, gateHonoured, "If false, mode ipvs is refused, as by kube-proxy."},
 		{localhostNodePortGate, alpha, false, gateRefused, "Refused in mode nftables if nodePortAddresses names loopback addresses: node ports do not answer there. Otherwise it has no effect, as in kube-proxy."},
 		{"MultiCIDRServiceAllocator", locked, true, gateRefused, lockedHelp},
+		{"NFTablesProxyMode", locked, true, gateRefused, lockedHelp},
 		{"PreferSameTrafficDistribution", locked, true, gateRefused, lockedHelp},
 		{"WinDSR", locked, true, gateRefused, lockedHelp},
 		{"WinOverlay", locked, true, gateRefused, lockedHelp},
@@ -169,12 +170,7 @@ func (c *config) checkGates() error {
 		i := slices.Index(names, name)
 		switch {
 		case i < 0:
-			like, found := nearest.Name(name, names...)
-			text := "feature gate " + name + " is ignored: kube-proxy does not read it"
-			if found {
-				text += "; did you mean " + like + "?"
-			}
-			c.warnings = append(c.warnings, text)
+			errs = append(errs, c.checkUnknownGate(name, on, names))
 		case all[i].stage == locked && on != all[i].usual:
 			errs = append(errs, fmt.Errorf("featureGates.%s: %t: it is locked to %t", name, on, all[i].usual))
 		case all[i].use == gateMeaningless:
@@ -182,6 +178,22 @@ func (c *config) checkGates() error {
 		}
 	}
 	return errors.Join(append(errs, c.checkModeGates())...)
+}
+
+// checkUnknownGate warns of a feature gate that kube-proxy does not read. It refuses one that looks like a
+// misspelled gate if that would have an effect: without it, clients may reach more than they should.
+func (c *config) checkUnknownGate(name string, on bool, known []string) error {
+	like, found := nearest.Name(name, known...)
+	text := "feature gate " + name + " is ignored: kube-proxy does not read it"
+	if found {
+		meant := gates()[slices.Index(known, like)]
+		if meant.use != gateMeaningless && on != meant.usual {
+			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", name, on, like)
+		}
+		text += "; did you mean " + like + "?"
+	}
+	c.warnings = append(c.warnings, text)
+	return nil
 }
 
 // checkModeGates checks the feature gates that depend on the mode.

@@ -23,6 +23,13 @@ func TestGates(t *testing.T) {
 		{header + "featureGates: {MultiCIDRServiceAllocator: false, WinDSR: false}", "featureGates.WinDSR: false: it is locked"},
 		{header + "featureGates: {MultiCIDRServiceAllocator: true}", ""},
 		{header + "featureGates: {AllBeta: false, AllAlpha: false}", ""},
+		{header + "featureGates: {NFTablesProxyMode: true}", ""},
+		{header + "featureGates: {NFTablesProxyMode: false}", "featureGates.NFTablesProxyMode: false: it is locked to true"},
+		// kube-proxy refuses a misspelled gate, so nobody may rely on what its default does.
+		{header + "featureGates: {AllowServiceExternalIP: false}", "featureGates.AllowServiceExternalIP: false: unknown feature gate; did you mean AllowServiceExternalIPs?"},
+		{header + "featureGates: {allowserviceexternalips: false}", "did you mean AllowServiceExternalIPs?"},
+		{header + "featureGates: {AllAlpa: true}", "did you mean AllAlpha?"},
+		{header + "featureGates: {NFTablesNetlnk: false, SomeOtherGate: false}", ""},
 	} {
 		_, out, err := readConfig(t, tc.file, "-config FILE")
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(out, tc.want)) {
