@@ -53,8 +53,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestRefusals checks that refused credentials are logged at once and then each minute, and other
-// errors always.
+// TestRefusals checks that refused credentials are logged at once and then each minute, in one line for
+// all kinds of objects, and other errors always.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
@@ -72,7 +72,7 @@ func TestRefusals(t *testing.T) {
 			}
 			lines = nil
 		}
-		unauthorized := apierrors.NewUnauthorized("no")
+		unauthorized := apierrors.NewUnauthorized("Unauthorized")
 		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no"))
 		for range 10 {
 			r.report(log, fmt.Errorf("list: %w", unauthorized))
@@ -84,11 +84,17 @@ func TestRefusals(t *testing.T) {
 			r.report(log, fmt.Errorf("list: %w", unauthorized))
 		}
 		expect(`"requests"=10`)
+		// All kinds of objects share the credentials, so one line is enough for all.
+		time.Sleep(refusalPause)
+		for _, request := range []string{"list services", "watch services", "list nodes", "watch endpointslices"} {
+			r.report(log, fmt.Errorf("%s: %w", request, unauthorized))
+		}
+		expect("Unauthorized")
 		r.report(log, errors.New("other"))
 		r.report(log, errors.New("other"))
 		expect("other", "other")
 		for i := range 3 * maxRefusals {
-			r.report(log, apierrors.NewUnauthorized(fmt.Sprint(i)))
+			r.report(log, apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprint(i)}, "", errors.New("no")))
 		}
 		if len(r.entries) > maxRefusals {
 			t.Errorf("entries: got %d, want at most %d", len(r.entries), maxRefusals)

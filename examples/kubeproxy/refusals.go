@@ -10,9 +10,10 @@ import (
 
 // refusals logs errors of the API server. Refused credentials or permissions cause the same error with
 // each request, until somebody changes them: the first one is logged, and then a summary each minute.
+// All requests have the same credentials, and so one summary; each missing permission has its own.
 type refusals struct {
 	mu      sync.Mutex
-	entries map[string]*refusal // by text
+	entries map[string]*refusal // by text; empty for the credentials
 }
 
 type refusal struct {
@@ -35,13 +36,17 @@ func (r *refusals) report(log logr.Logger, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.entries[err.Error()]
+	key := ""
+	if apierrors.IsForbidden(err) {
+		key = err.Error()
+	}
+	e := r.entries[key]
 	if e == nil {
 		if r.entries == nil || len(r.entries) == maxRefusals {
 			r.entries = map[string]*refusal{}
 		}
 		e = &refusal{}
-		r.entries[err.Error()] = e
+		r.entries[key] = e
 	}
 	e.requests++
 	if time.Since(e.logged) < refusalPause {
