@@ -86,8 +86,12 @@ func (f *follower) run(ctx context.Context, hangups <-chan os.Signal, looks <-ch
 // look reads the file if it has changed. Unless that is forced, the content must be the same at two
 // looks, as a program may be writing it.
 func (f *follower) look(isForced bool) error {
+	if isForced {
+		f.failure = "" // Who asks is told.
+	}
 	text, err := os.ReadFile(f.config.configFile)
 	if err != nil {
+		f.tried = nil // It counts as changed when it can be read again.
 		f.failed(err)
 		return nil
 	}

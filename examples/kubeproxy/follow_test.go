@@ -123,10 +123,20 @@ func TestFollow(t *testing.T) {
 	want("the same half", f.look(t, 3))
 	f.write(t, "nodePortAddresses: [x]\n")
 	want("a bad value", f.look(t, 3), "nodePortAddresses[0]: want primary")
+	for range 2 { // Who asks for it is told each time, as nothing else shows that the file was read.
+		f.hangups <- os.Interrupt
+		want("a signal with a bad value", f.look(t, 0), "nodePortAddresses[0]: want primary")
+	}
 	if err := os.Remove(f.path); err != nil {
 		t.Fatal(err)
 	}
 	want("no file", f.look(t, 3), "no such file")
+	f.write(t, "nodePortAddresses: [x]\n")
+	want("the bad value is back", f.look(t, 3), "nodePortAddresses[0]: want primary")
+	if err := os.Remove(f.path); err != nil {
+		t.Fatal(err)
+	}
+	want("no file again", f.look(t, 3), "no such file")
 	if got := f.level.Level(); got != -3 {
 		t.Errorf("level after errors: got %v, want -3", got)
 	}
