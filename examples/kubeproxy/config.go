@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	yamlv2 "go.yaml.in/yaml/v2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/vipkit/vipkit/internal/nearest"
@@ -105,14 +107,44 @@ const (
 	kind       = "KubeProxyConfiguration"
 )
 
+// maxFile bounds the size of a configuration file; a ConfigMap has 1 MiB at most.
+const maxFile = 4 << 20
+
+// readText returns the content of a configuration file.
+func readText(path string) (text []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if text, err = io.ReadAll(io.LimitReader(f, maxFile+1)); len(text) > maxFile {
+		err = fmt.Errorf("%s: larger than %d bytes", path, maxFile)
+	}
+	return text, err
+}
+
+// hasMoreDocuments reports whether a text has more than one YAML document, which kube-proxy does not read.
+func hasMoreDocuments(text []byte) bool {
+	var first, more any
+	d := yamlv2.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&first); err != nil {
+		return false // The reader of the first one reports it.
+	}
+	err := d.Decode(&more)
+	return err == nil && more != nil || err != nil && !errors.Is(err, io.EOF)
+}
+
 // readFile reads the file into settings. Like kube-proxy, it ignores unknown fields and duplicates;
 // warnings name them.
 func (c *config) readFile(settings []setting) error {
-	text, err := os.ReadFile(c.configFile)
+	text, err := readText(c.configFile)
 	if err != nil {
 		return err
 	}
 	c.text = text
+	if hasMoreDocuments(text) {
+		c.warnings = append(c.warnings, "only the first YAML document is read, and the file has more")
+	}
 	object, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		c.warnings = append(c.warnings, strings.Join(strings.Fields(err.Error()), " "))
@@ -136,7 +168,7 @@ func (c *config) parse(object []byte, settings []setting) error {
 		return errors.New("want an object with fields, as kube-proxy's configuration is")
 	}
 	if given["apiVersion"] != apiVersion || given["kind"] != kind {
-		return fmt.Errorf("%v %v: want %s of %s", given["apiVersion"], given["kind"], kind, apiVersion)
+		return fmt.Errorf("apiVersion %s, kind %s: want %s of %s", show(given["apiVersion"]), show(given["kind"]), kind, apiVersion)
 	}
 	delete(given, "apiVersion")
 	delete(given, "kind")

@@ -104,8 +104,13 @@ enableProfiling: true
 				"feature gate allowServiceExternalIP is ignored: kube-proxy does not read it; did you mean AllowServiceExternalIPs?",
 			}
 		}},
-		"no gates":           {header + "featureGates: null\n", "-config FILE", func(*config) {}},
-		"gate without value": {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }},
+		"a second document": {header + "mode: nftables\n---\nmode: ipvs\n", "-config FILE", func(c *config) {
+			c.Mode = "nftables"
+			c.warnings = []string{"only the first YAML document is read, and the file has more"}
+		}},
+		"an empty second document": {"# Comment.\n---\n" + header + "mode: nftables\n---\n# None.\n", "-config FILE", func(c *config) { c.Mode = "nftables" }},
+		"no gates":                 {header + "featureGates: null\n", "-config FILE", func(*config) {}},
+		"gate without value":       {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }},
 		"gates by flags": {"", "--feature-gates=NFTablesNetlink=true,AllowServiceExternalIPs=true, --feature-gates AllowServiceExternalIPs=0", func(c *config) {
 			c.FeatureGates = featureGates{"AllowServiceExternalIPs": false, "NFTablesNetlink": true}
 			c.notes = []string{"feature gate NFTablesNetlink has no effect: This program always uses netlink, and never runs nft."}
@@ -228,14 +233,20 @@ func TestBadConfig(t *testing.T) {
 		{header + "logging: {format: xml}", "-config FILE", `logging.format: "xml": must be text or json`},
 		{header + "logging: {verbosity: -1}", "-config FILE", "logging.verbosity: -1: must be"},
 		{"- a", "-config FILE", "want an object with fields"},
+		{header + "# " + strings.Repeat("x", 2*maxFile), "-config FILE", "larger than 4194304 bytes"},
+		{"apiVersion: \"a\\nb\\e[31m\"\nkind: x", "-config FILE", `apiVersion "a\nb\u001b[31m", kind "x": want KubeProxyConfiguration`},
+		{"{}", "-config FILE", "apiVersion null, kind null: want KubeProxyConfiguration"},
+		{header + "featureGates: {\"a\\nb\\e[31m\": 3}", "-config FILE", `"a\nb\x1b[31m" must be true or false`},
+		{header + "clientConnection: {qps: .nan}", "-config FILE", "NaN"},
+		{"", "-kube-api-qps NaN", "must be a number"},
 		{"a: [", "-config FILE", "did not find expected node content"},
 	} {
 		_, out, err := readConfig(t, tc.file, tc.flags)
 		if err == nil || !strings.Contains(out, tc.want) {
-			t.Errorf("%s %q: got error %v, output\n%s\nwant %s", tc.flags, tc.file, err, out, tc.want)
+			t.Errorf("%s %.200q: got error %v, output\n%s\nwant %s", tc.flags, tc.file, err, out, tc.want)
 		}
-		if strings.Count(out, "\n") != 1 || strings.Contains(out, "struct") {
-			t.Errorf("%s %q: got output\n%s\nwant one line without types of Go", tc.flags, tc.file, out)
+		if strings.Count(out, "\n") != 1 || strings.Contains(out, "struct") || strings.Contains(out, "\x1b") {
+			t.Errorf("%s %.200q: got output\n%s\nwant one line without types of Go", tc.flags, tc.file, out)
 		}
 	}
 }

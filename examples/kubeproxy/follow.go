@@ -89,7 +89,7 @@ func (f *follower) look(isForced bool) error {
 	if isForced {
 		f.failure = "" // Who asks is told.
 	}
-	text, err := os.ReadFile(f.config.configFile)
+	text, err := readRegular(f.config.configFile)
 	if err != nil {
 		f.tried = nil // It counts as changed when it can be read again.
 		f.failed(err)
@@ -108,6 +108,17 @@ func (f *follower) look(isForced bool) error {
 	}
 	f.failure = ""
 	return f.apply(next)
+}
+
+// readRegular returns the content of a configuration file, unless it is a pipe or the like: to read it
+// could block until the program is killed.
+func readRegular(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	return readText(path)
 }
 
 // failed logs an error once.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"syscall"
@@ -47,4 +48,15 @@ func TestChangedFile(t *testing.T) {
 	w.wantAnswer(virtualIP, "8081")
 	p = w.start()
 	p.Await(`"msg":"serving"`)
+}
+
+// TestFollowPipe checks that a pipe in place of the file does not block the follower, which could not end.
+func TestFollowPipe(t *testing.T) {
+	f := follow(t, unchanged)
+	if err := errors.Join(os.Remove(f.path), syscall.Mkfifo(f.path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.look(t, 3); !strings.Contains(got, "not a regular file") {
+		t.Errorf("a pipe: got log\n%s\nwant that it is no regular file", got)
+	}
 }

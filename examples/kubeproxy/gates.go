@@ -135,7 +135,7 @@ func (g *featureGates) decode(value any) error {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		on, ok := given[name].(bool)
 		if !ok && given[name] != nil {
-			return fmt.Errorf("%s %w", name, errNoBool)
+			return fmt.Errorf("%s %w", printable(name), errNoBool)
 		}
 		g.set(name, on)
 	}
@@ -188,7 +188,7 @@ func (c *config) checkUnknownGate(name string, on bool, known []string) error {
 	if found {
 		meant := gates()[slices.Index(known, like)]
 		if meant.use != gateMeaningless && on != meant.usual {
-			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", name, on, like)
+			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", printable(name), on, like)
 		}
 		text += "; did you mean " + like + "?"
 	}

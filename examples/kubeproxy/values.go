@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +40,9 @@ func parse(into any, text string) (err error) {
 		*into, err = int(n), orElse(err, errNoInt)
 	case *float64:
 		*into, err = strconv.ParseFloat(text, 64)
+		if math.IsNaN(*into) || math.IsInf(*into, 0) {
+			err = errNoFloat
+		}
 		err = orElse(err, errNoFloat)
 	case *time.Duration:
 		*into, err = time.ParseDuration(text)
@@ -156,6 +160,14 @@ func (s *setting) kind() string {
 		return " list"
 	}
 	return " text"
+}
+
+// printable returns a name as it is, or in quotes if it has characters that a terminal would not print.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }
 
 // between returns a check that a number is within two bounds.
