@@ -37,7 +37,7 @@
 // # Warnings
 //
 // [Source].Warn gets what was read and has no effect, such as an unknown field, or an
-// EndpointSlice without the label that names its Service. A warning has the line of the field
+// EndpointSlice without the label that names its Service, or whose Service no file has. A warning has the line of the field
 // or, if it concerns several objects, the line where its object begins.
 //
 // # Services that claim the same address

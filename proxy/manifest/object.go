@@ -75,7 +75,7 @@ func typeOf(data []byte) (metav1.TypeMeta, error) {
 	if len(data) == 0 || data[0] != '{' {
 		return t, errNoObject
 	}
-	return t, json.Unmarshal(data, &t)
+	return t, inWords(json.Unmarshal(data, &t))
 }
 
 // classify returns the kind of a type, and whether it is a list of this kind or, if that is
@@ -147,7 +147,7 @@ func newObject(k kind, r raw) (object, []*DocumentError, error) {
 	}
 	warnings, err := unmarshal(r, value)
 	if err != nil {
-		return object{}, nil, fmt.Errorf("%v: %w", k, err)
+		return object{}, nil, r.wrongType(k, err)
 	}
 	if value.GetName() == "" {
 		return object{}, nil, fmt.Errorf("%v without metadata.name", k)

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,6 +36,48 @@ func unmarshal(r raw, value metav1.Object) (warnings []*DocumentError, err error
 // warning returns a warning about a field of the object.
 func (r raw) warning(path string, reason error) *DocumentError {
 	return &DocumentError{Line: r.lineOf(path), Item: r.item, Err: reason}
+}
+
+// wrongType returns an error of reading an object, and for a value of a wrong type one with the line of
+// the field.
+func (r raw) wrongType(k kind, err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	err = fmt.Errorf("%v: %w", k, inWords(err))
+	if !ok {
+		return err
+	}
+	return r.warning(wrong.Field, err)
+}
+
+// inWords returns an error about a value of a wrong type without types of Go, and another one as it is.
+func inWords(err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok || wrong.Field == "" {
+		return err
+	}
+	has, want := "a "+wrong.Value, "a string"
+	switch number, isNumber := strings.CutPrefix(wrong.Value, "number "); {
+	case isNumber:
+		has = "the number " + number
+	case wrong.Value == "array":
+		has = "a list"
+	case wrong.Value == "object":
+		has = "a mapping"
+	}
+	switch wrong.Type.Kind() { //nolint:exhaustive // the API has no others
+	case reflect.Int32, reflect.Int64:
+		want = "a whole number"
+		if strings.HasPrefix(has, "the number") {
+			want = fmt.Sprintf("a whole number of %d bits", wrong.Type.Bits())
+		}
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Map, reflect.Struct:
+		want = "a mapping"
+	}
+	return fmt.Errorf("field %s has %s, want %s", wrong.Field, has, want)
 }
 
 // suggestion names the known field that an unknown one may mean.
@@ -92,32 +135,51 @@ func needsClusterIP(s *v1.Service) bool {
 	return s.Spec.ClusterIP != v1.ClusterIPNone && s.Spec.Type != v1.ServiceTypeExternalName
 }
 
-// crossCheck returns a warning for each port of an EndpointSlice that no port of its Service has, as
-// far as the files have the Service.
+// crossCheck returns a warning for each EndpointSlice whose Service no file has, and for each port of one
+// that no port of its Service has.
 func crossCheck(objects []object) (warnings []*DocumentError) {
 	services := map[types.NamespacedName]*v1.Service{}
 	for _, o := range objects {
-		if s, ok := o.value.(*v1.Service); ok && needsClusterIP(s) && len(s.Spec.Ports) > 0 {
+		if s, ok := o.value.(*v1.Service); ok {
 			services[o.NamespacedName] = s
 		}
 	}
 	for _, o := range objects {
 		slice, ok := o.value.(*discoveryv1.EndpointSlice)
-		if !ok {
+		if !ok || slice.Labels[discoveryv1.LabelServiceName] == "" { // check warns of the latter.
 			continue
 		}
-		service := services[types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
+		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		service := services[name]
 		if service == nil {
+			warnings = append(warnings, o.problem(noService(name, services)))
+			continue
+		}
+		if !needsClusterIP(service) || len(service.Spec.Ports) == 0 {
 			continue
 		}
 		for i := range slice.Ports {
 			if err := matches(service, &slice.Ports[i]); err != nil {
-				err = fmt.Errorf("EndpointSlice %v: ports[%d]: %w", o.NamespacedName, i, err)
-				warnings = append(warnings, &DocumentError{File: o.file, Line: o.line, Item: o.item, Err: err})
+				warnings = append(warnings, o.problem(fmt.Errorf("ports[%d]: %w", i, err)))
 			}
 		}
 	}
 	return warnings
+}
+
+// noService returns the reason for a warning about a Service that no file has.
+func noService(name types.NamespacedName, services map[types.NamespacedName]*v1.Service) error {
+	var beside []string
+	for other := range services {
+		if other.Namespace == name.Namespace {
+			beside = append(beside, other.Name)
+		}
+	}
+	slices.Sort(beside)
+	if like, ok := nearest.Name(name.Name, beside...); ok {
+		return fmt.Errorf("no file has its Service %v; did you mean %s?", name, like)
+	}
+	return fmt.Errorf("no file has its Service %v", name)
 }
 
 // matches returns an error unless a Service has a port with the name and protocol of one of an

@@ -48,6 +48,9 @@ func TestWarnings(t *testing.T) {
 			[]string{"4: items[0]: unknown field stat"}, 1,
 		},
 		{"deep field", strings.Replace(goodService, "port: 80", "port: 80, nodeport: 30000", 1), []string{"7: unknown field spec.ports[0].nodeport: did you mean nodePort?"}, 1},
+		{"no such Service", goodService + "---\n" + sliceOf("{kubernetes.io/service-name: wbe}", "[]"), []string{"9: EndpointSlice default/web-1: no file has its Service default/wbe; did you mean web?"}, 2},
+		{"slice of a headless Service", strings.Replace(goodService, "10.96.0.1", "None", 1) + "---\n" + sliceOf(label, "[{name: x, port: 1}]"), nil, 2},
+		{"Service of another namespace", strings.Replace(goodService, "{name: web}", "{name: web, namespace: a}", 1) + "---\n" + sliceOf(label, "[]"), []string{"9: EndpointSlice default/web-1: no file has its Service default/web"}, 2},
 		{"no label", sliceOf("{app: web}", "[]"), []string{"5: EndpointSlice default/web-1 has no label kubernetes.io/service-name, and so is of no Service: it needs the name of one"}, 1},
 		{
 			"wrong port name", goodService + "---\n" + sliceOf(label, "[{name: htp, port: 1}, {name: http, protocol: UDP, port: 1}]"),
@@ -161,5 +164,27 @@ func TestAssign(t *testing.T) {
 	}
 	if err := f.problems(); err != nil {
 		t.Errorf("problems: got %v, want none", err)
+	}
+}
+
+// TestWrongTypes checks that a value of a wrong type is reported in words of the file, at its line.
+func TestWrongTypes(t *testing.T) {
+	const label = "{kubernetes.io/service-name: web}"
+	for text, want := range map[string]string{
+		sliceOf(label, "\n- name: http\n  port: \"80\""):                                 ":7: EndpointSlice: field ports.port has a string, want a whole number",
+		strings.Replace(goodService, "10.96.0.1", "10", 1):                               ":5: Service: field spec.clusterIP has a number, want a string",
+		strings.Replace(goodService, "{name: web}", "{name: web, labels: [a]}", 1):       ":3: Service: field metadata.labels has a list, want a mapping",
+		strings.Replace(goodService, "\n  - {name: http, port: 80}", " http", 1):         ":6: Service: field spec.ports has a string, want a list",
+		strings.Replace(goodService, "port: 80", "port: 3000000000", 1):                  ":6: Service: field spec.ports.port has the number 3000000000, want a whole number of 32 bits",
+		sliceOf(label, "[]") + "endpoints:\n- addresses: [a]\n  conditions: {ready: 1}\n": ":8: EndpointSlice: field endpoints.conditions.ready has a number, want true or false",
+	} {
+		_, err := loadText(t, text)
+		got := ""
+		if err != nil {
+			_, got, _ = strings.Cut(err.Error(), "a.yaml")
+		}
+		if got != want {
+			t.Errorf("%q: got error %q, want %q", text, got, want)
+		}
 	}
 }
