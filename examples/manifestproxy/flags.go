@@ -269,13 +269,19 @@ func list[T any](into *[]T, parse func(string) (T, error)) func(string) error {
 
 func parsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
-	return p.Masked(), err
+	if err != nil {
+		return p, fmt.Errorf("%q is not a CIDR such as 10.96.0.0/16 or fd00::/108", s)
+	}
+	return p.Masked(), nil
 }
 
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if a.Zone() != "" {
+	switch {
+	case err != nil:
+		return a, fmt.Errorf("%q is not an IP address", s)
+	case a.Zone() != "":
 		return netip.Addr{}, fmt.Errorf("%s has a zone", s)
 	}
-	return a.Unmap(), err
+	return a.Unmap(), nil
 }

@@ -38,6 +38,8 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},
 		{"-manifests m -service-cidr 10.0.0.0/33", `"10.0.0.0/33" for flag -service-cidr`},
 		{"-manifests m -node-ip 192.0.2.1,", `"192.0.2.1," for flag -node-ip`},
+		{"-manifests m -node-ip localhost", `"localhost" for flag -node-ip: "localhost" is not an IP address`},
+		{"-manifests m -service-cidr 10.96.0.0", `"10.96.0.0" for flag -service-cidr: "10.96.0.0" is not a CIDR such as 10.96.0.0/16 or fd00::/108`},
 		{"-manifests m -node-ip fe80::1%eth0", "fe80::1%eth0 has a zone"},
 		{"-manifests m -nodeport-addresses all,primary,all", `"all,primary,all" for flag -nodeport-addresses: [2]: the word "all" is repeated`},
 		{"-manifests m -v=-1", `"-1" for flag -v`},

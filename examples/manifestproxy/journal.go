@@ -50,8 +50,11 @@ func (j *journal) served(service types.NamespacedName, err error) {
 	j.log.Info("HTTP server listening again", "at", what)
 }
 
-// passed logs the numbers of objects in the files.
+// passed logs the numbers of objects in the files, and that there are no Services: the path may be wrong.
 func (j *journal) passed(s manifest.Summary) {
+	if s.Services == 0 {
+		j.log.Info("no Services in the manifests", "files", s.Files, "ignored", s.Ignored)
+	}
 	j.log.V(1).Info("manifests read", "files", s.Files, "services", s.Services, "endpointSlices", s.EndpointSlices,
 		"nodes", s.Nodes, "kept", s.Kept, "ignored", s.Ignored)
 }

@@ -210,3 +210,19 @@ func TestPassesAreLogged(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesWithoutService checks that a folder without a Service, such as a wrong one, is noticed.
+func TestFilesWithoutService(t *testing.T) {
+	got := logged(0, func(j *journal) {
+		j.passed(manifest.Summary{})
+		j.passed(manifest.Summary{Files: 2, EndpointSlices: 1, Ignored: map[string]int{"v1 Endpoints": 1}})
+		j.passed(manifest.Summary{Files: 2, Services: 1})
+	})
+	want := []string{
+		`level=INFO msg="no Services in the manifests" files=0 ignored=map[]`,
+		`level=INFO msg="no Services in the manifests" files=2 ignored="map[v1 Endpoints:1]"`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("log lines (-want +got):\n%s", diff)
+	}
+}

@@ -171,11 +171,11 @@ func TestAssign(t *testing.T) {
 func TestWrongTypes(t *testing.T) {
 	const label = "{kubernetes.io/service-name: web}"
 	for text, want := range map[string]string{
-		sliceOf(label, "\n- name: http\n  port: \"80\""):                                 ":7: EndpointSlice: field ports.port has a string, want a whole number",
-		strings.Replace(goodService, "10.96.0.1", "10", 1):                               ":5: Service: field spec.clusterIP has a number, want a string",
-		strings.Replace(goodService, "{name: web}", "{name: web, labels: [a]}", 1):       ":3: Service: field metadata.labels has a list, want a mapping",
-		strings.Replace(goodService, "\n  - {name: http, port: 80}", " http", 1):         ":6: Service: field spec.ports has a string, want a list",
-		strings.Replace(goodService, "port: 80", "port: 3000000000", 1):                  ":6: Service: field spec.ports.port has the number 3000000000, want a whole number of 32 bits",
+		sliceOf(label, "\n- name: http\n  port: \"80\""):                                  ":7: EndpointSlice: field ports.port has a string, want a whole number",
+		strings.Replace(goodService, "10.96.0.1", "10", 1):                                ":5: Service: field spec.clusterIP has a number, want a string",
+		strings.Replace(goodService, "{name: web}", "{name: web, labels: [a]}", 1):        ":3: Service: field metadata.labels has a list, want a mapping",
+		strings.Replace(goodService, "\n  - {name: http, port: 80}", " http", 1):          ":6: Service: field spec.ports has a string, want a list",
+		strings.Replace(goodService, "port: 80", "port: 3000000000", 1):                   ":6: Service: field spec.ports.port has the number 3000000000, want a whole number of 32 bits",
 		sliceOf(label, "[]") + "endpoints:\n- addresses: [a]\n  conditions: {ready: 1}\n": ":8: EndpointSlice: field endpoints.conditions.ready has a number, want true or false",
 	} {
 		_, err := loadText(t, text)
