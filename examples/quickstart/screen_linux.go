@@ -85,12 +85,27 @@ func (s *screen) painted(style, text string) string {
 // step begins a step.
 func (s *screen) step(title string) {
 	s.steps++
-	s.print("\n%s\n", s.painted(bold, fmt.Sprintf("%d. %s", s.steps, title)))
+	s.heading(fmt.Sprintf("%d. %s", s.steps, title))
+}
+
+// heading prints a title after an empty line.
+func (s *screen) heading(title string) {
+	lines := s.wrap(title)
+	for i, line := range lines {
+		lines[i] = s.painted(bold, line)
+	}
+	s.print("\n%s\n", strings.Join(lines, "\n"))
 }
 
 // say prints a sentence of a step, in as many lines as it needs.
 func (s *screen) say(format string, args ...any) {
-	text := "   " + fmt.Sprintf(format, args...)
+	for _, line := range s.wrap("   " + fmt.Sprintf(format, args...)) {
+		s.print("%s\n", line)
+	}
+}
+
+// wrap splits a text at spaces into lines that are not wider than the screen.
+func (s *screen) wrap(text string) (lines []string) {
 	indent := text[:len(text)-len(strings.TrimLeft(text, " -"))]
 	indent = strings.ReplaceAll(indent, "-", " ")
 	for s.width > 0 && visible(text) > s.width {
@@ -98,10 +113,10 @@ func (s *screen) say(format string, args ...any) {
 		if end <= len(indent) {
 			break // One word does not fit.
 		}
-		s.print("%s\n", strings.TrimRight(text[:end], " "))
+		lines = append(lines, strings.TrimRight(text[:end], " "))
 		text = indent + strings.TrimLeft(text[end:], " ")
 	}
-	s.print("%s\n", text)
+	return append(lines, text)
 }
 
 // visible returns how many columns a text has, without escape codes of colours.

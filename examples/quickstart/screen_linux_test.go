@@ -197,3 +197,14 @@ func pressEnter(t *testing.T, out io.Reader, in io.Writer) string {
 		}
 	}
 }
+
+// TestHeadingWraps checks that titles of steps are as wide as the terminal, and bold in each line.
+func TestHeadingWraps(t *testing.T) {
+	var out strings.Builder
+	s := &screen{out: &out, width: 20, colour: true}
+	s.step("A port that the Service does not have")
+	want := "\n\x1b[1m1. A port that the\x1b[0m\n\x1b[1mService does not\x1b[0m\n\x1b[1mhave\x1b[0m\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}

@@ -27,7 +27,7 @@ type story struct {
 
 // tell runs the steps until one of them fails.
 func (s *story) tell(ctx context.Context) error {
-	s.print("A small cluster, made of network namespaces:\n\n")
+	s.print("%s\n\n", strings.Join(s.wrap("A small cluster, made of network namespaces:"), "\n"))
 	var names []string
 	for _, p := range s.pods {
 		names = append(names, p.name)
@@ -227,7 +227,7 @@ func (s *story) end(ctx context.Context) error {
 
 // next tells the reader where to go next.
 func (s *story) next() {
-	s.print("\n%s\n", s.painted(bold, "Where to go next"))
+	s.heading("Where to go next")
 	s.say("- go run ./examples/quickstart -step: the same, one step at a time")
 	s.say("- examples/quickstart/manifest.yaml: change it and run again; proxy_linux.go is the proxy that you saw")
 	s.say("- go run ./examples/manifestproxy -demo: a proxy for Services from files, which you can edit while it runs")
