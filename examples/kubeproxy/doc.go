@@ -17,7 +17,7 @@
 // # Changes of the configuration
 //
 // The program reads a changed file within seconds, and at SIGHUP. It applies logging.verbosity and the
-// section conntrack, where 0 leaves a parameter as it is. If other fields have changed, it names them in
+// section conntrack, where 0 or false leaves a parameter as it is. If other fields have changed, it names them in
 // the log and ends with status 0, so what runs it must start it anew also then, as a DaemonSet does. The
 // rules stay in the kernel, and the next start adopts them. As a service of Windows, it ends with an
 // error, since the service manager would not start it otherwise. A file with errors is not applied: the

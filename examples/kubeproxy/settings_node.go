@@ -17,7 +17,7 @@ func (c *config) tracking() []setting {
 			help: "When idle TCP connections end; 0 leaves that to the kernel."},
 		{field: "conntrack.tcpCloseWaitTimeout", flag: "conntrack-tcp-timeout-close-wait", into: &t.TCPCloseWaitTimeout, check: notNegative(&t.TCPCloseWaitTimeout),
 			help: "When TCP connections in state CLOSE_WAIT end; 0 leaves that to the kernel."},
-		{field: "conntrack.tcpBeLiberal", flag: "conntrack-tcp-be-liberal", into: &t.TCPBeLiberal, help: "Packets outside of the TCP window count as valid."},
+		{field: "conntrack.tcpBeLiberal", flag: "conntrack-tcp-be-liberal", into: &t.TCPBeLiberal, help: "Packets outside of the TCP window count as valid; false leaves that to the kernel."},
 		{field: "conntrack.udpTimeout", flag: "conntrack-udp-timeout", into: &t.UDPTimeout, check: notNegative(&t.UDPTimeout),
 			help: "When flows of UDP without answer end; 0 leaves that to the kernel."},
 		{field: "conntrack.udpStreamTimeout", flag: "conntrack-udp-timeout-stream", into: &t.UDPStreamTimeout, check: notNegative(&t.UDPStreamTimeout),
