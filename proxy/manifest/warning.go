@@ -149,22 +149,29 @@ func crossCheck(objects []object) (warnings []*DocumentError) {
 		if !ok || slice.Labels[discoveryv1.LabelServiceName] == "" { // check warns of the latter.
 			continue
 		}
-		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-		service := services[name]
-		if service == nil {
-			warnings = append(warnings, o.problem(noService(name, services)))
-			continue
-		}
-		if !needsClusterIP(service) || len(service.Spec.Ports) == 0 {
-			continue
-		}
-		for i := range slice.Ports {
-			if err := matches(service, &slice.Ports[i]); err != nil {
-				warnings = append(warnings, o.problem(fmt.Errorf("ports[%d]: %w", i, err)))
-			}
+		for _, err := range checkSlice(slice, services) {
+			warnings = append(warnings, o.problem(err))
 		}
 	}
 	return warnings
+}
+
+// checkSlice returns the reasons for warnings about an EndpointSlice, given the Services of all files.
+func checkSlice(slice *discoveryv1.EndpointSlice, services map[types.NamespacedName]*v1.Service) (errs []error) {
+	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+	service := services[name]
+	if service == nil {
+		return []error{noService(name, services)}
+	}
+	if !needsClusterIP(service) || len(service.Spec.Ports) == 0 {
+		return nil
+	}
+	for i := range slice.Ports {
+		if err := matches(service, &slice.Ports[i]); err != nil {
+			errs = append(errs, fmt.Errorf("ports[%d]: %w", i, err))
+		}
+	}
+	return errs
 }
 
 // noService returns the reason for a warning about a Service that no file has.
