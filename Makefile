@@ -56,7 +56,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: install check lint examples bench-once race windows nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
+test: install check apidiff lint examples bench-once race windows nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
 	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
 
 .PHONY: install
@@ -78,6 +78,10 @@ check:
 	@for module in $(NESTED); do \
 		$(STEP) "go vet in $$module for windows" env GOOS=windows CGO_ENABLED=0 go -C $$module vet -tags ipvs ./... || exit 1; \
 	done
+
+.PHONY: apidiff
+apidiff: ## compare the API with that of the last release (BASE=revision)
+	@.ci/apidiff $(BASE)
 
 .PHONY: lint
 lint: ## run golangci-lint

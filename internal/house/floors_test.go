@@ -116,6 +116,7 @@ func byFloor() [][]string {
 			"internal/peer/browser",
 			"internal/peer/differential",
 			"internal/peer/ipvsmode",
+			"internal/peer/release",
 			"internal/peer/sidebyside",
 			"internal/peer/windows",
 			"internal/storm",

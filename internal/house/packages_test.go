@@ -31,6 +31,7 @@ func onlyForTests() []string {
 		"internal/peer/e2e",
 		"internal/peer/ipvs",
 		"internal/peer/ipvsmode",
+		"internal/peer/release",
 		"internal/peer/sidebyside",
 		"internal/peer/windows",
 		"internal/servertest",

@@ -1,0 +1,2 @@
+// Package release has tests of what a release consists of: the comparison of APIs.
+package release
