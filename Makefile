@@ -17,6 +17,7 @@ NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
+IMAGE ?= kubeproxy-image
 STORMTIME ?= 2m
 # A storm of ipvs runs in a virtual machine, of which only the output stays. Of its two processors,
 # the thread that decides about system calls must get a part soon: hence GOMAXPROCS.
@@ -120,6 +121,11 @@ peer: ## run the tests with Kubernetes and a browser: an API server, kube-proxy
 		k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-proxy
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
 		$(NESTEDTEST) -p 1 -timeout=20m ./...
+
+# With a version stamp, unlike the other programs.
+.PHONY: image
+image: ## build the container image of examples/kubeproxy, without other programs (IMAGE=folder)
+	@GOFLAGS='$(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=auto' go -C internal/peer run ./image -source '$(CURDIR)' -output '$(abspath $(IMAGE))'
 
 .PHONY: bench
 bench: ## run all benchmarks (BENCHTIME=1s)

@@ -115,6 +115,7 @@ func byFloor() [][]string {
 			"internal/peer",
 			"internal/peer/browser",
 			"internal/peer/differential",
+			"internal/peer/image",
 			"internal/peer/ipvsmode",
 			"internal/peer/release",
 			"internal/peer/sidebyside",
@@ -182,7 +183,7 @@ func edges() []edge {
 			},
 			files: []string{
 				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go",
-				"internal/peer/controlplane/*_linux.go",
+				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
 				"backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
 				"backends/userspace/internal/localroutes/*_linux.go", "backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",

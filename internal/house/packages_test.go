@@ -29,6 +29,7 @@ func onlyForTests() []string {
 		"internal/peer/controlplane",
 		"internal/peer/differential",
 		"internal/peer/e2e",
+		"internal/peer/image",
 		"internal/peer/ipvs",
 		"internal/peer/ipvsmode",
 		"internal/peer/release",
