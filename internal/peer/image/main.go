@@ -43,7 +43,7 @@ func main() {
 	digest, err := build(ctx, *source, *output)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
-		os.Exit(1) //nolint:gocritic // stop has nothing to do then
+		os.Exit(1)
 	}
 	fmt.Println(digest)
 }

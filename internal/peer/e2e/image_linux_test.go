@@ -1,0 +1,280 @@
+package e2e_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+)
+
+// TestDeployment applies the folder deploy, and runs the containers of its pod as a kubelet does:
+// the arguments and files are those in the API server, the program is that of the image, and nothing
+// else of this machine is in its file system.
+func TestDeployment(t *testing.T) {
+	netnstest.NeedNamespaces(t)
+	c := newCluster(t, "nftables")
+	n := c.nodes[0]
+	root := unpack(t, buildImage(t, "../../.."))
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(c.cp.Config().Host, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edits := []string{
+		// The certificate is not for the address of the node's relay.
+		"https://api.example:6443", "https://" + apiAddress + "\n    tls-server-name: " + host,
+		// The limit of conntrack is that of the whole machine.
+		"clusterCIDR: 10.244.0.0/16", "clusterCIDR: 10.244.0.0/16\nconntrack: {maxPerCore: 0, min: 0}",
+	}
+	objects := render(t, edits...)
+	for _, object := range objects {
+		first := c.apply(t, object)
+		if again := c.apply(t, object); again.GetResourceVersion() != first.GetResourceVersion() {
+			t.Errorf("%s %s, applied again: got a change, want none", object.GetKind(), object.GetName())
+		}
+	}
+	s := c.makeService("web", v1.ServiceSpec{})
+	pod := c.podSpec(t)
+	c.mount(t, root, pod)
+	c.startContainer(n, root, &pod.Containers[0])
+	n.awaitSync()
+	nft := netnstest.NFT(t)
+	eventually(t, "the Service is in nf_tables", func() error {
+		for _, ip := range s.Spec.ClusterIPs {
+			if got := n.tables(nft); !strings.Contains(got, ip) {
+				return fmt.Errorf("got\n%s\nwant %s", got, ip)
+			}
+		}
+		return nil
+	})
+	n.stopAgent(os.Kill)
+
+	for _, object := range render(t, append(edits, "- daemonset.yaml", "- cleanup.yaml")...) {
+		c.apply(t, object)
+	}
+	pod = c.podSpec(t)
+	c.mount(t, root, pod)
+	c.startContainer(n, root, &pod.InitContainers[0])
+	if err := <-n.agent.ended; err != nil {
+		t.Errorf("the container %s: %v\n%s", pod.InitContainers[0].Name, err, n.logTail())
+	}
+	n.agent = nil
+	n.wantNoRules(t, nft)
+	c.delete(t, objects)
+}
+
+// podSpec returns that of the pods of the DaemonSet.
+func (c *cluster) podSpec(t *testing.T) *v1.PodSpec {
+	t.Helper()
+	d, err := c.client.AppsV1().DaemonSets(deployNamespace).Get(t.Context(), "vipkit-kubeproxy", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &d.Spec.Template.Spec
+}
+
+// mount writes what a kubelet mounts into a container.
+func (c *cluster) mount(t *testing.T, root string, pod *v1.PodSpec) {
+	t.Helper()
+	files := map[string]string{
+		"proc/none": "",
+		"var/run/secrets/kubernetes.io/serviceaccount/token":  c.token,
+		"var/run/secrets/kubernetes.io/serviceaccount/ca.crt": c.certificates(t),
+	}
+	for name, text := range c.volume(t, pod) {
+		files["etc/kubeproxy/"+name] = text
+	}
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// certificates returns those of the API server, which it has signed itself.
+func (c *cluster) certificates(t *testing.T) string {
+	t.Helper()
+	// The test has started the server.
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(c.cp.Config().Host, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // Nothing was written.
+	var all strings.Builder
+	for _, x := range conn.(*tls.Conn).ConnectionState().PeerCertificates {
+		all.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: x.Raw}))
+	}
+	return all.String()
+}
+
+// startContainer runs a container of the node's network in namespaces of its own for files and
+// processes.
+func (c *cluster) startContainer(n *node, root string, container *v1.Container) {
+	c.t.Helper()
+	flags := []string{"--mount", "--pid", "--fork", "--kill-child", "--root=" + root, "--mount-proc", "/usr/local/bin/kubeproxy"}
+	for _, arg := range container.Args {
+		flags = append(flags, strings.ReplaceAll(arg, "$(NODE_NAME)", n.name))
+	}
+	n.start("unshare", flags...)
+}
+
+// buildImage builds the image of a copy of the repository, and returns its folder.
+func buildImage(t *testing.T, source string) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "image")
+	absolute, err := filepath.Abs(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "run", "../image", "-source", absolute, "-output", folder)
+	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the image: %v\n%s", err, out)
+	}
+	return folder
+}
+
+// descriptor refers to a blob of an image.
+type descriptor struct {
+	Digest   string
+	Platform struct{ OS, Architecture string }
+}
+
+// manifest is an index, or a manifest, of an image.
+type manifest struct {
+	Manifests, Layers []descriptor
+}
+
+// blob returns the content of a blob, whose digest it checks.
+func blob(t *testing.T, folder string, d descriptor) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(folder, "blobs", strings.ReplaceAll(d.Digest, ":", "/")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("sha256:%x", sha256.Sum256(content)); got != d.Digest {
+		t.Fatalf("digest of a blob: got %s, want %s", got, d.Digest)
+	}
+	return content
+}
+
+func parseManifest(t *testing.T, text []byte) (m manifest) {
+	t.Helper()
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// unpack writes the file system of the image for this machine to a folder, which it returns.
+func unpack(t *testing.T, image string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(image, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, architectures := t.TempDir(), ""
+	for _, d := range parseManifest(t, blob(t, image, parseManifest(t, text).Manifests[0])).Manifests {
+		architectures += " " + d.Platform.Architecture
+		if d.Platform.Architecture == runtime.GOARCH {
+			for _, layer := range parseManifest(t, blob(t, image, d)).Layers {
+				unpackLayer(t, string(blob(t, image, layer)), root)
+			}
+		}
+	}
+	if architectures != " amd64 arm64" {
+		t.Errorf("architectures of the image: got%s, want amd64 and arm64", architectures)
+	}
+	return root
+}
+
+func unpackLayer(t *testing.T, layer, root string) {
+	t.Helper()
+	z, err := gzip.NewReader(strings.NewReader(layer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		path := filepath.Join(root, filepath.Clean("/"+h.Name))
+		if err == nil && h.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, h.FileInfo().Mode())
+		} else if err == nil {
+			var content []byte
+			if content, err = io.ReadAll(r); err == nil {
+				err = os.WriteFile(path, content, h.FileInfo().Mode())
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestImageIsReproducible builds the image in two copies of the repository, of different times.
+func TestImageIsReproducible(t *testing.T) {
+	var digests [2]string
+	for i := range digests {
+		source := t.TempDir()
+		copySources(t, source, time.Unix(int64(i)*1e9, 0))
+		text, err := os.ReadFile(filepath.Join(buildImage(t, source), "index.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests[i] = parseManifest(t, text).Manifests[0].Digest
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("digests of two builds: got %q, want equal ones", digests)
+	}
+}
+
+// copySources copies what the program is built from: tracked files of the main module.
+func copySources(t *testing.T, to string, when time.Time) {
+	t.Helper()
+	const from = "../../.."
+	list := exec.CommandContext(t.Context(), "git", "-C", from, "ls-files", "-z", "*.go", "*.html", "*.css", "*.js", "*.yaml", "*.o", "go.mod", "go.sum", ":!internal/peer")
+	names, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		path := filepath.Join(to, name)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(path), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(path, content, 0o600)
+		}
+		if err == nil {
+			err = os.Chtimes(path, when, when)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
