@@ -54,8 +54,9 @@ type NodePortAddresses struct {
 	Primary bool
 	// Prefixes selects the node's addresses within them, but no loopback address.
 	Prefixes []netip.Prefix
-	// Loopback has the ranges of loopback addresses that were named explicitly. No
-	// backend serves node ports there so far; health check node ports answer there.
+	// Loopback has the ranges of loopback addresses that were named explicitly; they select
+	// [NodePortAddresses.LoopbackAddresses]. A backend of package userspace with the capture
+	// Loopback serves node ports there, beside the backend that serves everything else.
 	Loopback []netip.Prefix
 }
 
@@ -76,8 +77,26 @@ func (a NodePortAddresses) resolve(addrs []netip.Addr) NodePortAddresses {
 // selectsPrimary reports whether the choice includes the primary addresses by that word.
 func (a NodePortAddresses) selectsPrimary() bool { return a.Primary || a.Equal(NodePortAddresses{}) }
 
-// Contains reports whether node ports answer at an address of the node. It is not
-// meaningful for the zero value, which no [Node] of a tracker has.
+// LoopbackAddresses returns the loopback addresses at which node ports answer: 127.0.0.1 and ::1
+// if a range of Loopback contains them, and the address of each range that has no other. They
+// are sorted. Only processes of the node can reach them.
+func (a NodePortAddresses) LoopbackAddresses() (all []netip.Addr) {
+	for _, p := range a.Loopback {
+		for _, usual := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+			if p.Contains(usual) {
+				all = append(all, usual)
+			}
+		}
+		if p.IsSingleIP() && p.Addr().IsLoopback() {
+			all = append(all, p.Addr())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// Contains reports whether node ports answer at an address of the node that is no loopback
+// address. It is not meaningful for the zero value, which no [Node] of a tracker has.
 func (a NodePortAddresses) Contains(addr netip.Addr) bool {
 	return !addr.IsLoopback() && (a.All || slices.ContainsFunc(a.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }))
 }

@@ -275,6 +275,7 @@ func TestParseNodePortAddresses(t *testing.T) {
 		{"0.0.0.0/0 localhost", NodePortAddresses{Prefixes: prefixes("0.0.0.0/0"), Loopback: loopback}, ""},
 		{"localhost primary all", NodePortAddresses{All: true, Primary: true, Loopback: loopback}, ""},
 		{"localhost 127.0.0.1/32", NodePortAddresses{Loopback: loopback}, ""},
+		{"127.0.0.7/32 localhost 127.0.0.7/32", NodePortAddresses{Loopback: prefixes("127.0.0.0/8", "127.0.0.7/32", "::1/128")}, ""},
 		{"primary 10.0.0.0/8", NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}, ""},
 		{"10.0.0.0/8 all", NodePortAddresses{All: true, Prefixes: prefixes("10.0.0.0/8")}, ""},
 		{"10.0.0.0/8 10.0.0.0/8", NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}, ""},
@@ -293,6 +294,17 @@ func TestParseNodePortAddresses(t *testing.T) {
 		}
 		if text := fmt.Sprint(err); tc.err == "" && err != nil || tc.err != "" && text != tc.err {
 			t.Errorf("%q: got error %q, want %q", tc.list, text, tc.err)
+		}
+	}
+}
+
+func TestLoopbackAddresses(t *testing.T) {
+	for ranges, want := range map[string]string{
+		"": "[]", "127.0.0.0/8": "[127.0.0.1]", "127.0.0.0/8 ::1/128": "[127.0.0.1 ::1]", "127.0.0.7/32 127.0.0.0/8": "[127.0.0.1 127.0.0.7]",
+		"127.1.0.0/16": "[]", "127.0.0.1/32": "[127.0.0.1]", "::1/128": "[::1]", "192.0.2.1/32": "[]", "127.0.0.0/30 127.0.0.0/8": "[127.0.0.1]",
+	} {
+		if got := fmt.Sprint(NodePortAddresses{Loopback: prefixes(strings.Fields(ranges)...)}.LoopbackAddresses()); got != want {
+			t.Errorf("%q: got %s, want %s", ranges, got, want)
 		}
 	}
 }

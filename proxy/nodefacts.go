@@ -107,8 +107,22 @@ func ParseNodePortAddresses(list ...string) (NodePortAddresses, error) {
 			return NodePortAddresses{}, fmt.Errorf("[%d]: %w", i, err)
 		}
 	}
-	out.Prefixes, out.Loopback = tidyPrefixes(out.Prefixes), tidyPrefixes(out.Loopback)
+	out.Prefixes, out.Loopback = tidyPrefixes(out.Prefixes), tidyLoopback(out.Loopback)
 	return out, nil
+}
+
+// tidyLoopback sorts ranges and drops those within others, except single addresses that these do
+// not select.
+func tidyLoopback(in []netip.Prefix) []netip.Prefix {
+	ranges := tidyPrefixes(slices.Clone(in))
+	selected := NodePortAddresses{Loopback: ranges}.LoopbackAddresses()
+	for _, p := range in {
+		if p.IsSingleIP() && !slices.Contains(selected, p.Addr()) {
+			ranges = append(ranges, p)
+		}
+	}
+	slices.SortFunc(ranges, netip.Prefix.Compare)
+	return slices.Compact(ranges)
 }
 
 // add adds an entry of the list.

@@ -125,9 +125,24 @@ func (r *router) servesNodePorts(a netip.Addr) bool {
 	case r.snapshot.Node().NodePorts.Contains(a):
 		return true
 	case a.IsLoopback():
-		r.reason("%s is a loopback address, which never serves node ports", a)
+		return r.servesLoopback(a)
 	default:
 		r.reason("%s is not among the addresses that serve node ports", a)
+	}
+	return false
+}
+
+// servesLoopback reports whether node ports answer the packet at a loopback address.
+func (r *router) servesLoopback(a netip.Addr) bool {
+	switch selected := r.snapshot.Node().NodePorts.LoopbackAddresses(); {
+	case !slices.Contains(selected, a):
+		r.reason("%s is not among the loopback addresses that serve node ports", a)
+	case !r.packet.FromNode:
+		r.reason("%s is a loopback address, where node ports answer only processes of the node", a)
+	case r.packet.Protocol == v1.ProtocolSCTP:
+		r.reason("%s is a loopback address, where node ports answer only TCP and UDP", a)
+	default:
+		return true
 	}
 	return false
 }
@@ -204,6 +219,8 @@ func (r *router) follow(port *ServicePort, masquerade Masquerade, route TrafficR
 	for _, e := range pool {
 		masquerade := route.Masquerades(r.snapshot.Node(), r.packet.Source.Addr(), e.Addr.Addr(), r.packet.FromNode)
 		switch {
+		case r.packet.Destination.Addr().IsLoopback():
+			masquerade = true // A process of the node makes the connection to the endpoint.
 		case masquerade && route.Masquerade == MasqueradeNever:
 			r.reason("client and endpoint are both %s (hairpin), so the packet is masqueraded", e.Addr)
 		case !masquerade && route.Masquerade == MasqueradeAlways:

@@ -100,7 +100,7 @@ func TestRoute(t *testing.T) {
 		{"rejected", "TCP 10.0.0.9 cni0 192.168.0.1:30080 here", "reject: " + isNodePort + fromPod + "no endpoint anywhere can serve"},
 		{"node port of another node", "TCP 203.0.113.5 eth0 192.168.0.1:30080", "pass: 192.168.0.1:30080 is no address of any Service; 192.168.0.1 is an address of the node: node ports answer only packets with ToNode"},
 		{"node port, address not chosen", "TCP 203.0.113.5 eth0 192.168.1.1:30080 here", "pass: 192.168.1.1 is not among the addresses that serve node ports; 192.168.1.1:30080 is no address of any Service"},
-		{"node port on loopback", "TCP 127.0.0.1 node 127.0.0.1:30080 here", "pass: 127.0.0.1 is a loopback address, which never serves node ports; 127.0.0.1:30080 is no address of any Service"},
+		{"node port on loopback", "TCP 127.0.0.1 node 127.0.0.1:30080 here", "pass: 127.0.0.1 is not among the loopback addresses that serve node ports; 127.0.0.1:30080 is no address of any Service"},
 		{"node port, other protocol", "UDP 203.0.113.5 eth0 192.168.0.1:30080 here", "pass: 192.168.0.1:30080 is no address of any Service"},
 		{"node port of no Service", "TCP 203.0.113.5 eth0 192.168.0.1:30081 here", "pass: 192.168.0.1:30081 is no address of any Service"},
 		{"ClusterIP, other port", "TCP 10.0.0.9 cni0 10.96.0.1:81", "reject: 10.96.0.1 is the ClusterIP of ns/web, which has no such port"},
@@ -147,6 +147,36 @@ func TestVerdictNamesTheFrontend(t *testing.T) {
 	v = Route(s, packet("TCP 10.0.0.9 cni0 10.96.0.1:81"))
 	if v.Name != (ServicePortName{}) || !v.Frontend.Equal(Frontend{}) {
 		t.Errorf("no frontend: got %s and %+v, want none of either", v.Name, v.Frontend)
+	}
+}
+
+// TestRouteToLoopback: node ports answer at the loopback addresses that were named, to processes of
+// the node alone, as they do at other addresses of the node, and endpoints see the node.
+func TestRouteToLoopback(t *testing.T) {
+	tr := newTestTracker(func(o *TrackerOptions) {
+		o.NodePortAddresses = NodePortAddresses{Primary: true, Loopback: prefixes("127.0.0.0/8", "127.0.0.7/32", "::1/128")}
+		o.LocalTraffic.Sources = prefixes("10.0.0.0/8")
+	})
+	tr.UpdateService(apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080), externalLocal))
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.5"))
+	s := newest(t, tr)
+	for _, tc := range []struct{ packet, want string }{
+		{"TCP 127.0.0.1 node 127.0.0.1:30080 here", "forward 10.0.0.5:8080+"},
+		{"TCP 127.0.0.9 node 127.0.0.7:30080 here", "forward 10.0.0.5:8080+"},
+		{"TCP 192.168.0.1 node 127.0.0.1:30080 here", "forward 10.0.0.5:8080+"},
+		{"TCP 10.0.0.1 node 127.0.0.1:30080 here", "forward 10.0.0.5:8080+"},
+		{"TCP ::1 node [::1]:30080 here", "reject"},
+		{"TCP 127.0.0.1 node 127.0.0.2:30080 here", "pass"},
+		{"TCP 127.0.0.1 node 127.0.0.1:30081 here", "pass"},
+		{"UDP 127.0.0.1 node 127.0.0.1:30080 here", "pass"},
+		{"TCP 127.0.0.1 eth0 127.0.0.1:30080 here", "pass"},
+		{"TCP 10.0.0.9 cni0 127.0.0.1:30080 here", "pass"},
+	} {
+		v := Route(s, packet(tc.packet))
+		if got, _, _ := strings.Cut(verdictText(v), ": "); got != tc.want {
+			t.Errorf("%s: got %s (%q), want %s", tc.packet, got, v.Reasons, tc.want)
+		}
+		checkVerdict(t, v)
 	}
 }
 
