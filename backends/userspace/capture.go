@@ -28,6 +28,10 @@ const (
 	// It is for Windows, and needs no other system than that. It rejects and drops in other
 	// ways than netfilter, and cannot identify pods by their interface.
 	Addresses
+	// Loopback delivers no packets: the backend listens at node ports at the loopback addresses
+	// that [proxy.NodePortAddresses] selects, and serves nothing else. It is for a second
+	// [proxy.Runner] beside that of any other backend, and needs no privileges.
+	Loopback
 )
 
 // String returns the name of the capture, as in "tproxy".
@@ -43,6 +47,8 @@ func (c Capture) String() string {
 		return "routes"
 	case Addresses:
 		return "addresses"
+	case Loopback:
+		return "loopback"
 	default:
 		return fmt.Sprintf("capture %d", uint8(c))
 	}
@@ -50,10 +56,10 @@ func (c Capture) String() string {
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.
-func (c Capture) MarshalText() ([]byte, error) { return enum.Marshal(c, Addresses) }
+func (c Capture) MarshalText() ([]byte, error) { return enum.Marshal(c, Loopback) }
 
 // UnmarshalText reads what MarshalText returns.
-func (c *Capture) UnmarshalText(text []byte) error { return enum.Unmarshal(c, Addresses, text) }
+func (c *Capture) UnmarshalText(text []byte) error { return enum.Unmarshal(c, Loopback, text) }
 
 // known reports whether c is one of the captures.
-func (c Capture) known() bool { return c <= Addresses }
+func (c Capture) known() bool { return c <= Loopback }

@@ -104,10 +104,14 @@ func (o *Options) open() (*Backend, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	if o.Capture == Addresses {
+	switch o.Capture {
+	case Addresses:
 		return o.openAddresses()
+	case Loopback:
+		return o.openLoopback()
+	default:
+		return o.openSystem()
 	}
-	return o.openSystem()
 }
 
 // Apply implements [proxy.Backend]. The engine serves the new snapshot before the kernel

@@ -8,14 +8,12 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -51,11 +49,9 @@ type Config struct {
 // methods are not called at the same time, except Operations and those of the dialer.
 type Capture struct {
 	Config
-	*host.Frontends
+	sockets
 
-	state  *state
-	engine *engine.Engine
-	served *sync.WaitGroup
+	state *state
 
 	needed map[netip.Addr]bool // those of service ports
 	// refused are those at which a listener has failed since the last Sweep, kept are those that
@@ -77,7 +73,7 @@ var (
 	_ backends.NodeChecker        = (*Capture)(nil)
 )
 
-// New returns a capture. [Capture.ServeBy] must be called before it is used.
+// New returns a capture. Its method ServeBy must be called before it is used.
 func New(c Config) *Capture {
 	manager := &lately{Manager: c.Manager}
 	c.Manager = manager
@@ -86,12 +82,9 @@ func New(c Config) *Capture {
 		needed: map[netip.Addr]bool{}, refused: map[netip.Addr]bool{},
 		listeners: map[Key]*listener{},
 	}
-	t.Frontends = host.NewFrontends(manager.isLocal)
+	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), originOf: originOf}
 	return t
 }
-
-// ServeBy has an engine serve the listeners, by goroutines that the group counts.
-func (c *Capture) ServeBy(e *engine.Engine, served *sync.WaitGroup) { c.engine, c.served = e, served }
 
 func (c *Capture) serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
 

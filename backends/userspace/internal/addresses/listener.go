@@ -4,24 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/pause"
 )
-
-// listener is an open socket of a frontend.
-type listener struct{ io.Closer }
 
 // Open does nothing: each frontend has listeners of its own, which Commit opens.
 func (c *Capture) Open(context.Context) error { return nil }
@@ -41,7 +33,7 @@ func (c *Capture) open(ctx context.Context, ops []op, present map[netip.Addr]boo
 			opened = append(opened, o.Key)
 			continue
 		}
-		err := c.listen(ctx, o.Key, end)
+		err := c.listenInTime(ctx, o.Key, end)
 		if err != nil && isTaken(err) && !c.isOfService(ops, o.Key.addr) {
 			c.listeners[o.Key] = nil
 			c.taken.put(o.Key, explain(o.Key, err))
@@ -80,12 +72,13 @@ func explain(k Key, err error) error {
 	}
 }
 
-// listen opens the socket of a frontend, and has the engine serve it. An address that was just
+// listenInTime opens the socket of a frontend, and has the engine serve it. An address that was just
 // added may need some time until the system has found that no other host uses it.
-func (c *Capture) listen(ctx context.Context, k Key, end time.Time) error {
+func (c *Capture) listenInTime(ctx context.Context, k Key, end time.Time) error {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second/2) {
-		err := c.listenNow(ctx, k)
+		l, err := c.listen(ctx, k)
 		if err == nil {
+			c.listeners[k] = l
 			c.ops.Add(1)
 			return nil
 		}
@@ -98,84 +91,13 @@ func (c *Capture) listen(ctx context.Context, k Key, end time.Time) error {
 	}
 }
 
-func (c *Capture) listenNow(ctx context.Context, k Key) error {
-	socket, err := k.bind(ctx)
-	if err != nil {
-		return err
-	}
-	switch s := socket.(type) {
-	case *net.TCPListener:
-		return c.serve(k, s)
-	case *net.UDPConn:
-		c.servePackets(k, s)
-		return nil
-	}
-	return errors.Join(errors.ErrUnsupported, socket.Close())
-}
-
-// bind opens the socket of a frontend: a [net.TCPListener] or a [net.UDPConn].
-func (k Key) bind(ctx context.Context) (io.Closer, error) {
-	version := "4"
-	if ipaddr.FamilyOf(k.addr) == v1.IPv6Protocol {
-		version = "6"
-	}
-	var config net.ListenConfig
-	if k.protocol == v1.ProtocolUDP {
-		return config.ListenPacket(ctx, "udp"+version, k.at().String())
-	}
-	config.SetMultipathTCP(false) // endpoints would not see more than one path
-	return config.Listen(ctx, "tcp"+version, k.at().String())
-}
-
-func (c *Capture) serve(k Key, tcp *net.TCPListener) error {
-	accepting, err := c.engine.Listen(tcp)
-	if err != nil {
-		return errors.Join(err, tcp.Close())
-	}
-	c.listeners[k] = &listener{accepting}
-	// Serve returns when the listener is closed.
-	c.served.Go(func() { _ = c.engine.Serve(engine.Listener{Listener: accepting, OriginOf: k.originOf}) })
-	return nil
-}
-
-func (c *Capture) servePackets(k Key, udp *net.UDPConn) {
-	c.listeners[k] = &listener{udp}
-	c.served.Go(func() { _ = c.engine.ServePackets(&packets{UDPConn: udp, key: k, capture: c}) })
-}
-
 // originOf returns the origin of a client. Only the node itself can have the address of a
 // listener, and the system prefers it as the source of connections to it.
-func (k Key) originOf(client netip.Addr) engine.Origin {
+func originOf(k Key, client netip.Addr) engine.Origin {
 	if client == k.addr {
 		return engine.Node
 	}
 	return engine.ByAddress
-}
-
-// packets receives the datagrams to a frontend.
-type packets struct {
-	*net.UDPConn
-	key     Key
-	capture *Capture
-}
-
-// Receive implements [engine.PacketListener]. It drops datagrams from frontends: the answers would
-// arrive here again, and two Services that answer any datagram would answer each other without
-// end.
-func (p *packets) Receive(buf []byte) (int, engine.Flow, error) {
-	n, from, err := p.ReadFromUDPAddrPort(buf)
-	client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-	f := engine.Flow{Protocol: v1.ProtocolUDP, Client: client, Origin: p.key.originOf(client.Addr())}
-	if err == nil && !p.capture.IsFrontend(v1.ProtocolUDP, client) {
-		f.Frontend = p.key.at() // The engine drops a datagram without frontend.
-	}
-	return n, f, err
-}
-
-// Reply implements [engine.Replier].
-func (p *packets) Reply(f engine.Flow, datagram []byte) error {
-	_, err := p.WriteToUDPAddrPort(datagram, f.Client)
-	return err
 }
 
 // unlisten closes a listener, and forgets it. Its connections stay open.

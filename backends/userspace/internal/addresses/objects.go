@@ -44,13 +44,14 @@ func (k Key) isAddress() bool { return k.protocol == "" }
 func (k Key) at() netip.AddrPort { return netip.AddrPortFrom(k.addr, k.port) }
 
 // Render implements [backends.Render].
-func (c *Capture) Render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (c *Capture) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil || !c.serves(port.Name.Family) {
 		return out
 	}
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		listen := c.listens(f)
+		pod, node, outside := f.Routes()
+		listen := listens(c.AwaitEndpoints, pod, node, outside)
 		if f.Kind != proxy.NodePort {
 			out = append(out, Object{Key: Key{addr: f.Addr.Addr()}})
 			if listen {
@@ -58,8 +59,8 @@ func (c *Capture) Render(node *proxy.Node, port *proxy.ServicePort, out []Object
 			}
 			continue
 		}
-		for _, a := range node.Addresses {
-			if listen && ipaddr.FamilyOf(a) == port.Name.Family && node.NodePorts.Contains(a) {
+		for _, a := range at.Addresses {
+			if listen && ipaddr.FamilyOf(a) == port.Name.Family && at.NodePorts.Contains(a) {
 				out = append(out, Object{Key: Key{a, f.Addr.Port(), port.Name.Protocol}})
 			}
 		}
@@ -67,16 +68,15 @@ func (c *Capture) Render(node *proxy.Node, port *proxy.ServicePort, out []Object
 	return out
 }
 
-// listens reports whether a frontend has a listener. If it rejects all clients, the system does
-// that, and sooner. Clients that are dropped must not reach another program of the node.
-func (c *Capture) listens(f *proxy.Frontend) bool {
-	pod, node, outside := f.Routes()
-	for _, r := range []proxy.TrafficRoute{pod, node, outside} {
+// listens reports whether a frontend with some routes has a listener. If it rejects all clients, the
+// system does that, and sooner. Clients that are dropped must not reach another program of the node.
+func listens(awaitEndpoints bool, routes ...proxy.TrafficRoute) bool {
+	for _, r := range routes {
 		switch r.Action {
 		case proxy.Forward, proxy.Drop:
 			return true
 		case proxy.Reject:
-			if c.AwaitEndpoints {
+			if awaitEndpoints {
 				return true
 			}
 		case proxy.Pass:

@@ -58,7 +58,7 @@ func isTaken(err error) bool { return neterr.Of(err) == neterr.InUse || neterr.I
 
 // canListen reports whether a node port that was taken is free now.
 func (c *Capture) canListen(ctx context.Context, k Key) bool {
-	socket, err := k.bind(ctx)
+	socket, err := c.bind(ctx, k)
 	return err == nil && socket.Close() == nil
 }
 

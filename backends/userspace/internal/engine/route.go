@@ -94,11 +94,17 @@ func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 		return binding{}, false
 	}
 	b, ok := e.frontends[frontendKey{f.Frontend, f.Protocol}]
-	if ok || !node.NodePorts.Contains(f.Frontend.Addr()) {
+	if ok || !servesNodePorts(node, f.Frontend.Addr()) {
 		return b, ok
 	}
 	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(unspecified(f.Frontend.Addr()), f.Frontend.Port()), f.Protocol}]
 	return b, ok
+}
+
+// servesNodePorts reports whether node ports answer at an address. Only the capture of loopback
+// addresses has flows to them.
+func servesNodePorts(node *proxy.Node, a netip.Addr) bool {
+	return node.NodePorts.Contains(a) || a.IsLoopback() && slices.Contains(node.NodePorts.LoopbackAddresses(), a)
 }
 
 func unspecified(like netip.Addr) netip.Addr {
