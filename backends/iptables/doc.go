@@ -54,5 +54,5 @@
 // [Options.AffinityClients].
 //
 // Other packet filters of the node must accept forwarded traffic. Node ports do not answer
-// at loopback addresses.
+// at loopback addresses, unless a backend of package userspace serves them there.
 package iptables

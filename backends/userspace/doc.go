@@ -45,6 +45,13 @@
 // are reset. A file records which addresses were added: they stay when the process ends, the next
 // process takes them over, and Cleanup removes them. [AddressOptions] choose the interface.
 //
+// # Loopback addresses
+//
+// [Loopback] listens at node ports at the loopback addresses that [proxy.NodePortAddresses] selects,
+// TCP and UDP, for processes of the node. It needs no privileges and changes nothing in the kernel, and
+// is for a [proxy.Runner] of its own beside that of any other backend. A node port that another program
+// of the node has is an error of its service port, as is one beyond an eighth of the file descriptors.
+//
 // # While no process runs
 //
 // The kernel objects stay when the process ends. They drop or refuse packets that would

@@ -65,8 +65,8 @@ type agent struct {
 	cleanAt  time.Time // when to try to remove them again
 	pauses   wait.Backoff
 	reported struct {
-		problems, limits reported
-		refusals         refusals
+		problems, limits, loopback reported
+		refusals                   refusals
 	}
 }
 
@@ -113,6 +113,11 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if a.flows != nil {
 		runner.Flows = a.flows
 	}
+	local, err := a.openLoopback(tracker, registry)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, local.close()) }()
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,6 +125,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	background.Go(func() { server.Run(ctx) })
 	var watching error
 	background.Go(func() { watching = source.Run(ctx) })
+	background.Go(func() { local.run(ctx) })
 	err = runner.Run(ctx)
 	cancel()
 	background.Wait()

@@ -47,6 +47,8 @@ type serving struct {
 	MetricsBindAddress string
 	EnableProfiling    bool
 	NodePortAddresses  []string
+	// LocalhostNodePorts is the field of that name in the section iptables.
+	LocalhostNodePorts bool
 }
 
 // pods are the settings that distinguish the traffic of pods from other traffic.
@@ -92,6 +94,7 @@ func defaults() kubeProxyConfiguration {
 	mode := modeConfig{MasqueradeBit: 14}
 	return kubeProxyConfiguration{
 		client:   client{ClientConnection: clientConnection{QPS: 5, Burst: 10}},
+		serving:  serving{LocalhostNodePorts: true},
 		IPTables: mode, NFTables: mode,
 		Logging: logging{Format: textFormat},
 		Conntrack: conntrackConfig{

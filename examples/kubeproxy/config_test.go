@@ -117,7 +117,10 @@ enableProfiling: true
 		}},
 		"loopback": {header + "mode: nftables\nnodePortAddresses: [primary, 127.0.0.0/8]\n", "-config FILE", func(c *config) {
 			c.Mode, c.NodePortAddresses = "nftables", []string{"primary", "127.0.0.0/8"}
-			c.warnings = []string{"nodePortAddresses: node ports are not served at loopback addresses: 127.0.0.0/8"}
+		}},
+		"no loopback address": {header + "nodePortAddresses: [primary, 127.1.0.0/16]\niptables: {localhostNodePorts: false}\n", "-config FILE", func(c *config) {
+			c.NodePortAddresses, c.LocalhostNodePorts = []string{"primary", "127.1.0.0/16"}, false
+			c.warnings = []string{"nodePortAddresses: 127.1.0.0/16 selects no address: name single loopback addresses, such as 127.1.0.1/32"}
 		}},
 		"ports": {"", "-healthz-bind-address 192.0.2.1 -healthz-port 1 -metrics-port 0 -logging-format json -v 2", func(c *config) {
 			c.HealthzBindAddress, c.healthzPort, c.metricsPort, c.Logging = "192.0.2.1", 1, 0, logging{Verbosity: 2, Format: "json"}
@@ -139,7 +142,7 @@ enableProfiling: true
 				c.Mode, c.ClientConnection.Kubeconfig, c.master, c.initOnly = "iptables", "/k", "https://192.0.2.1:6443", true
 				c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8"
 				c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true
-				c.serving = serving{HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2", NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"}}
+				c.serving = serving{LocalhostNodePorts: true, HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2", NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"}}
 				c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
 				c.warnings = []string{"flag -oom-score-adj is ignored"}
 			},

@@ -11,8 +11,23 @@
 // minSyncPeriod is 0: a sync does not wait. -write-config-to writes the configuration in effect to a
 // file and exits. docs/feature-gates.md says what each feature gate of kube-proxy does here.
 //
-// nodePortAddresses takes any mix of primary, localhost, all and CIDRs. Node ports do not answer at
-// loopback addresses; the log warns if the configuration names any.
+// nodePortAddresses takes any mix of primary, localhost, all and CIDRs.
+//
+// # Loopback addresses
+//
+// Node ports answer at the loopback addresses that nodePortAddresses names, TCP and UDP, to processes of
+// the node: localhost is 127.0.0.1 and ::1, and a CIDR of one address, such as 127.0.0.7/32, is that
+// address. In mode iptables they also answer at 127.0.0.1 if all addresses are selected, as by default,
+// since that is so in kube-proxy; iptables.localhostNodePorts: false turns all of that off in this mode. In
+// mode nftables, the feature gate KubeProxyNFTablesLocalhostNodePorts turns it off if it is set to
+// false. In mode ipvs they answer where they are named.
+//
+// The program itself listens there, as package userspace says, and does not set the sysctl
+// route_localnet: node ports answer at loopback addresses only while it runs. Where another program has a
+// port, the log and the debug page say so, and /healthz does not depend on it. In mode nftables /metrics
+// has kube-proxy's kubeproxy_nftables_localhost_nodeport_listeners and
+// kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total; in other modes they begin with
+// vipkit_loopback_node_port_. Nothing counts rejected packets, since UDP is served.
 //
 // # Changes of the configuration
 //

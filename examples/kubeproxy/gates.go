@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/nearest"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // The feature gates that this program acts on, and those that set the gates of a stage.
@@ -69,7 +68,7 @@ func gates() []gate {
 	return []gate{
 		{externalIPsGate, stable, true, gateHonoured, "If false, external IPs are not served."},
 		{ipvsGate, deprecated, true, gateHonoured, "If false, mode ipvs is refused, as by kube-proxy."},
-		{localhostNodePortGate, alpha, false, gateRefused, "Refused in mode nftables if nodePortAddresses names loopback addresses: node ports do not answer there. Otherwise it has no effect, as in kube-proxy."},
+		{localhostNodePortGate, alpha, false, gateHonoured, "In mode nftables, node ports answer at the loopback addresses that nodePortAddresses names, unless the gate or AllAlpha is set to false. UDP is served too. In other modes it has no effect, as in kube-proxy."},
 		{"MultiCIDRServiceAllocator", locked, true, gateRefused, lockedHelp},
 		{"NFTablesProxyMode", locked, true, gateRefused, lockedHelp},
 		{"PreferSameTrafficDistribution", locked, true, gateRefused, lockedHelp},
@@ -144,16 +143,22 @@ func (g *featureGates) decode(value any) error {
 
 // enabled reports whether a feature gate is on.
 func (g featureGates) enabled(name string) bool {
-	if on, ok := g[name]; ok {
+	on, given, usual := g.find(name)
+	if given {
 		return on
 	}
+	return usual
+}
+
+// find returns the value of a feature gate if it, or all gates of its stage, are given one, and its
+// default.
+func (g featureGates) find(name string) (on, given, usual bool) {
 	all := gates()
 	i := slices.IndexFunc(all, func(x gate) bool { return x.name == name })
-	by := map[stage]string{alpha: allAlphaGate, beta: allBetaGate}[all[i].stage]
-	if on, ok := g[by]; ok {
-		return on
+	if on, given = g[name]; !given {
+		on, given = g[map[stage]string{alpha: allAlphaGate, beta: allBetaGate}[all[i].stage]]
 	}
-	return all[i].usual
+	return on, given, all[i].usual
 }
 
 // checkGates refuses feature gates that kube-proxy refuses, and those that this program lacks if
@@ -201,12 +206,5 @@ func (c *config) checkModeGates() error {
 	if c.Mode == ipvsMode && !c.FeatureGates.enabled(ipvsGate) {
 		return fmt.Errorf("featureGates.%s: false: mode ipvs needs it", ipvsGate)
 	}
-	if c.Mode != nftablesMode || !c.FeatureGates.enabled(localhostNodePortGate) {
-		return nil
-	}
-	at, err := proxy.ParseNodePortAddresses(c.NodePortAddresses...)
-	if err == nil && len(at.Loopback) > 0 {
-		return fmt.Errorf("featureGates.%s: true: with it, kube-proxy serves node ports at the loopback addresses in nodePortAddresses, and this program does not", localhostNodePortGate)
-	}
-	return nil // Another check reports the error.
+	return nil
 }

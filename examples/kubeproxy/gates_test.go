@@ -11,8 +11,8 @@ import (
 func TestGates(t *testing.T) {
 	const loopback = header + "nodePortAddresses: [primary, localhost]\n"
 	for _, tc := range []struct{ file, want string }{
-		{loopback + "mode: nftables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", "featureGates.KubeProxyNFTablesLocalhostNodePorts: true: with it, kube-proxy serves node ports at the loopback addresses"},
-		{loopback + "mode: nftables\nfeatureGates: {AllAlpha: true}", "featureGates.KubeProxyNFTablesLocalhostNodePorts: true"},
+		{loopback + "mode: nftables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},
+		{loopback + "mode: nftables\nfeatureGates: {AllAlpha: true}", ""},
 		{loopback + "mode: nftables\nfeatureGates: {AllAlpha: true, KubeProxyNFTablesLocalhostNodePorts: false}", ""},
 		{loopback + "mode: nftables\nfeatureGates: {AllBeta: true}", ""},
 		{loopback + "mode: iptables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},

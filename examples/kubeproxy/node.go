@@ -46,18 +46,14 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	if o.LocalTraffic, err = traffic(); err != nil {
 		return o, err
 	}
-	nodePorts := c.NodePortAddresses
-	if len(nodePorts) == 0 && mode != nftablesMode {
-		nodePorts = []string{"all"} // as in kube-proxy's modes iptables and ipvs
-	}
 	switch mode {
 	case ipvsMode:
 		o.Annotations = []string{ipvs.SchedulerAnnotation}
 	case kernelspaceMode:
 		o.Annotations = []string{kernelspace.PreserveDestinationAnnotation, kernelspace.OptimizationAnnotation}
 	}
-	if o.NodePortAddresses, err = proxy.ParseNodePortAddresses(nodePorts...); err != nil {
-		return o, fmt.Errorf("nodePortAddresses%w", err)
+	if o.NodePortAddresses, err = c.nodePorts(mode); err != nil {
+		return o, err
 	}
 	if c.BindAddress != "" {
 		a, err := netip.ParseAddr(c.BindAddress)

@@ -32,7 +32,7 @@ func TestTracker(t *testing.T) {
 		err    string
 	}{
 		"nothing":  {mode: nftablesMode},
-		"iptables": {mode: iptablesMode, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true}}},
+		"iptables": {mode: iptablesMode, want: proxy.TrackerOptions{NodePortAddresses: proxy.NodePortAddresses{All: true, Loopback: prefixes("127.0.0.0/8")}}},
 		"ipvs": {mode: ipvsMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }, want: proxy.TrackerOptions{
 			NodePortAddresses: proxy.NodePortAddresses{All: true}, MasqueradeAll: true, Annotations: []string{ipvs.SchedulerAnnotation},
 		}},

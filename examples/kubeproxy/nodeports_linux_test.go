@@ -5,8 +5,16 @@ import (
 	"testing"
 )
 
+// fromNode returns the world with the node as the client.
+func (w *world) fromNode() *world {
+	on, node := *w, *w.node
+	node.Client = node.NS
+	on.node = &node
+	return &on
+}
+
 // TestMixedNodePortAddresses checks that node ports answer at the primary address that the Node object
-// has at the time, and that the log names the loopback addresses at which they do not.
+// has at the time, and at loopback addresses, to processes of the node.
 func TestMixedNodePortAddresses(t *testing.T) {
 	const second = "192.0.2.99"
 	for _, mode := range []string{nftablesMode, iptablesMode} {
@@ -19,14 +27,41 @@ func TestMixedNodePortAddresses(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := w.start()
-			p.Await("level=WARN", "nodePortAddresses: node ports are not served at loopback addresses: 127.0.0.0/8, ::1/128")
 			p.Await("msg=serving")
+			w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
 			w.wantAnswer(nodePort, "8080")
 			w.wantAnswer(second+":30080", "")
 			w.api.put("nodes", node(second))
 			w.wantAnswer(second+":30080", "8080")
 			w.wantAnswer(nodePort, "")
+			w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
+			w.api.put("endpointslices", slice("web", 8081))
+			w.fromNode().wantAnswer("127.0.0.1:30080", "8081")
 			p.Terminate(stopped)
+			w.fromNode().wantAnswer("127.0.0.1:30080", "")
 		})
 	}
+}
+
+// TestLoopbackPortInUse checks that a node port at a loopback address that another program has is in
+// the log, on the debug page and in the metrics until it answers, and does not make the node unhealthy.
+func TestLoopbackPortInUse(t *testing.T) {
+	w := newWorld(t, "mode: nftables\nnodePortAddresses: [primary, localhost]\n")
+	taken, err := w.node.Listen(t.Context(), "tcp", "127.0.0.1:30080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := w.start()
+	p.Await("node port not served at loopback addresses", "default/web", "127.0.0.1:30080/TCP", "another program of the node listens there")
+	p.Await("msg=serving")
+	w.wantAnswer(nodePort, "8080")
+	p.AwaitPage(healthz+"/healthz", "200 OK")
+	p.AwaitPage(metrics+"/debug/services", "Served with limits", "127.0.0.1:30080/TCP")
+	p.AwaitPage(metrics+"/metrics", "kubeproxy_nftables_localhost_nodeport_listeners 0", "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total ")
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
+	p.AwaitPage(metrics+"/metrics", "kubeproxy_nftables_localhost_nodeport_listeners 1")
+	p.Terminate(stopped)
 }

@@ -46,7 +46,7 @@ func (c *config) groups() []group {
 		{"Where the program listens", c.listening()},
 		{"Kubernetes", c.kubernetes()},
 		{"Mode nftables", sectionSettings("nftables", &c.NFTables)},
-		{"Mode iptables; without a file, mode nftables, too", sectionSettings(iptablesMode, &c.IPTables)},
+		{"Mode iptables; without a file, mode nftables, too", append(sectionSettings(iptablesMode, &c.IPTables), c.localhostNodePorts())},
 		{"Mode ipvs", c.ipvsSettings()},
 		{"Connection tracking", c.tracking()},
 		{"Windows", c.windows()},
@@ -147,6 +147,11 @@ func sectionSettings(mode string, m *modeConfig) []setting {
 			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
 		{field: mode + ".minSyncPeriod", flag: flagOf("min-sync-period"), into: &m.MinSyncPeriod, help: "How long a sync waits after the last one."},
 	}
+}
+
+func (c *config) localhostNodePorts() setting {
+	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: &c.LocalhostNodePorts, traits: linuxOnly,
+		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses, and at those that it names."}
 }
 
 func (c *config) ipvsSettings() []setting {

@@ -75,7 +75,6 @@ func ignoredSettings() []setting {
 		{field: "clientConnection.acceptContentTypes", into: new(string), help: "The forms of answers of the API server, which are protobuf, or else JSON."},
 		{field: "clientConnection.contentType", flag: "kube-api-content-type", into: new(string), usual: "application/vnd.kubernetes.protobuf", help: "The form of requests to the API server, which is protobuf."},
 		{field: "configSyncPeriod", flag: "config-sync-period", into: every, usual: "15m0s", check: notNegative(every), help: "How often all objects are handled again, which this program need not do."},
-		{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: new(bool), usual: "false", help: "Node ports answer at 127.0.0.0/8 by route_localnet, which this program does not set."},
 		{field: "logging.flushFrequency", flag: "log-flush-frequency", into: new(any), usual: "5s", help: "How often the log is written; this program writes each line at once."},
 		{field: "logging.options", into: new(any), help: "Where lines of the log go, and how many bytes are kept back."},
 		{flag: "log-json-info-buffer-size", into: new(string), usual: "0", help: "How many bytes of the log are kept back."},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // validate checks what kube-proxy checks too. Each error begins with the path of the field. Sections of
@@ -33,10 +31,8 @@ func (c *config) validate(settings []setting) error {
 		_, _, err := c.addresses()
 		errs = append(errs, err)
 	}
-	o, err := c.tracker(c.possibleModes()[0])
-	if text := unservedLoopback(o.NodePortAddresses); text != "" {
-		c.warnings = append(c.warnings, text)
-	}
+	_, err := c.tracker(c.possibleModes()[0])
+	c.warnOfLoopback()
 	return distinct(append(errs, err)...)
 }
 
@@ -93,16 +89,4 @@ func (c *config) checkMode() error {
 		return fmt.Errorf("mode %q: on Windows, want %s, %s, or empty for %[2]s", c.Mode, kernelspaceMode, userspaceMode)
 	}
 	return fmt.Errorf("mode %q: want %s, %s, %s, or empty to have one chosen", c.Mode, nftablesMode, iptablesMode, ipvsMode)
-}
-
-// unservedLoopback returns a warning if node ports are configured at loopback addresses.
-func unservedLoopback(at proxy.NodePortAddresses) string {
-	if len(at.Loopback) == 0 {
-		return ""
-	}
-	var ranges []string
-	for _, p := range at.Loopback {
-		ranges = append(ranges, p.String())
-	}
-	return "nodePortAddresses: node ports are not served at loopback addresses: " + strings.Join(ranges, ", ")
 }

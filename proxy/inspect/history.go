@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,8 @@ type history struct {
 	mu    sync.Mutex
 	syncs syncs
 	held  proxy.Sync
+	// beside are the limits of another Runner.
+	beside []*proxy.Problem
 	// began is when the first snapshot was applied; changed has the service ports that
 	// changed after that.
 	began   time.Time
@@ -58,7 +61,9 @@ func (h *history) state() (proxy.Sync, syncs) {
 	defer h.mu.Unlock()
 	all := h.syncs
 	all.Recent = append([]syncRecord(nil), all.Recent...)
-	return h.held, all
+	held := h.held
+	held.Limits = slices.Concat(held.Limits, h.beside)
+	return held, all
 }
 
 // changedAt returns when a service port changed last; since is the time from which on this is
@@ -105,6 +110,12 @@ func (h *history) change(applied proxy.Snapshot, at time.Time) {
 			h.changed[c.New.Name] = at
 		}
 	}
+}
+
+func (h *history) setBeside(limits []*proxy.Problem) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beside = limits
 }
 
 func (h *history) verify(proxy.Snapshot) {

@@ -48,6 +48,11 @@ func (p *Page) Observer() proxy.Observer {
 	}
 }
 
+// SetLimits replaces the limits that the page shows beside those of its Runner: what a second Runner,
+// which serves a part of the same Services, does not serve. The page keeps the list. It may be called
+// from any goroutine.
+func (p *Page) SetLimits(limits []*proxy.Problem) { p.history.setBeside(limits) }
+
 // checkNode returns the problems of the node, if the Runner's Backend knows them.
 func (p *Page) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	if r := p.runner.Load(); r != nil && !s.IsZero() {

@@ -17,7 +17,8 @@
 // There are no sync_proxy_rules_iptables_total and _last, since the number of rules is not
 // what a sync costs here (see kernel_operations_total below). There are no
 // iptables_ct_state_invalid_dropped_packets_total and
-// iptables_localhost_nodeports_accepted_packets_total, since no backend has such rules.
+// iptables_localhost_nodeports_accepted_packets_total, since no backend has such rules: a
+// backend of its own serves node ports at loopback addresses.
 //
 // # Names of its own
 //
