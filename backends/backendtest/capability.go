@@ -52,6 +52,9 @@ const (
 	// that lacks it may lose those of the node's processes, and those of IPv6 from pods on a
 	// bridge.
 	Fragments Capability = "fragmented UDP of the node, and from bridges"
+	// LoopbackNodePorts: node ports answer processes of the node at loopback addresses, by the
+	// backend that Config.Loopback makes; a backend without one lacks it.
+	LoopbackNodePorts Capability = "node ports at loopback addresses"
 	// Failover: a connection gets another endpoint if one does not answer.
 	Failover Capability = "failover to another endpoint"
 	// Bridges: pods are ports of a Linux bridge, as with flannel and the CNI plugin
@@ -140,6 +143,7 @@ func rows() []row {
 		{"choice of node port addresses", "nodeports", []string{
 			"Scenarios/primary-node-addresses", "Scenarios/other-destinations", "Scenarios/all-node-addresses",
 		}},
+		{LoopbackNodePorts, "loopback", []string{"Loopback"}},
 		{"large transfers", "transfers", []string{"Transfers"}},
 		{Fragments, "fragments", []string{"Transfers"}},
 		{"changes disturb no other Service", "", []string{"Traffic"}},

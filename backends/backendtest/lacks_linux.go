@@ -16,7 +16,7 @@ func (b *testbed) isLacking(what Capability) bool { return b.lacks != nil && b.l
 // refusals returns the allowed outcomes of a flight that must be refused; specified is the
 // one of backends that have Refusals.
 func (b *testbed) refusals(f flight, specified outcome) []string {
-	if !b.isLacking(Refusals) {
+	if !b.isLacking(Refusals) && !f.to.Addr().IsLoopback() {
 		if f.protocol == v1.ProtocolSCTP && specified == refused {
 			specified = reset // An SCTP socket does not tell ICMP errors from other refusals.
 		}

@@ -23,6 +23,9 @@ type Config struct {
 	// network namespace of the calling thread, as text that is equal for equal
 	// dataplanes; empty if there is nothing.
 	Dump func(testing.TB) string
+	// Loopback makes a backend that serves node ports at loopback addresses beside that of New,
+	// as New does. Nil if there is none.
+	Loopback func(testing.TB) proxy.Backend
 	// Lacks are capabilities that the dataplane does not have by its kind.
 	Lacks []Capability
 	// Worlds are the worlds to test in, beside the node with a link for each pod.
@@ -38,7 +41,7 @@ type Config struct {
 }
 
 func (c *Config) lacks(what Capability) bool {
-	return slices.Contains(c.Lacks, what) ||
+	return slices.Contains(c.Lacks, what) || what == LoopbackNodePorts && c.Loopback == nil ||
 		(what == FrontendAffinity || what == AffinityTimeout) && slices.Contains(c.Lacks, Affinity) ||
 		what == NodeAddresses && slices.Contains(c.Lacks, ClientAddresses)
 }
@@ -67,6 +70,9 @@ func (c *Config) testPackets(t *testing.T) {
 	c.run(t, "Random", c.testRandom)
 	c.run(t, "Traffic", c.testTraffic)
 	c.run(t, "Transfers", c.testTransfers)
+	if !c.lacks(LoopbackNodePorts) {
+		c.run(t, "Loopback", c.testLoopback)
+	}
 }
 
 // testRest runs the tests that compare several connections, or states of the dataplane.

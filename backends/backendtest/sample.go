@@ -180,18 +180,25 @@ type history struct {
 	last    proxy.Snapshot
 	// plain says that samples have no session affinity.
 	plain bool
+	// first is the number of the first sample.
+	first int
 }
 
 func newHistory(r *rand.Rand, tracker proxy.ServiceChangeTracker, samples int, plain bool) *history {
-	h := &history{random: r, tracker: tracker, plain: plain}
+	h := &history{random: r, tracker: tracker, plain: plain, first: 1}
+	h.begin(samples)
+	return h
+}
+
+// begin makes a number of samples, and hands them to the tracker.
+func (h *history) begin(samples int) {
 	for i := range samples {
-		s := h.sample(i + 1)
+		s := h.sample(h.first + i)
 		h.samples = append(h.samples, s)
 		o := s.objects()
 		o.handTo(h.tracker)
 	}
 	h.tracker.Synced()
-	return h
 }
 
 // sample makes a Service by number.
@@ -209,7 +216,7 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 	t.Helper()
 	for range 1 + h.random.IntN(3) {
 		i := h.random.IntN(len(h.samples))
-		h.samples[i] = h.sample(i + 1)
+		h.samples[i] = h.sample(h.first + i)
 		o := h.samples[i].objects()
 		switch h.random.IntN(5) {
 		case 0:

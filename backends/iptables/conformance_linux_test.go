@@ -6,6 +6,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/iptables"
+	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -46,6 +47,14 @@ func testConformance(t *testing.T, o iptables.Options) {
 				t.Fatal(err)
 			}
 			return out
+		},
+		Loopback: func(t testing.TB) proxy.Backend {
+			b, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() }) // Nothing is left in the kernel.
+			return b
 		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,6 +34,14 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return out
+		},
+		Loopback: func(t testing.TB) proxy.Backend {
+			b, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() }) // Nothing is left in the kernel.
+			return b
 		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,

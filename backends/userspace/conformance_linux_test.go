@@ -51,6 +51,14 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 			}
 			return out
 		},
+		Loopback: func(t testing.TB) proxy.Backend {
+			b, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() }) // Nothing is left in the kernel.
+			return b
+		},
 		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
 		Worlds: backendtest.Worlds(),
 		Tables: tables,

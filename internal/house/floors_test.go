@@ -91,7 +91,6 @@ func byFloor() [][]string {
 		5: {
 			"backends/internal/stagetest",
 			"backends/internal/xtables",
-			"backends/nftables",
 			"backends/userspace/internal/addresses",
 			"backends/userspace/internal/localroutes",
 			"backends/userspace/internal/netfilter",
@@ -99,6 +98,7 @@ func byFloor() [][]string {
 		6: {
 			"backends/iptables",
 			"backends/ipvs",
+			"backends/nftables",
 			"backends/userspace",
 		},
 		7: {

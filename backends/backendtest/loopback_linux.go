@@ -1,0 +1,66 @@
+package backendtest
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// loopbackSteps is the number of snapshots of the test of loopback addresses.
+const loopbackSteps = 4
+
+// testLoopback applies random snapshots to the backend, and to the one that serves node ports at
+// loopback addresses, and checks packets of the node and of others.
+func (c *Config) testLoopback(t *testing.T) {
+	r := testenv.Random(t)
+	s := c.setUp(t)
+	o := nodeOptions()
+	o.NodePortAddresses.Loopback = prefixes("127.0.0.0/8", "::1/128")
+	// The node listens at the node ports of the first samples.
+	h := &history{random: r, tracker: s.tracker(o), plain: c.lacks(Affinity), first: hostPorts}
+	h.begin(6)
+	var beside proxy.Backend
+	s.onNode(t, func() error {
+		beside = c.Loopback(t)
+		return nil
+	})
+	var held proxy.Snapshot
+	for step := range loopbackSteps {
+		next := h.next(t)
+		s.apply(t, next)
+		if err := beside.Apply(t.Context(), held, next); err != nil {
+			t.Fatal(err)
+		}
+		held = next
+		var flights []flight
+		for i := range h.samples {
+			flights = append(flights, h.samples[i].loopbackFlights()...)
+			flights = append(flights, h.samples[i].randomFlights(r)...)
+		}
+		// Where no Service answers, nothing else does: the node does not listen there.
+		flights = slices.DeleteFunc(flights, func(f flight) bool { return proxy.Route(next, s.packet(f)).Action == proxy.Pass })
+		s.checkFlights(t, next, flights)
+		if t.Failed() {
+			t.Fatalf("in step %d of %d", step+1, loopbackSteps)
+		}
+	}
+	if err := beside.Cleanup(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// loopbackFlights returns packets of the node to the node port of a sample at loopback addresses.
+func (s *sample) loopbackFlights() (all []flight) {
+	for _, to := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			all = append(all, flight{from: atNode, to: netip.AddrPortFrom(to, uint16(s.nodePort())), protocol: protocol})
+		}
+	}
+	return all
+}
