@@ -74,3 +74,12 @@ func (e PortErrors) Unwrap() []error {
 	}
 	return errs
 }
+
+// Problems returns the errors of the ports as problems of their Services, in name order.
+func (e PortErrors) Problems() []*Problem {
+	all := make([]*Problem, 0, len(e))
+	for _, n := range slices.SortedFunc(maps.Keys(e), ServicePortName.Compare) {
+		all = append(all, &Problem{Kind: "Service", NamespacedName: n.NamespacedName, Field: "spec.ports", Err: fmt.Errorf("%v: %w", n, e[n])})
+	}
+	return all
+}

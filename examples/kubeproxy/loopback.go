@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -137,14 +136,7 @@ func (l *loopback) synced(s proxy.Sync) {
 		return
 	}
 	l.failed.Add(float64(len(s.Refused)))
-	names := slices.SortedFunc(maps.Keys(s.Refused), proxy.ServicePortName.Compare)
-	limits := make([]*proxy.Problem, len(names))
-	for i, name := range names {
-		limits[i] = &proxy.Problem{
-			Kind: "Service", NamespacedName: name.NamespacedName, Field: "spec.ports",
-			Err: fmt.Errorf("the node port of %v does not answer at loopback addresses: %w", name, s.Refused[name]),
-		}
-	}
+	limits := s.Refused.Problems()
 	l.agent.page.SetLimits(limits)
 	l.agent.reported.loopback.report(l.log, "node port not served at loopback addresses", limits)
 }

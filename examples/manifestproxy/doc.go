@@ -70,7 +70,9 @@
 // By default, node ports answer at the primary addresses of the node, one of each family.
 // They are those of the Node object with the name of this node, or else of -node-ip; without
 // either there are no node ports. Neither is needed with -nodeport-addresses all or a list
-// of prefixes: the kernel has the node's addresses.
+// of prefixes: the kernel has the node's addresses. At loopback addresses, which localhost and ranges
+// such as 127.0.0.7/32 name, the program itself listens while it runs, as package userspace says, with
+// any backend and not with -once. Where another program has a port, the log and the debug page say so.
 //
 // # Health and metrics
 //

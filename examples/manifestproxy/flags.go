@@ -171,7 +171,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	f.Func("cluster-cidr", "`ranges` of pod addresses, separated by commas", list(&t.LocalTraffic.Sources, parsePrefix))
 	f.Func("service-cidr", "`ranges` of ClusterIPs, separated by commas; traffic to unused ones is dropped, and Services without one get one", list(&t.ServiceCIDRs, parsePrefix))
 	f.Func("node-ip", "`addresses` of this node, separated by commas, the primary ones first, unless there is a Node object", list(&t.NodeAddresses, parseAddr))
-	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, and ranges of the node's addresses, separated by commas (default primary)",
+	f.Func("nodeport-addresses", "`where` node ports answer: primary, all, localhost, and ranges of the node's addresses, separated by commas (default primary)",
 		func(s string) (err error) {
 			t.NodePortAddresses, err = proxy.ParseNodePortAddresses(strings.Split(s, ",")...)
 			return err

@@ -20,6 +20,7 @@ import (
 type journal struct {
 	log                              logr.Logger
 	files, warnings, objects, limits ledger
+	loopback                         ledger // of another Runner
 	last                             proxy.Snapshot
 	node                             backends.NodeChecker // nil if the backend is none
 }
@@ -27,7 +28,7 @@ type journal struct {
 func newJournal(log logr.Logger) *journal {
 	return &journal{
 		log: log, files: ledger{what: "manifest problem"}, warnings: ledger{what: "manifest warning"}, objects: ledger{what: "object problem"},
-		limits: ledger{what: "served with limits"},
+		limits: ledger{what: "served with limits"}, loopback: ledger{what: "node port not served at loopback addresses"},
 	}
 }
 

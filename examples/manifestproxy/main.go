@@ -125,6 +125,11 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if o.once {
 		return once(ctx, source, runner)
 	}
+	stop, err := serveLoopback(ctx, tracker, o.tracker.NodePortAddresses, j, page)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
 		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Report: j.served,

@@ -92,3 +92,15 @@ func TestFiltersAreFew(t *testing.T) {
 		}
 	}
 }
+
+// At loopback addresses that serve node ports, flows that another program has translated are stale if
+// their endpoint is gone; those that a process of the node answers are not.
+func TestLoopbackNodePort(t *testing.T) {
+	const at = "127.0.0.1:30053"
+	n := everywhere()
+	n.NodePorts.Loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	kept := []flow{to(protoUDP, at, a), to(protoUDP, at, at), to(protoUDP, "127.0.0.1:30054", b)}
+	table := &fakeTable{flows: append([]flow{to(protoUDP, at, b)}, kept...), deaf: true}
+	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(n), proxy.NewSnapshot(n, withNodePort(v1.IPv4Protocol, a)))
+	wantFlows(t, table, kept...)
+}

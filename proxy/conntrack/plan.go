@@ -226,7 +226,7 @@ func (p *plan) addNodePortAddrs(n *proxy.Node, local []netip.Addr, isServed bool
 		return
 	}
 	for _, a := range slices.Concat(local, n.Addresses) {
-		if n.NodePorts.Contains(a) {
+		if n.NodePorts.Contains(a) || a.IsLoopback() && slices.Contains(n.NodePorts.LoopbackAddresses(), a) {
 			p.nodePortAddrs[a] = isServed
 		}
 	}
@@ -251,6 +251,9 @@ func (p *plan) isStale(f flow) bool {
 		return false
 	}
 	at := frontendKey{f.proto, f.dest}
+	if f.dest.Addr().IsLoopback() && !f.translated() {
+		return false // A process of the node answers there.
+	}
 	if t, ok := p.find(at); ok {
 		return t.isStale(&f)
 	}
