@@ -125,15 +125,10 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if o.once {
 		return once(ctx, source, runner)
 	}
-	stop, err := serveLoopback(ctx, tracker, o.tracker.NodePortAddresses, j, page)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
 	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
 		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Report: j.served,
-	})
+	}, loopback{o.tracker.NodePortAddresses, j, page})
 	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
 	}
@@ -167,10 +162,10 @@ func pages(address string, registry *prometheus.Registry, page http.Handler) map
 
 // follow applies changes of the files until ctx ends. It fails if the files cannot be
 // watched, or if the server cannot listen at the address of the metrics.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options) error {
+func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options, beside loopback) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var reading, serving error
+	var reading, serving, failed error
 	report := o.Report
 	o.Report = func(service types.NamespacedName, err error) {
 		if _, isPage := o.Pages[service.Name]; isPage && service.Namespace == "" && err != nil {
@@ -185,6 +180,11 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
 	background.Go(func() {
+		if failed = beside.serve(ctx, runner.Source); failed != nil {
+			cancel()
+		}
+	})
+	background.Go(func() {
 		reading = source.Run(ctx)
 		cancel()
 	})
@@ -194,7 +194,7 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	if errors.Is(reading, context.Canceled) {
 		reading = nil
 	}
-	return errors.Join(err, reading, serving)
+	return errors.Join(err, reading, serving, failed)
 }
 
 // drain waits until the connections of a userspace backend have ended, for patience at most.
