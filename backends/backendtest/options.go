@@ -60,6 +60,9 @@ func parseOption(o *proxy.TrackerOptions, name string, args []string) (err error
 		var at proxy.NodePortAddresses
 		if at, err = proxy.ParseNodePortAddresses(args...); err == nil && len(at.Prefixes) > 0 {
 			at.Prefixes, err = bothFamilies(args)
+			// Prefixes may contain loopback addresses, but a backend does not serve them; where
+			// they are named, the backend of Config.Loopback does.
+			at.Loopback = nil
 		}
 		o.NodePortAddresses = at
 	case "pods":
