@@ -16,5 +16,8 @@
 // A node port has one at each address of the Node object that the host has and that serves node
 // ports; where another program listens, it is left out, and [Capture.CheckNode] names it. Where all clients are rejected there is no socket, so that the system refuses packets.
 //
+// A [Loopback] has such sockets at loopback addresses alone, for node ports. It adds no address and has no
+// file; a socket that cannot be opened is an error of its service port.
+//
 // The engine decides about each connection after it was made, so that denied ones are reset.
 package addresses
