@@ -240,6 +240,22 @@ func TestOwnAddressesAreNoDrift(t *testing.T) {
 	}
 }
 
+// It is no drift if an interface loses an address that another one has too, as those of pods may have
+// that of the gateway, or if another instance makes its device.
+func TestAddressesThatStayAreNoDrift(t *testing.T) {
+	s := newStage(t, Options{})
+	for _, name := range []string{"pod1", "pod2"} {
+		s.run(t, "ip link add "+name+" type dummy")
+		s.run(t, "ip addr add 10.244.0.1/32 dev "+name)
+	}
+	s.Apply(t, snapshotOf(localPort(1)))
+	s.waitsDuring(t, "removal of one of two interfaces with an address", func() { s.run(t, "ip link del pod1") })
+	s.waitsDuring(t, "another instance's new device", func() {
+		s.run(t, "ip link add other-ipvs0 type dummy")
+		s.run(t, "ip addr add 10.96.0.77/32 dev other-ipvs0")
+	})
+}
+
 // An address of a Service that another interface has stays there, and its other ports reach
 // the node. Node ports follow the addresses of interfaces, whose changes are noticed at once.
 func TestAddressesOfTheNode(t *testing.T) {

@@ -43,8 +43,8 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 			return fmt.Errorf("ipvs: %w", err)
 		}
 		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
-			if b.target.concerns(m) {
-				return nil
+			if changed, err := b.target.concerns(m); changed || err != nil {
+				return err
 			}
 		}
 	}
@@ -55,6 +55,11 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 func (t *target) haveAddressesChanged() (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.compareAddresses()
+}
+
+// compareAddresses does that. It requires t.mu.
+func (t *target) compareAddresses() (bool, error) {
 	own, host, err := t.device.addresses()
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
@@ -64,9 +69,9 @@ func (t *target) haveAddressesChanged() (bool, error) {
 
 // concerns reports whether a notification is about an address that matters, and not about a
 // change of the backend itself.
-func (t *target) concerns(m rawnetlink.Message) bool {
+func (t *target) concerns(m rawnetlink.Message) (bool, error) {
 	if m.Type != unix.RTM_NEWADDR && m.Type != unix.RTM_DELADDR || len(m.Payload) < unix.SizeofIfAddrmsg {
-		return false
+		return false, nil
 	}
 	attrs := rawnetlink.Attrs(m.Payload[unix.SizeofIfAddrmsg:])
 	bytes := attrs.Find(unix.IFA_LOCAL)
@@ -75,19 +80,20 @@ func (t *target) concerns(m rawnetlink.Message) bool {
 	}
 	a, ok := netip.AddrFromSlice(bytes)
 	if !ok || a.Is6() && a.IsLinkLocalUnicast() {
-		return false
+		return false, nil
 	}
 	index := binary.NativeEndian.Uint32(m.Payload[4:])
 	if index == t.device.index.Load() {
-		return m.Port != t.device.portID // without t.mu: a Commit that holds it may add more addresses than the listener has room for
+		return m.Port != t.device.portID, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.device.serviceDevices[int(index)] {
-		return false // another instance's
+	// Routers renew addresses again and again. An address that goes may stay at another interface: those of
+	// all pods may have that of the gateway.
+	if t.device.serviceDevices[int(index)] || m.Type == unix.RTM_NEWADDR && slices.Contains(t.renderer.host, a) {
+		return false, nil
 	}
-	// Routers renew addresses again and again.
-	return m.Type == unix.RTM_DELADDR || !slices.Contains(t.renderer.host, a)
+	return t.compareAddresses()
 }
 
 var _ proxy.DriftChecker = (*backend)(nil)
