@@ -201,6 +201,26 @@ func TestTwoIdentitiesOfOneTag(t *testing.T) {
 	}
 }
 
+// After another program has removed all virtual servers, another identity may get that of an address and
+// port first: it stays that one's, and the service port is named.
+func TestServerOfAnotherIdentity(t *testing.T) {
+	one := newStage(t, Options{})
+	other := &stage{one.Beside(t, Options{Identity: backends.Identity{Name: "other", Mark: 0x8000}}), one.kernel}
+	want := snapshotOf(localPort(1))
+	one.Apply(t, want)
+	one.run(t, "ipvsadm -C")
+	other.Apply(t, want)
+	before := other.dump(t)
+	one.Applied = proxy.Snapshot{}
+	err := one.Backend.Apply(t.Context(), one.Applied, want)
+	if failed, _ := errors.AsType[proxy.PortErrors](err); len(failed) != 1 {
+		t.Errorf("got error %v, want one that names the service port", err)
+	}
+	if diff := cmp.Diff(before, other.dump(t)); diff != "" {
+		t.Errorf("the other identity's objects (-before +after):\n%s", diff)
+	}
+}
+
 // waitsDuring requires that WaitDrift waits before, during and after changes.
 func (s *stage) waitsDuring(t *testing.T, what string, change func()) {
 	t.Helper()

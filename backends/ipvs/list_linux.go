@@ -97,7 +97,7 @@ func (l *listing) usedMarks(services []ipvs.Service) {
 	for i := range services {
 		if s := &services[i]; s.Key.Mark != 0 {
 			l.marks.used[s.Key.Mark] = true
-			l.foreign[s.Key.Mark] = l.foreign[s.Key.Mark] || !l.isTagged(s) && s.Config.Flags&tagMask != 0
+			l.foreign[s.Key.Mark] = l.foreign[s.Key.Mark] || l.isOfAnother(s)
 		}
 	}
 }
@@ -137,10 +137,15 @@ func (l *listing) entries(ctx context.Context, f v1.IPFamily, s setID) error {
 // isTagged reports whether a virtual server has the tag of the identity.
 func (t *target) isTagged(s *ipvs.Service) bool { return s.Config.Flags&tagMask == t.tag }
 
+// isOfAnother reports whether a virtual server has the tag of another identity.
+func (t *target) isOfAnother(s *ipvs.Service) bool {
+	return !t.isTagged(s) && s.Config.Flags&tagMask != 0
+}
+
 // service reads a virtual server if it is the backend's.
 func (l *listing) service(ctx context.Context, s *ipvs.Service) error {
 	k := key{kind: kindServer, protocol: s.Key.Protocol, addr: s.Key.Addr}
-	tagged, owned := l.isTagged(s), l.owned[frontendOf(&k)]
+	tagged, owned := l.isTagged(s), l.owned[frontendOf(&k)] && !l.isOfAnother(s)
 	at, known := l.marked[s.Key.Mark]
 	if known = known && s.Key.Mark != 0 && at.addr.Addr().Is6() == s.Key.IPv6; known {
 		owned = !l.foreign[s.Key.Mark]
