@@ -86,6 +86,9 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode, Traffic: c.traffic && mode == ipvsMode}); err != nil {
 		return err
 	}
+	if err := c.registerBuild(registry); err != nil {
+		return err
+	}
 	backend, end, err := a.open(ctx, client, registry)
 	if err != nil {
 		return err

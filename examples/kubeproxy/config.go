@@ -247,8 +247,8 @@ func didYouMean(field string, settings []setting) string {
 	return ""
 }
 
-// write writes the configuration in the form that readFile reads.
-func (c *config) write(path string) error {
+// object returns the configuration in the form that readFile reads, without fields that are ignored.
+func (c *config) object() map[string]any {
 	out := map[string]any{"apiVersion": apiVersion, "kind": kind}
 	for _, s := range c.settings() {
 		isOmitted := s.field == "" || s.traits.has(isIgnored) || s.traits.has(windowsOnly) && s.text() == "" || s.field == "featureGates" && len(c.FeatureGates) == 0
@@ -264,7 +264,12 @@ func (c *config) write(path string) error {
 		}
 		into[name] = s.value()
 	}
-	text, err := yaml.Marshal(out)
+	return out
+}
+
+// write writes the configuration into a file.
+func (c *config) write(path string) error {
+	text, err := yaml.Marshal(c.object())
 	if err != nil {
 		return err
 	}

@@ -123,13 +123,31 @@
 // # Pages
 //
 //	10256  /healthz /livez                   for load balancers and kubelets
-//	10249  /metrics /proxyMode /healthz      for Prometheus and users
+//	10249  /                                 lists the paths below
+//	       /metrics /proxyMode /healthz      for Prometheus and users
+//	       /statusz                          version, start and paths
+//	       /configz                          the configuration in effect, in the form of a file as JSON
+//	       /flagz                            the flags, with the values in effect
 //	       /debug/services                   what is served, and why: HTML, or JSON for
 //	                                         clients that accept application/json
 //	       /debug/pprof/                     with enableProfiling
 //
-// Paths below /debug/ serve only clients on this node, by URLs with an IP address, localhost
-// or the name of the node, and no requests from pages of other sites in a browser on the node.
-// The other paths serve all clients that can connect, and name no Service, except for /metrics with
-// -service-metrics.
+// /configz, /flagz and paths below /debug/ serve only clients on this node, by URLs with an IP address,
+// localhost or the name of the node, and no requests from pages of other sites in a browser on the
+// node: they show Services, or how the node is set up, such as paths of files. In kube-proxy, /configz
+// and /flagz serve all clients. The other paths serve all clients that can connect, and name no Service,
+// except for /metrics with -service-metrics.
+//
+// /configz has no secrets: credentials are in the kubeconfig, which it names only. It has changes of
+// the file that were applied, and leaves out fields that are ignored; /flagz leaves out flags that are
+// ignored, and a password in -master. /flagz and /statusz are text, or an object of config.k8s.io/v1beta1
+// (or v1alpha1) in JSON or YAML for a client that accepts one as kube-proxy's clients do. Without the
+// feature gates ComponentFlagz and ComponentStatusz they do not exist.
+//
+//	curl -H 'Accept: application/json;as=Statusz;v=v1beta1;g=config.k8s.io' 127.0.0.1:10249/statusz
+//
+// The version in /statusz and in the metric kubernetes_build_info is that of the module of this program,
+// not of Kubernetes. Alerts that compare the versions of Kubernetes components by that metric must leave
+// the program out, for example KubeVersionMismatch of kubernetes-mixin. In the metric, build_date is the
+// time of the commit.
 package main

@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
@@ -28,6 +29,16 @@ type config struct {
 	// that of the machine.
 	system  string
 	openHNS func() (hnsClient, error)
+	// followed has the newest configuration that was applied, if a file is followed.
+	followed *atomic.Pointer[config]
+}
+
+// inEffect returns the configuration with the changes of the file that were applied.
+func (c *config) inEffect() *config {
+	if c.followed == nil {
+		return c
+	}
+	return c.followed.Load()
 }
 
 // task has the settings that only flags can set.

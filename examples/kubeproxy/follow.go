@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,6 +45,8 @@ func serveAndFollow(ctx context.Context, f *follower) error {
 	if c.configFile == "" {
 		return serve(ctx, c, log)
 	}
+	c.followed = new(atomic.Pointer[config])
+	c.followed.Store(c)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	hangups := make(chan os.Signal, 1)
@@ -145,7 +148,10 @@ func (f *follower) apply(next *config) error {
 			f.log.Warn("some conntrack parameters not set; run -init-only with more privileges", "reason", err.Error())
 		}
 	}
-	f.config = next
+	next.followed = f.config.followed
+	if f.config = next; next.followed != nil {
+		next.followed.Store(next)
+	}
 	next.report(f.log)
 	f.log.Info("configuration file applied", "changed", strings.Join(live, ", "))
 	return nil

@@ -16,6 +16,8 @@ const (
 	externalIPsGate       = "AllowServiceExternalIPs"
 	ipvsGate              = "KubeProxyIPVS"
 	localhostNodePortGate = "KubeProxyNFTablesLocalhostNodePorts"
+	flagzGate             = "ComponentFlagz"
+	statuszGate           = "ComponentStatusz"
 	allAlphaGate          = "AllAlpha"
 	allBetaGate           = "AllBeta"
 )
@@ -62,7 +64,6 @@ func gates() []gate {
 	const (
 		clientHelp = "The client of this program has its own defaults; the variable KUBE_FEATURE_ with the name of the gate sets it."
 		logHelp    = "The log of this program needs no gate."
-		pageHelp   = "The page depends on no gate."
 		lockedHelp = "It is always on; false is refused, as by kube-proxy."
 	)
 	return []gate{
@@ -77,8 +78,8 @@ func gates() []gate {
 		{"InOrderInformers", locked, true, gateRefused, lockedHelp},
 		{"NFTablesNetlink", beta, true, gateMeaningless, "This program always uses netlink, and never runs nft."},
 		{"NativeHistograms", beta, true, gateMeaningless, "Histograms have classic buckets."},
-		{"ComponentFlagz", beta, true, gateMeaningless, pageHelp},
-		{"ComponentStatusz", beta, true, gateMeaningless, pageHelp},
+		{flagzGate, beta, true, gateHonoured, "If false, /flagz is not served."},
+		{statuszGate, beta, true, gateHonoured, "If false, /statusz is not served."},
 		{"ContextualLogging", beta, true, gateMeaningless, logHelp},
 		{"LoggingAlphaOptions", alpha, false, gateMeaningless, logHelp},
 		{"LoggingBetaOptions", beta, true, gateMeaningless, logHelp},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -71,13 +69,4 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	log.Info(done)
 	return 0
-}
-
-// version returns the version of the module that the program was built from, and of Go.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "kubeproxy, built without a version"
-	}
-	return fmt.Sprintf("kubeproxy %s %s %s", info.Main.Path, cmp.Or(info.Main.Version, "(devel)"), info.GoVersion)
 }

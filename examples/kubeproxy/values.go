@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -135,6 +137,22 @@ func (s *setting) value() any {
 		return *into
 	}
 	return fmt.Sprint(s.into)
+}
+
+// flagText returns the value as the flag takes it.
+func (s *setting) flagText() string {
+	switch value := s.value().(type) {
+	case []string:
+		return strings.Join(value, ",")
+	case featureGates:
+		var pairs []string
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			pairs = append(pairs, fmt.Sprintf("%s=%t", name, value[name]))
+		}
+		return strings.Join(pairs, ",")
+	default:
+		return fmt.Sprint(value)
+	}
 }
 
 // text returns the value for people; it is empty for no value.

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// build says what the program was built from.
+type build struct {
+	path    string // of the module
+	version string // of the module, not of Kubernetes
+	// commit and time are those of the revision in version control; state is clean or dirty.
+	commit, time, state string
+}
+
+// readBuild returns what Go has recorded about the build.
+func readBuild() build {
+	b := build{version: "(devel)"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	b.path, b.version = info.Main.Path, cmp.Or(info.Main.Version, b.version)
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.commit = s.Value
+		case "vcs.time":
+			b.time = s.Value
+		case "vcs.modified":
+			b.state = map[string]string{"true": "dirty", "false": "clean"}[s.Value]
+		}
+	}
+	return b
+}
+
+// version returns the version of the module that the program was built from, and of Go.
+func version() string {
+	b := readBuild()
+	return fmt.Sprintf("kubeproxy %s %s %s", b.path, b.version, runtime.Version())
+}
+
+// majorMinor returns the first two numbers of a version; nothing if it has none.
+func majorMinor(version string) (major, minor string) {
+	numbers, ok := strings.CutPrefix(version, "v")
+	if !ok {
+		return "", ""
+	}
+	major, rest, _ := strings.Cut(numbers, ".")
+	minor, _, _ = strings.Cut(rest, ".")
+	return major, minor
+}
+
+// registerBuild registers the metrics about the program: what it was built from, and the feature gates
+// that it honours. They have the names and labels of kube-proxy's.
+func (c *config) registerBuild(registry prometheus.Registerer) error {
+	b := readBuild()
+	major, minor := majorMinor(b.version)
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kubernetes_build_info",
+		Help: "What this program was built from: the value is 1, and the labels have the version of its module and of Go.",
+		ConstLabels: prometheus.Labels{
+			"major": major, "minor": minor, "git_version": b.version, "git_commit": b.commit, "git_tree_state": b.state, "build_date": b.time,
+			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
+		},
+	})
+	info.Set(1)
+	if err := registry.Register(info); err != nil {
+		return err
+	}
+	features := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_feature_enabled",
+		Help: "Whether a feature gate that this program acts on is on.",
+	}, []string{"name", "stage"})
+	for _, g := range gates() {
+		if g.use == gateMeaningless {
+			continue
+		}
+		value := 0.0
+		if c.FeatureGates.enabled(g.name) {
+			value = 1
+		}
+		features.WithLabelValues(g.name, g.stage.label()).Set(value)
+	}
+	return registry.Register(features)
+}
+
+// label returns the stage as a label of kube-proxy's metrics has it.
+func (s stage) label() string {
+	if s == stable || s == locked {
+		return ""
+	}
+	return strings.ToUpper(s.String())
+}
