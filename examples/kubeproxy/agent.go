@@ -72,7 +72,7 @@ type agent struct {
 
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
 // the kernel turns out not to support the mode.
-func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
+func serveMode(ctx context.Context, c *config, mode string, client *apiClient, log logr.Logger) (err error) {
 	a := &agent{config: c, mode: mode, log: log, page: inspect.New("Mode " + mode), pauses: pauses()}
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
@@ -86,7 +86,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode, Traffic: c.traffic && mode == ipvsMode}); err != nil {
 		return err
 	}
-	if err := c.registerBuild(registry); err != nil {
+	if err := errors.Join(c.registerBuild(registry), client.metrics.register(registry)); err != nil {
 		return err
 	}
 	backend, end, err := a.open(ctx, client, registry)
@@ -94,7 +94,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
+	source := &kubewatch.Source{Client: client.Interface, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
 	if err := a.followFlows(source); err != nil {
 		return err
 	}

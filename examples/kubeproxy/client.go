@@ -12,8 +12,15 @@ import (
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
+// apiClient is a client of the API server, with its metrics.
+type apiClient struct {
+	kubernetes.Interface
+	metrics *clientMetrics
+}
+
 // connect returns a client of the API server. It does not connect yet.
-func (c *config) connect() (kubernetes.Interface, error) {
+func (c *config) connect() (*apiClient, error) {
+	metrics := newClientMetrics() // first, as the client reports how it is made
 	config, err := rest.InClusterConfig()
 	if c.ClientConnection.Kubeconfig != "" || c.master != "" {
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
@@ -29,5 +36,6 @@ func (c *config) connect() (kubernetes.Interface, error) {
 	}
 	config.UserAgent = "vipkit-kubeproxy"
 	config.QPS, config.Burst = float32(c.ClientConnection.QPS), c.ClientConnection.Burst
-	return kubewatch.NewClient(config)
+	client, err := kubewatch.NewClient(config)
+	return &apiClient{client, metrics}, err
 }

@@ -173,7 +173,12 @@ func wantPages(t *testing.T, p *agenttest.Program, mode string) {
 	p.AwaitPage(healthz+"/healthz", "200 OK", `"nodeEligible":true`)
 	p.AwaitPage(metrics+"/proxyMode", "200 OK", mode)
 	p.AwaitPage(metrics+"/healthz", "200 OK", "ok")
-	p.AwaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total")
+	p.AwaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total",
+		`rest_client_requests_total{code="200",host="`+apiAddress+`",method="GET"}`, "kubernetes_build_info{", "kubernetes_feature_enabled{")
+	p.AwaitPage(metrics+"/", "200 OK", "/configz")
+	p.AwaitPage(metrics+"/configz", "200 OK", `"mode":"`+mode+`"`)
+	p.AwaitPage(metrics+"/flagz", "200 OK", "hostname-override=node-1")
+	p.AwaitPage(metrics+"/statusz", "200 OK", "kube-proxy statusz")
 	p.AwaitPage(metrics+"/debug/pprof/", "200 OK", "goroutine")
 	p.AwaitPage(metrics+"/debug/services?destination=10.96.0.10:80&protocol=TCP", "200 OK",
 		"default/web:http/TCP/IPv4", podIP+":8080", `<p><span class="forward">forward</span>`, "10.96.0.0/16")

@@ -84,7 +84,9 @@ func freePort(t *testing.T) string {
 func (n *windowsNode) start() (stop func() error) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveMode(ctx, n.config, kernelspaceMode, n.client, logr.Discard()) }()
+	go func() {
+		ended <- serveMode(ctx, n.config, kernelspaceMode, &apiClient{n.client, &clientMetrics{}}, logr.Discard())
+	}()
 	return func() error {
 		cancel()
 		select {
