@@ -219,8 +219,8 @@ func (t *target) note(e hcn.Event) {
 	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
 }
 
-// CheckNode implements [backends.NodeChecker]: it returns what could not be written, and whether the
-// state file can.
+// CheckNode implements [backends.NodeChecker]: it returns what could not be written, whether the
+// state file can, and whether a family is not served.
 func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	problem := func(field string, err error) {
 		p := &proxy.Problem{Kind: "Node", Field: field, Err: err}
@@ -231,7 +231,11 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	}
 	t.mu.Lock()
 	err, modifyFailed, waitFailed := t.unfinished.failure(), t.modifyFailed, t.waitFailed
+	renderer, isListed := t.renderer, !t.drift.at.IsZero()
 	t.mu.Unlock()
+	if err := renderer.unserved(s); err != nil && isListed {
+		problem("IP families", err)
+	}
 	if err != nil {
 		problem("HNS", fmt.Errorf("%w; it is tried again", err))
 	}

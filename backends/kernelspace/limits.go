@@ -16,16 +16,44 @@ import (
 func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	family := port.Name.Family
 	switch {
-	case !slices.Contains(r.options.Families, family):
+	case !r.serves(family):
 		return nil
-	case family == v1.IPv6Protocol && r.overlay:
-		return fmt.Errorf("%w: overlay networks of HNS have no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported)
-	case family == v1.IPv6Protocol && !r.features.DualStack:
-		return fmt.Errorf("%w: this version of HNS has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported)
+	case family == v1.IPv6Protocol && r.lacksIPv6() != "":
+		return fmt.Errorf("%w: %s has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported, r.lacksIPv6())
 	case r.overlay && !primary(node, family).IsValid():
 		return errors.New("the node has no address of IPv4, which endpoints of an overlay network need")
 	case r.overlay && isSourceOf(port, r.options.sourceVIP(family)):
 		return fmt.Errorf("%v is the source address of load balancers: it can be no endpoint and no ClusterIP", r.options.sourceVIP(family))
+	}
+	return nil
+}
+
+// lacksIPv6 returns what has no IPv6; empty if it can be served.
+func (r *renderer) lacksIPv6() string {
+	switch {
+	case r.overlay:
+		return "an overlay network of HNS"
+	case !r.features.DualStack:
+		return "this version of HNS"
+	}
+	return ""
+}
+
+// serves reports whether a family is to be served.
+func (r *renderer) serves(family v1.IPFamily) bool {
+	return slices.Contains(r.options.Families, family) && !(family == v1.IPv6Protocol && r.options.IPv4Fallback && r.lacksIPv6() != "")
+}
+
+// unserved returns an error if Services have ports of a family that is not served although the options
+// have it.
+func (r *renderer) unserved(s proxy.Snapshot) error {
+	if r.serves(v1.IPv6Protocol) || !slices.Contains(r.options.Families, v1.IPv6Protocol) {
+		return nil
+	}
+	for p := range s.All() {
+		if p.Name.Family == v1.IPv6Protocol {
+			return fmt.Errorf("%s has no IPv6: Services are served at their addresses of IPv4 only", r.lacksIPv6())
+		}
 	}
 	return nil
 }
@@ -40,7 +68,7 @@ func isSourceOf(port *proxy.ServicePort, source netip.Addr) bool {
 
 // limits is a [backends.LimitChecker].
 func (r *renderer) limits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	if !slices.Contains(r.options.Families, port.Name.Family) {
+	if !r.serves(port.Name.Family) {
 		return nil
 	}
 	l := limits{renderer: r, node: node, port: port}

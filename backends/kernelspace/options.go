@@ -23,6 +23,9 @@ type Options struct {
 	// Families are the IP families to serve; empty means both. Where HNS or the network has no
 	// IPv6, service ports of IPv6 fail with [proxy.ErrUnsupported].
 	Families []v1.IPFamily
+	// IPv4Fallback leaves service ports of IPv6 unserved, instead, where HNS or the network has no
+	// IPv6. Then CheckNode says so.
+	IPv4Fallback bool
 	// DSR uses direct server return for ClusterIPs: answers do not pass the load balancer again.
 	// Apply fails with [proxy.ErrUnsupported] if HNS cannot do that. For external addresses of
 	// Services whose external traffic policy is Local it is used wherever HNS can.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -147,6 +148,39 @@ func TestOverlayRequirements(t *testing.T) {
 		t.Errorf("no source endpoint: got error %v, want one", err)
 	}
 	m.want("no source endpoint")
+}
+
+// With Options.IPv4Fallback, service ports of IPv6 are not served where HNS or the network has no IPv6, and
+// fail nowhere. The node has one problem then, if there are such ports.
+func TestIPv4Fallback(t *testing.T) {
+	six := service(1)
+	six.Name.Family = v1.IPv6Protocol
+	six.Frontends = nil
+	six.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::1]:8080"), Local: true, Ready: true, Serving: true}}
+	six = with(six, frontend(proxy.ClusterIP, "fd00:96::1", 80))
+	for what, m := range map[string]*machine{"overlay": newOverlay(t), "HNS 9.5": newMachine(t, server2019()), "none": newMachine(t, newest())} {
+		m.options.Families, m.options.IPv4Fallback = nil, true
+		m.restart()
+		m.apply(service(1, local(1)))
+		if p := m.problems(); len(p) != 0 {
+			t.Errorf("%s, no port of IPv6: got problems %v, want none", what, p)
+		}
+		if what == "none" { // IPv6 is served, as soon as its endpoint exists
+			m.addPod(six.Cluster[0].Addr.Addr())
+			m.apply(service(1, local(1)), six)
+			if got := strings.Count(m.Dump(), "fd00:96::1"); got != 1 {
+				t.Errorf("dual stack: got %d load balancers of IPv6, want 1:\n%s", got, m.Dump())
+			}
+			continue
+		}
+		before := m.Dump()
+		m.apply(service(1, local(1)), six)
+		m.want(what, strings.Split(before, "\n")...)
+		if p := m.problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "no IPv6") {
+			t.Errorf("%s: got problems %v, want one about IPv6", what, p)
+		}
+		m.wantLimits(six)
+	}
 }
 
 // When the node gets another address, everything that has it follows: the provider of ClusterIPs and of

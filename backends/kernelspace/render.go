@@ -36,7 +36,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 	if port == nil {
 		return r.static(out)
 	}
-	if !slices.Contains(r.options.Families, port.Name.Family) {
+	if !r.serves(port.Name.Family) {
 		return out
 	}
 	w := portWriter{renderer: r, node: node, port: port, out: out}

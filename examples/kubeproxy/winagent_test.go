@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -36,6 +38,7 @@ type windowsNode struct {
 	client kubernetes.Interface
 	server string   // URL of the API server
 	flags  []string // of config
+	log    logr.Logger
 }
 
 func newWindowsNode(t *testing.T, network hcn.Network, flags string) *windowsNode {
@@ -85,7 +88,7 @@ func (n *windowsNode) start() (stop func() error) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveMode(ctx, n.config, kernelspaceMode, &apiClient{n.client, &clientMetrics{}}, logr.Discard())
+		ended <- serveMode(ctx, n.config, kernelspaceMode, &apiClient{n.client, &clientMetrics{}}, n.log)
 	}()
 	return func() error {
 		cancel()
@@ -226,6 +229,54 @@ func TestOverlayAgent(t *testing.T) {
 	}
 	n.awaitDump()
 	n.cleansUp()
+}
+
+// TestNoIPv6 checks that Services of both families are served by IPv4 where HNS or the network has no
+// IPv6: nothing fails, and the log has one line about it.
+func TestNoIPv6(t *testing.T) {
+	address, _ := anInterface(t)
+	for kind, flags := range map[string]string{"L2Bridge": "", "Overlay": "-source-vip 10.244.1.2"} {
+		n := newWindowsNode(t, hcn.Network{Type: kind}, flags+" -iptables-sync-period 100ms")
+		if kind == "L2Bridge" {
+			n.hns = hcntest.New(hcn.Version{Major: 9, Minor: 5}, netip.MustParseAddr("127.0.0.1"))
+			if _, err := n.hns.AddEndpoint(n.hns.AddNetwork(hcn.Network{Name: "l2", Type: kind}), "pod", netip.MustParseAddr(podIP)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		both := service("web", "10.96.0.10")
+		both.Spec.ClusterIPs = append(both.Spec.ClusterIPs, "fd00:96::10")
+		both.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+		n.api.put("services", both)
+		n.api.put("nodes", node(address))
+		var mu sync.Mutex
+		var lines []string
+		n.log = funcr.New(func(_, args string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(args, "IPv6") || strings.Contains(args, `"error"`) {
+				lines = append(lines, args)
+			}
+		}, funcr.Options{})
+		stop := n.start()
+		awaitPage(t, "http://"+n.HealthzBindAddress+"/healthz", "200 OK")
+		logged := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Join(lines, "\n")
+		}
+		for end := time.Now().Add(10 * time.Second); logged() == "" && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if got := logged(); strings.Contains(got, "\n") || !strings.Contains(got, "has no IPv6: Services are served at their addresses of IPv4 only") {
+			t.Errorf("%s: lines about IPv6, and with errors: got\n%s\nwant one that says that it is not served", kind, got)
+		}
+		if !strings.Contains(n.hns.Dump(), "load balancer 10.96.0.10:80/6->8080") {
+			t.Errorf("%s: HNS: got\n%s\nwant a load balancer of 10.96.0.10", kind, n.hns.Dump())
+		}
+	}
 }
 
 // anInterface returns an address of this machine, and the MAC address of its interface.

@@ -120,7 +120,7 @@ func (c *config) userspaceOptions() userspace.Options {
 // kernelspaceOptions returns the options of the backend of mode kernelspace, without HostMAC.
 func (c *config) kernelspaceOptions() (o kernelspace.Options, err error) {
 	w := &c.Winkernel
-	o.DSR, o.StateFile = w.EnableDSR, stateFile(kernelspaceMode)
+	o.DSR, o.StateFile, o.IPv4Fallback = w.EnableDSR, stateFile(kernelspaceMode), true
 	if o.Network = w.network(); o.Network == "" {
 		return o, errors.New("winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required: the name of the HNS network of the pods")
 	}

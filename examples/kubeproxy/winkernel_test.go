@@ -67,6 +67,7 @@ func TestKernelspaceOptions(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := c.kernelspaceOptions()
+			tc.want.IPv4Fallback = true
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
 				t.Errorf("error %v, options (-want +got):\n%s", err, diff)
 			}
