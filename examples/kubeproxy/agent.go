@@ -81,12 +81,8 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	if err != nil {
 		return err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: mode, Traffic: c.traffic && mode == ipvsMode}); err != nil {
-		return err
-	}
-	if err := errors.Join(c.registerBuild(registry), client.metrics.register(registry)); err != nil {
+	registry, err := a.register(client)
+	if err != nil {
 		return err
 	}
 	backend, end, err := a.open(ctx, client, registry)
@@ -133,6 +129,16 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	cancel()
 	background.Wait()
 	return errors.Join(err, watching)
+}
+
+// register registers the metrics that do not depend on the backend.
+func (a *agent) register(client *apiClient) (registry *prometheus.Registry, err error) {
+	registry = prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: a.mode, Traffic: a.traffic && a.mode == ipvsMode}); err != nil {
+		return nil, err
+	}
+	return registry, errors.Join(a.registerBuild(registry), client.metrics.register(registry))
 }
 
 // open returns the backend of the mode, and what must be called in the end.

@@ -307,7 +307,8 @@ detectLocalMode: ""
 enableProfiling: false
 healthzBindAddress: ""
 hostnameOverride: ""
-iptables:` + mode + `
+iptables:
+  localhostNodePorts: true` + mode + `
 ipvs:
   excludeCIDRs: null
   minSyncPeriod: 0s
