@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipset"
@@ -43,7 +44,7 @@ func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) erro
 //
 // CleanupKubeProxy needs what [New] needs, in the network namespace of the calling thread, and
 // fails with [proxy.ErrUnsupported] without it. Beside DrainTimeout, these options have an effect:
-// Families, whose chains it removes, Flavour and LockWait. Identity, Scheduler, DrainServices,
+// Families, whose chains it removes, of both flavours of iptables, and LockWait. Flavour, Identity, Scheduler, DrainServices,
 // StrictARP, TCPTimeout, TCPFinTimeout and UDPTimeout have none.
 //
 // With the identity "kube" the objects of the backend have the names of kube-proxy's: CleanupKubeProxy
@@ -157,9 +158,23 @@ func kubeProxySets() []string {
 	return all
 }
 
-// removeRules removes the chains that only kube-proxy's mode ipvs has.
+// removeRules removes the chains that only kube-proxy's mode ipvs has, of each flavour: kube-proxy may
+// have used another one than this backend. A node that does not support a flavour has no chains of it.
 func (k kubeProxy) removeRules(ctx context.Context) error {
+	var errs []error
+	for _, f := range [...]Flavour{k.options.Flavour, Legacy, NFT} {
+		err := k.removeRulesOf(ctx, f)
+		if f != k.options.Flavour && errors.Is(err, proxy.ErrUnsupported) && !errors.Is(err, backends.ErrUnavailable) {
+			continue
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (k kubeProxy) removeRulesOf(ctx context.Context, f Flavour) error {
 	c := k.ruleset()
+	c.Options.Flavour = f
 	c.Names = xtables.Names{Prefix: kubeProxyPrefix, Chains: map[xtables.Table][]string{
 		xtables.NAT:    {"LOAD-BALANCER", "NODE-PORT"},
 		xtables.Filter: {"NODE-PORT", "SOURCE-RANGES-FIREWALL", "IPVS-FILTER", "IPVS-OUT-FILTER"},

@@ -5,6 +5,7 @@ package main
 import (
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestKubeProxyIPVS(t *testing.T) {
 	netnstest.NFT(t)
 	for _, mode := range []string{ipvsMode, nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
-			w, c := kubeProxyWorld(t, mode)
+			w, c := kubeProxyWorld(t, mode, "iptables")
 			p := w.start()
 			p.Await("msg=serving", "ports=2")
 			w.wantEcho(c, "serving")
@@ -77,11 +78,32 @@ func TestKubeProxyIPVS(t *testing.T) {
 	}
 }
 
+// TestKubeProxyIPVSOfAnotherFlavour checks that the agent also removes what kube-proxy's mode ipvs
+// left in the flavour of iptables that the agent does not use: rules that refer to sets keep them.
+func TestKubeProxyIPVSOfAnotherFlavour(t *testing.T) {
+	netnstest.NFT(t)
+	need(t, "iptables-legacy")
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	for _, mode := range []string{ipvsMode, nftablesMode} {
+		t.Run(mode, func(t *testing.T) {
+			w, c := kubeProxyWorld(t, mode, "iptables-legacy")
+			p := w.start()
+			p.Await("msg=serving", "ports=2")
+			w.wantEcho(c, "serving")
+			w.closeEcho(c)
+			w.awaitNothingLeft()
+			w.wantAnswer(virtualIP, "8080")
+			w.closeEcho(w.dialEcho())
+			p.Terminate(stopped)
+		})
+	}
+}
+
 // TestKubeProxyIPVSWithoutModule checks that the connections of kube-proxy's virtual servers go
 // on if the agent cannot serve in mode ipvs, and serves in the next one.
 func TestKubeProxyIPVSWithoutModule(t *testing.T) {
 	netnstest.NFT(t)
-	w, c := kubeProxyWorld(t, ipvsMode)
+	w, c := kubeProxyWorld(t, ipvsMode, "iptables")
 	netnstest.WithoutModule(t, "xt_ipvs")
 	p := w.start()
 	p.Await("mode unsupported on this node; trying the next", "load the kernel module xt_ipvs")
@@ -93,15 +115,16 @@ func TestKubeProxyIPVSWithoutModule(t *testing.T) {
 	p.Terminate(stopped)
 }
 
-// kubeProxyWorld returns a node that kube-proxy's mode ipvs has left, with an open connection.
-func kubeProxyWorld(t *testing.T, mode string) (*world, net.Conn) {
+// kubeProxyWorld returns a node that kube-proxy's mode ipvs has left, with an open connection. The
+// rules are those of a program of iptables.
+func kubeProxyWorld(t *testing.T, mode, program string) (*world, net.Conn) {
 	t.Helper()
-	for _, program := range []string{"ipvsadm", "ipset", "iptables"} {
+	for _, program := range []string{"ipvsadm", "ipset", program} {
 		need(t, program)
 	}
 	w := newWorld(t, "mode: "+mode+"\nipvs: {excludeCIDRs: [10.96.0.31/32]}\n")
 	w.serveEcho()
-	runIn(t, w.node.NS, "sh", "-c", strings.NewReplacer("POD", podIP, "THISNODE", nodeIP).Replace(kubeProxyIPVS))
+	runIn(t, w.node.NS, "sh", "-c", strings.NewReplacer("POD", podIP, "THISNODE", nodeIP, "iptables ", program+" ").Replace(kubeProxyIPVS))
 	return w, w.dialEcho()
 }
 
@@ -150,7 +173,7 @@ func (w *world) drains(p *agenttest.Program, c net.Conn, reason string) {
 // objects of others are.
 func (w *world) awaitNothingLeft() {
 	w.t.Helper()
-	const command = "ip link; ipset list -n; iptables-save; ipvsadm -Ln"
+	const command = "ip link; ipset list -n; iptables-save; iptables-legacy-save; ipvsadm -Ln"
 	got, left := "", ""
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		got, left = runIn(w.t, w.node.NS, "sh", "-c", command), ""
