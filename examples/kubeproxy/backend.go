@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -165,9 +166,15 @@ type removal struct {
 	errs []error
 }
 
+// anyFlavour are the chains of the flavour that the programs of iptables have by default. A node
+// may have chains and lack the programs, as an image without them does.
+const anyFlavour = "the chains KUBE- of iptables"
+
 // removed handles the result of removing something.
 func (r *removal) removed(what string, err error) {
 	switch {
+	case errors.Is(err, exec.ErrNotFound) && what == anyFlavour:
+		r.log.Info("chains KUBE- of iptables, if there are any, are not removed: a program is missing", "reason", err.Error())
 	case errors.Is(err, proxy.ErrUnsupported) && !errors.Is(err, backends.ErrUnavailable):
 		r.log.V(1).Info("nothing to remove", "what", what, "reason", err.Error())
 	case err != nil:
@@ -211,7 +218,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 		// kube-proxy may have used another flavour than this program's default.
 		for _, flavour := range [...]iptables.Flavour{iptables.Default, iptables.Legacy, iptables.NFT} {
 			b, err := iptables.New(iptables.Options{Flavour: flavour, Identity: backends.Identity{Name: kubeProxyChains}})
-			r.remove(strings.TrimSuffix("the chains KUBE- of iptables-"+string(flavour), "-"), b, err)
+			r.remove(strings.TrimSuffix(anyFlavour+"-"+string(flavour), "-"), b, err)
 		}
 	}
 	r.removed("what kube-proxy's mode ipvs has left", kubeProxyIPVS())

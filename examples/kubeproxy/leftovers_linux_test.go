@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -105,5 +109,24 @@ func TestLeftoversAreRetried(t *testing.T) {
 	p.Terminate(stopped)
 	if n := p.Count("msg=serving"); n != 1 {
 		t.Errorf("lines msg=serving: got %d, want one", n)
+	}
+}
+
+// TestChainsWithoutPrograms checks that the log says so if chains of iptables cannot be removed, since
+// the programs are missing; a flavour that is missing beside another one is no news.
+func TestChainsWithoutPrograms(t *testing.T) {
+	var out strings.Builder
+	r := removal{log: logr.FromSlogHandler(slog.NewTextHandler(&out, nil))}
+	missing := fmt.Errorf("%w: %w", proxy.ErrUnsupported, exec.ErrNotFound)
+	r.removed(anyFlavour+"-legacy", missing)
+	if got := out.String(); got != "" {
+		t.Errorf("one flavour: got %q, want nothing", got)
+	}
+	r.removed(anyFlavour, missing)
+	if got := out.String(); !strings.Contains(got, "level=INFO") || !strings.Contains(got, "not removed: a program is missing") {
+		t.Errorf("no programs: got %q, want that chains are not removed", got)
+	}
+	if err := errors.Join(r.errs...); err != nil {
+		t.Errorf("got error %v, want none", err)
 	}
 }
