@@ -67,6 +67,7 @@ type agent struct {
 	reported struct {
 		problems, limits, loopback reported
 		refusals                   refusals
+		events                     *events
 	}
 }
 
@@ -77,6 +78,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
 	}
+	a.reported.events = newEvents(&apiEvents{client, a.tracker.NodeName}, a.tracker.NodeName, log)
 	healthz, pages, err := c.addresses()
 	if err != nil {
 		return err
@@ -122,6 +124,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	defer cancel()
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
+	background.Go(func() { a.announceStart(); a.reported.events.run(ctx) })
 	var watching error
 	background.Go(func() { watching = source.Run(ctx) })
 	background.Go(func() { local.run(ctx) })
@@ -187,11 +190,14 @@ func (a *agent) observer(ctx context.Context) proxy.Observer {
 
 // synced handles a sync; the Runner has logged its error.
 func (a *agent) synced(ctx context.Context, s proxy.Sync) {
-	if !s.Applied.IsZero() {
-		a.reported.limits.report(a.log, "served with limits", s.Limits)
+	if !s.Applied.IsZero() && a.reported.limits.report(a.log, "served with limits", s.Limits) {
+		a.announceLimits(s.Limits)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	a.reported.problems.report(a.log, "object problem", slices.Collect(s.Snapshot.Problems()))
+	if problems := slices.Collect(s.Snapshot.Problems()); a.reported.problems.report(a.log, "object problem", problems) {
+		a.announceProblems(problems)
+	}
+	a.announceRefused(s)
 	if a.serving || s.Err != nil && len(s.Refused) == 0 {
 		return
 	}
@@ -260,10 +266,10 @@ type reported struct {
 	lines    int       // new problems in that minute
 }
 
-// report logs new problems with the message what.
-func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) {
+// report logs new problems with the message what. It reports whether the list differs from the last one.
+func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) (changed bool) {
 	if slices.Equal(problems, t.problems) {
-		return // the usual case at each sync
+		return false // the usual case at each sync
 	}
 	known := map[string]bool{}
 	for _, p := range t.problems {
@@ -286,10 +292,12 @@ func (t *reported) report(log logr.Logger, what string, problems []*proxy.Proble
 			log.Info(what + ": too many to log in a minute; /debug/services lists all")
 		}
 	}
+	return true
 }
 
 // serverReported logs that an HTTP server is not listening, or is listening again.
 func (a *agent) serverReported(service types.NamespacedName, err error) {
+	a.announceServer(service, err)
 	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
 	if err != nil {
 		a.log.Error(err, "HTTP server not listening", "at", what)

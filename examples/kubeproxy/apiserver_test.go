@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// apiServer is a fake API server that supports lists and watches.
+// apiServer is a fake API server that supports lists and watches, and forgets Events.
 type apiServer struct {
 	mu      sync.Mutex
 	version int
@@ -108,6 +108,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	w.Header().Set("Content-Type", "application/json")
 	switch q := r.URL.Query(); {
+	case r.Method == http.MethodPost: // Events, which tests with a real API server read
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"kind":"Event","apiVersion":"events.k8s.io/v1"}`))
 	case q.Get("sendInitialEvents") != "":
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		_ = json.NewEncoder(w).Encode(metav1.Status{ // The client falls back to a list.

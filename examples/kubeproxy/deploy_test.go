@@ -206,20 +206,20 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	return c
 }
 
-// TestDeployedPermissions checks that the role allows to list and watch the watched resources,
-// and nothing else.
+// TestDeployedPermissions checks that the role allows to list and watch the watched resources, to create
+// Events, and nothing else.
 func TestDeployedPermissions(t *testing.T) {
-	want := []string{"/nodes", "/services", "discovery.k8s.io/endpointslices", "networking.k8s.io/servicecidrs"}
+	want := []string{
+		"/nodes list watch", "/services list watch", "discovery.k8s.io/endpointslices list watch",
+		"events.k8s.io/events create", "networking.k8s.io/servicecidrs list watch",
+	}
 	var got []string
 	for _, rule := range readDeployed(t).role.Rules {
-		if !slices.Equal(rule.Verbs, []string{"list", "watch"}) {
-			t.Errorf("verbs for %[2]q: got %[1]q, want list and watch", rule.Verbs, rule.Resources)
-		}
 		for _, resource := range rule.Resources {
-			got = append(got, rule.APIGroups[0]+"/"+resource)
+			got = append(got, rule.APIGroups[0]+"/"+resource+" "+strings.Join(rule.Verbs, " "))
 		}
 	}
 	if slices.Sort(got); !slices.Equal(got, want) {
-		t.Errorf("resources of the role: got %q, want %q", got, want)
+		t.Errorf("permissions of the role: got %q, want %q", got, want)
 	}
 }

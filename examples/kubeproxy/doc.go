@@ -119,8 +119,31 @@
 // privileges. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
 // -cleanup on all nodes.
 //
-// The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, and
+// The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, creates Events, and
 // changes no object; deploy/rbac.yaml has these permissions.
+//
+// # Events
+//
+// Events have the controller kube-proxy, and those of kube-proxy its reasons:
+//
+//	Node     Starting                          the program starts
+//	         FailedToStartProxierHealthcheck   the port of the health checks is not listening
+//	         FailedToStartMetricServer         the port of the metrics is not listening
+//	Service  FailedToStartServiceHealthcheck   its health check node port is not listening here
+//	         FieldIgnored                      a field is invalid, or another Service has the address
+//	         ServedWithLimits                  the mode serves it, but not quite as it requests
+//	         NotProgrammed                     this node's kernel refuses ports of it
+//
+// kube-proxy writes the second and the third only with bindAddressHardFail. Its warnings that modes of
+// kube-proxy change (KubeProxyDefaultMode, IPVSDeprecation) do not apply here.
+//
+// An Event is written once as long as its cause is there. Nodes share the Event of a cause that all
+// find, so the reporting instance is the first node. After a restart, causes that are still there have no
+// new Event while the first one exists and the Service is unchanged. Syncs do not wait for Events: at
+// most 10 in a minute are written, 20 in the first one, and namespaces with few go first. Of each kind,
+// 1000 Services count, 100 of a namespace; /debug/services has all. While the API server is away, Events
+// wait; those whose cause ends meanwhile are not written. If the permission is missing, the log says so
+// once.
 //
 // # Pages
 //

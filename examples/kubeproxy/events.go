@@ -1,0 +1,281 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// The bounds of Events: users who create many bad Services can neither flood the API server nor take the
+// Events of others.
+const (
+	// maxEvents is how many causes of one source are kept, maxNamespaceEvents those in a namespace.
+	maxEvents, maxNamespaceEvents = 1000, 100
+	// eventsPerMinute is how often a write is tried; as many more may follow each other after a pause.
+	eventsPerMinute = 10
+	// eventTimeout bounds a try.
+	eventTimeout = 10 * time.Second
+)
+
+// cause is why an Event is written. As long as it is there, its Event is written once.
+type cause struct {
+	kind string
+	types.NamespacedName
+	reason string
+	about  string // distinguishes causes with the same reason
+}
+
+// notice is an Event that is to be written, or was.
+type notice struct {
+	cause
+	eventType, action, note string
+	// ofNode says that the cause is on this node. The Event of another cause is written once in the
+	// cluster, although each node finds it.
+	ofNode  bool
+	since   time.Time
+	written bool
+}
+
+// eventSink writes Events.
+type eventSink interface {
+	// version returns what identifies a Service and its content; nothing if there is no such Service.
+	version(context.Context, types.NamespacedName) (objectVersion, error)
+	// create writes the Event of a name.
+	create(context.Context, eventName, *notice) error
+}
+
+// objectVersion identifies an object and its content.
+type objectVersion struct {
+	uid     types.UID
+	version string
+}
+
+// eventName is the name of an Event, and the object that it is about.
+type eventName struct {
+	name string
+	uid  types.UID
+}
+
+// events writes Events in the background. Whoever reports causes never waits for the API server.
+type events struct {
+	sink eventSink
+	node string
+	log  logr.Logger
+	wake chan struct{} // has room for one token
+	// refused says that a refusal was logged. Only run uses it.
+	refused bool
+
+	mu      sync.Mutex
+	notices map[string]map[cause]*notice // by source
+	// tried counts tries by namespace since minute.
+	tried  map[string]int
+	minute time.Time
+}
+
+func newEvents(sink eventSink, node string, log logr.Logger) *events {
+	return &events{sink: sink, node: node, log: log, wake: make(chan struct{}, 1), notices: map[string]map[cause]*notice{}, tried: map[string]int{}}
+}
+
+// set replaces all causes of a source; those beyond maxEvents are dropped.
+func (e *events) set(source string, all []notice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.notices[source]
+	if len(known) == 0 && len(all) == 0 {
+		return
+	}
+	delete(e.notices, source)
+	for _, n := range all[:min(len(all), maxEvents)] {
+		e.add(source, n, known[n.cause])
+	}
+}
+
+// put adds a cause to a source, if the bounds admit it.
+func (e *events) put(source string, n notice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	inNamespace := 0
+	for c := range e.notices[source] {
+		if c.Namespace == n.Namespace {
+			inNamespace++
+		}
+	}
+	if len(e.notices[source]) < maxEvents && inNamespace < maxNamespaceEvents {
+		e.add(source, n, e.notices[source][n.cause])
+	}
+}
+
+// add adds a notice, or keeps the one that is known of its cause.
+func (e *events) add(source string, n notice, known *notice) {
+	if e.notices[source] == nil {
+		e.notices[source] = map[cause]*notice{}
+	}
+	if known == nil {
+		n.since = time.Now()
+		known = &n
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+	e.notices[source][n.cause] = known
+}
+
+// remove removes a cause from a source.
+func (e *events) remove(source string, c cause) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.notices[source], c)
+}
+
+// next returns a copy of the notice to write next: of the namespace with the fewest tries in this minute,
+// the oldest one.
+func (e *events) next() *notice {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if time.Since(e.minute) >= time.Minute {
+		e.minute, e.tried = time.Now(), map[string]int{}
+	}
+	var first *notice
+	for _, all := range e.notices {
+		for _, n := range all {
+			if !n.written && (first == nil || e.before(n, first)) {
+				first = n
+			}
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	e.tried[first.Namespace]++
+	copied := *first
+	return &copied
+}
+
+func (e *events) before(a, b *notice) bool {
+	return cmp.Or(cmp.Compare(e.tried[a.Namespace], e.tried[b.Namespace]), a.since.Compare(b.since), strings.Compare(a.Name, b.Name), strings.Compare(a.reason+a.about, b.reason+b.about)) < 0
+}
+
+// waits reports whether a notice waits to be written.
+func (e *events) waits() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, all := range e.notices {
+		for _, n := range all {
+			if !n.written {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// done records that a notice need not be written any more.
+func (e *events) done(c cause) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, all := range e.notices {
+		if n := all[c]; n != nil {
+			n.written = true
+		}
+	}
+}
+
+// run writes Events until ctx ends.
+func (e *events) run(ctx context.Context) {
+	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
+	retry := eventPauses()
+	for {
+		if !e.waits() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-e.wake:
+			}
+			continue
+		}
+		if pace.Wait(ctx) != nil {
+			return
+		}
+		n := e.next()
+		if n == nil {
+			continue // The cause is gone.
+		}
+		if e.finished(e.write(ctx, n)) {
+			e.done(n.cause)
+			retry = eventPauses()
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry.Step()):
+		}
+	}
+}
+
+// eventPauses returns the pauses after tries that failed since the API server is away.
+func eventPauses() wait.Backoff {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 10, Cap: time.Minute}
+}
+
+// write writes a notice. That an Event of its name exists, or that the Service is gone, is no error.
+func (e *events) write(ctx context.Context, n *notice) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	// The kubelet's convention: Events of a Node have its name as UID, and kubectl describe finds them.
+	o := objectVersion{types.UID(n.Name), n.since.String()}
+	if n.kind != "Node" {
+		var err error
+		if o, err = e.sink.version(ctx, n.NamespacedName); err != nil || o.uid == "" {
+			return err
+		}
+	}
+	err := e.sink.create(ctx, e.nameOf(n, o), n)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// nameOf returns the name of an Event: the same one after a restart, and on all nodes if the cause is there
+// on all. Thus it exists already, unless the object has changed meanwhile.
+func (e *events) nameOf(n *notice, o objectVersion) eventName {
+	parts := []string{string(o.uid), o.version, n.reason, n.about, ""}
+	if n.ofNode {
+		parts[4] = e.node
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	const longest = 253 - 1 - 16
+	return eventName{fmt.Sprintf("%s.%x", strings.TrimRight(n.Name[:min(len(n.Name), longest)], "-."), sum[:8]), o.uid}
+}
+
+// finished reports whether a try was the last one. If it has failed, another one would fail, too: only an
+// API server that is away, or busy, is tried again.
+func (e *events) finished(err error) bool {
+	status, isStatus := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it as it is
+	switch {
+	case err == nil:
+	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 ||
+		apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err):
+		e.log.V(1).Info("Event not written; trying again", "reason", err.Error())
+		return false
+	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) && !e.refused:
+		e.refused = true
+		e.log.Error(err, "Events are not written: the API server refuses them; examples/kubeproxy/deploy/rbac.yaml has the permission")
+	default:
+		e.log.V(1).Info("Event not written", "reason", err.Error())
+	}
+	return true
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func newAnnouncer() *agent {
+	a := &agent{mode: nftablesMode, log: logr.Discard(), serving: true, cleaned: true}
+	a.tracker.NodeName = "node-1"
+	a.reported.events = newEvents(nil, "node-1", logr.Discard())
+	return a
+}
+
+// only returns the only notice of a source.
+func (a *agent) only(t *testing.T, source string) notice {
+	t.Helper()
+	if n := len(a.reported.events.notices[source]); n != 1 {
+		t.Fatalf("%s: got %d notices, want one", source, n)
+	}
+	for _, n := range a.reported.events.notices[source] {
+		return *n
+	}
+	return notice{}
+}
+
+// TestNotices checks that problems of a Service make one notice, which names all that have room, and that
+// problems of other objects make none.
+func TestNotices(t *testing.T) {
+	problem := func(kind, namespace, name, text string) *proxy.Problem {
+		return &proxy.Problem{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}, Field: "spec", Err: errors.New(text)}
+	}
+	all := notices(fieldIgnored, "Advice.", []*proxy.Problem{
+		problem("EndpointSlice", "a", "slice", "x"), problem("Node", "", "node-1", "x"),
+		problem("Service", "a", "s", "one"), problem("Service", "a", "s", "one"), problem("Service", "a", "s", "two"), problem("Service", "b", "s", "three"),
+	})
+	if len(all) != 2 || all[0].note != "spec: one; spec: two. Advice." || all[1].note != "spec: three. Advice." || all[0].eventType != v1.EventTypeWarning {
+		t.Errorf("got %+v, want one for each Service", all)
+	}
+	var many []*proxy.Problem
+	for i := range maxNote {
+		many = append(many, problem("Service", "a", "s", strings.Repeat("ä", i)))
+	}
+	for i := range many {
+		for _, n := range notices(fieldIgnored, strings.Repeat("x", 200), many[i:]) {
+			if len(n.note) > maxNote || !utf8.ValidString(n.note) || i < len(many)-1 && !strings.Contains(n.note, "; and ") && len(many)-i > 100 {
+				t.Fatalf("problems from %d on: got %d bytes %q, want at most %d in UTF-8", i, len(n.note), n.note, maxNote)
+			}
+		}
+	}
+	many = nil
+	for _, namespace := range []string{"a", "b"} {
+		for i := range maxNamespaceEvents + 5 {
+			many = append(many, problem("Service", namespace, fmt.Sprintf("s%03d", i), "x"))
+		}
+	}
+	if got := notices(fieldIgnored, "", many); len(got) != 2*maxNamespaceEvents || got[maxNamespaceEvents].Namespace != "b" {
+		t.Errorf("two namespaces with many: got %d notices, want %d of each", len(got), maxNamespaceEvents)
+	}
+}
+
+// TestRefusedPorts checks the notice about ports that the kernel refuses: one for a Service, as long as
+// the same ports are refused.
+func TestRefusedPorts(t *testing.T) {
+	a := newAnnouncer()
+	port := func(name string) proxy.ServicePortName {
+		return proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Port: name, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
+	}
+	refused := proxy.PortErrors{port(""): errors.New("no room"), port("web"): errors.New("no buffer")}
+	a.synced(t.Context(), proxy.Sync{Err: refused, Refused: refused})
+	first := a.only(t, notProgrammed)
+	const want = "port without name/TCP/IPv4: no room; port web/TCP/IPv4: no buffer. Node node-1 serves"
+	if !strings.HasPrefix(first.note, want) || !first.ofNode || first.reason != "NotProgrammed" {
+		t.Errorf("got %+v, want a note that begins with %s", first, want)
+	}
+	a.reported.events.done(first.cause)
+	other := proxy.PortErrors{port(""): errors.New("0x2"), port("web"): errors.New("0x3")}
+	for _, s := range []proxy.Sync{{Err: other, Refused: other}, {Err: errors.New("no kernel")}} {
+		a.synced(t.Context(), s)
+		if n := a.only(t, notProgrammed); !n.written || n.note != first.note {
+			t.Errorf("after %v: got %+v, want the first one, written", s.Err, n)
+		}
+	}
+	delete(other, port("web"))
+	if a.synced(t.Context(), proxy.Sync{Err: other, Refused: other}); a.only(t, notProgrammed).written {
+		t.Error("other ports: got the notice that is written, want a new one")
+	}
+	a.synced(t.Context(), proxy.Sync{})
+	if n := len(a.reported.events.notices[notProgrammed]); n != 0 {
+		t.Errorf("after success: got %d notices, want none", n)
+	}
+}
+
+// TestLimitNotices checks that limits have notices until they end.
+func TestLimitNotices(t *testing.T) {
+	a := newAnnouncer()
+	applied := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})
+	limit := &proxy.Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Field: "spec.sessionAffinity", Err: errors.New("few clients")}
+	a.synced(t.Context(), proxy.Sync{Applied: applied, Limits: []*proxy.Problem{limit}})
+	if n := a.only(t, servedWithLimits); !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. The Service is served") || n.ofNode {
+		t.Errorf("got %+v", n)
+	}
+	a.synced(t.Context(), proxy.Sync{}) // nothing is known
+	a.only(t, servedWithLimits)
+	a.synced(t.Context(), proxy.Sync{Applied: applied})
+	if n := len(a.reported.events.notices[servedWithLimits]); n != 0 {
+		t.Errorf("after the limit has ended: got %d notices, want none", n)
+	}
+}
+
+// TestServerNotices checks the notices about servers, with kube-proxy's reasons, and the start.
+func TestServerNotices(t *testing.T) {
+	for service, want := range map[types.NamespacedName]cause{
+		{}:                          {kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: "FailedToStartProxierHealthcheck"},
+		{Name: "127.0.0.1:10249"}:   {kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: "FailedToStartMetricServer"},
+		{Namespace: "a", Name: "s"}: {kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, reason: "FailedToStartServiceHealthcheck"},
+	} {
+		a := newAnnouncer()
+		a.serverReported(service, errors.New("in use"))
+		if n := a.only(t, listening); n.cause != want || !strings.Contains(n.note, "node node-1") || !strings.Contains(n.note, "in use") {
+			t.Errorf("%v: got %+v, want %+v", service, n, want)
+		}
+		if a.serverReported(service, nil); len(a.reported.events.notices[listening]) != 0 {
+			t.Errorf("%v: listening again: got a notice, want none", service)
+		}
+	}
+	a := newAnnouncer()
+	a.announceStart()
+	if n := a.only(t, starting); n.reason != "Starting" || n.action != "StartKubeProxy" || n.eventType != v1.EventTypeNormal || n.kind != "Node" {
+		t.Errorf("start: got %+v", n)
+	}
+}
