@@ -71,7 +71,7 @@ type Account struct {
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int
 	// Dumps is how often the kernel walked its table, Flows the number of flows that it returned,
-	// Removed that of those removed.
+	// Removed that of those removed. An empty table is not walked.
 	Dumps, Flows, Removed int
 	// Offloaded is the number of stale flows that the kernel does not remove, since another
 	// program has offloaded them to a flowtable of nf_tables.
@@ -95,6 +95,9 @@ type Cleaner struct {
 	cleaned proxy.Snapshot
 	// everything says that the next Follow must clean all frontends.
 	everything bool
+	// sizes are the numbers of flows that the last dump of all flows of a protocol returned, by
+	// its filter. Only a dump can tell, and they say which dumps cost least ([Cleaner.isCheaper]).
+	sizes map[filter]int
 }
 
 // New opens the table of the network namespace of the calling thread, which needs CAP_NET_ADMIN
@@ -112,7 +115,7 @@ func New(options Options) (*Cleaner, error) {
 }
 
 func newCleaner(options Options, t table) *Cleaner {
-	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}}
+	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}, sizes: map[filter]int{}}
 }
 
 // Close closes the table. The Cleaner must not be used after it.
@@ -124,16 +127,24 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // others. After an error, which may be that of ctx, some stale flows may be left;
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
-	return c.clean(ctx, old, new, serviceCIDRs(old))
+	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old)})
 }
 
-// clean is Clean, except that the caller names the service ranges whose flows have been cleaned
-// before; Clean passes those of old.
-func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []netip.Prefix) error {
-	if old.IsZero() {
+// step is what one Clean follows.
+type step struct {
+	old, new proxy.Snapshot
+	// swept are the service ranges whose flows have been cleaned before.
+	swept []netip.Prefix
+	// direct says that the dataplane held nothing else between old and new, and that no stale flow
+	// was left under old.
+	direct bool
+}
+
+func (c *Cleaner) clean(ctx context.Context, s step) error {
+	if s.old.IsZero() {
 		c.retry = time.Time{}
 	}
-	p, err := c.plan(old, new, swept)
+	p, err := c.plan(s)
 	if err == nil {
 		err = c.execute(ctx, p)
 	}
@@ -147,13 +158,16 @@ func (c *Cleaner) clean(ctx context.Context, old, new proxy.Snapshot, swept []ne
 func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	var errs []error
 	for _, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		filters, frontends := p.filters(family, false)
-		if len(filters) == 0 {
+		wanted := p.wanted(family)
+		if len(wanted) == 0 {
 			continue
 		}
-		account := Account{Family: family, Frontends: frontends}
+		account := Account{Family: family}
+		for _, w := range wanted {
+			account.Frontends += len(w.flows)
+		}
 		start := time.Now()
-		err := c.cleanFamily(ctx, p, filters, &account)
+		err := c.cleanFamily(ctx, p, wanted, &account)
 		account.Duration, account.Err = time.Since(start), err
 		if account.Offloaded > 0 {
 			c.retry = time.Now().Add(offloadTime)
@@ -169,17 +183,27 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	return errors.Join(errs...)
 }
 
-func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, filters []filter, account *Account) error {
-	untranslated := false
-	err := c.sweepAll(ctx, filters, account, func(fl flow) bool {
-		isStale := p.isStale(fl)
+func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, wanted map[filter]lookups, account *Account) error {
+	total, err := c.table.entries()
+	if err != nil {
+		return fmt.Errorf("count entries: %w", err)
+	}
+	if total == 0 {
+		return nil
+	}
+	d, untranslated := c.choose(wanted, total), false
+	err = c.sweepAll(ctx, d.first, account, func(f filter, fl flow) bool {
+		isStale := p.isStale(fl) || f.isGroup() && p.isStaleReply(fl)
 		untranslated = untranslated || isStale && !fl.translated()
 		return isStale
 	})
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, c.cleanReplies(ctx, p, account, untranslated))
+	if untranslated {
+		d.second = c.chooseReplies(wanted, total)
+	}
+	return errors.Join(err, c.cleanReplies(ctx, p, account, d.second, untranslated))
 }
 
 const (
@@ -194,8 +218,7 @@ const (
 // before. To the kernel the reply is then a new flow, from the address, to which all
 // further packets of the client belong: no endpoint would ever get them. Where
 // there was such traffic, more replies may be under way, so this repeats until it finds none.
-func (c *Cleaner) cleanReplies(ctx context.Context, p *plan, account *Account, expected bool) error {
-	filters, _ := p.filters(account.Family, true)
+func (c *Cleaner) cleanReplies(ctx context.Context, p *plan, account *Account, filters []filter, expected bool) error {
 	for range maxPasses {
 		if expected {
 			if err := pause.For(ctx, underWay); err != nil {
@@ -203,7 +226,7 @@ func (c *Cleaner) cleanReplies(ctx context.Context, p *plan, account *Account, e
 			}
 		}
 		before := account.Removed
-		if err := c.sweepAll(ctx, filters, account, p.isStaleReply); err != nil {
+		if err := c.sweepAll(ctx, filters, account, func(_ filter, fl flow) bool { return p.isStaleReply(fl) }); err != nil {
 			return err
 		}
 		if expected = account.Removed > before; !expected {
@@ -221,13 +244,13 @@ const maxNamed = 10
 
 // sweepAll removes the stale flows that some filters select. The error has that of the context
 // once.
-func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Account, isStale func(flow) bool) error {
+func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Account, isStale func(filter, flow) bool) error {
 	var errs []error
 	for _, f := range filters {
 		if ctx.Err() != nil {
 			break
 		}
-		errs = append(errs, c.sweep(ctx, f, account, isStale))
+		errs = append(errs, c.sweep(ctx, f, account, func(fl flow) bool { return isStale(f, fl) }))
 	}
 	return errors.Join(append(errs, ctx.Err())...)
 }
@@ -266,14 +289,16 @@ const maxDumps = 5
 // find returns the stale flows that a filter selects; with an error, those that it has found
 // until then.
 func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale func(flow) bool) (stale []flow, err error) {
+	returned := 0
 	for range maxDumps {
 		if ctx.Err() != nil {
 			break
 		}
 		account.Dumps++
-		stale = stale[:0]
+		stale, returned = stale[:0], 0
 		err = c.table.dump(f, func(fl flow) {
 			account.Flows++
+			returned++
 			if isStale(fl) {
 				stale = append(stale, fl)
 			}
@@ -284,6 +309,9 @@ func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale 
 	}
 	if err != nil {
 		return stale, fmt.Errorf("dump %v: %w", f, err)
+	}
+	if f.isGroup() {
+		c.sizes[f.group()] = returned
 	}
 	return stale, nil
 }

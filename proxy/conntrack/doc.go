@@ -27,11 +27,17 @@
 //
 // # Cost
 //
-// Without changes of UDP and SCTP Services there is no system call. A few changed frontends are
-// looked up one by one with a filter in the kernel (Linux 5.8 and later; in IPv6 by protocol and
-// port only); many by one dump for each family and protocol. Entries are removed one by one, by
-// tuple and identity, so that a newer flow with the same tuple stays. This package encodes its
-// few messages itself, since github.com/vishvananda/netlink offers neither.
+// Without changes of UDP and SCTP Services there is no system call. What is expensive is a dump: the
+// kernel walks its whole table, whatever its filter is. So nothing is dumped if the table is empty,
+// or for a frontend that is removed after its last endpoint. Otherwise one dump for each family and
+// protocol serves all changed frontends, if the last one like it returned few of the entries;
+// if not, or if that is not known, a few frontends are looked up one by one with a filter in the
+// kernel (Linux 5.8 and later; in IPv6 by protocol and port only). docs/performance.md has figures,
+// also of the kernel's events, which would cost each new connection of the node more than they save.
+//
+// Entries are removed one by one, by tuple and identity, so that a newer flow with the same tuple
+// stays. This package encodes its few messages itself, since github.com/vishvananda/netlink offers
+// neither.
 //
 // # What is not touched
 //

@@ -83,6 +83,22 @@ func TestLocalAddresses(t *testing.T) {
 	}
 }
 
+// entries counts the flows of the namespace, in all zones.
+func TestEntries(t *testing.T) {
+	ns, _, k := newKernelTable(t)
+	for want := range 3 {
+		if got, err := k.entries(); got != want || err != nil {
+			t.Errorf("got %d entries and error %v, want %d", got, err, want)
+		}
+		track(t, ns, netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), uint16(4000+want)), netip.MustParseAddrPort(vip), netip.MustParseAddrPort(a))
+	}
+	for _, msg := range [][]byte{nil, make([]byte, nfgenSize), join(make([]byte, nfgenSize), attribute(attrEntries, 1)), join(make([]byte, nfgenSize), attribute(attrEntries, 0, 0, 0, 1), []byte{9, 0, 0, 0})} {
+		if _, err := decodeEntries(msg); !errors.Is(err, errMalformed) {
+			t.Errorf("decode %v: got error %v, want %v", msg, err, errMalformed)
+		}
+	}
+}
+
 // Requests have a timeout, and fail after the table is closed.
 func TestClosedTable(t *testing.T) {
 	_, c, k := newKernelTable(t)
@@ -95,6 +111,9 @@ func TestClosedTable(t *testing.T) {
 	}
 	if err := k.dump(filter{family: v1.IPv4Protocol, proto: protoUDP}, func(flow) {}); err == nil {
 		t.Error("dump of a closed table: got no error")
+	}
+	if _, err := k.entries(); err == nil {
+		t.Error("count of a closed table: got no error")
 	}
 	if err := k.remove(to(protoUDP, vip, a)); err == nil {
 		t.Error("removal from a closed table: got no error")

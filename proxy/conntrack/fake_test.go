@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -24,6 +25,12 @@ type fakeTable struct {
 	unlisted       error              // what localAddresses returns
 	undumped       func(filter) error // returns the error of a dump
 	removed        func()             // called after each removal
+	others         int                // entries that no dump returns; 0 for one, -1 for none
+	uncounted      error              // what entries returns
+}
+
+func (t *fakeTable) entries() (int, error) {
+	return max(0, cmp.Or(t.others, 1)) + len(t.flows), t.uncounted
 }
 
 func (t *fakeTable) dump(f filter, visit func(flow)) error {

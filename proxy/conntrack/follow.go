@@ -12,14 +12,15 @@ import (
 func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
 	c.everything = c.everything || full || c.mayRetry() || c.cleaned.IsZero()
 	if !c.cleaned.IsZero() {
-		if err := c.Clean(ctx, c.cleaned, held); err != nil {
+		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: !c.everything && c.retry.IsZero()}
+		if err := c.clean(ctx, changes); err != nil {
 			return err
 		}
 		c.cleaned = held
 	}
 	if c.everything {
 		// The service ranges are swept once, for flows from before this process.
-		if err := c.clean(ctx, proxy.Snapshot{}, held, serviceCIDRs(c.cleaned)); err != nil {
+		if err := c.clean(ctx, step{new: held, swept: serviceCIDRs(c.cleaned)}); err != nil {
 			return err
 		}
 	}

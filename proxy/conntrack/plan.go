@@ -10,9 +10,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// maxFilters is how many frontends of one family and protocol are looked up one
-// by one. Each time the kernel walks its whole table; for more frontends it is less
-// work to read all flows of the protocol once.
+// maxFilters is how many frontends of one family and protocol are looked up one by one if nothing
+// is known about the table. Each time the kernel walks its whole table; for more frontends it is
+// less work to read all flows of the protocol once.
 const maxFilters = 8
 
 type set[K comparable] map[K]struct{}
@@ -82,14 +82,18 @@ type plan struct {
 	left map[removedEndpoint][]frontendKey
 }
 
-// plan returns what to look for. The service ranges in swept have been swept before.
-func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) (*plan, error) {
+// plan returns what to look for.
+func (c *Cleaner) plan(s step) (*plan, error) {
 	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed}
+	old, new := s.old, s.new
 	if new.IsZero() {
 		return p, nil
 	}
 	changes := slices.Collect(new.Changes(old))
 	for _, change := range changes {
+		if s.direct && len(servers(change.Old)) == 0 {
+			continue // Its translated flows were removed with its last endpoint.
+		}
 		for _, at := range keys(change.Old) {
 			if at.proto != protoTCP {
 				p.targets[at] = target{}
@@ -103,7 +107,7 @@ func (c *Cleaner) plan(old, new proxy.Snapshot, swept []netip.Prefix) (*plan, er
 		p.addNodePorts(new)
 	}
 	if c.options.Foreign != nil {
-		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(swept, r) })
+		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(s.swept, r) })
 	}
 	if c.options.TCP != KeepTCP {
 		c.planTCP(p, changes, new)
@@ -196,7 +200,7 @@ func servers(p *proxy.ServicePort) set[netip.AddrPort] {
 
 // resolve finds the addresses of node ports, and all frontends. Without node ports it
 // does not read the addresses.
-func (p *plan) resolve(t table, before *proxy.Node, new proxy.Snapshot) error {
+func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
 	hasNodePorts := false
 	for at := range p.targets {
 		hasNodePorts = hasNodePorts || at.isNodePort()
@@ -273,35 +277,84 @@ func (p *plan) isStaleReply(f flow) bool {
 	return t.isNew && f.proto != protoTCP && !f.translated()
 }
 
-// filters returns the filters for all flows that may be stale in one family, or for those that
-// began with a reply, and the number of their frontends.
-func (p *plan) filters(family v1.IPFamily, replies bool) (all []filter, frontends int) {
-	groups := map[filter][]filter{}
+// lookups are the frontends of one family and protocol whose flows may be stale, as filters of
+// one frontend each.
+type lookups struct {
+	// flows select the flows to each, replies the flows that began with a reply from it.
+	flows, replies []filter
+	// all says that flows to other addresses may be stale too.
+	all bool
+}
+
+// wanted returns the frontends of one family, by the filter of all flows of a protocol.
+func (p *plan) wanted(family v1.IPFamily) map[filter]lookups {
+	wanted := map[filter]lookups{}
 	for at, t := range p.targets {
-		if familyOf(at.addr.Addr()) != family || replies && (!t.isNew || at.proto == protoTCP) {
+		if familyOf(at.addr.Addr()) != family {
 			continue
 		}
-		frontends++
-		group := filter{family: family, proto: at.proto, bySource: replies}
-		one := group
-		one.port = at.addr.Port()
+		one := filter{family: family, proto: at.proto, port: at.addr.Port()}
 		if !at.isNodePort() {
 			one.addr = at.addr.Addr()
 		}
-		groups[group] = append(groups[group], one)
+		w := wanted[one.group()]
+		w.flows = append(w.flows, one)
+		if t.isNew && at.proto != protoTCP {
+			one.bySource = true
+			w.replies = append(w.replies, one)
+		}
+		wanted[one.group()] = w
 	}
-	inFamily := func(r netip.Prefix) bool { return familyOf(r.Addr()) == family }
-	if !replies && slices.ContainsFunc(p.ranges, inFamily) {
+	if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return familyOf(r.Addr()) == family }) {
 		for _, proto := range [...]protocol{protoUDP, protoSCTP} {
 			group := filter{family: family, proto: proto}
-			groups[group] = []filter{group}
+			w := wanted[group]
+			w.all = true
+			wanted[group] = w
 		}
 	}
-	for group, single := range groups {
-		if len(single) > maxFilters {
-			single = []filter{group}
+	return wanted
+}
+
+// dumps are the filters that a Clean dumps in one family.
+type dumps struct {
+	// first are those of the flows to frontends. Groups among them also return the replies.
+	first []filter
+	// second are those of the replies that first does not return.
+	second []filter
+}
+
+// choose returns the dumps that cost least, in a table with some entries in total.
+func (c *Cleaner) choose(wanted map[filter]lookups, entries int) (d dumps) {
+	for group, w := range wanted {
+		if w.all || c.isCheaper(group, len(w.flows)+len(w.replies), entries) {
+			d.first = append(d.first, group)
+		} else {
+			d.first, d.second = append(d.first, w.flows...), append(d.second, w.replies...)
 		}
-		all = append(all, single...)
 	}
-	return all, frontends
+	return d
+}
+
+// chooseReplies returns the filters of all replies that cost least.
+func (c *Cleaner) chooseReplies(wanted map[filter]lookups, entries int) (all []filter) {
+	for group, w := range wanted {
+		if c.isCheaper(group, len(w.replies), entries) {
+			w.replies = []filter{group}
+		}
+		all = append(all, w.replies...)
+	}
+	return all
+}
+
+// isCheaper reports whether one dump that returns all flows of a protocol costs less than n dumps
+// of one frontend. For each dump the kernel walks over all entries, and to return one takes
+// as long as to walk over maxFilters. Without an earlier dump, all entries count as flows of
+// the protocol.
+func (c *Cleaner) isCheaper(group filter, n, entries int) bool {
+	returned, isKnown := c.sizes[group]
+	if !isKnown {
+		returned = entries
+	}
+	return n > 1 && (n-1)*entries >= maxFilters*min(returned, entries)
 }

@@ -34,9 +34,15 @@ type table interface {
 	dump(filter, func(flow)) error
 	// remove removes one flow. A missing flow is no error.
 	remove(flow) error
+	// entries returns the number of flows of all protocols and zones, at little cost.
+	entries() (int, error)
+	close() error
+	interfaces
+}
+
+type interfaces interface {
 	// localAddresses returns the addresses of the node's interfaces.
 	localAddresses() ([]netip.Addr, error)
-	close() error
 }
 
 // flow is one entry of the table.
@@ -70,6 +76,11 @@ type filter struct {
 	port     uint16     // 0 for all
 	bySource bool
 }
+
+// group returns the filter of all flows of the protocol.
+func (f filter) group() filter { return filter{family: f.family, proto: f.proto} }
+
+func (f filter) isGroup() bool { return f.port == 0 }
 
 func (f filter) String() string {
 	return fmt.Sprintf("%s flows of protocol %d to %v port %d", f.family, f.proto, f.addr, f.port)

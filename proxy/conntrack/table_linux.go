@@ -19,8 +19,9 @@ const (
 	attrFilter    = 25
 	attrOrigFlags = 1
 
-	// messageStats requests the number of entries.
+	// messageStats requests the number of entries, which the reply has in attrEntries.
 	messageStats = 5
+	attrEntries  = 1
 
 	flagSourceAddr = 1 << 0
 	flagDestAddr   = 1 << 1
@@ -87,6 +88,17 @@ func (k *kernelTable) request(operation, flags int, family uint8) *nl.NetlinkReq
 	r.Sockets = k.sockets
 	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 	return r
+}
+
+func (k *kernelTable) entries() (int, error) {
+	replies, err := k.request(messageStats, unix.NLM_F_ACK, unix.AF_UNSPEC).Execute(unix.NETLINK_NETFILTER, 0)
+	if err == nil && len(replies) != 1 {
+		err = errMalformed
+	}
+	if err != nil {
+		return 0, err
+	}
+	return decodeEntries(replies[0])
 }
 
 func numberOf(family v1.IPFamily) uint8 {

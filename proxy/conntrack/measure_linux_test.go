@@ -1,0 +1,263 @@
+//go:build measure
+
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// fill creates entries of untranslated flows: established connections for TCP.
+func fill(t *testing.T, k *kernelTable, proto protocol, n int) {
+	t.Helper()
+	for i := range n {
+		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 16), byte(i >> 8)}), uint16(1024+i%50000))
+		server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 443)
+		r := k.request(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, unix.AF_INET)
+		r.AddData(tupleOf(nl.CTA_TUPLE_ORIG, proto, client, server))
+		r.AddData(tupleOf(nl.CTA_TUPLE_REPLY, proto, server, client))
+		r.AddData(nl.NewRtAttr(nl.CTA_TIMEOUT, binary.BigEndian.AppendUint32(nil, 3600)))
+		if proto == protoTCP {
+			const established = 3
+			info := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_PROTOINFO, nil)
+			info.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nil).AddRtAttr(nl.CTA_PROTOINFO_TCP_STATE, []byte{established})
+			r.AddData(info)
+		}
+		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func tupleOf(kind int, proto protocol, source, dest netip.AddrPort) *nl.RtAttr {
+	t := nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil)
+	ip := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	ip.AddRtAttr(nl.CTA_IP_V4_SRC, source.Addr().AsSlice())
+	ip.AddRtAttr(nl.CTA_IP_V4_DST, dest.Addr().AsSlice())
+	p := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	p.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(proto)})
+	p.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, source.Port()))
+	p.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, dest.Port()))
+	return t
+}
+
+func median(took []time.Duration) time.Duration {
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// TestMeasureDumps measures dumps with the filters of the kernel.
+func TestMeasureDumps(t *testing.T) {
+	for _, size := range []struct{ tcp, udp int }{{0, 0}, {100_000, 0}, {100_000, 10_000}, {200_000, 10_000}} {
+		_, c, k := newKernelTable(t)
+		fill(t, k, protoTCP, size.tcp)
+		fill(t, k, protoUDP, size.udp)
+		for _, f := range []filter{
+			{family: v1.IPv4Protocol, proto: protoUDP, addr: netip.MustParseAddr("10.96.0.10"), port: 53},
+			{family: v1.IPv4Protocol, proto: protoUDP}, {family: v1.IPv4Protocol, proto: protoTCP}, {family: v1.IPv6Protocol, proto: protoUDP},
+		} {
+			var took []time.Duration
+			returned := 0
+			for range 7 {
+				returned = 0
+				start := time.Now()
+				if err := k.dump(f, func(flow) { returned++ }); err != nil {
+					t.Fatal(err)
+				}
+				took = append(took, time.Since(start))
+			}
+			t.Logf("%d entries of TCP, %d of UDP; %v: %d returned, median %v", size.tcp, size.udp, f, returned, median(took))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// churn is a node in whose cluster Services come and go.
+type churn struct {
+	t     *testing.T
+	c     *Cleaner
+	ports map[string]*proxy.ServicePort
+}
+
+func (x *churn) follow(full bool) {
+	x.t.Helper()
+	n := node("192.0.2.0/24")
+	var all []*proxy.ServicePort
+	for _, p := range x.ports {
+		all = append(all, p)
+	}
+	if err := x.c.Follow(x.t.Context(), proxy.NewSnapshot(n, all...), full); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// run lets one Service come and go: it is created, gets endpoints one by one, each of which is
+// replaced, and loses them one by one or all at once with the Service.
+func (x *churn) run(i int, proto v1.Protocol, nodePort, emptied bool) {
+	frontends := list(fmt.Sprintf("10.96.%d.%d:53", 1+i/250, i%250))
+	if nodePort {
+		frontends = append(frontends, fmt.Sprintf(":%d", 30000+i))
+	}
+	name := fmt.Sprint("s", i)
+	set := func(servers ...string) {
+		x.ports[name] = port(name, proto, frontends, servers)
+		x.follow(false)
+	}
+	server := func(n int) string { return fmt.Sprintf("10.0.%d.%d:5353", i%250, n) }
+	set()
+	set(server(1))
+	set(server(1), server(2))
+	set(server(2), server(3))
+	set(server(3), server(4))
+	if emptied {
+		set(server(4))
+		set()
+	}
+	delete(x.ports, name)
+	x.follow(false)
+}
+
+// TestMeasureChurn counts the dumps for Services that come and go as in Kubernetes' end-to-end
+// tests: most are of TCP, some have node ports, half lose their endpoints first.
+func TestMeasureChurn(t *testing.T) {
+	_, c, k := newKernelTable(t)
+	fill(t, k, protoTCP, 200_000)
+	fill(t, k, protoUDP, 2_000)
+	dumps, took := 0, time.Duration(0)
+	c.options = Options{Foreign: isForeign, Observe: func(a Account) { dumps, took = dumps+a.Dumps, took+a.Duration }}
+	x := &churn{t: t, c: c, ports: map[string]*proxy.ServicePort{"dns": port("dns", v1.ProtocolUDP, list(vip), list(a))}}
+	x.follow(true)
+	t.Logf("start: %d dumps, %v", dumps, took)
+	dumps, took = 0, 0
+	for i := range 60 {
+		proto := v1.ProtocolTCP
+		if i%3 == 0 {
+			proto = v1.ProtocolUDP
+		}
+		x.run(i, proto, i%2 == 0, i%4 < 2)
+	}
+	t.Logf("60 Services, 20 of them of UDP: %d dumps, %v", dumps, took)
+}
+
+// listen subscribes to events of new flows. With drop, a filter of the socket drops all of
+// them. It returns a function that ends it, which returns the number of events and of losses.
+func listen(t *testing.T, ns *netns.NS, drop bool) (end func() (events, losses int)) {
+	t.Helper()
+	const newFlows, bufferSize = 1, 32 << 20
+	var fd int
+	if err := ns.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER); err != nil {
+			return err
+		}
+		none := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+		if drop {
+			err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none[0]})
+		}
+		return errors.Join(err,
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferSize),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
+			unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: newFlows}))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	events, losses := 0, 0
+	go func() {
+		defer close(done)
+		for buf := make([]byte, 64<<10); ; {
+			switch _, _, err := unix.Recvfrom(fd, buf, 0); {
+			case err == nil:
+				events++
+			case errors.Is(err, unix.ENOBUFS):
+				losses++
+			default: // The timeout: no event is left.
+				select {
+				case <-quit:
+					return
+				default:
+				}
+			}
+		}
+	}()
+	return func() (int, int) {
+		close(quit)
+		<-done
+		_ = unix.Close(fd) // The process ends soon.
+		return events, losses
+	}
+}
+
+// TestMeasureEvents measures what new flows cost the process that sends their first packets, with
+// and without a socket that listens to the kernel's events of connection tracking.
+func TestMeasureEvents(t *testing.T) {
+	nft := netnstest.NFT(t)
+	ns := netnstest.NewNS(t)
+	if err := errors.Join(
+		netns.Link(netns.End{NS: ns, Name: "up"}, netns.End{NS: netnstest.NewNS(t), Name: "eth0"}),
+		ns.AddAddress("up", netip.MustParsePrefix("10.1.0.1/8")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 256 {
+		if err := ns.AddNeighbor("up", netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), net.HardwareAddr{2, 0, 0, 0, 0, 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := netnstest.Run(t, ns, "table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }", nft, "-f", "-"); err != nil {
+		t.Fatal(out, err)
+	}
+	costs := map[string][]time.Duration{}
+	for range 7 {
+		costs["nobody listens"] = append(costs["nobody listens"], sendFlows(t, ns))
+		for what, drop := range map[string]bool{"a socket whose filter drops all events": true, "a socket that is read": false} {
+			end := listen(t, ns, drop)
+			costs[what] = append(costs[what], sendFlows(t, ns))
+			events, losses := end()
+			t.Logf("%s: %d events, %d losses", what, events, losses)
+		}
+	}
+	for what, took := range costs {
+		t.Logf("%s: processor time of the sender for a flow, median %v (%v to %v)", what, median(took), took[0], took[len(took)-1])
+	}
+}
+
+// sendFlows sends the first packets of many flows, and returns the processor time for each.
+func sendFlows(t *testing.T, ns *netns.NS) time.Duration {
+	t.Helper()
+	const flows = 100_000
+	var before, after unix.Rusage
+	if err := ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		err = unix.Getrusage(unix.RUSAGE_THREAD, &before)
+		for i := 0; i < flows && err == nil; i++ {
+			err = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: 1024 + i/256, Addr: [4]byte{10, 2, 0, byte(i)}})
+		}
+		return errors.Join(err, unix.Getrusage(unix.RUSAGE_THREAD, &after), unix.Close(fd))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Netlink().ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(after.Utime.Nano()-before.Utime.Nano()+after.Stime.Nano()-before.Stime.Nano()) / flows
+}
