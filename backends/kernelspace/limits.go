@@ -41,7 +41,7 @@ func (r *renderer) lacksIPv6() string {
 
 // serves reports whether a family is to be served.
 func (r *renderer) serves(family v1.IPFamily) bool {
-	return slices.Contains(r.options.Families, family) && !(family == v1.IPv6Protocol && r.options.IPv4Fallback && r.lacksIPv6() != "")
+	return slices.Contains(r.options.Families, family) && (family != v1.IPv6Protocol || !r.options.IPv4Fallback || r.lacksIPv6() == "")
 }
 
 // unserved returns an error if Services have ports of a family that is not served although the options

@@ -264,7 +264,7 @@ func (e *events) nameOf(n *notice, o objectVersion) eventName {
 // finished reports whether a try was the last one. If it has failed, another one would fail, too: only an
 // API server that is away, or busy, is tried again.
 func (e *events) finished(err error) bool {
-	status, isStatus := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it as it is
+	status, isStatus := err.(apierrors.APIStatus)
 	switch {
 	case err == nil:
 	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 ||

@@ -33,12 +33,13 @@ func (a *agent) only(t *testing.T, source string) notice {
 	return notice{}
 }
 
+func problem(kind, namespace, name, text string) *proxy.Problem {
+	return &proxy.Problem{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}, Field: "spec", Err: errors.New(text)}
+}
+
 // TestNotices checks that problems of a Service make one notice, which names all that have room, and that
 // problems of other objects make none.
 func TestNotices(t *testing.T) {
-	problem := func(kind, namespace, name, text string) *proxy.Problem {
-		return &proxy.Problem{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}, Field: "spec", Err: errors.New(text)}
-	}
 	all := notices(fieldIgnored, "Advice.", []*proxy.Problem{
 		problem("EndpointSlice", "a", "slice", "x"), problem("Node", "", "node-1", "x"),
 		problem("Service", "a", "s", "one"), problem("Service", "a", "s", "one"), problem("Service", "a", "s", "two"), problem("Service", "b", "s", "three"),
@@ -46,6 +47,10 @@ func TestNotices(t *testing.T) {
 	if len(all) != 2 || all[0].note != "spec: one; spec: two. Advice." || all[1].note != "spec: three. Advice." || all[0].eventType != v1.EventTypeWarning {
 		t.Errorf("got %+v, want one for each Service", all)
 	}
+}
+
+// TestNoticesAreBounded checks the bounds of the text, and of the notices of a namespace.
+func TestNoticesAreBounded(t *testing.T) {
 	var many []*proxy.Problem
 	for i := range maxNote {
 		many = append(many, problem("Service", "a", "s", strings.Repeat("ä", i)))

@@ -131,15 +131,21 @@ func TestStatusz(t *testing.T) {
 				t.Errorf("got\n%s", text)
 			}
 		default:
-			var got struct {
-				Kind, StartTime, GoVersion, BinaryVersion string
-				UptimeSeconds                             *int
-				Paths                                     []string
-			}
-			if err := yaml.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kind != "Statusz" || got.StartTime == "" || got.GoVersion == "" || got.BinaryVersion == "" || got.UptimeSeconds == nil || len(got.Paths) != 7 {
-				t.Errorf("got %+v, error %v, want all fields", got, err)
-			}
+			wantStatus(t, w.Body.Bytes())
 		}
+	}
+}
+
+// wantStatus checks that the structured form of statusz has all fields.
+func wantStatus(t *testing.T, text []byte) {
+	t.Helper()
+	var got struct {
+		Kind, StartTime, GoVersion, BinaryVersion string
+		UptimeSeconds                             *int
+		Paths                                     []string
+	}
+	if err := yaml.Unmarshal(text, &got); err != nil || got.Kind != "Statusz" || got.StartTime == "" || got.GoVersion == "" || got.BinaryVersion == "" || got.UptimeSeconds == nil || len(got.Paths) != 7 {
+		t.Errorf("got %+v, error %v, want all fields", got, err)
 	}
 }
 
