@@ -27,23 +27,25 @@ func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.
 	if k.kind == kindHealthCheck {
 		return b, t.addRoot(ctx, k, &b)
 	}
-	missing := 0
+	missing := map[netip.Addr]bool{}
 	resolve := func(a netip.Addr, isLocal bool) {
-		if id, found := t.mirror.find(a); found {
+		isNode := slices.Contains(with.node, a)
+		if id, found := t.mirror.find(a, isLocal && !isNode); found {
 			b.Endpoints = append(b.Endpoints, id)
-		} else if !isLocal || !slices.Contains(with.node, a) {
-			missing++
+		} else if !isLocal || !isNode {
+			missing[a] = isLocal
 		}
 	}
-	if v.decode(isIPv4, resolve); missing > 0 && !t.looked.endpoints {
+	if v.decode(isIPv4, resolve); len(missing) > 0 && !t.looked.endpoints {
 		if err := t.lookForEndpoints(ctx); err != nil {
 			return b, err
 		}
-		b.Endpoints, missing = nil, 0
+		b.Endpoints = nil
+		clear(missing)
 		v.decode(isIPv4, resolve)
 	}
-	if missing > 0 {
-		t.leave(k, fmt.Errorf("%w: %d", errMissing, missing))
+	if len(missing) > 0 {
+		t.await(k, fmt.Errorf("%w: %d", errMissing, len(missing)), missing)
 	}
 	slices.Sort(b.Endpoints)
 	b.Endpoints = slices.Compact(b.Endpoints)
@@ -59,7 +61,7 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 		}
 	}
 	if t.mirror.root == "" {
-		t.leave(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint))
+		t.await(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), map[netip.Addr]bool{{}: true})
 		return nil
 	}
 	b.Endpoints = []string{t.mirror.root}

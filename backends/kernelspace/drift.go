@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -20,17 +21,19 @@ type unfinished struct {
 	all, before map[key]error
 	// isNew says that something is unfinished that was not before.
 	isNew bool
+	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
+	// node will do; the zero Addr stands for the endpoint that gets health checks.
+	awaited map[netip.Addr]bool
 }
 
-// errMissing marks an endpoint of this node, or a remote subnet, that does not exist yet. errKept
-// marks a load balancer that could not be changed: it serves as it was.
+// errMissing marks an endpoint that does not exist yet. errKept marks a load balancer that could not be changed: it serves as it was.
 var (
 	errMissing = errors.New("missing in HNS")
 	errKept    = errors.New("kept as it was")
 )
 
 func newUnfinished(before map[key]error) unfinished {
-	return unfinished{all: map[key]error{}, before: before}
+	return unfinished{all: map[key]error{}, before: before, awaited: map[netip.Addr]bool{}}
 }
 
 func (u *unfinished) add(k key, err error) {
@@ -57,10 +60,21 @@ func (u *unfinished) failure() error {
 	return errors.Join(errs...)
 }
 
-// waitsForEndpoints reports whether something waits for an endpoint to appear.
-func (u *unfinished) waitsForEndpoints() bool {
+// onlyAwaits reports whether all that is unfinished waits for endpoints to appear.
+func (u *unfinished) onlyAwaits() bool {
 	for _, err := range u.all {
-		if errors.Is(err, errMissing) {
+		if !errors.Is(err, errMissing) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasAppeared reports whether an endpoint exists that something waits for.
+func (u *unfinished) hasAppeared(m *mirror) bool {
+	for a, onlyLocal := range u.awaited {
+		_, found := m.find(a, onlyLocal)
+		if found || !a.IsValid() && m.root != "" {
 			return true
 		}
 	}
@@ -73,8 +87,12 @@ const retryFirst = 500 * time.Millisecond
 
 // drift is when HNS must be listed again.
 type drift struct {
-	// noticed says that HNS has notified of a change; reconnected that it had ended.
-	noticed, reconnected bool
+	// noticed is the greatest event that HNS has notified of, 0 if it has not; reconnected says that HNS
+	// had ended.
+	noticed     hcn.Event
+	reconnected bool
+	// known says that of all that may differ the mirror has it, so that nothing must be read.
+	known bool
 	// at is when everything was listed; since when something has been unfinished; retries how often
 	// in a row something was when everything was listed.
 	at, since time.Time
@@ -99,10 +117,10 @@ func (d *drift) wakeUp(isNew bool) {
 
 // beginList begins anew before everything is listed: what HNS notifies of from now on may not be in the
 // list. It returns whether something was noticed before, for listFailed.
-func (s *shared) beginList() (noticed bool) {
+func (s *shared) beginList() (noticed hcn.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noticed, s.drift.noticed = s.drift.noticed, false
+	noticed, s.drift.noticed, s.drift.known = s.drift.noticed, 0, false
 	return noticed
 }
 
@@ -117,10 +135,10 @@ func (s *shared) hasReconnected() bool {
 	return was
 }
 
-func (s *shared) listFailed(noticed bool) {
+func (s *shared) listFailed(noticed hcn.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drift.noticed = s.drift.noticed || noticed
+	s.drift.noticed = max(s.drift.noticed, noticed)
 }
 
 // listed begins anew after everything was listed.
@@ -137,6 +155,14 @@ func (s *shared) listed(r *renderer) {
 	s.renderer, s.unfinished = r, newUnfinished(s.unfinished.all)
 }
 
+// listedAgain begins anew after what the mirror has was listed.
+func (s *shared) listedAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drift.since = time.Time{}
+	s.unfinished = newUnfinished(s.unfinished.all)
+}
+
 // due returns when to list because of what is unfinished; the zero Time for never.
 func (t *target) due() time.Time {
 	if t.drift.since.IsZero() || t.drift.at.IsZero() {
@@ -145,17 +171,53 @@ func (t *target) due() time.Time {
 	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
 }
 
-// Drifted implements [proxy.DriftChecker].
-func (t *target) Drifted(context.Context) bool {
+// Drifted implements [proxy.DriftChecker]. It reads which endpoints exist if only they may have
+// changed: then load balancers need not be listed. [backends.New] lets it overlap with no other call.
+func (t *target) Drifted(ctx context.Context) bool {
+	everything, isDue, is := t.mayDiffer()
+	if everything || !is {
+		return is
+	}
+	t.looked.endpoints = false
+	err := t.lookForEndpoints(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.drift.at.IsZero() || t.hasDrifted() || time.Since(t.drift.at) >= t.options.ListInterval
+	d := &t.drift
+	switch {
+	case err != nil || t.mirror.suspect:
+		d.noticed = max(d.noticed, hcn.NetworksChanged) // list everything
+		return true
+	case isDue:
+		d.retries++
+	case !d.known && !t.mirror.stale && !t.unfinished.hasAppeared(t.mirror):
+		return false
+	}
+	d.known = true
+	return true
 }
 
-func (t *target) hasDrifted() bool {
-	due := t.due()
-	return t.drift.noticed || !due.IsZero() && !time.Now().Before(due)
+// mayDiffer reports whether HNS may differ from what was written, whether everything must be listed
+// then, and whether something unfinished is due.
+func (t *target) mayDiffer() (everything, isDue, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := &t.drift
+	isDue = t.isDue()
+	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= t.options.ListInterval ||
+		isDue && !t.unfinished.onlyAwaits() || t.mirror.suspect
+	is = everything || t.hasDrifted()
+	if !everything {
+		d.noticed = 0
+	}
+	return everything, isDue, is
 }
+
+func (t *target) isDue() bool {
+	due := t.due()
+	return !due.IsZero() && !time.Now().Before(due)
+}
+
+func (t *target) hasDrifted() bool { return t.drift.noticed > 0 || t.drift.known || t.isDue() }
 
 // waitPause is the pause between attempts to wait for notifications.
 const waitPause = 30 * time.Second
@@ -209,13 +271,11 @@ func (t *target) beginWait(ctx context.Context) (wait context.Context, stop cont
 	return wait, stop, t.hasDrifted()
 }
 
-// note records a notification that matters.
+// note records a notification.
 func (t *target) note(e hcn.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e > hcn.EndpointsChanged || t.unfinished.waitsForEndpoints() {
-		t.drift.noticed = true
-	}
+	t.drift.noticed = max(t.drift.noticed, e)
 	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
 }
 

@@ -14,8 +14,8 @@ import (
 // putEndpoint makes an endpoint what it should be. Reverting a changed one would help nobody.
 func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
 	a := k.addr.Addr()
-	if _, isPod := t.mirror.pods[a]; isPod && v.role == rolePod {
-		return nil, nil // a pod of this node has the address
+	if isPod, err := t.isPod(ctx, a); v.role == rolePod && (isPod || err != nil) {
+		return nil, err
 	}
 	id, exists := t.mirror.made[a]
 	if v.role < t.roleOf(id) {
@@ -35,6 +35,17 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil, nil
 	}
 	return nil, t.refresh(ctx, k, v, with)
+}
+
+// isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
+// reads the endpoints again.
+func (t *target) isPod(ctx context.Context, a netip.Addr) (bool, error) {
+	if _, was := t.mirror.pods[a]; !was {
+		return false, nil
+	}
+	err := t.lookForEndpoints(ctx)
+	_, is := t.mirror.pods[a]
+	return is, err
 }
 
 // roleOf returns the role in the name of an endpoint. One address can be wanted for several: an
@@ -88,7 +99,7 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 	}
 	if !found {
 		provider = with.host
-		t.leave(k, fmt.Errorf("%w: no remote subnet of network %s has the address", errMissing, t.mirror.network.Name))
+		t.leave(k, fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name))
 	}
 	e.ProviderAddress = provider
 	return e, nil
@@ -138,7 +149,7 @@ func (t *target) useExisting(ctx context.Context, k key, name string) (found boo
 	if err := t.lookForEndpoints(ctx); err != nil {
 		return false, err
 	}
-	id, found := t.mirror.find(k.addr.Addr())
+	id, found := t.mirror.find(k.addr.Addr(), false)
 	if found && t.mirror.made[k.addr.Addr()] == id {
 		t.adopt(id, name)
 	}
@@ -166,7 +177,7 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 		ctx, cancel = afterwards(ctx)
 		defer cancel()
 	}
-	now, found := t.mirror.find(k.addr.Addr())
+	now, found := t.mirror.find(k.addr.Addr(), false)
 	again := t.putAll(ctx, users, id, now)
 	if again == nil && !found {
 		again = errors.New("the endpoint does not exist any more")
@@ -308,16 +319,7 @@ func (t *target) lookForEndpoints(ctx context.Context) error {
 		return err
 	}
 	t.mirror.suspect = t.mirror.suspect || len(unread) > 0
-	for id := range t.mirror.endpoints {
-		if _, exists := all[id]; !exists {
-			t.mirror.dropEndpoint(id)
-		}
-	}
-	for id, e := range all {
-		if _, known := t.mirror.endpoints[id]; !known {
-			t.mirror.addEndpoint(e)
-		}
-	}
+	t.mirror.update(all)
 	return nil
 }
 

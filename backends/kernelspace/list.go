@@ -35,6 +35,9 @@ func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 // list lists everything; if cleans is set, only to remove it.
 func (t *target) list(ctx context.Context, cleans bool) (objects []object, err error) {
 	l := lister{target: t, cleans: cleans}
+	if objects, done, err := l.again(ctx); done || err != nil {
+		return objects, err
+	}
 	noticed := t.beginList()
 	if err := l.read(ctx); err != nil {
 		t.listFailed(noticed)
@@ -45,11 +48,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	if t.hasReconnected() {
 		clear(t.notModified)
 	}
-	for id, e := range l.mirror.endpoints {
-		if e.Remote || l.mirror.pods[e.Addresses[0]] != id {
-			objects = append(objects, l.endpoint(&e))
-		}
-	}
+	objects = l.endpoints()
 	exists := map[string]bool{}
 	for i := range l.loadBalancers {
 		b := &l.loadBalancers[i]
@@ -84,6 +83,41 @@ type lister struct {
 	mirror        *mirror
 	loadBalancers []hcn.LoadBalancer
 	unread        map[string]error // why objects, by ID, cannot be read
+}
+
+// again returns what the mirror has, if that is known to be right. It reads only whether the network is
+// the same.
+func (l *lister) again(ctx context.Context) (objects []object, done bool, err error) {
+	l.mu.Lock()
+	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.cleans
+	l.drift.known = false
+	l.mu.Unlock()
+	if !known {
+		return nil, false, nil
+	}
+	l.renderer, l.mirror = l.target.renderer, l.target.mirror
+	network, err := l.findNetwork(ctx)
+	if err != nil || network.ID != l.mirror.network.ID {
+		l.listFailed(hcn.NetworksChanged)
+		return nil, false, err
+	}
+	l.mirror.network, l.mirror.stale = network, false
+	objects = l.endpoints()
+	for k, b := range l.mirror.loadBalancers {
+		objects = append(objects, l.object(k, &b))
+	}
+	l.listedAgain()
+	return objects, true, nil
+}
+
+// endpoints returns the endpoints that are not those of this node's pods as objects.
+func (l *lister) endpoints() (objects []object) {
+	for id, e := range l.mirror.endpoints {
+		if len(e.Addresses) > 0 && (e.Remote || l.mirror.pods[e.Addresses[0]] != id) {
+			objects = append(objects, l.endpoint(&e))
+		}
+	}
+	return objects
 }
 
 // read reads everything, and changes nothing of the target.
@@ -225,10 +259,15 @@ func (l *lister) loadBalancer(b *hcn.LoadBalancer) (object, bool) {
 	if l.state.Has(attempt(k)) {
 		l.state.decided(k, b.ID)
 	}
+	return l.object(k, b), true
+}
+
+// object returns a load balancer as the object of a key.
+func (l *lister) object(k key, b *hcn.LoadBalancer) object {
 	p := &b.PortMappings[0]
 	v := value{port: p.InternalPort, flags: b.Flags &^ hcn.IPv6, mapping: p.Flags, distribution: p.Distribution, wrong: !l.state.Has(b.ID)}
 	if k.kind == kindHealthCheck {
-		return object{Key: k, Value: v}, true
+		return object{Key: k, Value: v}
 	}
 	var isRight bool
 	v.endpoints, isRight = l.addresses(b, k.addr.Addr().Is4())
@@ -237,7 +276,7 @@ func (l *lister) loadBalancer(b *hcn.LoadBalancer) (object, bool) {
 	}
 	source := l.renderer.sourceOf(l.mirror, k, &v)
 	v.wrong = v.wrong || !isRight || source.IsValid() && b.SourceVIP != source
-	return object{Key: k, Value: v}, true
+	return object{Key: k, Value: v}
 }
 
 // addresses returns the endpoints of a load balancer as encode does; false if one does not exist, or
@@ -250,7 +289,7 @@ func (l *lister) addresses(b *hcn.LoadBalancer, isIPv4 bool) (encoded string, ok
 		if i < 0 {
 			return "", false
 		}
-		if found, _ := l.mirror.find(e.Addresses[i]); found != id {
+		if found, _ := l.mirror.find(e.Addresses[i], false); found != id {
 			return "", false
 		}
 		all = append(all, e.Addresses[i])

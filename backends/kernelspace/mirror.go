@@ -28,6 +28,8 @@ type mirror struct {
 	users         map[string]int
 	// suspect says that the mirror may be wrong: a call failed, and so did reading what it left.
 	suspect bool
+	// stale says that load balancers may use an endpoint that another one with its address has replaced.
+	stale bool
 }
 
 func newMirror(network hcn.Network, prefix, rootName string) *mirror {
@@ -69,10 +71,30 @@ func (m *mirror) dropEndpoint(id string) {
 	}
 }
 
+// update makes the endpoints those that exist.
+func (m *mirror) update(all map[string]hcn.Endpoint) {
+	for id := range m.endpoints {
+		if _, exists := all[id]; !exists {
+			m.stale = m.stale || m.users[id] > 0
+			m.dropEndpoint(id)
+		}
+	}
+	for id, e := range all {
+		if _, known := m.endpoints[id]; known {
+			continue
+		}
+		for _, a := range e.Addresses {
+			m.stale = m.stale || m.users[m.made[a]] > 0
+		}
+		m.addEndpoint(e)
+	}
+}
+
 // find returns the ID of the endpoint with an address. A pod of this node has precedence: HNS may
-// still have the endpoint that the address had while its pod was on another node.
-func (m *mirror) find(a netip.Addr) (id string, found bool) {
-	if id, found = m.pods[a]; !found {
+// still have the endpoint that the address had while its pod was on another node. That one does not
+// stand for the pod if only a local endpoint does: HNS may make none before it is deleted.
+func (m *mirror) find(a netip.Addr, onlyLocal bool) (id string, found bool) {
+	if id, found = m.pods[a]; !found && !onlyLocal {
 		id, found = m.made[a]
 	}
 	return id, found

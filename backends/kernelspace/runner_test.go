@@ -54,8 +54,13 @@ func run(t *testing.T, m *machine) *running {
 
 // serve gives the tracker a Service with one endpoint on this node.
 func (r *running) serve(name string, clusterIP, endpoint netip.Addr) {
+	r.serveOn("node-1", name, clusterIP, endpoint)
+}
+
+// serveOn is serve with an endpoint on another node.
+func (r *running) serveOn(node, name string, clusterIP, endpoint netip.Addr) {
 	meta := metav1.ObjectMeta{Namespace: "test", Name: name}
-	tcp, port, node := v1.ProtocolTCP, int32(8080), "node-1"
+	tcp, port := v1.ProtocolTCP, int32(8080)
 	r.tracker.UpdateService(&v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{
 		ClusterIP: clusterIP.String(), Ports: []v1.ServicePort{{Protocol: tcp, Port: 80}},
 	}})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,6 +74,14 @@ func (s *shared) leave(k key, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unfinished.add(k, err)
+}
+
+// await records that something waits for endpoints.
+func (s *shared) await(k key, err error, missing map[netip.Addr]bool) {
+	s.leave(k, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.unfinished.awaited, missing)
 }
 
 // looked is what the current Commit has read again.
