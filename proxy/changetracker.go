@@ -248,6 +248,7 @@ func (t *tracker) UpdateNode(n *v1.Node) {
 		t.wake()
 		return
 	}
+	t.changeLog.hasNode = true
 	facts, problems := readNode(n)
 	t.problems.set(key, problems)
 	t.setNode(resolveNode(&t.options, facts))

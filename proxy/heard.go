@@ -55,6 +55,8 @@ type changeLog struct {
 	// synced says that Synced was called, recording that there was a first snapshot.
 	// Objects that arrived before the first snapshot are no changes.
 	synced, recording bool
+	// hasNode says that the Node object was received.
+	hasNode bool
 	// total counts the objects that the tracker received, pending those since the last
 	// snapshot was made; first Services, then EndpointSlices.
 	total, pending [2]uint64

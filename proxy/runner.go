@@ -48,7 +48,9 @@ type Runner struct {
 	// Logger gets one line for each failed Apply, and one each time that Flows fails. If the
 	// Backend checks settings of the node that break Services (backends.NodeChecker), it
 	// also gets, at the start and at each resync, one line for each setting that is found or
-	// fixed. The zero value discards them.
+	// fixed. If the Source is a tracker, it gets a line when Synced was not called for 5 s, or no
+	// Node of its name was received and its addresses are not known, again after growing
+	// pauses, and one when that is over. The zero value discards them.
 	Logger logr.Logger
 }
 
@@ -162,6 +164,7 @@ type runState struct {
 	watchers sync.WaitGroup
 	// found are the problems of the node that were logged.
 	found []*Problem
+	lack  lack
 }
 
 // wait returns when there is something to apply.
@@ -195,13 +198,26 @@ func (s *runState) wait(ctx context.Context) error {
 
 // next waits for a snapshot, or until Apply is due without one.
 func (s *runState) next(ctx context.Context) (fresh bool, err error) {
+	for again := true; again; {
+		fresh, again, err = s.nextOrLack(ctx)
+	}
+	return fresh, err
+}
+
+// nextOrLack is next, except that it also returns when checkLack must be called again.
+func (s *runState) nextOrLack(ctx context.Context) (fresh, again bool, err error) {
 	next := ctx
 	if s.drift.untilDrift != nil && !s.drift.resyncSoon {
 		next = s.drift.untilDrift
 	}
-	if !s.due.IsZero() {
+	until := s.checkLack()
+	isLack := !until.IsZero() && (s.due.IsZero() || until.Before(s.due))
+	if !isLack {
+		until = s.due
+	}
+	if !until.IsZero() {
 		var cancel context.CancelFunc
-		next, cancel = context.WithDeadline(next, s.due)
+		next, cancel = context.WithDeadline(next, until)
 		defer cancel()
 	}
 	snapshot, err := s.Source.Next(next, s.want)
@@ -211,12 +227,12 @@ func (s *runState) next(ctx context.Context) (fresh bool, err error) {
 	switch {
 	case err == nil:
 		s.want = snapshot
-		return true, nil
+		return true, false, nil
 	case ctx.Err() != nil || !errors.Is(err, next.Err()):
 		// The Source has failed, even if Apply became due at the same moment.
-		return false, fmt.Errorf("source: %w", err)
+		return false, false, fmt.Errorf("source: %w", err)
 	}
-	return false, nil
+	return false, isLack && errors.Is(next.Err(), context.DeadlineExceeded), nil
 }
 
 // drifted reports whether other programs may have changed the dataplane; true for a Backend

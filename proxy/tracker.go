@@ -26,7 +26,8 @@ type ServiceHandler interface {
 }
 
 // Source delivers snapshots. Those of a tracker have the times of changes ([Snapshot.Heard]).
-// A tracker has three further methods, which packages prommetrics, health and inspect call:
+// A tracker has four further methods. The Runner calls Lack, which returns what the tracker lacks,
+// such as the call of Synced, and details. Packages prommetrics, health and inspect call the others:
 // ChangeCounts returns how many changes of Services and of EndpointSlices it has received, and
 // how many of these since the last snapshot was made; NodeEligible, whether load balancers may
 // send new connections to the node; ExplainEndpoints, all endpoints of a service port with the
