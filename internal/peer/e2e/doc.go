@@ -14,5 +14,5 @@
 // At first, two of the nodes run kube-proxy, which is replaced as in the README. The agents
 // have only the permissions of examples/kubeproxy/deploy.
 //
-// All tests share one cluster, since it needs about ten seconds to start.
+// Most tests share one cluster, since it needs about ten seconds to start.
 package e2e
