@@ -121,8 +121,12 @@ func (c *cluster) certificates(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }() // Nothing was written.
+	encrypted, ok := conn.(*tls.Conn)
+	if !ok {
+		t.Fatalf("got a connection of type %T, want one of TLS", conn)
+	}
 	var all strings.Builder
-	for _, x := range conn.(*tls.Conn).ConnectionState().PeerCertificates {
+	for _, x := range encrypted.ConnectionState().PeerCertificates {
 		all.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: x.Raw}))
 	}
 	return all.String()
