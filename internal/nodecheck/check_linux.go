@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -40,18 +42,31 @@ type family struct {
 	forward, calls string
 }
 
-// families returns the families of the node's addresses, and both if no address is known.
+// families returns those families of the node's addresses that Services have. Without a known
+// address, or without Services, it does not ask for that.
 func (n node) families() []family {
 	all := []family{
 		{true, "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"},
 		{false, "net.ipv6.conf.all.forwarding", "net.bridge.bridge-nf-call-ip6tables"},
 	}
-	if n.IsZero() || len(n.Node().Addresses) == 0 {
+	if n.IsZero() {
 		return all
 	}
+	addresses := n.Node().Addresses
 	return slices.DeleteFunc(all, func(f family) bool {
-		return !slices.ContainsFunc(n.Node().Addresses, func(a netip.Addr) bool { return a.Is4() == f.is4 })
+		isOfNode := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == f.is4 })
+		return len(addresses) > 0 && !isOfNode || n.Len() > 0 && !n.hasServices(f)
 	})
+}
+
+// hasServices reports whether a service port is of a family.
+func (n node) hasServices(f family) bool {
+	for p := range n.All() {
+		if (p.Name.Family != v1.IPv6Protocol) == f.is4 {
+			return true
+		}
+	}
+	return false
 }
 
 // setting reads a sysctl. The value is empty if the kernel does not have the sysctl, or

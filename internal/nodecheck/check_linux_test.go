@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
@@ -30,6 +31,15 @@ func at(addrs, pods string) proxy.Snapshot {
 		n.LocalTraffic.Sources = append(n.LocalTraffic.Sources, netip.MustParsePrefix(p))
 	}
 	return proxy.NewSnapshot(n)
+}
+
+// serving returns the snapshot with a service port of each family.
+func serving(s proxy.Snapshot, families ...v1.IPFamily) proxy.Snapshot {
+	var ports []*proxy.ServicePort
+	for _, f := range families {
+		ports = append(ports, &proxy.ServicePort{Name: proxy.ServicePortName{Family: f}})
+	}
+	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
 // behind returns a snapshot of a node that identifies pods by their interface.
@@ -110,6 +120,10 @@ func TestFindings(t *testing.T) {
 		{"no forwarding, family not in use", true, map[string]string{forward6: "0"}, Translation, at("192.0.2.1", pods), nil},
 		{"no forwarding, addresses unknown", true, map[string]string{forward6: "0"}, Translation, at("", pods), []string{forward6 + " 0"}},
 		{"no forwarding, zero snapshot", true, map[string]string{forward4: "0"}, Translation, proxy.Snapshot{}, []string{forward4 + " 0"}},
+		{"no forwarding, no Services of the family", true, map[string]string{forward4: "0", forward6: "0"}, Translation, serving(at(dual, pods), v1.IPv4Protocol), []string{forward4 + " 0"}},
+		{"no forwarding, no Services of the family, addresses unknown", true, map[string]string{forward4: "0", forward6: "0"}, Translation, serving(at("", pods), v1.IPv6Protocol), []string{forward6 + " 0"}},
+		{"no forwarding, Services of both families", true, map[string]string{forward6: "0"}, Translation, serving(at(dual, pods), v1.IPv4Protocol, v1.IPv6Protocol), []string{forward6 + " 0"}},
+		{"no forwarding, Services of a family that the node lacks", true, map[string]string{forward6: "0"}, Translation, serving(at("192.0.2.1", pods), v1.IPv6Protocol), nil},
 		{"unfiltered bridge", true, map[string]string{calls4: "0", calls6: "0"}, Translation, at(dual, pods), []string{calls4 + " 0", calls6 + " 0"}},
 		{"unfiltered bridge, IPv6 only", true, map[string]string{calls4: "0", calls6: "0"}, Translation, at("2001:db8::1", pods), []string{calls6 + " 0"}},
 		{"unfiltered bridge without pods", true, map[string]string{calls4: "0"}, Translation, at(dual, "10.9.0.0/16"), nil},
