@@ -5,8 +5,9 @@
 // Dashboards and alerts for kube-proxy work: names, labels and buckets of the
 // metrics that begin with kubeproxy_ are the same. These values differ:
 //
-//   - A sync programs both IP families at once, so it counts for each; but the change of a
-//     Service or EndpointSlice counts once.
+//   - A sync programs both IP families at once. Its duration counts once, with the ip_family of
+//     the node's first address, so that sums over ip_family are right; a failure and the
+//     timestamps are those of both. The change of a Service or EndpointSlice counts once.
 //   - kubeproxy_network_programming_duration_seconds has an observation for each
 //     change, also if its first sync fails, and no bucket of 0 seconds, which is always empty.
 //   - kubeproxy_sync_proxy_rules_last_timestamp_seconds is when the dataplane was

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -52,18 +54,21 @@ func (m *Metrics) countSync(s proxy.Sync) {
 	}
 }
 
+// observe records a sync. Its duration counts once, so that the sum over both families is right; a
+// failure is one of both.
 func (m *kubeMetrics) observe(s proxy.Sync) {
+	primary := string(primaryFamily(s.Snapshot))
+	ofKind := m.durationPartial
+	if s.Full {
+		ofKind = m.durationFull
+	}
+	m.duration.WithLabelValues(primary).Observe(s.Duration.Seconds())
+	ofKind.WithLabelValues(primary).Observe(s.Duration.Seconds())
+	if s.Err == nil {
+		return
+	}
 	for _, family := range families() {
 		f := string(family)
-		ofKind := m.durationPartial
-		if s.Full {
-			ofKind = m.durationFull
-		}
-		m.duration.WithLabelValues(f).Observe(s.Duration.Seconds())
-		ofKind.WithLabelValues(f).Observe(s.Duration.Seconds())
-		if s.Err == nil {
-			continue
-		}
 		if m.failures.all != nil {
 			m.failures.all.WithLabelValues(f).Inc()
 		}
@@ -71,6 +76,14 @@ func (m *kubeMetrics) observe(s proxy.Sync) {
 			m.failures.partial.WithLabelValues(f).Inc()
 		}
 	}
+}
+
+// primaryFamily returns the family of the node's first address; IPv4 if none is known.
+func primaryFamily(s proxy.Snapshot) v1.IPFamily {
+	if n := s.Node(); n != nil && len(n.Addresses) > 0 && n.Addresses[0].Is6() {
+		return v1.IPv6Protocol
+	}
+	return v1.IPv4Protocol
 }
 
 // verified records that the whole dataplane was found to be right.

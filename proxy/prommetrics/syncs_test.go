@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strconv"
 	"testing"
@@ -27,9 +28,7 @@ func TestSyncs(t *testing.T) {
 		const counts = "^vipkit_.*(syncs|commits|operations|repairs|verified|ports)|^kubeproxy_.*(_count|last|failures)"
 		wantSamples(t, n.Registry, "after the first sync", counts,
 			`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
-			`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1`,
 			`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
-			`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1`,
 			`kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv4"} 0`,
 			`kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 0`,
 			`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 0`,
@@ -62,6 +61,25 @@ func TestSyncs(t *testing.T) {
 			`kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 1`,
 			`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv6"} 1`)
 	})
+}
+
+// The duration of a sync of both families counts once, with the family of the node's first address.
+func TestDurationsCountOnce(t *testing.T) {
+	for first, family := range map[string]v1.IPFamily{"192.0.2.1": v1.IPv4Protocol, "2001:db8::1": v1.IPv6Protocol, "": v1.IPv4Protocol} {
+		n := &proxy.Node{}
+		if first != "" {
+			n.Addresses = []netip.Addr{netip.MustParseAddr(first), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("192.0.2.2")}
+		}
+		m, r := newMetrics(t, "nftables")
+		for _, full := range []bool{true, false, false} {
+			m.synced(proxy.Sync{Snapshot: proxy.NewSnapshot(n), Full: full, Duration: 2 * time.Second})
+		}
+		of := fmt.Sprintf("{ip_family=%q} ", family)
+		wantSamples(t, r, "first address "+first, "proxy_rules_duration_seconds_(sum|count)",
+			"kubeproxy_sync_full_proxy_rules_duration_seconds_sum"+of+"2", "kubeproxy_sync_full_proxy_rules_duration_seconds_count"+of+"1",
+			"kubeproxy_sync_partial_proxy_rules_duration_seconds_sum"+of+"4", "kubeproxy_sync_partial_proxy_rules_duration_seconds_count"+of+"2",
+			"kubeproxy_sync_proxy_rules_duration_seconds_sum"+of+"6", "kubeproxy_sync_proxy_rules_duration_seconds_count"+of+"3")
+	}
 }
 
 // A full sync that writes although nothing has changed repairs drift.
