@@ -119,6 +119,17 @@ type TrafficCounter interface {
 	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
 }
 
+// ConnectionCounter is an optional ability of a [proxy.Backend] that carries connections itself.
+// Package prommetrics has metrics of it.
+type ConnectionCounter interface {
+	// CountConnections returns how many TCP connections (first) and UDP sessions (second) there are
+	// now, and totals since the start: accepted TCP connections; connections and sessions that were
+	// refused, since no endpoint could be reached (first), no route forwards them (second), or
+	// they were beyond a limit (third; also datagrams, and sessions that newer ones replaced); and
+	// errors of listeners. It may be called from any goroutine.
+	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64)
+}
+
 // Op adds, replaces or removes one object.
 type Op[K Key, V comparable] struct {
 	// Kind says what to do.

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
@@ -174,6 +175,11 @@ func testLoop(t *testing.T, c userspace.Capture) {
 	eventually(t, "the datagram has failed", func() bool { return b.Stats().Failed == 2 })
 	if s := b.Stats(); s.Sessions != 0 {
 		t.Errorf("sessions: got %d, want none", s.Sessions)
+	}
+	var counter backends.ConnectionCounter = b
+	open, accepted, refused, faults := counter.CountConnections()
+	if open != [2]int{} || accepted != 1 || refused != [3]uint64{2} || faults != 0 {
+		t.Errorf("got %v open, %d accepted, %v refused and %d faults, want none, 1, 2 that failed, and none", open, accepted, refused, faults)
 	}
 }
 

@@ -255,5 +255,11 @@ func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	return b.checkSystem(s)
 }
 
+// CountConnections implements [backends.ConnectionCounter].
+func (b *Backend) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64) {
+	s := b.Stats()
+	return [2]int{s.Connections, s.Sessions}, s.Accepted, [3]uint64{s.Failed, s.Denied, s.Crowded}, s.Faults
+}
+
 // Stats returns the counters of the backend.
 func (b *Backend) Stats() Stats { return b.engine.Stats() }

@@ -43,6 +43,17 @@
 //	vipkit_service_bytes_total{direction}       their bytes
 //	vipkit_service_traffic_failures_total       scrapes without these, because reading them failed
 //
+// With a backend that carries connections itself (backends.ConnectionCounter), also:
+//
+//	vipkit_userspace_connections                 TCP connections that are open
+//	vipkit_userspace_sessions                    UDP sessions that there are
+//	vipkit_userspace_accepted_connections_total  TCP connections that were accepted
+//	vipkit_userspace_refused_total{reason}       connections and sessions that were not served
+//	vipkit_userspace_listener_errors_total       errors of listeners
+//
+// The reasons are failed: no endpoint could be reached; denied: no route forwards them; crowded:
+// they were beyond a limit.
+//
 // The kinds of changes are Service and EndpointSlice. The stages are notice: from
 // the change until the proxy receives it, for EndpointSlices with a trigger time;
 // queue: until the Runner takes it up; apply: until it is in the kernel, all attempts

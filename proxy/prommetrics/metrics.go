@@ -32,11 +32,8 @@ type Metrics struct {
 	own  ownMetrics
 
 	mu sync.Mutex
-	// counter, node and traffic are abilities of the runner's source and backend: nil if these lack
-	// them, or until the runner begins.
-	counter changeCounter
-	node    nodeChecker
-	traffic trafficCounter
+	// can are the abilities of the runner's source and backend.
+	can     abilities
 	changes changes
 	// taken is the generation of the newest snapshot that the runner has begun to apply.
 	taken uint64
@@ -63,10 +60,23 @@ type trafficCounter interface {
 	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
 }
 
+// connectionCounter is the optional ability of backends of this name.
+type connectionCounter interface {
+	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64)
+}
+
+// abilities are those of a source and a backend: nil if these lack them, or until the runner begins.
+type abilities struct {
+	counter     changeCounter
+	node        nodeChecker
+	traffic     trafficCounter
+	connections connectionCounter
+}
+
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
 	m := &Metrics{unsure: true, failing: true, changes: changes{}}
-	all := collectors{newObjects(m)}
+	all := collectors{newObjects(m), newCarried(m)}
 	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
 	m.own = newOwnMetrics(&all)
 	if o.Traffic {
@@ -112,9 +122,10 @@ func (m *Metrics) Observer() proxy.Observer {
 func (m *Metrics) begin(r *proxy.Runner) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.counter, _ = r.Source.(changeCounter)
-	m.node, _ = r.Backend.(nodeChecker)
-	m.traffic, _ = r.Backend.(trafficCounter)
+	m.can.counter, _ = r.Source.(changeCounter)
+	m.can.node, _ = r.Backend.(nodeChecker)
+	m.can.traffic, _ = r.Backend.(trafficCounter)
+	m.can.connections, _ = r.Backend.(connectionCounter)
 	return nil
 }
 
@@ -122,7 +133,7 @@ func (m *Metrics) begin(r *proxy.Runner) error {
 // snapshot yet, by kind.
 func (m *Metrics) changeCounts() (total, pending [kinds]uint64) {
 	m.mu.Lock()
-	counter := m.counter
+	counter := m.can.counter
 	m.mu.Unlock()
 	if counter != nil {
 		total, pending = counter.ChangeCounts()

@@ -57,7 +57,7 @@ func (o objects) Describe(to chan<- *prometheus.Desc) {
 
 func (o objects) Collect(to chan<- prometheus.Metric) {
 	o.mu.Lock()
-	s, node := o.latest, o.node
+	s, node := o.latest, o.can.node
 	o.mu.Unlock()
 	if node != nil && !s.IsZero() {
 		settings := map[string]int{}

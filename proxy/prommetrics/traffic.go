@@ -43,7 +43,7 @@ const maxRead = 5 * time.Second
 // Collect leaves the traffic out if it cannot be read: an error would make all metrics fail.
 func (t traffic) Collect(to chan<- prometheus.Metric) {
 	t.mu.Lock()
-	counter, held := t.Metrics.traffic, t.applied
+	counter, held := t.can.traffic, t.applied
 	t.mu.Unlock()
 	if counter != nil && !held.IsZero() {
 		ctx, cancel := context.WithTimeout(context.Background(), maxRead)

@@ -1,0 +1,47 @@
+package prommetrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// carried reads, at each scrape, the connections that a backend carries itself.
+type carried struct {
+	*Metrics
+	connections, sessions, accepted, refused, faults *prometheus.Desc
+}
+
+func newCarried(m *Metrics) carried {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("vipkit_userspace_"+name, help, labels, nil)
+	}
+	return carried{
+		m, desc("connections", "TCP connections that are open."), desc("sessions", "UDP sessions that there are."),
+		desc("accepted_connections_total", "TCP connections that were accepted."),
+		desc("refused_total", "Connections and sessions that were not served, by reason.", "reason"),
+		desc("listener_errors_total", "Errors of listeners."),
+	}
+}
+
+func (c carried) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range [...]*prometheus.Desc{c.connections, c.sessions, c.accepted, c.refused, c.faults} {
+		to <- d
+	}
+}
+
+func (c carried) Collect(to chan<- prometheus.Metric) {
+	c.mu.Lock()
+	counter := c.can.connections
+	c.mu.Unlock()
+	if counter == nil {
+		return
+	}
+	open, accepted, refused, faults := counter.CountConnections()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	send(c.connections, prometheus.GaugeValue, float64(open[0]))
+	send(c.sessions, prometheus.GaugeValue, float64(open[1]))
+	send(c.accepted, prometheus.CounterValue, float64(accepted))
+	for i, reason := range [...]string{"failed", "denied", "crowded"} {
+		send(c.refused, prometheus.CounterValue, float64(refused[i]), reason)
+	}
+	send(c.faults, prometheus.CounterValue, float64(faults))
+}
