@@ -23,7 +23,7 @@ func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	case r.overlay && !primary(node, family).IsValid():
 		return errors.New("the node has no address of IPv4, which endpoints of an overlay network need")
 	case r.overlay && isSourceOf(port, r.options.sourceVIP(family)):
-		return fmt.Errorf("%v is the source address of load balancers: it can be no endpoint and no ClusterIP", r.options.sourceVIP(family))
+		return fmt.Errorf("%v is the source address of load balancers: it can be no endpoint, and no address of a Service", r.options.sourceVIP(family))
 	}
 	return nil
 }
@@ -59,11 +59,11 @@ func (r *renderer) unserved(s proxy.Snapshot) error {
 }
 
 // isSourceOf reports whether a port has the source address of load balancers as an endpoint, or as an
-// address for which an endpoint is made.
+// address of its own: answers to that address would go to its endpoints.
 func isSourceOf(port *proxy.ServicePort, source netip.Addr) bool {
 	isSource := func(e *endpoints.Endpoint) bool { return e.Addr.Addr() == source }
 	return slices.ContainsFunc(port.Cluster, isSource) || slices.ContainsFunc(port.Local, isSource) ||
-		slices.ContainsFunc(port.Frontends, func(f proxy.Frontend) bool { return f.Kind == proxy.ClusterIP && f.Addr.Addr() == source })
+		slices.ContainsFunc(port.Frontends, func(f proxy.Frontend) bool { return f.Addr.Addr() == source })
 }
 
 // limits is a [backends.LimitChecker].
@@ -150,7 +150,7 @@ func (l *limits) preserved(f *proxy.Frontend) {
 // ofNode reports endpoints with an address of this node.
 func (l *limits) ofNode(list []*endpoints.Endpoint) {
 	for _, e := range list {
-		if e.Local && slices.Contains(l.node.Addresses, e.Addr.Addr()) {
+		if slices.Contains(l.node.Addresses, e.Addr.Addr()) {
 			l.add("spec.selector", "endpoint %v has an address of this node: here it serves only if HNS has an endpoint with that address", e.Addr)
 		}
 	}

@@ -2,10 +2,12 @@ package kernelspace
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // kind is the kind of an object, in the order of creation.
@@ -81,16 +83,22 @@ type (
 	op     = backends.Op[key, value]
 )
 
+// isHere reports whether an endpoint is on a node. One with the node's address is, whatever its
+// EndpointSlice says: a remote endpoint with that address could take the node's own traffic.
+func isHere(node *proxy.Node, e *endpoints.Endpoint) bool {
+	return e.Local || slices.Contains(node.Addresses, e.Addr.Addr())
+}
+
 // encode returns a list of endpoints of one family and port as a string that can be compared: for
-// each a byte that says whether it is a pod of this node, and its address.
-func encode(list []*endpoints.Endpoint) string {
+// each a byte that says whether it is on the node, and its address.
+func encode(node *proxy.Node, list []*endpoints.Endpoint) string {
 	if len(list) == 0 {
 		return ""
 	}
 	out := make([]byte, 0, len(list)*(1+list[0].Addr.Addr().BitLen()/8))
 	for i, e := range list {
 		if i == 0 || e.Addr != list[i-1].Addr { // pools are sorted
-			out = appendEndpoint(out, e.Addr.Addr(), e.Local)
+			out = appendEndpoint(out, e.Addr.Addr(), isHere(node, e))
 		}
 	}
 	return string(out)

@@ -248,6 +248,10 @@ func TestOverlayEndpointOfOtherRole(t *testing.T) {
 		t.Errorf("source address as an endpoint: got error %v, want one of %s", failed, bad.Name)
 	}
 	has(m, "source address as an endpoint", sourceLine)
+	bad = with(service(1, remote(1)), frontend(proxy.ExternalIP, sourceVIP.String(), 50_000))
+	if failed, _ = errors.AsType[proxy.PortErrors](m.try(bad)); failed[bad.Name] == nil || strings.Contains(m.Dump(), "50000") {
+		t.Errorf("source address as an external IP: got error %v, want one of %s:\n%s", failed, bad.Name, m.Dump())
+	}
 
 	m = newOverlay(t)
 	m.apply(service(2, remote(1)))

@@ -95,7 +95,7 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	if len(list) == 0 {
 		return
 	}
-	v := value{port: target, endpoints: encode(list), mapping: w.mapping(f), host: w.host}
+	v := value{port: target, endpoints: encode(w.node, list), mapping: w.mapping(f), host: w.host}
 	if dsr {
 		v.flags = hcn.DSR
 	}
@@ -117,7 +117,7 @@ func (w *portWriter) endpoints(list []*endpoints.Endpoint, encoded string) {
 	}
 	w.made = append(w.made, encoded)
 	for i, e := range list {
-		if !e.Local && (i == 0 || e.Addr != list[i-1].Addr) {
+		if !isHere(w.node, e) && (i == 0 || e.Addr != list[i-1].Addr) {
 			w.add(endpointKey(e.Addr.Addr()), value{role: rolePod, node: e.NodeName, host: w.host})
 		}
 	}

@@ -128,8 +128,30 @@ func TestEndpointWithAddressOfNode(t *testing.T) {
 		}
 		host := local(1)
 		host.Addr = netip.AddrPortFrom(nodeAddr, 8080)
+		elsewhere := on("node-2", host)
+		elsewhere.Local = false
+		r.wantLimits(service(1, elsewhere), "spec.selector: endpoint 172.18.0.2:8080 has an address of this node: here it serves only if HNS has an endpoint with that address")
 		r.wantLimits(service(1, host), "spec.selector: endpoint 172.18.0.2:8080 has an address of this node: here it serves only if HNS has an endpoint with that address")
 	})
+}
+
+// An EndpointSlice may say that the node's own address is elsewhere, in any network. No remote endpoint is made
+// with it, and nothing waits for one.
+func TestNodeAddressElsewhere(t *testing.T) {
+	for what, m := range map[string]*machine{"L2Bridge": newMachine(t, newest()), "overlay": newOverlay(t)} {
+		e := remote(1)
+		e.Addr = netip.AddrPortFrom(nodeAddr, 8080)
+		m.apply(service(1, e), service(2, e, local(1)))
+		for _, have := range m.Endpoints() {
+			if slices.Contains(have.Addresses, nodeAddr) {
+				t.Errorf("%s: got endpoint %v, want none with an address of the node", what, have)
+			}
+		}
+		m.wantUses(what, pod(1), 1)
+		if !m.finished() {
+			t.Errorf("%s: got problems %v, want none", what, m.problems())
+		}
+	}
 }
 
 // Direct server return of ClusterIPs is an option.
