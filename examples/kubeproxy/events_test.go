@@ -111,7 +111,7 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 				t.Errorf("step %d: got Events %q, want %d", i, got, step.want)
 			}
 		}
-		again := running(t, sink, logr.Discard())
+		again := running(t, sink, funcr.New(func(_, args string) { t.Errorf("after a restart: got a line %s, want none", args) }, funcr.Options{Verbosity: 1}))
 		again.set(fieldIgnored, bad("a", 2)[1:])
 		if got := sink.after(time.Minute); len(got) != 0 {
 			t.Errorf("after a restart: got Events %q, want none", got)
