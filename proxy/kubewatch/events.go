@@ -2,6 +2,7 @@ package kubewatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -68,7 +69,11 @@ func (e *Events) Nodes() cache.ResourceEventHandler {
 // start, and then calls Synced of the Handler. It takes the method HasSynced of each
 // registration that AddEventHandler returned: that of an informer is true too early, when
 // events still wait for the handler. It returns the cause of the end of ctx if that comes first.
+// Without registrations it fails: an empty snapshot would remove all rules.
 func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.InformerSynced) error {
+	if len(registrations) == 0 {
+		return errors.New("kubewatch: AwaitSynced needs HasSynced of each registration, got none")
+	}
 	if !cache.WaitForCacheSync(ctx.Done(), registrations...) {
 		return context.Cause(ctx)
 	}

@@ -149,6 +149,10 @@ func TestEventsEndWithTheContext(t *testing.T) {
 	if err := e.AwaitSynced(ctx, func() bool { return false }); !errors.Is(err, stop) {
 		t.Errorf("AwaitSynced: got %v, want %v", err, stop)
 	}
+	// The handler is nil: Synced must not be called.
+	if err := (&Events{}).AwaitSynced(t.Context()); err == nil {
+		t.Error("AwaitSynced without registrations: got no error, want one")
+	}
 	if r.get().synced > 0 {
 		t.Error("Synced was called, want no call before the handlers have synced")
 	}
