@@ -61,6 +61,8 @@ type cluster struct {
 	t      *testing.T
 	client kubernetes.Interface
 	config string // path of a kubeconfig, as programs of Windows see it
+	// host is the URL of the API server, and token that of a client with all permissions.
+	host, token string
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -70,19 +72,8 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, client: client}
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: test
-clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-contexts: [{name: test, context: {cluster: test, user: test}}]
-users: [{name: test, user: {token: %q}}]
-`, cp.Config().Host, cp.Config().BearerToken)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.config = "Z:" + path
+	c := &cluster{t: t, client: client, host: cp.Config().Host, token: cp.Config().BearerToken}
+	c.config = c.kubeconfig(c.host)
 	node := must(c, func() (*v1.Node, error) {
 		return client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
 	})
@@ -93,6 +84,24 @@ users: [{name: test, user: {token: %q}}]
 		return client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 	})
 	return c
+}
+
+// kubeconfig writes a file for clients that reach the API server at a URL. It returns its path, as programs
+// of Windows see it.
+func (c *cluster) kubeconfig(server string) string {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
+contexts: [{name: test, context: {cluster: test, user: test}}]
+users: [{name: test, user: {token: %q}}]
+`, server, c.token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return "Z:" + path
 }
 
 // must returns the result of a request that must succeed.
