@@ -162,11 +162,17 @@ func (p *program) kill() {
 // buildExample builds an example for Windows, like a user.
 func buildExample(t *testing.T, name string) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), name+".exe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", repository, "-o", path, "./examples/"+name)
+	return build(t, ".", "./examples/"+name)
+}
+
+// build builds a program of a module of the repository for Windows.
+func build(t *testing.T, module, program string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), filepath.Base(program)+".exe")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(repository, module), "-o", path, program)
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", name, err, out)
+		t.Fatalf("building %s: %v\n%s", program, err, out)
 	}
 	return path
 }
