@@ -10,7 +10,7 @@
 // The parameters of the query are:
 //
 //	filter       words that all must match: a part of a name in any case, an address, a
-//	             prefix, a port, or address:port of a frontend or an endpoint
+//	             prefix, a port, or address:port of a frontend or an endpoint; at most 20 words
 //	page         the number of the page of the list, from 1
 //	service      namespace/name: the page of one Service
 //	destination  where a packet goes: address:port, or the name of a Service such as
@@ -35,6 +35,7 @@
 //	Error         what is wrong with the query; then the status is 400
 //	Problems      texts, at most 200, those of the node first
 //	Limits        texts, at most 200: what Services request and is kept only in part
+//	Refused       service ports that the last sync could not program, at most 200: Name and Error
 //	ServicePorts  those on the page, as [proxy.ServicePort]
 //	Page, Pages   the number of the page, and of all
 //	Matches       the number of service ports that match the filter

@@ -25,10 +25,9 @@ type listing struct {
 	Page, Pages  int
 }
 
-// list returns the page of the query, or the last one if there are fewer.
-func list(s proxy.Snapshot, q query) listing {
+// list returns a page of the service ports that a filter selects, or the last one if there are fewer.
+func list(s proxy.Snapshot, f filter, page int) listing {
 	l := listing{Total: s.Len(), Pages: 1}
-	f := newFilter(q.Filter)
 	var current []*proxy.ServicePort
 	count := 0
 	for p := range s.All() {
@@ -36,7 +35,7 @@ func list(s proxy.Snapshot, q query) listing {
 			continue
 		}
 		if len(current) == maxPorts || count >= maxEntries {
-			if l.Pages == q.Page {
+			if l.Pages == page {
 				l.ServicePorts, l.Page = current, l.Pages
 			}
 			l.Pages++
@@ -60,6 +59,9 @@ func entries(p *proxy.ServicePort) int {
 	}
 	return n
 }
+
+// maxWords is how many different words a filter may have: each is compared with all service ports.
+const maxWords = 20
 
 // filter selects service ports: all of its words must match.
 type filter []word
@@ -85,7 +87,9 @@ func newFilter(text string) filter {
 		} else if n, err := strconv.ParseUint(strings.TrimPrefix(field, ":"), 10, 16); err == nil {
 			w.port = uint16(n)
 		}
-		f = append(f, w)
+		if !slices.Contains(f, w) {
+			f = append(f, w)
+		}
 	}
 	return f
 }

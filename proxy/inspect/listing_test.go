@@ -42,7 +42,7 @@ func TestFilter(t *testing.T) {
 		"10.0.0.0/99":        "",
 	} {
 		var got []string
-		for _, p := range list(s, query{Filter: text, Page: 1}).ServicePorts {
+		for _, p := range list(s, newFilter(text), 1).ServicePorts {
 			got = append(got, strings.ToLower(p.Name.Name))
 		}
 		if strings.Join(got, " ") != want {
@@ -69,7 +69,7 @@ func TestPages(t *testing.T) {
 	for _, n := range []int{0, 1, maxPorts, maxPorts + 1, 3 * maxPorts} {
 		s, seen, pages := many(n), 0, max(1, (n+maxPorts-1)/maxPorts)
 		for page := 1; page <= pages; page++ {
-			l := list(s, query{Page: page})
+			l := list(s, nil, page)
 			if l.Page != page || l.Pages != pages || l.Matches != n || l.Total != n {
 				t.Errorf("%d service ports, page %d: got page %d of %d with %d matches of %d, want page %d of %d", n, page, l.Page, l.Pages, l.Matches, l.Total, page, pages)
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"io"
 	"net/http"
@@ -106,6 +107,7 @@ type view struct {
 	Syncs      syncs
 	Problems   []string
 	Limits     []string
+	Refused    []refusal
 	listing
 	answer
 	Service *serviceView
@@ -122,7 +124,14 @@ func (p *Page) view(parameters url.Values) *view {
 	}
 	v.Problems = appendTexts(appendTexts(nil, slices.Values(p.checkNode(s))), s.Problems())
 	v.Limits = appendTexts(nil, slices.Values(applied.Limits))
-	v.listing = list(s, q)
+	v.Refused = refusals(applied)
+	f := newFilter(q.Filter)
+	if len(f) > maxWords {
+		v.listing = listing{Total: s.Len(), Page: 1, Pages: 1}
+		v.answer.Error = fmt.Sprintf("filter must have at most %d words, not %d", maxWords, len(f))
+		return v
+	}
+	v.listing = list(s, f, q.Page)
 	if v.Query.asks() {
 		v.answer = v.Query.answer(s)
 	}

@@ -312,7 +312,7 @@ func TestJSONIsBounded(t *testing.T) {
 		p.Name.Name, p.Name.Protocol, p.Name.Family = name, v1.ProtocolTCP, v1.IPv4Protocol
 		ports = append(ports, p)
 	}
-	l := list(proxy.NewSnapshot(&proxy.Node{}, ports...), query{Page: 1})
+	l := list(proxy.NewSnapshot(&proxy.Node{}, ports...), nil, 1)
 	if len(l.ServicePorts) != 2 || l.Matches != 4 || l.Pages != 2 {
 		t.Errorf("got %d service ports of %d on the first of %d pages, want 2 of 4 on the first of 2", len(l.ServicePorts), l.Matches, l.Pages)
 	}

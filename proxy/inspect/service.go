@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -46,12 +48,41 @@ func (p *Page) service(name string, held proxy.Sync) *serviceView {
 			v.Ports = append(v.Ports, p.servicePort(port, held))
 		}
 	}
+	for name := range neverProgrammed(held) {
+		if port, ok := held.Snapshot.Get(name); ok && name.Namespace == namespace && name.Name == short {
+			v.Ports = append(v.Ports, p.servicePort(port, held))
+		}
+	}
 	mine := func(x *proxy.Problem) bool {
 		return x.Kind == "Service" && x.Namespace == namespace && x.Name == short
 	}
 	v.Problems = appendTexts(nil, only(held.Applied.Problems(), mine))
 	v.Limits = appendTexts(nil, only(slices.Values(held.Limits), mine))
 	return v
+}
+
+// neverProgrammed yields the refused service ports that the dataplane does not hold in an earlier
+// form either, in the order of names.
+func neverProgrammed(held proxy.Sync) iter.Seq[proxy.ServicePortName] {
+	names := slices.SortedFunc(maps.Keys(held.Refused), proxy.ServicePortName.Compare)
+	return only(slices.Values(names), func(name proxy.ServicePortName) bool {
+		_, programmed := held.Applied.Get(name)
+		return !programmed
+	})
+}
+
+// refusal is a service port that could not be programmed.
+type refusal struct {
+	Name  proxy.ServicePortName
+	Error string
+}
+
+// refusals returns the first ones of a sync, in the order of names.
+func refusals(held proxy.Sync) (all []refusal) {
+	for _, name := range first(maxShown, slices.SortedFunc(maps.Keys(held.Refused), proxy.ServicePortName.Compare)) {
+		all = append(all, refusal{name, held.Refused[name].Error()})
+	}
+	return all
 }
 
 func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {

@@ -91,3 +91,48 @@ func wantPorts(t *testing.T, text string) {
 		t.Errorf("JSON: got %+v, want the port with both endpoints", fields)
 	}
 }
+
+// TestNeverProgrammed checks that a Service that was refused from the start has a page with the reason,
+// and that the list names it.
+func TestNeverProgrammed(t *testing.T) {
+	s := synced(t, track(service("web", "10.96.0.10"), service("other", "10.96.0.11")))
+	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
+	page := New("Mode test")
+	refused := proxy.PortErrors{name: errors.New("<full>")}
+	page.Observer().Synced(proxy.Sync{Snapshot: s, Applied: proxy.NewSnapshot(s.Node()), Err: refused, Refused: refused})
+	for query, want := range map[string][]string{
+		"service=default/web": {"<h2>default/web:http/TCP/IPv4</h2>", "Not programmed: &lt;full&gt;"},
+		"":                    {"<h2>Not programmed</h2>", `<a href="?service=default/web">default/web:http/TCP/IPv4</a>: &lt;full&gt;`},
+	} {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?"+query, http.NoBody))
+		body := w.Body.String()
+		for _, part := range want {
+			if !strings.Contains(body, part) {
+				t.Errorf("query %q: the page lacks %q", query, part)
+			}
+		}
+		if strings.Contains(body, "default/other") || t.Failed() {
+			t.Errorf("query %q: got page\n%s", query, body)
+		}
+	}
+}
+
+// TestWordsOfAFilter checks how many words a filter may have: equal ones count once.
+func TestWordsOfAFilter(t *testing.T) {
+	page := New("Mode test")
+	page.Observer().Synced(proxy.Sync{Applied: synced(t, track(service("abcdefghijklmnopqrstu", "10.96.0.10")))})
+	for words, want := range map[int]int{maxWords: http.StatusOK, maxWords + 1: http.StatusBadRequest} {
+		filter := strings.Repeat("a+", 1000)
+		for i := range words {
+			filter += "+" + string(rune('a'+i))
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?filter="+filter, http.NoBody)
+		r.Header.Set("Accept", "application/json")
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, r)
+		if w.Code != want || strings.Contains(w.Body.String(), `"Matches":1`) != (want == http.StatusOK) {
+			t.Errorf("%d words: got status %d and %s, want %d", words, w.Code, w.Body, want)
+		}
+	}
+}
