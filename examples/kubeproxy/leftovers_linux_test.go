@@ -48,6 +48,34 @@ func TestCleanupOfBothFlavours(t *testing.T) {
 	}
 }
 
+// TestFirewallStays checks that -cleanup keeps the rule by which other machines do not reach 127.0.0.0/8,
+// with its jumps: kube-proxy does not unset route_localnet either.
+func TestFirewallStays(t *testing.T) {
+	for _, f := range []string{"iptables-legacy", "iptables-nft"} {
+		need(t, f)
+		t.Run(f, func(t *testing.T) {
+			t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+			node := netnstest.NewNS(t)
+			for _, rule := range []string{
+				"-N KUBE-FIREWALL", "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+				"-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL", "-t nat -N KUBE-SERVICES",
+			} {
+				runIn(t, node, append([]string{f}, strings.Fields(rule)...)...)
+			}
+			want := runIn(t, node, f, "-S")
+			if status := start(t, node, "-cleanup").Wait(); status != 0 {
+				t.Errorf("status of -cleanup: got %d, want 0", status)
+			}
+			if got := runIn(t, node, f, "-S"); got != want {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+			if got := runIn(t, node, f, "-t", "nat", "-S"); strings.Contains(got, "KUBE-") {
+				t.Errorf("got\n%swant no chain of kube-proxy", got)
+			}
+		})
+	}
+}
+
 // TestLeftoversWithARefusedService checks that one refused Service does not keep the rules of
 // kube-proxy, which would get stale for all Services; and that an error of all of them does.
 func TestLeftoversWithARefusedService(t *testing.T) {
