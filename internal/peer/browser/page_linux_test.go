@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
@@ -178,23 +180,40 @@ func (b *browser) enter(field, text string) {
 	b.do(chromedp.SendKeys(field, text+kb.Enter))
 }
 
+// text is the script that finds the visible text of the elements of a selector.
+func text(selector string) chromedp.Action[[]string] {
+	return chromedp.Evaluate[[]string](fmt.Sprintf("Array.from(document.querySelectorAll(%q), e => e.innerText)", selector))
+}
+
 // texts returns the visible text of the elements that a selector finds.
 func (b *browser) texts(selector string) []string {
 	b.Helper()
-	return find(b, chromedp.Evaluate[[]string](fmt.Sprintf("Array.from(document.querySelectorAll(%q), e => e.innerText)", selector)))
+	return find(b, text(selector))
 }
 
-// await waits until an element has a text.
+// await waits until an element has a text. A script fails with navigated when the browser leaves the
+// page before its end, as after a click, so that it is asked again.
 func (b *browser) await(selector, want string) {
 	b.Helper()
 	var got []string
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if got = b.texts(selector); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, want) }) {
+		found, err := chromedp.Run(b.ctx, text(selector))
+		if failure, ok := errors.AsType[*cdproto.Error](err); ok && failure.Code == navigated {
+			continue
+		} else if err != nil {
+			b.Fatal(err)
+		}
+		got = found
+		if slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, want) }) {
 			return
 		}
 	}
 	b.Fatalf("%s: got %q, want %q", selector, got, want)
 }
+
+// navigated is the code of the error of a script whose page was left before its end. Chromium has no
+// code for this alone.
+const navigated = -32000
 
 const (
 	status = "[role=status]"
