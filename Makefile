@@ -45,11 +45,12 @@ WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./
 	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/simhns ./internal/testenv \
 	./backends/userspace/... ./examples/kubeproxy ./examples/manifestproxy
 WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
+HASCC := { command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; }
 SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
 
 # Packages that use the kernel run without the race detector: it slows them down, and does not
-# see the kernel. The backend userspace is one of its own, but other kinds of nodes differ in the
-# kernel alone.
+# see the kernel. The others run with it alone. The backend userspace runs in both ways, because
+# other kinds of nodes differ in the kernel alone.
 KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
 
 .PHONY: help
@@ -58,7 +59,8 @@ help: ## list the targets
 
 .PHONY: test
 test: install check apidiff lint examples bench-once race windows nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
-	@STEP_QUIET=1 $(STEP) 'all tests' $(TEST) ./...
+	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
+		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || echo ./...)
 
 .PHONY: install
 install:
@@ -104,7 +106,7 @@ bench-once:
 
 .PHONY: race
 race:
-	@if command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; then \
+	@if $(HASCC); then \
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
 			$(TEST) -race -skip '^TestConformance.*/^(Worlds|Report)$$' $$(go list ./... | grep -vE '$(KERNEL)'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
