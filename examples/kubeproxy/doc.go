@@ -171,8 +171,8 @@
 //
 //	curl -H 'Accept: application/json;as=Statusz;v=v1beta1;g=config.k8s.io' 127.0.0.1:10249/statusz
 //
-// The version in /statusz and in the metric kubernetes_build_info is that of the module of this program,
-// not of Kubernetes. Alerts that compare the versions of Kubernetes components by that metric must leave
-// the program out, for example KubeVersionMismatch of kubernetes-mixin. In the metric, build_date is the
-// time of the commit.
+// The version in /statusz and in the metric vipkit_build_info is that of the module of this program, not
+// of Kubernetes; build_date is the time of the commit. There is no kubernetes_build_info: alerts that
+// compare the versions of Kubernetes components by it, such as KubeVersionMismatch of kubernetes-mixin,
+// would fire as long as the program runs.
 package main

@@ -174,7 +174,7 @@ func wantPages(t *testing.T, p *agenttest.Program, mode string) {
 	p.AwaitPage(metrics+"/proxyMode", "200 OK", mode)
 	p.AwaitPage(metrics+"/healthz", "200 OK", "ok")
 	p.AwaitPage(metrics+"/metrics", `vipkit_syncs_total{result="done"}`, "kubeproxy_sync_proxy_rules_duration_seconds", "process_cpu_seconds_total",
-		`rest_client_requests_total{code="200",host="`+apiAddress+`",method="GET"}`, "kubernetes_build_info{", "kubernetes_feature_enabled{")
+		`rest_client_requests_total{code="200",host="`+apiAddress+`",method="GET"}`, "vipkit_build_info{", "kubernetes_feature_enabled{")
 	p.AwaitPage(metrics+"/", "200 OK", "/configz")
 	p.AwaitPage(metrics+"/configz", "200 OK", `"mode":"`+mode+`"`)
 	p.AwaitPage(metrics+"/flagz", "200 OK", "hostname-override=node-1")

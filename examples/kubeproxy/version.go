@@ -57,12 +57,13 @@ func majorMinor(version string) (major, minor string) {
 }
 
 // registerBuild registers the metrics about the program: what it was built from, and the feature gates
-// that it honours. They have the names and labels of kube-proxy's.
+// that it honours. Labels are those of kube-proxy's metrics. The build has a name of its own, since alerts
+// compare kubernetes_build_info among the components of a cluster.
 func (c *config) registerBuild(registry prometheus.Registerer) error {
 	b := readBuild()
 	major, minor := majorMinor(b.version)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kubernetes_build_info",
+		Name: "vipkit_build_info",
 		Help: "What this program was built from: the value is 1, and the labels have the version of its module and of Go.",
 		ConstLabels: prometheus.Labels{
 			"major": major, "minor": minor, "git_version": b.version, "git_commit": b.commit, "git_tree_state": b.state, "build_date": b.time,

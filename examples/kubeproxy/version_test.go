@@ -19,7 +19,7 @@ func TestBuildMetrics(t *testing.T) {
 	}
 	text := exposed(t, registry)
 	for _, want := range []string{
-		`kubernetes_build_info{build_date="`, `,compiler="gc",git_commit="`, `,git_tree_state="`, `,git_version="`, `,go_version="go1.`, `,major="`, `,minor="`, `,platform="`,
+		`vipkit_build_info{build_date="`, `,compiler="gc",git_commit="`, `,git_tree_state="`, `,git_version="`, `,go_version="go1.`, `,major="`, `,minor="`, `,platform="`,
 		`kubernetes_feature_enabled{name="ComponentFlagz",stage="BETA"} 0`,
 		`kubernetes_feature_enabled{name="ComponentStatusz",stage="BETA"} 1`,
 		`kubernetes_feature_enabled{name="AllowServiceExternalIPs",stage=""} 1`,
@@ -33,6 +33,9 @@ func TestBuildMetrics(t *testing.T) {
 	}
 	if strings.Contains(text, "NativeHistograms") {
 		t.Errorf("got\n%s\nwant no gate without meaning", text)
+	}
+	if strings.Contains(text, "kubernetes_build_info") {
+		t.Errorf("got\n%s\nwant no kubernetes_build_info: alerts compare it with the version of Kubernetes", text)
 	}
 }
 
