@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
@@ -31,9 +32,6 @@ type device struct {
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
 }
-
-// deviceSuffix ends the names of the devices of all instances, also of kube-proxy's.
-const deviceSuffix = "ipvs0"
 
 // open connects to the network namespace of the calling thread, which must be that of the handle.
 func (d *device) open() (err error) {
@@ -125,7 +123,7 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 	d.serviceDevices = map[int]bool{}
 	for _, l := range links {
 		a := l.Attrs()
-		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, deviceSuffix)
+		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
 	}
 	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {

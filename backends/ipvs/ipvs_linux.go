@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns"
@@ -63,7 +64,7 @@ func newBackend(options Options) (b *backend, err error) {
 	if t.sets, err = ipset.Open(); err != nil {
 		return b, unsupported(err)
 	}
-	t.device.name, t.device.handle = strings.ToLower(b.prefix)+deviceSuffix, b.namespace.Netlink()
+	t.device.name, t.device.handle = strings.ToLower(b.prefix)+ipaddr.ServiceDeviceSuffix, b.namespace.Netlink()
 	if err = t.device.open(); err != nil {
 		return b, fmt.Errorf("ipvs: %w", err)
 	}

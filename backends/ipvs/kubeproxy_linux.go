@@ -117,7 +117,7 @@ func (k kubeProxy) cleanUp(ctx context.Context, exclude []netip.Prefix) error {
 const kubeProxyPrefix = "KUBE-"
 
 func (k kubeProxy) device() *device {
-	return &device{name: "kube-" + deviceSuffix, handle: k.target.device.handle}
+	return &device{name: "kube-" + ipaddr.ServiceDeviceSuffix, handle: k.target.device.handle}
 }
 
 // kubeProxyPort is a node port.

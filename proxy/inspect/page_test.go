@@ -45,6 +45,12 @@ func track(services ...*v1.Service) proxy.ServiceChangeTracker {
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{v1.LabelTopologyZone: "east"}},
 		Status:     v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}},
 	})
+	addServices(tracker, services...)
+	return tracker
+}
+
+// addServices adds Services, of which the first has an endpoint.
+func addServices(tracker proxy.ServiceChangeTracker, services ...*v1.Service) {
 	for _, s := range services {
 		tracker.UpdateService(s)
 	}
@@ -54,7 +60,6 @@ func track(services ...*v1.Service) proxy.ServiceChangeTracker {
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.11"}, NodeName: new("node-1")}},
 	})
-	return tracker
 }
 
 func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {

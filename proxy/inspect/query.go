@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -100,7 +99,7 @@ func (q *query) packet(s proxy.Snapshot) (proxy.Packet, error) {
 			return p, errors.New("source is required: the node has no known address in the IP family of the destination")
 		}
 	}
-	p.ToNode = isOwn(s.Node(), p.Destination.Addr())
+	p.ToNode = isOwn(s, p.Destination.Addr())
 	return p, nil
 }
 
@@ -123,16 +122,4 @@ func ownAddress(n *proxy.Node, like netip.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return n.Addresses[i]
-}
-
-// isOwn reports whether an address is one of the node.
-func isOwn(n *proxy.Node, a netip.Addr) bool {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return slices.Contains(n.Addresses, a)
-	}
-	return slices.Contains(n.Addresses, a) || slices.ContainsFunc(list, func(x net.Addr) bool {
-		p, err := netip.ParsePrefix(x.String())
-		return err == nil && p.Addr() == a
-	})
 }
