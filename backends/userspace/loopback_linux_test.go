@@ -263,3 +263,27 @@ func TestLoopbackDrains(t *testing.T) {
 		t.Errorf("Drain: got error %v, want none", err)
 	}
 }
+
+// Processes of the node share their loopback addresses, so none of these is the address of one client:
+// connections and sessions have the whole limit, of which one service port leaves a quarter to others.
+func TestLoopbackLimits(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	n.servePeerAddress(t, podServer)
+	local := n.onNode()
+	b := n.start(t, userspace.Options{Capture: userspace.Loopback, Connections: 16, Sessions: 16})
+	apply(t, b, proxy.NewSnapshot(loopbackNode("127.0.0.1/32"),
+		nodePortOf("a", v1.ProtocolTCP, "0.0.0.0:30080", podServer), nodePortOf("b", v1.ProtocolTCP, "0.0.0.0:30081", podServer),
+		nodePortOf("c", v1.ProtocolUDP, "0.0.0.0:30080", podServer), nodePortOf("d", v1.ProtocolUDP, "0.0.0.0:30081", podServer)))
+	for range 12 {
+		local.wantAnswer(t, "127.0.0.1:30080")
+		local.peerSeen(t, "127.0.0.1:30080")
+	}
+	for range 4 {
+		local.wantAnswer(t, "127.0.0.1:30081")
+		local.peerSeen(t, "127.0.0.1:30081")
+	}
+	if s := b.Stats(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {
+		t.Errorf("got %d connections, %d sessions and %d crowded, want 16, 16 and 0", s.Connections, s.Sessions, s.Crowded)
+	}
+}

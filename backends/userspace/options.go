@@ -47,7 +47,8 @@ type Options struct {
 	// it gets no more, and once three quarters are in use, a service port with half of it:
 	// their further connections are reset, and a further session ends the one of theirs
 	// that has been idle for longest. A client is an address; an IPv6 address that is not a
-	// pod's stands for all of its /64.
+	// pod's stands for all of its /64. Loopback addresses are no clients, since all processes of the
+	// node share them: they are kept to the shares of service ports.
 	Connections, Sessions int
 	// AffinityClients is the limit of remembered clients of a service port with session
 	// affinity, for each pool. A full table forgets the client that has been silent for

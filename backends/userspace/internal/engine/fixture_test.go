@@ -126,6 +126,11 @@ func (w *fixture) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
 	w.Apply(proxy.NewSnapshot(&proxy.Node{Name: "here"}, &p))
 }
 
+// countPodsAtLoopback makes each loopback address that of a pod, and not of the node.
+func (w *fixture) countPodsAtLoopback() {
+	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}, w.port))
+}
+
 func (w *fixture) withAffinity(timeout time.Duration) *fixture {
 	p := *w.port
 	p.Affinity = affinity.Config{Timeout: timeout}

@@ -35,7 +35,7 @@ func (i *idleIndex) remove(s *session) {
 // the limits.
 func (i *idleIndex) evict(limit int, to holder) *session {
 	is, total := shares{limit}, len(i.all)
-	if own := i.clients[to.client]; own != nil && is.client(total, len(*own)) {
+	if own := i.clients[to.client]; own != nil && to.client.IsValid() && is.client(total, len(*own)) {
 		return own.longest()
 	}
 	if own := i.services[to.service]; own != nil && is.service(total, len(*own)) {

@@ -23,8 +23,8 @@ func (s shares) service(total, own int) bool {
 	return quarter > 0 && total >= s.limit-quarter && own >= s.limit/2
 }
 
-// holder is what a flow counts for: a client, as returned by clientKey, and a service port,
-// nil if the flow has none.
+// holder is what a flow counts for: a client, as returned by clientKey, which is not valid if no
+// share bounds it, and a service port, nil if the flow has none.
 type holder struct {
 	client  netip.Addr
 	service *service
@@ -50,7 +50,7 @@ func newQuota(limit int) *quota {
 func (q *quota) take(h holder) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.client(q.total, q.clients[h.client]) || h.service != nil && q.service(q.total, q.services[h.service]) {
+	if h.client.IsValid() && q.client(q.total, q.clients[h.client]) || h.service != nil && q.service(q.total, q.services[h.service]) {
 		return false
 	}
 	q.total++
@@ -91,8 +91,12 @@ func (b *bound) take() bool {
 func (b *bound) give() { b.taken.Add(-1) }
 
 // clientKey returns the address by which a client is counted. An IPv6 client outside of the
-// cluster counts as its /64, since it may use all addresses of that; a pod has one address.
+// cluster counts as its /64, since it may use all addresses of that; a pod has one address. It
+// returns none for a loopback address, which all processes of the node share.
 func clientKey(client netip.Addr, o Origin) netip.Addr {
+	if o == Node && client.IsLoopback() {
+		return netip.Addr{}
+	}
 	if client.Is4() || o == Pod || o == Node {
 		return client
 	}

@@ -93,8 +93,11 @@ func TestClientKeys(t *testing.T) {
 		{"2001:db8:1:2:3:4:5:6", Outside, "2001:db8:1:2::"},
 		{"2001:db8::1:2:3:4", Pod, "2001:db8::1:2:3:4"},
 		{"2001:db8::1:2:3:4", Node, "2001:db8::1:2:3:4"},
+		{"127.0.0.1", Node, ""},
+		{"::1", Node, ""},
 	} {
-		if got := clientKey(netip.MustParseAddr(c.addr), c.origin); got != netip.MustParseAddr(c.want) {
+		want, _ := netip.ParseAddr(c.want)
+		if got := clientKey(netip.MustParseAddr(c.addr), c.origin); got != want {
 			t.Errorf("%s, origin %d: got %v, want %s", c.addr, c.origin, got, c.want)
 		}
 	}
@@ -105,6 +108,7 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 	w := newFixture(t, Config{Connections: 16}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
+	w.countPodsAtLoopback()
 	for range 8 {
 		readName(t, dialFrom(t, "127.0.0.2", at))
 	}
@@ -129,6 +133,7 @@ func TestOneClientDoesNotUseUpSessions(t *testing.T) {
 	w := newFixture(t, Config{Sessions: 16}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
+	w.countPodsAtLoopback()
 	for range 8 {
 		udpClientFrom(t, "127.0.0.2", at).serverName(t)
 	}
