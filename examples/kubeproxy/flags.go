@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -21,7 +22,7 @@ import (
 type config struct {
 	kubeProxyConfiguration
 	task
-	// text is the content of the configuration file.
+	// text is the content of the configuration file; nil if it was not read.
 	text []byte
 	// warnings name what has no effect; notes say what is otherwise than in kube-proxy.
 	warnings, notes []string
@@ -44,7 +45,8 @@ func (c *config) inEffect() *config {
 // task has the settings that only flags can set.
 type task struct {
 	configFile, writeTo, master string
-	cleanup, initOnly, version  bool
+	cleanup, initOnly           bool
+	version                     versionForm
 	// cleanupIPVS says that -cleanup removes what mode ipvs has programmed too.
 	cleanupIPVS bool
 	// traffic adds metrics of each Service, if the mode counts.
@@ -80,14 +82,23 @@ func readCommandLine(args []string, out io.Writer) (*config, error) {
 
 // readCommandLineOn is readCommandLine on an operating system.
 func readCommandLineOn(system string, args []string, out io.Writer) (*config, error) {
-	c := newConfig(system)
+	return newConfig(system).readCommandLine(args, out)
+}
+
+// readCommandLine reads the flags, and the file that they name unless c has its content.
+func (c *config) readCommandLine(args []string, out io.Writer) (*config, error) {
 	f := flag.NewFlagSet("kubeproxy", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	settings := c.settings()
 	for _, s := range settings {
-		s.define(f)
+		if s.flag != "" {
+			s.define(f)
+		}
 	}
-	err := f.Parse(args)
+	err := f.Parse(normalize(args))
+	for err == nil && f.NArg() > 0 && f.Arg(0) == "" { // As in kube-proxy, for variables without value.
+		err = f.Parse(f.Args()[1:])
+	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return c, err
@@ -105,14 +116,34 @@ func readCommandLineOn(system string, args []string, out io.Writer) (*config, er
 // define defines the flag of a setting.
 func (s *setting) define(f *flag.FlagSet) {
 	set := func(text string) error { return parse(s.into, text) }
-	_, isBool := s.into.(*bool)
-	switch {
-	case s.flag == "":
-	case isBool:
+	switch s.into.(type) {
+	case *bool, *versionForm:
 		f.BoolFunc(s.flag, s.help, set)
 	default:
 		f.Func(s.flag, s.help, set)
 	}
+}
+
+// normalize returns arguments in the form of package flag. That of kube-proxy also has underscores in
+// names, for dashes, and -v4 for -v=4.
+func normalize(args []string) []string {
+	out := slices.Clone(args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		name, value, hasValue := strings.Cut(arg, "=")
+		switch {
+		case len(arg) > 2 && arg[:2] == "-v" && '0' <= arg[2] && arg[2] <= '9':
+			out[i] = "-v=" + arg[2:]
+		case strings.HasPrefix(arg, "-"):
+			out[i] = strings.ReplaceAll(name, "_", "-")
+			if hasValue {
+				out[i] += "=" + value
+			}
+		}
+	}
+	return out
 }
 
 // explain adds the nearest known flag to the error for an unknown one.
@@ -138,7 +169,7 @@ func (c *config) complete(f *flag.FlagSet, settings []setting) error {
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case c.version:
+	case c.version != "":
 		return nil
 	case c.cleanup && c.initOnly:
 		return errors.New("-cleanup and -init-only exclude each other")
@@ -153,7 +184,7 @@ func (c *config) complete(f *flag.FlagSet, settings []setting) error {
 		return err
 	}
 	for _, s := range settings {
-		if given[s.flag] && s.traits.has(isIgnored) {
+		if given[s.flag] && s.traits.has(isIgnored) && fmt.Sprint(s.value()) != s.usual {
 			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored", s.flag))
 		}
 	}

@@ -26,8 +26,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return 2
 	}
-	if c.version {
-		_, _ = fmt.Fprintln(stdout, version()) // A write error needs no report.
+	if c.version != "" {
+		_, _ = fmt.Fprintln(stdout, c.version.text()) // A write error needs no report.
 		return 0
 	}
 	level := new(slog.LevelVar)

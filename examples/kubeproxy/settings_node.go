@@ -63,7 +63,7 @@ func (c *config) tasks() []setting {
 		{flag: "cleanup", into: &c.cleanup, help: "Remove all rules, those of kube-proxy too, then exit."},
 		{flag: "cleanup-ipvs", into: &c.cleanupIPVS, traits: linuxOnly, help: "With -cleanup, also remove what mode ipvs has programmed."},
 		{flag: "init-only", into: &c.initOnly, traits: linuxOnly, help: "Set the kernel's parameters that need more privileges than CAP_NET_ADMIN, then exit."},
-		{flag: "version", into: &c.version, help: "Print the version, then exit."},
+		{flag: "version", into: &c.version, help: "Print the version, then exit; raw prints what the program was built from, too."},
 	}
 }
 

@@ -38,7 +38,7 @@ func parse(into any, text string) (err error) {
 		err = orElse(err, errNoBool)
 	case *int:
 		var n int64
-		n, err = strconv.ParseInt(text, 10, 32)
+		n, err = strconv.ParseInt(text, 0, 32)
 		*into, err = int(n), orElse(err, errNoInt)
 	case *float64:
 		*into, err = strconv.ParseFloat(text, 64)
@@ -168,7 +168,7 @@ func (s *setting) text() string {
 // kind returns what follows the name of the flag in -help.
 func (s *setting) kind() string {
 	switch s.into.(type) {
-	case *bool:
+	case *bool, *versionForm:
 		return ""
 	case *int, *float64:
 		return " number"

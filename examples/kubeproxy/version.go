@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +39,43 @@ func readBuild() build {
 		}
 	}
 	return b
+}
+
+// versionForm is the form in which -version prints the version; empty if it does not.
+type versionForm string
+
+const (
+	shortVersion versionForm = "true"
+	rawVersion   versionForm = "raw"
+)
+
+// UnmarshalText sets the form from the value of the flag.
+func (f *versionForm) UnmarshalText(text []byte) error {
+	on, err := strconv.ParseBool(string(text))
+	switch {
+	case string(text) == string(rawVersion):
+		*f = rawVersion
+	case err != nil:
+		return errors.New("must be true, false or raw")
+	case on:
+		*f = shortVersion
+	default:
+		*f = ""
+	}
+	return nil
+}
+
+func (f *versionForm) String() string { return cmp.Or(string(*f), "false") }
+
+// text returns the version in the form; the raw one has the fields of kube-proxy's.
+func (f *versionForm) text() string {
+	if *f != rawVersion {
+		return version()
+	}
+	b := readBuild()
+	major, minor := majorMinor(b.version)
+	return fmt.Sprintf("version.Info{Major:%q, Minor:%q, GitVersion:%q, GitCommit:%q, GitTreeState:%q, BuildDate:%q, GoVersion:%q, Compiler:%q, Platform:%q}",
+		major, minor, b.version, b.commit, b.state, b.time, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 }
 
 // version returns the version of the module that the program was built from, and of Go.
