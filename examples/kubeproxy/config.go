@@ -137,21 +137,22 @@ func hasMoreDocuments(text []byte) bool {
 	return err == nil && more != nil || err != nil && !errors.Is(err, io.EOF)
 }
 
-// readFile reads the file into settings. Like kube-proxy, it ignores unknown fields and duplicates;
+// readFile reads the file, unless that was done, into settings. Like kube-proxy, it ignores unknown fields and duplicates;
 // warnings name them.
 func (c *config) readFile(settings []setting) error {
-	text, err := readText(c.configFile)
-	if err != nil {
-		return err
+	if c.text == nil {
+		var err error
+		if c.text, err = readText(c.configFile); err != nil {
+			return err
+		}
 	}
-	c.text = text
-	if hasMoreDocuments(text) {
+	if hasMoreDocuments(c.text) {
 		c.warnings = append(c.warnings, "only the first YAML document is read, and the file has more")
 	}
-	object, err := yaml.YAMLToJSONStrict(text)
+	object, err := yaml.YAMLToJSONStrict(c.text)
 	if err != nil {
 		c.warnings = append(c.warnings, strings.Join(strings.Fields(err.Error()), " "))
-		object, err = yaml.YAMLToJSON(text)
+		object, err = yaml.YAMLToJSON(c.text)
 	}
 	if err == nil {
 		err = c.parse(object, settings)

@@ -103,7 +103,9 @@ func (f *follower) look(isForced bool) error {
 	if bytes.Equal(text, f.tried) && !isForced || !isComplete {
 		return nil
 	}
-	next, err := readCommandLineOn(f.config.system, f.args, io.Discard)
+	next := newConfig(f.config.system)
+	next.text = text // A second reading could have other content.
+	_, err = next.readCommandLine(f.args, io.Discard)
 	f.tried = text
 	if err != nil {
 		f.failed(err)

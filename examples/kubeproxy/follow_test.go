@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -170,5 +172,48 @@ func TestFollowEnds(t *testing.T) {
 		}
 	case <-time.After(lookPatience):
 		t.Error("the follower does not end")
+	}
+}
+
+// TestFollowReadsOnce changes the file while the follower reads it: the content that it compares with the
+// next one must be the one that is in effect.
+func TestFollowReadsOnce(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "config.yaml")
+	write := func(verbosity int) error {
+		next := filepath.Join(folder, "next")
+		text := fmt.Sprintf("%s%slogging: {verbosity: %d}\n", header, unchanged, verbosity)
+		return errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, path))
+	}
+	if err := write(0); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-config", path}
+	c, err := readCommandLineOn("linux", args, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 1; ctx.Err() == nil && err == nil; i++ {
+			err = write(i % 2)
+		}
+		changed <- err
+	}()
+	f := follower{args: args, config: c, log: slog.New(slog.DiscardHandler), level: new(slog.LevelVar)}
+	for range 300 {
+		if err := f.look(true); err != nil {
+			t.Error(err)
+		}
+		if got, want := string(f.config.text), string(f.tried); got != want {
+			t.Errorf("in effect is\n%s\nwhich was not compared; want\n%s", got, want)
+			break
+		}
+	}
+	cancel()
+	if err := <-changed; err != nil {
+		t.Error(err)
 	}
 }
