@@ -122,6 +122,13 @@ enableProfiling: true
 			c.NodePortAddresses, c.LocalhostNodePorts = []string{"primary", "127.1.0.0/16"}, false
 			c.warnings = []string{"nodePortAddresses: 127.1.0.0/16 selects no address: name single loopback addresses, such as 127.1.0.1/32"}
 		}},
+		"three ranges": {header + "clusterCIDR: '10.0.0.0/8,fd00::/64,192.168.0.0/16'\n", "-config FILE", func(c *config) {
+			c.ClusterCIDR = "10.0.0.0/8,fd00::/64,192.168.0.0/16"
+			c.notes = []string{"clusterCIDR: all 3 ranges count; kube-proxy takes one of each IP family"}
+		}},
+		"ranges that do not count": {header + "detectLocalMode: NodeCIDR\nclusterCIDR: '10.0.0.0/8,192.168.0.0/16'\n", "-config FILE", func(c *config) {
+			c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8,192.168.0.0/16"
+		}},
 		"ports": {"", "-healthz-bind-address 192.0.2.1 -healthz-port 1 -metrics-port 0 -logging-format json -v 2", func(c *config) {
 			c.HealthzBindAddress, c.healthzPort, c.metricsPort, c.Logging = "192.0.2.1", 1, 0, logging{Verbosity: 2, Format: "json"}
 		}},

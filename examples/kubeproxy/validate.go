@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -31,9 +32,23 @@ func (c *config) validate(settings []setting) error {
 		_, _, err := c.addresses()
 		errs = append(errs, err)
 	}
-	_, err := c.tracker(c.possibleModes()[0])
+	o, err := c.tracker(c.possibleModes()[0])
+	c.noteRanges(o.LocalTraffic.Sources)
 	c.warnOfLoopback()
 	return distinct(append(errs, err)...)
+}
+
+// noteRanges notes ranges of pods that count here, and that kube-proxy refuses.
+func (c *config) noteRanges(ranges []netip.Prefix) {
+	v4 := 0
+	for _, r := range ranges {
+		if r.Addr().Is4() {
+			v4++
+		}
+	}
+	if v4 > 1 || len(ranges)-v4 > 1 {
+		c.notes = append(c.notes, fmt.Sprintf("clusterCIDR: all %d ranges count; kube-proxy takes one of each IP family", len(ranges)))
+	}
 }
 
 // distinct joins errors, each text once.
