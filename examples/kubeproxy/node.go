@@ -85,7 +85,11 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	var t proxy.LocalTraffic
 	switch p.DetectLocalMode {
 	case "", "ClusterCIDR":
-		for text := range strings.FieldsFuncSeq(p.ClusterCIDR, func(c rune) bool { return c == ',' || c == ' ' }) {
+		if p.ClusterCIDR == "" {
+			return t, nil
+		}
+		for text := range strings.SplitSeq(p.ClusterCIDR, ",") {
+			text = strings.TrimSpace(text)
 			r, err := netip.ParsePrefix(text)
 			if err != nil {
 				return t, fmt.Errorf("clusterCIDR: %q: must be a CIDR such as 10.100.0.0/16 or fd00::/48", text)
