@@ -18,18 +18,33 @@ func build(t *testing.T, module, pkg string) string {
 	return program
 }
 
-// TestConfigurations checks that the agent accepts the configurations that kube-proxy accepts, and
-// refuses the others, apart from intended differences.
+// TestConfigurations compares what the agent accepts with what kube-proxy accepts.
 func TestConfigurations(t *testing.T) {
 	theirs, ours := build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), build(t, "../..", "./examples/kubeproxy")
+	t.Run("files", func(t *testing.T) { testFiles(t, theirs, ours) })
+	t.Run("fields", func(t *testing.T) { testFields(t, ours) })
+	t.Run("flags", func(t *testing.T) { testFlags(t, theirs, ours) })
+	t.Run("command lines", func(t *testing.T) { testCommandLines(t, theirs, ours) })
+}
+
+// testFiles checks that the agent accepts the configurations that kube-proxy accepts, and refuses the
+// others, apart from intended differences.
+func testFiles(t *testing.T, theirs, ours string) {
 	differences := map[string]string{
-		"featureGates: {Some: true}":               "kube-proxy refuses unknown gates; the agent warns, as gates of other versions have no effect",
-		"featureGates: {AllAlpha: true}":           "gates of other programs depend on each other",
-		"mode: ipvs\nipvs: {scheduler: fast}":      "kube-proxy finds out later",
-		"showHiddenMetricsForVersion: '1.1'":       "the value depends on the version, and is ignored",
-		"logging: {flushFrequency: -1}":            "ignored",
-		"clusterCIDR: '10.0.0.0/8,10.0.0.0/8'":     "the agent takes any number of ranges",
-		"clusterCIDR: '10.0.0.0/8,fd00::/64,::/0'": "the agent takes any number of ranges",
+		"featureGates: {Some: true}":                        "kube-proxy refuses unknown gates; the agent warns, as gates of other versions have no effect",
+		"featureGates: {AllAlpha: true}":                    "gates of other programs depend on each other",
+		"mode: ipvs\nipvs: {scheduler: fast}":               "kube-proxy finds out later",
+		"showHiddenMetricsForVersion: '1.1'":                "the value depends on the version, and is ignored",
+		"logging: {flushFrequency: -1}":                     "ignored",
+		"clusterCIDR: '10.0.0.0/8,10.0.0.0/8'":              "the agent takes any number of ranges",
+		"clusterCIDR: '10.0.0.0/8,fd00::/64,::/0'":          "the agent takes any number of ranges",
+		"clusterCIDR: 'fd00::/64,fd01::/64'":                "the agent takes any number of ranges",
+		"clusterCIDR: 010.0.0.0/8":                          "the agent refuses numbers that some programs read as octal ones",
+		"bindAddress: 010.0.0.1":                            "the same",
+		"showHiddenMetricsForVersion: x":                    "ignored",
+		"showHiddenMetricsForVersion: '1.36'":               "the value depends on the version, which this kube-proxy does not know",
+		"logging: {vmodule: 3}":                             "ignored",
+		"logging: {options: {json: {infoBufferSize: 1Ki}}}": "ignored",
 	}
 	folder := t.TempDir()
 	accepts := func(program, file string) bool {
@@ -38,7 +53,7 @@ func TestConfigurations(t *testing.T) {
 	}
 	file := filepath.Join(folder, "config.yaml")
 	for _, settings := range configurations() {
-		text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + settings + "\n"
+		text := fileHeader + settings + "\n"
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +66,14 @@ func TestConfigurations(t *testing.T) {
 
 // configurations returns settings, good and bad ones.
 func configurations() []string {
-	const list = `featureGates: {Some: true}; featureGates: {AllAlpha: true}; mode: ipvs|ipvs: {scheduler: fast}
+	const list = `clusterCIDR: 010.0.0.0/8; bindAddress: 010.0.0.1; showHiddenMetricsForVersion: x; showHiddenMetricsForVersion: '1.36'; logging: {vmodule: 3}
+clusterCIDR: 'fd00::/64,10.0.0.0/8'; clusterCIDR: 'fd00::/64,fd01::/64'; clusterCIDR: ','; clusterCIDR: '10.0.0.0/8,'; clusterCIDR: ''
+detectLocalMode: NodeCIDR|clusterCIDR: '10.0.0.0/8,10.0.0.0/8,x'; detectLocalMode: InterfaceNamePrefix; detectLocalMode: ClusterCIDR
+detectLocalMode: BridgeInterface|detectLocal: {bridgeInterface: cni0}|clusterCIDR: x; logging: {vmodule: [{filePattern: a, verbosity: 2}]}
+logging: {options: {text: {splitStream: true}}}; logging: {options: {json: {infoBufferSize: 1Ki}}}; configSyncPeriod: 1m; portRange: '1-2'
+hostnameOverride: A_b; windowsRunAsService: false; winkernel: {networkName: a}; winkernel: 3; enableProfiling: null; healthzBindAddress: '[::]:1'
+conntrack: {tcpBeLiberal: true}; conntrack: {udpStreamTimeout: -1s}; conntrack: {tcpCloseWaitTimeout: null}; ipvs: null; nodePortAddresses: null
+featureGates: {Some: true}; featureGates: {AllAlpha: true}; mode: ipvs|ipvs: {scheduler: fast}
 showHiddenMetricsForVersion: '1.1'; logging: {flushFrequency: -1}; clusterCIDR: '10.0.0.0/8,10.0.0.0/8'; clusterCIDR: '10.0.0.0/8,fd00::/64,::/0'
 metricsBindAddress: 127.0.0.1; metricsBindAddress: '::1'; metricsBindAddress: '[::1]'; metricsBindAddress: '[::1]:1'
 metricsBindAddress: '127.0.0.1:'; metricsBindAddress: '127.0.0.1:0'; metricsBindAddress: localhost:1; metricsBindAddress: '10249'
