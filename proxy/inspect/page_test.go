@@ -91,6 +91,9 @@ func get(t *testing.T, s proxy.Snapshot, query string) string {
 	if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none'") {
 		t.Errorf("Content-Security-Policy: got %q, want one that loads nothing by default", got)
 	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control: got %q, want no-store: the state of the node changes all the time, and is not public", got)
+	}
 	return body
 }
 
