@@ -89,11 +89,13 @@
 //	level=INFO msg=sync full=false changed=1 operations=4 took=412µs ports=3
 //
 // It says whether the sync compared everything with the kernel or only changes, how many
-// service ports it handled, its cost, and how many service ports exist; if it failed, also
-// err. A problem is logged once when it appears, and once when it is resolved: of a file
-// ("manifest problem") or of something in it that has no effect, such as a misspelled field
-// ("manifest warning"), both with file and line; of an object, or of a setting of the node
-// that breaks Services ("object problem", checked at each sync, and at least once a minute);
-// and of a Service that the backend can serve only in part ("served with limits"). -v 1 adds
+// service ports it handled, its cost, and how many service ports exist. If it failed, it has
+// failed=true, and another line has the error and when the next try is. A problem is logged once
+// when it appears, and once when it is resolved: of a file ("manifest problem") or of something in
+// it that has no effect, such as a misspelled field ("manifest warning"), both with file and line;
+// of an object ("object problem"); of a setting of the node ("node setting breaks Services", checked
+// at least once a minute); and of a Service that the backend can serve only in part ("served with
+// limits"). As long as the files cannot be read for the first time, or have no Node of the name
+// that -node gives and -node-ip does not tell its addresses, lines say so ("waiting"). -v 1 adds
 // the numbers of objects that were read, -v 2 each service port that changed.
 package main

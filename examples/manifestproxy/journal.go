@@ -9,20 +9,18 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// journal logs problems and syncs. The manifest.Source calls reported, warned and passed, the
-// proxy.Runner synced and verified, the health.Server served; these run concurrently, and
-// their methods share only the logger.
+// journal logs problems and syncs; the proxy.Runner logs syncs that failed, settings of the node, and what it
+// waits for. The manifest.Source calls reported, warned and passed, the proxy.Runner synced, the
+// health.Server served; these run concurrently, and their methods share only the logger.
 type journal struct {
 	log                              logr.Logger
 	files, warnings, objects, limits ledger
 	loopback                         ledger // of another Runner
 	last                             proxy.Snapshot
-	node                             backends.NodeChecker // nil if the backend is none
 }
 
 func newJournal(log logr.Logger) *journal {
@@ -62,7 +60,7 @@ func (j *journal) passed(s manifest.Summary) {
 
 // synced logs a sync and new problems.
 func (j *journal) synced(s proxy.Sync) {
-	j.logProblems(s.Snapshot)
+	update(j.log, &j.objects, slices.Collect(s.Snapshot.Problems()))
 	if !s.Applied.IsZero() {
 		update(j.log, &j.limits, s.Limits)
 	}
@@ -79,23 +77,9 @@ func (j *journal) synced(s proxy.Sync) {
 	j.last = s.Snapshot
 	values := []any{"full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len()}
 	if s.Err != nil {
-		j.log.Error(s.Err, "sync", values...)
-		return
+		values = append(values, "failed", true)
 	}
 	j.log.Info("sync", values...)
-}
-
-// verified logs new problems after a resync without a sync, as settings of the node may
-// have changed.
-func (j *journal) verified(proxy.Snapshot) { j.logProblems(j.last) }
-
-// logProblems logs new and resolved problems of objects and of the node.
-func (j *journal) logProblems(s proxy.Snapshot) {
-	problems := slices.Collect(s.Problems())
-	if j.node != nil {
-		problems = append(problems, j.node.CheckNode(s)...)
-	}
-	update(j.log, &j.objects, problems)
 }
 
 // ledger logs each problem of a kind once when it appears and once when it is resolved.

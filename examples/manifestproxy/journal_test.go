@@ -56,39 +56,6 @@ func TestManifestProblemsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// fakeNodeChecker reports problems of its node.
-type fakeNodeChecker struct{ found []*proxy.Problem }
-
-func (c *fakeNodeChecker) CheckNode(proxy.Snapshot) []*proxy.Problem { return c.found }
-
-// TestNodeProblemsAreLoggedOnce checks that node problems are logged like object problems.
-func TestNodeProblemsAreLoggedOnce(t *testing.T) {
-	bad := &proxy.Problem{Kind: "Node", Field: "net.x", Err: errors.New("is 0")}
-	got := logged(0, func(j *journal) {
-		c := &fakeNodeChecker{[]*proxy.Problem{bad}}
-		j.node = c
-		j.synced(proxy.Sync{})
-		j.synced(proxy.Sync{})
-		c.found = nil
-		j.synced(proxy.Sync{})
-		c.found = []*proxy.Problem{bad} // without a sync
-		j.verified(proxy.Snapshot{})
-		j.verified(proxy.Snapshot{})
-		c.found = nil
-		j.verified(proxy.Snapshot{})
-	})
-	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
-	want := []string{
-		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`, sync, sync,
-		`level=INFO msg="object problem resolved" kind=Node object="" field=net.x was="is 0"`, sync,
-		`level=ERROR msg="object problem" err="is 0" kind=Node object="" field=net.x`,
-		`level=INFO msg="object problem resolved" kind=Node object="" field=net.x was="is 0"`,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("log lines (-want +got):\n%s", diff)
-	}
-}
-
 // TestLimitsAreLoggedOnce checks that a limit is logged once, and not as an object problem.
 func TestLimitsAreLoggedOnce(t *testing.T) {
 	limit := &proxy.Problem{
@@ -161,7 +128,7 @@ func TestSyncsAreLogged(t *testing.T) {
 	problem := `kind=Service object=default/web field=spec.externalIPs[0] `
 	terse := []string{
 		`level=ERROR msg="object problem" err="\"nonsense\" is not an IP address" ` + strings.TrimSpace(problem),
-		`level=ERROR msg=sync err="no luck" full=true changed=1 operations=4 took=1ms ports=1`,
+		`level=INFO msg=sync full=true changed=1 operations=4 took=1ms ports=1 failed=true`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
 		`level=INFO msg="object problem resolved" ` + problem + `was="\"nonsense\" is not an IP address"`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
@@ -97,7 +96,6 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	// This is the whole proxy: source reads files and passes objects to tracker, whose
 	// snapshots runner applies to the kernel.
 	j := newJournal(log)
-	j.node, _ = b.(backends.NodeChecker)
 	registry := prometheus.NewRegistry()
 	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: o.backend.name, Traffic: o.traffic})
 	if err != nil {
@@ -109,8 +107,8 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	defer func() { err = errors.Join(err, addresses.close()) }()
 	source := newSource(o, addresses, j)
 	runner := &proxy.Runner{
-		Source: tracker, Backend: b, ResyncInterval: resync,
-		Observers: []proxy.Observer{{Synced: j.synced, Verified: j.verified}, metrics.Observer(), page.Observer()},
+		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
+		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(), page.Observer()},
 	}
 	if !o.backend.runs { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
@@ -245,7 +243,10 @@ func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) er
 		return context.Cause(ctx)
 	case last.Err != nil && last.Refused == nil:
 		return last.Err
-	case bad != nil || warned || last.Err != nil || len(slices.Collect(last.Snapshot.Problems())) > 0:
+	case last.Err != nil: // The Runner ended before it logged that.
+		runner.Logger.Error(last.Err, "some service ports are not programmed")
+		return errIncomplete
+	case bad != nil || warned || len(slices.Collect(last.Snapshot.Problems())) > 0:
 		return errIncomplete
 	}
 	return nil

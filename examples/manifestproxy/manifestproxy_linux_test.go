@@ -175,12 +175,13 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 	p.Terminate(stopped)
 }
 
-// TestStartBeforeManifests starts the program before the file exists.
+// TestStartBeforeManifests starts the program before the file exists: it logs what it waits for.
 func TestStartBeforeManifests(t *testing.T) {
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	p := n.start(t, flags(path)...)
 	p.Await(`msg="manifest problem"`, path, "no such file")
+	p.Await("level=INFO msg=waiting", `for="first objects"`, "Services 0", "waited=5")
 	write(t, path, demo(t))
 	p.Await(`msg="manifest problem resolved"`, path)
 	if p.Count("msg=sync") == 0 { // The order of the two lines is random.

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
@@ -34,11 +37,19 @@ func TestOnceReturnsBackendErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-			syncs := 0
-			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
+			syncs, lines := 0, 0
+			log := funcr.New(func(_, args string) {
+				if strings.Contains(args, lost.Error()) || strings.Contains(args, proxy.ErrUnsupported.Error()) {
+					lines++
+				}
+			}, funcr.Options{})
+			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Logger: log, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
 			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker}, runner)
 			if !errors.Is(err, c.want) {
 				t.Errorf("once: got error %v, want %v", err, c.want)
+			}
+			if want := c.want == errIncomplete; (lines == 1) != want || lines > 1 { //nolint:errorlint // it is the table's
+				t.Errorf("lines with the error: got %d, want one only if once does not return it, %t", lines, want)
 			}
 			if syncs != 1 {
 				t.Errorf("syncs: got %d, want one", syncs)
