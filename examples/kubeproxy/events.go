@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"iter"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +30,7 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// cause is why an Event is written. As long as it is there, its Event is written once.
+// cause is why an Event is written.
 type cause struct {
 	kind string
 	types.NamespacedName
@@ -42,9 +44,14 @@ type notice struct {
 	eventType, action, note string
 	// ofNode says that the cause is on this node. The Event of another cause is written once in the
 	// cluster, although each node finds it.
-	ofNode  bool
-	since   time.Time
-	written bool
+	ofNode bool
+	// once says that the cause is over when it is reported; others last until they are removed.
+	once  bool
+	since time.Time
+	// written counts the Events of a cause, those that another node had written included. The next one is
+	// due at next.
+	written int
+	next    time.Time
 }
 
 // eventSink writes Events.
@@ -76,15 +83,25 @@ type events struct {
 	// refused says that a refusal was logged. Only run uses it.
 	refused bool
 
-	mu      sync.Mutex
-	notices map[string]map[cause]*notice // by source
-	// tried counts tries by namespace since minute.
+	mu           sync.Mutex
+	notices      map[string]map[cause]*notice // by source
+	first, again shares
+	// againFrom is when the next Event may be written again.
+	againFrom time.Time
+}
+
+// shares counts tries by namespace, so that those with few go first.
+type shares struct {
+	period time.Duration
+	since  time.Time
 	tried  map[string]int
-	minute time.Time
 }
 
 func newEvents(sink eventSink, node string, log logr.Logger) *events {
-	return &events{sink: sink, node: node, log: log, wake: make(chan struct{}, 1), notices: map[string]map[cause]*notice{}, tried: map[string]int{}}
+	return &events{
+		sink: sink, node: node, log: log, wake: make(chan struct{}, 1), notices: map[string]map[cause]*notice{},
+		first: shares{period: time.Minute}, again: shares{period: eventPeriod},
+	}
 }
 
 // set replaces all causes of a source; those beyond maxEvents are dropped.
@@ -139,55 +156,95 @@ func (e *events) remove(source string, c cause) {
 	delete(e.notices[source], c)
 }
 
-// next returns a copy of the notice to write next: of the namespace with the fewest tries in this minute,
-// the oldest one.
+// next returns a copy of the notice to write next, and nil if none is due: a new one before one that is
+// written again; of the namespace with the fewest tries, the oldest one.
 func (e *events) next() *notice {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if time.Since(e.minute) >= time.Minute {
-		e.minute, e.tried = time.Now(), map[string]int{}
+	now := time.Now()
+	for _, s := range [...]*shares{&e.first, &e.again} {
+		if now.Sub(s.since) >= s.period {
+			s.since, s.tried = now, map[string]int{}
+		}
 	}
 	var first *notice
-	for _, all := range e.notices {
-		for _, n := range all {
-			if !n.written && (first == nil || e.before(n, first)) {
-				first = n
-			}
+	for n := range e.all() {
+		if at, is := e.due(n); is && !at.After(now) && (first == nil || e.before(n, first)) {
+			first = n
 		}
 	}
 	if first == nil {
 		return nil
 	}
-	e.tried[first.Namespace]++
+	if first.written > 0 {
+		e.againFrom = now.Add(againPause)
+	}
+	e.sharesOf(first).tried[first.Namespace]++
 	copied := *first
 	return &copied
 }
 
-func (e *events) before(a, b *notice) bool {
-	return cmp.Or(cmp.Compare(e.tried[a.Namespace], e.tried[b.Namespace]), a.since.Compare(b.since), strings.Compare(a.Name, b.Name), strings.Compare(a.reason+a.about, b.reason+b.about)) < 0
-}
-
-// waits reports whether a notice waits to be written.
-func (e *events) waits() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, all := range e.notices {
-		for _, n := range all {
-			if !n.written {
-				return true
+// all returns the notices of all sources.
+func (e *events) all() iter.Seq[*notice] {
+	return func(yield func(*notice) bool) {
+		for _, all := range e.notices {
+			for _, n := range all {
+				if !yield(n) {
+					return
+				}
 			}
 		}
 	}
-	return false
 }
 
-// done records that a notice need not be written any more.
+func (e *events) sharesOf(n *notice) *shares {
+	if n.written > 0 {
+		return &e.again
+	}
+	return &e.first
+}
+
+func (e *events) before(a, b *notice) bool {
+	if isAgain := b.written > 0; isAgain != (a.written > 0) {
+		return isAgain
+	}
+	tried := e.sharesOf(a).tried
+	return cmp.Or(cmp.Compare(tried[a.Namespace], tried[b.Namespace]), a.next.Compare(b.next), a.since.Compare(b.since), strings.Compare(a.Name, b.Name), strings.Compare(a.reason+a.about, b.reason+b.about)) < 0
+}
+
+// due returns when a notice is to be written, if ever.
+func (e *events) due(n *notice) (time.Time, bool) {
+	switch {
+	case n.written == 0:
+		return n.since, true
+	case n.once:
+		return time.Time{}, false
+	case n.next.Before(e.againFrom):
+		return e.againFrom, true
+	}
+	return n.next, true
+}
+
+// pause returns how long no notice is due; false if there is none to wait for.
+func (e *events) pause() (pause time.Duration, isKnown bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for n := range e.all() {
+		if at, is := e.due(n); is && (!isKnown || time.Until(at) < pause) {
+			pause, isKnown = time.Until(at), true
+		}
+	}
+	return pause, isKnown
+}
+
+// done records that a notice need not be written for now.
 func (e *events) done(c cause) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, all := range e.notices {
 		if n := all[c]; n != nil {
-			n.written = true
+			n.written++
+			n.next = n.nextPeriod(time.Now())
 		}
 	}
 }
@@ -197,13 +254,8 @@ func (e *events) run(ctx context.Context) {
 	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
 	retry := eventPauses()
 	for {
-		if !e.waits() {
-			select {
-			case <-ctx.Done():
-				return
-			case <-e.wake:
-			}
-			continue
+		if !e.await(ctx) {
+			return
 		}
 		if pace.Wait(ctx) != nil {
 			return
@@ -221,6 +273,26 @@ func (e *events) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(retry.Step()):
+		}
+	}
+}
+
+// await waits until a notice is due. It returns false when ctx ends.
+func (e *events) await(ctx context.Context) bool {
+	for {
+		pause, isKnown := e.pause()
+		if isKnown && pause <= 0 {
+			return true
+		}
+		var due <-chan time.Time // never
+		if isKnown {
+			due = time.After(pause)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-e.wake:
+		case <-due:
 		}
 	}
 }
@@ -250,11 +322,15 @@ func (e *events) write(ctx context.Context, n *notice) error {
 }
 
 // nameOf returns the name of an Event: the same one after a restart, and on all nodes if the cause is there
-// on all. Thus it exists already, unless the object has changed meanwhile.
+// on all. Thus it exists already, unless the object has changed meanwhile. An Event that is written again
+// has another name in each period.
 func (e *events) nameOf(n *notice, o objectVersion) eventName {
 	parts := []string{string(o.uid), o.version, n.reason, n.about, ""}
 	if n.ofNode {
 		parts[4] = e.node
+	}
+	if n.written > 0 {
+		parts = append(parts, strconv.FormatInt(n.period(time.Now()), 10))
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	const longest = 253 - 1 - 16

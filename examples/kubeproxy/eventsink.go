@@ -36,7 +36,12 @@ func (a *apiEvents) create(ctx context.Context, name eventName, n *notice) error
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
+	var series *eventsv1.EventSeries
+	if n.written > 0 {
+		series = &eventsv1.EventSeries{Count: int32(n.written) + 1, LastObservedTime: metav1.NowMicro()} //nolint:gosec // one in 50 minutes
+	}
 	_, err := a.client.EventsV1().Events(namespace).Create(ctx, &eventsv1.Event{
+		Series:              series,
 		ObjectMeta:          metav1.ObjectMeta{Name: name.name, Namespace: namespace},
 		EventTime:           metav1.NewMicroTime(n.since),
 		ReportingController: component,

@@ -26,7 +26,7 @@ const (
 func (a *agent) announceStart() {
 	a.reported.events.put(starting, notice{
 		cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: a.tracker.NodeName}, reason: starting}, eventType: v1.EventTypeNormal,
-		action: "StartKubeProxy", note: fmt.Sprintf("Mode %s, %s", a.mode, version()), ofNode: true,
+		action: "StartKubeProxy", note: fmt.Sprintf("Mode %s, %s", a.mode, version()), ofNode: true, once: true,
 	})
 }
 
