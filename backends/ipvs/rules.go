@@ -167,13 +167,14 @@ func (w *ruleWriter) filter() {
 	}
 	w.chain(xtables.Filter, chainAddresses, append(others, "-m set --match-set "+w.sets.set(setAddresses)+" dst "+xtables.Reject(w.family))...)
 	w.jump(xtables.Filter, "INPUT", isNew, chainInput)
-	// A packet that is forwarded has no address of the device, so that the set matters for those of
-	// the node's processes alone; without address it would go where a route sends it.
+	// Without an address on this node, a packet would go where a route sends it. One to an address that
+	// an interface has goes to INPUT, by lo: of those of the device, INPUT rejects ports without a
+	// Service, and of others every port stays that of the node.
 	var forward, output []string
 	for _, cidr := range w.node.ServiceCIDRs {
 		if ipaddr.FamilyOf(cidr.Addr()) == w.family {
 			forward = append(forward, xtables.MatchRange("-d", cidr)+"-j DROP")
-			output = append(output, xtables.MatchRange("-d", cidr)+"-m set ! --match-set "+w.sets.set(setAddresses)+" dst -j DROP")
+			output = append(output, xtables.MatchRange("-d", cidr)+"! -o lo -j DROP")
 		}
 	}
 	w.chain(xtables.Filter, chainForward, forward...)
