@@ -101,7 +101,7 @@ func (t *target) drainOnce(ctx context.Context) (done bool) {
 	t.mu.Lock()
 	batch := t.drainer.nextBatch(drainBatch)
 	t.mu.Unlock()
-	if t.drainServers(ctx, batch) != nil {
+	if err := t.drainServers(ctx, batch); err != nil && !errors.Is(err, ipvs.ErrMissing) {
 		return false
 	}
 	t.mu.Lock()
@@ -113,8 +113,8 @@ func (t *target) drainOnce(ctx context.Context) (done bool) {
 	return done
 }
 
-// drainServers does that for some virtual servers, also after one that fails. Without ip_vs it ends:
-// each call would start modprobe.
+// drainServers does that for some virtual servers, also after one that fails. Without ip_vs there are no
+// virtual servers, and each call would start modprobe: it ends, and nothing drains any more.
 func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) error {
 	var errs []error
 	for _, server := range servers {
@@ -124,6 +124,7 @@ func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) er
 		if err := t.drainServer(ctx, server); err != nil {
 			errs = append(errs, err)
 			if errors.Is(err, ipvs.ErrMissing) {
+				errs = append(errs, t.forgetDraining(ctx))
 				break
 			}
 		}
@@ -174,6 +175,21 @@ func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error 
 		t.drainer.of.remove(server, over[i])
 	}
 	return nil
+}
+
+// forgetDraining takes note that all virtual servers are gone. What only retained ones needed goes too;
+// what of that cannot be removed is no longer left out of the next listing.
+func (t *target) forgetDraining(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drainer.of = draining{}
+	var needless []op
+	for server, k := range t.drainer.retained.servers {
+		t.drainer.retained.remove(server)
+		needless = append(needless, t.releaseCompanions(&k)...)
+	}
+	_, err := t.commit(ctx, needless)
+	return err
 }
 
 // endServer removes a retained virtual server, and what only it needed. What of that cannot be
