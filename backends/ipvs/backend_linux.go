@@ -38,10 +38,25 @@ type backend struct {
 	maxEntries uint32
 	// probed says that the schedulers of the kernel are known.
 	probed bool
+	// cleaned says that Cleanup was called after the last Apply: also if it failed, nothing is known.
+	cleaned bool
 }
 
 // Apply implements [proxy.Backend].
 func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if !b.cleaned {
+		return b.apply(ctx, old, new)
+	}
+	err := b.apply(ctx, proxy.Snapshot{}, new)
+	b.cleaned = proxy.Snapshot{}.Achieved(new, err).IsZero()
+	if err != nil && !old.IsZero() {
+		return lost(err) // nothing is as in old
+	}
+	return err
+}
+
+// apply does what Apply does.
+func (b *backend) apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if old.IsZero() {
 		if err := b.prepare(ctx); err != nil {
 			return err
@@ -267,7 +282,7 @@ func probed(failed []ipvs.Failure) (available []string, err error) {
 // Cleanup implements [proxy.Backend].
 func (b *backend) Cleanup(ctx context.Context) error {
 	t := b.target
-	b.ruled = nil
+	b.ruled, b.cleaned = nil, true
 	if err := b.checkTag(ctx); err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func TestSettingsOfOtherOptions(t *testing.T) {
 }
 
 // readOnly makes /proc/sys read-only until end is called.
-func readOnly(t *testing.T) (end func()) {
+func readOnly(t testing.TB) (end func()) {
 	t.Helper()
 	const path = "/proc/sys"
 	if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
