@@ -281,24 +281,13 @@ func probed(failed []ipvs.Failure) (available []string, err error) {
 
 // Cleanup implements [proxy.Backend].
 func (b *backend) Cleanup(ctx context.Context) error {
-	t := b.target
 	b.ruled, b.cleaned = nil, true
 	if err := b.checkTag(ctx); err != nil {
 		return err
 	}
-	l, err := t.device.find()
-	if err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	if l != nil {
-		t.device.index.Store(uint32(l.Attrs().Index))
-		if err := b.drain(ctx); err != nil {
-			return err
-		}
-	}
 	// While virtual servers exist, so must the rules, which protect some from sources that are
-	// not allowed, and the sets, by which the backend knows edited ones.
-	if err := t.cleanup(ctx); err != nil {
+	// not allowed, and the sets, by which the backend knows edited ones. Without ip_vs there are none.
+	if err := b.removeServers(ctx); err != nil && !errors.Is(err, ipvs.ErrMissing) {
 		return err
 	}
 	errs := []error{b.removeDevice(ctx), b.rules.Cleanup(ctx)}
@@ -306,7 +295,28 @@ func (b *backend) Cleanup(ctx context.Context) error {
 	for _, s := range b.sets() {
 		names = append(names, s.Name)
 	}
-	return errors.Join(append(errs, t.sets.Destroy(ctx, names...))...)
+	return errors.Join(append(errs, b.target.sets.Destroy(ctx, names...))...)
+}
+
+// removeServers removes the virtual servers, after they have drained if the options say that they do.
+func (b *backend) removeServers(ctx context.Context) error {
+	t := b.target
+	if err := t.findKernel(ctx); err != nil {
+		return err
+	}
+	l, err := t.device.find()
+	if err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	if l == nil {
+		t.device.index.Store(0)
+		return t.cleanup(ctx)
+	}
+	t.device.index.Store(uint32(l.Attrs().Index))
+	if err := b.drain(ctx); err != nil {
+		return err
+	}
+	return t.cleanup(ctx)
 }
 
 // removeDevice restores the settings, and removes the device. If they cannot be restored, the device

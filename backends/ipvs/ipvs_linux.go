@@ -1,8 +1,11 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,7 +32,26 @@ func New(options Options) (proxy.Backend, error) {
 	return newBackend(options)
 }
 
-func newBackend(options Options) (b *backend, err error) {
+// Cleanup removes everything that backends of these options have programmed in the network namespace
+// of the calling thread, as the Cleanup of such a backend does. It needs what [New] needs, except for
+// IPVS: if ip_vs has been unloaded, and all virtual servers with it, Cleanup removes the rest and does not
+// load it again.
+func Cleanup(ctx context.Context, options Options) error {
+	open := ipvs.Open
+	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
+		open = func() (*ipvs.Conn, error) { return nil, nil } //nolint:nilnil // a target may lack it
+	}
+	b, err := newBackendOn(options, open)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.Cleanup(ctx), b.Close())
+}
+
+func newBackend(options Options) (*backend, error) { return newBackendOn(options, ipvs.Open) }
+
+// newBackendOn returns a backend with a connection to IPVS.
+func newBackendOn(options Options, openKernel func() (*ipvs.Conn, error)) (b *backend, err error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
@@ -58,7 +80,7 @@ func newBackend(options Options) (b *backend, err error) {
 	for _, f := range o.Families {
 		t.names[f] = newNames(b.prefix, f)
 	}
-	if t.kernel, err = ipvs.Open(); err != nil {
+	if t.kernel, err = openKernel(); err != nil {
 		return b, unsupported(err)
 	}
 	if t.sets, err = ipset.Open(); err != nil {

@@ -14,6 +14,9 @@ func New(Options) (proxy.Backend, error) {
 	return nil, errOtherSystem()
 }
 
+// Cleanup does nothing: only Linux has IPVS.
+func Cleanup(context.Context, Options) error { return nil }
+
 // PrepareNode reports [proxy.ErrUnsupported]: only Linux has IPVS.
 func PrepareNode(context.Context, Options) error { return errOtherSystem() }
 

@@ -189,6 +189,9 @@ func (b *backend) applySettings(ctx context.Context, want map[string]string) err
 	}
 	var after changes
 	err = b.inKernel(ctx, func(k *kernelSettings) error {
+		if k.missing != nil && len(want) > 0 {
+			return k.missing
+		}
 		next, write, err := before.next(k, want)
 		if err != nil {
 			return err
@@ -260,6 +263,8 @@ func (b *backend) remember(c changes) error {
 type kernelSettings struct {
 	timeouts map[string]string
 	changed  bool // timeouts
+	// missing is why the kernel has no settings of IPVS, nil if it has them.
+	missing error
 }
 
 // inKernel calls f with the settings of the backend's network namespace, and writes the
@@ -267,12 +272,10 @@ type kernelSettings struct {
 func (b *backend) inKernel(ctx context.Context, f func(*kernelSettings) error) error {
 	b.target.mu.Lock()
 	defer b.target.mu.Unlock()
-	now, err := b.target.kernel.Timeouts(ctx)
+	k, err := b.target.readTimeouts(ctx)
 	if err != nil {
 		return err
 	}
-	text := func(seconds uint32) string { return strconv.FormatUint(uint64(seconds), 10) }
-	k := &kernelSettings{timeouts: map[string]string{settingTCP: text(now.TCP), settingTCPFin: text(now.TCPFin), settingUDP: text(now.UDP)}}
 	if err := b.namespace.Do(func() error { return f(k) }); err != nil || !k.changed {
 		return err
 	}
@@ -284,6 +287,22 @@ func (b *backend) inKernel(ctx context.Context, f func(*kernelSettings) error) e
 		return uint32(n)
 	}
 	return b.target.kernel.SetTimeouts(ctx, ipvs.Timeouts{TCP: number(settingTCP), TCPFin: number(settingTCPFin), UDP: number(settingUDP)})
+}
+
+// readTimeouts returns the settings with the timeouts of IPVS. It requires t.mu.
+func (t *target) readTimeouts(ctx context.Context) (*kernelSettings, error) {
+	if t.kernel == nil {
+		return &kernelSettings{missing: ipvs.ErrMissing}, nil
+	}
+	now, err := t.kernel.Timeouts(ctx)
+	switch {
+	case errors.Is(err, ipvs.ErrMissing):
+		return &kernelSettings{missing: err}, nil
+	case err != nil:
+		return nil, err
+	}
+	text := func(seconds uint32) string { return strconv.FormatUint(uint64(seconds), 10) }
+	return &kernelSettings{timeouts: map[string]string{settingTCP: text(now.TCP), settingTCPFin: text(now.TCPFin), settingUDP: text(now.UDP)}}, nil
 }
 
 // read returns a setting; ok is false if the kernel does not have it.

@@ -31,7 +31,7 @@ type target struct {
 	mu     sync.Mutex
 	device device
 	sets   *ipset.Conn
-	kernel *ipvs.Conn // has the virtual servers
+	kernel *ipvs.Conn // has the virtual servers; nil in [Cleanup] while ip_vs is not loaded
 	// bound is the number of addresses of the device.
 	bound int
 	// marks are the packet marks of the virtual servers for marked packets.
@@ -206,6 +206,20 @@ func without(run []op, bad map[int]bool) []op {
 		}
 	}
 	return rest
+}
+
+// findKernel fails with [ipvs.ErrMissing] if ip_vs is not loaded and cannot be. If it was loaded again,
+// later calls succeed.
+func (t *target) findKernel(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.kernel == nil {
+		return ipvs.ErrMissing
+	}
+	if _, err := t.kernel.Timeouts(ctx); err != nil && !errors.Is(err, ipvs.ErrReloaded) {
+		return err
+	}
+	return nil
 }
 
 // cleanup removes the virtual servers of the backend. New connections are rejected before: without

@@ -3,9 +3,14 @@
 package ipvs
 
 import (
+	"os"
 	"strings"
 	"testing"
+	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
@@ -45,4 +50,56 @@ func TestNothingDrainsWithoutModule(t *testing.T) {
 	d.converges(t, "loaded again", 2, snapshotOf(d.both))
 	d.openTo(t, "tcp", d.vip, d.Hosts[0])
 	d.isAsFresh(t, "loaded again")
+}
+
+// Cleanup removes everything if ip_vs was unloaded, whether it can be loaded again or not, and
+// restores the settings that are not of IPVS. The function Cleanup leaves the module as it is.
+func TestCleanupAfterUnloading(t *testing.T) {
+	unload := func(t testing.TB) { netnstest.Unload(t, "ip_vs") }
+	unloadForever := func(t testing.TB) { netnstest.WithoutModule(t, "ip_vs") }
+	method := func(t testing.TB, s *stage) error { return s.backend(t).Cleanup(t.Context()) }
+	function := func(t testing.TB, s *stage) error {
+		return s.NS.Do(func() error { return Cleanup(t.Context(), s.Options) })
+	}
+	for name, tc := range map[string]struct {
+		unload   func(testing.TB)
+		cleanup  func(testing.TB, *stage) error
+		isLoaded bool // afterwards
+	}{
+		"method, loadable":   {unload, method, true},
+		"method, missing":    {unloadForever, method, false},
+		"function, loadable": {unload, function, false},
+		"function, missing":  {unloadForever, function, false},
+		"function, loaded":   {func(testing.TB) {}, function, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, Options{StrictARP: true, UDPTimeout: 50 * time.Second, DrainServices: true})
+			s.set(t, settingForward, "0")
+			s.Apply(t, snapshotOf(localPort(1), stagetest.Port(v1.IPv6Protocol, 2, 2)))
+			s.freeModule(t)
+			tc.unload(t)
+			if err := tc.cleanup(t, s); err != nil {
+				t.Errorf("Cleanup: got error %v, want none", err)
+			}
+			if _, err := os.Stat("/sys/module/ip_vs"); (err == nil) != tc.isLoaded {
+				t.Errorf("ip_vs after Cleanup: got error %v, want it loaded: %t", err, tc.isLoaded)
+			}
+			s.hasNothing(t)
+		})
+	}
+}
+
+// hasNothing requires that neither objects of the backend nor its settings are left.
+func (s *stage) hasNothing(t *testing.T) {
+	t.Helper()
+	for _, command := range []string{"ip link", "ipset list -n", "iptables-save", "ip6tables-save"} {
+		if got := s.run(t, command); strings.Contains(strings.ToLower(got), "vipkit") {
+			t.Errorf("%s: got\n%s\nwant nothing of the backend", command, got)
+		}
+	}
+	for _, name := range []string{"ip_forward", "conf.all.arp_ignore"} {
+		if got := s.run(t, "sysctl -n net.ipv4."+name); got != "0\n" {
+			t.Errorf("%s: got %q, want 0", name, got)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -143,20 +144,28 @@ func (c *config) cleanUpAll(ctx context.Context, log logr.Logger) (done string, 
 	return "all rules are removed, but not those of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
 }
 
-// hasIPVS reports whether the kernel has IPVS now. A kernel that has not has nothing of mode
-// ipvs, and asking it further would load the module.
+// hasIPVS reports whether the kernel has IPVS now. Asking a kernel that has not further would load the
+// module.
 func hasIPVS() bool {
 	_, err := os.Stat("/proc/net/ip_vs")
 	return err == nil
 }
 
-// openIPVSRemoval returns the backend that removes what this program's mode ipvs has left.
-func (c *config) openIPVSRemoval(drains bool) (proxy.Backend, error) {
+// mayHaveIPVS reports whether this program's mode ipvs may have left something. Of it, ip_vs can be
+// unloaded and the device and the sets stay; to ask a kernel without ip_set would load that module.
+func mayHaveIPVS() bool {
+	_, noSets := os.Stat("/sys/module/ip_set")
+	_, noDevice := net.InterfaceByName(backends.DefaultName + "-ipvs0")
+	return hasIPVS() || noSets == nil || noDevice == nil
+}
+
+// cleanUpIPVS removes what this program's mode ipvs has left.
+func (c *config) cleanUpIPVS(ctx context.Context, drains bool) error {
 	o, err := c.ipvsRemoval(drains)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return ipvs.New(o)
+	return ipvs.Cleanup(ctx, o)
 }
 
 // removal is what cleanUp does with each kind of rules.
@@ -208,9 +217,8 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 		b, err := nftables.New(nftables.Options{})
 		r.remove("the tables "+backends.DefaultName, b, err)
 	}
-	if except != ipvsMode && hasIPVS() {
-		b, err := c.openIPVSRemoval(except != "")
-		r.remove("the virtual servers, the device and the sets of mode ipvs", b, err)
+	if except != ipvsMode && mayHaveIPVS() {
+		r.removed("the virtual servers, the device and the sets of mode ipvs", c.cleanUpIPVS(ctx, except != ""))
 	}
 	b, err := nftables.New(nftables.Options{Identity: backends.Identity{Name: kubeProxyTables}})
 	r.remove("the tables "+kubeProxyTables, b, err)

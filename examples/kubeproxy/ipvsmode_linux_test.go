@@ -66,6 +66,27 @@ func TestIPVSModeChanges(t *testing.T) {
 	w.wantOnly(nft, "")
 }
 
+// TestCleanupAfterUnloadingIPVS checks that -cleanup removes what mode ipvs has left if another program
+// has unloaded ip_vs, and does not load it.
+func TestCleanupAfterUnloadingIPVS(t *testing.T) {
+	nft := netnstest.NFT(t)
+	need(t, "iptables-save")
+	need(t, "ipvsadm")
+	w := newWorld(t, "mode: ipvs\n")
+	p := w.start()
+	p.Await("msg=serving")
+	p.Terminate(stopped)
+	runIn(t, w.node.NS, "sh", "-c", "ipvsadm -C; for p in iptables ip6tables; do for t in mangle nat; do $p -t $t -F; done; done")
+	netnstest.Unload(t, "ip_vs")
+	if status := start(t, w.node.NS, "-cleanup").Wait(); status != 0 {
+		t.Errorf("status of -cleanup: got %d, want 0", status)
+	}
+	if loaded := runIn(t, w.node.NS, "cat", "/proc/modules"); strings.Contains("\n"+loaded, "\nip_vs ") {
+		t.Errorf("modules after -cleanup: got\n%s\nwant no ip_vs", loaded)
+	}
+	w.wantOnly(nft, "")
+}
+
 // awaitNoIPVS waits until the device and the sets of mode ipvs are gone, which go last. IPVS knows
 // closed connections for minutes.
 func (w *world) awaitNoIPVS() {
