@@ -77,7 +77,7 @@ func (r *renderer) sourceOf(m *mirror, k key, v *value) (source netip.Addr) {
 		return source
 	}
 	v.decode(isIPv4, func(a netip.Addr, isLocal bool) {
-		if provider, found := m.provider(a); !isLocal && (!found || provider == a) {
+		if provider, found := providerOf(&m.network, a); !isLocal && (!found || provider == a) {
 			source = v.host
 		}
 	})

@@ -90,12 +90,12 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 	if !t.renderer.overlay {
 		return e, nil
 	}
-	provider, found := t.mirror.provider(a)
+	provider, found := providerOf(&t.mirror.network, a)
 	if !found && !t.looked.network { // the CNI plugin may have added the subnet of a new node
 		if err := t.readNetwork(ctx); err != nil {
 			return e, err
 		}
-		provider, found = t.mirror.provider(a)
+		provider, found = providerOf(&t.mirror.network, a)
 	}
 	if !found {
 		provider = with.host

@@ -86,7 +86,7 @@ type lister struct {
 }
 
 // again returns what the mirror has, if that is known to be right. It reads only whether the network is
-// the same.
+// the same: its subnets say which endpoints may be on this node.
 func (l *lister) again(ctx context.Context) (objects []object, done bool, err error) {
 	l.mu.Lock()
 	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.cleans
@@ -97,7 +97,7 @@ func (l *lister) again(ctx context.Context) (objects []object, done bool, err er
 	}
 	l.renderer, l.mirror = l.target.renderer, l.target.mirror
 	network, err := l.findNetwork(ctx)
-	if err != nil || network.ID != l.mirror.network.ID {
+	if err != nil || !isSame(&network, &l.renderer.network) {
 		l.listFailed(hcn.NetworksChanged)
 		return nil, false, err
 	}
@@ -108,6 +108,10 @@ func (l *lister) again(ctx context.Context) (objects []object, done bool, err er
 	}
 	l.listedAgain()
 	return objects, true, nil
+}
+
+func isSame(a, b *hcn.Network) bool {
+	return a.ID == b.ID && slices.Equal(a.Subnets, b.Subnets) && slices.Equal(a.RemoteSubnets, b.RemoteSubnets)
 }
 
 // endpoints returns the endpoints that are not those of this node's pods as objects.
@@ -196,7 +200,7 @@ func (l *lister) readHost(ctx context.Context) error {
 	if was := l.target.mirror; was != nil {
 		l.mirror.host = was.host
 	}
-	l.renderer = &renderer{options: &l.options, features: can, overlay: network.IsOverlay()}
+	l.renderer = &renderer{options: &l.options, features: can, network: network, overlay: network.IsOverlay()}
 	if l.renderer.overlay && !l.cleans && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
 		return fmt.Errorf("%w: network %s is an overlay: set an address of IPv4 in Options.SourceVIPs, and Options.HostMAC", proxy.ErrUnsupported, network.Name)
 	}
@@ -235,7 +239,7 @@ func (l *lister) endpoint(e *hcn.Endpoint) object {
 		v.host = e.ProviderAddress
 	default:
 		v.host = l.mirror.host
-		provider, found := l.mirror.provider(e.Addresses[0])
+		provider, found := providerOf(&l.mirror.network, e.Addresses[0])
 		if !found {
 			provider = l.mirror.host
 		}

@@ -124,10 +124,10 @@ func (m *mirror) count(b *hcn.LoadBalancer, by int) {
 	}
 }
 
-// provider returns the provider address of a pod of another node; false if no remote subnet has
+// providerOf returns the provider address of a pod of another node; false if no remote subnet of a network has
 // it.
-func (m *mirror) provider(a netip.Addr) (provider netip.Addr, found bool) {
-	for _, s := range m.network.RemoteSubnets {
+func providerOf(n *hcn.Network, a netip.Addr) (provider netip.Addr, found bool) {
+	for _, s := range n.RemoteSubnets {
 		switch {
 		case s.ProviderAddress == a:
 			return a, true

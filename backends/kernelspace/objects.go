@@ -84,21 +84,36 @@ type (
 )
 
 // isHere reports whether an endpoint is on a node. One with the node's address is, whatever its
-// EndpointSlice says: a remote endpoint with that address could take the node's own traffic.
-func isHere(node *proxy.Node, e *endpoints.Endpoint) bool {
-	return e.Local || slices.Contains(node.Addresses, e.Addr.Addr())
+// EndpointSlice says: a remote endpoint with that address could take the node's own traffic. So is one with an
+// address that only a pod of the node gets: a remote endpoint would keep HNS from making that of the pod.
+func (r *renderer) isHere(node *proxy.Node, e *endpoints.Endpoint) bool {
+	return e.Local || slices.Contains(node.Addresses, e.Addr.Addr()) || r.isOwn(node, e.Addr.Addr())
+}
+
+// isOwn reports whether an address is in a subnet of the network that only this node has: in an overlay network, if
+// no remote subnet has the address; otherwise, if the subnet is a pod range of the node. Nodes may share others.
+func (r *renderer) isOwn(node *proxy.Node, a netip.Addr) bool {
+	i := slices.IndexFunc(r.network.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+	if i < 0 {
+		return false
+	}
+	if r.overlay {
+		_, isRemote := providerOf(&r.network, a)
+		return !isRemote
+	}
+	return node.LocalTraffic.NodePodCIDRs && slices.Contains(node.LocalTraffic.Sources, r.network.Subnets[i])
 }
 
 // encode returns a list of endpoints of one family and port as a string that can be compared: for
 // each a byte that says whether it is on the node, and its address.
-func encode(node *proxy.Node, list []*endpoints.Endpoint) string {
+func (r *renderer) encode(node *proxy.Node, list []*endpoints.Endpoint) string {
 	if len(list) == 0 {
 		return ""
 	}
 	out := make([]byte, 0, len(list)*(1+list[0].Addr.Addr().BitLen()/8))
 	for i, e := range list {
 		if i == 0 || e.Addr != list[i-1].Addr { // pools are sorted
-			out = appendEndpoint(out, e.Addr.Addr(), isHere(node, e))
+			out = appendEndpoint(out, e.Addr.Addr(), r.isHere(node, e))
 		}
 	}
 	return string(out)

@@ -23,7 +23,7 @@ var sourceVIP = netip.MustParseAddr("10.0.0.250")
 func newOverlay(t *testing.T) *machine {
 	m := newMachine(t, newest())
 	m.RemoveNetwork(m.network)
-	m.addNetwork(hcn.Network{Name: networkName, Type: "overlay", RemoteSubnets: []hcn.RemoteSubnet{
+	m.addNetwork(hcn.Network{Name: networkName, Type: "overlay", Subnets: []netip.Prefix{subnet()}, RemoteSubnets: []hcn.RemoteSubnet{
 		{Prefix: netip.MustParsePrefix("10.1.0.0/24"), ProviderAddress: netip.MustParseAddr("172.18.0.3")},
 	}})
 	m.options.Families = []v1.IPFamily{v1.IPv4Protocol}

@@ -27,7 +27,8 @@ const (
 type renderer struct {
 	options  *Options
 	features hcn.Features
-	// overlay says that the network is one.
+	// network is that of the last list, overlay whether it is one; both are zero before the first list.
+	network hcn.Network
 	overlay bool
 }
 
@@ -95,7 +96,7 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	if len(list) == 0 {
 		return
 	}
-	v := value{port: target, endpoints: encode(w.node, list), mapping: w.mapping(f), host: w.host}
+	v := value{port: target, endpoints: w.encode(w.node, list), mapping: w.mapping(f), host: w.host}
 	if dsr {
 		v.flags = hcn.DSR
 	}
@@ -117,7 +118,7 @@ func (w *portWriter) endpoints(list []*endpoints.Endpoint, encoded string) {
 	}
 	w.made = append(w.made, encoded)
 	for i, e := range list {
-		if !isHere(w.node, e) && (i == 0 || e.Addr != list[i-1].Addr) {
+		if !w.isHere(w.node, e) && (i == 0 || e.Addr != list[i-1].Addr) {
 			w.add(endpointKey(e.Addr.Addr()), value{role: rolePod, node: e.NodeName, host: w.host})
 		}
 	}

@@ -15,9 +15,16 @@ type version struct{ Major, Minor int }
 type network struct {
 	ID            string `json:",omitempty"`
 	Name          string
-	Type          string   `json:",omitempty"`
-	Policies      []policy `json:",omitempty"`
+	Type          string          `json:",omitempty"`
+	Policies      []policy        `json:",omitempty"`
+	Ipams         json.RawMessage `json:",omitempty"` // as []ipam
 	SchemaVersion version
+}
+
+type ipam struct{ Subnets []subnet }
+
+type subnet struct {
+	IPAddressPrefix string `json:"IpAddressPrefix"`
 }
 
 type policy struct {
@@ -85,6 +92,7 @@ func Network(text string) (hcn.Network, error) {
 	if result.Type == "" {
 		result.Type = defaultType
 	}
+	result.Subnets = subnets(n.Ipams)
 	for _, p := range n.Policies {
 		var s remoteSubnet
 		if p.Type != remoteSubnetRoute || json.Unmarshal(p.Settings, &s) != nil {
@@ -99,9 +107,32 @@ func Network(text string) (hcn.Network, error) {
 	return result, nil
 }
 
+// subnets reads the ranges of addresses in Ipams.
+func subnets(doc json.RawMessage) (all []netip.Prefix) {
+	var ipams []ipam
+	if json.Unmarshal(doc, &ipams) != nil {
+		return nil
+	}
+	for _, i := range ipams {
+		for _, s := range i.Subnets {
+			if prefix, err := netip.ParsePrefix(s.IPAddressPrefix); err == nil {
+				all = append(all, prefix.Masked())
+			}
+		}
+	}
+	return all
+}
+
 // NetworkText writes a HostComputeNetwork.
 func NetworkText(n hcn.Network) string {
 	doc := network{ID: n.ID, Name: n.Name, Type: n.Type, SchemaVersion: schemaVersion()}
+	if len(n.Subnets) > 0 {
+		var i ipam
+		for _, s := range n.Subnets {
+			i.Subnets = append(i.Subnets, subnet{s.String()})
+		}
+		doc.Ipams = raw([]ipam{i})
+	}
 	for _, s := range n.RemoteSubnets {
 		doc.Policies = append(doc.Policies, policy{
 			remoteSubnetRoute, raw(remoteSubnet{s.Prefix.String(), s.ProviderAddress.String()}),

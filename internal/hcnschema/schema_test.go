@@ -94,10 +94,11 @@ func TestObjects(t *testing.T) {
 	checkObjects(t, hcnschema.Network, hcnschema.NetworkText, []object[hcn.Network]{
 		{
 			"overlay",
-			`{"ID":"` + id1 + `","Name":"vxlan0","Type":"Overlay","SchemaVersion":{"Major":2,"Minor":0},"Policies":[
+			`{"ID":"` + id1 + `","Name":"vxlan0","Type":"Overlay","SchemaVersion":{"Major":2,"Minor":0},"Ipams":[{"Subnets":[
+			{"IpAddressPrefix":"10.1.1.0/24"},{"IpAddressPrefix":"fd00:1::/64"}]}],"Policies":[
 			{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"10.1.2.0/24","ProviderAddress":"192.0.2.7"}}]}`,
 			hcn.Network{
-				ID: id1, Name: "vxlan0", Type: "Overlay",
+				ID: id1, Name: "vxlan0", Type: "Overlay", Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 				RemoteSubnets: []hcn.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.1.2.0/24"), ProviderAddress: addr("192.0.2.7")}},
 			},
 		},
@@ -110,11 +111,12 @@ func TestObjects(t *testing.T) {
 
 // What other programs put into objects must not make them unreadable.
 func TestReadingIsLenient(t *testing.T) {
-	n, err := hcnschema.Network(`{"ID":"{8F6F2A1E-0000-4000-8000-00000000000A}","Name":"nat","Flags":"x","Ipams":[{}],"Policies":[
+	n, err := hcnschema.Network(`{"ID":"{8F6F2A1E-0000-4000-8000-00000000000A}","Name":"nat","Flags":"x","Ipams":[{},{"Type":"Static","Subnets":[
+		{"IpAddressPrefix":"","Routes":[7]},{"IpAddressPrefix":"10.1.1.1/24","Policies":[{"Type":"VSID"}]}]}],"Policies":[
 		{"Type":"VSwitchExtension","Settings":7},{"Type":"RemoteSubnetRoute","Settings":7},
 		{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"all","ProviderAddress":"192.0.2.7"}},
 		{"Type":"RemoteSubnetRoute","Settings":{"IsolationId":4096,"DestinationPrefix":"10.1.2.3/24","ProviderAddress":"192.0.2.7"}}]}`)
-	want := hcn.Network{ID: id1, Name: "nat", Type: "NAT", RemoteSubnets: []hcn.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.1.2.0/24"), ProviderAddress: addr("192.0.2.7")}}}
+	want := hcn.Network{ID: id1, Name: "nat", Type: "NAT", Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24")}, RemoteSubnets: []hcn.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.1.2.0/24"), ProviderAddress: addr("192.0.2.7")}}}
 	if diff := cmp.Diff(want, n, compareValues()); diff != "" || err != nil {
 		t.Errorf("network: error %v, (-want +got):\n%s", err, diff)
 	}

@@ -224,7 +224,7 @@ func (s *Sim) Network(ctx context.Context, name string) (n hcn.Network, err erro
 		for _, have := range s.networks {
 			if have.Name == name {
 				n = have
-				n.RemoteSubnets = slices.Clone(have.RemoteSubnets)
+				n.Subnets, n.RemoteSubnets = slices.Clone(have.Subnets), slices.Clone(have.RemoteSubnets)
 				return nil
 			}
 		}
