@@ -40,6 +40,7 @@ const (
 	CodeHasReferences     = 0x803b002c // other objects refer to the object
 	CodeElementNotFound   = 0x80070490 // no such object
 	CodeAlreadyExists     = 0x800700b7 // the object exists
+	CodeObjectExists      = 0x80071392 // the object exists, of endpoints
 	CodeInvalidParameter  = 0x80070057 // a field is invalid
 	CodeAccessDenied      = 0x80070005 // access is denied
 	CodeNotImplemented    = 0x80004001 // not implemented
@@ -68,7 +69,7 @@ func (e *Error) meaning() error {
 	switch e.folded() {
 	case CodeNetworkNotFound, CodeEndpointNotFound, CodePortNotFound, CodeElementNotFound:
 		return ErrNotFound
-	case CodeNetworkExists, CodePortExists, CodeAlreadyExists:
+	case CodeNetworkExists, CodePortExists, CodeAlreadyExists, CodeObjectExists:
 		return ErrExists
 	case CodeUnsupported, CodeNotImplemented, CodeNotSupported:
 		return ErrUnsupported

@@ -24,7 +24,7 @@ func TestMeaningOfCodes(t *testing.T) {
 	for code, want := range map[uint32]error{
 		hcn.CodeNetworkNotFound: hcn.ErrNotFound, hcn.CodeEndpointNotFound: hcn.ErrNotFound,
 		hcn.CodePortNotFound: hcn.ErrNotFound, hcn.CodeElementNotFound: hcn.ErrNotFound, 0x490: hcn.ErrNotFound,
-		hcn.CodePortExists: hcn.ErrExists, hcn.CodeAlreadyExists: hcn.ErrExists, 0xb7: hcn.ErrExists,
+		hcn.CodePortExists: hcn.ErrExists, hcn.CodeAlreadyExists: hcn.ErrExists, 0xb7: hcn.ErrExists, hcn.CodeObjectExists: hcn.ErrExists, 0x1392: hcn.ErrExists,
 		hcn.CodeNetworkExists: hcn.ErrExists,
 		hcn.CodeUnsupported:   hcn.ErrUnsupported, hcn.CodeNotImplemented: hcn.ErrUnsupported, hcn.CodeNotSupported: hcn.ErrUnsupported,
 		hcn.CodeRPCUnknown: hcn.ErrUnavailable, 0x6b5: hcn.ErrUnavailable, hcn.CodeRPCUnavailable: hcn.ErrUnavailable,
