@@ -25,6 +25,17 @@ func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payl
 	}, nil
 }
 
+// putHealthCheck is putLoadBalancer for one of health checks. What HNS refuses is tried again later: another program,
+// or the proxy's own health server, may have the port, and the Service is served without it.
+func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
+	revert, err := t.putLoadBalancer(ctx, k, v, with)
+	if err == nil || isFatal(ctx, err) || errors.Is(err, proxy.ErrDataplaneLost) {
+		return revert, err
+	}
+	t.leave(k, err)
+	return nil, nil
+}
+
 // reach makes a load balancer what build returns. If an endpoint has vanished, it reads the endpoints
 // again and tries once more.
 func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalancer, error), with payload) error {

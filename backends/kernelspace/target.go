@@ -203,6 +203,8 @@ func (t *target) carryOut(ctx context.Context, o *op) (revert func(context.Conte
 		return lost, t.removeLoadBalancer(ctx, o.Key, o.Payload == nil)
 	case o.Key.kind == kindEndpoint:
 		return t.putEndpoint(ctx, o.Key, &o.Value, with)
+	case o.Key.kind == kindHealthCheck:
+		return t.putHealthCheck(ctx, o.Key, &o.Value, with)
 	}
 	return t.putLoadBalancer(ctx, o.Key, &o.Value, with)
 }
