@@ -22,8 +22,10 @@ import (
 func randomPort(r *rand.Rand, i int) *proxy.ServicePort {
 	var list []*endpoints.Endpoint
 	for n := range 1 + r.IntN(4) {
-		switch r.IntN(3) {
+		switch r.IntN(7) {
 		case 0:
+			list = append(list, said([]string{"node-2", ""}[r.IntN(2)], 1+r.IntN(9)))
+		case 1, 2:
 			list = append(list, local(1+r.IntN(9)))
 		default:
 			list = append(list, on(fmt.Sprintf("node-%d", 2+r.IntN(2)), remote(1+r.IntN(6))))
@@ -80,10 +82,16 @@ func randomFault(r *rand.Rand) func(hcntest.Call) hcntest.Fault {
 // anything unfinished has done everything, errors name only ports, and in the end HNS has what an
 // empty one would have.
 func TestHistoriesConvergeUnderFaults(t *testing.T) {
-	for _, version := range []hcn.Version{newest(), noModify(), server2019()} {
-		t.Run(version.String(), func(t *testing.T) {
+	for what, begin := range map[string]func(*testing.T) *machine{
+		"16.1":          func(t *testing.T) *machine { return newMachine(t, newest()) },
+		"12.2":          func(t *testing.T) *machine { return newMachine(t, noModify()) },
+		"9.5":           func(t *testing.T) *machine { return newMachine(t, server2019()) },
+		"16.1, overlay": newOverlay,
+		"9.5, overlay":  func(t *testing.T) *machine { return newOverlayOf(t, server2019()) },
+	} {
+		t.Run(what, func(t *testing.T) {
 			r := testenv.Random(t)
-			m := newMachine(t, version)
+			m := begin(t)
 			ports := make([]*proxy.ServicePort, 12)
 			failures, partial := 0, 0
 			for step := range 600 {
@@ -155,7 +163,11 @@ func (m *machine) problems() (all []error) {
 // wantAsFresh compares HNS with one in which nothing happened before.
 func (m *machine) wantAsFresh(step int, ports []*proxy.ServicePort) {
 	m.t.Helper()
-	fresh := newMachine(m.t, must(m.Version(m.t.Context())))
+	begin := newMachine
+	if m.options.HostMAC != "" {
+		begin = newOverlayOf
+	}
+	fresh := begin(m.t, must(m.Version(m.t.Context())))
 	fresh.apply(ports...)
 	if diff := cmp.Diff(fresh.Dump(), m.Dump()); diff != "" {
 		m.t.Errorf("step %d: HNS (-fresh +got):\n%s", step, diff)

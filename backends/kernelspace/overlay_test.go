@@ -20,8 +20,10 @@ import (
 var sourceVIP = netip.MustParseAddr("10.0.0.250")
 
 // newOverlay makes a machine with an overlay network that knows the pods of node-2, 10.1.0.0/24.
-func newOverlay(t *testing.T) *machine {
-	m := newMachine(t, newest())
+func newOverlay(t *testing.T) *machine { return newOverlayOf(t, newest()) }
+
+func newOverlayOf(t *testing.T, version hcn.Version) *machine {
+	m := newMachine(t, version)
 	m.RemoveNetwork(m.network)
 	m.addNetwork(hcn.Network{Name: networkName, Type: "overlay", Subnets: []netip.Prefix{subnet()}, RemoteSubnets: []hcn.RemoteSubnet{
 		{Prefix: netip.MustParsePrefix("10.1.0.0/24"), ProviderAddress: netip.MustParseAddr("172.18.0.3")},
