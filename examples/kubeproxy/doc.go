@@ -79,7 +79,9 @@
 // Mode kernelspace reads the section winkernel, or kube-proxy's flags -network-name, -source-vip,
 // -enable-dsr, -root-hnsendpoint-name (cbr0 if it is empty) and -forward-healthcheck-vip. The name of
 // the HNS network may be in the variable KUBE_NETWORK; until a CNI plugin has made that network, the
-// agent waits. An overlay network needs -source-vip. Where HNS or the network has no IPv6, Services are
+// agent waits. An overlay network needs -source-vip. In other networks, detectLocalMode NodeCIDR says that
+// only pods of this node have addresses of the Node's pod ranges: no EndpointSlice takes such an address from a pod
+// that is about to start. Where HNS or the network has no IPv6, Services are
 // served at their addresses of IPv4 only, and the log has one line about it. Periods are those of the
 // section iptables.
 // /metrics counts calls of HNS that failed: kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total,

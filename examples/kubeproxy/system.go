@@ -23,7 +23,7 @@ func (c *config) checkSystem(given map[string]bool, settings []setting) error {
 		}
 		isSet := !reflect.DeepEqual(s.value(), usual[i].value()) && s.text() != defaultRootEndpoint
 		switch {
-		case !s.traits.has(trait):
+		case !s.traits.has(trait), c.onWindows() && s.into == any(&c.DetectLocalMode) && !c.byInterface():
 		case given[s.flag] && s.field == "":
 			return fmt.Errorf("flag -%s is for %s", s.flag, system)
 		case given[s.flag] && c.configFile == "":
@@ -38,10 +38,15 @@ func (c *config) checkSystem(given map[string]bool, settings []setting) error {
 	return nil
 }
 
+// byInterface reports whether traffic of pods is known by names of interfaces.
+func (p *pods) byInterface() bool {
+	return p.DetectLocalMode == "BridgeInterface" || p.DetectLocalMode == "InterfaceNamePrefix"
+}
+
 // windowsTraffic returns which traffic is that of pods. Windows has no names of interfaces for it,
 // so settings that need them are those of Linux nodes, with which a file may be shared.
 func (p *pods) windowsTraffic() (proxy.LocalTraffic, error) {
-	if p.DetectLocalMode == "BridgeInterface" || p.DetectLocalMode == "InterfaceNamePrefix" {
+	if p.byInterface() {
 		return proxy.LocalTraffic{}, nil
 	}
 	return p.localTraffic()

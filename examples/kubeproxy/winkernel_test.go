@@ -158,6 +158,13 @@ func TestSharedFile(t *testing.T) {
 			t.Errorf("on %s: %v", system, err)
 		}
 	}
+	c, err := readOn(t, windowsSystem, header+"winkernel: {networkName: nat}\ndetectLocalMode: NodeCIDR\n", "-config FILE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := c.tracker(kernelspaceMode); err != nil || len(c.warnings) > 0 || !o.LocalTraffic.NodePodCIDRs {
+		t.Errorf("NodeCIDR on windows: got error %v, warnings %q, %+v, want the pod ranges of the Node", err, c.warnings, o.LocalTraffic)
+	}
 	for _, tc := range []struct {
 		system, flags string
 		want          []string
