@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/proxy"
@@ -30,12 +31,39 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil, err
 	}
 	have := t.mirror.endpoints[id]
-	if have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote && t.fitsName(have.Name, want.Name) {
+	isSame := have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote
+	isMove := isSame && v.role == rolePod && t.roleOf(id) == rolePod
+	switch {
+	case isSame && t.fitsName(have.Name, want.Name):
 		t.adopt(id, want.Name)
 		return nil, nil
+	case isMove && !t.moves.may(a, t.options.ListInterval):
+		return nil, nil
 	}
-	return nil, t.refresh(ctx, k, v, with)
+	if err = t.refresh(ctx, k, v, with); err == nil && isMove {
+		t.moves.note(a)
+	}
+	return nil, err
 }
+
+// moves are the endpoints that were made again because their pods are on other nodes, by address. EndpointSlices of
+// several Services may name different nodes for one address, and each list finds one of them. So the pauses
+// grow in which such an endpoint is not made again: load balancers leave it out meanwhile.
+type moves map[netip.Addr]move
+
+// move is how often an endpoint was made again, and when it was last.
+type move struct {
+	times int
+	at    time.Time
+}
+
+// may reports whether the endpoint of an address may be made again; the first pause is a given one.
+func (m moves) may(a netip.Addr, first time.Duration) bool {
+	have, found := m[a]
+	return !found || time.Since(have.at) >= first<<min(have.times-1, 10)
+}
+
+func (m moves) note(a netip.Addr) { m[a] = move{m[a].times + 1, time.Now()} }
 
 // isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
 // reads the endpoints again.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace"
@@ -110,6 +112,48 @@ func TestServicesDisagreeOnNode(t *testing.T) {
 	if n := m.writes(func() { m.apply(service(2, on("node-3", remote(1)))) }); n == 0 {
 		t.Error("the pod moves: got no writes, want some")
 	}
+}
+
+// EndpointSlices of Services may name different nodes for one address: one of them is wrong. The endpoint is made
+// again once for that, and then with growing pauses: not at each list, nor with each change of the wrong one, or
+// nobody could rely on it. A pod that moves once more is followed after the pause.
+func TestServicesNameDifferentNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for what, m := range map[string]*machine{"L2Bridge": newMachine(t, newest()), "overlay": newOverlay(t)} {
+			right, wrong := service(2, on("node-2", remote(1))), service(1, on("node-3", remote(1)))
+			m.apply(right)
+			m.apply(right, wrong)
+			id := func() string { return m.ids()[elsewhere(1).String()] }
+			before := id()
+			for i := range 5 {
+				m.apply(right, service(1, on(fmt.Sprintf("node-%d", 4+i), remote(1))))
+				m.apply(right, wrong)
+				if n := m.writes(m.resync); n != 0 {
+					t.Errorf("%s, resync: got %d writes, want 0", what, n)
+				}
+			}
+			if now := id(); now != before {
+				t.Errorf("%s, after changes: got endpoint %s, want %s as before", what, now, before)
+			}
+			changes := 0
+			for range 1000 { // almost four days
+				time.Sleep(kernelspace.DefaultListInterval)
+				if m.resync(); id() != before {
+					changes++
+					before = id()
+				}
+			}
+			if changes < 2 || changes > 10 {
+				t.Errorf("%s, 1000 lists: the endpoint was made again %d times, want 2 to 10", what, changes)
+			}
+			time.Sleep(1 << 11 * kernelspace.DefaultListInterval)
+			before = id()
+			m.apply(service(2, on("node-9", remote(1))))
+			if id() == before {
+				t.Errorf("%s, the pod moves: got endpoint %s as before, want another one", what, before)
+			}
+		}
+	})
 }
 
 // An endpoint that must be made again because its pod is on another node now, and cannot be, stays in the

@@ -48,6 +48,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	if t.hasReconnected() {
 		clear(t.notModified)
 	}
+	maps.DeleteFunc(t.moves, func(a netip.Addr, _ move) bool { return l.mirror.made[a] == "" })
 	objects = l.endpoints()
 	exists := map[string]bool{}
 	for i := range l.loadBalancers {

@@ -342,6 +342,9 @@ func (t *target) removeLoadBalancer(ctx context.Context, k key, isLeftover bool)
 		return nil
 	}
 	err := t.deleteLoadBalancer(ctx, k, have.ID)
+	if err == nil {
+		delete(t.notModified, k)
+	}
 	if err == nil || isFatal(ctx, err) {
 		return err
 	}

@@ -29,7 +29,7 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	t := &target{
-		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{},
+		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{}, moves: moves{},
 		shared: shared{renderer: &renderer{options: &o}, unfinished: newUnfinished(nil)}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
@@ -51,6 +51,7 @@ type target struct {
 	// notModified are the load balancers that HNS has refused to modify, or has not modified; the zero
 	// key stands for all.
 	notModified map[key]bool
+	moves       moves
 	looked      looked
 	state       state
 
