@@ -176,6 +176,8 @@ func TestEndpointThatCannotBeMadeAgain(t *testing.T) {
 			m.apply(moved("node-3")...)
 			m.want("deletes work", before...)
 
+			m.restart() // the next move is not one too soon after this one
+			m.apply(moved("node-3")...)
 			m.fail(times, denied(), "CreateEndpoint")
 			err := m.try(moved("node-4")...)
 			if !errors.Is(err, proxy.ErrDataplaneLost) {
