@@ -91,6 +91,13 @@ func TestAddressOfSharedSubnet(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.wantUses("L2Bridge, pod range: "+what, pod(20), 1)
+		// The Node gets its range: the address is free for its pod.
+		if err := m.applySnapshot(proxy.NewSnapshot(ownNode(), service(1, said("node-2", 20)))); err != nil {
+			t.Fatal(err)
+		}
+		m.addPod(pod(20))
+		m.resync()
+		m.wantUses("L2Bridge, then that of this node", pod(20), 1)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		m := newOverlay(t)
