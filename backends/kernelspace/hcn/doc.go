@@ -12,7 +12,7 @@
 //     It keeps no cache, retries nothing and never lists in order to find: the backend does that.
 //   - Handles and buffers are freed before a method returns, also after an error.
 //   - IDs are GUIDs in lower case without braces, in both directions.
-//   - An error of HNS is returned as an [*Error] with the HRESULT as HNS gave it; [Error.Is] knows
+//   - An error of HNS is returned as an [*Error] with the HRESULT as HNS gave it; [Error.Unwrap] knows
 //     what the codes mean. An error record with content is an error even if the HRESULT is S_OK.
 //     Other errors, such as one for a reply that is not valid JSON, are returned as they are.
 //   - Unknown fields, policies and flags of objects are left out. An object that lacks a list,
