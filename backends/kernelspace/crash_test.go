@@ -16,6 +16,35 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
+// A load balancer that may have been made, and that cannot be read at several lists, is not taken for one that was
+// not made: it goes when it can be read.
+func TestAttemptThatCannotBeRead(t *testing.T) {
+	m := newMachine(t, newest())
+	m.apply()
+	n := 0
+	m.SetFault(func(c hcntest.Call) hcntest.Fault {
+		if c.Method == "CreateLoadBalancer" {
+			n++
+			return hcntest.Fault{Err: errDenied, Done: true}
+		}
+		if n > 0 && c.Method == "LoadBalancerIDs" {
+			return denied()
+		}
+		return hcntest.Fault{}
+	})
+	if err := m.try(service(1, local(1))); err == nil {
+		t.Error("a create fails: got no error, want one")
+	}
+	m.fail(-1, denied(), "LoadBalancer")
+	for range 3 {
+		m.applied = proxy.Snapshot{}
+		m.apply()
+	}
+	m.SetFault(nil)
+	m.resync()
+	m.want("it can be read")
+}
+
 // recorder is an HNS that copies the state file right after it has made a load balancer, as a
 // process that is killed then leaves it.
 type recorder struct {

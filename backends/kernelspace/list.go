@@ -64,7 +64,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	for id := range l.unread {
 		exists[id] = true
 	}
-	t.state.keep(exists)
+	t.state.keep(exists, len(l.unread) > 0)
 	t.state.flush()
 	t.listed(l.renderer)
 	if err := l.unreadable(); err != nil {

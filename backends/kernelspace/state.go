@@ -3,6 +3,7 @@ package kernelspace
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/internal/journal"
@@ -44,12 +45,13 @@ func (s *state) load() {
 }
 
 // keep forgets all IDs but those of objects that exist. One that was missing in one list alone stays: the
-// list may have been wrong, and then nobody would remove the object any more.
-func (s *state) keep(exists map[string]bool) {
+// list may have been wrong, and then nobody would remove the object any more. Attempts stay, too, while some
+// objects are unread: one of them may be what an attempt has made.
+func (s *state) keep(exists map[string]bool, someUnread bool) {
 	missing := map[string]bool{}
 	for id := range s.All() {
 		switch {
-		case exists[id]:
+		case exists[id], someUnread && strings.HasPrefix(id, attempted):
 		case s.missing[id]:
 			s.Remove(id)
 		default:
@@ -76,10 +78,13 @@ func (s *state) clear() error {
 	return s.Clear()
 }
 
+// attempted begins what attempt returns.
+const attempted = "attempted:"
+
 // attempt is what the state has for a load balancer that may exist although its ID is not known. One
 // with this key is the backend's own.
 func attempt(k key) string {
-	return fmt.Sprintf("attempted:%d:%v", k.protocol, k.addr)
+	return fmt.Sprintf("%s%d:%v", attempted, k.protocol, k.addr)
 }
 
 // intend records that a load balancer is about to be made, or the next process would not know that
