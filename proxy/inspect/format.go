@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"iter"
 	"net/netip"
+	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -28,6 +29,7 @@ func functions() template.FuncMap {
 		"maxShown":  func() int { return maxShown },
 		"beyond":    func(most, n int) int { return max(0, n-most) },
 		"ago":       ago,
+		"count":     count,
 		"round":     round,
 		"bars":      bars,
 		"protocols": func() []v1.Protocol { return protocols() },
@@ -61,6 +63,14 @@ func appendTexts(shown []string, problems iter.Seq[*proxy.Problem]) []string {
 		}
 	}
 	return shown
+}
+
+// count writes a number of things.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // ago says how long ago a time was.

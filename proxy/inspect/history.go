@@ -40,6 +40,17 @@ type syncRecord struct {
 	Operations uint64
 }
 
+// Last returns the last sync, nil before the first one ends.
+func (s *syncs) Last() *syncRecord {
+	if len(s.Recent) == 0 {
+		return nil
+	}
+	return &s.Recent[len(s.Recent)-1]
+}
+
+// End returns when the sync ended.
+func (r *syncRecord) End() time.Time { return r.Start.Add(r.Duration) }
+
 // history is what the page keeps between requests: the last Sync whose Applied is known, and
 // the times of changes. It takes some 200 bytes for each service port that has changed since the
 // first sync.

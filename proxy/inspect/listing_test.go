@@ -64,6 +64,19 @@ func many(n int) proxy.Snapshot {
 	return proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, ports...)
 }
 
+// TestMasqueradeInWords checks how the list says whose addresses are replaced.
+func TestMasqueradeInWords(t *testing.T) {
+	for m, want := range map[proxy.Masquerade]string{
+		proxy.MasqueradeNever: " to local pool<", proxy.MasqueradeNonPods: " to local pool, masqueraded unless from a pod<", proxy.MasqueradeAlways: " to local pool, masqueraded<",
+	} {
+		p := clusterPort("default", "web", "", "10.96.0.10:80")
+		p.Frontends[0].FromOutside = proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal, Masquerade: m}
+		if body := get(t, proxy.NewSnapshot(&proxy.Node{}, p), ""); !strings.Contains(body, forward+want) {
+			t.Errorf("%s: the page lacks %q:\n%s", m, want, body)
+		}
+	}
+}
+
 // TestPages checks that each service port is on one page of the list.
 func TestPages(t *testing.T) {
 	for _, n := range []int{0, 1, maxPorts, maxPorts + 1, 3 * maxPorts} {

@@ -112,6 +112,8 @@ type view struct {
 	listing
 	answer
 	Service *serviceView
+	// FilterError is Error, if that is about the filter.
+	FilterError string `json:"-"`
 }
 
 func (p *Page) view(parameters url.Values) *view {
@@ -129,7 +131,8 @@ func (p *Page) view(parameters url.Values) *view {
 	f := newFilter(q.Filter)
 	if len(f) > maxWords {
 		v.listing = listing{Total: s.Len(), Page: 1, Pages: 1}
-		v.answer.Error = fmt.Sprintf("filter must have at most %d words, not %d", maxWords, len(f))
+		v.FilterError = fmt.Sprintf("filter must have at most %d words, not %d", maxWords, len(f))
+		v.Error = v.FilterError
 		return v
 	}
 	v.listing = list(s, f, q.Page)

@@ -125,8 +125,11 @@ func TestPage(t *testing.T) {
 		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"protocol must be one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<ol>"}},
 		"no target": {"?source=10.244.1.11", []string{"destination is required"}, []string{"<ol>"}},
 		"no port":   {"?destination=10.96.0.10", []string{"has no port"}, []string{"<ol>"}},
-		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address"}, []string{"<ol>"}},
+		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address, or address:port, not &#34;x&#34;"}, []string{"<ol>"}},
 		"no family": {"?destination=[fd00::1]:80", []string{"source is required"}, []string{"<ol>"}},
+		"no match":  {"?filter=nobody", []string{"0 of 2 service ports", "No name, address or port matches all words of the filter."}, []string{"<table", "no Services to serve"}},
+		"words":     {"?filter=a+b+c+d+e+f+g+h+i+j+k+l+m+n+o+p+q+r+s+t+u", []string{`role="alert">filter must have at most 20 words, not 21`}, []string{"service ports.</p>\n<table"}},
+		"last sync": {"", []string{"<dt>Last sync", "took 0s", `<span class="done">done</span>`, "shows what was programmed"}, nil},
 		"bad page":  {"?page=-3", []string{"2 of 2 service ports.</p>"}, nil},
 		"far page":  {"?page=99", []string{"2 of 2 service ports.</p>", "default/other"}, nil},
 	} {
@@ -149,6 +152,30 @@ func TestPage(t *testing.T) {
 func TestPageBeforeFirstSync(t *testing.T) {
 	if body := get(t, proxy.Snapshot{}, "?destination=10.96.0.10:80"); !strings.Contains(body, "Nothing has been programmed yet") {
 		t.Errorf("got page\n%s\nwant one that says that nothing has been programmed", body)
+	}
+	if body := get(t, proxy.Snapshot{}, "?service=default/web"); !strings.Contains(body, "is known after the first sync") || strings.Contains(body, "serves no port") {
+		t.Errorf("got page of a Service\n%s\nwant one that does not know yet whether the node serves it", body)
+	}
+}
+
+func TestPageWithoutServices(t *testing.T) {
+	if body := get(t, proxy.NewSnapshot(&proxy.Node{Name: "node-1"}), ""); !strings.Contains(body, "This node has no Services to serve.") {
+		t.Errorf("got page\n%s\nwant one that says that there are no Services", body)
+	}
+}
+
+// Many problems are folded, so that the rest of the page stays in sight.
+func TestProblemsAreFolded(t *testing.T) {
+	for n, want := range map[int]string{1: "<details open><summary>1 problem<", maxListed: "<details open><summary>10 problems<", maxListed + 1: "<details><summary>11 problems<"} {
+		var all []*v1.Service
+		for i := range n {
+			s := service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.0.%d", 10+i))
+			s.Spec.Ports[0].NodePort, s.Spec.ExternalIPs = 0, []string{"nonsense"}
+			all = append(all, s)
+		}
+		if body := get(t, snapshot(t, all...), ""); !strings.Contains(body, want) {
+			t.Errorf("%d problems: the page lacks %q:\n%s", n, want, body)
+		}
 	}
 }
 

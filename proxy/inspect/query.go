@@ -110,7 +110,7 @@ func source(text string) (netip.AddrPort, error) {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("source must be an IP address, or address:port: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("source must be an IP address, or address:port, not %q", text)
 	}
 	return netip.AddrPortFrom(a.Unmap(), clientPort), nil
 }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"iter"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,18 @@ type portView struct {
 type explained struct {
 	*endpoints.Endpoint
 	endpoints.Explanation
+}
+
+// Question returns the query that asks about a packet to the port, as the part of a URL; it is empty
+// for a port without a ClusterIP.
+func (v portView) Question() string {
+	i := slices.IndexFunc(v.Frontends, func(f proxy.Frontend) bool { return f.Kind == proxy.ClusterIP })
+	if i < 0 {
+		return ""
+	}
+	return "?" + url.Values{
+		"destination": {v.Frontends[i].Addr.String()}, "protocol": {string(v.Name.Protocol)},
+	}.Encode()
 }
 
 // explainer is implemented by trackers.

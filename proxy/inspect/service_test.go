@@ -56,6 +56,7 @@ func TestServicePage(t *testing.T) {
 		"external Local", "2 endpoints", "&#34;&lt;nonsense&gt;&#34; is not an IP address", "spec.x: half", "&lt;node-2&gt;",
 		`<td data-label="Local pool"><span class="forward">in</span>: ready, on this node`, `<td data-label="Local pool"><span class="pass">out</span>: on another node`,
 		`<td data-label="Cluster pool"><span class="pass">out</span>: not ready`, "none since the first sync",
+		"what was programmed <time", `<a href="?destination=10.96.0.10%3A80&amp;protocol=TCP#packet">`,
 	} {
 		if !strings.Contains(body, part) {
 			t.Errorf("the page lacks %q", part)
@@ -102,7 +103,7 @@ func TestNeverProgrammed(t *testing.T) {
 	page.Observer().Synced(proxy.Sync{Snapshot: s, Applied: proxy.NewSnapshot(s.Node()), Err: refused, Refused: refused})
 	for query, want := range map[string][]string{
 		"service=default/web": {"<h2>default/web:http/TCP/IPv4</h2>", "Not programmed: &lt;full&gt;"},
-		"":                    {"<h2>Not programmed</h2>", `<a href="?service=default/web">default/web:http/TCP/IPv4</a>: &lt;full&gt;`},
+		"":                    {`<h2 id="refused">Not programmed</h2>`, `<a href="?service=default/web">default/web:http/TCP/IPv4</a>: &lt;full&gt;`},
 	} {
 		w := httptest.NewRecorder()
 		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?"+query, http.NoBody))

@@ -21,6 +21,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
@@ -54,6 +55,7 @@ func serve(t *testing.T) (url string) {
 	bad := service("bad", "10.96.0.12")
 	bad.Spec.ExternalIPs = []string{hostile}
 	tracker.UpdateService(bad)
+	addBalanced(tracker)
 	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -65,6 +67,7 @@ func serve(t *testing.T) (url string) {
 	})
 	tracker.Synced()
 	page := inspect.New("Mode test")
+	page.SetLimits([]*proxy.Problem{{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: long}, Field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds", Err: errors.New("limited")}})
 	applied := make(chan struct{})
 	runner := &proxy.Runner{Source: tracker, Backend: dataplane{}, Observers: []proxy.Observer{page.Observer(), {Synced: func(proxy.Sync) { close(applied) }}}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -78,6 +81,31 @@ func serve(t *testing.T) (url string) {
 		t.Fatal("no sync in 10 s")
 	}
 	return server.URL + "/debug/services"
+}
+
+// long is a name with the greatest length, and without a place where a browser would break it.
+var long = strings.Repeat("l", 63)
+
+// addBalanced adds a Service of type LoadBalancer with long addresses and names.
+func addBalanced(tracker proxy.ServiceChangeTracker) {
+	s := service(long, "fd00:10:96:ffff:ffff:ffff:ffff:ffff")
+	s.Spec.Type = v1.ServiceTypeLoadBalancer
+	s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol}
+	s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceExternalTrafficPolicyLocal, 32100
+	s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
+	s.Spec.Ports[0].NodePort = 30080
+	s.Spec.LoadBalancerSourceRanges = []string{"2001:db8:ffff:ffff::/64"}
+	s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"}}
+	tracker.UpdateService(s)
+	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "long-1", Labels: map[string]string{discoveryv1.LabelServiceName: long}},
+		AddressType: discoveryv1.AddressTypeIPv6,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"fd00:10:244:1:ffff:ffff:ffff:ffff"}, NodeName: new("node-1")},
+			{Addresses: []string{"fd00:10:244:2:ffff:ffff:ffff:ffff"}, NodeName: new("ip-10-0-137-214.eu-central-1.compute.internal")},
+		},
+	})
 }
 
 func service(name, ip string) *v1.Service {
@@ -106,7 +134,7 @@ func open(t *testing.T) *browser {
 	}
 	b := &browser{T: t, url: serve(t)}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
@@ -224,12 +252,14 @@ const (
 // at a Service.
 func TestPage(t *testing.T) {
 	b := open(t)
-	b.await(status, fmt.Sprintf("%d of %[1]d service ports, page 1 of 3", services+3))
+	b.await(status, fmt.Sprintf("%d of %[1]d service ports, page 1 of 3", services+4))
 	if got := len(b.texts(rows)); got != 100 {
 		t.Errorf("got %d rows, want 100", got)
 	}
 	b.do(chromedp.Click("a[rel=next]"))
 	b.await(status, "page 2 of 3")
+
+	b.await("dt + dd", "took ")
 
 	const question = "WEB.default.svc.cluster.local:http"
 	b.enter("input[name=destination]:not([type=hidden])", question)
@@ -247,8 +277,23 @@ func TestPage(t *testing.T) {
 	b.await("h1", "Service default/web")
 	b.await("td", "in: ready")
 	b.await("td", "out: not ready")
+	b.do(chromedp.Click("a[href*=destination]"))
+	b.await("ol li", "10.96.0.10")
+	b.do(chromedp.Click(".answer a"))
+	b.await("h1", "Service default/web")
 	b.do(chromedp.Click("a[href='?']"))
 	b.await(status, "page 1 of 3")
+	b.wantSilence()
+}
+
+// TestNothingMatches checks that an empty list says why it is empty.
+func TestNothingMatches(t *testing.T) {
+	b := open(t)
+	b.enter("input[type=search]", "nobody")
+	b.await(status, "0 of")
+	b.await("main > p", "No name, address or port matches all words of the filter.")
+	b.enter("input[type=search]", strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyz", ""), " "))
+	b.await("input[type=search] ~ *, form[role=search] + [role=alert]", "filter must have at most 20 words")
 	b.wantSilence()
 }
 
@@ -281,21 +326,41 @@ const unnamed = `Array.from(document.querySelectorAll("input:not([type=hidden]),
 const contrasts = `(() => {
 	const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(x => x / 255).map(x => x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b }
 	const back = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (!/, 0\)$/.test(c)) return c } return getComputedStyle(document.body).backgroundColor }
-	return Array.from(document.querySelectorAll("p, td, th, dt, dd, li, h1, h2, a, code, span, input, button, label"), e => {
+	const pale = Array.from(document.querySelectorAll("input"), e => {
+		const [a, b] = [light(getComputedStyle(e, "::placeholder").color), light(back(e))].sort((x, y) => y - x)
+		return (a + .05) / (b + .05) < 4.5 ? "placeholder " + getComputedStyle(e, "::placeholder").color + " on " + back(e) : ""
+	})
+	return pale.concat(Array.from(document.querySelectorAll("p, td, th, dt, dd, li, h1, h2, a, code, span, input, button, label"), e => {
 		const [a, b] = [light(getComputedStyle(e).color), light(back(e))].sort((x, y) => y - x)
 		return (a + .05) / (b + .05) < 4.5 ? e.tagName + "." + e.className + " " + getComputedStyle(e).color + " on " + back(e) : ""
-	}).filter((x, i, all) => x && all.indexOf(x) == i)
+	})).filter((x, i, all) => x && all.indexOf(x) == i)
 })()`
 
-// TestEverybodyCanRead checks labels, contrast in both colour schemes, that a narrow screen needs
-// no horizontal scrolling, and that the keyboard reaches all controls.
+// broken are the texts that a wide screen must have on one line each: headings of columns, and
+// addresses.
+const broken = `Array.from(document.querySelectorAll("th, td code"), e => {
+	const text = document.createRange()
+	text.selectNodeContents(e)
+	return new Set(Array.from(text.getClientRects(), r => r.top)).size > 1 ? e.innerText : ""
+}).filter(x => x)`
+
+// paths are pages with all that the page may show.
+func paths() []string {
+	return []string{
+		"", "?filter=web&destination=web.default", "?service=default/web", "?service=default/none", "?filter=nobody&destination=nobody",
+		"?filter=" + long, "?service=default/" + long, "?filter=nobody&destination=" + long,
+	}
+}
+
+// TestEverybodyCanRead checks labels, contrast in both colour schemes, that no width of the screen
+// needs horizontal scrolling or breaks addresses, and that the keyboard reaches all controls.
 func TestEverybodyCanRead(t *testing.T) {
 	b := open(t)
 	list := func(script string) []string {
 		t.Helper()
 		return find(b, chromedp.Evaluate[[]string](script))
 	}
-	for _, path := range []string{"", "?destination=web.default", "?service=default/web"} {
+	for _, path := range paths() {
 		b.do(chromedp.Navigate(b.url + path))
 		if got := list(unnamed); len(got) > 0 {
 			t.Errorf("%q: controls %q have no label", path, got)
@@ -306,14 +371,18 @@ func TestEverybodyCanRead(t *testing.T) {
 				t.Errorf("%q, %s: contrast too low: %q", path, scheme, got)
 			}
 		}
-		b.do(chromedp.EmulateViewport(420, 800))
-		if width := find(b, chromedp.Evaluate[int]("document.documentElement.scrollWidth")); width > 420 {
-			t.Errorf("%q: the page is %d pixels wide, want at most 420", path, width)
+		for _, width := range []int64{320, 420, 720, 1100, 1101, 1280} {
+			b.do(chromedp.EmulateViewport(width, 800))
+			if got := find(b, chromedp.Evaluate[int64]("document.documentElement.scrollWidth")); got > width {
+				t.Errorf("%q: the page is %d pixels wide, want at most %d", path, got, width)
+			}
 		}
-		b.do(chromedp.EmulateViewport(1280, 800))
+		if got := list(broken); len(got) > 0 {
+			t.Errorf("%q: got several lines for %q, want one", path, got)
+		}
 	}
 	b.do(chromedp.Navigate(b.url))
-	want := []string{"protocol", "source", "interface", "destination", "Ask", "filter", "Filter"}
+	want := []string{"2 problems", "Where does a packet go?", "Service ports", "2 problems", "protocol", "source", "interface", "destination", "Ask", "filter", "Filter"}
 	for _, name := range want {
 		b.do(chromedp.KeyEvent(kb.Tab))
 		if got := find(b, chromedp.Evaluate[string]("document.activeElement.name || document.activeElement.innerText")); got != name {
