@@ -27,7 +27,7 @@
 //
 // They have addresses in the same ranges. A program that removes what a predecessor
 // left, as package conntrack does with flows, must not touch theirs, and calls
-// [Source.Foreign].
+// [Source.Foreign] or [Events.Foreign].
 //
 // # When the API server is unreachable
 //

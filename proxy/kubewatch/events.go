@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -17,7 +20,12 @@ import (
 //
 // Each method returns an event handler for AddEventHandler of an informer of this kind. The
 // handlers read objects and do not keep or change them, so the caches of the informers stay as
-// they are. Objects that a [Source] would not receive are left out.
+// they are; they keep names. Objects that a [Source] would not receive are left out.
+//
+// A program that makes its informers anew gets new event handlers for them from the same Events,
+// and calls AwaitSynced again: objects that were deleted meanwhile are then removed. From the call
+// of its method on, the former event handler of that kind passes nothing on. So several informers
+// of one kind, such as one for each namespace, need one event handler in common.
 type Events struct {
 	// Handler receives the objects and their changes.
 	Handler Handler
@@ -25,25 +33,37 @@ type Events struct {
 	NodeName string
 	// ProxyName selects the Services whose label
 	// service.kubernetes.io/service-proxy-name has this value; empty selects those
-	// without the label.
+	// without the label. A tracker accepts Services with the label only if
+	// TrackerOptions.Accept does.
 	ProxyName string
 	// Report, if not nil, receives an error for each object of another kind than that of the
 	// event handler. It may be called from several goroutines at once.
 	Report func(error)
+
+	services, foreign, slices, nodes, cidrs kept
+	theirs                                  addresses
+	ranges                                  *ranges // used by events of cidrs alone
+	synced                                  sync.Once
 }
 
 // Services returns the event handler for an informer of Services.
 func (e *Events) Services() cache.ResourceEventHandler {
-	return events[*v1.Service]{
-		update: e.Handler.UpdateService, remove: e.Handler.DeleteService, report: e.Report,
-		selects: e.selectsService,
+	return both{
+		events[*v1.Service]{
+			kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
+			selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
+		},
+		events[*v1.Service]{
+			kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
+			selects: func(s *v1.Service) bool { return !e.isOurs(s) },
+		},
 	}
 }
 
 // EndpointSlices returns the event handler for an informer of EndpointSlices.
 func (e *Events) EndpointSlices() cache.ResourceEventHandler {
 	return events[*discoveryv1.EndpointSlice]{
-		update: e.Handler.UpdateEndpointSlice, remove: e.Handler.DeleteEndpointSlice, report: e.Report,
+		kept: &e.slices, generation: e.slices.next(e.Handler.DeleteEndpointSlice), update: e.Handler.UpdateEndpointSlice, report: e.Report,
 		selects: func(s *discoveryv1.EndpointSlice) bool {
 			_, isHeadless := s.Labels[v1.IsHeadlessService]
 			return !isHeadless
@@ -54,19 +74,39 @@ func (e *Events) EndpointSlices() cache.ResourceEventHandler {
 // Nodes returns the event handler for an informer of Nodes. The informer may have other
 // nodes, too.
 func (e *Events) Nodes() cache.ResourceEventHandler {
+	remove := func(n types.NamespacedName) {
+		if n.Name == e.NodeName {
+			e.Handler.UpdateNode(nil)
+		}
+	}
 	return events[*v1.Node]{
-		update: e.Handler.UpdateNode, report: e.Report,
+		kept: &e.nodes, generation: e.nodes.next(remove), update: e.Handler.UpdateNode, report: e.Report,
 		selects: func(n *v1.Node) bool { return n.Name == e.NodeName },
-		remove: func(n types.NamespacedName) {
-			if n.Name == e.NodeName {
-				e.Handler.UpdateNode(nil)
-			}
-		},
 	}
 }
 
+// ServiceCIDRs returns the event handler for an informer of ServiceCIDRs. A Handler that is no
+// [ServiceCIDRHandler] receives nothing. API servers before 1.33 do not have ServiceCIDRs: there, such an
+// informer never syncs, so AwaitSynced must not wait for it.
+func (e *Events) ServiceCIDRs() cache.ResourceEventHandler {
+	handler, can := e.Handler.(ServiceCIDRHandler)
+	if e.ranges == nil {
+		e.ranges = newRanges(func(all []netip.Prefix) { handler.UpdateServiceCIDRs(all) })
+	}
+	return events[*networkingv1.ServiceCIDR]{
+		kept: &e.cidrs, generation: e.cidrs.next(e.ranges.remove), update: e.ranges.update, report: e.Report,
+		selects: func(*networkingv1.ServiceCIDR) bool { return can },
+	}
+}
+
+// Foreign reports whether an address may be a ClusterIP of a Service for another proxy, for the
+// Options of package conntrack. The informer of Services must have these Services, too. Before
+// AwaitSynced succeeds, every address may be one. It may be called from any goroutine.
+func (e *Events) Foreign(a netip.Addr) bool { return e.theirs.has(a) }
+
 // AwaitSynced waits until the event handlers have received all objects that existed at the
-// start, and then calls Synced of the Handler. It takes the method HasSynced of each
+// start, removes objects of former event handlers that exist no more, and calls Synced of the
+// Handler, unless an earlier call has. It takes the method HasSynced of each
 // registration that AddEventHandler returned: that of an informer is true too early, when
 // events still wait for the handler. It returns the cause of the end of ctx if that comes first.
 // Without registrations it fails: an empty snapshot would remove all rules.
@@ -77,28 +117,40 @@ func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.Informe
 	if !cache.WaitForCacheSync(ctx.Done(), registrations...) {
 		return context.Cause(ctx)
 	}
-	e.Handler.Synced()
+	for _, k := range []*kept{&e.services, &e.foreign, &e.slices, &e.nodes, &e.cidrs} {
+		k.removeFormer()
+	}
+	if e.foreign.exists() {
+		e.theirs.complete()
+	}
+	e.synced.Do(e.Handler.Synced)
 	return nil
 }
 
-// selectsService decides what the API server decides for a Source.
-func (e *Events) selectsService(s *v1.Service) bool {
+// isOurs decides by the label what the API server decides for a Source.
+func (e *Events) isOurs(s *v1.Service) bool {
 	proxy, isLabelled := s.Labels[labelProxyName]
-	return proxy == e.ProxyName && isLabelled == (e.ProxyName != "") && s.Spec.ClusterIP != v1.ClusterIPNone
+	return proxy == e.ProxyName && isLabelled == (e.ProxyName != "")
 }
 
 // events is the event handler for one kind of objects.
 type events[T object] struct {
-	update  func(T)
-	remove  func(types.NamespacedName)
-	selects func(T) bool
-	report  func(error)
+	*kept
+	generation int
+	update     func(T)
+	selects    func(T) bool
+	report     func(error)
 }
 
-// OnAdd passes an object on.
+// OnAdd passes an object on. A new informer may have it in a state that is not selected any more.
 func (e events[T]) OnAdd(o any, _ bool) {
-	if t, ok := e.read(o); ok && e.selects(t) {
-		e.update(t)
+	t, ok := e.read(o)
+	switch {
+	case !ok:
+	case e.selects(t):
+		e.passOn(e.generation, nameOf(t), func() { e.update(t) })
+	default:
+		e.forget(e.generation, nameOf(t), false)
 	}
 }
 
@@ -109,11 +161,7 @@ func (e events[T]) OnUpdate(before, now any) {
 	if !ok || before == now {
 		return
 	}
-	if e.selects(t) {
-		e.update(t)
-	} else if old, ok := e.read(before); ok && e.selects(old) {
-		e.remove(nameOf(t))
-	}
+	e.OnAdd(t, false)
 }
 
 // OnDelete removes an object. An informer that missed the deletion knows only an older state of
@@ -126,12 +174,12 @@ func (e events[T]) OnDelete(o any) {
 				e.failed(fmt.Errorf("kubewatch: a deleted %T: %w", *new(T), err))
 				return
 			}
-			e.remove(types.NamespacedName{Namespace: name.Namespace, Name: name.Name})
+			e.forget(e.generation, types.NamespacedName{Namespace: name.Namespace, Name: name.Name}, true)
 			return
 		}
 	}
 	if t, ok := e.read(o); ok {
-		e.remove(nameOf(t))
+		e.forget(e.generation, nameOf(t), true)
 	}
 }
 

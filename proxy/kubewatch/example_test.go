@@ -81,6 +81,7 @@ func ExampleEvents() {
 		factory.Core().V1().Services().Informer():            events.Services(),
 		factory.Discovery().V1().EndpointSlices().Informer(): events.EndpointSlices(),
 		factory.Core().V1().Nodes().Informer():               events.Nodes(),
+		factory.Networking().V1().ServiceCIDRs().Informer():  events.ServiceCIDRs(),
 	} {
 		registration, err := informer.AddEventHandler(handler)
 		if err != nil {

@@ -70,11 +70,8 @@ func (s *Source) listForeign(ctx context.Context) (map[netip.Addr]struct{}, erro
 	}
 	known := map[netip.Addr]struct{}{}
 	for i := range list.Items {
-		spec := &list.Items[i].Spec
-		for _, text := range append(spec.ClusterIPs, spec.ClusterIP) {
-			if a, err := netip.ParseAddr(text); err == nil {
-				known[a.Unmap()] = struct{}{}
-			}
+		for _, a := range clusterIPs(&list.Items[i].Spec) {
+			known[a] = struct{}{}
 		}
 	}
 	return known, nil

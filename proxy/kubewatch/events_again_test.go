@@ -1,0 +1,119 @@
+package kubewatch
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+)
+
+// watchBy passes on the objects of new informers until the call of the result.
+func watchBy(t *testing.T, e *Events, client kubernetes.Interface) (stop func()) {
+	t.Helper()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	synced := register(t, e, factory)
+	registration, err := factory.Networking().V1().ServiceCIDRs().Informer().AddEventHandler(e.ServiceCIDRs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.StartWithContext(ctx)
+	if err := e.AwaitSynced(ctx, append(synced, registration.HasSynced)...); err != nil {
+		t.Fatal(err)
+	}
+	return func() { cancel(); factory.Shutdown() }
+}
+
+// TestEventsOfNewInformers checks that what was deleted while there were no informers is removed, that
+// what still exists stays, and that Synced is called once.
+func TestEventsOfNewInformers(t *testing.T) {
+	ctx := t.Context()
+	client := fake.NewClientset(service("web", "10.96.0.1"), service("stays", "10.96.0.2"), service("given", "10.96.0.3"),
+		slice("web-1", "10.0.0.1"), slice("stays-1", "10.0.0.2"), node("n1", "a"), cidr("a", "10.96.0.0/16"), cidr("b", "10.97.0.0/16"))
+	r := newRecorder()
+	e := &Events{Handler: r, NodeName: "n1", Report: func(err error) { t.Error(err) }}
+	former := e.Services()
+	watchBy(t, e, client)()
+	given := service("given", "10.96.0.3")
+	given.Labels = map[string]string{labelProxyName: "other"}
+	_, updated := client.CoreV1().Services("test").Update(ctx, given, metav1.UpdateOptions{})
+	if err := errors.Join(
+		updated,
+		client.CoreV1().Services("test").Delete(ctx, "web", metav1.DeleteOptions{}),
+		client.DiscoveryV1().EndpointSlices("test").Delete(ctx, "web-1", metav1.DeleteOptions{}),
+		client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}),
+		client.NetworkingV1().ServiceCIDRs().Delete(ctx, "b", metav1.DeleteOptions{}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.get(); len(s.services) != 3 || len(s.slices) != 2 || s.zone != "a" || len(s.cidrs) != 2 || s.earlyRanges != 2 {
+		t.Fatalf("without informers: got %+v, want all objects, and the ranges before Synced", s)
+	}
+	stop := watchBy(t, e, client)
+	defer stop()
+	former.OnAdd(service("web", "10.96.0.1"), false) // An event that the former informer still had.
+	s := r.get()
+	if len(s.services) != 1 || s.services["stays"] == "" || len(s.slices) != 1 || s.slices["stays-1"] == "" || s.zone != "" || len(s.cidrs) != 1 {
+		t.Errorf("with new informers: got %+v, want Service stays, its slice and one range", s)
+	}
+	if s.synced != 1 {
+		t.Errorf("got %d calls of Synced, want one", s.synced)
+	}
+}
+
+// TestEventsForeign checks which ClusterIPs are those of Services for other proxies, as they come
+// and go.
+func TestEventsForeign(t *testing.T) {
+	e := &Events{Handler: newRecorder()}
+	want := func(what, want string) {
+		t.Helper()
+		got := ""
+		for _, a := range []string{"10.96.0.66", "fd00::66", "10.96.0.10", "::ffff:10.96.0.66"} {
+			got += map[bool]string{true: "y", false: "n"}[e.Foreign(netip.MustParseAddr(a))]
+		}
+		if got != want {
+			t.Errorf("%s: got foreign addresses %s, want %s", what, got, want)
+		}
+	}
+	sync := func() {
+		t.Helper()
+		if err := e.AwaitSynced(t.Context(), func() bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sync()
+	want("without an informer of Services", "yyyy")
+	h := e.Services()
+	his := theirs("theirs", "other", "10.96.0.66", "fd00::66")
+	h.OnAdd(his, true)
+	h.OnAdd(theirs("empty label", "", "10.96.0.66"), true)
+	h.OnAdd(theirs("headless", "other", "None"), true)
+	h.OnAdd(service("ours", "10.96.0.10"), true)
+	sync()
+	want("at the start", "yyny")
+	changed := theirs("theirs", "other", "fd00::66")
+	h.OnUpdate(his, changed)
+	h.OnUpdate(theirs("empty label", "", "10.96.0.66"), service("empty label", "10.96.0.66"))
+	want("after one has been changed and one has become ours", "nynn")
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "test/theirs"})
+	want("after a deletion", "nnnn")
+	h.OnAdd(changed, false)
+	e.Services()
+	sync()
+	want("with a new informer, which has none", "nnnn")
+}
+
+// TestEventsWithoutRanges checks that a Handler that does not want ServiceCIDRs gets none.
+func TestEventsWithoutRanges(t *testing.T) {
+	e := &Events{Handler: plain{newRecorder()}}
+	h := e.ServiceCIDRs()
+	h.OnAdd(cidr("a", "10.96.0.0/16"), true)
+	h.OnDelete(cidr("a", "10.96.0.0/16"))
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "a"})
+}

@@ -1,0 +1,151 @@
+package kubewatch
+
+import (
+	"net/netip"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// kept are the objects of one kind that event handlers have passed on. Only the newest event handler
+// may change it: events of a former informer may still arrive, and are out of date.
+type kept struct {
+	mu         sync.Mutex
+	generation int                          // of the newest event handler, from 1
+	known      map[types.NamespacedName]int // the generation that has passed the object on last
+	remove     func(types.NamespacedName)
+}
+
+// next returns the generation of a new event handler.
+func (k *kept) next(remove func(types.NamespacedName)) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.generation++; k.known == nil {
+		k.known = map[types.NamespacedName]int{}
+	}
+	k.remove = remove
+	return k.generation
+}
+
+// exists reports whether there is an event handler.
+func (k *kept) exists() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.generation > 0
+}
+
+// passOn calls update for an object, unless the event handler has a successor.
+func (k *kept) passOn(generation int, name types.NamespacedName, update func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if generation == k.generation {
+		k.known[name] = generation
+		update()
+	}
+}
+
+// forget removes an object that is known, or must be gone, unless the event handler has a successor.
+func (k *kept) forget(generation int, name types.NamespacedName, isGone bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, isKnown := k.known[name]; generation == k.generation && (isKnown || isGone) {
+		delete(k.known, name)
+		k.remove(name)
+	}
+}
+
+// removeFormer removes the objects that the newest event handler has not passed on.
+func (k *kept) removeFormer() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, generation := range k.known {
+		if generation < k.generation {
+			delete(k.known, name)
+			k.remove(name)
+		}
+	}
+}
+
+// addresses are the ClusterIPs of Services for other proxies.
+type addresses struct {
+	mu         sync.Mutex
+	isComplete bool
+	services   map[types.NamespacedName][]netip.Addr
+	count      map[netip.Addr]int
+}
+
+func (a *addresses) update(s *v1.Service) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forget(nameOf(s))
+	if a.count == nil {
+		a.services, a.count = map[types.NamespacedName][]netip.Addr{}, map[netip.Addr]int{}
+	}
+	all := clusterIPs(&s.Spec)
+	a.services[nameOf(s)] = all
+	for _, ip := range all {
+		a.count[ip]++
+	}
+}
+
+func (a *addresses) remove(name types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forget(name)
+}
+
+// forget is called with the lock.
+func (a *addresses) forget(name types.NamespacedName) {
+	for _, ip := range a.services[name] {
+		if a.count[ip]--; a.count[ip] == 0 {
+			delete(a.count, ip)
+		}
+	}
+	delete(a.services, name)
+}
+
+func (a *addresses) complete() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.isComplete = true
+}
+
+// has reports whether an address may be one of them.
+func (a *addresses) has(ip netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.isComplete || a.count[ip.Unmap()] > 0
+}
+
+// clusterIPs returns the addresses of a Service, perhaps twice.
+func clusterIPs(s *v1.ServiceSpec) (all []netip.Addr) {
+	for _, text := range append([]string{s.ClusterIP}, s.ClusterIPs...) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+// both passes each event to two event handlers.
+type both [2]cache.ResourceEventHandler
+
+func (b both) OnAdd(o any, isInInitialList bool) {
+	for _, h := range b {
+		h.OnAdd(o, isInInitialList)
+	}
+}
+
+func (b both) OnUpdate(before, now any) {
+	for _, h := range b {
+		h.OnUpdate(before, now)
+	}
+}
+
+func (b both) OnDelete(o any) {
+	for _, h := range b {
+		h.OnDelete(o)
+	}
+}
