@@ -10,12 +10,14 @@
 //     maps, over netlink; the cost of a change depends on its size
 //   - [github.com/vipkit/vipkit/backends/iptables]: virtual IPs in iptables, for
 //     older kernels, and for operators who use iptables
+//   - [github.com/vipkit/vipkit/backends/ipvs]: virtual IPs in IPVS, with its schedulers,
+//     and draining of connections
 //   - [github.com/vipkit/vipkit/backends/userspace]: virtual IPs carried by the
 //     process itself, with failover and draining
 //   - [github.com/vipkit/vipkit/backends/kernelspace]: virtual IPs in the virtual
-//     switch of Windows; [github.com/vipkit/vipkit/backends/kernelspace/hcn] and
-//     [github.com/vipkit/vipkit/backends/kernelspace/hcntest]: what it calls, and a
-//     simulation of it
+//     switch of Windows; [github.com/vipkit/vipkit/backends/kernelspace/hcn]: what it
+//     calls, [github.com/vipkit/vipkit/backends/kernelspace/hns]: that interface of
+//     Windows, and [github.com/vipkit/vipkit/backends/kernelspace/hcntest]: a simulation
 //   - [github.com/vipkit/vipkit/backends/script]: the kernel edge of backends that
 //     run a program which reads scripts
 //   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite, which
@@ -43,6 +45,7 @@
 //     [github.com/vipkit/vipkit/allocator/kubestore],
 //     [github.com/vipkit/vipkit/allocator/rangemap], and the module
 //     github.com/vipkit/vipkit/allocator/etcdstore: stores of allocations
+//   - [github.com/vipkit/vipkit/allocator/storetest]: tests of the contract of stores
 //   - [github.com/vipkit/vipkit/allocator]: allocates addresses and node ports, each
 //     at most once; it does not import the packages of the proxy
 //   - [github.com/vipkit/vipkit/affinity]: session affinity of Services

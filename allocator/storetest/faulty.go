@@ -13,7 +13,9 @@ import (
 
 // The errors that a faulty store injects.
 var (
-	ErrLost    = errors.New("the connection was lost")
+	// ErrLost is the error of a request that the store may have carried out or not.
+	ErrLost = errors.New("the connection was lost")
+	// ErrCrashed is the error of all requests after a crash.
 	ErrCrashed = errors.New("the process has crashed")
 )
 

@@ -35,8 +35,8 @@ func checkComments(s *source) []finding {
 	return all
 }
 
-// checkParts requires a comment on every exported constant and field of a package for users: its
-// own, or that of the line.
+// checkParts requires a comment on every exported constant, variable and field of a package for
+// users: its own, or that of the line.
 func checkParts(s *source) []finding {
 	if s.isTest() || s.isCommand() || s.isInternal() {
 		return nil
@@ -51,7 +51,7 @@ func checkParts(s *source) []finding {
 			switch spec := spec.(type) {
 			case *ast.ValueSpec:
 				isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
-				if group.Tok == token.CONST && !isOnly {
+				if !isOnly {
 					all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
 				}
 			case *ast.TypeSpec:

@@ -74,6 +74,24 @@ func TestPackagesAreInTheArchitecture(t *testing.T) {
 	}
 }
 
+// TestRootListsPackages checks that the comment of the root package has each package for users.
+func TestRootListsPackages(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "doc.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range floors() {
+		isCommand := strings.HasPrefix(name, "examples/") || name == "allocator/etcdstore/etcdallocator"
+		isInternal := slices.Contains(strings.Split(name, "/"), "internal")
+		if name == "." || isCommand || isInternal {
+			continue
+		}
+		if !regexp.MustCompile(regexp.QuoteMeta(module+"/"+name) + `[],:]`).Match(text) {
+			t.Errorf("doc.go: lacks package %s", name)
+		}
+	}
+}
+
 func TestOnlyTestsUsePackagesForTests(t *testing.T) {
 	names := onlyForTests()
 	for _, name := range names {
