@@ -233,7 +233,8 @@ func TestPage(t *testing.T) {
 	b.enter("input[name=destination]:not([type=hidden])", question)
 	b.await("ol li", "10.96.0.10")
 	b.await("span.forward", "forward")
-	if kept := find(b, chromedp.Value("input[name=destination]:not([type=hidden])")); kept != question {
+	b.await(status, "page 1 of 3") // the end of the page
+	if kept := find(b, chromedp.Evaluate[string]("document.querySelector('input[name=destination]:not([type=hidden])').value")); kept != question {
 		t.Errorf("after the answer, the field has %q, want the question", kept)
 	}
 
