@@ -65,7 +65,6 @@ func runDemo(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err := os.WriteFile(o.files.manifests, demoManifest, 0o644); err != nil {
 		return err
 	}
-	o.tracker.NodeName = "node-1"
 	o.tracker.NodeAddresses = []netip.Addr{netip.MustParseAddr(demoAddress)}
 	o.tracker.LocalTraffic.Sources = []netip.Prefix{netip.MustParsePrefix(demoPods)}
 	if err := demoNode(); err != nil {

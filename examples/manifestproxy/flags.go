@@ -96,6 +96,9 @@ type files struct {
 	allocations string
 }
 
+// demoNodeName is the name of this node in the manifest of the demo, unless -node is given.
+const demoNodeName = "node-1"
+
 // register adds the flags of the files.
 func (o *files) register(f *flag.FlagSet) {
 	f.StringVar(&o.manifests, "manifests", "", "`path` of a file, or of a folder of *.yaml, *.yml and *.json files, with Services and EndpointSlices")
@@ -209,8 +212,11 @@ func (o *options) check(rest []string) error {
 	case o.once && o.backend.runs:
 		return errors.New("-once excludes this backend, which serves only while the program runs")
 	}
-	if err := errors.Join(o.files.check(o.cleanup), o.checkBackend()); err != nil {
+	if err := errors.Join(o.files.check(o.cleanup), o.checkDemo(), o.checkBackend()); err != nil {
 		return err
+	}
+	if o.files.demo && o.tracker.NodeName == "" {
+		o.tracker.NodeName = demoNodeName
 	}
 	if o.cleanup || o.tracker.NodeName != "" {
 		return nil
@@ -220,6 +226,15 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("-node is required: %w", err)
 	}
 	o.tracker.NodeName = strings.ToLower(host)
+	return nil
+}
+
+// checkDemo refuses flags with what the demo chooses itself.
+func (o *options) checkDemo() error {
+	isChosen := o.tracker.NodeAddresses != nil || o.tracker.LocalTraffic.Sources != nil || o.files.allocations != defaultAllocations()
+	if o.files.demo && isChosen {
+		return errors.New("-demo excludes -node-ip, -cluster-cidr and -allocations, which it sets itself")
+	}
 	return nil
 }
 

@@ -34,6 +34,9 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -once -cleanup", "exclude each other"},
 		{"-manifests m -demo", "-demo excludes -manifests and -cleanup"},
 		{"-demo -cleanup", "-demo excludes -manifests and -cleanup"},
+		{"-demo -node-ip 192.0.2.1", "-demo excludes -node-ip, -cluster-cidr and -allocations"},
+		{"-demo -cluster-cidr 10.0.0.0/8", "-demo excludes -node-ip, -cluster-cidr and -allocations"},
+		{"-demo -allocations f", "-demo excludes -node-ip, -cluster-cidr and -allocations"},
 		{"-manifests m n", `unexpected argument "n"`},
 		{"-manifests m -cluster-cidr 10.0.0.0/8,10.1.0.0", `"10.0.0.0/8,10.1.0.0" for flag -cluster-cidr`},
 		{"-manifests m -service-cidr 10.0.0.0/33", `"10.0.0.0/33" for flag -service-cidr`},
@@ -82,6 +85,7 @@ func TestFlags(t *testing.T) {
 		want  options
 	}{
 		{"-manifests m", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: strings.ToLower(host)}}},
+		{"-demo", options{files: files{demo: true}, tracker: proxy.TrackerOptions{NodeName: "node-1"}}},
 		{"-demo -node n", options{files: files{demo: true}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
 		{"-cleanup -backend nftables", options{cleanup: true}},
 		{"-cleanup -backend ipvs", options{cleanup: true, tracker: proxy.TrackerOptions{Annotations: []string{ipvs.SchedulerAnnotation}}}},
