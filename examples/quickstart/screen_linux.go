@@ -104,6 +104,17 @@ func (s *screen) say(format string, args ...any) {
 	}
 }
 
+// bar prints a text and a bar for a number, half as many columns as the number. On a narrow screen, the
+// bar for the highest number fits after the text, and others are shorter in proportion; or there is none.
+func (s *screen) bar(text string, number, highest int) {
+	whole := (highest + 1) / 2
+	if s.width > 0 {
+		whole = min(whole, max(0, s.width-visible("   "+text+" ")))
+	}
+	columns := (number*whole + highest - 1) / highest
+	s.say("%s", strings.TrimRight(text+" "+s.painted(green, strings.Repeat("█", columns)), " "))
+}
+
 // wrap splits a text at spaces into lines that are not wider than the screen.
 func (s *screen) wrap(text string) (lines []string) {
 	indent := text[:len(text)-len(strings.TrimLeft(text, " -"))]

@@ -74,6 +74,25 @@ func TestSayWraps(t *testing.T) {
 	}
 }
 
+// TestBarFits checks that bars are within the screen, and in proportion.
+func TestBarFits(t *testing.T) {
+	const text = "  pod-a  10.244.1.11  20"
+	for _, c := range []struct{ width, number, columns int }{
+		{0, 60, 30}, {100, 60, 30}, {100, 21, 11}, {100, 1, 1}, {100, 0, 0}, {58, 60, 30}, {57, 60, 29},
+		{36, 60, 8}, {36, 30, 4}, {36, 1, 1}, {36, 0, 0}, {29, 60, 1}, {28, 60, 0}, {27, 60, 0},
+	} {
+		var out strings.Builder
+		(&screen{out: &out, width: c.width}).bar(text, c.number, 60)
+		got := out.String()
+		if strings.Count(got, "█") != c.columns || strings.Count(got, "\n") != 1 || strings.HasSuffix(got, " \n") {
+			t.Errorf("width %d, number %d: got %q, want one line with %d columns", c.width, c.number, got, c.columns)
+		}
+		if c.width > 0 && visible(strings.TrimSuffix(got, "\n")) > c.width {
+			t.Errorf("width %d, number %d: got %q, which is wider", c.width, c.number, got)
+		}
+	}
+}
+
 func TestWidth(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

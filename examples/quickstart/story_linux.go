@@ -266,8 +266,7 @@ func (s *story) spread(ctx context.Context, wanted func(name string) bool) error
 	var err error
 	for _, p := range s.pods {
 		n := counts[p.name]
-		bar := s.painted(green, strings.Repeat("█", (n+1)/2))
-		s.say("%s", strings.TrimRight(fmt.Sprintf("  %-6s %-12s %2d %s", p.name, p.addr.Addr(), n, bar), " "))
+		s.bar(fmt.Sprintf("  %-6s %-12s %2d", p.name, p.addr.Addr(), n), n, s.requests())
 		switch want := wanted(p.name); {
 		case want && n == 0:
 			err = fmt.Errorf("%s must answer, but got none of %d requests", p.name, s.requests())
