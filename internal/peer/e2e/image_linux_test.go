@@ -25,14 +25,14 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
-// TestDeployment applies the folder deploy, and runs the containers of its pod as a kubelet does:
-// the arguments and files are those in the API server, the program is that of the image, and nothing
-// else of this machine is in its file system.
+// TestDeployment applies the folder deploy, and runs the containers of its pod as a kubelet does: the
+// arguments, files, capabilities and mounts are those in the API server, the program is that of the
+// image, and nothing else of this machine is in its file system.
 func TestDeployment(t *testing.T) {
 	netnstest.NeedNamespaces(t)
 	c := newCluster(t, "nftables")
 	n := c.nodes[0]
-	root := unpack(t, buildImage(t, "../../.."))
+	root := unpack(t, buildImage(t, "../../..", runtime.GOARCH))
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(c.cp.Config().Host, "https://"))
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +53,13 @@ func TestDeployment(t *testing.T) {
 	s := c.makeService("web", v1.ServiceSpec{})
 	pod := c.podSpec(t)
 	c.mount(t, root, pod)
-	c.startContainer(n, root, &pod.Containers[0])
+	c.runInitContainer(n, root, pod)
+	c.startContainer(n, root, pod, &pod.Containers[0])
 	n.awaitSync()
+	wantConfined(t, n, &pod.Containers[0])
+	if got := n.logTail(); strings.Contains(got, "conntrack parameters not set") {
+		t.Errorf("after the container %s, the log is\n%s\nwant all parameters to be set", pod.InitContainers[0].Name, got)
+	}
 	nft := netnstest.NFT(t)
 	eventually(t, "the Service is in nf_tables", func() error {
 		for _, ip := range s.Spec.ClusterIPs {
@@ -71,11 +76,7 @@ func TestDeployment(t *testing.T) {
 	}
 	pod = c.podSpec(t)
 	c.mount(t, root, pod)
-	c.startContainer(n, root, &pod.InitContainers[0])
-	if err := <-n.agent.ended; err != nil {
-		t.Errorf("the container %s: %v\n%s", pod.InitContainers[0].Name, err, n.logTail())
-	}
-	n.agent = nil
+	c.runInitContainer(n, root, pod)
 	n.wantNoRules(t, nft)
 	c.delete(t, objects)
 }
@@ -94,7 +95,7 @@ func (c *cluster) podSpec(t *testing.T) *v1.PodSpec {
 func (c *cluster) mount(t *testing.T, root string, pod *v1.PodSpec) {
 	t.Helper()
 	files := map[string]string{
-		"proc/none": "",
+		"proc/none": "", "sys/none": "",
 		"var/run/secrets/kubernetes.io/serviceaccount/token":  c.token,
 		"var/run/secrets/kubernetes.io/serviceaccount/ca.crt": c.certificates(t),
 	}
@@ -132,26 +133,25 @@ func (c *cluster) certificates(t *testing.T) string {
 	return all.String()
 }
 
-// startContainer runs a container of the node's network in namespaces of its own for files and
-// processes.
-func (c *cluster) startContainer(n *node, root string, container *v1.Container) {
+// runInitContainer runs the first container of a pod until it ends.
+func (c *cluster) runInitContainer(n *node, root string, pod *v1.PodSpec) {
 	c.t.Helper()
-	flags := []string{"--mount", "--pid", "--fork", "--kill-child", "--root=" + root, "--mount-proc", "/usr/local/bin/kubeproxy"}
-	for _, arg := range container.Args {
-		flags = append(flags, strings.ReplaceAll(arg, "$(NODE_NAME)", n.name))
+	c.startContainer(n, root, pod, &pod.InitContainers[0])
+	if err := <-n.agent.ended; err != nil {
+		c.t.Errorf("the container %s: %v\n%s", pod.InitContainers[0].Name, err, n.logTail())
 	}
-	n.start("unshare", flags...)
+	n.agent = nil
 }
 
-// buildImage builds the image of a copy of the repository, and returns its folder.
-func buildImage(t *testing.T, source string) string {
+// buildImage builds the image of a copy of the repository for some architectures, and returns its folder.
+func buildImage(t *testing.T, source string, architectures ...string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "image")
 	absolute, err := filepath.Abs(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "run", "../image", "-source", absolute, "-output", folder)
+	build := exec.CommandContext(t.Context(), "go", "run", "../image", "-source", absolute, "-output", folder, "-architectures", strings.Join(architectures, ","))
 	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the image: %v\n%s", err, out)
@@ -198,17 +198,13 @@ func unpack(t *testing.T, image string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, architectures := t.TempDir(), ""
+	root := t.TempDir()
 	for _, d := range parseManifest(t, blob(t, image, parseManifest(t, text).Manifests[0])).Manifests {
-		architectures += " " + d.Platform.Architecture
 		if d.Platform.Architecture == runtime.GOARCH {
 			for _, layer := range parseManifest(t, blob(t, image, d)).Layers {
 				unpackLayer(t, string(blob(t, image, layer)), root)
 			}
 		}
-	}
-	if architectures != " amd64 arm64" {
-		t.Errorf("architectures of the image: got%s, want amd64 and arm64", architectures)
 	}
 	return root
 }
@@ -245,11 +241,20 @@ func TestImageIsReproducible(t *testing.T) {
 	for i := range digests {
 		source := t.TempDir()
 		copySources(t, source, time.Unix(int64(i)*1e9, 0))
-		text, err := os.ReadFile(filepath.Join(buildImage(t, source), "index.json"))
+		image := buildImage(t, source, "amd64", "arm64")
+		text, err := os.ReadFile(filepath.Join(image, "index.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		digests[i] = parseManifest(t, text).Manifests[0].Digest
+		index := parseManifest(t, text).Manifests[0]
+		digests[i] = index.Digest
+		got := ""
+		for _, d := range parseManifest(t, blob(t, image, index)).Manifests {
+			got += " " + d.Platform.Architecture
+		}
+		if got != " amd64 arm64" {
+			t.Errorf("architectures of the image: got%s, want amd64 and arm64", got)
+		}
 	}
 	if digests[0] != digests[1] {
 		t.Errorf("digests of two builds: got %q, want equal ones", digests)

@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -37,10 +38,11 @@ const entrypoint = "/usr/local/bin/kubeproxy"
 func main() {
 	source := flag.String("source", "../..", "the folder of the repository")
 	output := flag.String("output", "", "the folder to write; an OCI layout there is replaced")
+	architectures := flag.String("architectures", "amd64,arm64", "those of the image, separated by commas")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	digest, err := build(ctx, *source, *output)
+	digest, err := build(ctx, *source, *output, strings.Split(*architectures, ","))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
@@ -49,7 +51,7 @@ func main() {
 }
 
 // build writes the image, and returns the digest of its index.
-func build(ctx context.Context, source, output string) (digest v1.Hash, err error) {
+func build(ctx context.Context, source, output string, architectures []string) (digest v1.Hash, err error) {
 	if err := removeFormer(output); err != nil {
 		return digest, err
 	}
@@ -59,7 +61,7 @@ func build(ctx context.Context, source, output string) (digest v1.Hash, err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, architecture := range []string{"amd64", "arm64"} {
+	for _, architecture := range architectures {
 		program := filepath.Join(folder, architecture)
 		if err := compile(ctx, source, architecture, program); err != nil {
 			return digest, err
