@@ -27,10 +27,11 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 	s.run(t, "ip link add nodelocaldns type dummy")
 	for _, x := range []struct {
 		family       v1.IPFamily
+		network      string
 		node, client string // addresses of the link
 	}{
-		{v1.IPv4Protocol, "192.0.2.9/24", "192.0.2.10/24"},
-		{v1.IPv6Protocol, "fd00:2::9/64", "fd00:2::a/64"},
+		{v1.IPv4Protocol, "tcp4", "192.0.2.9/24", "192.0.2.10/24"},
+		{v1.IPv6Protocol, "tcp6", "fd00:2::9/64", "fd00:2::a/64"},
 	} {
 		at, own, nowhere := stagetest.Port(x.family, 1, 1), stagetest.Port(x.family, 2, 1), stagetest.ClusterIP(x.family, 3)
 		dns := at.Frontends[0].Addr.Addr()
@@ -45,7 +46,7 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ns := range []*netns.NS{s.NS, w.Client} {
-			l, err := ns.Listen(t.Context(), "tcp", netip.AddrPortFrom(everywhere.Addr(), 9253).String())
+			l, err := ns.Listen(t.Context(), x.network, netip.AddrPortFrom(everywhere.Addr(), 9253).String())
 			if err != nil {
 				t.Fatal(err)
 			}

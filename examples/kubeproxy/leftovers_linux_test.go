@@ -159,3 +159,27 @@ func TestChainsWithoutPrograms(t *testing.T) {
 		t.Errorf("got error %v, want none", err)
 	}
 }
+
+// TestCleanupOfSets checks that -cleanup removes sets and rules of mode ipvs also from a kernel without
+// ip_vs, as after another program has unloaded it, and no set of another program.
+func TestCleanupOfSets(t *testing.T) {
+	for _, program := range []string{"ipset", "iptables"} {
+		need(t, program)
+	}
+	node := netnstest.NewNS(t)
+	runIn(t, node, "sh", "-c", `set -e
+ipset create VIPKIT-IPVS-IPS hash:ip
+ipset create OTHER hash:ip
+iptables -N VIPKIT-IPVS-FORWARD
+iptables -A VIPKIT-IPVS-FORWARD -m set --match-set VIPKIT-IPVS-IPS dst -j DROP
+iptables -I FORWARD -m conntrack --ctstate NEW -j VIPKIT-IPVS-FORWARD`)
+	if status := start(t, node, "-cleanup").Wait(); status != 0 {
+		t.Errorf("status of -cleanup: got %d, want 0", status)
+	}
+	if got := runIn(t, node, "ipset", "list", "-n"); got != "OTHER\n" {
+		t.Errorf("sets: got %q, want only OTHER", got)
+	}
+	if got := runIn(t, node, "iptables-save"); strings.Contains(got, "VIPKIT") {
+		t.Errorf("rules: got\n%s\nwant none of mode ipvs", got)
+	}
+}
