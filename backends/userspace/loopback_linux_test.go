@@ -95,6 +95,9 @@ func TestLoopback(t *testing.T) {
 	if got := b.Operations(); got != 6 {
 		t.Errorf("operations: got %d, want 6 listeners opened", got)
 	}
+	if four, six := b.Listeners(v1.IPv4Protocol), b.Listeners(v1.IPv6Protocol); four != 4 || six != 2 {
+		t.Errorf("listeners: got %d of IPv4 and %d of IPv6, want 4 and 2", four, six)
+	}
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
@@ -259,6 +261,15 @@ func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 func (b *Backend) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64) {
 	s := b.Stats()
 	return [2]int{s.Connections, s.Sessions}, s.Accepted, [3]uint64{s.Failed, s.Denied, s.Crowded}, s.Faults
+}
+
+// Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP
+// family; 0 with other captures.
+func (b *Backend) Listeners(family v1.IPFamily) int {
+	if l, is := b.capture.(interface{ Listening(v1.IPFamily) int }); is {
+		return l.Listening(family)
+	}
+	return 0
 }
 
 // Stats returns the counters of the backend.

@@ -26,8 +26,9 @@
 // route_localnet: node ports answer at loopback addresses only while it runs. Where another program has a
 // port, the log and the debug page say so, and /healthz does not depend on it. In mode nftables /metrics
 // has kube-proxy's kubeproxy_nftables_localhost_nodeport_listeners and
-// kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total; in other modes they begin with
-// vipkit_loopback_node_port_. Nothing counts rejected packets, since UDP is served.
+// kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total, with the label ip_family; in
+// other modes they begin with vipkit_loopback_node_port_. Nothing counts rejected packets, since UDP is
+// served.
 //
 // # Changes of the configuration
 //

@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
@@ -74,7 +76,7 @@ type loopback struct {
 	log     logr.Logger
 	runner  *proxy.Runner // nil if no loopback address is selected
 	backend *userspace.Backend
-	failed  prometheus.Counter
+	failed  *prometheus.CounterVec
 }
 
 // openLoopback returns what serves node ports at the loopback addresses of the agent. Only
@@ -103,13 +105,18 @@ func (l *loopback) register(registry prometheus.Registerer) error {
 	if l.agent.mode == nftablesMode {
 		prefix = "kubeproxy_nftables_localhost_nodeport_"
 	}
-	l.failed = prometheus.NewCounter(prometheus.CounterOpts{
+	l.failed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "listener_creation_failures_total", Help: "Attempts to listen for a service port at loopback addresses that failed.",
-	})
-	listeners := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: prefix + "listeners", Help: "Sockets that listen at node ports at loopback addresses.",
-	}, func() float64 { return float64(l.backend.Stats().Listeners) })
-	return errors.Join(registry.Register(l.failed), registry.Register(listeners))
+	}, []string{"ip_family"})
+	errs := []error{registry.Register(l.failed)}
+	for _, f := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		l.failed.WithLabelValues(string(f))
+		errs = append(errs, registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: prefix + "listeners", Help: "Sockets that listen at node ports at loopback addresses.",
+			ConstLabels: prometheus.Labels{"ip_family": string(f)},
+		}, func() float64 { return float64(l.backend.Listeners(f)) })))
+	}
+	return errors.Join(errs...)
 }
 
 // run serves until ctx ends.
@@ -129,14 +136,17 @@ func (l *loopback) close() error {
 	return l.backend.Close()
 }
 
-// synced handles a sync. Service ports that are refused are tried again.
+// synced handles a sync. The Runner tries again what was not served.
 func (l *loopback) synced(s proxy.Sync) {
-	if s.Err != nil && s.Refused == nil {
-		l.log.Error(s.Err, "node ports not served at loopback addresses; retrying")
-		return
-	}
-	l.failed.Add(float64(len(s.Refused)))
 	limits := s.Refused.Problems()
+	if s.Err != nil && s.Refused == nil {
+		limits = []*proxy.Problem{{
+			Kind: "Node", NamespacedName: types.NamespacedName{Name: l.agent.tracker.NodeName}, Field: "loopback addresses", Err: s.Err,
+		}}
+	}
+	for port := range s.Refused {
+		l.failed.WithLabelValues(string(port.Family)).Inc()
+	}
 	l.agent.page.SetLimits(limits)
 	l.agent.reported.loopback.report(l.log, "node port not served at loopback addresses", limits)
 }

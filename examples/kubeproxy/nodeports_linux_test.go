@@ -57,11 +57,12 @@ func TestLoopbackPortInUse(t *testing.T) {
 	w.wantAnswer(nodePort, "8080")
 	p.AwaitPage(healthz+"/healthz", "200 OK")
 	p.AwaitPage(metrics+"/debug/services", "Served with limits", "127.0.0.1:30080/TCP")
-	p.AwaitPage(metrics+"/metrics", "kubeproxy_nftables_localhost_nodeport_listeners 0", "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total ")
+	const listeners, failures = "kubeproxy_nftables_localhost_nodeport_listeners", "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total"
+	p.AwaitPage(metrics+"/metrics", listeners+`{ip_family="IPv4"} 0`, listeners+`{ip_family="IPv6"} 0`, failures+`{ip_family="IPv4"} `, failures+`{ip_family="IPv6"} 0`)
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
 	w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
-	p.AwaitPage(metrics+"/metrics", "kubeproxy_nftables_localhost_nodeport_listeners 1")
+	p.AwaitPage(metrics+"/metrics", listeners+`{ip_family="IPv4"} 1`, listeners+`{ip_family="IPv6"} 0`)
 	p.Terminate(stopped)
 }

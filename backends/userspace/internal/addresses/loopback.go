@@ -34,7 +34,7 @@ type LoopbackConfig struct {
 
 // Loopback is a [backends.Target]: sockets that listen at node ports at loopback addresses. They
 // get what processes of the node send, and nothing else. Its methods are not called at the same
-// time, except Operations.
+// time, except Operations and Listening.
 type Loopback struct {
 	LoopbackConfig
 	sockets
@@ -42,6 +42,8 @@ type Loopback struct {
 	listeners map[Key]*listener
 	unneeded  map[Key]bool // those of listeners that Sweep closes
 	ops       atomic.Uint64
+	// four and six are how many listeners are open, by IP family.
+	four, six atomic.Int64
 }
 
 var (
@@ -137,7 +139,7 @@ func (l *Loopback) open(ctx context.Context, k Key) error {
 		return explain(k, err)
 	}
 	l.listeners[k] = opened
-	l.ops.Add(1)
+	l.count(k, 1)
 	return nil
 }
 
@@ -153,10 +155,28 @@ func (l *Loopback) Sweep(context.Context) error {
 func (l *Loopback) unlisten(k Key) {
 	if x := l.listeners[k]; x != nil {
 		_ = x.Close() // The socket is closed, whatever the error.
-		l.ops.Add(1)
+		l.count(k, -1)
 	}
 	delete(l.listeners, k)
 	delete(l.unneeded, k)
+}
+
+// count counts a listener that was opened (1) or closed (-1).
+func (l *Loopback) count(k Key, n int64) {
+	l.ops.Add(1)
+	if k.addr.Is4() {
+		l.four.Add(n)
+	} else {
+		l.six.Add(n)
+	}
+}
+
+// Listening returns how many listeners are open in an IP family. It may be called at any time.
+func (l *Loopback) Listening(family v1.IPFamily) int {
+	if family == v1.IPv4Protocol {
+		return int(l.four.Load())
+	}
+	return int(l.six.Load())
 }
 
 // Operations implements [proxy.OperationCounter]. It counts listeners that were opened or closed.

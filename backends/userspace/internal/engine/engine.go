@@ -41,7 +41,7 @@ type served struct {
 
 // counts are the counters that [Engine.Stats] reads.
 type counts struct {
-	connections, sessions, listeners  atomic.Int64
+	connections, sessions             atomic.Int64
 	accepted, failed, denied, crowded atomic.Uint64
 	faults                            atomic.Uint64
 	fault                             atomic.Pointer[error] // the last of them
@@ -66,9 +66,8 @@ type tasks struct {
 
 // Stats are counters of an engine.
 type Stats struct {
-	// Connections and Sessions are how many there are now, and Listeners how many sockets
-	// accept connections or datagrams.
-	Connections, Sessions, Listeners int
+	// Connections and Sessions are how many there are now.
+	Connections, Sessions int
 	// Accepted counts accepted connections.
 	Accepted uint64
 	// Failed counts connections and sessions for which no endpoint could be
@@ -225,7 +224,6 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Connections: int(e.counts.connections.Load()),
 		Sessions:    int(e.counts.sessions.Load()),
-		Listeners:   int(e.counts.listeners.Load()),
 		Accepted:    e.counts.accepted.Load(),
 		Failed:      e.counts.failed.Load(),
 		Denied:      e.counts.denied.Load(),

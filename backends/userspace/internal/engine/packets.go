@@ -25,8 +25,6 @@ func (e *Engine) ServePackets(l PacketListener) error {
 		return net.ErrClosed
 	}
 	defer e.tasks.untrack(l)
-	e.counts.listeners.Add(1)
-	defer e.counts.listeners.Add(-1)
 	defer l.Close() //nolint:errcheck // an error would change nothing
 	buf := make([]byte, maxDatagram)
 	var pause backoff

@@ -35,8 +35,6 @@ func (e *Engine) Serve(l Listener) error {
 		return net.ErrClosed
 	}
 	defer e.tasks.untrack(l.Listener)
-	e.counts.listeners.Add(1)
-	defer e.counts.listeners.Add(-1)
 	defer l.Close() //nolint:errcheck // an error would change nothing
 	var pause backoff
 	for {
