@@ -50,7 +50,8 @@
 // [Loopback] listens at node ports at the loopback addresses that [proxy.NodePortAddresses] selects,
 // TCP and UDP, for processes of the node. It needs no privileges and changes nothing in the kernel, and
 // is for a [proxy.Runner] of its own beside that of any other backend. A node port that another program
-// of the node has is an error of its service port, as is one beyond an eighth of the file descriptors.
+// of the node has is an error of its service port, as is one of SCTP, and one beyond an eighth of the
+// file descriptors.
 //
 // # While no process runs
 //

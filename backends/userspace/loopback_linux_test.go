@@ -72,7 +72,6 @@ func TestLoopback(t *testing.T) {
 		nodePortOf("web", v1.ProtocolTCP, "0.0.0.0:30080", podServer), nodePortOf("web6", v1.ProtocolTCP, "[::]:30080", "[fd00:2::10]:8080"),
 		nodePortOf("dns", v1.ProtocolUDP, "0.0.0.0:30053", podServer), nodePortOf("dns6", v1.ProtocolUDP, "[::]:30053", "[fd00:2::10]:8080"),
 		nodePortOf("none", v1.ProtocolTCP, "0.0.0.0:30081"),
-		nodePortOf("sctp", v1.ProtocolSCTP, "0.0.0.0:30080", podServer),
 		portAt("cluster", v1.ProtocolTCP, at(proxy.ClusterIP, one), podServer),
 	)
 	b := n.start(t, userspace.Options{Capture: userspace.Loopback})
@@ -102,6 +101,23 @@ func TestLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	local.wantRefused(t, "127.0.0.1:30080")
+}
+
+// A node port of SCTP that would answer at a loopback address is an error of its service port alone.
+func TestLoopbackSCTP(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	sctp := nodePortOf("sctp", v1.ProtocolSCTP, "0.0.0.0:30080", podServer)
+	ports := []*proxy.ServicePort{sctp, nodePortOf("web", v1.ProtocolTCP, "0.0.0.0:30080", podServer), nodePortOf("none", v1.ProtocolSCTP, "0.0.0.0:30081")}
+	b := n.start(t, userspace.Options{Capture: userspace.Loopback})
+	at6 := proxy.NewSnapshot(loopbackNode("::1/128"), ports...)
+	apply(t, b, at6)
+	err := b.Apply(t.Context(), at6, proxy.NewSnapshot(loopbackNode("127.0.0.1/32"), ports...))
+	failed, _ := errors.AsType[proxy.PortErrors](err)
+	if failed[sctp.Name] == nil || len(failed) != 1 || !strings.Contains(err.Error(), "SCTP is not supported") {
+		t.Errorf("SCTP at a loopback address: got error %v, want one of %v alone", err, sctp.Name)
+	}
+	n.onNode().wantAnswer(t, "127.0.0.1:30080")
 }
 
 // wantAnswerOf connects, and returns which client the server has seen.

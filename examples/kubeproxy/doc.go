@@ -27,8 +27,9 @@
 // port, the log and the debug page say so, and /healthz does not depend on it. In mode nftables /metrics
 // has kube-proxy's kubeproxy_nftables_localhost_nodeport_listeners and
 // kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total, with the label ip_family; in
-// other modes they begin with vipkit_loopback_node_port_. Nothing counts rejected packets, since UDP is
-// served.
+// other modes they begin with vipkit_loopback_node_port_. Nothing counts rejected packets: UDP is
+// served, and for SCTP, which is not, the program has no rule. The log and the debug page name Services
+// whose node ports of SCTP would answer at loopback addresses.
 //
 // # Changes of the configuration
 //

@@ -145,7 +145,9 @@ func (l *loopback) synced(s proxy.Sync) {
 		}}
 	}
 	for port := range s.Refused {
-		l.failed.WithLabelValues(string(port.Family)).Inc()
+		if port.Protocol != v1.ProtocolSCTP { // There are no sockets of SCTP, so none has failed.
+			l.failed.WithLabelValues(string(port.Family)).Inc()
+		}
 	}
 	l.agent.page.SetLimits(limits)
 	l.agent.reported.loopback.report(l.log, "node port not served at loopback addresses", limits)

@@ -49,6 +49,7 @@ type Loopback struct {
 var (
 	_ backends.Target[Key, Value] = (*Loopback)(nil)
 	_ backends.Separator          = (*Loopback)(nil)
+	_ backends.Checker            = (*Loopback)(nil)
 )
 
 // NewLoopback returns a target without listeners. Its method ServeBy must be called before it is
@@ -65,9 +66,17 @@ func NewLoopback(c LoopbackConfig) *Loopback {
 	}
 }
 
-// Render implements [backends.Render]. There are no sockets for SCTP.
+// Check implements [backends.Checker].
+func (l *Loopback) Check(at *proxy.Node, port *proxy.ServicePort) error {
+	if len(l.Render(at, port, nil)) == 0 {
+		return nil
+	}
+	return host.CheckProtocol(port)
+}
+
+// Render implements [backends.Render].
 func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
-	if port == nil || port.Name.Protocol == v1.ProtocolSCTP || !slices.Contains(l.Families, port.Name.Family) {
+	if port == nil || !slices.Contains(l.Families, port.Name.Family) {
 		return out
 	}
 	for i := range port.Frontends {
