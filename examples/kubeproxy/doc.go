@@ -18,7 +18,7 @@
 // Node ports answer at the loopback addresses that nodePortAddresses names, TCP and UDP, to processes of
 // the node: localhost is 127.0.0.1 and ::1, and a CIDR of one address, such as 127.0.0.7/32, is that
 // address. In mode iptables they also answer at 127.0.0.1 if all addresses are selected, as by default,
-// since that is so in kube-proxy; iptables.localhostNodePorts: false turns all of that off in this mode. In
+// or a CIDR contains it, such as 0.0.0.0/1, since that is so in kube-proxy; iptables.localhostNodePorts: false turns all of that off in this mode. In
 // mode nftables, the feature gate KubeProxyNFTablesLocalhostNodePorts turns it off if it is set to
 // false. In mode ipvs they answer where they are named.
 //

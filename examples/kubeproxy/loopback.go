@@ -31,8 +31,8 @@ func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
 		// Health check node ports stay there, and a list of loopback addresses alone does not
 		// become an empty one.
 		at.Prefixes, at.Loopback = slices.Concat(at.Prefixes, at.Loopback), nil
-	case mode == iptablesMode && selectsAll(at):
-		// As in kube-proxy, all addresses include those of 127.0.0.0/8, in this mode alone.
+	case mode == iptablesMode && containsLoopback(at):
+		// As in kube-proxy, ranges include loopback addresses of IPv4, in this mode alone.
 		at.Loopback = append([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, at.Loopback...)
 		slices.SortFunc(at.Loopback, netip.Prefix.Compare)
 		at.Loopback = slices.Compact(at.Loopback)
@@ -52,9 +52,10 @@ func (c *config) servesLoopback(mode string) bool {
 	return true
 }
 
-// selectsAll reports whether all addresses of IPv4 are selected.
-func selectsAll(at proxy.NodePortAddresses) bool {
-	return at.All || slices.Contains(at.Prefixes, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+// containsLoopback reports whether 127.0.0.1 is among all addresses, or in a range of others.
+func containsLoopback(at proxy.NodePortAddresses) bool {
+	usual := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	return at.All || slices.ContainsFunc(at.Prefixes, func(p netip.Prefix) bool { return p.Contains(usual) })
 }
 
 // warnOfLoopback warns of ranges of loopback addresses that select none.

@@ -151,7 +151,7 @@ func sectionSettings(mode string, m *modeConfig) []setting {
 
 func (c *config) localhostNodePorts() setting {
 	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: &c.LocalhostNodePorts, traits: linuxOnly,
-		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses, and at those that it names."}
+		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at those that it names."}
 }
 
 func (c *config) ipvsSettings() []setting {
