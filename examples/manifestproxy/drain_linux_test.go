@@ -47,6 +47,12 @@ func (n network) dial(t *testing.T) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return use(t, c)
+}
+
+// use checks that a new connection echoes. It stays open until the test ends.
+func use(t *testing.T, c net.Conn) net.Conn {
+	t.Helper()
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	wantEcho(t, c)
@@ -108,4 +114,27 @@ func TestDrain(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
 	}
 	n.wantRun(t, []string{"-cleanup", "-backend", "userspace"}, 0, "all rules are removed")
+}
+
+// TestDrainLoopback checks that connections to node ports at loopback addresses are waited for, too.
+func TestDrainLoopback(t *testing.T) {
+	n := network{agenttest.NewNode(t)}
+	n.echoes(t, endpoint1)
+	n.echoes(t, endpoint2)
+	p := n.start(t, flags("demo", "-backend", "userspace", "-drain", "1h", "-nodeport-addresses", "localhost")...)
+	var c net.Conn
+	for end := time.Now().Add(patience); c == nil; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if c, err = n.NS.Dial(t.Context(), "tcp", "127.0.0.1:30080"); err != nil && time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	use(t, c)
+	p.Signal(syscall.SIGTERM)
+	p.Await("waiting for connections to end", "atMost=1h0m0s")
+	wantEcho(t, c)
+	_ = c.Close()
+	if status := p.Wait(); status != 0 || p.Count("resetting") != 0 {
+		t.Errorf("after its connections have ended: got status %d, want 0 and no reset", status)
+	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/proxy"
@@ -14,23 +13,39 @@ type loopback struct {
 	at      proxy.NodePortAddresses
 	journal *journal
 	page    *inspect.Page
+	backend *userspace.Backend // nil while serve has not made it
 }
 
-// serve serves until ctx ends. It returns at once if no loopback address is selected.
-func (l loopback) serve(ctx context.Context, source proxy.Source) error {
+// serve serves until ctx ends. It returns at once if no loopback address is selected. Connections stay
+// open until close.
+func (l *loopback) serve(ctx context.Context, source proxy.Source) (err error) {
 	if len(l.at.LoopbackAddresses()) == 0 {
 		return nil
 	}
-	backend, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
-	if err != nil {
+	if l.backend, err = userspace.New(userspace.Options{Capture: userspace.Loopback}); err != nil {
 		return err
 	}
-	runner := &proxy.Runner{Source: source, Backend: backend, Observers: []proxy.Observer{{Synced: l.synced}}}
-	return errors.Join(runner.Run(ctx), backend.Close())
+	runner := &proxy.Runner{Source: source, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}
+	return runner.Run(ctx)
+}
+
+// Drain is [userspace.Backend.Drain].
+func (l *loopback) Drain(ctx context.Context) error {
+	if l.backend == nil {
+		return nil
+	}
+	return l.backend.Drain(ctx)
+}
+
+func (l *loopback) close() error {
+	if l.backend == nil {
+		return nil
+	}
+	return l.backend.Close()
 }
 
 // synced logs the service ports that are not served; the Runner tries them again.
-func (l loopback) synced(s proxy.Sync) {
+func (l *loopback) synced(s proxy.Sync) {
 	limits := s.Refused.Problems()
 	if s.Err != nil && s.Refused == nil {
 		limits = []*proxy.Problem{{Kind: "Node", Field: "loopback addresses", Err: s.Err}}

@@ -101,14 +101,14 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	page := inspect.New("Backend " + o.backend.name)
+	local := &loopback{at: o.tracker.NodePortAddresses, journal: j, page: inspect.New("Backend " + o.backend.name)}
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
 	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
-	defer func() { err = errors.Join(err, addresses.close()) }()
+	defer func() { err = errors.Join(err, addresses.close(), local.close()) }()
 	source := newSource(o, addresses, j)
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
-		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(), page.Observer()},
+		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(), local.page.Observer()},
 	}
 	if !o.backend.runs { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
@@ -125,12 +125,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
-		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Report: j.served,
-	}, loopback{o.tracker.NodePortAddresses, j, page})
+		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Report: j.served,
+	}, local)
 	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
 	}
-	drain(b, o.drain, log)
+	drain(o.drain, log, b, local)
 	if o.files.demo { // The rules end with the network namespace.
 		return nil
 	}
@@ -160,7 +160,7 @@ func pages(address string, registry *prometheus.Registry, page http.Handler) map
 
 // follow applies changes of the files until ctx ends. It fails if the files cannot be
 // watched, or if the server cannot listen at the address of the metrics.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options, beside loopback) error {
+func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options, beside *loopback) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reading, serving, failed error
@@ -195,10 +195,16 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	return errors.Join(err, reading, serving, failed)
 }
 
-// drain waits until the connections of a userspace backend have ended, for patience at most.
-func drain(b proxy.Backend, patience time.Duration, log logr.Logger) {
-	d, canDrain := b.(interface{ Drain(context.Context) error })
-	if !canDrain || patience == 0 {
+// drainer is a userspace backend.
+type drainer interface {
+	// Drain stops accepting connections, and waits until those that are open have ended, or ctx ends.
+	Drain(ctx context.Context) error
+}
+
+// drain waits until the connections of userspace backends have ended, for patience at most. Other
+// backends have none.
+func drain(patience time.Duration, log logr.Logger, those ...any) {
+	if patience == 0 {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -206,7 +212,15 @@ func drain(b proxy.Backend, patience time.Duration, log logr.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	log.Info("waiting for connections to end; a signal resets them", "atMost", patience)
-	if err := d.Drain(ctx); err != nil {
+	var all sync.WaitGroup
+	failed := make([]error, len(those))
+	for i, b := range those {
+		if d, can := b.(drainer); can {
+			all.Go(func() { failed[i] = d.Drain(ctx) })
+		}
+	}
+	all.Wait()
+	if err := errors.Join(failed...); err != nil {
 		log.Info("resetting remaining connections", "reason", err.Error())
 	}
 }
