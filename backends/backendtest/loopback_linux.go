@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"context"
+	"io"
 	"net/netip"
 	"slices"
 	"testing"
@@ -26,10 +27,13 @@ func (c *Config) testLoopback(t *testing.T) {
 	h := &history{random: r, tracker: s.tracker(o), plain: c.lacks(Affinity), first: hostPorts}
 	h.begin(6)
 	var beside proxy.Backend
-	s.onNode(t, func() error {
-		beside = c.Loopback(t)
-		return nil
+	s.onNode(t, func() (err error) {
+		beside, err = c.Loopback()
+		return err
 	})
+	if b, can := beside.(io.Closer); can {
+		testenv.CloseAtEnd(t, b)
+	}
 	var held proxy.Snapshot
 	for step := range loopbackSteps {
 		next := h.next(t)

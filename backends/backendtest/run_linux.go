@@ -23,9 +23,10 @@ type Config struct {
 	// network namespace of the calling thread, as text that is equal for equal
 	// dataplanes; empty if there is nothing.
 	Dump func(testing.TB) string
-	// Loopback makes a backend that serves node ports at loopback addresses beside that of New,
-	// as New does. Nil if there is none.
-	Loopback func(testing.TB) proxy.Backend
+	// Loopback makes a backend for the network namespace of the calling thread that serves node
+	// ports at loopback addresses, beside that of New. It is closed in the end if it is an
+	// [io.Closer]. Nil if there is none.
+	Loopback func() (proxy.Backend, error)
 	// Lacks are capabilities that the dataplane does not have by its kind.
 	Lacks []Capability
 	// Worlds are the worlds to test in, beside the node with a link for each pod.

@@ -35,14 +35,7 @@ func TestConformance(t *testing.T) {
 			}
 			return out
 		},
-		Loopback: func(t testing.TB) proxy.Backend {
-			b, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = b.Close() }) // Nothing is left in the kernel.
-			return b
-		},
+		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
 		},

@@ -51,17 +51,10 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 			}
 			return out
 		},
-		Loopback: func(t testing.TB) proxy.Backend {
-			b, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = b.Close() }) // Nothing is left in the kernel.
-			return b
-		},
-		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
-		Worlds: backendtest.Worlds(),
-		Tables: tables,
+		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
+		Lacks:    append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
+		Worlds:   backendtest.Worlds(),
+		Tables:   tables,
 		Report: backendtest.Report{File: "../../README.md", Column: column, Remarks: map[backendtest.Capability]string{
 			backendtest.LastingConnections: "they end with the process",
 		}},
