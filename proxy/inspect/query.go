@@ -115,8 +115,15 @@ func source(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), clientPort), nil
 }
 
-// ownAddress returns the node's first address in the IP family of another address.
+// ownAddress returns the address by which the node reaches another address: the first one of its IP
+// family, or the usual loopback address.
 func ownAddress(n *proxy.Node, like netip.Addr) netip.Addr {
+	switch {
+	case like.IsLoopback() && like.Is4():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case like.IsLoopback():
+		return netip.IPv6Loopback()
+	}
 	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 	if i < 0 {
 		return netip.Addr{}

@@ -1,13 +1,13 @@
 package inspect
 
 import (
+	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"net/netip"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -101,5 +101,37 @@ func TestPageKeepsTheQuery(t *testing.T) {
 	q := query{Filter: "a&b", Page: 3, Destination: "web:80"}
 	if got, want := q.At(4), "?destination=web%3A80&filter=a%26b&page=4"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The page knows each loopback address as one of the node, also one that no interface lists, and
+// answers for a process of the node, which sends from the usual one.
+func TestLoopbackAddresses(t *testing.T) {
+	node := &proxy.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	for _, p := range []string{"127.0.0.0/8", "127.0.0.7/32", "::1/128"} {
+		node.NodePorts.Loopback = append(node.NodePorts.Loopback, netip.MustParsePrefix(p))
+	}
+	route := proxy.TrafficRoute{Action: proxy.Forward}
+	port := func(at string, family v1.IPFamily) *proxy.ServicePort {
+		return &proxy.ServicePort{
+			Name:      proxy.ServicePortName{Protocol: v1.ProtocolTCP, Family: family},
+			Frontends: []proxy.Frontend{{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
+		}
+	}
+	s := proxy.NewSnapshot(node, port("0.0.0.0:30080", v1.IPv4Protocol), port("[::]:30080", v1.IPv6Protocol))
+	for to, want := range map[string]struct {
+		from   string
+		action proxy.Action
+	}{
+		"127.0.0.1:30080": {"127.0.0.1:40000", proxy.Forward},
+		"127.0.0.7:30080": {"127.0.0.1:40000", proxy.Forward},
+		"127.0.0.8:30080": {"127.0.0.1:40000", proxy.Pass},
+		"[::1]:30080":     {"[::1]:40000", proxy.Forward},
+	} {
+		q := newQuery(url.Values{"destination": {to}})
+		got := q.answer(s)
+		if got.Error != "" || got.Verdict.Action != want.action || got.Packet.Source.String() != want.from {
+			t.Errorf("%s: got %+v of %+v, error %q, want %v of %s", to, got.Verdict, got.Packet, got.Error, want.action, want.from)
+		}
 	}
 }
