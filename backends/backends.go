@@ -125,9 +125,10 @@ type ConnectionCounter interface {
 	// CountConnections returns how many TCP connections (first) and UDP sessions (second) there are
 	// now, and totals since the start: accepted TCP connections; connections and sessions that were
 	// refused, since no endpoint could be reached (first), no route forwards them (second), or
-	// they were beyond a limit (third; also datagrams, and sessions that newer ones replaced); and
-	// errors of listeners. It may be called from any goroutine.
-	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64)
+	// they were beyond a limit (third; also datagrams, and sessions that newer ones replaced);
+	// errors of listeners; and bytes of data to endpoints (first) and back to clients (second). It
+	// may be called from any goroutine.
+	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64)
 }
 
 // Op adds, replaces or removes one object.

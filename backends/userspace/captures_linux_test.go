@@ -177,9 +177,9 @@ func testLoop(t *testing.T, c userspace.Capture) {
 		t.Errorf("sessions: got %d, want none", s.Sessions)
 	}
 	var counter backends.ConnectionCounter = b
-	open, accepted, refused, faults := counter.CountConnections()
-	if open != [2]int{} || accepted != 1 || refused != [3]uint64{2} || faults != 0 {
-		t.Errorf("got %v open, %d accepted, %v refused and %d faults, want none, 1, 2 that failed, and none", open, accepted, refused, faults)
+	open, accepted, refused, faults, bytes := counter.CountConnections()
+	if open != [2]int{} || accepted != 1 || refused != [3]uint64{2} || faults != 0 || bytes != [2]uint64{} {
+		t.Errorf("got %v open, %d accepted, %v refused, %d faults and %v bytes, want none, 1, 2 that failed, none and none", open, accepted, refused, faults, bytes)
 	}
 }
 

@@ -258,9 +258,9 @@ func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 }
 
 // CountConnections implements [backends.ConnectionCounter].
-func (b *Backend) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64) {
+func (b *Backend) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64) {
 	s := b.Stats()
-	return [2]int{s.Connections, s.Sessions}, s.Accepted, [3]uint64{s.Failed, s.Denied, s.Crowded}, s.Faults
+	return [2]int{s.Connections, s.Sessions}, s.Accepted, [3]uint64{s.Failed, s.Denied, s.Crowded}, s.Faults, s.Bytes
 }
 
 // Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP

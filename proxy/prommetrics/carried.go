@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // carried reads, at each scrape, the connections that a backend carries itself.
 type carried struct {
 	*Metrics
-	connections, sessions, accepted, refused, faults *prometheus.Desc
+	connections, sessions, accepted, refused, faults, bytes *prometheus.Desc
 }
 
 func newCarried(m *Metrics) carried {
@@ -17,11 +17,12 @@ func newCarried(m *Metrics) carried {
 		desc("accepted_connections_total", "TCP connections that were accepted."),
 		desc("refused_total", "Connections and sessions that were not served, by reason.", "reason"),
 		desc("listener_errors_total", "Errors of listeners."),
+		desc("bytes_total", "Bytes of data to endpoints (in) and back to clients (out).", "direction"),
 	}
 }
 
 func (c carried) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range [...]*prometheus.Desc{c.connections, c.sessions, c.accepted, c.refused, c.faults} {
+	for _, d := range [...]*prometheus.Desc{c.connections, c.sessions, c.accepted, c.refused, c.faults, c.bytes} {
 		to <- d
 	}
 }
@@ -33,7 +34,7 @@ func (c carried) Collect(to chan<- prometheus.Metric) {
 	if counter == nil {
 		return
 	}
-	open, accepted, refused, faults := counter.CountConnections()
+	open, accepted, refused, faults, bytes := counter.CountConnections()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
@@ -44,4 +45,7 @@ func (c carried) Collect(to chan<- prometheus.Metric) {
 		send(c.refused, prometheus.CounterValue, float64(refused[i]), reason)
 	}
 	send(c.faults, prometheus.CounterValue, float64(faults))
+	for i, direction := range directions() {
+		send(c.bytes, prometheus.CounterValue, float64(bytes[i]), direction)
+	}
 }

@@ -50,6 +50,7 @@
 //	vipkit_userspace_accepted_connections_total  TCP connections that were accepted
 //	vipkit_userspace_refused_total{reason}       connections and sessions that were not served
 //	vipkit_userspace_listener_errors_total       errors of listeners
+//	vipkit_userspace_bytes_total{direction}      bytes of data in, to endpoints, and out, back to clients
 //
 // The reasons are failed: no endpoint could be reached; denied: no route forwards them; crowded:
 // they were beyond a limit.

@@ -62,7 +62,7 @@ type trafficCounter interface {
 
 // connectionCounter is the optional ability of backends of this name.
 type connectionCounter interface {
-	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64)
+	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64)
 }
 
 // abilities are those of a source and a backend: nil if these lack them, or until the runner begins.

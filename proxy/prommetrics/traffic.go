@@ -37,6 +37,9 @@ func (t traffic) Describe(to chan<- *prometheus.Desc) {
 	t.failures.Describe(to)
 }
 
+// directions are the names of the ways to endpoints and back.
+func directions() [2]string { return [...]string{"in", "out"} }
+
 // maxRead is how long a scrape waits for the traffic.
 const maxRead = 5 * time.Second
 
@@ -53,7 +56,7 @@ func (t traffic) Collect(to chan<- prometheus.Metric) {
 				to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 			}
 			send(t.connections, connections, labels...)
-			for i, direction := range [...]string{"in", "out"} {
+			for i, direction := range directions() {
 				directed := append([]string{direction}, labels...)
 				send(t.packets, packets[i], directed...)
 				send(t.bytes, bytes[i], directed...)

@@ -117,12 +117,19 @@ type relayed struct {
 }
 
 // Used implements [tcpconn.Owner].
-func (r relayed) Used() { r.link.touch(r.engine.now()) }
+func (r relayed) Used(to net.Conn, n int) {
+	way := toEndpoint
+	if to == r.link.client {
+		way = toClient
+	}
+	r.engine.counts.bytes[way].Add(uint64(n)) //nolint:gosec // never negative
+	r.link.touch(r.engine.now())
+}
 
 // CloseWrite implements [tcpconn.Owner].
 func (r relayed) CloseWrite(to net.Conn) error {
 	r.link.half.Store(true)
-	r.Used()
+	r.link.touch(r.engine.now())
 	if w, ok := to.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
@@ -158,7 +165,7 @@ func (e *Engine) copy(c *connection, d *tcpconn.Direction) error {
 		if n > 0 {
 			_, werr := d.To.Write((*buf)[:n])
 			err = errors.Join(err, werr)
-			c.touch(e.now())
+			relayed{e, c}.Used(d.To, n)
 		}
 		full := buf != nil && n == len(*buf)
 		e.buffers.small.Put(buf)
@@ -178,7 +185,7 @@ func (e *Engine) copy(c *connection, d *tcpconn.Direction) error {
 // that are not of package tcpconn, or at the limit of pipes.
 func (e *Engine) splice(c *connection, d *tcpconn.Direction) error {
 	s, ok := d.From.(interface {
-		Splice(to net.Conn, used func()) error
+		Splice(to net.Conn, used func(to net.Conn, n int)) error
 	})
 	if !ok || !e.tasks.pipes.take() {
 		return nil // The caller copies the data through memory.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // Flows that reach no endpoint are counted by cause, in the same way for connections and
@@ -44,5 +46,43 @@ func TestLostFlowsAreCounted(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Bytes are those of datagrams that were sent on: not those that are denied, or that nobody takes.
+func TestBytesOfDatagramsAreCounted(t *testing.T) {
+	w := newFixture(t, Config{}, v1.ProtocolUDP)
+	at := w.packets(t)
+	server := udpSocket(t)
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("dns", at, addrOf(server.LocalAddr()))))
+	client, err := net.Dial("udp4", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(client)
+	buf := make([]byte, 100)
+	for range 3 {
+		if _, err := client.Write([]byte("12345")); err != nil {
+			t.Fatal(err)
+		}
+		n, from, err := server.ReadFromUDPAddrPort(buf)
+		if err != nil || n != 5 {
+			t.Fatalf("got %d bytes and error %v, want 5 bytes", n, err)
+		}
+		if _, err := server.WriteToUDPAddrPort([]byte("1234567890"), from); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := client.Read(buf); err != nil || n != 10 {
+			t.Fatalf("got %d bytes and error %v, want 10 bytes", n, err)
+		}
+	}
+	eventually(t, "15 bytes there and 30 back are counted", func() bool { return w.Stats().Bytes == [2]uint64{15, 30} })
+	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
+	if _, err := client.Write([]byte("denied")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the datagram is denied", func() bool { return w.Stats().Denied == 1 })
+	if got := w.Stats().Bytes; got != [2]uint64{15, 30} {
+		t.Errorf("after a denied datagram: got %v, want no more", got)
 	}
 }

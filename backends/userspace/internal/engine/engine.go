@@ -44,8 +44,16 @@ type counts struct {
 	connections, sessions             atomic.Int64
 	accepted, failed, denied, crowded atomic.Uint64
 	faults                            atomic.Uint64
+	bytes                             [ways]atomic.Uint64
 	fault                             atomic.Pointer[error] // the last of them
 }
+
+// The ways of data.
+const (
+	toEndpoint = iota
+	toClient
+	ways
+)
 
 // tasks are the goroutines of an engine, and what must be closed to end them.
 type tasks struct {
@@ -80,6 +88,9 @@ type Stats struct {
 	// Faults counts errors of listeners, and Fault is the last of them.
 	Faults uint64
 	Fault  error
+	// Bytes counts the data of connections and datagrams that was sent on: to endpoints
+	// (first), and back to clients (second).
+	Bytes [2]uint64
 }
 
 // New returns an engine without Services. The caller must close it. The error names the
@@ -229,6 +240,7 @@ func (e *Engine) Stats() Stats {
 		Denied:      e.counts.denied.Load(),
 		Crowded:     e.counts.crowded.Load(),
 		Faults:      e.counts.faults.Load(),
+		Bytes:       [...]uint64{e.counts.bytes[toEndpoint].Load(), e.counts.bytes[toClient].Load()},
 	}
 	if fault := e.counts.fault.Load(); fault != nil {
 		s.Fault = *fault

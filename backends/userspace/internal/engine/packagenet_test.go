@@ -15,7 +15,7 @@ type netConn struct{ *net.TCPConn }
 
 // Splice moves bulk data while more keeps arriving, as [tcpconn.Conn.Splice] does, by [io.Copy],
 // one piece at a time.
-func (c netConn) Splice(to net.Conn, used func()) error {
+func (c netConn) Splice(to net.Conn, used func(to net.Conn, n int)) error {
 	target, ok := to.(netConn)
 	if !ok {
 		return errors.ErrUnsupported
@@ -28,7 +28,7 @@ func (c netConn) Splice(to net.Conn, used func()) error {
 		}
 		n, err := target.ReadFrom(&io.LimitedReader{R: c.TCPConn, N: piece})
 		if n > 0 {
-			used()
+			used(to, int(n))
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && n > 0:

@@ -46,6 +46,9 @@ func TestBothSidesSendAtOnce(t *testing.T) {
 		wg.Wait()
 	}
 	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+	if got, want := w.Stats().Bytes, [2]uint64{3 * size, 3 * size}; got != want {
+		t.Errorf("bytes to the endpoint and back: got %v, want %v", got, want)
+	}
 }
 
 // One connection carries requests and answers of any size, one after the other.
@@ -54,8 +57,10 @@ func TestRequestsAndAnswersOfAllSizes(t *testing.T) {
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
 	c := dialTo(t, at)
+	sum := uint64(0)
 	for i := range 400 {
 		size := 1 + i*i%40_000
+		sum += uint64(size)
 		want := bytes.Repeat([]byte{byte(i)}, size)
 		got := make([]byte, size)
 		var wg sync.WaitGroup
@@ -68,5 +73,8 @@ func TestRequestsAndAnswersOfAllSizes(t *testing.T) {
 	_ = c.CloseWrite()
 	if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
 		t.Errorf("after the end: got %d bytes and error %v, want none", len(rest), err)
+	}
+	if got, want := w.Stats().Bytes, [2]uint64{sum, sum}; got != want {
+		t.Errorf("bytes to the endpoint and back: got %v, want %v", got, want)
 	}
 }

@@ -79,7 +79,10 @@ func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 		}
 		err := s.send(datagram)
 		switch {
-		case err == nil || isShortage(err) || neterr.Of(err) == neterr.Full:
+		case err == nil:
+			e.counts.bytes[toEndpoint].Add(uint64(len(datagram)))
+			return
+		case isShortage(err) || neterr.Of(err) == neterr.Full:
 			return
 		case isFatal(err):
 			e.sessions.end(s) // The session has just ended: the next attempt begins another.
@@ -230,7 +233,10 @@ func (e *Engine) answers(s *session) {
 			}
 			s.used.Store(int64(e.now()))
 			err = s.replier.Reply(s.flow, (*buf)[:n])
-			if err != nil && !isFatal(err) {
+			switch {
+			case err == nil:
+				e.counts.bytes[toClient].Add(uint64(n)) //nolint:gosec // never negative
+			case !isFatal(err):
 				err = nil // This answer is lost.
 			}
 		}

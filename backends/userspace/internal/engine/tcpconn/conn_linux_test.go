@@ -102,7 +102,7 @@ func (memory) Put(*[]byte) {}
 // owner records that CloseWrite was called.
 type owner struct{ ended atomic.Bool }
 
-func (o *owner) Used() {}
+func (o *owner) Used(net.Conn, int) {}
 
 func (o *owner) CloseWrite(to net.Conn) error {
 	o.ended.Store(true)

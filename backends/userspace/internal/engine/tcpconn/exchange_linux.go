@@ -83,7 +83,7 @@ func (x exchange) passOn(from, to *Conn, d *Direction) (simple bool, err error) 
 	if from.ended.Load() {
 		from.readable.Store(true) // No event follows for the rest.
 	}
-	x.owner.Used()
+	x.owner.Used(to, n)
 	sent := 0
 	err = to.control(func(fd int) error {
 		sent, err = writeNow(fd, (*buf)[:n])

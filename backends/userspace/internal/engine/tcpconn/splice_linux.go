@@ -36,10 +36,10 @@ func (p *pipe) close() {
 }
 
 // Splice moves data inside the kernel while more keeps arriving, and calls used each time
-// that it has moved some. It returns nil after 200 ms without data, and [io.EOF] at the end of
+// that it has moved some bytes. It returns nil after 200 ms without data, and [io.EOF] at the end of
 // the data. If to is not a [Conn], or a pipe cannot be opened, Splice moves nothing and returns
 // nil.
-func (c *Conn) Splice(to net.Conn, used func()) error {
+func (c *Conn) Splice(to net.Conn, used func(to net.Conn, n int)) error {
 	target, ok := to.(*Conn)
 	if !ok {
 		return nil
@@ -59,7 +59,7 @@ func (c *Conn) Splice(to net.Conn, used func()) error {
 		if err := target.empty(p, n); err != nil {
 			return err
 		}
-		used()
+		used(to, n)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestSplice(t *testing.T) {
 	source, from := connPair(t)
 	to, sink := connPair(t)
 	moved := 0
-	splice := func() error { return from.Splice(to, func() { moved++ }) }
+	splice := func() error { return from.Splice(to, func(_ net.Conn, n int) { moved += n }) }
 	want := bytes.Repeat([]byte("0123456789"), 1000)
 	if _, err := source.Write(want); err != nil {
 		t.Fatal(err)
@@ -27,8 +27,8 @@ func TestSplice(t *testing.T) {
 	if _, err := io.ReadFull(sink, got); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("got %d bytes and error %v, want the sent bytes", len(got), err)
 	}
-	if moved == 0 {
-		t.Error("used was not called")
+	if moved != len(want) {
+		t.Errorf("used got %d bytes, want %d", moved, len(want))
 	}
 	sent := make(chan struct{})
 	time.AfterFunc(2*pause, func() {
@@ -44,7 +44,7 @@ func TestSplice(t *testing.T) {
 		t.Errorf("at the end: got error %v, want %v", err, io.EOF)
 	}
 	moved = 0
-	if err := from.Splice(&net.TCPConn{}, func() { moved++ }); err != nil || moved != 0 {
+	if err := from.Splice(&net.TCPConn{}, func(_ net.Conn, n int) { moved++ }); err != nil || moved != 0 {
 		t.Errorf("to a connection of package net: got %d moves and error %v, want neither", moved, err)
 	}
 }

@@ -23,8 +23,8 @@ type Direction struct {
 
 // Owner gets the events of a relayed connection.
 type Owner interface {
-	// Used is called after something was received.
-	Used()
+	// Used is called after n bytes were received that are for one side.
+	Used(to net.Conn, n int)
 	// CloseWrite is called when the other side has sent everything. It half-closes to.
 	CloseWrite(to net.Conn) error
 }
