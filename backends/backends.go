@@ -7,6 +7,8 @@ import (
 	"iter"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/internal/enum"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -117,6 +119,15 @@ type TrafficCounter interface {
 	// starts again at 0 with the object in the kernel that counts, so it may fall. It may be
 	// called from any goroutine.
 	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
+}
+
+// RuleCounter is an optional ability of a [proxy.Backend] that writes rules of iptables. Package prommetrics
+// has metrics of it.
+type RuleCounter interface {
+	// CountRules calls each with numbers of rules of a table: those of the backend that exist, also in
+	// chains of the kernel, as it has written them or found them there, and those that the last Apply
+	// wrote. It reads nothing from the kernel, and may be called from any goroutine.
+	CountRules(each func(family v1.IPFamily, table string, exist, last int))
 }
 
 // ConnectionCounter is an optional ability of a [proxy.Backend] that carries connections itself.

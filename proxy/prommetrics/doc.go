@@ -8,18 +8,27 @@
 //   - A sync programs both IP families at once. Its duration counts once, with the ip_family of
 //     the node's first address, so that sums over ip_family are right; a failure and the
 //     timestamps are those of both. The change of a Service or EndpointSlice counts once.
+//
 //   - kubeproxy_network_programming_duration_seconds has an observation for each
 //     change, also if its first sync fails, and no bucket of 0 seconds, which is always empty.
+//
 //   - kubeproxy_sync_proxy_rules_last_timestamp_seconds is when the dataplane was
 //     last known to be right, also because it was verified.
+//
 //   - kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds changes when there
 //     is something to program, not with each object that is received.
 //
-// There are no sync_proxy_rules_iptables_total and _last, since the number of rules is not
-// what a sync costs here (see kernel_operations_total below). There are no
-// iptables_ct_state_invalid_dropped_packets_total and
-// iptables_localhost_nodeports_accepted_packets_total, since no backend has such rules: a
-// backend of its own serves node ports at loopback addresses.
+//   - kubeproxy_sync_proxy_rules_iptables_total has the rules of all chains of the backend, also those
+//     that lead there from chains of the kernel, and kubeproxy_sync_proxy_rules_iptables_last those that the
+//     last sync wrote, in both tables: 0 if everything was there.
+//
+//   - kubeproxy_sync_full_proxy_rules_duration_seconds and kubeproxy_sync_partial_proxy_rules_duration_seconds
+//     are there in all modes, as are those of connection tracking on Linux.
+//
+// There are no kubeproxy_iptables_ct_state_invalid_dropped_packets_total and
+// kubeproxy_iptables_localhost_nodeports_accepted_packets_total: no backend counts packets in nfacct, and a
+// backend of its own serves node ports at loopback addresses. There is no
+// kubeproxy_nftables_localhost_nodeport_rejected_packets_total: UDP, which kube-proxy rejects there, is served.
 //
 // # Names of its own
 //

@@ -16,8 +16,8 @@ import (
 // Options select the metrics.
 type Options struct {
 	// Mode is kube-proxy's name for the kind of backend: "nftables", "iptables"
-	// or "ipvs" bring the failure counters that kube-proxy has in this mode.
-	// Any other has none.
+	// or "ipvs" bring the failure counters that kube-proxy has in this mode, and "iptables" the numbers
+	// of rules, if the backend counts them (backends.RuleCounter). Any other has none.
 	Mode string
 	// Traffic adds the metrics of what is forwarded, if the backend counts it
 	// (backends.TrafficCounter): five time series for each service port. Each scrape reads them
@@ -65,12 +65,18 @@ type connectionCounter interface {
 	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64)
 }
 
+// ruleCounter is the optional ability of backends of this name.
+type ruleCounter interface {
+	CountRules(each func(family v1.IPFamily, table string, exist, last int))
+}
+
 // abilities are those of a source and a backend: nil if these lack them, or until the runner begins.
 type abilities struct {
 	counter     changeCounter
 	node        nodeChecker
 	traffic     trafficCounter
 	connections connectionCounter
+	rules       ruleCounter
 }
 
 // New makes the metrics and registers them. If that fails, none is registered.
@@ -79,6 +85,9 @@ func New(r prometheus.Registerer, o Options) (*Metrics, error) {
 	all := collectors{newObjects(m), newCarried(m)}
 	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
 	m.own = newOwnMetrics(&all)
+	if o.Mode == "iptables" {
+		all = append(all, newRules(m))
+	}
 	if o.Traffic {
 		all = append(all, newTraffic(m))
 	}
@@ -126,6 +135,7 @@ func (m *Metrics) begin(r *proxy.Runner) error {
 	m.can.node, _ = r.Backend.(nodeChecker)
 	m.can.traffic, _ = r.Backend.(trafficCounter)
 	m.can.connections, _ = r.Backend.(connectionCounter)
+	m.can.rules, _ = r.Backend.(ruleCounter)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 type Backend struct {
 	families []proxy.Backend
 	watcher  watcher
+	kernels  []counted
 	// refresh reads the kernel's settings on which rules depend, for each family. full
 	// means that a full apply follows; otherwise refresh returns an error if one is needed.
 	refresh []func(ctx context.Context, full bool) error
@@ -33,6 +34,9 @@ type watcher interface {
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err := b.begin(ctx, old.IsZero()); err != nil {
 		return err
+	}
+	for _, k := range b.kernels {
+		k.counts.begin()
 	}
 	errs := make([]error, len(b.families))
 	for i, f := range b.families {

@@ -21,6 +21,7 @@ type kernel struct {
 	native *native
 	watch  *watch
 	ops    atomic.Uint64
+	counts *counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
 	missingExtensions []Extension
 	// around may be nil, see [Config.Around].
@@ -62,6 +63,9 @@ func (k *kernel) disturb(commit func() error) error {
 
 func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	_, err := k.write(ctx, k.rewrite(ctx, ops))
+	if err == nil {
+		k.counts.hold(ops, false)
+	}
 	return err
 }
 
@@ -111,6 +115,9 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 		more, err = k.write(ctx, others)
 		kept = append(kept, more...)
 	}
+	if err == nil {
+		k.counts.hold(nil, true)
+	}
 	if err == nil && len(kept) > 0 {
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
 	}
@@ -153,6 +160,7 @@ func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error)
 	}
 	switch {
 	case err == nil:
+		k.counts.wrote(s)
 		return kept, nil
 	case s != whole:
 		return nil, fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)

@@ -22,6 +22,8 @@ type replacement struct {
 	// adoption is nil before that, if nothing was found, and after the first commit if it
 	// succeeded.
 	adoption *adoption
+	// counted is true after the first commit that succeeded.
+	counted bool
 }
 
 // Pieces implements [backends.Replacement].
@@ -37,12 +39,15 @@ func (r *replacement) Commit(ctx context.Context, ops []Op) error {
 }
 
 func (r *replacement) commit(ctx context.Context, ops []Op, isFirst bool) error {
+	var err error
 	if r.adoption == nil {
-		return r.kernel.diagnose(ctx, r.kernel.commit(ctx, ops), isFirst)
-	}
-	err := r.adopt(ctx, ops)
-	if err == nil && isFirst {
+		_, err = r.kernel.write(ctx, r.kernel.rewrite(ctx, ops))
+	} else if err = r.adopt(ctx, ops); err == nil && isFirst {
 		r.adoption = nil
+	}
+	if err == nil {
+		r.kernel.counts.hold(ops, !r.counted)
+		r.counted = true
 	}
 	return r.kernel.diagnose(ctx, err, isFirst)
 }

@@ -26,6 +26,8 @@ type script struct {
 	lines    int
 	// rules counts rules and chains that are written or removed.
 	rules uint64
+	// written counts the rules that are written, by table.
+	written [tables]int
 }
 
 // section has the operations of one commit of a table.
@@ -130,6 +132,7 @@ func (s *script) section(t Table, ops []Op) {
 func (s *script) content(o *Op) {
 	for rule := range strings.Lines(o.Value) {
 		s.rules++
+		s.written[o.Key.Table]++
 		s.lines++
 		s.text = append(s.text, "-A "...)
 		s.text = append(s.text, o.Key.Chain...)
@@ -178,6 +181,9 @@ func (s *script) single(rules, chains []*Op) {
 
 func (s *script) rule(how string, o *Op) {
 	s.rules++
+	if o.Kind != backends.Remove {
+		s.written[o.Key.Table]++
+	}
 	s.write(how, o.Key.Chain, " ", o.Key.Rule)
 }
 

@@ -34,6 +34,7 @@ func New(c Config) (*Backend, error) {
 	}
 	for _, k := range kernels {
 		b.refresh = append(b.refresh, k.refresh)
+		b.kernels = append(b.kernels, counted{k.Family.Family, k.names, k.counts})
 		b.families = append(b.families, backends.New(k.Render, backends.Target[Key, string](k)))
 	}
 	return b, nil
@@ -50,7 +51,7 @@ func openKernels(c *Config, at *namespace) (all []*kernel, conn *nfnetlink.Conn,
 			return nil, nil, err
 		}
 		watched = watched && p.flavour == NFT
-		all = append(all, &kernel{Family: f, names: c.Names, programs: p, around: c.Around})
+		all = append(all, &kernel{Family: f, names: c.Names, programs: p, around: c.Around, counts: &counts{}})
 	}
 	if !slices.ContainsFunc(all, (*kernel).usesNFT) {
 		return all, nil, nil

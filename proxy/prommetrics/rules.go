@@ -1,0 +1,39 @@
+package prommetrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+)
+
+// rules reads, at each scrape, how many rules of iptables a backend has.
+type rules struct {
+	*Metrics
+	exist, last *prometheus.Desc
+}
+
+func newRules(m *Metrics) rules {
+	const prefix = "kubeproxy_sync_proxy_rules_iptables_"
+	labels := []string{"table", familyLabel}
+	return rules{
+		m, prometheus.NewDesc(prefix+"total", "Rules of the proxy.", labels, nil),
+		prometheus.NewDesc(prefix+"last", "Rules that the last sync wrote.", labels, nil),
+	}
+}
+
+func (r rules) Describe(to chan<- *prometheus.Desc) {
+	to <- r.exist
+	to <- r.last
+}
+
+func (r rules) Collect(to chan<- prometheus.Metric) {
+	r.mu.Lock()
+	counter := r.can.rules
+	r.mu.Unlock()
+	if counter == nil {
+		return
+	}
+	counter.CountRules(func(family v1.IPFamily, table string, exist, last int) {
+		to <- prometheus.MustNewConstMetric(r.exist, prometheus.GaugeValue, float64(exist), table, string(family))
+		to <- prometheus.MustNewConstMetric(r.last, prometheus.GaugeValue, float64(last), table, string(family))
+	})
+}
