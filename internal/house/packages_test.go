@@ -32,6 +32,7 @@ func onlyForTests() []string {
 		"internal/peer/image",
 		"internal/peer/ipvs",
 		"internal/peer/ipvsmode",
+		"internal/peer/metrics",
 		"internal/peer/release",
 		"internal/peer/sidebyside",
 		"internal/peer/windows",
