@@ -28,4 +28,7 @@ for folder in proc sys dev; do
 done
 $b ln -s /proc/self/fd /new/dev/fd
 $b mount -t tmpfs tmpfs /new/run
+# As many descriptors as systemd lets a service have: the kernel's own limit is 4,096, with which
+# backends/userspace serves few connections at once.
+ulimit -n 524288
 exec $b switch_root /new /bin/sh /job
