@@ -32,18 +32,27 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 	}
 	have := t.mirror.endpoints[id]
 	isSame := have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote
-	isMove := isSame && v.role == rolePod && t.roleOf(id) == rolePod
-	switch {
-	case isSame && t.fitsName(have.Name, want.Name):
+	if isSame && t.fitsName(have.Name, want.Name) {
 		t.adopt(id, want.Name)
 		return nil, nil
-	case isMove && !t.moves.may(a, t.options.ListInterval):
-		return nil, nil
 	}
-	if err = t.refresh(ctx, k, v, with); err == nil && isMove {
+	if isSame && v.role == rolePod && t.roleOf(id) == rolePod {
+		return nil, t.move(ctx, k, v, with)
+	}
+	return nil, t.refresh(ctx, k, v, with)
+}
+
+// move makes the endpoint of a pod that is on another node now again, unless that was done a short time ago.
+func (t *target) move(ctx context.Context, k key, v *value, with payload) error {
+	a := k.addr.Addr()
+	if !t.moves.may(a, t.options.ListInterval) {
+		return nil
+	}
+	err := t.refresh(ctx, k, v, with)
+	if err == nil {
 		t.moves.note(a)
 	}
-	return nil, err
+	return err
 }
 
 // moves are the endpoints that were made again because their pods are on other nodes, by address. EndpointSlices of

@@ -111,9 +111,15 @@ func TestEventsForeign(t *testing.T) {
 
 // TestEventsWithoutRanges checks that a Handler that does not want ServiceCIDRs gets none.
 func TestEventsWithoutRanges(t *testing.T) {
-	e := &Events{Handler: plain{newRecorder()}}
+	r := newRecorder()
+	e := &Events{Handler: plain{r}}
 	h := e.ServiceCIDRs()
 	h.OnAdd(cidr("a", "10.96.0.0/16"), true)
 	h.OnDelete(cidr("a", "10.96.0.0/16"))
 	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "a"})
+	select {
+	case <-r.changed:
+		t.Errorf("the handler got something: %+v", r.state)
+	default:
+	}
 }

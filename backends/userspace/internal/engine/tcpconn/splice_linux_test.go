@@ -44,7 +44,7 @@ func TestSplice(t *testing.T) {
 		t.Errorf("at the end: got error %v, want %v", err, io.EOF)
 	}
 	moved = 0
-	if err := from.Splice(&net.TCPConn{}, func(_ net.Conn, n int) { moved++ }); err != nil || moved != 0 {
+	if err := from.Splice(&net.TCPConn{}, func(net.Conn, int) { moved++ }); err != nil || moved != 0 {
 		t.Errorf("to a connection of package net: got %d moves and error %v, want neither", moved, err)
 	}
 }
