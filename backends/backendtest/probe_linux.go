@@ -18,9 +18,9 @@ const icmp v1.Protocol = "ICMP"
 // How long probes wait for an answer, which takes less than a millisecond on an
 // idle machine.
 const (
-	// patience is for probes that should be answered: more than a busy
-	// machine needs.
-	patience = 5 * time.Second
+	// patience is for probes that should be answered: more than a busy machine needs, or one
+	// that QEMU emulates, where answers by backends/userspace took more than 5 s.
+	patience = 20 * time.Second
 	// shortPatience is for probes that should not be answered: enough to notice an
 	// answer usually, but not always on a busy machine.
 	shortPatience = 250 * time.Millisecond
