@@ -3,11 +3,13 @@ package peer_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,13 +85,9 @@ func fieldsOf(path string, of reflect.Type) map[string]string {
 		case kind == reflect.TypeFor[metav1.Duration]():
 			all[path+name] = "7s"
 		case kind.Kind() == reflect.Struct && name == "": // an embedded one
-			for field, value := range fieldsOf(path, kind) {
-				all[field] = value
-			}
+			maps.Copy(all, fieldsOf(path, kind))
 		case kind.Kind() == reflect.Struct:
-			for field, value := range fieldsOf(path+name+".", kind) {
-				all[field] = value
-			}
+			maps.Copy(all, fieldsOf(path+name+".", kind))
 		case kind.Kind() == reflect.Bool:
 			all[path+name] = "true"
 		case kind.Kind() == reflect.String:
@@ -106,8 +104,8 @@ func outcomeOf(t *testing.T, agent, field, value string) (outcome, string) {
 	t.Helper()
 	text := value
 	names := strings.Split(field, ".")
-	for i := len(names) - 1; i >= 0; i-- {
-		text = fmt.Sprintf("{%s: %s}", names[i], text)
+	for _, name := range slices.Backward(names) {
+		text = fmt.Sprintf("{%s: %s}", name, text)
 	}
 	folder := t.TempDir()
 	file, written := filepath.Join(folder, "config.yaml"), filepath.Join(folder, "written.yaml")

@@ -45,17 +45,8 @@ func (c *cluster) startContainer(n *node, root string, pod *v1.PodSpec, spec *v1
 	for _, arg := range spec.Args {
 		x.Program = append(x.Program, strings.ReplaceAll(arg, "$(NODE_NAME)", n.name))
 	}
-	if s := spec.SecurityContext; s.Privileged != nil && *s.Privileged {
-		x.Privileged = true
-	} else {
-		if s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []v1.Capability{"ALL"}) {
-			c.t.Fatalf("container %s: got capabilities %+v, want it to drop ALL", spec.Name, s.Capabilities)
-		}
-		for _, name := range s.Capabilities.Add {
-			x.Capabilities = append(x.Capabilities, string(name))
-		}
-		x.ReadOnly = s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
-		x.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
+	if err := x.confine(spec.SecurityContext); err != nil {
+		c.t.Fatalf("container %s: %v", spec.Name, err)
 	}
 	for _, m := range spec.VolumeMounts {
 		i := slices.IndexFunc(pod.Volumes, func(v v1.Volume) bool { return v.Name == m.Name })
@@ -82,6 +73,23 @@ func (c *cluster) startContainer(n *node, root string, pod *v1.PodSpec, spec *v1
 		c.t.Fatal(err)
 	}
 	n.start("unshare", "--mount", "--pid", "--fork", "--kill-child", program, containerCommand, string(text))
+}
+
+// confine takes what the manifest permits a container.
+func (x *container) confine(s *v1.SecurityContext) error {
+	if s.Privileged != nil && *s.Privileged {
+		x.Privileged = true
+		return nil
+	}
+	if s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []v1.Capability{"ALL"}) {
+		return fmt.Errorf("got capabilities %+v, want it to drop ALL", s.Capabilities)
+	}
+	for _, name := range s.Capabilities.Add {
+		x.Capabilities = append(x.Capabilities, string(name))
+	}
+	x.ReadOnly = s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem
+	x.NoNewPrivileges = s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation
+	return nil
 }
 
 // becomeContainer makes this process the program of a container; it returns an error only.
