@@ -49,7 +49,7 @@ func constantObjects(n Names, family v1.IPFamily, withSets bool) (all []Object) 
 	if family == v1.IPv6Protocol {
 		refusal = "icmp6-port-unreachable"
 	}
-	refuse, mark := []string{"-p tcp -m conntrack --ctstate INVALID -j DROP"}, []string{"-p udp -j RETURN"}
+	refuse, mark := []string{"-p tcp -m conntrack --ctstate INVALID -j DROP", "! -o lo -p sctp -j DROP"}, []string{"-p udp -j RETURN"}
 	if withSets {
 		refuse = append(refuse, "-m set --match-set "+setOf("X", family)+" dst,dst -j REJECT --reject-with "+refusal)
 		mark = append(mark, "-j SET --map-set "+setOf("M", family)+" dst,dst --map-mark")

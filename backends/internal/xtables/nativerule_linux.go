@@ -81,6 +81,7 @@ const (
 	fieldDestination
 	fieldPort
 	fieldInterface
+	fieldOutInterface
 	fieldMark
 )
 
@@ -107,6 +108,8 @@ func (r *ruleSteps) field(s *nfnetlink.Step) field {
 			return fieldMark
 		case unix.NFT_META_IIFNAME, unix.NFT_META_IIF:
 			return fieldInterface
+		case unix.NFT_META_OIFNAME, unix.NFT_META_OIF:
+			return fieldOutInterface
 		}
 	case "payload":
 		f, longest := r.payloadField(s.Number(unix.NFTA_PAYLOAD_BASE), s.Number(unix.NFTA_PAYLOAD_OFFSET))
