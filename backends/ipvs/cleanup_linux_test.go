@@ -7,14 +7,10 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // After a Cleanup, also after one that failed, the Apply of a change programs everything.
 func TestChangeAfterCleanup(t *testing.T) {
-	errRefused := errors.New("refused by the test")
-	var refusal error
 	nothing := func() {}
 	for name, tc := range map[string]struct {
 		options Options
@@ -24,26 +20,9 @@ func TestChangeAfterCleanup(t *testing.T) {
 		"success":  {Options{}, func(testing.TB) func() { return nothing }, nil},
 		"draining": {drainServices(), func(testing.TB) func() { return nothing }, ErrDraining},
 		"settings": {Options{}, func(t testing.TB) func() { return readOnly(t) }, unix.EROFS},
-		"rules": {Options{}, func(testing.TB) func() {
-			refusal = errRefused
-			return func() { refusal = nil }
-		}, errRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDrainStage(t, tc.options, nil)
-			d.New = func(o Options) (proxy.Backend, error) {
-				b, err := newFaulty(o, func(commit func() error) error {
-					if refusal != nil {
-						return refusal
-					}
-					return commit()
-				})
-				if err == nil {
-					t.Cleanup(func() { _ = b.Close() })
-				}
-				return b, err
-			}
-			d.restart(t)
 			d.Apply(t, snapshotOf(d.both, localPort(3)))
 			end := tc.prepare(t)
 			if err := d.backend(t).Cleanup(t.Context()); !errors.Is(err, tc.want) {
@@ -53,12 +32,12 @@ func TestChangeAfterCleanup(t *testing.T) {
 			if errs := d.apply(t, snapshotOf(d.both, localPort(3), d.port(1, 0))); len(errs) > 0 {
 				t.Errorf("a change after Cleanup: got errors %v, want none", errs)
 			}
-			d.isAsFresh(t, "a change after Cleanup")
 			before := d.Operations(t)
 			d.Apply(t, snapshotOf(d.both, localPort(3), d.port(1, 1)))
 			if got := d.Operations(t) - before; got != 2 {
 				t.Errorf("operations of the next change: got %d, want 2", got)
 			}
+			d.adopts(t, d.Applied)
 		})
 	}
 }

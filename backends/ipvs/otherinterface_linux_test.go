@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // Node-local DNS puts the ClusterIP of a Service on an interface of its own and listens there. Ports of
@@ -25,6 +26,8 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 	s := newStage(t, Options{})
 	w := stagetest.NewRow(t, s.NS, 1)
 	s.run(t, "ip link add nodelocaldns type dummy")
+	var ports []*proxy.ServicePort
+	want := map[netip.Addr]string{}
 	for _, x := range []struct {
 		family       v1.IPFamily
 		network      string
@@ -55,11 +58,13 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 		if got := s.dial(t, netip.AddrPortFrom(nowhere, 9253)); got != accepted {
 			t.Fatalf("%v before Apply: got %s, want %s", nowhere, got, accepted)
 		}
-		s.Apply(t, snapshotOf(at, own))
-		for a, want := range map[netip.Addr]string{dns: accepted, own.Frontends[0].Addr.Addr(): refused, nowhere: dropped} {
-			if got := s.dial(t, netip.AddrPortFrom(a, 9253)); got != want {
-				t.Errorf("a port without a Service at %v: got %s, want %s", a, got, want)
-			}
+		ports = append(ports, at, own)
+		want[dns], want[own.Frontends[0].Addr.Addr()], want[nowhere] = accepted, refused, dropped
+	}
+	s.Apply(t, snapshotOf(ports...))
+	for a, want := range want {
+		if got := s.dial(t, netip.AddrPortFrom(a, 9253)); got != want {
+			t.Errorf("a port without a Service at %v: got %s, want %s", a, got, want)
 		}
 	}
 }
