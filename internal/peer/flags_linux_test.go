@@ -49,7 +49,6 @@ func testCommandLines(t *testing.T, theirs, ours string) {
 		}
 	}
 	for line, why := range map[string]string{
-		"--version=v1.37.1":                        "the agent has its own version",
 		"--feature-gates=Some=true":                "kube-proxy refuses unknown gates; the agent warns, as gates of other versions have no effect",
 		"--show-hidden-metrics-for-version=1.1":    "the value depends on the version, and is ignored",
 		"--logtostderr=true":                       "kube-proxy once had it, and it says what the agent does",
@@ -94,7 +93,7 @@ EMPTY --proxy-mode=nftables EMPTY; --hostname-override EMPTY -v2; --healthz-port
 --healthz-bind-address=localhost; --healthz-bind-address=127.0.0.1:1; --bind-address=::; --bind-address=host; --kube-api-burst=-1; --kube-api-qps=1.5
 --feature-gates=AllowServiceExternalIPs=false; --feature-gates=AllowServiceExternalIPs; --feature-gates=WinDSR=false; --feature-gates=KubeProxyIPVS=false --proxy-mode=ipvs
 --detect-local-mode=NodeCIDR; --detect-local-mode=Magic; --detect-local-mode=BridgeInterface; --detect_local_mode=BridgeInterface --pod_bridge_interface=cni0
---proxy-mode=fast; --proxy-mode=ipvs --ipvs-exclude-cidrs=x; --iptables-masquerade-bit=32; --version=false; --cleanup=false`, "\n") {
+--proxy-mode=fast; --proxy-mode=ipvs --ipvs-exclude-cidrs=x; --iptables-masquerade-bit=32; --version=false; --version=v1.37.1; --cleanup=false`, "\n") {
 		for one := range strings.SplitSeq(line, ";") {
 			args := strings.Fields(one)
 			for i := range args {
