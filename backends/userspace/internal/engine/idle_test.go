@@ -132,7 +132,7 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 					want = Stats{Sessions: len(c.before), Crowded: 1}
 				}
 				synctest.Wait()
-				if got := w.Stats(); got != want {
+				if got := countsOf(w); got != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
 				w.EndAll()
@@ -190,7 +190,7 @@ func TestSessionsAreEvictedForPorts(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				if got, want := w.Stats(), (Stats{Sessions: 8, Crowded: 1}); got != want {
+				if got, want := countsOf(w), (Stats{Sessions: 8, Crowded: 1}); got != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
 				w.EndAll()
@@ -298,4 +298,11 @@ func TestPipesAreBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// countsOf returns what is counted but for bytes, which depend on the length of the datagrams.
+func countsOf(w *fixture) Stats {
+	s := w.Stats()
+	s.Bytes = [2]uint64{}
+	return s
 }
