@@ -25,8 +25,8 @@ type Heard struct {
 }
 
 // Heard yields the changes of the Services that differ between s and the Snapshot that
-// Next was called with; nothing if that was the zero one. It is for a tracker with one
-// Runner: if several call Next, each may miss changes that another one got.
+// Next was called with; nothing if that was the zero one. It is for the one Runner that calls Next of
+// the tracker; others get their snapshots from [Beside], or they would take changes away from it.
 func (s Snapshot) Heard() iter.Seq[Heard] {
 	return func(yield func(Heard) bool) {
 		for i := range s.heard {
@@ -57,8 +57,8 @@ type changeLog struct {
 	synced, recording bool
 	// hasNode says that the Node object was received.
 	hasNode bool
-	// total counts the objects that the tracker received, pending those since the last
-	// snapshot was made; first Services, then EndpointSlices.
+	// total counts the objects that the tracker received, pending those since Next last asked for a
+	// snapshot; first Services, then EndpointSlices.
 	total, pending [2]uint64
 	// open are the changes since the last snapshot.
 	open map[types.NamespacedName]Heard
@@ -137,16 +137,17 @@ func (h *changeLog) publish(name types.NamespacedName, generation uint64) {
 
 // done removes the changes that no snapshot has: they made no difference.
 func (h *changeLog) done() {
-	h.recording, h.pending = true, [2]uint64{}
+	h.recording = true
 	if len(h.open) > 1024 {
 		h.open = map[types.NamespacedName]Heard{} // clearing a map takes time in its capacity, also if it is empty
 	}
 	clear(h.open)
 }
 
-// since returns the changes that are in the newest snapshot and were not in after, and
-// removes the others.
-func (h *changeLog) since(after Snapshot) []heard {
+// take returns the changes that are in the newest snapshot and were not in after, and
+// removes the others. None is pending any more.
+func (h *changeLog) take(after Snapshot) []heard {
+	h.pending = [2]uint64{}
 	if after.IsZero() {
 		return nil
 	}
@@ -162,7 +163,7 @@ func (h *changeLog) since(after Snapshot) []heard {
 }
 
 // ChangeCounts returns how many changes of Services, and how many of EndpointSlices, the tracker
-// has received, and how many of them since the last snapshot was made.
+// has received, and how many of them since Next last asked for a snapshot.
 func (t *tracker) ChangeCounts() (total, pending [2]uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -165,7 +166,7 @@ func TestHeardIsBounded(t *testing.T) {
 		t.Errorf("got %d changes in snapshots, want the last %d", len(got), maxHeard)
 	}
 	last.generation += 2 * maxHeard
-	if tr.changeLog.since(last); cap(tr.changeLog.published) > 1024 {
+	if tr.changeLog.take(last); cap(tr.changeLog.published) > 1024 {
 		t.Errorf("got capacity for %d changes that no snapshot needs, want at most 1024", cap(tr.changeLog.published))
 	}
 }
@@ -191,10 +192,54 @@ func TestChangeCounts(t *testing.T) {
 	tr.UpdateService(apiService("b", "10.96.0.2"))
 	tr.DeleteService(types.NamespacedName{Namespace: "ns", Name: "b"})
 	want("received", [2]uint64{3, 2}, [2]uint64{2, 0})
-	if s, wait := tr.poll(first); wait == nil {
+	if s, wait := tr.poll(first, tr.changeLog.take); wait == nil {
 		t.Errorf("got generation %d, want none: nothing has changed", s.generation)
 	}
 	want("without a difference", [2]uint64{3, 2}, [2]uint64{})
+}
+
+// TestBeside checks that a second Runner takes no changes away from the first one.
+func TestBeside(t *testing.T) {
+	tr := NewServiceChangeTracker(TrackerOptions{}).(*tracker) //nolint:errcheck // it is one
+	second := Beside(tr)
+	tr.Synced()
+	first := next(t, tr, Snapshot{})
+	held := first
+	for _, name := range []string{"a", "b"} {
+		tr.UpdateService(apiService(name, map[string]string{"a": "10.96.0.1", "b": "10.96.0.2"}[name]))
+		s, err := second.Next(t.Context(), held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for h := range s.Heard() {
+			t.Errorf("the second Runner got the times of %v, want none", h.Name)
+		}
+		held = s
+	}
+	if _, pending := tr.ChangeCounts(); pending != [2]uint64{2, 0} {
+		t.Errorf("before the first Runner has asked: got %d pending, want 2", pending)
+	}
+	var got []string
+	for h := range next(t, tr, first).Heard() {
+		got = append(got, h.Name.Name)
+	}
+	if want := []string{"a", "b"}; !slices.Equal(got, want) {
+		t.Errorf("the first Runner got the times of %q, want %q", got, want)
+	}
+	if _, pending := tr.ChangeCounts(); pending != [2]uint64{} {
+		t.Errorf("after the first Runner has asked: got %d pending, want none", pending)
+	}
+	if other := Source(sourceOfNone{}); Beside(other) != other {
+		t.Error("another Source: got another one, want it as it is")
+	}
+}
+
+// sourceOfNone has no snapshots.
+type sourceOfNone struct{}
+
+func (sourceOfNone) Next(ctx context.Context, _ Snapshot) (Snapshot, error) {
+	<-ctx.Done()
+	return Snapshot{}, ctx.Err()
 }
 
 // Load balancers may use the node once its object is known and does not exclude it.

@@ -6,10 +6,34 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
+// Beside returns the Source for a second Runner of a tracker, such as one that serves loopback
+// addresses beside the backend of the node. Its snapshots have no times of changes
+// ([Snapshot.Heard]), and a change counts as pending until the first Runner asks for it: metrics are
+// about that one. It returns a Source that is no tracker as it is.
+func Beside(s Source) Source {
+	if t, is := s.(*tracker); is {
+		return beside{t}
+	}
+	return s
+}
+
+// beside is a tracker whose snapshots are for a second Runner.
+type beside struct{ *tracker }
+
+// Next implements [Source].
+func (b beside) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
+	return b.next(ctx, after, func(Snapshot) []heard { return nil })
+}
+
 // Next implements [Source].
 func (t *tracker) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
+	return t.next(ctx, after, t.changeLog.take)
+}
+
+// next waits for a snapshot, whose changes since after are those that changes returns.
+func (t *tracker) next(ctx context.Context, after Snapshot, changes func(after Snapshot) []heard) (Snapshot, error) {
 	for {
-		s, wait := t.poll(after)
+		s, wait := t.poll(after, changes)
 		if wait == nil {
 			return s, nil
 		}
@@ -23,14 +47,15 @@ func (t *tracker) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
 
 // poll returns the newest snapshot, or a channel to wait on if that has after's
 // generation or does not exist yet.
-func (t *tracker) poll(after Snapshot) (Snapshot, <-chan struct{}) {
+func (t *tracker) poll(after Snapshot, changes func(after Snapshot) []heard) (Snapshot, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.changeLog.synced {
 		t.publish()
+		heard := changes(after)
 		if t.snapshot.generation != after.generation {
 			next := t.snapshot
-			next.heard = t.changeLog.since(after)
+			next.heard = heard
 			return next, nil
 		}
 	}

@@ -29,7 +29,7 @@ type ServiceHandler interface {
 // A tracker has four further methods. The Runner calls Lack, which returns what the tracker lacks,
 // such as the call of Synced, and details. Packages prommetrics, health and inspect call the others:
 // ChangeCounts returns how many changes of Services and of EndpointSlices it has received, and
-// how many of these since the last snapshot was made; NodeEligible, whether load balancers may
+// how many of these since Next was last asked for a snapshot; NodeEligible, whether load balancers may
 // send new connections to the node; ExplainEndpoints, all endpoints of a service port with the
 // reasons why pools have them or not.
 type Source interface {
