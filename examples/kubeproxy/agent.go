@@ -295,7 +295,7 @@ func (t *reported) report(log logr.Logger, what string, problems []*proxy.Proble
 	return true
 }
 
-// serverReported logs that an HTTP server is not listening, or is listening again.
+// serverReported logs that an HTTP server is not listening, or listens again or is not needed any more.
 func (a *agent) serverReported(service types.NamespacedName, err error) {
 	a.announceServer(service, err)
 	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
@@ -303,5 +303,5 @@ func (a *agent) serverReported(service types.NamespacedName, err error) {
 		a.log.Error(err, "HTTP server not listening", "at", what)
 		return
 	}
-	a.log.Info("HTTP server listening again", "at", what)
+	a.log.Info("HTTP server listens again, or is not needed any more", "at", what)
 }

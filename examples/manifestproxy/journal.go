@@ -36,7 +36,7 @@ func (j *journal) reported(err error) { update(j.log, &j.files, split(err)) }
 // warned logs what the files have without effect, like reported.
 func (j *journal) warned(err error) { update(j.log, &j.warnings, split(err)) }
 
-// served logs that an HTTP server is not listening, or is listening again.
+// served logs that an HTTP server is not listening, or listens again or is not needed any more.
 func (j *journal) served(service types.NamespacedName, err error) {
 	what := "health check node port of " + service.String()
 	if service.Name == "" {
@@ -46,7 +46,7 @@ func (j *journal) served(service types.NamespacedName, err error) {
 		j.log.Error(err, "HTTP server not listening", "at", what)
 		return
 	}
-	j.log.Info("HTTP server listening again", "at", what)
+	j.log.Info("HTTP server listens again, or is not needed any more", "at", what)
 }
 
 // passed logs the numbers of objects in the files, and that there are no Services: the path may be wrong.

@@ -54,7 +54,7 @@ func TestConnLimitCounts(t *testing.T) {
 	}
 }
 
-// A socket that could not be opened is not retried after its Service was removed.
+// A socket that could not be opened is not retried after its Service was removed, which ends the error.
 func TestServiceRemovedWhilePortIsInUse(t *testing.T) {
 	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		f.change(errors.New("in use"), "127.0.0.1")
@@ -64,7 +64,7 @@ func TestServiceRemovedWhilePortIsInUse(t *testing.T) {
 		applied(r)
 		f.change(nil, "127.0.0.1")
 		wait(time.Hour)
-		f.want(t, "after its Service was removed")
+		f.want(t, "after its Service was removed", "0s a: <nil>")
 	})
 }
 

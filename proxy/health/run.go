@@ -81,6 +81,9 @@ func (r *running) update() {
 	}
 	for name := range r.ports {
 		if _, ok := ports[name]; !ok {
+			if x := r.servers.byName[name]; x != nil {
+				r.servers.record(name, x, nil) // Nothing is missing any more.
+			}
 			r.servers.remove(name)
 		}
 	}

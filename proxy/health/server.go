@@ -30,7 +30,7 @@ type Options struct {
 	// unhealthy. Zero means twice the ResyncInterval of the Runner.
 	Timeout time.Duration
 	// Report, if not nil, is called once when a port cannot be served, and once,
-	// with a nil error, when it is served again. The zero name means Address, one
+	// with a nil error, when it is served again, or is not needed any more. The zero name means Address, one
 	// without a namespace an address of Pages. Run calls it.
 	Report func(service types.NamespacedName, err error)
 	// Answered, if not nil, is called for each response of /healthz and /livez,
