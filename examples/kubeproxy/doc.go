@@ -27,8 +27,8 @@
 // port, the log and the debug page say so, and /healthz does not depend on it. In mode nftables /metrics
 // has kube-proxy's kubeproxy_nftables_localhost_nodeport_listeners and
 // kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total, with the label ip_family; in
-// other modes they begin with vipkit_loopback_node_port_. Nothing counts rejected packets: UDP is
-// served, and for SCTP, which is not, the program has no rule. The log and the debug page name Services
+// other modes they begin with vipkit_loopback_node_port_. There is no counter of rejected
+// packets, as none are rejected. The log and the debug page name Services
 // whose node ports of SCTP would answer at loopback addresses.
 //
 // # Changes of the configuration
@@ -100,8 +100,8 @@
 // warning in the log, and so are all flags and fields that are for Linux. A flag for the other operating
 // system that is not the flag of a field is an error. What the agent has made is recorded in the folder
 // vipkit of %ProgramData%, which must survive a restart: in a HostProcess container it is that of the
-// host. With -cleanup, the agent removes what is recorded there, and needs the settings with which it
-// ran.
+// host. With -cleanup, the agent removes what is recorded there; in mode userspace it needs the -interface
+// and -netsh with which it ran.
 //
 // # Starting, stopping, failing
 //
@@ -117,10 +117,10 @@
 // needs CAP_NET_RAW, as the match set of iptables does; so it does if kube-proxy or other
 // programs use iptables-legacy. Parameters of connection tracking, and in
 // mode ipvs those of IPVS, ARP and forwarding, need more privileges if /proc/sys is read-only,
-// as in a container: -init-only sets them and exits. Without these, mode ipvs does not serve. If
-// such an agent changes to another mode, those of mode ipvs stay, and so does the device, which has
-// their former values: the log says that it cannot restore them, until -cleanup runs with these
-// privileges. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
+// as in a container: -init-only sets them and exits. Without its parameters, mode ipvs does not serve.
+// If an agent without the privileges changes to another mode, the parameters of mode ipvs stay, and so does
+// the device, which has their former values: the log says that it cannot restore them, until -cleanup runs
+// with the privileges. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
 // -cleanup on all nodes.
 //
 // The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, creates Events, and
@@ -146,7 +146,7 @@
 // since when. Nodes share the Event of a cause that all find, so the reporting instance is the first node.
 // After a restart, causes that are still there have no new Event while the first one exists and the Service
 // is unchanged. Syncs do not wait for Events: a node tries to write at most 10 in a minute, 20 in the first
-// one, one of them again, and namespaces with few go first. Of each kind,
+// one, of which at most one is a repetition. Repetitions go first, then namespaces with few Events. Of each kind,
 // 1000 Services count, 100 of a namespace; /debug/services has all. While the API server is away, Events
 // wait; those whose cause ends meanwhile are not written. If the permission is missing, the log says so
 // once.

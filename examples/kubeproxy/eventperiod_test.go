@@ -111,7 +111,7 @@ func TestEventsAreWrittenAgain(t *testing.T) {
 }
 
 // TestEventsWrittenAgainAreLimited checks that a node writes one in a minute again, that namespaces with few do
-// not wait for one with many, and that new causes do not wait at all.
+// not wait for one with many, and that new causes do not wait for them.
 func TestEventsWrittenAgainAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newForgetfulSink()
@@ -139,6 +139,47 @@ func TestEventsWrittenAgainAreLimited(t *testing.T) {
 		synctest.Wait()
 		if got, _ := sink.counts("c/s0000"); got != 1 {
 			t.Errorf("new cause: got %d Events within a second, want one", got)
+		}
+	})
+}
+
+// TestEventsAreWrittenAgainBesideManyNewOnes checks that a cause that comes and goes all the time, as users can
+// make it, keeps no Event of others from being written again.
+func TestEventsAreWrittenAgainBesideManyNewOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newForgetfulSink()
+		e := sink.start(t, "node-1")
+		steady := bad("b", 1)
+		e.set("steady", steady)
+		for range 3 * time.Hour / time.Second {
+			e.set("flapping", nil)
+			e.set("flapping", bad("a", 1))
+			time.Sleep(time.Second)
+		}
+		if got, isThere := sink.counts(steady[0].note); !isThere || got < 3 {
+			t.Errorf("got %d Events in three hours, the last one within an hour: %t, want one in 50 minutes", got, isThere)
+		}
+	})
+}
+
+// TestEventsHaveTheLatestNote checks that an Event that is written again has the reason of that time.
+func TestEventsHaveTheLatestNote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newForgetfulSink()
+		e := sink.start(t, "node-1")
+		n := bad("a", 1)
+		n[0].note = "busy"
+		e.set("source", n)
+		time.Sleep(time.Minute)
+		n[0].note = "in use"
+		e.set("source", n)
+		time.Sleep(2 * eventPeriod)
+		synctest.Wait()
+		if got, _ := sink.counts("busy"); got != 1 {
+			t.Errorf("first reason: got %d Events, want one", got)
+		}
+		if got, isThere := sink.counts("in use"); got == 0 || !isThere {
+			t.Errorf("later reason: got %d Events, want some", got)
 		}
 	})
 }

@@ -146,6 +146,7 @@ func (e *events) add(source string, n notice, known *notice) {
 		default:
 		}
 	}
+	known.note = n.note // What it is about may have got another reason.
 	e.notices[source][n.cause] = known
 }
 
@@ -156,8 +157,8 @@ func (e *events) remove(source string, c cause) {
 	delete(e.notices[source], c)
 }
 
-// next returns a copy of the notice to write next, and nil if none is due: a new one before one that is
-// written again; of the namespace with the fewest tries, the oldest one.
+// next returns a copy of the notice to write next, and nil if none is due: one that is written again before
+// a new one; of the namespace with the fewest tries, the oldest one.
 func (e *events) next() *notice {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,7 +206,9 @@ func (e *events) sharesOf(n *notice) *shares {
 }
 
 func (e *events) before(a, b *notice) bool {
-	if isAgain := b.written > 0; isAgain != (a.written > 0) {
+	// Only one in againPause is written again, and new causes, which users can make without end, must not
+	// take its place.
+	if isAgain := a.written > 0; isAgain != (b.written > 0) {
 		return isAgain
 	}
 	tried := e.sharesOf(a).tried
@@ -343,6 +346,7 @@ func (e *events) finished(err error) bool {
 	status, isStatus := err.(apierrors.APIStatus)
 	switch {
 	case err == nil:
+		e.refused = false
 	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 ||
 		apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err):
 		e.log.V(1).Info("Event not written; trying again", "reason", err.Error())

@@ -73,10 +73,13 @@ func notices(reason, advice string, problems []*proxy.Problem) (all []notice) {
 		}
 		group := problems[i:end]
 		i = end
+		if first.Kind != "Service" {
+			continue
+		}
 		if first.Namespace != inNamespace {
 			inNamespace, count = first.Namespace, 0
 		}
-		if count++; first.Kind != "Service" || count > maxNamespaceEvents {
+		if count++; count > maxNamespaceEvents {
 			continue
 		}
 		text := summary(group)

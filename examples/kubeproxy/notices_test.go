@@ -44,6 +44,13 @@ func TestNotices(t *testing.T) {
 		problem("EndpointSlice", "a", "slice", "x"), problem("Node", "", "node-1", "x"),
 		problem("Service", "a", "s", "one"), problem("Service", "a", "s", "one"), problem("Service", "a", "s", "two"), problem("Service", "b", "s", "three"),
 	})
+	many := []*proxy.Problem{problem("Service", "a", "s", "one")}
+	for i := range maxNamespaceEvents {
+		many = append([]*proxy.Problem{problem("EndpointSlice", "a", fmt.Sprint(i), "x")}, many...)
+	}
+	if got := notices(fieldIgnored, "", many); len(got) != 1 {
+		t.Errorf("beside many EndpointSlices: got %d notices, want one", len(got))
+	}
 	if len(all) != 2 || all[0].note != "spec: one; spec: two. Advice." || all[1].note != "spec: three. Advice." || all[0].eventType != v1.EventTypeWarning {
 		t.Errorf("got %+v, want one for each Service", all)
 	}
