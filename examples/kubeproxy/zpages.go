@@ -68,7 +68,7 @@ func (a *agent) flagz() http.Handler {
 // withoutPassword returns a URL without the password that it may have.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
-	if err != nil {
+	if err != nil || u.Opaque != "" { // the latter without a scheme, as in name:password@host
 		return "CLASSIFIED"
 	}
 	return u.Redacted()

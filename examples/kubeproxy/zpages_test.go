@@ -185,3 +185,15 @@ func TestWhoGetsPages(t *testing.T) {
 		a.wantStatus(t, "127.0.0.1:1000", path, answer{http.StatusOK, ""})
 	}
 }
+
+// TestWithoutPassword checks that no form of a URL keeps its password.
+func TestWithoutPassword(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://10.0.0.1:6443": "https://10.0.0.1:6443", "https://admin:secret@10.0.0.1:6443": "https://admin:xxxxx@10.0.0.1:6443",
+		"admin:secret@10.0.0.1:6443": "CLASSIFIED", "https://admin:sec%ret@10.0.0.1": "CLASSIFIED",
+	} {
+		if got := withoutPassword(url); got != want {
+			t.Errorf("%s: got %s, want %s", url, got, want)
+		}
+	}
+}
