@@ -104,11 +104,11 @@ func (c *config) listening() []setting {
 		{field: "healthzBindAddress", flag: "healthz-bind-address", into: &c.HealthzBindAddress,
 			help: "Address and port of /healthz and /livez; if empty, port 10256 of all addresses."},
 		{flag: "healthz-port", into: &c.healthzPort, traits: yieldsToFile, check: between(&c.healthzPort, 0, maxPort),
-			help: "The port of /healthz and /livez if their address has none; 0 turns them off."},
+			help: "The port of /healthz and /livez if their address has none; 0 turns them off. It does not count with -config."},
 		{field: "metricsBindAddress", flag: "metrics-bind-address", into: &c.MetricsBindAddress,
 			help: "Address and port of /metrics and the debug pages; if empty, port 10249 of the loopback address."},
 		{flag: "metrics-port", into: &c.metricsPort, traits: yieldsToFile, check: between(&c.metricsPort, 0, maxPort),
-			help: "The port of /metrics and the debug pages if their address has none; 0 turns them off."},
+			help: "The port of /metrics and the debug pages if their address has none; 0 turns them off. It does not count with -config."},
 		{field: "enableProfiling", flag: "profiling", into: &c.EnableProfiling, help: "Serve profiles at /debug/pprof/, to clients on the node."},
 	}
 }

@@ -20,6 +20,9 @@ func kindName(kind int) string { return [...]string{"Service", "EndpointSlice"}[
 // maxTriggers bounds the triggers of one Service in a family that wait for the dataplane.
 const maxTriggers = 100
 
+// maxChanges bounds the Services that wait for the dataplane, if it fails for long.
+const maxChanges = 1 << 16
+
 // changes are the changes of Services that a Runner has begun to apply and that are not in the
 // kernel yet.
 type changes map[types.NamespacedName]*change
@@ -37,6 +40,9 @@ type change struct {
 func (c changes) take(s proxy.Snapshot, now time.Time) {
 	for h := range s.Heard() {
 		x := c[h.Name]
+		if x == nil && len(c) >= maxChanges {
+			continue
+		}
 		if x == nil {
 			x = &change{taken: now}
 			c[h.Name] = x

@@ -98,11 +98,12 @@ func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object)
 // listeners of other Services opened again.
 func (l *Loopback) Separate() bool { return true }
 
-// List implements [backends.Target].
+// List implements [backends.Target]. Sweep closes a listener that nothing needs, so that the list leaves
+// it out: if a service port needs it again before, it is opened, which keeps it.
 func (l *Loopback) List(context.Context) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		for k := range l.listeners {
-			if !yield(Object{Key: k}, nil) {
+			if !l.unneeded[k] && !yield(Object{Key: k}, nil) {
 				return
 			}
 		}

@@ -88,8 +88,8 @@ type Stats struct {
 	// Faults counts errors of listeners, and Fault is the last of them.
 	Faults uint64
 	Fault  error
-	// Bytes counts the data of connections and datagrams that was sent on: to endpoints
-	// (first), and back to clients (second).
+	// Bytes counts the data of connections and datagrams received for the other side: for endpoints
+	// (first), and for clients (second).
 	Bytes [2]uint64
 }
 
