@@ -38,7 +38,7 @@ func New(options Options) (proxy.Backend, error) {
 // load it again.
 func Cleanup(ctx context.Context, options Options) error {
 	open := ipvs.Open
-	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) && hasProc() {
 		open = func() (*ipvs.Conn, error) { return nil, nil } //nolint:nilnil // a target may lack it
 	}
 	b, err := newBackendOn(options, open)
@@ -46,6 +46,12 @@ func Cleanup(ctx context.Context, options Options) error {
 		return err
 	}
 	return errors.Join(b.Cleanup(ctx), b.Close())
+}
+
+// hasProc reports whether /proc has files about the network: some containers have none of them.
+func hasProc() bool {
+	_, err := os.Stat("/proc/net/dev")
+	return err == nil
 }
 
 func newBackend(options Options) (*backend, error) { return newBackendOn(options, ipvs.Open) }
