@@ -14,7 +14,8 @@
 //
 // The client must be allowed to list and watch services and nodes, endpointslices of the
 // group discovery.k8s.io, and servicecidrs of networking.k8s.io. If it may not list the
-// last, or they do not exist, everything else works, and the service ranges are unknown.
+// last, or they do not exist, everything else of a [Source] works, and the service ranges
+// are unknown; a program with [Events] must then not wait for them, see [Events.ServiceCIDRs].
 //
 // # No cache
 //
