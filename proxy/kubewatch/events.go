@@ -100,9 +100,14 @@ func (e *Events) ServiceCIDRs() cache.ResourceEventHandler {
 }
 
 // Foreign reports whether an address may be a ClusterIP of a Service for another proxy, for the
-// Options of package conntrack. The informer of Services must have these Services, too. Before
-// AwaitSynced succeeds, every address may be one. It may be called from any goroutine.
-func (e *Events) Foreign(a netip.Addr) bool { return e.theirs.has(a) }
+// Options of package conntrack. The informer of Services must have these Services, too. Until
+// AwaitSynced succeeds after the newest call of Services, every address may be one. It may be called
+// from any goroutine.
+func (e *Events) Foreign(a netip.Addr) bool {
+	e.foreign.mu.Lock()
+	defer e.foreign.mu.Unlock()
+	return !e.foreign.isComplete || e.theirs.count[a.Unmap()] > 0
+}
 
 // AwaitSynced waits until the event handlers have received all objects that existed at the
 // start, removes objects of former event handlers that exist no more, and calls Synced of the
@@ -119,9 +124,6 @@ func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.Informe
 	}
 	for _, k := range []*kept{&e.services, &e.foreign, &e.slices, &e.nodes, &e.cidrs} {
 		k.removeFormer()
-	}
-	if e.foreign.exists() {
-		e.theirs.complete()
 	}
 	e.synced.Do(e.Handler.Synced)
 	return nil

@@ -109,6 +109,25 @@ func TestEventsForeign(t *testing.T) {
 	want("with a new informer, which has none", "nnnn")
 }
 
+// TestEventsForeignAmongNewInformers checks that each address may be foreign from a new event handler
+// on until it has synced: other proxies may have new Services.
+func TestEventsForeignAmongNewInformers(t *testing.T) {
+	a := netip.MustParseAddr("10.96.0.66")
+	e := &Events{Handler: newRecorder()}
+	e.Services()
+	if err := e.AwaitSynced(t.Context(), func() bool { return true }); err != nil || e.Foreign(a) {
+		t.Fatalf("without Services: got error %v and foreign=%t, want none and false", err, e.Foreign(a))
+	}
+	h := e.Services()
+	if !e.Foreign(a) {
+		t.Error("before the new informer has synced: the address is not foreign, want that it may be")
+	}
+	h.OnAdd(theirs("new", "other", "10.96.0.67"), true)
+	if err := e.AwaitSynced(t.Context(), func() bool { return true }); err != nil || e.Foreign(a) || !e.Foreign(netip.MustParseAddr("10.96.0.67")) {
+		t.Errorf("after it has synced: got error %v and foreign=%t, want the address of the new Service alone", err, e.Foreign(a))
+	}
+}
+
 // TestEventsWithoutRanges checks that a Handler that does not want ServiceCIDRs gets none.
 func TestEventsWithoutRanges(t *testing.T) {
 	r := newRecorder()

@@ -16,6 +16,7 @@ type kept struct {
 	generation int                          // of the newest event handler, from 1
 	known      map[types.NamespacedName]int // the generation that has passed the object on last
 	remove     func(types.NamespacedName)
+	isComplete bool // the newest event handler has passed on all that existed at the start
 }
 
 // next returns the generation of a new event handler.
@@ -25,15 +26,8 @@ func (k *kept) next(remove func(types.NamespacedName)) int {
 	if k.generation++; k.known == nil {
 		k.known = map[types.NamespacedName]int{}
 	}
-	k.remove = remove
+	k.remove, k.isComplete = remove, false
 	return k.generation
-}
-
-// exists reports whether there is an event handler.
-func (k *kept) exists() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.generation > 0
 }
 
 // passOn calls update for an object, unless the event handler has a successor.
@@ -56,7 +50,7 @@ func (k *kept) forget(generation int, name types.NamespacedName, isGone bool) {
 	}
 }
 
-// removeFormer removes the objects that the newest event handler has not passed on.
+// removeFormer removes the objects that the newest event handler, which has synced, has not passed on.
 func (k *kept) removeFormer() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,20 +60,18 @@ func (k *kept) removeFormer() {
 			k.remove(name)
 		}
 	}
+	k.isComplete = k.generation > 0
 }
 
-// addresses are the ClusterIPs of Services for other proxies.
+// addresses are the ClusterIPs of Services for other proxies. The lock of what is kept of these
+// Services guards them.
 type addresses struct {
-	mu         sync.Mutex
-	isComplete bool
-	services   map[types.NamespacedName][]netip.Addr
-	count      map[netip.Addr]int
+	services map[types.NamespacedName][]netip.Addr
+	count    map[netip.Addr]int
 }
 
 func (a *addresses) update(s *v1.Service) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.forget(nameOf(s))
+	a.remove(nameOf(s))
 	if a.count == nil {
 		a.services, a.count = map[types.NamespacedName][]netip.Addr{}, map[netip.Addr]int{}
 	}
@@ -91,32 +83,12 @@ func (a *addresses) update(s *v1.Service) {
 }
 
 func (a *addresses) remove(name types.NamespacedName) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.forget(name)
-}
-
-// forget is called with the lock.
-func (a *addresses) forget(name types.NamespacedName) {
 	for _, ip := range a.services[name] {
 		if a.count[ip]--; a.count[ip] == 0 {
 			delete(a.count, ip)
 		}
 	}
 	delete(a.services, name)
-}
-
-func (a *addresses) complete() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.isComplete = true
-}
-
-// has reports whether an address may be one of them.
-func (a *addresses) has(ip netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.isComplete || a.count[ip.Unmap()] > 0
 }
 
 // clusterIPs returns the addresses of a Service, perhaps twice.
