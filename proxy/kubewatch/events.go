@@ -86,8 +86,12 @@ func (e *Events) Nodes() cache.ResourceEventHandler {
 }
 
 // ServiceCIDRs returns the event handler for an informer of ServiceCIDRs. A Handler that is no
-// [ServiceCIDRHandler] receives nothing. API servers before 1.33 do not have ServiceCIDRs: there, such an
-// informer never syncs, so AwaitSynced must not wait for it.
+// [ServiceCIDRHandler] receives nothing. Where API servers do not have ServiceCIDRs, as before 1.33, or
+// do not allow to list them, such an informer never syncs, so AwaitSynced must not wait for it.
+//
+// AwaitSynced leaves the ranges of former event handlers alone until the new one has received
+// some. So a program that does not wait for it keeps its ranges while it makes informers anew;
+// once its informer has synced, another call of AwaitSynced removes ranges that exist no more.
 func (e *Events) ServiceCIDRs() cache.ResourceEventHandler {
 	handler, can := e.Handler.(ServiceCIDRHandler)
 	if e.ranges == nil {
@@ -113,17 +117,34 @@ func (e *Events) Foreign(a netip.Addr) bool {
 // start, removes objects of former event handlers that exist no more, and calls Synced of the
 // Handler, unless an earlier call has. It takes the method HasSynced of each
 // registration that AddEventHandler returned: that of an informer is true too early, when
-// events still wait for the handler. It returns the cause of the end of ctx if that comes first.
-// Without registrations it fails: an empty snapshot would remove all rules.
+// events still wait for the handler. The registrations must be those of all event handlers
+// that were taken since the last call that succeeded, except that of ServiceCIDRs, see there.
+//
+// It returns the cause of the end of ctx if that comes first. It fails, and does not call Synced, if
+// an event handler, except that of ServiceCIDRs, gets a successor meanwhile: a call with the
+// successor's registration is needed. Without registrations it fails: an empty snapshot would remove all rules.
 func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.InformerSynced) error {
 	if len(registrations) == 0 {
 		return errors.New("kubewatch: AwaitSynced needs HasSynced of each registration, got none")
 	}
+	required := [...]*kept{&e.services, &e.foreign, &e.slices, &e.nodes}
+	var at [len(required)]int
+	for i, k := range required {
+		at[i] = k.newest()
+	}
+	atCIDRs := e.cidrs.newest()
 	if !cache.WaitForCacheSync(ctx.Done(), registrations...) {
 		return context.Cause(ctx)
 	}
-	for _, k := range []*kept{&e.services, &e.foreign, &e.slices, &e.nodes, &e.cidrs} {
-		k.removeFormer()
+	areNewest := true
+	for i, k := range required {
+		areNewest = k.removeFormer(at[i]) && areNewest
+	}
+	if e.cidrs.hasAny(atCIDRs) { // Otherwise its informer may not have synced.
+		e.cidrs.removeFormer(atCIDRs)
+	}
+	if !areNewest {
+		return errors.New("kubewatch: AwaitSynced waited for an event handler that has a successor by now")
 	}
 	e.synced.Do(e.Handler.Synced)
 	return nil

@@ -30,6 +30,13 @@ func (k *kept) next(remove func(types.NamespacedName)) int {
 	return k.generation
 }
 
+// newest returns the generation of the newest event handler, 0 without one.
+func (k *kept) newest() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.generation
+}
+
 // passOn calls update for an object, unless the event handler has a successor.
 func (k *kept) passOn(generation int, name types.NamespacedName, update func()) {
 	k.mu.Lock()
@@ -50,17 +57,34 @@ func (k *kept) forget(generation int, name types.NamespacedName, isGone bool) {
 	}
 }
 
-// removeFormer removes the objects that the newest event handler, which has synced, has not passed on.
-func (k *kept) removeFormer() {
+// removeFormer removes the objects that the event handler of a generation, which has synced, has not
+// passed on. It returns false, and removes nothing, if the event handler has a successor.
+func (k *kept) removeFormer(at int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if at != k.generation {
+		return false
+	}
 	for name, generation := range k.known {
-		if generation < k.generation {
+		if generation < at {
 			delete(k.known, name)
 			k.remove(name)
 		}
 	}
-	k.isComplete = k.generation > 0
+	k.isComplete = at > 0
+	return true
+}
+
+// hasAny reports whether the event handler of a generation has passed on an object that still exists.
+func (k *kept) hasAny(at int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, generation := range k.known {
+		if generation == at {
+			return true
+		}
+	}
+	return false
 }
 
 // addresses are the ClusterIPs of Services for other proxies. The lock of what is kept of these
