@@ -101,7 +101,7 @@ func (r *renderer) isOwn(node *proxy.Node, a netip.Addr) bool {
 		_, isRemote := providerOf(&r.network, a)
 		return !isRemote
 	}
-	return node.LocalTraffic.NodePodCIDRs && slices.Contains(node.LocalTraffic.Sources, r.network.Subnets[i])
+	return node.LocalTraffic.NodePodCIDRs && slices.Contains(node.LocalTraffic.Sources, r.network.Subnets[i].Masked())
 }
 
 // encode returns a list of endpoints of one family and port as a string that can be compared: for

@@ -30,10 +30,12 @@ func ownNode() *proxy.Node {
 }
 
 // newOwn makes a machine with an L2Bridge network whose subnet is that of this node's pods.
-func newOwn(t *testing.T) *machine {
+func newOwn(t *testing.T) *machine { return newOwnOf(t, subnet()) }
+
+func newOwnOf(t *testing.T, subnet netip.Prefix) *machine {
 	m := newMachine(t, newest())
 	m.RemoveNetwork(m.network)
-	m.addNetwork(hcn.Network{Name: networkName, Type: "L2Bridge", Subnets: []netip.Prefix{subnet()}})
+	m.addNetwork(hcn.Network{Name: networkName, Type: "L2Bridge", Subnets: []netip.Prefix{subnet}})
 	if _, err := m.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +46,8 @@ func newOwn(t *testing.T) *machine {
 // have no endpoint for yet. A remote endpoint with it would keep the CNI plugin from making that of the pod: there
 // is none, and the pod serves when its endpoint appears.
 func TestAddressOfThisNodesSubnet(t *testing.T) {
-	for what, m := range map[string]*machine{"L2Bridge": newOwn(t), "overlay": newOverlay(t)} {
+	unmasked := newOwnOf(t, netip.MustParsePrefix("10.0.0.1/24")) // a client may pass on what HNS returns
+	for what, m := range map[string]*machine{"L2Bridge": newOwn(t), "unmasked": unmasked, "overlay": newOverlay(t)} {
 		for _, node := range []string{"node-2", ""} {
 			e := said(node, 20)
 			s := proxy.NewSnapshot(ownNode(), service(1, e, local(1)), service(2, e))

@@ -12,7 +12,8 @@ type Network struct {
 	ID, Name string
 	// Type is the Type of the JSON form, such as L2Bridge or Overlay.
 	Type string
-	// Subnets are the ranges that its endpoints get addresses from, IpAddressPrefix of Ipams.
+	// Subnets are the ranges that its endpoints get addresses from, IpAddressPrefix of Ipams. They must be masked:
+	// 10.244.1.0/24, not 10.244.1.5/24.
 	Subnets []netip.Prefix
 	// RemoteSubnets are the policies of type RemoteSubnetRoute.
 	RemoteSubnets []RemoteSubnet
