@@ -58,6 +58,8 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 			objects = append(objects, o)
 		}
 	}
+	maps.DeleteFunc(t.notModified, func(k key, _ bool) bool { return l.mirror.loadBalancers[k].ID == "" && k != key{} })
+	t.forgotten()
 	for id := range l.mirror.endpoints {
 		exists[id] = true
 	}

@@ -163,6 +163,16 @@ func (t *target) cannotModify(k key, err error) {
 	t.modifyFailed = fmt.Errorf("%v: %w", k, err)
 }
 
+// forgotten has CheckNode say no more that load balancers are made again instead of modified, once that holds for none.
+func (t *target) forgotten() {
+	if len(t.notModified) > 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.modifyFailed = nil
+}
+
 // read reads a load balancer.
 func (t *target) read(ctx context.Context, k key, id string) error {
 	b, err := t.client.LoadBalancer(ctx, id)
@@ -334,6 +344,8 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,
 // it is removed later. A leftover of the last list stays if its port needs it and has failed.
 func (t *target) removeLoadBalancer(ctx context.Context, k key, isLeftover bool) error {
+	delete(t.notModified, k)
+	t.forgotten()
 	have, exists := t.mirror.loadBalancers[k]
 	if !exists || !t.state.Has(have.ID) {
 		return nil
@@ -342,9 +354,6 @@ func (t *target) removeLoadBalancer(ctx context.Context, k key, isLeftover bool)
 		return nil
 	}
 	err := t.deleteLoadBalancer(ctx, k, have.ID)
-	if err == nil {
-		delete(t.notModified, k)
-	}
 	if err == nil || isFatal(ctx, err) {
 		return err
 	}

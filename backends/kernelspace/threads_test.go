@@ -235,24 +235,6 @@ func TestModifyWithoutEffect(t *testing.T) {
 	}
 }
 
-// That a load balancer cannot be modified is forgotten with the load balancer.
-func TestModifyWithoutEffectIsForgotten(t *testing.T) {
-	m := newMachine(t, newest())
-	m.apply(service(1, local(1)))
-	m.fail(1, hcntest.Fault{Ignored: true}, "ModifyLoadBalancer")
-	m.apply(service(1, local(2)))
-	m.apply(service(1, local(3)))
-	if n := m.Calls()["ModifyLoadBalancer"]; n != 1 {
-		t.Errorf("after one without effect: got %d modifications, want 1", n)
-	}
-	m.apply()
-	m.apply(service(1, local(1)))
-	m.apply(service(1, local(2)))
-	if n := m.Calls()["ModifyLoadBalancer"]; n != 2 {
-		t.Errorf("another load balancer with the address: got %d modifications, want 2", n)
-	}
-}
-
 // A pod that moves here gets its own endpoint instead of the remote one, which would keep the
 // address from it; and one that moves away the other way round.
 func TestLocalEndpointWins(t *testing.T) {
