@@ -28,11 +28,12 @@
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
 // pauses while something is unfinished, and at the first resync after [Options.ListInterval]
-// ([proxy.DriftChecker]). Something is unfinished if an object could not be deleted, or if an overlay
-// network has no remote subnet for an address yet. A query that fails changes nothing.
+// ([proxy.DriftChecker]). Something is unfinished if an object could not be read, changed or deleted, if HNS
+// refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
+// yet. A query that fails changes nothing.
 //
-// After HNS notifies of endpoints, and with growing pauses while endpoints do not exist yet, it is read which
-// endpoints there are: one call, and one for each new endpoint. Load balancers are not read, and change
+// After HNS notifies of endpoints, and with growing pauses while endpoints do not exist yet or EndpointSlices name
+// different nodes for an address, it is read which endpoints there are: one call, and one for each new endpoint. Load balancers are not read, and change
 // only if an endpoint that they use has gone or was replaced, or one that they need has appeared.
 //
 // # After a restart

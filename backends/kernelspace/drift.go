@@ -60,10 +60,10 @@ func (u *unfinished) failure() error {
 	return errors.Join(errs...)
 }
 
-// onlyAwaits reports whether all that is unfinished waits for endpoints to appear.
+// onlyAwaits reports whether all that is unfinished waits for endpoints to appear, or for a pause to end.
 func (u *unfinished) onlyAwaits() bool {
 	for _, err := range u.all {
-		if !errors.Is(err, errMissing) {
+		if !errors.Is(err, errMissing) && !errors.Is(err, errPaused) {
 			return false
 		}
 	}

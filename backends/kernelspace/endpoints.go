@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/proxy"
@@ -36,43 +35,16 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		t.adopt(id, want.Name)
 		return nil, nil
 	}
+	if err := t.isInUse(id, len(t.usersOf(id))); err != nil {
+		// A try would take the endpoint out of its load balancers and put it back, for nothing.
+		t.leave(k, fmt.Errorf("it must be made again, and cannot be deleted now: %w", err))
+		return nil, nil
+	}
 	if isSame && v.role == rolePod && t.roleOf(id) == rolePod {
 		return nil, t.move(ctx, k, v, with)
 	}
 	return nil, t.refresh(ctx, k, v, with)
 }
-
-// move makes the endpoint of a pod that is on another node now again, unless that was done a short time ago.
-func (t *target) move(ctx context.Context, k key, v *value, with payload) error {
-	a := k.addr.Addr()
-	if !t.moves.may(a, t.options.ListInterval) {
-		return nil
-	}
-	err := t.refresh(ctx, k, v, with)
-	if err == nil {
-		t.moves.note(a)
-	}
-	return err
-}
-
-// moves are the endpoints that were made again because their pods are on other nodes, by address. EndpointSlices of
-// several Services may name different nodes for one address, and each list finds one of them. So the pauses
-// grow in which such an endpoint is not made again: load balancers leave it out meanwhile.
-type moves map[netip.Addr]move
-
-// move is how often an endpoint was made again, and when it was last.
-type move struct {
-	times int
-	at    time.Time
-}
-
-// may reports whether the endpoint of an address may be made again; the first pause is a given one.
-func (m moves) may(a netip.Addr, first time.Duration) bool {
-	have, found := m[a]
-	return !found || time.Since(have.at) >= first<<min(have.times-1, 10)
-}
-
-func (m moves) note(a netip.Addr) { m[a] = move{m[a].times + 1, time.Now()} }
 
 // isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
 // reads the endpoints again.
@@ -285,7 +257,7 @@ func (t *target) removeOwn(ctx context.Context, id string) error {
 		return nil
 	}
 	k := endpointKey(t.mirror.endpoints[id].Addresses[0])
-	if err := t.isInUse(id); err != nil {
+	if err := t.isInUse(id, 0); err != nil {
 		t.leave(k, err)
 		return nil
 	}
@@ -297,9 +269,9 @@ func (t *target) removeOwn(ctx context.Context, id string) error {
 	return nil
 }
 
-// isInUse returns an error if a load balancer refers to an endpoint, or may do so.
-func (t *target) isInUse(id string) error {
-	if n := t.mirror.users[id]; n > 0 {
+// isInUse returns an error if more load balancers than a number refer to an endpoint, or may do so.
+func (t *target) isInUse(id string, known int) error {
+	if n := t.mirror.users[id] - known; n > 0 {
 		return fmt.Errorf("%d load balancers use it", n)
 	}
 	if t.mirror.suspect {
@@ -324,7 +296,7 @@ func (t *target) recheckEndpoints(ctx context.Context, cause error) {
 
 // deleteEndpoint deletes an endpoint; one that does not exist was deleted.
 func (t *target) deleteEndpoint(ctx context.Context, id string) error {
-	if err := t.isInUse(id); err != nil {
+	if err := t.isInUse(id, 0); err != nil {
 		return err
 	}
 	if err := t.client.DeleteEndpoint(ctx, id); err == nil {

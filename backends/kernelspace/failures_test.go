@@ -156,40 +156,6 @@ func TestServicesNameDifferentNodes(t *testing.T) {
 	})
 }
 
-// An endpoint that must be made again because its pod is on another node now, and cannot be, stays in the
-// load balancers that had it, those of other Services too. If it is gone, that is no error of one port.
-func TestEndpointThatCannotBeMadeAgain(t *testing.T) {
-	moved := func(node string) []*proxy.ServicePort {
-		return []*proxy.ServicePort{service(1, on(node, remote(1))), service(2, on(node, remote(1)))}
-	}
-	for _, version := range []hcn.Version{newest(), noModify()} {
-		for _, times := range []int{1, -1} {
-			m := newMachine(t, version)
-			m.apply(moved("node-2")...)
-			before := strings.Split(m.Dump(), "\n")
-			m.fail(times, denied(), "DeleteEndpoint")
-			if err := m.try(moved("node-3")...); !errors.Is(err, errDenied) {
-				t.Errorf("%d deletes fail: got error %v, want %v", times, err, errDenied)
-			}
-			m.want(fmt.Sprintf("HNS %s, %d deletes fail", version, times), before...)
-			m.SetFault(nil)
-			m.apply(moved("node-3")...)
-			m.want("deletes work", before...)
-
-			m.restart() // the next move is not one too soon after this one
-			m.apply(moved("node-3")...)
-			m.fail(times, denied(), "CreateEndpoint")
-			err := m.try(moved("node-4")...)
-			if !errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Errorf("%d creates fail: got error %v, want %v", times, err, proxy.ErrDataplaneLost)
-			}
-			m.SetFault(nil)
-			m.apply(moved("node-4")...)
-			m.want("creates work", before...)
-		}
-	}
-}
-
 // unsteady is an HNS whose network has another ID at each query.
 type unsteady struct {
 	*hcntest.Sim

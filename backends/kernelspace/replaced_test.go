@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
@@ -125,27 +126,32 @@ func TestReplacedUnderFaults(t *testing.T) {
 		for _, method := range []string{"EndpointIDs", "Endpoint", "CreateEndpoint", "DeleteEndpoint", "ModifyLoadBalancer", "CreateLoadBalancer", "DeleteLoadBalancer", "LoadBalancer"} {
 			for _, f := range []hcntest.Fault{denied(), {Err: errDenied, Done: true}} {
 				t.Run(fmt.Sprintf("%v/%s done %t", r, method, f.Done), func(t *testing.T) {
-					m := r.begin(t)
-					m.fail(1, f, method)
-					r.replace(m)
-					for try := 0; ; try++ {
-						err := m.try(r.ports(r.to)...)
-						if r.to == "node-1" {
-							_, _ = m.AddEndpoint(m.network, "pod", shared()) // until it works
-						}
-						if err == nil && try > 0 && m.finished() {
-							break
-						}
-						if try == 5 {
-							t.Fatalf("five Applies did not finish: error %v, problems %v", err, m.problems())
-						}
-						m.applied = proxy.Snapshot{}
-					}
-					r.want(m, "afterwards")
+					synctest.Test(t, func(t *testing.T) { r.replaceUnderFault(t, f, method) })
 				})
 			}
 		}
 	}
+}
+
+func (r replacement) replaceUnderFault(t *testing.T, f hcntest.Fault, method string) {
+	m := r.begin(t)
+	m.fail(1, f, method)
+	r.replace(m)
+	for try := 0; ; try++ {
+		err := m.try(r.ports(r.to)...)
+		if r.to == "node-1" {
+			_, _ = m.AddEndpoint(m.network, "pod", shared()) // until it works
+		}
+		if err == nil && try > 0 && m.finished() {
+			break
+		}
+		if try == 5 {
+			t.Fatalf("five Applies did not finish: error %v, problems %v", err, m.problems())
+		}
+		m.applied = proxy.Snapshot{}
+		time.Sleep(kernelspace.DefaultListInterval) // a move that has failed is tried again after it
+	}
+	r.want(m, "afterwards")
 }
 
 // A pod that moves here is served soon although its endpoint can be made only when that of the former
