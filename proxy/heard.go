@@ -25,8 +25,8 @@ type Heard struct {
 }
 
 // Heard yields the changes of the Services that differ between s and the Snapshot that
-// Next was called with; nothing if that was the zero one. It is for the one Runner that calls Next of
-// the tracker; others get their snapshots from [Beside], or they would take changes away from it.
+// Next was called with; nothing if that was the zero one. It is for one caller of Next: several would take
+// changes away from each other. A further Runner is a Second one.
 func (s Snapshot) Heard() iter.Seq[Heard] {
 	return func(yield func(Heard) bool) {
 		for i := range s.heard {

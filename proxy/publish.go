@@ -6,25 +6,6 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// Beside returns the Source for a second Runner of a tracker, such as one that serves loopback
-// addresses beside the backend of the node. Its snapshots have no times of changes
-// ([Snapshot.Heard]), and a change counts as pending until the first Runner asks for it: metrics are
-// about that one. It returns a Source that is no tracker as it is.
-func Beside(s Source) Source {
-	if t, is := s.(*tracker); is {
-		return beside{t}
-	}
-	return s
-}
-
-// beside is a tracker whose snapshots are for a second Runner.
-type beside struct{ *tracker }
-
-// Next implements [Source].
-func (b beside) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
-	return b.next(ctx, after, func(Snapshot) []heard { return nil })
-}
-
 // Next implements [Source].
 func (t *tracker) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
 	return t.next(ctx, after, t.changeLog.take)

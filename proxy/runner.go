@@ -25,6 +25,11 @@ type Runner struct {
 	Source Source
 	// Backend applies them.
 	Backend Backend
+	// Second says that another Runner has the same tracker as its Source, and that the times of changes and
+	// their counts are about that one: the snapshots of this one have no [Snapshot.Heard], and
+	// what it applies stays pending until the other one asks for it. Such a Runner serves, for
+	// example, loopback addresses beside the backend of the node.
+	Second bool
 	// MinInterval is the least time between the end of one Apply and the start
 	// of the next; changes meanwhile are applied together. Zero applies
 	// every change at once.
@@ -138,6 +143,14 @@ func (r *Runner) begin() error {
 	return nil
 }
 
+// nextSnapshot waits for a snapshot other than the one that the Runner wants.
+func (s *runState) nextSnapshot(ctx context.Context) (Snapshot, error) {
+	if t, is := s.Source.(*tracker); is && s.Second {
+		return t.next(ctx, s.want, func(Snapshot) []heard { return nil })
+	}
+	return s.Source.Next(ctx, s.want)
+}
+
 // unsupported reports whether err says that the backend can program nothing at all.
 func unsupported(err error) bool {
 	return errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrDataplaneLost) && refused(err) == nil
@@ -220,7 +233,7 @@ func (s *runState) nextOrLack(ctx context.Context) (fresh, again bool, err error
 		next, cancel = context.WithDeadline(next, until)
 		defer cancel()
 	}
-	snapshot, err := s.Source.Next(next, s.want)
+	snapshot, err := s.nextSnapshot(next)
 	if s.drift.untilDrift != nil && !s.drift.resyncSoon && s.drift.untilDrift.Err() != nil && alive(ctx) {
 		s.startResyncSoon()
 	}

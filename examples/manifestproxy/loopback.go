@@ -25,7 +25,7 @@ func (l *loopback) serve(ctx context.Context, source proxy.Source) (err error) {
 	if l.backend, err = userspace.New(userspace.Options{Capture: userspace.Loopback}); err != nil {
 		return err
 	}
-	runner := &proxy.Runner{Source: proxy.Beside(source), Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}
+	runner := &proxy.Runner{Source: source, Second: true, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}
 	return runner.Run(ctx)
 }
 
