@@ -211,6 +211,9 @@ func TestFollowReadsOnce(t *testing.T) {
 		if err := f.look(true); err != nil {
 			t.Error(err)
 		}
+		if f.tried == nil && runtime.GOOS == "windows" {
+			continue // Windows lets nobody read a file that is being replaced.
+		}
 		if got, want := string(f.config.text), string(f.tried); got != want {
 			t.Errorf("in effect is\n%s\nwhich was not compared; want\n%s", got, want)
 			break
