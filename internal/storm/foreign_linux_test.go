@@ -158,7 +158,7 @@ func (s *storm) lock(*step) (func(), error) {
 
 // programTime bounds each program on the node: "nft list" starts again whenever another program
 // commits meanwhile, which [storm.foreign] does until the goroutine that waits here ends it.
-const programTime = 3 * time.Second
+const programTime = 10 * time.Second
 
 // runOnNode runs a program on the node.
 func (s *storm) runOnNode(input string, command ...string) (string, error) {
