@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,7 +39,7 @@ func New(options Options) (proxy.Backend, error) {
 // load it again.
 func Cleanup(ctx context.Context, options Options) error {
 	open := ipvs.Open
-	if _, err := os.Stat("/proc/net/ip_vs"); errors.Is(err, fs.ErrNotExist) && hasProc() {
+	if isUnloaded("/proc/net") {
 		open = func() (*ipvs.Conn, error) { return nil, nil } //nolint:nilnil // a target may lack it
 	}
 	b, err := newBackendOn(options, open)
@@ -48,10 +49,12 @@ func Cleanup(ctx context.Context, options Options) error {
 	return errors.Join(b.Cleanup(ctx), b.Close())
 }
 
-// hasProc reports whether /proc has files about the network: some containers have none of them.
-func hasProc() bool {
-	_, err := os.Stat("/proc/net/dev")
-	return err == nil
+// isUnloaded reports whether a folder has files about the network, and none about IPVS. In some
+// containers /proc has none of them, whatever the kernel has.
+func isUnloaded(folder string) bool {
+	_, any := os.Stat(filepath.Join(folder, "dev"))
+	_, own := os.Stat(filepath.Join(folder, "ip_vs"))
+	return any == nil && errors.Is(own, fs.ErrNotExist)
 }
 
 func newBackend(options Options) (*backend, error) { return newBackendOn(options, ipvs.Open) }
