@@ -118,6 +118,31 @@ func TestTriggersAreBounded(t *testing.T) {
 	})
 }
 
+// Services that wait while the dataplane fails are bounded; those that wait keep their times.
+func TestChangesAreBounded(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, n *node) {
+		n.backend.set(func(b *backend) { b.err = io.ErrUnexpectedEOF })
+		n.UpdateEndpointSlice(slice("a", "10.0.0.1", time.Now()))
+		n.settle(time.Second)
+		n.metrics.mu.Lock()
+		for i := len(n.metrics.changes); i < maxChanges; i++ {
+			n.metrics.changes[key(fmt.Sprint(i))] = &change{}
+		}
+		n.metrics.mu.Unlock()
+		n.UpdateService(service("b", "10.96.0.2"))
+		n.UpdateEndpointSlice(slice("a", "10.0.0.2", time.Now()))
+		n.settle(time.Second)
+		n.metrics.mu.Lock()
+		defer n.metrics.mu.Unlock()
+		if got := len(n.metrics.changes); got != maxChanges {
+			t.Errorf("got %d Services, want %d", got, maxChanges)
+		}
+		if a := n.metrics.changes[key("a")]; a == nil || len(a.triggers[0]) != 2 {
+			t.Errorf("a Service that waits: got %+v, want its later change too", a)
+		}
+	})
+}
+
 // With several goroutines that update the tracker, the Runner gets all changes, and all are
 // finished.
 func TestNoChangeIsLost(t *testing.T) {

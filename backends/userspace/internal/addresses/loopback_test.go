@@ -81,6 +81,55 @@ func TestLoopbackLimit(t *testing.T) {
 	}
 }
 
+// An Apply that ended before Sweep leaves listeners to be closed. They are not listed, so that the next Apply
+// keeps those that it needs, and Sweep closes the others.
+func TestListenersToBeClosedAreNotListed(t *testing.T) {
+	random := testenv.Random(t)
+	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
+	e, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: 4})
+	l.ServeBy(e, &served)
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		e.Close()
+		served.Wait()
+	}()
+	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}
+	ops := func(kind backends.OpKind, ports ...*proxy.ServicePort) (all []op) {
+		for _, p := range ports {
+			for _, o := range l.Render(node, p, nil) {
+				all = append(all, op{Kind: kind, Key: o.Key, Value: o.Value})
+			}
+		}
+		return all
+	}
+	one, two := loopbackPort("a", 30081), loopbackPort("b", 30082)
+	for _, step := range [][]op{ops(backends.Add, one, two), ops(backends.Remove, one, two)} {
+		if err := l.Commit(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for o, err := range l.List(t.Context()) {
+		t.Errorf("got %v, error %v listed, want nothing", o.Key, err)
+	}
+	b := backends.New(l.Render, backends.Target[Key, Value](l))
+	if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, one)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := listening(t, at); got != "1" {
+		t.Errorf("got listeners at %q, want 1", got)
+	}
+}
+
 // applyTwice applies a snapshot, and again if some service ports were refused, as a Runner does. It returns
 // what is served then.
 func applyTwice(t *testing.T, b proxy.Backend, l *Loopback, held, next proxy.Snapshot) proxy.Snapshot {
