@@ -1,11 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // TestLoopbackByConfiguration checks at which loopback addresses node ports answer, by mode, and that
@@ -57,5 +65,60 @@ func TestLoopbackByConfiguration(t *testing.T) {
 		if strings.Contains(strings.Join(c.warnings, " "), "nodePortAddresses") {
 			t.Errorf("%s: got warnings %q, want none of node ports", tc.flags, c.warnings)
 		}
+	}
+}
+
+// TestLoopbackTakesNoChanges checks that metrics of changes are about the backend of the mode: what the loopback
+// addresses already serve stays pending until that backend takes it up.
+func TestLoopbackTakesNoChanges(t *testing.T) {
+	c, out, err := readConfig(t, "", "-proxy-mode nftables -nodeport-addresses 127.98.76.54/32 -hostname-override node-1")
+	if err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	a := newAnnouncer()
+	a.config, a.page = c, inspect.New("")
+	if a.tracker, err = c.tracker(nftablesMode); err != nil {
+		t.Fatal(err)
+	}
+	tracker := proxy.NewServiceChangeTracker(a.tracker)
+	l, err := a.openLoopback(tracker, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.run(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+		if err := l.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	tracker.Synced()
+	tracker.UpdateService(&v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"}, Ports: []v1.ServicePort{
+			{Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30987},
+		}},
+	})
+	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.11"}}},
+		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080)), Name: new(""), Protocol: new(v1.ProtocolTCP)}},
+	})
+	for end := time.Now().Add(10 * time.Second); l.backend.Listeners(v1.IPv4Protocol) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no socket at the loopback address in 10 s")
+		}
+	}
+	source, can := tracker.(interface {
+		ChangeCounts() (total, pending [2]uint64)
+	})
+	if !can {
+		t.Fatalf("%T counts no changes", tracker)
+	}
+	if _, pending := source.ChangeCounts(); pending[0] != 1 {
+		t.Errorf("got %d changes of Services pending, want one", pending[0])
 	}
 }
