@@ -303,5 +303,5 @@ func (a *agent) serverReported(service types.NamespacedName, err error) {
 		a.log.Error(err, "HTTP server not listening", "at", what)
 		return
 	}
-	a.log.Info("HTTP server listens again, or is not needed any more", "at", what)
+	a.log.Info("HTTP server problem resolved", "at", what)
 }

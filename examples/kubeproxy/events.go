@@ -346,7 +346,6 @@ func (e *events) finished(err error) bool {
 	status, isStatus := err.(apierrors.APIStatus)
 	switch {
 	case err == nil:
-		e.refused = false
 	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 ||
 		apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err):
 		e.log.V(1).Info("Event not written; trying again", "reason", err.Error())

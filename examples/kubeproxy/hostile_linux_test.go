@@ -64,7 +64,7 @@ func TestTwoPrograms(t *testing.T) {
 	second.Await("msg=sync", "changed=1")
 	first.Terminate(stopped)
 	wantWrites(t, first, 2)
-	second.AwaitEach([]string{"HTTP server listens again, or is not needed any more", "at=healthz"}, []string{"HTTP server listens again, or is not needed any more", "at=127.0.0.1:10249"})
+	second.AwaitEach([]string{"HTTP server problem resolved", "at=healthz"}, []string{"HTTP server problem resolved", "at=127.0.0.1:10249"})
 	second.AwaitPage(healthz+"/healthz", "200 OK")
 	w.api.put("endpointslices", slice("web", 8080))
 	w.wantAnswer(virtualIP, "8080")

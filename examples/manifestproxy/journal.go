@@ -46,7 +46,7 @@ func (j *journal) served(service types.NamespacedName, err error) {
 		j.log.Error(err, "HTTP server not listening", "at", what)
 		return
 	}
-	j.log.Info("HTTP server listens again, or is not needed any more", "at", what)
+	j.log.Info("HTTP server problem resolved", "at", what)
 }
 
 // passed logs the numbers of objects in the files, and that there are no Services: the path may be wrong.
