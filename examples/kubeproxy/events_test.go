@@ -247,6 +247,10 @@ func TestEventsRefused(t *testing.T) {
 				if got := sink.after(time.Minute); len(got) != 1 {
 					t.Errorf("another namespace: got Events %q, want one", got)
 				}
+				e.set("more", bad("bad", 51)[50:])
+				if sink.after(time.Minute); len(lines) != tc.lines {
+					t.Errorf("after an Event that was written: got lines %q, want no further one", lines)
+				}
 			})
 		})
 	}
