@@ -34,6 +34,7 @@ func testReplace(t *testing.T, c *cluster) {
 	nft, blocks := netnstest.NFT(t), readmeBlocks(t)
 	l := startLoad(t, c.network.outside, 200, to...)
 	for _, n := range nodes {
+		metrics := n.scrape(t)
 		n.stopAgent(os.Kill)
 		n.start(c.program, commandOf(t, blocks[0], n.name)...)
 		n.requestAsInReadme(t, blocks[1])
@@ -41,6 +42,7 @@ func testReplace(t *testing.T, c *cluster) {
 			reaches(t, n.ns, "tcp", to, pods...)
 			reaches(t, n.ns, "udp", to, pods...)
 		}
+		n.wantMetrics(t, metrics)
 	}
 	l.wantNoFailures(t, 20)
 	for _, n := range nodes {
