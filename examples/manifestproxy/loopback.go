@@ -18,15 +18,23 @@ type loopback struct {
 
 // serve serves until ctx ends. It returns at once if no loopback address is selected. Connections stay
 // open until close.
-func (l *loopback) serve(ctx context.Context, source proxy.Source) (err error) {
+func (l *loopback) serve(ctx context.Context, source proxy.Source) error {
 	if len(l.at.LoopbackAddresses()) == 0 {
 		return nil
 	}
-	if l.backend, err = userspace.New(userspace.Options{Capture: userspace.Loopback}); err != nil {
+	runner, err := l.open(source)
+	if err != nil {
 		return err
 	}
-	runner := &proxy.Runner{Source: source, Second: true, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}
 	return runner.Run(ctx)
+}
+
+// open makes the backend, and returns the Runner that feeds it.
+func (l *loopback) open(source proxy.Source) (runner *proxy.Runner, err error) {
+	if l.backend, err = userspace.New(userspace.Options{Capture: userspace.Loopback}); err != nil {
+		return nil, err
+	}
+	return &proxy.Runner{Source: source, Second: true, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}, nil
 }
 
 // Drain is [userspace.Backend.Drain].

@@ -1,8 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // TestLoopback checks that node ports answer at loopback addresses, beside backends of the kernel and of
@@ -32,5 +41,44 @@ func TestLoopback(t *testing.T) {
 			}
 		}
 		p.Terminate(stopped)
+	}
+}
+
+// TestLoopbackTakesNoChanges checks that metrics of changes are about the backend that -backend names: a change
+// stays pending after a sync of the loopback addresses, until that backend takes it up.
+func TestLoopbackTakesNoChanges(t *testing.T) {
+	at, err := proxy.ParseNodePortAddresses("localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1", NodePortAddresses: at})
+	tracker.UpdateService(&v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: v1.ServiceSpec{
+			Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"},
+			Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
+		},
+	})
+	tracker.Synced()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	l := &loopback{at: at, journal: newJournal(logr.Discard()), page: inspect.New("test")}
+	runner, err := l.open(tracker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syncs := 0
+	runner.Observers = append(runner.Observers, proxy.Observer{Synced: func(proxy.Sync) { syncs++; cancel() }})
+	if err := errors.Join(runner.Run(ctx), l.close()); err != nil || syncs == 0 {
+		t.Fatalf("got %d syncs, error %v, want a sync", syncs, err)
+	}
+	source, can := tracker.(interface {
+		ChangeCounts() (total, pending [2]uint64)
+	})
+	if !can {
+		t.Fatalf("%T counts no changes", tracker)
+	}
+	if _, pending := source.ChangeCounts(); pending[0] != 1 {
+		t.Errorf("got %d changes of Services pending, want one", pending[0])
 	}
 }
