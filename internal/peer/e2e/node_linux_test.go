@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -12,11 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
 )
 
 // apiAddress is the address of the API server in the namespace of each node.
@@ -180,42 +179,7 @@ func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return // The listener is closed.
-			}
-			all.Go(func() { splice(ctx, near, dial) })
-		}
-	})
-	n.t.Cleanup(func() {
-		_ = l.Close() // An error does not matter.
-		cancel()
-		all.Wait()
-	})
-}
-
-// splice forwards a connection until one of its sides or ctx ends.
-func splice(ctx context.Context, near net.Conn, dial func(ctx context.Context) (net.Conn, error)) {
-	defer func() { _ = near.Close() }()
-	far, err := dial(ctx)
-	if err != nil {
-		return // The client sees that the connection is closed.
-	}
-	end := context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
-	defer end()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(far, near)
-		_, _ = near.Close(), far.Close()
-	}()
-	_, _ = io.Copy(near, far)
-	_, _ = near.Close(), far.Close()
-	<-done
+	controlplane.Relay(n.t, l, dial)
 }
 
 // tables lists the ruleset in nf_tables of the node.

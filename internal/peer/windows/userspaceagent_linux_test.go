@@ -3,15 +3,14 @@ package windows_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
 )
 
 // Pods 11 of this node and of the other one are those of [agenttest.Node].
@@ -98,41 +97,8 @@ func (n *userspaceNode) relay(c *cluster) string {
 		n.t.Fatal(err)
 	}
 	config := c.kubeconfig("https://" + l.Addr().String())
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return // The listener has been closed.
-			}
-			all.Go(func() { pass(ctx, near, strings.TrimPrefix(c.host, "https://")) })
-		}
-	})
-	n.t.Cleanup(func() {
-		_ = l.Close() // Nobody uses it.
-		cancel()
-		all.Wait()
+	controlplane.Relay(n.t, l, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(c.host, "https://"))
 	})
 	return config
-}
-
-// pass passes a connection on to an address, until one of its sides or ctx ends.
-func pass(ctx context.Context, near net.Conn, to string) {
-	defer func() { _ = near.Close() }()
-	far, err := new(net.Dialer).DialContext(ctx, "tcp", to)
-	if err != nil {
-		return // The client sees that the connection is closed.
-	}
-	end := context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
-	defer end()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(far, near)
-		_, _ = near.Close(), far.Close()
-	}()
-	_, _ = io.Copy(near, far)
-	_, _ = near.Close(), far.Close()
-	<-done
 }
