@@ -175,7 +175,7 @@ func edges() []edge {
 		{packages: []string{"k8s.io/klog"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "allocator/kubestore", "examples", "internal/peer"}},
-		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples", "internal/peer/metrics"}},
+		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples", "internal/peer/metrics", "internal/peer/e2e"}},
 		{packages: []string{"github.com/cilium/ebpf"}, files: []string{"backends/userspace/internal/localroutes/*_linux.go"}, tests: true},
 		{
 			packages: []string{
