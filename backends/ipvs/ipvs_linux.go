@@ -38,15 +38,19 @@ func New(options Options) (proxy.Backend, error) {
 // IPVS: if ip_vs has been unloaded, and all virtual servers with it, Cleanup removes the rest and does not
 // load it again.
 func Cleanup(ctx context.Context, options Options) error {
-	open := ipvs.Open
-	if isUnloaded("/proc/net") {
-		open = func() (*ipvs.Conn, error) { return nil, nil } //nolint:nilnil // a target may lack it
-	}
-	b, err := newBackendOn(options, open)
+	b, err := newBackendOn(options, openIfLoaded)
 	if err != nil {
 		return err
 	}
 	return errors.Join(b.Cleanup(ctx), b.Close())
+}
+
+// openIfLoaded opens a connection to IPVS, or returns none if ip_vs has been unloaded.
+func openIfLoaded() (*ipvs.Conn, error) {
+	if isUnloaded("/proc/net") {
+		return nil, nil //nolint:nilnil // a target may lack it
+	}
+	return ipvs.Open()
 }
 
 // isUnloaded reports whether a folder has files about the network, and none about IPVS. In some

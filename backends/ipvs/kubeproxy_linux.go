@@ -30,7 +30,7 @@ import (
 // effect: virtual servers of other families stay kube-proxy's. If the first Apply would fail with
 // [proxy.ErrUnsupported], AdoptKubeProxy does, and all of them stay kube-proxy's.
 func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) error {
-	return withKubeProxy(o, "adopt virtual servers of kube-proxy", func(k kubeProxy) error { return k.adopt(ctx, exclude) })
+	return withKubeProxy(o, ipvs.Open, "adopt virtual servers of kube-proxy", func(k kubeProxy) error { return k.adopt(ctx, exclude) })
 }
 
 // CleanupKubeProxy removes what kube-proxy's mode ipvs has left: virtual servers, but not those
@@ -42,7 +42,7 @@ func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) erro
 // Options.DrainTimeout at most; as long as there are some, CleanupKubeProxy fails with an error
 // that says so, and is to be called again.
 //
-// CleanupKubeProxy needs what [New] needs, in the network namespace of the calling thread, and
+// CleanupKubeProxy needs what [Cleanup] needs, in the network namespace of the calling thread, and
 // fails with [proxy.ErrUnsupported] without it. Beside DrainTimeout, these options have an effect:
 // Families, whose chains it removes, of both flavours of iptables, and LockWait. Flavour, Identity,
 // Scheduler, DrainServices, StrictARP, TCPTimeout, TCPFinTimeout and UDPTimeout have none.
@@ -50,7 +50,7 @@ func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) erro
 // With the identity "kube" the objects of the backend have the names of kube-proxy's: CleanupKubeProxy
 // refuses that.
 func CleanupKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) error {
-	return withKubeProxy(o, "remove what kube-proxy has left", func(k kubeProxy) error {
+	return withKubeProxy(o, openIfLoaded, "remove what kube-proxy has left", func(k kubeProxy) error {
 		if k.prefix == kubeProxyPrefix {
 			return fmt.Errorf("identity %q: the objects of the backend have the same names: run kube-proxy --cleanup before the backend starts", k.options.Identity.Name)
 		}
@@ -62,8 +62,8 @@ func CleanupKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) er
 type kubeProxy struct{ *backend }
 
 // withKubeProxy calls do with a backend, and says in errors what was to be done.
-func withKubeProxy(o Options, what string, do func(kubeProxy) error) error {
-	b, err := newBackend(o)
+func withKubeProxy(o Options, open func() (*ipvs.Conn, error), what string, do func(kubeProxy) error) error {
+	b, err := newBackendOn(o, open)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (k kubeProxy) removeRulesOf(ctx context.Context, f Flavour) error {
 func (k kubeProxy) left(ctx context.Context, exclude []netip.Prefix) ([]ipvs.Service, error) {
 	d := k.device()
 	l, err := d.find()
-	if err != nil || l == nil {
+	if err != nil || l == nil || k.target.kernel == nil {
 		return nil, err
 	}
 	d.index.Store(uint32(l.Attrs().Index))
@@ -260,6 +260,9 @@ func (k kubeProxy) end(ctx context.Context, servers []ipvs.Service) (open int, e
 		}
 		open++
 		list = append(list, drain...)
+	}
+	if len(list) == 0 {
+		return open, nil
 	}
 	failed, err := k.target.kernel.Do(ctx, list)
 	if err == nil && len(failed) > 0 {

@@ -155,8 +155,14 @@ func hasIPVS() bool {
 // unloaded and the device and the sets stay; to ask a kernel without ip_set would load that module.
 func mayHaveIPVS() bool {
 	_, noSets := os.Stat("/sys/module/ip_set")
-	_, noDevice := net.InterfaceByName(backends.DefaultName + "-ipvs0")
-	return hasIPVS() || noSets == nil || noDevice == nil
+	return noSets == nil || mayHaveServers(backends.DefaultName)
+}
+
+// mayHaveServers reports whether a mode ipvs, whose device has the prefix, may have left virtual servers, or the
+// device without them.
+func mayHaveServers(prefix string) bool {
+	_, noDevice := net.InterfaceByName(prefix + "-ipvs0")
+	return hasIPVS() || noDevice == nil
 }
 
 // cleanUpIPVS removes what this program's mode ipvs has left.
@@ -207,7 +213,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 	}
 	r := removal{ctx: ctx, log: log}
 	kubeProxyIPVS := func() error { return nil }
-	if hasIPVS() && (c.cleanupIPVS || !c.cleanup) {
+	if mayHaveServers(kubeProxyChains) && (c.cleanupIPVS || !c.cleanup) {
 		// Rules of its modes ipvs and iptables refer to each other's chains, so some go after
 		// the others were emptied.
 		kubeProxyIPVS = func() error { return c.cleanUpKubeProxyIPVS(ctx, except != "") }

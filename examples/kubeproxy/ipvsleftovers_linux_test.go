@@ -115,6 +115,26 @@ func TestKubeProxyIPVSWithoutModule(t *testing.T) {
 	p.Terminate(stopped)
 }
 
+// TestKubeProxyIPVSUnloaded checks that the agent removes what kube-proxy's mode ipvs has left if ip_vs
+// was unloaded since, and does not load it again.
+func TestKubeProxyIPVSUnloaded(t *testing.T) {
+	netnstest.NFT(t)
+	w, c := kubeProxyWorld(t, nftablesMode, "iptables")
+	w.closeEcho(c)
+	runIn(t, w.node.NS, "ipvsadm", "-C")
+	netnstest.Unload(t, "ip_vs")
+	p := w.start()
+	p.Await("msg=serving", "ports=2")
+	if got, left := w.awaitNoneOf("ip link; ipset list -n; iptables-save", kubeProxyNames()...); left != "" {
+		t.Errorf("%s of kube-proxy is left:\n%s", left, got)
+	}
+	if hasIPVS() {
+		t.Error("ip_vs is loaded again")
+	}
+	w.closeEcho(w.dialEcho())
+	p.Terminate(stopped)
+}
+
 // kubeProxyWorld returns a node that kube-proxy's mode ipvs has left, with an open connection. The
 // rules are those of a program of iptables.
 func kubeProxyWorld(t *testing.T, mode, program string) (*world, net.Conn) {
@@ -173,21 +193,7 @@ func (w *world) drains(p *agenttest.Program, c net.Conn, reason string) {
 // objects of others are.
 func (w *world) awaitNothingLeft() {
 	w.t.Helper()
-	const command = "ip link; ipset list -n; iptables-save; iptables-legacy-save; ipvsadm -Ln"
-	got, left := "", ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		got, left = runIn(w.t, w.node.NS, "sh", "-c", command), ""
-		for _, text := range []string{
-			"kube-ipvs0", "KUBE-CLUSTER-IP", "KUBE-NODE-PORT", "KUBE-IPVS", "KUBE-6", "KUBE-LOAD-BALANCER", ":30088",
-		} {
-			if strings.Contains(got, text) {
-				left = text
-			}
-		}
-		if left == "" {
-			break
-		}
-	}
+	got, left := w.awaitNoneOf("ip link; ipset list -n; iptables-save; iptables-legacy-save; ipvsadm -Ln", append(kubeProxyNames(), ":30088")...)
 	if left != "" {
 		w.t.Fatalf("%s of kube-proxy is left:\n%s", left, got)
 	}
@@ -196,6 +202,29 @@ func (w *world) awaitNothingLeft() {
 			w.t.Errorf("%s of another program is gone:\n%s", text, got)
 		}
 	}
+}
+
+// kubeProxyNames are in names of objects of kube-proxy's mode ipvs.
+func kubeProxyNames() []string {
+	return []string{"kube-ipvs0", "KUBE-CLUSTER-IP", "KUBE-NODE-PORT", "KUBE-IPVS", "KUBE-6", "KUBE-LOAD-BALANCER"}
+}
+
+// awaitNoneOf waits until a command prints none of some texts. It returns what it printed last, and one of
+// the texts that was in it.
+func (w *world) awaitNoneOf(command string, texts ...string) (got, left string) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		got, left = runIn(w.t, w.node.NS, "sh", "-c", command), ""
+		for _, text := range texts {
+			if strings.Contains(got, text) {
+				left = text
+			}
+		}
+		if left == "" {
+			break
+		}
+	}
+	return got, left
 }
 
 // echoTCP accepts connections at a port of the pod and sends back what they send, until the
