@@ -175,6 +175,7 @@ kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 
 ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WORLDS=1)
 	@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
 	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
+	@STEP_QUIET=1 $(STEP) 'a storm of IPVS on Linux 6.1' $(MAKE) --no-print-directory storm BACKEND=ipvs STORMTIME=1m STORMLIMIT=15m
 	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/storm
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
 	@cd internal/peer && VIPKIT_SERVICES=50 ../../$(STEP) "speed beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^TestIPVS$$' ./sidebyside
