@@ -63,7 +63,7 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 		for ended := false; err == nil && !ended; {
 			ended = ctx.Err() != nil // then this is the last round
 			var some []wrongFlight
-			_, some, err = s.tryFlights(t.Context(), before, flights, firstTries)
+			_, some, err = s.tryFlights(t.Context(), before, flights, 0, map[flight][]string{})
 			wrong = append(wrong, some...)
 		}
 		connected <- err
