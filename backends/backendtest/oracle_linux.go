@@ -133,11 +133,11 @@ func (b *testbed) hostWith(a netip.Addr) hostName {
 	return hostName("no host with " + a.String())
 }
 
-// Numbers of tries: with a probability of 99 percent both of two endpoints answer in 8
-// tries. If one does not, more rounds of as many decide. More at once would be answered late on a
+// Numbers of tries: with a probability of 99 percent both of two endpoints answer in the 8
+// tries of a round. If one does not, more rounds decide. More tries at once would be answered late on a
 // busy machine, and count as lost where packets may be.
 const (
-	firstTries = 8
+	roundTries = 8
 	maxRounds  = 9
 )
 
@@ -224,7 +224,7 @@ func (b *testbed) tryFlights(ctx context.Context, s proxy.Snapshot, flights []fl
 			probes[i].patience = max(longPatience, probes[i].patience)
 		}
 		if len(verdicts[i].Endpoints) > 1 {
-			probes[i].tries = firstTries
+			probes[i].tries = roundTries
 		}
 	}
 	replies, err := b.probeAll(ctx, probes)
