@@ -35,7 +35,7 @@ IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' $(IPVSFILES) | paste -sd '|' -)
 VM := $(or $(TMPDIR),/tmp)/vipkit-vm
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
-INVM := -p 1 -timeout=60m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
+INVM := -p 1 -timeout=90m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
 WINEPROGRAMS := /usr/lib/wine/wine64=wine64 x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
 VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=kmod ipvsadm=ipvsadm ipset=ipset
 
