@@ -114,13 +114,13 @@ func (s *Server) synced(x proxy.Sync) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case x.Applied.IsZero(), x.Err != nil && x.Refused == nil:
-		s.fresh.queue(x.Start)
-		return
-	case x.Refused != nil && len(x.Refused) >= x.Snapshot.Len():
-		s.fresh.queue(x.Start) // The dataplane refuses every service port.
-	default:
+	case x.Err == nil, x.Refused != nil && len(x.Refused) < x.Snapshot.Len():
 		s.fresh.achieve(time.Now())
+	default: // Everything failed, or the dataplane refuses every service port.
+		s.fresh.queue(x.Start)
+	}
+	if x.Applied.IsZero() {
+		return // What the dataplane has is not known; it is written again.
 	}
 	isChanged := s.counts.update(x.Applied.Changes(s.served)) || !x.Applied.Node().Equal(s.served.Node())
 	s.served = x.Applied
