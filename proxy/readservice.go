@@ -181,10 +181,13 @@ func (r *specReader) clusterIP(family v1.IPFamily) (netip.Addr, bool) {
 	text, field := spec.ClusterIP, "spec.clusterIP"
 	if len(spec.IPFamilies) > 0 {
 		i := slices.Index(spec.IPFamilies, family)
-		if i < 0 || i >= len(spec.ClusterIPs) {
+		switch {
+		case i == 0 && len(spec.ClusterIPs) == 0: // An API server copies spec.clusterIP to the list; a file may lack that.
+		case i < 0 || i >= len(spec.ClusterIPs):
 			return netip.Addr{}, false
+		default:
+			text, field = spec.ClusterIPs[i], fmt.Sprintf("spec.clusterIPs[%d]", i)
 		}
-		text, field = spec.ClusterIPs[i], fmt.Sprintf("spec.clusterIPs[%d]", i)
 	}
 	a, err := ipaddr.Parse(text)
 	if err == nil {

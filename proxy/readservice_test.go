@@ -108,6 +108,11 @@ func TestReadServiceClusterIPs(t *testing.T) {
 			"family and address disagree", apiService("web", "10.96.0.1", families([]string{"10.96.0.1", "10.96.0.2"}, v1.IPv4Protocol, v1.IPv6Protocol)),
 			[]string{"policy:", v4, "! spec.clusterIPs[1]: 10.96.0.2 is not an IPv6 address"},
 		},
+		{"families without a list of addresses", apiService("web", "10.96.0.1", families(nil, v1.IPv4Protocol, v1.IPv6Protocol)), []string{"policy:", v4}},
+		{
+			"families without a list, and they disagree", apiService("web", "10.96.0.1", families(nil, v1.IPv6Protocol)),
+			[]string{"policy:", "! spec.clusterIP: 10.96.0.1 is not an IPv6 address"},
+		},
 		{"leading zeros", apiService("web", "010.96.000.01"), []string{"policy:", v4}},
 		{"IPv4 in IPv6 form", apiService("web", "::ffff:10.96.0.1"), []string{"policy:", v4}},
 		{"old and bad", apiService("web", "nonsense"), []string{"policy:", `! spec.clusterIP: "nonsense" is not an IP address`}},
