@@ -76,6 +76,20 @@ func (s *runState) chargeRepair(d time.Duration) {
 	s.drift.paid = s.drift.paid.Add(repairShare * d)
 }
 
+// drifted reports whether other programs may have changed the dataplane; true for a Backend
+// that cannot check.
+func (s *runState) drifted(ctx context.Context) bool {
+	d, can := s.Backend.(DriftChecker)
+	if !can || s.applied.IsZero() {
+		return true
+	}
+	found := true
+	if err := safely(func() error { found = d.Drifted(ctx); return nil }); err != nil {
+		s.Logger.Error(err, "drift is not known")
+	}
+	return found
+}
+
 // watch starts a goroutine that waits for drift, unless one waits already or the Backend
 // cannot wait. It retries when waiting fails: until then, resyncs find the drift.
 func (s *runState) watch(ctx context.Context) {
@@ -86,7 +100,8 @@ func (s *runState) watch(ctx context.Context) {
 	untilDrift, noticed := context.WithCancel(ctx)
 	s.drift.untilDrift = untilDrift
 	s.watchers.Go(func() {
-		for err := w.WaitDrift(ctx); err != nil; err = w.WaitDrift(ctx) {
+		wait := func() error { return safely(func() error { return w.WaitDrift(ctx) }) }
+		for err := wait(); err != nil; err = wait() {
 			s.drift.waitFailed.Store(true)
 			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {
 				return

@@ -14,7 +14,11 @@ func (s *runState) checkNode() {
 	if !can {
 		return
 	}
-	found := c.CheckNode(s.want)
+	var found []*Problem
+	if err := safely(func() error { found = c.CheckNode(s.want); return nil }); err != nil {
+		s.Logger.Error(err, "the settings of the node are not checked")
+		return
+	}
 	for _, p := range found {
 		if !isAmong(s.found, p, (*Problem).Error) {
 			s.Logger.Info("node setting breaks Services", "setting", p.Field, "problem", p.Err.Error())

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -72,6 +73,61 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 		}
 		if n := b.unknown.Load(); n > 0 {
 			t.Errorf("CheckNode with the zero snapshot: got %d calls, want none", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// buggy is a backend with bugs in everything but Apply.
+type buggy struct {
+	watchful
+	calls [3]atomic.Int32 // of Drifted, WaitDrift and CheckNode
+}
+
+func (b *buggy) Drifted(context.Context) bool {
+	b.calls[0].Add(1)
+	panic("drifted")
+}
+
+func (b *buggy) WaitDrift(context.Context) error {
+	b.calls[1].Add(1)
+	panic("wait")
+}
+
+func (b *buggy) CheckNode(Snapshot) []*Problem {
+	b.calls[2].Add(1)
+	panic("node")
+}
+
+// A bug in an optional ability of a backend neither ends the process nor stops resyncs.
+func TestOptionalAbilitiesThatPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTestTracker()
+		var log []string
+		b := &buggy{}
+		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Logger: funcr.New(func(_, args string) {
+			message, _, _ := strings.Cut(args, `\n`) // without the stack
+			log = append(log, message)
+		}, funcr.Options{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		sleepAndWait(65 * time.Second)
+		if full := b.full.Load(); full != 2 {
+			t.Errorf("got %d Applies from the zero snapshot, want 2: one resync", full)
+		}
+		for i, want := range []int32{1, 3, 2} {
+			if got := b.calls[i].Load(); got != want {
+				t.Errorf("%s: got %d calls, want %d", [...]string{"Drifted", "WaitDrift", "CheckNode"}[i], got, want)
+			}
+		}
+		node := `"msg"="the settings of the node are not checked" "error"="dataplane state unknown: panic: node`
+		want := []string{node, `"msg"="drift is not known" "error"="dataplane state unknown: panic: drifted`, node}
+		if diff := cmp.Diff(want, log); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
 		}
 		cancel()
 		if err := <-done; err != nil {

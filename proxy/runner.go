@@ -87,8 +87,9 @@ type DriftChecker interface {
 // Run applies the newest snapshot whenever there is a new one, retries what
 // failed, and resyncs. It returns nil when ctx ends, leaving the dataplane as it
 // is, and an error when the Source fails, the Backend reports
-// [ErrUnsupported] for all of its work, or Begin of an Observer fails. A panic of the
-// Backend counts as a failed Apply. Calls of Run do not overlap.
+// [ErrUnsupported] for all of its work, or Begin of an Observer fails. A panic in Apply
+// counts as a failed Apply. A panic in Drifted counts as drift, one in WaitDrift as an error of
+// it; one in CheckNode is logged. Calls of Run do not overlap.
 func (r *Runner) Run(ctx context.Context) error {
 	if err := r.begin(); err != nil {
 		return err
@@ -246,13 +247,6 @@ func (s *runState) nextOrLack(ctx context.Context) (fresh, again bool, err error
 		return false, false, fmt.Errorf("source: %w", err)
 	}
 	return false, isLack && errors.Is(next.Err(), context.DeadlineExceeded), nil
-}
-
-// drifted reports whether other programs may have changed the dataplane; true for a Backend
-// that cannot check.
-func (s *runState) drifted(ctx context.Context) bool {
-	d, can := s.Backend.(DriftChecker)
-	return !can || s.applied.IsZero() || d.Drifted(ctx)
 }
 
 // apply returns the errors of the Backend and of Flows.
