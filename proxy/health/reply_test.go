@@ -192,6 +192,29 @@ func TestSomePortsFailing(t *testing.T) {
 	})
 }
 
+// Ports of removed Services that the dataplane keeps against its order are not all ports.
+func TestRemovalsFailing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := watching(t, Options{})
+		a, b := servicePort("a", v1.IPv4Protocol, 0), servicePort("b", v1.IPv4Protocol, 0)
+		take(t, r)
+		partial := proxy.PortErrors{portName("c", v1.IPv4Protocol): io.ErrNoProgress, portName("d", v1.IPv4Protocol): io.ErrNoProgress}
+		x := proxy.NewSnapshot(nil, a, b)
+		r.Synced(proxy.Sync{Snapshot: x, Applied: x, Err: partial, Refused: partial})
+		time.Sleep(timeout)
+		if got, body := request(t, s, http.MethodGet, "/livez"); got != 200 {
+			t.Errorf("both ports are served: got %d %s, want 200", got, body)
+		}
+		take(t, r)
+		none := proxy.NewSnapshot(nil)
+		r.Synced(proxy.Sync{Snapshot: none, Applied: none, Start: time.Now(), Err: partial, Refused: partial})
+		time.Sleep(timeout)
+		if got, body := request(t, s, http.MethodGet, "/livez"); got != 503 {
+			t.Errorf("nothing but removals, and all fail: got %d %s, want 503", got, body)
+		}
+	})
+}
+
 func TestBegin(t *testing.T) {
 	for _, tc := range []struct {
 		timeout, resync time.Duration

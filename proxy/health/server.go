@@ -114,7 +114,7 @@ func (s *Server) synced(x proxy.Sync) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case x.Err == nil, x.Refused != nil && len(x.Refused) < x.Snapshot.Len():
+	case x.Err == nil, x.Refused != nil && servesAny(x):
 		s.fresh.achieve(time.Now())
 	default: // Everything failed, or the dataplane refuses every service port.
 		s.fresh.queue(x.Start)
@@ -130,4 +130,16 @@ func (s *Server) synced(x proxy.Sync) {
 		default:
 		}
 	}
+}
+
+// servesAny reports whether the dataplane has not refused every service port of a snapshot. What
+// it refuses may also be removals, which are not in the snapshot.
+func servesAny(x proxy.Sync) bool {
+	served := x.Snapshot.Len()
+	for name := range x.Refused {
+		if _, wanted := x.Snapshot.Get(name); wanted {
+			served--
+		}
+	}
+	return served > 0
 }
