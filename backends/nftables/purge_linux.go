@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,36 +28,21 @@ const onePart = 64
 
 var errRefilled = errors.New("packets add clients as fast as they are removed")
 
-// purge removes the affinity of clients to endpoints. It is called after the last transaction
-// that removes the endpoints, so that packets of new clients cannot add affinity to them.
-func (k *kernel) purge(ctx context.Context, purges []purge) error {
-	bySet := map[elementTarget]map[slot]bool{}
-	for _, p := range purges {
-		addEndpoint(bySet, elementTarget{table: p.table, set: p.set}, p.slot)
+// purge removes clients from affinity maps. It is called after the last transaction that removes
+// their endpoints, so that packets of new clients cannot add affinity to these, and it waits for
+// all packets that the kernel had begun to evaluate before: these may add clients, too.
+func (k *kernel) purge(ctx context.Context, t *tables, p purges) error {
+	if len(p.of)+len(p.butOf) == 0 {
+		return nil
 	}
-	return k.purgeSets(ctx, bySet, true)
-}
-
-// purgeOthers removes the affinity of clients to all endpoints of some maps but those that their
-// clients may have.
-func (k *kernel) purgeOthers(ctx context.Context, t *tables, maps map[key]map[slot]bool) error {
-	bySet := map[elementTarget]map[slot]bool{}
-	for set, endpoints := range maps {
-		for to := range endpoints {
-			addEndpoint(bySet, elementTarget{table: t.table(set.fam), set: text(set.name)}, to)
+	k.awaitPackets()
+	for set, endpoints := range p.of {
+		if err := k.purgeSet(ctx, t, set, endpoints, true); err != nil {
+			return err
 		}
 	}
-	return k.purgeSets(ctx, bySet, false)
-}
-
-// purgeSets removes the clients of some endpoints from maps, or of all other endpoints, after all
-// packets that the kernel had begun to evaluate before the commit: these may add clients.
-func (k *kernel) purgeSets(ctx context.Context, bySet map[elementTarget]map[slot]bool, listed bool) error {
-	if len(bySet) > 0 {
-		k.awaitPackets()
-	}
-	for t, endpoints := range bySet {
-		if err := k.purgeSet(ctx, t, func(to slot) bool { return endpoints[to] == listed }); err != nil {
+	for set, endpoints := range p.butOf {
+		if err := k.purgeSet(ctx, t, set, endpoints, false); err != nil {
 			return err
 		}
 	}
@@ -73,23 +59,22 @@ func awaitPackets() {
 	}
 }
 
-// addEndpoint adds an endpoint, and its address alone: a client may have no port yet.
-func addEndpoint(bySet map[elementTarget]map[slot]bool, t elementTarget, s slot) {
-	if bySet[t] == nil {
-		bySet[t] = map[slot]bool{}
+// purgeSet removes clients from one map until none is left: those of some endpoints if listed is
+// true, else those of all others. A client that has only the address of its endpoint, and no port
+// yet, counts as one of each endpoint with the address.
+func (k *kernel) purgeSet(ctx context.Context, t *tables, set key, endpoints map[slot]bool, listed bool) error {
+	all := maps.Clone(endpoints)
+	for s := range endpoints {
+		all[slot{addr: s.addr}] = true
 	}
-	bySet[t][s], bySet[t][slot{addr: s.addr}] = true, true
-}
-
-// purgeSet removes clients of removed endpoints from one map until none is left.
-func (k *kernel) purgeSet(ctx context.Context, t elementTarget, removed func(slot) bool) error {
+	target := elementTarget{table: t.table(set.fam), set: text(set.name)}
 	err := untilNone(func() ([]string, int, error) {
-		return k.clientsOf(ctx, t, removed)
+		return k.clientsOf(ctx, target, func(to slot) bool { return all[to] == listed })
 	}, func(clients []string) error {
-		return k.forgetClients(ctx, t, clients)
+		return k.forgetClients(ctx, target, clients)
 	})
 	if err != nil {
-		return fmt.Errorf("%w: affinity map %s may still have clients of removed endpoints: %w", proxy.ErrDataplaneLost, t.set, err)
+		return fmt.Errorf("%w: affinity map %s may still have clients of removed endpoints: %w", proxy.ErrDataplaneLost, target.set, err)
 	}
 	return nil
 }

@@ -9,49 +9,42 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// purge is a removed endpoint, for which clients must not have affinity any longer.
-type purge struct {
-	table nfnetlink.Table
-	set   string
-	slot  slot
-}
+// purges are affinity maps, by the keys of their sets, from which clients must be removed: those
+// of some endpoints, or those of all endpoints but some.
+type purges struct{ of, butOf map[key]map[slot]bool }
 
-// purgesOf returns the removed endpoints to which clients may have affinity after operations.
-// If the operations add the affinity map, these are all removed endpoints: packets that the
-// kernel evaluated during the commit, or between two transactions, may have chosen them.
-func purgesOf(t *tables, ops []op) (all []purge) {
+// purgesOf returns the clients that may have affinity to a removed endpoint after operations: in
+// maps that exist, those of the endpoints that leave the map. Packets that the kernel evaluated
+// during the commit, or between two transactions, may have chosen any removed endpoint and
+// added the client to a map that the operations add: there, only the map's own endpoints stay.
+// A list of the removed endpoints for each such map would grow with the square of the change.
+func purgesOf(ops []op) (p purges) {
 	sets, added := affinityChanges(ops)
 	if sets == nil {
-		return nil
+		return p
 	}
+	p = purges{of: map[key]map[slot]bool{}, butOf: map[key]map[slot]bool{}}
+	removes := map[nfnetlink.Family]bool{}
 	for i := range ops {
+		k := &ops[i].Key
 		if ops[i].Kind != backends.Remove {
 			continue
 		}
-		k := &ops[i].Key
-		for _, set := range mapsOf(k, sets, added) {
-			all = append(all, purge{table: t.table(k.fam), set: text(set), slot: k.slot()})
+		removes[k.fam] = removes[k.fam] || k.kind == kindEndpoint
+		if kind, changed := sets[setOf(k)]; k.kind != kindSticky || changed && kind == backends.Remove {
+			continue
+		}
+		if p.of[setOf(k)] == nil {
+			p.of[setOf(k)] = map[slot]bool{}
+		}
+		p.of[setOf(k)][k.slot()] = true
+	}
+	for set, endpoints := range added {
+		if removes[set.fam] {
+			p.butOf[set] = endpoints
 		}
 	}
-	return all
-}
-
-// mapsOf returns the affinity maps that may have clients of a removed object.
-func mapsOf(removed *key, sets map[key]backends.OpKind, added map[key]map[slot]bool) (maps []handle) {
-	switch removed.kind {
-	case kindSticky:
-		if kind, changed := sets[setOf(removed)]; !changed || kind != backends.Remove {
-			maps = append(maps, removed.name)
-		}
-	case kindEndpoint:
-		for set, endpoints := range added {
-			if set.fam == removed.fam && !endpoints[removed.slot()] {
-				maps = append(maps, set.name)
-			}
-		}
-	default:
-	}
-	return maps
+	return p
 }
 
 // affinityChanges returns the sets that operations add or remove, and for each affinity map
@@ -88,7 +81,7 @@ func setOf(sticky *key) key { return key{kind: kindSet, fam: sticky.fam, name: s
 // forget removes the affinity of clients to endpoints that operations have removed.
 func (k *kernel) forget(ctx context.Context, t *tables, ops []op) error {
 	t.noteBegun(ops)
-	if err := k.purge(ctx, purgesOf(t, ops)); err != nil {
+	if err := k.purge(ctx, t, purgesOf(ops)); err != nil {
 		return err
 	}
 	if t.begun == nil || !slices.ContainsFunc(ops, func(o op) bool { return o.Kind == backends.Remove }) {
@@ -101,7 +94,7 @@ func (k *kernel) forget(ctx context.Context, t *tables, ops []op) error {
 func (k *kernel) forgetBegun(ctx context.Context, t *tables) error {
 	maps := t.begun
 	t.begun = nil
-	return k.purgeOthers(ctx, t, maps)
+	return k.purge(ctx, t, purges{butOf: maps})
 }
 
 // noteBegun notes affinity maps that operations have added beside earlier objects.

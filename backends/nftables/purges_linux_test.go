@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
@@ -241,7 +244,8 @@ func TestClientsOfSlowPackets(t *testing.T) {
 }
 
 // Clients may have affinity to an endpoint that left an affinity map, and in a new map to any
-// removed endpoint of the family that is not in it. They cannot in a removed map.
+// endpoint of the family that is not in it, if the family loses endpoints. They cannot in a
+// removed map.
 func TestPurges(t *testing.T) {
 	ip4, ip6 := slot{port: 4}, slot{port: 6}
 	set := func(fam nfnetlink.Family, name string) key { return key{kind: kindSet, fam: fam, name: handleOf(name)} }
@@ -249,31 +253,59 @@ func TestPurges(t *testing.T) {
 	endpoint := func(fam nfnetlink.Family, to slot) key {
 		return key{kind: kindEndpoint, fam: fam, port: 80, eport: to.port}
 	}
-	tables := &tables{names: [2]string{"vipkit", "vipkit"}}
-	of := func(fam nfnetlink.Family, set string, to slot) purge {
-		return purge{table: nfnetlink.Table{Family: fam, Name: "vipkit"}, set: set, slot: to}
+	of := func(fam nfnetlink.Family, name string, to slot) map[key]map[slot]bool {
+		return map[key]map[slot]bool{set(fam, name): {to: true}}
 	}
 	const v4, v6, add, remove = nfnetlink.IPv4, nfnetlink.IPv6, backends.Add, backends.Remove
 	for _, c := range []struct {
 		name string
 		ops  []op
-		want []purge
+		want purges
 	}{
-		{"no affinity", []op{{Kind: add, Key: set(v4, "sources")}, {Kind: remove, Key: endpoint(v4, ip4)}}, nil},
-		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, []purge{of(v4, "m", ip4)}},
-		{"affinity ends", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}, nil},
-		{"an endpoint joins", []op{{Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}}, nil},
+		{"no affinity", []op{{Kind: add, Key: set(v4, "sources")}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{}},
+		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{of: of(v4, "m", ip4)}},
+		{"affinity ends", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}, purges{}},
+		{"an endpoint joins", []op{{Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}}, purges{}},
 		{"affinity begins", []op{
 			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: set(v4, "sources")}, {Kind: add, Key: sticky(v4, "m", ip4)},
 			{Kind: remove, Key: endpoint(v4, ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}, {Kind: remove, Key: endpoint(v6, ip6)},
-		}, []purge{of(v4, "m", ip6)}},
+		}, purges{butOf: of(v4, "m", ip4)}},
+		{"affinity begins, and the other family loses an endpoint", []op{
+			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v6, ip6)},
+		}, purges{}},
 		{"affinity begins in one map and ends in another", []op{
 			{Kind: add, Key: set(v6, "m")}, {Kind: add, Key: sticky(v6, "m", ip6)},
 			{Kind: remove, Key: sticky(v6, "n", ip4)}, {Kind: remove, Key: endpoint(v6, ip4)},
-		}, []purge{of(v6, "n", ip4), of(v6, "m", ip4)}},
+		}, purges{of: of(v6, "n", ip4), butOf: of(v6, "m", ip6)}},
 	} {
-		if diff := cmp.Diff(c.want, purgesOf(tables, c.ops), cmp.AllowUnexported(purge{}, slot{})); diff != "" {
+		if diff := cmp.Diff(c.want, purgesOf(c.ops), cmp.AllowUnexported(purges{}, slot{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: purges (-want +got):\n%s", c.name, diff)
 		}
+	}
+}
+
+// Services with affinity replace as many others. The memory that this takes grows with their
+// number, and not with its square.
+func TestManyNewAffinityMaps(t *testing.T) {
+	s := newStage(t, Options{})
+	replaced := func(first, n int) (allocated uint64) {
+		ports := make([]*proxy.ServicePort, n)
+		for i := range ports {
+			ports[i] = stickyPort(v1.IPv4Protocol, first+i, 20)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), ports...))
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	const few, times = 40, 4
+	replaced(0, few)
+	small := replaced(few, few)
+	replaced(1000, times*few)
+	large := replaced(2000, times*few)
+	if large > 2*times*small {
+		t.Errorf("memory for %d times as many services: got %d kB, want at most %d kB, twice %d times %d kB",
+			times, large>>10, 2*times*small>>10, times, small>>10)
 	}
 }
