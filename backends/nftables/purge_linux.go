@@ -186,6 +186,8 @@ func (k *kernel) forgetClients(ctx context.Context, t elementTarget, clients []s
 	return nil
 }
 
+// removeClients removes clients from some sets in one transaction, or in several if it exceeds the
+// send buffer, as it may in an unprivileged user namespace.
 func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clients []string) error {
 	k.batch.Reset()
 	for _, set := range sets {
@@ -194,7 +196,16 @@ func (k *kernel) removeClients(ctx context.Context, t elementTarget, sets, clien
 			w.Key([]byte(c))
 		}
 	}
-	if err := k.Transact(ctx, &k.batch); err != nil {
+	err := k.Transact(ctx, &k.batch)
+	var size *nfnetlink.SizeError
+	if errors.As(err, &size) && len(clients) > 1 {
+		half := len(clients) / 2
+		if err := k.removeClients(ctx, t, sets, clients[:half]); err != nil {
+			return err
+		}
+		return k.removeClients(ctx, t, sets, clients[half:])
+	}
+	if err != nil {
 		return err
 	}
 	k.ops.Add(uint64(len(sets) * len(clients)))

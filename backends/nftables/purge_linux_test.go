@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
@@ -96,5 +97,26 @@ func TestClientsWithoutPortAreRemoved(t *testing.T) {
 	removed := two.Cluster[0].Addr.Addr().String()
 	if got := s.clients(t, two); got[removed] != 0 || got[two.Cluster[1].Addr.Addr().String()] != 2 {
 		t.Errorf("clients by endpoint: got %v, want two of the endpoint other than %s", got, removed)
+	}
+}
+
+// If the send buffer is small, as in an unprivileged user namespace, the many clients of a
+// removed endpoint are removed in several transactions.
+func TestManyClientsAndASmallBuffer(t *testing.T) {
+	const clients = 3000
+	for _, fam := range bothFamilies() {
+		w := newWatched(t, listLimit)
+		three := stickyPort(fam, 0, 3)
+		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), three))
+		w.addClients(t, three, clients)
+		w.kernel.Netlink.LimitBatch(3500)
+		two := *three
+		two.Cluster = three.Cluster[1:]
+		want := w.clients(t, three)
+		delete(want, three.Cluster[0].Addr.Addr().String())
+		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
+		if diff := cmp.Diff(want, w.clients(t, three)); diff != "" {
+			t.Errorf("%s: clients by endpoint (-want +got):\n%s", fam, diff)
+		}
 	}
 }
