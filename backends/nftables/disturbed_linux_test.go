@@ -92,6 +92,39 @@ func TestAdoptionDuringForeignCommits(t *testing.T) {
 	})
 }
 
+// A process that ended during the replacement of the tables left a second table in each family.
+// The next one finds the table that serves, although other programs commit faster than many
+// chains can be listed.
+func TestUnfinishedTablesDuringForeignCommits(t *testing.T) {
+	w := newWatched(t, listLimit)
+	var ports []*proxy.ServicePort
+	for i := range 1500 {
+		ports = append(ports, stickyPort(v1.IPv4Protocol, i, 1))
+	}
+	snapshot := proxy.NewSnapshot(stagetest.Node(), ports...)
+	w.Apply(t, snapshot)
+	ctx, cancel := context.WithCancel(t.Context())
+	others := w.conn(t)
+	var commits atomic.Int64
+	var committing sync.WaitGroup
+	defer func() {
+		cancel()
+		committing.Wait()
+	}()
+	committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
+	for range 8 {
+		w.nft(t, "add table ip vipkit_2; add chain ip vipkit_2 services")
+		w.Restart(t)
+		w.Apply(t, snapshot)
+		if got := w.Operations(t); got != 1 {
+			t.Errorf("operations of the adoption: got %d, want 1, the removal of the unfinished table", got)
+		}
+	}
+	if commits.Load() < 8 {
+		t.Errorf("foreign commits in the meantime: got %d, want at least 8", commits.Load())
+	}
+}
+
 func (w *watched) adoptsDuringCommits(t *testing.T, snapshot proxy.Snapshot) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -2,7 +2,10 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -84,16 +87,30 @@ func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idl
 	}
 	// The newer table has base chains, and serves, only after it is complete.
 	for _, name := range slices.Backward(names) {
-		var chains []nfnetlink.Chain
-		t := nfnetlink.Table{Family: fam, Name: name}
-		if err := k.Netlink.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
-			return "", "", nft.Explain(err)
+		has, err := k.hasOwnBase(ctx, nfnetlink.Table{Family: fam, Name: name})
+		if err != nil {
+			return "", "", err
 		}
-		if slices.ContainsFunc(chains, k.isOwnBase) {
+		if has {
 			return name, k.other(name), nil
 		}
 	}
 	return names[0], names[1], nil
+}
+
+// hasOwnBase reports whether a table has a base chain of this backend. It does not list the chains:
+// while other programs commit all the time, a list of many is never complete.
+func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error) {
+	for _, name := range [...]string{chainPrerouting, chainOutput, chainInput, chainPostrouting} {
+		c, err := k.Netlink.Chain(ctx, t, name)
+		if err == nil && k.isOwnBase(c) {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, nft.Explain(err)
+		}
+	}
+	return false, nil
 }
 
 // isOwnBase reports whether a chain is a base chain of this backend: a table with one

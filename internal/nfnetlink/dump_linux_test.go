@@ -252,6 +252,33 @@ func TestDumpOfNothing(t *testing.T) {
 	}
 }
 
+// Chain returns what a dump lists, and ENOENT for a chain that does not exist.
+func TestChain(t *testing.T) {
+	for _, table := range testTables() {
+		c := openInNamespace(t)
+		newBalancer(t, c, table)
+		var chains []Chain
+		if err := c.Chains(t.Context(), table, Collect(&chains)); err != nil || len(chains) != 3 {
+			t.Fatalf("%v: chains: got %+v and error %v, want three", table, chains, err)
+		}
+		for _, want := range chains {
+			if got, err := c.Chain(t.Context(), table, want.Name); err != nil || got != want {
+				t.Errorf("%v: Chain(%s): got %+v and error %v, want %+v", table, want.Name, got, err, want)
+			}
+		}
+		missing := map[string]Table{"no-chain": table, "check": {Family: table.Family, Name: "no-table"}}
+		for name, in := range missing {
+			_, err := c.Chain(t.Context(), in, name)
+			if refused, ok := errors.AsType[*Error](err); !ok || refused.Errno != unix.ENOENT || refused.Table != in || refused.Object != name {
+				t.Errorf("%v: Chain(%s): got error %v, want ENOENT of %s", in, name, err, name)
+			}
+		}
+		if id, err := c.Generation(t.Context()); err != nil || id == 0 {
+			t.Errorf("%v: Generation after that: got %d and error %v, want a number", table, id, err)
+		}
+	}
+}
+
 func TestGeneration(t *testing.T) {
 	c := openInNamespace(t)
 	generation := func() uint32 {
