@@ -4,7 +4,8 @@
 // adding and removing endpoints, with an exception: a frontend that is new, gets its
 // first or loses its last endpoint, or whose number of endpoints leaves its class (4, 8,
 // 16, ...), makes the kernel check the whole table, which takes 0.2 ms with 1,000
-// Services and 2 ms with 10,000 (docs/performance.md).
+// Services and 2 ms with 10,000 (docs/performance.md), and a multiple of that if many of them
+// have session affinity (docs/dataplane/nftables.md).
 //
 // # What is in the kernel
 //
