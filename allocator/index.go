@@ -188,21 +188,21 @@ func (x *index) unsureKeys() []Key {
 	return keys
 }
 
-// replace adopts the state of the store, except for later changes that the pool learned
-// while it read the state.
-func (x *index) replace(s State) {
-	still := make(map[Key]struct{}, len(s.Claims))
-	for _, c := range s.Claims {
+// replace adopts all claims of the store at a version, except for later changes that the pool
+// learned while it read them.
+func (x *index) replace(claims []Claim, asOf Version) {
+	still := make(map[Key]struct{}, len(claims))
+	for _, c := range claims {
 		still[c.Key] = struct{}{}
 		x.learn(c)
 	}
 	for k := range x.claims {
 		if _, ok := still[k]; !ok {
-			x.forget(k, s.Version)
+			x.forget(k, asOf)
 		}
 	}
-	x.version, x.isLoaded = s.Version, true
-	x.newest = max(x.newest, s.Version)
+	x.version, x.isLoaded = asOf, true
+	x.newest = max(x.newest, asOf)
 }
 
 func (x *index) all() []Claim {

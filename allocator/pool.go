@@ -150,7 +150,8 @@ func (p *Pool) Claims() []Claim {
 // [ErrStale]; the pool's view is then unchanged.
 func (p *Pool) Sync(ctx context.Context) error {
 	doubts := p.doubts(nil)
-	defer p.endRequest(p.beginRequest())
+	a := p.beginRequest()
+	defer p.endRequest(a)
 	state, err := p.fresh(ctx, 0, func() (State, error) { return p.store.Load(ctx) })
 	if p.observer != nil {
 		p.observer.Synced(err)
@@ -161,7 +162,7 @@ func (p *Pool) Sync(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.index.resolve(doubts)
-	p.index.replace(state)
+	p.index.replace(state.Claims, a.asOf(state))
 	return nil
 }
 
@@ -169,6 +170,15 @@ func (p *Pool) Sync(ctx context.Context) error {
 type request struct {
 	turn   int
 	newest Version // the highest version seen when the request began
+}
+
+// asOf is a version that the reply includes. A state without a version is not outdated, so it
+// includes all versions that were seen before the request.
+func (a request) asOf(reply State) Version {
+	if reply.Version == 0 {
+		return a.newest
+	}
+	return reply.Version
 }
 
 // beginRequest records that a request to the store begins.
@@ -249,10 +259,7 @@ func (p *Pool) read(ctx context.Context, keys []Key, newest Version) ([]Claim, e
 	for _, c := range state.Claims {
 		found[c.Key] = c
 	}
-	asOf := state.Version
-	if asOf == 0 {
-		asOf = a.newest // the store has no versions, but never returns outdated data
-	}
+	asOf := a.asOf(state)
 	claims := make([]Claim, len(keys))
 	p.mu.Lock()
 	defer p.mu.Unlock()
