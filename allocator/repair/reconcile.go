@@ -58,7 +58,8 @@ type Creator interface {
 // of all programs that allocate from the same store, the oldest first: of two equal
 // owners the first one wins.
 //
-// A store without a map gets one, with a claim for every use, if it is a [Creator].
+// A store without a map gets one, with a claim for every use, if it is a [Creator]. The pass
+// then reads the store again, as another process may have been faster.
 //
 // A wrong list of owners must not free their keys. So a list without any use is
 // [ErrNoOwners], and nothing is changed; and if a pass would take more claims from owners
@@ -90,6 +91,7 @@ func reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 		return nil, fmt.Errorf("listing the owners: %w", err)
 	}
 	users := p.read(uses)
+	p.spelling = len(p.findings)
 	seen.record(state.Claims, p.isFromFuture)
 	p.seen = seen
 	p.compare(state.Claims, users)
@@ -97,10 +99,11 @@ func reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 	case len(users) == 0 && !o.AllowNoOwners && (isNew || p.removals() > 0):
 		err = ErrNoOwners
 	case isNew:
-		err = p.create(ctx, creator)
+		if err = p.create(ctx, creator); err == nil {
+			err = p.startAgain(ctx, store, users)
+		}
 	default:
-		err = p.limit(state.Claims)
-		err = errors.Join(err, p.mend(ctx, store))
+		err = p.finish(ctx, store, state.Claims)
 	}
 	slices.SortStableFunc(p.findings, func(a, b Finding) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Problem, b.Problem))
@@ -114,6 +117,7 @@ type pass struct {
 	ranges   []*allocator.Range
 	now      time.Time
 	findings []Finding
+	spelling int // how many findings are about spellings; these come first
 	changes  []change
 	unclear  map[allocator.Owner]struct{} // of uses that cannot be read
 	seen     *sightings                   // of claims from the future
@@ -330,19 +334,10 @@ func (p *pass) mended(changes []change) {
 	}
 }
 
-func (p *pass) create(ctx context.Context, store Creator) error {
-	if slices.ContainsFunc(p.findings, func(f Finding) bool { return f.Problem == Missing }) && p.options.Policy[Missing] == Report {
-		return fmt.Errorf("creating the map: %w: the policy only reports missing claims, so keys in use would be allocated again", allocator.ErrNoMap)
-	}
-	var claims []allocator.Claim
-	for _, c := range p.changes {
-		claims = append(claims, c.op.Claim)
-	}
-	if err := store.Create(ctx, claims...); err != nil {
-		return fmt.Errorf("creating the map: %w", err)
-	}
-	p.mended(p.changes)
-	return nil
+// finish mends what the options allow.
+func (p *pass) finish(ctx context.Context, store allocator.Store, claims []allocator.Claim) error {
+	err := p.limit(claims)
+	return errors.Join(err, p.mend(ctx, store))
 }
 
 // mend commits the changes, many at once; after a conflict, one by one.
