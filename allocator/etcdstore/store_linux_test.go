@@ -108,6 +108,8 @@ func TestStore(t *testing.T) {
 		"many ports":      testManyPorts,
 		"many raced":      testManyPortsRaced,
 		"many at once":    testManyPortsAtOnce,
+		"new range":       testNewRange,
+		"import repaired": testImportRepaired,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {

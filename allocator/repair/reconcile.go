@@ -32,7 +32,8 @@ type Options struct {
 	Grace time.Duration
 	// MaxRemovals bounds the claims that one pass takes from their owners, because
 	// an incomplete list of owners would free many: 0 means half of the bound claims,
-	// but at least [MinRemovals]; a negative number means no bound.
+	// but at least [MinRemovals]; a negative number means no bound. To give a key to the
+	// owner that uses it does not count if its claim has no date, as in an imported map.
 	MaxRemovals int
 	// AllowNoOwners allows a list without any use. Otherwise that is an error.
 	AllowNoOwners bool
@@ -125,8 +126,9 @@ type pass struct {
 
 // change is the operation that mends a finding.
 type change struct {
-	op      allocator.Op
-	finding int // index in pass.findings
+	op        allocator.Op
+	finding   int  // index in pass.findings
+	isRemoval bool // takes a bound key from its owner
 }
 
 func newPass(o Options) (*pass, error) {
@@ -211,13 +213,13 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 	}
 	switch {
 	case c.Version == 0 || c.IsExpired(p.now), c.Owner == rightful && !c.IsBound():
-		p.change(Finding{Problem: Missing, Key: k, Owner: rightful}, p.claimFor(rightful, c, k))
+		p.change(Finding{Problem: Missing, Key: k, Owner: rightful}, p.claimFor(rightful, c, k), false)
 	case c.Owner == rightful:
 	case p.isYoung(c), p.isUndated(c):
 		// The owner's object may not be stored yet.
 		p.found(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner})
 	default:
-		p.change(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner}, p.claimFor(rightful, c, k))
+		p.change(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner}, p.claimFor(rightful, c, k), !c.Since.IsZero())
 	}
 }
 
@@ -271,19 +273,20 @@ func (p *pass) compareUnused(c allocator.Claim) {
 		p.found(f)
 		return
 	}
-	p.change(f, allocator.Op{Claim: c, Delete: true})
+	p.change(f, allocator.Op{Claim: c, Delete: true}, c.IsBound())
 }
 
 // change records a finding and, unless the policy forbids it, the operation that mends
-// it.
-func (p *pass) change(f Finding, op allocator.Op) {
+// it, with whether that takes a bound key from its owner. A claim without a date is a bit of an
+// imported map: it had no owner.
+func (p *pass) change(f Finding, op allocator.Op, isRemoval bool) {
 	p.found(f)
 	action := p.options.Policy[f.Problem]
-	c := change{op: op, finding: len(p.findings) - 1}
+	c := change{op: op, finding: len(p.findings) - 1, isRemoval: isRemoval}
 	if action != Mend && (action != Default || f.Problem == OutOfRange) {
 		return
 	}
-	if holder := cmp.Or(f.Holder, f.Owner); p.isRemoval(c) && p.mayUse(holder) {
+	if holder := cmp.Or(f.Holder, f.Owner); isRemoval && p.mayUse(holder) {
 		return
 	}
 	p.changes = append(p.changes, c)
@@ -295,14 +298,9 @@ func (p *pass) mayUse(owner allocator.Owner) bool {
 	return isUnclear
 }
 
-// isRemoval reports whether a change takes a bound key from its owner.
-func (p *pass) isRemoval(c change) bool {
-	return c.op.Delete && c.op.Claim.IsBound() || p.findings[c.finding].Problem == WrongOwner
-}
-
 func (p *pass) removals() (n int) {
 	for _, c := range p.changes {
-		if p.isRemoval(c) {
+		if c.isRemoval {
 			n++
 		}
 	}
@@ -324,7 +322,7 @@ func (p *pass) limit(claims []allocator.Claim) error {
 	if most < 0 || n <= most {
 		return nil
 	}
-	p.changes = slices.DeleteFunc(p.changes, p.isRemoval)
+	p.changes = slices.DeleteFunc(p.changes, func(c change) bool { return c.isRemoval })
 	return &TooManyError{Removals: n, Most: most}
 }
 
