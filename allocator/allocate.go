@@ -55,7 +55,7 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 		if attempt%rereadAfter == rereadAfter-1 {
 			// A conflict names only one key. A request for many keys would not
 			// succeed if the pool's view lacks many claims of other pools.
-			if readErr := p.Sync(ctx); readErr != nil {
+			if readErr := p.syncShared(ctx); readErr != nil {
 				return nil, errors.Join(err, readErr)
 			}
 		}
@@ -108,7 +108,7 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then f
 		ops, err = once()
 	}
 	if errors.Is(err, ErrFull) {
-		if readErr := errors.Join(p.Sync(ctx), p.expire(ctx)); readErr != nil {
+		if readErr := errors.Join(p.syncShared(ctx), p.expire(ctx)); readErr != nil {
 			return nil, errors.Join(err, readErr)
 		}
 		ops, err = once()

@@ -43,6 +43,7 @@ type Pool struct {
 
 	mu    sync.Mutex
 	index index
+	reads shared
 }
 
 // PoolOptions says how a pool works. The zero value of each field is its
@@ -66,6 +67,7 @@ type PoolOptions struct {
 // [ErrTooLarge].
 func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	p := &Pool{store: store, ttl: o.TTL, now: o.Now, observer: o.Observer, index: newIndex()}
+	p.reads.turn = make(chan struct{}, 1)
 	if p.ttl == 0 {
 		p.ttl = DefaultTTL
 	}
@@ -236,7 +238,7 @@ func (p *Pool) prepare(ctx context.Context) error {
 	isLoaded, unsure := p.index.isLoaded, p.index.unsureKeys()
 	p.mu.Unlock()
 	if !isLoaded {
-		return p.Sync(ctx)
+		return p.syncShared(ctx)
 	}
 	if len(unsure) == 0 {
 		return nil
