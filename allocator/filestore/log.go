@@ -124,22 +124,35 @@ func (l *log) Append(changes []allocator.Event) error {
 		return ErrClosed
 	}
 	l.buffer = l.buffer[:0]
+	var ends []int // of the frames in the buffer
 	for piece := range pieces(changes, l.full, true) {
 		l.buffer = l.head.appendFrame(l.buffer, piece)
+		ends = append(ends, len(l.buffer))
 	}
 	isWritten, err := l.compact(changes)
 	if err != nil || isWritten {
 		return err
 	}
-	n, err := l.file.Write(l.buffer)
-	l.length += int64(n)
-	if err == nil {
-		err = l.file.Sync()
-	}
-	if err != nil {
-		return fmt.Errorf("writing the log: %w", err)
+	// A frame is on the disk before the next one is written: a crash that leaves a torn frame
+	// before a valid one would look like damage.
+	begin := 0
+	for _, end := range ends {
+		if err := l.write(l.buffer[begin:end]); err != nil {
+			return fmt.Errorf("writing the log: %w", err)
+		}
+		begin = end
 	}
 	return nil
+}
+
+// write writes a frame, and waits until it is on the disk.
+func (l *log) write(frame []byte) error {
+	n, err := l.file.Write(frame)
+	l.length += int64(n)
+	if err != nil {
+		return err
+	}
+	return l.file.Sync()
 }
 
 // isTooLong reports whether the log with the buffer would be too long.

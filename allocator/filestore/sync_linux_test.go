@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"io"
 	"os"
 	"testing"
 
@@ -29,5 +30,37 @@ func TestAppendWaitsForTheDisk(t *testing.T) {
 	}
 	if n, err := out.Read(make([]byte, 1000)); err != nil || n == 0 {
 		t.Errorf("bytes written: got %d, error %v, want some", n, err)
+	}
+}
+
+// TestFramesAreSyncedInOrder appends changes of several frames to a pipe, which cannot be
+// synced. The second frame must not be written: after a crash, the disk could have it without
+// the first one, which looks like damage.
+func TestFramesAreSyncedInOrder(t *testing.T) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &log{file: in, full: 1, head: newHead()}
+	var changes []allocator.Event
+	for version := range allocator.Version(3) {
+		claim := allocator.Claim{Key: allocator.PortKey(1), Owner: "me", Token: 1, Version: version + 1}
+		changes = append(changes, allocator.Event{Claim: claim})
+	}
+	if err := l.Append(changes); err == nil {
+		t.Error("Append to a pipe: got no error, want that of Sync")
+	}
+	if err := l.close(); err != nil {
+		t.Error(err)
+	}
+	written, err := io.ReadAll(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, length := l.head.readFrame(written); length == 0 || length != len(written) {
+		t.Errorf("got %d bytes, the first frame has %d, want only that frame", len(written), length)
+	}
+	if err := out.Close(); err != nil {
+		t.Error(err)
 	}
 }
