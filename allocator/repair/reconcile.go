@@ -338,20 +338,46 @@ func (p *pass) finish(ctx context.Context, store allocator.Store, claims []alloc
 	return errors.Join(err, p.mend(ctx, store))
 }
 
-// mend commits the changes, many at once; after a conflict, one by one.
+// mend commits the changes, many at once; one by one if the store refuses them, so that a change
+// that it will never accept does not prevent others.
 func (p *pass) mend(ctx context.Context, store allocator.Store) error {
+	var refused error
 	for many := range slices.Chunk(p.changes, batch) {
 		err := p.commit(ctx, store, many)
-		for i := 0; errors.Is(err, allocator.ErrConflict) && i < len(many); i++ {
-			if one := p.commit(ctx, store, many[i:i+1]); !errors.Is(one, allocator.ErrConflict) && one != nil {
-				err = one
-			}
+		if isRefused(err) {
+			var invalid error
+			invalid, err = p.mendEach(ctx, store, many)
+			refused = errors.Join(refused, invalid)
 		}
-		if err != nil && !errors.Is(err, allocator.ErrConflict) {
-			return fmt.Errorf("mending: %w", err)
+		if err != nil {
+			return fmt.Errorf("mending: %w", errors.Join(refused, err))
 		}
 	}
+	if refused != nil {
+		return fmt.Errorf("mending: %w", refused)
+	}
 	return nil
+}
+
+// mendEach commits changes one by one. It gives the errors of invalid ones, and the error that
+// ended it; the next pass tries again after a conflict.
+func (p *pass) mendEach(ctx context.Context, store allocator.Store, changes []change) (invalid, err error) {
+	for i := range changes {
+		err := p.commit(ctx, store, changes[i:i+1])
+		switch {
+		case !isRefused(err) && err != nil:
+			return invalid, err
+		case !errors.Is(err, allocator.ErrConflict):
+			invalid = errors.Join(invalid, err)
+		}
+	}
+	return invalid, nil
+}
+
+// isRefused reports whether an error of the store says that nothing was written, because of a
+// single change.
+func isRefused(err error) bool {
+	return errors.Is(err, allocator.ErrConflict) || errors.Is(err, allocator.ErrInvalid) || errors.Is(err, allocator.ErrNotInRange)
 }
 
 func (p *pass) commit(ctx context.Context, store allocator.Store, changes []change) error {
