@@ -40,8 +40,8 @@ func (c *commit) end(err error) {
 }
 
 // Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts,
-// unless it has at most 1,000 keys, and at most 50 of them are in ranges of more than
-// 8,192 keys: 250 node ports, for instance, are one transaction.
+// unless it has at most 1,000 keys, at most 50 of them are in ranges of more than 8,192 keys,
+// and it fits into 1.4 MB: 250 node ports, for instance, are one transaction.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

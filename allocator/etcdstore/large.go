@@ -22,6 +22,10 @@ const (
 	nested = 50
 	// maxAreas bounds the ranges of a store, as each may need a comparison.
 	maxAreas = 8
+	// maxRequest bounds the bytes of a transaction: etcd accepts 1.5 MiB.
+	maxRequest = 1_400_000
+	// maxMaps bounds the bytes of all maps, so that maxOps claims fit beside them.
+	maxMaps = 9 << 17
 )
 
 // fits reports whether a transaction can make all of these changes.
@@ -29,13 +33,32 @@ func (s *Store) fits(ops []allocator.Op) bool {
 	if len(ops) <= maxOps {
 		return true
 	}
-	inLarge := 0
+	inLarge, size := 0, s.mapBytes()
 	for _, op := range ops {
+		size += s.sizeOf(op)
 		if at, _, err := s.find(op.Claim.Key); err != nil || s.areas[at].size > maxRow {
 			inLarge++
 		}
 	}
-	return len(ops) <= maxLarge && inLarge <= nested
+	return len(ops) <= maxLarge && inLarge <= nested && size <= maxRequest
+}
+
+// mapBytes is the size of all maps.
+func (s *Store) mapBytes() (size int) {
+	for _, a := range s.areas {
+		size += a.byteCount()
+	}
+	return size
+}
+
+// sizeOf is about how many bytes an operation adds to a transaction.
+func (s *Store) sizeOf(op allocator.Op) int {
+	const path, rest = 64, 200 // of a key; of the record and of the comparison
+	size := len(s.claims) + path + rest
+	if !op.Delete {
+		size += len(op.Claim.Owner)
+	}
+	return size
 }
 
 // row is an interval of paths of claims, ordered as strings.

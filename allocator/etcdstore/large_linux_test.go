@@ -1,9 +1,12 @@
 package etcdstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,6 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/etcdstore"
+	"github.com/vipkit/vipkit/allocator/rangemap"
 )
 
 // revision returns the current revision of etcd.
@@ -147,5 +152,71 @@ func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 	}
 	if diff := cmp.Diff(want, owned); diff != "" || len(state.Claims) != 4*(2*each+3) {
 		t.Errorf("bound ones of %d claims, by owner (-want +got):\n%s", len(state.Claims), diff)
+	}
+}
+
+// fullMap imports a map of a prefix of which all keys but the first are taken.
+func fullMap(t *testing.T, s *etcdstore.Store, prefix string) {
+	t.Helper()
+	c, err := allocator.ParseConfig(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := allocator.NewRange(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := r.Stats().Size
+	data := bytes.Repeat([]byte{0xff}, int(n+7)/8)
+	data[0] >>= (8 - n%8) % 8
+	data[len(data)-1] &= 0xfe
+	if err := s.Import(t.Context(), rangemap.Map{Range: prefix, Data: data}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testLargeMaps changes several maps in one transaction that are as large as New accepts.
+func testLargeMaps(t *testing.T, client *clientv3.Client) {
+	configs := func(prefixes ...string) (all []allocator.Config) {
+		for _, p := range prefixes {
+			all = append(all, allocator.Config{Prefix: netip.MustParsePrefix(p)})
+		}
+		return all
+	}
+	for _, tooMany := range [][]allocator.Config{configs("10.0.0.0/8"), configs("10.0.0.0/9", "10.128.0.0/9"), configs("10.0.0.0/9", "11.0.0.0/11")} {
+		if _, err := etcdstore.New(client, prefix, tooMany...); !errors.Is(err, allocator.ErrTooLarge) {
+			t.Errorf("ranges %v: got error %v, want %v", tooMany, err, allocator.ErrTooLarge)
+		}
+	}
+	newStore(t, client, append(configs("11.0.0.0/9"), ranges()...)...)
+	s := newStore(t, client, configs("10.0.0.0/10", "11.0.0.0/10")...)
+	fullMap(t, s, "10.0.0.0/10")
+	fullMap(t, s, "11.0.0.0/10")
+	var ops []allocator.Op
+	for _, text := range []string{"10.0.0.1", "11.0.0.1"} {
+		claim := allocator.Claim{Key: allocator.AddrKey(netip.MustParseAddr(text)), Owner: "me", Token: 1}
+		ops = append(ops, allocator.Op{Claim: claim})
+	}
+	mustCommit(t, s, ops)
+}
+
+// testLongOwners allocates many ports, and an address of a large range, to an owner with the
+// longest name that a claim can have.
+func testLongOwners(t *testing.T, client *clientv3.Client) {
+	const many = 998
+	s := newStore(t, client, allocator.Config{Prefix: netip.MustParsePrefix("10.0.0.0/10")}, ranges()[2])
+	fullMap(t, s, "10.0.0.0/10")
+	if err := s.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	owner := allocator.Owner(strings.Repeat("x", 1100))
+	ops := []allocator.Op{{Claim: allocator.Claim{Key: allocator.AddrKey(netip.MustParseAddr("10.0.0.1")), Owner: owner, Token: 1}}}
+	for i := range many {
+		claim := allocator.Claim{Key: allocator.PortKey(uint16(30000 + i)), Owner: owner, Token: 1}
+		ops = append(ops, allocator.Op{Claim: claim})
+	}
+	mustCommit(t, s, ops)
+	if got := len(stored(t, client, "30000-32767")); got != many {
+		t.Errorf("taken ports: got %d, want %d", got, many)
 	}
 }

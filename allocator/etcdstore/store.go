@@ -42,8 +42,13 @@ type Store struct {
 var _ allocator.Store = (*Store)(nil)
 
 // New makes a store below a prefix such as "/example/allocator", for 1 to 8 ranges, which
-// must not overlap. It sends no request. The caller closes the client when it does not use
-// the store any more.
+// must not overlap. Their maps, with a bit for each key, must not be larger than 1.1 MiB
+// together; otherwise the error is [allocator.ErrTooLarge]. New sends no request. The caller
+// closes the client when it does not use the store any more.
+//
+// The pools and the repair of the store should have the same ranges, with the Limit
+// [rangemap.Limit] for IPv6. They would choose other keys of a larger range, too, which the
+// store refuses with [allocator.ErrNotInRange].
 func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*Store, error) {
 	prefix = strings.TrimRight(prefix, "/") + "/"
 	s := &Store{client: client, claims: prefix + "claims/"}
@@ -58,6 +63,9 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 			}
 		}
 		s.areas = append(s.areas, a)
+	}
+	if size := s.mapBytes(); size > maxMaps {
+		return nil, fmt.Errorf("the maps of all ranges would have %d bytes, more than %d: %w", size, maxMaps, allocator.ErrTooLarge)
 	}
 	if n := len(s.areas); n == 0 || n > maxAreas {
 		return nil, fmt.Errorf("%w number of ranges: %d is not within 1 and %d", allocator.ErrInvalid, n, maxAreas)

@@ -110,6 +110,8 @@ func TestStore(t *testing.T) {
 		"many at once":    testManyPortsAtOnce,
 		"new range":       testNewRange,
 		"import repaired": testImportRepaired,
+		"large maps":      testLargeMaps,
+		"long owners":     testLongOwners,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
