@@ -187,5 +187,23 @@ func (p *Pool) find(ctx context.Context, ops []Op, cause error) ([]Claim, error)
 			return nil, cause
 		}
 	}
+	if errors.Is(cause, ErrUnknown) {
+		return p.keep(ctx, claims, cause)
+	}
+	return claims, nil
+}
+
+// keep writes claims again that the store may still undo: undoing has the version of the first
+// write as its precondition.
+func (p *Pool) keep(ctx context.Context, claims []Claim, cause error) ([]Claim, error) {
+	err := p.change(ctx, claims, func(want, current Claim) (Op, bool, error) {
+		if current.Version == 0 || current.Token != want.Token {
+			return Op{}, false, cause
+		}
+		return Op{Claim: current}, true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
 	return claims, nil
 }

@@ -159,6 +159,9 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 				return err
 			}
 			last = err
+			if errors.Is(err, ErrUnknown) {
+				decide = keeping(decide)
+			}
 		}
 		if current, err = p.read(ctx, keysOf(claims), newest); err != nil {
 			return outcome(last, err)
@@ -166,6 +169,18 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 		isRead = true
 	}
 	return fmt.Errorf("giving up after %d attempts: %w", attempts, last)
+}
+
+// keeping decides as decide does, after a write that the store may still undo. It also writes
+// again what is done already: undoing has the version of the first write as its precondition.
+func keeping(decide decide) decide {
+	return func(want, current Claim) (Op, bool, error) {
+		op, isNeeded, err := decide(want, current)
+		if err == nil && !isNeeded && current.Version != 0 && current.Token == want.Token {
+			return Op{Claim: current}, true, nil
+		}
+		return op, isNeeded, err
+	}
 }
 
 // outcome is the error when reading failed: if a write failed before, its outcome is

@@ -94,7 +94,9 @@ type Store interface {
 	//
 	// A store that cannot write several keys at once writes one after the other
 	// and undoes the writes when one fails; readers may see that. If it is
-	// interrupted, it leaves reservations, which expire.
+	// interrupted, it leaves reservations, which expire. If undoing fails, the error
+	// is ErrUnknown: writes may be undone later, so the caller writes again what it
+	// keeps. Undoing has the version of the write as its precondition.
 	Commit(ctx context.Context, ops []Op) ([]Version, error)
 	// Watch yields the changes after a version, those of each key in their order,
 	// until ctx ends or the loop does. An error is the last item: after
