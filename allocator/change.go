@@ -147,11 +147,14 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 		return nil
 	}
 	current, newest := p.expected(claims)
-	isRead := false
+	isRead, failures := false, 0
 	var last error
 	for range attempts {
 		ops, at, err := decideAll(claims, current, decide)
 		if isSure := isRead || err == nil && len(ops) == len(claims); isSure {
+			if len(ops) > 0 && failures == maxFailures {
+				return fmt.Errorf("giving up after %d writes: %w", failures, last)
+			}
 			if err == nil {
 				err = p.commit(ctx, claims, current, ops, at)
 			}
@@ -159,6 +162,9 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 				return err
 			}
 			last = err
+			if !errors.Is(err, ErrConflict) {
+				failures++
+			}
 			if errors.Is(err, ErrUnknown) {
 				decide = keeping(decide)
 			}

@@ -157,3 +157,33 @@ func TestSlowReplyUndoesNothing(t *testing.T) {
 		}
 	}
 }
+
+// readOnly is a store that cannot write, for a reason that does not end.
+type readOnly struct {
+	allocator.Store
+	writes int
+}
+
+var errReadOnly = errors.New("forbidden")
+
+func (r *readOnly) Commit(context.Context, []allocator.Op) ([]allocator.Version, error) {
+	r.writes++
+	return nil, errReadOnly
+}
+
+// TestFailingStoreIsSpared checks that a change does not write to a store again and again that
+// fails each time.
+func TestFailingStoreIsSpared(t *testing.T) {
+	store := newMemory()
+	claims := mustReserve(t, newPool(t, store, "10.96.0.0/24"), "web", next(allocator.IPv4))
+	failing := &readOnly{Store: store}
+	p := newPool(t, failing, "10.96.0.0/24")
+	err := p.Release(t.Context(), claims...)
+	if !errors.Is(err, errReadOnly) || failing.writes > 4 {
+		t.Errorf("Release: got error %v after %d writes, want %v after 4 at most", err, failing.writes, errReadOnly)
+	}
+	failing.writes = 0
+	if _, err = p.Bind(t.Context(), claims...); !errors.Is(err, errReadOnly) || failing.writes > 4 {
+		t.Errorf("Bind: got error %v after %d writes, want %v after 4 at most", err, failing.writes, errReadOnly)
+	}
+}

@@ -18,6 +18,10 @@ const DefaultTTL = time.Minute
 // fails with ErrConflict.
 const attempts = 32
 
+// maxFailures is how many writes of one change may fail for other reasons than other pools. The
+// next one is likely to fail, too, such as without permission.
+const maxFailures = 4
+
 // rereadAfter is after how many attempts an allocation reads the whole store.
 const rereadAfter = 4
 
