@@ -162,7 +162,7 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 				return err
 			}
 			last = err
-			if !errors.Is(err, ErrConflict) {
+			if !isRace(err, ops) {
 				failures++
 			}
 			if errors.Is(err, ErrUnknown) {
@@ -175,6 +175,16 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 		isRead = true
 	}
 	return fmt.Errorf("giving up after %d attempts: %w", attempts, last)
+}
+
+// isRace reports whether a write failed because another pool was faster. A conflict with the
+// very version that the write expected is a refusal.
+func isRace(err error, ops []Op) bool {
+	conflict, isConflict := errors.AsType[*ConflictError](err)
+	if !isConflict {
+		return errors.Is(err, ErrConflict)
+	}
+	return conflict.Current.Version == 0 || conflict.Current.Version != presumed(ops, conflict.Key)
 }
 
 // keeping decides as decide does, after a write that the store may still undo. It also writes

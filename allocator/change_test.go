@@ -161,29 +161,37 @@ func TestSlowReplyUndoesNothing(t *testing.T) {
 // readOnly is a store that cannot write, for a reason that does not end.
 type readOnly struct {
 	allocator.Store
+	refuse func(allocator.Op) error
 	writes int
 }
 
-var errReadOnly = errors.New("forbidden")
-
-func (r *readOnly) Commit(context.Context, []allocator.Op) ([]allocator.Version, error) {
+func (r *readOnly) Commit(_ context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	r.writes++
-	return nil, errReadOnly
+	return nil, r.refuse(ops[0])
 }
 
 // TestFailingStoreIsSpared checks that a change does not write to a store again and again that
-// fails each time.
+// fails each time, or that refuses to change the claim: its conflict is with the very version
+// that the change expects.
 func TestFailingStoreIsSpared(t *testing.T) {
+	forbidden := errors.New("forbidden")
 	store := newMemory()
 	claims := mustReserve(t, newPool(t, store, "10.96.0.0/24"), "web", next(allocator.IPv4))
-	failing := &readOnly{Store: store}
-	p := newPool(t, failing, "10.96.0.0/24")
-	err := p.Release(t.Context(), claims...)
-	if !errors.Is(err, errReadOnly) || failing.writes > 4 {
-		t.Errorf("Release: got error %v after %d writes, want %v after 4 at most", err, failing.writes, errReadOnly)
-	}
-	failing.writes = 0
-	if _, err = p.Bind(t.Context(), claims...); !errors.Is(err, errReadOnly) || failing.writes > 4 {
-		t.Errorf("Bind: got error %v after %d writes, want %v after 4 at most", err, failing.writes, errReadOnly)
+	for name, refuse := range map[string]func(allocator.Op) error{
+		"forbidden": func(allocator.Op) error { return forbidden },
+		"not ours": func(allocator.Op) error {
+			return fmt.Errorf("%w: %w", forbidden, &allocator.ConflictError{Key: claims[0].Key, Current: claims[0]})
+		},
+	} {
+		failing := &readOnly{Store: store, refuse: refuse}
+		p := newPool(t, failing, "10.96.0.0/24")
+		err := p.Release(t.Context(), claims...)
+		if !errors.Is(err, forbidden) || failing.writes > 4 {
+			t.Errorf("%s: Release: got error %v after %d writes, want %v after 4 at most", name, err, failing.writes, forbidden)
+		}
+		failing.writes = 0
+		if _, err = p.Bind(t.Context(), claims...); !errors.Is(err, forbidden) || failing.writes > 4 {
+			t.Errorf("%s: Bind: got error %v after %d writes, want %v after 4 at most", name, err, failing.writes, forbidden)
+		}
 	}
 }

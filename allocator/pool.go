@@ -18,7 +18,7 @@ const DefaultTTL = time.Minute
 // fails with ErrConflict.
 const attempts = 32
 
-// maxFailures is how many writes of one change may fail for other reasons than other pools. The
+// maxFailures is how many writes of one change may fail for other reasons than other pools: the
 // next one is likely to fail, too, such as without permission.
 const maxFailures = 4
 
