@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/rangemap"
@@ -84,12 +83,13 @@ func (a *app) adopt(ctx context.Context, m rangemap.Map, keys []allocator.Key) (
 }
 
 // take claims the keys that the store lacks, and gives their number. A store without a map
-// gets one with all keys. After each write, also one that failed, take reads the store; it
+// gets one with all keys. The claims have no date: a repair gives the keys to their owners at
+// once, however many there are. After each write, also one that failed, take reads the store; it
 // ends when the store has all keys.
 func (a *app) take(ctx context.Context, keys []allocator.Key) (int, error) {
 	claims := make([]allocator.Claim, len(keys))
 	for i, k := range keys {
-		claims[i] = allocator.Claim{Key: k, Owner: imported, Token: max(1, rand.Uint64()), Since: time.Now().Round(0).UTC()}
+		claims[i] = allocator.Claim{Key: k, Owner: imported, Token: max(1, rand.Uint64())}
 	}
 	creator, canCreate := a.store.(repair.Creator)
 	if _, canImport := a.store.(importer); canImport {
