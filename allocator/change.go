@@ -146,35 +146,55 @@ func (p *Pool) change(ctx context.Context, claims []Claim, decide decide) error 
 	if len(claims) == 0 {
 		return nil
 	}
-	current, newest := p.expected(claims)
-	isRead, failures := false, 0
-	var last error
+	c := changing{claims: claims, decide: decide}
+	var newest Version
+	c.current, newest = p.expected(claims)
 	for range attempts {
-		ops, at, err := decideAll(claims, current, decide)
-		if isSure := isRead || err == nil && len(ops) == len(claims); isSure {
-			if len(ops) > 0 && failures == maxFailures {
-				return fmt.Errorf("giving up after %d writes: %w", failures, last)
-			}
-			if err == nil {
-				err = p.commit(ctx, claims, current, ops, at)
-			}
-			if err == nil || len(ops) == 0 || errors.Is(err, ErrInvalid) {
-				return err
-			}
-			last = err
-			if !isRace(err, ops) {
-				failures++
-			}
-			if errors.Is(err, ErrUnknown) {
-				decide = keeping(decide)
-			}
+		ended, err := p.attempt(ctx, &c)
+		if ended {
+			return err
 		}
-		if current, err = p.read(ctx, keysOf(claims), newest); err != nil {
-			return outcome(last, err)
+		if c.current, err = p.read(ctx, keysOf(claims), newest); err != nil {
+			return outcome(c.last, err)
 		}
-		isRead = true
+		c.isRead = true
 	}
-	return fmt.Errorf("giving up after %d attempts: %w", attempts, last)
+	return fmt.Errorf("giving up after %d attempts: %w", attempts, c.last)
+}
+
+// changing is a change in progress.
+type changing struct {
+	claims, current []Claim
+	decide          decide
+	isRead          bool  // current is from the store
+	failures        int   // of writes, for other reasons than other pools
+	last            error // of the last write
+}
+
+// attempt decides and writes once. It reports whether the change has ended, and with which
+// error.
+func (p *Pool) attempt(ctx context.Context, c *changing) (ended bool, err error) {
+	ops, at, err := decideAll(c.claims, c.current, c.decide)
+	isSure := c.isRead || err == nil && len(ops) == len(c.claims)
+	switch {
+	case !isSure:
+		return false, nil
+	case err != nil:
+		return true, err
+	case len(ops) > 0 && c.failures == maxFailures:
+		return true, fmt.Errorf("giving up after %d writes: %w", c.failures, c.last)
+	}
+	if err = p.commit(ctx, c.claims, c.current, ops, at); err == nil || errors.Is(err, ErrInvalid) {
+		return true, err
+	}
+	c.last = err
+	if !isRace(err, ops) {
+		c.failures++
+	}
+	if errors.Is(err, ErrUnknown) {
+		c.decide = keeping(c.decide)
+	}
+	return false, nil
 }
 
 // isRace reports whether a write failed because another pool was faster. A conflict with the
