@@ -34,7 +34,7 @@ func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) (
 // DryRun returns keys that Reserve could give now, or its error, and changes
 // no claim.
 func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]Key, error) {
-	ops, err := p.plan(ctx, owner, requests, func(x *index, ops []Op) { x.unplan(ops) })
+	ops, err := p.plan(ctx, owner, requests, true)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 			}
 		}
 		var ops []Op
-		ops, err = p.plan(ctx, model.Owner, requests, func(*index, []Op) {})
+		ops, err = p.plan(ctx, model.Owner, requests, false)
 		if err != nil || len(ops) == 0 {
 			return nil, err
 		}
@@ -79,39 +79,59 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 func instant(t time.Time) time.Time { return t.Round(0).UTC() }
 
 // plan chooses keys. The pool's index may be stale, so before plan reports that a
-// key is taken, or none is left, it reads the store once.
-func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, then func(*index, []Op)) ([]Op, error) {
+// key is taken, or none is left, it reads the store once. A dry run holds no key afterwards, and
+// frees no reservation that has ended.
+func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, isDry bool) ([]Op, error) {
 	if err := checkRequests(owner, requests); err != nil {
 		return nil, err
 	}
 	if err := p.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("no address or port can be allocated: %w", err)
 	}
-	var held []Key
-	once := func() ([]Op, error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		ops, err := p.index.plan(ctx, owner, requests, p.now())
-		if err == nil {
-			then(&p.index, ops)
+	a := planning{owner: owner, requests: requests, isDry: isDry}
+	ops, err := p.planOnce(ctx, &a)
+	if len(a.held) > 0 {
+		if _, readErr := p.read(ctx, a.held, 0); readErr != nil {
+			return nil, errors.Join(err, readErr)
 		}
-		if first, isHeld := errors.AsType[*HeldError](err); isHeld {
-			held = p.index.held(first.Key, requests)
-		}
+		ops, err = p.planOnce(ctx, &a)
+	}
+	if !errors.Is(err, ErrFull) {
 		return ops, err
 	}
-	ops, err := once()
-	if len(held) > 0 {
-		if _, readErr := p.read(ctx, held, 0); readErr != nil {
-			return nil, errors.Join(err, readErr)
-		}
-		ops, err = once()
+	readErr := p.syncShared(ctx)
+	if !isDry {
+		readErr = errors.Join(readErr, p.expire(ctx))
 	}
-	if errors.Is(err, ErrFull) {
-		if readErr := errors.Join(p.syncShared(ctx), p.expire(ctx)); readErr != nil {
-			return nil, errors.Join(err, readErr)
-		}
-		ops, err = once()
+	if readErr != nil {
+		return nil, errors.Join(err, readErr)
+	}
+	a.isFull = true
+	return p.planOnce(ctx, &a)
+}
+
+// planning are attempts to choose keys.
+type planning struct {
+	owner         Owner
+	requests      []Request
+	isDry, isFull bool
+	held          []Key // taken in the pool's view
+}
+
+// planOnce chooses keys by the pool's view.
+func (p *Pool) planOnce(ctx context.Context, a *planning) ([]Op, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if a.isDry && a.isFull {
+		defer p.index.lend(now)()
+	}
+	ops, err := p.index.plan(ctx, a.owner, a.requests, now)
+	if err == nil && a.isDry {
+		p.index.unplan(ops)
+	}
+	if first, isHeld := errors.AsType[*HeldError](err); isHeld {
+		a.held = p.index.held(first.Key, a.requests)
 	}
 	return ops, err
 }

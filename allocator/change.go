@@ -114,13 +114,8 @@ func lacksToken(c Claim) bool { return c.Token == 0 }
 // expire frees the reservations that have ended.
 func (p *Pool) expire(ctx context.Context) error {
 	now := p.now()
-	var over []Claim
 	p.mu.Lock()
-	for k := range p.index.reserved {
-		if c := p.index.claims[k]; p.index.isOver(c, now) {
-			over = append(over, c)
-		}
-	}
+	over := p.index.over(now)
 	p.mu.Unlock()
 	for batch := range slices.Chunk(over, 64) {
 		err := p.change(ctx, batch, func(want, current Claim) (Op, bool, error) {

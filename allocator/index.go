@@ -150,6 +150,32 @@ func (x *index) isOver(c Claim, now time.Time) bool {
 	return isReserved && x.claims[c.Key].Version == c.Version && time.Since(since) >= lasts
 }
 
+// over returns the reservations that have ended.
+func (x *index) over(now time.Time) (all []Claim) {
+	for k := range x.reserved {
+		if c := x.claims[k]; x.isOver(c, now) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// lend makes the keys of reservations that have ended free, until the returned function is
+// called.
+func (x *index) lend(now time.Time) (restore func()) {
+	over := x.over(now)
+	for _, c := range over {
+		delete(x.claims, c.Key)
+		x.unmark(c.Key)
+	}
+	return func() {
+		for _, c := range over {
+			x.claims[c.Key] = c
+			x.mark(c.Key)
+		}
+	}
+}
+
 // forget removes a claim that was deleted by the change of a version.
 func (x *index) forget(k Key, version Version) {
 	x.freed.note(k, version)
