@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -18,4 +19,25 @@ func (nowhere) Append([]allocator.Event) error { return nil }
 
 func TestMemoryWithJournal(t *testing.T) {
 	storetest.Run(t, func(*testing.T) allocator.Store { return allocator.NewMemory(allocator.State{}, nowhere{}) })
+}
+
+// versionless is a store whose states have no version, which the contract allows.
+type versionless struct{ allocator.Store }
+
+func (v versionless) Load(ctx context.Context) (allocator.State, error) {
+	state, err := v.Store.Load(ctx)
+	state.Version = 0
+	return state, err
+}
+
+func (v versionless) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+	state, err := v.Store.Get(ctx, keys...)
+	state.Version = 0
+	return state, err
+}
+
+func TestSuiteWithoutVersions(t *testing.T) {
+	storetest.Run(t, func(*testing.T) allocator.Store {
+		return versionless{allocator.NewMemory(allocator.State{}, nil)}
+	})
 }
