@@ -32,7 +32,7 @@ IPVS := ./backends/ipvs ./internal/ipvs
 # Of the examples, only tests with the build tag ipvs run in a virtual machine.
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
 IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
-IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' $(IPVSFILES) | paste -sd '|' -)
+IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
 VM := $(or $(TMPDIR),/tmp)/vipkit-vm
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
 INVM := -p 1 -timeout=90m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
