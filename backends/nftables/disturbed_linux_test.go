@@ -103,15 +103,7 @@ func TestUnfinishedTablesDuringForeignCommits(t *testing.T) {
 	}
 	snapshot := proxy.NewSnapshot(stagetest.Node(), ports...)
 	w.Apply(t, snapshot)
-	ctx, cancel := context.WithCancel(t.Context())
-	others := w.conn(t)
-	var commits atomic.Int64
-	var committing sync.WaitGroup
-	defer func() {
-		cancel()
-		committing.Wait()
-	}()
-	committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
+	commits, _ := w.disturb(t)
 	for range 8 {
 		w.nft(t, "add table ip vipkit_2; add chain ip vipkit_2 services")
 		w.Restart(t)
@@ -125,17 +117,34 @@ func TestUnfinishedTablesDuringForeignCommits(t *testing.T) {
 	}
 }
 
-func (w *watched) adoptsDuringCommits(t *testing.T, snapshot proxy.Snapshot) {
+// disturb commits as another program, some hundred times a second, until end is called or the test ends.
+func (w *watched) disturb(t *testing.T) (commits *atomic.Int64, end func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	others := w.conn(t)
-	var commits atomic.Int64
+	ctx, cancel := context.WithCancel(context.Background())
+	c, other := w.conn(t), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}
+	commits = new(atomic.Int64)
 	var committing sync.WaitGroup
-	defer func() {
+	committing.Go(func() {
+		for ctx.Err() == nil {
+			var b nfnetlink.Batch
+			b.DestroyTable(other)
+			if c.Commit(ctx, &b) == nil {
+				commits.Add(1)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	end = func() {
 		cancel()
 		committing.Wait()
-	}()
-	committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
+	}
+	t.Cleanup(end)
+	return commits, end
+}
+
+func (w *watched) adoptsDuringCommits(t *testing.T, snapshot proxy.Snapshot) {
+	t.Helper()
+	commits, _ := w.disturb(t)
 	meanwhile := int64(0)
 	for start := time.Now(); continues(start, 0, meanwhile >= 2); { // on a busy machine, foreign commits may be slow
 		before := commits.Load()
@@ -162,16 +171,7 @@ func TestClientsDuringForeignCommits(t *testing.T) {
 			p := stickyPort(fam, 0, 3)
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			w.addClients(t, p, clients)
-			ctx, cancel := context.WithCancel(t.Context())
-			var commits atomic.Int64
-			var committing sync.WaitGroup
-			end := func() {
-				cancel()
-				committing.Wait()
-			}
-			defer end()
-			others := w.conn(t)
-			committing.Go(func() { commitRepeatedly(ctx, others, &commits) })
+			commits, end := w.disturb(t)
 			two := *p
 			two.Cluster = p.Cluster[:2]
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
@@ -183,19 +183,6 @@ func TestClientsDuringForeignCommits(t *testing.T) {
 					commits.Load(), got, clients/3)
 			}
 		})
-	}
-}
-
-// commitRepeatedly commits some hundred times a second.
-func commitRepeatedly(ctx context.Context, c *nfnetlink.Conn, commits *atomic.Int64) {
-	other := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"}
-	for ctx.Err() == nil {
-		var b nfnetlink.Batch
-		b.DestroyTable(other)
-		if c.Commit(ctx, &b) == nil {
-			commits.Add(1)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

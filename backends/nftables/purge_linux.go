@@ -32,16 +32,16 @@ var errRefilled = errors.New("packets add clients as fast as they are removed")
 // their endpoints, so that packets of new clients cannot add affinity to these, and it waits for
 // all packets that the kernel had begun to evaluate before: these may add clients, too.
 func (k *kernel) purge(ctx context.Context, t *tables, p purges) error {
-	if len(p.of)+len(p.butOf) == 0 {
+	if len(p.leaving)+len(p.staying) == 0 {
 		return nil
 	}
 	k.awaitPackets()
-	for set, endpoints := range p.of {
+	for set, endpoints := range p.leaving {
 		if err := k.purgeSet(ctx, t, set, endpoints, true); err != nil {
 			return err
 		}
 	}
-	for set, endpoints := range p.butOf {
+	for set, endpoints := range p.staying {
 		if err := k.purgeSet(ctx, t, set, endpoints, false); err != nil {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// purges are affinity maps, by the keys of their sets, from which clients must be removed: those
-// of some endpoints, or those of all endpoints but some.
-type purges struct{ of, butOf map[key]map[slot]bool }
+// purges are affinity maps, by the keys of their sets, from which clients must be removed: from each of leaving
+// those of these endpoints, from each of staying those of all other endpoints.
+type purges struct{ leaving, staying map[key]map[slot]bool }
 
 // purgesOf returns the clients that may have affinity to a removed endpoint after operations: in
 // maps that exist, those of the endpoints that leave the map. Packets that the kernel evaluated
@@ -23,7 +23,7 @@ func purgesOf(ops []op) (p purges) {
 	if sets == nil {
 		return p
 	}
-	p = purges{of: map[key]map[slot]bool{}, butOf: map[key]map[slot]bool{}}
+	p = purges{leaving: map[key]map[slot]bool{}, staying: map[key]map[slot]bool{}}
 	removes := map[nfnetlink.Family]bool{}
 	for i := range ops {
 		k := &ops[i].Key
@@ -34,14 +34,14 @@ func purgesOf(ops []op) (p purges) {
 		if kind, changed := sets[setOf(k)]; k.kind != kindSticky || changed && kind == backends.Remove {
 			continue
 		}
-		if p.of[setOf(k)] == nil {
-			p.of[setOf(k)] = map[slot]bool{}
+		if p.leaving[setOf(k)] == nil {
+			p.leaving[setOf(k)] = map[slot]bool{}
 		}
-		p.of[setOf(k)][k.slot()] = true
+		p.leaving[setOf(k)][k.slot()] = true
 	}
 	for set, endpoints := range added {
 		if removes[set.fam] {
-			p.butOf[set] = endpoints
+			p.staying[set] = endpoints
 		}
 	}
 	return p
@@ -94,7 +94,7 @@ func (k *kernel) forget(ctx context.Context, t *tables, ops []op) error {
 func (k *kernel) forgetBegun(ctx context.Context, t *tables) error {
 	maps := t.begun
 	t.begun = nil
-	return k.purge(ctx, t, purges{butOf: maps})
+	return k.purge(ctx, t, purges{staying: maps})
 }
 
 // noteBegun notes affinity maps that operations have added beside earlier objects.

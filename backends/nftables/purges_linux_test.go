@@ -263,20 +263,20 @@ func TestPurges(t *testing.T) {
 		want purges
 	}{
 		{"no affinity", []op{{Kind: add, Key: set(v4, "sources")}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{}},
-		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{of: of(v4, "m", ip4)}},
+		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{leaving: of(v4, "m", ip4)}},
 		{"affinity ends", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}, purges{}},
 		{"an endpoint joins", []op{{Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}}, purges{}},
 		{"affinity begins", []op{
 			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: set(v4, "sources")}, {Kind: add, Key: sticky(v4, "m", ip4)},
 			{Kind: remove, Key: endpoint(v4, ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}, {Kind: remove, Key: endpoint(v6, ip6)},
-		}, purges{butOf: of(v4, "m", ip4)}},
+		}, purges{staying: of(v4, "m", ip4)}},
 		{"affinity begins, and the other family loses an endpoint", []op{
 			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v6, ip6)},
 		}, purges{}},
 		{"affinity begins in one map and ends in another", []op{
 			{Kind: add, Key: set(v6, "m")}, {Kind: add, Key: sticky(v6, "m", ip6)},
 			{Kind: remove, Key: sticky(v6, "n", ip4)}, {Kind: remove, Key: endpoint(v6, ip4)},
-		}, purges{of: of(v6, "n", ip4), butOf: of(v6, "m", ip6)}},
+		}, purges{leaving: of(v6, "n", ip4), staying: of(v6, "m", ip6)}},
 	} {
 		if diff := cmp.Diff(c.want, purgesOf(c.ops), cmp.AllowUnexported(purges{}, slot{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: purges (-want +got):\n%s", c.name, diff)
