@@ -85,7 +85,7 @@ func (s *runState) drifted(ctx context.Context) bool {
 	}
 	found := true
 	if err := safely(func() error { found = d.Drifted(ctx); return nil }); err != nil {
-		s.Logger.Error(err, "drift is not known")
+		s.Logger.Error(err, "drift check failed; reading the whole dataplane")
 	}
 	return found
 }
@@ -100,7 +100,13 @@ func (s *runState) watch(ctx context.Context) {
 	untilDrift, noticed := context.WithCancel(ctx)
 	s.drift.untilDrift = untilDrift
 	s.watchers.Go(func() {
-		wait := func() error { return safely(func() error { return w.WaitDrift(ctx) }) }
+		wait := func() error {
+			err := safely(func() error { return w.WaitDrift(ctx) })
+			if errors.Is(err, ErrDataplaneLost) {
+				s.Logger.Error(err, "waiting for drift failed; drift is repaired at the next resync")
+			}
+			return err
+		}
 		for err := wait(); err != nil; err = wait() {
 			s.drift.waitFailed.Store(true)
 			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {

@@ -16,7 +16,7 @@ func (s *runState) checkNode() {
 	}
 	var found []*Problem
 	if err := safely(func() error { found = c.CheckNode(s.want); return nil }); err != nil {
-		s.Logger.Error(err, "the settings of the node are not checked")
+		s.Logger.Error(err, "check of node settings failed")
 		return
 	}
 	for _, p := range found {
