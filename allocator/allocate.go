@@ -124,7 +124,7 @@ func (p *Pool) planOnce(ctx context.Context, a *planning) ([]Op, error) {
 	defer p.mu.Unlock()
 	now := p.now()
 	if a.isDry && a.isFull {
-		defer p.index.lend(now)()
+		defer p.index.freeEnded(now)()
 	}
 	ops, err := p.index.plan(ctx, a.owner, a.requests, now)
 	if err == nil && a.isDry {

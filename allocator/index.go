@@ -160,9 +160,8 @@ func (x *index) over(now time.Time) (all []Claim) {
 	return all
 }
 
-// lend makes the keys of reservations that have ended free, until the returned function is
-// called.
-func (x *index) lend(now time.Time) (restore func()) {
+// freeEnded makes the keys of reservations that have ended free in the index, until restore is called.
+func (x *index) freeEnded(now time.Time) (restore func()) {
 	over := x.over(now)
 	for _, c := range over {
 		delete(x.claims, c.Key)

@@ -42,7 +42,7 @@ type Store struct {
 var _ allocator.Store = (*Store)(nil)
 
 // New makes a store below a prefix such as "/example/allocator", for 1 to 8 ranges, which
-// must not overlap. Their maps, with a bit for each key, must not be larger than 1.1 MiB
+// must not overlap. Their maps, with a bit for each key, must not be larger than 1.125 MiB
 // together; otherwise the error is [allocator.ErrTooLarge]. New sends no request. The caller
 // closes the client when it does not use the store any more.
 //
