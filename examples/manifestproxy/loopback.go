@@ -13,7 +13,7 @@ type loopback struct {
 	at      proxy.NodePortAddresses
 	journal *journal
 	page    *inspect.Page
-	backend *userspace.Backend // nil while serve has not made it
+	backend *userspace.Backend // nil until open has made it
 }
 
 // serve serves until ctx ends. It returns at once if no loopback address is selected. Connections stay
