@@ -148,8 +148,16 @@ func (r *router) servesLoopback(a netip.Addr) bool {
 }
 
 // noFrontend decides about packets without frontend: it rejects ports that a ClusterIP
-// does not have, and drops packets to unused addresses of service ranges.
+// does not have, and drops packets to unused addresses of service ranges. It passes packets to
+// addresses of the node, where other programs may answer.
 func (r *router) noFrontend(dst netip.AddrPort) {
+	if slices.Contains(r.snapshot.Node().Addresses, dst.Addr()) {
+		r.reason("%s is an address of the node, and no frontend", dst.Addr())
+		if !r.packet.ToNode {
+			r.reason("node ports answer only packets with ToNode")
+		}
+		return
+	}
 	for port := range r.snapshot.All() {
 		for _, f := range port.Frontends {
 			if f.Kind == ClusterIP && f.Addr.Addr() == dst.Addr() {
@@ -167,9 +175,6 @@ func (r *router) noFrontend(dst netip.AddrPort) {
 		}
 	}
 	r.reason("%s is no address of any Service", dst)
-	if !r.packet.ToNode && slices.Contains(r.snapshot.Node().Addresses, dst.Addr()) {
-		r.reason("%s is an address of the node: node ports answer only packets with ToNode", dst.Addr())
-	}
 }
 
 func (r *router) frontend(port *ServicePort, f *Frontend) {
