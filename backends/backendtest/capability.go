@@ -34,7 +34,7 @@ const (
 	// ClientAddresses: endpoints see the client's address if [proxy.Route] does not
 	// masquerade. With a backend that lacks it they see the node's address.
 	ClientAddresses Capability = "client address preserved"
-	// Refusals: rejected packets get an ICMP error, and dropped ones no answer. A
+	// Refusals: rejected packets get a TCP reset or an ICMP error, and dropped ones no answer. A
 	// backend that lacks it may refuse packets in another way, such as by a TCP
 	// reset, and answer echo requests to addresses of Services; it must not forward
 	// the packets.
@@ -92,7 +92,7 @@ const (
 	Firewalls Capability = "foreign `FORWARD` policy `DROP`, pods accepted"
 	// ClosedFirewalls: other programs drop all forwarded packets.
 	ClosedFirewalls Capability = "foreign `FORWARD` policy `DROP`, pods not accepted"
-	// FirewalledRefusals: rejected packets get an ICMP error also if other programs would
+	// FirewalledRefusals: rejected packets get an answer also if other programs would
 	// drop them. With a backend that lacks it they may be dropped instead.
 	FirewalledRefusals Capability = "ICMP reject despite foreign `DROP`"
 	// BridgedAddresses: endpoints see the address of a client on the same bridge.

@@ -17,7 +17,7 @@ func (b *testbed) isLacking(what Capability) bool { return b.lacks != nil && b.l
 // one of backends that have Refusals.
 func (b *testbed) refusals(f flight, specified outcome) []string {
 	if !b.isLacking(Refusals) && !f.to.Addr().IsLoopback() {
-		if f.protocol == v1.ProtocolSCTP && specified == refused {
+		if (f.protocol == v1.ProtocolTCP || f.protocol == v1.ProtocolSCTP) && specified == refused {
 			specified = reset // An SCTP socket does not tell ICMP errors from other refusals.
 		}
 		return []string{reply{outcome: specified}.String()}

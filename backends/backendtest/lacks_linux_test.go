@@ -74,14 +74,15 @@ func TestOutcomesFollowCapabilities(t *testing.T) {
 		verdict  proxy.Verdict
 		want     []string
 	}{
-		{"reject", nil, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"refused"}},
+		{"reject", nil, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"reset"}},
+		{"reject of UDP", nil, v1.ProtocolUDP, proxy.Verdict{Action: proxy.Reject}, []string{"refused"}},
 		{"drop", nil, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, []string{"silence"}},
-		{"other lacks", []Capability{OtherPorts, ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"refused"}},
+		{"other lacks", []Capability{OtherPorts, ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"reset"}},
 		{"reject without Refusals", []Capability{Refusals}, v1.ProtocolUDP, proxy.Verdict{Action: proxy.Reject}, refusals},
 		{"drop without Refusals", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, refusals},
 		{"echo without Refusals", []Capability{Refusals}, icmp, proxy.Verdict{Action: proxy.Drop}, append([]string{"answered"}, refusals...)},
 		{"pass", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6"}},
-		{"pass without OtherPorts", []Capability{OtherPorts}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6", "refused"}},
+		{"pass without OtherPorts", []Capability{OtherPorts}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6", "reset"}},
 		{"forward", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 10.0.0.6"}},
 		{"forward without ClientAddresses", []Capability{ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 172.18.0.2"}},
 	} {

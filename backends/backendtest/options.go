@@ -56,6 +56,11 @@ func parseOption(o *proxy.TrackerOptions, name string, args []string) (err error
 		o.MasqueradeAll = true
 	case "service-cidrs":
 		o.ServiceCIDRs, err = bothFamilies(args)
+	case "node-addresses":
+		o.NodeAddresses = nil
+		for _, a := range addrs(args...) {
+			o.NodeAddresses = append(o.NodeAddresses, a, ipv6Of(a))
+		}
 	case "node-ports":
 		var at proxy.NodePortAddresses
 		if at, err = proxy.ParseNodePortAddresses(args...); err == nil && len(at.Prefixes) > 0 {

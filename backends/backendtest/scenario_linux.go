@@ -29,7 +29,7 @@ var scenarioFiles embed.FS
 // An outcome is L, L2, R, R2 (the endpoint of the pod local, local2, remote, remote2)
 // or H (the node's own network), with m if the endpoint sees the node's address and
 // not the client's, and + between endpoints that must all be seen; the prefix 1: says
-// that one client sees only one of them. REJ is an ICMP error, DROP silence, and FALL
+// that one client sees only one of them. REJ is a TCP reset or an ICMP error, DROP silence, and FALL
 // means that the packet passes unchanged.
 type scenario struct {
 	name    string
