@@ -59,6 +59,13 @@ func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) error {
 }
 
 func (k *kernel) commitInOrder(ctx context.Context, t *tables, ops []op) error {
+	if bases, rest := basesAhead(ops); len(bases) > 0 {
+		return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
+			err := k.commitOnce(ctx, t, ops)
+			k.awaitPackets()
+			return err
+		}, bases, rest)
+	}
 	first, rest := chainsAhead(ops)
 	if len(first) == 0 {
 		return k.commitOnce(ctx, t, ops)

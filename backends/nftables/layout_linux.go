@@ -20,7 +20,16 @@ const (
 	chainOutput      = "output"
 	chainInput       = "input"
 	chainPostrouting = "postrouting"
+	chainUnserved    = "unserved"
+
+	chainUnservedPrerouting = "unserved-prerouting"
+	chainUnservedOutput     = "unserved-output"
 )
+
+// baseChains returns the names of the base chains.
+func baseChains() []string {
+	return []string{chainPrerouting, chainOutput, chainInput, chainPostrouting, chainUnservedPrerouting, chainUnservedOutput}
+}
 
 // Priorities of base chains, as other programs that translate addresses use them.
 const (
@@ -44,13 +53,17 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 		return r.chain(chainSpec{fam: fam, name: name, kind: kind, details: details}, rules)
 	}
 	toServices := func(a *nft.Assembler) { a.Rule(a.Jump(chainServices)) }
+	toUnserved := func(a *nft.Assembler) { a.Rule(a.Jump(chainUnserved)) }
 	toRemember := func(a *nft.Assembler) { a.Rule(a.Translated(), a.Jump(chainRemember)) }
 	return append(out,
-		fixed(rejectChain, kindRejectChain, "", func(a *nft.Assembler) { a.Rule(a.Reject()) }),
-		fixed(chainServices, kindDispatchChain, fmt.Sprint(node.NodePorts, node.ServiceCIDRs), func(a *nft.Assembler) { dispatch(a, node) }),
+		fixed(rejectChain, kindRejectChain, "", func(a *nft.Assembler) { a.Reject() }),
+		fixed(chainServices, kindDispatchChain, fmt.Sprint(node.NodePorts), func(a *nft.Assembler) { dispatch(a, node) }),
+		fixed(chainUnserved, kindDispatchChain, fmt.Sprint(node.ServiceCIDRs), func(a *nft.Assembler) { a.Unserved(setClusterIPs, node.ServiceCIDRs) }),
 		fixed(chainRemember, kindDispatchChain, "", rememberDispatch),
 		base(chainPrerouting, toServices),
 		base(chainOutput, toServices),
+		base(chainUnservedPrerouting, toUnserved),
+		base(chainUnservedOutput, toUnserved),
 		base(chainInput, func(a *nft.Assembler) {
 			toRemember(a)
 			a.Rule(a.Marked(expr.CmpOpNeq), a.ClearMark()) // the packet goes to a host-network endpoint
@@ -64,7 +77,7 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 
 // layout is the version of the rules that this package writes. Chains of another version,
 // from an older or newer process, are replaced.
-const layout = "4"
+const layout = "5"
 
 type chainSpec struct {
 	fam  nfnetlink.Family
@@ -97,6 +110,10 @@ func (o *Options) baseChain(name string) nfnetlink.BaseChain {
 		c.Hook, c.Priority = nfnetlink.Input, prioritySNAT
 	case chainPostrouting:
 		c.Hook, c.Priority = nfnetlink.Postrouting, prioritySNAT
+	case chainUnservedPrerouting:
+		return nfnetlink.BaseChain{Type: c.Type, Hook: nfnetlink.Prerouting, Priority: nft.PriorityUnserved}
+	case chainUnservedOutput:
+		return nfnetlink.BaseChain{Type: c.Type, Hook: nfnetlink.Output, Priority: nft.PriorityUnserved}
 	default:
 		return nfnetlink.BaseChain{}
 	}
@@ -109,7 +126,6 @@ func dispatch(a *nft.Assembler, node *proxy.Node) {
 	a.Rule(a.VerdictMap(setRestrictions, false))
 	a.Rule(a.VerdictMap(setServices, false))
 	a.NodePorts(node.NodePorts, setNodePorts)
-	a.Unserved(setClusterIPs, node.ServiceCIDRs)
 }
 
 // rememberDispatch writes the chain that looks up the frontend of a translated connection

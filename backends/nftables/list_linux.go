@@ -156,9 +156,10 @@ func chainKind(name string) kind {
 	switch name {
 	case rejectChain:
 		return kindRejectChain
-	case chainServices, chainRemember:
+	case chainServices, chainRemember, chainUnserved:
 		return kindDispatchChain
-	case chainPrerouting, chainOutput, chainInput, chainPostrouting:
+	}
+	if slices.Contains(baseChains(), name) {
 		return kindBaseChain
 	}
 	for _, p := range [...]struct {

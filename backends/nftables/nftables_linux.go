@@ -40,7 +40,7 @@ func newKernel(options Options) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	k := &kernel{renderer: newRenderer(options), Conn: conn, limits: limits{list: listLimit, set: leastSize}, awaitPackets: awaitPackets}
+	k := &kernel{renderer: newRenderer(options), Conn: conn, limits: limits{list: listLimit, set: leastSize}, awaitPackets: nft.AwaitPackets}
 	k.tables = k.newTables()
 	return k, nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,16 +46,6 @@ func (k *kernel) purge(ctx context.Context, t *tables, p purges) error {
 		}
 	}
 	return nil
-}
-
-// awaitPackets waits until the kernel has evaluated all packets whose evaluation began before the
-// call. That takes some milliseconds, and longer if a processor is stopped, as those of virtual
-// machines may be.
-func awaitPackets() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL waits for an RCU grace period; packets are evaluated within one
-	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		time.Sleep(20 * time.Millisecond) // as with nohz_full, or if a filter of system calls forbids it
-	}
 }
 
 // purgeSet removes clients from one map until none is left: those of some endpoints if listed is

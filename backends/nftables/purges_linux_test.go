@@ -233,7 +233,7 @@ func TestClientsOfSlowPackets(t *testing.T) {
 		w.kernel.awaitPackets = func() {
 			w.addClients(t, three, 3)
 			waited++
-			awaitPackets()
+			nft.AwaitPackets()
 		}
 		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), &two))
 		clients := w.clients(t, three)

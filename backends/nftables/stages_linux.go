@@ -1,6 +1,10 @@
 package nftables
 
-import "github.com/vipkit/vipkit/backends"
+import (
+	"slices"
+
+	"github.com/vipkit/vipkit/backends"
+)
 
 // chainsAhead separates new chains, and the sets that they need, from operations that
 // change the verdict of an existing frontend or restriction; the chains must be committed
@@ -19,6 +23,22 @@ func chainsAhead(ops []op) (first, rest []op) {
 	}
 	for _, o := range ops {
 		if o.Kind == backends.Add && (o.Key.kind == kindTable || o.Key.kind == kindSet || o.Key.kind.isChain()) {
+			first = append(first, o)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	return first, rest
+}
+
+// basesAhead separates the removal of base chains from all other operations, if those remove the
+// table, too. No packet may be in the base chains when its elements are removed.
+func basesAhead(ops []op) (first, rest []op) {
+	if !slices.ContainsFunc(ops, func(o op) bool { return o.Key.kind == kindTable && o.Kind == backends.Remove }) {
+		return nil, ops
+	}
+	for _, o := range ops {
+		if isBaseChain(o) && o.Kind == backends.Remove {
 			first = append(first, o)
 		} else {
 			rest = append(rest, o)

@@ -101,7 +101,7 @@ func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idl
 // hasOwnBase reports whether a table has a base chain of this backend. It does not list the chains:
 // while other programs commit all the time, a list of many is never complete.
 func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error) {
-	for _, name := range [...]string{chainPrerouting, chainOutput, chainInput, chainPostrouting} {
+	for _, name := range baseChains() {
 		c, err := k.Netlink.Chain(ctx, t, name)
 		if err == nil && k.isOwnBase(c) {
 			return true, nil
@@ -172,12 +172,11 @@ func (*replacement) Pieces() int { return 0 }
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []op) error {
 	if !r.begun {
-		b := &r.kernel.batch
-		b.Reset()
+		var idle []nfnetlink.Table
 		for _, fam := range nft.Families() {
-			b.DestroyTable(r.next.table(fam))
+			idle = append(idle, r.next.table(fam))
 		}
-		if err := r.kernel.Conn.Commit(ctx, b); err != nil {
+		if err := r.kernel.removeTables(ctx, idle); err != nil {
 			return err
 		}
 		r.begun = true
@@ -225,9 +224,15 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return nil
 }
 
+// removeTables removes tables in two transactions. A packet that the kernel evaluates during the
+// second one would see the old rules and no elements, so that rules reject or drop it: no packet
+// may be in the base chains by then.
 func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) error {
 	if len(tables) == 0 {
 		return nil
+	}
+	if err := k.RemoveBases(ctx, tables, baseChains(), k.awaitPackets); err != nil {
+		return err
 	}
 	k.batch.Reset()
 	for _, t := range tables {

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables/expr"
 
@@ -50,11 +49,18 @@ func (a *Assembler) NodePorts(at proxy.NodePortAddresses, set string) {
 	}
 }
 
-// Unserved adds the rules for packets to no frontend: they reject packets to other ports of
-// ClusterIPs, and drop packets to other addresses of the Service CIDRs.
+// PriorityUnserved is the priority of the base chains of Unserved: behind those that translate
+// destinations, whatever priority an identity gives them.
+const PriorityUnserved = -49
+
+// Unserved adds the rules for packets that nobody has translated and that would leave the node:
+// they reject packets to other ports of ClusterIPs, and drop packets to other addresses of the
+// Service CIDRs.
 func (a *Assembler) Unserved(clusterIPs string, cidrs []netip.Prefix) {
-	a.Rule(a.DestInSet(clusterIPs), a.Reject())
-	for _, cidr := range slices.DeleteFunc(slices.Clone(cidrs), func(p netip.Prefix) bool { return !a.Holds(p) }) {
-		a.Rule(a.DestIn(cidr), a.Drop())
+	a.Reject(a.DestInSet(clusterIPs), a.DestNotLocal())
+	for _, cidr := range cidrs {
+		if a.Holds(cidr) {
+			a.Rule(a.DestIn(cidr), a.DestNotLocal(), a.Drop())
+		}
 	}
 }

@@ -207,14 +207,23 @@ func (a *Assembler) InterfacePrefix(prefix string) Statement {
 }
 
 // SourceIsLocal matches packets from one of the node's own addresses.
-func (a *Assembler) SourceIsLocal() Statement { return a.isLocal(&expr.Fib{FlagSADDR: true}) }
+func (a *Assembler) SourceIsLocal() Statement {
+	return a.isLocal(&expr.Fib{FlagSADDR: true}, expr.CmpOpEq)
+}
 
 // DestIsLocal matches packets to one of the node's own addresses.
-func (a *Assembler) DestIsLocal() Statement { return a.isLocal(&expr.Fib{FlagDADDR: true}) }
+func (a *Assembler) DestIsLocal() Statement {
+	return a.isLocal(&expr.Fib{FlagDADDR: true}, expr.CmpOpEq)
+}
 
-func (a *Assembler) isLocal(f *expr.Fib) Statement {
+// DestNotLocal matches packets to addresses that the node does not have.
+func (a *Assembler) DestNotLocal() Statement {
+	return a.isLocal(&expr.Fib{FlagDADDR: true}, expr.CmpOpNeq)
+}
+
+func (a *Assembler) isLocal(f *expr.Fib, op expr.CmpOp) Statement {
 	f.Register, f.ResultADDRTYPE = reg, true
-	return a.Encode(f, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: nativeEndian(unix.RTN_LOCAL)})
+	return a.Encode(f, &expr.Cmp{Op: op, Register: reg, Data: nativeEndian(unix.RTN_LOCAL)})
 }
 
 // Goto continues in a chain and does not return from it.
@@ -236,11 +245,15 @@ func (a *Assembler) Accept() Statement { return a.Encode(&expr.Verdict{Kind: exp
 // Return returns from the chain.
 func (a *Assembler) Return() Statement { return a.Encode(&expr.Verdict{Kind: expr.VerdictReturn}) }
 
-// Reject rejects the packet with the ICMP error port unreachable.
-func (a *Assembler) Reject() Statement {
+// Reject adds the rules that reject packets that match: TCP with a reset, of which the kernel
+// sends any number, and everything else with the ICMP error port unreachable, of which it sends
+// each client about one in a second.
+func (a *Assembler) Reject(match ...Statement) {
 	code := uint8(3) // ICMP_PORT_UNREACH
 	if a.Family == nfnetlink.IPv6 {
 		code = 4 // ICMPV6_PORT_UNREACH
 	}
-	return a.Encode(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})
+	matches := Join(match...)
+	a.Rule(matches, a.ProtocolIs(unix.IPPROTO_TCP), a.Encode(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
+	a.Rule(matches, a.Encode(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}))
 }

@@ -16,6 +16,9 @@ const (
 	chainPostrouting = "postrouting"
 	chainBridged     = "bridged"
 	chainServices    = "services"
+
+	chainUnservedPrerouting = "unserved-prerouting"
+	chainUnservedOutput     = "unserved-output"
 )
 
 // Levels of chains: a chain jumps only to chains of lower levels.
@@ -48,10 +51,15 @@ func (r *renderer) bases() []baseChain {
 	at := func(kind string, hook nfnetlink.Hook, priority int32) nfnetlink.BaseChain {
 		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: priority + r.Identity.Priority}
 	}
+	unserved := func(kind string, hook nfnetlink.Hook) nfnetlink.BaseChain {
+		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: nft.PriorityUnserved}
+	}
 	if r.redirect {
 		return []baseChain{
 			{chainPrerouting, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.redirectIncoming},
 			{chainOutput, at("nat", nfnetlink.Output, natPriority), chainWriter.redirectOutgoing},
+			{chainUnservedPrerouting, unserved("nat", nfnetlink.Prerouting), chainWriter.unserved},
+			{chainUnservedOutput, unserved("nat", nfnetlink.Output), chainWriter.unservedOutput},
 		}
 	}
 	return []baseChain{
@@ -59,6 +67,8 @@ func (r *renderer) bases() []baseChain {
 		{chainOutput, at("route", nfnetlink.Output, capturePriority), chainWriter.output},
 		{chainBridged, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.bridged},
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
+		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
+		{chainUnservedOutput, unserved("filter", nfnetlink.Output), chainWriter.unservedOutput},
 	}
 }
 
@@ -111,7 +121,7 @@ func (w chainWriter) action(a proxy.Action) {
 			w.Rule(w.SetMark())
 		}
 	case proxy.Reject:
-		w.Rule(w.Reject())
+		w.Reject()
 	case proxy.Drop:
 		w.Rule(w.Drop())
 	case proxy.Pass:
@@ -144,7 +154,24 @@ func (w chainWriter) services() {
 	w.Rule(w.VerdictMap(setRestricted, false))
 	w.Rule(w.VerdictMap(setFrontends, false))
 	w.NodePorts(w.node.NodePorts, setNodePorts)
+}
+
+// unserved sees packets after all translation. Chain prerouting or output has marked captured
+// packets. A reply is no packet to a frontend.
+func (w chainWriter) unserved() {
+	if !w.redirect {
+		w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
+		w.Rule(w.reply(), w.Accept())
+	}
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
+}
+
+// unservedOutput also passes packets of the backend to an endpoint with an address of a Service.
+func (w chainWriter) unservedOutput() {
+	if !w.redirect {
+		w.Rule(w.ownPort(nft.SourcePort(reg)), w.transparentSocket(), w.Accept())
+	}
+	w.unserved()
 }
 
 // prerouting delivers packets to the sockets of the backend: first those of established

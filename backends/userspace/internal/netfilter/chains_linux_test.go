@@ -46,6 +46,13 @@ func TestHooksOfBaseChains(t *testing.T) {
 				base.Priority += priority
 				moved[name] = base
 			}
+			kind := "filter"
+			if redirect {
+				kind = "nat"
+			}
+			// These stay behind the translating chains of every identity.
+			moved[chainUnservedPrerouting] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Prerouting, Priority: -49}
+			moved[chainUnservedOutput] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Output, Priority: -49}
 			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {
 				t.Errorf("redirect %t with priority %d (-want +got):\n%s", redirect, priority, diff)
 			}

@@ -79,7 +79,27 @@ func (k *kernel) Drifted(ctx context.Context) bool {
 }
 
 // Commit implements [backends.Target].
-func (k *kernel) Commit(ctx context.Context, ops []op) error { return k.commit(ctx, ops, false) }
+func (k *kernel) Commit(ctx context.Context, ops []op) error {
+	var bases, rest []op
+	table := false
+	for _, o := range ops {
+		table = table || o.Key.kind == kindTable && o.Kind == backends.Remove
+		if o.Key.level == levelBase && o.Kind == backends.Remove {
+			bases = append(bases, o)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	if !table || len(bases) == 0 {
+		return k.commit(ctx, ops, false)
+	}
+	// No packet may be in the base chains when the elements of a table are removed.
+	return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
+		err := k.commit(ctx, ops, false)
+		nft.AwaitPackets()
+		return err
+	}, bases, rest)
+}
 
 // commit makes one transaction if that is possible. If rebuild is set, the transaction begins by
 // removing the tables.
@@ -152,16 +172,23 @@ func (k *kernel) Cleanup(ctx context.Context) error { return k.remove(ctx, host.
 
 // remove removes everything of some IP families.
 func (k *kernel) remove(ctx context.Context, families []v1.IPFamily) error {
-	k.batch.Reset()
+	var own []nfnetlink.Table
 	for _, f := range families {
 		tables, err := k.Tables(ctx, nft.FamilyOf(f), k.Identity.Name)
 		if err != nil {
 			return err
 		}
-		for range tables {
-			k.batch.DelTable(k.table(nft.FamilyOf(f)))
-			k.ops.Add(1)
+		if len(tables) > 0 {
+			own = append(own, k.table(nft.FamilyOf(f)))
 		}
+	}
+	if err := k.RemoveBases(ctx, own, k.baseNames(), nft.AwaitPackets); err != nil {
+		return err
+	}
+	k.batch.Reset()
+	for _, t := range own {
+		k.batch.DelTable(t)
+		k.ops.Add(1)
 	}
 	if err := k.Conn.Commit(ctx, &k.batch); err != nil {
 		return err
@@ -177,6 +204,14 @@ func (k *kernel) remove(ctx context.Context, families []v1.IPFamily) error {
 		}
 	}
 	return nil
+}
+
+// baseNames returns the names of the base chains.
+func (k *kernel) baseNames() (names []string) {
+	for _, b := range k.bases() {
+		names = append(names, b.name)
+	}
+	return names
 }
 
 // exists reports whether the table of a family exists. A dormant one must be replaced.
