@@ -59,7 +59,7 @@ func TestRangesOfAnyLength(t *testing.T) {
 	s := newStage(t, Options{})
 	s.Apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: stagetest.Prefixes("10.96.0.0/12", "fd00:96::/108")}))
 	listing := s.listing(t)
-	for _, want := range []string{"ip daddr 10.96.0.0/12 drop", "ip6 daddr fd00:96::/108 drop"} {
+	for _, want := range []string{"ip daddr 10.96.0.0/12 fib daddr type != local drop", "ip6 daddr fd00:96::/108 fib daddr type != local drop"} {
 		if !strings.Contains(listing, want) {
 			t.Errorf("ruleset: got no %q:\n%s", want, listing)
 		}
