@@ -235,6 +235,15 @@ func (c *Conn) Chain(ctx context.Context, t Table, name string) (chain Chain, er
 	return chain, err
 }
 
+// HasTable reports whether there is a table. Like Chain, it is never interrupted.
+func (c *Conn) HasTable(ctx context.Context, t Table) (found bool, err error) {
+	err = c.get(ctx, query{op: "get", typ: unix.NFT_MSG_GETTABLE, table: t}, func(attrs) { found = true })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return found, err
+}
+
 // get makes a request for one object, and passes the reply to found.
 func (c *Conn) get(ctx context.Context, q query, found func(attrs)) error {
 	if err := c.enter(); err != nil {

@@ -252,7 +252,7 @@ func TestDumpOfNothing(t *testing.T) {
 	}
 }
 
-// Chain returns what a dump lists, and ENOENT for a chain that does not exist.
+// Chain returns what a dump lists, and ENOENT for a chain that does not exist. HasTable finds tables.
 func TestChain(t *testing.T) {
 	for _, table := range testTables() {
 		c := openInNamespace(t)
@@ -271,6 +271,11 @@ func TestChain(t *testing.T) {
 			_, err := c.Chain(t.Context(), in, name)
 			if refused, ok := errors.AsType[*Error](err); !ok || refused.Errno != unix.ENOENT || refused.Table != in || refused.Object != name {
 				t.Errorf("%v: Chain(%s): got error %v, want ENOENT of %s", in, name, err, name)
+			}
+		}
+		for _, in := range []Table{table, {Family: table.Family, Name: "no-table"}} {
+			if found, err := c.HasTable(t.Context(), in); err != nil || found != (in == table) {
+				t.Errorf("HasTable(%v): got %t and error %v, want %t", in, found, err, in == table)
 			}
 		}
 		if id, err := c.Generation(t.Context()); err != nil || id == 0 {
