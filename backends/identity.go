@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 )
@@ -11,32 +12,28 @@ import (
 type Identity struct {
 	// Name names the tables, or begins the names of tables, chains and sets. It
 	// consists of lower-case letters, digits and dashes, at most 24 of them,
-	// and begins with a letter. Empty means "vipkit".
+	// and begins with a letter. Empty means the default of the kind of backend:
+	// "vipkit-userspace" for userspace, else "vipkit". Where a backend has the
+	// default name, it removes what an ended one of another kind has left under its
+	// own default name. Instances of several kinds that serve side by side need names
+	// of their own.
 	Name string
 	// Mark is the single bit of the packet mark that selects, within the node,
-	// the packets to masquerade. Zero means 0x4000.
+	// the packets to masquerade. Zero means the default of the kind: 0x4000 for
+	// iptables, 0x1000 for nftables, 0x40 for userspace and 0x20 for ipvs.
 	Mark uint32
 	// Priority is added to the hook priorities of the backend's base chains;
 	// chains with a lower one process packets first.
 	Priority int32
 }
 
-// The defaults of an [Identity].
-const (
-	// DefaultName is the name of tables.
-	DefaultName = "vipkit"
-	// DefaultMark is the bit that marks packets.
-	DefaultMark = 0x4000
-)
+// DefaultName is the default name of an [Identity] of most kinds of backends.
+const DefaultName = "vipkit"
 
-// Complete fills in defaults. It returns an error for a field that is not valid.
-func (i Identity) Complete() (Identity, error) {
-	if i.Name == "" {
-		i.Name = DefaultName
-	}
-	if i.Mark == 0 {
-		i.Mark = DefaultMark
-	}
+// Complete fills in the defaults of a kind of backend. It returns an error for a field that is not
+// valid.
+func (i Identity) Complete(defaults Identity) (Identity, error) {
+	i.Name, i.Mark = cmp.Or(i.Name, defaults.Name), cmp.Or(i.Mark, defaults.Mark)
 	for n, c := range i.Name {
 		letter := c >= 'a' && c <= 'z'
 		if !letter && (n == 0 || c != '-' && (c < '0' || c > '9')) {

@@ -10,12 +10,14 @@ import (
 )
 
 func TestIdentityComplete(t *testing.T) {
+	defaults := backends.Identity{Name: "vipkit", Mark: 0x4000}
 	long := strings.Repeat("a", 24)
 	for _, c := range []struct {
 		given, want backends.Identity
 		err         string // what the error must name; empty for none
 	}{
-		{given: backends.Identity{}, want: backends.Identity{Name: "vipkit", Mark: 0x4000}},
+		{given: backends.Identity{}, want: defaults},
+		{given: backends.Identity{Mark: 8}, want: backends.Identity{Name: "vipkit", Mark: 8}},
 		{given: backends.Identity{Name: "a-2", Mark: 1, Priority: -50}, want: backends.Identity{Name: "a-2", Mark: 1, Priority: -50}},
 		{given: backends.Identity{Name: long, Mark: 1 << 31, Priority: 50}, want: backends.Identity{Name: long, Mark: 1 << 31, Priority: 50}},
 		{given: backends.Identity{Name: long + "a"}, err: "name"},
@@ -29,7 +31,7 @@ func TestIdentityComplete(t *testing.T) {
 		{given: backends.Identity{Priority: 51}, err: "priority"},
 		{given: backends.Identity{Priority: -51}, err: "priority"},
 	} {
-		got, err := c.given.Complete()
+		got, err := c.given.Complete(defaults)
 		switch {
 		case c.err == "" && err != nil:
 			t.Errorf("%+v: got error %v, want none", c.given, err)

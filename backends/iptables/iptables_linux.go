@@ -1,6 +1,11 @@
 package iptables
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/nodecheck"
 	"github.com/vipkit/vipkit/proxy"
@@ -15,7 +20,7 @@ import (
 // The backend counts rules and chains that it has written or removed
 // ([proxy.OperationCounter]). If all families use nf_tables, it reports whether other
 // programs may have changed rules ([proxy.DriftChecker]), at the cost of one request to the
-// kernel; otherwise it always reports that they may have. It has an open file, and a socket if it uses nf_tables, until it is
+// kernel; otherwise it always reports that they may have. It has open files and sockets until it is
 // closed ([io.Closer]).
 func New(options Options) (proxy.Backend, error) {
 	return newBackend(options, rememberedClients, nil)
@@ -31,11 +36,38 @@ func newBackend(options Options, countClients func() uint32, around func(commit 
 	if err != nil {
 		return nil, err
 	}
-	return &backend{b}, nil
+	var own []kinds.Kind
+	for _, f := range b.Flavours() {
+		own = append(own, map[xtables.Flavour]kinds.Kind{xtables.NFT: kinds.IPTablesNFT, xtables.Legacy: kinds.IPTablesLegacy}[f])
+	}
+	instance, err := kinds.Open(o.Identity, own...)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("iptables: %w", err), b.Close())
+	}
+	return &backend{b, instance}, nil
 }
 
-// backend adds to the engine the settings of the node that translation needs.
-type backend struct{ *xtables.Backend }
+// backend adds to the engine what concerns the node: settings that translation needs, and
+// backends of other kinds.
+type backend struct {
+	*xtables.Backend
+	instance *kinds.Instance
+}
+
+// Apply implements [proxy.Backend].
+func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	return b.instance.Succeed(ctx, old, b.Backend.Apply(ctx, old, new))
+}
+
+// Drifted implements [proxy.DriftChecker].
+func (b *backend) Drifted(ctx context.Context) bool {
+	return b.instance.Ended() || b.Backend.Drifted(ctx)
+}
 
 // CheckNode implements [backends.NodeChecker].
-func (*backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
+func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	return append(nodecheck.Translation(s), b.instance.CheckNode(s)...)
+}
+
+// Close implements [io.Closer].
+func (b *backend) Close() error { return errors.Join(b.instance.Close(), b.Backend.Close()) }

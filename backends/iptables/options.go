@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 )
 
@@ -64,7 +65,7 @@ var ErrLocked = xtables.ErrLocked
 
 // complete fills in defaults, or returns an error for invalid options.
 func (o Options) complete() (Options, error) {
-	identity, err := o.Identity.Complete()
+	identity, err := o.Identity.Complete(kinds.IPTablesNFT.Defaults())
 	if err != nil {
 		return o, fmt.Errorf("iptables: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipset"
@@ -30,8 +31,35 @@ import (
 // closed ([io.Closer]); what then still drains stays until another process of the same
 // identity removes it.
 func New(options Options) (proxy.Backend, error) {
-	return newBackend(options)
+	b, err := newBackend(options)
+	if err != nil {
+		return nil, err
+	}
+	i, err := kinds.Open(b.options.Identity, kinds.IPVS)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
+	}
+	return &successor{b, i}, nil
 }
+
+// successor is a backend among those of other kinds.
+type successor struct {
+	*backend
+	instance *kinds.Instance
+}
+
+// Apply implements [proxy.Backend].
+func (s *successor) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	return s.instance.Succeed(ctx, old, s.backend.Apply(ctx, old, new))
+}
+
+// CheckNode implements [backends.NodeChecker].
+func (s *successor) CheckNode(n proxy.Snapshot) []*proxy.Problem {
+	return append(s.backend.CheckNode(n), s.instance.CheckNode(n)...)
+}
+
+// Close implements [io.Closer].
+func (s *successor) Close() error { return errors.Join(s.instance.Close(), s.backend.Close()) }
 
 // Cleanup removes everything that backends of these options have programmed in the network namespace
 // of the calling thread, as the Cleanup of such a backend does. It needs what [New] needs, except for

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -76,7 +77,7 @@ const (
 // complete fills in defaults, or returns an error for invalid options.
 func (o Options) complete() (Options, error) {
 	var err error
-	if o.Identity, err = o.Identity.Complete(); err != nil {
+	if o.Identity, err = o.Identity.Complete(kinds.IPVS.Defaults()); err != nil {
 		return o, fmt.Errorf("ipvs: %w", err)
 	}
 	if strings.HasSuffix(o.Identity.Name, "-6") {

@@ -18,7 +18,7 @@ import (
 // Missing options get defaults, and invalid ones are refused.
 func TestOptions(t *testing.T) {
 	both := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
-	identity := backends.Identity{Name: backends.DefaultName, Mark: backends.DefaultMark}
+	identity := backends.Identity{Name: backends.DefaultName, Mark: 0x20}
 	full := Options{
 		Identity: identity, Families: both[1:], Scheduler: "mh,mh-port", DrainTimeout: time.Hour, DrainServices: true, Flavour: Legacy,
 		LockWait: time.Second, StrictARP: true, TCPTimeout: time.Second, TCPFinTimeout: time.Minute, UDPTimeout: time.Hour,

@@ -69,7 +69,7 @@ const DefaultListInterval = 5 * time.Minute
 // complete fills in defaults, or returns an error for invalid options.
 func (o Options) complete() (Options, error) {
 	var err error
-	if o.Identity, err = o.Identity.Complete(); err != nil {
+	if o.Identity, err = o.Identity.Complete(backends.Identity{Name: backends.DefaultName, Mark: 1}); err != nil {
 		return o, fmt.Errorf("kernelspace: %w", err)
 	}
 	if o.Network == "" {

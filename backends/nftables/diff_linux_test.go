@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -20,7 +21,7 @@ import (
 // renderKernel returns a kernel edge without connection, for tests that only render.
 func renderKernel(t *testing.T) *kernel {
 	t.Helper()
-	identity, err := backends.Identity{}.Complete()
+	identity, err := backends.Identity{}.Complete(kinds.NFTables.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func NewFaulty(options Options, around func(commit func() error) error) (proxy.B
 	if err != nil {
 		return nil, err
 	}
-	return backends.New(k.render, faulty{k, around}), nil
+	return newBackend(k, faulty{k, around})
 }
 
 type faulty struct {

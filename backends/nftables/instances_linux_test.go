@@ -77,7 +77,7 @@ func TestInstancesAreDisjoint(t *testing.T) {
 	alone := s.nft(t, "list", "ruleset")
 	other.Apply(t, snapshot)
 	both := s.nft(t, "list", "ruleset")
-	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00004000"} {
+	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00001000"} {
 		if !strings.Contains(both, want) {
 			t.Errorf("ruleset of both instances: got no %q:\n%s", want, both)
 		}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -109,7 +110,7 @@ func TestSourcesName(t *testing.T) {
 
 func (o Options) complete() (Options, error) {
 	var err error
-	o.Identity, err = o.Identity.Complete()
+	o.Identity, err = o.Identity.Complete(kinds.NFTables.Defaults())
 	if o.AffinityClients == 0 {
 		o.AffinityClients = DefaultAffinityClients
 	}

@@ -1,11 +1,12 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -13,17 +14,21 @@ import (
 // New returns a backend that programs the network namespace of the calling
 // thread. It needs CAP_NET_ADMIN there, and Linux 5.13 or later; New or the first Apply
 // returns [proxy.ErrUnsupported] if one is missing. The backend counts its operations
-// ([proxy.OperationCounter]). It has two open sockets until it is closed ([io.Closer]).
+// ([proxy.OperationCounter]). It has open sockets until it is closed ([io.Closer]).
 func New(options Options) (proxy.Backend, error) {
 	k, err := newKernel(options)
 	if err != nil {
 		return nil, err
 	}
-	return backends.New(k.render, k), nil
+	b, err := newBackend(k, k)
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return b, nil
 }
 
 func newKernel(options Options) (*kernel, error) {
-	identity, err := options.Identity.Complete()
+	identity, err := options.Identity.Complete(kinds.NFTables.Defaults())
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}

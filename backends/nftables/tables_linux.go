@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -19,9 +20,8 @@ import (
 // packet traverses complete rules, the old or the new ones, or between the two transactions
 // both: the kernel evaluates the chains of one hook until one has translated the connection.
 
-// secondSuffix ends the name of the second table of an identity. The name of no
-// identity has an underscore.
-const secondSuffix = "_2"
+// secondSuffix ends the name of the second table of an identity.
+const secondSuffix = kinds.SecondSuffix
 
 // tables is the known state of the tables of both families: their names, the slot of each
 // endpoint, and the fill of the sets.

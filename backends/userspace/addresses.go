@@ -60,7 +60,8 @@ func (o *Options) openAddresses() (b *Backend, err error) {
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Usable: cmp.Or(o.Addresses.usable, usable),
 	})
 	b = &Backend{
-		capture: c, listeners: c, last: c,
+		instance: alone{},
+		capture:  c, listeners: c, last: c,
 		inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)),
 	}
 	config := o.engineConfig(c)

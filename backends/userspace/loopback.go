@@ -34,7 +34,8 @@ func (o *Options) openLoopback() (*Backend, error) {
 		Families: o.Families, AwaitEndpoints: o.Hooks.FirstConnection != nil, Listeners: limit / loopbackShare, Inside: system.inside,
 	})
 	b := &Backend{
-		capture: c, listeners: c, last: system,
+		instance: alone{},
+		capture:  c, listeners: c, last: system,
 		inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)),
 	}
 	var d dialer = c

@@ -35,7 +35,7 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 	n.nft(t, `table ip foreign {
 		chain coming { type filter hook prerouting priority -150; meta mark set meta mark | 0x1; }
 		chain own { type filter hook output priority -150; meta mark set meta mark | 0x1; ct state new ct mark set ct mark | 0x2; }
-		chain wire { type filter hook prerouting priority -130; tcp dport 9999 meta mark & 0x4000 != 0 drop; }
+		chain wire { type filter hook prerouting priority -130; tcp dport 9999 meta mark & 0x40 != 0 drop; }
 	}`)
 	apply(t, n.start(t, userspace.Options{}), both(snapshot(one), withEndpoint(snapshot(two), onNode)))
 	for to, want := range map[string]string{one: podServer, two: onNode, podServer: podServer, plain: plain} {
@@ -57,8 +57,8 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 			if f.Mark != 0x4002 {
 				t.Errorf("mark of the connection to an endpoint on the node: got %#x, want 0x4002", f.Mark)
 			}
-		} else if f.Mark&0x4000 != 0 {
-			t.Errorf("mark of the flow to %v:%d: got %#x, want it without 0x4000", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
+		} else if f.Mark&0x40 != 0 {
+			t.Errorf("mark of the flow to %v:%d: got %#x, want it without 0x40", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
 		}
 	}
 	if seen != 2 {

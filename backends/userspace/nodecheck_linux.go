@@ -9,7 +9,7 @@ import (
 // forwarding and of bridges do not, since all connections end at sockets of the backend.
 func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 	if l, shared := b.listeners.(*sharedListeners); !shared || l.config.Node != nil { // the capture is not TPROXY
-		return nil
+		return b.instance.CheckNode(s)
 	}
-	return nodecheck.Capture(s)
+	return append(nodecheck.Capture(s), b.instance.CheckNode(s)...)
 }

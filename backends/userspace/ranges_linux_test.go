@@ -348,11 +348,11 @@ func TestRangesAreRepaired(t *testing.T) {
 			}
 			for _, chain := range chains {
 				for _, script := range []string{
-					"insert rule ip vipkit %s accept", "add rule ip vipkit %s accept", "flush chain ip vipkit %s",
-					"flush chain ip vipkit %s; add rule ip vipkit %[1]s accept",
-					"add rule ip vipkit %s accept comment \"198.51.100.1-198.51.100.1\"",
-					"flush map ip vipkit restricted; flush chain ip vipkit %s",
-					"add chain ip vipkit %s-7; add rule ip vipkit %[1]s-7 accept",
+					"insert rule ip vipkit-userspace %s accept", "add rule ip vipkit-userspace %s accept", "flush chain ip vipkit-userspace %s",
+					"flush chain ip vipkit-userspace %s; add rule ip vipkit-userspace %[1]s accept",
+					"add rule ip vipkit-userspace %s accept comment \"198.51.100.1-198.51.100.1\"",
+					"flush map ip vipkit-userspace restricted; flush chain ip vipkit-userspace %s",
+					"add chain ip vipkit-userspace %s-7; add rule ip vipkit-userspace %[1]s-7 accept",
 				} {
 					script = fmt.Sprintf(script, chain)
 					w.nft(t, script)
@@ -373,7 +373,7 @@ func TestRangesAreRepaired(t *testing.T) {
 // chains lists the chains of source ranges.
 func (w *rangesFixture) chains(t *testing.T) (all []string) {
 	t.Helper()
-	for line := range strings.Lines(w.nft(t, "list table ip vipkit")) {
+	for line := range strings.Lines(w.nft(t, "list table ip vipkit-userspace")) {
 		if name, is := strings.CutPrefix(strings.TrimSpace(line), "chain from-"); is {
 			all = append(all, "from-"+strings.TrimSuffix(name, " {"))
 		}

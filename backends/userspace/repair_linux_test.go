@@ -54,24 +54,24 @@ func TestDamageIsRepaired(t *testing.T) {
 		apply(t, b, snapshot(one))
 		want := n.dump(t, capture)
 		for name, script := range map[string]string{
-			"the table is missing":         "delete table ip vipkit",
-			"rules are missing":            "flush chain ip vipkit services",
-			"a foreign rule":               "insert rule ip vipkit services accept",
-			"a foreign rule with a set":    "add rule ip vipkit services ip saddr { 192.0.2.1, 192.0.2.7 } drop",
-			"a foreign set":                "add set ip vipkit foreign { type ipv4_addr; }",
-			"a foreign chain":              "add chain ip vipkit foreign; add rule ip vipkit foreign jump services",
-			"a foreign base chain":         "add chain ip vipkit foreign { type filter hook prerouting priority -200; policy drop; }",
-			"a foreign element":            "add element ip vipkit cluster-ips { 192.0.2.1 }",
-			"a frontend that drops":        "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : drop }",
-			"a frontend of another chain":  "delete element ip vipkit frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
-			"a list of no source ranges":   "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop",
-			"a restriction that drops all": "add chain ip vipkit from-nowhere; add rule ip vipkit from-nowhere drop; add element ip vipkit restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
-			"a dormant table":              "add table ip vipkit { flags dormant; }",
-			"a base chain that drops":      "add chain ip vipkit output { policy drop; }",
-			"a base chain renamed":         "rename chain ip vipkit prerouting theirs",
-			"chains that swapped names":    "rename chain ip vipkit all-drop theirs\nrename chain ip vipkit all-reject all-drop\nrename chain ip vipkit theirs all-reject",
-			"a set of another kind":        "delete table ip vipkit; add table ip vipkit; add set ip vipkit cluster-ips { type inet_service; }",
-			"a set of another kind, used":  "delete table ip vipkit; add table ip vipkit; add set ip vipkit restricted { type ipv4_addr; }; add chain ip vipkit services; add rule ip vipkit services ip daddr @restricted drop",
+			"the table is missing":         "delete table ip vipkit-userspace",
+			"rules are missing":            "flush chain ip vipkit-userspace services",
+			"a foreign rule":               "insert rule ip vipkit-userspace services accept",
+			"a foreign rule with a set":    "add rule ip vipkit-userspace services ip saddr { 192.0.2.1, 192.0.2.7 } drop",
+			"a foreign set":                "add set ip vipkit-userspace foreign { type ipv4_addr; }",
+			"a foreign chain":              "add chain ip vipkit-userspace foreign; add rule ip vipkit-userspace foreign jump services",
+			"a foreign base chain":         "add chain ip vipkit-userspace foreign { type filter hook prerouting priority -200; policy drop; }",
+			"a foreign element":            "add element ip vipkit-userspace cluster-ips { 192.0.2.1 }",
+			"a frontend that drops":        "delete element ip vipkit-userspace frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit-userspace frontends { 10.96.0.1 . tcp . 80 : drop }",
+			"a frontend of another chain":  "delete element ip vipkit-userspace frontends { 10.96.0.1 . tcp . 80 }; add element ip vipkit-userspace frontends { 10.96.0.1 . tcp . 80 : goto all-drop }",
+			"a list of no source ranges":   "add chain ip vipkit-userspace from-nowhere; add rule ip vipkit-userspace from-nowhere drop",
+			"a restriction that drops all": "add chain ip vipkit-userspace from-nowhere; add rule ip vipkit-userspace from-nowhere drop; add element ip vipkit-userspace restricted { 10.96.0.1 . tcp . 80 : jump from-nowhere }",
+			"a dormant table":              "add table ip vipkit-userspace { flags dormant; }",
+			"a base chain that drops":      "add chain ip vipkit-userspace output { policy drop; }",
+			"a base chain renamed":         "rename chain ip vipkit-userspace prerouting theirs",
+			"chains that swapped names":    "rename chain ip vipkit-userspace all-drop theirs\nrename chain ip vipkit-userspace all-reject all-drop\nrename chain ip vipkit-userspace theirs all-reject",
+			"a set of another kind":        "delete table ip vipkit-userspace; add table ip vipkit-userspace; add set ip vipkit-userspace cluster-ips { type inet_service; }",
+			"a set of another kind, used":  "delete table ip vipkit-userspace; add table ip vipkit-userspace; add set ip vipkit-userspace restricted { type ipv4_addr; }; add chain ip vipkit-userspace services; add rule ip vipkit-userspace services ip daddr @restricted drop",
 		} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
 				for line := range strings.Lines(script) {
@@ -114,7 +114,7 @@ func edited(t *testing.T, edit func(line string) string, restored func(n network
 		n.serve(t, podServer)
 		b := n.start(t, userspace.Options{Capture: capture})
 		apply(t, b, snapshot(one))
-		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit"), "\n")
+		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit-userspace"), "\n")
 		changes := 0
 		for i, line := range lines {
 			changed := edit(line)
@@ -122,7 +122,7 @@ func edited(t *testing.T, edit func(line string) string, restored func(n network
 				continue
 			}
 			changes++
-			n.nft(t, "delete table ip vipkit\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
+			n.nft(t, "delete table ip vipkit-userspace\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
 			apply(t, b, snapshot(one))
 			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
 				t.Errorf("%v: objects after the repair of %q (-want +got):\n%s", capture, changed, diff)
@@ -155,7 +155,7 @@ func TestEditedSetsAreRepaired(t *testing.T) {
 		}
 		return line + "\t\tlimit rate 1/day burst 1 packets\n"
 	}, func(n network) {
-		if got := n.nft(t, "list table ip vipkit"); strings.Contains(got, "limit") {
+		if got := n.nft(t, "list table ip vipkit-userspace"); strings.Contains(got, "limit") {
 			t.Errorf("after the repair: got a limit, want none:\n%s", got)
 		}
 		for range 3 {
@@ -172,7 +172,7 @@ func TestEditedSetsAreRepaired(t *testing.T) {
 func TestUnservedFamiliesAreRemoved(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) { testUnservedFamilies(t, c, "") })
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		t.Run(c.String()+" rebuilt", func(t *testing.T) { testUnservedFamilies(t, c, "add table ip vipkit { flags dormant; }") })
+		t.Run(c.String()+" rebuilt", func(t *testing.T) { testUnservedFamilies(t, c, "add table ip vipkit-userspace { flags dormant; }") })
 	}
 }
 

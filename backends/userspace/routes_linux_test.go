@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	ruleTable    = 7_690_014
-	rulePriority = 774
+	ruleTable    = 7_690_006
+	rulePriority = 766
 )
 
 // rules returns the routing rules of the node that lead to the backend's table.
@@ -58,8 +58,8 @@ func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 
 // ownRule returns the routing rule of the backend, with a change.
 func ownRule(change func(*netlink.Rule)) *netlink.Rule {
-	r, mask := netlink.NewRule(), uint32(0x4000)
-	r.Family, r.Priority, r.Table, r.Mark, r.Mask = unix.AF_INET, rulePriority, ruleTable, 0x4000, &mask
+	r, mask := netlink.NewRule(), uint32(0x40)
+	r.Family, r.Priority, r.Table, r.Mark, r.Mask = unix.AF_INET, rulePriority, ruleTable, 0x40, &mask
 	change(r)
 	return r
 }

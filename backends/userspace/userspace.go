@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
@@ -26,6 +27,7 @@ type Backend struct {
 	listeners listeners
 	engine    *engine.Engine
 	last      io.Closer // what must be closed last
+	instance  instance
 
 	mu      sync.Mutex
 	phase   phase
@@ -62,6 +64,22 @@ type listeners interface {
 	CloseListeners() error
 }
 
+// instance is the backend among those of other kinds.
+type instance interface {
+	Succeed(ctx context.Context, old proxy.Snapshot, result error) error
+	Ended() bool
+	CheckNode(proxy.Snapshot) []*proxy.Problem
+	Close() error
+}
+
+// alone is the instance of a capture that does not program the kernel.
+type alone struct{}
+
+func (alone) Succeed(_ context.Context, _ proxy.Snapshot, result error) error { return result }
+func (alone) Ended() bool                                                     { return false }
+func (alone) CheckNode(proxy.Snapshot) []*proxy.Problem                       { return nil }
+func (alone) Close() error                                                    { return nil }
+
 // sweeper is a capture that removes some of its objects only after an Apply.
 type sweeper interface {
 	Sweep(context.Context) error
@@ -81,7 +99,7 @@ func New(options Options) (*Backend, error) {
 
 // complete checks the options, and fills in defaults.
 func (o *Options) complete() (err error) {
-	if o.Identity, err = o.Identity.Complete(); err != nil {
+	if o.Identity, err = o.Identity.Complete(kinds.Userspace.Defaults()); err != nil {
 		return err
 	}
 	for _, f := range o.Families {
@@ -137,7 +155,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
 		b.carry(before.Achieved(new, err))
 	}
-	return b.sweep(ctx, err)
+	return b.instance.Succeed(ctx, old, b.sweep(ctx, err))
 }
 
 // sweep has the capture remove what an Apply with this result no longer needs. What the dataplane
@@ -230,7 +248,7 @@ func (b *Backend) Close() error {
 	err := b.listeners.CloseListeners()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.capture.Close(), b.last.Close())
+	return errors.Join(err, b.instance.Close(), b.capture.Close(), b.last.Close())
 }
 
 // Operations implements [proxy.OperationCounter]. It counts kernel objects that were written or
@@ -242,7 +260,7 @@ func (b *Backend) Drifted(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	inner, can := b.inner.(proxy.DriftChecker)
-	return b.phase != serving || !can || inner.Drifted(ctx)
+	return b.phase != serving || !can || b.instance.Ended() || inner.Drifted(ctx)
 }
 
 // WaitDrift implements [proxy.DriftChecker].

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/localroutes"
@@ -38,9 +39,17 @@ func (o *Options) openSystem() (*Backend, error) {
 	if c.Sockets, err = host.OpenSockets(); err != nil {
 		return nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
 	}
-	b, err := o.start(&c)
+	own, err := kinds.Open(o.Identity, kinds.Userspace)
 	if err != nil {
 		return nil, errors.Join(err, c.Sockets.Close())
+	}
+	b, err := o.start(&c)
+	if err != nil {
+		return nil, errors.Join(err, own.Close(), c.Sockets.Close())
+	}
+	b.instance = own
+	if o.Capture == LocalRoutes {
+		own.WithoutNetfilter()
 	}
 	return b, nil
 }

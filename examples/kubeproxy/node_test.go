@@ -178,7 +178,7 @@ func TestIPVSRemoval(t *testing.T) {
 		{true, -1, ipvs.Options{DrainTimeout: -1}},
 	} {
 		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: tc.flag}}}
-		tc.want.Identity.Mark = backends.DefaultMark
+		tc.want.Identity.Mark = 1 << 14
 		got, err := c.ipvsRemoval(tc.otherServes)
 		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
 			t.Errorf("another mode serves: %t, -ipvs-drain-timeout %v: got error %v; options (-want +got):\n%s", tc.otherServes, tc.flag, err, diff)

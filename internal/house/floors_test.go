@@ -83,7 +83,6 @@ func byFloor() [][]string {
 			"backends/backendtest",
 			"backends/kernelspace",
 			"backends/script",
-			"backends/userspace/internal/host",
 			"backends/userspace/internal/winaddr",
 			"examples/allocator/allocatorcli",
 			"internal/nft",
@@ -91,17 +90,25 @@ func byFloor() [][]string {
 		5: {
 			"backends/internal/stagetest",
 			"backends/internal/xtables",
+		},
+		6: {
+			"backends/internal/kinds",
+		},
+		7: {
+			"backends/userspace/internal/host",
+		},
+		8: {
 			"backends/userspace/internal/addresses",
 			"backends/userspace/internal/localroutes",
 			"backends/userspace/internal/netfilter",
 		},
-		6: {
+		9: {
 			"backends/iptables",
 			"backends/ipvs",
 			"backends/nftables",
 			"backends/userspace",
 		},
-		7: {
+		10: {
 			".",
 			"allocator/etcdstore/etcdallocator",
 			"examples/allocator",
@@ -123,7 +130,7 @@ func byFloor() [][]string {
 			"internal/peer/windows",
 			"internal/storm",
 		},
-		8: {
+		11: {
 			"internal/peer/e2e",
 		},
 	}
@@ -186,7 +193,7 @@ func edges() []edge {
 				"internal/agenttest/*_linux.go", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
-				"backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
+				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
 				"backends/userspace/internal/localroutes/*_linux.go", "backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
 				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",
 			},

@@ -210,3 +210,17 @@ func readSysctl(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
 	return strings.TrimSpace(string(text)), err
 }
+
+// Foreign are objects of another backend or program that translate connections to Services, too.
+type Foreign struct {
+	Owner   string
+	Objects []string
+	Remedy  string
+}
+
+// Coexistence returns the problem that such objects are.
+func Coexistence(s proxy.Snapshot, f Foreign) *proxy.Problem {
+	return node{Snapshot: s}.problem(strings.Join(f.Objects, ", "), finding{
+		"present", "connections to Services may go where " + f.Owner + " sends them", f.Remedy,
+	})
+}

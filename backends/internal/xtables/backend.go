@@ -17,6 +17,8 @@ type Backend struct {
 	families []proxy.Backend
 	watcher  watcher
 	kernels  []counted
+	// flavours are those of the tables that the backend writes.
+	flavours []Flavour
 	// refresh reads the kernel's settings on which rules depend, for each family. full
 	// means that a full apply follows; otherwise refresh returns an error if one is needed.
 	refresh []func(ctx context.Context, full bool) error

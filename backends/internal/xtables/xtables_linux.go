@@ -35,6 +35,9 @@ func New(c Config) (*Backend, error) {
 	for _, k := range kernels {
 		b.refresh = append(b.refresh, k.refresh)
 		b.kernels = append(b.kernels, counted{k.Family.Family, k.names, k.counts})
+		if !slices.Contains(b.flavours, k.programs.flavour) {
+			b.flavours = append(b.flavours, k.programs.flavour)
+		}
 		b.families = append(b.families, backends.New(k.Render, backends.Target[Key, string](k)))
 	}
 	return b, nil

@@ -2,7 +2,6 @@ package host
 
 import (
 	"hash/fnv"
-	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -10,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -57,23 +57,12 @@ func (c *Config) Action(a proxy.Action) proxy.Action {
 	return a
 }
 
-// number returns the position of the mark's bit, which differs between instances in one
-// network namespace.
-func (c *Config) number() int { return bits.TrailingZeros32(c.Identity.Mark) }
-
-// firstTable begins a range of table numbers that no other program is known to use.
-const firstTable = 7_690_000
-
 // Table returns the number of the backend's routing table, which is also the metric of its
-// routes in the table of local addresses.
-func (c *Config) Table() int { return firstTable + c.number() }
-
-// firstPriority begins a range of priorities that no other program is known to use, before
-// that of the main table's rule.
-const firstPriority = 760
+// routes in the table of local addresses. It differs between instances in one network namespace.
+func (c *Config) Table() int { return kinds.RoutingTable(c.Identity.Mark) }
 
 // RulePriority returns the priority of the backend's routing rule.
-func (c *Config) RulePriority() int { return firstPriority + c.number() }
+func (c *Config) RulePriority() int { return kinds.RulePriority(c.Identity.Mark) }
 
 // ListenAddr returns the n-th address to listen at. It is derived from the name of the
 // identity, and other machines cannot send to it: in IPv4 it is a loopback address, in IPv6

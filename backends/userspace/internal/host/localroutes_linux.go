@@ -10,13 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
 )
-
-// routeProtocol is the protocol number that marks the backend's routes. No routing daemon is
-// known to use it.
-const routeProtocol = 118
 
 // LocalRoutes are the routes of a backend in the table of local addresses. Their
 // metric is the number of the identity's routing table. The kernel's own routes for
@@ -35,7 +32,7 @@ func (c *Config) LocalRoutes() *LocalRoutes {
 func (l *LocalRoutes) route(to netip.Prefix, kind int) (*netlink.Route, error) {
 	r := &netlink.Route{
 		Family: SocketFamily(ipaddr.FamilyOf(to.Addr())), Dst: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
-		Table: unix.RT_TABLE_LOCAL, Type: kind, Protocol: routeProtocol, Priority: l.metric,
+		Table: unix.RT_TABLE_LOCAL, Type: kind, Protocol: kinds.RouteProtocol, Priority: l.metric,
 	}
 	if kind == unix.RTN_LOCAL {
 		lo, err := l.handle.LinkByName("lo")
@@ -49,7 +46,7 @@ func (l *LocalRoutes) route(to netip.Prefix, kind int) (*netlink.Route, error) {
 
 // List returns the existing routes of an IP family, of any kind.
 func (l *LocalRoutes) List(f v1.IPFamily) ([]netlink.Route, error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol}
+	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: kinds.RouteProtocol}
 	all, err := netns.Consistent(func() ([]netlink.Route, error) {
 		return l.handle.RouteListFiltered(SocketFamily(f), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -27,7 +28,7 @@ func captureIn(t *testing.T) *Capture {
 			return err
 		}
 		testenv.CloseAtEnd(t, s)
-		identity, err := backends.Identity{}.Complete()
+		identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/netns"
@@ -44,7 +45,7 @@ func (r *fakeRouting) remove(f v1.IPFamily) error {
 // configIn returns the config of a capture in a namespace.
 func configIn(t *testing.T, ns *netns.NS) *host.Config {
 	t.Helper()
-	identity, err := backends.Identity{}.Complete()
+	identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -18,7 +19,7 @@ import (
 // newRenderer returns a new renderer for an identity.
 func newRenderer(t *testing.T, id backends.Identity, redirect bool) *renderer {
 	t.Helper()
-	id, err := id.Complete()
+	id, err := id.Complete(kinds.Userspace.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}

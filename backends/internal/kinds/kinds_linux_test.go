@@ -1,0 +1,56 @@
+package kinds_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends/internal/kinds"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+
+// No two kinds share a bit of marks, and a table of nf_tables belongs to one kind. The two flavours
+// of iptables are one backend.
+func TestKindsShareNoDefaults(t *testing.T) {
+	marks := map[uint32]kinds.Kind{}
+	for _, k := range []kinds.Kind{kinds.NFTables, kinds.IPTablesNFT, kinds.IPVS, kinds.Userspace} {
+		d := k.Defaults()
+		if other, taken := marks[d.Mark]; taken {
+			t.Errorf("bit %#x: got it for %s and %s, want it for one", d.Mark, k, other)
+		}
+		marks[d.Mark] = k
+	}
+	if n, u := kinds.NFTables.Defaults().Name, kinds.Userspace.Defaults().Name; n == u || n+kinds.SecondSuffix == u {
+		t.Errorf("name of tables: got %q for two kinds, want it for one", n)
+	}
+}
+
+// Of many instances of a kind, as of processes that overlap in restarts, each opens; and another kind
+// waits for the end of the last one.
+func TestInstancesOfOneKindOverlap(t *testing.T) {
+	ns := netnstest.NewNS(t)
+	open := func(k kinds.Kind) (i *kinds.Instance) {
+		return netnstest.Open(t, ns, func() (*kinds.Instance, error) { return kinds.Open(k.Defaults(), k) })
+	}
+	var several []*kinds.Instance
+	for range 20 {
+		several = append(several, open(kinds.NFTables))
+	}
+	other := open(kinds.Userspace)
+	if err := other.Succeed(t.Context(), proxy.Snapshot{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range several {
+		if other.Ended() {
+			t.Error("Ended while an instance of the other kind runs: got true, want false")
+		}
+		if err := i.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if !other.Ended() {
+		t.Error("Ended after the last instance of the other kind has ended: got false, want true")
+	}
+}

@@ -1,0 +1,93 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+)
+
+// RemoveNFT removes the chains of a consumer that has ended, in the flavour nft and both IP families,
+// in one transaction, with all rules that lead to them. It needs no program. Without such chains it
+// writes nothing.
+func RemoveNFT(ctx context.Context, conn *nfnetlink.Conn, names Names) error {
+	var b nfnetlink.Batch
+	var last []func() // after all rules that lead to the chains
+	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
+		for _, t := range names.tables() {
+			table := nfnetlink.Table{Family: family, Name: t.String()}
+			exists, err := names.existIn(ctx, conn, table, t)
+			if err != nil {
+				return err
+			}
+			if !exists {
+				continue
+			}
+			found, err := ownChains(ctx, conn, table, func(chain string) bool { return names.Owns(t, chain) })
+			if err != nil {
+				return err
+			}
+			rules, err := rulesTo(ctx, conn, table, found)
+			if err != nil {
+				return err
+			}
+			for _, r := range rules {
+				b.DelRule(table, r.Chain, r.Handle)
+			}
+			for chain := range found {
+				b.FlushChain(table, chain)
+				last = append(last, func() { b.DelChain(table, chain) })
+			}
+		}
+	}
+	for _, remove := range last {
+		remove()
+	}
+	return conn.Commit(ctx, &b)
+}
+
+// existIn reports whether a table has one of the chains that exist whatever the service ports are. Unlike
+// a list of the chains, that is known also while other programs commit all the time.
+func (n Names) existIn(ctx context.Context, conn *nfnetlink.Conn, table nfnetlink.Table, t Table) (bool, error) {
+	for _, chain := range n.Chains[t] {
+		_, err := conn.Chain(ctx, table, n.Prefix+chain)
+		if !errors.Is(err, unix.ENOENT) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// ownChains returns the names of chains of a table.
+func ownChains(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, owns func(chain string) bool) (map[string]bool, error) {
+	var chains []nfnetlink.Chain
+	err := conn.Chains(ctx, t, nfnetlink.Collect(&chains))
+	own := map[string]bool{}
+	for i := range chains {
+		if owns(chains[i].Name) {
+			own[chains[i].Name] = true
+		}
+	}
+	return own, err
+}
+
+// rulesTo returns the rules of other chains that lead to some chains.
+func rulesTo(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, chains map[string]bool) (rules []nfnetlink.RuleInfo, err error) {
+	err = conn.Rules(ctx, t, nfnetlink.Visitor[nfnetlink.RuleInfo]{
+		Begin: func() { rules = nil },
+		Each: func(r *nfnetlink.RuleInfo) error {
+			for s := range r.Steps() {
+				if _, to, ok := s.Verdict(); ok && chains[string(to)] && !chains[r.Chain] {
+					rules = append(rules, nfnetlink.RuleInfo{Chain: r.Chain, Handle: r.Handle})
+				}
+			}
+			return nil
+		},
+	})
+	return rules, err
+}
+
+// Flavours returns the flavours of the tables that the backend writes.
+func (b *Backend) Flavours() (all []Flavour) { return b.flavours }
