@@ -1,6 +1,11 @@
 package userspace
 
 import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/nodecheck"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -8,8 +13,38 @@ import (
 // checkSystem returns the settings of the node that matter to the captures of Linux. Those of
 // forwarding and of bridges do not, since all connections end at sockets of the backend.
 func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
-	if l, shared := b.listeners.(*sharedListeners); !shared || l.config.Node != nil { // the capture is not TPROXY
-		return b.instance.CheckNode(s)
+	found := b.instance.CheckNode(s)
+	l, shared := b.listeners.(*sharedListeners)
+	if !shared {
+		return found
 	}
-	return append(nodecheck.Capture(s), b.instance.CheckNode(s)...)
+	found = append(found, l.checkFamilies(s)...)
+	if l.config.Node != nil { // the capture is not TPROXY
+		return found
+	}
+	return append(found, nodecheck.Capture(s)...)
+}
+
+// checkFamilies returns a problem if Services have an IP family that the node cannot use.
+func (l *sharedListeners) checkFamilies(s proxy.Snapshot) (found []*proxy.Problem) {
+	for _, f := range l.config.Families {
+		err := l.config.Sockets.CheckFamily(f)
+		if err == nil || s.IsZero() || !hasFamily(s, f) {
+			continue
+		}
+		p := &proxy.Problem{Kind: "Node", Field: host.DisableIPv6}
+		p.Name = s.Node().Name
+		p.Err = fmt.Errorf("%w: Services are not served in %s; remedy: sysctl -w %s=0, or leave the family out of Options.Families", err, f, p.Field)
+		found = append(found, p)
+	}
+	return found
+}
+
+func hasFamily(s proxy.Snapshot, f v1.IPFamily) bool {
+	for p := range s.All() {
+		if p.Name.Family == f {
+			return true
+		}
+	}
+	return false
 }

@@ -20,25 +20,37 @@ type sharedListeners struct {
 	capture hostCapture
 	engine  *engine.Engine
 	served  *sync.WaitGroup
-	opened  *host.Listeners // nil before they are open
+	opened  map[v1.IPFamily]*host.Listeners
 }
+
+// Look implements [listeners].
+func (l *sharedListeners) Look() { l.config.Look() }
 
 // Open implements [listeners].
 func (l *sharedListeners) Open(ctx context.Context) error {
-	if l.opened != nil {
-		return nil
-	}
-	ls := &host.Listeners{}
-	for _, f := range l.config.Families {
-		if err := l.capture.Listen(ctx, f, ls); err != nil {
-			return errors.Join(fmt.Errorf("userspace: %w", l.explainSocket(err, f)), ls.Close())
+	for _, f := range l.config.Served() {
+		if l.opened[f] != nil {
+			continue
 		}
+		ls := &host.Listeners{}
+		if err := l.open(ctx, f, ls); err != nil {
+			return errors.Join(fmt.Errorf("userspace: %w", err), ls.Close())
+		}
+		l.opened[f] = ls
+	}
+	return nil
+}
+
+// open opens the listeners of one IP family, and has the engine serve them.
+func (l *sharedListeners) open(ctx context.Context, f v1.IPFamily, ls *host.Listeners) error {
+	if err := l.capture.Listen(ctx, f, ls); err != nil {
+		return l.explainSocket(err)
 	}
 	var served []engine.Listener
 	for _, x := range ls.Served {
 		listener, err := l.engine.Listen(x.TCP)
 		if err != nil {
-			return errors.Join(fmt.Errorf("userspace: %w", err), ls.Close())
+			return err
 		}
 		ls.CloseFirst(listener)
 		served = append(served, engine.Listener{Listener: listener, Origin: x.Origin, Destination: x.Destination})
@@ -47,7 +59,6 @@ func (l *sharedListeners) Open(ctx context.Context) error {
 		l.served.Go(func() { _ = l.engine.Serve(served[i]) }) // returns when the listener is closed
 		l.served.Go(func() { _ = l.engine.ServePackets(x.UDP) })
 	}
-	l.opened = ls
 	return nil
 }
 
@@ -59,30 +70,27 @@ func (l *sharedListeners) Follow(old, next proxy.Snapshot) {
 }
 
 // StopAccepting implements [listeners].
-func (l *sharedListeners) StopAccepting() error {
-	if l.opened == nil {
-		return nil
+func (l *sharedListeners) StopAccepting() (err error) {
+	for _, ls := range l.opened {
+		err = errors.Join(err, ls.StopAccepting())
 	}
-	return l.opened.StopAccepting()
+	return err
 }
 
 // CloseListeners implements [listeners].
-func (l *sharedListeners) CloseListeners() error {
-	if l.opened == nil {
-		return nil
+func (l *sharedListeners) CloseListeners() (err error) {
+	for _, ls := range l.opened {
+		err = errors.Join(err, ls.Close())
 	}
-	err := l.opened.Close()
-	l.opened = nil
+	clear(l.opened)
 	return err
 }
 
 // explainSocket adds what the user can do to an error of a socket.
-func (l *sharedListeners) explainSocket(err error, f v1.IPFamily) error {
+func (l *sharedListeners) explainSocket(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW except with redirect: %w", proxy.ErrUnsupported, err)
-	case errors.Is(err, unix.EAFNOSUPPORT) && f == v1.IPv6Protocol:
-		return fmt.Errorf("%w: the kernel has no IPv6: leave it out of Options.Families: %w", proxy.ErrUnsupported, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("another backend with the identity %q seems to run in this network namespace: stop it, or set an Options.Identity "+
 			"with another name and mark; if a program listens at port %d of every address, set another Options.Port: %w",

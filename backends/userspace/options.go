@@ -23,7 +23,8 @@ type Options struct {
 	Capture Capture
 	// Addresses are the options of the capture [Addresses].
 	Addresses AddressOptions
-	// Families are the IP families to serve; empty means both.
+	// Families are the IP families to serve; empty means both. On Linux, a family that the
+	// node cannot use is left out until it can.
 	Families []v1.IPFamily
 	// Port is the port that the backend listens at, at addresses of its own, which other
 	// machines cannot reach. Zero means [DefaultPort].

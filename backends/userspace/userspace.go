@@ -53,6 +53,8 @@ type capture interface {
 
 // listeners accept the clients.
 type listeners interface {
+	// Look finds out what the node can serve now, before all is read and written again.
+	Look()
 	// Open opens the listeners that all Services share, unless they are open, and has the
 	// engine serve them.
 	Open(context.Context) error
@@ -144,6 +146,9 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if old.IsZero() {
+		b.listeners.Look()
 	}
 	if err := b.listeners.Open(ctx); err != nil {
 		return err

@@ -74,7 +74,7 @@ func (o *Options) start(c *host.Config) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.capture.Close())
 	}
-	b.listeners = &sharedListeners{config: c, capture: shared, engine: b.engine, served: &b.wg}
+	b.listeners = &sharedListeners{config: c, capture: shared, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
 	return b, nil
 }
 

@@ -25,6 +25,8 @@ type Config struct {
 	AwaitEndpoints bool
 
 	Sockets *Sockets
+	// unusable are the families that the node could not use at the last Look.
+	unusable []v1.IPFamily
 	// Node has the frontends that are captured. It is nil for TPROXY, which does not need it.
 	Node *NodeDialer
 }
@@ -38,7 +40,14 @@ func SocketFamily(f v1.IPFamily) int {
 }
 
 // Serves reports whether an IP family is served.
-func (c *Config) Serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
+func (c *Config) Serves(f v1.IPFamily) bool {
+	return slices.Contains(c.Families, f) && !slices.Contains(c.unusable, f)
+}
+
+// Served returns the IP families that are served.
+func (c *Config) Served() []v1.IPFamily {
+	return slices.DeleteFunc(Families(), func(f v1.IPFamily) bool { return !c.Serves(f) })
+}
 
 // Check implements [backends.Checker].
 func (c *Config) Check(_ *proxy.Node, port *proxy.ServicePort) error {

@@ -137,7 +137,7 @@ func sourceOf(node *proxy.Node, f v1.IPFamily) netip.Addr {
 
 // static appends the objects that do not depend on Services.
 func (c *Capture) static(node *proxy.Node, out []Object) []Object {
-	for _, fam := range c.Families {
+	for _, fam := range c.Served() {
 		for _, p := range node.ServiceCIDRs {
 			if ipaddr.FamilyOf(p.Addr()) == fam {
 				out = append(out, Object{Key: Key{kind: kindBlackhole, prefix: p.Masked()}})

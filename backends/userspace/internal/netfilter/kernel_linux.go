@@ -72,7 +72,7 @@ func (r *replacement) Finish(ctx context.Context) error {
 // Drifted implements [proxy.DriftChecker]. It reports commits of other programs to the backend's
 // tables, and checks the routing. WaitDrift notices commits only.
 func (k *kernel) Drifted(ctx context.Context) bool {
-	return k.Conn.Drifted(ctx) || slices.ContainsFunc(k.Families, func(f v1.IPFamily) bool {
+	return k.Conn.Drifted(ctx) || k.LooksDifferent() || slices.ContainsFunc(k.Served(), func(f v1.IPFamily) bool {
 		state, err := k.routes.state(f)
 		return err != nil || state != routingComplete
 	})

@@ -41,7 +41,7 @@ type renderer struct {
 // Render is a [backends.Render].
 func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil {
-		for _, f := range r.Families {
+		for _, f := range r.Served() {
 			out = r.static(node, f, out)
 		}
 		return out

@@ -53,6 +53,9 @@ func (r *markRoutes) rules(f v1.IPFamily) (own, foreign []netlink.Rule, err erro
 	all, err := netns.Consistent(func() ([]netlink.Rule, error) {
 		return r.handle.RuleListFiltered(host.SocketFamily(f), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
 	})
+	if errors.Is(err, unix.EAFNOSUPPORT) { // the kernel has no IPv6
+		return nil, nil, nil
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
 	}

@@ -1,0 +1,81 @@
+package userspace_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A node that cannot use IPv6 has the Services of IPv4, whenever that setting changes; and those of
+// IPv6 when it can.
+func TestFamilySwitchedOff(t *testing.T) {
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		t.Run(capture.String(), func(t *testing.T) {
+			n := newBridged(t, false)
+			s := bridgedServices()
+			b := n.start(t, userspace.Options{Capture: capture})
+			n.serve(t, podServer)
+			n.serve(t, podServer6)
+			reach := func(all ...string) {
+				t.Helper()
+				for _, to := range all {
+					if _, _, c, err := n.ask(t, to); err != nil {
+						t.Errorf("connection to %s: got error %v, want none", to, err)
+					} else {
+						_ = c.Close()
+					}
+				}
+			}
+			set := func(value string) {
+				t.Helper()
+				if err := n.node.Sysctl("net/ipv6/conf/lo/disable_ipv6", value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resync := func(problems int) {
+				t.Helper()
+				if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
+					t.Fatal(err)
+				}
+				if found := b.CheckNode(s); len(found) != problems {
+					t.Errorf("problems of the node: got %v, want %d", found, problems)
+				}
+				if b.Drifted(t.Context()) {
+					t.Error("Drifted after Apply: got true, want false")
+				}
+			}
+			set("1")
+			resync(1)
+			reach(one)
+			for range 2 {
+				set("0")
+				if !b.Drifted(t.Context()) {
+					t.Error("Drifted after IPv6 was switched on: got false, want true")
+				}
+				resync(0)
+				reach(service6)
+				reach(one)
+				set("1")
+				if !b.Drifted(t.Context()) {
+					t.Error("Drifted after IPv6 was switched off: got false, want true")
+				}
+				resync(1)
+				reach(one)
+			}
+			set("0")
+			lo, err := n.node.Netlink().LinkByName("lo")
+			if err == nil {
+				err = n.node.Netlink().AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv6loopback, Mask: net.CIDRMask(128, 128)}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			resync(0)
+			reach(one, service6)
+		})
+	}
+}
