@@ -19,6 +19,10 @@ const (
 
 	chainUnservedPrerouting = "unserved-prerouting"
 	chainUnservedOutput     = "unserved-output"
+
+	// With TPROXY, packets that are neither of TCP nor of UDP traverse these.
+	chainPortlessIncoming = "portless-incoming"
+	chainPortlessOutgoing = "portless-outgoing"
 )
 
 // Levels of chains: a chain jumps only to chains of lower levels.
@@ -26,6 +30,7 @@ const (
 	levelAction uint8 = iota
 	levelSource
 	levelServices
+	levelPortless
 	levelBase
 	levelForeign
 )
@@ -98,6 +103,10 @@ func (r *renderer) chains(node *proxy.Node, f v1.IPFamily) (all []Object) {
 		}
 	}
 	add(levelServices, chainServices, regular, chainWriter.services)
+	if !r.redirect {
+		add(levelPortless, chainPortlessIncoming, regular, chainWriter.portlessIncoming)
+		add(levelPortless, chainPortlessOutgoing, regular, chainWriter.portlessOutgoing)
+	}
 	for _, b := range r.bases() {
 		add(levelBase, b.name, b.at, b.rules)
 	}
@@ -179,6 +188,7 @@ func (w chainWriter) unservedOutput() {
 // that it would capture.
 func (w chainWriter) prerouting() {
 	destPort, accept := w.ownPort(nft.DestPort(reg)), w.Accept()
+	w.Rule(w.isPortless(), w.Goto(chainPortlessIncoming))
 	// Answers of endpoints. The rule is for ports that clients do not use: a closing socket
 	// must not receive packets of a client's own connection from the same port.
 	w.Rule(destPort, w.ownSocket(), w.SetMark(), accept)
@@ -189,7 +199,8 @@ func (w chainWriter) prerouting() {
 	// Packets of clients on their connections, also to removed frontends.
 	w.Rule(w.ownSocket(), w.SetMark(), accept)
 	// The same, of connections that chain bridged has translated.
-	w.Rule(w.comesByBridge(expr.CmpOpEq), w.isEstablished(), accept)
+	w.Rule(w.comesByBridge(expr.CmpOpEq), w.connectionState(expr.CtStateBitESTABLISHED), accept)
+	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
 	// Chain output has decided on all packets from the node to itself.
 	w.Rule(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpNeq), w.Jump(chainServices))
 	w.Rule(w.Marked(expr.CmpOpEq), accept)
@@ -207,6 +218,7 @@ func (w chainWriter) prerouting() {
 // prerouting. It does not mark packets of the backend.
 func (w chainWriter) output() {
 	own, accept := nft.Join(w.ownPort(nft.SourcePort(reg)), w.transparentSocket()), w.Accept()
+	w.Rule(w.isPortless(), w.Goto(chainPortlessOutgoing))
 	// Late answers on translated connections that connection tracking has forgotten.
 	w.Rule(w.original(), w.SourceIn(w.translatedTo()), w.Drop())
 	// An answer to a datagram whose flow connection tracking has forgotten: it seems to begin
@@ -223,6 +235,24 @@ func (w chainWriter) output() {
 	// A reply begins no connection, even if its destination is a frontend, as in
 	// prerouting.
 	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
+	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
+	w.Rule(w.Jump(chainServices))
+}
+
+// portlessIncoming delivers ICMP errors to the socket that has sent the quoted packet: its address
+// may be that of a frontend or of a client. Socket expressions look up the quoted packet.
+func (w chainWriter) portlessIncoming() {
+	w.Rule(w.ownSocket(), w.SetMark(), w.Accept())
+	// An error on another flow, such as one that chain bridged has translated.
+	w.Rule(w.connectionState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
+	w.Rule(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpNeq), w.Jump(chainServices))
+}
+
+// portlessOutgoing marks ICMP errors of the node about packets that the backend has sent to it. At
+// this hook, socket expressions look up nothing.
+func (w chainWriter) portlessOutgoing() {
+	w.Rule(w.connectionState(expr.CtStateBitRELATED), w.reply(), w.connectionMarked(expr.CmpOpNeq), w.SetMark(), w.Accept())
+	w.Rule(w.connectionState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
 	w.Rule(w.Jump(chainServices))
 }
 

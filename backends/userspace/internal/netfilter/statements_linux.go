@@ -52,9 +52,18 @@ func (w chainWriter) connectionMarked(op expr.CmpOp) nft.Statement {
 	return w.bits(expr.CtKeyMARK, w.Mark, op)
 }
 
-// isEstablished matches packets on connections that have seen packets of both sides.
-func (w chainWriter) isEstablished() nft.Statement {
-	return w.bits(expr.CtKeySTATE, expr.CtStateBitESTABLISHED, expr.CmpOpNeq)
+// connectionState matches packets in one of some states of connection tracking, such as
+// [expr.CtStateBitESTABLISHED]: of connections that have seen packets of both sides.
+func (w chainWriter) connectionState(states uint32) nft.Statement {
+	return w.bits(expr.CtKeySTATE, states, expr.CmpOpNeq)
+}
+
+// isPortless matches packets that are neither of TCP nor of UDP. In the place of ports they may
+// have anything, such as a checksum.
+func (w chainWriter) isPortless() nft.Statement {
+	return w.Encode(nft.L4Proto(reg),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{unix.IPPROTO_UDP}})
 }
 
 // bits compares some bits of a conntrack field with zero.
@@ -65,7 +74,7 @@ func (w chainWriter) bits(key expr.CtKey, mask uint32, op expr.CmpOp) nft.Statem
 		&expr.Cmp{Op: op, Register: reg, Data: make([]byte, 4)})
 }
 
-// ownPort matches the ports from which the backend reaches endpoints.
+// ownPort matches the ports from which the backend reaches endpoints, of TCP and UDP.
 func (w chainWriter) ownPort(load expr.Any) nft.Statement {
 	first, last := binary.BigEndian.AppendUint16(nil, firstSourcePort), binary.BigEndian.AppendUint16(nil, firstSourcePort+sourcePorts-1)
 	return w.Encode(load, &expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: first, ToData: last})
