@@ -269,7 +269,15 @@ func (b *Backend) Drifted(ctx context.Context) bool {
 }
 
 // WaitDrift implements [proxy.DriftChecker].
-func (b *Backend) WaitDrift(ctx context.Context) error { return b.capture.WaitDrift(ctx) }
+func (b *Backend) WaitDrift(ctx context.Context) error {
+	for {
+		// The capture may have noticed what an Apply did that is not yet done: Drifted
+		// waits for it.
+		if err := b.capture.WaitDrift(ctx); err != nil || b.Drifted(ctx) {
+			return err
+		}
+	}
+}
 
 // CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
 // which another program listens, and addresses that cannot be removed.

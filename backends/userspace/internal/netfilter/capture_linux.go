@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
@@ -28,7 +29,11 @@ func New(c *host.Config, redirect bool) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{renderer: renderer{c, redirect}, Conn: conn}
+	events, err := listenRouting()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	k := &kernel{renderer: renderer{c, redirect}, Conn: conn, events: events}
 	k.routes = k.routing()
 	if redirect {
 		return &Capture{kernel: k}, nil

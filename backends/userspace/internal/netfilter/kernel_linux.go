@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,6 +23,7 @@ type kernel struct {
 	*nft.Conn
 
 	routes routing
+	events *rawnetlink.Listener
 	batch  nfnetlink.Batch
 	ops    atomic.Uint64
 }
@@ -67,15 +69,6 @@ func (r *replacement) Commit(ctx context.Context, ops []op) error {
 func (r *replacement) Finish(ctx context.Context) error {
 	unserved := slices.DeleteFunc(host.Families(), r.kernel.Serves)
 	return r.kernel.remove(ctx, unserved)
-}
-
-// Drifted implements [proxy.DriftChecker]. It reports commits of other programs to the backend's
-// tables, and checks the routing. WaitDrift notices commits only.
-func (k *kernel) Drifted(ctx context.Context) bool {
-	return k.Conn.Drifted(ctx) || k.LooksDifferent() || slices.ContainsFunc(k.Served(), func(f v1.IPFamily) bool {
-		state, err := k.routes.state(f)
-		return err != nil || state != routingComplete
-	})
 }
 
 // Commit implements [backends.Target].
