@@ -30,12 +30,7 @@ func TestFamilySwitchedOff(t *testing.T) {
 					}
 				}
 			}
-			set := func(value string) {
-				t.Helper()
-				if err := n.node.Sysctl("net/ipv6/conf/lo/disable_ipv6", value); err != nil {
-					t.Fatal(err)
-				}
-			}
+			set := func(value string) { n.disableIPv6(t, value) }
 			resync := func(problems int) {
 				t.Helper()
 				if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
@@ -67,15 +62,29 @@ func TestFamilySwitchedOff(t *testing.T) {
 				reach(one)
 			}
 			set("0")
-			lo, err := n.node.Netlink().LinkByName("lo")
-			if err == nil {
-				err = n.node.Netlink().AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv6loopback, Mask: net.CIDRMask(128, 128)}})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			n.removeLoopbackAddress(t)
 			resync(0)
 			reach(one, service6)
 		})
+	}
+}
+
+// removeLoopbackAddress removes the address ::1 of the node.
+func (n network) removeLoopbackAddress(t *testing.T) {
+	t.Helper()
+	lo, err := n.node.Netlink().LinkByName("lo")
+	if err == nil {
+		err = n.node.Netlink().AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv6loopback, Mask: net.CIDRMask(128, 128)}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// disableIPv6 sets whether the interface lo of the node has IPv6.
+func (n network) disableIPv6(t *testing.T, value string) {
+	t.Helper()
+	if err := n.node.Sysctl("net/ipv6/conf/lo/disable_ipv6", value); err != nil {
+		t.Fatal(err)
 	}
 }

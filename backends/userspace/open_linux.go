@@ -23,11 +23,11 @@ type sharedListeners struct {
 	opened  map[v1.IPFamily]*host.Listeners
 }
 
-// Look implements [listeners].
-func (l *sharedListeners) Look() { l.config.Look() }
-
 // Open implements [listeners].
-func (l *sharedListeners) Open(ctx context.Context) error {
+func (l *sharedListeners) Open(ctx context.Context, again bool) error {
+	if again {
+		l.config.Look()
+	}
 	for _, f := range l.config.Served() {
 		if l.opened[f] != nil {
 			continue

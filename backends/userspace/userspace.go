@@ -53,11 +53,9 @@ type capture interface {
 
 // listeners accept the clients.
 type listeners interface {
-	// Look finds out what the node can serve now, before all is read and written again.
-	Look()
 	// Open opens the listeners that all Services share, unless they are open, and has the
-	// engine serve them.
-	Open(context.Context) error
+	// engine serve them. If everything is applied again, it finds out what the node can serve.
+	Open(ctx context.Context, again bool) error
 	// Follow gets each change of what the engine serves.
 	Follow(old, next proxy.Snapshot)
 	// StopAccepting closes the listeners for new clients, and none that existing connections
@@ -147,10 +145,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if old.IsZero() {
-		b.listeners.Look()
-	}
-	if err := b.listeners.Open(ctx); err != nil {
+	if err := b.listeners.Open(ctx, old.IsZero()); err != nil {
 		return err
 	}
 	before := b.carried

@@ -16,10 +16,7 @@ import (
 )
 
 // Open does nothing: each frontend has listeners of its own, which Commit opens.
-func (c *Capture) Open(context.Context) error { return nil }
-
-// Look does nothing: each address is tried.
-func (c *Capture) Look() {}
+func (c *Capture) Open(context.Context, bool) error { return nil }
 
 // open opens the listeners that operations add. After an error it has opened none.
 func (c *Capture) open(ctx context.Context, ops []op, present map[netip.Addr]bool) error {

@@ -201,10 +201,7 @@ func (l *Loopback) WaitDrift(context.Context) error {
 }
 
 // Open does nothing: each frontend has listeners of its own, which Commit opens.
-func (l *Loopback) Open(context.Context) error { return nil }
-
-// Look does nothing: each socket is tried.
-func (l *Loopback) Look() {}
+func (l *Loopback) Open(context.Context, bool) error { return nil }
 
 // StopAccepting closes all listeners.
 func (l *Loopback) StopAccepting() error { return l.CloseListeners() }
