@@ -166,11 +166,13 @@ func (w chainWriter) services() {
 }
 
 // unserved sees packets after all translation. Chain prerouting or output has marked captured
-// packets. A reply is no packet to a frontend.
+// packets. Neither a reply, nor an ICMP error about a connection, is a packet to a frontend, and
+// untracked packets are to pass a proxy.
 func (w chainWriter) unserved() {
 	if !w.redirect {
 		w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
 		w.Rule(w.reply(), w.Accept())
+		w.Rule(w.connectionState(expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
 	}
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
 }
