@@ -17,9 +17,11 @@
 //	filter  INPUT, FORWARD, OUTPUT, new connections that were not translated
 //	                           ─▶ VIPKIT-PROXY-FIREWALL
 //	                                ├─▶ VIPKIT-EXTERNAL-SERVICES, VIPKIT-NODEPORTS  without endpoints, or not for this source
-//	                                └─▶ VIPKIT-SERVICES  the same for ClusterIPs; ports that no Service has
-//	        FORWARD, packets of no connection
-//	                           ─▶ VIPKIT-FORWARD         drops those from pods, and to service ranges
+//	                                └─▶ VIPKIT-SERVICES  the same for ClusterIPs
+//	        FORWARD, OUTPUT    ─▶ VIPKIT-UNSERVED       after that: ports that no Service has
+//	        FORWARD            ─▶ VIPKIT-FORWARD        accepts marked packets and known connections; drops
+//	                                                    packets of no connection from pods, and to service ranges
+//	        INPUT              ─▶ VIPKIT-HEALTH-CHECKS  accepts health checks of load balancers
 //
 // There are fewer rules than with kube-proxy: endpoints have rules in the chain of their
 // Service instead of chains of their own, and one rule of VIPKIT-POSTROUTING masquerades all
@@ -53,6 +55,6 @@
 // its module xt_recent was loaded with another number; see
 // [Options.AffinityClients].
 //
-// Other packet filters of the node must accept forwarded traffic. Node ports do not answer
+// Packet filters outside of iptables must accept forwarded traffic. Node ports do not answer
 // at loopback addresses, unless a backend of package userspace serves them there.
 package iptables

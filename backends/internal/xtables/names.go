@@ -69,6 +69,15 @@ const canary = "PROXY-CANARY"
 // probed.
 func (n Names) Canary() string { return n.Prefix + canary }
 
+// Comment returns the match that makes a rule of one of the kernel's own chains an own one,
+// wherever another program moves it or its chain.
+func (n Names) Comment(purpose string) string {
+	return `-m comment --comment "kubernetes ` + purpose + n.owner() + `" `
+}
+
+// owner ends each own comment.
+func (n Names) owner() string { return " (" + strings.TrimSuffix(n.Prefix, "-") + ")" }
+
 // tables returns the tables that are used.
 func (n Names) tables() []Table {
 	return slices.DeleteFunc([]Table{NAT, Filter, Mangle}, func(t Table) bool { return !n.uses(t) })
