@@ -41,8 +41,10 @@
 //
 // A new process reads the output of iptables-save, writes what differs (nothing, if nothing
 // has changed), and removes what is not wanted. A resync does the same and so repairs drift.
-// A Runner resyncs at each ResyncInterval, in the flavour that uses nf_tables only if another
-// program has committed. The legacy flavour does not report changes: a resync finds them, or
+// A Runner resyncs at each ResyncInterval, and as soon as the backend notices a change of
+// another program. The flavour that uses nf_tables notices all changes of its tables at once, and
+// only then a resync reads them. The legacy flavour does not report changes: the backend
+// notices within a second if the number of rules differs, and a resync finds all other changes, or
 // the next one if a change was made while the resync read the rules. Changes that were
 // undone before a resync are not noticed.
 //

@@ -18,10 +18,10 @@ import (
 // [proxy.ErrUnsupported].
 //
 // The backend counts rules and chains that it has written or removed
-// ([proxy.OperationCounter]). If all families use nf_tables, it reports whether other
-// programs may have changed rules ([proxy.DriftChecker]), at the cost of one request to the
-// kernel; otherwise it always reports that they may have. It has open files and sockets until it is
-// closed ([io.Closer]).
+// ([proxy.OperationCounter]), and waits for changes of other programs ([proxy.DriftChecker]). If
+// all families use nf_tables, it reports at little cost whether there were any; otherwise it
+// always reports that there may have been. It has open files and sockets until it is closed
+// ([io.Closer]).
 func New(options Options) (proxy.Backend, error) {
 	return newBackend(options, rememberedClients, nil)
 }

@@ -72,7 +72,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		want := s.dump(t)
 		chain := newNames("vipkit").of(prefixCluster, newPort(v1.IPv4Protocol, 0, 0).Name, 0)
 		for name, script := range map[string]string{
-			"a jump is missing":       "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals\" -j VIPKIT-SERVICES\nCOMMIT\n",
+			"a jump is missing":       "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals (VIPKIT)\" -j VIPKIT-SERVICES\nCOMMIT\n",
 			"a chain is empty":        "*nat\n-F " + chain + "\nCOMMIT\n",
 			"a chain has a rule more": "*nat\n-I " + chain + " -j RETURN\nCOMMIT\n",
 			"services are missing":    "*nat\n-F " + services + "\nCOMMIT\n",
@@ -226,7 +226,8 @@ func TestNodeChanges(t *testing.T) {
 	})
 }
 
-// In the flavour that uses nf_tables, Drifted is false unless another program has committed.
+// In the flavour that uses nf_tables, Drifted is false unless another program has committed to the
+// tables of iptables.
 func TestDriftIsNoticed(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		checker, ok := s.Backend.(proxy.DriftChecker)
@@ -245,6 +246,10 @@ func TestDriftIsNoticed(t *testing.T) {
 		expect("after a first load", false)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv6Protocol, 3, 3)...))
 		expect("after a change", false)
+		if s.Options.Flavour == NFT {
+			s.nft(t, "add table inet filter\nadd chain inet filter other\n")
+		}
+		expect("after a foreign change of other tables", false)
 		s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 		expect("after a foreign change", true)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 3, 3)...))

@@ -178,7 +178,7 @@ func TestRenderedNode(t *testing.T) {
 			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-PROXY-FIREWALL",
 			"-m addrtype --dst-type LOCAL -j RETURN", "-j VIPKIT-CLUSTER-IPS", "-d 10.128.0.0/9 -j DROP",
 		}},
-		"all but pods":  {n.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
+		"all but pods": {n.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
 		"forwarded packets": {n.forward(), []string{
 			"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-m mark --mark 0x4000/0x4000 -j ACCEPT",
 			"-s 10.1.0.0/16 -m conntrack --ctstate INVALID -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP",

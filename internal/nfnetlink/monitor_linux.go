@@ -24,6 +24,10 @@ type Monitor struct {
 	conn *Conn
 	file *os.File
 	raw  syscall.RawConn
+	// tables are the names of the tables.
+	tables []string
+	// buf is where Read reads.
+	buf []byte
 	// listening is true while the socket is in the multicast group of nf_tables.
 	listening bool
 	// missed is true if another connection may have committed while it was not.
@@ -42,7 +46,7 @@ func (c *Conn) Monitor(tables ...string) (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("socket", err))
 	}
-	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor")}
+	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor"), tables: tables}
 	if m.raw, err = m.file.SyscallConn(); err == nil {
 		err = m.control(func(fd int) error { return c.prepare(fd, tables) })
 	}
@@ -181,38 +185,10 @@ func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Now()) }
 // not listen. If the generation of the ruleset then shows that another connection
 // committed to any table, that counts as noticed.
 func (m *Monitor) Commit(ctx context.Context, b *Batch) error {
-	commit := func() error { return m.conn.Commit(ctx, b) }
 	if b.Len() < bulk || !m.listening {
-		return commit()
+		return m.conn.Commit(ctx, b)
 	}
-	return m.apart(ctx, commit)
-}
-
-// apart makes a commit while the monitor does not listen. A successful commit adds one to
-// the generation of the ruleset. After any other difference, or if the generation cannot be
-// read, Noticed returns true.
-func (m *Monitor) apart(ctx context.Context, commit func() error) error {
-	before, err := m.conn.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	if err := m.listen(false); err != nil {
-		return err
-	}
-	committed := commit()
-	err = m.listen(true)
-	after := before
-	if err == nil {
-		after, err = m.conn.Generation(context.WithoutCancel(ctx))
-	}
-	if committed == nil {
-		after--
-	}
-	if err != nil || after != before {
-		m.missed.Store(true)
-		m.wake()
-	}
-	return committed
+	return m.Apart(ctx, func() (int, error) { return 1, m.conn.Commit(ctx, b) })
 }
 
 // listen joins or leaves the multicast group.

@@ -349,9 +349,9 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	// A foreign commit while the monitor does not listen shows in the generation.
 	ended := make(chan error, 1)
 	go func() { ended <- m.Wait(t.Context()) }()
-	err := m.apart(t.Context(), func() error {
+	err := m.Apart(t.Context(), func() (int, error) {
 		nft(t, "add", "table", "ip", "somebody")
-		return c.Commit(t.Context(), b)
+		return 1, c.Commit(t.Context(), b)
 	})
 	if err != nil {
 		t.Fatal(err)

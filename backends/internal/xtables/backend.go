@@ -3,8 +3,8 @@ package xtables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
@@ -15,7 +15,7 @@ import (
 // failure of one does not affect the other.
 type Backend struct {
 	families []proxy.Backend
-	watcher  watcher
+	watchers []watcher
 	kernels  []counted
 	// flavours are those of the tables that the backend writes.
 	flavours []Flavour
@@ -26,10 +26,17 @@ type Backend struct {
 	held []io.Closer
 }
 
-// watcher reports whether other programs may have changed the rules.
+// watcher notices changes that other programs make to tables.
 type watcher interface {
-	begin(ctx context.Context)
-	drifted(ctx context.Context) bool
+	// begin is called before everything is read: later changes count.
+	begin()
+	// commit runs a program that commits to a number of tables, and has an input of some size in
+	// bytes. The changes of the program do not count.
+	commit(ctx context.Context, tables, size int, run func() error) error
+	// drifted reports whether there may have been changes since begin.
+	drifted() bool
+	// wait returns nil when there has been one.
+	wait(ctx context.Context) error
 }
 
 // Apply implements [proxy.Backend].
@@ -56,18 +63,34 @@ func (b *Backend) begin(ctx context.Context, full bool) error {
 		}
 	}
 	if full {
-		b.watcher.begin(ctx)
+		for _, w := range b.watchers {
+			w.begin()
+		}
 	}
 	return nil
 }
 
-// WaitDrift implements [proxy.DriftChecker]. It is unsupported; resyncs find drift.
-func (*Backend) WaitDrift(context.Context) error {
-	return fmt.Errorf("iptables: %w: waiting for changes of rules", proxy.ErrUnsupported)
+// WaitDrift implements [proxy.DriftChecker]: it waits for changes of tables by other programs, all
+// in the flavour that uses nf_tables, and those of the number of rules in the legacy flavour.
+func (b *Backend) WaitDrift(ctx context.Context) error {
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	results := make(chan error, len(b.watchers))
+	for _, w := range b.watchers {
+		go func() { results <- w.wait(waiting) }()
+	}
+	first := <-results
+	stop()
+	for range len(b.watchers) - 1 {
+		<-results
+	}
+	return first
 }
 
 // Drifted implements [proxy.DriftChecker].
-func (b *Backend) Drifted(ctx context.Context) bool { return b.watcher.drifted(ctx) }
+func (b *Backend) Drifted(context.Context) bool {
+	return slices.ContainsFunc(b.watchers, watcher.drifted)
+}
 
 // CheckLimits implements [backends.LimitChecker].
 func (b *Backend) CheckLimits(node *proxy.Node, port *proxy.ServicePort) (all []*proxy.Problem) {

@@ -20,11 +20,6 @@ type failingFamily struct {
 
 func (e failingFamily) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return e.err }
 
-type alwaysDrifted struct{}
-
-func (alwaysDrifted) begin(context.Context)        {}
-func (alwaysDrifted) drifted(context.Context) bool { return true }
-
 // If one family fails as a whole, the error names the failed service ports of the other
 // family as text, but is not a PortErrors, because these are not the only ones.
 func TestErrorsOfBothFamilies(t *testing.T) {
@@ -32,7 +27,7 @@ func TestErrorsOfBothFamilies(t *testing.T) {
 	known := proxy.NewSnapshot(nil)
 	for _, whole := range []error{backends.ErrUnavailable, proxy.ErrDataplaneLost} {
 		for _, old := range []proxy.Snapshot{{}, known} {
-			b := &Backend{watcher: alwaysDrifted{}, families: []proxy.Backend{
+			b := &Backend{families: []proxy.Backend{
 				failingFamily{err: proxy.PortErrors{name: errors.New("out of the ordinary")}}, failingFamily{err: whole},
 			}}
 			err := b.Apply(t.Context(), old, known)

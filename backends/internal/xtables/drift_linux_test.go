@@ -1,7 +1,11 @@
 package xtables
 
 import (
+	"context"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -9,23 +13,112 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// If an own program commits less often than expected, a commit of another program is still
-// noticed.
-func TestDriftAfterMissingCommit(t *testing.T) {
-	s := newStage(t, config(NFT))
+func newBackend(t *testing.T, f Flavour) (*stage, *Backend) {
+	t.Helper()
+	s := newStage(t, config(f))
 	b, ok := s.Backend.(*Backend)
 	if !ok {
 		t.Fatalf("backend: got a %T, want a *Backend", s.Backend)
 	}
 	s.Apply(t, someSnapshot())
-	w, ok := b.watcher.(*watch)
+	return s, b
+}
+
+// Only commits of other programs to the tables of iptables are drift, also if they are made while
+// an own program runs.
+func TestWatchTellsCommitsApart(t *testing.T) {
+	s, b := newBackend(t, NFT)
+	w, ok := b.watchers[0].(*watch)
 	if !ok {
-		t.Fatalf("watcher: got a %T, want a *watch", b.watcher)
+		t.Fatalf("watcher: got a %T, want a *watch", b.watchers[0])
 	}
-	w.committed(t.Context(), 1, nil)
-	s.nft(t, "flush ruleset\n") // one commit
-	if !b.Drifted(t.Context()) {
-		t.Error("drifted: got false, want true")
+	const own, foreign, other = "add chain ip nat own", "add chain ip filter foreign", "add table inet filter\nadd chain inet filter x"
+	scripts := 0
+	load := func(script string) {
+		scripts++
+		s.nft(t, script+strconv.Itoa(scripts)+"\n") // a chain that does not exist yet
+	}
+	for _, c := range []struct {
+		what    string
+		commits int
+		size    int
+		during  []string
+		after   string
+		want    bool
+	}{
+		{"an own commit", 1, 0, []string{own}, "", false},
+		{"two own commits", 2, 0, []string{own, foreign}, "", false},
+		{"a large own commit", 1, bulk, []string{own}, "", false},
+		{"a commit to another table during an own one", 1, 0, []string{other, own}, "", false},
+		{"a commit to another table during a large own one", 1, bulk, []string{other, own}, "", true},
+		{"a foreign commit during an own one", 1, 0, []string{foreign, own}, "", true},
+		{"a foreign commit during a large own one", 1, bulk, []string{foreign, own}, "", true},
+		{"a missing commit", 1, 0, nil, "", true},
+		{"a commit to another table", 0, 0, nil, other, false},
+		{"a foreign commit", 0, 0, nil, foreign, true},
+	} {
+		w.begin()
+		err := w.commit(t.Context(), c.commits, c.size, func() error {
+			for _, script := range c.during {
+				load(script)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if c.after != "" {
+			load(c.after)
+		}
+		if got := b.Drifted(t.Context()); got != c.want {
+			t.Errorf("after %s: drifted: got %t, want %t", c.what, got, c.want)
+		}
+	}
+}
+
+// A flush and a removed jump are noticed soon, and own changes are not.
+func TestWaitDrift(t *testing.T) {
+	for _, f := range []Flavour{NFT, Legacy} {
+		t.Run(string(f), func(t *testing.T) {
+			for what, script := range map[string]string{
+				"a flush":        "*nat\n-F\nCOMMIT\n",
+				"a removed jump": "*filter\n-D INPUT 1\nCOMMIT\n",
+			} {
+				s, b := newBackend(t, f)
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3)))
+				ctx, cancel := context.WithTimeout(t.Context(), 2*lookInterval)
+				if err := b.WaitDrift(ctx); err == nil {
+					t.Errorf("%s: waiting after own changes: got no error, want none to be noticed", what)
+				}
+				cancel()
+				waited := make(chan error, 1)
+				begun := time.Now()
+				go func() { waited <- b.WaitDrift(t.Context()) }()
+				s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
+				if err := <-waited; err != nil {
+					t.Errorf("%s: waiting: got error %v, want none", what, err)
+				}
+				t.Logf("%s: noticed after %v", what, time.Since(begun).Round(time.Millisecond))
+			}
+		})
+	}
+}
+
+// A look of the legacy flavour takes the same time with any number of rules.
+func BenchmarkLegacyLook(b *testing.B) {
+	s := newStage(b, config(Legacy))
+	s.run(b, "*nat\n:MANY - [0:0]\n"+strings.Repeat("-A MANY -j RETURN\n", 100_000)+"COMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+	backend, ok := s.Backend.(*Backend)
+	if !ok {
+		b.Fatalf("backend: got a %T, want a *Backend", s.Backend)
+	}
+	w, ok := backend.watchers[0].(*legacyWatch)
+	if !ok {
+		b.Fatalf("watcher: got a %T, want a *legacyWatch", backend.watchers[0])
+	}
+	w.begin()
+	for b.Loop() {
+		w.compare()
 	}
 }
 

@@ -75,9 +75,11 @@ func (n Names) probe(of []Extension) *script {
 		}
 	}
 	s.write("COMMIT")
+	s.sections = append(s.sections, section{end: s.lines})
 	s.write("*", of[0].Table.String())
 	s.write("-F ", chain)
 	s.write("-X ", chain)
 	s.write("COMMIT")
+	s.sections = append(s.sections, section{end: s.lines})
 	return s
 }

@@ -173,8 +173,7 @@ func sameExtension(a, b Extension) bool { return a.Name == b.Name }
 // refusal probes extensions of one table, and returns the failure of the program if they were
 // refused.
 func (k *kernel) refusal(ctx context.Context, of []Extension) (refused *stopError, err error) {
-	err = k.programs.restore(ctx, k.names.probe(of).text)
-	k.watch.committed(ctx, 2, err)
+	err = k.run(ctx, k.names.probe(of))
 	stop, stopped := errors.AsType[*stopError](err)
 	if stopped && !errors.Is(stop, backends.ErrUnavailable) && !errors.Is(stop, proxy.ErrDataplaneLost) {
 		return stop, nil

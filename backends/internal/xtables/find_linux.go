@@ -24,9 +24,6 @@ func (k *kernel) find(ctx context.Context) (s existing, err error) {
 	if k.native != nil {
 		var repairs uint64
 		s.ruleset, repairs, err = k.native.repair(ctx)
-		if repairs > 0 {
-			k.watch.committed(ctx, 1, err)
-		}
 		if err != nil {
 			return s, fmt.Errorf("iptables: nf_tables: %w", err)
 		}

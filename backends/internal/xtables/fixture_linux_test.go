@@ -32,7 +32,7 @@ func config(flavour Flavour) Config {
 
 // newStage makes a stage. It skips the test if the programs of the flavour are not installed,
 // or the kernel lacks their tables.
-func newStage(t *testing.T, c Config) *stage {
+func newStage(t testing.TB, c Config) *stage {
 	t.Helper()
 	stagetest.OwnXtablesLock(t)
 	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), c) })
@@ -52,7 +52,7 @@ func newStage(t *testing.T, c Config) *stage {
 }
 
 // run runs a program, such as ip6tables-save, of the stage's flavour, and returns its output.
-func (s *stage) run(t *testing.T, input, name string, args ...string) string {
+func (s *stage) run(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
 	out, err := s.try(t, input, name, args...)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *stage) run(t *testing.T, input, name string, args ...string) string {
 }
 
 // try does the same, and returns the error.
-func (s *stage) try(t *testing.T, input, name string, args ...string) (string, error) {
+func (s *stage) try(t testing.TB, input, name string, args ...string) (string, error) {
 	t.Helper()
 	stem, what, _ := strings.Cut(name, "-")
 	path, err := LookUp(strings.TrimSuffix(stem+"-"+string(s.Options.Options.Flavour)+"-"+what, "-"))

@@ -19,7 +19,7 @@ type kernel struct {
 	programs programs
 	// native is nil for the legacy flavour.
 	native *native
-	watch  *watch
+	watch  watcher
 	ops    atomic.Uint64
 	counts *counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
@@ -85,11 +85,7 @@ func (k *kernel) rewrite(ctx context.Context, ops []Op) []Op {
 
 // removeJumps removes jumps that iptables cannot find by their text.
 func (k *kernel) removeJumps(ctx context.Context, of *ruleset) error {
-	committed, err := k.native.removeJumps(ctx, of)
-	if committed {
-		k.watch.committed(ctx, 1, err)
-	}
-	if err != nil {
+	if err := k.native.removeJumps(ctx, of); err != nil {
 		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
 	}
 	return nil
@@ -170,8 +166,7 @@ func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error)
 
 // restore runs a script.
 func (k *kernel) restore(ctx context.Context, s *script) error {
-	err := k.programs.restore(ctx, s.text)
-	k.watch.committed(ctx, len(s.sections), err)
+	err := k.run(ctx, s)
 	if err == nil {
 		k.ops.Add(s.rules)
 	}
@@ -182,6 +177,11 @@ func (k *kernel) restore(ctx context.Context, s *script) error {
 		}
 	}
 	return err
+}
+
+// run runs a script while the watch is told about it.
+func (k *kernel) run(ctx context.Context, s *script) error {
+	return k.watch.commit(ctx, len(s.sections), len(s.text), func() error { return k.programs.restore(ctx, s.text) })
 }
 
 // undo reverts what was committed before an error. Most often that is nothing, because few
@@ -211,7 +211,7 @@ func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 	}
 	inverse, err := newScript(back)
 	if err == nil {
-		err = k.programs.restore(context.WithoutCancel(ctx), inverse.text)
+		err = k.run(context.WithoutCancel(ctx), inverse)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: change partly applied and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)

@@ -138,8 +138,8 @@ func isHookOf(t Table, c *nfnetlink.Chain) bool {
 	return c.Base == want
 }
 
-// removeJumps removes jumps to chains of the identity, and reports whether it has committed.
-func (n *native) removeJumps(ctx context.Context, p *ruleset) (committed bool, err error) {
+// removeJumps removes jumps to chains of the identity.
+func (n *native) removeJumps(ctx context.Context, p *ruleset) error {
 	var b nfnetlink.Batch
 	for ref, rules := range p.hooks {
 		for _, r := range rules {
@@ -149,7 +149,7 @@ func (n *native) removeJumps(ctx context.Context, p *ruleset) (committed bool, e
 		}
 	}
 	if b.Empty() {
-		return false, nil
+		return nil
 	}
-	return true, n.conn.Commit(ctx, &b)
+	return n.conn.Commit(ctx, &b)
 }

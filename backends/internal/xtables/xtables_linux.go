@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -24,13 +25,10 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: the network namespace: %w", err)
 	}
-	kernels, conn, err := openKernels(&c, at)
+	b := &Backend{held: []io.Closer{at.file}}
+	kernels, err := b.open(&c, at)
 	if err != nil {
-		return nil, errors.Join(err, at.file.Close())
-	}
-	b := &Backend{watcher: kernels[0].watch, held: []io.Closer{at.file}}
-	if conn != nil {
-		b.held = append(b.held, conn)
+		return nil, errors.Join(err, b.Close())
 	}
 	for _, k := range kernels {
 		b.refresh = append(b.refresh, k.refresh)
@@ -43,35 +41,69 @@ func New(c Config) (*Backend, error) {
 	return b, nil
 }
 
-// openKernels makes one kernel for each family. The generation of nf_tables shows changes
-// only if all families use nf_tables, and the flavour may differ by family. The connection
-// is nil if no family uses nf_tables.
-func openKernels(c *Config, at *namespace) (all []*kernel, conn *nfnetlink.Conn, err error) {
-	watched := true
+// open makes one kernel for each family, whose flavours may differ, and a watch of each flavour.
+func (b *Backend) open(c *Config, at *namespace) (all []*kernel, err error) {
+	legacy := map[v1.IPFamily]func() ([]Table, error){}
+	byNFT := map[nfnetlink.Family]bool{}
 	for _, f := range c.Families {
 		p, err := findPrograms(context.Background(), c, f.Family, at)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		watched = watched && p.flavour == NFT
-		all = append(all, &kernel{Family: f, names: c.Names, programs: p, around: c.Around, counts: &counts{}})
-	}
-	if !slices.ContainsFunc(all, (*kernel).usesNFT) {
-		return all, nil, nil
-	}
-	if conn, err = nfnetlink.Open(); err != nil {
-		return nil, nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
-	}
-	w := &watch{conn: conn}
-	for _, k := range all {
+		k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around, counts: &counts{}}
+		all = append(all, k)
 		if k.usesNFT() {
-			k.native = &native{conn: conn, family: nft.FamilyOf(k.Family.Family), names: k.names}
+			byNFT[nft.FamilyOf(f.Family)] = true
+		} else {
+			legacy[f.Family] = func() ([]Table, error) { return k.programs.tables(c.Names) }
 		}
-		if watched {
+	}
+	if err := b.watchLegacy(all, legacy); err != nil {
+		return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
+	}
+	if err := b.watchNative(c, all, byNFT); err != nil {
+		return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
+	}
+	return all, nil
+}
+
+func (b *Backend) watchLegacy(all []*kernel, exist map[v1.IPFamily]func() ([]Table, error)) error {
+	if len(exist) == 0 {
+		return nil
+	}
+	w, err := newLegacyWatch(exist)
+	if err != nil {
+		return err
+	}
+	b.watchers, b.held = append(b.watchers, w), append(b.held, w)
+	for _, k := range all {
+		if !k.usesNFT() {
 			k.watch = w
 		}
 	}
-	return all, conn, nil
+	return nil
+}
+
+func (b *Backend) watchNative(c *Config, all []*kernel, families map[nfnetlink.Family]bool) error {
+	if len(families) == 0 {
+		return nil
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return err
+	}
+	b.held = append(b.held, conn)
+	w, err := newWatch(conn, c.Names, families)
+	if err != nil {
+		return err
+	}
+	b.watchers, b.held = append(b.watchers, w), append(b.held, w)
+	for _, k := range all {
+		if k.usesNFT() {
+			k.native, k.watch = &native{conn: conn, family: nft.FamilyOf(k.Family.Family), names: k.names}, w
+		}
+	}
+	return nil
 }
 
 func (k *kernel) usesNFT() bool { return k.programs.flavour == NFT }
