@@ -13,11 +13,15 @@ import (
 type listing struct {
 	names Names
 	found saved
-	// unreachable are own jumps that no packet reaches, with all their duplicates.
+	// unreachable are own jumps that no packet reaches, with all their duplicates, and what
+	// others has.
 	unreachable saved
 	hooks       map[chainRef]*hook
-	table       Table
-	inTable     bool
+	others      others
+	// isForeign is as [Family.isForeign]; without it, each other chain counts as foreign.
+	isForeign func(t Table, rule string) bool
+	table     Table
+	inTable   bool
 	// begun is the start of a line that is not complete yet.
 	begun []byte
 	// open are the lines of a rule with quotes that are not closed yet.
@@ -51,7 +55,7 @@ type hiddenRules struct {
 }
 
 func newListing(n Names, hidden map[chainRef]hiddenRules) *listing {
-	l := &listing{names: n, found: saved{}, unreachable: saved{}, hooks: map[chainRef]*hook{}}
+	l := &listing{names: n, found: saved{}, unreachable: saved{}, hooks: map[chainRef]*hook{}, others: others{}}
 	for ref, h := range hidden {
 		l.hooks[ref] = &hook{hidden: h}
 	}
@@ -103,6 +107,7 @@ func (l *listing) end() (found, unreachable saved, err error) {
 	for ref := range l.unreachable {
 		l.moveUnreachable(ref)
 	}
+	l.others.addTo(l.unreachable)
 	return l.found, l.unreachable, nil
 }
 
@@ -181,6 +186,9 @@ func (l *listing) rule(line string) {
 		l.hookRule(ref, rule)
 	case exists:
 		l.found[ref] = append(l.found[ref], rule)
+		l.follow(l.table, rule, true)
+	default:
+		l.otherRule(ref, rule)
 	}
 }
 
@@ -192,7 +200,9 @@ func (l *listing) hookRule(ref chainRef, rule string) {
 		l.hooks[ref] = h
 	}
 	h.count++
-	switch isOurs := l.names.ownsJump(ref.table, rule); {
+	isOurs := l.names.ownsJump(ref.table, rule)
+	l.follow(ref.table, rule, isOurs)
+	switch {
 	case slices.Contains(h.hidden.at, h.count-1):
 	case isOurs && h.isEnded:
 		l.unreachable[ref] = append(l.unreachable[ref], rule)

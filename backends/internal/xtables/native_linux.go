@@ -66,7 +66,7 @@ func (n *native) readRules(ctx context.Context, t Table, p *ruleset) error {
 			switch {
 			case isHook(r.Chain):
 				seen := n.readRule(r)
-				p.hooks[ref] = append(p.hooks[ref], nativeRule{r.Handle, seen.isUnprintable, n.names.Owns(t, seen.jumpTarget())})
+				p.hooks[ref] = append(p.hooks[ref], nativeRule{r.Handle, seen.isUnprintable, seen.isOwn(t)})
 			case n.names.Owns(t, r.Chain) && n.readRule(r).isUnprintable:
 				p.own[ref] = append(p.own[ref], r.Handle)
 			}

@@ -17,8 +17,16 @@ type ruleSteps struct {
 	// isSelective is true if the rule matches anything but the state of a connection, or
 	// has a foreign comment.
 	isSelective bool
-	read        field
-	chain       string
+	// isOwned is true if the rule has a comment of [Names.Comment].
+	isOwned bool
+	names   Names
+	read    field
+	chain   string
+}
+
+// isOwn reports whether the rule is an own jump, as [Names.ownsJump] does for text.
+func (r *ruleSteps) isOwn(t Table) bool {
+	return !r.isUnprintable && (r.isOwned || r.names.Owns(t, r.jumpTarget()))
 }
 
 // jumpTarget returns the chain that the rule jumps to, if the rule may be an own jump in one
@@ -32,7 +40,7 @@ func (r *ruleSteps) jumpTarget() string {
 
 // readRule reads the steps of a rule.
 func (n *native) readRule(rule *nfnetlink.RuleInfo) ruleSteps {
-	r := ruleSteps{family: n.family}
+	r := ruleSteps{family: n.family, names: n.names}
 	for s := range rule.Steps() {
 		r.add(&s)
 	}
@@ -44,6 +52,7 @@ func (r *ruleSteps) add(s *nfnetlink.Step) {
 	case "counter":
 	case "match":
 		r.isSelective = r.isSelective || !isOwnStep(s)
+		r.isOwned = r.isOwned || r.names.isOwner(commentOf(s))
 	case "immediate":
 		verdict, chain, ok := s.Verdict()
 		r.isUnprintable = r.isUnprintable || !ok || verdict == nfnetlink.VerdictContinue
@@ -63,13 +72,21 @@ func (r *ruleSteps) add(s *nfnetlink.Step) {
 
 // isOwnStep reports whether own jumps have such a match, as [isOwnMatch] does for text.
 func isOwnStep(s *nfnetlink.Step) bool {
-	switch name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0}); string(name) {
-	case "conntrack":
-		return true
-	case "comment":
-		return isOwnComment(string(s.Bytes(unix.NFTA_MATCH_INFO)))
+	return matchName(s) == "conntrack" || isOwnComment(commentOf(s))
+}
+
+func matchName(s *nfnetlink.Step) string {
+	name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
+	return string(name)
+}
+
+// commentOf returns the comment of a match, "" if it matches something else.
+func commentOf(s *nfnetlink.Step) string {
+	if matchName(s) != "comment" {
+		return ""
 	}
-	return false
+	text, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_INFO), []byte{0})
+	return string(text)
 }
 
 // field is a set of fields of a packet that rules read.

@@ -26,6 +26,8 @@ type programs struct {
 	// registry is the name of the file in which the kernel of the legacy flavour lists the
 	// tables of the family.
 	registry string
+	// isForeign may be nil, see [listing].
+	isForeign func(t Table, rule string) bool
 }
 
 // findPrograms finds the programs of a flavour.
@@ -78,7 +80,7 @@ func LookUp(name string) (string, error) {
 // fails because of a foreign table, one program prints each table in use.
 func (p *programs) find(ctx context.Context, n Names, hidden map[chainRef]hiddenRules) (found, unreachable saved, err error) {
 	if p.flavour == NFT {
-		found, unreachable, err := p.list(ctx, newListing(n, hidden), []string{})
+		found, unreachable, err := p.list(ctx, p.listing(n, hidden), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
 			return found, unreachable, err
 		}
@@ -91,7 +93,13 @@ func (p *programs) find(ctx context.Context, n Names, hidden map[chainRef]hidden
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.list(ctx, newListing(n, hidden), each...)
+	return p.list(ctx, p.listing(n, hidden), each...)
+}
+
+func (p *programs) listing(n Names, hidden map[chainRef]hiddenRules) *listing {
+	l := newListing(n, hidden)
+	l.isForeign = p.isForeign
+	return l
 }
 
 // list runs iptables-save once for each list of arguments, and parses the output.

@@ -67,7 +67,7 @@ func (r *replacement) list(ctx context.Context, ops []Op) error {
 		return nil
 	}
 	r.adoption = newAdoption(r.kernel.names, s.found, s.unreachable, ops)
-	r.adoption.isForeign = func(t Table, rule string) bool { return r.kernel.isForeign(r.kernel.names, t, rule) }
+	r.adoption.isForeign = r.kernel.programs.isForeign
 	if s.unreadable {
 		r.adoption.replaced = &s.ruleset
 	}

@@ -63,11 +63,15 @@ func target(rule string) (name string) {
 }
 
 // ownsJump reports whether a rule of one of the kernel's own chains belongs to this
-// identity: it jumps to one of its chains, matches nothing but the state of connections,
-// and has no foreign comment. Other programs may have jumps of their own to these chains.
+// identity: its comment says so, or it jumps to one of its chains, matches nothing but the state
+// of connections, and has no foreign comment. Other programs may have jumps of their own to these
+// chains.
 func (n Names) ownsJump(t Table, rule string) bool {
 	if !isWritable(rule) {
 		return false
+	}
+	if n.ownsComment(rule) {
+		return true
 	}
 	var w []word
 	for rule != "" {
@@ -79,6 +83,35 @@ func (n Names) ownsJump(t Table, rule string) bool {
 		w = w[4:]
 	}
 	return len(w) == 2 && w[0].is("-j") && !w[1].quoted && n.Owns(t, w[1].text)
+}
+
+// ownsComment reports whether a rule has a comment of [Names.Comment], wherever the rule is and
+// wherever it leads: another program may have moved or copied it, or renamed its target.
+func (n Names) ownsComment(rule string) bool {
+	if !strings.Contains(rule, n.owner()) {
+		return false
+	}
+	for rule != "" {
+		var w word
+		if w, rule, _ = nextWord(rule); !w.is("--comment") {
+			continue
+		}
+		if w, rule, _ = nextWord(rule); w.quoted && n.isOwner(w.text) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastTarget returns the target of a rule, faster than target, for rules that end with it.
+func lastTarget(rule string) string {
+	for _, flag := range [...]string{"-j ", "-g "} {
+		if at := strings.LastIndex(rule, flag); at >= 0 {
+			name, _, _ := strings.Cut(rule[at+len(flag):], " ")
+			return name
+		}
+	}
+	return ""
 }
 
 // isOwnMatch reports whether own jumps have such a match.

@@ -1,0 +1,69 @@
+package iptables
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// ownChain finds the lines of a listing that declare chains of the identity.
+var ownChain = regexp.MustCompile(`(?m)^:(VIPKIT-\S+)`)
+
+// Whichever chain another program renames, a resync and Cleanup remove all rules that were
+// written for it: packets follow no rule of before, and no chain stays in use.
+func TestRenamedChains(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.Apply(t, sampleSnapshot())
+		want := s.dump(t)
+		for _, table := range []string{"nat", "filter"} {
+			chains := ownChain.FindAllStringSubmatch(s.run(t, "", "iptables-save", "-t", table), -1)
+			for i, chain := range chains {
+				if i > 20 {
+					break
+				}
+				s.run(t, "", "iptables", "-w", "5", "-t", table, "-E", chain[1], "renamed")
+				if i%2 == 0 {
+					s.Restart(t)
+					s.Apply(t, sampleSnapshot())
+					if diff := cmp.Diff(want, s.dump(t)); diff != "" {
+						t.Errorf("%s was renamed: rules after the repair (-want +got):\n%s", chain[1], diff)
+					}
+				}
+				if err := s.Backend.Cleanup(t.Context()); err != nil {
+					t.Errorf("%s was renamed: Cleanup: %v", chain[1], err)
+				}
+				if left := s.run(t, "", "iptables-save"); strings.Contains(left, "VIPKIT") || strings.Contains(left, "-j renamed") {
+					t.Errorf("%s was renamed: rules after Cleanup: got\n%s\nwant none that is or leads to an own one", chain[1], left)
+				}
+				s.run(t, "*"+table+"\n:renamed -\n-X renamed\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+				s.Applied = proxy.Snapshot{}
+				s.Apply(t, sampleSnapshot())
+			}
+		}
+	})
+}
+
+// Own jumps are known by their comments, also in chains of other programs, with other matches and
+// with other targets. The other rules of such chains stay.
+func TestCopiedJumps(t *testing.T) {
+	const comment = `-m comment --comment "kubernetes service portals (VIPKIT)" `
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.Apply(t, sampleSnapshot())
+		s.run(t, "*nat\n:OTHER - [0:0]\n:ELSEWHERE - [0:0]\n-A OTHER -j RETURN\n-A OTHER "+comment+"-j VIPKIT-SERVICES\n"+
+			"-A OTHER -s 192.0.2.1/32 "+comment+"-j VIPKIT-SERVICES\n-A OUTPUT -p tcp "+comment+"-j ELSEWHERE\n"+
+			"-A OTHER -m comment --comment \"kubernetes service portals (OTHER)\" -j VIPKIT-SERVICES\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		s.Restart(t)
+		s.Apply(t, sampleSnapshot())
+		nat := s.run(t, "", "iptables-save", "-t", "nat")
+		if n := strings.Count(nat, "(VIPKIT)"); n != 4 {
+			t.Errorf("own jumps of table nat: got %d, want 4:\n%s", n, nat)
+		}
+		if n := strings.Count(nat, "-A OTHER"); n != 2 {
+			t.Errorf("rules of another chain: got %d, want 2:\n%s", n, nat)
+		}
+	})
+}
