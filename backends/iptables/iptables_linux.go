@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
@@ -66,7 +67,7 @@ func (b *backend) Drifted(ctx context.Context) bool {
 
 // CheckNode implements [backends.NodeChecker].
 func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	return append(nodecheck.Translation(s), b.instance.CheckNode(s)...)
+	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, b.Tables(xtables.Filter)...), b.instance.CheckNode(s))
 }
 
 // Close implements [io.Closer].

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
@@ -53,7 +54,7 @@ func (b *backend) Drifted(ctx context.Context) bool {
 
 // CheckNode implements [backends.NodeChecker].
 func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	return append(nodecheck.Translation(s), b.instance.CheckNode(s)...)
+	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), b.instance.CheckNode(s))
 }
 
 // Close implements [io.Closer].

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -22,7 +23,7 @@ func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 	if l.config.Node != nil { // the capture is not TPROXY
 		return found
 	}
-	return append(found, nodecheck.Capture(s)...)
+	return slices.Concat(found, nodecheck.Capture(s), nodecheck.HealthChecks(s))
 }
 
 // checkFamilies returns a problem if Services have an IP family that the node cannot use.

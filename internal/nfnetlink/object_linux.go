@@ -24,6 +24,8 @@ func (f Family) String() string {
 		return "ip"
 	case IPv6:
 		return "ip6"
+	case unix.NFPROTO_INET:
+		return "inet"
 	default:
 		return fmt.Sprintf("family %d", uint8(f))
 	}

@@ -44,3 +44,6 @@ func (i *RuleInfo) Steps() iter.Seq[Step] {
 		}
 	}
 }
+
+// DataValue returns the value within an attribute with data, nil if it has another kind of data.
+func DataValue(attribute []byte) []byte { return attrs(attribute).Find(unix.NFTA_DATA_VALUE) }

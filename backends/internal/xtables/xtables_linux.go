@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -105,6 +106,18 @@ func (b *Backend) watchNative(c *Config, all []*kernel, families map[nfnetlink.F
 		}
 	}
 	return nil
+}
+
+// Tables returns the tables of nf_tables that a table of iptables is, in the flavour that uses them.
+func (b *Backend) Tables(t Table) (all []nfnetlink.Table) {
+	for _, w := range b.watchers {
+		if w, is := w.(*watch); is {
+			for family := range w.families {
+				all = append(all, nfnetlink.Table{Family: family, Name: t.String()})
+			}
+		}
+	}
+	return all
 }
 
 func (k *kernel) usesNFT() bool { return k.programs.flavour == NFT }

@@ -1,0 +1,252 @@
+package nodecheck
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// firewallPatience limits how long the tables of other programs are read.
+const firewallPatience = 5 * time.Second
+
+// Firewalls returns a problem for each chain of nf_tables that drops by default what a dataplane
+// accepts: in nf_tables the drop of one table is final, whatever another one accepts. Tables in
+// which the dataplane has its own rules are left out. A chain with a rule that may accept the
+// packets is no problem. The tables of other programs may have any content, so what cannot be
+// read is not reported.
+func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
+	return node{Snapshot: s}.firewalls([]nfnetlink.Hook{nfnetlink.Forward, nfnetlink.Input}, except)
+}
+
+// HealthChecks does the same for a dataplane that forwards no packets: only for packets to health
+// check node ports.
+func HealthChecks(s proxy.Snapshot) []*proxy.Problem {
+	return node{Snapshot: s}.firewalls([]nfnetlink.Hook{nfnetlink.Input}, nil)
+}
+
+func (n node) firewalls(hooks []nfnetlink.Hook, except []nfnetlink.Table) (found []*proxy.Problem) {
+	if n.Len() == 0 {
+		return nil
+	}
+	conn, err := nfnetlink.Open()
+	if err != nil {
+		return nil
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written
+	ctx, cancel := context.WithTimeout(context.Background(), firewallPatience)
+	defer cancel()
+	ports := healthPorts(n.Snapshot)
+	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6, unix.NFPROTO_INET} {
+		var tables []nfnetlink.TableInfo
+		if conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
+			continue
+		}
+		for _, info := range tables {
+			t := nfnetlink.Table{Family: family, Name: info.Name}
+			if info.IsDormant() || slices.Contains(except, t) {
+				continue
+			}
+			found = append(found, n.firewall(ctx, conn, t, hooks, ports)...)
+		}
+	}
+	return found
+}
+
+// healthPorts returns the ports at which load balancers ask for the health of Services.
+func healthPorts(s proxy.Snapshot) (ports []uint16) {
+	for p := range s.All() {
+		if p.HealthCheckNodePort != 0 {
+			ports = append(ports, p.HealthCheckNodePort)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// firewall checks one table.
+func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, hooks []nfnetlink.Hook, ports []uint16) (found []*proxy.Problem) {
+	var chains []nfnetlink.Chain
+	if conn.Chains(ctx, t, nfnetlink.Collect(&chains)) != nil {
+		return nil
+	}
+	chains = slices.DeleteFunc(chains, func(c nfnetlink.Chain) bool {
+		return !c.Base.Drop || c.Base.Type != "filter" || !slices.Contains(hooks, c.Base.Hook)
+	})
+	if len(chains) == 0 {
+		return nil
+	}
+	var a accepted
+	visitor := nfnetlink.Visitor[nfnetlink.RuleInfo]{
+		Begin: func() { a = accepted{ports: map[uint16]bool{}} },
+		Each:  func(r *nfnetlink.RuleInfo) error { a.add(r); return nil },
+	}
+	if conn.Rules(ctx, t, visitor) != nil {
+		return nil
+	}
+	missing := slices.DeleteFunc(slices.Clone(ports), func(p uint16) bool { return a.anyPort || a.ports[p] })
+	for _, c := range chains {
+		setting := fmt.Sprintf("chain %s of table %v", c.Name, t)
+		switch {
+		case c.Base.Hook == nfnetlink.Forward && !a.anything:
+			found = append(found, n.problem(setting, finding{
+				"policy drop", "packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services",
+				"add the rule: ct status dnat accept",
+			}))
+		case c.Base.Hook == nfnetlink.Input && len(missing) > 0:
+			found = append(found, n.problem(setting, finding{
+				"policy drop", "load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+				"add the rule: tcp dport { " + list(missing) + " } accept",
+			}))
+		}
+	}
+	return found
+}
+
+// list returns some ports, for a message.
+func list(ports []uint16) string {
+	const most = 10
+	var texts []string
+	for _, p := range ports[:min(len(ports), most)] {
+		texts = append(texts, fmt.Sprint(p))
+	}
+	if len(ports) > most {
+		texts = append(texts, "...")
+	}
+	return strings.Join(texts, ", ")
+}
+
+// accepted is what the rules of a table may accept.
+type accepted struct {
+	// anything is true if a rule may accept new connections that are forwarded.
+	anything bool
+	// ports are those to which a rule accepts packets; anyPort is true if a rule may accept
+	// packets to any port of the node.
+	ports   map[uint16]bool
+	anyPort bool
+}
+
+// add adds a rule. A condition that is not understood may be true.
+func (a *accepted) add(r *nfnetlink.RuleInfo) {
+	var c conditions
+	for s := range r.Steps() {
+		c.add(&s)
+	}
+	switch {
+	case !c.accepts || c.isOther:
+	case c.hasPort && c.exact:
+		a.ports[c.port] = true
+	default:
+		a.anything, a.anyPort = a.anything || !c.hasPort, true
+	}
+}
+
+// conditions are what a rule requires of packets, as far as it matters.
+type conditions struct {
+	// accepts is true if the verdict is accept, and isOther if no packet that matters matches:
+	// only those of known connections, of the loopback interface, of a bridge of a container
+	// engine, or of a protocol such as ICMP.
+	accepts, isOther bool
+	// hasPort is true if the destination port matters; if exact is true, it must be port.
+	hasPort, exact bool
+	port           uint16
+	// loaded is what the last step has loaded.
+	loaded loaded
+}
+
+// loaded is a field of a packet.
+type loaded uint8
+
+const (
+	somethingElse loaded = iota
+	connectionState
+	interfaceName
+	protocol
+	destinationPort
+)
+
+func (c *conditions) add(s *nfnetlink.Step) {
+	switch string(s.Name) {
+	case "immediate":
+		verdict, _, ok := s.Verdict()
+		c.accepts = ok && verdict == accept
+	case "ct", "meta", "payload":
+		c.loaded = fieldOf(s)
+		c.hasPort = c.hasPort || c.loaded == destinationPort
+	case "bitwise":
+		if mask := nested(s, unix.NFTA_BITWISE_MASK); c.loaded == connectionState && len(mask) == 4 {
+			c.isOther = c.isOther || binary.NativeEndian.Uint32(mask)&stateNew == 0
+		}
+	case "cmp":
+		if s.Number(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			c.equal(nested(s, unix.NFTA_CMP_DATA))
+		}
+	case "match":
+		c.match(s)
+	}
+}
+
+// accept is the verdict.
+const accept nfnetlink.Verdict = 1
+
+// stateNew is the bit of new connections in the state of nf_tables and of the match conntrack.
+const stateNew = 1 << 3
+
+func fieldOf(s *nfnetlink.Step) loaded {
+	switch string(s.Name) {
+	case "ct":
+		if s.Number(unix.NFTA_CT_KEY) == unix.NFT_CT_STATE {
+			return connectionState
+		}
+	case "meta":
+		switch s.Number(unix.NFTA_META_KEY) {
+		case unix.NFT_META_IIFNAME, unix.NFT_META_OIFNAME, unix.NFT_META_IIF, unix.NFT_META_OIF:
+			return interfaceName
+		case unix.NFT_META_L4PROTO:
+			return protocol
+		}
+	case "payload":
+		if s.Number(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_TRANSPORT_HEADER && s.Number(unix.NFTA_PAYLOAD_OFFSET) == 2 {
+			return destinationPort
+		}
+	}
+	return somethingElse
+}
+
+// equal adds that the loaded field must have a value.
+func (c *conditions) equal(value []byte) {
+	switch {
+	case c.loaded == destinationPort && len(value) == 2:
+		c.port, c.exact = binary.BigEndian.Uint16(value), true
+	case c.loaded == protocol && len(value) == 1:
+		c.isOther = c.isOther || value[0] != unix.IPPROTO_TCP && value[0] != unix.IPPROTO_UDP
+	case c.loaded == interfaceName:
+		name := string(bytes.TrimRight(value, "\x00"))
+		isLoopback := name == "lo" || bytes.Equal(value, binary.NativeEndian.AppendUint32(nil, 1))
+		c.isOther = c.isOther || isLoopback || strings.HasPrefix(name, "docker") || strings.HasPrefix(name, "br-")
+	}
+}
+
+// match reads a match of iptables.
+func (c *conditions) match(s *nfnetlink.Step) {
+	name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
+	info := s.Bytes(unix.NFTA_MATCH_INFO)
+	const stateMask = 150 // of struct xt_conntrack_mtinfo3
+	if string(name) == "conntrack" && len(info) >= stateMask+2 {
+		// Bit 3 is the state NEW there too, and 0x80 that the destination was translated.
+		c.isOther = c.isOther || binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|0x80) == 0
+	}
+}
+
+// nested returns the value of an attribute with data.
+func nested(s *nfnetlink.Step, attr uint16) []byte {
+	return nfnetlink.DataValue(s.Bytes(attr))
+}

@@ -1,0 +1,80 @@
+package nodecheck
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A chain that drops by default is named, unless a rule may accept what it would drop.
+func TestFirewalls(t *testing.T) {
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{HealthCheckNodePort: 32_000})
+	const forward, input = "chain f of table ip fw", "chain i of table ip fw"
+	for rules, want := range map[string][]string{
+		"chain f { type filter hook forward priority 0; policy accept; }":                                                            nil,
+		"chain f { type filter hook forward priority 0; policy drop; }":                                                              {forward},
+		"chain f { type nat hook prerouting priority 0; policy drop; }":                                                              nil,
+		"chain f { type filter hook forward priority 0; policy drop; ct state established,related accept; }":                         {forward},
+		"chain f { type filter hook forward priority 0; policy drop; iifname docker0 accept; meta l4proto icmp accept; }":            {forward},
+		"chain f { type filter hook forward priority 0; policy drop; tcp dport 80 accept; }":                                         {forward},
+		"chain f { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }":  nil,
+		"chain a { ip daddr 10.0.0.0/8 accept; }\nchain f { type filter hook forward priority 0; policy drop; jump a; }":             nil,
+		"chain i { type filter hook input priority 0; policy drop; iif lo accept; tcp dport 22 accept; udp dport 53 accept; }":       {input},
+		"chain i { type filter hook input priority 0; policy drop; tcp dport 32000 accept; }":                                        nil,
+		"chain i { type filter hook input priority 0; policy drop; tcp dport 30000-32767 accept; }":                                  nil,
+		"chain i { type filter hook input priority 0; policy drop; tcp dport { 22, 32000 } accept; }":                                nil,
+		"chain i { type filter hook input priority 0; policy drop; ip saddr 192.0.2.0/24 accept; }":                                  nil,
+		"set x { typeof numgen random mod 2; }\nchain i { type filter hook input priority 0; policy drop; numgen random mod 2 @x; }": {input},
+	} {
+		ns := netnstest.NewNS(t)
+		if _, err := netnstest.Run(t, ns, "table ip fw {\n"+rules+"\n}\n", netnstest.NFT(t), "-f", "-"); err != nil {
+			t.Errorf("%s: %v", rules, err)
+			continue
+		}
+		var got []string
+		check := func(except ...nfnetlink.Table) {
+			got = nil
+			err := ns.Do(func() error {
+				for _, p := range Firewalls(s, except...) {
+					got = append(got, p.Field)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if check(); !cmp.Equal(got, want) {
+			t.Errorf("%s: got problems %q, want %q", rules, got, want)
+		}
+		if check(nfnetlink.Table{Family: nfnetlink.IPv4, Name: "fw"}); len(got) > 0 {
+			t.Errorf("%s, of the dataplane's own table: got problems %q, want none", rules, got)
+		}
+	}
+}
+
+// Without Services nothing is dropped.
+func TestFirewallsWithoutServices(t *testing.T) {
+	ns := netnstest.NewNS(t)
+	const rules = "table inet fw { chain f { type filter hook forward priority 0; policy drop; }; }\n"
+	if _, err := netnstest.Run(t, ns, rules, netnstest.NFT(t), "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	for n, s := range []proxy.Snapshot{proxy.NewSnapshot(&proxy.Node{Name: "node"}), proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{})} {
+		var found []*proxy.Problem
+		err := ns.Do(func() error { found = Firewalls(s); return nil })
+		if err != nil || len(found) != n {
+			t.Errorf("%d Services: got %d problems, error %v, want %d", n, len(found), err, n)
+		}
+		for _, p := range found {
+			if p.Field != "chain f of table inet fw" || !strings.Contains(p.Err.Error(), "ct status dnat accept") {
+				t.Errorf("problem: got %v, want one that names the rule which helps", p)
+			}
+		}
+	}
+}
