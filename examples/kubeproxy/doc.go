@@ -133,6 +133,7 @@
 //	Node     Starting                          the program starts
 //	         FailedToStartProxierHealthcheck   the port of the health checks is not listening
 //	         FailedToStartMetricServer         the port of the metrics is not listening
+//	         ServedWithLimits                  several Services have the same limit
 //	Service  FailedToStartServiceHealthcheck   its health check node port is not listening here
 //	         FieldIgnored                      a field is invalid, or another Service has the address
 //	         ServedWithLimits                  the mode serves it, but not quite as it requests

@@ -36,11 +36,31 @@ func (a *agent) announceProblems(problems []*proxy.Problem) {
 		"This part of the Service is not served, the rest is. Correct the field, or the Service that it conflicts with.", problems))
 }
 
-// announceLimits reports Services that are served with limits.
+// announceLimits reports Services that are served with limits. A limit that several Services have is one
+// of the node: it has one notice, and not one for each of them.
 func (a *agent) announceLimits(limits []*proxy.Problem) {
-	a.reported.events.set(servedWithLimits, notices(servedWithLimits,
-		"The Service is served, but not quite as it requests. Change the request, or the nodes.", limits))
+	services := map[string][]types.NamespacedName{}
+	for _, p := range limits {
+		if text := limitText(p); p.Kind == "Service" && !slices.Contains(services[text][max(0, len(services[text])-1):], p.NamespacedName) {
+			services[text] = append(services[text], p.NamespacedName)
+		}
+	}
+	own := slices.DeleteFunc(slices.Clone(limits), func(p *proxy.Problem) bool { return len(services[limitText(p)]) > 1 })
+	all := notices(servedWithLimits, "The Service is served, but not quite as it requests. Change the request, or the nodes.", own)
+	for _, text := range slices.Sorted(maps.Keys(services)) {
+		if some := services[text]; len(some) > 1 && len(all) < maxEvents {
+			all = append(all, notice{
+				cause:     cause{kind: "Node", NamespacedName: types.NamespacedName{Name: a.tracker.NodeName}, reason: servedWithLimits, about: text},
+				eventType: v1.EventTypeWarning, action: "Serve", ofNode: true,
+				note: fmt.Sprintf("%s. %d Services, such as %.100s, are served, but not quite as they request. Change the node.", text, len(some), some[0]),
+			})
+		}
+	}
+	a.reported.events.set(servedWithLimits, all)
 }
+
+// limitText returns the text of a limit, as much as a note has room for.
+func limitText(p *proxy.Problem) string { return cut(p.Field+": "+p.Err.Error(), maxNote-250) }
 
 // announceRefused reports Services with ports that the kernel has refused. Errors may differ from sync to
 // sync; that is no other cause.

@@ -123,6 +123,12 @@ func TestLimitNotices(t *testing.T) {
 	}
 	a.synced(t.Context(), proxy.Sync{}) // nothing is known
 	a.only(t, servedWithLimits)
+	other := *limit
+	other.Name = "t"
+	a.synced(t.Context(), proxy.Sync{Applied: applied, Limits: []*proxy.Problem{limit, limit, &other}})
+	if n := a.only(t, servedWithLimits); n.kind != "Node" || !n.ofNode || !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. 2 Services, such as a/s, are served") {
+		t.Errorf("the same limit of two Services: got %+v, want a notice of the node", n)
+	}
 	a.synced(t.Context(), proxy.Sync{Applied: applied})
 	if n := len(a.reported.events.notices[servedWithLimits]); n != 0 {
 		t.Errorf("after the limit has ended: got %d notices, want none", n)
