@@ -20,14 +20,22 @@ type listing struct {
 	others      others
 	// isForeign is as [Family.isForeign]; without it, each other chain counts as foreign.
 	isForeign func(t Table, rule string) bool
-	table     Table
-	inTable   bool
+	position
 	// begun is the start of a line that is not complete yet.
 	begun []byte
 	// open are the lines of a rule with quotes that are not closed yet.
 	open     []string
 	openSize int
 	err      error
+}
+
+// position is where in the output a line is.
+type position struct {
+	table   Table
+	inTable bool
+	// isUnusedMangle is true in table mangle if the identity has no rules there. Yet kube-proxy
+	// has a canary there, which stays when an identity adopts its chains.
+	isUnusedMangle bool
 }
 
 const (
@@ -146,6 +154,9 @@ func (l *listing) line(line string) {
 		}
 	case strings.HasPrefix(line, "*"):
 		l.table, l.inTable = l.names.tableNamed(line[1:])
+		l.isUnusedMangle = !l.inTable && line[1:] == Mangle.String()
+	case l.isUnusedMangle && strings.HasPrefix(line, ":"+l.names.Canary()+" "):
+		l.others.at(chainRef{Mangle, l.names.Canary()}).isCanary = true
 	case l.inTable && strings.HasPrefix(line, ":"):
 		name, _, _ := strings.Cut(line[1:], " ")
 		if l.names.Owns(l.table, name) {

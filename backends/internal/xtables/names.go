@@ -65,6 +65,9 @@ func isHash(s string) bool {
 // probed. kube-proxy has a chain of this name too.
 const canary = "PROXY-CANARY"
 
+// kubeProxy begins the names of the chains of kube-proxy.
+const kubeProxy = "KUBE-"
+
 // Canary returns the name of a chain in each table that exists only while extensions are
 // probed.
 func (n Names) Canary() string { return n.Prefix + canary }

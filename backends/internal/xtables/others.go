@@ -13,6 +13,8 @@ type other struct {
 	isForeign, leadsHere bool
 	// fromOwn is true if an own rule leads to the chain, fromOther if another rule does.
 	fromOwn, fromOther bool
+	// isCanary is true for a canary that kube-proxy has left.
+	isCanary bool
 }
 
 func (o others) at(ref chainRef) *other {
@@ -50,7 +52,7 @@ func (l *listing) follow(t Table, rule string, isOwn bool) {
 func (o others) addTo(all saved) {
 	for ref, c := range o {
 		switch {
-		case c.fromOwn && !c.fromOther && c.leadsHere && !c.isForeign:
+		case c.isCanary, c.fromOwn && !c.fromOther && c.leadsHere && !c.isForeign:
 			all[ref] = []string{""} // an operation on the rule "" is one on the chain
 		case len(c.strays) > 0:
 			all[ref] = c.strays

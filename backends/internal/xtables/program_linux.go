@@ -132,6 +132,8 @@ func (p *programs) tables(n Names) (exist []Table, err error) {
 	for name := range strings.FieldsSeq(string(registered)) {
 		if t, ok := n.tableNamed(name); ok {
 			exist = append(exist, t)
+		} else if n.Prefix == kubeProxy && name == Mangle.String() {
+			exist = append(exist, Mangle) // for its canary
 		}
 	}
 	return exist, nil
