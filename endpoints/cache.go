@@ -22,6 +22,8 @@ type Cache struct {
 	touched []*port
 	// parts is a buffer of setParts.
 	parts []*part
+	// kept is what the current call has found by compare.
+	kept comparison
 }
 
 // sliceState is a slice that contributes endpoints.
@@ -110,14 +112,20 @@ func (c *Cache) SetView(view View) {
 	c.reader.view = view
 	for _, s := range c.slices {
 		if c.reader.reread(s) {
-			c.setHints(s)
-			for _, p := range s.parts {
-				c.relist(p, p.portNumber().number)
-			}
+			c.reader.ports = appendPorts(c.reader.ports, s.parts)
+			c.fill(s)
 		}
 		c.reader.reset()
 	}
 	c.finish()
+}
+
+// appendPorts appends the ports of parts.
+func appendPorts(to []portNumber, parts []*part) []portNumber {
+	for _, p := range parts {
+		to = append(to, p.portNumber())
+	}
+	return to
 }
 
 func (s *sliceState) belongsTo(c *content) bool {

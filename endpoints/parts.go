@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -10,12 +11,55 @@ import (
 // fill replaces the contributions of a slice by the content that was read.
 func (c *Cache) fill(s *sliceState) {
 	c.setHints(s)
+	c.compare(s)
 	c.setParts(s)
+}
+
+// comparison says what the records that were read have in common with those of a slice.
+type comparison struct {
+	// same says that both have the same records.
+	same bool
+	// kept are the indexes that the records had in the lists before; -1 for those that are new.
+	kept []int
+}
+
+// compare compares the records that were read with those of a slice, for all its parts: their
+// records differ by the port number only. It also counts the users of node names.
+func (c *Cache) compare(s *sliceState) {
+	records := c.reader.records
+	var old []*Endpoint
+	if len(s.parts) > 0 {
+		old = s.parts[0].list
+		c.reader.setNumber(s.parts[0].portNumber().number)
+	}
+	kept, next, same := c.kept.kept, 0, len(old) == len(records)
+	for i := range records {
+		e := &records[i].Endpoint
+		for next < len(old) && *old[next] != *e && old[next].Compare(e) < 0 {
+			c.reader.names.release(old[next].NodeName)
+			next++
+		}
+		if next < len(old) && *old[next] == *e {
+			e.NodeName = old[next].NodeName
+			kept = append(kept, next)
+			same = same && next == i
+			next++
+			continue
+		}
+		e.NodeName = c.reader.names.acquire(e.NodeName)
+		kept, same = append(kept, -1), false
+	}
+	for _, e := range old[next:] {
+		c.reader.names.release(e.NodeName)
+	}
+	c.kept = comparison{same: same, kept: kept}
 }
 
 // setParts replaces the parts of a slice by the ports and records that were read.
 func (c *Cache) setParts(s *sliceState) {
 	old, now := s.parts, c.parts
+	var last *part
+	var was []*Endpoint // the list that last had
 	for _, want := range c.reader.ports {
 		for len(old) > 0 && old[0].portNumber().compare(want) < 0 {
 			c.dropPart(old[0])
@@ -27,8 +71,13 @@ func (c *Cache) setParts(s *sliceState) {
 		} else {
 			p = c.addPart(want)
 		}
-		c.relist(p, want.number)
-		now = append(now, p)
+		before := p.list
+		if last != nil && last.list[0].Addr.Port() == want.number && samePart(was, before) {
+			c.share(p, last.list)
+		} else {
+			c.relist(p, want.number)
+		}
+		last, was, now = p, before, append(now, p)
 	}
 	for _, p := range old {
 		c.dropPart(p)
@@ -36,7 +85,21 @@ func (c *Cache) setParts(s *sliceState) {
 	if !slices.Equal(now, s.parts) {
 		s.parts = slices.Clone(now)
 	}
-	c.parts = reuse(now)
+	c.parts, c.kept.kept = reuse(now), reuse(c.kept.kept)
+}
+
+// samePart reports whether two lists are one.
+func samePart(a, b []*Endpoint) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// share gives a part the list of another one with the same port number: many ports of a
+// Service may be redirected to one.
+func (c *Cache) share(p *part, list []*Endpoint) {
+	if !samePart(p.list, list) {
+		c.touch(p.port)
+		p.port.replace(p, list)
+	}
 }
 
 // addPart adds a part, still without a list, to its port.
@@ -58,14 +121,14 @@ func (c *Cache) addPart(n portNumber) *part {
 
 func (c *Cache) dropPart(p *part) {
 	c.touch(p.port)
-	for i := range p.list {
-		c.reader.names.release(p.list[i].NodeName)
-	}
 	p.port.remove(p)
 }
 
 // remove removes a slice.
 func (c *Cache) remove(name types.NamespacedName, s *sliceState) {
+	for _, e := range s.parts[0].list {
+		c.reader.names.release(e.NodeName)
+	}
 	for _, p := range s.parts {
 		c.dropPart(p)
 	}
@@ -75,40 +138,31 @@ func (c *Cache) remove(name types.NamespacedName, s *sliceState) {
 	delete(c.slices, name)
 }
 
-// relist replaces the list of a part if the records that were read differ from it.
+// relist replaces the list of a part by the records that were read, unless both are the same.
 func (c *Cache) relist(p *part, number uint16) {
-	records := c.reader.records
-	c.reader.setNumber(number)
-	if p.has(records) {
+	old := p.list
+	if len(old) > 0 && c.kept.same {
 		return
 	}
 	c.touch(p.port)
+	records := c.reader.records
 	list := make([]*Endpoint, len(records))
-	old := p.list
 	var fresh []Endpoint
 	if len(old) == 0 {
 		fresh = make([]Endpoint, len(records)) // adjacent in memory, so that reading is faster
 	}
-	for i := range records {
-		e := &records[i].Endpoint
-		for len(old) > 0 && *old[0] != *e && old[0].Compare(e) < 0 {
-			c.reader.names.release(old[0].NodeName)
-			old = old[1:]
-		}
-		if len(old) > 0 && *old[0] == *e {
-			list[i], old = old[0], old[1:]
-			continue
-		}
-		if fresh != nil {
+	for i, k := range c.kept.kept {
+		switch {
+		case fresh != nil:
 			list[i] = &fresh[i]
-		} else {
+		case k >= 0:
+			list[i] = old[k]
+			continue
+		default:
 			list[i] = new(Endpoint)
 		}
-		*list[i] = *e
-		list[i].NodeName = c.reader.names.acquire(e.NodeName)
-	}
-	for i := range old {
-		c.reader.names.release(old[i].NodeName)
+		*list[i] = records[i].Endpoint
+		list[i].Addr = netip.AddrPortFrom(list[i].Addr.Addr(), number)
 	}
 	p.port.replace(p, list)
 }

@@ -47,19 +47,6 @@ func (p *part) portNumber() portNumber {
 	return portNumber{name: p.port.key.Port, protocol: p.port.key.Protocol, number: p.list[0].Addr.Port()}
 }
 
-// has reports whether the list of the part has these records.
-func (p *part) has(records []record) bool {
-	if len(p.list) != len(records) {
-		return false
-	}
-	for i := range records {
-		if *p.list[i] != records[i].Endpoint {
-			return false
-		}
-	}
-	return true
-}
-
 // add adds a part, which has no list yet.
 func (p *port) add(part *part) {
 	if len(p.parts) == 1 {

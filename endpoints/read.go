@@ -85,9 +85,10 @@ func (r *reader) read(s *discoveryv1.EndpointSlice) error {
 	return r.errs.join()
 }
 
-// maxRecords limits the number of endpoints times the number of ports of one slice. A slice
-// that Kubernetes makes has 100 endpoints by default and 1,000 at most.
-const maxRecords = 100_000
+// maxRecords limits the number of endpoints times the number of ports of one slice, so that one
+// object needs 160 MB at most. The API allows 1,000 and 20,000, which are 1.3 GB; a slice that
+// Kubernetes makes has 100 endpoints by default, which may have all 20,000 ports.
+const maxRecords = 2_000_000
 
 // portsWithinLimit returns the number of ports of a slice that maxRecords allows.
 func (r *reader) portsWithinLimit(s *discoveryv1.EndpointSlice) int {

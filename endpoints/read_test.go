@@ -193,18 +193,54 @@ func TestSliceIsBounded(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, apiEndpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
 	}
 	s.Ports = nil
-	for i := range 2000 {
+	for i := range 20_000 {
 		s.Ports = append(s.Ports, apiPort(fmt.Sprintf("p%d", i), v1.ProtocolTCP, 8080))
 	}
 	c := NewCache(View{}, nil)
-	if err := c.Update(s); err == nil || !strings.Contains(err.Error(), "2000 ports are more than 100000") {
-		t.Errorf("Update of a slice of 2000 ports and 1001 endpoints: got error %v, want one with these numbers", err)
+	if err := c.Update(s); err == nil || !strings.Contains(err.Error(), "20000 ports are more than 2000000") {
+		t.Errorf("Update of a slice of 20000 ports and 1001 endpoints: got error %v, want one with these numbers", err)
 	}
 	records := 0
-	for _, list := range contents(c) {
-		records += len(list)
+	for _, p := range c.ports {
+		records += len(p.endpoints())
 	}
-	if records == 0 || records > maxRecords {
-		t.Errorf("got %d endpoints at all ports, want some, at most %d", records, maxRecords)
+	if records < maxRecords-1001 || records > maxRecords {
+		t.Errorf("got %d endpoints at all ports, want nearly and at most %d", records, maxRecords)
 	}
+
+	// A slice that Kubernetes makes is used whole.
+	s.Endpoints = s.Endpoints[:100]
+	if err := c.Update(s); err != nil || len(c.ports) != 20_000 {
+		t.Errorf("20000 ports and 100 endpoints: got %d ports and error %v, want all and none", len(c.ports), err)
+	}
+}
+
+// TestPortsShareEndpoints: ports with one number have one list, before and after a change; ports
+// with different numbers do not.
+func TestPortsShareEndpoints(t *testing.T) {
+	s := apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	s.Ports = nil
+	for i := range 100 {
+		s.Ports = append(s.Ports, apiPort(fmt.Sprintf("p%02d", i), v1.ProtocolTCP, int32(8080+i/50)))
+	}
+	c := NewCache(View{}, nil)
+	check := func() {
+		t.Helper()
+		if err := c.Update(s); err != nil {
+			t.Fatal(err)
+		}
+		distinct := map[*Endpoint]int{}
+		for _, p := range c.ports {
+			distinct[p.endpoints()[0]]++
+		}
+		if len(distinct) != 2 {
+			t.Errorf("got %d first endpoints of 100 ports with two numbers, want 2", len(distinct))
+		}
+		checkCache(t, c)
+	}
+	check()
+	s.Endpoints = s.Endpoints[1:]
+	check()
+	s.Endpoints = append(s.Endpoints, apiEndpoint("10.0.0.4"))
+	check()
 }

@@ -70,6 +70,8 @@ type serviceState struct {
 	// that they replace.
 	version int
 	ports   []*portState
+	// byName are the ports, sorted by name.
+	byName []*portState
 	// reported are the conflicts that are recorded as problems; conflictsStale says that
 	// they may have changed since.
 	reported       conflicts
@@ -161,6 +163,11 @@ func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
 		}
 		t.claims.add(s.ports[i])
 	}
+	compare := func(a, b *portState) int { return a.spec.name.Compare(b.spec.name) }
+	s.byName = s.ports
+	if !slices.IsSortedFunc(s.ports, compare) {
+		s.byName = slices.SortedFunc(slices.Values(s.ports), compare)
+	}
 	return s
 }
 
@@ -224,11 +231,10 @@ func (t *tracker) endpointsChanged(key endpoints.PortKey) {
 	if s == nil {
 		return
 	}
-	for _, p := range s.ports {
-		if p.key == key {
-			t.mark(p)
-			return
-		}
+	name := ServicePortName{NamespacedName: key.Service, Port: key.Port, Protocol: key.Protocol, Family: key.Family}
+	compare := func(p *portState, name ServicePortName) int { return p.spec.name.Compare(name) }
+	if i, ok := slices.BinarySearchFunc(s.byName, name, compare); ok {
+		t.mark(s.byName[i])
 	}
 }
 

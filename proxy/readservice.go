@@ -17,9 +17,10 @@ import (
 // Limits of one Service, so that no object, by mistake or by intent, needs as much memory
 // and time as a large part of all Services together.
 const (
-	maxPorts     = 1000
 	maxAddresses = 1000
-	maxFrontends = 10_000
+	// maxFrontends is how many pairs of an external address and a port a Service may have. A
+	// ClusterIP and node ports do not count: their number is that of the ports in the object.
+	maxFrontends = 50_000
 	// maxAnnotation is how many bytes the value of an annotation may have.
 	maxAnnotation = 4096
 	// maxProblems is how many errors of a Service, or of an EndpointSlice, are reported.
@@ -124,11 +125,11 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 		return nil
 	}
 	var out []portSpec
+	var index map[ServicePortName]int // nil if a search of all ports is cheaper
+	if len(r.service.Spec.Ports) > 16 {
+		index = make(map[ServicePortName]int, len(r.service.Spec.Ports))
+	}
 	for i := range r.service.Spec.Ports {
-		if i == maxPorts || i*(len(addresses.external)+2) > maxFrontends {
-			r.report("spec.ports", fmt.Errorf("more than %d ports, or %d frontends; the rest is ignored", maxPorts, maxFrontends))
-			break
-		}
 		port := &r.service.Spec.Ports[i]
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		protocol, err := readProtocol(port.Protocol)
@@ -147,14 +148,28 @@ func (r *specReader) ports(service types.NamespacedName, family v1.IPFamily) []p
 			nodePort:  r.port(field+".nodePort", port.NodePort),
 			addresses: addresses,
 		}
-		if earlier := slices.IndexFunc(out, func(o portSpec) bool { return o.name == p.name }); earlier >= 0 {
+		if earlier := findPort(out, index, p.name); earlier >= 0 {
 			r.report(field, fmt.Errorf("duplicate port %q/%s: earlier entry ignored", port.Name, protocol))
 			out[earlier] = p
 			continue
 		}
+		if index != nil {
+			index[p.name] = len(out)
+		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// findPort returns the index of a port, or -1. If index is not nil, it has all of them.
+func findPort(all []portSpec, index map[ServicePortName]int, name ServicePortName) int {
+	if i, ok := index[name]; ok {
+		return i
+	}
+	if index != nil {
+		return -1
+	}
+	return slices.IndexFunc(all, func(p portSpec) bool { return p.name == name })
 }
 
 func unspecified(family v1.IPFamily) netip.Addr {
@@ -233,7 +248,14 @@ func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
 	external := r.externalIPs(family)
 	out.restricted, out.sources = r.sourceRanges(family)
 	balancers := once(LoadBalancer, r.loadBalancerIPs(family))
-	out.external = append(once(ExternalIP, external), balancers...)
+	others := once(ExternalIP, external)
+	if most := maxFrontends / max(1, len(r.service.Spec.Ports)); len(others)+len(balancers) > most {
+		r.report("spec.ports", fmt.Errorf("%d external addresses are too many for %d ports: %d of them are not served",
+			len(others)+len(balancers), len(r.service.Spec.Ports), len(others)+len(balancers)-most))
+		balancers = balancers[:min(most, len(balancers))]
+		others = others[:min(most-len(balancers), len(others))]
+	}
+	out.external = append(others, balancers...)
 	if most := maxSlots / max(1, len(balancers)*len(r.service.Spec.Ports)); len(out.sources) > most {
 		r.report("spec.loadBalancerSourceRanges", fmt.Errorf("%d ranges are too many for %d addresses at %d ports: %d of them are ignored, and their clients denied",
 			len(out.sources), len(balancers), len(r.service.Spec.Ports), len(out.sources)-most))

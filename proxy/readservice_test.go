@@ -275,7 +275,7 @@ func TestReadingsDifferInLittle(t *testing.T) {
 func TestServiceIsBounded(t *testing.T) {
 	many := func(s *v1.Service) {
 		s.Spec.Ports = nil
-		for i := range 2000 {
+		for i := range 20_000 {
 			s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1 + i)})
 		}
 	}
@@ -289,18 +289,24 @@ func TestServiceIsBounded(t *testing.T) {
 		frontends int // at most
 		fields    []string
 	}{
-		{"ports", []edit{many}, maxPorts, []string{"spec.ports"}},
+		{"ports", []edit{many}, 20_000, nil},
+		{"ports and one load balancer", []edit{many, loadBalancer("203.0.113.1")}, 40_000, nil},
+		{"ports and three load balancers", []edit{many, loadBalancer("203.0.113.1", "203.0.113.2", "203.0.113.3")}, 60_000, []string{"spec.ports"}},
 		{"external IPs", []edit{externalIPs(addrs...)}, 1 + maxAddresses, []string{"spec.externalIPs"}},
 		{"load balancers", []edit{loadBalancer(addrs...)}, 1 + maxAddresses, []string{"status.loadBalancer.ingress"}},
-		{"ports and external IPs", []edit{many, externalIPs(addrs...)}, 2 * maxFrontends, []string{"spec.externalIPs", "spec.ports"}},
+		{"ports and external IPs", []edit{many, externalIPs(addrs...)}, 20_000 + maxFrontends, []string{"spec.externalIPs", "spec.ports"}},
+		{"load balancers come first", []edit{many, externalIPs(addrs[3:]...), loadBalancer(addrs[:2]...)}, 60_000, []string{"spec.externalIPs", "spec.ports"}},
 	} {
 		spec := readService(apiService("greedy", "10.96.0.1", tc.edits...), &TrackerOptions{})
 		frontends := 0
 		for i := range spec.ports {
 			frontends += spec.ports[i].count()
 		}
-		if frontends == 0 || frontends > tc.frontends {
-			t.Errorf("%s: got %d frontends, want some, at most %d", tc.name, frontends, tc.frontends)
+		if frontends > tc.frontends || frontends < tc.frontends-maxFrontends/5 {
+			t.Errorf("%s: got %d frontends, want about and at most %d", tc.name, frontends, tc.frontends)
+		}
+		if len(spec.ports) != len(apiService("greedy", "10.96.0.1", tc.edits...).Spec.Ports) {
+			t.Errorf("%s: got %d ports, want all", tc.name, len(spec.ports))
 		}
 		var fields []string
 		for _, p := range spec.problems {

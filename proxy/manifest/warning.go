@@ -166,12 +166,47 @@ func checkSlice(slice *discoveryv1.EndpointSlice, services map[types.NamespacedN
 	if !needsClusterIP(service) || len(service.Spec.Ports) == 0 {
 		return nil
 	}
+	known := map[portID]bool{}
+	for i := range service.Spec.Ports {
+		known[portID{service.Spec.Ports[i].Name, service.Spec.Ports[i].Protocol}] = true
+	}
+	wrong := 0
 	for i := range slice.Ports {
-		if err := matches(service, &slice.Ports[i]); err != nil {
-			errs = append(errs, fmt.Errorf("ports[%d]: %w", i, err))
+		id := portID{*slice.Ports[i].Name, *slice.Ports[i].Protocol}
+		if known[id] {
+			continue
+		}
+		if wrong++; wrong <= maxNamed {
+			errs = append(errs, fmt.Errorf("ports[%d]: the Service %s/%s has no port %v, only %s", i, service.Namespace, service.Name, id, list(service.Spec.Ports)))
 		}
 	}
+	if wrong > maxNamed {
+		errs = append(errs, fmt.Errorf("ports: the Service %s/%s does not have %d more of them", service.Namespace, service.Name, wrong-maxNamed))
+	}
 	return errs
+}
+
+// maxNamed is how many ports the warnings about an EndpointSlice name.
+const maxNamed = 10
+
+// portID is what a port of an EndpointSlice and the port of the Service have in common.
+type portID struct {
+	name     string
+	protocol v1.Protocol
+}
+
+func (p portID) String() string { return fmt.Sprintf("%q/%s", p.name, p.protocol) }
+
+// list lists the ports of a Service, up to maxNamed.
+func list(ports []v1.ServicePort) string {
+	var names []string
+	for i := range ports {
+		if i == maxNamed {
+			return fmt.Sprintf("%s and %d more", strings.Join(names, ", "), len(ports)-i)
+		}
+		names = append(names, portID{ports[i].Name, ports[i].Protocol}.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 // noService returns the reason for a warning about a Service that no file has.
@@ -187,17 +222,4 @@ func noService(name types.NamespacedName, services map[types.NamespacedName]*v1.
 		return fmt.Errorf("no file has its Service %v; did you mean %s?", name, like)
 	}
 	return fmt.Errorf("no file has its Service %v", name)
-}
-
-// matches returns an error unless a Service has a port with the name and protocol of one of an
-// EndpointSlice.
-func matches(s *v1.Service, p *discoveryv1.EndpointPort) error {
-	var names []string
-	for _, port := range s.Spec.Ports {
-		if port.Name == *p.Name && port.Protocol == *p.Protocol {
-			return nil
-		}
-		names = append(names, fmt.Sprintf("%q/%s", port.Name, port.Protocol))
-	}
-	return fmt.Errorf("the Service %s/%s has no port %q/%s, only %s", s.Namespace, s.Name, *p.Name, *p.Protocol, strings.Join(names, ", "))
 }

@@ -3,12 +3,15 @@ package manifest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const goodService = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  ports:\n  - {name: http, port: 80}\n"
@@ -186,5 +189,34 @@ func TestWrongTypes(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: got error %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestWarningsOfManyPorts: the warnings about a slice are few and short, however many ports it and
+// the Service have.
+func TestWarningsOfManyPorts(t *testing.T) {
+	tcp := v1.ProtocolTCP
+	service := &v1.Service{Spec: v1.ServiceSpec{ClusterIP: "10.96.0.1"}}
+	slice := &discoveryv1.EndpointSlice{}
+	for i := range 4000 {
+		service.Spec.Ports = append(service.Spec.Ports, v1.ServicePort{Name: fmt.Sprint("p", i), Protocol: tcp})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("q", i)), Protocol: &tcp})
+	}
+	slice.Labels = map[string]string{discoveryv1.LabelServiceName: ""}
+	services := map[types.NamespacedName]*v1.Service{{}: service}
+	errs := checkSlice(slice, services)
+	if len(errs) != maxNamed+1 || !strings.Contains(errs[maxNamed].Error(), "3990 more") {
+		t.Errorf("got %d warnings, want %d and one that counts the other 3990: %v", len(errs), maxNamed, errs)
+	}
+	for _, err := range errs {
+		if len(err.Error()) > 300 {
+			t.Errorf("got a warning of %d bytes, want at most 300", len(err.Error()))
+		}
+	}
+	for i := range slice.Ports {
+		*slice.Ports[i].Name = fmt.Sprint("p", i)
+	}
+	if errs := checkSlice(slice, services); len(errs) != 0 {
+		t.Errorf("all ports match: got warnings %v, want none", errs)
 	}
 }
