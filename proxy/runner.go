@@ -46,7 +46,8 @@ type Runner struct {
 	// retried after RetryInterval, however often others have failed before.
 	RetryInterval time.Duration
 	// Flows, if not nil, removes flows that the changes of the dataplane made stale;
-	// a conntrack.Cleaner does that.
+	// a conntrack.Cleaner does that. Without it, the Runner logs at the start if the Backend
+	// needs it (backends.FlowNeeder).
 	Flows FlowCleaner
 	// Observers follow what the Runner does. Their order makes no difference.
 	Observers []Observer
@@ -93,6 +94,9 @@ type DriftChecker interface {
 func (r *Runner) Run(ctx context.Context) error {
 	if err := r.begin(); err != nil {
 		return err
+	}
+	if r.needsFlows() {
+		r.Logger.Info("Flows of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := runState{Runner: r}

@@ -28,6 +28,7 @@ type Backend struct {
 	engine    *engine.Engine
 	last      io.Closer // what must be closed last
 	instance  instance
+	tracked   bool // connection tracking remembers what is captured
 
 	mu      sync.Mutex
 	phase   phase

@@ -59,7 +59,7 @@ func (o *Options) start(c *host.Config) (*Backend, error) {
 	if o.Capture != TPROXY {
 		c.Node = host.NewNodeDialer(c.Sockets)
 	}
-	b := &Backend{last: c.Sockets}
+	b := &Backend{last: c.Sockets, tracked: o.Capture != LocalRoutes}
 	d, shared, err := b.newCapture(o.Capture, c)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,4 +88,37 @@ func TestDatagramsFollowTheEndpoints(t *testing.T) {
 		t.Error(err)
 	}
 	p.Terminate(stopped)
+}
+
+// TestDatagramsReachALaterService checks that a client that keeps its port reaches a Service that
+// begins after the client has tried its address.
+func TestDatagramsReachALaterService(t *testing.T) {
+	for _, flag := range [][]string{nil, {"-backend", "userspace", "-capture", "redirect"}, {"-backend", "userspace"}} {
+		t.Run(strings.Join(flag, " "), func(t *testing.T) {
+			n := newNetwork(t)
+			n.echoAddress(t, net.JoinHostPort(agenttest.Pod1IP, "8053"))
+			path := filepath.Join(t.TempDir(), "dns.yaml")
+			manifest := `{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: dns-1, labels: {kubernetes.io/service-name: dns}},
+ addressType: IPv4, ports: [{name: "", port: 8053, protocol: UDP}], endpoints: [{addresses: [` + agenttest.Pod1IP + `], nodeName: node-1}]}
+`
+			write(t, path, replace(t, manifest, "10.96.0.53", "10.96.0.54"))
+			p := n.start(t, append(flags(path), flag...)...)
+			p.Await("msg=sync", "full=true", "ports=1")
+			socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				_, _ = socket.Write([]byte("x")) // The kernel may report ICMP errors.
+			}
+			write(t, path, manifest)
+			awaitReply(t, socket, agenttest.Pod1IP+":8053")
+			if err := socket.Close(); err != nil {
+				t.Error(err)
+			}
+			p.Terminate("msg=")
+		})
+	}
 }

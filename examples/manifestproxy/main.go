@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
@@ -110,7 +111,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(), local.page.Observer()},
 	}
-	if !o.backend.runs { // The kernel has conntrack entries, also of earlier runs.
+	if n, can := b.(backends.FlowNeeder); can && n.NeedsFlows() { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
 			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 		}})

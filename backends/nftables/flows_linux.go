@@ -1,0 +1,4 @@
+package nftables
+
+// NeedsFlows implements [backends.FlowNeeder]: connection tracking remembers translations.
+func (*kernel) NeedsFlows() bool { return true }

@@ -1,0 +1,59 @@
+package proxy
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+)
+
+// needy is a backend that may need Flows.
+type needy struct{ needs bool }
+
+func (needy) Apply(context.Context, Snapshot, Snapshot) error { return nil }
+func (needy) Cleanup(context.Context) error                   { return nil }
+func (n needy) NeedsFlows() bool                              { return n.needs }
+
+// idle is a FlowCleaner that finds nothing.
+type idle struct{}
+
+func (idle) Follow(context.Context, Snapshot, bool) error { return nil }
+func (idle) Due() bool                                    { return false }
+
+// TestForgottenFlows: a Runner that lacks Flows which its Backend needs says so once.
+func TestForgottenFlows(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		backend Backend
+		flows   FlowCleaner
+		lines   int
+	}{
+		{"forgotten", needy{true}, nil, 1},
+		{"set", needy{true}, idle{}, 0},
+		{"not needed", needy{false}, nil, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lines := 0
+				tr := newTestTracker()
+				tr.Synced()
+				r := &Runner{Source: tr, Backend: c.backend, Flows: c.flows, Logger: funcr.New(func(_, line string) {
+					if strings.Contains(line, "Flows of the Runner is not set") {
+						lines++
+					}
+				}, funcr.Options{})}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := r.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if lines != c.lines {
+					t.Errorf("got %d lines, want %d", lines, c.lines)
+				}
+			})
+		})
+	}
+}
