@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"runtime"
@@ -21,17 +22,21 @@ const (
 
 // Journal makes the changes of a [Memory] last.
 type Journal interface {
-	// Append writes changes, in their order, all or none. Calls do not overlap, and
-	// there is none after an error.
+	// Append writes changes, in their order, all or none. After an error the next call is
+	// Rollback.
 	Append(changes []Event) error
+	// Rollback removes what a call of Append with an error may have written. After an error
+	// Rollback is called again, before any other call. Calls of the two do not overlap.
+	Rollback() error
 }
 
 // Memory is a store in the memory of one process. With a journal it is as
 // durable as the journal: changes are visible once they are written, and commits that
 // wait for the journal at the same time are written together.
 //
-// After the journal has failed, it is unknown which of the last changes it has. From
-// then on every call fails with the journal's error.
+// If the journal fails to write, the commits fail, and the journal is rolled back. As long as
+// that fails too, it is unknown which of the last changes the journal has: every call then tries
+// it again, and fails with the error.
 type Memory struct {
 	journal Journal
 
@@ -43,7 +48,7 @@ type Memory struct {
 	changed  chan struct{} // closed by the next change
 	queue    []*commit
 	flushing bool
-	broken   error // the error of the journal
+	broken   error // why the journal is not rolled back
 }
 
 var _ Store = (*Memory)(nil)
@@ -98,8 +103,8 @@ func (m *Memory) read(ctx context.Context, choose func() []Claim) (State, error)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.broken != nil {
-		return State{}, m.broken
+	if err := m.mend(); err != nil {
+		return State{}, err
 	}
 	return State{Claims: choose(), Version: m.version}, nil
 }
@@ -164,13 +169,14 @@ func (m *Memory) flush() {
 		batch := m.queue[:min(len(m.queue), maxBatch)]
 		m.queue = slices.Clone(m.queue[len(batch):])
 		last = len(batch)
-		if m.broken == nil {
-			m.write(batch)
+		err := m.mend()
+		if err == nil {
+			err = m.write(batch)
 		}
 		for _, c := range batch {
-			if m.broken != nil {
+			if err != nil {
 				// A conflict may be with a change that was never written.
-				c.err = m.broken
+				c.err = err
 			}
 			close(c.done)
 		}
@@ -180,20 +186,37 @@ func (m *Memory) flush() {
 
 // write writes commits to the journal and makes them visible. It unlocks m.mu while the
 // journal writes.
-func (m *Memory) write(batch []*commit) {
+func (m *Memory) write(batch []*commit) error {
 	events, version := m.accept(batch)
 	if len(events) == 0 {
-		return
+		return nil
 	}
 	m.mu.Unlock()
 	err := m.journal.Append(events)
 	m.mu.Lock()
-	if err != nil {
-		m.broken = fmt.Errorf("the store must be opened again, because its journal failed: %w", err)
-		close(m.changed) // watchers return the error
-		return
+	if err == nil {
+		m.publish(events, version)
+		return nil
 	}
-	m.publish(events, version)
+	m.broken = err
+	if unclear := m.mend(); unclear != nil {
+		close(m.changed) // watchers return the error
+		m.changed = make(chan struct{})
+		return unclear
+	}
+	return err
+}
+
+// mend rolls the journal back if it is broken.
+func (m *Memory) mend() error {
+	if m.broken == nil {
+		return nil
+	}
+	if err := m.journal.Rollback(); err != nil {
+		return fmt.Errorf("it is unknown what the store has, because its journal failed: %w", errors.Join(m.broken, err))
+	}
+	m.broken = nil
+	return nil
 }
 
 // gather yields until as many commits wait as were written together the last time, and
@@ -303,8 +326,8 @@ func (m *Memory) Watch(ctx context.Context, after Version) iter.Seq2[Event, erro
 func (m *Memory) since(after Version) ([]Event, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.broken != nil {
-		return nil, nil, m.broken
+	if err := m.mend(); err != nil {
+		return nil, nil, err
 	}
 	if after < m.forgot {
 		return nil, nil, fmt.Errorf("changes after version %d: %w", after, ErrCompacted)

@@ -12,19 +12,31 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 )
 
-// failing is a journal that returns the errors that a test sends.
-type failing struct{ results chan error }
+// failing is a journal that returns the errors that a test sends. It cannot be rolled back while
+// torn has an error.
+type failing struct {
+	results chan error
+	torn    *error
+}
 
 func (f failing) Append([]allocator.Event) error { return <-f.results }
 
-// TestBrokenJournal checks that a store whose journal has failed returns its error to
-// reads and watches too, and that no commit fails by a conflict with a change that may
-// not exist.
+func (f failing) Rollback() error {
+	if f.torn == nil {
+		return nil
+	}
+	return *f.torn
+}
+
+// TestBrokenJournal checks that a store whose journal has failed and cannot be rolled back returns the
+// error to reads and watches too, that no commit fails by a conflict with a change that may
+// not exist, and that the store works once the journal is rolled back.
 func TestBrokenJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		journal := failing{results: make(chan error)}
-		m := allocator.NewMemory(allocator.State{}, journal)
 		gone := errors.New("the disk was removed")
+		torn := gone
+		journal := failing{results: make(chan error, 1), torn: &torn}
+		m := allocator.NewMemory(allocator.State{}, journal)
 		var watching sync.WaitGroup
 		watching.Go(func() {
 			events := 0
@@ -63,6 +75,55 @@ func TestBrokenJournal(t *testing.T) {
 			if !errors.Is(err, gone) {
 				t.Errorf("%s afterwards: got error %v, want %v", name, err, gone)
 			}
+		}
+		torn = nil
+		state, err := m.Load(t.Context())
+		if err != nil || len(state.Claims) != 0 {
+			t.Errorf("Load after a rollback: got %v, error %v, want nothing", state.Claims, err)
+		}
+		journal.results <- nil
+		if _, err := m.Commit(t.Context(), []allocator.Op{op(3, "late")}); err != nil {
+			t.Errorf("Commit after a rollback: %v", err)
+		}
+	})
+}
+
+// TestFailedWrite checks that a write that was rolled back fails its commit only: reads and watches
+// go on, and later commits succeed.
+func TestFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := failing{results: make(chan error, 1)}
+		m := allocator.NewMemory(allocator.State{}, journal)
+		op := allocator.Op{Claim: allocator.Claim{Key: allocator.PortKey(1), Owner: "me", Token: 1}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var events []allocator.Event
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			for e, err := range m.Watch(ctx, 0) {
+				if err == nil {
+					events = append(events, e)
+				}
+			}
+		})
+		synctest.Wait()
+		full := errors.New("no space left")
+		journal.results <- full
+		if _, err := m.Commit(t.Context(), []allocator.Op{op}); !errors.Is(err, full) {
+			t.Errorf("Commit: got error %v, want %v", err, full)
+		}
+		state, err := m.Load(t.Context())
+		if err != nil || len(state.Claims) != 0 {
+			t.Errorf("Load: got %v, error %v, want nothing", state.Claims, err)
+		}
+		journal.results <- nil
+		if _, err := m.Commit(t.Context(), []allocator.Op{op}); err != nil {
+			t.Errorf("the same commit again: %v", err)
+		}
+		synctest.Wait()
+		cancel()
+		watching.Wait()
+		if len(events) != 1 || events[0].Claim.Version != 1 {
+			t.Errorf("events: got %+v, want one, of version 1", events)
 		}
 	})
 }

@@ -17,6 +17,13 @@
 // and changes nothing. That includes the frames that were on the disk before the file
 // was renamed; the header has their length.
 //
+// # When a write fails
+//
+// If the disk is full, a commit fails with the error of the system, and nothing is written: the store
+// truncates the frame that it could not complete. The next commit is written as soon as there is
+// room. If the file cannot be truncated either, every call fails until that succeeds: until
+// then it is unknown whether a crash would leave the frame.
+//
 // # One process at a time
 //
 // A store locks a file beside its own, PATH.lock, until it is closed. The system

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -23,9 +24,10 @@ type log struct {
 	full  int // of a frame
 
 	mu     sync.Mutex
-	file   *os.File
+	file   *os.File // nil if it could not be opened again, and after close
+	closed bool
 	head   head
-	length int64 // of the file
+	length int64 // of what was appended without an error
 	live   int64 // bytes that the claims need, when last computed
 	buffer []byte
 }
@@ -55,12 +57,7 @@ func (l *log) read() (allocator.State, error) {
 	}
 	l.head, l.length, l.live = head, int64(end), liveSize(state)
 	if end < len(content) {
-		if err := errors.Join(l.file.Truncate(l.length), l.file.Sync()); err != nil {
-			return state, fmt.Errorf("truncating a torn record: %w", err)
-		}
-	}
-	if _, err := l.file.Seek(l.length, io.SeekStart); err != nil {
-		return state, fmt.Errorf("opening the log: %w", err)
+		return state, l.truncate()
 	}
 	return state, nil
 }
@@ -120,47 +117,75 @@ func apply(changes []allocator.Event, claims map[allocator.Key]allocator.Claim) 
 func (l *log) Append(changes []allocator.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
+	if l.closed {
 		return ErrClosed
 	}
-	l.buffer = l.buffer[:0]
-	var ends []int // of the frames in the buffer
-	for piece := range pieces(changes, l.full, true) {
-		l.buffer = l.head.appendFrame(l.buffer, piece)
-		ends = append(ends, len(l.buffer))
-	}
-	isWritten, err := l.compact(changes)
-	if err != nil || isWritten {
+	ends := l.encode(changes)
+	isReplaced, err := l.compact()
+	if err != nil {
 		return err
+	}
+	if isReplaced {
+		ends = l.encode(changes) // with the salt of the new log
 	}
 	// A frame is on the disk before the next one is written: a crash that leaves a torn frame
 	// before a valid one would look like damage.
 	begin := 0
 	for _, end := range ends {
-		if err := l.write(l.buffer[begin:end]); err != nil {
+		_, err := l.file.Write(l.buffer[begin:end])
+		if err == nil {
+			err = l.file.Sync()
+		}
+		if err != nil {
 			return fmt.Errorf("writing the log: %w", err)
 		}
 		begin = end
 	}
+	l.length += int64(len(l.buffer))
 	return nil
 }
 
-// write writes a frame, and waits until it is on the disk.
-func (l *log) write(frame []byte) error {
-	n, err := l.file.Write(frame)
-	l.length += int64(n)
-	if err != nil {
-		return err
+// encode puts the frames of changes into the buffer, and returns where each ends.
+func (l *log) encode(changes []allocator.Event) (ends []int) {
+	l.buffer = l.buffer[:0]
+	for piece := range pieces(changes, l.full, true) {
+		l.buffer = l.head.appendFrame(l.buffer, piece)
+		ends = append(ends, len(l.buffer))
 	}
-	return l.file.Sync()
+	return ends
+}
+
+// Rollback implements [allocator.Journal].
+func (l *log) Rollback() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return ErrClosed
+	case l.file == nil:
+		return l.reopen()
+	}
+	return l.truncate()
+}
+
+// truncate removes what follows the length.
+func (l *log) truncate() error {
+	if err := errors.Join(l.file.Truncate(l.length), l.file.Sync()); err != nil {
+		return fmt.Errorf("truncating a torn record: %w", err)
+	}
+	if _, err := l.file.Seek(l.length, io.SeekStart); err != nil {
+		return fmt.Errorf("truncating a torn record: %w", err)
+	}
+	return nil
 }
 
 // isTooLong reports whether the log with the buffer would be too long.
 func (l *log) isTooLong() bool { return l.length+int64(len(l.buffer)) > 2*l.live+minSlack }
 
-// compact replaces the log if it is too long by a new one, with all claims and these
-// changes. It does not fail as long as the old log can be continued.
-func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
+// compact replaces the log by a new one with all claims if it is too long. It does not fail as long
+// as the old log can be continued. After an error both logs have the same claims, so that reopen can
+// take either.
+func (l *log) compact() (isReplaced bool, err error) {
 	if !l.isTooLong() {
 		return false, nil
 	}
@@ -171,9 +196,8 @@ func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
 	if l.live = liveSize(state); !l.isTooLong() {
 		return false, nil
 	}
-	all := append(snapshot(state), changes...)
-	if err := writeNew(l.path, all, l.full); err != nil {
-		// The disk may have room for these changes, if not for all claims. compact tries
+	if err := writeNew(l.path, snapshot(state), l.full); err != nil {
+		// The disk may have room for the next changes, if not for all claims. compact tries
 		// again when the log has twice the length.
 		l.live = l.length
 		return false, nil //nolint:nilerr // The old log is unchanged.
@@ -188,35 +212,38 @@ func (l *log) compact(changes []allocator.Event) (isWritten bool, err error) {
 	return true, l.reopen()
 }
 
-// snapshot returns the changes that make the claims of a state. The version of the state
-// may be lost, if its claim was deleted; the changes that follow have higher ones.
+// snapshot returns the changes that make a state. The first one, a deletion, has its version: the
+// claim with that version may be deleted.
 func snapshot(s allocator.State) []allocator.Event {
-	changes := make([]allocator.Event, 0, len(s.Claims))
+	changes := make([]allocator.Event, 1, len(s.Claims)+1)
+	changes[0] = allocator.Event{Claim: allocator.Claim{Key: allocator.PortKey(1), Version: s.Version}, Deleted: true}
 	for _, c := range s.Claims {
 		changes = append(changes, allocator.Event{Claim: c})
 	}
 	return changes
 }
 
-// reopen opens the file that has replaced the log.
+// reopen opens the file: the log that was open before, or the one that compact has written.
 func (l *log) reopen() error {
+	if err := syncFolder(filepath.Dir(l.path)); err != nil {
+		return fmt.Errorf("opening the log again: %w", err)
+	}
 	file, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("opening the new log: %w", err)
+		return fmt.Errorf("opening the log again: %w", err)
 	}
 	begin := make([]byte, headSize)
-	_, err = io.ReadFull(file, begin)
-	if err == nil {
-		l.head, err = readHead(begin)
-	}
-	if err == nil {
-		_, err = file.Seek(l.head.snapshot, io.SeekStart)
+	h := head{}
+	if _, err = io.ReadFull(file, begin); err == nil {
+		h, err = readHead(begin)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("opening the new log: %w", err), file.Close())
+		return errors.Join(fmt.Errorf("opening the log again: %w", err), file.Close())
 	}
-	l.file, l.length = file, l.head.snapshot
-	return nil
+	if l.file = file; h != l.head {
+		l.head, l.length = h, h.snapshot
+	}
+	return l.truncate()
 }
 
 func (l *log) shut() error {
@@ -231,5 +258,6 @@ func (l *log) shut() error {
 func (l *log) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	return l.shut()
 }

@@ -109,8 +109,8 @@ func TestManyFrames(t *testing.T) {
 		more[i].Claim.Version = v
 		want.Claims = append(want.Claims, more[i].Claim)
 	}
-	if got := frames(t, content(t, path)); got < 30 {
-		t.Errorf("frames of the rewritten log: got %d, want at least 30", got)
+	if got := frames(t, content(t, path)); got < 15 {
+		t.Errorf("frames of the rewritten log: got %d, want at least 15", got)
 	}
 	before := frames(t, content(t, path))
 	for i := range ops {

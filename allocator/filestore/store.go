@@ -40,8 +40,9 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Store is an [allocator.Store] in a file. Any number of goroutines may use it.
 //
-// After a write has failed it is unknown what is on the disk. From then on every
-// call fails; open the store again.
+// If a write fails, the store truncates the file to what it had before, so that later calls
+// succeed as soon as the disk lets them. As long as it cannot, it is unknown what is on the disk, and
+// every call tries that again and fails.
 type Store struct {
 	path string
 	lock *lock

@@ -17,6 +17,8 @@ type nowhere struct{}
 
 func (nowhere) Append([]allocator.Event) error { return nil }
 
+func (nowhere) Rollback() error { return nil }
+
 func TestMemoryWithJournal(t *testing.T) {
 	storetest.Run(t, func(*testing.T) allocator.Store { return allocator.NewMemory(allocator.State{}, nowhere{}) })
 }
