@@ -91,20 +91,22 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, isDry 
 	a := planning{owner: owner, requests: requests, isDry: isDry}
 	ops, err := p.planOnce(ctx, &a)
 	if len(a.held) > 0 {
-		if _, readErr := p.read(ctx, a.held, 0); readErr != nil {
-			return nil, errors.Join(err, readErr)
+		// The pool's view alone does not say that a key is taken.
+		if _, err := p.read(ctx, a.held, 0); err != nil {
+			return nil, fmt.Errorf("whether the keys are free is unknown: %w", err)
 		}
 		ops, err = p.planOnce(ctx, &a)
 	}
 	if !errors.Is(err, ErrFull) {
 		return ops, err
 	}
-	readErr := p.syncShared(ctx)
+	// Nor does it say that no key is free.
+	err = p.syncShared(ctx)
 	if !isDry {
-		readErr = errors.Join(readErr, p.expire(ctx))
+		err = errors.Join(err, p.expire(ctx))
 	}
-	if readErr != nil {
-		return nil, errors.Join(err, readErr)
+	if err != nil {
+		return nil, fmt.Errorf("whether a key is free is unknown: %w", err)
 	}
 	a.isFull = true
 	return p.planOnce(ctx, &a)
