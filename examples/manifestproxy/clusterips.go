@@ -23,7 +23,8 @@ import (
 
 // clusterIPs gives Services without ClusterIP one of its ranges. A file keeps who has which,
 // also while the program does not run, until the Service is deleted. The file is opened
-// when the first Service needs it.
+// when the first Service needs it; the addresses of Services that were deleted while the program
+// did not run are freed after the first complete pass.
 //
 // It is the Handler of a manifest.Source, between that and another one.
 type clusterIPs struct {
@@ -31,10 +32,11 @@ type clusterIPs struct {
 	log    logr.Logger
 	path   string
 	ranges []netip.Prefix
-	// named has the addresses that files name, which are not allocated.
-	named map[types.NamespacedName][]netip.Addr
-	store *filestore.Store
-	pool  *allocator.Pool // nil until a Service needs it
+	// services has the Services with the addresses that files name, which are not allocated: none
+	// for a Service that gets its addresses here.
+	services map[types.NamespacedName][]netip.Addr
+	store    *filestore.Store
+	pool     *allocator.Pool // nil until a Service needs it
 }
 
 // assign sets the ClusterIPs of a Service that has none.
@@ -44,7 +46,7 @@ func (c *clusterIPs) assign(ctx context.Context, s *v1.Service) error {
 		c.remember(name, append(s.Spec.ClusterIPs, s.Spec.ClusterIP))
 		return c.release(ctx, name)
 	}
-	delete(c.named, name)
+	c.remember(name, nil)
 	kinds, err := c.kinds(&s.Spec)
 	if err != nil {
 		return err
@@ -169,7 +171,7 @@ func (c *clusterIPs) close() error {
 // configs returns the ranges without the addresses that files name.
 func (c *clusterIPs) configs() (all []allocator.Config) {
 	var exclude []allocator.Block
-	for _, addresses := range c.named {
+	for _, addresses := range c.services {
 		for _, a := range addresses {
 			exclude = append(exclude, allocator.Block{First: allocator.AddrKey(a), Last: allocator.AddrKey(a)})
 		}
@@ -184,7 +186,7 @@ func (c *clusterIPs) configs() (all []allocator.Config) {
 	return all
 }
 
-// remember records the addresses that the file of a Service names. The tracker reports wrong ones.
+// remember records a Service and the addresses that its file names. The tracker reports wrong ones.
 func (c *clusterIPs) remember(name types.NamespacedName, texts []string) {
 	var addresses []netip.Addr
 	for _, text := range texts {
@@ -192,10 +194,10 @@ func (c *clusterIPs) remember(name types.NamespacedName, texts []string) {
 			addresses = append(addresses, a)
 		}
 	}
-	if c.named == nil {
-		c.named = map[types.NamespacedName][]netip.Addr{}
+	if c.services == nil {
+		c.services = map[types.NamespacedName][]netip.Addr{}
 	}
-	c.named[name] = addresses
+	c.services[name] = addresses
 }
 
 // release frees what a Service has got.
@@ -215,16 +217,60 @@ func (c *clusterIPs) release(ctx context.Context, name types.NamespacedName) err
 	return c.pool.Release(ctx, claims...)
 }
 
+// UpdateService passes a Service on. One without ClusterIP needs no address any more; observed
+// frees what it had.
+func (c *clusterIPs) UpdateService(s *v1.Service) {
+	if s.Spec.ClusterIP == v1.ClusterIPNone || s.Spec.Type == v1.ServiceTypeExternalName {
+		delete(c.services, types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+	}
+	c.Handler.UpdateService(s)
+}
+
+// freeTimeout is how long the program waits for the file when it frees addresses.
+const freeTimeout = 10 * time.Second
+
 // DeleteService releases the ClusterIPs of a Service and passes the deletion on.
 func (c *clusterIPs) DeleteService(name types.NamespacedName) {
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
 	defer cancel()
-	delete(c.named, name)
+	delete(c.services, name)
 	if err := c.release(ctx, name); err != nil {
 		c.log.Error(err, "ClusterIP not released", "service", name.String(), "allocations", c.path)
 	}
 	c.Handler.DeleteService(name)
+}
+
+// observed frees the addresses of Services that do not exist. It does so only after a pass that could
+// read everything: what could not be read may have a Service. Without any Service the path may be
+// wrong, and nothing needs an address.
+func (c *clusterIPs) observed(s manifest.Summary) {
+	if c.pool == nil || s.Errors > 0 || s.Services == 0 {
+		return
+	}
+	owners := map[allocator.Owner]struct{}{}
+	for name, addresses := range c.services {
+		if len(addresses) == 0 {
+			owners[owner(name)] = struct{}{}
+		}
+	}
+	var unused []allocator.Claim
+	for _, claim := range c.pool.Claims() {
+		if _, isUsed := owners[claim.Owner]; !isUsed {
+			unused = append(unused, claim)
+		}
+	}
+	if len(unused) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
+	defer cancel()
+	if err := c.pool.Release(ctx, unused...); err != nil {
+		c.log.Error(err, "ClusterIPs of deleted Services not released", "allocations", c.path)
+		return
+	}
+	for _, claim := range unused {
+		c.log.Info("ClusterIP of a deleted Service released", "owner", string(claim.Owner), "address", claim.Key.String(), "allocations", c.path)
+	}
 }
 
 // owner names a Service in the file.

@@ -33,13 +33,19 @@
 // /metrics. With -once, endpoints that were removed and have open connections
 // stay, and get no new ones, until a program runs that removes them when they are not needed.
 //
+// With -ip-families ipv4, or ipv6, the backend serves one family only, as on a node whose kernel lacks
+// the other. What was programmed for the other one stays; -cleanup without the flag removes it.
+//
 // # ClusterIPs
 //
 // A Service without spec.clusterIP gets one from the ranges of -service-cidr, which package
 // allocator chooses; the log shows it. The file -allocations keeps it for the Service until the
-// Service is deleted while the program runs, so that it is the same after a new start. Addresses
+// Service is deleted, so that it is the same after a new start. The addresses of Services that were
+// deleted while the program did not run are freed after the first pass that read everything without
+// an error and found a Service: a document that cannot be read may have the Service. Addresses
 // that files name are not allocated. Without -service-cidr such a Service is an error. One
-// process uses the file at a time; a Service that waits for it is tried again each second.
+// process uses the file at a time. A Service that waits for it, for a free address, or for a disk
+// that is full, is tried again each second.
 //
 // # Starting and stopping
 //

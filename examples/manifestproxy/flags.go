@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
@@ -20,10 +22,16 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// backend is the choice of the flags -backend, -capture, -scheduler, -interface and -netsh.
+// choices are the values of the flags -capture, -scheduler, -ip-families, -interface and -netsh.
+type choices struct {
+	capture, scheduler string
+	families           []v1.IPFamily
+	addresses          userspace.AddressOptions
+}
+
+// backend is the choice of the flag -backend.
 type backend struct {
-	name      string
-	addresses userspace.AddressOptions
+	name string
 	// needs is a log message that names the requirements of the backend.
 	needs string
 	open  func() (proxy.Backend, error)
@@ -32,41 +40,43 @@ type backend struct {
 }
 
 // newBackend returns the backend of these flags.
-func newBackend(name, capture, scheduler string, a userspace.AddressOptions) backend {
-	b := kernelBackend(name, scheduler)
+func newBackend(name string, c choices) backend {
+	b := kernelBackend(name, c)
 	if b.open == nil {
-		b = socketBackend(capture, a)
+		b = socketBackend(c)
 	}
-	b.name, b.addresses = name, a
+	b.name = name
 	return b
 }
 
 // kernelBackend returns a backend by which the kernel forwards.
-func kernelBackend(name, scheduler string) backend {
+func kernelBackend(name string, c choices) backend {
 	switch name {
 	case "ipvs":
 		return backend{
 			needs: "it needs the kernel modules ip_vs, dummy, ip_set and xt_set, the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
-			open:  func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{Scheduler: scheduler}) },
+			open: func() (proxy.Backend, error) {
+				return ipvs.New(ipvs.Options{Scheduler: c.scheduler, Families: c.families})
+			},
 		}
 	case "iptables":
 		return backend{
 			needs: "it needs the programs of the package iptables, version 1.8 or later, and CAP_NET_ADMIN; run it as root",
-			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) },
+			open:  func() (proxy.Backend, error) { return iptables.New(iptables.Options{Families: c.families}) },
 		}
 	case "nftables":
 		return backend{
 			needs: "it needs Linux 5.13 or later with nf_tables, connection tracking and NAT, and CAP_NET_ADMIN; run it as root",
-			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) },
+			open:  func() (proxy.Backend, error) { return nftables.New(nftables.Options{Families: c.families}) },
 		}
 	}
 	return backend{}
 }
 
 // socketBackend returns the backend that forwards itself, with a capture.
-func socketBackend(capture string, a userspace.AddressOptions) backend {
+func socketBackend(chosen choices) backend {
 	c, needs := userspace.DefaultCapture, "nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW"
-	switch capture {
+	switch chosen.capture {
 	case "tproxy":
 		c = userspace.TPROXY
 	case "redirect":
@@ -82,8 +92,10 @@ func socketBackend(capture string, a userspace.AddressOptions) backend {
 	}
 	return backend{
 		needs: needs,
-		open:  func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: c, Addresses: a}) },
-		runs:  true,
+		open: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: c, Families: chosen.families, Addresses: chosen.addresses})
+		},
+		runs: true,
 	}
 }
 
@@ -117,6 +129,31 @@ func (o *files) check(cleanup bool) error {
 	return nil
 }
 
+// register adds the flags.
+func (c *choices) register(f *flag.FlagSet) {
+	f.Func("scheduler", "`name` of the IPVS scheduler of Services without the annotation "+ipvs.SchedulerAnnotation+", and its flags, for the backend ipvs: "+
+		strings.Join(ipvs.Schedulers(), ", ")+"; sh,sh-port and mh,mh-port (default rr)", func(s string) error {
+		c.scheduler = s
+		name, _, _ := strings.Cut(s, ",") // the backend checks the flags
+		return choice(&name, "scheduler", ipvs.Schedulers()...)(name)
+	})
+	f.Func("capture", "`how` packets get to the backend userspace: on Linux tproxy, redirect or routes (default tproxy), on Windows addresses",
+		choice(&c.capture, "capture", "tproxy", "redirect", "routes", "addresses"))
+	f.StringVar(&c.addresses.Interface, "interface", "", "`name` of the interface to which the backend userspace adds addresses on Windows "+
+		"(default the value of the variable INTERFACE_TO_ADD_SERVICE_IP, or else vEthernet (HNS Internal NIC))")
+	f.BoolVar(&c.addresses.Netsh, "netsh", false, "add these addresses by the program netsh, not by the IP helper API")
+	f.Func("ip-families", "IP `families` to serve, separated by commas: ipv4, ipv6 (default both); what was programmed for the other one stays until -cleanup without this flag",
+		list(&c.families, func(s string) (v1.IPFamily, error) {
+			switch s {
+			case "ipv4":
+				return v1.IPv4Protocol, nil
+			case "ipv6":
+				return v1.IPv6Protocol, nil
+			}
+			return "", fmt.Errorf("unknown family %q: want ipv4, ipv6", s)
+		}))
+}
+
 // defaultAllocations returns where programs keep their state.
 func defaultAllocations() string {
 	if runtime.GOOS == "windows" {
@@ -128,8 +165,7 @@ func defaultAllocations() string {
 // options has the values of the flags.
 type options struct {
 	backend       backend
-	capture       string // empty if -capture is not set
-	scheduler     string // empty if -scheduler is not set
+	choices       choices // zero values for flags that are not set
 	files         files
 	once, cleanup bool
 	traffic       bool // metrics of each Service
@@ -145,23 +181,12 @@ type options struct {
 // returns one.
 func parseFlags(args []string, out io.Writer) (options, error) {
 	var o options
-	var a userspace.AddressOptions
 	name, t := "nftables", &o.tracker
 	f := flag.NewFlagSet("manifestproxy", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.Func("backend", "`name` of the backend: iptables, ipvs, nftables, userspace (default nftables)",
 		choice(&name, "backend", "iptables", "ipvs", "nftables", "userspace"))
-	f.Func("scheduler", "`name` of the IPVS scheduler of Services without the annotation "+ipvs.SchedulerAnnotation+", and its flags, for the backend ipvs: "+
-		strings.Join(ipvs.Schedulers(), ", ")+"; sh,sh-port and mh,mh-port (default rr)", func(s string) error {
-		o.scheduler = s
-		name, _, _ := strings.Cut(s, ",") // the backend checks the flags
-		return choice(&name, "scheduler", ipvs.Schedulers()...)(name)
-	})
-	f.Func("capture", "`how` packets get to the backend userspace: on Linux tproxy, redirect or routes (default tproxy), on Windows addresses",
-		choice(&o.capture, "capture", "tproxy", "redirect", "routes", "addresses"))
-	f.StringVar(&a.Interface, "interface", "", "`name` of the interface to which the backend userspace adds addresses on Windows "+
-		"(default the value of the variable INTERFACE_TO_ADD_SERVICE_IP, or else vEthernet (HNS Internal NIC))")
-	f.BoolVar(&a.Netsh, "netsh", false, "add these addresses by the program netsh, not by the IP helper API")
+	o.choices.register(f)
 	f.Func("drain", "how `long` to wait for connections of the backend userspace before the program ends, for example 30s, while a successor accepts new ones (default 0s)",
 		func(s string) (err error) {
 			if o.drain, err = time.ParseDuration(s); err == nil && o.drain < 0 {
@@ -190,7 +215,7 @@ func parseFlags(args []string, out io.Writer) (options, error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	o.backend = newBackend(name, o.capture, o.scheduler, a)
+	o.backend = newBackend(name, o.choices)
 	if name == "ipvs" {
 		t.Annotations = []string{ipvs.SchedulerAnnotation}
 	}
@@ -241,11 +266,11 @@ func (o *options) checkDemo() error {
 // checkBackend checks the flags that are for single backends.
 func (o *options) checkBackend() error {
 	switch {
-	case o.capture != "" && !o.backend.runs:
+	case o.choices.capture != "" && !o.backend.runs:
 		return errors.New("-capture is for -backend userspace")
-	case o.backend.addresses != (userspace.AddressOptions{}) && !o.backend.runs:
+	case o.choices.addresses != (userspace.AddressOptions{}) && !o.backend.runs:
 		return errors.New("-interface and -netsh are for -backend userspace")
-	case o.scheduler != "" && o.backend.name != "ipvs":
+	case o.choices.scheduler != "" && o.backend.name != "ipvs":
 		return errors.New("-scheduler is for -backend ipvs")
 	case o.traffic && (o.backend.name != "ipvs" || o.metrics == ""):
 		return errors.New("-service-metrics is for -backend ipvs with -metrics-bind-address")

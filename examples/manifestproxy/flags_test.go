@@ -8,8 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,6 +24,7 @@ func TestBadFlags(t *testing.T) {
 		{"-manifests m -backend ipvs -scheduler fast", `"fast" for flag -scheduler: unknown scheduler: want rr, wrr, lc, wlc,`},
 		{"-manifests m -service-metrics -metrics-bind-address 127.0.0.1:1", "-service-metrics is for -backend ipvs"},
 		{"-manifests m -service-metrics -backend ipvs", "with -metrics-bind-address"},
+		{"-manifests m -ip-families ipv4,ipv5", `"ipv4,ipv5" for flag -ip-families: unknown family "ipv5": want ipv4, ipv6`},
 		{"-manifests m -scheduler rr", "-scheduler is for -backend ipvs"},
 		{"-manifests m -backend ipvs -capture routes", "-capture is for -backend userspace"},
 		{"-manifests m -once -backend userspace", "-once excludes this backend"},
@@ -67,7 +70,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"-backend", "-manifests", "-node", "-cluster-cidr", "-masquerade-all", "-nodeport-addresses", "-service-cidr",
-		"-node-ip", "-allocations", "-demo", "-once", "-cleanup", "-drain", "-interface", "-netsh", "-scheduler", "-v", "-healthz-bind-address", "-metrics-bind-address", "-service-metrics",
+		"-node-ip", "-allocations", "-demo", "-once", "-cleanup", "-drain", "-interface", "-netsh", "-scheduler", "-ip-families", "-v", "-healthz-bind-address", "-metrics-bind-address", "-service-metrics",
 	} {
 		if !strings.Contains(out.String(), "\n  "+flag) {
 			t.Errorf("usage: got\n%s\nwant also %s", out.String(), flag)
@@ -89,7 +92,7 @@ func TestFlags(t *testing.T) {
 		{"-demo -node n", options{files: files{demo: true}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
 		{"-cleanup -backend nftables", options{cleanup: true}},
 		{"-cleanup -backend ipvs", options{cleanup: true, tracker: proxy.TrackerOptions{Annotations: []string{ipvs.SchedulerAnnotation}}}},
-		{"-manifests m -node n -scheduler mh,mh-port -backend ipvs", options{files: files{manifests: "m"}, scheduler: "mh,mh-port", tracker: proxy.TrackerOptions{
+		{"-manifests m -node n -scheduler mh,mh-port -backend ipvs", options{files: files{manifests: "m"}, choices: choices{scheduler: "mh,mh-port"}, tracker: proxy.TrackerOptions{
 			NodeName: "n", Annotations: []string{ipvs.SchedulerAnnotation},
 		}}},
 		{"-cleanup -healthz-bind-address :1 -metrics-bind-address :2", options{cleanup: true, healthz: ":1", metrics: ":2"}},
@@ -106,6 +109,7 @@ func TestFlags(t *testing.T) {
 			}},
 		},
 		{"-manifests m -node n -nodeport-addresses primary", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{Primary: true}}}},
+		{"-manifests m -node n -ip-families ipv6", options{files: files{manifests: "m"}, choices: choices{families: []v1.IPFamily{v1.IPv6Protocol}}, tracker: proxy.TrackerOptions{NodeName: "n"}}},
 		{"-manifests m -node n -local-fallback cluster", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{NodeName: "n", LocalFallback: endpoints.FallbackCluster}}},
 		{"-manifests m -node n -nodeport-addresses all", options{files: files{manifests: "m"}, tracker: proxy.TrackerOptions{
 			NodeName: "n", NodePortAddresses: proxy.NodePortAddresses{All: true},
@@ -124,7 +128,7 @@ func TestFlags(t *testing.T) {
 		if got.backend.open == nil {
 			t.Errorf("%s: got no backend, want one", c.flags)
 		}
-		diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{}, files{}), cmpopts.IgnoreFields(options{}, "backend"),
+		diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{}, files{}, choices{}), cmpopts.EquateComparable(userspace.AddressOptions{}), cmpopts.IgnoreFields(options{}, "backend"),
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		if diff != "" {
 			t.Errorf("%s: options (-want +got):\n%s", c.flags, diff)

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -143,7 +144,10 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 func newSource(o options, addresses *clusterIPs, j *journal) *manifest.Source {
 	return &manifest.Source{
 		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
-		Report: j.reported, Warn: j.warned, Observe: j.passed,
+		Report: j.reported, Warn: j.warned, Observe: func(s manifest.Summary) {
+			j.passed(s)
+			addresses.observed(s)
+		},
 	}
 }
 
@@ -230,17 +234,18 @@ func drain(patience time.Duration, log logr.Logger, those ...any) {
 // be programmed.
 func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
 	report, warn, warned := source.Report, source.Warn, false
-	source.Report = func(err error) {
-		if _, ok := errors.AsType[*manifest.DocumentError](err); ok { // act's caller logs another one.
-			report(err)
-		}
-	}
+	source.Report = nil
 	source.Warn = func(err error) {
 		warned = warned || err != nil
 		warn(err)
 	}
 	bad := source.Load(ctx)
-	if _, ok := errors.AsType[*manifest.DocumentError](bad); bad != nil && !ok {
+	if errors.Is(bad, allocator.ErrFull) {
+		bad = source.Load(ctx) // Addresses of deleted Services are free now.
+	}
+	if _, ok := errors.AsType[*manifest.DocumentError](bad); ok {
+		report(bad)
+	} else if bad != nil {
 		return bad // Nothing was read, and so there is nothing to program.
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -198,6 +198,7 @@ func (f *follower) summary(wanted []object) Summary {
 	}
 	s.Nodes, s.Services, s.EndpointSlices = count[nodeKind], count[serviceKind], count[sliceKind]
 	for _, file := range f.files {
+		s.Errors += len(file.errs)
 		for k, n := range file.ignored {
 			s.Ignored[k] += n
 		}

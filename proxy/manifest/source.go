@@ -26,6 +26,9 @@ type Handler interface {
 type Summary struct {
 	// Files counts the files that exist, good or bad.
 	Files int
+	// Errors counts what could not be read: files, documents and list items. The objects that
+	// they have are unknown unless they are kept.
+	Errors int
 	// Services, EndpointSlices and Nodes count the objects in effect, with those
 	// that are kept because their file has an error.
 	Services, EndpointSlices, Nodes int
