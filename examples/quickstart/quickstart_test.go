@@ -208,7 +208,7 @@ func checkStory(t *testing.T, out string) {
 	rest := out
 	for _, want := range []string{
 		"client 192.0.2.10 ─── 192.0.2.1 node 10.244.1.1 ─── [pod-a] [pod-b] [pod-c]\n",
-		"1. A Service appears\n", "kernel operations in ",
+		"1. A Service appears\n", "Kernel operations: ",
 		"2. A client uses it\n", " 60 requests to 10.96.0.10:80.", "pod-c  10.244.1.13  ", "█",
 		"3. Whom do the pods see?\n", "the client -> pod-c  sees 10.244.1.1 ", "pod-a      -> pod-c  sees 10.244.1.11 ",
 		"4. pod-c is deleted\n", "pod-c  10.244.1.13   0\n",

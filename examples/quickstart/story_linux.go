@@ -240,7 +240,7 @@ func (s *story) next() {
 func (s *story) awaitApplied(ctx context.Context) error {
 	sync, err := s.proxy.awaitApplied(ctx)
 	if err == nil {
-		s.say("Done: %d kernel operations in %v.", sync.Operations, sync.Duration.Round(10*time.Microsecond))
+		s.say("Kernel operations: %d, in %v.", sync.Operations, sync.Duration.Round(10*time.Microsecond))
 	}
 	return err
 }

@@ -36,7 +36,8 @@
 //	Problems      texts, at most 200, those of the node first
 //	Limits        texts, at most 200: what Services request and is kept only in part
 //	Refused       service ports that the last sync could not program, at most 200: Name and Error
-//	ServicePorts  those on the page, as [proxy.ServicePort]
+//	ServicePorts  those on the page, as [proxy.ServicePort]; Draining has also the terminating
+//	              endpoints of TCP, which keep their open connections
 //	Page, Pages   the number of the page, and of all
 //	Matches       the number of service ports that match the filter
 //	Total         the number of all service ports

@@ -129,7 +129,8 @@ func bars(all []syncRecord) chart {
 		case s.Full:
 			b.Class, kind = "full", "full"
 		}
-		b.Title = fmt.Sprintf("%s: %s, %s, %d service ports, %d operations", s.Start.Format(time.TimeOnly), kind, round(s.Duration), s.Changed, s.Operations)
+		b.Title = fmt.Sprintf("%s: %s, %s, %s, %s", s.Start.Format(time.TimeOnly), kind, round(s.Duration),
+			count(s.Changed, "service port"), count(s.Operations, "operation"))
 		c.Bars = append(c.Bars, b)
 	}
 	return c

@@ -37,7 +37,7 @@ type syncRecord struct {
 	Full       bool
 	Failed     bool
 	Changed    int
-	Operations uint64
+	Operations int
 }
 
 // Last returns the last sync, nil before the first one ends.
@@ -100,7 +100,7 @@ func (h *history) synced(s proxy.Sync) {
 	if len(h.syncs.Recent) == maxSyncs {
 		h.syncs.Recent = append(h.syncs.Recent[:0], h.syncs.Recent[1:]...)
 	}
-	h.syncs.Recent = append(h.syncs.Recent, syncRecord{s.Start, s.Duration, s.Full, s.Err != nil, s.Changed, s.Operations})
+	h.syncs.Recent = append(h.syncs.Recent, syncRecord{s.Start, s.Duration, s.Full, s.Err != nil, s.Changed, int(s.Operations)})
 	if s.Applied.IsZero() {
 		return
 	}

@@ -136,6 +136,7 @@ func (p *Page) view(parameters url.Values) *view {
 		return v
 	}
 	v.listing = list(s, f, q.Page)
+	v.ServicePorts = p.withDraining(v.ServicePorts)
 	if v.Query.asks() {
 		v.answer = v.Query.answer(s)
 	}

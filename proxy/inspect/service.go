@@ -3,10 +3,13 @@ package inspect
 import (
 	"iter"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
@@ -104,17 +107,56 @@ func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
 	if err := held.Refused[port.Name]; err != nil {
 		out.Refused = err.Error()
 	}
-	runner := p.runner.Load()
-	if runner == nil {
-		return out
-	}
-	source, can := runner.Source.(explainer)
-	if !can {
-		return out
-	}
-	all, why := source.ExplainEndpoints(port.Name)
-	for i, e := range all {
-		out.All = append(out.All, explained{e, why[i]})
+	if source := p.explainer(); source != nil {
+		all, why := source.ExplainEndpoints(port.Name)
+		for i, e := range all {
+			out.All = append(out.All, explained{e, why[i]})
+		}
 	}
 	return out
+}
+
+// explainer returns the source of the Runner, nil if it explains nothing.
+func (p *Page) explainer() explainer {
+	if runner := p.runner.Load(); runner != nil {
+		source, _ := runner.Source.(explainer)
+		return source
+	}
+	return nil
+}
+
+// withDraining returns service ports, those of TCP with the terminating endpoints outside of their
+// pools: these keep their open connections, although backends need not know them.
+func (p *Page) withDraining(ports []*proxy.ServicePort) []*proxy.ServicePort {
+	source := p.explainer()
+	if source == nil {
+		return ports
+	}
+	out := slices.Clone(ports)
+	for i, port := range out {
+		if port.Name.Protocol != v1.ProtocolTCP {
+			continue
+		}
+		if draining := drainingOutside(port, source); len(draining) > 0 {
+			shown := *port
+			shown.Draining = draining
+			out[i] = &shown
+		}
+	}
+	return out
+}
+
+// drainingOutside returns the terminating endpoints that no pool of a service port has.
+func drainingOutside(port *proxy.ServicePort, source explainer) (draining []*endpoints.Endpoint) {
+	all, _ := source.ExplainEndpoints(port.Name)
+	pools := map[netip.AddrPort]struct{}{}
+	for _, e := range slices.Concat(port.Cluster, port.Local) {
+		pools[e.Addr] = struct{}{}
+	}
+	for _, e := range all {
+		if _, isIn := pools[e.Addr]; e.Terminating && !isIn {
+			draining = append(draining, e)
+		}
+	}
+	return draining
 }

@@ -137,3 +137,41 @@ func TestWordsOfAFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestDrainingTCP checks that the list has the terminating endpoints of TCP that no pool has, and
+// that the snapshot stays as it is.
+func TestDrainingTCP(t *testing.T) {
+	tracker := track(service("web", "10.96.0.10"))
+	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"10.244.2.11"}},
+			{Addresses: []string{"10.244.2.12"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}},
+			{Addresses: []string{"10.244.2.13"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
+		},
+	})
+	s := synced(t, tracker)
+	page := New("Mode test")
+	if err := page.Observer().Begin(&proxy.Runner{Source: tracker}); err != nil {
+		t.Fatal(err)
+	}
+	page.Observer().Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
+	ports := page.view(nil).ServicePorts
+	if len(ports) != 1 || len(ports[0].Draining) != 1 || ports[0].Draining[0].Addr.String() != "10.244.2.12:8080" {
+		t.Fatalf("got %+v, want one port with 10.244.2.12 draining", ports)
+	}
+	for p := range s.All() {
+		if p.Draining != nil {
+			t.Errorf("the snapshot: got %v draining, want none", p.Draining)
+		}
+	}
+	r := httptest.NewRecorder()
+	page.ServeHTTP(r, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	for _, want := range []string{"draining, 1<", "1 service port, 1 operation<", "1 service port, 1 operation</title>"} {
+		if !strings.Contains(r.Body.String(), want) {
+			t.Errorf("the page: want %s", want)
+		}
+	}
+}
