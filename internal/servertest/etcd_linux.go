@@ -44,12 +44,17 @@ func StartEtcd(t testing.TB) *Etcd {
 	return e
 }
 
-// Restart kills etcd if it runs, starts it with its data, and waits until it serves.
-func (e *Etcd) Restart() {
-	e.t.Helper()
+// Kill ends etcd. Its data stay for Restart.
+func (e *Etcd) Kill() {
 	if e.process != nil {
 		e.process.Kill()
 	}
+}
+
+// Restart kills etcd if it runs, starts it with its data, and waits until it serves.
+func (e *Etcd) Restart() {
+	e.t.Helper()
+	e.Kill()
 	e.process = Run(e.t, filepath.Join(e.folder, "log"), e.program, e.args...)
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
