@@ -34,6 +34,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 	}
 	w := portWriter{renderer: r, node: node, port: port, protocol: ipaddr.ProtocolNumber(port.Name.Protocol), out: out}
 	w.value = r.server(port)
+	w.healthCheck()
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		if f.Kind != proxy.NodePort {
@@ -48,6 +49,19 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 		}
 	}
 	return w.out
+}
+
+// healthCheck has packets to the health check node port accepted at each address of the node.
+func (w *portWriter) healthCheck() {
+	if w.port.HealthCheckNodePort == 0 {
+		return
+	}
+	for _, a := range w.host {
+		if ipaddr.FamilyOf(a) == w.port.Name.Family {
+			at := netip.AddrPortFrom(a, w.port.HealthCheckNodePort)
+			w.add(key{kind: setHealthChecks.kind(), set: setHealthChecks, protocol: ipaddr.TCP, addr: at}, value{})
+		}
+	}
 }
 
 // server returns the value of the virtual servers of a service port.

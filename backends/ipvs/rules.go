@@ -24,6 +24,7 @@ const (
 	chainNode        = "IPVS-NODE"
 	chainOutside     = "IPVS-OUTSIDE"
 	chainAddresses   = "IPVS-ADDRESSES"
+	chainReject      = "IPVS-REJECT"
 )
 
 // Marks of packets for virtual servers of marked packets are in this range. IPVS compares all
@@ -50,7 +51,7 @@ func chains() map[xtables.Table][]string {
 	return map[xtables.Table][]string{
 		xtables.Mangle: {chainInput, chainOutput, chainPod, chainPostrouting},
 		xtables.NAT:    {chainPrerouting, chainOutput, chainPod, chainPostrouting},
-		xtables.Filter: {chainInput, chainPod, chainNode, chainOutside, chainAddresses, chainForward, chainOutput},
+		xtables.Filter: {chainInput, chainPod, chainNode, chainOutside, chainAddresses, chainReject, chainForward, chainOutput},
 	}
 }
 
@@ -148,7 +149,8 @@ func (w *ruleWriter) nat() {
 }
 
 func (w *ruleWriter) filter() {
-	input := []string{w.firewall()}
+	// The node's firewall may drop what nobody accepts.
+	input := []string{w.firewall(), w.in(setHealthChecks) + "-j ACCEPT"}
 	sources, interfaces := xtables.MatchPods(w.family, w.node.LocalTraffic)
 	for _, match := range sources {
 		input = append(input, w.gotoChain(match, chainPod))
@@ -165,21 +167,26 @@ func (w *ruleWriter) filter() {
 	for _, s := range frontendSets() {
 		others = append(others, w.in(s)+"-j RETURN")
 	}
-	w.chain(xtables.Filter, chainAddresses, append(others, "-m set --match-set "+w.sets.set(setAddresses)+" dst "+xtables.Reject(w.family))...)
+	w.chain(xtables.Filter, chainAddresses, append(others, w.gotoChain("-m set --match-set "+w.sets.set(setAddresses)+" dst ", chainReject))...)
+	// The kernel limits ICMP errors to one client, but not resets.
+	w.chain(xtables.Filter, chainReject, "-p tcp -j REJECT --reject-with tcp-reset", xtables.Reject(w.family))
 	w.jump(xtables.Filter, "INPUT", isNew, chainInput)
 	// Without an address on this node, a packet would go where a route sends it. One to an address that
 	// an interface has goes to INPUT, by lo: of those of the device, INPUT rejects ports without a
 	// Service, and of others every port stays that of the node.
-	var forward, output []string
+	// The policy of FORWARD may be to drop. Only replies of endpoints pass there: what IPVS translates
+	// passes OUTPUT.
+	forward := []string{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"}
+	var output []string
 	for _, cidr := range w.node.ServiceCIDRs {
 		if ipaddr.FamilyOf(cidr.Addr()) == w.family {
-			forward = append(forward, xtables.MatchRange("-d", cidr)+"-j DROP")
+			forward = append(forward, xtables.MatchRange("-d", cidr)+isNew+"-j DROP")
 			output = append(output, xtables.MatchRange("-d", cidr)+"! -o lo -j DROP")
 		}
 	}
 	w.chain(xtables.Filter, chainForward, forward...)
 	w.chain(xtables.Filter, chainOutput, output...)
-	w.jump(xtables.Filter, "FORWARD", isNew, chainForward)
+	w.jump(xtables.Filter, "FORWARD", "", chainForward)
 	w.jump(xtables.Filter, "OUTPUT", isNew, chainOutput)
 }
 
@@ -188,7 +195,7 @@ func (w *ruleWriter) filter() {
 func (w *ruleWriter) class(c class) []string {
 	return []string{
 		w.in(c.drop) + "-j DROP",
-		w.in(c.reject) + xtables.Reject(w.family),
+		w.gotoChain(w.in(c.reject), chainReject),
 		"-g " + w.prefix + chainAddresses,
 	}
 }

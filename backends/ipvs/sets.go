@@ -44,6 +44,8 @@ const (
 	setRejectPods
 	setRejectNode
 	setRejectOutside
+	// setHealthChecks has the health check node ports at each address of the node.
+	setHealthChecks
 	// setInside marks packets from inside the cluster for the virtual server of the frontend
 	// that only marked packets reach. setMarks has the same entries as long as that server
 	// exists: by it, the backend knows the server. A listing needs setMarks first.
@@ -94,6 +96,7 @@ func (s setID) definition() definition {
 		setRejectPods:        {name: "REJECT-POD"},
 		setRejectNode:        {name: "REJECT-NODE"},
 		setRejectOutside:     {name: "REJECT-OUTSIDE"},
+		setHealthChecks:      {name: "HEALTH-CHECK-NODE-PORT"},
 		setMarks:             {name: "MARKS", isMarked: true},
 		setInside:            {name: "INSIDE", isMarked: true, kind: kindFrontend},
 	}[s]

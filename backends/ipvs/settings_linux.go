@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipvs"
 )
@@ -64,7 +63,7 @@ func (b *backend) wanted() map[string]string {
 	if major, minor := kernelVersion(); major == 5 && minor < 9 || major == 4 && minor >= 1 {
 		all[settingReuse] = "0"
 	}
-	if slices.Contains(b.options.Families, v1.IPv4Protocol) {
+	if b.needsForwarding() {
 		all[settingForward] = "1"
 	}
 	if b.options.StrictARP {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -19,19 +20,19 @@ import (
 func (b *backend) Drifted(context.Context) bool { return true }
 
 // WaitDrift implements [proxy.DriftChecker]: it waits for changes of addresses, at which node
-// ports answer, and for changes of the dummy device by other programs. Other changes are found
-// by resyncs.
+// ports answer, for changes of the dummy device by other programs, and until one switches forwarding
+// of IPv4 off. Other changes are found by resyncs.
 func (b *backend) WaitDrift(ctx context.Context) error {
 	var l *rawnetlink.Listener
 	err := b.namespace.Do(func() (err error) {
-		l, err = rawnetlink.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+		l, err = rawnetlink.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
 	defer l.Close() //nolint:errcheck // nothing was written
-	if changed, err := b.target.haveAddressesChanged(); changed || err != nil {
+	if changed, err := b.haveSurroundingsChanged(); changed || err != nil {
 		return err
 	}
 	for {
@@ -43,11 +44,48 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 			return fmt.Errorf("ipvs: %w", err)
 		}
 		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
+			if isForwardingOff(m) && b.needsForwarding() {
+				return nil
+			}
 			if changed, err := b.target.concerns(m); changed || err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// needsForwarding reports whether the kernel must forward IPv4.
+func (b *backend) needsForwarding() bool { return slices.Contains(b.options.Families, v1.IPv4Protocol) }
+
+// haveSurroundingsChanged reports whether forwarding is off, or addresses have changed.
+func (b *backend) haveSurroundingsChanged() (changed bool, err error) {
+	if b.needsForwarding() {
+		k := &kernelSettings{}
+		err := b.namespace.Do(func() error {
+			value, ok, err := k.read(settingForward)
+			changed = ok && value == "0"
+			return err
+		})
+		if changed || err != nil {
+			return changed, err
+		}
+	}
+	return b.target.haveAddressesChanged()
+}
+
+// isForwardingOff reports whether a notification says that no interface forwards IPv4 any more.
+func isForwardingOff(m rawnetlink.Message) bool {
+	// From linux/netconf.h; a message begins with the family, padded.
+	const sizeofNetconfMsg, ifindex, forwarding, ifindexAll = 4, 1, 2, -1
+	if m.Type != unix.RTM_NEWNETCONF || len(m.Payload) < sizeofNetconfMsg {
+		return false
+	}
+	attrs := rawnetlink.Attrs(m.Payload[sizeofNetconfMsg:])
+	index, value := attrs.Find(ifindex), attrs.Find(forwarding)
+	if len(index) != 4 || len(value) != 4 {
+		return false
+	}
+	return int32(binary.NativeEndian.Uint32(index)) == ifindexAll && binary.NativeEndian.Uint32(value) == 0
 }
 
 // haveAddressesChanged reports whether the addresses of the node are other ones than those that
