@@ -73,7 +73,8 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 func TestRefusedWithoutLimit(t *testing.T) {
 	s := newStage(t, Options{})
 	w := newTalkers(t, s.NS, 1)
-	p := w.port(0)
+	p := stagetest.Port(v1.IPv4Protocol, 0, 0)
+	p.Frontends[0].FromInside, p.Frontends[0].FromOutside = proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Reject}
 	s.Apply(t, snapshotOf(p))
 	begin, attempts := time.Now(), 200
 	for i := range attempts {

@@ -57,8 +57,11 @@ type (
 // Rank implements [backends.Key].
 func (k key) Rank() int { return int(k.kind) }
 
-// Shared implements [backends.Key]: ports of a Service have one address.
-func (k key) Shared() bool { return k.kind == kindAddress || k.set == setAddresses }
+// Shared implements [backends.Key]: ports of a Service have one address, and one health check node port.
+func (k key) Shared() bool { return k.isAddress() || k.set == setHealthChecks }
+
+// isAddress reports whether k is an address of the device, or its entry in the set of these.
+func (k key) isAddress() bool { return k.kind == kindAddress || k.set == setAddresses }
 
 // frontend names a frontend at one address.
 type frontend struct{ key }

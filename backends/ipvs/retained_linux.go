@@ -60,7 +60,7 @@ func companions(server *key) []key {
 
 // isNeeded reports whether a retained virtual server needs an address or an entry.
 func (t *target) isNeeded(r *retained, k *key) bool {
-	if k.Shared() {
+	if k.isAddress() {
 		return r.at[k.addr.Addr()] > 0
 	}
 	if k.set != setServers && k.set != setMarks {
@@ -181,12 +181,12 @@ func (l *listing) leaveOut() {
 	}
 	used := map[netip.Addr]bool{}
 	for i := range l.found {
-		if k := &l.found[i].Key; !k.Shared() && !l.isNeeded(now, k) {
+		if k := &l.found[i].Key; !k.isAddress() && !l.isNeeded(now, k) {
 			used[k.addr.Addr()] = true
 		}
 	}
 	l.found = slices.DeleteFunc(l.found, func(o object) bool {
-		if !l.isNeeded(now, &o.Key) || o.Key.Shared() && used[o.Key.addr.Addr()] {
+		if !l.isNeeded(now, &o.Key) || o.Key.isAddress() && used[o.Key.addr.Addr()] {
 			return false
 		}
 		now.others[o.Key] = true
