@@ -44,14 +44,19 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 			return fmt.Errorf("ipvs: %w", err)
 		}
 		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
-			if isForwardingOff(m) && b.needsForwarding() {
-				return nil
-			}
-			if changed, err := b.target.concerns(m); changed || err != nil {
+			if changed, err := b.concerns(m); changed || err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// concerns reports whether a notification is about what the backend needs.
+func (b *backend) concerns(m rawnetlink.Message) (bool, error) {
+	if isForwardingOff(m) {
+		return b.needsForwarding(), nil
+	}
+	return b.target.concerns(m)
 }
 
 // needsForwarding reports whether the kernel must forward IPv4.
