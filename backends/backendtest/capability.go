@@ -119,7 +119,7 @@ func (r row) label() string {
 // rows lists the capabilities, in the order of the tables of documents.
 func rows() []row {
 	return []row{
-		{"ClusterIP, NodePort, external IP, load balancer IP", "", []string{"Scenarios/cluster", "Scenarios/other-destinations"}},
+		{"ClusterIP, NodePort, external IP, load balancer IP", "", []string{"Scenarios/cluster", "Scenarios/other-destinations", "Scenarios/node-address-in-range"}},
 		{"IPv4 and IPv6; TCP and UDP", "", []string{"Scenarios/*", "Random", "Balance"}},
 		{"traffic policy Local", "local", []string{
 			"Scenarios/internal-local*", "Scenarios/external-local*", "Scenarios/both-local", "Scenarios/one-local-external-local",

@@ -18,6 +18,7 @@ type engine interface {
 	proxy.Backend
 	proxy.OperationCounter
 	proxy.DriftChecker
+	backends.FlowNeeder
 	backends.LimitChecker
 	io.Closer
 }

@@ -237,7 +237,7 @@ func TestStrings(t *testing.T) {
 	for got, want := range map[string]string{
 		Table{Family: IPv6, Name: "vip"}.String(): "ip6 vip",
 		Table{Family: IPv4, Name: "vip"}.String(): "ip vip",
-		Family(1).String():                        "family 1",
+		Family(200).String():                      "family 200",
 		(&SizeError{Size: 2, Max: 1}).Error():     "nfnetlink: transaction of 2 bytes exceeds the send buffer of 1 bytes",
 		(&Error{
 			Errno: unix.EEXIST, Op: "add elements to", Table: Table{Family: IPv4, Name: "vip"},
