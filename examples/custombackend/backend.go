@@ -19,6 +19,7 @@ table IP custom {
 	map services { typeof IP daddr . meta l4proto . th dport : verdict; }
 	map nodeports { typeof meta l4proto . th dport : verdict; }
 	chain services {}
+	chain refuse { meta l4proto tcp reject with tcp reset; reject; }
 	chain prerouting { type nat hook prerouting priority -100; jump services; }
 	chain output { type nat hook output priority -100; jump services; }
 	chain input { type nat hook input priority 100; meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff; }
@@ -91,7 +92,8 @@ func lookups(node *proxy.Node, ip string) string {
 	}
 	return ip + " daddr " + map[string]string{"ip": "127.0.0.0/8", "ip6": "::1"}[ip] + " return\n" +
 		ip + " daddr . meta l4proto . th dport vmap @services\n" + nodePorts +
-		ip + " daddr @any-cluster-ip reject\n" + each("%s daddr %s drop\n", ip, node.ServiceCIDRs)
+		"fib daddr type local return\n" + // a program of the node may answer
+		ip + " daddr @any-cluster-ip goto refuse\n" + each("%s daddr %s drop\n", ip, node.ServiceCIDRs)
 }
 
 // rules returns the rules that decide, by source, what happens to a connection to a frontend.
@@ -112,6 +114,9 @@ func rules(node *proxy.Node, port *proxy.ServicePort, f proxy.Frontend, ip strin
 
 // verdict returns the end of a rule that carries out a route.
 func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string) string {
+	if r.Action == proxy.Reject {
+		return "goto refuse\n"
+	}
 	if r.Action != proxy.Forward {
 		return r.Action.String() + "\n" // nft has the same words
 	}
