@@ -44,7 +44,7 @@ func (l *sharedListeners) Open(ctx context.Context, again bool) error {
 // open opens the listeners of one IP family, and has the engine serve them.
 func (l *sharedListeners) open(ctx context.Context, f v1.IPFamily, ls *host.Listeners) error {
 	if err := l.capture.Listen(ctx, f, ls); err != nil {
-		return l.explainSocket(err)
+		return l.explainSocket(err, f)
 	}
 	var served []engine.Listener
 	for _, x := range ls.Served {
@@ -87,10 +87,12 @@ func (l *sharedListeners) CloseListeners() (err error) {
 }
 
 // explainSocket adds what the user can do to an error of a socket.
-func (l *sharedListeners) explainSocket(err error) error {
+func (l *sharedListeners) explainSocket(err error, f v1.IPFamily) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW except with redirect: %w", proxy.ErrUnsupported, err)
+	case errors.Is(err, unix.EAFNOSUPPORT) && f == v1.IPv6Protocol:
+		return fmt.Errorf("%w: the kernel has no IPv6: leave it out of Options.Families: %w", proxy.ErrUnsupported, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("another backend with the identity %q seems to run in this network namespace: stop it, or set an Options.Identity "+
 			"with another name and mark; if a program listens at port %d of every address, set another Options.Port: %w",

@@ -36,7 +36,7 @@ func (i *Instance) CheckNode(s proxy.Snapshot) (found []*proxy.Problem) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.nft == nil {
-		return nil // it is closed
+		return nil // it is closed, or the kernel has no tables
 	}
 	ctx := context.Background()
 	for _, k := range i.others() {

@@ -32,6 +32,7 @@ type Instance struct {
 	mu sync.Mutex
 	// sockets show that the instance runs; the first one has no name, and finds others.
 	sockets []int
+	// nft is nil if the kernel has no netlink interface of netfilter, and so no tables.
 	nft     *nfnetlink.Conn
 	routing *netlink.Handle
 	// legacy removes the chains of the legacy flavour. It is nil if the system lacks the programs.
@@ -50,7 +51,7 @@ func Open(identity backends.Identity, own ...Kind) (*Instance, error) {
 }
 
 func (i *Instance) open() (err error) {
-	if i.nft, err = nfnetlink.Open(); err != nil {
+	if i.nft, err = nfnetlink.Open(); err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		return err
 	}
 	if i.routing, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {

@@ -32,6 +32,9 @@ func (i *Instance) remove(ctx context.Context, k Kind) error {
 		}
 		return i.removeRouting(k.Defaults().Mark, false)
 	case IPTablesNFT:
+		if i.nft == nil {
+			return nil
+		}
 		return ignoreUnsupported(xtables.RemoveNFT(ctx, i.nft, IPTablesNames(name)))
 	case IPTablesLegacy:
 		if i.legacy != nil {
@@ -50,10 +53,12 @@ func ignoreUnsupported(err error) error {
 	return err
 }
 
-// removeTables removes tables of nf_tables. It empties their base chains first: a packet that is
-// being evaluated must not find rules whose sets are empty.
+// removeTables removes tables of nf_tables, if they exist.
 func (i *Instance) removeTables(ctx context.Context, names ...string) error {
-	var idle, gone nfnetlink.Batch
+	if i.nft == nil {
+		return nil
+	}
+	var existing []nfnetlink.Table
 	for _, fam := range nft.Families() {
 		for _, name := range names {
 			t := nfnetlink.Table{Family: fam, Name: name}
@@ -61,18 +66,27 @@ func (i *Instance) removeTables(ctx context.Context, names ...string) error {
 			if err != nil {
 				return ignoreUnsupported(err)
 			}
-			if !exists {
-				continue
+			if exists {
+				existing = append(existing, t)
 			}
-			gone.DestroyTable(t)
-			var chains []nfnetlink.Chain
-			if err := i.nft.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
-				return nft.Explain(err)
-			}
-			for _, c := range chains {
-				if c.Base.Type != "" {
-					idle.FlushChain(t, c.Name)
-				}
+		}
+	}
+	return i.destroy(ctx, existing)
+}
+
+// destroy removes tables. It empties their base chains first: a packet that is being evaluated must
+// not find rules whose sets are empty.
+func (i *Instance) destroy(ctx context.Context, tables []nfnetlink.Table) error {
+	var idle, gone nfnetlink.Batch
+	for _, t := range tables {
+		gone.DestroyTable(t)
+		var chains []nfnetlink.Chain
+		if err := i.nft.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
+			return nft.Explain(err)
+		}
+		for _, c := range chains {
+			if c.Base.Type != "" {
+				idle.FlushChain(t, c.Name)
 			}
 		}
 	}

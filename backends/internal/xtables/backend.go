@@ -82,7 +82,7 @@ func (b *Backend) WaitDrift(ctx context.Context) error {
 	first := <-results
 	stop()
 	for range len(b.watchers) - 1 {
-		<-results
+		_ = <-results // the error of a watcher that has been stopped
 	}
 	return first
 }

@@ -14,38 +14,45 @@ import (
 // writes nothing.
 func RemoveNFT(ctx context.Context, conn *nfnetlink.Conn, names Names) error {
 	var b nfnetlink.Batch
-	var last []func() // after all rules that lead to the chains
+	var chains []func() // after all rules that lead to them
 	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
 		for _, t := range names.tables() {
-			table := nfnetlink.Table{Family: family, Name: t.String()}
-			exists, err := names.existIn(ctx, conn, table, t)
+			remove, err := names.removeRules(ctx, conn, &b, nfnetlink.Table{Family: family, Name: t.String()}, t)
 			if err != nil {
 				return err
 			}
-			if !exists {
-				continue
-			}
-			found, err := ownChains(ctx, conn, table, func(chain string) bool { return names.Owns(t, chain) })
-			if err != nil {
-				return err
-			}
-			rules, err := rulesTo(ctx, conn, table, found)
-			if err != nil {
-				return err
-			}
-			for _, r := range rules {
-				b.DelRule(table, r.Chain, r.Handle)
-			}
-			for chain := range found {
-				b.FlushChain(table, chain)
-				last = append(last, func() { b.DelChain(table, chain) })
-			}
+			chains = append(chains, remove...)
 		}
 	}
-	for _, remove := range last {
+	for _, remove := range chains {
 		remove()
 	}
 	return conn.Commit(ctx, &b)
+}
+
+// removeRules removes the rules of the chains in a table, and those that lead to them. It returns what
+// removes the chains.
+func (n Names) removeRules(ctx context.Context, conn *nfnetlink.Conn, b *nfnetlink.Batch, table nfnetlink.Table, t Table) (chains []func(), err error) {
+	exists, err := n.existIn(ctx, conn, table, t)
+	if err != nil || !exists {
+		return nil, err
+	}
+	found, err := ownChains(ctx, conn, table, func(chain string) bool { return n.Owns(t, chain) })
+	if err != nil {
+		return nil, err
+	}
+	rules, err := rulesTo(ctx, conn, table, found)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		b.DelRule(table, r.Chain, r.Handle)
+	}
+	for chain := range found {
+		b.FlushChain(table, chain)
+		chains = append(chains, func() { b.DelChain(table, chain) })
+	}
+	return chains, nil
 }
 
 // existIn reports whether a table has one of the chains that exist whatever the service ports are. Unlike
