@@ -16,11 +16,11 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 	for name, choice := range map[string][]string{
 		"nftables": nil, "tproxy": {"-backend", "userspace"}, "redirect": {"-backend", "userspace", "-capture", "redirect"},
 	} {
-		t.Run(name, func(t *testing.T) { driftIsRepaired(t, choice...) })
+		t.Run(name, func(t *testing.T) { driftIsRepaired(t, map[bool]string{true: "vipkit", false: "vipkit-userspace"}[choice == nil], choice...) })
 	}
 }
 
-func driftIsRepaired(t *testing.T, choice ...string) {
+func driftIsRepaired(t *testing.T, table string, choice ...string) {
 	t.Helper()
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
@@ -30,7 +30,7 @@ func driftIsRepaired(t *testing.T, choice ...string) {
 	p := n.start(t, flags(path, choice...)...)
 	p.Await("msg=sync", "full=true", "ports=1")
 	for i, script := range []string{
-		"flush ruleset", "add table ip vipkit { flags dormant; }", "delete table ip vipkit", "flush ruleset", "flush ruleset",
+		"flush ruleset", "add table ip " + table + " { flags dormant; }", "delete table ip " + table, "flush ruleset", "flush ruleset",
 	} {
 		next := [...]string{sticky, manifest}[i%2]
 		write(t, path, next)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
@@ -76,14 +77,13 @@ func (b *Backend) WaitDrift(ctx context.Context) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	results := make(chan error, len(b.watchers))
+	var all sync.WaitGroup
 	for _, w := range b.watchers {
-		go func() { results <- w.wait(waiting) }()
+		all.Go(func() { results <- w.wait(waiting) })
 	}
 	first := <-results
 	stop()
-	for range len(b.watchers) - 1 {
-		_ = <-results // the error of a watcher that has been stopped
-	}
+	all.Wait()
 	return first
 }
 
