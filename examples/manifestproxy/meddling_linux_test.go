@@ -16,7 +16,9 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 	for name, choice := range map[string][]string{
 		"nftables": nil, "tproxy": {"-backend", "userspace"}, "redirect": {"-backend", "userspace", "-capture", "redirect"},
 	} {
-		t.Run(name, func(t *testing.T) { driftIsRepaired(t, map[bool]string{true: "vipkit", false: "vipkit-userspace"}[choice == nil], choice...) })
+		t.Run(name, func(t *testing.T) {
+			driftIsRepaired(t, map[bool]string{true: "vipkit", false: "vipkit-userspace"}[choice == nil], choice...)
+		})
 	}
 }
 
