@@ -25,6 +25,8 @@ type port struct {
 type part struct {
 	port *port
 	list []*Endpoint
+	// index is the part's in port.parts; stale its in merge.stale plus one, 0 if it is not there.
+	index, stale int32
 }
 
 // merge merges the lists of several parts lazily: many parts may change before the
@@ -52,13 +54,17 @@ func (p *port) add(part *part) {
 	if len(p.parts) == 1 {
 		p.merge = &merge{all: p.parts[0].list}
 	}
+	part.index = int32(len(p.parts))
 	p.parts = append(p.parts, part)
 }
 
 // remove removes a part.
 func (p *port) remove(part *part) {
-	i := slices.Index(p.parts, part)
-	p.parts = slices.Delete(p.parts, i, i+1)
+	end := len(p.parts) - 1
+	last := p.parts[end]
+	p.parts[part.index], last.index = last, part.index
+	p.parts[end] = nil
+	p.parts = p.parts[:end]
 	p.replace(part, nil)
 }
 
@@ -70,8 +76,8 @@ func (p *port) replace(part *part, list []*Endpoint) {
 	case 0:
 		// The Cache removes the port, or adds another part in the same call.
 	case 1:
-		sole := p.parts[0].list
-		p.list, p.merge = firstOfEach(sole, repeats(sole)), nil
+		sole := p.parts[0]
+		p.list, p.merge, sole.stale = firstOfEach(sole.list, repeats(sole.list)), nil, 0
 	default:
 		p.merge.note(part, was)
 	}
@@ -79,13 +85,18 @@ func (p *port) replace(part *part, list []*Endpoint) {
 
 // note records the list that a part had before.
 func (m *merge) note(p *part, was []*Endpoint) {
-	i := slices.IndexFunc(m.stale, func(s stalePart) bool { return s.part == p })
+	i := int(p.stale) - 1
 	switch {
 	case i < 0:
 		m.stale = append(m.stale, stalePart{part: p, was: was})
+		p.stale = int32(len(m.stale))
 	case m.stale[i].was == nil && p.list == nil:
 		// The part was added and removed between two merges.
-		m.stale = slices.Delete(m.stale, i, i+1)
+		end := len(m.stale) - 1
+		m.stale[i] = m.stale[end]
+		m.stale[i].part.stale, p.stale = p.stale, 0
+		m.stale[end] = stalePart{}
+		m.stale = m.stale[:end]
 	}
 }
 
@@ -95,6 +106,9 @@ func (p *port) endpoints() []*Endpoint {
 		was, is := m.differences()
 		all, more := splice(m.all, was, is)
 		p.list = firstOfEach(all, len(m.all)-len(p.list)+more)
+		for _, s := range m.stale {
+			s.part.stale = 0
+		}
 		m.all, m.stale = all, reuse(m.stale)
 	}
 	return p.list

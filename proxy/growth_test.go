@@ -1,0 +1,103 @@
+package proxy
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// portsOf returns the ports of a Service and of its EndpointSlice.
+func portsOf(n int) (service []v1.ServicePort, slice []discoveryv1.EndpointPort) {
+	for i := range n {
+		name := fmt.Sprintf("p%d", i)
+		service = append(service, v1.ServicePort{Name: name, Port: int32(1 + i), Protocol: v1.ProtocolTCP})
+		slice = append(slice, discoveryv1.EndpointPort{Name: &name, Port: new(int32(1 + i)), Protocol: new(v1.ProtocolTCP)})
+	}
+	return service, slice
+}
+
+func manyAddrs(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("10.%d.%d.%d", 1+i/62500, i/250%250, 1+i%250))
+	}
+	return out
+}
+
+// fastest returns the least time of three runs.
+func fastest(do func(n int), n int) time.Duration {
+	least := time.Hour
+	for range 3 {
+		start := time.Now()
+		do(n)
+		least = min(least, time.Since(start))
+	}
+	return least
+}
+
+// TestGrowth: the time that a tracker needs does not grow with the square of what a user can
+// write. Eight times as much takes eight times as long if the time is linear, and 64 times if it
+// is a square.
+func TestGrowth(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		from int
+		do   func(n int)
+	}{
+		{"ports", 2000, func(n int) {
+			tr := newTestTracker()
+			inService, inSlice := portsOf(n)
+			tr.UpdateService(apiService("web", "10.96.0.1", ports(inService...)))
+			s := apiSlice("web-1", "web", "10.1.0.1")
+			s.Ports = inSlice
+			tr.UpdateEndpointSlice(s)
+			newest(t, tr)
+		}},
+		{"EndpointSlices of a Service", 2500, func(n int) {
+			const portCount = 20
+			inService, inSlice := portsOf(portCount)
+			tr := newTestTracker()
+			tr.UpdateService(apiService("web", "10.96.0.1", ports(inService...)))
+			for i, addr := range manyAddrs(n) {
+				s := apiSlice(fmt.Sprint("web-", i), "web", addr)
+				s.Ports = inSlice
+				tr.UpdateEndpointSlice(s)
+			}
+			newest(t, tr)
+			for i := range n {
+				tr.DeleteEndpointSlice(objectName(fmt.Sprint("web-", i)))
+			}
+		}},
+		{"source ranges", 4000, func(n int) {
+			var ranges []string
+			for _, addr := range manyAddrs(n) {
+				ranges = append(ranges, addr+"/32")
+			}
+			tr := newTestTracker()
+			tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), sourceRanges(ranges...)))
+			newest(t, tr)
+		}},
+		{"Services with the same addresses", 50, func(n int) {
+			shared := externalIPs(manyAddrs(200)...)
+			tr := newTestTracker()
+			for i, addr := range manyAddrs(n) {
+				tr.UpdateService(apiService(fmt.Sprint("web-", i), addr, shared))
+			}
+			newest(t, tr)
+			for i := range n {
+				tr.DeleteService(objectName(fmt.Sprint("web-", i)))
+				newest(t, tr)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			few, many := fastest(tc.do, tc.from), fastest(tc.do, 8*tc.from)
+			t.Logf("%d take %v, %d take %v", tc.from, few, 8*tc.from, many)
+			if many > 30*few {
+				t.Errorf("%d take %v and eight times as many %v, want at most 30 times as long", tc.from, few, many)
+			}
+		})
+	}
+}
