@@ -138,10 +138,10 @@ func needsClusterIP(s *v1.Service) bool {
 // crossCheck returns a warning for each EndpointSlice whose Service no file has, and for each port of one
 // that no port of its Service has.
 func crossCheck(objects []object) (warnings []*DocumentError) {
-	services := map[types.NamespacedName]*v1.Service{}
+	c := crossChecker{services: map[types.NamespacedName]*v1.Service{}, ports: map[*v1.Service]map[portID]bool{}}
 	for _, o := range objects {
 		if s, ok := o.value.(*v1.Service); ok {
-			services[o.NamespacedName] = s
+			c.services[o.NamespacedName] = s
 		}
 	}
 	for _, o := range objects {
@@ -149,28 +149,33 @@ func crossCheck(objects []object) (warnings []*DocumentError) {
 		if !ok || slice.Labels[discoveryv1.LabelServiceName] == "" { // check warns of the latter.
 			continue
 		}
-		for _, err := range checkSlice(slice, services) {
+		for _, err := range c.check(slice) {
 			warnings = append(warnings, o.problem(err))
 		}
 	}
 	return warnings
 }
 
-// checkSlice returns the reasons for warnings about an EndpointSlice, given the Services of all files.
-func checkSlice(slice *discoveryv1.EndpointSlice, services map[types.NamespacedName]*v1.Service) (errs []error) {
+// crossChecker compares EndpointSlices with the Services of all files.
+type crossChecker struct {
+	services map[types.NamespacedName]*v1.Service
+	// ports are those of the Services that slices were compared with.
+	ports map[*v1.Service]map[portID]bool
+	// missing counts the slices whose Service no file has.
+	missing int
+}
+
+// check returns the reasons for warnings about an EndpointSlice.
+func (c *crossChecker) check(slice *discoveryv1.EndpointSlice) (errs []error) {
 	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-	service := services[name]
+	service := c.services[name]
 	if service == nil {
-		return []error{noService(name, services)}
+		return []error{c.noService(name)}
 	}
 	if !needsClusterIP(service) || len(service.Spec.Ports) == 0 {
 		return nil
 	}
-	known := map[portID]bool{}
-	for i := range service.Spec.Ports {
-		known[portID{service.Spec.Ports[i].Name, service.Spec.Ports[i].Protocol}] = true
-	}
-	wrong := 0
+	known, wrong := c.portsOf(service), 0
 	for i := range slice.Ports {
 		id := portID{*slice.Ports[i].Name, *slice.Ports[i].Protocol}
 		if known[id] {
@@ -186,7 +191,21 @@ func checkSlice(slice *discoveryv1.EndpointSlice, services map[types.NamespacedN
 	return errs
 }
 
-// maxNamed is how many ports the warnings about an EndpointSlice name.
+// portsOf returns the ports of a Service.
+func (c *crossChecker) portsOf(s *v1.Service) map[portID]bool {
+	known := c.ports[s]
+	if known == nil {
+		known = make(map[portID]bool, len(s.Spec.Ports))
+		for i := range s.Spec.Ports {
+			known[portID{s.Spec.Ports[i].Name, s.Spec.Ports[i].Protocol}] = true
+		}
+		c.ports[s] = known
+	}
+	return known
+}
+
+// maxNamed is how many ports the warnings about an EndpointSlice name, and for how many Services
+// that no file has the warnings name a similar one.
 const maxNamed = 10
 
 // portID is what a port of an EndpointSlice and the port of the Service have in common.
@@ -210,16 +229,20 @@ func list(ports []v1.ServicePort) string {
 }
 
 // noService returns the reason for a warning about a Service that no file has.
-func noService(name types.NamespacedName, services map[types.NamespacedName]*v1.Service) error {
+func (c *crossChecker) noService(name types.NamespacedName) error {
+	missing := fmt.Errorf("no file has its Service %v", name)
+	if c.missing++; c.missing > maxNamed {
+		return missing
+	}
 	var beside []string
-	for other := range services {
+	for other := range c.services {
 		if other.Namespace == name.Namespace {
 			beside = append(beside, other.Name)
 		}
 	}
 	slices.Sort(beside)
 	if like, ok := nearest.Name(name.Name, beside...); ok {
-		return fmt.Errorf("no file has its Service %v; did you mean %s?", name, like)
+		return fmt.Errorf("%w; did you mean %s?", missing, like)
 	}
-	return fmt.Errorf("no file has its Service %v", name)
+	return missing
 }

@@ -203,8 +203,11 @@ func TestWarningsOfManyPorts(t *testing.T) {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("q", i)), Protocol: &tcp})
 	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: ""}
-	services := map[types.NamespacedName]*v1.Service{{}: service}
-	errs := checkSlice(slice, services)
+	check := func() []error {
+		c := crossChecker{services: map[types.NamespacedName]*v1.Service{{}: service}, ports: map[*v1.Service]map[portID]bool{}}
+		return c.check(slice)
+	}
+	errs := check()
 	if len(errs) != maxNamed+1 || !strings.Contains(errs[maxNamed].Error(), "3990 more") {
 		t.Errorf("got %d warnings, want %d and one that counts the other 3990: %v", len(errs), maxNamed, errs)
 	}
@@ -216,7 +219,7 @@ func TestWarningsOfManyPorts(t *testing.T) {
 	for i := range slice.Ports {
 		*slice.Ports[i].Name = fmt.Sprint("p", i)
 	}
-	if errs := checkSlice(slice, services); len(errs) != 0 {
+	if errs := check(); len(errs) != 0 {
 		t.Errorf("all ports match: got warnings %v, want none", errs)
 	}
 }

@@ -1,0 +1,78 @@
+package manifest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// serviceObject makes a Service with so many ports.
+func serviceObject(name string, ports int) object {
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
+	for i := range ports {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprint("p", i), Protocol: v1.ProtocolTCP})
+	}
+	return object{key: key{kind: serviceKind, NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}, value: s}
+}
+
+// sliceObject makes an EndpointSlice of a Service with so many ports.
+func sliceObject(name, service string, ports int) object {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
+	for i := range ports {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Protocol: new(v1.ProtocolTCP)})
+	}
+	return object{key: key{kind: sliceKind, NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}, value: s}
+}
+
+// TestGrowth: the time that the warnings need does not grow with the square of what a user can
+// write. Eight times as much takes eight times as long if the time is linear, and 64 times if it
+// is a square.
+func TestGrowth(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		from     int
+		make     func(n int) []object
+		warnings int // for each n
+	}{
+		{"ports of one slice", 1000, func(n int) []object {
+			return []object{serviceObject("web", n), sliceObject("web-1", "web", n)}
+		}, 0},
+		{"slices and ports", 500, func(n int) []object {
+			all := []object{serviceObject("web", n)}
+			for i := range n {
+				all = append(all, sliceObject(fmt.Sprint("web-", i), "web", 1))
+			}
+			return all
+		}, 0},
+		{"slices without Service", 500, func(n int) (all []object) {
+			for i := range n {
+				all = append(all, serviceObject(fmt.Sprint("service-", i), 1), sliceObject(fmt.Sprint("x", i), fmt.Sprint("orphans-", i), 1))
+			}
+			return all
+		}, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fastest := func(n int) time.Duration {
+				objects, least := tc.make(n), time.Hour
+				for range 3 {
+					start := time.Now()
+					if got := len(crossCheck(objects)); got != n*tc.warnings {
+						t.Fatalf("%d objects: got %d warnings, want %d", n, got, n*tc.warnings)
+					}
+					least = min(least, time.Since(start))
+				}
+				return least
+			}
+			few, many := fastest(tc.from), fastest(8*tc.from)
+			t.Logf("%d take %v, %d take %v", tc.from, few, 8*tc.from, many)
+			if many > 30*few {
+				t.Errorf("%d take %v and eight times as many %v, want at most 30 times as long", tc.from, few, many)
+			}
+		})
+	}
+}
