@@ -170,3 +170,27 @@ func TestProblemsOfOneSliceAreBounded(t *testing.T) {
 	tr.DeleteEndpointSlice(objectName("web-1"))
 	checkEmpty(t, tr)
 }
+
+// TestManyPortsKeepTheirAddresses: each port of a Service with thousands of ports and many
+// endpoints is served at the ClusterIP, an external IP, a load balancer's IP and its node port.
+func TestManyPortsKeepTheirAddresses(t *testing.T) {
+	const portCount, hosts = 4000, 150
+	inService, inSlice := portsOf(portCount)
+	for i := range inService {
+		inService[i].NodePort = int32(20_000 + i)
+	}
+	tr := newTestTracker()
+	tr.UpdateService(apiService("sip", "10.96.0.1", ports(inService...), loadBalancer("203.0.113.1"), externalIPs("203.0.113.2")))
+	s := apiSlice("sip-1", "sip", manyAddrs(hosts)...)
+	s.Ports = inSlice
+	tr.UpdateEndpointSlice(s)
+	now := newest(t, tr)
+	for p := range now.All() {
+		if len(p.Frontends) != 4 || len(p.Cluster) != hosts {
+			t.Fatalf("%s: got frontends %v and %d endpoints, want 4 and %d", p.Name, frontendText(p.Frontends), len(p.Cluster), hosts)
+		}
+	}
+	if problems := problemText(now); len(problems) != 0 || now.Len() != portCount {
+		t.Errorf("got %d ports and problems %.300q, want %d and none", now.Len(), problems, portCount)
+	}
+}

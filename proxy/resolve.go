@@ -95,10 +95,14 @@ func (t *tracker) ExplainEndpoints(name ServicePortName) ([]*endpoints.Endpoint,
 // fill the memory of every node.
 const maxSlots = 500_000
 
+// minFrontends is how many frontends of a port are served however many endpoints and ports there
+// are: a Service with thousands of ports has its ClusterIP, its node port and two others.
+const minFrontends = 4
+
 // withinLimit returns the frontends of a port: always the ClusterIP and the node port,
-// and as many of the others as maxSlots allows for this number of endpoints.
+// and as many of the others as maxSlots and minFrontends allow for this number of endpoints.
 func (t *tracker) withinLimit(p *portState, endpoints int) []Frontend {
-	most := max(2, maxSlots/max(1, endpoints*len(p.service.ports)))
+	most := max(minFrontends, maxSlots/max(1, endpoints*len(p.service.ports)))
 	if len(p.frontends) <= most {
 		t.problems.set(limitKey(p.spec.name), nil)
 		return p.frontends
