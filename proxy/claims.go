@@ -57,6 +57,8 @@ type claim struct {
 	// prio is at least that of the claims below it in the treap.
 	prio      uint32
 	candidate uint16
+	// kind is that of the candidate: looking it up is slow for very many claims.
+	kind FrontendKind
 	// owns says that the claim is its contest's owner.
 	owns bool
 }
@@ -70,13 +72,11 @@ func (c *claim) compare(o *claim) int {
 		}
 		return -1
 	}
-	if c := cmp.Compare(rank(c.kind()), rank(o.kind())); c != 0 {
+	if c := cmp.Compare(rank(c.kind), rank(o.kind)); c != 0 {
 		return c
 	}
 	return cmp.Or(a.spec.created.Compare(b.spec.created), c.port.spec.name.Compare(o.port.spec.name), cmp.Compare(a.version, b.version))
 }
-
-func (c *claim) kind() FrontendKind { return c.port.spec.kind(int(c.candidate)) }
 
 // displaces reports whether c takes the address from its owner. A newer reading of a
 // Service takes over what the older one owns.
@@ -106,7 +106,7 @@ func (cs *claims) add(p *portState) {
 	p.claims = make([]claim, p.spec.count())
 	for i := range p.claims {
 		mine := &p.claims[i]
-		mine.port, mine.candidate, mine.prio = p, uint16(i), rand.Uint32()
+		mine.port, mine.candidate, mine.kind, mine.prio = p, uint16(i), p.spec.kind(i), rand.Uint32()
 		key := p.spec.claimKey(i)
 		c := cs.contests[key]
 		if c == nil {
