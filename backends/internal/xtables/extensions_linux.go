@@ -125,7 +125,7 @@ func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extensi
 // missingOf returns those of some extensions of one table that are refused, if the table
 // itself is not. The legacy programs do not report why the kernel refuses a rule: it may be
 // out of memory, or another program may have changed the table. So the same extensions must
-// be refused twice more, otherwise none is missing.
+// be refused at least twice more, otherwise none is missing.
 func (k *kernel) missingOf(ctx context.Context, of []Extension) (missing []Extension, err error) {
 	refused, err := k.refusal(ctx, []Extension{{Table: of[0].Table}})
 	switch {
@@ -147,7 +147,8 @@ func (k *kernel) missingOf(ctx context.Context, of []Extension) (missing []Exten
 			rest = append(rest, e)
 		}
 	}
-	for range 2 {
+	// Where few extensions are probed, chance explains few refusals as well.
+	for range max(2, 8-len(of)) {
 		if again, err := k.confirms(ctx, missing, rest); !again || err != nil {
 			return nil, err
 		}
