@@ -37,22 +37,27 @@ type backend struct {
 
 func backends() map[string]backend {
 	return map[string]backend{
-		nftablesBackend: {func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }, countElements, measureFloor, nil},
+		nftablesBackend: {func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }, countElements("vipkit"), measureFloor, nil},
 		"iptables":      {func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) }, countRules, nil, nil},
 		"ipvs":          {func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) }, countServers, measureServerFloor, nil},
-		"userspace":     {func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) }, countElements, nil, nil},
+		"userspace":     {func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) }, countElements("vipkit-userspace"), nil, nil},
 		"kernelspace":   {measure: measureSimulated},
 	}
 }
 
-// countElements returns the number of elements of all sets of the table.
-func countElements() (total int, err error) {
-	conn, err := nfnetlink.Open()
-	if err != nil {
-		return 0, err
+// countElements returns a function that counts the elements of all sets of a table.
+func countElements(table string) func() (int, error) {
+	return func() (total int, err error) {
+		conn, err := nfnetlink.Open()
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, conn.Close()) }()
+		return elementsOf(context.Background(), conn, nfnetlink.Table{Family: nfnetlink.IPv4, Name: table})
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	ctx, table := context.Background(), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "vipkit"}
+}
+
+func elementsOf(ctx context.Context, conn *nfnetlink.Conn, table nfnetlink.Table) (total int, err error) {
 	var sets []nfnetlink.SetInfo
 	if err := conn.Sets(ctx, table, nfnetlink.Collect(&sets)); err != nil {
 		return 0, err

@@ -42,7 +42,7 @@ func TestReport(t *testing.T) {
 		{"nftables", []string{"-floor"}, []string{"floorColdMs", "floorChangeP50Us"}, 2*services + 2*services*endpoints, 0, 4},
 		// A service has a rule for its frontend, its port and each endpoint; the
 		// chain of endpoints is written as a whole.
-		{"iptables", nil, nil, 2*services + services*endpoints, 18, 1 + endpoints},
+		{"iptables", nil, nil, 2*services + services*endpoints, 28, 1 + endpoints},
 		// A service has a ClusterIP and a frontend; endpoints are not in the kernel.
 		{"userspace", nil, nil, 2 * services, 0, 0},
 		// A service has a load balancer, an endpoint an endpoint; a change makes one,
