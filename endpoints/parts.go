@@ -11,8 +11,32 @@ import (
 // fill replaces the contributions of a slice by the content that was read.
 func (c *Cache) fill(s *sliceState) {
 	c.setHints(s)
+	if c.unchanged(s) {
+		return
+	}
 	c.compare(s)
 	c.setParts(s)
+}
+
+// unchanged reports whether a slice has the ports and records that were read. Most events
+// change neither.
+func (c *Cache) unchanged(s *sliceState) bool {
+	records := c.reader.records
+	if len(s.parts) == 0 || len(s.parts[0].list) != len(records) || len(s.parts) != len(c.reader.ports) {
+		return false
+	}
+	for i, p := range s.parts {
+		if p.portNumber() != c.reader.ports[i] {
+			return false
+		}
+	}
+	c.reader.setNumber(s.parts[0].portNumber().number)
+	for i, e := range s.parts[0].list {
+		if *e != records[i].Endpoint {
+			return false
+		}
+	}
+	return true
 }
 
 // comparison says what the records that were read have in common with those of a slice.
