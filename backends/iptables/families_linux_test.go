@@ -3,6 +3,7 @@ package iptables
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -170,4 +172,47 @@ func TestLeftoversOfAShortage(t *testing.T) {
 		s.Apply(t, next)
 		s.holds(t, next, "after the shortage")
 	})
+}
+
+// withoutIPv6 tells a process of the test program that it must make all attempts to open an IPv6
+// socket fail.
+const withoutIPv6 = "VIPKIT_TEST_WITHOUT_IPV6"
+
+// On a kernel without IPv6, the Services of IPv4 are served, those of IPv6 are left out with one
+// problem of the node, and Cleanup works.
+func TestKernelWithoutIPv6(t *testing.T) {
+	if os.Getenv(withoutIPv6) == "" {
+		NeedPrograms(t, Options{Flavour: Legacy})
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKernelWithoutIPv6$", "-test.v")
+		cmd.Env = append(os.Environ(), withoutIPv6+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+		return
+	}
+	netnstest.DenyIPv6(t)
+	for _, families := range [][]v1.IPFamily{{v1.IPv4Protocol}, {v1.IPv4Protocol, v1.IPv6Protocol}} {
+		s := &stage{stagetest.NewStage(t, Options{Flavour: Legacy}, New)}
+		var ports []*proxy.ServicePort
+		for _, f := range families {
+			ports = append(ports, newPorts(f, 2, 2)...)
+		}
+		snapshot := proxy.NewSnapshot(stagetest.Node(), ports...)
+		s.Apply(t, snapshot)
+		if out := s.run(t, "", "iptables-save", "-t", "nat"); !strings.Contains(out, stagetest.ClusterIP(v1.IPv4Protocol, 0).String()) {
+			t.Errorf("%v: rules of IPv4: got\n%s\nwant the Services", families, out)
+		}
+		var named []string
+		for _, p := range s.Backend.(backends.NodeChecker).CheckNode(snapshot) {
+			if p.Field == "ipv6.disable" {
+				named = append(named, p.Error())
+			}
+		}
+		if len(named) != len(families)-1 {
+			t.Errorf("%v: problems of the node: got %q, want %d", families, named, len(families)-1)
+		}
+		if err := s.Backend.Cleanup(t.Context()); err != nil {
+			t.Errorf("%v: Cleanup: %v", families, err)
+		}
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/nodecheck"
@@ -67,7 +69,15 @@ func (b *backend) Drifted(ctx context.Context) bool {
 
 // CheckNode implements [backends.NodeChecker].
 func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, b.Tables(xtables.Filter)...), b.instance.CheckNode(s))
+	found := slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, b.Tables(xtables.Filter)...), b.instance.CheckNode(s))
+	if b.LacksIPv6() && !s.IsZero() && nodecheck.HasServices(s, v1.IPv6Protocol) {
+		p := &proxy.Problem{Kind: "Node", Field: "ipv6.disable"}
+		p.Name = s.Node().Name
+		p.Err = errors.New("the kernel started without IPv6: Services are not served in IPv6; remedy: start it without ipv6.disable=1, " +
+			"or leave the family out of Options.Families")
+		found = append(found, p)
+	}
+	return found
 }
 
 // Close implements [io.Closer].

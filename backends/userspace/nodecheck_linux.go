@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/nodecheck"
 	"github.com/vipkit/vipkit/proxy"
@@ -30,7 +28,7 @@ func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 func (l *sharedListeners) checkFamilies(s proxy.Snapshot) (found []*proxy.Problem) {
 	for _, f := range l.config.Families {
 		err := l.config.Sockets.CheckFamily(f)
-		if err == nil || s.IsZero() || !hasFamily(s, f) {
+		if err == nil || s.IsZero() || !nodecheck.HasServices(s, f) {
 			continue
 		}
 		p := &proxy.Problem{Kind: "Node", Field: host.DisableIPv6}
@@ -39,13 +37,4 @@ func (l *sharedListeners) checkFamilies(s proxy.Snapshot) (found []*proxy.Proble
 		found = append(found, p)
 	}
 	return found
-}
-
-func hasFamily(s proxy.Snapshot, f v1.IPFamily) bool {
-	for p := range s.All() {
-		if p.Name.Family == f {
-			return true
-		}
-	}
-	return false
 }

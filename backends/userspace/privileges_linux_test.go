@@ -63,7 +63,7 @@ func checkUnsupported(t *testing.T, variable, want string) {
 	t.Helper()
 	n := newNetwork(t)
 	if variable == withoutIPv6 {
-		denyIPv6(t)
+		netnstest.DenyIPv6(t)
 	}
 	b := n.start(t, userspace.Options{})
 	err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one))

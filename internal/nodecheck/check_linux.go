@@ -38,7 +38,7 @@ type node struct {
 
 // family is an IP family with the names of its settings.
 type family struct {
-	is4            bool
+	family         v1.IPFamily
 	forward, calls string
 }
 
@@ -46,23 +46,23 @@ type family struct {
 // address, or without Services, it does not ask for that.
 func (n node) families() []family {
 	all := []family{
-		{true, "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"},
-		{false, "net.ipv6.conf.all.forwarding", "net.bridge.bridge-nf-call-ip6tables"},
+		{v1.IPv4Protocol, "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"},
+		{v1.IPv6Protocol, "net.ipv6.conf.all.forwarding", "net.bridge.bridge-nf-call-ip6tables"},
 	}
 	if n.IsZero() {
 		return all
 	}
 	addresses := n.Node().Addresses
 	return slices.DeleteFunc(all, func(f family) bool {
-		isOfNode := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == f.is4 })
-		return len(addresses) > 0 && !isOfNode || n.Len() > 0 && !n.hasServices(f)
+		isOfNode := slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == (f.family == v1.IPv4Protocol) })
+		return len(addresses) > 0 && !isOfNode || n.Len() > 0 && !HasServices(n.Snapshot, f.family)
 	})
 }
 
-// hasServices reports whether a service port is of a family.
-func (n node) hasServices(f family) bool {
-	for p := range n.All() {
-		if (p.Name.Family != v1.IPv6Protocol) == f.is4 {
+// HasServices reports whether a service port is of a family.
+func HasServices(s proxy.Snapshot, f v1.IPFamily) bool {
+	for p := range s.All() {
+		if p.Name.Family == f {
 			return true
 		}
 	}
@@ -185,7 +185,7 @@ func (n node) hasPods(b bridge, f family) bool {
 	}
 	identified := len(pods.Sources) > 0 || pods.Interface != "" || pods.InterfacePrefix != ""
 	return slices.ContainsFunc(b.addrs, func(a netip.Addr) bool {
-		return a.Is4() == f.is4 && (!identified || pods.Match(a, b.name))
+		return a.Is4() == (f.family == v1.IPv4Protocol) && (!identified || pods.Match(a, b.name))
 	})
 }
 
@@ -193,7 +193,7 @@ func (n node) hasPods(b bridge, f family) bool {
 // a packet's source, so that the source of a captured packet is local, and drops the packet.
 func (n node) marked() (found []*proxy.Problem) {
 	const name = "net.ipv4.conf.all.src_valid_mark"
-	if !slices.ContainsFunc(n.families(), func(f family) bool { return f.is4 }) {
+	if !slices.ContainsFunc(n.families(), func(f family) bool { return f.family == v1.IPv4Protocol }) {
 		return nil
 	}
 	value, found := n.setting(name)

@@ -20,6 +20,8 @@ type Backend struct {
 	kernels  []counted
 	// flavours are those of the tables that the backend writes.
 	flavours []Flavour
+	// lacksIPv6 says that IPv6 is left out, because the kernel does not have it.
+	lacksIPv6 bool
 	// refresh reads the kernel's settings on which rules depend, for each family. full
 	// means that a full apply follows; otherwise refresh returns an error if one is needed.
 	refresh []func(ctx context.Context, full bool) error
@@ -39,6 +41,9 @@ type watcher interface {
 	// wait returns nil when there has been one.
 	wait(ctx context.Context) error
 }
+
+// LacksIPv6 reports whether Services of IPv6 are not served because the kernel has no IPv6.
+func (b *Backend) LacksIPv6() bool { return b.lacksIPv6 }
 
 // Apply implements [proxy.Backend].
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {

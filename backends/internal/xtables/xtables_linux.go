@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
@@ -51,6 +52,10 @@ func (b *Backend) open(c *Config, at *namespace) (all []*kernel, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if p.flavour == Legacy && f.Family == v1.IPv6Protocol && len(c.Families) > 1 && !hasIPv6() {
+			b.lacksIPv6 = true
+			continue
+		}
 		k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around, counts: &counts{}}
 		k.programs.isForeign = func(t Table, rule string) bool { return k.isForeign(k.names, t, rule) }
 		all = append(all, k)
@@ -67,6 +72,16 @@ func (b *Backend) open(c *Config, at *namespace) (all []*kernel, err error) {
 		return nil, fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
 	}
 	return all, nil
+}
+
+// hasIPv6 reports whether the kernel has IPv6: with the boot parameter ipv6.disable=1, it makes no
+// sockets of IPv6, and iptables finds no tables. nf_tables has them nevertheless.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd) // nothing was sent
+	}
+	return !errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 func (b *Backend) watchLegacy(all []*kernel, exist map[v1.IPFamily]func() ([]Table, error)) error {
