@@ -203,7 +203,11 @@ func TestKernelWithoutIPv6(t *testing.T) {
 			t.Errorf("%v: rules of IPv4: got\n%s\nwant the Services", families, out)
 		}
 		var named []string
-		for _, p := range s.Backend.(backends.NodeChecker).CheckNode(snapshot) {
+		checker, ok := s.Backend.(backends.NodeChecker)
+		if !ok {
+			t.Fatal("the backend does not check the node")
+		}
+		for _, p := range checker.CheckNode(snapshot) {
 			if p.Field == "ipv6.disable" {
 				named = append(named, p.Error())
 			}
