@@ -25,9 +25,6 @@ type kernel struct {
 	tables *tables
 	// wanted counts the elements that sets need when they are created.
 	wanted perSet[int]
-	// awaitPackets waits until the kernel has evaluated all packets whose evaluation began
-	// before the call. Tests replace it.
-	awaitPackets func()
 	// verified is true if this process has listed all tables once, or made them.
 	verified bool
 	ops      atomic.Uint64
@@ -62,7 +59,7 @@ func (k *kernel) commitInOrder(ctx context.Context, t *tables, ops []op) error {
 	if bases, rest := basesAhead(ops); len(bases) > 0 {
 		return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
 			err := k.commitOnce(ctx, t, ops)
-			k.awaitPackets()
+			k.Await()
 			return err
 		}, bases, rest)
 	}

@@ -45,7 +45,7 @@ func newKernel(options Options) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	k := &kernel{renderer: newRenderer(options), Conn: conn, limits: limits{list: listLimit, set: leastSize}, awaitPackets: nft.AwaitPackets}
+	k := &kernel{renderer: newRenderer(options), Conn: conn, limits: limits{list: listLimit, set: leastSize}}
 	k.tables = k.newTables()
 	return k, nil
 }

@@ -34,7 +34,7 @@ func (k *kernel) purge(ctx context.Context, t *tables, p purges) error {
 	if len(p.leaving)+len(p.staying) == 0 {
 		return nil
 	}
-	k.awaitPackets()
+	k.Await()
 	for set, endpoints := range p.leaving {
 		if err := k.purgeSet(ctx, t, set, endpoints, true); err != nil {
 			return err

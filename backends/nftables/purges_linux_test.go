@@ -230,7 +230,7 @@ func TestClientsOfSlowPackets(t *testing.T) {
 		two.Cluster = three.Cluster[:2]
 		w.Apply(t, proxy.NewSnapshot(stagetest.Node(), three))
 		waited := 0
-		w.kernel.awaitPackets = func() {
+		w.kernel.Await = func() {
 			w.addClients(t, three, 3)
 			waited++
 			nft.AwaitPackets()

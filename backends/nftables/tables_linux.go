@@ -224,21 +224,8 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return nil
 }
 
-// removeTables removes tables in two transactions. A packet that the kernel evaluates during the
-// second one would see the old rules and no elements, so that rules reject or drop it: no packet
-// may be in the base chains by then.
 func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) error {
-	if len(tables) == 0 {
-		return nil
-	}
-	if err := k.RemoveBases(ctx, tables, baseChains(), k.awaitPackets); err != nil {
-		return err
-	}
-	k.batch.Reset()
-	for _, t := range tables {
-		k.batch.DestroyTable(t)
-	}
-	if err := k.Conn.Commit(ctx, &k.batch); err != nil {
+	if err := k.RemoveTables(ctx, tables...); err != nil {
 		return err
 	}
 	k.ops.Add(uint64(len(tables)))

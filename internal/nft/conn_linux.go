@@ -20,7 +20,16 @@ type Conn struct {
 	Netlink *nfnetlink.Conn
 	// Transact commits a batch as one transaction. Tests replace it to inject faults.
 	Transact func(context.Context, *nfnetlink.Batch) error
-	monitor  *nfnetlink.Monitor
+	// Await is [AwaitPackets]. Tests replace it.
+	Await func()
+	// monitor is nil if nobody asks about commits of other programs.
+	monitor *nfnetlink.Monitor
+}
+
+// Over returns a connection over another one, which stays open, for [Conn.RemoveTables]. It does not
+// notice commits of other programs.
+func Over(conn *nfnetlink.Conn) *Conn {
+	return &Conn{Netlink: conn, Transact: conn.Commit, Await: AwaitPackets}
 }
 
 // Open connects to the network namespace of the calling thread, which needs CAP_NET_ADMIN for
@@ -35,7 +44,7 @@ func Open(tables ...string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", proxy.ErrUnsupported, err), conn.Close())
 	}
-	return &Conn{Netlink: conn, Transact: monitor.Commit, monitor: monitor}, nil
+	return &Conn{Netlink: conn, Transact: monitor.Commit, Await: AwaitPackets, monitor: monitor}, nil
 }
 
 // Close ends the connection, and a WaitDrift that is running.
@@ -60,7 +69,7 @@ func (c *Conn) Unchanged() bool { return !c.monitor.Noticed() }
 // the kernel lacks a feature. An [nfnetlink.SizeError] means that the batch must be divided.
 func (c *Conn) Commit(ctx context.Context, b *nfnetlink.Batch) error {
 	err := c.Transact(ctx, b)
-	if errors.Is(err, unix.ENOENT) && c.monitor.Noticed() {
+	if errors.Is(err, unix.ENOENT) && (c.monitor == nil || c.monitor.Noticed()) {
 		return fmt.Errorf("nf_tables: %w: %w: %w", proxy.ErrDataplaneLost, backends.ErrConflict, err)
 	}
 	return Explain(err)

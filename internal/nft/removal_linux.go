@@ -20,32 +20,44 @@ func AwaitPackets() {
 	}
 }
 
-// RemoveBases removes the base chains of some names from tables that are about to be removed, and
-// calls await, which is AwaitPackets. A packet that the kernel evaluates while it removes a table
-// sees the rules and no elements any more, so that it meets rules for packets that match none.
-func (c *Conn) RemoveBases(ctx context.Context, tables []nfnetlink.Table, names []string, await func()) error {
-	var b nfnetlink.Batch
-	found := false
+// RemoveTables removes tables, those that exist, in two transactions. A packet that the kernel evaluates
+// while it removes a table sees the rules, but no elements of maps any more, so that it meets rules for
+// packets that match none. So the first transaction removes the base chains, whoever made them, and no
+// packet is in them by the second one.
+func (c *Conn) RemoveTables(ctx context.Context, tables ...nfnetlink.Table) error {
+	var bases, all nfnetlink.Batch
 	for _, t := range tables {
-		for _, name := range names {
-			chain, err := c.Netlink.Chain(ctx, t, name)
-			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return Explain(err)
-			}
-			if err != nil || chain.Base.Type == "" {
-				continue
-			}
-			b.FlushChain(t, name)
-			b.DelChain(t, name)
-			found = true
+		names, err := c.baseChains(ctx, t)
+		if err != nil {
+			return err
 		}
+		for name := range names {
+			bases.FlushChain(t, name)
+			bases.DelChain(t, name)
+		}
+		all.DestroyTable(t)
 	}
-	if !found {
+	if !bases.Empty() {
+		if err := c.Commit(ctx, &bases); err != nil {
+			return err
+		}
+		c.Await()
+	}
+	return c.Commit(ctx, &all)
+}
+
+// baseChains returns the names of all base chains of a table. While other programs commit all the time,
+// no listing is complete, but each begins with the oldest chains: so it keeps what any try has found.
+func (c *Conn) baseChains(ctx context.Context, t nfnetlink.Table) (map[string]bool, error) {
+	names := map[string]bool{}
+	err := c.Netlink.Chains(ctx, t, nfnetlink.Visitor[nfnetlink.Chain]{Each: func(found *nfnetlink.Chain) error {
+		if found.Base.Type != "" {
+			names[found.Name] = true
+		}
 		return nil
+	}})
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
+		return names, nil
 	}
-	if err := c.Commit(ctx, &b); err != nil {
-		return err
-	}
-	await()
-	return nil
+	return names, Explain(err)
 }

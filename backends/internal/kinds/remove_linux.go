@@ -71,33 +71,10 @@ func (i *Instance) removeTables(ctx context.Context, names ...string) error {
 			}
 		}
 	}
-	return i.destroy(ctx, existing)
-}
-
-// destroy removes tables. It empties their base chains first: a packet that is being evaluated must
-// not find rules whose sets are empty.
-func (i *Instance) destroy(ctx context.Context, tables []nfnetlink.Table) error {
-	var idle, gone nfnetlink.Batch
-	for _, t := range tables {
-		gone.DestroyTable(t)
-		var chains []nfnetlink.Chain
-		if err := i.nft.Chains(ctx, t, nfnetlink.Collect(&chains)); err != nil {
-			return nft.Explain(err)
-		}
-		for _, c := range chains {
-			if c.Base.Type != "" {
-				idle.FlushChain(t, c.Name)
-			}
-		}
-	}
-	if gone.Empty() {
+	if len(existing) == 0 {
 		return nil
 	}
-	if err := i.nft.Commit(ctx, &idle); err != nil {
-		return nft.Explain(err)
-	}
-	nft.AwaitPackets()
-	return nft.Explain(i.nft.Commit(ctx, &gone))
+	return nft.Over(i.nft).RemoveTables(ctx, existing...)
 }
 
 // routing is what kind Userspace has outside of nf_tables for one address family.

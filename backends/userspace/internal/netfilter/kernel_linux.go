@@ -89,7 +89,7 @@ func (k *kernel) Commit(ctx context.Context, ops []op) error {
 	// No packet may be in the base chains when the elements of a table are removed.
 	return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
 		err := k.commit(ctx, ops, false)
-		nft.AwaitPackets()
+		k.Await()
 		return err
 	}, bases, rest)
 }
@@ -175,17 +175,10 @@ func (k *kernel) remove(ctx context.Context, families []v1.IPFamily) error {
 			own = append(own, k.table(nft.FamilyOf(f)))
 		}
 	}
-	if err := k.RemoveBases(ctx, own, k.baseNames(), nft.AwaitPackets); err != nil {
+	if err := k.RemoveTables(ctx, own...); err != nil {
 		return err
 	}
-	k.batch.Reset()
-	for _, t := range own {
-		k.batch.DelTable(t)
-		k.ops.Add(1)
-	}
-	if err := k.Conn.Commit(ctx, &k.batch); err != nil {
-		return err
-	}
+	k.ops.Add(uint64(len(own)))
 	for _, f := range families {
 		state, err := k.routes.state(f)
 		if err == nil && state != routingAbsent {
@@ -197,14 +190,6 @@ func (k *kernel) remove(ctx context.Context, families []v1.IPFamily) error {
 		}
 	}
 	return nil
-}
-
-// baseNames returns the names of the base chains.
-func (k *kernel) baseNames() (names []string) {
-	for _, b := range k.bases() {
-		names = append(names, b.name)
-	}
-	return names
 }
 
 // exists reports whether the table of a family exists. A dormant one must be replaced.
