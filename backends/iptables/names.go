@@ -3,6 +3,7 @@ package iptables
 import (
 	"strings"
 
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -31,26 +32,14 @@ const (
 	prefixLocal    = "SVL-" // those of policy Local
 	prefixExternal = "EXT-" // external addresses: rules before those of the pool
 	prefixFirewall = "FW-"  // allowed source ranges
-	prefixEndpoint = "SEP-" // made by kube-proxy only
 )
 
 // names are the names of chains of one identity.
 type names struct{ xtables.Names }
 
-func newNames(identity string) names {
-	return names{xtables.Names{
-		Prefix: xtables.Prefix(identity),
-		Chains: map[xtables.Table][]string{
-			xtables.NAT: {chainServices, chainNodePorts, chainInput, chainPostrouting, chainMarkMasq, chainMarkNonPods},
-			xtables.Filter: {
-				chainServices, chainExternalServices, chainNodePorts, chainProxyFirewall,
-				chainClusterIPs, chainUnserved, chainReject, chainHealthChecks, chainForward,
-			},
-		},
-		Open:  []string{chainServices, chainExternalServices, chainNodePorts, chainClusterIPs, chainHealthChecks},
-		Kinds: []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall, prefixEndpoint},
-	}}
-}
+// newNames returns the names that other kinds of backends know, too. A chain that is missing there does
+// not count as the backend's own.
+func newNames(identity string) names { return names{kinds.IPTablesNames(identity)} }
 
 func (n names) chain(name string) string { return n.Prefix + name }
 

@@ -13,6 +13,6 @@ func IPTablesNames(identity string) xtables.Names {
 			xtables.Filter: {"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "PROXY-FIREWALL", "CLUSTER-IPS", "UNSERVED", "REJECT", "HEALTH-CHECKS", "FORWARD"},
 		},
 		Open:  []string{"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "CLUSTER-IPS", "HEALTH-CHECKS"},
-		Kinds: []string{"SVC-", "SVL-", "EXT-", "FW-", "SEP-"},
+		Kinds: []string{"SVC-", "SVL-", "EXT-", "FW-", "SEP-"}, // the last one is made by kube-proxy only
 	}
 }
