@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -255,4 +256,61 @@ func TestApplyNoticesLoss(t *testing.T) {
 			s.holds(t, want, "after the repair")
 		})
 	}
+}
+
+// Tables of layout 4, which had the rules of chain unserved at the end of chain services, become those of
+// the present layout in place, and lose no connection.
+func TestOlderLayoutIsAdopted(t *testing.T) {
+	s := newTestbed(t, 4)
+	closeOf(t, s.Backend)
+	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)
+	vip.Cluster = s.pool(0, 4)
+	want := proxy.NewSnapshot(stagetest.Node(), vip, stickyPort(v1.IPv6Protocol, 1, 2))
+	older := &stage{&stagetest.Stage[Options]{NS: s.NS, New: newOlder}}
+	older.Restart(t)
+	older.Apply(t, want)
+	closeOf(t, older.Backend)
+	if got := s.nft(t, "list", "table", "ip", "vipkit"); strings.Contains(got, "unserved") {
+		t.Fatalf("tables of layout 4: got\n%swant no chain unserved", got)
+	}
+
+	c := s.connectRepeatedly(t, vip.Frontends[0].Addr.String())
+	s.Restart(t)
+	s.Apply(t, want)
+	connections, _ := c.end()
+	if connections == 0 {
+		t.Error("connections during the adoption: got none, want some")
+	}
+	fresh := newStage(t, Options{})
+	fresh.Apply(t, want)
+	s.holds(t, fresh.listing(t), "after the adoption of layout 4")
+	if got := s.table(t).Name; got != "vipkit" {
+		t.Errorf("table after the adoption: got %s, want vipkit, changed in place", got)
+	}
+}
+
+// newOlder returns a backend that writes layout 4.
+func newOlder(o Options) (proxy.Backend, error) {
+	k, err := newKernel(o)
+	if err != nil {
+		return nil, err
+	}
+	k.form = fmt.Sprintf("4 %x", k.options.Identity.Mark)
+	return backends.New(func(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
+		first := len(out)
+		out = k.render(node, port, out)
+		later := []handle{handleOf(chainUnserved), handleOf(chainUnservedPrerouting), handleOf(chainUnservedOutput)}
+		all := slices.DeleteFunc(out[first:], func(o object) bool { return slices.Contains(later, o.Key.name) })
+		for i := range all {
+			if c, ok := all[i].Payload.(*nft.Chain); ok && all[i].Key.name == handleOf(chainServices) {
+				rules := *c
+				rules.Rules = func(a *nft.Assembler) {
+					c.Rules(a)
+					a.Unserved(setClusterIPs, node.ServiceCIDRs)
+				}
+				all[i].Payload = &rules
+			}
+		}
+		return out[:first+len(all)]
+	}, backends.Target[key, value](k)), nil
 }
