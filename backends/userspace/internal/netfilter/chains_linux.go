@@ -15,6 +15,7 @@ const (
 	chainOutput      = "output"
 	chainPostrouting = "postrouting"
 	chainBridged     = "bridged"
+	chainCaptured    = "captured"
 	chainServices    = "services"
 
 	chainUnservedPrerouting = "unserved-prerouting"
@@ -70,10 +71,13 @@ func (r *renderer) bases() []baseChain {
 	return []baseChain{
 		{chainPrerouting, at("filter", nfnetlink.Prerouting, capturePriority), chainWriter.prerouting},
 		{chainOutput, at("route", nfnetlink.Output, capturePriority), chainWriter.output},
-		{chainBridged, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.bridged},
+		// Chains of type nat are evaluated when destinations are translated, whatever their priorities,
+		// which only order them: these precede those of other programs.
+		{chainBridged, at("nat", nfnetlink.Prerouting, capturePriority), chainWriter.bridged},
+		{chainCaptured, at("nat", nfnetlink.Output, capturePriority), chainWriter.captured},
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
 		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
-		{chainUnservedOutput, unserved("filter", nfnetlink.Output), chainWriter.unservedOutput},
+		{chainUnservedOutput, unserved("nat", nfnetlink.Output), chainWriter.unservedOutput},
 	}
 }
 
@@ -166,23 +170,25 @@ func (w chainWriter) services() {
 }
 
 // unserved sees packets after all translation. Chain prerouting or output has marked captured
-// packets. Neither a reply, nor an ICMP error about a connection, is a packet to a frontend, and
-// untracked packets are to pass a proxy.
+// packets, and another instance gives those that it captures a transparent socket. Neither a reply, nor an
+// ICMP error about a connection, is a packet to a frontend, and untracked packets are to pass a proxy.
 func (w chainWriter) unserved() {
 	if !w.redirect {
 		w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
+		w.Rule(w.transparentSocket(), w.Accept())
 		w.Rule(w.reply(), w.Accept())
 		w.Rule(w.connectionState(expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
 	}
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
 }
 
-// unservedOutput also passes packets of the backend to an endpoint with an address of a Service.
+// unservedOutput sees the first packets of connections that nobody has captured or translated. It passes
+// packets of the backend to an endpoint with an address of a Service.
 func (w chainWriter) unservedOutput() {
 	if !w.redirect {
 		w.Rule(w.ownPort(nft.SourcePort(reg)), w.transparentSocket(), w.Accept())
 	}
-	w.unserved()
+	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
 }
 
 // prerouting delivers packets to the sockets of the backend: first those of established
@@ -264,14 +270,24 @@ func (w chainWriter) postrouting() {
 	w.Rule(w.Marked(expr.CmpOpNeq), w.Interface(expr.MetaKeyOIFNAME, "lo", expr.CmpOpNeq), w.Drop())
 }
 
+// captured keeps the destination of marked packets that the node sends.
+func (w chainWriter) captured() { w.keepDestination(nil) }
+
+// keepDestination translates the destination of marked packets to what it is. Then the kernel evaluates
+// no other chain of type nat: another instance or program that serves the same address does not translate
+// packets that sockets of this host are to receive, and one that serves the same ranges does not drop them.
+func (w chainWriter) keepDestination(from nft.Statement) {
+	w.Rule(w.Marked(expr.CmpOpNeq), from, w.Encode(w.DestAddr(reg), &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(w.Family), RegAddrMin: reg}))
+}
+
 // bridged translates marked packets that arrive by a bridge. If netfilter sees bridged packets,
 // it sees them on the bridge, and not again when they leave it for this host, where the kernel
 // removes the socket that TPROXY has set.
 func (w chainWriter) bridged() {
 	// Clients must not reach listeners other than through a frontend.
 	w.Rule(w.DestIn(w.translatedTo()), w.Drop())
-	w.Rule(w.comesByBridge(expr.CmpOpNeq), w.Accept())
 	w.Rule(w.Marked(expr.CmpOpEq), w.Accept())
+	w.keepDestination(w.comesByBridge(expr.CmpOpNeq))
 	// Answers of endpoints on flows that connection tracking has forgotten.
 	w.Rule(w.ownSocket(), w.Accept())
 	for _, from := range w.FromPods(w.node.LocalTraffic) {

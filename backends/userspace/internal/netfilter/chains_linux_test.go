@@ -19,7 +19,8 @@ func TestHooksOfBaseChains(t *testing.T) {
 			chainPrerouting:  {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -140},
 			chainOutput:      {Type: "route", Hook: nfnetlink.Output, Priority: -140},
 			chainPostrouting: {Type: "filter", Hook: nfnetlink.Postrouting, Priority: -140},
-			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
+			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -140},
+			chainCaptured:    {Type: "nat", Hook: nfnetlink.Output, Priority: -140},
 		},
 		true: {
 			chainPrerouting: {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
@@ -52,7 +53,7 @@ func TestHooksOfBaseChains(t *testing.T) {
 			}
 			// These stay behind the translating chains of every identity.
 			moved[chainUnservedPrerouting] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Prerouting, Priority: -49}
-			moved[chainUnservedOutput] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Output, Priority: -49}
+			moved[chainUnservedOutput] = nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Output, Priority: -49}
 			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {
 				t.Errorf("redirect %t with priority %d (-want +got):\n%s", redirect, priority, diff)
 			}
