@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
@@ -57,6 +58,12 @@ func newPlace(t *testing.T) place {
 		t.Fatal(err)
 	}
 	serve(t, server, "10.244.2.2:8080")
+	// On most nodes the network plugin translates, too. If nobody does, the kernel forgets all translations.
+	if _, err := netnstest.Run(t, p.NS, `table ip plugin {
+	chain post { type nat hook postrouting priority 110; ip saddr 198.51.100.0/24 masquerade; }
+}`, netnstest.NFT(t), "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
 	return p
 }
 
@@ -312,4 +319,34 @@ func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
 func isTimeout(err error) bool {
 	failed, is := errors.AsType[net.Error](err)
 	return is && failed.Timeout()
+}
+
+// With TPROXY, a UDP flow of the node ends with its Service, although connection tracking knows it.
+func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
+	p := newPlace(t)
+	tproxy := kinds()[3]
+	b := p.open(t, tproxy, backends.Identity{})
+	apply(t, b, web(0))
+	c, err := p.Dial(t.Context(), "udp", "10.96.0.10:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CloseAtEnd(t, c)
+	exchange := func() error {
+		_, err := io.WriteString(c, "?")
+		if err == nil {
+			_, err = io.ReadFull(c, make([]byte, len(greeting)))
+		}
+		return err
+	}
+	if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Apply(t.Context(), web(0), proxy.NewSnapshot(web(0).Node())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "?"); !errors.Is(err, unix.EPERM) {
+		t.Errorf("%s: sending after the Service is gone: got %v, want that the node drops it: %v", tproxy.name, err, unix.EPERM)
+	}
+	cleanUp(t, b)
 }

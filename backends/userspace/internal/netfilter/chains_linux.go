@@ -20,6 +20,7 @@ const (
 
 	chainUnservedPrerouting = "unserved-prerouting"
 	chainUnservedOutput     = "unserved-output"
+	chainUnservedFlows      = "unserved-flows"
 
 	// With TPROXY, packets that are neither of TCP nor of UDP traverse these.
 	chainPortlessIncoming = "portless-incoming"
@@ -78,6 +79,7 @@ func (r *renderer) bases() []baseChain {
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
 		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
 		{chainUnservedOutput, unserved("nat", nfnetlink.Output), chainWriter.unservedOutput},
+		{chainUnservedFlows, unserved("filter", nfnetlink.Output), chainWriter.unservedFlows},
 	}
 }
 
@@ -189,6 +191,14 @@ func (w chainWriter) unservedOutput() {
 		w.Rule(w.ownPort(nft.SourcePort(reg)), w.transparentSocket(), w.Accept())
 	}
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
+}
+
+// unservedFlows sees later packets of the node, such as those of a UDP flow whose Service is gone. Packets
+// that another instance has captured are not known otherwise than by having a mark.
+func (w chainWriter) unservedFlows() {
+	w.Rule(w.Encode(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)}), w.Accept())
+	w.Rule(w.ownPort(nft.SourcePort(reg)), w.transparentSocket(), w.Accept())
+	w.unserved()
 }
 
 // prerouting delivers packets to the sockets of the backend: first those of established

@@ -54,6 +54,9 @@ func TestHooksOfBaseChains(t *testing.T) {
 			// These stay behind the translating chains of every identity.
 			moved[chainUnservedPrerouting] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Prerouting, Priority: -49}
 			moved[chainUnservedOutput] = nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Output, Priority: -49}
+			if !redirect {
+				moved[chainUnservedFlows] = nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Output, Priority: -49}
+			}
 			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {
 				t.Errorf("redirect %t with priority %d (-want +got):\n%s", redirect, priority, diff)
 			}
