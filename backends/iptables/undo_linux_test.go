@@ -2,6 +2,9 @@ package iptables
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,4 +78,32 @@ func TestNoUndo(t *testing.T) {
 			s.holds(t, next, "without the fault, after "+c.what)
 		}
 	})
+}
+
+// A long first load is committed in pieces. If the last one is refused, so that packets reach none of
+// them, they are removed again; without the fault the rules are as in one commit.
+func TestFirstLoadInPieces(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	commits := filepath.Join(t.TempDir(), "commits")
+	flag, _ := failing(t, s, `script=$(cat); n=$(echo "$script" | grep -c ^COMMIT)
+		if [ ! -e `+commits+` ]; then
+			echo $n >`+commits+`; line=$(echo "$script" | grep -n ^COMMIT | tail -1 | sed 's/:.*//')
+			echo "$script" | awk -v n=$n '{print} /^COMMIT/ && ++i == n-1 {exit}' | $real "$@" || exit
+			echo "iptables-restore: line $line failed" >&2; exit 1
+		fi
+		echo "$script" | $real "$@" || exit; rm $flag; echo 'iptables-restore: short of memory: Cannot allocate memory' >&2; exit 1`)
+	setFlag(t, flag)
+	all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 300, 10)...)
+	if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil {
+		t.Fatal("Apply: got no error, want one")
+	}
+	text, err := os.ReadFile(commits)
+	if n, bad := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || bad != nil || n < 4 {
+		t.Errorf("commits of the first load: got %q, error %v, want 4 or more", text, err)
+	}
+	if got := s.dump(t); got != "" {
+		t.Errorf("rules after the pieces were undone: got\n%.2000s\nwant none", got)
+	}
+	s.Apply(t, all)
+	s.holds(t, all, "after a refused first load")
 }

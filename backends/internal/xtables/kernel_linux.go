@@ -135,7 +135,7 @@ func partition(ops []Op) (filter, others []Op) {
 // write commits operations, all or none. It returns the chains that it emptied but had to
 // keep, because rules of other programs jump to them.
 func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error) {
-	s, err := newScript(ops)
+	s, err := newScript(ops, k.piece())
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
@@ -150,7 +150,7 @@ func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error)
 			break
 		}
 		kept = append(kept, inUse...)
-		if s, err = newScript(rest); err == nil && len(s.sections) > 0 {
+		if s, err = newScript(rest, k.piece()); err == nil && len(s.sections) > 0 {
 			err = k.restore(ctx, s)
 		}
 	}
@@ -162,6 +162,14 @@ func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error)
 		return nil, fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
 	}
 	return nil, k.undo(ctx, s, err)
+}
+
+// piece is about how many bytes of new chains go into one commit; 0 is all.
+func (k *kernel) piece() int {
+	if k.programs.flavour == NFT {
+		return pieceSize
+	}
+	return 0
 }
 
 // restore runs a script.
@@ -209,7 +217,7 @@ func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
 		o.Kind = backends.Remove
 		back = append(back, o)
 	}
-	inverse, err := newScript(back)
+	inverse, err := newScript(back, k.piece())
 	if err == nil {
 		err = k.run(context.WithoutCancel(ctx), inverse)
 	}

@@ -243,7 +243,7 @@ func FuzzReadSaved(f *testing.F) {
 // checkRemoval checks that the script which removes the found rules changes nothing else.
 func checkRemoval(t *testing.T, n Names, found saved) {
 	t.Helper()
-	script, err := newScript(found.removal(n, nil))
+	script, err := newScript(found.removal(n, nil), 0)
 	if err != nil {
 		t.Fatalf("script that removes the found rules: %v", err)
 	}

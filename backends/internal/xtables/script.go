@@ -19,8 +19,17 @@ import (
 // nat only gets additions, it is first, because the other order makes a first load slow in
 // the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
 // before all others.
+//
+// New chains, which no packet reaches yet, may be committed ahead of everything else, in pieces.
 type script struct {
 	text []byte
+	// piece is about how many bytes of new chains are in one commit; 0 is all.
+	piece int
+	// isAhead is true while new chains are written that may be cut into pieces; begun is where the
+	// text of the current piece begins, and made has the operations that its commit completes.
+	isAhead bool
+	begun   int
+	made    []Op
 	// sections are the commits in their order.
 	sections []section
 	lines    int
@@ -34,21 +43,27 @@ type script struct {
 type section struct {
 	// end is the number of the line that commits it, from 1.
 	end int
+	// ops are nil for a piece that only fills chains which an earlier one has made.
 	ops []Op
 }
+
+// pieceSize is for the flavour that uses nf_tables: its iptables-restore needs 15 times as much memory
+// as the text of a commit has bytes. In the legacy flavour each commit copies the whole table.
+const pieceSize = 256 << 10
 
 // Script returns the input of iptables-restore --noflush for some operations. It returns an
 // error if one adds a [Refusal].
 func Script(ops []Op) (string, error) {
-	s, err := newScript(ops)
+	s, err := newScript(ops, 0)
 	if err != nil {
 		return "", fmt.Errorf("iptables: %w", err)
 	}
 	return string(s.text), nil
 }
 
-// newScript writes a script. It returns an error if an operation is a refused object.
-func newScript(ops []Op) (*script, error) {
+// newScript writes a script with pieces of a size. It returns an error if an operation is a refused
+// object.
+func newScript(ops []Op, piece int) (*script, error) {
 	var marks, before, after []Op
 	during := make([]Op, 0, len(ops)) // nearly all of them
 	for i := range ops {
@@ -67,17 +82,60 @@ func newScript(ops []Op) (*script, error) {
 			before = append(before, *o)
 		}
 	}
-	s := &script{text: make([]byte, 0, textSize(ops))}
+	s := &script{text: make([]byte, 0, textSize(ops)), piece: piece}
 	s.section(Mangle, marks)
 	if slices.ContainsFunc(during, func(o Op) bool { return o.Kind != backends.Add }) {
-		s.section(Filter, before)
-		s.section(NAT, during)
+		s.divide(Filter, before)
+		s.divide(NAT, during)
 	} else {
-		s.section(NAT, during)
-		s.section(Filter, before)
+		s.divide(NAT, during)
+		s.divide(Filter, before)
 	}
 	s.section(Filter, after)
 	return s, nil
+}
+
+// divide writes the operations on one table. If they are long, it commits new chains ahead, in pieces.
+func (s *script) divide(t Table, ops []Op) {
+	if s.piece == 0 || textSize(ops) <= s.piece {
+		s.section(t, ops)
+		return
+	}
+	isNew := map[string]bool{}
+	for i := range ops {
+		if o := &ops[i]; o.Key.Rule == "" && o.Kind == backends.Add {
+			isNew[o.Key.Chain] = true
+		}
+	}
+	ahead := make([]Op, 0, len(ops)) // nearly all of them
+	var rest []Op
+	for i := range ops {
+		if o := &ops[i]; o.Kind == backends.Add && isNew[o.Key.Chain] {
+			ahead = append(ahead, *o)
+		} else {
+			rest = append(rest, *o)
+		}
+	}
+	s.isAhead = true
+	s.section(t, ahead)
+	s.isAhead = false
+	s.section(t, rest)
+}
+
+// cut begins another piece before a rule of a new chain, if the current one is large enough. The
+// first piece has made all the chains.
+func (s *script) cut(t Table) {
+	if s.isAhead && len(s.text)-s.begun >= s.piece {
+		s.commit()
+		s.write("*", t.String())
+	}
+}
+
+// commit writes the line that commits a section.
+func (s *script) commit() {
+	s.write("COMMIT")
+	s.sections = append(s.sections, section{end: s.lines, ops: s.made})
+	s.begun, s.made = len(s.text), nil
 }
 
 // textSize returns an upper bound of the length of a script for some operations.
@@ -93,8 +151,8 @@ func textSize(ops []Op) int {
 	return size
 }
 
-// section writes the operations on one table. It sorts chains by name, an order that
-// iptables reads much faster than any other.
+// section writes the operations on one table, in one commit unless they only make chains. It sorts
+// chains by name, an order that iptables reads much faster than any other.
 func (s *script) section(t Table, ops []Op) {
 	if len(ops) == 0 {
 		return
@@ -108,6 +166,7 @@ func (s *script) section(t Table, ops []Op) {
 		}
 	}
 	slices.SortFunc(chains, func(a, b *Op) int { return cmp.Compare(a.Key.Chain, b.Key.Chain) })
+	s.made = ops
 	s.write("*", t.String())
 	for _, o := range chains { // this line makes a chain, or empties it
 		s.rules++
@@ -124,13 +183,13 @@ func (s *script) section(t Table, ops []Op) {
 			s.write("-X ", o.Key.Chain)
 		}
 	}
-	s.write("COMMIT")
-	s.sections = append(s.sections, section{end: s.lines, ops: ops})
+	s.commit()
 }
 
 // content writes the rules of a chain.
 func (s *script) content(o *Op) {
 	for rule := range strings.Lines(o.Value) {
+		s.cut(o.Key.Table)
 		s.rules++
 		s.written[o.Key.Table]++
 		s.lines++
@@ -180,6 +239,7 @@ func (s *script) single(rules, chains []*Op) {
 }
 
 func (s *script) rule(how string, o *Op) {
+	s.cut(o.Key.Table)
 	s.rules++
 	if o.Kind != backends.Remove {
 		s.written[o.Key.Table]++

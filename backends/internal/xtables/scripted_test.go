@@ -83,7 +83,7 @@ func TestScripts(t *testing.T) {
 		},
 		{what: "a refused object is removed", ops: []Op{{Kind: backends.Remove, Key: Key{Table: refused}, Value: "no"}}},
 	} {
-		s, err := newScript(c.ops)
+		s, err := newScript(c.ops, 0)
 		if err != nil {
 			t.Errorf("%s: %v", c.what, err)
 			continue
@@ -106,8 +106,31 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s: line after the end: got %q, want an empty one", c.what, got)
 		}
 	}
-	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}); err == nil || err.Error() != "no such name" {
+	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}, 0); err == nil || err.Error() != "no such name" {
 		t.Errorf("script of a refused object: got %v, error %v, want the value as the error", s, err)
+	}
+}
+
+// A long first load makes new chains in pieces. Nothing that packets reach leads to them before the last
+// commit, which alone changes existing chains; what the pieces have made is known at each line.
+func TestScriptInPieces(t *testing.T) {
+	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
+	s, err := newScript(ops, 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
+		"*nat\n:R - [0:0]\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
+	if diff := cmp.Diff(want, string(s.text)); diff != "" {
+		t.Fatalf("script (-want +got):\n%s", diff)
+	}
+	if got, whole := s.rules, scriptOf(t, ops).rules; got != whole {
+		t.Errorf("rules: got %d, want %d as in one commit", got, whole)
+	}
+	for line, want := range map[int]int{1: 0, 4: 0, 5: 4, 16: 4, s.lines: 4, s.lines + 1: len(ops)} {
+		if got := len(s.committed(line)); got != want {
+			t.Errorf("operations committed at line %d: got %d, want %d", line, got, want)
+		}
 	}
 }
 
