@@ -92,7 +92,7 @@ func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
 	if sum == f.digest {
 		return false, nil
 	}
-	next, err := readContent(ctx, f.path, data)
+	next, err := readContent(ctx, f.path, data, f.objects)
 	if err != nil {
 		return false, err
 	}

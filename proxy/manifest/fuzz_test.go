@@ -53,7 +53,7 @@ func FuzzRead(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		start := processors(t)
-		c, err := readContent(t.Context(), "a.yaml", data)
+		c, err := readContent(t.Context(), "a.yaml", data, nil)
 		if err != nil {
 			t.Fatalf("readContent: %v, want only errors of documents", err)
 		}

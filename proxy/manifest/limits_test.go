@@ -131,7 +131,7 @@ func TestRefusedItemsAreCheap(t *testing.T) {
 			cost := func(n int) float64 {
 				text := []byte(c.head + strings.Repeat(c.item, n) + c.tail)
 				return allocated(func() {
-					found, err := readContent(t.Context(), "a.yaml", text)
+					found, err := readContent(t.Context(), "a.yaml", text, nil)
 					if err != nil || len(found.errs) != maxErrors+1 || found.more < n-maxErrors {
 						t.Errorf("got %d errors and %d more, %v; want %d and %d", len(found.errs), found.more, err, maxErrors+1, n-maxErrors)
 					}
@@ -152,7 +152,7 @@ func TestJSONListIsNotCopied(t *testing.T) {
 	text := []byte(jsonList + strings.Repeat(item, count) + "]}")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	found, err := readContent(t.Context(), "a.json", text)
+	found, err := readContent(t.Context(), "a.json", text, nil)
 	runtime.ReadMemStats(&after)
 	if err != nil || len(found.errs)+found.more != want {
 		t.Fatalf("got %d errors and %d more, %v; want %d together", len(found.errs), found.more, err, want)

@@ -3,6 +3,7 @@ package manifest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -160,7 +161,7 @@ func TestReadContentCanceled(t *testing.T) {
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: web}}\n",
 		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}]}`,
 	} {
-		if _, err := readContent(ctx, "a.yaml", []byte(text)); !errors.Is(err, context.Canceled) {
+		if _, err := readContent(ctx, "a.yaml", []byte(text), nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("%.20q: got error %v, want %v", text, err, context.Canceled)
 		}
 	}
@@ -277,4 +278,32 @@ func TestCoarseClock(t *testing.T) {
 			t.Error("an unchanged file is read at each check, want once")
 		}
 	})
+}
+
+// When a file is read again, an object whose text is the same is not decoded again: it is the same one,
+// at its new line. One with a warning is, so that the warning has its line.
+func TestSameObjectIsNotReadAgain(t *testing.T) {
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: %s, ports: [{port: 80}]%s}\n---\n"
+	text := fmt.Sprintf(service+service+service, "same", "10.0.0.1", "", "other", "10.0.0.2", "", "odd", "10.0.0.3", ", no: 1")
+	read := func(text string, before []object) content {
+		t.Helper()
+		c, err := readContent(t.Context(), "a.yaml", []byte(text), before)
+		if err != nil || len(c.objects) != 3 || len(c.warnings) != 1 || c.bad() {
+			t.Fatalf("readContent: got %d objects, warnings %v, errors %v, error %v, want 3 objects and a warning", len(c.objects), c.warnings, c.errs, err)
+		}
+		return c
+	}
+	first := read(text, nil)
+	again := read("# moved\n"+strings.Replace(text, "10.0.0.2", "10.0.0.9", 1), first.objects)
+	for i, want := range []bool{true, false, false} {
+		if got := again.objects[i].value == first.objects[i].value; got != want {
+			t.Errorf("%v is the same one: got %t, want %t", again.objects[i].key, got, want)
+		}
+		if got, want := again.objects[i].line, first.objects[i].line+1; got != want {
+			t.Errorf("line of %v: got %d, want %d", again.objects[i].key, got, want)
+		}
+	}
+	if got, want := again.warnings[0].Line, first.warnings[0].Line+1; got != want {
+		t.Errorf("line of the warning: got %d, want %d", got, want)
+	}
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -65,6 +66,18 @@ type object struct {
 	changed int64
 	// kept says that its file lacks it, but has an error, and had it before.
 	kept bool
+	// digest is of the text as JSON; the zero value if there were warnings about it.
+	digest digest
+}
+
+type digest [sha256.Size]byte
+
+// digestOf returns the digest of an object's text.
+func digestOf(k kind, r raw) digest {
+	h := sha256.New()
+	h.Write([]byte{byte(k)}) // never fails
+	h.Write(r.data)
+	return digest(h.Sum(nil))
 }
 
 var errNoObject = errors.New("not an object")
@@ -177,5 +190,18 @@ func setDefaults(value metav1.Object) {
 			p.Protocol = cmp.Or(p.Protocol, new(v1.ProtocolTCP))
 			p.Name = cmp.Or(p.Name, new(""))
 		}
+		// The decoder leaves room for more.
+		o.Endpoints = exactly(o.Endpoints)
+		for i := range o.Endpoints {
+			o.Endpoints[i].Addresses = exactly(o.Endpoints[i].Addresses)
+		}
 	}
+}
+
+// exactly returns a copy of a list without room for more, or the list if it has none.
+func exactly[T any](list []T) []T {
+	if len(list) == cap(list) {
+		return list
+	}
+	return append(make([]T, 0, len(list)), list...)
 }

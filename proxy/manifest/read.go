@@ -27,14 +27,21 @@ type content struct {
 	ignored map[string]int
 	// warnings has maxErrors at most; a further one says that there are more.
 	warnings []*DocumentError
+	// former has the objects that the file had before, while it is read.
+	former map[digest]object
 }
 
 // bad reports whether something could not be read.
 func (c *content) bad() bool { return len(c.errs) > 0 }
 
-// readContent reads the documents of a file. The only error is the context's.
-func readContent(ctx context.Context, path string, data []byte) (content, error) {
-	c := content{ignored: make(map[string]int)}
+// readContent reads the documents of a file that had some objects before. The only error is the
+// context's.
+func readContent(ctx context.Context, path string, data []byte, before []object) (content, error) {
+	c := content{ignored: make(map[string]int), former: make(map[digest]object, len(before))}
+	for _, o := range before {
+		c.former[o.digest] = o
+	}
+	delete(c.former, digest{})
 	text, err := utf8Text(data)
 	if err != nil {
 		c.fail(0, noItem, err)
@@ -56,6 +63,7 @@ func readContent(ctx context.Context, path string, data []byte) (content, error)
 	for _, e := range slices.Concat(c.errs, c.warnings) {
 		e.File = path
 	}
+	c.former = nil
 	return c, nil
 }
 
@@ -127,9 +135,18 @@ func (c *content) add(v raw) error {
 		c.ignored[t.APIVersion+" "+t.Kind]++
 		return nil
 	}
+	sum := digestOf(k, v)
+	if o, same := c.former[sum]; same { // Not two copies of all objects when a file with many changes.
+		o.line, o.item, o.kept = v.line, v.item, false
+		c.objects = append(c.objects, o)
+		return nil
+	}
 	o, warnings, err := newObject(k, v)
 	if err != nil {
 		return err
+	}
+	if len(warnings) == 0 {
+		o.digest = sum
 	}
 	for _, w := range warnings {
 		c.warn(w)
