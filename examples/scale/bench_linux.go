@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,14 +32,16 @@ type backend struct {
 	floor func(*report) error
 	// measure measures in another way than others; nil if it does not.
 	measure func(*report) error
+	// programs says that the backend runs programs.
+	programs bool
 }
 
 func backends() map[string]backend {
 	return map[string]backend{
-		nftablesBackend: {func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }, countElements("vipkit"), measureFloor, nil},
-		"iptables":      {func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) }, countRules, nil, nil},
-		"ipvs":          {func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) }, countServers, measureServerFloor, nil},
-		"userspace":     {func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) }, countElements("vipkit-userspace"), nil, nil},
+		nftablesBackend: {func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }, countElements("vipkit"), measureFloor, nil, false},
+		"iptables":      {func() (proxy.Backend, error) { return iptables.New(iptables.Options{}) }, countRules, nil, nil, true},
+		"ipvs":          {func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) }, countServers, measureServerFloor, nil, true},
+		"userspace":     {func() (proxy.Backend, error) { return userspace.New(userspace.Options{}) }, countElements("vipkit-userspace"), nil, nil, false},
 		"kernelspace":   {measure: measureSimulated},
 	}
 }
@@ -168,13 +169,24 @@ func measureOne(r *report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
+	if backends()[r.Backend].programs {
+		stop := watchPrograms()
+		defer func() { r.ProgramsMiB = stop() }()
+	}
 	if r.LoadMs, r.ColdMs, err = b.start(); err != nil {
+		return err
+	}
+	if r.ColdMiB, err = peakRSS(); err != nil {
+		return err
+	}
+	if err := forgetPeak(); err != nil {
 		return err
 	}
 	if err := b.changes(r); err != nil {
 		return err
 	}
-	r.RSSMiB, err = peakRSS()
+	later, err := peakRSS()
+	r.RSSMiB = max(r.ColdMiB, later)
 	return err
 }
 
@@ -198,6 +210,10 @@ const burst = 1000
 func (b *bench) changes(r *report) error {
 	var scaled []time.Duration
 	replaced := b.replaceEndpoints(r)
+	var err error
+	if r.ChangeMiB, err = peakRSS(); err != nil {
+		return err
+	}
 	for range r.Changes / 2 {
 		i := b.world.grow()
 		scaled = append(scaled, b.change(i))
@@ -252,14 +268,14 @@ func restart(r *report) error {
 	if err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
-	if _, err := fmt.Sscan(string(out), &r.RestartMs, &r.RestartOps); err != nil {
+	if _, err := fmt.Sscan(string(out), &r.RestartMs, &r.RestartOps, &r.RestartMiB); err != nil {
 		return fmt.Errorf("restart: output %q: %w", out, err)
 	}
 	return nil
 }
 
 // adopt is the new process of restart: it makes the same world, applies it, and prints the time
-// in milliseconds and the number of operations.
+// in milliseconds, the number of operations and the peak of memory in MiB.
 func adopt(o options) (err error) {
 	b, err := newBench(o)
 	if err != nil {
@@ -269,23 +285,11 @@ func adopt(o options) (err error) {
 	b.world.replay(o.Changes)
 	_, took, err := b.start()
 	if err == nil {
-		fmt.Println(took, b.operations())
+		var peak float64
+		peak, err = peakRSS()
+		fmt.Println(took, b.operations(), peak)
 	}
 	return err
-}
-
-// peakRSS returns the peak resident memory of the process, in MiB.
-func peakRSS() (float64, error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	_, after, _ := strings.Cut(string(status), "\nVmHWM:")
-	var kib float64
-	if _, err := fmt.Sscan(after, &kib); err != nil {
-		return 0, fmt.Errorf("/proc/self/status: VmHWM: %w", err)
-	}
-	return kib / 1024, nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

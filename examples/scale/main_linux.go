@@ -51,7 +51,7 @@ type report struct {
 	ScaleP50Us   float64 `json:"scaleP50Us"`
 	BurstMs      float64 `json:"burstMs"`
 	OpsPerChange float64 `json:"opsPerChange"`
-	RSSMiB       float64 `json:"rssMiB"`
+	memoryReport
 	// Elements is the number of elements of sets and maps, of rules of iptables, of all objects
 	// of ipvs but rules, as listed by the kernel, or of those of the simulated HNS.
 	Elements int `json:"elements"`
@@ -68,6 +68,19 @@ type startReport struct {
 	EmptyMs float64 `json:"emptyMs"`
 	LoadMs  float64 `json:"loadMs"`
 	ColdMs  float64 `json:"coldMs"`
+}
+
+// memoryReport has peaks of resident memory, the program's code included.
+type memoryReport struct {
+	// RSSMiB is that of all measurements but the restart; ColdMiB that until the first Apply has
+	// ended, ChangeMiB that while endpoints are replaced one by one, RestartMiB that of the new
+	// process until it has adopted the kernel objects.
+	RSSMiB     float64 `json:"rssMiB"`
+	ColdMiB    float64 `json:"coldMiB,omitempty"`
+	ChangeMiB  float64 `json:"changeMiB,omitempty"`
+	RestartMiB float64 `json:"restartMiB,omitempty"`
+	// ProgramsMiB is that of the largest program that the backend ran, such as iptables-restore.
+	ProgramsMiB float64 `json:"programsMiB,omitempty"`
 }
 
 // restartReport has the figures of a new process that adopts the kernel objects.
@@ -106,11 +119,13 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	if os.Getenv("GOGC") == "" {
+		// Prefer less memory to the last microsecond, as an agent on a node would.
+		debug.SetGCPercent(50)
+	}
 	if o.adopt {
 		return adopt(o)
 	}
-	// Prefer less memory to the last microsecond, as an agent on a node would.
-	debug.SetGCPercent(50)
 	r := report{options: o}
 	if err := inNamespace(func() error { return measure(&r) }); err != nil {
 		return err
