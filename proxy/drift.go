@@ -36,6 +36,11 @@ type drift struct {
 	known, repaired bool
 }
 
+// Watching reports whether the Backend waits for changes of other programs ([DriftChecker]), so that they
+// are repaired soon after they happen. Otherwise the next resync finds them. It may be called from any
+// goroutine.
+func (r *Runner) Watching() bool { return r.watching.Load() }
+
 // repairedAgain records an Apply from the zero Snapshot, and reports whether both it and the
 // one before had to repair something. After a single repair the dataplane is right, and the
 // next resync shows whether it stays right. Where two agents undo each other's changes, it is
@@ -99,6 +104,7 @@ func (s *runState) watch(ctx context.Context) {
 	}
 	untilDrift, noticed := context.WithCancel(ctx)
 	s.drift.untilDrift = untilDrift
+	s.watching.Store(true)
 	s.watchers.Go(func() {
 		wait := func() error {
 			err := safely(func() error { return w.WaitDrift(ctx) })
@@ -109,10 +115,12 @@ func (s *runState) watch(ctx context.Context) {
 		}
 		for err := wait(); err != nil; err = wait() {
 			s.drift.waitFailed.Store(true)
+			s.watching.Store(false)
 			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {
 				return
 			}
 			s.drift.waitFailed.Store(false)
+			s.watching.Store(true)
 		}
 		noticed()
 	})

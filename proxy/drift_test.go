@@ -285,7 +285,17 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 		done := make(chan error)
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Hour}
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(3*maxRetryInterval + time.Second)
+		watching := func(when string, want bool) {
+			t.Helper()
+			if got := r.Watching(); got != want {
+				t.Errorf("%s: watching: got %t, want %t", when, got, want)
+			}
+		}
+		watching("before the first Apply", false)
+		time.Sleep(maxRetryInterval)
+		watching("after failures", false)
+		time.Sleep(2*maxRetryInterval + time.Second)
+		watching("after an attempt that waits", true)
 		b.drift()
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -296,6 +306,7 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		watching("after Run", false)
 	})
 }
 

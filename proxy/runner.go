@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -58,6 +59,8 @@ type Runner struct {
 	// Node of its name was received and its addresses are not known, again after growing
 	// pauses, and one when that is over. The zero value discards them.
 	Logger logr.Logger
+
+	watching atomic.Bool
 }
 
 // OperationCounter is an optional ability of a [Backend].
@@ -100,6 +103,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := runState{Runner: r}
+	defer r.watching.Store(false)
 	defer s.watchers.Wait()
 	defer stop()
 	for {

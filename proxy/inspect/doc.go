@@ -29,7 +29,8 @@
 //	Generation    of the [proxy.Snapshot]; 0 while nothing is known
 //	Node          the [proxy.Node]; null while nothing is known
 //	Syncs         the last syncs: Recent, Count, Failed, Repairs, Error, Errored, Refused,
-//	              Held, Verified
+//	              Held, Verified, Watching (changes of other programs are noticed as they
+//	              happen, else only each Resync)
 //	Packet        the [proxy.Packet] of the query, complete; null without one
 //	Verdict       the [proxy.Verdict] about it
 //	Error         what is wrong with the query; then the status is 400

@@ -119,6 +119,9 @@ type view struct {
 func (p *Page) view(parameters url.Values) *view {
 	q := newQuery(parameters)
 	applied, state := p.history.state()
+	if r := p.runner.Load(); r != nil {
+		state.Watching, state.Resync = r.Watching(), r.ResyncInterval
+	}
 	s := applied.Applied
 	v := &view{Title: p.title, Generation: s.Generation(), Node: s.Node(), Query: q, Syncs: state}
 	if q.Service != "" {
