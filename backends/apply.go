@@ -127,7 +127,10 @@ func (r *reconciler[K, V]) pieceSize(all int) int {
 func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, rebuild bool) error {
 	r.known = false
 	r.owners = map[K]owned[V]{}
-	defer func() { r.leftovers, r.replacement = nil, nil }()
+	defer func() {
+		r.leftovers, r.replacement = nil, nil
+		r.planner = planner[K, V]{} // changes need far less memory
+	}()
 	if err := r.begin(ctx, new, rebuild); err != nil {
 		return err
 	}
