@@ -39,7 +39,7 @@ type drift struct {
 // Watching reports whether the Backend waits for changes of other programs ([DriftChecker]), so that they
 // are repaired soon after they happen. Otherwise the next resync finds them. It may be called from any
 // goroutine.
-func (r *Runner) Watching() bool { return r.watching.Load() }
+func (r *Runner) Watching() bool { return atomic.LoadUint32(&r.watching) == 1 }
 
 // repairedAgain records an Apply from the zero Snapshot, and reports whether both it and the
 // one before had to repair something. After a single repair the dataplane is right, and the
@@ -104,7 +104,7 @@ func (s *runState) watch(ctx context.Context) {
 	}
 	untilDrift, noticed := context.WithCancel(ctx)
 	s.drift.untilDrift = untilDrift
-	s.watching.Store(true)
+	atomic.StoreUint32(&s.watching, 1)
 	s.watchers.Go(func() {
 		wait := func() error {
 			err := safely(func() error { return w.WaitDrift(ctx) })
@@ -115,12 +115,12 @@ func (s *runState) watch(ctx context.Context) {
 		}
 		for err := wait(); err != nil; err = wait() {
 			s.drift.waitFailed.Store(true)
-			s.watching.Store(false)
+			atomic.StoreUint32(&s.watching, 0)
 			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {
 				return
 			}
 			s.drift.waitFailed.Store(false)
-			s.watching.Store(true)
+			atomic.StoreUint32(&s.watching, 1)
 		}
 		noticed()
 	})

@@ -60,7 +60,7 @@ type Runner struct {
 	// pauses, and one when that is over. The zero value discards them.
 	Logger logr.Logger
 
-	watching atomic.Bool
+	watching uint32 // 1 or 0; not an atomic.Bool, since programs may copy a Runner that does not run
 }
 
 // OperationCounter is an optional ability of a [Backend].
@@ -103,7 +103,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := runState{Runner: r}
-	defer r.watching.Store(false)
+	defer atomic.StoreUint32(&r.watching, 0)
 	defer s.watchers.Wait()
 	defer stop()
 	for {
