@@ -88,6 +88,12 @@
 // It serves the health check node ports of Services without a flag. With -once it serves
 // nothing.
 //
+// # Memory
+//
+// 3,000 Services of ten endpoints need 64 MiB with nftables, and 96 MiB with iptables, whose programs and
+// rules count too. In a container with a limit, set GOMEMLIMIT to half to two thirds of it, such as
+// GOMEMLIMIT=40MiB: docs/performance.md has a table. Unless GOGC is set, it is 50.
+//
 // # Log
 //
 // The log is written to standard error, one line for each event. Each sync has one:

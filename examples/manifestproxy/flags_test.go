@@ -3,6 +3,7 @@ package main
 import (
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -132,6 +133,23 @@ func TestFlags(t *testing.T) {
 			cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		if diff != "" {
 			t.Errorf("%s: options (-want +got):\n%s", c.flags, diff)
+		}
+	}
+}
+
+// The garbage collector runs early, unless the environment says when.
+func TestGOGC(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	defer debug.SetGCPercent(before)
+	for _, c := range []struct {
+		env  string
+		want int
+	}{{"80", 100}, {"", 50}} {
+		t.Setenv("GOGC", c.env)
+		saveMemory()
+		got := debug.SetGCPercent(100)
+		if got != c.want {
+			t.Errorf("GOGC=%s: got %d, want %d", c.env, got, c.want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -49,6 +50,7 @@ func run(args []string, stderr io.Writer) int {
 	if err != nil {
 		return 2
 	}
+	saveMemory()
 	if o.files.demo {
 		return demonstrate(o, stderr)
 	}
@@ -58,6 +60,14 @@ func run(args []string, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
 
 	return status(act(ctx, o, log), o, log)
+}
+
+// saveMemory makes the garbage collector run early unless GOGC says when: a node has other uses for memory,
+// and garbage is rare here.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
 }
 
 // newLog returns the program's logger.

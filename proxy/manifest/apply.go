@@ -75,18 +75,24 @@ func (o object) problem(err error) *DocumentError {
 // that claim one address, the first gets it). An object of the same name in another file
 // replaces one that is kept only because its file has an error. merge records duplicates.
 func (f *follower) merge() (wanted []object) {
-	owner := make(map[key]object)
+	n := 0
+	for _, file := range f.files {
+		n += len(file.objects)
+	}
+	wanted = make([]object, 0, n)
+	owner := make(map[key]int, n) // index in wanted
 	f.duplicates = nil
 	for _, kept := range []bool{false, true} {
 		for _, path := range f.paths() {
 			for _, o := range f.files[path].objects {
-				first, taken := owner[o.key]
+				at, taken := owner[o.key]
 				switch {
 				case o.kept != kept:
 				case !taken:
-					owner[o.key] = o
+					owner[o.key] = len(wanted)
 					wanted = append(wanted, o)
 				case !kept:
+					first := wanted[at]
 					err := fmt.Errorf("duplicate %v ignored: it is already in %s:%d", o.key, first.file, first.line)
 					f.duplicates = append(f.duplicates, &DocumentError{File: path, Line: o.line, Item: o.item, Err: err})
 				}

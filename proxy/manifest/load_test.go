@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -305,5 +306,22 @@ func TestSameObjectIsNotReadAgain(t *testing.T) {
 	}
 	if got, want := again.warnings[0].Line, first.warnings[0].Line+1; got != want {
 		t.Errorf("line of the warning: got %d, want %d", got, want)
+	}
+}
+
+// Objects have no room that the decoder left: with ten endpoints that was a third.
+func TestNoSpareRoom(t *testing.T) {
+	const text = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "a"}}, "endpoints": [` +
+		`{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}, {"addresses": ["10.0.0.4"]}, {"addresses": ["10.0.0.5"]}]}`
+	c, err := readContent(t.Context(), "a.json", []byte(text), nil)
+	if err != nil || len(c.objects) != 1 {
+		t.Fatalf("readContent: got %d objects, errors %v, error %v, want an object", len(c.objects), c.errs, err)
+	}
+	slice, _ := c.objects[0].value.(*discoveryv1.EndpointSlice)
+	if got := cap(slice.Endpoints); got != 5 {
+		t.Errorf("room for endpoints: got %d, want 5", got)
+	}
+	if got := cap(slice.Endpoints[4].Addresses); got != 1 {
+		t.Errorf("room for addresses: got %d, want 1", got)
 	}
 }
