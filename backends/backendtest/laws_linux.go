@@ -39,6 +39,7 @@ func (c *Config) testLaws(t *testing.T) {
 		{"Repair", lawRepair, true, ""},
 		{"Marks", lawMarks, false, ForeignMarks},
 		{"HostMarks", lawHostMarks, false, HostMarks},
+		{"EveryRefusal", lawEveryRefusal, false, ""},
 	} {
 		if c.lacks(law.needs) || law.needs == faultInjection && c.Faulty == nil {
 			continue

@@ -1,0 +1,57 @@
+package backendtest
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// lawEveryRefusal: each of many connections to a Service without endpoints is refused, one after the other,
+// with the kernel's own limits of ICMP: one message a second to each host, after a few at once. So it must be
+// a reset.
+func lawEveryRefusal(t *testing.T, s *stage) {
+	const connections = 50
+	for name, value := range map[string]string{
+		"net/ipv4/icmp_ratelimit": "1000", "net/ipv4/icmp_ratemask": "6168",
+		"net/ipv6/icmp/ratelimit": "1000", "net/ipv6/icmp/ratemask": "0-1,3-127",
+	} {
+		if err := s.node().Sysctl(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
+	snapshot := snapshotOf(t, nodeOptions(), x.objects())
+	s.apply(t, snapshot)
+	checked := 0
+	for _, from := range []hostName{atClient, atNode, atOutside} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			for _, f := range (client{from, v1.ProtocolTCP, family}).flightsTo(x) {
+				if proxy.Route(snapshot, s.packet(f)).Action != proxy.Reject {
+					continue
+				}
+				checked++
+				s.refusesEach(t, f, connections)
+			}
+		}
+	}
+	if checked < 6 {
+		t.Errorf("frontends that refuse, of all clients: got %d, want at least one of each client and family", checked)
+	}
+}
+
+// refusesEach checks that connections are refused one after the other.
+func (s *stage) refusesEach(t *testing.T, f flight, connections int) {
+	t.Helper()
+	for i := range connections {
+		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, patience: longPatience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := replies[0]; r.outcome != reset && r.outcome != refused {
+			t.Errorf("from %s to %v: connection %d: got %q, want it to be refused at once", f.from, f.to, i+1, r)
+			return
+		}
+	}
+}
