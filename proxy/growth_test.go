@@ -79,6 +79,31 @@ func TestGrowth(t *testing.T) {
 			tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), sourceRanges(ranges...)))
 			newest(t, tr)
 		}},
+		{"labels and annotations", 2000, func(n int) {
+			many := make(map[string]string, n)
+			for i := range n {
+				many[fmt.Sprint("example.com/", i)] = "x"
+			}
+			tr := newTestTracker()
+			s := apiService("web", "10.96.0.1")
+			s.Labels, s.Annotations = many, many
+			tr.UpdateService(s)
+			slice := apiSlice("web-1", "web", "10.1.0.1")
+			slice.Annotations = many
+			tr.UpdateEndpointSlice(slice)
+			newest(t, tr)
+		}},
+		{"Services with one address", 400, func(n int) {
+			tr := newTestTracker()
+			for i := range n {
+				tr.UpdateService(apiService(fmt.Sprint("web-", i), "10.96.0.1"))
+			}
+			newest(t, tr)
+			for i := range n { // the owner each time
+				tr.DeleteService(objectName(fmt.Sprint("web-", i)))
+				newest(t, tr)
+			}
+		}},
 		{"Services with the same addresses", 50, func(n int) {
 			shared := externalIPs(manyAddrs(200)...)
 			tr := newTestTracker()

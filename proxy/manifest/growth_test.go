@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +76,34 @@ func TestGrowth(t *testing.T) {
 				t.Errorf("%d take %v and eight times as many %v, want at most 30 times as long", tc.from, few, many)
 			}
 		})
+	}
+}
+
+// TestGrowthOfMetadata is the same for reading an object with many labels and annotations.
+func TestGrowthOfMetadata(t *testing.T) {
+	fastest := func(n int) time.Duration {
+		var text strings.Builder
+		text.WriteString("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n")
+		for _, field := range []string{"labels", "annotations"} {
+			text.WriteString("  " + field + ":\n")
+			for i := range n {
+				fmt.Fprintf(&text, "    example.com/%d: x\n", i)
+			}
+		}
+		text.WriteString("spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n")
+		least := time.Hour
+		for range 3 {
+			start := time.Now()
+			if c, err := readContent(t.Context(), "a.yaml", []byte(text.String()), nil); err != nil || len(c.objects) != 1 {
+				t.Fatalf("%d labels: got %d objects, errors %v, error %v, want an object", n, len(c.objects), c.errs, err)
+			}
+			least = min(least, time.Since(start))
+		}
+		return least
+	}
+	few, many := fastest(1250), fastest(10_000)
+	t.Logf("1250 take %v, 10,000 take %v", few, many)
+	if many > 30*max(few, 5*time.Millisecond) {
+		t.Errorf("1250 take %v and 10,000 %v, want at most 30 times as long", few, many)
 	}
 }
