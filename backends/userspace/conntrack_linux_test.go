@@ -58,35 +58,37 @@ func TestLateAnswers(t *testing.T) {
 			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
 		} {
 			for _, port := range []int{40_000, 20_000} { // the second one is of the backend's range
-				t.Run(fmt.Sprintf("%v/%s/%d", capture, name, port), func(t *testing.T) {
-					n := newNetwork(t)
-					n.needs(t, capture)
-					testLateAnswers(t, n, &clientPort{ns: from(n), port: port}, capture)
-				})
+				for _, at := range []string{"10.96.0.1:53", "10.96.0.1:15000"} { // the same
+					t.Run(fmt.Sprintf("%v/%s/%d/%s", capture, name, port, at), func(t *testing.T) {
+						n := newNetwork(t)
+						n.needs(t, capture)
+						testLateAnswers(t, n, &clientPort{ns: from(n), port: port, at: at}, capture)
+					})
+				}
 			}
 		}
 	}
 }
 
-// clientPort is a source port in a namespace.
+// clientPort is a source port in a namespace, and a Service that is used from there.
 type clientPort struct {
 	ns   *netns.NS
 	port int
+	at   string
 }
 
 func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspace.Capture) {
 	t.Helper()
-	const at = "10.96.0.1:53"
 	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
 	b := n.start(t, userspace.Options{Capture: capture})
-	apply(t, b, names(at))
+	apply(t, b, names(from.at))
 	var client net.Conn
 	if err := from.ns.Do(func() (err error) {
-		client, err = (&net.Dialer{LocalAddr: &net.UDPAddr{Port: from.port}}).DialContext(t.Context(), "udp4", at)
+		client, err = (&net.Dialer{LocalAddr: &net.UDPAddr{Port: from.port}}).DialContext(t.Context(), "udp4", from.at)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -114,7 +116,7 @@ func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspac
 		n.wantNoAnswers(t, client, server)
 	case userspace.TPROXY:
 		// After the Service was removed, the client's next datagram is no reply either.
-		wantOwnAnswer(t, n, b, client, at)
+		wantOwnAnswer(t, n, b, client, from.at)
 	case userspace.LocalRoutes, userspace.DefaultCapture, userspace.Addresses, userspace.Loopback:
 	}
 }

@@ -69,8 +69,8 @@
 // # Requirements
 //
 // On Windows, the right to change addresses, which administrators have. On Linux, 5.10 or later with nf_tables, connection tracking and the modules nft_nat,
-// nft_fib and nft_ct, for [TPROXY] also nft_tproxy and nft_socket; for [LocalRoutes], BPF
-// and none of these. CAP_NET_ADMIN; with TPROXY and LocalRoutes also CAP_NET_RAW; with
+// nft_fib and nft_ct, for [TPROXY] also nft_tproxy, nft_socket, nft_dup_ipv4 and nft_dup_ipv6,
+// and zones of connection tracking; for [LocalRoutes], BPF and none of these. CAP_NET_ADMIN; with TPROXY and LocalRoutes also CAP_NET_RAW; with
 // LocalRoutes also CAP_BPF. File descriptors: two for each connection, two more for each
 // direction in which bulk data flows, one for each session. [Options].Connections says how many
 // of them the backend leaves to the rest of the process. SCTP is not supported: Apply names such

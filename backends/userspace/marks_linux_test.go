@@ -25,7 +25,7 @@ func (n network) at(servers *netns.NS) network {
 }
 
 // Foreign bits of marks lead no packets to the backend, and the backend keeps them. Its own bit is
-// only on packets and connections that it captures or makes.
+// only on packets that it captures, or that belong to connections that it makes.
 func TestForeignMarksAreLeftAlone(t *testing.T) {
 	n := newNetwork(t)
 	const onNode, plain = "10.244.2.1:8081", "10.244.1.1:9999"
@@ -54,10 +54,8 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 	for _, f := range flows {
 		if f.Forward.DstPort == 8081 {
 			seen++
-			if f.Mark != 0x42 {
-				t.Errorf("mark of the connection to an endpoint on the node: got %#x, want 0x42", f.Mark)
-			}
-		} else if f.Mark&0x40 != 0 {
+		}
+		if f.Mark&0x40 != 0 {
 			t.Errorf("mark of the flow to %v:%d: got %#x, want it without 0x40", f.Forward.DstIP, f.Forward.DstPort, f.Mark)
 		}
 	}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -116,8 +117,27 @@ func (a *Assembler) Tuple(direction byte, key, register uint32) Statement {
 	if a.Family == nfnetlink.IPv6 && (key == unix.NFT_CT_SRC_IP || key == unix.NFT_CT_DST_IP) {
 		key += unix.NFT_CT_SRC_IP6 - unix.NFT_CT_SRC_IP
 	}
+	return directed(direction, key, unix.NFTA_CT_DREG, register)
+}
+
+// SetZone sets the zone of connection tracking in which packets begin flows. The replies of these
+// flows are in the default zone. It must be before connection tracking sees the packets.
+func (a *Assembler) SetZone(zone uint16) Statement {
+	load := a.Encode(&expr.Immediate{Register: reg, Data: binary.NativeEndian.AppendUint16(nil, zone)})
+	return Join(load, directed(Original, unix.NFT_CT_ZONE, unix.NFTA_CT_SREG, reg))
+}
+
+// InZone matches packets of flows that SetZone has put into a zone.
+func (a *Assembler) InZone(zone uint16) Statement {
+	return a.Encode(
+		&expr.Ct{Key: expr.CtKeyZONE, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint16(nil, zone)})
+}
+
+// directed reads or writes a key of connection tracking that each direction has.
+func directed(direction byte, key uint32, attr uint16, register uint32) Statement {
 	data := rawnetlink.AppendAttr(nil, unix.NFTA_CT_KEY, bigEndian(key))
-	data = rawnetlink.AppendAttr(data, unix.NFTA_CT_DREG, bigEndian(register))
+	data = rawnetlink.AppendAttr(data, attr, bigEndian(register))
 	data = rawnetlink.AppendAttr(data, unix.NFTA_CT_DIRECTION, []byte{direction})
 	e := rawnetlink.AppendAttr(nil, unix.NFTA_EXPR_NAME, "ct\x00")
 	e = rawnetlink.AppendAttr(e, unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)
@@ -226,6 +246,11 @@ func (a *Assembler) isLocal(f *expr.Fib, op expr.CmpOp) Statement {
 	return a.Encode(f, &expr.Cmp{Op: op, Register: reg, Data: nativeEndian(unix.RTN_LOCAL)})
 }
 
+// SourceNotLocal matches packets from addresses that the node does not have.
+func (a *Assembler) SourceNotLocal() Statement {
+	return a.isLocal(&expr.Fib{FlagSADDR: true}, expr.CmpOpNeq)
+}
+
 // Goto continues in a chain and does not return from it.
 func (a *Assembler) Goto(chain string) Statement {
 	return a.Encode(&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
@@ -238,6 +263,12 @@ func (a *Assembler) Jump(chain string) Statement {
 
 // Drop drops the packet.
 func (a *Assembler) Drop() Statement { return a.Encode(&expr.Verdict{Kind: expr.VerdictDrop}) }
+
+// SendOn sends a copy of the packet to its destination, as a packet of the node that connection
+// tracking does not see.
+func (a *Assembler) SendOn() Statement {
+	return a.Encode(a.DestAddr(reg), &expr.Dup{RegAddr: reg})
+}
 
 // Accept accepts the packet: no other rule of the base chain sees it.
 func (a *Assembler) Accept() Statement { return a.Encode(&expr.Verdict{Kind: expr.VerdictAccept}) }

@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
@@ -16,6 +17,8 @@ const (
 	chainPostrouting = "postrouting"
 	chainBridged     = "bridged"
 	chainCaptured    = "captured"
+	chainBorrowing   = "borrowing"
+	chainBeside      = "beside"
 	chainServices    = "services"
 
 	chainUnservedPrerouting = "unserved-prerouting"
@@ -44,6 +47,9 @@ const (
 	capturePriority = -140
 	// natPriority is the priority at which destinations are translated.
 	natPriority = -100
+	// zonePriority is before connection tracking, at -200, and after other programs exempt
+	// packets from it, mostly at -300.
+	zonePriority = -250
 )
 
 // baseChain is a chain that packets traverse at a hook of the kernel.
@@ -77,6 +83,8 @@ func (r *renderer) bases() []baseChain {
 		{chainBridged, at("nat", nfnetlink.Prerouting, capturePriority), chainWriter.bridged},
 		{chainCaptured, at("nat", nfnetlink.Output, capturePriority), chainWriter.captured},
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
+		{chainBorrowing, at("filter", nfnetlink.Output, zonePriority), chainWriter.borrowing},
+		{chainBeside, at("filter", nfnetlink.Prerouting, natPriority+1), chainWriter.beside},
 		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
 		{chainUnservedOutput, unserved("nat", nfnetlink.Output), chainWriter.unservedOutput},
 		{chainUnservedFlows, unserved("filter", nfnetlink.Output), chainWriter.unservedFlows},
@@ -207,13 +215,14 @@ func (w chainWriter) unservedFlows() {
 func (w chainWriter) prerouting() {
 	destPort, accept := w.ownPort(nft.DestPort(reg)), w.Accept()
 	w.Rule(w.isPortless(), w.Goto(chainPortlessIncoming))
-	// Answers of endpoints. The rule is for ports that clients do not use: a closing socket
-	// must not receive packets of a client's own connection from the same port.
+	w.Rule(w.answer(), w.SetMark(), accept)
+	w.Rule(destPort, w.replyBeside(), accept)
+	// Answers of endpoints to addresses of the node, or on flows that connection tracking has
+	// forgotten. The rule is for ports that clients rarely use.
 	w.Rule(destPort, w.ownSocket(), w.SetMark(), accept)
 	// A reply begins no connection, unless connection tracking had forgotten the connection
 	// and considers an answer of the backend as the first packet.
 	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
-	w.Rule(w.reply(), destPort, w.Marked(expr.CmpOpNeq), accept)
 	// Packets of clients on their connections, also to removed frontends.
 	w.Rule(w.ownSocket(), w.SetMark(), accept)
 	// The same, of connections that chain bridged has translated.
@@ -242,14 +251,13 @@ func (w chainWriter) output() {
 	// An answer to a datagram whose flow connection tracking has forgotten: it seems to begin
 	// a flow, of which the client's next datagram seems to be a reply.
 	w.Rule(w.original(), w.namelessSocket(), w.setConnectionMark())
-	// A host-network endpoint answers to the client's address. By the connection mark the
-	// answers are routed to the backend, which they would otherwise bypass.
-	w.Rule(own, w.original(), w.DestIsLocal(), w.setConnectionMark(), accept)
 	w.Rule(own, accept)
 	// An answer on a connection that connection tracking has forgotten. The client's next
 	// packet seems to be a reply, too.
 	w.Rule(w.original(), w.transparentSocket(), w.setConnectionMark())
-	w.Rule(w.reply(), w.ownPort(nft.DestPort(reg)), w.connectionMarked(expr.CmpOpNeq), w.SetMark(), accept)
+	// A host-network endpoint answers to the client's address. The mark routes the answers to
+	// the backend, which they would otherwise bypass.
+	w.Rule(w.answer(), w.SetMark(), accept)
 	// A reply begins no connection, even if its destination is a frontend, as in
 	// prerouting.
 	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
@@ -260,6 +268,8 @@ func (w chainWriter) output() {
 // portlessIncoming delivers ICMP errors to the socket that has sent the quoted packet: its address
 // may be that of a frontend or of a client. Socket expressions look up the quoted packet.
 func (w chainWriter) portlessIncoming() {
+	w.Rule(w.answer(), w.SetMark(), w.Accept())
+	w.Rule(w.replyBeside(), w.Accept())
 	w.Rule(w.ownSocket(), w.SetMark(), w.Accept())
 	// An error on another flow, such as one that chain bridged has translated.
 	w.Rule(w.connectionState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
@@ -269,6 +279,7 @@ func (w chainWriter) portlessIncoming() {
 // portlessOutgoing marks ICMP errors of the node about packets that the backend has sent to it. At
 // this hook, socket expressions look up nothing.
 func (w chainWriter) portlessOutgoing() {
+	w.Rule(w.answer(), w.SetMark(), w.Accept())
 	w.Rule(w.connectionState(expr.CtStateBitRELATED), w.reply(), w.connectionMarked(expr.CmpOpNeq), w.SetMark(), w.Accept())
 	w.Rule(w.connectionState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
 	w.Rule(w.Jump(chainServices))
@@ -288,6 +299,25 @@ func (w chainWriter) captured() { w.keepDestination(nil) }
 // packets that sockets of this host are to receive, and one that serves the same ranges does not drop them.
 func (w chainWriter) keepDestination(from nft.Statement) {
 	w.Rule(w.Marked(expr.CmpOpNeq), from, w.Encode(w.DestAddr(reg), &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(w.Family), RegAddrMin: reg}))
+}
+
+// borrowing puts flows that the backend begins from addresses of clients into a zone of their own.
+// So a client may have a flow of its own with the same addresses and ports: connection tracking
+// changes the port of the later one, because replies share a zone. The kernel sends some packets
+// of TCP itself, without the socket of the backend, such as those of a closed connection.
+func (w chainWriter) borrowing() {
+	own := w.ownPort(nft.SourcePort(reg))
+	w.Rule(own, w.connectionState(expr.CtStateBitUNTRACKED), w.Accept())
+	w.Rule(own, w.ProtocolIs(unix.IPPROTO_TCP), w.SourceNotLocal(), w.SetZone(borrowed))
+	w.Rule(own, w.ProtocolIs(unix.IPPROTO_UDP), w.ownSocket(), w.SourceNotLocal(), w.SetZone(borrowed))
+}
+
+// beside sends on replies to a flow of a client that has addresses and ports in common with a
+// socket of the backend, after their translation. Before the kernel routes a packet, it looks for
+// a socket, also a closing one, and would deliver them to it, or drop them.
+func (w chainWriter) beside() {
+	w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
+	w.Rule(w.ownPort(nft.DestPort(reg)), w.transparentSocket(), w.replyBeside(), w.SendOn(), w.Drop())
 }
 
 // bridged translates marked packets that arrive by a bridge. If netfilter sees bridged packets,

@@ -21,6 +21,8 @@ func TestHooksOfBaseChains(t *testing.T) {
 			chainPostrouting: {Type: "filter", Hook: nfnetlink.Postrouting, Priority: -140},
 			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -140},
 			chainCaptured:    {Type: "nat", Hook: nfnetlink.Output, Priority: -140},
+			chainBorrowing:   {Type: "filter", Hook: nfnetlink.Output, Priority: -250},
+			chainBeside:      {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -99},
 		},
 		true: {
 			chainPrerouting: {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},

@@ -15,6 +15,10 @@ import (
 // Ports from which the backend reaches endpoints with TPROXY.
 const firstSourcePort, sourcePorts uint16 = 10_240, 20_000
 
+// borrowed is the zone of connection tracking of flows that backends begin from addresses of clients.
+// All identities have it in common, since only the first one can set the zone of a packet.
+const borrowed uint16 = 7690
+
 const reg = unix.NFT_REG_1
 
 // chainWriter writes the rules of one chain.
@@ -37,6 +41,15 @@ func (w chainWriter) reply() nft.Statement    { return w.direction(nft.Reply) }
 
 func (w chainWriter) direction(d byte) nft.Statement {
 	return w.equals(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, d)
+}
+
+// answer matches replies to flows that the backend has begun from an address of a client.
+func (w chainWriter) answer() nft.Statement { return nft.Join(w.reply(), w.InZone(borrowed)) }
+
+// replyBeside matches replies that are neither to the node nor on a connection of the backend:
+// to flows that a client has begun itself.
+func (w chainWriter) replyBeside() nft.Statement {
+	return nft.Join(w.reply(), w.connectionMarked(expr.CmpOpEq), w.DestNotLocal())
 }
 
 func (w chainWriter) setConnectionMark() nft.Statement {
