@@ -80,6 +80,7 @@ func (c *Config) testPackets(t *testing.T) {
 func (c *Config) testRest(t *testing.T) {
 	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Balance", c.testBalance)
+	c.run(t, "SamePorts", c.testSamePorts)
 	if !c.lacks(Failover) {
 		c.run(t, "Failover", c.testFailover)
 	}

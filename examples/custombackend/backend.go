@@ -24,8 +24,8 @@ table IP custom {
 	chain output { type nat hook output priority -100; jump services; }
 	chain input { type nat hook input priority 100; meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff; }
 	chain postrouting { type nat hook postrouting priority 100;
-		meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff masquerade
-		ct status dnat IP saddr . IP daddr @any-hairpin masquerade
+		meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff masquerade fully-random
+		ct status dnat IP saddr . IP daddr @any-hairpin masquerade fully-random
 	}
 }
 `
