@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,7 +11,8 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// TestDraining: endpoints that are not selected any more, but serve, are draining.
+// TestDraining: endpoints that are not selected any more, but terminate and serve, are draining. Those
+// that are ready are not: topology or a policy excludes them.
 func TestDraining(t *testing.T) {
 	hinted := []string{"10.0.0.1 zone=a", "10.0.0.2 zone=b"}
 	for _, tc := range []struct {
@@ -23,10 +26,10 @@ func TestDraining(t *testing.T) {
 		{"one terminates", v1.ProtocolUDP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, []string{"10.0.0.1"}},
 		{"all terminate", v1.ProtocolUDP, nil, []string{"10.0.0.1 T", "10.0.0.2 T"}, nil},
 		{"one does not serve", v1.ProtocolUDP, nil, []string{"10.0.0.1 U", "10.0.0.2"}, nil},
-		{"another zone", v1.ProtocolUDP, nil, hinted, []string{"10.0.0.2"}},
-		{"another zone, SCTP", v1.ProtocolSCTP, nil, hinted, []string{"10.0.0.2"}},
-		{"another zone, TCP", v1.ProtocolTCP, nil, hinted, nil},
-		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.2", "10.0.0.3"}},
+		{"one terminates, SCTP", v1.ProtocolSCTP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, []string{"10.0.0.1"}},
+		{"one terminates, TCP", v1.ProtocolTCP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, nil},
+		{"another zone", v1.ProtocolUDP, nil, hinted, nil},
+		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.3"}},
 		{"both pools", v1.ProtocolUDP, []edit{nodePort(30053), externalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there"}, nil},
 	} {
 		tr := newTestTracker(func(*TrackerOptions) {})
@@ -45,6 +48,23 @@ func TestDraining(t *testing.T) {
 				t.Errorf("%s: draining endpoints (-want +got):\n%s", tc.name, diff)
 			}
 		}
+	}
+}
+
+// TestDrainingOf: with the Local policy, only draining endpoints of this node keep flows.
+func TestDrainingOf(t *testing.T) {
+	here := &endpoints.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.1:53"), Local: true}
+	p := &ServicePort{Draining: []*endpoints.Endpoint{here, {Addr: netip.MustParseAddrPort("10.0.0.2:53")}}}
+	for r, want := range map[TrafficRoute]int{
+		{Action: Forward, Pool: PoolCluster}: 2, {Action: Forward, Pool: PoolLocal}: 1, {Action: Drop}: 1, {Action: Reject}: 2,
+	} {
+		got := slices.Collect(p.DrainingOf(r))
+		if len(got) != want || got[0] != here {
+			t.Errorf("%v: got %v, want %d endpoints", r, got, want)
+		}
+	}
+	for range p.DrainingOf(TrafficRoute{}) {
+		break
 	}
 }
 

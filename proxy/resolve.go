@@ -10,7 +10,8 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// draining returns the endpoints that are ready or serving and not selected.
+// draining returns the endpoints that serve, but would not be ready if their policy selected them, and
+// that are not selected.
 func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpoints.Endpoint) {
 	cluster, local := sel.Cluster, sel.Local
 	for _, e := range all {
@@ -20,7 +21,7 @@ func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpo
 				*pool, isSelected = (*pool)[1:], true
 			}
 		}
-		if !isSelected && (e.Ready || e.Serving) {
+		if !isSelected && (e.Ready || e.Serving) && (e.Terminating || !e.Ready) {
 			out = append(out, e)
 		}
 	}

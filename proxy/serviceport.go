@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -25,9 +26,10 @@ type ServicePort struct {
 	// successive snapshots share the endpoints that did not change.
 	Cluster, Local []*endpoints.Endpoint
 	// Draining are, for UDP and SCTP, the endpoints outside of the pools that
-	// are ready or still serve: those that terminate while others are ready,
-	// and those that topology or a policy did not select. They get no new flows and
-	// keep their existing ones. Draining is nil for TCP, and sorted by address.
+	// still serve: those that terminate while others are ready. They get no new flows, and
+	// keep their existing ones as far as DrainingOf allows. A ready endpoint outside of the
+	// pools is not among them: topology or a policy excludes it, also from existing flows.
+	// Draining is nil for TCP, and sorted by address.
 	Draining []*endpoints.Endpoint
 	// Affinity is the session affinity of the port. It is kept by client
 	// address, for all frontends together, and separately for each pool.
@@ -52,6 +54,19 @@ func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 		return p.Local
 	}
 	return p.Cluster
+}
+
+// DrainingOf yields the draining endpoints to which flows that a route decides about may go on: all
+// of them, but with the Local policy only those on this node.
+func (p *ServicePort) DrainingOf(r TrafficRoute) iter.Seq[*endpoints.Endpoint] {
+	local := r.Action == Drop || r.Action == Forward && r.Pool == PoolLocal
+	return func(yield func(*endpoints.Endpoint) bool) {
+		for _, e := range p.Draining {
+			if (e.Local || !local) && !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 // Equal reports whether p and o have equal content; a nil ServicePort equals only nil.

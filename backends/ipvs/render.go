@@ -196,7 +196,7 @@ func (w *portWriter) server(at netip.AddrPort, inside bool, pool proxy.Pool) {
 		return
 	}
 	d.weight = 0
-	for _, e := range w.port.Draining {
+	for e := range w.port.DrainingOf(proxy.TrafficRoute{Action: proxy.Forward, Pool: pool}) {
 		if !slices.ContainsFunc(real, func(x *endpoints.Endpoint) bool { return x.Addr == e.Addr }) {
 			k.real = e.Addr
 			w.add(k, d)

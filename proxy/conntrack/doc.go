@@ -7,6 +7,8 @@
 // its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
 //
 //   - if an endpoint was removed, also the last one, flows to it are removed;
+//   - if a traffic policy, topology, the allowed sources, or what identifies pods has changed, flows
+//     are removed whose source [proxy.Route] now denies, or sends to other endpoints;
 //   - if a frontend was removed (Service, port, VIP, node port, or an address of node
 //     ports), its translated flows are removed;
 //   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
@@ -15,8 +17,10 @@
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
 //
-// Flows to an endpoint that could serve are kept, whether or not it is in a pool of its service
-// port: it may terminate, or topology or policy may exclude it.
+// Flows to an endpoint that Route allows are kept, and so are those to one that terminates and still
+// serves, unless the Local policy decides about them and the endpoint is on another node. An entry does not say
+// where its flow came in: if only an interface identifies pods ([proxy.LocalTraffic]), flows that Route would
+// allow either from a pod or from outside are kept.
 //
 // # Use
 //

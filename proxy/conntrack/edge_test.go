@@ -91,12 +91,3 @@ func TestErrorsNameSomeFlows(t *testing.T) {
 		}
 	}
 }
-
-// Endpoints of either pool keep their flows.
-func TestEndpointsOfTheLocalPool(t *testing.T) {
-	old, new := port("dns", v1.ProtocolUDP, list(vip), list(a)), port("dns", v1.ProtocolUDP, list(vip), list(b))
-	new.Local = old.Cluster
-	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b), to(protoUDP, vip, x)}}
-	mustClean(t, newCleaner(Options{}, table), proxy.Snapshot{}, proxy.NewSnapshot(node(), new))
-	wantFlows(t, table, to(protoUDP, vip, a), to(protoUDP, vip, b))
-}

@@ -49,22 +49,22 @@ func familyOf(a netip.Addr) v1.IPFamily {
 // target says which flows to a frontend are stale. The zero target is a removed frontend:
 // its translated flows are stale, except those of TCP.
 type target struct {
-	// serving are the endpoints that UDP and SCTP flows may go to; nil if the frontend was removed.
-	serving set[netip.AddrPort]
+	// owner decides about UDP and SCTP flows; nil if the frontend was removed.
+	owner *owner
 	// removed are the endpoints whose TCP flows are stale.
 	removed set[netip.AddrPort]
 	// isNew says that another program may have served the frontend before.
 	isNew bool
 }
 
-func (t target) isStale(f *flow) bool {
+func (t target) isStale(f *flow, from *origins) bool {
 	switch {
 	case f.proto == protoTCP:
 		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
-	case t.serving == nil:
+	case t.owner == nil:
 		return f.translated()
 	}
-	return !t.serving.has(f.server)
+	return !t.owner.allows(f, from)
 }
 
 // plan is what one Clean looks for.
@@ -78,14 +78,15 @@ type plan struct {
 	frontends set[frontendKey]
 	// nodePortAddrs are the addresses at which node ports are served (true), or were (false).
 	nodePortAddrs map[netip.Addr]bool
+	origins       origins
 	// left replaces Cleaner.removed after this Clean.
 	left map[removedEndpoint][]frontendKey
 }
 
 // plan returns what to look for.
 func (c *Cleaner) plan(s step) (*plan, error) {
-	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed}
 	old, new := s.old, s.new
+	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}}
 	if new.IsZero() {
 		return p, nil
 	}
@@ -103,8 +104,8 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 	for _, change := range changes {
 		p.replace(change)
 	}
-	if !old.IsZero() && !sameNodePorts(old.Node(), new.Node()) {
-		p.addNodePorts(new)
+	if !old.IsZero() {
+		p.addByNode(old.Node(), new)
 	}
 	if c.options.Foreign != nil {
 		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(s.swept, r) })
@@ -137,36 +138,54 @@ func keys(p *proxy.ServicePort) (all []frontendKey) {
 	return all
 }
 
-// replace adds the frontends of a changed port: all of them if an endpoint was
-// removed, and otherwise only the new ones.
+// replace adds the frontends of a changed port: the new ones, and those that now exclude flows that were
+// right, because an endpoint was removed or a policy, topology or the allowed sources have changed.
 func (p *plan) replace(change proxy.Change) {
 	if !p.concerns(change.New) {
 		return
 	}
-	_, lost := change.Endpoints()
-	serving, had := servers(change.New), set[frontendKey]{}
-	for _, at := range keys(change.Old) {
-		had[at] = struct{}{}
+	had := map[frontendKey]*proxy.Frontend{}
+	if change.Old != nil {
+		for i := range change.Old.Frontends {
+			f := &change.Old.Frontends[i]
+			had[keyOf(change.Old, f)] = f
+		}
 	}
-	for _, at := range keys(change.New) {
-		if len(lost) == 0 && had.has(at) {
+	before, now := newKept(change.Old), newKept(change.New)
+	for i := range change.New.Frontends {
+		f := &change.New.Frontends[i]
+		at := keyOf(change.New, f)
+		was := had[at]
+		if was != nil && (at.proto == protoTCP || !now.excludes(f, before, was)) {
 			delete(p.targets, at)
 		} else {
-			p.add(at, target{serving: serving, isNew: !had.has(at)})
+			p.add(at, target{owner: &owner{f, now}, isNew: was == nil})
 		}
 	}
 }
 
-// addNodePorts adds all node ports, as they are new at some addresses.
-func (p *plan) addNodePorts(s proxy.Snapshot) {
+func keyOf(p *proxy.ServicePort, f *proxy.Frontend) frontendKey {
+	return frontendKey{protocolOf(p.Name.Protocol), f.Addr}
+}
+
+// addByNode adds the frontends whose flows a change of the Node concerns: all node ports if they are new at some
+// addresses, and all frontends with several routes if the criterion for pods is another one.
+func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
+	nodePorts, routes := !sameNodePorts(old, s.Node()), !old.LocalTraffic.Equal(s.Node().LocalTraffic)
+	if !nodePorts && !routes {
+		return
+	}
 	for port := range s.All() {
 		if !p.concerns(port) {
 			continue
 		}
-		serving := servers(port)
-		for _, at := range keys(port) {
-			if at.isNodePort() {
-				p.add(at, target{serving: serving, isNew: true})
+		now := newKept(port)
+		for i := range port.Frontends {
+			f := &port.Frontends[i]
+			at := keyOf(port, f)
+			isNew := nodePorts && at.isNodePort()
+			if isNew || routes && !isUniform(f) {
+				p.add(at, target{owner: &owner{f, now}, isNew: isNew || p.targets[at].isNew})
 			}
 		}
 	}
@@ -198,18 +217,37 @@ func servers(p *proxy.ServicePort) set[netip.AddrPort] {
 	return s
 }
 
-// resolve finds the addresses of node ports, and all frontends. Without node ports it
-// does not read the addresses.
-func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
-	hasNodePorts := false
-	for at := range p.targets {
-		hasNodePorts = hasNodePorts || at.isNodePort()
+// isUniform reports whether flows of all sources go to the same endpoints.
+func isUniform(f *proxy.Frontend) bool {
+	all := sides(f)
+	for i := range all {
+		all[i].Masquerade = 0
 	}
-	if hasNodePorts {
-		local, err := t.localAddresses()
-		if err != nil {
+	return all[0] == all[1] && all[1] == all[2]
+}
+
+// resolve finds the addresses of node ports and of the node's own flows, and all frontends. It does not
+// read the addresses if no target needs them.
+func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
+	hasNodePorts, hasSides := false, false
+	for at, target := range p.targets {
+		hasNodePorts = hasNodePorts || at.isNodePort()
+		hasSides = hasSides || target.owner != nil && !isUniform(target.owner.frontend)
+	}
+	var local []netip.Addr
+	if hasNodePorts || hasSides {
+		var err error
+		if local, err = t.localAddresses(); err != nil {
 			return err
 		}
+	}
+	if hasSides {
+		p.origins.local = set[netip.Addr]{}
+		for _, a := range local {
+			p.origins.local[a] = struct{}{}
+		}
+	}
+	if hasNodePorts {
 		p.nodePortAddrs = map[netip.Addr]bool{}
 		p.addNodePortAddrs(before, local, false)
 		p.addNodePortAddrs(new.Node(), local, true)
@@ -259,9 +297,9 @@ func (p *plan) isStale(f flow) bool {
 		return false // A process of the node answers there.
 	}
 	if t, ok := p.find(at); ok {
-		return t.isStale(&f)
+		return t.isStale(&f, &p.origins)
 	}
-	return (target{}).isStale(&f) && p.isUnowned(at)
+	return (target{}).isStale(&f, &p.origins) && p.isUnowned(at)
 }
 
 // isUnowned reports whether an address in a new service range has no frontend.

@@ -259,8 +259,8 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 
 // Apply makes the engine serve the Services of next. New flows follow it at once. Connections
 // are kept while their service port has their endpoint, and for the grace period after that.
-// Sessions end when their endpoint is removed, and when their frontend is of another Service
-// or no longer forwards them.
+// Sessions end when their endpoint is removed, and when their frontend is of another Service,
+// no longer forwards them, or excludes their endpoint, by a policy or by topology.
 func (e *Engine) Apply(next proxy.Snapshot) {
 	// isMisrouted must be called without the lock of the sessions: it waits for a concurrent
 	// Apply, which waits for that lock.
@@ -274,7 +274,8 @@ func (e *Engine) Apply(next proxy.Snapshot) {
 }
 
 // take makes next the snapshot for new flows. It returns the services that have sessions
-// which may be misrouted now: those of changed frontends, or all when the node has changed.
+// which may be misrouted now: those of changed frontends or with a smaller pool, or all when the
+// node has changed.
 func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -291,7 +292,7 @@ func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 		case c.Old == nil:
 			e.add(c.New)
 		default:
-			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) {
+			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) || lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) {
 				moved[e.services[c.New.Name]] = true
 			}
 			e.change(c.Old, c.New)
@@ -343,6 +344,19 @@ func (e *Engine) change(from, to *proxy.ServicePort) {
 	e.bind(s, to)
 	e.unbind(from)
 	s.removeEndpoints(addresses(from), addresses(to))
+}
+
+// lacks reports whether a pool lacks an endpoint that it had. Pools are sorted.
+func lacks(pool, had []*endpoints.Endpoint) bool {
+	for _, e := range had {
+		for len(pool) > 0 && pool[0].Addr.Compare(e.Addr) < 0 {
+			pool = pool[1:]
+		}
+		if len(pool) == 0 || pool[0].Addr != e.Addr {
+			return true
+		}
+	}
+	return false
 }
 
 // waiting returns a channel that the next Apply closes.

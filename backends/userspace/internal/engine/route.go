@@ -26,7 +26,8 @@ type binding struct {
 
 // decision is what must happen to a flow; it agrees with [proxy.Route].
 type decision struct {
-	service   *service
+	service *service
+	// port is nil if there is none, or the client may not connect.
 	port      *proxy.ServicePort
 	route     proxy.TrafficRoute
 	endpoints []*endpoints.Endpoint
@@ -64,10 +65,11 @@ func (e *Engine) decide(f Flow) decision {
 	b, found := e.find(f, node)
 	e.mu.RUnlock()
 	dropped := proxy.TrafficRoute{Action: proxy.Drop}
-	d := decision{route: dropped, flow: f, node: node, service: b.service, port: b.port, links: links{of: e.config.Link}}
+	d := decision{route: dropped, flow: f, node: node, service: b.service, links: links{of: e.config.Link}}
 	if !found || !b.frontend.Allows(f.Client.Addr()) {
 		return d
 	}
+	d.port = b.port
 	f.Origin, d.fromNode = originOf(f, node)
 	d.flow = f
 	pod, fromNode, outside := b.frontend.Routes()

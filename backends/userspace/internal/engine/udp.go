@@ -189,11 +189,24 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	return s
 }
 
-// isMisrouted reports whether a new session of the same flow would be denied, or belong to
-// another service port.
+// isMisrouted reports whether the flow of a session is denied, belongs to another service port, or may not
+// go on to the endpoint.
 func (e *Engine) isMisrouted(s *session) bool {
 	d := e.decide(s.flow)
-	return d.route.Action != proxy.Forward || d.service != s.service
+	return d.service != s.service || find(d.endpoints, s.endpoint) == nil && !d.drains(s.endpoint)
+}
+
+// drains reports whether existing flows may go on to an endpoint, although new ones do not get it.
+func (d *decision) drains(addr netip.AddrPort) bool {
+	if d.port == nil {
+		return false
+	}
+	for e := range d.port.DrainingOf(d.route) {
+		if e.Addr == addr {
+			return true
+		}
+	}
+	return false
 }
 
 // open adds a session, and starts to carry its answers. It returns the session that the flow

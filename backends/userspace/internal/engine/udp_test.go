@@ -201,6 +201,68 @@ func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
 	}
 }
 
+// A session ends if the route of its client excludes its endpoint, although the Service still has the
+// endpoint: the policy has become Local, or the endpoint has left one of two pools. With the Local policy only
+// draining endpoints of this node keep their sessions.
+func TestSessionsFollowTheirRoute(t *testing.T) {
+	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
+	one, two := echo(t), echo(t)
+	for name, tc := range map[string]struct {
+		before, after func(*proxy.ServicePort)
+		stays         bool
+	}{
+		"policy becomes Local": {after: func(p *proxy.ServicePort) {
+			p.Local, p.Frontends = sortedPool(two), slices.Clone(p.Frontends)
+			p.Frontends[0].FromOutside = local
+		}},
+		"endpoint leaves a pool": {
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
+			after:  func(p *proxy.ServicePort) { p.Local = sortedPool(two) },
+		},
+		"endpoint of another node drains": {
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
+			after:  func(p *proxy.ServicePort) { p.Cluster, p.Local, p.Draining = nil, sortedPool(two), sortedPool(one) },
+		},
+		"endpoint of this node drains": {
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
+			after: func(p *proxy.ServicePort) {
+				p.Cluster, p.Local, p.Draining = nil, sortedPool(two), sortedPool(one)
+				p.Draining[0].Local = true
+			},
+			stays: true,
+		},
+		"another pool loses an endpoint": {
+			before: func(p *proxy.ServicePort) { p.Local = sortedPool(two) },
+			after:  func(p *proxy.ServicePort) { p.Local = nil },
+			stays:  true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t, Config{}, v1.ProtocolUDP)
+			at := w.packetsFrom(t, Outside)
+			p := forwarding("dns", at, one)
+			if tc.before != nil {
+				tc.before(p)
+			}
+			w.Apply(proxy.NewSnapshot(&proxy.Node{}, p))
+			a := udpClientFrom(t, "127.0.0.1", at)
+			if got := a.serverName(t); got != one.String() {
+				t.Fatalf("got %s, want %v", got, one)
+			}
+			next := *p
+			tc.after(&next)
+			w.Apply(proxy.NewSnapshot(&proxy.Node{}, &next))
+			want := two
+			if tc.stays {
+				want = one
+			}
+			if got := a.serverName(t); got != want.String() {
+				t.Errorf("after the change: got %s, want %v", got, want)
+			}
+		})
+	}
+}
+
 func TestRefusedDatagramsGoElsewhere(t *testing.T) {
 	// No program listens at the port of a socket that is connected to one address.
 	gone := addrOf(newUDPClient(t, addrOf(udpSocket(t).LocalAddr())).LocalAddr())

@@ -1,0 +1,117 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// kept are the endpoints of one service port to which existing flows may go on, by what decides about
+// them: the action and the pool of a route. Nothing is computed before it is needed.
+type kept struct {
+	port *proxy.ServicePort
+	by   map[proxy.TrafficRoute]set[netip.AddrPort]
+	// lacking are the results of lacks: many frontends have equal routes.
+	lacking map[[2]proxy.TrafficRoute]bool
+}
+
+func newKept(p *proxy.ServicePort) *kept {
+	return &kept{port: p, by: map[proxy.TrafficRoute]set[netip.AddrPort]{}, lacking: map[[2]proxy.TrafficRoute]bool{}}
+}
+
+// of returns the endpoints of one route.
+func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
+	r.Masquerade = 0
+	all, known := k.by[r]
+	if known {
+		return all
+	}
+	all = set[netip.AddrPort]{}
+	add := func(e *endpoints.Endpoint) bool {
+		all[e.Addr] = struct{}{}
+		return true
+	}
+	if r.Action == proxy.Forward {
+		for _, e := range k.port.Pool(r.Pool) {
+			add(e)
+		}
+	}
+	k.port.DrainingOf(r)(add)
+	k.by[r] = all
+	return all
+}
+
+// sides are the routes of the flows of pods, of the node and of all others.
+func sides(f *proxy.Frontend) [3]proxy.TrafficRoute {
+	pod, node, outside := f.Routes()
+	return [...]proxy.TrafficRoute{pod, node, outside}
+}
+
+// excludes reports whether flows that were right before a change of a frontend may be stale: it denies some
+// of their sources, or excludes some of their endpoints.
+func (k *kept) excludes(f *proxy.Frontend, before *kept, was *proxy.Frontend) bool {
+	if f.Restricted && !(was.Restricted && slices.Equal(f.AllowedSources, was.AllowedSources)) {
+		return true
+	}
+	now, then := sides(f), sides(was)
+	for i := range now {
+		if k.lacks(now[i], before, then[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// lacks reports whether a route lacks an endpoint of another route of the port before a change.
+func (k *kept) lacks(now proxy.TrafficRoute, before *kept, then proxy.TrafficRoute) bool {
+	pair := [...]proxy.TrafficRoute{now, then}
+	lacks, known := k.lacking[pair]
+	if known {
+		return lacks
+	}
+	have := k.of(now)
+	for e := range before.of(then) {
+		lacks = lacks || !have.has(e)
+	}
+	k.lacking[pair] = lacks
+	return lacks
+}
+
+// owner is the frontend that a flow is for: what [proxy.Route] says about it.
+type owner struct {
+	frontend *proxy.Frontend
+	kept     *kept
+}
+
+// allows reports whether a flow may go on to its endpoint. A flow does not say where it
+// came in, so if only the interface tells pods from others, the routes of both allow it.
+func (o *owner) allows(f *flow, from *origins) bool {
+	source := f.source.Addr()
+	if !o.frontend.Allows(source) {
+		return false
+	}
+	pod, node, outside := o.frontend.Routes()
+	has := func(r proxy.TrafficRoute) bool { return o.kept.of(r).has(f.server) }
+	switch t := &from.node.LocalTraffic; {
+	case t.Match(source, ""):
+		return has(pod)
+	case from.isNode(source):
+		return has(node)
+	case t.Interface != "" || t.InterfacePrefix != "":
+		return has(pod) || has(outside)
+	}
+	return has(outside)
+}
+
+// origins tell where flows come from.
+type origins struct {
+	node *proxy.Node
+	// local are the addresses of the node's interfaces.
+	local set[netip.Addr]
+}
+
+func (o *origins) isNode(source netip.Addr) bool {
+	return source.IsLoopback() || o.local.has(source) || slices.Contains(o.node.Addresses, source)
+}

@@ -1,0 +1,155 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Where flows come from: outside, a pod and the node itself.
+const outside, pod, self = "198.51.100.7:4000", "10.244.0.7:4000", "192.0.2.1:4000"
+
+// by returns a flow of a client to vip2.
+func by(client, server string) flow {
+	f := to(protoUDP, vip2, server)
+	f.source = netip.MustParseAddrPort(client)
+	return f
+}
+
+// routed returns a service port with an external address, and endpoint a on this node. Its
+// edits are made before it is published.
+func routed(edits ...func(*proxy.ServicePort)) *proxy.ServicePort {
+	p := port("dns", v1.ProtocolUDP, list(vip2), list(a, b))
+	p.Cluster[0].Local = true
+	p.Local = p.Cluster[:1]
+	for _, edit := range edits {
+		edit(p)
+	}
+	return p
+}
+
+func externalLocal(p *proxy.ServicePort) { p.Frontends[0].FromOutside.Pool = proxy.PoolLocal }
+
+func internalLocal(p *proxy.ServicePort) { p.Frontends[0].FromInside.Pool = proxy.PoolLocal }
+
+// noLocal removes the endpoint of this node from the Local pool.
+func noLocal(p *proxy.ServicePort) {
+	p.Local, p.Frontends[0].FromOutside = nil, proxy.TrafficRoute{Action: proxy.Drop}
+}
+
+func allow(prefixes ...string) func(*proxy.ServicePort) {
+	return func(p *proxy.ServicePort) {
+		f := &p.Frontends[0]
+		f.Restricted = true
+		for _, x := range prefixes {
+			f.AllowedSources = append(f.AllowedSources, netip.MustParsePrefix(x))
+		}
+	}
+}
+
+// drain has the endpoints outside of the Local pool, or all, terminate.
+func drain(p *proxy.ServicePort) {
+	for _, e := range p.Cluster {
+		p.Draining = append(p.Draining, &endpoints.Endpoint{Addr: e.Addr, Serving: true, Terminating: true, Local: e.Local})
+	}
+	p.Cluster, p.Local = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(x), Ready: true, Serving: true, Local: true}}, nil
+	p.Local = p.Cluster
+}
+
+// TestFlowsFollowRoutes checks that a flow is removed if, and only if, its route excludes its endpoint.
+func TestFlowsFollowRoutes(t *testing.T) {
+	pods := proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	byInterface := proxy.LocalTraffic{Interface: "cni0"}
+	with := func(traffic proxy.LocalTraffic, p *proxy.ServicePort) proxy.Snapshot {
+		n := node()
+		n.LocalTraffic = traffic
+		return proxy.NewSnapshot(n, p)
+	}
+	for name, tc := range map[string]struct {
+		old, new    proxy.Snapshot
+		stale, kept []flow
+		dumps       int
+	}{
+		"external policy becomes Local": {
+			old: with(pods, routed()), new: with(pods, routed(externalLocal)), dumps: 1,
+			stale: []flow{by(outside, b)},
+			kept:  []flow{by(outside, a), by(pod, a), by(pod, b), by(self, b), by("127.0.0.1:4000", b)},
+		},
+		"internal policy becomes Local": {
+			old: with(pods, routed()), new: with(pods, routed(internalLocal)), dumps: 1,
+			stale: []flow{by(pod, b), by(self, b)}, kept: []flow{by(outside, b), by(pod, a), by(self, a)},
+		},
+		"policy becomes Cluster": {
+			old: with(pods, routed(externalLocal, internalLocal)), new: with(pods, routed()),
+			kept: []flow{by(outside, a), by(pod, a), by(outside, b)},
+		},
+		"policy becomes Local, no endpoint on the node": {
+			old: with(pods, routed()), new: with(pods, routed(noLocal)), dumps: 1,
+			stale: []flow{by(outside, a), by(outside, b)}, kept: []flow{by(pod, a), by(pod, b)},
+		},
+		"allowed sources": {
+			old: with(pods, routed()), new: with(pods, routed(allow("10.244.0.0/16"))), dumps: 1,
+			stale: []flow{by(outside, a), by(self, a)}, kept: []flow{by(pod, a), by(pod, b)},
+		},
+		"other allowed sources": {
+			old: with(pods, routed(allow("10.244.0.0/16", "198.51.100.0/24"))), new: with(pods, routed(allow("198.51.100.0/24"))), dumps: 1,
+			stale: []flow{by(pod, a)}, kept: []flow{by(outside, a)},
+		},
+		"the same allowed sources, and an endpoint more": {
+			old: with(pods, routed(allow("198.51.100.0/24"), func(p *proxy.ServicePort) { p.Cluster = p.Cluster[:1] })), new: with(pods, routed(allow("198.51.100.0/24"))),
+			kept: []flow{by(outside, a)},
+		},
+		"all sources again": {
+			old: with(pods, routed(allow("198.51.100.0/24"))), new: with(pods, routed()), kept: []flow{by(outside, a)},
+		},
+		"pods are known by their interface": {
+			old: with(byInterface, routed()), new: with(byInterface, routed(externalLocal)), dumps: 1,
+			kept: []flow{by(outside, b), by(pod, b), by(self, b)},
+		},
+		"pods are known by their interface, and both policies become Local": {
+			old: with(byInterface, routed()), new: with(byInterface, routed(externalLocal, internalLocal)), dumps: 1,
+			stale: []flow{by(outside, b), by(pod, b), by(self, b)}, kept: []flow{by(outside, a)},
+		},
+		"pods become known": {
+			old: with(proxy.LocalTraffic{}, routed(externalLocal)), new: with(pods, routed(externalLocal)), dumps: 1,
+			stale: []flow{by(outside, b)}, kept: []flow{by(pod, a), by(pod, b), by(outside, a)},
+		},
+		"pods become known, one route": {
+			old: with(proxy.LocalTraffic{}, routed()), new: with(pods, routed()), kept: []flow{by(outside, b)},
+		},
+		"endpoints drain": {
+			old: with(pods, routed(externalLocal)), new: with(pods, routed(externalLocal, drain)), dumps: 0,
+			kept: []flow{by(outside, a), by(pod, a), by(pod, b)},
+		},
+		"policy becomes Local while endpoints drain": {
+			old: with(pods, routed(drain)), new: with(pods, routed(drain, externalLocal)), dumps: 1,
+			stale: []flow{by(outside, b)}, kept: []flow{by(outside, a), by(outside, x), by(pod, b)},
+		},
+		"start": {
+			new: with(pods, routed(externalLocal)), dumps: 2, // the flows and the replies
+			stale: []flow{by(outside, b)}, kept: []flow{by(outside, a), by(pod, b), by(self, b)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := &fakeTable{flows: append(append([]flow(nil), tc.stale...), tc.kept...)}
+			mustClean(t, newCleaner(Options{}, table), tc.old, tc.new)
+			wantFlows(t, table, tc.kept...)
+			if table.dumps != tc.dumps || table.removes != len(tc.stale) {
+				t.Errorf("got %d dumps and %d removals, want %d and %d", table.dumps, table.removes, tc.dumps, len(tc.stale))
+			}
+		})
+	}
+}
+
+// A failure to list the addresses of the node is an error if they decide.
+func TestOwnAddressesUnknown(t *testing.T) {
+	table := &fakeTable{unlisted: errMalformed}
+	before, after := proxy.NewSnapshot(node(), routed()), proxy.NewSnapshot(node(), routed(externalLocal))
+	if err := newCleaner(Options{}, table).Clean(t.Context(), before, after); err == nil || table.dumps != 0 {
+		t.Errorf("got error %v and %d dumps, want an error and none", err, table.dumps)
+	}
+}
