@@ -81,6 +81,7 @@ func (c *Config) testRest(t *testing.T) {
 	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Balance", c.testBalance)
 	c.run(t, "SamePorts", c.testSamePorts)
+	c.run(t, "Flows", c.testFlows)
 	if !c.lacks(Failover) {
 		c.run(t, "Failover", c.testFailover)
 	}

@@ -45,7 +45,8 @@
 //
 // # What is not touched
 //
-// Flows to addresses that no frontend has or had, flows in other zones than the
+// Flows that backend userspace carries, as long as Route forwards them: their entries have no endpoint, and its sessions
+// follow Route. Flows to addresses that no frontend has or had, flows in other zones than the
 // default one, untranslated flows to removed frontends, and node ports at addresses
 // of other nodes. Outside of the service ranges, flows that became stale while no process was
 // running stay until they expire: they may be another program's.

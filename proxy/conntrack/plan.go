@@ -63,8 +63,12 @@ func (t target) isStale(f *flow, from *origins) bool {
 		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
 	case t.owner == nil:
 		return f.translated()
+	case !t.isNew && !f.translated():
+		return false // Backend userspace may have captured it: see carried.
+	case !t.isNew && f.carried():
+		return !t.owner.any(f, from, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
 	}
-	return !t.owner.allows(f, from)
+	return !t.owner.any(f, from, func(r proxy.TrafficRoute) bool { return t.owner.kept.of(r).has(f.server) })
 }
 
 // plan is what one Clean looks for.

@@ -85,24 +85,23 @@ type owner struct {
 	kept     *kept
 }
 
-// allows reports whether a flow may go on to its endpoint. A flow does not say where it
-// came in, so if only the interface tells pods from others, the routes of both allow it.
-func (o *owner) allows(f *flow, from *origins) bool {
+// any reports whether the frontend allows the source of a flow, and is is true of its route. A flow does
+// not say where it came in, so if only the interface tells pods from others, it is asked for the routes of both.
+func (o *owner) any(f *flow, from *origins, is func(proxy.TrafficRoute) bool) bool {
 	source := f.source.Addr()
 	if !o.frontend.Allows(source) {
 		return false
 	}
 	pod, node, outside := o.frontend.Routes()
-	has := func(r proxy.TrafficRoute) bool { return o.kept.of(r).has(f.server) }
 	switch t := &from.node.LocalTraffic; {
 	case t.Match(source, ""):
-		return has(pod)
+		return is(pod)
 	case from.isNode(source):
-		return has(node)
+		return is(node)
 	case t.Interface != "" || t.InterfacePrefix != "":
-		return has(pod) || has(outside)
+		return is(pod) || is(outside)
 	}
-	return has(outside)
+	return is(outside)
 }
 
 // origins tell where flows come from.

@@ -129,6 +129,18 @@ func TestFlowsFollowRoutes(t *testing.T) {
 			old: with(pods, routed(drain)), new: with(pods, routed(drain, externalLocal)), dumps: 1,
 			stale: []flow{by(outside, b)}, kept: []flow{by(outside, a), by(outside, x), by(pod, b)},
 		},
+		"endpoint removed while userspace carries flows": {
+			old: with(pods, routed()), new: with(pods, routed(func(p *proxy.ServicePort) { p.Cluster = p.Cluster[:1] })), dumps: 1,
+			stale: []flow{by(outside, b)}, kept: []flow{by(outside, vip2), by(outside, "0.64.3.1:4000"), by(pod, "0.64.3.2:4000")},
+		},
+		"userspace carries flows, and some are dropped": {
+			old: with(pods, routed()), new: with(pods, routed(noLocal)), dumps: 1,
+			stale: []flow{by(outside, "0.64.3.1:4000")}, kept: []flow{by(pod, "0.64.3.2:4000"), by(outside, vip2)},
+		},
+		"userspace was replaced": {
+			new: with(pods, routed()), dumps: 2, // the flows and the replies
+			stale: []flow{by(outside, vip2), by(outside, "0.64.3.1:4000")}, kept: []flow{by(outside, b)},
+		},
 		"start": {
 			new: with(pods, routed(externalLocal)), dumps: 2, // the flows and the replies
 			stale: []flow{by(outside, b)}, kept: []flow{by(outside, a), by(pod, b), by(self, b)},

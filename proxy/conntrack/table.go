@@ -61,6 +61,12 @@ type flow struct {
 // translated reports whether the flow does not go where it was sent.
 func (f *flow) translated() bool { return f.server != f.dest }
 
+// carried reports whether backend userspace carries the flow: captured packets are translated to one of its
+// listeners, if at all. Its sessions follow Route themselves, and its rules refuse the first packet of a flow. Without
+// the entry, an answer under way would be lost, or begin a flow from the frontend, to which the client's next
+// datagrams would belong: they would not be captured.
+func (f *flow) carried() bool { return ipaddr.IsListener(f.server.Addr()) }
+
 // halfOpen reports whether a TCP flow has not been established.
 func (f *flow) halfOpen() bool {
 	const synSent, synReceived, synSent2 = 1, 2, 9

@@ -77,6 +77,7 @@ func (c *Config) RulePriority() int { return kinds.RulePriority(c.Identity.Mark)
 // identity, and other machines cannot send to it: in IPv4 it is a loopback address, in IPv6
 // one of the discard-only range (RFC 6666). If translated is set, nf_tables translates
 // destinations to it.
+// [ipaddr.IsListener] knows the translated ones.
 func (c *Config) ListenAddr(f v1.IPFamily, n uint8, translated bool) netip.AddrPort {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(c.Identity.Name)) // a hash does not fail

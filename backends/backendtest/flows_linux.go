@@ -1,0 +1,196 @@
+package backendtest
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+	"github.com/vipkit/vipkit/proxy/conntrack"
+)
+
+// flowsEach is how many datagram flows a client has to each frontend: enough that each of two endpoints
+// has some.
+const flowsEach = 4
+
+// liveFlow is a UDP client that keeps its port.
+type liveFlow struct {
+	flight
+	flow *flow
+	// by is the server that answered last; empty if none did.
+	by string
+}
+
+// flowStage is a stage with clients that keep their ports, and a cleaner of flows.
+type flowStage struct {
+	*stage
+	tracker proxy.ServiceChangeTracker
+	cleaner *conntrack.Cleaner
+	flows   []*liveFlow
+}
+
+// testFlows changes a Service while UDP clients keep their ports. After each change, which a
+// cleaner of flows follows as with a Runner, each client must be treated as [proxy.Route] says; and a client whose
+// endpoint Route allows before and after a change must keep it, and lose no datagram meanwhile.
+func (c *Config) testFlows(t *testing.T) {
+	s := &flowStage{stage: c.setUp(t)}
+	s.calm()
+	s.tracker = s.stage.tracker(nodeOptions())
+	s.startCleaner(t)
+	x := &sample{
+		number: 1, serviceType: v1.ServiceTypeLoadBalancer, loadBalancer: true, external: v1.ServiceExternalTrafficPolicyCluster,
+		endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
+	}
+	s.change(t, "the Service is new", x)
+	s.open(t, x)
+	s.check(t, "the Service is new")
+	const localPolicy, local = v1.ServiceExternalTrafficPolicyLocal, v1.ServiceInternalTrafficPolicyLocal
+	for _, step := range []struct {
+		what string
+		edit func()
+	}{
+		{"external policy Local", func() { x.external = localPolicy }},
+		{"external policy Cluster", func() { x.external = v1.ServiceExternalTrafficPolicyCluster }},
+		{"an endpoint more", func() { x.endpoints = append(x.endpoints, sampleEndpoint{at: atRemote2}) }},
+		{"internal policy Local", func() { x.internal = local }},
+		{"both policies Local", func() { x.external = localPolicy }},
+		{"both policies Cluster", func() { x.internal, x.external = "", v1.ServiceExternalTrafficPolicyCluster }},
+		{"an endpoint less", func() { x.endpoints = slices.Delete(x.endpoints, 1, 2) }},
+		{"allowed sources", func() { x.ranges = []string{"10.0.0.6/32"} }},
+		{"all sources", func() { x.ranges = nil }},
+		{"no endpoint on the node, policy Local", func() { x.external, x.endpoints = localPolicy, x.endpoints[1:] }},
+		{"policy Cluster again", func() { x.external = v1.ServiceExternalTrafficPolicyCluster }},
+		{"no endpoint", func() { x.endpoints = nil }},
+		{"endpoints again", func() { x.endpoints = []sampleEndpoint{{at: atLocal}, {at: atRemote}} }},
+	} {
+		step.edit()
+		s.change(t, step.what, x)
+		s.check(t, step.what)
+	}
+}
+
+// startCleaner replaces the cleaner by a new one, as a new process does.
+func (s *flowStage) startCleaner(t *testing.T) {
+	t.Helper()
+	s.onNode(t, func() (err error) {
+		s.cleaner, err = conntrack.New(conntrack.Options{})
+		return err
+	})
+	t.Cleanup(func() {
+		if err := s.cleaner.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// change hands a sample to the tracker, and applies the snapshot while clients send.
+func (s *flowStage) change(t *testing.T, what string, x *sample) {
+	t.Helper()
+	o := x.objects()
+	o.handTo(s.tracker)
+	s.tracker.Synced()
+	next, err := s.tracker.Next(t.Context(), s.applied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, full := s.applied, s.applied.IsZero()
+	changed := make(chan struct{})
+	var clients sync.WaitGroup
+	for _, f := range s.flows {
+		if f.by == "" || !slices.Contains(s.servers(before, f.flight), f.by) || !slices.Contains(s.servers(next, f.flight), f.by) {
+			continue
+		}
+		clients.Go(func() {
+			for ended := false; !ended; {
+				select {
+				case <-changed:
+					ended = true // then this is the last one
+				case <-time.After(time.Millisecond):
+				}
+				if r := f.flow.ask(); nameOfServer(r.String()) != f.by {
+					t.Errorf("%s: %s: a client of %s that keeps its port got %s, want that %s answers each datagram", what, f.flight, f.by, r, f.by)
+					return
+				}
+			}
+		})
+	}
+	s.apply(t, next)
+	if err := s.cleaner.Follow(t.Context(), s.applied, full); err != nil {
+		t.Errorf("%s: cleaning flows: got error %v, want none", what, err)
+	}
+	close(changed)
+	clients.Wait()
+}
+
+// open opens the flows of clients to a sample.
+func (s *flowStage) open(t *testing.T, x *sample) {
+	t.Helper()
+	for _, from := range []hostName{atClient, atNode, atOutside} {
+		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+			to := client{from, v1.ProtocolUDP, family}.flightsTo(x)
+			for _, f := range s.reachable([]flight{to[0], to[2], to[3]}) { // ClusterIP, load balancer, node port
+				flows, err := s.stage.open(&probe{from: f.from, protocol: f.protocol, to: f.to, tries: flowsEach})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, opened := range flows {
+					t.Cleanup(opened.Close)
+					s.flows = append(s.flows, &liveFlow{flight: f, flow: opened})
+				}
+			}
+		}
+	}
+}
+
+// check sends a datagram on each flow, and compares the answer with [proxy.Route]. Where Route
+// forwards, a client may have to send again: the dataplane may lose the first datagram to a new endpoint.
+func (s *flowStage) check(t *testing.T, what string) {
+	t.Helper()
+	var clients sync.WaitGroup
+	for _, f := range s.flows {
+		clients.Go(func() {
+			want := s.servers(s.applied, f.flight)
+			had := f.by
+			r := s.ask(f, want)
+			f.by = nameOfServer(r.String())
+			if !slices.Contains(want, f.by) {
+				t.Errorf("%s: %s: a client that keeps its port got %s after %q had answered, want one of %q", what, f.flight, r, had, want)
+			}
+			if r.outcome != answered {
+				f.by = ""
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// ask asks until there is an outcome other than silence, unless silence is wanted.
+func (s *flowStage) ask(f *liveFlow, want []string) (r reply) {
+	silent := reply{outcome: silence}.String()
+	f.flow.patience = shortPatience
+	defer func() { f.flow.patience = patience }()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if r = f.flow.ask(); r.String() != silent || slices.Contains(want, silent) {
+			return r
+		}
+	}
+	return r
+}
+
+// servers returns the servers that may answer a flight, or other outcomes as [reply.String] has them. A flow keeps
+// the address that its endpoint sees, so these are not compared.
+func (s *flowStage) servers(at proxy.Snapshot, f flight) (names []string) {
+	for _, a := range s.allowed(f, proxy.Route(at, s.packet(f))) {
+		names = append(names, nameOfServer(a))
+	}
+	return names
+}
+
+func nameOfServer(outcome string) string {
+	name, _, _ := strings.Cut(outcome, " sees ")
+	return name
+}
