@@ -3,6 +3,22 @@ package proxy
 // flowNeeder is an optional ability of a [Backend]; backends.FlowNeeder has its contract.
 type flowNeeder interface{ NeedsFlows() bool }
 
+// finder is an optional ability of a [Backend]; backends.Finder has its contract.
+type finder interface{ Found() []*ServicePort }
+
+// findings is an optional ability of a [FlowCleaner]: the next Follow also removes flows to these frontends, unless they
+// exist.
+type findings interface{ Find(found []*ServicePort) }
+
+// handOver gives Flows what the Backend has found of an earlier process.
+func (r *Runner) handOver() {
+	f, finds := r.Backend.(finder)
+	c, cleans := r.Flows.(findings)
+	if finds && cleans {
+		c.Find(f.Found())
+	}
+}
+
 // needsFlows reports whether the Backend needs Flows, and has none.
 func (r *Runner) needsFlows() bool {
 	n, can := r.Backend.(flowNeeder)

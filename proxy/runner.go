@@ -308,7 +308,12 @@ func (s *runState) program(ctx context.Context, a *Sync) (programmed, followed e
 	programmed = safely(func() error { return s.Backend.Apply(ctx, s.applied, s.want) })
 	s.applied, a.Err, a.Refused = s.applied.Achieved(s.want, programmed), programmed, refused(programmed)
 	if a.achieved() && s.Flows != nil {
-		followed = safely(func() error { return s.Flows.Follow(ctx, s.applied, a.Full) })
+		followed = safely(func() error {
+			if a.Full {
+				s.handOver()
+			}
+			return s.Flows.Follow(ctx, s.applied, a.Full)
+		})
 	}
 	if followed != nil {
 		s.applied = s.applied.Achieved(s.applied, followed)

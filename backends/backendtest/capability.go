@@ -24,6 +24,9 @@ const (
 	// AffinityTimeout: a client keeps its endpoint until the timeout has passed since its last
 	// connection. With a backend that lacks it, it may keep it for longer.
 	AffinityTimeout Capability = "ClientIP affinity ends at its timeout"
+	// PolicyFlows: a UDP client that keeps its port keeps its endpoint, and loses no datagram, while a traffic
+	// policy changes that allows the endpoint before and after. It has no row.
+	PolicyFlows Capability = "flows lasting through changes of policies"
 	// SCTP: service ports of SCTP. A backend that lacks it reports them by [proxy.PortErrors],
 	// and serves all others. No table has it: few kernels have sockets to prove it with.
 	SCTP Capability = "SCTP"
@@ -178,5 +181,5 @@ func rows() []row {
 
 // known reports whether a capability is one of the suite's.
 func known(what Capability) bool {
-	return what == SCTP || slices.ContainsFunc(rows(), func(r row) bool { return r.what == what })
+	return what == SCTP || what == PolicyFlows || slices.ContainsFunc(rows(), func(r row) bool { return r.what == what })
 }

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -71,6 +72,16 @@ func (c *Config) testFlows(t *testing.T) {
 		s.change(t, step.what, x)
 		s.check(t, step.what)
 	}
+	if c.lacks(Adoption) {
+		return // A new process finds no frontends of an earlier one.
+	}
+	for _, o := range x.objects().services {
+		s.tracker.DeleteService(nameOf(o))
+	}
+	s.restart(t)
+	s.startCleaner(t)
+	s.applyWhile(t, "the Service was deleted while no process ran")
+	s.check(t, "the Service was deleted while no process ran")
 }
 
 // startCleaner replaces the cleaner by a new one, as a new process does.
@@ -87,12 +98,18 @@ func (s *flowStage) startCleaner(t *testing.T) {
 	})
 }
 
-// change hands a sample to the tracker, and applies the snapshot while clients send.
+// change hands a sample to the tracker, and applies the snapshot.
 func (s *flowStage) change(t *testing.T, what string, x *sample) {
 	t.Helper()
 	o := x.objects()
 	o.handTo(s.tracker)
 	s.tracker.Synced()
+	s.applyWhile(t, what)
+}
+
+// applyWhile applies the newest snapshot while clients send.
+func (s *flowStage) applyWhile(t *testing.T, what string) {
+	t.Helper()
 	next, err := s.tracker.Next(t.Context(), s.applied)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +118,7 @@ func (s *flowStage) change(t *testing.T, what string, x *sample) {
 	changed := make(chan struct{})
 	var clients sync.WaitGroup
 	for _, f := range s.flows {
-		if f.by == "" || !slices.Contains(s.servers(before, f.flight), f.by) || !slices.Contains(s.servers(next, f.flight), f.by) {
+		if f.by == "" || s.lacking(PolicyFlows) || !slices.Contains(s.servers(before, f.flight), f.by) || !slices.Contains(s.servers(next, f.flight), f.by) {
 			continue
 		}
 		clients.Go(func() {
@@ -119,6 +136,9 @@ func (s *flowStage) change(t *testing.T, what string, x *sample) {
 		})
 	}
 	s.apply(t, next)
+	if f, can := s.backend.(backends.Finder); can && full {
+		s.cleaner.Find(f.Found())
+	}
 	if err := s.cleaner.Follow(t.Context(), s.applied, full); err != nil {
 		t.Errorf("%s: cleaning flows: got error %v, want none", what, err)
 	}

@@ -52,6 +52,7 @@ func TestConformance(t *testing.T) {
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.OtherPorts, backendtest.FrontendAffinity, backendtest.AffinityTimeout,
 			backendtest.NodeAddresses, backendtest.Fragments, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.RestoredMarks,
+			backendtest.PolicyFlows,
 		},
 	}
 	if os.Getenv("VIPKIT_IPVS_WORLDS") != "" {

@@ -26,7 +26,11 @@ func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 			yield(object{}, fmt.Errorf("ipvs: listing: %w", err))
 			return
 		}
+		t.found.Take() // of an earlier listing
 		for _, o := range l.found {
+			if o.Key.kind == kindServer {
+				t.found.Add(ipaddr.FamilyOf(o.Key.addr.Addr()), o.Key.protocol, o.Key.addr)
+			}
 			if !yield(o, nil) {
 				return
 			}

@@ -37,6 +37,8 @@ type target struct {
 	// marks are the packet marks of the virtual servers for marked packets.
 	marks   marks
 	drainer drainer
+	// found are the frontends of the last listing.
+	found backends.Finds
 
 	ops atomic.Uint64
 }

@@ -19,6 +19,7 @@ type engine interface {
 	proxy.OperationCounter
 	proxy.DriftChecker
 	backends.FlowNeeder
+	backends.Finder
 	backends.LimitChecker
 	io.Closer
 }

@@ -27,7 +27,9 @@ type kernel struct {
 	wanted perSet[int]
 	// verified is true if this process has listed all tables once, or made them.
 	verified bool
-	ops      atomic.Uint64
+	// found are the frontends of the tables at the start of the last full Apply.
+	found backends.Finds
+	ops   atomic.Uint64
 }
 
 // limits are thresholds of the backend.

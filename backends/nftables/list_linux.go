@@ -18,6 +18,7 @@ import (
 func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		k.tables = k.newTables()
+		k.found.Take() // of an earlier listing
 		if err := k.Begin(); err != nil {
 			yield(object{}, err)
 			return
@@ -59,6 +60,9 @@ var errStopped = errors.New("the listing was stopped")
 // flush yields the objects of a complete part.
 func (l *lister) flush() error {
 	for _, o := range l.objects {
+		if o.Key.kind == kindFrontend {
+			l.addFound(&o.Key)
+		}
 		if !l.yield(o, nil) {
 			return errStopped
 		}

@@ -130,6 +130,15 @@ func (s slot) compare(o slot) int {
 
 func (k *key) slot() slot { return slot{addr: k.eaddr, port: k.eport} }
 
+// frontend returns the address and port of a frontend; a node port has the unspecified address.
+func (k *key) frontend() netip.AddrPort {
+	a := netip.AddrFrom16(k.addr)
+	if k.fam == nfnetlink.IPv4 {
+		a = netip.AddrFrom4([4]byte(k.addr[:4]))
+	}
+	return netip.AddrPortFrom(a, k.port)
+}
+
 // bytesOf returns the octets of an address, an IPv4 address in the first four.
 func bytesOf(fam nfnetlink.Family, a netip.Addr) (out [16]byte) {
 	if fam == nfnetlink.IPv6 {

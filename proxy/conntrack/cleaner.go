@@ -93,6 +93,8 @@ type Cleaner struct {
 	retry time.Time
 	// cleaned is the last snapshot to which Follow has cleaned the changes.
 	cleaned proxy.Snapshot
+	// found are frontends that an earlier process has left, to be cleaned with everything.
+	found set[frontendKey]
 	// everything says that the next Follow must clean all frontends.
 	everything bool
 	// sizes are the numbers of flows that the last dump of all flows of a protocol returned, by
@@ -127,7 +129,7 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // others. After an error, which may be that of ctx, some stale flows may be left;
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
-	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old)})
+	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: old.IsZero()})
 }
 
 // step is what one Clean follows.
@@ -135,13 +137,15 @@ type step struct {
 	old, new proxy.Snapshot
 	// swept are the service ranges whose flows have been cleaned before.
 	swept []netip.Prefix
+	// all says that all frontends count as new.
+	all bool
 	// direct says that the dataplane held nothing else between old and new, and that no stale flow
 	// was left under old.
 	direct bool
 }
 
 func (c *Cleaner) clean(ctx context.Context, s step) error {
-	if s.old.IsZero() {
+	if s.all {
 		c.retry = time.Time{}
 	}
 	p, err := c.plan(s)

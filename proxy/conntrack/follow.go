@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -20,12 +22,44 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	}
 	if c.everything {
 		// The service ranges are swept once, for flows from before this process.
-		if err := c.clean(ctx, step{new: held, swept: serviceCIDRs(c.cleaned)}); err != nil {
+		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), all: true}); err != nil {
 			return err
 		}
+		c.found = nil
 	}
 	c.cleaned, c.everything = held, false
 	return nil
+}
+
+// Find has the next Follow that cleans all frontends also clean those that the dataplane had before, of an earlier
+// process, and does not have any more: service ports with nothing but frontends, as backends.Finder returns them. A
+// [proxy.Runner] calls it.
+func (c *Cleaner) Find(found []*proxy.ServicePort) {
+	for _, p := range found {
+		for _, at := range keys(p) {
+			if c.found == nil {
+				c.found = set[frontendKey]{}
+			}
+			c.found[at] = struct{}{}
+		}
+	}
+}
+
+// left returns what an earlier process has left, as if it had been for the same node. Without anything it is the zero
+// Snapshot: either way, all frontends that are held are new.
+func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
+	if len(c.found) == 0 || held.IsZero() {
+		return proxy.Snapshot{}
+	}
+	udp, sctp := &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolUDP}}, &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolSCTP}}
+	for at := range c.found {
+		p := udp
+		if at.proto == protoSCTP {
+			p = sctp
+		}
+		p.Frontends = append(p.Frontends, proxy.Frontend{Addr: at.addr})
+	}
+	return proxy.NewSnapshot(held.Node(), udp, sctp)
 }
 
 // Due implements [proxy.FlowCleaner]: it reports whether a removed endpoint has left

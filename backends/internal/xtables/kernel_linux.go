@@ -24,6 +24,8 @@ type kernel struct {
 	counts *counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
 	missingExtensions []Extension
+	// finds are the frontends of the last listing.
+	finds backends.Finds
 	// around may be nil, see [Config.Around].
 	around func(commit func() error) error
 }
@@ -40,6 +42,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 			yield(Object{}, err)
 			return
 		}
+		k.findFrontends(s.found)
 		for _, o := range s.found.objects(k.names) {
 			if !yield(o, nil) {
 				return

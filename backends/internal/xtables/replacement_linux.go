@@ -63,6 +63,7 @@ func (r *replacement) list(ctx context.Context, ops []Op) error {
 		return fmt.Errorf("%w: listing rules: %w", backends.ErrUnavailable, err)
 	}
 	r.listed = true
+	r.kernel.findFrontends(s.found)
 	if len(s.found)+len(s.unreachable) == 0 {
 		return nil
 	}

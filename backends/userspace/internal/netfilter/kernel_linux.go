@@ -25,8 +25,13 @@ type kernel struct {
 	routes routing
 	events *rawnetlink.Listener
 	batch  nfnetlink.Batch
-	ops    atomic.Uint64
+	// found are the frontends of the last listing.
+	found backends.Finds
+	ops   atomic.Uint64
 }
+
+// Found implements [backends.Finder].
+func (k *kernel) Found() []*proxy.ServicePort { return k.found.Take() }
 
 // Operations implements [proxy.OperationCounter].
 func (k *kernel) Operations() uint64 { return k.ops.Load() }

@@ -22,6 +22,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 			yield(Object{}, err)
 			return
 		}
+		k.found.Take() // of an earlier listing
 		for _, f := range host.Families() {
 			l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
 			if err := l.list(); err != nil {
@@ -29,6 +30,9 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 				return
 			}
 			for _, o := range l.objects {
+				if o.Key.kind == kindFrontend {
+					k.found.Add(f, o.Key.protocol, o.Key.addr)
+				}
 				if !yield(o, nil) {
 					return
 				}
