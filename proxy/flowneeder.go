@@ -6,14 +6,14 @@ type flowNeeder interface{ NeedsFlows() bool }
 // finder is an optional ability of a [Backend]; backends.Finder has its contract.
 type finder interface{ Found() []*ServicePort }
 
-// findings is an optional ability of a [FlowCleaner]: the next Follow also removes flows to these frontends, unless they
+// foundTaker is an optional ability of a [FlowCleaner]: the next Follow also removes flows to these frontends, unless they
 // exist.
-type findings interface{ Find(found []*ServicePort) }
+type foundTaker interface{ Find(found []*ServicePort) }
 
 // handOver gives Flows what the Backend has found of an earlier process.
 func (r *Runner) handOver() {
 	f, finds := r.Backend.(finder)
-	c, cleans := r.Flows.(findings)
+	c, cleans := r.Flows.(foundTaker)
 	if finds && cleans {
 		c.Find(f.Found())
 	}

@@ -57,3 +57,34 @@ func TestForgottenFlows(t *testing.T) {
 		})
 	}
 }
+
+// predecessor is a backend that finds a frontend in each full Apply, and a FlowCleaner that gets it.
+type predecessor struct {
+	needy
+	idle
+
+	found *ServicePort
+	got   []*ServicePort
+}
+
+func (f *predecessor) Found() []*ServicePort     { return []*ServicePort{f.found} }
+func (f *predecessor) Find(found []*ServicePort) { f.got = append(f.got, found...) }
+
+// TestFoundFrontends: what a Backend finds in an Apply from the zero Snapshot, and only then, gets to Flows.
+func TestFoundFrontends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &predecessor{found: &ServicePort{}}
+		tr := newTestTracker()
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: f, Flows: f}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(time.Second, func() { tr.UpdateService(apiService("web", "10.96.0.1")) })
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if len(f.got) != 1 || f.got[0] != f.found {
+			t.Errorf("got %v, want what the Backend has found, once", f.got)
+		}
+	})
+}

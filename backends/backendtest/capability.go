@@ -25,7 +25,8 @@ const (
 	// connection. With a backend that lacks it, it may keep it for longer.
 	AffinityTimeout Capability = "ClientIP affinity ends at its timeout"
 	// PolicyFlows: a UDP client that keeps its port keeps its endpoint, and loses no datagram, while a traffic
-	// policy changes that allows the endpoint before and after. It has no row.
+	// policy changes that allows the endpoint before and after. With a backend that lacks it, datagrams may be lost
+	// then, and flows of the node's own processes may end with the last endpoint. It has no row.
 	PolicyFlows Capability = "flows lasting through changes of policies"
 	// SCTP: service ports of SCTP. A backend that lacks it reports them by [proxy.PortErrors],
 	// and serves all others. No table has it: few kernels have sockets to prove it with.

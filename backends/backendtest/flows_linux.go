@@ -150,6 +150,9 @@ func (s *flowStage) applyWhile(t *testing.T, what string) {
 func (s *flowStage) open(t *testing.T, x *sample) {
 	t.Helper()
 	for _, from := range []hostName{atClient, atNode, atOutside} {
+		if from == atNode && s.lacking(PolicyFlows) {
+			continue
+		}
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			to := client{from, v1.ProtocolUDP, family}.flightsTo(x)
 			for _, f := range s.reachable([]flight{to[0], to[2], to[3]}) { // ClusterIP, load balancer, node port

@@ -301,4 +301,19 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 	if s.removed != 0 {
 		t.Errorf("flows removed by a restart that changed nothing: got %d, want none", s.removed)
 	}
+
+	// Frontends are removed while no agent runs. The new one lists the tables, or replaces them.
+	s.startAgent(t)
+	s.Apply(t, s.with("vip", "A"))
+	want = [3]string{"A", external, ""}
+	if got := servers(want); got != want {
+		t.Errorf("servers of the clients after frontends were removed without an agent: got %q, want %q", got, want)
+	}
+	s.Apply(t, s.with(all, "A"))
+	s.startAgent(t)
+	s.restartReplacing(t)
+	s.Apply(t, s.with("vip", "A"))
+	if got := servers(want); got != want {
+		t.Errorf("servers of the clients after the tables were replaced without some frontends: got %q, want %q", got, want)
+	}
 }

@@ -14,6 +14,8 @@
 //   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
 //     those that began with a reply from it; if there were any, Clean waits some 20 ms for
 //     further replies. At the start of a process, all frontends are new;
+//   - at the start, translated flows to frontends that the backend finds of an earlier process (backends.Finder),
+//     and that are gone, are removed;
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
 //
@@ -49,7 +51,7 @@
 // follow Route. Flows to addresses that no frontend has or had, flows in other zones than the
 // default one, untranslated flows to removed frontends, and node ports at addresses
 // of other nodes. Outside of the service ranges, flows that became stale while no process was
-// running stay until they expire: they may be another program's.
+// running stay until they expire if the backend does not find their frontend: they may be another program's.
 //
 // The kernel does not remove flows that another program has offloaded to a flowtable of
 // nf_tables. If there are any of UDP or SCTP, [Cleaner.Due] reports so 30 s later, and Follow

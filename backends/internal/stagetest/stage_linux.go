@@ -3,6 +3,7 @@ package stagetest
 import (
 	"testing"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
@@ -59,6 +60,11 @@ func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
 		t.Fatalf("Apply: got error %v, want none", err)
 	}
 	full := s.Applied.IsZero()
+	if f, can := s.Backend.(backends.Finder); can && full {
+		if c, cleans := s.Flows.(interface{ Find([]*proxy.ServicePort) }); cleans {
+			c.Find(f.Found())
+		}
+	}
 	s.Applied = want
 	if s.Flows == nil {
 		return
