@@ -221,15 +221,6 @@ func servers(p *proxy.ServicePort) set[netip.AddrPort] {
 	return s
 }
 
-// isUniform reports whether flows of all sources go to the same endpoints.
-func isUniform(f *proxy.Frontend) bool {
-	all := sides(f)
-	for i := range all {
-		all[i].Masquerade = 0
-	}
-	return all[0] == all[1] && all[1] == all[2]
-}
-
 // resolve finds the addresses of node ports and of the node's own flows, and all frontends. It does not
 // read the addresses if no target needs them.
 func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {

@@ -49,6 +49,15 @@ func sides(f *proxy.Frontend) [3]proxy.TrafficRoute {
 	return [...]proxy.TrafficRoute{pod, node, outside}
 }
 
+// isUniform reports whether flows of all sources go to the same endpoints.
+func isUniform(f *proxy.Frontend) bool {
+	all := sides(f)
+	for i := range all {
+		all[i].Masquerade = 0
+	}
+	return all[0] == all[1] && all[1] == all[2]
+}
+
 // excludes reports whether flows that were right before a change of a frontend may be stale: it denies some
 // of their sources, or excludes some of their endpoints.
 func (k *kept) excludes(f *proxy.Frontend, before *kept, was *proxy.Frontend) bool {
