@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -104,5 +106,24 @@ func TestTexts(t *testing.T) {
 	}
 	if got := ago(time.Time{}) + ago(time.Now()); !strings.HasPrefix(got, "neverjust now") {
 		t.Errorf("got %s, want never, and just now", got)
+	}
+}
+
+// The page says how changes of other programs are noticed since everything was verified.
+func TestHowDriftIsNoticed(t *testing.T) {
+	p := newPage(snapshot(t, service("web", "10.96.0.10")))
+	if err := p.Observer().Begin(&proxy.Runner{ResyncInterval: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+	if want := "changes of other programs are noticed at the next resync, each 1m0s"; !strings.Contains(w.Body.String(), want) {
+		t.Errorf("page without a watch: got\n%s\nwant %q in it", w.Body, want)
+	}
+	v := p.view(nil)
+	v.Syncs.Watching = true
+	var page strings.Builder
+	if err := p.html.Execute(&page, v); err != nil || !strings.Contains(page.String(), "changes of other programs are noticed as they happen\n") {
+		t.Errorf("page with a watch: error %v, got\n%s", err, page.String())
 	}
 }
