@@ -60,7 +60,7 @@ type Runner struct {
 	// pauses, and one when that is over. The zero value discards them.
 	Logger logr.Logger
 
-	watching uint32 // 1 or 0; not an atomic.Bool, since programs may copy a Runner that does not run
+	watching uint32 //nolint:modernize // 1 or 0; programs may copy a Runner that does not run, and no atomic.Bool
 }
 
 // OperationCounter is an optional ability of a [Backend].
