@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -122,16 +123,8 @@ func (s *flowStage) applyWhile(t *testing.T, what string) {
 			continue
 		}
 		clients.Go(func() {
-			for ended := false; !ended; {
-				select {
-				case <-changed:
-					ended = true // then this is the last one
-				case <-time.After(time.Millisecond):
-				}
-				if r := f.flow.ask(); nameOfServer(r.String()) != f.by {
-					t.Errorf("%s: %s: a client of %s that keeps its port got %s, want that %s answers each datagram", what, f.flight, f.by, r, f.by)
-					return
-				}
+			if r := f.askUntil(changed); r.outcome != answered {
+				t.Errorf("%s: %s: a client of %s that keeps its port got %s, want that %s answers each datagram", what, f.flight, f.by, r, f.by)
 			}
 		})
 	}
@@ -146,26 +139,49 @@ func (s *flowStage) applyWhile(t *testing.T, what string) {
 	clients.Wait()
 }
 
+// askUntil asks until the end, and once more, and returns the first answer that is not of the same server, or else the
+// last one.
+func (f *liveFlow) askUntil(end <-chan struct{}) (r reply) {
+	for ended := false; !ended; {
+		select {
+		case <-end:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+		if r = f.flow.ask(); nameOfServer(r.String()) != f.by {
+			return reply{outcome: failed, err: fmt.Errorf("%s", r)}
+		}
+	}
+	return r
+}
+
 // open opens the flows of clients to a sample.
 func (s *flowStage) open(t *testing.T, x *sample) {
 	t.Helper()
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		if from == atNode && s.lacking(PolicyFlows) {
-			continue
-		}
+	from := []hostName{atClient, atOutside}
+	if !s.lacking(PolicyFlows) {
+		from = append(from, atNode)
+	}
+	for _, from := range from {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			to := client{from, v1.ProtocolUDP, family}.flightsTo(x)
 			for _, f := range s.reachable([]flight{to[0], to[2], to[3]}) { // ClusterIP, load balancer, node port
-				flows, err := s.stage.open(&probe{from: f.from, protocol: f.protocol, to: f.to, tries: flowsEach})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, opened := range flows {
-					t.Cleanup(opened.Close)
-					s.flows = append(s.flows, &liveFlow{flight: f, flow: opened})
-				}
+				s.keep(t, f)
 			}
 		}
+	}
+}
+
+// keep opens flows of a flight, which stay open until the end of the test.
+func (s *flowStage) keep(t *testing.T, f flight) {
+	t.Helper()
+	flows, err := s.stage.open(&probe{from: f.from, protocol: f.protocol, to: f.to, tries: flowsEach})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, opened := range flows {
+		t.Cleanup(opened.Close)
+		s.flows = append(s.flows, &liveFlow{flight: f, flow: opened})
 	}
 }
 

@@ -221,14 +221,20 @@ func servers(p *proxy.ServicePort) set[netip.AddrPort] {
 	return s
 }
 
-// resolve finds the addresses of node ports and of the node's own flows, and all frontends. It does not
-// read the addresses if no target needs them.
-func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
-	hasNodePorts, hasSides := false, false
+// needsAddresses reports whether there are node ports among the targets, and frontends for which it matters where a flow
+// comes from.
+func (p *plan) needsAddresses() (hasNodePorts, hasSides bool) {
 	for at, target := range p.targets {
 		hasNodePorts = hasNodePorts || at.isNodePort()
 		hasSides = hasSides || target.owner != nil && !isUniform(target.owner.frontend)
 	}
+	return hasNodePorts, hasSides
+}
+
+// resolve finds the addresses of node ports and of the node's own flows, and all frontends. It does not
+// read the addresses if no target needs them.
+func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
+	hasNodePorts, hasSides := p.needsAddresses()
 	var local []netip.Addr
 	if hasNodePorts || hasSides {
 		var err error

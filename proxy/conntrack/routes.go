@@ -61,7 +61,7 @@ func isUniform(f *proxy.Frontend) bool {
 // excludes reports whether flows that were right before a change of a frontend may be stale: it denies some
 // of their sources, or excludes some of their endpoints.
 func (k *kept) excludes(f *proxy.Frontend, before *kept, was *proxy.Frontend) bool {
-	if f.Restricted && !(was.Restricted && slices.Equal(f.AllowedSources, was.AllowedSources)) {
+	if f.Restricted && (!was.Restricted || !slices.Equal(f.AllowedSources, was.AllowedSources)) {
 		return true
 	}
 	now, then := sides(f), sides(was)

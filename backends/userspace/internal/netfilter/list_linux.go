@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
@@ -29,10 +31,8 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 				yield(Object{}, err)
 				return
 			}
+			l.find(f)
 			for _, o := range l.objects {
-				if o.Key.kind == kindFrontend {
-					k.found.Add(f, o.Key.protocol, o.Key.addr)
-				}
 				if !yield(o, nil) {
 					return
 				}
@@ -47,6 +47,15 @@ type lister struct {
 	fam     nfnetlink.Family
 	objects []Object
 	seen    map[Key]bool // elements of the set that is being listed
+}
+
+// find records the frontends of a family.
+func (l *lister) find(f v1.IPFamily) {
+	for i := range l.objects {
+		if k := &l.objects[i].Key; k.kind == kindFrontend {
+			l.found.Add(f, k.protocol, k.addr)
+		}
+	}
 }
 
 func (l *lister) add(k Key, v Value) {
