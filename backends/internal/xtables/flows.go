@@ -25,24 +25,6 @@ func (b *Backend) Found() (all []*proxy.ServicePort) {
 	return all
 }
 
-// Found implements [backends.Finder].
-func (k *kernel) Found() []*proxy.ServicePort { return k.finds.Take() }
-
-// findFrontends records the frontends that rules translate.
-func (k *kernel) findFrontends(s saved) {
-	k.finds.Take() // of an earlier listing
-	for ref, rules := range s {
-		if ref.table != NAT || !k.names.IsOpen(ref.name) {
-			continue
-		}
-		for _, rule := range rules {
-			if protocol, at, ok := frontendOf(rule); ok {
-				k.finds.Add(k.Family.Family, protocol, at)
-			}
-		}
-	}
-}
-
 // frontendOf returns what a rule matches as iptables-save prints it, if that is a port, of an address or
 // of any one. A comment may contain anything but quotes, and is before the port.
 func frontendOf(rule string) (protocol uint8, at netip.AddrPort, ok bool) {
