@@ -11,8 +11,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// TestDraining: endpoints that are not selected any more, but terminate and serve, are draining. Those
-// that are ready are not: topology or a policy excludes them.
+// TestDraining: endpoints that are not selected any more, but serve, are draining.
 func TestDraining(t *testing.T) {
 	hinted := []string{"10.0.0.1 zone=a", "10.0.0.2 zone=b"}
 	for _, tc := range []struct {
@@ -28,8 +27,10 @@ func TestDraining(t *testing.T) {
 		{"one does not serve", v1.ProtocolUDP, nil, []string{"10.0.0.1 U", "10.0.0.2"}, nil},
 		{"one terminates, SCTP", v1.ProtocolSCTP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, []string{"10.0.0.1"}},
 		{"one terminates, TCP", v1.ProtocolTCP, nil, []string{"10.0.0.1 T", "10.0.0.2"}, nil},
-		{"another zone", v1.ProtocolUDP, nil, hinted, nil},
-		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.3"}},
+		{"another zone", v1.ProtocolUDP, nil, hinted, []string{"10.0.0.2"}},
+		{"another zone, SCTP", v1.ProtocolSCTP, nil, hinted, []string{"10.0.0.2"}},
+		{"another zone, TCP", v1.ProtocolTCP, nil, hinted, nil},
+		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.2", "10.0.0.3"}},
 		{"both pools", v1.ProtocolUDP, []edit{nodePort(30053), externalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there"}, nil},
 	} {
 		tr := newTestTracker(func(*TrackerOptions) {})

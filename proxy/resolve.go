@@ -10,8 +10,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 )
 
-// draining returns the endpoints that serve, but would not be ready if their policy selected them, and
-// that are not selected.
+// draining returns the endpoints that are ready or serving and not selected.
 func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpoints.Endpoint) {
 	cluster, local := sel.Cluster, sel.Local
 	for _, e := range all {
@@ -21,7 +20,7 @@ func draining(all []*endpoints.Endpoint, sel *endpoints.Selection) (out []*endpo
 				*pool, isSelected = (*pool)[1:], true
 			}
 		}
-		if !isSelected && (e.Ready || e.Serving) && (e.Terminating || !e.Ready) {
+		if !isSelected && (e.Ready || e.Serving) {
 			out = append(out, e)
 		}
 	}

@@ -26,10 +26,10 @@ type ServicePort struct {
 	// successive snapshots share the endpoints that did not change.
 	Cluster, Local []*endpoints.Endpoint
 	// Draining are, for UDP and SCTP, the endpoints outside of the pools that
-	// still serve: those that terminate while others are ready. They get no new flows, and
-	// keep their existing ones as far as DrainingOf allows. A ready endpoint outside of the
-	// pools is not among them: topology or a policy excludes it, also from existing flows.
-	// Draining is nil for TCP, and sorted by address.
+	// are ready or still serve: those that terminate while others are ready,
+	// and those that topology or a policy did not select. They get no new flows, and
+	// keep their existing ones as far as DrainingOf allows. Draining is nil for TCP, and
+	// sorted by address.
 	Draining []*endpoints.Endpoint
 	// Affinity is the session affinity of the port. It is kept by client
 	// address, for all frontends together, and separately for each pool.
@@ -57,7 +57,8 @@ func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 }
 
 // DrainingOf yields the draining endpoints to which flows that a route decides about may go on: all
-// of them, but with the Local policy only those on this node.
+// of them, but with the Local policy only those on this node. Topology is a preference for new flows: a
+// connection of QUIC does not break because hints change.
 func (p *ServicePort) DrainingOf(r TrafficRoute) iter.Seq[*endpoints.Endpoint] {
 	local := r.Action == Drop || r.Action == Forward && r.Pool == PoolLocal
 	return func(yield func(*endpoints.Endpoint) bool) {

@@ -7,7 +7,7 @@
 // its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
 //
 //   - if an endpoint was removed, also the last one, flows to it are removed;
-//   - if a traffic policy, topology, the allowed sources, or what identifies pods has changed, flows
+//   - if a traffic policy, the allowed sources, or what identifies pods has changed, flows
 //     are removed whose source [proxy.Route] now denies, or sends to other endpoints;
 //   - if a frontend was removed (Service, port, VIP, node port, or an address of node
 //     ports), its translated flows are removed;
@@ -19,9 +19,9 @@
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
 //
-// Flows to an endpoint that Route allows are kept, and so are those to one that terminates and still
-// serves, unless the Local policy decides about them and the endpoint is on another node. An entry does not say
-// where its flow came in: if only an interface identifies pods ([proxy.LocalTraffic]), flows that Route would
+// Flows to an endpoint that Route allows are kept. So are flows to one that terminates and still serves, or that
+// topology does not prefer any more, unless the Local policy decides about them and the endpoint is on another
+// node. An entry does not say where its flow came in: if only an interface identifies pods ([proxy.LocalTraffic]), flows that Route would
 // allow either from a pod or from outside are kept.
 //
 // # Use

@@ -143,7 +143,7 @@ func keys(p *proxy.ServicePort) (all []frontendKey) {
 }
 
 // replace adds the frontends of a changed port: the new ones, and those that now exclude flows that were
-// right, because an endpoint was removed or a policy, topology or the allowed sources have changed.
+// right, because an endpoint was removed, or a policy or the allowed sources have changed.
 func (p *plan) replace(change proxy.Change) {
 	if !p.concerns(change.New) {
 		return

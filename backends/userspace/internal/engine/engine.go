@@ -260,7 +260,7 @@ func (e *Engine) now() time.Duration { return time.Since(e.start) }
 // Apply makes the engine serve the Services of next. New flows follow it at once. Connections
 // are kept while their service port has their endpoint, and for the grace period after that.
 // Sessions end when their endpoint is removed, and when their frontend is of another Service,
-// no longer forwards them, or excludes their endpoint, by a policy or by topology.
+// no longer forwards them, or excludes their endpoint by a policy.
 func (e *Engine) Apply(next proxy.Snapshot) {
 	// isMisrouted must be called without the lock of the sessions: it waits for a concurrent
 	// Apply, which waits for that lock.
