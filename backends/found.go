@@ -15,7 +15,8 @@ import (
 type Finder interface {
 	// Found returns the UDP and SCTP frontends that the last Apply from the zero snapshot found, whether they are
 	// wanted or not, as service ports with nothing but frontends: a node port has the
-	// unspecified address. What it returns is forgotten.
+	// unspecified address, or is there once for each address at which it is served. What it returns is
+	// forgotten.
 	Found() []*proxy.ServicePort
 }
 

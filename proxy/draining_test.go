@@ -75,3 +75,28 @@ func hosts(pool []*endpoints.Endpoint) (out []string) {
 	}
 	return out
 }
+
+// A local endpoint that terminates, or that topology does not prefer, is in pool Local alone if the external policy
+// is Local: it keeps the flows that the Cluster policy decides about, such as those of pods.
+func TestFlowsOfPoolLocalStay(t *testing.T) {
+	for name, now := range map[string][]string{
+		"terminates": {"10.0.0.1 @here T", "10.0.0.2 @there"},
+		"topology":   {"10.0.0.1 @here zone=b", "10.0.0.2 @there zone=a"},
+	} {
+		tr := newTestTracker(func(*TrackerOptions) {})
+		tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+		udp := v1.ProtocolUDP
+		tr.UpdateService(apiService("dns", "10.96.0.1", func(s *v1.Service) { s.Spec.Ports[0].Protocol = udp }, nodePort(30053), loadBalancer("203.0.113.9"), externalLocal))
+		slice := apiSlice("dns-1", "dns", now...)
+		slice.Ports[0].Protocol = &udp
+		tr.UpdateEndpointSlice(slice)
+		tr.Synced()
+		for p := range newest(t, tr).All() {
+			pod, _, _ := p.Frontends[0].Routes()
+			kept := hosts(slices.Collect(p.DrainingOf(pod)))
+			if diff := cmp.Diff([]string{"10.0.0.1"}, kept); diff != "" {
+				t.Errorf("%s: endpoints outside of the pool of pods that keep flows (-want +got):\n%s", name, diff)
+			}
+		}
+	}
+}

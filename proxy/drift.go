@@ -36,9 +36,9 @@ type drift struct {
 	known, repaired bool
 }
 
-// Watching reports whether the Backend waits for changes of other programs ([DriftChecker]), so that they
-// are repaired soon after they happen. Otherwise the next resync finds them. It may be called from any
-// goroutine.
+// Watching reports whether the Backend waits for changes of other programs ([DriftChecker]), so that those which
+// it can notice are repaired soon after they happen; docs/dataplane says which these are for each backend. The
+// next resync finds all others. It may be called from any goroutine.
 func (r *Runner) Watching() bool { return atomic.LoadUint32(&r.watching) == 1 }
 
 // repairedAgain records an Apply from the zero Snapshot, and reports whether both it and the

@@ -10,12 +10,15 @@ type finder interface{ Found() []*ServicePort }
 // exist.
 type foundTaker interface{ Find(found []*ServicePort) }
 
-// handOver gives Flows what the Backend has found of an earlier process.
+// handOver gives Flows what the Backend has found of an earlier process. The Backend then forgets it.
 func (r *Runner) handOver() {
 	f, finds := r.Backend.(finder)
-	c, cleans := r.Flows.(foundTaker)
-	if finds && cleans {
-		c.Find(f.Found())
+	if !finds {
+		return
+	}
+	found := f.Found()
+	if c, cleans := r.Flows.(foundTaker); cleans {
+		c.Find(found)
 	}
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -85,6 +86,46 @@ func TestFoundFrontends(t *testing.T) {
 		}
 		if len(f.got) != 1 || f.got[0] != f.found {
 			t.Errorf("got %v, want what the Backend has found, once", f.got)
+		}
+	})
+}
+
+// refusedOnce is a predecessor whose first full Apply fails after it has removed what it found.
+type refusedOnce struct {
+	predecessor
+
+	applies int
+}
+
+func (f *refusedOnce) Apply(context.Context, Snapshot, Snapshot) error {
+	if f.applies++; f.applies == 1 {
+		return errors.New("another family is locked")
+	}
+	return nil
+}
+
+func (f *refusedOnce) Found() []*ServicePort {
+	if f.applies == 1 {
+		return []*ServicePort{f.found}
+	}
+	return nil
+}
+
+// TestFoundBeforeAnError: a full Apply that fails may have removed what it found, so that the next one does not
+// find it.
+func TestFoundBeforeAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &refusedOnce{predecessor: predecessor{found: &ServicePort{}}}
+		tr := newTestTracker()
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: f, Flows: f}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if f.applies < 2 || len(f.got) != 1 || f.got[0] != f.found {
+			t.Errorf("after %d applies: got %v, want what the first one has found", f.applies, f.got)
 		}
 	})
 }

@@ -305,15 +305,16 @@ func (s *runState) verify(ctx context.Context, a *Sync, programmed bool) {
 // this made stale. An error of Flows leaves the dataplane as it is.
 func (s *runState) program(ctx context.Context, a *Sync) (programmed, followed error) {
 	before := s.applied
-	programmed = safely(func() error { return s.Backend.Apply(ctx, s.applied, s.want) })
+	programmed = safely(func() error {
+		err := s.Backend.Apply(ctx, s.applied, s.want)
+		if a.Full {
+			s.handOver() // Also after an error: the next Apply may find less, as this one has removed some.
+		}
+		return err
+	})
 	s.applied, a.Err, a.Refused = s.applied.Achieved(s.want, programmed), programmed, refused(programmed)
 	if a.achieved() && s.Flows != nil {
-		followed = safely(func() error {
-			if a.Full {
-				s.handOver()
-			}
-			return s.Flows.Follow(ctx, s.applied, a.Full)
-		})
+		followed = safely(func() error { return s.Flows.Follow(ctx, s.applied, a.Full) })
 	}
 	if followed != nil {
 		s.applied = s.applied.Achieved(s.applied, followed)

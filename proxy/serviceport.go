@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/enum"
@@ -56,14 +58,23 @@ func (p *ServicePort) Pool(pool Pool) []*endpoints.Endpoint {
 	return p.Cluster
 }
 
-// DrainingOf yields the draining endpoints to which flows that a route decides about may go on: all
-// of them, but with the Local policy only those on this node. Topology is a preference for new flows: a
-// connection of QUIC does not break because hints change.
+// DrainingOf yields the endpoints outside of a route's pool to which UDP and SCTP flows that the route decides
+// about may go on: all draining ones, and those that are in pool Local alone, since they terminate or topology
+// does not prefer them. With the Local policy, it yields only draining endpoints on this node. Topology is a
+// preference for new flows: a connection of QUIC does not break because hints change.
 func (p *ServicePort) DrainingOf(r TrafficRoute) iter.Seq[*endpoints.Endpoint] {
 	local := r.Action == Drop || r.Action == Forward && r.Pool == PoolLocal
 	return func(yield func(*endpoints.Endpoint) bool) {
 		for _, e := range p.Draining {
 			if (e.Local || !local) && !yield(e) {
+				return
+			}
+		}
+		if local || p.Name.Protocol == v1.ProtocolTCP {
+			return
+		}
+		for _, e := range p.Local {
+			if _, both := slices.BinarySearchFunc(p.Cluster, e, (*endpoints.Endpoint).Compare); !both && !yield(e) {
 				return
 			}
 		}

@@ -137,8 +137,8 @@ type step struct {
 	old, new proxy.Snapshot
 	// swept are the service ranges whose flows have been cleaned before.
 	swept []netip.Prefix
-	// all says that all frontends count as new.
-	all bool
+	// all says that all frontends count as new; again, that this process has cleaned before.
+	all, again bool
 	// direct says that the dataplane held nothing else between old and new, and that no stale flow
 	// was left under old.
 	direct bool

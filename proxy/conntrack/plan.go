@@ -6,7 +6,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -51,24 +50,26 @@ func familyOf(a netip.Addr) v1.IPFamily {
 type target struct {
 	// owner decides about UDP and SCTP flows; nil if the frontend was removed.
 	owner *owner
+	// before has the endpoints before the change; nil if they did not change.
+	before *kept
 	// removed are the endpoints whose TCP flows are stale.
 	removed set[netip.AddrPort]
 	// isNew says that another program may have served the frontend before.
 	isNew bool
 }
 
-func (t target) isStale(f *flow, from *origins) bool {
+func (t target) isStale(f *flow, p *plan) bool {
 	switch {
 	case f.proto == protoTCP:
 		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
 	case t.owner == nil:
 		return f.translated()
-	case !t.isNew && !f.translated():
+	case !t.isNew && !f.translated() && !t.before.hasServer(f.server):
 		return false // Backend userspace may have captured it: see carried.
-	case !t.isNew && f.carried():
-		return !t.owner.any(f, from, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
+	case f.carried() && (!t.isNew || p.again):
+		return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
 	}
-	return !t.owner.any(f, from, func(r proxy.TrafficRoute) bool { return t.owner.kept.of(r).has(f.server) })
+	return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return t.owner.kept.of(r).has(f.server) })
 }
 
 // plan is what one Clean looks for.
@@ -83,6 +84,8 @@ type plan struct {
 	// nodePortAddrs are the addresses at which node ports are served (true), or were (false).
 	nodePortAddrs map[netip.Addr]bool
 	origins       origins
+	// again says that this process has cleaned before, so flows that userspace carries are its own.
+	again bool
 	// left replaces Cleaner.removed after this Clean.
 	left map[removedEndpoint][]frontendKey
 }
@@ -90,7 +93,7 @@ type plan struct {
 // plan returns what to look for.
 func (c *Cleaner) plan(s step) (*plan, error) {
 	old, new := s.old, s.new
-	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}}
+	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}, again: s.again}
 	if new.IsZero() {
 		return p, nil
 	}
@@ -163,7 +166,7 @@ func (p *plan) replace(change proxy.Change) {
 		if was != nil && (at.proto == protoTCP || !now.excludes(f, before, was)) {
 			delete(p.targets, at)
 		} else {
-			p.add(at, target{owner: &owner{f, now}, isNew: was == nil})
+			p.add(at, target{owner: &owner{f, now}, before: before, isNew: was == nil})
 		}
 	}
 }
@@ -205,20 +208,6 @@ func (p *plan) add(at frontendKey, t target) {
 // concerns reports whether flows to new frontends of a port may be stale.
 func (p *plan) concerns(port *proxy.ServicePort) bool {
 	return port != nil && (port.Name.Protocol != v1.ProtocolTCP || p.options.TCP != KeepTCP)
-}
-
-// servers returns the endpoints that flows may go to; never nil, and none for a nil port.
-func servers(p *proxy.ServicePort) set[netip.AddrPort] {
-	s := set[netip.AddrPort]{}
-	if p == nil {
-		return s
-	}
-	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
-		for _, e := range list {
-			s[e.Addr] = struct{}{}
-		}
-	}
-	return s
 }
 
 // needsAddresses reports whether there are node ports among the targets, and frontends for which it matters where a flow
@@ -278,14 +267,18 @@ func (p *plan) addNodePortAddrs(n *proxy.Node, local []netip.Addr, isServed bool
 // find returns the target of an address: its own, or that of the node port there.
 func (p *plan) find(at frontendKey) (target, bool) {
 	t, ok := p.targets[at]
-	if ok || p.frontends.has(at) {
+	if p.frontends.has(at) {
 		return t, ok
 	}
 	isServed, isNodePort := p.nodePortAddrs[at.addr.Addr()]
-	if t, ok = p.targets[at.nodePort()]; !isServed {
-		t = target{}
+	nodePort, hasNodePort := p.targets[at.nodePort()]
+	switch {
+	case hasNodePort && isServed:
+		return nodePort, true // also if a frontend of its own was removed: IPVS has one for each address
+	case ok:
+		return t, true
 	}
-	return t, ok && isNodePort
+	return target{}, hasNodePort && isNodePort
 }
 
 // isStale decides about one flow, whatever filter it came through.
@@ -298,9 +291,9 @@ func (p *plan) isStale(f flow) bool {
 		return false // A process of the node answers there.
 	}
 	if t, ok := p.find(at); ok {
-		return t.isStale(&f, &p.origins)
+		return t.isStale(&f, p)
 	}
-	return (target{}).isStale(&f, &p.origins) && p.isUnowned(at)
+	return (target{}).isStale(&f, p) && p.isUnowned(at)
 }
 
 // isUnowned reports whether an address in a new service range has no frontend.

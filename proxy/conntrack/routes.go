@@ -13,6 +13,8 @@ import (
 type kept struct {
 	port *proxy.ServicePort
 	by   map[proxy.TrafficRoute]set[netip.AddrPort]
+	// servers are all endpoints.
+	servers set[netip.AddrPort]
 	// lacking are the results of lacks: many frontends have equal routes.
 	lacking map[[2]proxy.TrafficRoute]bool
 }
@@ -41,6 +43,31 @@ func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
 	k.port.DrainingOf(r)(add)
 	k.by[r] = all
 	return all
+}
+
+// hasServer reports whether an address is that of any endpoint.
+func (k *kept) hasServer(at netip.AddrPort) bool {
+	if k == nil {
+		return false
+	}
+	if k.servers == nil {
+		k.servers = servers(k.port)
+	}
+	return k.servers.has(at)
+}
+
+// servers returns the endpoints that flows may go to; never nil, and none for a nil port.
+func servers(p *proxy.ServicePort) set[netip.AddrPort] {
+	s := set[netip.AddrPort]{}
+	if p == nil {
+		return s
+	}
+	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
+		for _, e := range list {
+			s[e.Addr] = struct{}{}
+		}
+	}
+	return s
 }
 
 // sides are the routes of the flows of pods, of the node and of all others.

@@ -20,7 +20,7 @@
 // longer to be programmed. Service ports that the dataplane refuses do not make the proxy
 // unhealthy unless it refuses all. Before the first snapshot nothing is late: a node
 // that starts while the API server is down stays healthy. When the dataplane was last found right, and
-// whether changes of other programs are noticed as they happen, is on the page of package inspect, since
+// whether the backend waits for changes of other programs, is on the page of package inspect, since
 // the body has only kube-proxy's fields.
 //
 // A node is eligible unless its object is unknown, is being deleted, or has the

@@ -28,7 +28,7 @@ type syncs struct {
 	// Held is when what the dataplane holds became known last, Verified when all of it was
 	// found to be right.
 	Held, Verified time.Time
-	// Watching says that changes of other programs are noticed as they happen; otherwise a resync
+	// Watching says that the backend waits for changes of other programs; otherwise a resync
 	// finds them, each Resync.
 	Watching bool
 	Resync   time.Duration

@@ -123,7 +123,7 @@ func TestHowDriftIsNoticed(t *testing.T) {
 	v := p.view(nil)
 	v.Syncs.Watching = true
 	var page strings.Builder
-	if err := p.html.Execute(&page, v); err != nil || !strings.Contains(page.String(), "changes of other programs are noticed as they happen\n") {
+	if err := p.html.Execute(&page, v); err != nil || !strings.Contains(page.String(), "the backend waits for changes of other programs, and looks at everything each 1m0s\n") {
 		t.Errorf("page with a watch: error %v, got\n%s", err, page.String())
 	}
 }

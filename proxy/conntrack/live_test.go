@@ -1,0 +1,52 @@
+package conntrack
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// IPVS finds a node port of an earlier process at each address of the node. Flows to it stay while
+// the node port exists, and end with it.
+func TestNodePortFoundAtAddress(t *testing.T) {
+	at := to(protoUDP, "192.0.2.1:30053", a)
+	for _, tc := range []struct {
+		frontends []string
+		want      []flow
+	}{{list(vip, ":30053"), []flow{at}}, {list(vip), nil}} {
+		table := &fakeTable{flows: []flow{at}}
+		c := newCleaner(Options{}, table)
+		c.Find(left(v1.ProtocolUDP, vip, "192.0.2.1:30053"))
+		mustFollow(t, c, proxy.NewSnapshot(node("192.0.2.0/24"), port("dns", v1.ProtocolUDP, tc.frontends, list(a))), true)
+		wantFlows(t, table, tc.want...)
+	}
+}
+
+// A full sync of the same process, as after drift, spares the flows that userspace carries. At the start of
+// a process they are those of an earlier one.
+func TestFullSyncSparesCarriedFlows(t *testing.T) {
+	held := proxy.NewSnapshot(node(), routed())
+	table := &fakeTable{flows: []flow{by(outside, "0.64.3.1:4000")}}
+	c := newCleaner(Options{}, table)
+	mustFollow(t, c, held, true)
+	wantFlows(t, table)
+	table.flows = []flow{by(outside, "0.64.3.1:4000")}
+	mustFollow(t, c, held, true)
+	wantFlows(t, table, by(outside, "0.64.3.1:4000"))
+}
+
+// An endpoint may have the address and port of its frontend: an external IP that is the node's own, before a
+// pod in the network of the host. Its flows are not translated, and end with it.
+func TestEndpointAtItsFrontend(t *testing.T) {
+	old := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip2), list(vip2, a)))
+	for _, tc := range []struct {
+		endpoints []string
+		want      []flow
+	}{{list(a), nil}, {list(vip2), []flow{to(protoUDP, vip2, vip2)}}} {
+		table := &fakeTable{flows: []flow{to(protoUDP, vip2, vip2)}}
+		mustClean(t, newCleaner(Options{}, table), old, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip2), tc.endpoints)))
+		wantFlows(t, table, tc.want...)
+	}
+}
