@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
 )
 
@@ -21,6 +22,8 @@ type borrower struct {
 	protocol          string
 	client            netip.Addr
 	service, endpoint string
+	// masqueraded says that another program translates what leaves the client's network.
+	masqueraded bool
 }
 
 // A client may have a flow of its own to an endpoint, from the same port from which the backend
@@ -33,19 +36,28 @@ func TestBorrowedPortsMayBeInUse(t *testing.T) {
 			n.addIPv6(t)
 			return n
 		},
+		"masqueraded": func(t *testing.T) network {
+			t.Helper()
+			n := newNetwork(t)
+			n.addIPv6(t)
+			n.nft(t, `table ip foreign { chain post { type nat hook postrouting priority 100; ip saddr `+clientAddr+` masquerade; }; }
+				table ip6 foreign { chain post { type nat hook postrouting priority 100; ip6 saddr fd00:1::10 masquerade; }; }`)
+			return n
+		},
 		"bridged":                func(t *testing.T) network { t.Helper(); return newBridged(t, false).network },
 		"bridged with netfilter": func(t *testing.T) network { t.Helper(); return newBridged(t, true).network },
 	} {
-		for _, protocol := range []string{"tcp", "udp"} {
+		// The places of most chains move by the priority.
+		for protocol, priority := range map[string]int32{"tcp": 50, "udp": -50} {
 			for _, w := range []borrower{
 				{client: netip.MustParseAddr(clientAddr), service: one, endpoint: podServer},
 				{client: netip.MustParseAddr("fd00:1::10"), service: service6, endpoint: podServer6},
 			} {
 				t.Run(fmt.Sprintf("%s/%s/%s", name, protocol, w.endpoint), func(t *testing.T) {
-					w.network, w.protocol = world(t), protocol
+					w.network, w.protocol, w.masqueraded = world(t), protocol, name == "masqueraded"
 					w.serve(t, w.endpoint)
 					w.servePeerAddress(t, w.endpoint)
-					w.backend = w.start(t, userspace.Options{})
+					w.backend = w.start(t, userspace.Options{Identity: backends.Identity{Priority: priority}})
 					apply(t, w.backend, bridgedServices())
 					testBorrowedPorts(t, &w)
 				})
@@ -58,15 +70,19 @@ func testBorrowedPorts(t *testing.T, w *borrower) {
 	t.Helper()
 	const taken = 20_000
 	own := w.open(t, taken, w.endpoint)
+	from := w.client
+	if w.masqueraded {
+		from = own.seen.Addr()
+	}
 	w.backend.ReachFrom(taken)
 	first := w.open(t, 0, w.service)
-	if first.seen.Port() == taken || first.seen.Addr() != w.client {
-		t.Errorf("beside the client's own flow from port %d: the endpoint sees %v, want another port of %v", taken, first.seen, w.client)
+	if first.seen.Port() == taken || first.seen.Addr() != from {
+		t.Errorf("beside the client's own flow from port %d: the endpoint sees %v, want another port of %v", taken, first.seen, from)
 	}
 	second := w.open(t, 0, w.service)
 	later := w.open(t, second.seen.Port(), w.endpoint)
-	if later.seen.Port() == second.seen.Port() || later.seen.Addr() != w.client {
-		t.Errorf("beside the backend's flow from port %d: the endpoint sees %v, want another port of %v", second.seen.Port(), later.seen, w.client)
+	if later.seen.Port() == second.seen.Port() || later.seen.Addr() != from {
+		t.Errorf("beside the backend's flow from port %d: the endpoint sees %v, want another port of %v", second.seen.Port(), later.seen, from)
 	}
 	flows := []*borrowed{own, first, second, later}
 	for range 3 {
@@ -160,4 +176,23 @@ func (f *borrowed) read(t *testing.T) string {
 		t.Errorf("%v to %v: %v", f.LocalAddr(), f.RemoteAddr(), err)
 	}
 	return string(buf[:n])
+}
+
+// Another program may put all packets of the node into a zone of its own, before the backend can. Then the ports of
+// clients are not protected, and everything else works.
+func TestForeignZone(t *testing.T) {
+	n := newNetwork(t)
+	n.serve(t, podServer)
+	n.servePeerAddress(t, podServer)
+	n.nft(t, `table ip foreign {
+		chain coming { type filter hook prerouting priority -300; ct zone set 1; }
+		chain own { type filter hook output priority -300; ct zone set 1; }
+	}`)
+	apply(t, n.start(t, userspace.Options{}), bridgedServices())
+	for _, protocol := range []string{"tcp", "udp"} {
+		w := &borrower{network: n, protocol: protocol, client: netip.MustParseAddr(clientAddr)}
+		for range 3 {
+			w.open(t, 0, one).wantAnswer(t)
+		}
+	}
 }

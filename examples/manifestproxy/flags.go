@@ -75,7 +75,7 @@ func kernelBackend(name string, c choices) backend {
 
 // socketBackend returns the backend that forwards itself, with a capture.
 func socketBackend(chosen choices) backend {
-	c, needs := userspace.DefaultCapture, "nf_tables, TPROXY and connection tracking, CAP_NET_ADMIN and CAP_NET_RAW"
+	c, needs := userspace.DefaultCapture, "nf_tables, TPROXY, nft_dup_ipv4, nft_dup_ipv6, connection tracking with zones, CAP_NET_ADMIN and CAP_NET_RAW (or choose -capture redirect)"
 	switch chosen.capture {
 	case "tproxy":
 		c = userspace.TPROXY

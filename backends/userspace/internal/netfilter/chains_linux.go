@@ -64,8 +64,11 @@ func (r *renderer) bases() []baseChain {
 	at := func(kind string, hook nfnetlink.Hook, priority int32) nfnetlink.BaseChain {
 		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: priority + r.Identity.Priority}
 	}
+	fixed := func(kind string, hook nfnetlink.Hook, priority int32) nfnetlink.BaseChain {
+		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: priority}
+	}
 	unserved := func(kind string, hook nfnetlink.Hook) nfnetlink.BaseChain {
-		return nfnetlink.BaseChain{Type: kind, Hook: hook, Priority: nft.PriorityUnserved}
+		return fixed(kind, hook, nft.PriorityUnserved)
 	}
 	if r.redirect {
 		return []baseChain{
@@ -83,8 +86,9 @@ func (r *renderer) bases() []baseChain {
 		{chainBridged, at("nat", nfnetlink.Prerouting, capturePriority), chainWriter.bridged},
 		{chainCaptured, at("nat", nfnetlink.Output, capturePriority), chainWriter.captured},
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
-		{chainBorrowing, at("filter", nfnetlink.Output, zonePriority), chainWriter.borrowing},
-		{chainBeside, at("filter", nfnetlink.Prerouting, natPriority+1), chainWriter.beside},
+		// Their places are between those of connection tracking, translation, and other programs.
+		{chainBorrowing, fixed("filter", nfnetlink.Output, zonePriority), chainWriter.borrowing},
+		{chainBeside, fixed("filter", nfnetlink.Prerouting, natPriority+1), chainWriter.beside},
 		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
 		{chainUnservedOutput, unserved("nat", nfnetlink.Output), chainWriter.unservedOutput},
 		{chainUnservedFlows, unserved("filter", nfnetlink.Output), chainWriter.unservedFlows},
@@ -185,7 +189,8 @@ func (w chainWriter) services() {
 func (w chainWriter) unserved() {
 	if !w.redirect {
 		w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
-		w.Rule(w.transparentSocket(), w.Accept())
+		w.Rule(w.ownSocket(), w.Accept())
+		w.Rule(w.connectionState(expr.CtStateBitESTABLISHED), w.transparentSocket(), w.Accept()) // a closing one, too
 		w.Rule(w.reply(), w.Accept())
 		w.Rule(w.connectionState(expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), w.Accept())
 	}
@@ -217,6 +222,9 @@ func (w chainWriter) prerouting() {
 	w.Rule(w.isPortless(), w.Goto(chainPortlessIncoming))
 	w.Rule(w.answer(), w.SetMark(), accept)
 	w.Rule(destPort, w.replyBeside(), accept)
+	// The same, where the flow is masqueraded: chain beside sees it after its translation. The kernel
+	// looks up sockets by what the translation leads to.
+	w.Rule(destPort, w.reply(), w.connectionMarked(expr.CmpOpEq), w.sourceTranslated(), accept)
 	// Answers of endpoints to addresses of the node, or on flows that connection tracking has
 	// forgotten. The rule is for ports that clients rarely use.
 	w.Rule(destPort, w.ownSocket(), w.SetMark(), accept)
@@ -251,6 +259,9 @@ func (w chainWriter) output() {
 	// An answer to a datagram whose flow connection tracking has forgotten: it seems to begin
 	// a flow, of which the client's next datagram seems to be a reply.
 	w.Rule(w.original(), w.namelessSocket(), w.setConnectionMark())
+	// The mark tells the backend's connections from those of clients also where another program
+	// has put all packets into a zone.
+	w.Rule(w.connectionState(expr.CtStateBitNEW), own, w.setConnectionMark(), accept)
 	w.Rule(own, accept)
 	// An answer on a connection that connection tracking has forgotten. The client's next
 	// packet seems to be a reply, too.
@@ -316,6 +327,7 @@ func (w chainWriter) borrowing() {
 // socket of the backend, after their translation. Before the kernel routes a packet, it looks for
 // a socket, also a closing one, and would deliver them to it, or drop them.
 func (w chainWriter) beside() {
+	w.Rule(w.isPortless(), w.Accept())
 	w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
 	w.Rule(w.ownPort(nft.DestPort(reg)), w.transparentSocket(), w.replyBeside(), w.SendOn(), w.Drop())
 }

@@ -21,8 +21,6 @@ func TestHooksOfBaseChains(t *testing.T) {
 			chainPostrouting: {Type: "filter", Hook: nfnetlink.Postrouting, Priority: -140},
 			chainBridged:     {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -140},
 			chainCaptured:    {Type: "nat", Hook: nfnetlink.Output, Priority: -140},
-			chainBorrowing:   {Type: "filter", Hook: nfnetlink.Output, Priority: -250},
-			chainBeside:      {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -99},
 		},
 		true: {
 			chainPrerouting: {Type: "nat", Hook: nfnetlink.Prerouting, Priority: -100},
@@ -53,10 +51,12 @@ func TestHooksOfBaseChains(t *testing.T) {
 			if redirect {
 				kind = "nat"
 			}
-			// These stay behind the translating chains of every identity.
+			// These stay behind the translating chains of every identity, and where connection tracking needs them.
 			moved[chainUnservedPrerouting] = nfnetlink.BaseChain{Type: kind, Hook: nfnetlink.Prerouting, Priority: -49}
 			moved[chainUnservedOutput] = nfnetlink.BaseChain{Type: "nat", Hook: nfnetlink.Output, Priority: -49}
 			if !redirect {
+				moved[chainBorrowing] = nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Output, Priority: -250}
+				moved[chainBeside] = nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting, Priority: -99}
 				moved[chainUnservedFlows] = nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Output, Priority: -49}
 			}
 			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {

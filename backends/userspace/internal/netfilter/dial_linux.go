@@ -55,8 +55,8 @@ func (d *Dialer) StartAt(port uint16) {
 }
 
 // Begin begins a TCP connection, as [engine.Config].Begin. The source port is of a range that
-// clients do not use: the state that the kernels keep of a closed connection of the backend
-// must not match a connection that the client makes itself.
+// clients rarely use; where a client has the same port, chains borrowing and beside keep its own
+// connections apart, also from what the kernel keeps of a closed connection of the backend.
 func (d *Dialer) Begin(to engine.Dial) (fd int, err error) {
 	share := tcpconn.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEADDR, Value: 1}
 	foreign := tcpconn.Option{Level: unix.SOL_IP, Name: unix.IP_TRANSPARENT, Value: 1}

@@ -52,6 +52,12 @@ func (w chainWriter) replyBeside() nft.Statement {
 	return nft.Join(w.reply(), w.connectionMarked(expr.CmpOpEq), w.DestNotLocal())
 }
 
+// sourceTranslated matches packets of connections whose source is translated, as by masquerading.
+func (w chainWriter) sourceTranslated() nft.Statement {
+	const srcNAT = 1 << 4 // IPS_SRC_NAT
+	return w.bits(expr.CtKeySTATUS, srcNAT, expr.CmpOpNeq)
+}
+
 func (w chainWriter) setConnectionMark() nft.Statement {
 	return w.Encode(
 		&expr.Ct{Key: expr.CtKeyMARK, Register: reg},
