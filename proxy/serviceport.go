@@ -70,13 +70,21 @@ func (p *ServicePort) DrainingOf(r TrafficRoute) iter.Seq[*endpoints.Endpoint] {
 				return
 			}
 		}
-		if local || p.Name.Protocol == v1.ProtocolTCP {
-			return
+		if !local {
+			p.onlyLocal(yield)
 		}
-		for _, e := range p.Local {
-			if _, both := slices.BinarySearchFunc(p.Cluster, e, (*endpoints.Endpoint).Compare); !both && !yield(e) {
-				return
-			}
+	}
+}
+
+// onlyLocal yields the endpoints of pool Local that pool Cluster does not have, if the protocol has flows that
+// outlive a change of endpoints.
+func (p *ServicePort) onlyLocal(yield func(*endpoints.Endpoint) bool) {
+	if p.Name.Protocol == v1.ProtocolTCP {
+		return
+	}
+	for _, e := range p.Local {
+		if _, both := slices.BinarySearchFunc(p.Cluster, e, (*endpoints.Endpoint).Compare); !both && !yield(e) {
+			return
 		}
 	}
 }
