@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -159,7 +160,7 @@ func TestFlowsFollowRoutes(t *testing.T) {
 
 // A failure to list the addresses of the node is an error if they decide.
 func TestOwnAddressesUnknown(t *testing.T) {
-	table := &fakeTable{unlisted: errMalformed}
+	table := &fakeTable{unlisted: errors.New("no addresses")}
 	before, after := proxy.NewSnapshot(node(), routed()), proxy.NewSnapshot(node(), routed(externalLocal))
 	if err := newCleaner(Options{}, table).Clean(t.Context(), before, after); err == nil || table.dumps != 0 {
 		t.Errorf("got error %v and %d dumps, want an error and none", err, table.dumps)
