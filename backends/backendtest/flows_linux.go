@@ -73,6 +73,9 @@ func (c *Config) testFlows(t *testing.T) {
 		s.change(t, step.what, x)
 		s.check(t, step.what)
 	}
+	const again = "everything is applied again, as after a change of another program"
+	s.applyWhile(t, again, true)
+	s.check(t, again)
 	if c.lacks(Adoption) {
 		return // A new process finds no frontends of an earlier one.
 	}
@@ -81,7 +84,7 @@ func (c *Config) testFlows(t *testing.T) {
 	}
 	s.restart(t)
 	s.startCleaner(t)
-	s.applyWhile(t, "the Service was deleted while no process ran")
+	s.applyWhile(t, "the Service was deleted while no process ran", true)
 	s.check(t, "the Service was deleted while no process ran")
 }
 
@@ -105,17 +108,20 @@ func (s *flowStage) change(t *testing.T, what string, x *sample) {
 	o := x.objects()
 	o.handTo(s.tracker)
 	s.tracker.Synced()
-	s.applyWhile(t, what)
+	s.applyWhile(t, what, s.applied.IsZero())
 }
 
-// applyWhile applies the newest snapshot while clients send.
-func (s *flowStage) applyWhile(t *testing.T, what string) {
+// applyWhile applies the newest snapshot, if full is set from zero, while clients send.
+func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 	t.Helper()
+	before := s.applied
+	if full {
+		s.applied = proxy.Snapshot{}
+	}
 	next, err := s.tracker.Next(t.Context(), s.applied)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, full := s.applied, s.applied.IsZero()
 	changed := make(chan struct{})
 	var clients sync.WaitGroup
 	for _, f := range s.flows {
