@@ -20,7 +20,7 @@ func (k *kernel) addFound(frontend *key) {
 	k.found.Add(ipaddr.FamilyOf(at.Addr()), frontend.proto, at)
 }
 
-// find reads the frontends of tables that are replaced without a listing. Elements of other forms, which
+// find reads the frontends of tables that are replaced without a complete listing. Elements of other forms, which
 // only other programs make, are no frontends.
 func (k *kernel) find(ctx context.Context, tables []nfnetlink.Table) error {
 	k.found.Take()

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -308,6 +309,15 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 	want = [3]string{"A", external, ""}
 	if got := servers(want); got != want {
 		t.Errorf("servers of the clients after frontends were removed without an agent: got %q, want %q", got, want)
+	}
+	s.Apply(t, s.with(all, "A"))
+	s.startAgent(t)
+	if _, err := netnstest.Run(t, s.NS, "add table "+nft.FamilyOf(s.fam).String()+" vipkit { flags dormant; }", netnstest.NFT(t), "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	s.Apply(t, s.with("vip", "A"))
+	if got := servers(want); got != want {
+		t.Errorf("servers of the clients after tables were replaced that another program has changed: got %q, want %q", got, want)
 	}
 	s.Apply(t, s.with(all, "A"))
 	s.startAgent(t)

@@ -151,7 +151,7 @@ func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) ba
 	if len(r.old) == 0 {
 		return nil
 	}
-	if !must && k.find(ctx, r.old) != nil {
+	if err := k.find(ctx, r.old); err != nil && !must {
 		return nil // List fails in the same way, and returns the error
 	}
 	return r

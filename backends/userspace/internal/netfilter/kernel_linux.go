@@ -41,9 +41,16 @@ func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(_ context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
+func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
 	if !must || k.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
+	}
+	k.found.Take()
+	for _, f := range host.Families() {
+		l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
+		// The tables are removed, whatever cannot be read in them.
+		_ = errors.Join(l.elements(setFrontends), l.elements(setNodePorts))
+		l.find(f)
 	}
 	return &replacement{kernel: k}
 }
