@@ -303,27 +303,34 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 		t.Errorf("flows removed by a restart that changed nothing: got %d, want none", s.removed)
 	}
 
-	// Frontends are removed while no agent runs. The new one lists the tables, or replaces them.
-	s.startAgent(t)
-	s.Apply(t, s.with("vip", "A"))
-	want = [3]string{"A", external, ""}
-	if got := servers(want); got != want {
-		t.Errorf("servers of the clients after frontends were removed without an agent: got %q, want %q", got, want)
-	}
-	s.Apply(t, s.with(all, "A"))
-	s.startAgent(t)
-	if _, err := netnstest.Run(t, s.NS, "add table "+nft.FamilyOf(s.fam).String()+" vipkit { flags dormant; }", netnstest.NFT(t), "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	s.Apply(t, s.with("vip", "A"))
-	if got := servers(want); got != want {
-		t.Errorf("servers of the clients after tables were replaced that another program has changed: got %q, want %q", got, want)
-	}
-	s.Apply(t, s.with(all, "A"))
-	s.startAgent(t)
-	s.restartReplacing(t)
-	s.Apply(t, s.with("vip", "A"))
-	if got := servers(want); got != want {
-		t.Errorf("servers of the clients after the tables were replaced without some frontends: got %q, want %q", got, want)
+	testRemovedMeanwhile(t, s, all, [3]string{"A", external, ""}, servers)
+}
+
+// testRemovedMeanwhile removes all frontends but one while no agent runs. The new one lists the tables, or
+// replaces them.
+func testRemovedMeanwhile(t *testing.T, s *flowStage, all string, want [3]string, servers func([3]string) [3]string) {
+	t.Helper()
+	for what, restart := range map[string]func(){
+		"listed":   func() {},
+		"replaced": func() { s.restartReplacing(t) },
+		"changed by another program": func() {
+			// In the other case the tables have other names by now.
+			script := fmt.Sprintf("add table %v vipkit { flags dormant; }\nadd table %[1]v vipkit_2 { flags dormant; }\n", nft.FamilyOf(s.fam))
+			if _, err := netnstest.Run(t, s.NS, script, netnstest.NFT(t), "-f", "-"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		s.Apply(t, s.with(all, "A"))
+		before := [3]string{"A", "A", "A"}
+		if got := servers(before); got != before {
+			t.Fatalf("servers of the clients before frontends are removed, tables %s: got %q, want %q", what, got, before)
+		}
+		s.startAgent(t)
+		restart()
+		s.Apply(t, s.with("vip", "A"))
+		if got := servers(want); got != want {
+			t.Errorf("servers of the clients after frontends were removed without an agent, tables %s: got %q, want %q", what, got, want)
+		}
 	}
 }
