@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
@@ -25,7 +26,29 @@ func AwaitPackets() {
 // packets that match none. So the first transaction removes the base chains, whoever made them, and no
 // packet is in them by the second one.
 func (c *Conn) RemoveTables(ctx context.Context, tables ...nfnetlink.Table) error {
-	var bases, all nfnetlink.Batch
+	var all nfnetlink.Batch
+	for _, t := range tables {
+		all.DestroyTable(t)
+	}
+	err := c.removeBases(ctx, tables)
+	for range removalRetries {
+		if !errors.Is(err, backends.ErrConflict) {
+			break
+		}
+		err = c.removeBases(ctx, tables) // Another program has removed some meanwhile.
+	}
+	if err != nil {
+		return err
+	}
+	return c.Commit(ctx, &all)
+}
+
+// removalRetries is how often other programs may remove the same base chains first.
+const removalRetries = 2
+
+// removeBases removes the base chains of tables, and waits until no packet is in them.
+func (c *Conn) removeBases(ctx context.Context, tables []nfnetlink.Table) error {
+	var bases nfnetlink.Batch
 	for _, t := range tables {
 		names, err := c.baseChains(ctx, t)
 		if err != nil {
@@ -35,15 +58,15 @@ func (c *Conn) RemoveTables(ctx context.Context, tables ...nfnetlink.Table) erro
 			bases.FlushChain(t, name)
 			bases.DelChain(t, name)
 		}
-		all.DestroyTable(t)
 	}
-	if !bases.Empty() {
-		if err := c.Commit(ctx, &bases); err != nil {
-			return err
-		}
-		c.Await()
+	if bases.Empty() {
+		return nil
 	}
-	return c.Commit(ctx, &all)
+	if err := c.Commit(ctx, &bases); err != nil {
+		return err
+	}
+	c.Await()
+	return nil
 }
 
 // baseChains returns the names of all base chains of a table. While other programs commit all the time,

@@ -56,6 +56,37 @@ table ip two { chain any-name { type nat hook prerouting priority 0; }; }`, netn
 	}
 }
 
+// Another program may remove the same tables, or a part of them, after they were listed.
+func TestRemoveTablesBesideAnother(t *testing.T) {
+	for taken, fails := range map[int]bool{1: false, 2: false, 100: true} {
+		ns := netnstest.NewNS(t)
+		run := func(script string) {
+			t.Helper()
+			if out, err := netnstest.Run(t, ns, script, netnstest.NFT(t), "-f", "-"); err != nil {
+				t.Fatalf("%s: %v: %s", script, err, out)
+			}
+		}
+		const add = "add table ip one\nadd chain ip one base { type filter hook output priority 0; }\n"
+		run(add + "add chain ip one other { type filter hook input priority 0; }")
+		c := netnstest.Open(t, ns, func() (*nft.Conn, error) { return nft.Open("one") })
+		commits, transact := 0, c.Transact
+		c.Transact = func(ctx context.Context, b *nfnetlink.Batch) error {
+			if commits++; commits > taken {
+				return transact(ctx, b)
+			}
+			run("delete chain ip one base")
+			err := transact(ctx, b)
+			run(add)
+			return err
+		}
+		err := c.RemoveTables(t.Context(), nfnetlink.Table{Family: nfnetlink.IPv4, Name: "one"})
+		left := objects(t, c)
+		if fails != (err != nil) || fails != (left != "") || commits > 5 {
+			t.Errorf("taken %d times: got error %v after %d commits, and %q left, want a failure: %t", taken, err, commits, left, fails)
+		}
+	}
+}
+
 // objects returns all tables with their chains.
 func objects(t *testing.T, c *nft.Conn) string {
 	t.Helper()
