@@ -33,7 +33,7 @@ type Finds struct {
 	by map[proxy.ServicePortName]*proxy.ServicePort
 }
 
-// Add adds a frontend by the number of its protocol, unless it is of TCP. That of a node port may have no address.
+// Add adds a frontend by the number of its protocol, unless it is TCP. A node port may have no address.
 func (f *Finds) Add(family v1.IPFamily, protocol uint8, at netip.AddrPort) {
 	if !at.Addr().IsValid() {
 		unspecified := netip.IPv4Unspecified()

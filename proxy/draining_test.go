@@ -77,7 +77,7 @@ func hosts(pool []*endpoints.Endpoint) (out []string) {
 }
 
 // A local endpoint that terminates, or that topology does not prefer, is in pool Local alone if the external policy
-// is Local: it keeps the flows that the Cluster policy decides about, such as those of pods.
+// is Local: it keeps the flows that the Cluster policy decides about, such as flows from pods.
 func TestFlowsOfPoolLocalStay(t *testing.T) {
 	for name, now := range map[string][]string{
 		"terminates": {"10.0.0.1 @here T", "10.0.0.2 @there"},

@@ -178,7 +178,7 @@ func TestLeftoversOfAShortage(t *testing.T) {
 // socket fail.
 const withoutIPv6 = "VIPKIT_TEST_WITHOUT_IPV6"
 
-// On a kernel without IPv6, the Services of IPv4 are served, those of IPv6 are left out with one
+// On a kernel without IPv6, IPv4 Services are served, IPv6 Services are left out with one
 // problem of the node, and Cleanup works.
 func TestKernelWithoutIPv6(t *testing.T) {
 	if os.Getenv(withoutIPv6) == "" {

@@ -258,7 +258,7 @@ func TestApplyNoticesLoss(t *testing.T) {
 	}
 }
 
-// Tables of layout 4, which had the rules of chain unserved at the end of chain services, become those of
+// Tables of layout 4, which had the rules of chain unserved at the end of chain services, become tables of
 // the present layout in place, and lose no connection.
 func TestOlderLayoutIsAdopted(t *testing.T) {
 	s := newTestbed(t, 4)

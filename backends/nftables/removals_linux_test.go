@@ -28,7 +28,7 @@ type comingAndGoing struct {
 	name     string
 	flavour  iptables.Flavour
 	identity backends.Identity
-	// services is the number of Services of the instance, and sources that of the prefixes of pods: so
+	// services is the number of Services of the instance, and sources the number of prefixes of pods: so
 	// many rules are evaluated between the look-ups of a frontend and of its endpoint.
 	services, sources int
 	// round makes the instance come and go.
@@ -88,7 +88,7 @@ func (w *comingAndGoing) begin(t testing.TB, s *testbed) *beside {
 	t.Cleanup(func() { closeOf(t, b.stays) })
 	apply(t, b.stays, b.served)
 	if w.identity.Name == "" {
-		return b // no instance with the default name may run when that of iptables starts
+		return b // no instance with the default name may run when the iptables instance starts
 	}
 	b.comes, b.successor = b.open(t, Options{Identity: w.identity}), b.open(t, Options{Identity: w.identity, Families: []v1.IPFamily{v1.IPv6Protocol}})
 	t.Cleanup(func() {

@@ -72,14 +72,14 @@ type startReport struct {
 
 // memoryReport has peaks of resident memory, the program's code included.
 type memoryReport struct {
-	// RSSMiB is that of all measurements but the restart; ColdMiB that until the first Apply has
-	// ended, ChangeMiB that while endpoints are replaced one by one, RestartMiB that of the new
+	// RSSMiB is the peak of all measurements but the restart, ColdMiB the peak until the first Apply has
+	// ended, ChangeMiB while endpoints are replaced one by one, and RestartMiB the peak of the new
 	// process until it has adopted the kernel objects.
 	RSSMiB     float64 `json:"rssMiB"`
 	ColdMiB    float64 `json:"coldMiB,omitempty"`
 	ChangeMiB  float64 `json:"changeMiB,omitempty"`
 	RestartMiB float64 `json:"restartMiB,omitempty"`
-	// ProgramsMiB is that of the largest program that the backend ran, such as iptables-restore.
+	// ProgramsMiB is the peak of the largest program that the backend ran, such as iptables-restore.
 	ProgramsMiB float64 `json:"programsMiB,omitempty"`
 }
 

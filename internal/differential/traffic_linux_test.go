@@ -260,7 +260,7 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 }
 
 // Instances with identities of their own serve different Services of the same range: neither rejects,
-// drops or captures connections to those of the other one, whichever is first, nor takes them along when it ends.
+// drops or captures connections to Services of the other, whichever starts first, nor removes them when it ends.
 func TestTrafficSideBySide(t *testing.T) {
 	p := newPlace(t)
 	for _, first := range kinds() {

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // Tables lose their base chains, whatever these are called, before anything else, and packets are awaited
-// in between. Tables that do not exist, and those of others, do not matter.
+// in between. Tables that do not exist, and tables of other programs, do not matter.
 func TestRemoveTables(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	if _, err := netnstest.Run(t, ns, `table ip one {

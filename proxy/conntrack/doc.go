@@ -48,7 +48,8 @@
 // # What is not touched
 //
 // Flows that backend userspace carries, as long as Route forwards them: their entries have no endpoint, and its sessions
-// follow Route. Flows to addresses that no frontend has or had, flows in other zones than the
+// follow Route. Only a full Follow removes entries of TPROXY, which look like flows that nobody has captured; the
+// next datagram makes them again. Flows to addresses that no frontend has or had, flows in other zones than the
 // default one, untranslated flows to removed frontends, and node ports at addresses
 // of other nodes. Outside of the service ranges, flows that became stale while no process was
 // running stay until they expire if the backend does not find their frontend: they may be another program's.

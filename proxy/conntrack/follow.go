@@ -31,8 +31,8 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	return nil
 }
 
-// Find has the next Follow that cleans all frontends also clean those that the dataplane had before, of an earlier
-// process, and does not have any more: service ports with nothing but frontends, as backends.Finder returns them. A
+// Find takes the frontends that an earlier process left in the dataplane, as backends.Finder returns them. The next
+// Follow that cleans all frontends also removes flows to the frontends that no Service has any more. A
 // [proxy.Runner] calls it.
 func (c *Cleaner) Find(found []*proxy.ServicePort) {
 	for _, p := range found {

@@ -25,7 +25,7 @@ func TestNodePortFoundAtAddress(t *testing.T) {
 }
 
 // A full sync of the same process, as after drift, spares the flows that userspace carries. At the start of
-// a process they are those of an earlier one.
+// a process, they are flows of an earlier process.
 func TestFullSyncSparesCarriedFlows(t *testing.T) {
 	held := proxy.NewSnapshot(node(), routed())
 	table := &fakeTable{flows: []flow{by(outside, "0.64.3.1:4000")}}

@@ -45,7 +45,7 @@ func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
 	return all
 }
 
-// hasServer reports whether an address is that of any endpoint.
+// hasServer reports whether any endpoint has an address.
 func (k *kept) hasServer(at netip.AddrPort) bool {
 	if k == nil {
 		return false

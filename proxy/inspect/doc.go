@@ -29,8 +29,8 @@
 //	Generation    of the [proxy.Snapshot]; 0 while nothing is known
 //	Node          the [proxy.Node]; null while nothing is known
 //	Syncs         the last syncs: Recent, Count, Failed, Repairs, Error, Errored, Refused,
-//	              Held, Verified, Watching (changes of other programs are noticed as they
-//	              happen, else only each Resync)
+//	              Held, Verified, Watching (the backend waits for changes of other programs;
+//	              otherwise a resync finds them), Resync (the time between two)
 //	Packet        the [proxy.Packet] of the query, complete; null without one
 //	Verdict       the [proxy.Verdict] about it
 //	Error         what is wrong with the query; then the status is 400

@@ -274,7 +274,7 @@ func (e *Engine) Apply(next proxy.Snapshot) {
 }
 
 // take makes next the snapshot for new flows. It returns the services that have sessions
-// which may be misrouted now: those of changed frontends or with a smaller pool, or all when the
+// which may be misrouted now: services with a changed frontend or a smaller pool, or all when the
 // node has changed.
 func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()

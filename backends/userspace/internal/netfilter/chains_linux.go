@@ -82,11 +82,11 @@ func (r *renderer) bases() []baseChain {
 		{chainPrerouting, at("filter", nfnetlink.Prerouting, capturePriority), chainWriter.prerouting},
 		{chainOutput, at("route", nfnetlink.Output, capturePriority), chainWriter.output},
 		// Chains of type nat are evaluated when destinations are translated, whatever their priorities,
-		// which only order them: these precede those of other programs.
+		// which only order them: these two come before the chains of other programs.
 		{chainBridged, at("nat", nfnetlink.Prerouting, capturePriority), chainWriter.bridged},
 		{chainCaptured, at("nat", nfnetlink.Output, capturePriority), chainWriter.captured},
 		{chainPostrouting, at("filter", nfnetlink.Postrouting, capturePriority), chainWriter.postrouting},
-		// Their places are between those of connection tracking, translation, and other programs.
+		// They must stay between connection tracking, translation, and the chains of other programs.
 		{chainBorrowing, fixed("filter", nfnetlink.Output, zonePriority), chainWriter.borrowing},
 		{chainBeside, fixed("filter", nfnetlink.Prerouting, natPriority+1), chainWriter.beside},
 		{chainUnservedPrerouting, unserved("filter", nfnetlink.Prerouting), chainWriter.unserved},
@@ -206,7 +206,7 @@ func (w chainWriter) unservedOutput() {
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)
 }
 
-// unservedFlows sees later packets of the node, such as those of a UDP flow whose Service is gone. Packets
+// unservedFlows sees later packets of the node, such as datagrams of a UDP flow whose Service is gone. Packets
 // that another instance has captured are not known otherwise than by having a mark.
 func (w chainWriter) unservedFlows() {
 	w.Rule(w.Encode(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)}), w.Accept())
@@ -259,7 +259,7 @@ func (w chainWriter) output() {
 	// An answer to a datagram whose flow connection tracking has forgotten: it seems to begin
 	// a flow, of which the client's next datagram seems to be a reply.
 	w.Rule(w.original(), w.namelessSocket(), w.setConnectionMark())
-	// The mark tells the backend's connections from those of clients also where another program
+	// The mark tells the backend's connections from clients' own also where another program
 	// has put all packets into a zone.
 	w.Rule(w.connectionState(expr.CtStateBitNEW), own, w.setConnectionMark(), accept)
 	w.Rule(own, accept)
@@ -315,7 +315,7 @@ func (w chainWriter) keepDestination(from nft.Statement) {
 // borrowing puts flows that the backend begins from addresses of clients into a zone of their own.
 // So a client may have a flow of its own with the same addresses and ports: connection tracking
 // changes the port of the later one, because replies share a zone. The kernel sends some packets
-// of TCP itself, without the socket of the backend, such as those of a closed connection.
+// of TCP itself, without the socket of the backend, such as the last ones of a closed connection.
 func (w chainWriter) borrowing() {
 	own := w.ownPort(nft.SourcePort(reg))
 	w.Rule(own, w.connectionState(expr.CtStateBitUNTRACKED), w.Accept())
