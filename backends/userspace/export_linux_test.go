@@ -39,8 +39,7 @@ func write[K backends.Key, V comparable](objects iter.Seq2[backends.Object[K, V]
 	return lines, err
 }
 
-// ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY. It
-// must be called before there is traffic.
+// ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY.
 func (b *Backend) ReachFrom(port uint16) {
 	if c, ok := b.capture.(*netfilter.Capture); ok && c.Dialer != nil {
 		c.Dialer.StartAt(port)

@@ -41,7 +41,16 @@ type loans struct {
 // NewPorts returns the count ports from first on. Begin varies the first loan: processes
 // should pass different values.
 func NewPorts(first, count uint16, begin uint32) *Ports {
-	return &Ports{first: first, count: count, stride: Stride(count), start: uint16(begin % uint32(count)), lent: map[Path]*loans{}}
+	p := &Ports{first: first, count: count, stride: Stride(count), lent: map[Path]*loans{}}
+	p.StartAt(begin)
+	return p
+}
+
+// StartAt varies the first loan of later paths, as begin of [NewPorts] does.
+func (p *Ports) StartAt(begin uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.start = uint16(begin % uint32(p.count))
 }
 
 // Stride returns the step from one of count ports to the next that visits all of them, and

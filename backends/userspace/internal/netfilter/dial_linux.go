@@ -33,23 +33,19 @@ type Dialer struct {
 }
 
 func newDialer(s *host.Sockets) *Dialer {
-	d := &Dialer{sockets: s}
-	d.startAt(uint32(os.Getpid()) * 7919) // processes begin at different ports
+	begin := uint32(os.Getpid()) * 7919 // processes begin at different ports
+	d := &Dialer{sockets: s, packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin)}
+	d.ports.Store(begin)
 	return d
 }
 
-func (d *Dialer) startAt(begin uint32) {
-	d.packetPorts = engine.NewPorts(firstSourcePort, sourcePorts, begin)
-	d.ports.Store(begin)
-}
-
-// StartAt makes a port the next one to be used, for tests. It must be called before there is
-// traffic.
+// StartAt makes a port the next one to be used, for tests. Endpoints that have been reached
+// with UDP go on with their own next port.
 func (d *Dialer) StartAt(port uint16) {
 	for begin := range uint32(sourcePorts) {
 		if begin*engine.Stride(sourcePorts)%uint32(sourcePorts) == uint32(port-firstSourcePort) {
-			d.startAt(begin)
-			d.ports.Add(^uint32(0)) // nextPort adds one first
+			d.packetPorts.StartAt(begin)
+			d.ports.Store(begin - 1) // nextPort adds one first
 		}
 	}
 }
