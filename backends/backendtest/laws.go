@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -73,6 +74,7 @@ func RunLaws(t *testing.T, c LawsConfig) {
 				return c.New(t)
 			}
 			s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
+			t.Cleanup(func() { s.close(t) })
 			s.restart(t)
 			if law.calm {
 				s.calm()
@@ -123,7 +125,18 @@ type subject struct {
 // restart replaces the backend by a new one, as a new process would: it knows nothing.
 func (s *subject) restart(t testing.TB) {
 	t.Helper()
+	s.close(t)
 	s.backend, s.applied = s.renew(t), proxy.Snapshot{}
+}
+
+// close closes the backend, if it can be closed.
+func (s *subject) close(t testing.TB) {
+	t.Helper()
+	if c, can := s.backend.(io.Closer); can {
+		if err := c.Close(); err != nil {
+			t.Errorf("closing %T: %v", c, err)
+		}
+	}
 }
 
 // apply applies a snapshot, again while injected faults make it fail.

@@ -2,9 +2,7 @@ package backendtest
 
 import (
 	"bytes"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -165,8 +163,6 @@ func (b *testbed) runAtNode(t testing.TB, input, name string, args ...string) st
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
-	// Only root may use the machine's lock file; the namespace has no other programs.
-	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
 	err := b.node().Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()

@@ -30,7 +30,7 @@ func (c *Config) testPoison(t *testing.T) {
 		if c.lacks(p.needs) {
 			continue
 		}
-		c.run(t, "Poison/"+p.name, func(t *testing.T) {
+		c.runBeside(t, "Poison/"+p.name, func(t *testing.T) {
 			s := c.setUp(t)
 			s.calm()
 			p.test(t, s)

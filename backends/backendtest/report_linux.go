@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,7 +33,16 @@ type Report struct {
 const updateVariable = "VIPKIT_UPDATE"
 
 // results has the subtests that ran, and whether they passed.
-type results map[string]bool
+type results struct {
+	mu     sync.Mutex
+	passed map[string]bool
+}
+
+func (r *results) add(name string, passed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passed[name] = passed
+}
 
 // run is t.Run for a subtest that is part of the report, by its path below that of
 // Run.
@@ -41,23 +51,29 @@ func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
 	if c.world.name != "" {
 		name = path.Join("Worlds", string(c.world.name), name)
 	}
-	ran, skipped := false, false
-	passed := t.Run(path.Base(name), func(t *testing.T) {
-		ran = true
-		defer func() { skipped = t.Skipped() }()
+	t.Run(path.Base(name), func(t *testing.T) {
+		t.Cleanup(func() { c.results.add(name, !t.Failed() && !t.Skipped()) })
 		f(t)
 	})
-	if ran {
-		c.results[name] = passed && !skipped
-	}
+}
+
+// runBeside is run for a subtest with a testbed of its own, which runs beside others.
+func (c *Config) runBeside(t *testing.T, name string, f func(*testing.T)) {
+	t.Helper()
+	c.run(t, name, func(t *testing.T) {
+		t.Parallel()
+		f(t)
+	})
 }
 
 // verdict returns nil if all subtests that prove a capability ran and passed, else an error.
-func (r results) verdict(by []string) error {
+func (r *results) verdict(by []string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var errs []error
 	for _, pattern := range by {
 		found := false
-		for name, passed := range r {
+		for name, passed := range r.passed {
 			if match, err := path.Match(pattern, name); err != nil {
 				return err
 			} else if !match {

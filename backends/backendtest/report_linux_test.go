@@ -42,7 +42,7 @@ func TestCapabilitiesHaveProofs(t *testing.T) {
 }
 
 func TestVerdictOfResults(t *testing.T) {
-	r := results{"Scenarios/a": true, "Scenarios/ab": true, "Scenarios/b": false, "Laws/Economy": true}
+	r := results{passed: map[string]bool{"Scenarios/a": true, "Scenarios/ab": true, "Scenarios/b": false, "Laws/Economy": true}}
 	for _, c := range []struct {
 		by   []string
 		want string
@@ -97,18 +97,18 @@ func TestReportFollowsTheRun(t *testing.T) {
 	if err := os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Lacks: []Capability{Failover}, results: results{}}
+	c := Config{Lacks: []Capability{Failover}, results: &results{passed: map[string]bool{}}}
 	c.Report = Report{File: file, Column: "mine", Remarks: map[Capability]string{Failover: "ask a friend", Adoption: "fast"}}
 	for _, r := range rows() {
 		for _, pattern := range r.by {
-			c.results[strings.ReplaceAll(pattern, "*", "x")] = true
+			c.results.add(strings.ReplaceAll(pattern, "*", "x"), true)
 		}
 	}
-	c.results["Balance"] = false
+	c.results.add("Balance", false)
 	if _, err := c.cells(); err == nil || !strings.Contains(err.Error(), "Balance did not pass") {
 		t.Errorf("Balance failed: got error %v, want one that names it", err)
 	}
-	c.results["Balance"] = true
+	c.results.add("Balance", true)
 	t.Setenv(updateVariable, "1")
 	c.testReport(t)
 	t.Setenv(updateVariable, "")

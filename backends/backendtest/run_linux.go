@@ -12,7 +12,8 @@ import (
 // Config is the backend to test, and how to read its dataplane.
 type Config struct {
 	// New makes a backend for the network namespace of the calling thread. It
-	// is called many times; each backend adopts what earlier ones left.
+	// is called many times; each backend adopts what earlier ones left. Run
+	// closes a backend that is an [io.Closer] before it makes the next one.
 	New func(testing.TB) proxy.Backend
 	// Faulty makes a backend as New does, but each commit to the kernel must
 	// be passed to around, which calls commit or not, and returns the error
@@ -34,7 +35,7 @@ type Config struct {
 	// Report is the document to compare with the run; none if its File is empty.
 	Report Report
 
-	results results
+	results *results
 	world   world
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load them.
@@ -56,37 +57,44 @@ func Run(t *testing.T, c Config) {
 			t.Fatalf("Config.Lacks: unknown capability %q", what)
 		}
 	}
-	c.results = results{}
+	c.results = &results{passed: map[string]bool{}}
 	t.Run("Scenarios", c.testScenarios)
 	c.testPackets(t)
 	c.testRest(t)
 	c.testWorlds(t)
 	if c.Report.File != "" {
-		t.Run("Report", c.testReport)
+		// The other subtests run beside each other until the end of Run.
+		asked := false
+		t.Run("Report", func(*testing.T) { asked = true })
+		t.Cleanup(func() {
+			if asked {
+				c.testReport(t)
+			}
+		})
 	}
 }
 
 // testPackets compares the outcomes of packets with [proxy.Route].
 func (c *Config) testPackets(t *testing.T) {
-	c.run(t, "Random", c.testRandom)
-	c.run(t, "Traffic", c.testTraffic)
-	c.run(t, "Transfers", c.testTransfers)
+	c.runBeside(t, "Random", c.testRandom)
+	c.runBeside(t, "Traffic", c.testTraffic)
+	c.runBeside(t, "Transfers", c.testTransfers)
 	if !c.lacks(LoopbackNodePorts) {
-		c.run(t, "Loopback", c.testLoopback)
+		c.runBeside(t, "Loopback", c.testLoopback)
 	}
 }
 
 // testRest runs the tests that compare several connections, or states of the dataplane.
 func (c *Config) testRest(t *testing.T) {
-	c.run(t, "Affinity", c.testAffinity)
-	c.run(t, "Balance", c.testBalance)
-	c.run(t, "SamePorts", c.testSamePorts)
-	c.run(t, "Flows", c.testFlows)
+	c.runBeside(t, "Affinity", c.testAffinity)
+	c.runBeside(t, "Balance", c.testBalance)
+	c.runBeside(t, "SamePorts", c.testSamePorts)
+	c.runBeside(t, "Flows", c.testFlows)
 	if !c.lacks(Failover) {
-		c.run(t, "Failover", c.testFailover)
+		c.runBeside(t, "Failover", c.testFailover)
 	}
 	if hasSCTP() {
-		c.run(t, "SCTP", c.testSCTP)
+		c.runBeside(t, "SCTP", c.testSCTP)
 	} else {
 		t.Log("SCTP is not tested: the kernel makes no sockets of SCTP")
 	}
@@ -110,6 +118,7 @@ func (c *Config) setUp(t testing.TB) *stage {
 		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },
 	}
 	s.lacks = c.lacks
+	t.Cleanup(func() { s.close(t) })
 	s.restart(t)
 	return s
 }

@@ -12,7 +12,7 @@ import (
 // TestMain, and returns the status to exit with, which is not 0 if a test failed
 // or a goroutine still runs. If the system denies user namespaces it reports that
 // on standard error, and the tests that need the testbed are skipped.
-func Main(m *testing.M) int { return netnstest.Main(m) }
+func Main(m *testing.M) int { return netnstest.Main(m, testenv.Namespaces) }
 
 // setUp returns a testbed that ends with the test.
 func setUp(t testing.TB) *testbed {

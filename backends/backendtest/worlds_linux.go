@@ -36,9 +36,10 @@ func (c *Config) testWorlds(t *testing.T) {
 }
 
 func (c *Config) testWorld(t *testing.T) {
-	c.run(t, "Scenarios", c.worldScenarios)
+	t.Parallel()
+	c.runBeside(t, "Scenarios", c.worldScenarios)
 	c.testPackets(t)
-	c.run(t, "Node", c.testNode)
+	c.runBeside(t, "Node", c.testNode)
 	if c.isEverything() && !c.world.single && !c.loses() {
 		c.testRest(t)
 	}

@@ -68,6 +68,7 @@ const reachable, unreachable = 30 * time.Second, 300 * time.Millisecond
 // On a node whose firewall drops by default, clients outside reach node ports whose endpoints
 // are on other nodes, and the ports for health checks as long as a Service has them.
 func TestFirewallThatDropsByDefault(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		s.greetAt(t, "192.0.2.1:32000")
@@ -104,6 +105,7 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 // Each attempt to connect to a Service without endpoints is refused at once, also to ports that
 // it does not have: the kernel limits ICMP errors, but not resets.
 func TestRefusedWithoutLimit(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		if err := s.NS.Sysctl("net/ipv4/icmp_ratelimit", "1000"); err != nil {
@@ -124,6 +126,7 @@ func TestRefusedWithoutLimit(t *testing.T) {
 // An address of the service range that an interface of the node has belongs to the program that
 // listens there. Other unused addresses are dropped.
 func TestOwnAddressInServiceRange(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), servedPort()))

@@ -16,6 +16,7 @@ import (
 // If the kernel remembers fewer clients than the options require, service ports with affinity
 // are refused.
 func TestAffinityLimit(t *testing.T) {
+	t.Parallel()
 	o := Options{AffinityClients: rememberedClients() + 1}
 	s := newStage(t, o)
 	bad := newPort(v1.IPv4Protocol, 1, 2)

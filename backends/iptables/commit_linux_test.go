@@ -28,6 +28,7 @@ func (s *stage) holds(t *testing.T, want proxy.Snapshot, when string) {
 
 // Removing many services at once keeps the others, in a change and in a full apply.
 func TestManyServicesRemoved(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		const services = xtables.ManyRemovals + 40
 		all := newPorts(v1.IPv4Protocol, services, 1)
@@ -47,6 +48,7 @@ func TestManyServicesRemoved(t *testing.T) {
 
 // Many services are removed also if foreign rules keep the backend from reading the rules.
 func TestManyServicesRemovedUnread(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	all := newPorts(v1.IPv4Protocol, xtables.ManyRemovals+2, 1)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
@@ -72,6 +74,7 @@ func TestManyServicesRemovedUnread(t *testing.T) {
 
 // A single chain that an earlier process left is removed.
 func TestLoneLeftover(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.run(t, "*nat\n:VIPKIT-SVC-AAAAAAAAAAAAAAAA - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 		s.Apply(t, sampleSnapshot())
@@ -81,6 +84,7 @@ func TestLoneLeftover(t *testing.T) {
 
 // Each rule and chain that is written or removed counts once.
 func TestOperationsAreCounted(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		var want uint64
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
@@ -126,7 +130,7 @@ func setFlag(t *testing.T, flag string) {
 // If a program fails without output, the backend reports that the dataplane is lost: some of
 // several tables may have been written.
 func TestSilentFailure(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		flag, _ := failing(t, s, "sed '/^COMMIT/q' | $real \"$@\"; rm $flag; exit 1")
 		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
@@ -144,7 +148,7 @@ func TestSilentFailure(t *testing.T) {
 // If a part of a change was made, and the rest is refused, the backend reports that the
 // dataplane is lost.
 func TestPartOfAChange(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		// The first try stops at a chain to which a foreign rule jumps, the second is refused.
 		flag, _ := failing(t, s, `if [ -e $flag.once ]; then echo 'iptables-restore: line 1 failed' >&2; rm $flag*; exit 1; fi; >$flag.once`)
 		all := newPorts(v1.IPv4Protocol, 3, 2)

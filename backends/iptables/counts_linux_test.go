@@ -15,6 +15,7 @@ import (
 // The rules that are counted are those in the kernel, after each change and by a process that takes over, which
 // writes none. A change of one service port writes the rules of its chain only.
 func TestRulesAreCounted(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 20, 3)
 		step := func(what string, least, most int, ports ...*proxy.ServicePort) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -16,7 +15,6 @@ import (
 // lacks their tables.
 func NeedPrograms(t testing.TB, o Options) {
 	t.Helper()
-	stagetest.OwnXtablesLock(t)
 	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), o) })
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(t, err.Error())

@@ -63,7 +63,7 @@ func hide(t *testing.T, folder string, names ...string) (restore func()) {
 // programs and without naming service ports. Once the extension is available, Apply succeeds.
 func TestMissingExtension(t *testing.T) {
 	for _, names := range [][]string{{"tcp"}, {"comment"}, {"statistic"}, {"REJECT"}, {"conntrack", "MARK"}} {
-		eachFlavour(t, func(t *testing.T, s *stage) {
+		eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 			restore := hide(t, libraries(t), names...)
 			started := stubRestore(t, s, "")
 			all := proxy.NewSnapshot(stagetest.Node(), append(newPorts(v1.IPv4Protocol, 40, 2), newPorts(v1.IPv6Protocol, 40, 2)...)...)
@@ -93,7 +93,7 @@ func TestMissingModule(t *testing.T) {
 		NFT:    "iptables-nft-restore v1.8.9 (nf_tables):\\nline 3: RULE_APPEND failed (No such file or directory): rule in chain X",
 	}
 	for _, warns := range []string{"", "Warning: Extension tcp revision 0 not supported, missing kernel module?\\n"} {
-		eachFlavour(t, func(t *testing.T, s *stage) {
+		eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 			flag, started := failing(t, s, `in=$(cat); case "$in" in *"-m tcp"*) printf "`+warns+says[s.Options.Flavour]+`\n" >&2; exit 1;; esac; echo "$in" | exec $real "$@"`)
 			setFlag(t, flag)
 			all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 40, 2)...)
@@ -116,7 +116,7 @@ func TestMissingModule(t *testing.T) {
 // If an extension is missing that only some service ports need, only these are refused, until
 // the extension is available.
 func TestMissingExtensionOfSome(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		restore := hide(t, libraries(t), "recent", "sctp")
 		s.Restart(t)
 		all := newPorts(v1.IPv4Protocol, 40, 2)
@@ -163,7 +163,7 @@ func TestMissingExtensionOfSome(t *testing.T) {
 // report why, no extension counts as missing.
 func TestRandomRefusals(t *testing.T) {
 	for _, percent := range []int{10, 30, 50, 70, 90} {
-		eachFlavour(t, func(t *testing.T, s *stage) {
+		eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 			script := fmt.Sprintf(`in=$(cat); n=$(od -An -N2 -tu2 /dev/urandom); if [ $((n %% 100)) -lt %d ]; then echo "iptables-restore: line 4 failed" >&2; exit 1; fi; echo "$in" | exec $real "$@"`, percent)
 			flag, _ := failing(t, s, script)
 			setFlag(t, flag)

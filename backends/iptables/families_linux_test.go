@@ -23,7 +23,7 @@ import (
 // If one IP family fails, the other one is applied, and the error makes the Runner apply from
 // the zero snapshot.
 func TestOneFamilyFails(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		flag := filepath.Join(t.TempDir(), "fail")
 		stubRestore(t, s, "if [ -e "+flag+" ]; then echo 'iptables-restore: Cannot allocate memory' >&2; exit 1; fi")
 		before := append(newPorts(v1.IPv4Protocol, 2, 2), newPorts(v1.IPv6Protocol, 2, 2)...)
@@ -72,7 +72,7 @@ func ofFamily(dump, family string) (out string) {
 // If the existing rules cannot be read, nothing is changed and no service port is named: a
 // commit in parts would remove rules of the other parts.
 func TestListingFails(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 4, 2)
 		want := proxy.NewSnapshot(stagetest.Node(), all...)
 		s.Apply(t, want)
@@ -101,6 +101,7 @@ func TestListingFails(t *testing.T) {
 
 // Earlier rules of a service port that is refused now are removed.
 func TestLeftoversOfRefused(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		good, bad := newPorts(v1.IPv4Protocol, 3, 2), refusedPorts()["absurd timeout"]
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
@@ -134,7 +135,7 @@ func TestLeftoversOfRefused(t *testing.T) {
 // A service port whose rules the kernel of the legacy flavour refuses after a restart, without a
 // reason, keeps its earlier rules. The other ports get theirs.
 func TestLeftoversOfAShortage(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		if s.Options.Flavour != Legacy {
 			return // This flavour names reasons.
 		}

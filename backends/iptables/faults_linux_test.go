@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -73,7 +74,7 @@ func startedSince(t *testing.T, file string) []string {
 // A change starts one program, and an unchanged snapshot none. Listing the rules starts one
 // program, in the legacy flavour one for each existing table.
 func TestProcesses(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		file := stubRestore(t, s, "")
 		name := func(stem, what string) string { return fmt.Sprintf("%s-%s-%s", stem, s.Options.Flavour, what) }
 		looks := func(stem string) []string { return slices.Repeat([]string{name(stem, "save")}, 2) }
@@ -112,13 +113,14 @@ func TestProcesses(t *testing.T) {
 // The backend waits for another program that holds the xtables lock. After LockWait, it
 // changes nothing and returns ErrLocked; a later try succeeds.
 func TestLock(t *testing.T) {
+	lock := netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	arguments := filepath.Join(t.TempDir(), "arguments")
 	stubRestore(t, s, `echo "$*" >>`+arguments)
 	s.Apply(t, sampleSnapshot())
 	before := s.dump(t)
 	startedSince(t, arguments)
-	held, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_RDWR|os.O_CREATE, 0o600)
+	held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +171,7 @@ func refusedPorts() map[string]*proxy.ServicePort {
 // If one service port cannot be programmed, the error names it, and all others are programmed,
 // at the first load and later.
 func TestRefusedPorts(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		good := newPorts(v1.IPv4Protocol, 5, 2)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
@@ -201,7 +204,7 @@ func TestRefusedPorts(t *testing.T) {
 
 // If a context ends while a program runs, the backend reports that the dataplane is lost.
 func TestContextEndsDuringProgram(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		waits := filepath.Join(t.TempDir(), "waits")
 		if err := unix.Mkfifo(waits, 0o600); err != nil {
 			t.Fatal(err)

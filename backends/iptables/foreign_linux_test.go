@@ -31,6 +31,7 @@ func (s *stage) nft(t testing.TB, ruleset string) string {
 // Foreign rules in the kernel's own chains are kept even if they jump to the identity's
 // chains, or have comments that look like own rules.
 func TestForeignJumpsAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
 		clean := s.dump(t)
@@ -71,6 +72,7 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 // Chains that foreign rules jump to stay, empty, while they cannot be removed. Resyncs write
 // nothing because of them: a resync that writes at each time would count as a fault.
 func TestChainsThatForeignRulesJumpTo(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		few := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 1, 2)...)
 		fresh := newStage(t, s.Options)
@@ -117,6 +119,7 @@ func TestChainsThatForeignRulesJumpTo(t *testing.T) {
 // Foreign rules in own chains that cannot be written as iptables prints them are removed with
 // the chain.
 func TestUnwritableRulesInOwnChains(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
 		want := s.dump(t)
@@ -142,6 +145,7 @@ func unprintableOutput(table, hook string) string {
 
 // Tables that only nft can print do not matter if the backend does not use them.
 func TestTablesOfNFT(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
 	in := unprintableOutput
 	const early = "type route hook output priority -150"
@@ -167,6 +171,7 @@ func TestTablesOfNFT(t *testing.T) {
 // Foreign rules that iptables cannot print, in the tables and chains that the backend uses, do
 // not prevent changes, repairs and Cleanup.
 func TestUnprintableTable(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
 	s.nft(t, unprintableOutput("ip nat", "type nat hook output priority -100"))
 	snapshots := variants()
@@ -215,6 +220,7 @@ func TestSaveFailsAtForeignTables(t *testing.T) {
 
 // In the legacy flavour, reading tables does not make missing ones.
 func TestTablesAreNotMade(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: Legacy})
 	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)

@@ -88,6 +88,7 @@ type tampered struct{ table, chain, prepare string }
 // Rules of other programs that are invalid in the hooks of the jumps to their chain do not
 // prevent a full apply, whether the jumps exist or not.
 func TestRulesInvalidInHooks(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		v := &tamperer{stage: s, r: testenv.Random(t)}
 		s.Apply(t, sampleSnapshot())
@@ -143,6 +144,7 @@ func TestRulesInvalidInHooks(t *testing.T) {
 
 // The same with only one of the jumps removed, and another one doubled.
 func TestRuleInvalidInOneHook(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
 	v := &tamperer{stage: s, r: testenv.Random(t)}
 	s.Apply(t, sampleSnapshot())
@@ -162,6 +164,7 @@ func TestRuleInvalidInOneHook(t *testing.T) {
 // Removing a rule that iptables cannot print is one operation, so that a resync which repairs
 // something is seen as such, and leaves the rest as it is.
 func TestRemovalOfUnprintableRule(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
 	s.Apply(t, sampleSnapshot())
 	want := s.effectiveRules(t)
@@ -204,6 +207,7 @@ func TestRuleInvalidInHookIsNotUnsupported(t *testing.T) {
 // All rules have only extensions that the backend names: rules with others count as those of
 // other programs.
 func TestRulesHaveNamedExtensions(t *testing.T) {
+	t.Parallel()
 	known := map[string]bool{"ACCEPT": true, "DROP": true, "RETURN": true}
 	for _, e := range rendererOf(t, v1.IPv4Protocol).extensions() {
 		known[e.Name] = true

@@ -61,6 +61,7 @@ func (s *stage) dropped(t *testing.T) (rules []string) {
 // them with the endpoint's own address, and if their destination is a ClusterIP, because they
 // are not translated. Other such packets pass.
 func TestInvalidPackets(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
 		port := newPort(v1.IPv4Protocol, 0, 1)
@@ -89,6 +90,7 @@ func TestInvalidPackets(t *testing.T) {
 // If the kernel's setting for invalid packets is liberal, nothing is dropped from the next
 // resync on.
 func TestInvalidPacketsWhereLiberal(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		const setting = "net/netfilter/nf_conntrack_tcp_be_liberal"
 		for _, c := range []struct {
@@ -109,6 +111,7 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 
 // A missing setting of the kernel is off.
 func TestIsOn(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		text string
 		err  error

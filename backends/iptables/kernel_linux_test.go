@@ -46,6 +46,15 @@ func sampleSnapshot() proxy.Snapshot {
 
 func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
 	t.Helper()
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
+		t.Parallel()
+		test(t, s)
+	})
+}
+
+// eachFlavourInTurn is for tests that set variables of the environment.
+func eachFlavourInTurn(t *testing.T, test func(*testing.T, *stage)) {
+	t.Helper()
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) { test(t, newStage(t, Options{Flavour: flavour})) })
 	}
@@ -54,6 +63,7 @@ func eachFlavour(t *testing.T, test func(*testing.T, *stage)) {
 // iptables-save prints rules exactly as they are rendered, in both flavours: otherwise a
 // restart would write them again.
 func TestRestartWritesNothing(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
 		s.Restart(t)
@@ -66,6 +76,7 @@ func TestRestartWritesNothing(t *testing.T) {
 
 // An Apply from the zero snapshot repairs every foreign change of the rules.
 func TestDriftIsRepaired(t *testing.T) {
+	t.Parallel()
 	const services = "VIPKIT-SERVICES"
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
@@ -129,6 +140,7 @@ COMMIT
 
 // Foreign rules and their order do not change.
 func TestForeignRulesAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.run(t, foreignRules, "iptables-restore", "--noflush", "-w", "5")
 		before := withoutCounters(s.run(t, "", "iptables-save"))
@@ -152,6 +164,7 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 
 // Instances of different identities share nothing.
 func TestInstancesAreDisjoint(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		other := &stage{s.Beside(t, Options{Flavour: s.Options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}})}
 		s.Apply(t, sampleSnapshot())
@@ -180,6 +193,7 @@ func TestInstancesAreDisjoint(t *testing.T) {
 
 // With the identity kube, the backend adopts the rules that kube-proxy left.
 func TestAdoptionFromKubeProxy(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		l := &peerLayout{all: newPorts(v1.IPv4Protocol, 5, 3), random: testenv.Random(t)}
 		s.run(t, l.text(l.all, nil, true), "iptables-restore", "--noflush", "-w", "5")
@@ -201,6 +215,7 @@ func TestAdoptionFromKubeProxy(t *testing.T) {
 
 // A change of the node changes all rules that depend on it.
 func TestNodeChanges(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
 		for _, change := range []func(*proxy.Node){
@@ -229,6 +244,7 @@ func TestNodeChanges(t *testing.T) {
 // In the flavour that uses nf_tables, Drifted is false unless another program has committed to the
 // tables of iptables.
 func TestDriftIsNoticed(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		checker, ok := s.Backend.(proxy.DriftChecker)
 		if !ok {
@@ -264,6 +280,7 @@ func TestDriftIsNoticed(t *testing.T) {
 // If another program has removed rules that a change needs, Apply returns ErrDataplaneLost. An
 // Apply from the zero snapshot then repairs the rules.
 func TestConflictIsNoticed(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 3, 2)
 		first, next := proxy.NewSnapshot(stagetest.Node(), all...), proxy.NewSnapshot(stagetest.Node(), all[0], newPort(v1.IPv4Protocol, 1, 0))
@@ -292,6 +309,7 @@ func TestConflictIsNoticed(t *testing.T) {
 // A chain to which a foreign rule jumps is emptied but not removed, and everything else is
 // changed as wanted.
 func TestChainInUseByOthers(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 4, 2)
 		used := []string{newNames("vipkit").of(prefixCluster, all[2].Name, 0), newNames("vipkit").of(prefixCluster, all[3].Name, 0)}
@@ -323,6 +341,7 @@ func TestChainInUseByOthers(t *testing.T) {
 
 // A new process that finds many rules which are not wanted removes them and keeps the others.
 func TestAdoptionOfManyLeftovers(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 60, 1)
 		for _, n := range []int{60 - xtables.ManyChanges - 4, 5} {

@@ -14,6 +14,7 @@ import (
 // text, whatever kind of port it is, and does not write the chains again that have rules of
 // many ports.
 func TestLeftoversOfOnePort(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		for _, removed := range slices.Collect(sampleSnapshot().All()) {
 			all := append(newPorts(removed.Name.Family, 100, 1)[20:], removed)
@@ -40,6 +41,7 @@ func (s *stage) operationsOf(t *testing.T, w proxy.Snapshot) uint64 {
 // The first Apply of an identity that adopts the chains of kube-proxy, and Cleanup, remove the
 // canaries of kube-proxy in all tables. Those of the kubelet stay.
 func TestCanariesOfKubeProxy(t *testing.T) {
+	t.Parallel()
 	for _, f := range flavours() {
 		s := newStage(t, Options{Flavour: f, Identity: backends.Identity{Name: "kube"}})
 		for name, do := range map[string]func() error{

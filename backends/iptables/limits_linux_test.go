@@ -42,8 +42,10 @@ func firstSync(t *testing.T, b proxy.Backend, s proxy.Snapshot) (first proxy.Syn
 // A Runner reports how many clients of an endpoint have session affinity. The test checks that
 // the kernel remembers as many and no more.
 func TestAffinityIsLimited(t *testing.T) {
+	t.Parallel()
 	for _, f := range flavours() {
 		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{Flavour: f})
 			sticky := func(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 				p := newPort(fam, i, n)

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,6 +24,7 @@ const lockSecond = `script=$(cat); rm $flag; >$flag.held
 // iptables acquires the lock for each table. If it gets the lock only for the first one, a
 // part of the change was made, and the backend reports that the dataplane is lost.
 func TestLockBetweenTables(t *testing.T) {
+	netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	flag, _ := failing(t, s, lockSecond)
 	full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)

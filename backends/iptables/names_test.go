@@ -20,6 +20,7 @@ func nameOf(namespace, name, port string) proxy.ServicePortName {
 
 // With the identity "kube", chains have the names of kube-proxy.
 func TestKnownNames(t *testing.T) {
+	t.Parallel()
 	n := newNames("kube")
 	for want, got := range map[string]string{
 		"KUBE-SERVICES":             n.chain(chainServices),
@@ -41,6 +42,7 @@ const longestPrefix = 7
 
 // The kernel accepts names of 28 characters, and identities have up to 24.
 func TestNamesAreShortEnough(t *testing.T) {
+	t.Parallel()
 	seen := map[string]string{}
 	for _, identity := range []string{"a", "vipkit", "sevenab", "eightabc", "eightabd", strings.Repeat("x", 24)} {
 		n := newNames(identity)
@@ -73,6 +75,7 @@ func TestNamesAreShortEnough(t *testing.T) {
 
 // The name of one identity may be a prefix of another one, or of the names of its chains.
 func TestOwnership(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		identity, chain string
 		table           xtables.Table

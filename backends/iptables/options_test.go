@@ -12,6 +12,7 @@ import (
 
 // Missing options get defaults, and invalid ones are refused.
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	both := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 	identity := backends.Identity{Name: backends.DefaultName, Mark: 0x4000}
 	for _, c := range []struct {

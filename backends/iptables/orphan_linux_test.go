@@ -138,7 +138,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 	runtime.LockOSThread() // the agent ends with the thread that started it
 	defer runtime.UnlockOSThread()
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		g := newGate(t, s, "echo >begins; read x <opens")
 		g.shut(t)
 		kill(t, startAgent(t, s, g))
@@ -172,7 +172,7 @@ func TestOrphan(t *testing.T) {
 	}
 	runtime.LockOSThread() // the agent ends with the thread that started it
 	defer runtime.UnlockOSThread()
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		s.Options.LockWait = time.Second
 		g := newGate(t, s, `(echo >begins; read x <opens; exec $real "$@"); exit`)
 		g.shut(t)

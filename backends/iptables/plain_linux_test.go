@@ -11,6 +11,7 @@ import (
 
 // All rules of this package are plain, so that a full apply does not write them again.
 func TestOwnRulesArePlain(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
 	for _, w := range variants() {
 		s.Apply(t, w)
@@ -26,6 +27,7 @@ func TestOwnRulesArePlain(t *testing.T) {
 // A chain that has the name of one of the kernel's own chains, and that iptables cannot use,
 // is removed unless it has foreign rules; then an error names it.
 func TestUnusableChainOfHook(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ chain, rule, says string }{
 		{"{ }", "", ""},
 		{"{ type nat hook output priority -90; }", "", ""},

@@ -82,6 +82,7 @@ func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
 
 // The rules for service ports of each kind are those of a golden file.
 func TestRenderedPorts(t *testing.T) {
+	t.Parallel()
 	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
 	reject, drop, pass := proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Drop}, proxy.TrafficRoute{}
@@ -162,6 +163,7 @@ const stickyFor = "affinity for a second and a half"
 
 // The rules that do not depend on service ports, for a node with many settings.
 func TestRenderedNode(t *testing.T) {
+	t.Parallel()
 	o, err := Options{}.complete()
 	if err != nil {
 		t.Fatal(err)
@@ -206,6 +208,7 @@ func busyNode() *proxy.Node {
 // families, also for a node with several criteria for pods, addresses for node ports and
 // service ranges.
 func TestRenderedNodeAsAWhole(t *testing.T) {
+	t.Parallel()
 	plain, much := stagetest.Node(), busyNode()
 	much.LocalTraffic.InterfacePrefix = strings.Repeat("x", 15) // the longest name
 	much.NodePorts.Prefixes = append(much.NodePorts.Prefixes, stagetest.Prefixes("172.19.0.0/16", "fd00:19::/64")...)

@@ -19,6 +19,7 @@ import (
 // Rendered objects do not depend on earlier renderings or their nodes, and are appended to the
 // existing ones.
 func TestRenderingIsPure(t *testing.T) {
+	t.Parallel()
 	r, before := rendererOf(t, v1.IPv4Protocol), []xtables.Object{{Key: xtables.Key{Chain: "before"}}}
 	nodes := []*proxy.Node{stagetest.Node(), busyNode(), {}}
 	ports := []*proxy.ServicePort{nil, stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 0)}
@@ -53,6 +54,7 @@ func someRenderings(r *rand.Rand) (all []stagetest.Rendering) {
 // Concurrent calls, for several nodes and in any order, return the same as each call alone; and
 // the scripts of a commit do not depend on the renderer of its objects.
 func TestRenderingAtOnce(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		stagetest.RunPurity(t, r, someRenderings(r), func() (backends.Render[xtables.Key, string], func([]xtables.Object) string) {

@@ -16,6 +16,7 @@ var ownChain = regexp.MustCompile(`(?m)^:(VIPKIT-\S+)`)
 // Whichever chain another program renames, a resync and Cleanup remove all rules that were
 // written for it: packets follow no rule of before, and no chain stays in use.
 func TestRenamedChains(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
 		want := s.dump(t)
@@ -50,6 +51,7 @@ func TestRenamedChains(t *testing.T) {
 // Own jumps are known by their comments, also in chains of other programs, with other matches and
 // with other targets. The other rules of such chains stay.
 func TestCopiedJumps(t *testing.T) {
+	t.Parallel()
 	const comment = `-m comment --comment "kubernetes service portals (VIPKIT)" `
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())

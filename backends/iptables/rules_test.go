@@ -15,6 +15,7 @@ import (
 
 // No name of a service port adds a line or closes quotes.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	ownJump := regexp.MustCompile(`^(-m conntrack --ctstate [A-Z]+ )?-m comment --comment "kubernetes [a-z ]+ \(VIPKIT\)" -j VIPKIT-[A-Z-]+$`)
 	for _, name := range []string{
 		"a\nCOMMIT\n*nat\n-F", `a" -j ACCEPT`, `a\`, `a\" -j ACCEPT`, "a\x00b", "a\rb", "'; reboot; '", "$(reboot)", "\u2028\u202e", "\xff\xfe",
@@ -44,6 +45,7 @@ func TestHostileNames(t *testing.T) {
 
 // No character of a name can close the quotes around it, even if it has pairs of quotes.
 func TestSafe(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		`a" -j ACCEPT -m comment --comment "b`: `a? -j ACCEPT -m comment --comment ?b`,
 		`'a' \"`:                               "?a? ??", "a\nb\x00\x7f": "a?b??", "é": "?", "~": "~", "shop/web:http 1": "shop/web:http 1", "": "",

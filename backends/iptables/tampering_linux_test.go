@@ -131,6 +131,7 @@ func variants() []proxy.Snapshot {
 // After any tampering with own chains and the jumps to them, a change succeeds or returns
 // ErrDataplaneLost, and the next full apply repairs the rules.
 func TestTampering(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		v := &tamperer{stage: s, r: testenv.Random(t)}
 		snapshots := variants()
@@ -229,8 +230,10 @@ func (v *tamperer) repairs(t *testing.T, next proxy.Snapshot, want map[string][]
 // No foreign rule at the front or back of an own chain, or of one of the kernel's, prevents
 // that a Service is removed and added again. Each run tries some of all these rules.
 func TestForeignRuleAnywhere(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) {
+			t.Parallel()
 			v := &tamperer{stage: newStage(t, Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}}), r: testenv.Random(t)}
 			all := newPorts(v1.IPv4Protocol, 2, 2)
 			one, two := proxy.NewSnapshot(stagetest.Node(), all[0]), proxy.NewSnapshot(stagetest.Node(), all...)

@@ -15,6 +15,7 @@ import (
 // Rules returns an error that names the service ports that cannot be programmed, and the rules
 // of all others.
 func TestRulesWithoutFaulty(t *testing.T) {
+	t.Parallel()
 	o := Options{AffinityClients: 100}
 	good, mixed := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 1)
 	want, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good))
@@ -38,6 +39,7 @@ func TestRulesWithoutFaulty(t *testing.T) {
 
 // Without rules for the options and the snapshot, Rules returns an error or "".
 func TestRulesWithoutResult(t *testing.T) {
+	t.Parallel()
 	snapshot := proxy.NewSnapshot(&proxy.Node{}, newPort(v1.IPv4Protocol, 0, 2))
 	if got, err := Rules(Options{Flavour: "unknown"}, v1.IPv4Protocol, snapshot); got != "" || err == nil {
 		t.Errorf("an unknown flavour: got %q and error %v, want an error alone", got, err)
@@ -54,6 +56,7 @@ func TestRulesWithoutResult(t *testing.T) {
 
 // Rules does not read how many clients the kernel remembers.
 func TestRulesWithAffinity(t *testing.T) {
+	t.Parallel()
 	port := newPort(v1.IPv4Protocol, 0, 2)
 	port.Affinity.Timeout = time.Minute
 	if _, err := Rules(Options{AffinityClients: 1000}, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, port)); err != nil {

@@ -38,6 +38,7 @@ func newRow(t *testing.T, s *stage) (client *netns.NS) {
 // While endpoints and other services are added and removed, at times all endpoints, each
 // connection of a client succeeds or is refused: no packet is lost or misrouted.
 func TestTrafficDuringCommits(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		r := testenv.Random(t)
 		client := newRow(t, s)

@@ -25,7 +25,7 @@ const refuseSecond = `script=$(cat); echo "$script" | sed '/^COMMIT/q' | $real "
 // What was committed before a refusal is undone, and no program is started if there is nothing
 // to undo.
 func TestUndo(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		for script, programs := range map[string]int{
 			strings.Replace(refuseSecond, "AFTER", "rm $flag", 1):          2,
 			"rm $flag; echo 'iptables-restore: line 1 failed' >&2; exit 1": 1,
@@ -56,7 +56,7 @@ func TestUndo(t *testing.T) {
 // If a part of a change cannot be undone, because rules were replaced or because undoing is
 // refused too, the backend reports that the dataplane is lost.
 func TestNoUndo(t *testing.T) {
-	eachFlavour(t, func(t *testing.T, s *stage) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
 		for _, c := range []struct {
 			what, after string

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -79,7 +80,7 @@ func TestCleanupAtTheDeadline(t *testing.T) {
 // Cleanup removes virtual servers before the rules that protect them, and nothing if it cannot list
 // them: by the sets, another Cleanup finds those that somebody has edited.
 func TestCleanupRemovesServersFirst(t *testing.T) {
-	path := stagetest.OwnXtablesLock(t)
+	path := netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second})
 	s.Apply(t, snapshotOf(stagetest.Port(v1.IPv4Protocol, 0, 2), localPort(1)))
 	s.restart(t)

@@ -122,7 +122,7 @@ func TestSetsDestroyed(t *testing.T) {
 // While another program holds the xtables lock, the first Apply fails and names no service port. All
 // later ones need no lock: changes and resyncs succeed.
 func TestLockHeld(t *testing.T) {
-	path := stagetest.OwnXtablesLock(t)
+	path := netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second})
 	held, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

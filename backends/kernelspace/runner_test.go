@@ -21,7 +21,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m, testenv.Waiting)) }
 
 // running is a machine with a Runner, in a bubble of synctest.
 type running struct {

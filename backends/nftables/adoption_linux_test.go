@@ -54,6 +54,7 @@ func sampleSnapshot() proxy.Snapshot {
 
 // A restart with an unchanged snapshot commits no transaction.
 func TestRestartWritesNothing(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	snapshot := sampleSnapshot()
 	s.Apply(t, snapshot)
@@ -204,9 +205,11 @@ func (s *stage) sourcesOf(t *testing.T, table nfnetlink.Table) string {
 // After any tampering, an Apply from the zero snapshot restores the tables, and the next one
 // commits nothing.
 func TestAdoptionRepairs(t *testing.T) {
+	t.Parallel()
 	snapshot := sampleSnapshot()
 	for _, c := range tamperings() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{})
 			s.Apply(t, snapshot)
 			want := s.listing(t)
@@ -235,6 +238,7 @@ func TestAdoptionRepairs(t *testing.T) {
 
 // Apply of a change reports that another program has changed the tables.
 func TestApplyNoticesLoss(t *testing.T) {
+	t.Parallel()
 	snapshot := sampleSnapshot()
 	changed := stagetest.Port(v1.IPv4Protocol, 0, 4)
 	next := snapshot.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
@@ -244,6 +248,7 @@ func TestApplyNoticesLoss(t *testing.T) {
 		{"no elements", nftDoes("flush set ip vipkit hairpins", "flush map ip vipkit endpoints", "flush map ip vipkit services")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{})
 			s.Apply(t, snapshot)
 			want := s.listing(t)
@@ -261,6 +266,7 @@ func TestApplyNoticesLoss(t *testing.T) {
 // Tables of layout 4, which had the rules of chain unserved at the end of chain services, become tables of
 // the present layout in place, and lose no connection.
 func TestOlderLayoutIsAdopted(t *testing.T) {
+	t.Parallel()
 	s := newTestbed(t, 4)
 	closeOf(t, s.Backend)
 	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)

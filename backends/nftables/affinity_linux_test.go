@@ -104,9 +104,11 @@ func clientsIn(t *testing.T, c *nfnetlink.Conn, table string, p *proxy.ServicePo
 // Clients lose their affinity to an endpoint when it is removed, also if it was removed
 // while no backend was running. All other clients keep theirs.
 func TestClientsForgetRemovedEndpoints(t *testing.T) {
+	t.Parallel()
 	for _, fam := range bothFamilies() {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
+				t.Parallel()
 				s := newStage(t, Options{})
 				three, other := stickyPort(fam, 0, 3), stickyPort(fam, 1, 2)
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), three, other))
@@ -136,9 +138,11 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 // Two endpoints may have the same address: when one is removed, only its clients lose their
 // affinity.
 func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
+	t.Parallel()
 	for _, fam := range bothFamilies() {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
+				t.Parallel()
 				s := newStage(t, Options{})
 				p := stickyPort(fam, 0, 1)
 				p.Cluster = append(p.Cluster, stagetest.Endpoint(fam, 1, 9090))
@@ -161,9 +165,11 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 
 // Tens of thousands of clients of one service port have affinity, and keep it at a restart.
 func TestManyClients(t *testing.T) {
+	t.Parallel()
 	const clients = 70_000
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{AffinityClients: 1 << 17})
 			p := stickyPort(fam, 0, 7)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -191,6 +197,7 @@ func TestManyClients(t *testing.T) {
 
 // Names of chains and maps are reused; each object has a name of its own.
 func TestServicesAddedAndRemoved(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	s := newStage(t, Options{})
 	for round := range 60 {

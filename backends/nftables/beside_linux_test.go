@@ -16,6 +16,7 @@ import (
 // No connection is refused or lost while another instance, which serves the same Service, comes
 // and goes: by Cleanup, or because its IP family is switched off.
 func TestNoConnectionIsLostToRemovals(t *testing.T) {
+	t.Parallel()
 	const (
 		length = 5 * time.Second
 		least  = 100
@@ -50,6 +51,7 @@ func TestNoConnectionIsLostToRemovals(t *testing.T) {
 // Instances with the same ranges serve different Services: neither rejects or drops packets to
 // those of the other, whichever comes first.
 func TestInstancesServeTheSameRanges(t *testing.T) {
+	t.Parallel()
 	for _, priority := range []int32{-50, 50} {
 		s := newTestbed(t, 4)
 		other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, priority)})}

@@ -50,6 +50,7 @@ func counted(lists ...[]object) map[object]int {
 // TestRenderDiffIsTheDifference checks that RenderDiff returns the difference of two full
 // renderings, or is not ok.
 func TestRenderDiffIsTheDifference(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	k := renderKernel(t)
 	node := &proxy.Node{}
@@ -122,6 +123,7 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 
 // TestCheck checks that routes which pass packets are refused.
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	k, p := renderKernel(t), stagetest.Port(v1.IPv4Protocol, 1, 3)
 	if err := k.Check(stagetest.Node(), p); err != nil {
 		t.Errorf("a valid port: got error %v, want none", err)

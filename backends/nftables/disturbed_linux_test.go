@@ -24,6 +24,7 @@ import (
 // A flush of the ruleset during a first load is noticed at once, is not reported as an error
 // of a service port, and is repaired by the next Apply.
 func TestFlushInFirstLoad(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int{listLimit, 0} {
 		w := newWatched(t, limit)
 		snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(5000)...)
@@ -54,13 +55,16 @@ func TestFlushInFirstLoad(t *testing.T) {
 // Other programs may commit to their own tables faster than many rules or a large set can be
 // listed. The listing of a new process is complete all the same, so it writes nothing.
 func TestAdoptionDuringForeignCommits(t *testing.T) {
+	t.Parallel()
 	t.Run("endpoints", func(t *testing.T) {
+		t.Parallel()
 		w := newWatched(t, listLimit)
 		snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(4000)...)
 		w.Apply(t, snapshot)
 		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("rules", func(t *testing.T) {
+		t.Parallel()
 		w := newWatched(t, listLimit)
 		var ports []*proxy.ServicePort
 		for i := range 1500 {
@@ -71,6 +75,7 @@ func TestAdoptionDuringForeignCommits(t *testing.T) {
 		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("source ranges", func(t *testing.T) {
+		t.Parallel()
 		w := newWatched(t, listLimit)
 		p := manyPorts(1)[0]
 		f := &p.Frontends[0]
@@ -83,6 +88,7 @@ func TestAdoptionDuringForeignCommits(t *testing.T) {
 		w.adoptsDuringCommits(t, snapshot)
 	})
 	t.Run("clients", func(t *testing.T) {
+		t.Parallel()
 		w := newWatched(t, listLimit)
 		p := stickyPort(v1.IPv4Protocol, 0, 2)
 		snapshot := proxy.NewSnapshot(stagetest.Node(), p)
@@ -96,6 +102,7 @@ func TestAdoptionDuringForeignCommits(t *testing.T) {
 // The next one finds the table that serves, although other programs commit faster than many
 // chains can be listed.
 func TestUnfinishedTablesDuringForeignCommits(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	var ports []*proxy.ServicePort
 	for i := range 1500 {
@@ -164,9 +171,11 @@ func (w *watched) adoptsDuringCommits(t *testing.T, snapshot proxy.Snapshot) {
 // clients of a removed endpoint lose their affinity all the same, and a new process keeps
 // the other clients.
 func TestClientsDuringForeignCommits(t *testing.T) {
+	t.Parallel()
 	const clients = 30_000
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
+			t.Parallel()
 			w := newWatched(t, listLimit)
 			p := stickyPort(fam, 0, 3)
 			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -190,8 +199,10 @@ func TestClientsDuringForeignCommits(t *testing.T) {
 // cannot change it. Apply then returns ErrUnavailable, and succeeds after that process has
 // ended.
 func TestTableOfAnotherOwner(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"vipkit", "vipkit_2"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWatched(t, listLimit)
 			snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
 			w.Apply(t, snapshot)

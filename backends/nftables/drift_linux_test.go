@@ -53,6 +53,7 @@ func (w *watched) drifted(t *testing.T, when string, want bool) {
 // The backend's own commits are not drift, and neither are commits of other programs to
 // their own tables.
 func TestDriftedIgnoresForeignTables(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	p := stickyPort(v1.IPv4Protocol, 0, 2)
 	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -77,6 +78,7 @@ func TestDriftedIgnoresForeignTables(t *testing.T) {
 // Every foreign change of the backend's tables is noticed at once, and repaired by the next
 // resync.
 func TestDriftedNoticesOwnTables(t *testing.T) {
+	t.Parallel()
 	snapshot := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
 	for name, commands := range map[string][]string{
 		"a rule added":              {"add rule ip vipkit services counter"},
@@ -106,6 +108,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 		"a chain in use, under another name": {"flush chain ip vipkit pick-4", "rename chain ip vipkit pick-4 pick-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWatched(t, listLimit)
 			w.Apply(t, snapshot)
 			w.drifted(t, "before", false)
@@ -131,6 +134,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 // A set to which an administrator added a limit, by loading an edited listing of nft, is
 // repaired. All of its elements have the limit.
 func TestEditedSetsAreRepaired(t *testing.T) {
+	t.Parallel()
 	snapshot := sampleSnapshot()
 	fresh := newStage(t, Options{})
 	fresh.Apply(t, snapshot)
@@ -167,6 +171,7 @@ func TestEditedSetsAreRepaired(t *testing.T) {
 // A catch-all element of an affinity map, which would send all clients to one endpoint, is
 // removed by a resync, and also when that endpoint is removed.
 func TestNoEndpointForAllClients(t *testing.T) {
+	t.Parallel()
 	p := stickyPort(v1.IPv4Protocol, 0, 3)
 	two := *p
 	two.Cluster = p.Cluster[:2]
@@ -181,6 +186,7 @@ func TestNoEndpointForAllClients(t *testing.T) {
 		"an endpoint removed":        {p.Cluster[2].Addr.Addr().String(), three, proxy.NewSnapshot(node, &two)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWatched(t, listLimit)
 			w.Apply(t, three)
 			w.nft(t, "add element ip vipkit "+affinityMap(affinityID(p.Name), proxy.PoolCluster)+" { * : "+step.endpoint+" . 8080 }")
@@ -195,6 +201,7 @@ func TestNoEndpointForAllClients(t *testing.T) {
 
 // A flush is noticed after own commits of any kind and size.
 func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
+	t.Parallel()
 	snapshot := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
 	for name, next := range map[string]proxy.Snapshot{
 		"nothing":         snapshot,
@@ -205,6 +212,7 @@ func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
 		"a new table set": proxy.NewSnapshot(stagetest.Node(), manyPorts(3000)...),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWatched(t, listLimit)
 			w.Apply(t, snapshot)
 			w.Apply(t, next)
@@ -219,6 +227,7 @@ func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
 
 // Removing clients that have expired meanwhile hides no later commit of another program.
 func TestDriftedAfterNothingWasRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	p := stickyPort(v1.IPv4Protocol, 0, 3)
 	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -234,6 +243,7 @@ func TestDriftedAfterNothingWasRemoved(t *testing.T) {
 // A process that has verified its tables lists them at a resync, however large they are, and
 // does not replace them.
 func TestResyncListsTables(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, 0)
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
 	w.Apply(t, snapshot)
@@ -249,6 +259,7 @@ func TestResyncListsTables(t *testing.T) {
 // If another program removes objects right before a commit, the error is ErrDataplaneLost,
 // which a resync repairs, and not ErrUnsupported.
 func TestMissingIsNotUnsupported(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	small, large := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv4Protocol, 0, 9)
 	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), small))
@@ -270,6 +281,7 @@ func TestMissingIsNotUnsupported(t *testing.T) {
 // Where nobody else has changed the tables, a rule for which the kernel lacks something is
 // unsupported, and not missing: another try would be in vain.
 func TestUnsupportedIsNotMissing(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(2)...))
 	w.kernel.Transact = func(context.Context, *nfnetlink.Batch) error {

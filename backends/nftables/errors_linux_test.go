@@ -6,6 +6,7 @@ import (
 
 // Slots are adopted only if every one is filled, with a different endpoint, and listed once.
 func TestFillSlots(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		// listed are pairs of a slot and the endpoint in it.

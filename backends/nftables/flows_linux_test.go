@@ -239,6 +239,7 @@ func (s *sender) nextServer(t *testing.T, want string) string {
 // Clients that send UDP all the time, from one source port each, always reach the servers of
 // the last snapshot, and never those of an earlier one.
 func TestStaleFlows(t *testing.T) {
+	t.Parallel()
 	for _, fam := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		t.Run(string(fam), func(t *testing.T) { testStaleFlows(t, newFlowStage(t, fam)) })
 	}

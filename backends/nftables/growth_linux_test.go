@@ -18,6 +18,7 @@ const smallSet = 16
 
 // The backend changes from any size to any other, with other changes and with faults.
 func TestGrowth(t *testing.T) {
+	t.Parallel()
 	for name, limits := range map[string]limits{
 		"list tables":    {list: listLimit, set: smallSet},
 		"replace tables": {list: 0, set: smallSet},
@@ -83,6 +84,7 @@ func (s *stage) dump(t testing.TB) (out string) {
 // A Service grows from few endpoints to more than its set has room for, which needs a new
 // chain in the same Apply, and shrinks again. The sizes are those of production.
 func TestGrowthOfOneService(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	for _, n := range []int{3, leastSize + leastSize/10, 3, 4*leastSize + 1, 1} {
 		s.Apply(t, oneService(n))

@@ -51,6 +51,7 @@ func addOddTable(t *testing.T, c *nfnetlink.Conn) {
 
 // Foreign tables do not disturb the backend, and stay unchanged.
 func TestForeignTablesAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	s.load(t, foreignTables)
 	addOddTable(t, s.conn(t))
@@ -69,6 +70,7 @@ func TestForeignTablesAreLeftAlone(t *testing.T) {
 // Instances of different identities share nothing: each can be added, changed and removed
 // without changing the other.
 func TestInstancesAreDisjoint(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, -5)})}
 
@@ -97,6 +99,7 @@ func TestInstancesAreDisjoint(t *testing.T) {
 
 // A restart under the same name applies another priority and mark.
 func TestIdentityChanges(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	snapshot := sampleSnapshot()
 	s.Apply(t, snapshot)
@@ -112,6 +115,7 @@ func TestIdentityChanges(t *testing.T) {
 }
 
 func TestFamilies(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		families []v1.IPFamily
 		want     []string
@@ -135,6 +139,7 @@ func TestFamilies(t *testing.T) {
 }
 
 func TestNewRefusesOptions(t *testing.T) {
+	t.Parallel()
 	for _, o := range []Options{
 		{Identity: identity("No", 0, 0)},
 		{Identity: identity("", 3, 0)},
@@ -149,6 +154,7 @@ func TestNewRefusesOptions(t *testing.T) {
 // If the kernel refuses objects of one service port, all others are programmed, in the first
 // load and later.
 func TestRefusedServices(t *testing.T) {
+	t.Parallel()
 	collides := collidingPort(40, 9)
 	wrongFamily := stagetest.Port(v1.IPv4Protocol, 42, 1)
 	wrongFamily.Cluster = append(wrongFamily.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 80))
@@ -171,6 +177,7 @@ func TestRefusedServices(t *testing.T) {
 		{"a frontend of another family", wrongFrontend},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{})
 			healthy := proxy.NewSnapshot(stagetest.Node(), good...)
 			s.Apply(t, healthy)
@@ -200,6 +207,7 @@ func collidingPort(i, n int) *proxy.ServicePort {
 
 // Source ranges that overlap are merged, although a tracker never makes such ones.
 func TestSourceRangesThatOverlap(t *testing.T) {
+	t.Parallel()
 	listing := func(sources ...string) string {
 		s := newStage(t, Options{})
 		p := stagetest.Port(v1.IPv4Protocol, 0, 2)
@@ -219,6 +227,7 @@ func TestSourceRangesThatOverlap(t *testing.T) {
 // New chains for existing frontends are committed first. If the kernel refuses the second
 // transaction, they are removed again.
 func TestRefusedServiceBesideNewChains(t *testing.T) {
+	t.Parallel()
 	refused := collidingPort(9, 1)
 	s := newStage(t, Options{})
 	before := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3), stagetest.Port(v1.IPv4Protocol, 1, 3))
@@ -252,6 +261,7 @@ func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name prox
 // Not every kernel has SCTP sockets, so this test sends no packets: the rules and elements
 // for SCTP are those for TCP except for the protocol.
 func TestSCTP(t *testing.T) {
+	t.Parallel()
 	listing := func(protocol v1.Protocol) string {
 		s := newStage(t, Options{})
 		p := stagetest.Port(v1.IPv4Protocol, 0, 3)

@@ -74,6 +74,7 @@ func (s *stage) countElements(t testing.TB, set string) int {
 
 // Tables that are too large to be listed are replaced by new ones.
 func TestBigTablesAreReplaced(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	s.Restart(t)
@@ -106,6 +107,7 @@ func TestBigTablesAreReplaced(t *testing.T) {
 
 // A new process knows the fill of the sets that it adopts, and makes larger ones in time.
 func TestSetsGrowAfterRestart(t *testing.T) {
+	t.Parallel()
 	var all []*proxy.ServicePort
 	for i := range leastSize + leastSize/4 {
 		all = append(all, stagetest.Port(v1.IPv4Protocol, i, 1))
@@ -123,6 +125,7 @@ func TestSetsGrowAfterRestart(t *testing.T) {
 // An element that a transaction removes or replaces needs its space until the end of the
 // transaction.
 func TestRoomInSets(t *testing.T) {
+	t.Parallel()
 	const free = 3
 	do := func(kind backends.OpKind, n int) []op {
 		return slices.Repeat([]op{{Kind: kind, Key: key{kind: kindClusterIP, fam: nfnetlink.IPv6, addr: [16]byte{0xfd}}}}, n)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestClassOf(t *testing.T) {
+	t.Parallel()
 	for n, want := range map[int]uint32{
 		0: 4, 1: 4, 2: 4, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 16: 16, 17: 32, 1000: 1024, 1024: 1024, 1025: 2048,
 		math.MaxInt32: 1 << 31,
@@ -39,6 +40,7 @@ func TestClassOf(t *testing.T) {
 }
 
 func TestRangesOf(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		fam      nfnetlink.Family
 		prefixes []string
@@ -84,6 +86,7 @@ func addrText(fam nfnetlink.Family, a [16]byte) string {
 
 // The name of a set of sources depends on its content only.
 func TestSourcesName(t *testing.T) {
+	t.Parallel()
 	seen := map[string]string{}
 	for _, prefixes := range []string{
 		"10.0.0.0/8", "10.0.0.0/9", "10.0.0.0/8 11.0.0.0/9", "10.0.0.0/8 12.0.0.0/8", "0.0.0.0/0", "128.0.0.0/1", "255.255.255.255/32",
@@ -120,6 +123,7 @@ func (o Options) complete() (Options, error) {
 // A chain that is found in the kernel gets the same kind, and so the same rank, as the
 // rendered chain: the kind is part of its key.
 func TestKindOfEveryChain(t *testing.T) {
+	t.Parallel()
 	o, err := Options{}.complete()
 	if err != nil {
 		t.Fatal(err)
@@ -191,6 +195,7 @@ func everyPort() (all []*proxy.ServicePort) {
 // The hash of a chain or set depends on all fields of the node, the identity and the options
 // on which its content depends.
 func TestHashesFollowWhatRulesDependOn(t *testing.T) {
+	t.Parallel()
 	render := func(o Options, node *proxy.Node, port *proxy.ServicePort) map[string]value {
 		o, err := o.complete()
 		if err != nil {

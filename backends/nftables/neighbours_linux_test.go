@@ -15,6 +15,7 @@ import (
 // keep clients of a Service of the other family from losing their affinity to a removed
 // endpoint.
 func TestFamiliesPurgeIndependently(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	removed, kept := stickyPort(v1.IPv4Protocol, 0, 2), stickyPort(v1.IPv6Protocol, 1, 2)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), removed, kept))
@@ -33,6 +34,7 @@ func TestFamiliesPurgeIndependently(t *testing.T) {
 // Removing a Service, however large, does not write other Services again: they keep their
 // clients, and the operations are only those for the removed Service.
 func TestDeletionKeepsOtherServices(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	sticky := stickyPort(v1.IPv4Protocol, 0, 2)
 	all := []*proxy.ServicePort{sticky}
@@ -56,6 +58,7 @@ func TestDeletionKeepsOtherServices(t *testing.T) {
 
 // Prefix lengths of Service CIDRs need not be multiples of 8.
 func TestRangesOfAnyLength(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	s.Apply(t, proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: stagetest.Prefixes("10.96.0.0/12", "fd00:96::/108")}))
 	listing := s.listing(t)
@@ -68,6 +71,7 @@ func TestRangesOfAnyLength(t *testing.T) {
 
 // Rules identify pods also if the route of pods and that of the node are the same.
 func TestPodsAndNodeWithTheSameRoute(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	p := stagetest.Port(v1.IPv4Protocol, 0, 2)
 	p.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}

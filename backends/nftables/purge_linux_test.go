@@ -41,6 +41,7 @@ func (h *hiding) remove(clients []string) error {
 // While many clients are added or removed, the kernel skips some clients in a listing, each
 // time different ones. All clients that must be removed are removed all the same.
 func TestSkippedClientsAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		others   int
@@ -64,6 +65,7 @@ func TestSkippedClientsAreRemoved(t *testing.T) {
 // It is an error if clients are added as fast as they are removed, and if they cannot be
 // listed or removed.
 func TestClientsThatRemainAreAnError(t *testing.T) {
+	t.Parallel()
 	keep, listings := func([]string) error { return nil }, 0
 	list := func() ([]string, int, error) {
 		listings++
@@ -85,6 +87,7 @@ func TestClientsThatRemainAreAnError(t *testing.T) {
 // full, is removed too: otherwise it would have affinity to the endpoint as soon as the map
 // has the port.
 func TestClientsWithoutPortAreRemoved(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	two := stickyPort(v1.IPv6Protocol, 0, 2)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), two))
@@ -103,6 +106,7 @@ func TestClientsWithoutPortAreRemoved(t *testing.T) {
 // If the send buffer is small, as in an unprivileged user namespace, the many clients of a
 // removed endpoint are removed in several transactions.
 func TestManyClientsAndASmallBuffer(t *testing.T) {
+	t.Parallel()
 	const clients = 3000
 	for _, fam := range bothFamilies() {
 		w := newWatched(t, listLimit)

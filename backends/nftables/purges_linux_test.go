@@ -70,11 +70,13 @@ func (b *betweenTransactions) install(t *testing.T) {
 // affinity begins with the change, and if the kernel refuses one of the transactions, so that
 // the change is reverted and divided. Another service port grows in the same change.
 func TestClientsBetweenTransactions(t *testing.T) {
+	t.Parallel()
 	const most, kept = 60, 2
 	for _, fam := range bothFamilies() {
 		for _, before := range []bool{false, true} {
 			for refused := range 8 {
 				t.Run(fmt.Sprintf("%s, affinity before: %t, refused: %d", fam, before, refused), func(t *testing.T) {
+					t.Parallel()
 					b := &betweenTransactions{watched: newWatched(t, listLimit), port: stickyPort(fam, 0, most), slots: kept, refused: refused}
 					old, few := *b.port, *b.port
 					if !before {
@@ -178,6 +180,7 @@ func (c *connecting) serving(t *testing.T) (names []string) {
 // A process that does not know the state of the tables lists them, or makes new ones. Clients
 // that connect meanwhile, and get affinity to an endpoint that is then removed, lose it.
 func TestClientsBeforeACommitOfUnknownState(t *testing.T) {
+	t.Parallel()
 	for _, fam := range bothFamilies() {
 		for name, c := range map[string]struct {
 			limit, refused int
@@ -187,6 +190,7 @@ func TestClientsBeforeACommitOfUnknownState(t *testing.T) {
 			"affinity begins": {limit: listLimit, begins: true}, "affinity begins in new tables": {limit: 0, begins: true},
 		} {
 			t.Run(fmt.Sprintf("%s, %s", fam, name), func(t *testing.T) {
+				t.Parallel()
 				w := newWatched(t, c.limit)
 				three := stickyPort(fam, 0, 3)
 				two := *three
@@ -223,6 +227,7 @@ func TestClientsBeforeACommitOfUnknownState(t *testing.T) {
 // A packet that the kernel evaluates during a commit, and until after its purge, may give its client
 // affinity to an endpoint that the commit removes. The client loses it before Apply returns.
 func TestClientsOfSlowPackets(t *testing.T) {
+	t.Parallel()
 	for _, fam := range bothFamilies() {
 		w := newWatched(t, listLimit)
 		three := stickyPort(fam, 0, 3)
@@ -247,6 +252,7 @@ func TestClientsOfSlowPackets(t *testing.T) {
 // endpoint of the family that is not in it, if the family loses endpoints. They cannot in a
 // removed map.
 func TestPurges(t *testing.T) {
+	t.Parallel()
 	ip4, ip6 := slot{port: 4}, slot{port: 6}
 	set := func(fam nfnetlink.Family, name string) key { return key{kind: kindSet, fam: fam, name: handleOf(name)} }
 	sticky := func(fam nfnetlink.Family, name string, to slot) key { return stickyKey(fam, handleOf(name), to) }

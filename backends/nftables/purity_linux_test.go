@@ -54,6 +54,7 @@ func everyRendering() (all []stagetest.Rendering) {
 // Rendering keeps no state: concurrent renderings, for several nodes and in any order, return
 // the same objects as a single one, and commits of them write the same.
 func TestRenderIsPure(t *testing.T) {
+	t.Parallel()
 	o, err := Options{}.complete()
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +68,7 @@ func TestRenderIsPure(t *testing.T) {
 // A process compares the objects that it finds by key and value alone: objects with equal
 // keys and values have equal payloads, for any options and nodes.
 func TestKeyAndValueIdentifyPayloads(t *testing.T) {
+	t.Parallel()
 	type known struct {
 		Key   key
 		Value value

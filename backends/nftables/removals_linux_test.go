@@ -164,10 +164,11 @@ func apply(t testing.TB, b proxy.Backend, s proxy.Snapshot) {
 // No packet to a Service is lost while an instance comes and goes beside one of iptables that serves
 // the Service, too.
 func TestNoPacketIsLostBesideIPTables(t *testing.T) {
+	t.Parallel()
 	const length, least = 4 * time.Second, 5
-	stagetest.OwnXtablesLock(t)
 	for _, way := range waysOfRemoval() {
 		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
 			s := newTestbed(t, 4)
 			b := way.begin(t, s)
 			f := startFlood(t, s, b.address)

@@ -19,6 +19,7 @@ import (
 // SCTP clients are served with session affinity. Few kernels have SCTP sockets, so the test
 // writes and reads the packet itself.
 func TestSCTPClientsHaveAffinity(t *testing.T) {
+	t.Parallel()
 	s := newTestbed(t, 3)
 	p := stickyPort(v1.IPv4Protocol, 0, 0)
 	p.Name.Protocol = v1.ProtocolSCTP

@@ -38,6 +38,7 @@ func writes(before, after []slot) int {
 // After any additions and removals, the slots of a pool have exactly its endpoints, without
 // gaps, and no more slots are written than necessary.
 func TestSlotsFollowMembers(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	const pools = 3
 	current := map[slotPool][]slot{}
@@ -103,6 +104,7 @@ func checkMembers(t *testing.T, step int, members map[int]bool, slots []slot) {
 }
 
 func TestSlotsWriteLittle(t *testing.T) {
+	t.Parallel()
 	const size = 1000
 	var all []key
 	for n := range size {
@@ -147,6 +149,7 @@ func keysFrom(first, n int) []key {
 
 // A plan that is not applied changes nothing.
 func TestSlotPlanIsOnlyAPlan(t *testing.T) {
+	t.Parallel()
 	current := map[slotPool][]slot{}
 	var p slotPlan
 	p.plan(slotOps(backends.Add, keysFrom(0, 5)...), current)

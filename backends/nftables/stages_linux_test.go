@@ -9,6 +9,7 @@ import (
 )
 
 func TestChainsAhead(t *testing.T) {
+	t.Parallel()
 	set := op{Kind: backends.Add, Key: key{kind: kindSet, name: handleOf("1")}}
 	chain := op{Kind: backends.Add, Key: key{kind: kindPickChain, name: handleOf("2")}}
 	old := op{Kind: backends.Replace, Key: key{kind: kindPickChain, name: handleOf("3")}}

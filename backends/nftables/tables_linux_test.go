@@ -55,6 +55,7 @@ func (s *stage) tableNames(t *testing.T) (names []string) {
 
 // No connection is lost while tables are replaced.
 func TestNoConnectionIsLostToReplacement(t *testing.T) {
+	t.Parallel()
 	const most, least, leastConnections = 300, 20, 100
 	s := newTestbed(t, 4)
 	vip := stagetest.Port(v1.IPv4Protocol, 0, 0)
@@ -90,6 +91,7 @@ func manyPorts(n int) (ports []*proxy.ServicePort) {
 
 // The unfinished tables of an earlier process are removed, and the serving ones are kept.
 func TestUnfinishedTablesAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		// serving is the number of replacements before one that is not finished.
@@ -106,6 +108,7 @@ func TestUnfinishedTablesAreRemoved(t *testing.T) {
 		{"first finished", 1, true, "vipkit", 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, Options{})
 			snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
 			s.Apply(t, snapshot)
@@ -179,6 +182,7 @@ func (r interruptedReplacement) Finish(ctx context.Context) error {
 
 // Cleanup also removes the tables of an unfinished replacement.
 func TestCleanupRemovesBothTables(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
 	s.Apply(t, snapshot)
@@ -195,6 +199,7 @@ func TestCleanupRemovesBothTables(t *testing.T) {
 // Until the new tables are complete, no packet traverses them, and the old ones are
 // unchanged.
 func TestReplacementKeepsServingTables(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, Options{})
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...))
 	before := s.nft(t, "list", "table", "ip", "vipkit")
@@ -210,6 +215,7 @@ func TestReplacementKeepsServingTables(t *testing.T) {
 // A foreign table under the second name is removed, whatever it has, and the serving table
 // is kept.
 func TestForeignSecondTable(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, listLimit)
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...)
 	w.Apply(t, snapshot)

@@ -31,6 +31,7 @@ const tcpPatience = 20 * time.Second
 // The policy decides about connections to an endpoint that was removed from the API, and
 // about attempts to connect to one that never replied.
 func TestTCPPolicies(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		policy                    conntrack.TCPPolicy
 		isReset, connectsAnywhere bool
@@ -77,6 +78,7 @@ func TestTCPPolicies(t *testing.T) {
 // A client that starts before its Service is added sends all attempts from one port. The
 // policy decides whether an attempt connects after the Service was added.
 func TestTCPAttemptBeforeItsService(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		policy   conntrack.TCPPolicy
 		limit    time.Duration

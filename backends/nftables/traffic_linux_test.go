@@ -121,6 +121,7 @@ func (c *crowd) end() (connections, failed int64) {
 // If an affinity map is full, its clients keep their affinity, and further clients are served
 // without affinity.
 func TestAffinityClientsAreBounded(t *testing.T) {
+	t.Parallel()
 	const bound, clients = 10, 30
 	s := newTestbed(t, 4)
 	s.Options.AffinityClients = bound

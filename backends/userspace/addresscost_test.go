@@ -11,6 +11,7 @@ import (
 
 // A change appends to the file, and lists addresses only if it adds one or opens a listener.
 func TestCostOfAddresses(t *testing.T) {
+	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	f := &follower{Backend: h.on(t, state, Options{})}

@@ -65,6 +65,7 @@ func firstLine(t *testing.T, from *netns.NS, to string) (string, error) {
 // Real packets reach a Service at an address that was added to an interface: from a client beyond
 // the node and from the node itself, at a ClusterIP and at node ports.
 func TestAddressesOnALink(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.startOnAddresses(t, "lo")
@@ -116,6 +117,7 @@ func TestAddressesOnALink(t *testing.T) {
 
 // Answers to datagrams have the address of the frontend.
 func TestDatagramsOnALink(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	c, err := n.pod.ListenPacket(t.Context(), "udp4", podServer)
 	if err != nil {

@@ -20,10 +20,12 @@ import (
 // A client whose own address is that of a Service is served like any other: answers to it are not
 // captured, whether or not its port is the Service's.
 func TestClientsMayHaveAddressesOfServices(t *testing.T) {
+	t.Parallel()
 	const addr, port = "10.96.0.3", "40000"
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for name, of := range map[string]string{"another port": addr + ":80", "the Service's port": addr + ":" + port} {
 			t.Run(capture.String()+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				n := newNetwork(t)
 				to := netip.MustParsePrefix(addr + "/32")
 				if err := n.client.AddAddress("eth0", to); err != nil {

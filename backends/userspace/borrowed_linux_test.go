@@ -29,6 +29,7 @@ type borrower struct {
 // A client may have a flow of its own to an endpoint, from the same port from which the backend
 // reaches that endpoint for it. Neither disturbs the other, whichever begins first.
 func TestBorrowedPortsMayBeInUse(t *testing.T) {
+	t.Parallel()
 	for name, world := range map[string]func(*testing.T) network{
 		"routed": func(t *testing.T) network {
 			t.Helper()
@@ -181,6 +182,7 @@ func (f *borrowed) read(t *testing.T) string {
 // Another program may put all packets of the node into a zone of its own, before the backend can. Then the ports of
 // clients are not protected, and everything else works.
 func TestForeignZone(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.servePeerAddress(t, podServer)

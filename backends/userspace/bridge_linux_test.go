@@ -123,8 +123,10 @@ func bridgedServices() proxy.Snapshot {
 // Another pod, the endpoint itself, outside and the node reach a Service whose endpoint is on a
 // bridge, whether netfilter sees bridged packets or not.
 func TestBridgedPods(t *testing.T) {
+	t.Parallel()
 	for _, netfilter := range []bool{false, true} {
 		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
+			t.Parallel()
 			forCaptures(t, func(t *testing.T, c userspace.Capture) { testBridged(t, newBridged(t, netfilter), c) })
 		})
 	}
@@ -177,8 +179,10 @@ func testBridged(t *testing.T, n bridged, c userspace.Capture) {
 // Connections of a bridged pod continue after their Service was removed, for the grace period,
 // and when netfilter begins or ceases to see bridged packets.
 func TestBridgedConnectionsContinue(t *testing.T) {
+	t.Parallel()
 	for _, netfilter := range []string{"0", "1"} {
 		t.Run("netfilter="+netfilter, func(t *testing.T) {
+			t.Parallel()
 			n := newBridged(t, netfilter == "1")
 			n.serve(t, podServer)
 			n.serve(t, podServer6)
@@ -225,6 +229,7 @@ func TestBridgedConnectionsContinue(t *testing.T) {
 // If the node has forgotten the flow of a bridged pod, the answer is lost, and the next datagram
 // gets one.
 func TestForgottenFlowsOfBridgedPods(t *testing.T) {
+	t.Parallel()
 	for _, netfilter := range []bool{false, true} {
 		n := newBridged(t, netfilter)
 		n.servePeerAddress(t, podServer)
@@ -249,9 +254,11 @@ func TestForgottenFlowsOfBridgedPods(t *testing.T) {
 // If the node has forgotten the flow, an answer does not leave it with the address of the
 // listener.
 func TestLateAnswersToBridgedPods(t *testing.T) {
+	t.Parallel()
 	for _, netfilter := range []bool{false, true} {
 		for to, at := range map[string]string{one: podServer, service6: podServer6} {
 			t.Run(fmt.Sprintf("netfilter=%v/%s", netfilter, to), func(t *testing.T) {
+				t.Parallel()
 				testLateBridgedAnswers(t, newBridged(t, netfilter), to, at)
 			})
 		}
@@ -326,6 +333,7 @@ func (n network) peerSeen(t *testing.T, to string) string {
 
 // If clients on one link cannot reach an endpoint, clients on other links still can.
 func TestFailuresOfOneLink(t *testing.T) {
+	t.Parallel()
 	n := newBridged(t, false)
 	for at, server := range map[*netns.NS]string{n.pod: podServer, n.other: otherServer} {
 		network := n.network.at(at)

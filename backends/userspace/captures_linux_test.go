@@ -22,12 +22,14 @@ import (
 
 // With each capture, connections reach the endpoint, which sees the client or the node.
 func TestCaptures(t *testing.T) {
+	t.Parallel()
 	for capture, sees := range map[userspace.Capture]string{
 		userspace.TPROXY:      clientAddr,
 		userspace.Redirect:    "10.244.2.1",
 		userspace.LocalRoutes: "10.244.2.1",
 	} {
 		t.Run(capture.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			n.needs(t, capture)
 			n.serve(t, podServer)
@@ -40,6 +42,7 @@ func TestCaptures(t *testing.T) {
 }
 
 func TestUnknownCapture(t *testing.T) {
+	t.Parallel()
 	if _, err := userspace.New(userspace.Options{Capture: 200}); err == nil || !strings.Contains(err.Error(), "capture 200") {
 		t.Errorf("got error %v, want one that names the capture", err)
 	}
@@ -58,6 +61,7 @@ func (n network) local(t *testing.T) []string {
 // A process with another capture replaces the objects of the one before, and its Cleanup
 // removes those of both.
 func TestCaptureChanges(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	var last *userspace.Backend
@@ -94,6 +98,7 @@ func TestCaptureChanges(t *testing.T) {
 
 // While no backend runs, translated connections are refused, and reach no other program.
 func TestRedirectRefusesWithoutBackend(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, one)
@@ -111,8 +116,10 @@ func TestRedirectRefusesWithoutBackend(t *testing.T) {
 // Clients cannot connect to the addresses of listeners, not even at a node port, although every
 // other address of the node serves it.
 func TestListenersAreNotReachableDirectly(t *testing.T) {
+	t.Parallel()
 	for capture, want := range map[userspace.Capture]int{userspace.TPROXY: 2, userspace.Redirect: 3} {
 		t.Run(capture.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			n.serve(t, podServer)
 			s := ofKind(snapshot("0.0.0.0:30100"), proxy.NodePort)
@@ -145,6 +152,7 @@ func (n network) needs(t *testing.T, c userspace.Capture) {
 
 // Connections to an endpoint that is the Service's own address would loop; they end at once.
 func TestLoopEnds(t *testing.T) {
+	t.Parallel()
 	for _, c := range []userspace.Capture{userspace.Redirect, userspace.LocalRoutes} {
 		t.Run(c.String(), func(t *testing.T) { testLoop(t, c) })
 	}
@@ -186,6 +194,7 @@ func testLoop(t *testing.T, c userspace.Capture) {
 // Connections to an endpoint that is the node port itself, at any address of the node, would
 // loop; they end at once.
 func TestLoopOfNodePorts(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -216,6 +225,7 @@ func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
 
 // A client may connect to two Services from one port at a time.
 func TestOneClientPortForTwoServices(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.addIPv6(t)
 	asks := []struct {

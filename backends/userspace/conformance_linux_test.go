@@ -7,22 +7,24 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
 		backendtest.ReversePathFilter6, backendtest.RestoredMarks, backendtest.PolicyRouting)
 }
 
 func TestConformanceRedirect(t *testing.T) {
+	t.Parallel()
 	conform(t, "userspace, redirect", userspace.Redirect, true, backendtest.ClientAddresses)
 }
 
 func TestConformanceLocalRoutes(t *testing.T) {
+	t.Parallel()
 	needLocalRoutes(t, newNetwork(t))
 	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces,
 		backendtest.Addresses)
@@ -30,14 +32,15 @@ func TestConformanceLocalRoutes(t *testing.T) {
 
 // conform runs the conformance suite for a capture, which has a column in the README.
 func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
-	var processes testenv.Succession // closes the last backend before the next one starts
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
-		return testenv.Next(t, &processes, func() (*userspace.Backend, error) {
-			// A busy machine that runs the whole testbed may need longer than the default
-			// timeouts, and a working endpoint would be tried last.
-			patience := []time.Duration{5 * time.Second, 5 * time.Second}
-			return open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		})
+		// A busy machine that runs the whole testbed may need longer than the default
+		// timeouts, and a working endpoint would be tried last.
+		patience := []time.Duration{5 * time.Second, 5 * time.Second}
+		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend { return start(t, userspace.New) },

@@ -53,6 +53,7 @@ func wantDatagram(t *testing.T, c net.PacketConn, want string) net.Addr {
 // frontend. The client's next datagram, which seems to be a reply, still reaches the endpoint,
 // and no other host that has the frontend's address.
 func TestLateAnswers(t *testing.T) {
+	t.Parallel()
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
 		for name, from := range map[string]func(network) *netns.NS{
 			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
@@ -60,6 +61,7 @@ func TestLateAnswers(t *testing.T) {
 			for _, port := range []int{40_000, 20_000} { // the second one is of the backend's range
 				for _, at := range []string{"10.96.0.1:53", "10.96.0.1:15000"} { // the same
 					t.Run(fmt.Sprintf("%v/%s/%d/%s", capture, name, port, at), func(t *testing.T) {
+						t.Parallel()
 						n := newNetwork(t)
 						n.needs(t, capture)
 						testLateAnswers(t, n, &clientPort{ns: from(n), port: port, at: at}, capture)
@@ -165,8 +167,10 @@ func wantOwnAnswer(t *testing.T, n network, b *userspace.Backend, client net.Con
 // The same for connections: they continue if the node has forgotten them, and the endpoint sends
 // first. With early demux off, as on some routers, the kernel routes before it looks up sockets.
 func TestForgottenConnectionsContinue(t *testing.T) {
+	t.Parallel()
 	for _, demux := range []string{"1", "0"} {
 		t.Run("early demux "+demux, func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			if err := n.node.Sysctl("net/ipv4/ip_early_demux", demux); err != nil {
 				t.Fatal(err)
@@ -218,11 +222,13 @@ func wantPassed(t *testing.T, from, to net.Conn) {
 // If a client's address and port is also a frontend, replies of pods and of programs of the node
 // reach the client, and are not captured.
 func TestRepliesPass(t *testing.T) {
+	t.Parallel()
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for server, where := range map[string]func(network) *netns.NS{
 			podServer: func(n network) *netns.NS { return n.pod }, "10.244.1.1:8080": func(n network) *netns.NS { return n.node },
 		} {
 			t.Run(capture.String()+"/"+server, func(t *testing.T) {
+				t.Parallel()
 				n := newNetwork(t)
 				testRepliesPass(t, n, network{client: n.client, node: n.node, pod: where(n)}, server, capture)
 			})
@@ -249,6 +255,7 @@ func testRepliesPass(t *testing.T, n, servers network, server string, capture us
 // An endpoint may answer after its session has ended. The answer begins no session, even if it
 // is led back to the backend, or its destination is now a frontend.
 func TestAnswersAfterTheSession(t *testing.T) {
+	t.Parallel()
 	const at = "10.96.0.1:53"
 	for name, c := range map[string]struct {
 		where    func(network) *netns.NS
@@ -259,6 +266,7 @@ func TestAnswersAfterTheSession(t *testing.T) {
 		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			b := n.start(t, userspace.Options{})
 			there := withEndpoint(names(at), c.server)

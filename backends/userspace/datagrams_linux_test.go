@@ -61,6 +61,7 @@ func (n network) addIPv6(t *testing.T) {
 // Datagrams of any size are echoed unchanged, from the frontend's address: the client's socket
 // is connected, and receives none from other addresses.
 func TestDatagramsOfAllSizes(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, testDatagrams)
 }
 

@@ -199,6 +199,7 @@ func (n *limitedNode) wantHealthy(t *testing.T, when string) (s status) {
 // Services, new Services, probes and files work, and of the client's own sessions those end
 // that have been idle for longest.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(limited) != "" {
 		serveLimited(t)
 		return

@@ -32,6 +32,7 @@ func drain(ctx context.Context, b *userspace.Backend) <-chan error {
 
 // A draining backend keeps its connections until they end, while another one serves new ones.
 func TestDrainForASuccessor(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -71,6 +72,7 @@ func TestDrainForASuccessor(t *testing.T) {
 
 // Connections that have not ended in time are reset when the backend is closed.
 func TestDrainEndsInTime(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -112,6 +114,7 @@ func TestDrainEndsInTime(t *testing.T) {
 
 // Drain waits also for a connection that was accepted and waits for a slot.
 func TestDrainWaitsForQueuedConnections(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Connections: 2})

@@ -16,8 +16,10 @@ import (
 // WaitDrift returns soon after another program has changed the routing, or the interface that it
 // leads to, and not after the backend's own changes or those of other rules and routes.
 func TestWaitDriftOfRouting(t *testing.T) {
+	t.Parallel()
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(capture.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newBridged(t, false)
 			b, s := n.start(t, userspace.Options{Capture: capture}), bridgedServices()
 			h := n.node.Netlink()

@@ -13,8 +13,10 @@ import (
 // A node that cannot use IPv6 has the Services of IPv4, whenever that setting changes; and those of
 // IPv6 when it can.
 func TestFamilySwitchedOff(t *testing.T) {
+	t.Parallel()
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(capture.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newBridged(t, false)
 			s := bridgedServices()
 			b := n.start(t, userspace.Options{Capture: capture})

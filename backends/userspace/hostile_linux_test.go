@@ -57,6 +57,7 @@ func datagramsAt(at, endpoint string) proxy.Snapshot {
 // datagram do not answer each other for ever: whether the client is on the node, where with local
 // routes any program may use that address, or elsewhere.
 func TestServicesDoNotAnswerEachOther(t *testing.T) {
+	t.Parallel()
 	const a, b = "10.96.0.1:9000", "10.96.0.2:9000"
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		for name, from := range map[string]func(network) *netns.NS{
@@ -64,6 +65,7 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 		} {
 			for _, to := range []string{a, b} {
 				t.Run(name+" to "+to, func(t *testing.T) {
+					t.Parallel()
 					n := newNetwork(t)
 					n.needs(t, c)
 					one, two := n.countingEcho(t, podAddr+":9000"), n.countingEcho(t, podAddr+":9001")
@@ -101,6 +103,7 @@ func sendAs(from, to string) error {
 // Endpoints that accept connections and then neither read nor answer hold the share of their own
 // Service, until the idle timeout, and nothing else.
 func TestSilentEndpoints(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -150,6 +153,7 @@ func TestSilentEndpoints(t *testing.T) {
 // Packets with forged addresses, for connections that are never completed and for datagrams, do
 // not stop other clients, and end no session that is used.
 func TestForgedClientAddresses(t *testing.T) {
+	t.Parallel()
 	// The limit is much higher than the number of forged datagrams between two of the steady
 	// session: answers to forged ones count as use, however late they are carried.
 	const dns, sessions = "10.96.0.2:53", 256

@@ -36,6 +36,7 @@ func withRefusing(at map[v1.IPFamily]string) proxy.Snapshot {
 // A client's datagrams go to another endpoint after one has refused them by an ICMP error, whoever
 // the client is and wherever the endpoint.
 func TestRefusedDatagrams(t *testing.T) {
+	t.Parallel()
 	for name, refusing := range map[string]map[v1.IPFamily]string{
 		"pod":  {v1.IPv4Protocol: podAddr + ":9", v1.IPv6Protocol: "[fd00:2::10]:9"},
 		"node": {v1.IPv4Protocol: "10.244.2.1:9", v1.IPv6Protocol: "[fd00:2::1]:9"},
@@ -43,6 +44,7 @@ func TestRefusedDatagrams(t *testing.T) {
 		for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 			for _, netfilter := range []bool{false, true} {
 				t.Run(name+"/"+capture.String(), func(t *testing.T) {
+					t.Parallel()
 					n := newBridged(t, netfilter)
 					n.servePeerAddress(t, podServer)
 					n.servePeerAddress(t, podServer6)

@@ -71,6 +71,7 @@ func (n network) useAndClose(t *testing.T, c userspace.Capture) {
 
 // Methods of a closed backend return net.ErrClosed.
 func TestClosedBackends(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -92,6 +93,7 @@ func TestClosedBackends(t *testing.T) {
 
 // If the context has ended before Apply, Apply opens no listener, so that another backend can.
 func TestCancelledApplyOpensNoListener(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,6 +107,7 @@ func TestCancelledApplyOpensNoListener(t *testing.T) {
 
 // Changes of the caller's options after New have no effect.
 func TestOptionsAreCopied(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	families := []v1.IPFamily{v1.IPv4Protocol}
@@ -125,6 +128,7 @@ func (n network) faulty(t *testing.T, c userspace.Capture, around *func(commit f
 // The engine serves the new snapshot before the commit is over, and the old one after a commit
 // has failed.
 func TestServedSnapshotDuringApply(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)

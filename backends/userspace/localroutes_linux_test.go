@@ -53,8 +53,10 @@ func ofKind(s proxy.Snapshot, kind proxy.FrontendKind) proxy.Snapshot {
 // A program of the node that listens at every address gets packets to the node's own addresses,
 // and none to addresses of a Service, at whichever port.
 func TestHostListenerGetsNothingOfServices(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []proxy.FrontendKind{proxy.ClusterIP, proxy.ExternalIP} {
 		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			needLocalRoutes(t, n)
 			n.serve(t, podServer)
@@ -77,6 +79,7 @@ func TestHostListenerGetsNothingOfServices(t *testing.T) {
 
 // If the host has an external address itself, its programs keep the other ports of the address.
 func TestHostKeepsItsOwnAddress(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
@@ -104,6 +107,7 @@ func TestHostKeepsItsOwnAddress(t *testing.T) {
 // The backend notices and repairs routes that another program removes, or adds with the
 // backend's protocol and metric.
 func TestLocalRoutesAreRepaired(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
@@ -165,6 +169,7 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 
 // If the host has a ClusterIP, too, all ports of the address belong to the Service.
 func TestClusterIPsOfTheHost(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
@@ -181,6 +186,7 @@ func TestClusterIPsOfTheHost(t *testing.T) {
 
 // Services are served before the node has the address that its Node object lists.
 func TestNodesWithoutTheirAddress(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
@@ -192,6 +198,7 @@ func TestNodesWithoutTheirAddress(t *testing.T) {
 
 // After Cleanup, a program of the node gets connections to its port, which was a node port.
 func TestCleanupFreesNodePorts(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -215,6 +222,7 @@ func TestCleanupFreesNodePorts(t *testing.T) {
 
 // Packets to a frontend with the action Pass reach the host that has the address.
 func TestPassedFrontends(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -231,6 +239,7 @@ func TestPassedFrontends(t *testing.T) {
 // The backend notices when another program detaches its BPF program, and the next resync attaches
 // it again.
 func TestDetachedProgramIsRepaired(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)

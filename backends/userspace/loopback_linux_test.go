@@ -59,6 +59,7 @@ func (n network) wantRefused(t *testing.T, to string) {
 // Node ports answer at the loopback addresses that are selected, of both families, TCP and UDP, and
 // nowhere else. Endpoints see the node.
 func TestLoopback(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.dualStack(t)
 	n.serve(t, podServer)
@@ -105,6 +106,7 @@ func TestLoopback(t *testing.T) {
 
 // A node port of SCTP that would answer at a loopback address is an error of its service port alone.
 func TestLoopbackSCTP(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	sctp := nodePortOf("sctp", v1.ProtocolSCTP, "0.0.0.0:30080", podServer)
@@ -133,6 +135,7 @@ func (n network) wantAnswerOf(t *testing.T, to string) (netip.AddrPort, net.Conn
 // With the sysctl route_localnet, which kube-proxy sets and leaves, packets from other machines can get
 // to loopback addresses. Node ports do not answer them; a socket of another program does.
 func TestLoopbackIsLocal(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.servePeerAddress(t, podServer)
@@ -171,6 +174,7 @@ func TestLoopbackIsLocal(t *testing.T) {
 // A port that another program has is an error of that service port alone, also if the same Apply
 // changes others; once it is free, the node port answers.
 func TestLoopbackPortInUse(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	local := n.onNode()
@@ -212,6 +216,7 @@ func TestLoopbackPortInUse(t *testing.T) {
 // A node port that moves to another Service, changes its protocol or its number answers as its Service
 // says, and connections of the former Service go on.
 func TestLoopbackMoves(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	const other = podAddr + ":8081"
@@ -254,6 +259,7 @@ func TestLoopbackMoves(t *testing.T) {
 
 // Close and Drain end a backend for loopback addresses as others.
 func TestLoopbackDrains(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	local := n.onNode()
@@ -286,6 +292,7 @@ func TestLoopbackDrains(t *testing.T) {
 // Processes of the node share their loopback addresses, so none of these is the address of one client:
 // connections and sessions have the whole limit, of which one service port leaves a quarter to others.
 func TestLoopbackLimits(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.servePeerAddress(t, podServer)

@@ -27,6 +27,7 @@ func (n network) at(servers *netns.NS) network {
 // Foreign bits of marks lead no packets to the backend, and the backend keeps them. Its own bit is
 // only on packets that it captures, or that belong to connections that it makes.
 func TestForeignMarksAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	const onNode, plain = "10.244.2.1:8081", "10.244.1.1:9999"
 	for at, where := range map[string]*netns.NS{podServer: n.pod, onNode: n.node, plain: n.node} {
@@ -68,6 +69,7 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 // A transparent socket of another program that listens at every address gets no packets that the
 // node forwards.
 func TestForeignTransparentListeners(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	apply(t, n.start(t, userspace.Options{}), snapshot(one))
@@ -94,6 +96,7 @@ func transparent(_, _ string, c syscall.RawConn) (err error) {
 
 // No loopback address serves node ports; other addresses do.
 func TestLoopbackServesNoNodePorts(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -129,6 +132,7 @@ func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
 
 // Ports of clients and frontends may be in the range of the backend's source ports.
 func TestClientsMayUseAnyPort(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -179,6 +183,7 @@ func wantEchoTwice(t *testing.T, n network, from, to string) {
 
 // The backend can use the first and the last port of its range.
 func TestFirstAndLastSourcePort(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	const onNode = "10.244.2.1:8081"
 	n.serve(t, podServer)
@@ -198,6 +203,7 @@ func TestFirstAndLastSourcePort(t *testing.T) {
 
 // Connections that wait for their first endpoint are captured, and dropped ones are not.
 func TestFirstConnections(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)

@@ -12,6 +12,7 @@ import (
 // Only the capture that marks packets reports the setting with which the kernel drops marked
 // packets.
 func TestCheckNode(t *testing.T) {
+	t.Parallel()
 	const setting = "net.ipv4.conf.all.src_valid_mark"
 	for _, c := range []struct {
 		capture userspace.Capture

@@ -31,6 +31,7 @@ func (n network) listenOnNode(t *testing.T, protocol v1.Protocol, at string) io.
 // A node port at which another program listens is named, and its service port is served at all other
 // frontends. When the program ends, the node port is served, too.
 func TestNodePortInUse(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	const taken = "10.244.1.1:30080"

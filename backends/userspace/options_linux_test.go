@@ -33,6 +33,7 @@ func (d *someDialer) Begin(to engine.Dial) (int, error) {
 
 // All options reach the engine. With captures other than TPROXY, endpoints see the node.
 func TestOptionsReachTheEngine(t *testing.T) {
+	t.Parallel()
 	for capture, asNode := range map[Capture]bool{TPROXY: false, Redirect: true, LocalRoutes: true} {
 		o := Options{
 			Capture: capture,
@@ -53,6 +54,7 @@ func TestOptionsReachTheEngine(t *testing.T) {
 // The engine uses the capture's dialer, unless Hooks.Dial is set, which is then the only dialer.
 // It gets the other hooks unchanged.
 func TestHooksReachTheEngine(t *testing.T) {
+	t.Parallel()
 	d := Dial{Protocol: v1.ProtocolTCP, From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddrPort("10.0.0.1:80")}
 	own := &someDialer{}
 	o := Options{Hooks: Hooks{

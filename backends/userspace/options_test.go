@@ -9,6 +9,7 @@ import (
 
 // Every picker reaches the engine, on every system; the default is round robin.
 func TestPickersReachTheEngine(t *testing.T) {
+	t.Parallel()
 	dial := func(context.Context, Dial) (net.Conn, error) { return nil, errors.ErrUnsupported }
 	for _, want := range []Picker{RoundRobin, Random, LeastConnections} {
 		o := Options{Picker: want, Hooks: Hooks{Dial: dial}}

@@ -31,6 +31,7 @@ func insideOnly(s proxy.Snapshot) proxy.Snapshot {
 // Packets from any address of the node count as the node's, also from addresses that the Node
 // object does not list; packets of a client do not.
 func TestNodeIsRecognized(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -52,6 +53,7 @@ func TestNodeIsRecognized(t *testing.T) {
 // The same for IPv6, where a client's address may differ in the last bits only from the node's
 // address that it connects to.
 func TestNodeIsRecognizedInIPv6(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -77,9 +79,11 @@ func TestNodeIsRecognizedInIPv6(t *testing.T) {
 
 // Other ports of a ClusterIP are refused; those of other addresses pass to their host.
 func TestOtherPortsOfServices(t *testing.T) {
+	t.Parallel()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for _, kind := range []proxy.FrontendKind{proxy.ClusterIP, proxy.ExternalIP} {
 			t.Run(c.String()+"/"+kind.String(), func(t *testing.T) {
+				t.Parallel()
 				n := newNetwork(t)
 				const other = "10.96.0.1:22"
 				n.serve(t, podServer)

@@ -14,6 +14,7 @@ import (
 // Packets of a program of the node are captured, even if they have one property of the
 // backend's own packets: the source port, or a transparent socket.
 func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
+	t.Parallel()
 	for name, d := range map[string]net.Dialer{
 		"by port":   {LocalAddr: &net.TCPAddr{Port: 20_000}},
 		"by socket": {LocalAddr: &net.TCPAddr{Port: 40_000}, Control: transparent},
@@ -22,6 +23,7 @@ func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 		"after it":  {LocalAddr: &net.TCPAddr{Port: 30_240}, Control: transparent},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			n.serve(t, podServer)
 			n.serve(t, one)
@@ -49,6 +51,7 @@ func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 // The backend's own packets are not captured, even if the endpoint is a frontend, in a pod or
 // on the node.
 func TestEndpointsMayBeFrontends(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	const onNode = "10.244.2.1:8081"
@@ -66,6 +69,7 @@ func TestEndpointsMayBeFrontends(t *testing.T) {
 // While no backend runs, datagrams for a Service are dropped: they reach no program of the
 // node that listens at every address, and are not refused.
 func TestDatagramsAreDroppedWithoutBackend(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	host, err := n.node.ListenPacket(t.Context(), "udp", "0.0.0.0:53")
 	if err != nil {

@@ -251,6 +251,7 @@ func greeted(c net.Conn, by string) error {
 // Source ranges change from any to any in one Apply, and some commits fail: a client that all of
 // them hold can connect all the time, and the kernel allows exactly the clients in the ranges.
 func TestRangesChangeInPlace(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		w := newRangesFixture(t)
 		w.needs(t, c)
@@ -300,6 +301,7 @@ func TestRangesChangeInPlace(t *testing.T) {
 
 // A process that starts after another one has ended finds other source ranges, and replaces them.
 func TestRangesChangeAcrossRestarts(t *testing.T) {
+	t.Parallel()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String(), func(t *testing.T) {
 			w := newRangesFixture(t)
@@ -331,6 +333,7 @@ func TestRangesChangeAcrossRestarts(t *testing.T) {
 
 // The next resync repairs source ranges that another program has changed.
 func TestRangesAreRepaired(t *testing.T) {
+	t.Parallel()
 	netnstest.NFT(t)
 	for _, many := range []bool{false, true} {
 		t.Run(fmt.Sprintf("many=%v", many), func(t *testing.T) {

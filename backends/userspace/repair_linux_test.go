@@ -46,6 +46,7 @@ func (n network) dump(t *testing.T, c userspace.Capture) (out string) {
 // The backend notices any change of its tables by another program, and the next resync repairs
 // it.
 func TestDamageIsRepaired(t *testing.T) {
+	t.Parallel()
 	netnstest.NFT(t)
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		n := newNetwork(t)
@@ -138,6 +139,7 @@ func edited(t *testing.T, edit func(line string) string, restored func(n network
 // If a user lists the rules, changes one, and loads them again, the changed rule does not count
 // as the backend's own.
 func TestEditedRulesAreRepaired(t *testing.T) {
+	t.Parallel()
 	verdict := regexp.MustCompile(`\b(drop|reject|return|goto \S+|jump \S+)\n$`)
 	edited(t, func(line string) string {
 		if !strings.HasPrefix(line, "\t\t") || !verdict.MatchString(line) {
@@ -149,6 +151,7 @@ func TestEditedRulesAreRepaired(t *testing.T) {
 
 // The same holds for a set with an added limit, which all of its elements get.
 func TestEditedSetsAreRepaired(t *testing.T) {
+	t.Parallel()
 	edited(t, func(line string) string {
 		if !strings.HasPrefix(line, "\t\ttype ") && !strings.HasPrefix(line, "\t\ttypeof ") || strings.Contains(line, " hook ") {
 			return ""
@@ -170,6 +173,7 @@ func TestEditedSetsAreRepaired(t *testing.T) {
 // A backend removes the objects that an earlier process has left for a family that it does not
 // serve, complete or in part, also if it must rebuild the tables.
 func TestUnservedFamiliesAreRemoved(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) { testUnservedFamilies(t, c, "") })
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String()+" rebuilt", func(t *testing.T) { testUnservedFamilies(t, c, "add table ip vipkit-userspace { flags dormant; }") })
@@ -258,6 +262,7 @@ func (n network) ipv6Objects(t *testing.T) (all []string) {
 // If other programs commit to their own tables faster than the backend can read its tables, a
 // resync still succeeds, and writes nothing.
 func TestResyncAmongCommits(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	ports := []*proxy.ServicePort{}

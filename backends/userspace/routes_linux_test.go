@@ -33,6 +33,7 @@ func (n network) rules(t *testing.T) []netlink.Rule {
 // After another program has removed the routing rule, packets to a Service are dropped, those of
 // the node itself, too. The next resync repairs the rule.
 func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, one)
@@ -67,6 +68,7 @@ func ownRule(change func(*netlink.Rule)) *netlink.Rule {
 // A repair removes foreign rules with the backend's priority and table. The backend's own rule
 // exists all the time.
 func TestRoutingRuleStaysDuringRepair(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
@@ -108,6 +110,7 @@ func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 
 // The repair and Cleanup also remove a rule with fewer conditions than the backend's own.
 func TestRulesWithFewerConditionsAreRemoved(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	for _, end := range []struct {
@@ -137,6 +140,7 @@ func TestRulesWithFewerConditionsAreRemoved(t *testing.T) {
 
 // Foreign rules with only the backend's priority, or only its table, are kept.
 func TestForeignRulesStay(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	others := []*netlink.Rule{
 		ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 }),
@@ -164,6 +168,7 @@ func TestForeignRulesStay(t *testing.T) {
 // A repair removes all foreign routes of the backend's table, which lead marked packets
 // elsewhere.
 func TestRoutesOfTheTableAreRepaired(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{})
@@ -206,6 +211,7 @@ func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 // If another program has removed the rule, the route or both, the backend notices it, and
 // Cleanup removes the rest, also rules with other conditions.
 func TestCleanupOfPartialRouting(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(*netlink.Handle, *netlink.Rule, *netlink.Route) error{
 		"no rule":  func(h *netlink.Handle, rule *netlink.Rule, _ *netlink.Route) error { return h.RuleDel(rule) },
 		"no route": func(h *netlink.Handle, _ *netlink.Rule, route *netlink.Route) error { return h.RouteDel(route) },
@@ -217,6 +223,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			b := n.start(t, userspace.Options{})
 			apply(t, b, snapshot(one))
@@ -253,6 +260,7 @@ func (n network) table(t *testing.T) []netlink.Route {
 // A repair restores the routes to listeners, and removes all others with the backend's protocol
 // and metric; foreign routes are kept.
 func TestRoutesToListenersAreRepaired(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Capture: userspace.Redirect})

@@ -12,6 +12,7 @@ import (
 
 // Service ports for SCTP are reported by name, and all others are served.
 func TestSCTPIsReportedByName(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
@@ -55,6 +56,7 @@ func TestSCTPIsReportedByName(t *testing.T) {
 
 // A service port for SCTP of a family that is not served is not reported.
 func TestSCTPOfAnotherFamily(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	sctp := *firstOf(withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol))
 	sctp.Name.Protocol = v1.ProtocolSCTP

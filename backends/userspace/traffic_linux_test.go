@@ -177,6 +177,7 @@ const one, two = "10.96.0.1:80", "10.96.0.2:80"
 // After connections through the backend, a client can connect to the endpoint directly, from any
 // port: the state of the backend's own connections must not match the client's packets.
 func TestDirectConnectionsPass(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, testDirectConnections)
 }
 
@@ -213,6 +214,7 @@ func testDirectConnections(t *testing.T, capture userspace.Capture) {
 // While no backend runs, connections to a Service are dropped, even if a pod or a program
 // of the node has the address.
 func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.serve(t, one)
@@ -243,6 +245,7 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 // Established connections outlive their Service for the grace period, although the kernel no
 // longer captures new ones.
 func TestConnectionsOutliveTheirService(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	// As on some routers: the kernel does not look up sockets before it routes.
@@ -269,6 +272,7 @@ func TestConnectionsOutliveTheirService(t *testing.T) {
 
 // Cleanup resets all connections at once.
 func TestCleanupEndsConnections(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{})
@@ -285,6 +289,7 @@ func TestCleanupEndsConnections(t *testing.T) {
 }
 
 func TestInvalidOptions(t *testing.T) {
+	t.Parallel()
 	for _, o := range []userspace.Options{{Connections: -1}, {Sessions: -1}, {AffinityTotal: -1}, {Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}} {
 		b, err := userspace.New(o)
 		if err == nil {
@@ -329,6 +334,7 @@ func testInstances(t *testing.T, c userspace.Capture) {
 // A second process with the same identity gets an error that says the cause and what to do. It
 // does not disturb the first one, and can replace it after that has ended.
 func TestSecondProcessGetsError(t *testing.T) {
+	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)

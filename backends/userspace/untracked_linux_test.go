@@ -14,8 +14,10 @@ import (
 // the node at the address of the Service of DNS, from pods and from the node itself. So do
 // packets to its other ports.
 func TestUntrackedPacketsPass(t *testing.T) {
+	t.Parallel()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			n.addIPv6(t)
 			cache := n.at(n.node)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(agenttest.Main(runAgent, func() int { return netnstest.Main(m) }))
+	os.Exit(agenttest.Main(runAgent, func() int { return netnstest.Main(m, testenv.Processes) }))
 }
 
 func runAgent(args []string, stderr io.Writer) int { return run(args, os.Stdout, stderr) }

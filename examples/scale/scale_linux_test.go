@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(runsItself) != "" {
 		main()
 	}
-	os.Exit(netnstest.Main(m))
+	os.Exit(netnstest.Main(m, testenv.Namespaces))
 }
 
 func scale(t *testing.T, args ...string) (stdout, stderr string, err error) {

@@ -13,10 +13,11 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(Main(agent, func() int { return netnstest.Main(m) }))
+	os.Exit(Main(agent, func() int { return netnstest.Main(m, testenv.Namespaces) }))
 }
 
 // agent is the agent of these tests. It runs until SIGTERM, unless its argument says otherwise.

@@ -3,7 +3,6 @@ package differential
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -26,6 +25,7 @@ const defaultWorlds = 15
 
 // In the same worlds, all backends do with the same packets what the specification says.
 func TestBackendsAgree(t *testing.T) {
+	t.Parallel()
 	worlds := defaultWorlds
 	if text := os.Getenv(worldsVariable); text != "" {
 		var err error
@@ -33,8 +33,6 @@ func TestBackendsAgree(t *testing.T) {
 			t.Fatalf("%s: %v", worldsVariable, err)
 		}
 	}
-	// A lock file of its own: no other program writes rules in the namespaces of the test.
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	backendtest.Compare(t, worlds, map[string]backendtest.Config{
 		"nftables":           {New: newNFTables},
 		"iptables-legacy":    {New: newIPTables(iptables.Legacy)},
@@ -65,15 +63,14 @@ func newIPTables(flavour iptables.Flavour) func(testing.TB) proxy.Backend {
 	}
 }
 
-// newUserspace returns a function that opens backends, and closes each before it opens the next
-// one, as successive processes do.
 func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
-	var processes testenv.Succession
 	return func(t testing.TB) proxy.Backend {
-		return testenv.Next(t, &processes, func() (*userspace.Backend, error) {
-			// A busy machine may take longer than the default to reach an endpoint.
-			patience := []time.Duration{5 * time.Second, 5 * time.Second}
-			return userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		})
+		// A busy machine may take longer than the default to reach an endpoint.
+		patience := []time.Duration{5 * time.Second, 5 * time.Second}
+		b, err := userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 }

@@ -195,6 +195,7 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 // the first Apply of the second one each client reaches each frontend. Until then the rules of the first
 // one serve, unless its process must: no connection of a pod fails.
 func TestTrafficFromKindToKind(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	snapshot := web(0)
 	for _, first := range kinds() {
@@ -262,6 +263,7 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 // Instances with identities of their own serve different Services of the same range: neither rejects,
 // drops or captures connections to Services of the other, whichever starts first, nor removes them when it ends.
 func TestTrafficSideBySide(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, first := range kinds() {
 		for _, second := range kinds() {
@@ -290,6 +292,7 @@ func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 // An interface of the node gets an address of the range of ClusterIPs, and loses it, while a backend runs:
 // connections to it are for the node as long as it has the address, and dropped before and after.
 func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
+	t.Parallel()
 	const address, silence = "10.96.0.200/32", 300 * time.Millisecond
 	p := newPlace(t)
 	serve(t, p.NS, "0.0.0.0:7777")
@@ -323,6 +326,7 @@ func isTimeout(err error) bool {
 
 // With TPROXY, a UDP flow of the node ends with its Service, although connection tracking knows it.
 func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	tproxy := kinds()[3]
 	b := p.open(t, tproxy, backends.Identity{})

@@ -16,7 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // world is a network namespace with a connection to its ipset.
 type world struct {

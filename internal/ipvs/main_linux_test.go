@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }

@@ -8,6 +8,7 @@ import (
 )
 
 func TestDenial(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		err     error
@@ -35,6 +36,7 @@ func TestDenial(t *testing.T) {
 }
 
 func TestSysctlValue(t *testing.T) {
+	t.Parallel()
 	if got := sysctlValue("kernel/ostype"); got != "Linux" {
 		t.Errorf("kernel/ostype: got %q, want Linux", got)
 	}

@@ -101,6 +101,7 @@ func ends(t *testing.T, c io.Closer) {
 }
 
 func TestTrafficThroughRouter(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	a, b := router(t)
@@ -128,6 +129,7 @@ func TestTrafficThroughRouter(t *testing.T) {
 }
 
 func TestSecondaryIsNoSource(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	a, b := newNS(t), newNS(t)
@@ -156,6 +158,7 @@ func TestSecondaryIsNoSource(t *testing.T) {
 // Two hosts on a bridge reach each other, and a port gets the hairpin mode that AddPort is
 // called with.
 func TestBridge(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	middle := newNS(t)
@@ -191,6 +194,7 @@ func TestBridge(t *testing.T) {
 
 // A VXLAN carries packets between two hosts.
 func TestVXLAN(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	hosts := []*netns.NS{newNS(t), newNS(t)}
@@ -225,6 +229,7 @@ func TestVXLAN(t *testing.T) {
 
 // A rule selects another routing table for packets by their source, destination or mark.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	n := newNS(t)
 	must(t, n.AddBridge("to-1"), n.AddBridge("to-2"))
 	for i, c := range []struct {
@@ -261,6 +266,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestLinkErrors(t *testing.T) {
+	t.Parallel()
 	a, b := newNS(t), newNS(t)
 	link(t, a, "eth0", b, "eth0")
 	address := netip.MustParsePrefix("10.1.0.1/24")

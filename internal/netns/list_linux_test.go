@@ -11,6 +11,7 @@ import (
 
 // A listing that a change interrupts is repeated; one that fails for another reason is not.
 func TestListsAreConsistent(t *testing.T) {
+	t.Parallel()
 	interrupted := fmt.Errorf("list: %w", netlink.ErrDumpInterrupted)
 	for _, c := range []struct {
 		errs  []error

@@ -41,6 +41,7 @@ func outerID(t *testing.T) string {
 }
 
 func TestNewIsIsolated(t *testing.T) {
+	t.Parallel()
 	outside := outerID(t)
 	a, b := newNS(t), newNS(t)
 	ids := map[string]bool{outside: true, idWithin(t, a): true, idWithin(t, b): true}
@@ -56,6 +57,7 @@ func TestNewIsIsolated(t *testing.T) {
 }
 
 func TestCurrent(t *testing.T) {
+	t.Parallel()
 	a := newNS(t)
 	want := idWithin(t, a)
 	err := a.Do(func() error {
@@ -76,6 +78,7 @@ func TestCurrent(t *testing.T) {
 // Do restores the namespace of its thread: however often and in whatever order
 // goroutines enter namespaces, other goroutines never run in them.
 func TestDoRestoresNamespaces(t *testing.T) {
+	t.Parallel()
 	outside := outerID(t)
 	a, b := newNS(t), newNS(t)
 	wantA, wantB := idWithin(t, a), idWithin(t, b)
@@ -116,6 +119,7 @@ func nested(a, b *netns.NS) ([]string, error) {
 }
 
 func TestDoErrors(t *testing.T) {
+	t.Parallel()
 	n := newNS(t)
 	want := errors.New("from within")
 	if err := n.Do(func() error { return want }); !errors.Is(err, want) {
@@ -137,6 +141,7 @@ func TestDoErrors(t *testing.T) {
 }
 
 func TestNewSettings(t *testing.T) {
+	t.Parallel()
 	n := newNS(t)
 	peer := newNS(t)
 	link(t, n, "later", peer, "peer")
@@ -165,6 +170,7 @@ func TestNewSettings(t *testing.T) {
 }
 
 func TestSysctl(t *testing.T) {
+	t.Parallel()
 	n := newNS(t)
 	if err := n.Forward(); err != nil {
 		t.Fatal(err)

@@ -111,6 +111,7 @@ func inUserNamespace(t *testing.T) bool {
 }
 
 func TestPrivilegedPassesOn(t *testing.T) {
+	t.Parallel()
 	cmd := unprivileged(t, "echo", "one", "two")
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("hello"), &out, &errs
@@ -147,6 +148,7 @@ func TestIsolated(t *testing.T) {
 }
 
 func TestPrivilegedStatusOfKilled(t *testing.T) {
+	t.Parallel()
 	cmd := unprivileged(t, "die")
 	err := cmd.Run()
 	if got := cmd.ProcessState.ExitCode(); got != 128+9 {
@@ -172,6 +174,7 @@ func start(t *testing.T) (first *exec.Cmd, second int) {
 }
 
 func TestPrivilegedPassesSignals(t *testing.T) {
+	t.Parallel()
 	first, _ := start(t)
 	must(t, first.Process.Signal(unix.SIGTERM))
 	err := first.Wait()
@@ -181,6 +184,7 @@ func TestPrivilegedPassesSignals(t *testing.T) {
 }
 
 func TestPrivilegedDiesWithFirst(t *testing.T) {
+	t.Parallel()
 	first, second := start(t)
 	pidfd, err := unix.PidfdOpen(second, 0)
 	must(t, err)
@@ -213,6 +217,7 @@ func awaitReadable(fd int, patience time.Duration) error {
 }
 
 func TestPrivilegedDoesNotRunTwice(t *testing.T) {
+	t.Parallel()
 	cmd := unprivileged(t, "echo")
 	cmd.Env = append(cmd.Env, "VIPKIT_USER_NAMESPACE=1")
 	out, err := cmd.CombinedOutput()
@@ -222,6 +227,7 @@ func TestPrivilegedDoesNotRunTwice(t *testing.T) {
 }
 
 func TestUserNamespaceError(t *testing.T) {
+	t.Parallel()
 	err := error(&netns.UserNamespaceError{Reason: "because.", Err: unix.EPERM})
 	want := "netns: cannot create a user namespace (operation not permitted): because."
 	if err.Error() != want {
@@ -234,6 +240,7 @@ func TestUserNamespaceError(t *testing.T) {
 
 // Do needs no privilege to stay in the namespace of the process.
 func TestDoWithoutPrivileges(t *testing.T) {
+	t.Parallel()
 	if out, err := unprivileged(t, "current").CombinedOutput(); err != nil {
 		t.Errorf("Do in the current namespace: got %v, output %q, want no error", err, out)
 	}

@@ -35,6 +35,7 @@ func ask(t *testing.T, ns *netns.NS, address string, questions int) net.Conn {
 // A server answers from the address that a request was sent to, and loses no request that
 // was sent while it did not read.
 func TestUDPServer(t *testing.T) {
+	t.Parallel()
 	ns := newNS(t)
 	questions := 2000
 	if os.Getenv("VIPKIT_USER_NAMESPACE") != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // enterNamespace moves the test's thread into a new network namespace. The thread stays
 // locked, so it and the namespace end with the goroutine of the test.

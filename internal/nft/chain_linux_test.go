@@ -14,6 +14,7 @@ import (
 
 // Chains that differ in any part have different hashes.
 func TestChainHashesDiffer(t *testing.T) {
+	t.Parallel()
 	drop, accept := (*Assembler).Drop, (*Assembler).Accept
 	rules := func(all ...[]func(*Assembler) Statement) func(*Assembler) {
 		return func(a *Assembler) {
@@ -54,6 +55,7 @@ func TestChainHashesDiffer(t *testing.T) {
 // DestIn matches the addresses that a prefix contains, even if bits after the prefix length
 // are set.
 func TestPrefixesMatch(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	matched := 0
 	for range 5000 {

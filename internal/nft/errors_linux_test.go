@@ -15,6 +15,7 @@ import (
 // Explain adds exactly the errors that callers act on: to resync, to give up, or to find
 // the faulty port.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	refused := func(op string, errno unix.Errno) error {
 		return fmt.Errorf("committing: %w", &nfnetlink.Error{Errno: errno, Op: op, Object: "pick-4"})
 	}
@@ -71,6 +72,7 @@ func TestExplain(t *testing.T) {
 // A listing that commits of others interrupted each time is no reason to give up: everything is
 // made anew. Any other error of a listing means what it means elsewhere.
 func TestListed(t *testing.T) {
+	t.Parallel()
 	err := Listed(fmt.Errorf("%w: list chains", nfnetlink.ErrInterrupted), "the chains")
 	if !errors.Is(err, backends.ErrReplace) {
 		t.Errorf("interrupted each time: got error %v, want %v", err, backends.ErrReplace)

@@ -13,13 +13,15 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // Tables lose their base chains, whatever these are called, before anything else, and packets are awaited
 // in between. Tables that do not exist, and tables of other programs, do not matter.
 func TestRemoveTables(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	if _, err := netnstest.Run(t, ns, `table ip one {
 	map m { type ipv4_addr : verdict; elements = { 192.0.2.1 : drop }; }
@@ -58,6 +60,7 @@ table ip two { chain any-name { type nat hook prerouting priority 0; }; }`, netn
 
 // Another program may remove the same tables, or a part of them, after they were listed.
 func TestRemoveTablesBesideAnother(t *testing.T) {
+	t.Parallel()
 	for taken, fails := range map[int]bool{1: false, 2: false, 100: true} {
 		ns := netnstest.NewNS(t)
 		run := func(script string) {

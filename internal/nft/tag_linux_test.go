@@ -10,6 +10,7 @@ import (
 // Tags identify the rules of a chain only if the chain has exactly these rules, in their
 // order.
 func TestTags(t *testing.T) {
+	t.Parallel()
 	own := nameTag("pick-4")
 	of := func(chain string, hash uint64, i, n uint16) string {
 		rule := nfnetlink.RuleInfo{Userdata: string(tag{hash: hash, chain: nameTag(chain), i: i, n: n}.append(nil))}
@@ -51,6 +52,7 @@ func TestTags(t *testing.T) {
 
 // nameTag must not change: it is in the rules that an earlier process wrote.
 func TestNameTag(t *testing.T) {
+	t.Parallel()
 	h := fnv.New32a()
 	if _, err := h.Write([]byte("pick-4")); err != nil {
 		t.Fatal(err)

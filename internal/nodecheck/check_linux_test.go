@@ -15,10 +15,11 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // at returns a snapshot of a node with some addresses, whose pods have addresses of some
 // ranges.
@@ -107,6 +108,7 @@ const (
 
 // Each setting is reported exactly where it breaks Services.
 func TestFindings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what    string
 		hairpin bool
@@ -155,6 +157,7 @@ func TestFindings(t *testing.T) {
 // A bridge in promiscuous mode passes the packets of pods to the node, which sends them
 // back.
 func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
+	t.Parallel()
 	n := setUp(t, false)
 	l, err := n.Netlink().LinkByName("cni0")
 	if err != nil {
@@ -171,6 +174,7 @@ func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
 // A setting that does not exist is reported if it is needed, and so is one that cannot be
 // read.
 func TestUnreadSettings(t *testing.T) {
+	t.Parallel()
 	one := []bridge{{name: "br0", addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
 	for _, c := range []struct {
 		what    string

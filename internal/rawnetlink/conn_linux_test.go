@@ -17,7 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // openInNamespace connects to the routing of a new network namespace, which ends with the
 // goroutine of the test.

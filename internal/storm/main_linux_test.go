@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m) }))
+	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m, testenv.Storms) }))
 }
 
 // TestStorm plays random histories and checks the invariants. A long storm consists of

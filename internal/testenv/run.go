@@ -1,18 +1,43 @@
 package testenv
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
+// Cost is what the tests of a package need most while they wait, and so how many of them run at
+// once.
+type Cost int
+
+// The costs, from the smallest on.
+const (
+	Waiting    Cost = 16 // nothing: they wait for time or for each other
+	Namespaces Cost = 8  // the kernel's work for network namespaces
+	Processes  Cost = 4  // programs that work
+	Storms     Cost = 2  // traffic whose delays are judged
+)
+
+// parallelFlag is the flag of test programs that limits how many tests run at once.
+const parallelFlag = "test.parallel"
+
 // Run runs the tests of a package and returns the exit status, which is not 0 if a test has
-// failed or a goroutine has leaked.
-func Run(m *testing.M) int {
+// failed or a goroutine has leaked. The flag -parallel takes precedence over the cost.
+func Run(m *testing.M, c Cost) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == parallelFlag })
+	var err error
+	if !given {
+		err = flag.Set(parallelFlag, strconv.Itoa(int(c)))
+	}
 	status := m.Run()
-	if err := goleak.Find(); err != nil {
+	if err = errors.Join(err, goleak.Find()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return max(status, 1)
 	}

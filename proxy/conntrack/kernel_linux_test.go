@@ -16,10 +16,11 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // newKernelCleaner returns a Cleaner in a new namespace.
 func newKernelCleaner(t testing.TB, o Options) (*netns.NS, *Cleaner) {

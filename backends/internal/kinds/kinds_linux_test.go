@@ -6,10 +6,11 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 
 // No two kinds share a bit of marks, and a table of nf_tables belongs to one kind. The two flavours
 // of iptables are one backend.

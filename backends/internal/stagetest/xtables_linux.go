@@ -1,19 +1,5 @@
 package stagetest
 
-import (
-	"path/filepath"
-	"testing"
-)
-
-// OwnXtablesLock makes a lock file of iptables for the test alone, so that the test and other
-// programs of the machine do not wait for each other.
-func OwnXtablesLock(t testing.TB) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), "lock")
-	t.Setenv("XTABLES_LOCKFILE", path)
-	return path
-}
-
 // NFTRules are rules, one in each line, as other programs write them with nft.
 const NFTRules = `drop
 counter drop

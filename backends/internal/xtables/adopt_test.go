@@ -100,6 +100,7 @@ func checkForeign(t *testing.T, m model, foreign map[chainRef][]string) {
 // From any existing rules, adoption makes the wanted ones and keeps foreign ones. A second
 // adoption then does nothing.
 func TestAdoption(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	n := newNames("vipkit")
 	foreign := map[chainRef][]string{

@@ -63,6 +63,7 @@ func withoutOne(r *rand.Rand, load [][]Op) [][]Op {
 // After a full apply in which a service port was refused, the rules of that port are removed,
 // and later changes result in the wanted rules.
 func TestChangesAfterARefusal(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	n := newNames("vipkit")
 	for step := range 300 {
@@ -103,6 +104,7 @@ func TestChangesAfterARefusal(t *testing.T) {
 // A chain with rules in another order, or with too many others, is rewritten at once. A chain
 // with few others gets single operations.
 func TestAdoptionPlans(t *testing.T) {
+	t.Parallel()
 	n := newNames("vipkit")
 	services := chainRef{Filter, "VIPKIT-SERVICES"}
 	front, back := func(rule string) Op { return Op{Key: Key{Table: Filter, Chain: services.name, Rule: rule}} },
@@ -143,6 +145,7 @@ func TestAdoptionPlans(t *testing.T) {
 // A chain or rule that another part replaces serves until that part is committed. What is not
 // wanted is removed after all parts.
 func TestAdoptionInParts(t *testing.T) {
+	t.Parallel()
 	n := newNames("vipkit")
 	name := func(kind string, number int) string { return n.of(kind, "a/b", number) }
 	services := chainRef{NAT, "VIPKIT-SERVICES"}

@@ -23,6 +23,7 @@ func (e failingFamily) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) er
 // If one family fails as a whole, the error names the failed service ports of the other
 // family as text, but is not a PortErrors, because these are not the only ones.
 func TestErrorsOfBothFamilies(t *testing.T) {
+	t.Parallel()
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "refused"}}
 	known := proxy.NewSnapshot(nil)
 	for _, whole := range []error{backends.ErrUnavailable, proxy.ErrDataplaneLost} {

@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -43,6 +43,7 @@ func mustNamespace(t *testing.T) *namespace {
 // A program is killed with the thread that started it, inherits the guard, and is not waited
 // for without limit.
 func TestCommand(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	in := newInput([]byte("x"))
 	p := program{path: "/bin/true", args: []string{"a", "b"}, in: in, out: &out}
@@ -63,7 +64,7 @@ func TestCommand(t *testing.T) {
 
 // A child that a program leaves running holds the guard until it ends.
 func TestGuardIsInherited(t *testing.T) {
-	lock := stagetest.OwnXtablesLock(t)
+	lock := netnstest.OwnXtablesLock(t)
 	folder := t.TempDir()
 	opens := filepath.Join(folder, "opens")
 	if err := unix.Mkfifo(opens, 0o600); err != nil {
@@ -145,7 +146,6 @@ func recordingStubs(t *testing.T) (folder string) {
 // iptables-restore is called with the time to wait for the xtables lock in whole seconds, and
 // reads the script from its input.
 func TestRestoreIsCalled(t *testing.T) {
-	stagetest.OwnXtablesLock(t)
 	folder := recordingStubs(t)
 	at := mustNamespace(t)
 	var want strings.Builder
@@ -190,7 +190,7 @@ func TestRestoreIsCalled(t *testing.T) {
 
 // The end of a program is reported as an error that callers act on.
 func TestRunExplainsFailures(t *testing.T) {
-	stagetest.OwnXtablesLock(t)
+	t.Parallel()
 	folder, at := t.TempDir(), mustNamespace(t)
 	p := &programs{process: process{namespace: at, guard: newGuard(at, "x", time.Second)}, wait: "1"}
 	p.restorer = filepath.Join(folder, "missing")
@@ -216,7 +216,7 @@ func TestRunExplainsFailures(t *testing.T) {
 
 // Waiting for a guard that another program holds ends after the guard's own time.
 func TestGuardTimeout(t *testing.T) {
-	lock := stagetest.OwnXtablesLock(t)
+	lock := netnstest.OwnXtablesLock(t)
 	own := newGuard(&namespace{inode: 1}, "x", 4*retry)
 	held, err := own.take(t.Context())
 	if err != nil {

@@ -110,6 +110,7 @@ func (s *stage) listing(t *testing.T) string {
 // Constant rules in all tables, with jumps at the front of all of the kernel's own chains, are
 // applied, adopted without a write, repaired after any damage, and removed.
 func TestConstantRules(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []Flavour{Legacy, NFT} {
 		t.Run(string(flavour), func(t *testing.T) {
 			s := newConstant(t, flavour)
@@ -195,6 +196,7 @@ func (s *stage) repairs(t *testing.T, want, damage string) {
 // Rules of table mangle that iptables cannot print do not prevent that the rules are applied,
 // adopted and removed. Rules in base chains of table mangle that iptables can use are kept.
 func TestUnprintableMangle(t *testing.T) {
+	t.Parallel()
 	s := newConstant(t, NFT)
 	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
 		s.nft(t, "add rule ip mangle "+chain+" numgen random mod 2 0 counter\n")
@@ -226,6 +228,7 @@ func TestUnprintableMangle(t *testing.T) {
 
 // If an extension is missing, the error names it, its table and its module.
 func TestMissingExtension(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []Flavour{Legacy, NFT} {
 		t.Run(string(flavour), func(t *testing.T) {
 			c := constant(flavour, false)
@@ -253,6 +256,7 @@ func TestMissingExtension(t *testing.T) {
 
 // A backend serves at least one family.
 func TestNoFamily(t *testing.T) {
+	t.Parallel()
 	c := constant(NFT, false)
 	c.Families = nil
 	if b, err := New(c); b != nil || err == nil {
@@ -262,6 +266,7 @@ func TestNoFamily(t *testing.T) {
 
 // The engine adds the tables that are used to the extensions, and no others.
 func TestExtensionsHaveTheirTables(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		names  Names
 		family v1.IPFamily

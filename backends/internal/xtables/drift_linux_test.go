@@ -27,6 +27,7 @@ func newBackend(t *testing.T, f Flavour) (*stage, *Backend) {
 // Only commits of other programs to the tables of iptables are drift, also if they are made while
 // an own program runs.
 func TestWatchTellsCommitsApart(t *testing.T) {
+	t.Parallel()
 	s, b := newBackend(t, NFT)
 	w, ok := b.watchers[0].(*watch)
 	if !ok {
@@ -78,6 +79,7 @@ func TestWatchTellsCommitsApart(t *testing.T) {
 
 // A flush and a removed jump are noticed soon, and own changes are not.
 func TestWaitDrift(t *testing.T) {
+	t.Parallel()
 	for _, f := range []Flavour{NFT, Legacy} {
 		t.Run(string(f), func(t *testing.T) {
 			for what, script := range map[string]string{

@@ -41,6 +41,7 @@ func ended(t *testing.T, script string) error {
 // The output of the programs of both flavours is translated to errors that callers act on, if
 // necessary by the line of the script that it names.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	failed := ended(t, "exit 4")
 	s := &script{text: []byte("*nat\n:VIPKIT-SVC-X - [0:0]\n-A VIPKIT-SERVICES -j VIPKIT-SVC-X\n-D VIPKIT-SERVICES -j VIPKIT-SVC-Y\nCOMMIT\n")}
 	for output, want := range map[string]string{
@@ -92,6 +93,7 @@ func TestExplain(t *testing.T) {
 
 // The line at which a program stopped is read from its output.
 func TestExplainLine(t *testing.T) {
+	t.Parallel()
 	failed := ended(t, "exit 1")
 	for output, want := range map[string]int{
 		"iptables-restore: line 12 failed": 12, "Error occurred at line: 345\n": 345, "line 6: RULE_ADD failed (x): rule in chain y": 6,

@@ -34,7 +34,6 @@ func config(flavour Flavour) Config {
 // or the kernel lacks their tables.
 func newStage(t testing.TB, c Config) *stage {
 	t.Helper()
-	stagetest.OwnXtablesLock(t)
 	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), c) })
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(t, err.Error())

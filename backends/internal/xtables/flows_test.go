@@ -8,6 +8,7 @@ import (
 )
 
 func TestFrontendOf(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		rule     string
 		protocol uint8

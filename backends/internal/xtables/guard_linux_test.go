@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
 )
 
 // Guards of different identities, IP families or network namespaces are independent.
 func TestGuardsAreDisjoint(t *testing.T) {
-	stagetest.OwnXtablesLock(t)
+	t.Parallel()
 	at := &namespace{inode: 1}
 	own := newGuard(at, "iptables VIPKIT-", time.Second)
 	held, err := own.take(t.Context())

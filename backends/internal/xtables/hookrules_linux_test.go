@@ -49,8 +49,10 @@ func (s *stage) refusesJumps(t *testing.T, program string, table Table, chain st
 // Rules of other programs that are invalid in the hooks of the jumps to their chain are removed,
 // in all tables, whether the jumps exist or not.
 func TestConstantWithRulesInvalidInHooks(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []Flavour{Legacy, NFT} {
 		t.Run(string(flavour), func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t, constant(flavour, false))
 			none := proxy.NewSnapshot(&proxy.Node{})
 			s.Apply(t, none)
@@ -99,6 +101,7 @@ func refusing(flavour Flavour, name proxy.ServicePortName) Config {
 // Such rules do not matter either if a service port is refused at the same time, so that the
 // chains of the others are not written in the commit that adds the jumps.
 func TestRulesInvalidInHooksBesideRefusedPort(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []Flavour{Legacy, NFT} {
 		t.Run(string(flavour), func(t *testing.T) {
 			var ports []*proxy.ServicePort

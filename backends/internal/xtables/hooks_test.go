@@ -16,6 +16,7 @@ const portals = `-m comment --comment "kubernetes service portals" -j VIPKIT-SER
 // its duplicates, and is replaced by one in front. A hidden rule, which iptables prints
 // wrongly, does not count.
 func TestUnreachableJumps(t *testing.T) {
+	t.Parallel()
 	n := newNames("vipkit")
 	ref := chainRef{NAT, "PREROUTING"}
 	for _, c := range []struct {
@@ -66,6 +67,7 @@ func TestUnreachableJumps(t *testing.T) {
 }
 
 func TestEndsTraversal(t *testing.T) {
+	t.Parallel()
 	for rule, want := range map[string]bool{
 		"-j ACCEPT": true, "-j RETURN": true, "-g OTHER": true, `-m comment --comment "a b" -j DROP`: true, "-m comment --comment a -m comment --comment b -j DROP": true,
 		"-j DNAT --to-destination 192.0.2.1": true, "-j REJECT --reject-with tcp-reset": true,
@@ -79,6 +81,7 @@ func TestEndsTraversal(t *testing.T) {
 
 // Rendered rules of open chains are usual, and foreign rules are not.
 func TestUsualRules(t *testing.T) {
+	t.Parallel()
 	for _, part := range randomLoad(t, testenv.Random(t)) {
 		for _, o := range part {
 			if k := o.Key; k.Rule != "" && !isHook(k.Chain) && !isUsual(k.Table, k.Rule) {
@@ -104,6 +107,7 @@ func TestUsualRules(t *testing.T) {
 // A rule of another program has an extension that rules of the family do not have, jumps to a
 // chain of another program, or cannot be read.
 func TestForeignRules(t *testing.T) {
+	t.Parallel()
 	f := Family{Extensions: []Extension{{Name: "comment"}, {Name: "tcp"}, {Name: "REJECT"}}}
 	for rule, want := range map[string]bool{
 		"-j DROP": false, "-j ACCEPT": false, "-g VIPKIT-SERVICES": false, "-s 192.0.2.0/24 -j VIPKIT-SVC-AAAAAAAAAAAAAAAA": false, reject: false, "-p tcp": false,

@@ -53,6 +53,7 @@ func runFilter(t *testing.T, program string, packet []byte) uint32 {
 
 // The hairpin program compares all bits of both addresses, and nothing else.
 func TestHairpin(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	for family, at := range map[v1.IPFamily]struct{ source, dest, size int }{v1.IPv4Protocol: {12, 16, 4}, v1.IPv6Protocol: {8, 24, 16}} {
 		p := HairpinProgram(family)
@@ -81,6 +82,7 @@ func TestHairpin(t *testing.T) {
 
 // A criterion for pods becomes a match that iptables accepts, or an error.
 func TestInterfacesOfPods(t *testing.T) {
+	t.Parallel()
 	longest := strings.Repeat("x", 15)
 	for _, c := range []struct {
 		name, prefix string
@@ -110,6 +112,7 @@ func TestInterfacesOfPods(t *testing.T) {
 
 // Ranges are written as iptables prints them.
 func TestMatchRange(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"10.1.2.3/8": "-s 10.0.0.0/8 ", "192.0.2.1/32": "-s 192.0.2.1/32 ", "0.0.0.0/0": "", "fd00::1/64": "-s fd00::/64 ", "::/0": "",
 	} {

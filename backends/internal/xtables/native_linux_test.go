@@ -52,6 +52,7 @@ func (n *native) rulesOf(t *testing.T, chain string) (texts []string, plain []bo
 // A rule that counts as plain is printed correctly: iptables-restore makes the same rule from
 // the output of iptables-save.
 func TestPlainRulesAreWhatIsPrinted(t *testing.T) {
+	t.Parallel()
 	for family, prefix := range map[v1.IPFamily]string{v1.IPv4Protocol: "ip", v1.IPv6Protocol: "ip6"} {
 		s := newStage(t, config(NFT))
 		n := &native{family: nft.FamilyOf(family), names: newNames("vipkit")}

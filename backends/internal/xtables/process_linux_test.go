@@ -15,6 +15,7 @@ import (
 
 // A long input enlarges the pipe, and all of it is written.
 func TestInput(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ length, want int }{{0, defaultPipe}, {defaultPipe, defaultPipe}, {defaultPipe + 1, largePipe}, {3 * largePipe, largePipe}} {
 		text := []byte(strings.Repeat("x", c.length))
 		r, w, err := os.Pipe()
@@ -47,6 +48,7 @@ func TestInput(t *testing.T) {
 }
 
 func TestTail(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	var got tail
 	var all []byte

@@ -10,11 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func TestMissingPrograms(t *testing.T) {
+	t.Parallel()
 	at, err := currentNamespace()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,6 @@ func TestMissingPrograms(t *testing.T) {
 
 // The default flavour is read from the version of the programs.
 func TestDefaultFlavour(t *testing.T) {
-	stagetest.OwnXtablesLock(t)
 	at, err := currentNamespace()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // If many rules of a chain are removed at once, the chain is rewritten with the other rules.
 // The result is the same as if each had been removed.
 func TestManyRemovals(t *testing.T) {
+	t.Parallel()
 	const all = ManyRemovals + 20
 	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
 	objects := func(from, to int) (ops []Op) {
@@ -67,6 +68,7 @@ func TestManyRemovals(t *testing.T) {
 // rules that are not removed. The kernel's own chains, chains that are removed themselves, and
 // chains in which a rule to remove is missing are never rewritten.
 func TestRewriting(t *testing.T) {
+	t.Parallel()
 	rule := func(kind backends.OpKind, at Table, chain, text string) Op {
 		return Op{Kind: kind, Key: Key{Table: at, Chain: chain, Rule: text}}
 	}

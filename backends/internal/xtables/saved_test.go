@@ -56,6 +56,7 @@ func readPieces(text string, n Names, length int) (saved, error) {
 // tables that are used, in whatever order the tables are. The last line need not have a
 // newline.
 func TestReadSaved(t *testing.T) {
+	t.Parallel()
 	want := saved{
 		{NAT, "PREROUTING"}:       {`-m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`},
 		{NAT, "VIPKIT-SERVICES"}:  {"-d 10.96.0.1/32 -j RETURN"},
@@ -76,6 +77,7 @@ func TestReadSaved(t *testing.T) {
 // Tables that iptables cannot print are an error if the backend uses them. Comments of rules
 // cannot cause this error.
 func TestReadSavedOfAnotherProgram(t *testing.T) {
+	t.Parallel()
 	const incompatible = "# Table `%s' is incompatible, use 'nft' tool.\n"
 	for _, c := range []struct {
 		text string
@@ -97,6 +99,7 @@ func TestReadSavedOfAnotherProgram(t *testing.T) {
 // In the kernel's own chains, only jumps that this package or kube-proxy writes are own rules,
 // whatever the text of foreign rules looks like.
 func TestOwnJumps(t *testing.T) {
+	t.Parallel()
 	for rule, want := range map[string]bool{
 		`-j VIPKIT-SERVICES`: true,
 		`-m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`:                                         true,
@@ -137,6 +140,7 @@ func TestOwnJumps(t *testing.T) {
 }
 
 func TestTarget(t *testing.T) {
+	t.Parallel()
 	for rule, want := range map[string]string{
 		"": "", "-j": "", "-j A": "A", "-g A": "A", `-j "A"`: "", "-s 192.0.2.0/24 -j A --to 1": "A", "-i -j -j A": "A",
 		`-m comment --comment "-j B" -j A`:          "A",
@@ -157,6 +161,7 @@ func TestTarget(t *testing.T) {
 // Lines within a comment are not parsed as rules, and a quote that does not start a comment
 // hides no rules.
 func TestReadSavedWithLinesInComments(t *testing.T) {
+	t.Parallel()
 	const head, tail = "*nat\n:VIPKIT-SERVICES - [0:0]\n", "-A VIPKIT-SERVICES -j RETURN\nCOMMIT\n"
 	want := saved{{NAT, "VIPKIT-SERVICES"}: {"-j RETURN"}}
 	long := strings.Repeat("-A OTHER -m comment --comment \"a\" -j ACCEPT\n", 200)
@@ -185,6 +190,7 @@ func TestReadSavedWithLinesInComments(t *testing.T) {
 
 // Foreign rules in own chains are read, whatever they contain, so that they are removed.
 func TestReadSavedForeignRulesInOurChains(t *testing.T) {
+	t.Parallel()
 	const head, tail = "*nat\n:VIPKIT-SERVICES - [0:0]\n", "-A VIPKIT-SERVICES -j RETURN\nCOMMIT\n"
 	for _, c := range []struct {
 		line string
@@ -206,6 +212,7 @@ func TestReadSavedForeignRulesInOurChains(t *testing.T) {
 }
 
 func TestReadSavedBoundsLines(t *testing.T) {
+	t.Parallel()
 	if _, err := readPieces("*nat\n-A "+strings.Repeat("x", longestLine), newNames("vipkit"), 1000); err == nil {
 		t.Error("a line without end: got no error, want one")
 	}

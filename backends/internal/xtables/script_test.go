@@ -9,6 +9,7 @@ import (
 
 // The memory for a script is allocated once.
 func TestTextSize(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	for range 50 {
 		ops := slices.Concat(randomLoad(t, r)...)

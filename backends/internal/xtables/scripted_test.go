@@ -38,6 +38,7 @@ func written(t *testing.T, lines ...string) []Op {
 // the rules and chains that it writes, and knows which operations are committed when the
 // program stops at a line.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what  string
 		ops   []Op
@@ -114,6 +115,7 @@ func TestScripts(t *testing.T) {
 // A long first load makes new chains in pieces. Nothing that packets reach leads to them before the last
 // commit, which alone changes existing chains; what the pieces have made is known at each line.
 func TestScriptInPieces(t *testing.T) {
+	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
 	s, err := newScript(ops, 12)
 	if err != nil {
@@ -136,6 +138,7 @@ func TestScriptInPieces(t *testing.T) {
 
 // Found chains and rules become the same objects as rendered ones, and can all be removed.
 func TestObjectsOfFoundRules(t *testing.T) {
+	t.Parallel()
 	n := newNames("vipkit")
 	const own = "VIPKIT-SVC-AAAAAAAAAAAAAAAA"
 	found := saved{
@@ -179,6 +182,7 @@ func TestObjectsOfFoundRules(t *testing.T) {
 
 // Many service ports have rules in an open chain; the rules of another chain have one owner.
 func TestOpenChains(t *testing.T) {
+	t.Parallel()
 	n := newNames("vipkit")
 	for name, want := range map[string]bool{
 		"OUTPUT": true, "VIPKIT-SERVICES": true, "VIPKIT-EXTERNAL-SERVICES": true, "VIPKIT-NODEPORTS": true,

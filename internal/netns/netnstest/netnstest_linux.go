@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,13 +15,37 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
+// lockVariable names the environment variable with the lock file of iptables. Tests use their own
+// file, so that they and other programs of the machine do not wait for each other.
+const lockVariable = "XTABLES_LOCKFILE"
+
+// OwnXtablesLock makes a lock file of iptables for a test that holds the lock. Other tests
+// share one.
+func OwnXtablesLock(t testing.TB) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "lock")
+	t.Setenv(lockVariable, path)
+	return path
+}
+
 // Main runs the tests of a package with the privileges to make network namespaces: a
 // process without them runs the test program again in a user namespace. It is for
 // TestMain, and returns the exit status, which is not 0 if a test failed or a goroutine
 // is left. Where the system denies user namespaces, it writes the reason to standard
 // error and runs the tests, which then skip themselves by NeedNamespaces.
-func Main(m *testing.M) int {
-	run := func() int { return testenv.Run(m) }
+func Main(m *testing.M, c testenv.Cost) int {
+	run := func() int {
+		folder, err := os.MkdirTemp("", "vipkit-xtables")
+		if err == nil {
+			err = os.Setenv(lockVariable, filepath.Join(folder, "lock"))
+		}
+		status := testenv.Run(m, c)
+		if err = errors.Join(err, os.RemoveAll(folder)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return max(status, 1)
+		}
+		return status
+	}
 	status, err := netns.Privileged(run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -13,5 +14,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, becomeContainer(os.Args[2]))
 		os.Exit(1)
 	}
-	os.Exit(netnstest.Main(m))
+	os.Exit(netnstest.Main(m, testenv.Processes))
 }

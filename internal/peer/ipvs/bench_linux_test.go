@@ -13,9 +13,10 @@ import (
 
 	own "github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Processes)) }
 
 const (
 	services     = 1000

@@ -21,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(kubeProxyVariable) != "" {
 		os.Exit(beKubeProxy())
 	}
-	os.Exit(netnstest.Main(m))
+	os.Exit(netnstest.Main(m, testenv.Processes))
 }
 
 // TestToIPVS takes over from kube-proxy to the backend ipvs: open connections go on, what

@@ -17,12 +17,13 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // patience bounds each wait.
 const patience = time.Minute
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Processes)) }
 
 // world is a cluster with the agent on a node with Windows.
 type world struct {

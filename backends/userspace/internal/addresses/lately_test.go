@@ -33,6 +33,7 @@ func (*counted) Remove(context.Context, netip.Addr) error { return nil }
 // Whoever sends many datagrams with the number of a node port as their source port has the addresses
 // of the host listed once in some seconds. Changes by the backend count at once, others then.
 func TestDatagramsDoNotListAddresses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := &counted{addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 		c := New(Config{Manager: h, Families: []v1.IPFamily{v1.IPv4Protocol}})

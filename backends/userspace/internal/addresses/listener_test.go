@@ -16,6 +16,7 @@ import (
 // A port that the system denies, as Windows does with reserved ones, is no lack of resources: it
 // concerns that port alone.
 func TestDeniedPort(t *testing.T) {
+	t.Parallel()
 	k := Key{netip.MustParseAddr("192.0.2.1"), 30080, v1.ProtocolTCP}
 	for n, want := range map[syscall.Errno]struct{ exhausted, taken bool }{
 		syscall.EACCES: {false, true}, 10013: {false, true}, syscall.EADDRINUSE: {false, true}, syscall.EMFILE: {true, false},

@@ -30,6 +30,7 @@ func loopbackPort(name string, nodePort uint16) *proxy.ServicePort {
 // At the limit of listeners further service ports are errors, also if one that is removed in the same
 // Apply would make room for them; all others are served. Once there is room, they are served.
 func TestLoopbackLimit(t *testing.T) {
+	t.Parallel()
 	random := testenv.Random(t)
 	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
 	e, err := engine.New(engine.Config{})
@@ -84,6 +85,7 @@ func TestLoopbackLimit(t *testing.T) {
 // An Apply that ended before Sweep leaves listeners to be closed. They are not listed, so that the next Apply
 // keeps those that it needs, and Sweep closes the others.
 func TestListenersToBeClosedAreNotListed(t *testing.T) {
+	t.Parallel()
 	random := testenv.Random(t)
 	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
 	e, err := engine.New(engine.Config{})

@@ -18,6 +18,7 @@ func drop() proxy.TrafficRoute    { return proxy.TrafficRoute{Action: proxy.Drop
 // Each frontend needs its address and, unless all clients are rejected, a listener. Node ports
 // have one at each address of the node that serves them.
 func TestRender(t *testing.T) {
+	t.Parallel()
 	node := &proxy.Node{
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
 		NodePorts: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0")}},
@@ -65,6 +66,7 @@ func TestRender(t *testing.T) {
 
 // Only service ports of protocols that have sockets can be served.
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	c := New(Config{Families: []v1.IPFamily{v1.IPv4Protocol}})
 	for protocol, ok := range map[v1.Protocol]bool{v1.ProtocolTCP: true, v1.ProtocolUDP: true, v1.ProtocolSCTP: false} {
 		p := &proxy.ServicePort{}

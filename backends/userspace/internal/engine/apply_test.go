@@ -16,6 +16,7 @@ import (
 // If the node's range of pods changes, the route of a client may change. Its session then
 // ends, however often it sends.
 func TestSessionsFollowTheNode(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at, server := w.packetsFrom(t, Outside), echo(t)
 	p := forwarding("web", at, server)
@@ -38,6 +39,7 @@ func TestSessionsFollowTheNode(t *testing.T) {
 // Endpoints of all pools, and draining endpoints, keep their connections; after they are
 // removed, their connections get the grace period.
 func TestEndpointsOfAllPools(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	p := *w.port
 	for i, pool := range []func(*proxy.ServicePort, netip.AddrPort){
@@ -68,6 +70,7 @@ func TestEndpointsOfAllPools(t *testing.T) {
 // Apply may be called from several goroutines at once while clients keep sending, without a
 // deadlock.
 func TestConcurrentApplies(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Hooks: Hooks{
 		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
 	}}, v1.ProtocolUDP)

@@ -14,6 +14,7 @@ import (
 
 // The defaults are as documented, including the number of attempts.
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	want := Config{
 		Timeouts: Timeouts{
 			Dial:    []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second},
@@ -33,6 +34,7 @@ func TestDefaults(t *testing.T) {
 
 // Config.Begin is used if Hooks.Dial is nil.
 func TestBeginIsKeptWithoutDial(t *testing.T) {
+	t.Parallel()
 	called := false
 	c := Config{Begin: func(Dial) (int, error) { called = true; return -1, ErrNoPort }}.withDefaults()
 	if _, _ = c.Begin(Dial{}); !called {
@@ -42,6 +44,7 @@ func TestBeginIsKeptWithoutDial(t *testing.T) {
 
 // If Hooks.Pick returns an invalid index, the engine chooses.
 func TestInvalidPicks(t *testing.T) {
+	t.Parallel()
 	pool := sortedPool(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
 	for _, choice := range []int{-1, 2} {
 		e, err := New(Config{Hooks: Hooks{Pick: func(Flow, []*endpoints.Endpoint) int { return choice }}})

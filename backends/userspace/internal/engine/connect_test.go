@@ -34,6 +34,7 @@ func dialing(t *testing.T, protocol v1.Protocol, try func(n int) error) (w *fixt
 // Only failures of the endpoint are recorded; the kind of failure decides how many attempts
 // are made.
 func TestFailuresOfEndpoints(t *testing.T) {
+	t.Parallel()
 	always := func(err error) func(int) error { return func(int) error { return err } }
 	for name, c := range map[string]struct {
 		protocol v1.Protocol
@@ -68,6 +69,7 @@ func TestFailuresOfEndpoints(t *testing.T) {
 
 // A shortage of the node's own resources concerns all endpoints: no other one is tried.
 func TestShortageEndsTries(t *testing.T) {
+	t.Parallel()
 	w, tries := dialing(t, v1.ProtocolTCP, func(int) error { return syscall.EMFILE })
 	w.serveAt(memoryFrontend, memoryEndpoint, netip.MustParseAddrPort("10.1.0.2:80"))
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
@@ -78,6 +80,7 @@ func TestShortageEndsTries(t *testing.T) {
 
 // A connection shows that the endpoint works: its failures are removed.
 func TestConnectionsClearFailures(t *testing.T) {
+	t.Parallel()
 	w, _ := dialing(t, v1.ProtocolTCP, func(int) error { return nil })
 	w.failures.recordFailure(webAt(), memoryClient.Addr())
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
@@ -88,6 +91,7 @@ func TestConnectionsClearFailures(t *testing.T) {
 
 // Closing the engine records no failure of an endpoint, and ends all attempts.
 func TestCloseRecordsNoFailure(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	w, tries := dialing(t, v1.ProtocolTCP, func(int) error {
 		cancel()
@@ -103,6 +107,7 @@ func TestCloseRecordsNoFailure(t *testing.T) {
 // A client with session affinity changes its endpoint when that was removed, or when the
 // client itself could not reach it.
 func TestWhenAffinityEnds(t *testing.T) {
+	t.Parallel()
 	other := netip.MustParseAddrPort("10.1.0.2:80")
 	for name, c := range map[string]struct {
 		remembered, want netip.AddrPort
@@ -164,6 +169,7 @@ func TestHowWaitingEnds(t *testing.T) {
 
 // With Config.AsNode, dialers never get a client's address.
 func TestEndpointsSeeTheNode(t *testing.T) {
+	t.Parallel()
 	for asNode, want := range map[bool]netip.Addr{false: memoryClient.Addr(), true: {}} {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			var from []netip.Addr

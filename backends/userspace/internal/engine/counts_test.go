@@ -16,6 +16,7 @@ import (
 // Flows that reach no endpoint are counted by cause, in the same way for connections and
 // sessions.
 func TestLostFlowsAreCounted(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		err  error
 		want Stats
@@ -51,6 +52,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 
 // Bytes are those of datagrams that were sent on: not those that are denied, or that nobody takes.
 func TestBytesOfDatagramsAreCounted(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	server := udpSocket(t)

@@ -115,6 +115,7 @@ func wantSent(t *testing.T, s *fakeSocket, want ...string) {
 // While the socket of a session is opened, another listener may receive a datagram of the
 // same flow. Both datagrams are sent, by one session.
 func TestTwoFirstDatagrams(t *testing.T) {
+	t.Parallel()
 	one, two := newFakeSocket(), newFakeSocket()
 	var w *fixture
 	first := true
@@ -145,6 +146,7 @@ func TestTwoFirstDatagrams(t *testing.T) {
 // However long a busy machine takes to open a socket, the datagram is not lost: the timeout
 // of connections does not apply.
 func TestSocketsOfDatagramsHaveNoTimeout(t *testing.T) {
+	t.Parallel()
 	for protocol, want := range map[v1.Protocol]bool{v1.ProtocolUDP: false, v1.ProtocolTCP: true} {
 		synctest.Test(t, func(t *testing.T) {
 			socket := newFakeSocket()
@@ -170,6 +172,7 @@ func TestSocketsOfDatagramsHaveNoTimeout(t *testing.T) {
 // A session that is used at the moment when it would end for silence is kept: otherwise the
 // answer would be lost.
 func TestUsedSessionsStay(t *testing.T) {
+	t.Parallel()
 	socket := newFakeSocket()
 	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 	w.Datagram(memoryFlow(), []byte("one"), nil)
@@ -205,6 +208,7 @@ func TestUsedSessionsStay(t *testing.T) {
 // A datagram that is too large for the path is no failure of the endpoint: the session is
 // kept, and the next datagram is sent.
 func TestTooLargeDatagramsAreNoRefusal(t *testing.T) {
+	t.Parallel()
 	socket := newFakeSocket(syscall.EMSGSIZE)
 	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 	answers := make(replies, 1)
@@ -221,6 +225,7 @@ func TestTooLargeDatagramsAreNoRefusal(t *testing.T) {
 
 // If an endpoint refuses, its failure is recorded, and the datagram is sent by another session.
 func TestRefusalsEndSessions(t *testing.T) {
+	t.Parallel()
 	for name, refuse := range map[string]func(w *fixture, s *fakeSocket){
 		"when sending": func(_ *fixture, s *fakeSocket) {
 			s.mu.Lock()
@@ -250,6 +255,7 @@ func TestRefusalsEndSessions(t *testing.T) {
 
 // A shortage of the node's own resources ends no session.
 func TestShortageEndsNoSession(t *testing.T) {
+	t.Parallel()
 	for _, err := range []error{syscall.ENOBUFS, syscall.EPERM, syscall.EAGAIN} {
 		socket := newFakeSocket(err)
 		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
@@ -265,6 +271,7 @@ func TestShortageEndsNoSession(t *testing.T) {
 // If the node runs out of resources while it waits for answers, the session ends, and no failure
 // of the endpoint is recorded.
 func TestShortageOfAnswersIsNoFailure(t *testing.T) {
+	t.Parallel()
 	for err, recorded := range map[error]bool{syscall.ENOBUFS: false, syscall.ENOMEM: false, syscall.EHOSTUNREACH: true} {
 		socket := newFakeSocket()
 		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})

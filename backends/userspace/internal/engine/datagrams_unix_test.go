@@ -36,6 +36,7 @@ func fullPair(t *testing.T) (near, far net.Conn) {
 
 // A session whose socket is full does not delay other sessions.
 func TestFullSocketsDelayNoOtherSession(t *testing.T) {
+	t.Parallel()
 	near, _ := fullPair(t)
 	other := newFakeSocket()
 	slow, quick := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")

@@ -16,6 +16,7 @@ import (
 
 // When both sides have sent everything, both connections are closed.
 func TestConnectionsAreClosedInTheEnd(t *testing.T) {
+	t.Parallel()
 	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
 		for _, c := range []halfCloser{client, endpoint} {
 			if err := c.CloseWrite(); err != nil {
@@ -36,6 +37,7 @@ func TestConnectionsAreClosedInTheEnd(t *testing.T) {
 
 // If one side is lost, the other one is closed, also while data is being carried.
 func TestLossOfOneSideEndsBoth(t *testing.T) {
+	t.Parallel()
 	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
 		out, ok := endpoint.out.(*io.PipeWriter)
 		if !ok {
@@ -54,6 +56,7 @@ func TestLossOfOneSideEndsBoth(t *testing.T) {
 
 // A connection without half-close is closed when the other side has sent everything.
 func TestConnectionsWithoutHalfClose(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := net.Pipe()
 		w := newFixture(t, Config{Hooks: Hooks{
@@ -76,6 +79,7 @@ func TestConnectionsWithoutHalfClose(t *testing.T) {
 
 // Data that Exchange has read and not written is written before data that is read later.
 func TestUnsentDataIsWrittenFirst(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	from, source := net.Pipe()
 	sink, to := net.Pipe()
@@ -101,6 +105,7 @@ func TestUnsentDataIsWrittenFirst(t *testing.T) {
 
 // Connections of package net, which the engine failed to adopt, carry bulk data, too.
 func TestCopyBetweenConnectionsOfPackageNet(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	source, from := tcpPair(t)
 	to, sink := tcpPair(t)
@@ -154,6 +159,7 @@ func (s *splicing) Splice(_ net.Conn, used func(to net.Conn, n int)) error {
 
 // After a piece that fills the buffer, Splice is called, unless all pipes are in use.
 func TestBulkDataIsSpliced(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ size, limit, want int }{
 		"small":         {100, 1, 0},
 		"bulk":          {3 * 16 << 10, 1, 3},

@@ -31,6 +31,7 @@ func (f *failures) avoided() (all [3]bool) {
 }
 
 func TestFailuresBySource(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		story func(s *failures)
 		want  [3]bool // for alice, bob and carol
@@ -88,6 +89,7 @@ func TestFailuresBySource(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := newFailures(5 * time.Second)
 				c.story(s)
@@ -101,6 +103,7 @@ func TestFailuresBySource(t *testing.T) {
 
 // If an attempt at an endpoint that all clients avoid fails, they avoid it for another period.
 func TestFailedAttemptsAreNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFailures(5 * time.Second)
 		for range 3 {
@@ -116,6 +119,7 @@ func TestFailedAttemptsAreNotRepeatedAtOnce(t *testing.T) {
 }
 
 func TestOneClientTriesAFailedEndpoint(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFailures(5 * time.Second)
 		s.recordFailure(webAt(), alice)
@@ -151,6 +155,7 @@ func TestOneClientTriesAFailedEndpoint(t *testing.T) {
 // A client that fails again and again cannot keep an endpoint from other clients: as soon as
 // it has failed again, another one may try.
 func TestOneClientDoesNotKeepAnEndpointFromOthers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFailures(5 * time.Second)
 		s.recordFailure(webAt(), bob)
@@ -170,6 +175,7 @@ func TestOneClientDoesNotKeepAnEndpointFromOthers(t *testing.T) {
 
 // The number of recorded failures is bounded, and the last one is among them.
 func TestFailuresAreBounded(t *testing.T) {
+	t.Parallel()
 	s := newFailures(time.Hour)
 	for i := range 3 * maxFailures {
 		s.recordFailure(failureKey{addr: netip.AddrPortFrom(memoryEndpoint.Addr(), uint16(i)), protocol: v1.ProtocolTCP}, netip.AddrFrom4([4]byte{1, 2, 3, byte(i)}))
@@ -185,6 +191,7 @@ func TestFailuresAreBounded(t *testing.T) {
 
 // Old failures expire, and recent ones do not.
 func TestFailuresExpire(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFailures(5 * time.Second)
 		s.recordFailure(webAt(), alice)
@@ -259,6 +266,7 @@ func TestOneClientDoesNotAffectOthers(t *testing.T) {
 
 // If two clients cannot reach an endpoint, a client that can keeps its affinity to it.
 func TestAffinityOutlivesFailuresOfOthers(t *testing.T) {
+	t.Parallel()
 	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
 	dial := func(context.Context, Dial) (net.Conn, error) {
 		near, far := net.Pipe()
@@ -285,6 +293,7 @@ func TestAffinityOutlivesFailuresOfOthers(t *testing.T) {
 // A failure of one source does not make other sources avoid an endpoint. With UDP an attempt
 // has no result, so that no source waits for that of another.
 func TestAvoidedEndpointsAreTriedAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			s, k := newFailures(5*time.Second), failureKey{addr: memoryEndpoint, protocol: protocol}

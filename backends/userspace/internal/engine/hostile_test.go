@@ -19,6 +19,7 @@ import (
 )
 
 func TestInvalidConfigs(t *testing.T) {
+	t.Parallel()
 	for want, c := range map[string]Config{
 		"Connections is -1":          {Connections: -1},
 		"Sessions is -5":             {Sessions: -5},
@@ -71,11 +72,13 @@ func (b *broken) Close() error {
 
 // A listener that fails for good is retried with delays, and its errors are counted.
 func TestBrokenListenersAreRetriedWithPauses(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*fixture, *broken) error{
 		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
 		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, b := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}
 				done := make(chan error, 1)
@@ -100,6 +103,7 @@ func TestBrokenListenersAreRetriedWithPauses(t *testing.T) {
 
 // EndAll and Close reset the connections to clients and endpoints at once.
 func TestEndAll(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(w *fixture){"EndAll": func(w *fixture) { w.EndAll() }, "Close": func(w *fixture) { w.Close() }} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t, Config{}, v1.ProtocolTCP)
@@ -127,6 +131,7 @@ func TestEndAll(t *testing.T) {
 }
 
 func TestEndAllEndsSessions(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
@@ -140,6 +145,7 @@ func TestEndAllEndsSessions(t *testing.T) {
 // If all source ports for an endpoint are in use, another endpoint is chosen. A client with
 // affinity to the first one loses the datagram, and keeps its affinity.
 func TestNoPortIsLeft(t *testing.T) {
+	t.Parallel()
 	full, good := netip.MustParseAddrPort("127.0.0.1:9"), echo(t)
 	dial := func(ctx context.Context, d Dial) (net.Conn, error) {
 		if d.To == full {
@@ -171,6 +177,7 @@ func TestNoPortIsLeft(t *testing.T) {
 
 // When affinity is turned off, the clients of the service port no longer count.
 func TestDisabledAffinityFreesItsClients(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{AffinityTotal: 2}, v1.ProtocolTCP).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
@@ -188,6 +195,7 @@ func TestDisabledAffinityFreesItsClients(t *testing.T) {
 
 // A client that reaches an endpoint while its Service is removed is not remembered.
 func TestRemovedServicesRememberNoClients(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})

@@ -22,6 +22,7 @@ import (
 // Whichever sessions are used or ended, the index finds the one that has been idle for
 // longest, of all and of each client and service port.
 func TestLongestIdle(t *testing.T) {
+	t.Parallel()
 	random := testenv.Random(t)
 	services := []*service{{}, {}, {}}
 	clients := []netip.Addr{alice, bob, carol}
@@ -78,6 +79,7 @@ func flowFrom(client netip.Addr, port int, frontend netip.AddrPort) Flow {
 // A session beyond a limit ends the one that has been idle for longest: of a client that has
 // too many, of a service port that has too many, otherwise of all.
 func TestOldestSessionIsEvicted(t *testing.T) {
+	t.Parallel()
 	second, third := netip.MustParseAddrPort("10.96.0.9:80"), netip.MustParseAddrPort("10.96.0.10:80")
 	next := memoryClient.Addr()
 	many := func(at netip.AddrPort, n int) (all []Flow) { // one flow of each client
@@ -110,6 +112,7 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 		"of all, though the client has one":  {slices.Concat(many(second, 5), many(third, 4), many(memoryFrontend, 6), of(carol, 1)), flowFrom(carol, 9, third), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, Config{Sessions: 16, Hooks: Hooks{Dial: dialAnySocket}}, v1.ProtocolUDP)
 				w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("first", memoryFrontend, memoryEndpoint), forwarding("second", second, memoryEndpoint), forwarding("third", third, memoryEndpoint)))
@@ -149,6 +152,7 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 // longest ends, or the longest idle one of a client that has most sessions: one client cannot
 // keep all ports.
 func TestSessionsAreEvictedForPorts(t *testing.T) {
+	t.Parallel()
 	second := netip.MustParseAddrPort("10.96.0.9:80")
 	of := func(client netip.Addr, at netip.AddrPort, n int) (all []Flow) {
 		for i := range n {
@@ -167,6 +171,7 @@ func TestSessionsAreEvictedForPorts(t *testing.T) {
 		"the service port has none": {of(alice, memoryFrontend, 8), flowFrom(carol, 1, second), -1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var ports atomic.Int64
 				dial := func(ctx context.Context, d Dial) (net.Conn, error) {
@@ -214,6 +219,7 @@ func (c *counted) Close() error {
 
 // However fast sessions begin, the number of those that are about to end is bounded.
 func TestEndingSessionsAreBounded(t *testing.T) {
+	t.Parallel()
 	stuck := make(chan struct{})
 	w := newMemory(t, Config{Sessions: 16, Hooks: Hooks{Dial: dialAnySocket}})
 	r := stuckReplier{stuck}
@@ -252,6 +258,7 @@ func (r stuckReplier) Reply(Flow, []byte) error {
 
 // The number of descriptors bounds all limits, and a quarter is left to the rest of the process.
 func TestDescriptorsBound(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		config                       Config
 		connections, sessions, pipes int
@@ -277,6 +284,7 @@ func TestDescriptorsBound(t *testing.T) {
 
 // At the limit of pipes, bulk data is copied through memory.
 func TestPipesAreBounded(t *testing.T) {
+	t.Parallel()
 	for _, pipes := range []int64{0, 1} {
 		t.Run(fmt.Sprint(pipes), func(t *testing.T) {
 			w := newFixture(t, Config{}, v1.ProtocolTCP)

@@ -51,6 +51,7 @@ func (w *watched) wantReset(t *testing.T) {
 
 // A connection that is accepted when the engine is closed is reset, and holds no slot.
 func TestConnectionsAfterClose(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Connections: 1}, v1.ProtocolTCP)
 	w.Close()
 	for range 3 {
@@ -68,6 +69,7 @@ func TestConnectionsAfterClose(t *testing.T) {
 
 // A connection is also reset if it had a slot, and its goroutine begins after Close.
 func TestConnectionsDuringClose(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	w.Close()
@@ -79,6 +81,7 @@ func TestConnectionsDuringClose(t *testing.T) {
 // Listener.Destination returns the frontend of a connection; if it fails, the connection is
 // denied.
 func TestListenersReturnDestinations(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	want := named(t)
 	w.serveAt(memoryFrontend, want)
@@ -107,6 +110,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 // If a connection ends while its endpoint is being dialed, both sides are closed, and no
 // failure is counted.
 func TestConnectionsMayEndWhileDialing(t *testing.T) {
+	t.Parallel()
 	upstream := newWatched()
 	var w *fixture
 	w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
@@ -127,6 +131,7 @@ func TestConnectionsMayEndWhileDialing(t *testing.T) {
 
 // The engine removes all state of a connection that has ended.
 func TestEndedConnectionsAreRemoved(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
@@ -144,6 +149,7 @@ func TestEndedConnectionsAreRemoved(t *testing.T) {
 
 // The idle time of a connection counts from its beginning, not from that of the engine.
 func TestNewConnectionsAreNotIdle(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
 		w := newFixture(t, Config{Hooks: Hooks{
@@ -197,11 +203,13 @@ func (l *flaky) Reply(Flow, []byte) error { return nil }
 
 // After a success, the delays of a listener start again from the shortest.
 func TestDelaysOfListenersRestart(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*fixture, *flaky) error{
 		"connections": func(w *fixture, l *flaky) error { return w.Serve(Listener{Listener: l}) },
 		"datagrams":   func(w *fixture, l *flaky) error { return w.ServePackets(l) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, Config{}, v1.ProtocolTCP)
 				// The delays are 5, 10, 20 … ms.
@@ -224,6 +232,7 @@ func TestDelaysOfListenersRestart(t *testing.T) {
 
 // When Serve or ServePackets returns, the listener is closed.
 func TestListenersAreClosedInTheEnd(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*fixture, *broken) error{
 		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
 		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
@@ -243,6 +252,7 @@ func TestListenersAreClosedInTheEnd(t *testing.T) {
 
 // A service port serves the endpoints of its pools, and draining endpoints.
 func TestServes(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	addr := netip.MustParseAddrPort
 	w.serveAt(memoryFrontend, addr("10.1.0.1:80"))
@@ -266,12 +276,14 @@ func TestServes(t *testing.T) {
 
 // If an endpoint is removed while it is being dialed, its connection has the grace period.
 func TestEndpointsMayBeRemovedWhileDialing(t *testing.T) {
+	t.Parallel()
 	endsWithTheGracePeriod(t, func(w *fixture) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
 }
 
 // The same holds if the Service is removed and recreated: the connection belongs to the removed
 // one.
 func TestServicesMayBeRecreatedWhileDialing(t *testing.T) {
+	t.Parallel()
 	endsWithTheGracePeriod(t, func(w *fixture) {
 		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 		w.serveAt(memoryFrontend, memoryEndpoint)
@@ -313,6 +325,7 @@ func endsWithTheGracePeriod(t *testing.T, happens func(*fixture)) {
 
 // The engine expires failures of endpoints and the affinity of clients.
 func TestFailuresAndAffinityExpire(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Minute)
 		w.serveAt(memoryFrontend, memoryEndpoint)
@@ -333,6 +346,7 @@ func TestFailuresAndAffinityExpire(t *testing.T) {
 
 // A client's affinity to an endpoint ends when the endpoint is removed, also if it returns.
 func TestAffinityForgetsRemovedEndpoints(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	other := netip.MustParseAddrPort("10.1.0.2:80")
 	w.serveAt(memoryFrontend, memoryEndpoint, other)

@@ -16,6 +16,7 @@ import (
 // An endpoint on the client's own link sees the node, since its answers to the client would
 // bypass the node; all other endpoints see the client. Failures are recorded by link.
 func TestEndpointsOnTheClientsLink(t *testing.T) {
+	t.Parallel()
 	addr := netip.MustParseAddr
 	links := map[netip.Addr]int{addr("10.1.0.1"): 7, addr("10.1.0.2"): 7, addr("10.2.0.1"): 8, addr("192.0.2.1"): 1}
 	asked := 0
@@ -59,6 +60,7 @@ func TestEndpointsOnTheClientsLink(t *testing.T) {
 
 // After failures of two sources, all sources on their link avoid the endpoint, and no others.
 func TestFailuresOfOneLink(t *testing.T) {
+	t.Parallel()
 	broken := map[netip.Addr]bool{alice: true, bob: true}
 	links := map[netip.Addr]int{alice: 1, bob: 1, carol: 1, memoryClient.Addr(): 2}
 	const protocol = v1.ProtocolTCP

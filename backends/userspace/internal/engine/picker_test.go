@@ -51,6 +51,7 @@ func (w *fixture) chosen(t *testing.T, client string) int {
 
 // A change of the endpoints does not restart the round: the next one is the one after the last.
 func TestRoundsGoOn(t *testing.T) {
+	t.Parallel()
 	w := withoutSockets(t, RoundRobin)
 	w.serveAt(memoryFrontend, memoryPool(1, 3, 5, 7)...)
 	for w.chosen(t, "10.0.0.9:1") != 3 { // the first choice is random
@@ -77,6 +78,7 @@ func TestRoundsGoOn(t *testing.T) {
 // While endpoints come and go, each one that stays gets its turn: between two of its turns, no
 // other one has two.
 func TestRoundsAreFair(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	w := withoutSockets(t, RoundRobin)
 	have := map[int]bool{1: true, 2: true, 3: true}
@@ -116,6 +118,7 @@ func TestRoundsAreFair(t *testing.T) {
 
 // An endpoint that failed is tried last, and does not stop the round of the others.
 func TestRoundsAvoidFailures(t *testing.T) {
+	t.Parallel()
 	refusing := memoryAt(2)
 	w := newFixture(t, Config{Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
 		if d.To == refusing {
@@ -135,6 +138,7 @@ func TestRoundsAvoidFailures(t *testing.T) {
 
 // A client with session affinity uses no turn after its first one.
 func TestAffinityUsesNoTurn(t *testing.T) {
+	t.Parallel()
 	w := withoutSockets(t, RoundRobin).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
 	first := w.chosen(t, "10.0.0.9:1")
@@ -150,6 +154,7 @@ func TestAffinityUsesNoTurn(t *testing.T) {
 
 // Random choices reach all endpoints, and do not follow the round.
 func TestRandomChoices(t *testing.T) {
+	t.Parallel()
 	w := withoutSockets(t, Random)
 	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
 	count, inTurn, last := map[int]int{}, 0, 0
@@ -167,6 +172,7 @@ func TestRandomChoices(t *testing.T) {
 
 // New connections go where the fewest are open, and a connection counts until it has ended.
 func TestLeastConnections(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Picker: LeastConnections}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t), named(t), named(t))
@@ -204,6 +210,7 @@ func (s *service) loadOf(a netip.AddrPort) int {
 
 // Sessions count, too, until they end.
 func TestLeastSessions(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Picker: LeastConnections, Hooks: Hooks{
 		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
 	}}, v1.ProtocolUDP)
@@ -224,6 +231,7 @@ func TestLeastSessions(t *testing.T) {
 // A flow that does not come about does not count: no endpoint is reached, the client is gone, or
 // the header of the PROXY protocol cannot be sent.
 func TestFailedFlowsAreNoLoad(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		dial   error
 		prefix func(c *connection)
@@ -257,6 +265,7 @@ func TestFailedFlowsAreNoLoad(t *testing.T) {
 }
 
 func TestNamesOfPickers(t *testing.T) {
+	t.Parallel()
 	for p, want := range map[Picker]string{RoundRobin: "round-robin", Random: "random", LeastConnections: "least-connections", 9: "picker 9"} {
 		if got := p.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

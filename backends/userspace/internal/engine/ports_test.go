@@ -10,6 +10,7 @@ import (
 )
 
 func TestPortsAreLentOncePerPath(t *testing.T) {
+	t.Parallel()
 	const first, count = 10_000, 50
 	p := NewPorts(first, count, 12_345)
 	paths := []Path{{To: memoryEndpoint}, {To: netip.MustParseAddrPort("10.0.0.5:8081")}, {From: alice, To: memoryEndpoint}}
@@ -55,6 +56,7 @@ func TestPortsAreLentOncePerPath(t *testing.T) {
 // A port that was returned is not the next one to be lent: answers to its last flow may still
 // arrive.
 func TestReturnedPortsAreNotLentNext(t *testing.T) {
+	t.Parallel()
 	p := NewPorts(1, 100, 0)
 	on := Path{To: memoryEndpoint}
 	for range 2 {
@@ -72,6 +74,7 @@ func TestReturnedPortsAreNotLentNext(t *testing.T) {
 
 // Neighbouring ports, which other programs may use, are not lent one after the other.
 func TestPortsAreFarApart(t *testing.T) {
+	t.Parallel()
 	for _, count := range []uint16{1, 2, 3, 7, 64, 1000, 20_000, 65_535} {
 		p := NewPorts(0, count, 77)
 		on, seen := Path{To: memoryEndpoint}, map[uint16]bool{}
@@ -92,6 +95,7 @@ func TestPortsAreFarApart(t *testing.T) {
 
 // Ports are lent again only after all ports have been lent once, in the order of their return.
 func TestPortsAreReusedInOrder(t *testing.T) {
+	t.Parallel()
 	p, on := NewPorts(1, 10, 0), Path{To: memoryEndpoint}
 	take := func() uint16 {
 		t.Helper()

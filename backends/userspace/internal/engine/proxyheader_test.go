@@ -15,6 +15,7 @@ import (
 )
 
 func TestProxyHeaderText(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ from, to, want string }{
 		{"192.0.2.1:1234", "10.96.0.1:80", "PROXY TCP4 192.0.2.1 10.96.0.1 1234 80\r\n"},
 		{"[2001:db8::1]:65535", "[fd00::1]:443", "PROXY TCP6 2001:db8::1 fd00::1 65535 443\r\n"},
@@ -67,6 +68,7 @@ func FuzzProxyHeader(f *testing.F) {
 }
 
 func TestProxyHeaderIsSent(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Hooks: Hooks{ProxyProtocol: func(proxy.ServicePortName) int { return 2 }}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	header := make(chan []byte, 1)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestShares(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		limit, first, next int // the most that a first and a next client get
 	}{
@@ -39,6 +40,7 @@ func TestShares(t *testing.T) {
 
 // However many clients a service port has, it leaves a quarter to other service ports.
 func TestSharesOfServices(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		limit, first, next int // the most that a first and a next service port get
 	}{
@@ -63,6 +65,7 @@ func TestSharesOfServices(t *testing.T) {
 }
 
 func TestRefusedFlowsAreNotCounted(t *testing.T) {
+	t.Parallel()
 	q := newQuota(2)
 	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
 		if got := q.take(holder{client: client}); got != want {
@@ -82,6 +85,7 @@ func TestRefusedFlowsAreNotCounted(t *testing.T) {
 }
 
 func TestClientKeys(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		addr   string
 		origin Origin
@@ -105,6 +109,7 @@ func TestClientKeys(t *testing.T) {
 
 // A client that opens as many connections as it can leaves room for another one.
 func TestOneClientDoesNotUseUpConnections(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Connections: 16}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
@@ -130,6 +135,7 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 
 // The same holds for sessions.
 func TestOneClientDoesNotUseUpSessions(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Sessions: 16}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
@@ -149,6 +155,7 @@ func TestOneClientDoesNotUseUpSessions(t *testing.T) {
 
 // However low the limit of connections is, each listener serves.
 func TestFewConnectionsForManyListeners(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Connections: 1}, v1.ProtocolTCP)
 	want := named(t)
 	var listeners []netip.AddrPort

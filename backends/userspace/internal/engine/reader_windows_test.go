@@ -26,6 +26,7 @@ func readers(t *testing.T, network string) (near net.Conn, far *reader) {
 
 // A reader has no buffer before there is something to read.
 func TestReadersOfSilentConnections(t *testing.T) {
+	t.Parallel()
 	for _, network := range []string{"tcp4", "udp4"} {
 		t.Run(network, func(t *testing.T) {
 			near, far := readers(t, network)

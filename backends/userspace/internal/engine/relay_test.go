@@ -14,6 +14,7 @@ import (
 // Both sides may send more at a time than the buffers hold, and neither waits for the other:
 // the data may become too much for one goroutine at any moment.
 func TestBothSidesSendAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	const size = 8 << 20
@@ -53,6 +54,7 @@ func TestBothSidesSendAtOnce(t *testing.T) {
 
 // One connection carries requests and answers of any size, one after the other.
 func TestRequestsAndAnswersOfAllSizes(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))

@@ -104,6 +104,7 @@ func someSnapshot(r *rand.Rand) proxy.Snapshot {
 
 // The engine decides as proxy.Route does, whatever snapshots it had before.
 func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	e, err := New(Config{})
 	if err != nil {
@@ -168,6 +169,7 @@ func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) bool {
 
 // A route to a pool without endpoints drops.
 func TestEmptyPoolsAreNotServed(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	p := *w.port
 	route := proxy.TrafficRoute{Action: proxy.Forward}
@@ -181,6 +183,7 @@ func TestEmptyPoolsAreNotServed(t *testing.T) {
 // If the listener does not set the origin, the engine derives it from the address: a pod, the
 // node, or outside, where the /64 of an IPv6 address counts as one client.
 func TestOriginByAddress(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	pod, node, other := "fd00:10::1:2:3:4", "fd00:20::1:2:3:4", "2001:db8:0:1:2:3:4:5"
 	wants := func(when string, want map[string]string) {

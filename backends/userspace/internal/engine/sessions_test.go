@@ -18,6 +18,7 @@ import (
 
 // A session is kept while either side uses it, whenever it began.
 func TestUsedSessionsLive(t *testing.T) {
+	t.Parallel()
 	for name, use := range map[string]func(w *fixture, s *fakeSocket, answers replies){
 		"client": func(w *fixture, _ *fakeSocket, answers replies) { w.Datagram(memoryFlow(), []byte("?"), answers) },
 		"endpoint": func(_ *fixture, s *fakeSocket, answers replies) {
@@ -26,6 +27,7 @@ func TestUsedSessionsLive(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				socket, answers := newFakeSocket(), make(replies, 1)
 				w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
@@ -50,6 +52,7 @@ func TestUsedSessionsLive(t *testing.T) {
 
 // The failure of an endpoint that refused datagrams is removed when it answers again.
 func TestAnswersClearFailures(t *testing.T) {
+	t.Parallel()
 	socket, answers := newFakeSocket(), make(replies, 1)
 	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 	w.failures.recordFailure(failureKey{addr: memoryEndpoint, protocol: v1.ProtocolUDP}, memoryClient.Addr())
@@ -67,6 +70,7 @@ func TestAnswersClearFailures(t *testing.T) {
 // If the snapshot changes while the socket of a session is opened, the datagram is sent to the
 // same endpoint as later ones.
 func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
+	t.Parallel()
 	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
 	other := netip.MustParseAddrPort("10.96.0.9:80")
 	first := forwarding("first", memoryFrontend, one)
@@ -92,6 +96,7 @@ func TestSessionsFollowChangesWhileTheyBegin(t *testing.T) {
 // A datagram to a Service without endpoints calls Hooks.FirstConnection, and does not wait for
 // an endpoint.
 func TestDatagramsCallFirstConnection(t *testing.T) {
+	t.Parallel()
 	var called []proxy.ServicePortName
 	socket := newFakeSocket()
 	w := newFixture(t, Config{Hooks: Hooks{
@@ -124,6 +129,7 @@ func (f failingReplier) Reply(Flow, []byte) error { return f.err }
 
 // An answer that cannot be sent is lost; if the listener is closed, the session ends.
 func TestAnswersThatCannotBeSent(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		err  error
 		want int
@@ -150,6 +156,7 @@ func TestAnswersThatCannotBeSent(t *testing.T) {
 // Ending a session does not end the one that has replaced it, and the loss of an endpoint does
 // not end sessions of other Services to it.
 func TestSessionsEndAlone(t *testing.T) {
+	t.Parallel()
 	one, two := newFakeSocket(), newFakeSocket()
 	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(one, two)}})
 	w.Datagram(memoryFlow(), []byte("one"), nil)
@@ -174,6 +181,7 @@ func TestSessionsEndAlone(t *testing.T) {
 
 // The cost of changing a Service does not depend on the number of other Services' sessions.
 func TestApplyDoesNotScanOtherSessions(t *testing.T) {
+	t.Parallel()
 	const others, ports = 50_000, 300
 	apply := func(sessions int) time.Duration {
 		w := newMemory(t, Config{})

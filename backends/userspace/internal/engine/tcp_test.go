@@ -22,6 +22,7 @@ import (
 )
 
 func TestConnectionsReachAllEndpoints(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
@@ -40,6 +41,7 @@ func TestConnectionsReachAllEndpoints(t *testing.T) {
 
 // Data of any size arrives unchanged, and half-closing one direction does not close the other.
 func TestDataAndHalfClose(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) {
@@ -74,6 +76,7 @@ func TestDataAndHalfClose(t *testing.T) {
 }
 
 func TestDeadEndpointsArePassedOver(t *testing.T) {
+	t.Parallel()
 	for name, dead := range map[string]func(t *testing.T, d unresponsive) netip.AddrPort{
 		"refuses": func(t *testing.T, _ unresponsive) netip.AddrPort { return refusing(t) },
 		"is silent": func(t *testing.T, d unresponsive) netip.AddrPort {
@@ -127,6 +130,7 @@ func pickIfThere(a netip.AddrPort) func(Flow, []*endpoints.Endpoint) int {
 }
 
 func TestClientIsResetWhereNoEndpointAnswers(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, refusing(t), refusing(t))
@@ -135,6 +139,7 @@ func TestClientIsResetWhereNoEndpointAnswers(t *testing.T) {
 }
 
 func TestResetIsPassedOn(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, server(t, func(c net.Conn) {
@@ -153,6 +158,7 @@ func TestResetIsPassedOn(t *testing.T) {
 }
 
 func TestDeniedConnections(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	at := w.listen(t)
 	for name, prepare := range map[string]func(){
@@ -178,6 +184,7 @@ func TestDeniedConnections(t *testing.T) {
 }
 
 func TestConnectionLimitMakesClientsWait(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Connections: 2}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
@@ -213,6 +220,7 @@ func (f *failing) Accept() (net.Conn, error) {
 }
 
 func TestLackOfDescriptorsPasses(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -230,6 +238,7 @@ func TestLackOfDescriptorsPasses(t *testing.T) {
 }
 
 func TestRemovedEndpointDrains(t *testing.T) {
+	t.Parallel()
 	const grace = time.Hour
 	w := newFixture(t, Config{Timeouts: Timeouts{Drain: grace, Session: 40 * time.Millisecond}}, v1.ProtocolTCP)
 	at := w.listen(t)
@@ -268,6 +277,7 @@ func TestRemovedEndpointDrains(t *testing.T) {
 }
 
 func TestRemovedServiceDrains(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Timeouts: Timeouts{Drain: 50 * time.Millisecond}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	w.serveAt(at, named(t))
@@ -279,6 +289,7 @@ func TestRemovedServiceDrains(t *testing.T) {
 }
 
 func TestReturningEndpointKeepsItsConnections(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Timeouts: Timeouts{Drain: time.Hour}}, v1.ProtocolTCP)
 	at := w.listen(t)
 	one, two := named(t), named(t)
@@ -299,6 +310,7 @@ func TestReturningEndpointKeepsItsConnections(t *testing.T) {
 }
 
 func TestClientKeepsItsEndpoint(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
 	at := w.listen(t)
 	one, two, three := named(t), named(t), named(t)
@@ -336,6 +348,7 @@ func TestClientKeepsItsEndpoint(t *testing.T) {
 }
 
 func TestFirstConnectionWaitsForEndpoints(t *testing.T) {
+	t.Parallel()
 	called := make(chan proxy.ServicePortName, 1)
 	w := newFixture(t, Config{Hooks: Hooks{FirstConnection: func(_ Flow, n proxy.ServicePortName) { called <- n }}}, v1.ProtocolTCP)
 	at := w.listen(t)

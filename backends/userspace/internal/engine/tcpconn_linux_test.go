@@ -11,6 +11,7 @@ import (
 
 // The engine adopts connections of package net, from a listener or dialer of the caller.
 func TestForeignConnectionsAreAdopted(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Hooks: Hooks{Dial: dialAny}}, v1.ProtocolTCP)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

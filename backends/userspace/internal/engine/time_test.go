@@ -147,6 +147,7 @@ func TestHalfClosedConnectionsEndSooner(t *testing.T) {
 }
 
 func TestStuckWritesEnd(t *testing.T) {
+	t.Parallel()
 	inMemory(t, Timeouts{Idle: time.Minute}, func(w *fixture, client, _ halfCloser) {
 		if _, err := client.Write([]byte("never read")); err != nil {
 			t.Fatal(err)
@@ -161,6 +162,7 @@ func TestStuckWritesEnd(t *testing.T) {
 
 // The default timeouts of the attempts are as documented.
 func TestDialTimes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var tries []time.Duration
 		start := time.Now()
@@ -188,6 +190,7 @@ func TestDialTimes(t *testing.T) {
 }
 
 func TestWhenConnectionsAreOverdue(t *testing.T) {
+	t.Parallel()
 	const idle, halfClosed = time.Minute, 10 * time.Second
 	for name, c := range map[string]struct {
 		dialing, half bool

@@ -117,6 +117,7 @@ func (a udpClient) serverName(t testing.TB) string {
 }
 
 func TestDatagrams(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
@@ -141,6 +142,7 @@ func TestDatagrams(t *testing.T) {
 }
 
 func TestDatagramsOfAllSizes(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	server := echo(t)
@@ -160,6 +162,7 @@ func TestDatagramsOfAllSizes(t *testing.T) {
 }
 
 func TestSessionEndsWithItsEndpoint(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
@@ -178,6 +181,7 @@ func TestSessionEndsWithItsEndpoint(t *testing.T) {
 
 // A draining endpoint keeps its sessions, and gets no new ones.
 func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)
@@ -205,6 +209,7 @@ func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
 // endpoint: the policy has become Local, or the endpoint has left one of two pools. With the Local policy only
 // draining endpoints of this node keep their sessions.
 func TestSessionsFollowTheirRoute(t *testing.T) {
+	t.Parallel()
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
 	one, two := echo(t), echo(t)
 	for name, tc := range map[string]struct {
@@ -264,6 +269,7 @@ func TestSessionsFollowTheirRoute(t *testing.T) {
 }
 
 func TestRefusedDatagramsGoElsewhere(t *testing.T) {
+	t.Parallel()
 	// No program listens at the port of a socket that is connected to one address.
 	gone := addrOf(newUDPClient(t, addrOf(udpSocket(t).LocalAddr())).LocalAddr())
 	w := newFixture(t, Config{Hooks: Hooks{Pick: pickIfThere(gone)}}, v1.ProtocolUDP)
@@ -276,6 +282,7 @@ func TestRefusedDatagramsGoElsewhere(t *testing.T) {
 }
 
 func TestSilentSessionsEnd(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Timeouts: Timeouts{Session: 50 * time.Millisecond}}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
@@ -286,6 +293,7 @@ func TestSilentSessionsEnd(t *testing.T) {
 }
 
 func TestSessionsAreBounded(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{Sessions: 3}, v1.ProtocolUDP)
 	at := w.packets(t)
 	w.serveAt(at, echo(t))
@@ -302,6 +310,7 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP).withAffinity(time.Hour)
 	at := w.packets(t)
 	w.serveAt(at, echo(t), echo(t), echo(t))
@@ -315,6 +324,7 @@ func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
 
 // If dialing an endpoint fails, the failure is counted, and the datagram is lost.
 func TestSessionSurvivesADialerThatFails(t *testing.T) {
+	t.Parallel()
 	failing := func(context.Context, Dial) (net.Conn, error) { return nil, errors.New("broken") }
 	w := newFixture(t, Config{Hooks: Hooks{Dial: failing}}, v1.ProtocolUDP)
 	at := w.packets(t)
@@ -339,6 +349,7 @@ func forwarding(name string, at, to netip.AddrPort) *proxy.ServicePort {
 // A session ends when its frontend belongs to another Service, or no longer allows the client,
 // even if the client never stops sending.
 func TestSessionsFollowTheirFrontend(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolUDP)
 	at := w.packets(t)
 	one, two := echo(t), echo(t)

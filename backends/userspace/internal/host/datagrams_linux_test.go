@@ -10,6 +10,7 @@ import (
 
 // The sockets that all clients share have large receive buffers, as far as the machine allows.
 func TestRoomForDatagrams(t *testing.T) {
+	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 // The dialer knows the frontends of the snapshot: their addresses, and node ports at the
 // addresses of the node.
 func TestFrontendsOfTheDialer(t *testing.T) {
+	t.Parallel()
 	addr := netip.MustParseAddrPort
 	port := func(protocol v1.Protocol, at ...string) *proxy.ServicePort {
 		p := &proxy.ServicePort{Name: proxy.ServicePortName{Port: at[0], Protocol: protocol}}

@@ -25,6 +25,7 @@ func socketsIn(t *testing.T, ns *netns.NS) *Sockets {
 // The socket for answers receives none of the datagrams to the host. After Close, its descriptor,
 // which may be another socket's, is not used.
 func TestRepliersReceiveNothing(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
 	r, err := s.Replier(v1.IPv4Protocol)
@@ -67,6 +68,7 @@ func TestRepliersReceiveNothing(t *testing.T) {
 
 // Listeners have TCP keepalive on, so that clients that have vanished are noticed.
 func TestListenersNoticeVanishedClients(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
 	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"), Transparent)
@@ -104,6 +106,7 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 // With the checksum, the one's complement sum of the datagram is all ones. The checksum is never
 // 0, which means none, and is not allowed in IPv6.
 func TestChecksums(t *testing.T) {
+	t.Parallel()
 	from, to := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	for n := range 1 << 16 {
 		data := []byte{byte(n >> 8), byte(n), 0xff}

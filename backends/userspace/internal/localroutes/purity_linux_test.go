@@ -14,6 +14,7 @@ import (
 // Render has no state: many concurrent calls, for several nodes and in any order, return what
 // one call returns. A commit needs keys and values only, and no payloads.
 func TestRenderIsPure(t *testing.T) {
+	t.Parallel()
 	var all []stagetest.Rendering
 	for _, node := range []*proxy.Node{stagetest.Node(), {NodePorts: proxy.NodePortAddresses{All: true}}, {}} {
 		ports := []*proxy.ServicePort{nil}

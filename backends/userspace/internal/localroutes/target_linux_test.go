@@ -70,6 +70,7 @@ func impossible() Key { return Key{kind: 99} }
 
 // A commit that fails is undone, also for objects that it has changed twice.
 func TestCommitsAreUndone(t *testing.T) {
+	t.Parallel()
 	l := captureIn(t)
 	if err := l.Commit(t.Context(), []op{add(frontend(80), capture), add(blackhole("10.96.0.0/16"), 0), add(route("10.96.0.2"), 0)}); err != nil {
 		t.Fatal(err)
@@ -101,6 +102,7 @@ func TestCommitsAreUndone(t *testing.T) {
 // An object that cannot be removed stays in the target's state. If undoing a commit fails, the
 // dataplane is lost.
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	l := captureIn(t)
 	if err := l.undo([]op{add(impossible(), 0)}); !errors.Is(err, proxy.ErrDataplaneLost) || len(l.have) != 0 {
 		t.Errorf("failed undo: got error %v and objects %v, want %v and none", err, l.have, proxy.ErrDataplaneLost)
@@ -113,6 +115,7 @@ func TestErrors(t *testing.T) {
 
 // Removing a missing object is no error, and Cleanup removes all objects.
 func TestRemoval(t *testing.T) {
+	t.Parallel()
 	l := captureIn(t)
 	sctp := frontend(82)
 	sctp.protocol = unix.IPPROTO_SCTP
@@ -136,6 +139,7 @@ func TestRemoval(t *testing.T) {
 // Before the client is known, packets to a frontend pass or are refused only if that holds for
 // all clients. If no client is forwarded and the actions differ, packets are dropped.
 func TestVerdicts(t *testing.T) {
+	t.Parallel()
 	all := []proxy.Action{proxy.Pass, proxy.Forward, proxy.Reject, proxy.Drop}
 	for _, inside := range all {
 		for _, outside := range all {
@@ -159,6 +163,7 @@ func TestVerdicts(t *testing.T) {
 
 // The kernel accepts both forms of the program, that for Linux before 5.17, too.
 func TestProgramsWithoutInterfaces(t *testing.T) {
+	t.Parallel()
 	l := captureIn(t)
 	for _, byInterface := range []bool{true, false} {
 		program, err := l.lookup.load(byInterface)

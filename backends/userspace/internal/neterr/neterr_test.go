@@ -16,6 +16,7 @@ func wrapped(n syscall.Errno) error {
 
 // The numbers of Windows mean what they mean there, whatever the system that runs this test.
 func TestWindows(t *testing.T) {
+	t.Parallel()
 	for n, want := range map[syscall.Errno]Cause{
 		10024: Shortage,    // WSAEMFILE
 		10055: Shortage,    // WSAENOBUFS
@@ -39,6 +40,7 @@ func TestWindows(t *testing.T) {
 
 // Each number has one cause: a second one would have no effect.
 func TestNumbersAreUnique(t *testing.T) {
+	t.Parallel()
 	for _, system := range [][]number{onWindows(), known()} {
 		seen := map[syscall.Errno]bool{}
 		for _, n := range system {
@@ -52,6 +54,7 @@ func TestNumbersAreUnique(t *testing.T) {
 
 // Errors that are not of the operating system have no known cause.
 func TestOthers(t *testing.T) {
+	t.Parallel()
 	for _, err := range []error{nil, net.ErrClosed, errors.New("some error"), os.ErrDeadlineExceeded} {
 		if got := Of(err); got != Other {
 			t.Errorf("%v: got cause %d, want %d", err, got, Other)
@@ -61,6 +64,7 @@ func TestOthers(t *testing.T) {
 
 // An address that this host does not have is recognized by the error of the system itself.
 func TestAddressOfAnotherHost(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "192.0.2.1:0") // reserved for documentation (RFC 5737)
 	if err == nil {
 		_ = l.Close()

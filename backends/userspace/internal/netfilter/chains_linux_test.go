@@ -14,6 +14,7 @@ import (
 // Base chains have their hooks and priorities, moved by the priority of the identity. A later
 // process with another priority moves them.
 func TestHooksOfBaseChains(t *testing.T) {
+	t.Parallel()
 	for redirect, want := range map[bool]map[string]nfnetlink.BaseChain{
 		false: {
 			chainPrerouting:  {Type: "filter", Hook: nfnetlink.Prerouting, Priority: -140},

@@ -11,6 +11,7 @@ import (
 
 // TestOriginalDestination reads a description of a flow, complete and with each part missing.
 func TestOriginalDestination(t *testing.T) {
+	t.Parallel()
 	const address = 4 // CTA_IP_V4_DST
 	flow := func(addr, port []byte) []byte {
 		original := nl.NewRtAttr(unix.NLA_F_NESTED|tupleOriginal, nil)

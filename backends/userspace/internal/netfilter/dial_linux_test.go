@@ -67,6 +67,7 @@ func checkAnswer(t *testing.T, c net.Conn, want netip.AddrPort) {
 // Each endpoint can be reached from all ports at a time, whatever ports other endpoints use.
 // Then Dial fails at once, until a port is returned.
 func TestDatagramsShareSourcePorts(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	one, two := namer(t, ns, "127.0.0.1:8081"), namer(t, ns, "127.0.0.1:8082")
 	s := dialerIn(t, ns)
@@ -105,6 +106,7 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 // If programs of the node use many ports in a row, no datagram and no connection is lost as long
 // as there is a free port.
 func TestPortsInUseAreSkipped(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	const taken, free = 100, 200
 	var others []io.Closer
@@ -161,6 +163,7 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 // All addresses of the node share their source ports; the ports of a client's address are
 // counted separately.
 func TestNodeAddressesSharePorts(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := dialerIn(t, ns)
 	s.packetPorts = engine.NewPorts(firstSourcePort, 1, 0)
@@ -187,6 +190,7 @@ func TestNodeAddressesSharePorts(t *testing.T) {
 // After Close of the conntrack query, its descriptor, which may be another socket's, is not
 // used.
 func TestClosedConntrack(t *testing.T) {
+	t.Parallel()
 	at := netip.MustParseAddrPort("127.0.0.1:8081")
 	c, err := newConntrack(netnstest.Open(t, netnstest.NewNS(t), host.OpenSockets))
 	if err != nil {

@@ -15,11 +15,13 @@ import (
 // A new process finds the frontends of the one before, also if it must replace the tables because
 // another program has changed them.
 func TestFrontendsOfAnEarlierProcess(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]string{
 		"adopted":  "",
 		"replaced": "add table ip vipkit-userspace { flags dormant; }\nrename chain ip6 vipkit-userspace services theirs\n",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ns := netnstest.NewNS(t)
 			apply := func(next proxy.Snapshot) *Capture {
 				t.Helper()

@@ -87,6 +87,7 @@ func refused(t *testing.T, k *kernel) op {
 // If the kernel refuses a commit, the routing that the commit has added is removed, and routing
 // that existed before is kept.
 func TestRoutingIsUndone(t *testing.T) {
+	t.Parallel()
 	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
 		return op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}}
 	}
@@ -116,6 +117,7 @@ func TestRoutingIsUndone(t *testing.T) {
 // Replacing all tables while the kernel is out of memory changes nothing: tables and routing
 // are kept, and no smaller commit is tried.
 func TestReplacingWithoutMemory(t *testing.T) {
+	t.Parallel()
 	const fam = nfnetlink.IPv4
 	k, w := kernelIn(t)
 	all := []op{{Kind: backends.Add, Key: Key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: Key{kind: kindTable, fam: fam}}}
@@ -148,6 +150,7 @@ func TestReplacingWithoutMemory(t *testing.T) {
 // While the kernel grows a set in the background, it lists some elements twice, and others not
 // at all. List does not return such a listing.
 func TestListsWhileSetsGrow(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	config := configIn(t, ns)
 	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) })
@@ -181,6 +184,7 @@ func TestListsWhileSetsGrow(t *testing.T) {
 
 // If removing the routing fails after the tables were removed, the dataplane is lost.
 func TestFailedRemovalOfRouting(t *testing.T) {
+	t.Parallel()
 	k, w := kernelIn(t)
 	gone := []op{{Kind: backends.Remove, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}}
 	w.is[v1.IPv4Protocol] = routingComplete
@@ -195,6 +199,7 @@ func TestFailedRemovalOfRouting(t *testing.T) {
 
 // Cleanup removes complete and partial routing.
 func TestCleanupOfPartialRouting(t *testing.T) {
+	t.Parallel()
 	for _, state := range []routingState{routingPartial, routingComplete} {
 		k, w := kernelIn(t)
 		w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol] = state, state
@@ -212,6 +217,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 
 // A routing that excludes another is complete only without it, and removes it.
 func TestOnlyOneRouting(t *testing.T) {
+	t.Parallel()
 	const fam = v1.IPv4Protocol
 	for _, c := range []struct{ own, other, want routingState }{
 		{routingAbsent, routingAbsent, routingAbsent},
@@ -236,6 +242,7 @@ func TestOnlyOneRouting(t *testing.T) {
 
 // A routing of several parts is complete when all parts are, and absent when all are.
 func TestRoutingOfSeveralParts(t *testing.T) {
+	t.Parallel()
 	const fam = v1.IPv4Protocol
 	for _, c := range []struct{ one, two, want routingState }{
 		{routingAbsent, routingAbsent, routingAbsent},
@@ -271,6 +278,7 @@ func TestRoutingOfSeveralParts(t *testing.T) {
 
 // IsGone accepts the errors for rules and routes that do not exist, and no other errors.
 func TestIsGone(t *testing.T) {
+	t.Parallel()
 	config := configIn(t, netnstest.NewNS(t))
 	h := config.Sockets.Netlink()
 	r := &markRoutes{Config: config, handle: h}

@@ -26,6 +26,7 @@ func (w endingRouting) add(f v1.IPFamily) error {
 // A commit in two parts is made as a whole or not at all, whatever fails or ends after the first
 // part. If the first part cannot be undone, the error is proxy.ErrDataplaneLost.
 func TestSplitCommitsAreAtomic(t *testing.T) {
+	t.Parallel()
 	table := func(kind backends.OpKind) op { return op{Kind: kind, Key: Key{kind: kindTable, fam: nfnetlink.IPv4}} }
 	ends := op{Kind: backends.Add, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}
 	refuse := op{Key: Key{name: "refused"}} // stands for an operation that the kernel refuses

@@ -82,6 +82,7 @@ func rangesOf(f v1.IPFamily, n int) (all []netip.Prefix) {
 // Render has no state: many concurrent calls, for several nodes and in any order, return what
 // one call returns, and commits write the same, whichever renderer has rendered the objects.
 func TestRenderIsPure(t *testing.T) {
+	t.Parallel()
 	for _, redirect := range []bool{false, true} {
 		stagetest.RunPurity(t, testenv.Random(t), everyRendering(), func() (backends.Render[Key, Value], func([]Object) string) {
 			r := newRenderer(t, backends.Identity{}, redirect)
@@ -93,6 +94,7 @@ func TestRenderIsPure(t *testing.T) {
 // A process compares the objects that it finds by key and value alone. So these must determine
 // all that the payload writes, for any identity, capture, and node.
 func TestKeyAndValueDetermineContent(t *testing.T) {
+	t.Parallel()
 	type known struct {
 		Key   Key
 		Value Value

@@ -111,6 +111,7 @@ func (o *owner) CloseWrite(to net.Conn) error {
 }
 
 func TestConnectionsCarryData(t *testing.T) {
+	t.Parallel()
 	a, b := connPair(t)
 	if a.RemoteAddr().String() != b.LocalAddr().String() || a.RemoteAddr().Network() != "tcp" {
 		t.Errorf("remote address: got %v (%s), want the other end's, %v (tcp)", a.RemoteAddr(), a.RemoteAddr().Network(), b.LocalAddr())
@@ -133,6 +134,7 @@ func TestConnectionsCarryData(t *testing.T) {
 // Data that was read and could not be written at once is kept in the Direction, for the
 // caller.
 func TestExchangeKeepsUnsentData(t *testing.T) {
+	t.Parallel()
 	source, from := connPair(t)
 	to, _ := connPair(t)
 	full := errors.New("nothing was refused")
@@ -165,6 +167,7 @@ func TestExchangeKeepsUnsentData(t *testing.T) {
 // Closing wakes waiting goroutines, and a descriptor is never closed while a system call uses
 // it: its number could be another connection's by then.
 func TestConnectionsCanBeClosedAtAnyTime(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		a, _ := connPair(t)
 		var wg sync.WaitGroup
@@ -197,6 +200,7 @@ func TestConnectionsCanBeClosedAtAnyTime(t *testing.T) {
 }
 
 func TestUsedDescriptorsStayOpen(t *testing.T) {
+	t.Parallel()
 	a, _ := connPair(t)
 	if !a.beginCall() {
 		t.Fatal("an open connection cannot be used")
@@ -215,6 +219,7 @@ func TestUsedDescriptorsStayOpen(t *testing.T) {
 
 // SyscallConn gives access to the descriptor of an open connection.
 func TestSyscallConnGivesTheDescriptor(t *testing.T) {
+	t.Parallel()
 	a, _ := connPair(t)
 	raw, err := a.SyscallConn()
 	if err != nil {
@@ -263,6 +268,7 @@ func fullListener(t *testing.T) (at netip.AddrPort, makeRoom func()) {
 // If a server has answered in time, connecting succeeds, even if the event arrives too late,
 // as it may on a busy machine.
 func TestConnectedDespiteLateEvent(t *testing.T) {
+	t.Parallel()
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -330,6 +336,7 @@ func refusing(t *testing.T) netip.AddrPort {
 // A poller is open as soon as it has a listener. If it opened later, the number of a proxy's
 // descriptors would grow at a time that nothing explains.
 func TestPollersStartWithTheFirstListener(t *testing.T) {
+	t.Parallel()
 	p := newPoller(t)
 	if p.file != nil {
 		t.Error("a poller without connections is open")
@@ -349,6 +356,7 @@ func TestPollersStartWithTheFirstListener(t *testing.T) {
 // the event were not cleared, the goroutine of the connection would spin until the other side
 // has sent everything, too.
 func TestLateEventsDoNotSpin(t *testing.T) {
+	t.Parallel()
 	client, near := connPair(t)
 	upstream, far := connPair(t)
 	d := [2]Direction{{From: client, To: upstream}, {From: upstream, To: client}}

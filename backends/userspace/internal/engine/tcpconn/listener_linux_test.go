@@ -9,6 +9,7 @@ import (
 
 // When Close of a listener returns, its address is free, even if a goroutine was in Accept.
 func TestClosedListenersFreeTheirAddress(t *testing.T) {
+	t.Parallel()
 	l := newPoller(t).listen(t)
 	if !l.beginCall() {
 		t.Fatal("an open listener cannot be used")

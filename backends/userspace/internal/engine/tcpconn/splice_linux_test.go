@@ -12,6 +12,7 @@ import (
 // Splice moves data while more keeps arriving, and then returns, so that a silent
 // connection holds no pipe.
 func TestSplice(t *testing.T) {
+	t.Parallel()
 	source, from := connPair(t)
 	to, sink := connPair(t)
 	moved := 0
