@@ -48,6 +48,12 @@ WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | 
 HASCC := { command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; }
 SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
 
+# Its tests start virtual machines.
+EMULATED := /internal/vm$$
+# The parts of the conformance suite on other kinds of nodes, and the README's table, which needs them.
+WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
+CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
+
 # Packages that use the kernel run without the race detector: it slows them down, and does not
 # see the kernel. The others run with it alone. The backend userspace runs in both ways, because
 # other kinds of nodes differ in the kernel alone.
@@ -57,18 +63,32 @@ KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/back
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
+# Before each commit.
 .PHONY: test
-test: install check apidiff lint examples bench-once race windows nested peer ipvs-conformance ## install what the tests need, check everything, run all tests
+test: install check apidiff lint examples bench-once race nested ## install what the tests need, check everything, run all tests of this kernel
 	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
-		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || echo ./...)
+		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
+
+# While working. Of the three backends, the conformance suite on one kind of node.
+.PHONY: quick
+quick: install ## format, vet, house rules, all packages with one kind of node: a few minutes
+	@$(STEP) 'gofmt' .ci/gofmt
+	@$(STEP) 'go vet' go vet ./...
+	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
+		$(TEST) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
+	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+
+# What follows needs other kernels, Windows, Kubernetes or time. CI runs it after "make test".
+.PHONY: lanes
+lanes: windows peer ipvs-conformance ## run the tests that "make test" leaves out: Windows, Kubernetes, IPVS
 
 .PHONY: install
 install:
-	@.ci/install nft=nftables iptables-nft-restore=iptables etcd=etcd-server $(VMPROGRAMS)
+	@.ci/install nft=nftables iptables-nft-restore=iptables etcd=etcd-server
 
 .PHONY: check
 check:
-	@$(STEP) 'gofmt' sh -c 'found=$$(gofmt -l .); [ -z "$$found" ] || { echo "$$found"; exit 1; }'
+	@$(STEP) 'gofmt' .ci/gofmt
 	@$(STEP) 'go mod verify' go mod verify
 	@$(STEP) 'go mod tidy' go mod tidy -diff
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
@@ -108,7 +128,7 @@ bench-once:
 race:
 	@if $(HASCC); then \
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
-			$(TEST) -race -skip '^TestConformance.*/^(Worlds|Report)$$' $$(go list ./... | grep -vE '$(KERNEL)'); \
+			$(TEST) -race -skip '$(WORLDSREPORT)' $$(go list ./... | grep -vE '$(KERNEL)|$(EMULATED)'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
 .PHONY: nested
@@ -161,12 +181,11 @@ worlds: ## run all of the conformance suite on all kinds of nodes
 # flavours in backends/iptables. WORLDS=1 also tests other kinds of nodes, which takes hours.
 .PHONY: kernels
 kernels: TESTS ?= ^TestConformance
-kernels: SKIP = ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
 kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 6.12' BACKENDS=nftables WORLDS=1 TESTS=^TestConformance/^Laws)
 	@status=0; for kernel in $(KERNELS); do for backend in $(BACKENDS); do \
 		VIPKIT_IPVS_WORLDS=$(WORLDS) $(STEP) "$$backend on Linux $$kernel" $(TEST) -tags ipvs $(INVM) '$$kernel \
 			-run '$(TESTS)|$(subst TestConformance/,TestConformance/^(legacy|nft)$$/,$(TESTS))' \
-			$(if $(WORLDS),,-skip '$(SKIP)') ./backends/$$backend || status=1; \
+			$(if $(WORLDS),,-skip '$(WORLDSREPORT)') ./backends/$$backend || status=1; \
 	done; done; exit $$status
 
 # The usual kernel of tests has no IPVS, so these tests have the build tag ipvs. WORLDS=1 also
@@ -182,7 +201,8 @@ ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WO
 	@cd internal/peer && ../../$(STEP) "each benchmark beside kube-proxy's package of IPVS once, on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^$$' -bench . -benchtime 1x ./ipvs
 
 .PHONY: ipvs-conformance
-ipvs-conformance: vm-program ## the part of "make ipvs" that is in "make test"
+ipvs-conformance: vm-program ## the part of "make ipvs" that CI runs
+	@STEP_QUIET=1 $(STEP) 'virtual machines' $(TEST) ./internal/vm
 	@STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' ./internal/ipvs
 	@STEP_QUIET=1 $(STEP) 'backend ipvs on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestConformance' ./backends/ipvs
 
