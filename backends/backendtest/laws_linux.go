@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +42,9 @@ func (c *Config) testLaws(t *testing.T) {
 		{"HostMarks", lawHostMarks, false, HostMarks},
 		{"EveryRefusal", lawEveryRefusal, false, ""},
 	} {
+		if c.course.misrouted && slices.Contains([]string{"EstablishedFlows", "Marks", "HostMarks", "EveryRefusal"}, law.name) {
+			continue // They send packets, too.
+		}
 		if c.lacks(law.needs) || law.needs == faultInjection && c.Faulty == nil {
 			continue
 		}

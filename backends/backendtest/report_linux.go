@@ -35,14 +35,17 @@ const updateVariable = "VIPKIT_UPDATE"
 type results map[string]bool
 
 // run is t.Run for a subtest that is part of the report, by its path below that of
-// Run.
-func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
+// Run. It runs nothing if the run is over.
+func (c *Config) run(t *testing.T, name string, f func(*testing.T)) (passed bool) {
 	t.Helper()
+	if c.course.isOver() {
+		return false
+	}
 	if c.world.name != "" {
 		name = path.Join("Worlds", string(c.world.name), name)
 	}
 	ran, skipped := false, false
-	passed := t.Run(path.Base(name), func(t *testing.T) {
+	passed = t.Run(path.Base(name), func(t *testing.T) {
 		ran = true
 		defer func() { skipped = t.Skipped() }()
 		f(t)
@@ -50,6 +53,7 @@ func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
 	if ran {
 		c.results[name] = passed && !skipped
 	}
+	return passed
 }
 
 // verdict returns nil if all subtests that prove a capability ran and passed, else an error.

@@ -35,6 +35,7 @@ type Config struct {
 	Report Report
 
 	results results
+	course  *course
 	world   world
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load them.
@@ -56,12 +57,30 @@ func Run(t *testing.T, c Config) {
 			t.Fatalf("Config.Lacks: unknown capability %q", what)
 		}
 	}
-	c.results = results{}
+	c.results, c.course = results{}, &course{}
+	if !c.run(t, "Basics", c.testBasics) {
+		c.course.end("Basics failed")
+	}
 	t.Run("Scenarios", c.testScenarios)
-	c.testPackets(t)
-	c.testRest(t)
-	c.testWorlds(t)
-	if c.Report.File != "" {
+	served := !t.Failed()
+	c.course.misrouted = !served
+	if served {
+		c.testPackets(t)
+		c.testConnections(t)
+	}
+	t.Run("Poison", c.testPoison)
+	t.Run("Laws", c.testLaws)
+	if served {
+		c.testWorlds(t)
+	}
+	switch {
+	case c.course.isOver():
+		t.Logf("%s: the other tests would tell nothing new, and are left out", c.course.over)
+	case !served:
+		t.Log("Scenarios failed: the other tests of packets, and the report, are left out")
+	case t.Failed():
+		t.Log("some tests failed: the report is left out")
+	case c.Report.File != "":
 		t.Run("Report", c.testReport)
 	}
 }
@@ -76,8 +95,8 @@ func (c *Config) testPackets(t *testing.T) {
 	}
 }
 
-// testRest runs the tests that compare several connections, or states of the dataplane.
-func (c *Config) testRest(t *testing.T) {
+// testConnections runs the tests that compare several connections.
+func (c *Config) testConnections(t *testing.T) {
 	c.run(t, "Affinity", c.testAffinity)
 	c.run(t, "Balance", c.testBalance)
 	c.run(t, "SamePorts", c.testSamePorts)
@@ -90,8 +109,6 @@ func (c *Config) testRest(t *testing.T) {
 	} else {
 		t.Log("SCTP is not tested: the kernel makes no sockets of SCTP")
 	}
-	t.Run("Poison", c.testPoison)
-	t.Run("Laws", c.testLaws)
 }
 
 // stage is a testbed with a backend on its node.
@@ -105,6 +122,7 @@ func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{testbed: setUpIn(t, c.world), config: *c}
 	s.subject = subject{
+		course:  c.course,
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
 		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },
@@ -183,14 +201,24 @@ func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) p
 // testScenarios compares [proxy.Route] with the outcomes that every scenario expects, and the
 // backend with [proxy.Route]. Scenarios with equal options are applied together.
 func (c *Config) testScenarios(t *testing.T) {
+	if c.course.isOver() {
+		return
+	}
 	s := c.setUp(t)
+	failed := 0
 	for _, group := range c.scenarioGroups(t) {
 		snapshot := s.applyScenarios(t, group)
 		for _, sc := range group {
-			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
+			if failed == mostFailed {
+				t.Fatalf("%d scenarios failed: the others are left out", failed)
+			}
+			passed := c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
 				s.checkDemands(t, sc, snapshot)
 				s.checkFlights(t, snapshot, sc.flights())
 			})
+			if !passed {
+				failed++
+			}
 		}
 	}
 }
@@ -253,7 +281,15 @@ func (s *stage) checkFlights(t testing.TB, snapshot proxy.Snapshot, flights []fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range wrong {
+	for i, w := range wrong {
+		if i == mostReported {
+			t.Errorf("%d more packets had wrong outcomes", len(wrong)-i)
+			return
+		}
 		t.Error(w.message)
 	}
 }
+
+// mostFailed is how many scenarios may fail before the others are left out, and mostReported how
+// many packets with wrong outcomes are reported at a time.
+const mostFailed, mostReported = 3, 5

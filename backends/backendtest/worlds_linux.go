@@ -36,11 +36,16 @@ func (c *Config) testWorlds(t *testing.T) {
 }
 
 func (c *Config) testWorld(t *testing.T) {
-	c.run(t, "Scenarios", c.worldScenarios)
+	if !c.run(t, "Scenarios", c.worldScenarios) {
+		t.Log("Scenarios failed: the other tests of this world are left out")
+		return
+	}
 	c.testPackets(t)
 	c.run(t, "Node", c.testNode)
 	if c.isEverything() && !c.world.single && !c.loses() {
-		c.testRest(t)
+		c.testConnections(t)
+		t.Run("Poison", c.testPoison)
+		t.Run("Laws", c.testLaws)
 	}
 }
 
