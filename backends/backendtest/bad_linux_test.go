@@ -181,7 +181,7 @@ func TestBadBackends(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			output := runBad(t, name)
+			output := runBad(t, "^TestBadBackends$", badVariable+"="+name)
 			for _, text := range want {
 				if !strings.Contains(output, text) {
 					t.Errorf("output: got no %q, want one, in\n%s", text, output)
@@ -196,9 +196,24 @@ func TestBadBackends(t *testing.T) {
 	}
 }
 
-// runBad runs the suite with a bad backend in another process, and returns the output. The suite must
+// What selects no test is a mistake, and so is a value that a variable does not have.
+func TestUnknownNames(t *testing.T) {
+	netnstest.NeedNamespaces(t)
+	for _, c := range []struct{ selects, variable, want string }{
+		{"^TestBadBackends$/^Law$", badVariable + "=nothing", `-run and -skip select no test of the suite, want some of ["Basics" "Scenarios"`},
+		{"^TestBadBackends$/^Laws$/^Idempotenz$", badVariable + "=nothing", `"Laws/Idempotence"`},
+		{"^TestBadBackends$", "VIPKIT_EVERYTHING=no", `VIPKIT_EVERYTHING: got "no", want 1 or nothing`},
+		{"^TestBadBackends$", badVariable + "=good", `VIPKIT_BAD_BACKEND: unknown backend "good", want one of ["hangs" `},
+	} {
+		if output := runBad(t, c.selects, badVariable+"=nothing", c.variable); !strings.Contains(output, c.want) {
+			t.Errorf("%s of %s: got no %q, want it in\n%s", c.variable, c.selects, c.want, output)
+		}
+	}
+}
+
+// runBad runs tests with environment variables in another process, and returns the output. They must
 // fail within a minute.
-func runBad(t *testing.T, name string) string {
+func runBad(t *testing.T, selects string, variables ...string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -207,8 +222,8 @@ func runBad(t *testing.T, name string) string {
 	var output bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "-test.run=^TestBadBackends$", "-test.timeout=2m")
-	cmd.Env = append(os.Environ(), badVariable+"="+name)
+	cmd := exec.CommandContext(ctx, self, "-test.run="+selects, "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), variables...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	begin := time.Now()
 	if err := cmd.Run(); err == nil {

@@ -14,6 +14,10 @@ type course struct {
 	over string
 	// misrouted says that packets of scenarios had wrong outcomes.
 	misrouted bool
+	// everything says that all tests run in all worlds.
+	everything bool
+	// names are the tests so far, also those that -run does not select.
+	names []string
 }
 
 func (c *course) isOver() bool { return c != nil && c.over != "" }

@@ -57,22 +57,23 @@ func Run(t *testing.T, c Config) {
 			t.Fatalf("Config.Lacks: unknown capability %q", what)
 		}
 	}
-	c.results, c.course = results{}, &course{}
+	c.results, c.course = results{}, &course{everything: testenv.Flag(t, everythingVariable)}
 	if !c.run(t, "Basics", c.testBasics) {
 		c.course.end("Basics failed")
 	}
-	t.Run("Scenarios", c.testScenarios)
+	c.group(t, "Scenarios", c.testScenarios)
 	served := !t.Failed()
 	c.course.misrouted = !served
 	if served {
 		c.testPackets(t)
 		c.testConnections(t)
 	}
-	t.Run("Poison", c.testPoison)
-	t.Run("Laws", c.testLaws)
+	c.group(t, "Poison", c.testPoison)
+	c.group(t, "Laws", c.testLaws)
 	if served {
 		c.testWorlds(t)
 	}
+	reported := false
 	switch {
 	case c.course.isOver():
 		t.Logf("%s: the other tests would tell nothing new, and are left out", c.course.over)
@@ -81,7 +82,13 @@ func Run(t *testing.T, c Config) {
 	case t.Failed():
 		t.Log("some tests failed: the report is left out")
 	case c.Report.File != "":
-		t.Run("Report", c.testReport)
+		c.group(t, "Report", func(t *testing.T) {
+			reported = true
+			c.testReport(t)
+		})
+	}
+	if len(c.results) == 0 && !reported && !t.Failed() {
+		t.Errorf("-run and -skip select no test of the suite, want some of %q", c.course.names)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -26,13 +25,7 @@ const defaultWorlds = 15
 
 // In the same worlds, all backends do with the same packets what the specification says.
 func TestBackendsAgree(t *testing.T) {
-	worlds := defaultWorlds
-	if text := os.Getenv(worldsVariable); text != "" {
-		var err error
-		if worlds, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", worldsVariable, err)
-		}
-	}
+	worlds := testenv.Count(t, worldsVariable, defaultWorlds)
 	// A lock file of its own: no other program writes rules in the namespaces of the test.
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	backendtest.Compare(t, worlds, map[string]backendtest.Config{

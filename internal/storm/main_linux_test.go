@@ -7,9 +7,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,18 +24,17 @@ func TestMain(m *testing.M) {
 // TestStorm plays random histories and checks the invariants. A long storm consists of
 // several histories with different seeds.
 func TestStorm(t *testing.T) {
+	names := backendNames()
+	if only := testenv.Names(t, backendVariable, names); len(only) > 0 {
+		names = only
+	}
+	shorter := testenv.Flag(t, reduceVariable)
 	if path := os.Getenv(replayVariable); path != "" {
-		playFile(t, path)
+		playFile(t, path, shorter)
 		return
 	}
-	names := backendNames()
-	if only := strings.Fields(os.Getenv(backendVariable)); len(only) > 0 {
-		for _, name := range only {
-			if !slices.Contains(names, name) {
-				t.Fatalf("%s: unknown backend %q, want some of %q", backendVariable, name, names)
-			}
-		}
-		names = only
+	if shorter {
+		t.Fatalf("%s: got no %s, want the file with the steps to reduce", reduceVariable, replayVariable)
 	}
 	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
