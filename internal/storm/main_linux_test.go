@@ -76,7 +76,7 @@ func runStorm(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 	found := s.run(steps)
 	t.Log(s.report())
 	for _, v := range found {
-		t.Errorf("%s: %s", v.invariant, v.text)
+		t.Errorf("%s, at %s: %s", v.invariant, v.at.UTC().Format(clock), v.text)
 	}
 	return s
 }
@@ -111,7 +111,7 @@ func (s *storm) keep() {
 	for i, one := range s.done {
 		steps = append(steps, one.step)
 		if i >= len(s.done)-last {
-			s.t.Logf("step %d: %.900s", i+1, one.String())
+			s.t.Logf("step %d, at %s: %.900s", i+1, one.begun.UTC().Format(clock), one.String())
 			for _, note := range one.notes {
 				s.t.Logf("    %s", note)
 			}
