@@ -26,8 +26,15 @@ IPVSSTORM := $(findstring ipvs,$(BACKEND)$(STEPS))
 STORMLIMIT ?= 0
 STORMRATE ?= $(if $(IPVSSTORM),100,500)
 STORMFOLDER ?= $(if $(IPVSSTORM),-,/tmp)
-KERNELS ?= 6.1 6.12
-BACKENDS ?= nftables iptables userspace ipvs
+ALLKERNELS := 6.1 6.12
+ALLBACKENDS := nftables iptables userspace ipvs
+ALLSTORMS := nftables iptables-nft iptables-legacy userspace ipvs ipvs-legacy
+KERNELS ?= $(ALLKERNELS)
+BACKENDS ?= $(ALLBACKENDS)
+# $(call known,NAME,ALL) ends make if the variable NAME is empty or has a word that is not in ALL.
+known = $(if $(strip $($(1))),,$(error $(1) is empty, want some of: $(2)))$(foreach word,$($(1)),$(if $(filter $(word),$(2)),,$(error $(1): unknown name "$(word)", want some of: $(2))))
+# $(call flag,NAME) ends make if the variable NAME is neither 1 nor empty.
+flag = $(if $(filter-out 1,$($(1))),$(error $(1): got "$($(1))", want 1 or nothing))
 IPVS := ./backends/ipvs ./internal/ipvs
 # Of the examples, only tests with the build tag ipvs run in a virtual machine.
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
@@ -165,7 +172,7 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 # with ipvs in their names, run on Linux 6.1 in a virtual machine, which writes to the output.
 .PHONY: storm
 storm: $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
-	VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
+	$(if $(BACKEND),$(call known,BACKEND,$(ALLSTORMS)))$(call flag,REDUCE)VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
 	$(if $(IPVSSTORM),GOMAXPROCS=8) VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
 		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
 
@@ -182,7 +189,7 @@ worlds: ## run all of the conformance suite on all kinds of nodes
 .PHONY: kernels
 kernels: TESTS ?= ^TestConformance
 kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 6.12' BACKENDS=nftables WORLDS=1 TESTS=^TestConformance/^Laws)
-	@status=0; for kernel in $(KERNELS); do for backend in $(BACKENDS); do \
+	$(call known,KERNELS,$(ALLKERNELS))$(call known,BACKENDS,$(ALLBACKENDS))$(call flag,WORLDS)@status=0; for kernel in $(KERNELS); do for backend in $(BACKENDS); do \
 		VIPKIT_IPVS_WORLDS=$(WORLDS) $(STEP) "$$backend on Linux $$kernel" $(TEST) -tags ipvs $(INVM) '$$kernel \
 			-run '$(TESTS)|$(subst TestConformance/,TestConformance/^(legacy|nft)$$/,$(TESTS))' \
 			$(if $(WORLDS),,-skip '$(WORLDSREPORT)') ./backends/$$backend || status=1; \
@@ -192,7 +199,7 @@ kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 
 # tests other kinds of nodes, and the README's table of capabilities.
 .PHONY: ipvs
 ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WORLDS=1)
-	@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
+	$(call flag,WORLDS)@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
 	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
 	@STEP_QUIET=1 $(STEP) 'a storm of IPVS on Linux 6.1' $(MAKE) --no-print-directory storm BACKEND=ipvs STORMTIME=1m STORMLIMIT=15m
 	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/storm
@@ -208,7 +215,7 @@ ipvs-conformance: vm-program ## the part of "make ipvs" that CI runs
 
 .PHONY: vm
 vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=TestConformance/^Laws KERNELS=6.1)
-	go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
+	$(call known,KERNELS,$(ALLKERNELS))go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
 
 .PHONY: windows
 windows: ## run the tests of what Windows can run as its programs, under Wine

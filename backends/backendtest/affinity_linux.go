@@ -75,7 +75,7 @@ func (s *stage) refusesAffinity(t *testing.T) {
 	s.calm()
 	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: []sampleEndpoint{{at: atRemote}}}
 	snapshot := snapshotOf(t, nodeOptions(), x.objects(), other.objects())
-	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, snapshot)
+	err := s.applyOnce(t, proxy.Snapshot{}, snapshot)
 	refused, _ := errors.AsType[proxy.PortErrors](err)
 	for p := range snapshot.All() {
 		if _, named := refused[p.Name]; named != p.Affinity.Enabled() {

@@ -12,6 +12,12 @@
 // refused, and how; that it was dropped; or that it left the node unchanged, in
 // which case the gateway answers.
 //
+// # Failures
+//
+// [Run] begins with a few packets of each kind. If one of them has a wrong outcome, or if a call of
+// the backend does not return in time, it ends: everything else would fail for the same reason. After
+// failed scenarios it leaves out other tests of packets, and goes on with those of the dataplane's state.
+//
 // # Worlds
 //
 // Nodes differ in ways that matter for packets. [Run] runs all tests on a node where each

@@ -59,7 +59,7 @@ func (s *subject) calm() { s.faults.set(0) }
 // [proxy.Runner] does. Only injected faults may make it fail.
 func (s *subject) try(t testing.TB, next proxy.Snapshot) error {
 	t.Helper()
-	err := s.backend.Apply(t.Context(), s.applied, next)
+	err := s.applyOnce(t, s.applied, next)
 	if err != nil && !errors.Is(err, errInjected) {
 		t.Fatalf("Apply: %v", err)
 	}
@@ -130,7 +130,7 @@ func (s *subject) finish(t testing.TB) {
 func (s *subject) checkDataplane(t testing.TB, after error) {
 	t.Helper()
 	applied, dump := s.applied, s.dump(t)
-	if err := s.backend.Cleanup(t.Context()); err != nil {
+	if err := s.cleanUp(t); err != nil {
 		t.Fatal(err)
 	}
 	s.restart(t)

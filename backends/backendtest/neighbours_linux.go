@@ -60,7 +60,7 @@ func lawCleanup(t *testing.T, s *stage) {
 	}
 	s.restart(t)
 	for range 2 { // the second time, there is nothing to do
-		if err := s.backend.Cleanup(t.Context()); err != nil {
+		if err := s.cleanUp(t); err != nil {
 			t.Fatalf("Cleanup: %v", err)
 		}
 		if d := s.dump(t); d != "" {

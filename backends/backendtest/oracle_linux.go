@@ -158,8 +158,8 @@ func (b *testbed) checkOracle(ctx context.Context, s proxy.Snapshot, flights []f
 	}
 	flights = b.inWorld(flights)
 	wrong, err := b.connectFirst(ctx, s, flights)
-	if err != nil {
-		return nil, err
+	if err != nil || len(wrong) > 0 {
+		return wrong, err
 	}
 	seen := map[flight][]string{}
 	for round := range maxRounds {
@@ -192,6 +192,9 @@ func (b *testbed) connectFirst(ctx context.Context, s proxy.Snapshot, flights []
 		}
 		if got := summary(replies); !slices.Contains(b.allowed(f, v), got[0]) {
 			wrong = append(wrong, wrongFlight{f, got, mismatch(f, v, b.allowed(f, v), got)})
+		}
+		if len(wrong) == mostReported {
+			break
 		}
 	}
 	return wrong, nil

@@ -8,15 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // testPoison applies service ports that no dataplane can serve, or that are larger than any
-// real one. Trackers make no such ports, but programs may make their own, and a tracker may
-// have a bug: other ports must not be affected.
+// real one: other ports must not be affected.
 func (c *Config) testPoison(t *testing.T) {
 	for _, p := range []struct {
 		name  string
@@ -36,59 +33,6 @@ func (c *Config) testPoison(t *testing.T) {
 			p.test(t, s)
 		})
 	}
-}
-
-// poisons are service ports that cannot be served, each named by the reason.
-func poisons() []*proxy.ServicePort {
-	frontend := func(addr string) func(*proxy.ServicePort) {
-		return func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.MustParseAddrPort(addr) }
-	}
-	pool := func(addrs ...netip.AddrPort) func(*proxy.ServicePort) {
-		return func(p *proxy.ServicePort) { p.Cluster = poolAt(addrs...) }
-	}
-	good := netip.MustParseAddrPort("10.0.0.5:8080")
-	var all []*proxy.ServicePort
-	for _, p := range []struct {
-		name string
-		edit func(*proxy.ServicePort)
-	}{
-		{"endpoint-of-the-other-family", pool(good, netip.MustParseAddrPort("[fd00:10::5]:8080"))},
-		{"endpoint-without-address", pool(good, netip.AddrPort{})},
-		{"frontend-of-the-other-family", frontend("[fd00:96::5:1]:80")},
-		{"frontend-without-address", func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.AddrPort{} }},
-		{"frontend-at-unspecified-address", frontend("0.0.0.0:80")},
-		{"forward-without-endpoints", pool()},
-		{"protocol-without-ports", func(p *proxy.ServicePort) { p.Name.Protocol = "ICMP" }},
-		{"no-protocol", func(p *proxy.ServicePort) { p.Name.Protocol = "" }},
-	} {
-		x := handMade(p.name, len(all), good)
-		p.edit(x)
-		all = append(all, x)
-	}
-	return all
-}
-
-// handMade makes a service port with a ClusterIP of its own.
-func handMade(name string, number int, pool ...netip.AddrPort) *proxy.ServicePort {
-	route := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeNonPods}
-	return &proxy.ServicePort{
-		Name: proxy.ServicePortName{
-			NamespacedName: types.NamespacedName{Namespace: "poison", Name: name}, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol,
-		},
-		Frontends: []proxy.Frontend{{
-			Kind: proxy.ClusterIP, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 200, byte(number)}), samplePort),
-			FromInside: route, FromOutside: route,
-		}},
-		Cluster: poolAt(pool...), HasEndpoints: true,
-	}
-}
-
-func poolAt(addrs ...netip.AddrPort) []*endpoints.Endpoint {
-	var out []*endpoints.Endpoint
-	for _, a := range addrs {
-		out = append(out, &endpoints.Endpoint{Addr: a, Ready: true, Serving: true})
-	}
-	return out
 }
 
 // healthy returns two Services that work, and packets to check them.
@@ -123,7 +67,11 @@ func with(s proxy.Snapshot, node *proxy.Node, more ...*proxy.ServicePort) proxy.
 // dataplane is the same as without them.
 func poisonObjects(t *testing.T, s *stage) {
 	world, flights := healthy(t)
-	faulty := poisons()
+	unservable := Unservables()
+	var faulty []*proxy.ServicePort
+	for _, u := range unservable {
+		faulty = append(faulty, u.Port)
+	}
 	s.apply(t, world)
 	want := s.dump(t)
 	for _, start := range []proxy.Snapshot{world, {}} {
@@ -131,11 +79,11 @@ func poisonObjects(t *testing.T, s *stage) {
 			s.restart(t)
 		}
 		failed := s.applyFaulty(t, start, with(world, nil, faulty...))
-		for _, p := range faulty {
-			if failed[p.Name] == nil {
-				t.Errorf("from %d ports: error: got none for %s, want one", start.Len(), p.Name)
+		for _, u := range unservable {
+			if failed[u.Port.Name] == nil {
+				t.Errorf("from %d ports: error: got none for %s, want one: %s", start.Len(), u.Port.Name, u.Why)
 			}
-			delete(failed, p.Name)
+			delete(failed, u.Port.Name)
 		}
 		for name, err := range failed {
 			t.Errorf("from %d ports: error: got one for %s, want none: %v", start.Len(), name, err)
@@ -151,10 +99,10 @@ func poisonObjects(t *testing.T, s *stage) {
 // ErrDataplaneLost, as a [proxy.Runner] does, and returns the errors of ports.
 func (s *stage) applyFaulty(t *testing.T, old, next proxy.Snapshot) proxy.PortErrors {
 	t.Helper()
-	err := s.backend.Apply(t.Context(), old, next)
+	err := s.applyOnce(t, old, next)
 	for range 2 {
 		if errors.Is(err, proxy.ErrDataplaneLost) {
-			err = s.backend.Apply(t.Context(), proxy.Snapshot{}, next)
+			err = s.applyOnce(t, proxy.Snapshot{}, next)
 		}
 	}
 	failed, some := errors.AsType[proxy.PortErrors](err)

@@ -115,6 +115,9 @@ func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if b.lost.Load() { // The next missing answers fail the test sooner.
+		p.patience = min(p.wait(), longPatience)
+	}
 	flows, err := b.open(&p)
 	if err != nil {
 		return nil, err
@@ -122,6 +125,9 @@ func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
 	replies := askAll(flows)
 	for _, f := range flows {
 		f.Close()
+	}
+	if p.wait() == patience && slices.ContainsFunc(replies, func(r reply) bool { return r.outcome == silence }) {
+		b.lost.Store(true)
 	}
 	return replies, nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Report is a table of capabilities in a document, with a row for each and a column
@@ -28,7 +30,7 @@ type Report struct {
 	Remarks map[Capability]string
 }
 
-// updateVariable names the environment variable that, if set, makes [Run] write
+// updateVariable names the environment variable that, if 1, makes [Run] write
 // reports instead of comparing them.
 const updateVariable = "VIPKIT_UPDATE"
 
@@ -45,13 +47,17 @@ func (r *results) add(name string, passed bool) {
 }
 
 // run is t.Run for a subtest that is part of the report, by its path below that of
-// Run.
-func (c *Config) run(t *testing.T, name string, f func(*testing.T)) {
+// Run. It runs nothing if the run is over.
+func (c *Config) run(t *testing.T, name string, f func(*testing.T)) (passed bool) {
 	t.Helper()
+	if c.course.ended() != "" {
+		return false
+	}
 	if c.world.name != "" {
 		name = path.Join("Worlds", string(c.world.name), name)
 	}
-	t.Run(path.Base(name), func(t *testing.T) {
+	c.course.name(name)
+	return t.Run(path.Base(name), func(t *testing.T) {
 		t.Cleanup(func() { c.results.add(name, !t.Failed() && !t.Skipped()) })
 		f(t)
 	})
@@ -64,6 +70,13 @@ func (c *Config) runBeside(t *testing.T, name string, f func(*testing.T)) {
 		t.Parallel()
 		f(t)
 	})
+}
+
+// group is t.Run for a subtest that has others, by its path below that of Run.
+func (c *Config) group(t *testing.T, name string, f func(*testing.T)) (passed bool) {
+	t.Helper()
+	c.course.name(name)
+	return t.Run(path.Base(name), f)
 }
 
 // verdict returns nil if all subtests that prove a capability ran and passed, else an error.
@@ -119,6 +132,7 @@ func (c *Config) cells() (map[Capability]string, error) {
 
 // testReport compares the column of the report, or writes it.
 func (c *Config) testReport(t *testing.T) {
+	update := testenv.Flag(t, updateVariable)
 	cells, err := c.cells()
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +147,7 @@ func (c *Config) testReport(t *testing.T) {
 	}
 	switch {
 	case want == string(text):
-	case os.Getenv(updateVariable) != "":
+	case update:
 		if err := os.WriteFile(c.Report.File, []byte(want), 0o644); err != nil { //nolint:gosec // a document is readable for all users
 			t.Fatal(err)
 		}

@@ -36,6 +36,7 @@ type Config struct {
 	Report Report
 
 	results *results
+	course  *course
 	world   world
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load them.
@@ -58,19 +59,44 @@ func Run(t *testing.T, c Config) {
 		}
 	}
 	c.results = &results{passed: map[string]bool{}}
-	t.Run("Scenarios", c.testScenarios)
-	c.testPackets(t)
-	c.testRest(t)
-	c.testWorlds(t)
+	c.course = &course{everything: testenv.Flag(t, everythingVariable)}
+	if !c.run(t, "Basics", c.testBasics) {
+		c.course.end("Basics failed")
+	}
+	c.group(t, "Scenarios", c.testScenarios)
+	served := !t.Failed()
+	c.course.misrouted = !served
+	if served {
+		c.testPackets(t)
+		c.testConnections(t)
+	}
+	c.group(t, "Poison", c.testPoison)
+	c.group(t, "Laws", c.testLaws)
+	if served {
+		c.testWorlds(t)
+	}
+	report := false
 	if c.Report.File != "" {
-		// The other subtests run beside each other until the end of Run.
-		asked := false
-		t.Run("Report", func(*testing.T) { asked = true })
-		t.Cleanup(func() {
-			if asked {
-				c.testReport(t)
-			}
-		})
+		c.group(t, "Report", func(*testing.T) { report = true })
+	}
+	// Subtests that run beside each other end after Run has returned.
+	t.Cleanup(func() { c.conclude(t, served, report) })
+}
+
+// conclude says which tests were left out, and compares the report if it is wanted.
+func (c *Config) conclude(t *testing.T, served, report bool) {
+	t.Helper()
+	switch over := c.course.ended(); {
+	case over != "":
+		t.Logf("%s: the other tests would tell nothing new, and are left out", over)
+	case !served:
+		t.Log("Scenarios failed: the other tests of packets, and the report, are left out")
+	case t.Failed():
+		t.Log("some tests failed: the report is left out")
+	case report:
+		c.testReport(t)
+	case len(c.results.passed) == 0:
+		t.Errorf("-run and -skip select no test of the suite, want some of %q", c.course.names)
 	}
 }
 
@@ -84,8 +110,8 @@ func (c *Config) testPackets(t *testing.T) {
 	}
 }
 
-// testRest runs the tests that compare several connections, or states of the dataplane.
-func (c *Config) testRest(t *testing.T) {
+// testConnections runs the tests that compare several connections.
+func (c *Config) testConnections(t *testing.T) {
 	c.runBeside(t, "Affinity", c.testAffinity)
 	c.runBeside(t, "Balance", c.testBalance)
 	c.runBeside(t, "SamePorts", c.testSamePorts)
@@ -98,8 +124,6 @@ func (c *Config) testRest(t *testing.T) {
 	} else {
 		t.Log("SCTP is not tested: the kernel makes no sockets of SCTP")
 	}
-	t.Run("Poison", c.testPoison)
-	t.Run("Laws", c.testLaws)
 }
 
 // stage is a testbed with a backend on its node.
@@ -113,6 +137,7 @@ func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{testbed: setUpIn(t, c.world), config: *c}
 	s.subject = subject{
+		course:  c.course,
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
 		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },
@@ -192,14 +217,24 @@ func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) p
 // testScenarios compares [proxy.Route] with the outcomes that every scenario expects, and the
 // backend with [proxy.Route]. Scenarios with equal options are applied together.
 func (c *Config) testScenarios(t *testing.T) {
+	if c.course.ended() != "" {
+		return
+	}
 	s := c.setUp(t)
+	failed := 0
 	for _, group := range c.scenarioGroups(t) {
 		snapshot := s.applyScenarios(t, group)
 		for _, sc := range group {
-			c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
+			if failed == mostFailed {
+				t.Fatalf("%d scenarios failed: the others are left out", failed)
+			}
+			passed := c.run(t, "Scenarios/"+sc.name, func(t *testing.T) {
 				s.checkDemands(t, sc, snapshot)
 				s.checkFlights(t, snapshot, sc.flights())
 			})
+			if !passed {
+				failed++
+			}
 		}
 	}
 }
@@ -262,7 +297,15 @@ func (s *stage) checkFlights(t testing.TB, snapshot proxy.Snapshot, flights []fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range wrong {
+	for i, w := range wrong {
+		if i == mostReported {
+			t.Errorf("%d more packets had wrong outcomes", len(wrong)-i)
+			return
+		}
 		t.Error(w.message)
 	}
 }
+
+// mostFailed is how many scenarios may fail before the others are left out, and mostReported how
+// many packets with wrong outcomes are reported at a time.
+const mostFailed, mostReported = 3, 5

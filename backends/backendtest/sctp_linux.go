@@ -56,7 +56,7 @@ func (c *Config) testSCTP(t *testing.T) {
 // ports of SCTP and no others.
 func (s *stage) refusesSCTP(t *testing.T, snapshot proxy.Snapshot) {
 	s.calm()
-	err := s.backend.Apply(t.Context(), proxy.Snapshot{}, snapshot)
+	err := s.applyOnce(t, proxy.Snapshot{}, snapshot)
 	refused, _ := errors.AsType[proxy.PortErrors](err)
 	for p := range snapshot.All() {
 		isSCTP := p.Name.Protocol == v1.ProtocolSCTP

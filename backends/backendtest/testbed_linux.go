@@ -38,6 +38,8 @@ type testbed struct {
 	servers []*server
 	// lacks reports whether the dataplane of the node lacks a capability; nil: it has all.
 	lacks func(Capability) bool
+	// lost says that an answer was missing after the whole patience of a probe.
+	lost atomic.Bool
 }
 
 // host is a host with its network namespace.

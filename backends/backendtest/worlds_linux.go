@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -10,7 +9,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// everythingVariable names the environment variable that, if set, makes [Run] run all tests
+// everythingVariable names the environment variable that, if 1, makes [Run] run all tests
 // in all of [Config.Worlds]. Otherwise it runs those that depend on the world most.
 const everythingVariable = "VIPKIT_EVERYTHING"
 
@@ -19,7 +18,7 @@ func (c *Config) testWorlds(t *testing.T) {
 	if len(c.Worlds) == 0 {
 		return
 	}
-	t.Run("Worlds", func(t *testing.T) {
+	c.group(t, "Worlds", func(t *testing.T) {
 		for _, name := range c.Worlds {
 			w, known := findWorld(name)
 			if !known {
@@ -30,18 +29,23 @@ func (c *Config) testWorlds(t *testing.T) {
 			}
 			in := *c
 			in.world = w
-			t.Run(string(name), in.testWorld)
+			in.group(t, "Worlds/"+string(name), in.testWorld)
 		}
 	})
 }
 
 func (c *Config) testWorld(t *testing.T) {
 	t.Parallel()
-	c.runBeside(t, "Scenarios", c.worldScenarios)
+	if !c.run(t, "Scenarios", c.worldScenarios) {
+		t.Log("Scenarios failed: the other tests of this world are left out")
+		return
+	}
 	c.testPackets(t)
 	c.runBeside(t, "Node", c.testNode)
 	if c.isEverything() && !c.world.single && !c.loses() {
-		c.testRest(t)
+		c.testConnections(t)
+		c.group(t, "Worlds/"+string(c.world.name)+"/Poison", c.testPoison)
+		c.group(t, "Worlds/"+string(c.world.name)+"/Laws", c.testLaws)
 	}
 }
 
@@ -70,9 +74,7 @@ func (c *Config) testNode(t *testing.T) {
 	}
 }
 
-func (c *Config) isEverything() bool {
-	return c.world.name == "" || os.Getenv(everythingVariable) != ""
-}
+func (c *Config) isEverything() bool { return c.world.name == "" || c.course.everything }
 
 // loses reports whether packets to endpoints may be lost in this world, which only the tests
 // that use checkFlights expect.

@@ -163,13 +163,17 @@ func (v *tamperer) begin(t *testing.T, w proxy.Snapshot) {
 	v.Apply(t, w)
 }
 
+// maxFollowed is how many errors the tests follow: an error names one chain, and each of the
+// chains of two families may have rules and then be referred to.
+const maxFollowed = 16
+
 // cleansUp tampers once more, calls Cleanup, and reports whether everything is removed except
 // for chains to which foreign rules jump.
 func (v *tamperer) cleansUp(t *testing.T) bool {
 	t.Helper()
 	v.tamper(t)
 	err := v.Backend.Cleanup(t.Context())
-	for tries := 0; tries < 4 && v.follows(t, err); tries++ {
+	for tries := 0; tries < maxFollowed && v.follows(t, err); tries++ {
 		err = v.Backend.Cleanup(t.Context())
 	}
 	if err != nil && !strings.Contains(err.Error(), "rules of other programs jump to") {
@@ -183,20 +187,28 @@ func (v *tamperer) cleansUp(t *testing.T) bool {
 	return len(left) == 0
 }
 
-// follows removes the chains that an error says to remove, because iptables cannot use them
-// and they have foreign rules. It reports whether there was such a chain.
+// follows does what an error says about chains that iptables cannot use: it removes the rules
+// of other programs in them, or what refers to them. It reports whether the error says so.
 func (v *tamperer) follows(t *testing.T, err error) bool {
 	t.Helper()
 	if err == nil {
 		return false
 	}
-	unusable := regexp.MustCompile("it has rules of other programs: remove these, or the chain; nft list chain (.+?) shows them").FindAllStringSubmatch(err.Error(), -1)
-	for _, match := range unusable {
-		if !v.try(t, "flush chain "+match[1]+"\ndelete chain "+match[1]+"\n", "nft", "-f", "-") {
-			t.Errorf("%v: removing the chain failed, want success", err)
+	filled := regexp.MustCompile("it has rules of other programs: remove these, or the chain; nft list chain (.+?) shows them").FindAllStringSubmatch(err.Error(), -1)
+	for _, match := range filled {
+		if !v.try(t, "flush chain "+match[1]+"\n", "nft", "-f", "-") {
+			t.Errorf("%v: removing the rules failed, want success", err)
 		}
 	}
-	return len(unusable) > 0
+	referred := regexp.MustCompile("refer to it: remove these; nft list table (.+?) shows them").FindAllStringSubmatch(err.Error(), -1)
+	for _, match := range referred {
+		chain := v.try(t, "flush chain "+match[1]+" foreign\n", "nft", "-f", "-")
+		verdicts := v.try(t, "flush map "+match[1]+" foreign\n", "nft", "-f", "-")
+		if !chain && !verdicts {
+			t.Errorf("%v: removing what refers to it failed, want success", err)
+		}
+	}
+	return len(filled)+len(referred) > 0
 }
 
 // repairs applies a snapshot after tampering, as a Runner does, and reports whether the rules
@@ -209,7 +221,7 @@ func (v *tamperer) repairs(t *testing.T, next proxy.Snapshot, want map[string][]
 	}
 	v.Applied = proxy.Snapshot{}
 	all := v.Backend.Apply(t.Context(), v.Applied, next)
-	for tries := 0; tries < 4 && v.follows(t, all); tries++ { // the error names one chain of a family at a time
+	for tries := 0; tries < maxFollowed && v.follows(t, all); tries++ { // the error names one chain of a family at a time
 		all = v.Backend.Apply(t.Context(), v.Applied, next)
 	}
 	if all != nil {

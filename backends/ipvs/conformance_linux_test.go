@@ -4,7 +4,6 @@ package ipvs_test
 
 import (
 	"io"
-	"os"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
@@ -55,7 +54,7 @@ func TestConformance(t *testing.T) {
 			backendtest.PolicyFlows,
 		},
 	}
-	if os.Getenv("VIPKIT_IPVS_WORLDS") != "" {
+	if testenv.Flag(t, "VIPKIT_IPVS_WORLDS") {
 		c.Worlds = backendtest.Worlds()
 		c.Report = backendtest.Report{File: "../../README.md", Column: "ipvs", Remarks: map[backendtest.Capability]string{
 			backendtest.FrontendAffinity:  "until the endpoints change",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -232,7 +233,7 @@ func TestTable(t *testing.T) {
 	case !begins || !ends:
 		t.Fatalf("%s has no lines %q and %q", tableDocument, tableBegins, tableEnds)
 	case want == text || t.Failed():
-	case os.Getenv("VIPKIT_UPDATE") != "":
+	case testenv.Flag(t, "VIPKIT_UPDATE"):
 		if err := os.WriteFile(tableDocument, []byte(want), 0o644); err != nil { //nolint:gosec // a document is readable for all users
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package differential
 import (
 	"errors"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -26,13 +25,7 @@ const defaultWorlds = 15
 // In the same worlds, all backends do with the same packets what the specification says.
 func TestBackendsAgree(t *testing.T) {
 	t.Parallel()
-	worlds := defaultWorlds
-	if text := os.Getenv(worldsVariable); text != "" {
-		var err error
-		if worlds, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", worldsVariable, err)
-		}
-	}
+	worlds := testenv.Count(t, worldsVariable, defaultWorlds)
 	backendtest.Compare(t, worlds, map[string]backendtest.Config{
 		"nftables":           {New: newNFTables},
 		"iptables-legacy":    {New: newIPTables(iptables.Legacy)},

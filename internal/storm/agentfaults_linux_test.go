@@ -88,6 +88,7 @@ func (s *storm) neighbour(*step) (func(), error) {
 	s.send(p, s.model.all())
 	return func() {
 		s.send(p, &message{Cleanup: true})
+		s.note("a neighbour removes its tables")
 		s.neighbours = nil
 		s.awaitEnd(p, o.Identity, time.Now().Add(patience))
 	}, nil
@@ -108,6 +109,7 @@ func (s *storm) awaitEnd(p *process, identity string, until time.Time) {
 		return
 	}
 	p.kill()
+	s.note("a neighbour has ended")
 	s.model.removeAgent(identity)
 	s.haveListed()
 	s.model.unshare()

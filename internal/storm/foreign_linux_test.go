@@ -21,7 +21,7 @@ func (s *storm) flush(one *step) (func(), error) {
 		return nil, errors.Join(err, s.addForeign())
 	}
 	if s.options.backend != "iptables-legacy" && one.Chance%4 > 0 || s.options.backend == "nftables" || s.options.backend == "userspace" {
-		return nil, s.nft("flush ruleset")
+		return nil, s.nft("flush ruleset\n" + resetsTable)
 	}
 	for _, family := range []string{"iptables-", "ip6tables-"} {
 		for _, table := range []string{"nat", "filter"} {

@@ -240,6 +240,8 @@ func writeHistory(w io.Writer, steps []step) error {
 // readHistory reads steps in the format of writeHistory. Lines that begin with # are
 // comments.
 func readHistory(r io.Reader) (steps []step, err error) {
+	known := append(slices.Collect(maps.Keys(faults())), doChange, doCalm)
+	slices.Sort(known)
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Bytes()
@@ -249,6 +251,9 @@ func readHistory(r io.Reader) (steps []step, err error) {
 		var s step
 		if err := json.Unmarshal(line, &s); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if !slices.Contains(known, s.Do) {
+			return nil, fmt.Errorf("line %d: unknown kind of step %q, want one of %q", n, s.Do, known)
 		}
 		steps = append(steps, s)
 	}

@@ -7,9 +7,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,18 +24,17 @@ func TestMain(m *testing.M) {
 // TestStorm plays random histories and checks the invariants. A long storm consists of
 // several histories with different seeds.
 func TestStorm(t *testing.T) {
+	names := backendNames()
+	if only := testenv.Names(t, backendVariable, names); len(only) > 0 {
+		names = only
+	}
+	shorter := testenv.Flag(t, reduceVariable)
 	if path := os.Getenv(replayVariable); path != "" {
-		playFile(t, path)
+		playFile(t, path, shorter)
 		return
 	}
-	names := backendNames()
-	if only := strings.Fields(os.Getenv(backendVariable)); len(only) > 0 {
-		for _, name := range only {
-			if !slices.Contains(names, name) {
-				t.Fatalf("%s: unknown backend %q, want some of %q", backendVariable, name, names)
-			}
-		}
-		names = only
+	if shorter {
+		t.Fatalf("%s: got no %s, want the file with the steps to reduce", reduceVariable, replayVariable)
 	}
 	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
@@ -79,7 +76,7 @@ func runStorm(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 	found := s.run(steps)
 	t.Log(s.report())
 	for _, v := range found {
-		t.Errorf("%s: %s", v.invariant, v.text)
+		t.Errorf("%s, at %s: %s", v.invariant, v.at.UTC().Format(clock), v.text)
 	}
 	return s
 }
@@ -114,7 +111,7 @@ func (s *storm) keep() {
 	for i, one := range s.done {
 		steps = append(steps, one.step)
 		if i >= len(s.done)-last {
-			s.t.Logf("step %d: %.900s", i+1, one.String())
+			s.t.Logf("step %d, at %s: %.900s", i+1, one.begun.UTC().Format(clock), one.String())
 			for _, note := range one.notes {
 				s.t.Logf("    %s", note)
 			}

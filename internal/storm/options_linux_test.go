@@ -1,17 +1,18 @@
 package storm
 
 import (
+	"maps"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Environment variables, which "make storm" sets.
 const (
-	// backendVariable names the only backend to test; by default all are tested.
+	// backendVariable names the only backends to test; by default all are tested.
 	backendVariable = "VIPKIT_STORM_BACKEND"
 	// timeVariable is the duration of the storm of each backend.
 	timeVariable = "VIPKIT_STORM_TIME"
@@ -67,18 +68,21 @@ func readOptions(t testing.TB, backend string) *options {
 	if backend == "ipvs-legacy" {
 		o.resync, o.slack = 5*time.Second, 15*time.Second // It runs programs, too.
 	}
-	var err error
 	if text := os.Getenv(timeVariable); text != "" {
-		if o.duration, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", timeVariable, err)
+		var err error
+		if o.duration, err = time.ParseDuration(text); err != nil || o.duration <= 0 {
+			t.Fatalf("%s: got %q, want a duration such as 30s or 2m", timeVariable, text)
 		}
 	}
-	if text := os.Getenv(rateVariable); text != "" {
-		if o.rate, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", rateVariable, err)
+	if folder := os.Getenv(folderVariable); folder != "" && folder != toOutput {
+		// A history that fails must not be lost in the end.
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			t.Fatalf("%s: got %q, want a folder or %q", folderVariable, folder, toOutput)
 		}
 	}
-	for name := range strings.SplitSeq(os.Getenv(withoutVariable), ",") {
+	o.rate = testenv.Count(t, rateVariable, o.rate)
+	known := append(slices.Sorted(maps.Keys(faults())), large)
+	for _, name := range testenv.Names(t, withoutVariable, known) {
 		o.without[name] = true
 	}
 	return o

@@ -10,21 +10,24 @@ import (
 	"time"
 )
 
-// playFile plays the history in a file, or reduces it.
-func playFile(t *testing.T, path string) {
+// playFile plays the history in a file, or looks for a shorter one that fails, too.
+func playFile(t *testing.T, path string, shorter bool) {
 	t.Helper()
 	steps, backend := readFile(t, path)
+	if !slices.Contains(backendNames(), backend) {
+		t.Fatalf("%s: unknown backend %q, want one of %q", path, backend, backendNames())
+	}
 	o := readOptions(t, backend)
-	if os.Getenv(reduceVariable) == "" {
+	if !shorter {
 		runStorm(t, o, slices.Values(steps))
 		return
 	}
-	shorter := reduce(t, o, steps, time.Now().Add(o.duration))
-	text, err := historyText(o.backend, shorter)
+	left := reduce(t, o, steps, time.Now().Add(o.duration))
+	text, err := historyText(o.backend, left)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d of %d steps are left:\n%s", len(shorter), len(steps), text)
+	t.Logf("%d of %d steps are left:\n%s", len(left), len(steps), text)
 	if err := os.WriteFile(path+".reduced", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

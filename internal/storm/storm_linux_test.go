@@ -33,6 +33,7 @@ type storm struct {
 
 type doneStep struct {
 	step
+	begun time.Time
 	notes []string
 }
 
@@ -47,6 +48,10 @@ func newStorm(t testing.TB, o *options) *storm {
 	m := newModel()
 	s := &storm{t: t, options: o, world: newWorld(t), model: m, judge: newJudge(m, o.limit())}
 	s.traffic = newTraffic(t, s.world)
+	s.judge.explain = s.refusal
+	if err := s.nft(resetsTable); err != nil {
+		t.Fatal(err)
+	}
 	s.judge.mixing = o.isIPVS() || o.backend == "nftables"
 	if o.isIPVS() {
 		s.judge.stepwise = true
@@ -73,7 +78,7 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 		if len(s.judge.violated()) > 0 {
 			break
 		}
-		s.done = append(s.done, doneStep{step: one})
+		s.done = append(s.done, doneStep{step: one, begun: time.Now()})
 		s.do(&one)
 		if time.Since(reported) > time.Minute {
 			reported = time.Now()
@@ -131,11 +136,14 @@ func (s *storm) send(p *process, m *message) {
 	}
 }
 
+// clock is the form of times in the output: that of the logs of agents, without the day.
+const clock = "15:04:05.000"
+
 // note adds a note to the current step.
 func (s *storm) note(format string, args ...any) {
 	if len(s.done) > 0 {
 		last := &s.done[len(s.done)-1]
-		last.notes = append(last.notes, fmt.Sprintf(format, args...))
+		last.notes = append(last.notes, time.Now().UTC().Format(clock)+" "+fmt.Sprintf(format, args...))
 	}
 }
 

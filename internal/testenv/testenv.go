@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -28,7 +29,7 @@ func Random(t testing.TB) *rand.Rand {
 	if text := os.Getenv(SeedVariable); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s: %v", SeedVariable, err)
+			t.Fatalf("%s: got %q, want a number from 0 to %d, as an earlier run logged it", SeedVariable, text, uint64(math.MaxUint64))
 		}
 	}
 	t.Logf("%s=%d repeats this test", SeedVariable, seed)

@@ -47,7 +47,7 @@ func TestRandomIsRepeated(t *testing.T) {
 	t.Setenv(SeedVariable, "seven")
 	r := &recorder{TB: t}
 	Random(r)
-	if want := `failed: VIPKIT_SEED: strconv.ParseUint: parsing "seven": invalid syntax`; r.ended != want {
+	if want := `failed: VIPKIT_SEED: got "seven", want a number from 0 to 18446744073709551615, as an earlier run logged it`; r.ended != want {
 		t.Errorf("a seed that is not a number: got %q, want %q", r.ended, want)
 	}
 }

@@ -2,8 +2,11 @@ package xtables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
@@ -54,7 +57,18 @@ func (n *native) repair(ctx context.Context) (p ruleset, repairs uint64, err err
 	if repairs == 0 {
 		return p, 0, nil
 	}
-	return p, repairs, n.conn.Commit(ctx, &b)
+	return p, repairs, explainBusy(n.conn.Commit(ctx, &b))
+}
+
+// explainBusy says what to do about a chain that iptables cannot use, and that the kernel does not
+// remove because something refers to it.
+func explainBusy(err error) error {
+	refused, is := errors.AsType[*nfnetlink.Error](err)
+	if !is || refused.Errno != unix.EBUSY {
+		return err
+	}
+	return fmt.Errorf("%w: iptables cannot use this chain, and rules or maps of other programs refer to it: remove these; nft list table %v shows them",
+		err, refused.Table)
 }
 
 // readRules adds the rules of a table.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"reflect"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,15 +40,7 @@ func runPrivileged(m *testing.M) int {
 
 func histories(t *testing.T) int {
 	t.Helper()
-	text := os.Getenv(historiesVariable)
-	if text == "" {
-		return 10_000
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", historiesVariable, err)
-	}
-	return n
+	return testenv.Count(t, historiesVariable, 10_000)
 }
 
 // TestHistories gives both models random histories, of which one in four is without unusual

@@ -147,8 +147,8 @@ func sizes(t *testing.T) []int {
 	var all []int
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(part)
-		if err != nil {
-			t.Fatalf("%s: %v", servicesVariable, err)
+		if err != nil || n < 1 {
+			t.Fatalf("%s: got %q, want numbers from 1 on, with commas between them", servicesVariable, text)
 		}
 		all = append(all, n)
 	}

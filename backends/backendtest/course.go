@@ -1,0 +1,120 @@
+package backendtest
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// course is how a run goes: whether tests still tell something new. The nil course is one that goes on.
+type course struct {
+	// misrouted says that packets of scenarios had wrong outcomes.
+	misrouted bool
+	// everything says that all tests run in all worlds.
+	everything bool
+
+	mu sync.Mutex
+	// over says why the rest is not tested; empty as long as it is.
+	over string
+	// names are the tests so far, also those that -run does not select.
+	names []string
+}
+
+// ended returns why the rest is not tested; empty if it is.
+func (c *course) ended() string {
+	if c == nil {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+// end says why the rest is not tested. The first reason counts.
+func (c *course) end(why string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = cmp.Or(c.over, why)
+}
+
+// name adds the name of a test.
+func (c *course) name(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.names = append(c.names, name)
+}
+
+// How long a call of the backend may take: on a busy machine, or on one that QEMU emulates, for a
+// snapshot of few service ports; and more for each object that is added or removed. grace is how
+// long a call may take to return after its context has ended.
+const (
+	callPatience = 20 * time.Second
+	morePatience = 100 * time.Millisecond
+	grace        = time.Second
+)
+
+// patienceFor returns how long an Apply may take.
+func patienceFor(snapshots ...proxy.Snapshot) time.Duration {
+	objects := 0
+	for _, s := range snapshots {
+		if s.IsZero() {
+			continue
+		}
+		for p := range s.All() {
+			objects += len(p.Frontends) + len(p.Cluster) + len(p.Local)
+		}
+	}
+	return (callPatience + time.Duration(objects)*morePatience).Round(time.Second)
+}
+
+// call calls a method of a backend. If the method does not return in time, the test ends, and so
+// do all others: they would wait, too.
+func (c *course) call(t testing.TB, what string, limit time.Duration, method func(context.Context) error) error {
+	t.Helper()
+	if c.ended() != "" {
+		t.FailNow() // Another test has said why.
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	returned := make(chan error, 1)
+	go func() { returned <- method(ctx) }()
+	late := time.NewTimer(limit + grace)
+	defer late.Stop()
+	select {
+	case err := <-returned:
+		if ctx.Err() == nil {
+			return err
+		}
+		t.Errorf("%s: got no result within %v, until its context ended (then %v); want one", what, limit, err)
+	case <-late.C:
+		t.Errorf("%s: got no result within %v, and none %v after its context ended; want one", what, limit, grace)
+	}
+	c.end(what + " of the backend hangs")
+	t.FailNow()
+	return nil
+}
+
+// applyOnce calls Apply of the backend.
+func (s *subject) applyOnce(t testing.TB, old, next proxy.Snapshot) error {
+	t.Helper()
+	return s.course.apply(t, s.backend, old, next)
+}
+
+// apply calls Apply of a backend.
+func (c *course) apply(t testing.TB, b proxy.Backend, old, next proxy.Snapshot) error {
+	t.Helper()
+	return c.call(t, "Apply", patienceFor(old, next), func(ctx context.Context) error { return b.Apply(ctx, old, next) })
+}
+
+// cleanUp calls Cleanup of the backend, which has held at most the last snapshot and the ones before it.
+func (s *subject) cleanUp(t testing.TB) error {
+	t.Helper()
+	return s.course.call(t, "Cleanup", patienceFor(s.applied), s.backend.Cleanup)
+}

@@ -1,0 +1,58 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// name is an object for each service port.
+type name string
+
+func (name) Rank() int    { return 0 }
+func (name) Shared() bool { return false }
+
+type named = backends.Object[name, struct{}]
+
+// anything is a target that accepts everything.
+type anything struct{}
+
+func (anything) List(context.Context) iter.Seq2[named, error] {
+	return func(func(named, error) bool) {}
+}
+
+func (anything) Commit(context.Context, []backends.Op[name, struct{}]) error { return nil }
+
+// The engine of backends reports each unservable port, whatever the target accepts, and no other.
+func TestUnservables(t *testing.T) {
+	render := func(_ *proxy.Node, port *proxy.ServicePort, to []named) []named {
+		if port == nil {
+			return to
+		}
+		return append(to, named{Key: name(port.Name.String())})
+	}
+	good := handMade("good", 99, netip.MustParseAddrPort("10.0.0.5:8080"))
+	all := []*proxy.ServicePort{good}
+	for _, u := range Unservables() {
+		all = append(all, u.Port)
+	}
+	err := backends.New(render, anything{}).Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{}, all...))
+	failed, _ := errors.AsType[proxy.PortErrors](err)
+	for _, u := range Unservables() {
+		if failed[u.Port.Name] == nil {
+			t.Errorf("Apply: got no error for %s, want one: %s", u.Port.Name, u.Why)
+		}
+		if !strings.HasSuffix(u.Why, ".") {
+			t.Errorf("%s: got the reason %q, want a sentence", u.Port.Name, u.Why)
+		}
+	}
+	if len(failed) != len(Unservables()) {
+		t.Errorf("Apply: got errors for %d service ports, want %d: %v", len(failed), len(Unservables()), failed)
+	}
+}
