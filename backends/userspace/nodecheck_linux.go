@@ -21,9 +21,12 @@ func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 	switch {
 	case l.config.Node == nil: // the capture is TPROXY
 		found = append(found, nodecheck.Capture(s)...)
-		delivery.Rule = fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", l.config.Identity.Mark)
+		mark := l.config.Identity.Mark
+		delivery.Rule = nodecheck.Rule{
+			NFT: fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", mark), IPTables: fmt.Sprintf("-m mark --mark %#[1]x/%#[1]x -j ACCEPT", mark),
+		}
 	case b.tracked: // it is Redirect
-		delivery = nodecheck.Delivery{Rule: "ct status dnat accept", Port: l.config.Port}
+		delivery = nodecheck.Delivery{Rule: nodecheck.Translated(), Port: l.config.Port}
 	}
 	return append(found, nodecheck.Deliveries(s, delivery)...)
 }

@@ -28,10 +28,23 @@ func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
 	return node{Snapshot: s}.firewalls(needs{forward: true, healthPorts: healthPorts(s)}, except)
 }
 
+// LegacyFirewalls does the same for the legacy tables of iptables, which no rule of nf_tables opens either.
+func LegacyFirewalls(s proxy.Snapshot) []*proxy.Problem {
+	return node{Snapshot: s}.legacyFirewalls(needs{forward: true, healthPorts: healthPorts(s)})
+}
+
+// Rule is a rule that accepts packets, as nft and iptables have it.
+type Rule struct{ NFT, IPTables string }
+
+// Translated accepts connections whose destination was translated.
+func Translated() Rule {
+	return Rule{"ct status dnat accept", "-m conntrack --ctstate DNAT -j ACCEPT"}
+}
+
 // Delivery says which packets of Services a dataplane delivers to its own sockets on the node.
 type Delivery struct {
-	// Rule accepts the packets, in the language of nft. Without it, any chain is right.
-	Rule string
+	// Rule accepts the packets. Without it, any chain is right.
+	Rule Rule
 	// Port is the destination port that the packets have at the hook input, or 0 if they have the
 	// ports of Services.
 	Port uint16
@@ -40,7 +53,8 @@ type Delivery struct {
 // Deliveries does the same for a dataplane that forwards no packets: for packets to its own sockets, and to
 // health check node ports.
 func Deliveries(s proxy.Snapshot, d Delivery) []*proxy.Problem {
-	return node{Snapshot: s}.firewalls(needs{delivery: d, healthPorts: healthPorts(s)}, nil)
+	n, of := node{Snapshot: s}, needs{delivery: d, healthPorts: healthPorts(s)}
+	return append(n.firewalls(of, nil), n.legacyFirewalls(of)...)
 }
 
 // needs are the packets that a dataplane needs firewalls to accept.
@@ -109,29 +123,38 @@ func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Ta
 		return nil
 	}
 	for _, c := range chains {
-		for _, f := range a.lacks(c.Base.Hook, of) {
-			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), f))
+		for _, l := range a.lacks(c.Base.Hook, of) {
+			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.rule.NFT)))
 		}
 	}
 	return found
 }
 
-// lacks returns what a chain at a hook may drop.
-func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []finding) {
-	lack := func(consequence, rule string) {
-		found = append(found, finding{"policy drop", consequence, "add the rule: " + rule})
-	}
+// lack is what a chain that drops by default lacks: without the rule, there is a consequence.
+type lack struct {
+	consequence string
+	rule        Rule
+}
+
+func (l lack) finding(remedy string) finding { return finding{"policy drop", l.consequence, remedy} }
+
+// lacks returns what a chain at a hook lacks.
+func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []lack) {
 	if hook == nfnetlink.Forward {
 		if of.forward && !a.anything {
-			lack("packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services", "ct status dnat accept")
+			found = append(found, lack{"packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services", Translated()})
 		}
 		return found
 	}
-	if d := of.delivery; d.Rule != "" && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
-		lack("packets to Services may be dropped, as no rule of the table accepts those that the backend captures", d.Rule)
+	if d := of.delivery; d.Rule != (Rule{}) && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
+		found = append(found, lack{"packets to Services may be dropped, as no rule of the table accepts those that the backend captures", d.Rule})
 	}
 	if missing := slices.DeleteFunc(slices.Clone(of.healthPorts), a.takes); len(missing) > 0 {
-		lack("load balancers may not reach health check node ports, as no rule of the table accepts packets to them", "tcp dport { "+list(missing)+" } accept")
+		ports := list(missing)
+		found = append(found, lack{
+			"load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+			Rule{"tcp dport { " + ports + " } accept", "-p tcp -m multiport --dports " + strings.ReplaceAll(ports, " ", "") + " -j ACCEPT"},
+		})
 	}
 	return found
 }
@@ -161,6 +184,8 @@ type accepted struct {
 
 type portRange struct{ first, last uint16 }
 
+func anyPort() portRange { return portRange{last: math.MaxUint16} }
+
 // takes reports whether a rule may accept packets to a port.
 func (a *accepted) takes(port uint16) bool {
 	return a.anyPort || slices.ContainsFunc(a.ports, func(r portRange) bool { return r.first <= port && port <= r.last })
@@ -168,10 +193,14 @@ func (a *accepted) takes(port uint16) bool {
 
 // add adds a rule. A condition that is not understood may be true.
 func (a *accepted) add(r *nfnetlink.RuleInfo) {
-	c := conditions{ports: portRange{last: math.MaxUint16}}
+	c := conditions{ports: anyPort()}
 	for s := range r.Steps() {
 		c.add(&s)
 	}
+	a.addConditions(&c)
+}
+
+func (a *accepted) addConditions(c *conditions) {
 	switch {
 	case !c.accepts || c.isOther:
 	case c.isBounded:
@@ -231,7 +260,8 @@ func (c *conditions) add(s *nfnetlink.Step) {
 			c.bound(nested(s, unix.NFTA_RANGE_FROM_DATA), nested(s, unix.NFTA_RANGE_TO_DATA))
 		}
 	case "match":
-		c.match(s)
+		name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
+		c.match(string(name), s.Bytes(unix.NFTA_MATCH_INFO))
 	}
 }
 
@@ -290,16 +320,22 @@ func (c *conditions) bound(first, last []byte) {
 }
 
 // match reads a match of iptables.
-func (c *conditions) match(s *nfnetlink.Step) {
-	name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
-	info := s.Bytes(unix.NFTA_MATCH_INFO)
-	const stateMask = 150 // of struct xt_conntrack_mtinfo3
+func (c *conditions) match(name string, info []byte) {
+	const (
+		stateMask = 150 // of struct xt_conntrack_mtinfo3
+		destPorts = 4   // of struct xt_tcp and xt_udp: the first and the last
+	)
 	switch {
-	case string(name) == "conntrack" && len(info) >= stateMask+2:
+	case name == "conntrack" && len(info) >= stateMask+2:
 		// Bit 3 is the state NEW there too, and 0x80 that the destination was translated.
 		c.isOther = c.isOther || binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|0x80) == 0
-	case string(name) == "multiport":
+	case name == "multiport":
 		c.hasPort = true
+	case (name == "tcp" || name == "udp") && len(info) >= destPorts+4:
+		ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
+		if ports != anyPort() {
+			c.hasPort, c.isBounded, c.ports = true, true, ports
+		}
 	}
 }
 

@@ -103,7 +103,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%s: %v", c.rules, err)
 			continue
 		}
-		for d, want := range map[Delivery]bool{{Rule: "some rule", Port: 16421}: c.at16421, {Rule: "some rule"}: c.marked, {}: false} {
+		for d, want := range map[Delivery]bool{{Rule: Rule{NFT: "some rule"}, Port: 16421}: c.at16421, {Rule: Rule{NFT: "some rule"}}: c.marked, {}: false} {
 			var found []*proxy.Problem
 			if err := ns.Do(func() error { found = Deliveries(s, d); return nil }); err != nil {
 				t.Fatal(err)
