@@ -18,5 +18,5 @@ func parseAddr(s string, family v1.IPFamily) (netip.Addr, error) {
 	if a.Is4() != (family == v1.IPv4Protocol) {
 		return a, fmt.Errorf("%q is not an %s address", s, family)
 	}
-	return a, ipaddr.CheckHost(a)
+	return a, ipaddr.CheckEndpoint(a)
 }

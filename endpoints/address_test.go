@@ -48,6 +48,9 @@ func TestParseAddr(t *testing.T) {
 
 		{"0.0.0.0", v4, "!unspecified"},
 		{"000.0.0.0", v4, "!unspecified"},
+		{"0.0.0.1", v4, "!0.0.0.0/8"},
+		{"0.64.3.1", v4, "!0.0.0.0/8"},
+		{"1.0.0.0", v4, "1.0.0.0"},
 		{"127.0.0.1", v4, "!loopback"},
 		{"127.255.0.9", v4, "!loopback"},
 		{"::ffff:127.0.0.1", v4, "!loopback"},
@@ -56,6 +59,8 @@ func TestParseAddr(t *testing.T) {
 		{"239.1.2.3", v4, "!multicast"},
 		{"::", v6, "!unspecified"},
 		{"::1", v6, "!loopback"},
+		{"100::1", v6, "!100::/64"},
+		{"100:0:0:1::1", v6, "100:0:0:1::1"},
 		{"fe80::1", v6, "!link-local"},
 		{"febf::1", v6, "!link-local"},
 		{"ff02::1", v6, "!multicast"},

@@ -91,7 +91,7 @@ func FuzzParseAddr(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if a.Is4() != (family == v1.IPv4Protocol) || a.Zone() != "" || a.Is4In6() || ipaddr.CheckHost(a) != nil {
+			if a.Is4() != (family == v1.IPv4Protocol) || a.Zone() != "" || a.Is4In6() || ipaddr.CheckEndpoint(a) != nil {
 				t.Errorf("parseAddr(%q, %s): got %v, want an error", s, family, a)
 			}
 			if again, err := parseAddr(a.String(), family); again != a || err != nil {

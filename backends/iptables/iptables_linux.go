@@ -69,7 +69,11 @@ func (b *backend) Drifted(ctx context.Context) bool {
 
 // CheckNode implements [backends.NodeChecker].
 func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	found := slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, b.Tables(xtables.Filter)...), b.instance.CheckNode(s))
+	own := b.Tables(xtables.Filter)
+	found := slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, own...), b.instance.CheckNode(s))
+	if len(own) > 0 { // the flavour is not legacy
+		found = append(found, nodecheck.LegacyFirewalls(s)...)
+	}
 	if b.LacksIPv6() && !s.IsZero() && nodecheck.HasServices(s, v1.IPv6Protocol) {
 		p := &proxy.Problem{Kind: "Node", Field: "ipv6.disable"}
 		p.Name = s.Node().Name

@@ -153,7 +153,7 @@ func unsupported(err error) error {
 func (b *backend) ruleset() xtables.Config {
 	c := xtables.Config{
 		Options: xtables.Options{Flavour: b.options.Flavour, LockWait: b.options.LockWait},
-		Names:   xtables.Names{Prefix: b.prefix, Chains: chains()},
+		Names:   xtables.Names{Prefix: b.prefix, Chains: chains(), Uncommented: true},
 	}
 	for _, f := range b.options.Families {
 		w := ruleWriter{family: f, sets: newNames(b.prefix, f), prefix: b.prefix, mark: b.options.Identity.Mark}

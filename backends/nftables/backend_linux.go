@@ -56,7 +56,7 @@ func (b *backend) Drifted(ctx context.Context) bool {
 
 // CheckNode implements [backends.NodeChecker].
 func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), b.instance.CheckNode(s))
+	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), nodecheck.LegacyFirewalls(s), b.instance.CheckNode(s))
 }
 
 // Close implements [io.Closer].

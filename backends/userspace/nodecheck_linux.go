@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/nodecheck"
@@ -18,10 +17,18 @@ func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 		return found
 	}
 	found = append(found, l.checkFamilies(s)...)
-	if l.config.Node != nil { // the capture is not TPROXY
-		return found
+	var delivery nodecheck.Delivery
+	switch {
+	case l.config.Node == nil: // the capture is TPROXY
+		found = append(found, nodecheck.Capture(s)...)
+		mark := l.config.Identity.Mark
+		delivery.Rule = nodecheck.Rule{
+			NFT: fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", mark), IPTables: fmt.Sprintf("-m mark --mark %#[1]x/%#[1]x -j ACCEPT", mark),
+		}
+	case b.tracked: // it is Redirect
+		delivery = nodecheck.Delivery{Rule: nodecheck.Translated(), Port: l.config.Port}
 	}
-	return slices.Concat(found, nodecheck.Capture(s), nodecheck.HealthChecks(s))
+	return append(found, nodecheck.Deliveries(s, delivery)...)
 }
 
 // checkFamilies returns a problem if Services have an IP family that the node cannot use.

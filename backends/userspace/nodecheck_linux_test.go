@@ -1,12 +1,17 @@
 package userspace_test
 
 import (
+	"errors"
+	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // Only the capture that marks packets reports the setting with which the kernel drops marked
@@ -38,5 +43,46 @@ func TestCheckNode(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
 			t.Errorf("%v with %s %s (-want +got), error %v:\n%s", c.capture, setting, c.value, err, diff)
 		}
+	}
+}
+
+// A firewall that drops new connections to the node drops what the backend captures. CheckNode names its chain,
+// until it has the rule that CheckNode names, with which connections work.
+func TestCheckNodeNamesFirewalls(t *testing.T) {
+	const chain = "chain in of table inet fw"
+	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+		t.Run(capture.String(), func(t *testing.T) {
+			n := newNetwork(t)
+			n.serve(t, podServer)
+			b := n.start(t, userspace.Options{Capture: capture})
+			apply(t, b, snapshot(one))
+			nft := func(commands string) {
+				t.Helper()
+				if _, err := netnstest.Run(t, n.node, commands, netnstest.NFT(t), "-f", "-"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			nft("table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 22 accept; }; }")
+			check := func() (found []*proxy.Problem) {
+				if err := n.node.Do(func() error { found = b.CheckNode(snapshot(one)); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				return found
+			}
+			_, _, _, err := n.askFor(t, one, 300*time.Millisecond)
+			if failed, is := errors.AsType[net.Error](err); !is || !failed.Timeout() {
+				t.Errorf("connection without the rule: got error %v, want a timeout", err)
+			}
+			found := check()
+			if len(found) != 1 || found[0].Field != chain {
+				t.Fatalf("problems: got %v, want one of %s", found, chain)
+			}
+			_, rule, _ := strings.Cut(found[0].Error(), "add the rule: ")
+			nft("add rule inet fw in " + rule)
+			n.wantAnswer(t, one)
+			if found = check(); len(found) > 0 {
+				t.Errorf("problems with the rule %q: got %v, want none", rule, found)
+			}
+		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // place is a host with a pod, another machine, and another node with an endpoint, which answers by TCP
-// and UDP.
+// and UDP. All have addresses of both families.
 type place struct {
 	host
 	clients map[string]*netns.NS
@@ -40,31 +40,50 @@ func newPlace(t *testing.T) place {
 	pod, outside, server := netnstest.NewNS(t), netnstest.NewNS(t), netnstest.NewNS(t)
 	p := place{host: newHost(t)}
 	p.clients = map[string]*netns.NS{"pod": pod, "outside": outside, "node": p.NS}
-	everywhere := netip.MustParsePrefix("0.0.0.0/0")
-	errs := []error{p.Forward()}
-	for _, e := range []struct {
-		ns             *netns.NS
-		link, far, own string
-	}{{pod, "pod", "10.244.1.2/24", "10.244.1.1/24"}, {outside, "outside", "192.0.2.2/24", "192.0.2.1/24"}, {server, "server", "10.244.2.2/24", "10.244.2.1/24"}} {
-		own := netip.MustParsePrefix(e.own)
-		errs = append(errs,
-			netns.Link(netns.End{NS: e.ns, Name: "up"}, netns.End{NS: p.NS, Name: e.link}),
-			p.AddAddress(e.link, own), e.ns.AddAddress("up", netip.MustParsePrefix(e.far)),
-			e.ns.AddRoute(netns.Route{To: everywhere, Link: "up", Via: own.Addr()}))
-	}
-	// The node has a default route, as nodes do: without any, it could not send to ClusterIPs.
-	errs = append(errs, p.AddRoute(netns.Route{To: everywhere, Link: "outside", Via: netip.MustParseAddr("192.0.2.2")}))
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(
+		p.Forward(),
+		p.connect(pod, "pod", "10.244.1.0/24", "fd00:244:1::/64"),
+		p.connect(outside, "outside", "192.0.2.0/24", "2001:db8::/64"),
+		p.connect(server, "server", "10.244.2.0/24", "fd00:10::/64"),
+		// The node has default routes, as nodes do: without any, it could not send to ClusterIPs.
+		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("192.0.2.2")),
+		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("2001:db8::2")),
+	)
+	if err != nil {
 		t.Fatal(err)
 	}
 	serve(t, server, "10.244.2.2:8080")
+	serve(t, server, "[fd00:10::2]:8080")
 	// On most nodes the network plugin translates, too. If nobody does, the kernel forgets all translations.
-	if _, err := netnstest.Run(t, p.NS, `table ip plugin {
+	if _, err := netnstest.Run(t, p.NS, `table inet plugin {
 	chain post { type nat hook postrouting priority 110; ip saddr 198.51.100.0/24 masquerade; }
 }`, netnstest.NFT(t), "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// connect links a namespace to the host. In each network, the host has the first address, and the
+// namespace the second one and a default route.
+func (p place) connect(ns *netns.NS, name string, networks ...string) error {
+	errs := []error{netns.Link(netns.End{NS: ns, Name: "up"}, netns.End{NS: p.NS, Name: name})}
+	for _, text := range networks {
+		network := netip.MustParsePrefix(text)
+		host := network.Addr().Next()
+		errs = append(errs,
+			p.AddAddress(name, netip.PrefixFrom(host, network.Bits())),
+			ns.AddAddress("up", netip.PrefixFrom(host.Next(), network.Bits())),
+			addDefaultRoute(ns, "up", host))
+	}
+	return errors.Join(errs...)
+}
+
+func addDefaultRoute(ns *netns.NS, link string, via netip.Addr) error {
+	everywhere := netip.MustParsePrefix("0.0.0.0/0")
+	if via.Is6() {
+		everywhere = netip.MustParsePrefix("::/0")
+	}
+	return ns.AddRoute(netns.Route{To: everywhere, Link: link, Via: via})
 }
 
 // serve answers until the end of the test.
@@ -138,7 +157,7 @@ func ask(ctx context.Context, from *netns.NS, network, address string) error {
 func web(n int) proxy.Snapshot {
 	node := &proxy.Node{
 		Name: "node-1", NodePorts: proxy.NodePortAddresses{All: true},
-		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:10::/64")}},
+		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:1::/64")}},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
 	}
 	var ports []*proxy.ServicePort
@@ -165,8 +184,8 @@ func web(n int) proxy.Snapshot {
 	return proxy.NewSnapshot(node, ports...)
 }
 
-// wantService connects from everywhere to all frontends of IPv4 of web(n), except those that lacks
-// names, if that is not nil.
+// wantService connects from everywhere to all frontends of web(n), except those that lacks names, if
+// that is not nil.
 func (p place) wantService(t *testing.T, when string, n int, lacks func(client string, clusterIP bool) bool) {
 	t.Helper()
 	// A client may choose the source port of an earlier flow, which continues to where it went.
@@ -176,13 +195,16 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 	var asking sync.WaitGroup
 	for from, ns := range p.clients {
 		for _, network := range []string{"tcp", "udp"} {
-			for _, to := range []string{fmt.Sprintf("10.96.0.%d:80", 10+n), fmt.Sprintf("192.0.2.1:%d", 30080+n)} {
+			for _, to := range []string{
+				fmt.Sprintf("10.96.0.%d:80", 10+n), fmt.Sprintf("[fd00:96::%x]:80", 0x10+n),
+				fmt.Sprintf("192.0.2.1:%d", 30080+n), fmt.Sprintf("[2001:db8::1]:%d", 30080+n),
+			} {
 				if lacks != nil && lacks(from, strings.HasSuffix(to, ":80")) {
 					continue
 				}
 				asking.Go(func() {
 					if err := ask(t.Context(), ns, network, to); err != nil {
-						t.Errorf("%s: %s from %s: %v", when, network, from, err)
+						t.Errorf("%s: %s from %s to %s: %v", when, network, from, to, err)
 					}
 				})
 			}
@@ -224,23 +246,26 @@ func TestTrafficFromKindToKind(t *testing.T) {
 	}
 }
 
-// connectAll connects from the pod to the ClusterIP of web(0), again and again, until it is stopped.
+// connectAll connects from the pod to the ClusterIPs of web(0), again and again, until it is stopped. It
+// returns how many connections it has made in the family that had fewer.
 func (p place) connectAll(t *testing.T) (stop func() (connections int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
-	n := 0
-	asking.Go(func() {
-		for ; n == 0 || ctx.Err() == nil; n++ {
-			if err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", "10.96.0.10:80"); err != nil {
-				t.Errorf("connection %d during the switch: %v", n, err)
+	var n [2]int
+	for i, to := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
+		asking.Go(func() {
+			for ; n[i] == 0 || ctx.Err() == nil; n[i]++ {
+				if err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to); err != nil {
+					t.Errorf("connection %d to %s during the switch: %v", n[i], to, err)
+				}
 			}
-		}
-	})
+		})
+	}
 	stop = func() int {
 		cancel()
 		asking.Wait()
-		return n
+		return min(n[0], n[1])
 	}
 	t.Cleanup(func() { stop() })
 	return stop
@@ -289,33 +314,46 @@ func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 	}
 }
 
-// An interface of the node gets an address of the range of ClusterIPs, and loses it, while a backend runs:
-// connections to it are for the node as long as it has the address, and dropped before and after.
+// An interface of the node gets addresses of the ranges of ClusterIPs, and loses them, while a backend runs:
+// connections to them are for the node as long as it has the address, and dropped before and after.
 func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
 	t.Parallel()
-	const address, silence = "10.96.0.200/32", 300 * time.Millisecond
+	const silence = 300 * time.Millisecond
 	p := newPlace(t)
-	serve(t, p.NS, "0.0.0.0:7777")
-	connect := func(patience time.Duration) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		return ask(ctx, p.clients["pod"], "tcp", "10.96.0.200:7777")
-	}
+	serve(t, p.NS, "[::]:7777")
 	for _, k := range kinds() {
 		b := p.open(t, k, backends.Identity{})
 		apply(t, b, web(0))
-		if err := connect(silence); !isTimeout(err) {
-			t.Errorf("%s: connecting before: got %v, want no answer", k.name, err)
+		var connecting sync.WaitGroup
+		for _, address := range []string{"10.96.0.200/32", "fd00:96::200/128"} {
+			connecting.Go(func() { p.wantComesAndGoes(t, k.name, netip.MustParsePrefix(address), silence) })
 		}
-		p.run(t, "ip addr add "+address+" dev pod")
-		if err := connect(patience); err != nil {
-			t.Errorf("%s: connecting to the node's address: %v", k.name, err)
-		}
-		p.run(t, "ip addr del "+address+" dev pod")
-		if err := connect(silence); !isTimeout(err) {
-			t.Errorf("%s: connecting after: got %v, want no answer", k.name, err)
-		}
+		connecting.Wait()
 		cleanUp(t, b)
+	}
+}
+
+// wantComesAndGoes adds and removes an address, and connects before, meanwhile and after.
+func (p place) wantComesAndGoes(t *testing.T, kind string, address netip.Prefix, silence time.Duration) {
+	connect := func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return ask(ctx, p.clients["pod"], "tcp", netip.AddrPortFrom(address.Addr(), 7777).String())
+	}
+	if err := connect(silence); !isTimeout(err) {
+		t.Errorf("%s: connecting to %v before: got %v, want no answer", kind, address, err)
+	}
+	if err := p.AddAddress("pod", address); err != nil {
+		t.Error(err)
+	}
+	if err := connect(patience); err != nil {
+		t.Errorf("%s: connecting to the node's address %v: %v", kind, address, err)
+	}
+	if _, err := netnstest.Run(t, p.NS, "", "ip", "addr", "del", address.String(), "dev", "pod"); err != nil {
+		t.Error(err)
+	}
+	if err := connect(silence); !isTimeout(err) {
+		t.Errorf("%s: connecting to %v after: got %v, want no answer", kind, address, err)
 	}
 }
 
@@ -324,33 +362,39 @@ func isTimeout(err error) bool {
 	return is && failed.Timeout()
 }
 
-// With TPROXY, a UDP flow of the node ends with its Service, although connection tracking knows it.
+// With TPROXY, UDP flows of the node end with their Service, although connection tracking knows them.
 func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	tproxy := kinds()[3]
 	b := p.open(t, tproxy, backends.Identity{})
 	apply(t, b, web(0))
-	c, err := p.Dial(t.Context(), "udp", "10.96.0.10:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	testenv.CloseAtEnd(t, c)
-	exchange := func() error {
-		_, err := io.WriteString(c, "?")
-		if err == nil {
-			_, err = io.ReadFull(c, make([]byte, len(greeting)))
+	clients := map[string]net.Conn{"10.96.0.10:80": nil, "[fd00:96::10]:80": nil}
+	for to := range clients {
+		c, err := p.Dial(t.Context(), "udp", to)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	}
-	if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()); err != nil {
-		t.Fatal(err)
+		testenv.CloseAtEnd(t, c)
+		clients[to] = c
+		exchange := func() error {
+			_, err := io.WriteString(c, "?")
+			if err == nil {
+				_, err = io.ReadFull(c, make([]byte, len(greeting)))
+			}
+			return err
+		}
+		if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := b.Apply(t.Context(), web(0), proxy.NewSnapshot(web(0).Node())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(c, "?"); !errors.Is(err, unix.EPERM) {
-		t.Errorf("%s: sending after the Service is gone: got %v, want that the node drops it: %v", tproxy.name, err, unix.EPERM)
+	for to, c := range clients {
+		if _, err := io.WriteString(c, "?"); !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: sending to %s after the Service is gone: got %v, want that the node drops it: %v", tproxy.name, to, err, unix.EPERM)
+		}
 	}
 	cleanUp(t, b)
 }

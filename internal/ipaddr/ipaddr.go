@@ -68,12 +68,31 @@ var (
 	errMulticast   = errors.New("is a multicast address")
 )
 
-// Errors of [CheckVirtualIP] and [CheckExternalIP], beside those of [CheckHost].
+// Errors of [CheckEndpoint], [CheckVirtualIP] and [CheckExternalIP], beside those of [CheckHost].
 var (
 	errThisNetwork = errors.New("is an address of 0.0.0.0/8, which no host has")
+	errDiscardOnly = errors.New("is an address of 100::/64, which no host has")
 	errBroadcast   = errors.New("is the broadcast address")
 	errReserved    = errors.New("is an address of 240.0.0.0/4, which is reserved")
 )
+
+// CheckEndpoint reports why an address cannot be that of an endpoint. It also refuses 0.0.0.0/8 and
+// 100::/64, which the Kubernetes API accepts: packets go nowhere, or to a listener of backend
+// userspace (see [IsListener]).
+func CheckEndpoint(a netip.Addr) error {
+	err := CheckHost(a)
+	switch {
+	case err != nil:
+		return err
+	case !IsListener(a):
+		return nil
+	case a.Is4():
+		err = errThisNetwork
+	default:
+		err = errDiscardOnly
+	}
+	return fmt.Errorf("%s %w", a, err)
+}
 
 // CheckVirtualIP reports why an address cannot be a virtual IP of a Service. It also
 // refuses 0.0.0.0/8 and the broadcast address, which the Kubernetes API accepts although

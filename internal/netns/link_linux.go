@@ -150,7 +150,8 @@ func (n *NS) addAddress(link string, a *netlink.Addr) error {
 	// duplicate address detection.
 	return await(a.IP.String()+" is local", func() (bool, error) {
 		routes, err := n.netlink.RouteGet(a.IP)
-		if err != nil && !errors.Is(err, unix.ENETUNREACH) {
+		// Without the local route, the address may have no route, or a blackhole route.
+		if err != nil && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EINVAL) {
 			return false, fmt.Errorf("netns: route to %v: %w", a.IP, err)
 		}
 		return len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL, nil

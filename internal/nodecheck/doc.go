@@ -4,8 +4,8 @@
 //
 //	func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
 //
-// It does not check whether the rules of other programs let packets through: that would
-// cost too much.
+// Of the rules of other programs, it looks at those of tables that drop packets by default, as
+// [Firewalls] says, and not at rules that drop: that would cost too much.
 //
 // On other systems than Linux the package is empty.
 package nodecheck

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,16 +25,46 @@ const firewallPatience = 5 * time.Second
 // packets is no problem. The tables of other programs may have any content, so what cannot be
 // read is not reported.
 func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
-	return node{Snapshot: s}.firewalls([]nfnetlink.Hook{nfnetlink.Forward, nfnetlink.Input}, except)
+	return node{Snapshot: s}.firewalls(needs{forward: true, healthPorts: healthPorts(s)}, except)
 }
 
-// HealthChecks does the same for a dataplane that forwards no packets: only for packets to health
-// check node ports.
-func HealthChecks(s proxy.Snapshot) []*proxy.Problem {
-	return node{Snapshot: s}.firewalls([]nfnetlink.Hook{nfnetlink.Input}, nil)
+// LegacyFirewalls does the same for the legacy tables of iptables, which no rule of nf_tables opens either.
+func LegacyFirewalls(s proxy.Snapshot) []*proxy.Problem {
+	return node{Snapshot: s}.legacyFirewalls(needs{forward: true, healthPorts: healthPorts(s)})
 }
 
-func (n node) firewalls(hooks []nfnetlink.Hook, except []nfnetlink.Table) (found []*proxy.Problem) {
+// Rule is a rule that accepts packets, as nft and iptables have it.
+type Rule struct{ NFT, IPTables string }
+
+// Translated accepts connections whose destination was translated.
+func Translated() Rule {
+	return Rule{"ct status dnat accept", "-m conntrack --ctstate DNAT -j ACCEPT"}
+}
+
+// Delivery says which packets of Services a dataplane delivers to its own sockets on the node.
+type Delivery struct {
+	// Rule accepts the packets. Without it, any chain is right.
+	Rule Rule
+	// Port is the destination port that the packets have at the hook input, or 0 if they have the
+	// ports of Services.
+	Port uint16
+}
+
+// Deliveries does the same for a dataplane that forwards no packets: for packets to its own sockets, and to
+// health check node ports.
+func Deliveries(s proxy.Snapshot, d Delivery) []*proxy.Problem {
+	n, of := node{Snapshot: s}, needs{delivery: d, healthPorts: healthPorts(s)}
+	return append(n.firewalls(of, nil), n.legacyFirewalls(of)...)
+}
+
+// needs are the packets that a dataplane needs firewalls to accept.
+type needs struct {
+	forward     bool
+	delivery    Delivery
+	healthPorts []uint16
+}
+
+func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Problem) {
 	if n.Len() == 0 {
 		return nil
 	}
@@ -44,7 +75,6 @@ func (n node) firewalls(hooks []nfnetlink.Hook, except []nfnetlink.Table) (found
 	defer conn.Close() //nolint:errcheck // nothing was written
 	ctx, cancel := context.WithTimeout(context.Background(), firewallPatience)
 	defer cancel()
-	ports := healthPorts(n.Snapshot)
 	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6, unix.NFPROTO_INET} {
 		var tables []nfnetlink.TableInfo
 		if conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
@@ -55,7 +85,7 @@ func (n node) firewalls(hooks []nfnetlink.Hook, except []nfnetlink.Table) (found
 			if info.IsDormant() || slices.Contains(except, t) {
 				continue
 			}
-			found = append(found, n.firewall(ctx, conn, t, hooks, ports)...)
+			found = append(found, n.firewall(ctx, conn, t, of)...)
 		}
 	}
 	return found
@@ -73,40 +103,58 @@ func healthPorts(s proxy.Snapshot) (ports []uint16) {
 }
 
 // firewall checks one table.
-func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, hooks []nfnetlink.Hook, ports []uint16) (found []*proxy.Problem) {
+func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, of needs) (found []*proxy.Problem) {
 	var chains []nfnetlink.Chain
 	if conn.Chains(ctx, t, nfnetlink.Collect(&chains)) != nil {
 		return nil
 	}
 	chains = slices.DeleteFunc(chains, func(c nfnetlink.Chain) bool {
-		return !c.Base.Drop || c.Base.Type != "filter" || !slices.Contains(hooks, c.Base.Hook)
+		return !c.Base.Drop || c.Base.Type != "filter" || c.Base.Hook != nfnetlink.Input && c.Base.Hook != nfnetlink.Forward
 	})
 	if len(chains) == 0 {
 		return nil
 	}
 	var a accepted
 	visitor := nfnetlink.Visitor[nfnetlink.RuleInfo]{
-		Begin: func() { a = accepted{ports: map[uint16]bool{}} },
+		Begin: func() { a = accepted{} },
 		Each:  func(r *nfnetlink.RuleInfo) error { a.add(r); return nil },
 	}
 	if conn.Rules(ctx, t, visitor) != nil {
 		return nil
 	}
-	missing := slices.DeleteFunc(slices.Clone(ports), func(p uint16) bool { return a.anyPort || a.ports[p] })
 	for _, c := range chains {
-		setting := fmt.Sprintf("chain %s of table %v", c.Name, t)
-		switch {
-		case c.Base.Hook == nfnetlink.Forward && !a.anything:
-			found = append(found, n.problem(setting, finding{
-				"policy drop", "packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services",
-				"add the rule: ct status dnat accept",
-			}))
-		case c.Base.Hook == nfnetlink.Input && len(missing) > 0:
-			found = append(found, n.problem(setting, finding{
-				"policy drop", "load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
-				"add the rule: tcp dport { " + list(missing) + " } accept",
-			}))
+		for _, l := range a.lacks(c.Base.Hook, of) {
+			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.rule.NFT)))
 		}
+	}
+	return found
+}
+
+// lack is what a chain that drops by default lacks: without the rule, there is a consequence.
+type lack struct {
+	consequence string
+	rule        Rule
+}
+
+func (l lack) finding(remedy string) finding { return finding{"policy drop", l.consequence, remedy} }
+
+// lacks returns what a chain at a hook lacks.
+func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []lack) {
+	if hook == nfnetlink.Forward {
+		if of.forward && !a.anything {
+			found = append(found, lack{"packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services", Translated()})
+		}
+		return found
+	}
+	if d := of.delivery; d.Rule != (Rule{}) && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
+		found = append(found, lack{"packets to Services may be dropped, as no rule of the table accepts those that the backend captures", d.Rule})
+	}
+	if missing := slices.DeleteFunc(slices.Clone(of.healthPorts), a.takes); len(missing) > 0 {
+		ports := list(missing)
+		found = append(found, lack{
+			"load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+			Rule{"tcp dport { " + ports + " } accept", "-p tcp -m multiport --dports " + strings.ReplaceAll(ports, " ", "") + " -j ACCEPT"},
+		})
 	}
 	return found
 }
@@ -126,24 +174,37 @@ func list(ports []uint16) string {
 
 // accepted is what the rules of a table may accept.
 type accepted struct {
-	// anything is true if a rule may accept new connections that are forwarded.
+	// anything is true if a rule may accept new connections, whatever their port is.
 	anything bool
 	// ports are those to which a rule accepts packets; anyPort is true if a rule may accept
 	// packets to any port of the node.
-	ports   map[uint16]bool
+	ports   []portRange
 	anyPort bool
+}
+
+type portRange struct{ first, last uint16 }
+
+func anyPort() portRange { return portRange{last: math.MaxUint16} }
+
+// takes reports whether a rule may accept packets to a port.
+func (a *accepted) takes(port uint16) bool {
+	return a.anyPort || slices.ContainsFunc(a.ports, func(r portRange) bool { return r.first <= port && port <= r.last })
 }
 
 // add adds a rule. A condition that is not understood may be true.
 func (a *accepted) add(r *nfnetlink.RuleInfo) {
-	var c conditions
+	c := conditions{ports: anyPort()}
 	for s := range r.Steps() {
 		c.add(&s)
 	}
+	a.addConditions(&c)
+}
+
+func (a *accepted) addConditions(c *conditions) {
 	switch {
 	case !c.accepts || c.isOther:
-	case c.hasPort && c.exact:
-		a.ports[c.port] = true
+	case c.isBounded:
+		a.ports = append(a.ports, c.ports)
 	default:
 		a.anything, a.anyPort = a.anything || !c.hasPort, true
 	}
@@ -155,9 +216,9 @@ type conditions struct {
 	// only those of known connections, of the loopback interface, of a bridge of a container
 	// engine, or of a protocol such as ICMP.
 	accepts, isOther bool
-	// hasPort is true if the destination port matters; if exact is true, it must be port.
-	hasPort, exact bool
-	port           uint16
+	// hasPort is true if the destination port matters; if isBounded is true, it must be among ports.
+	hasPort, isBounded bool
+	ports              portRange
 	// loaded is what the last step has loaded.
 	loaded loaded
 }
@@ -186,11 +247,21 @@ func (c *conditions) add(s *nfnetlink.Step) {
 			c.isOther = c.isOther || binary.NativeEndian.Uint32(mask)&stateNew == 0
 		}
 	case "cmp":
-		if s.Number(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
-			c.equal(nested(s, unix.NFTA_CMP_DATA))
+		switch value := nested(s, unix.NFTA_CMP_DATA); s.Number(unix.NFTA_CMP_OP) {
+		case unix.NFT_CMP_EQ:
+			c.equal(value)
+		case unix.NFT_CMP_GTE:
+			c.bound(value, nil)
+		case unix.NFT_CMP_LTE:
+			c.bound(nil, value)
+		}
+	case "range":
+		if s.Number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_EQ {
+			c.bound(nested(s, unix.NFTA_RANGE_FROM_DATA), nested(s, unix.NFTA_RANGE_TO_DATA))
 		}
 	case "match":
-		c.match(s)
+		name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
+		c.match(string(name), s.Bytes(unix.NFTA_MATCH_INFO))
 	}
 }
 
@@ -224,8 +295,8 @@ func fieldOf(s *nfnetlink.Step) loaded {
 // equal adds that the loaded field must have a value.
 func (c *conditions) equal(value []byte) {
 	switch {
-	case c.loaded == destinationPort && len(value) == 2:
-		c.port, c.exact = binary.BigEndian.Uint16(value), true
+	case c.loaded == destinationPort:
+		c.bound(value, value)
 	case c.loaded == protocol && len(value) == 1:
 		c.isOther = c.isOther || value[0] != unix.IPPROTO_TCP && value[0] != unix.IPPROTO_UDP
 	case c.loaded == interfaceName:
@@ -235,14 +306,36 @@ func (c *conditions) equal(value []byte) {
 	}
 }
 
+// bound adds that the destination port, if it is loaded, must not be below or above a value; nil is no bound.
+func (c *conditions) bound(first, last []byte) {
+	if c.loaded != destinationPort {
+		return
+	}
+	if len(first) == 2 {
+		c.ports.first, c.isBounded = binary.BigEndian.Uint16(first), true
+	}
+	if len(last) == 2 {
+		c.ports.last, c.isBounded = binary.BigEndian.Uint16(last), true
+	}
+}
+
 // match reads a match of iptables.
-func (c *conditions) match(s *nfnetlink.Step) {
-	name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
-	info := s.Bytes(unix.NFTA_MATCH_INFO)
-	const stateMask = 150 // of struct xt_conntrack_mtinfo3
-	if string(name) == "conntrack" && len(info) >= stateMask+2 {
+func (c *conditions) match(name string, info []byte) {
+	const (
+		stateMask = 150 // of struct xt_conntrack_mtinfo3
+		destPorts = 4   // of struct xt_tcp and xt_udp: the first and the last
+	)
+	switch {
+	case name == "conntrack" && len(info) >= stateMask+2:
 		// Bit 3 is the state NEW there too, and 0x80 that the destination was translated.
 		c.isOther = c.isOther || binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|0x80) == 0
+	case name == "multiport":
+		c.hasPort = true
+	case (name == "tcp" || name == "udp") && len(info) >= destPorts+4:
+		ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
+		if ports != anyPort() {
+			c.hasPort, c.isBounded, c.ports = true, true, ports
+		}
 	}
 }
 

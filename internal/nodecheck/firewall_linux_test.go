@@ -28,6 +28,8 @@ func TestFirewalls(t *testing.T) {
 		"chain i { type filter hook input priority 0; policy drop; iif lo accept; tcp dport 22 accept; udp dport 53 accept; }":       {input},
 		"chain i { type filter hook input priority 0; policy drop; tcp dport 32000 accept; }":                                        nil,
 		"chain i { type filter hook input priority 0; policy drop; tcp dport 30000-32767 accept; }":                                  nil,
+		"chain i { type filter hook input priority 0; policy drop; tcp dport 1-31999 accept; tcp dport != 32001-65535 accept; }":     nil,
+		"chain i { type filter hook input priority 0; policy drop; tcp dport 1-31999 accept; tcp dport >= 32001 accept; }":           {input},
 		"chain i { type filter hook input priority 0; policy drop; tcp dport { 22, 32000 } accept; }":                                nil,
 		"chain i { type filter hook input priority 0; policy drop; ip saddr 192.0.2.0/24 accept; }":                                  nil,
 		"set x { typeof numgen random mod 2; }\nchain i { type filter hook input priority 0; policy drop; numgen random mod 2 @x; }": {input},
@@ -76,6 +78,43 @@ func TestFirewallsWithoutServices(t *testing.T) {
 		for _, p := range found {
 			if p.Field != "chain f of table inet fw" || !strings.Contains(p.Err.Error(), "ct status dnat accept") {
 				t.Errorf("problem: got %v, want one that names the rule which helps", p)
+			}
+		}
+	}
+}
+
+// Where a dataplane delivers packets to its own sockets, a chain that drops what arrives by default is named,
+// unless a rule may accept these packets.
+func TestDeliveries(t *testing.T) {
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{})
+	for _, c := range []struct {
+		rules           string
+		at16421, marked bool // a problem is wanted, if packets have this port, or any port and a mark
+	}{
+		{"", true, true},
+		{"ct status dnat accept", false, false}, // it may hold for marked packets, too
+		{"meta mark & 0x40 == 0x40 accept", false, false},
+		{"ct state established,related accept; iif lo accept; tcp dport 22 accept", true, true},
+		{"meta l4proto { tcp, udp } th dport 16421 accept", false, true},
+		{"tcp dport 16000-17000 accept", false, true},
+		{"tcp dport 30000-32767 accept", true, true},
+	} {
+		ns := netnstest.NewNS(t)
+		text := "table ip6 fw {\nchain f { type filter hook forward priority 0; policy drop; }\nchain i { type filter hook input priority 0; policy drop; " + c.rules + "; }\n}\n"
+		if _, err := netnstest.Run(t, ns, text, netnstest.NFT(t), "-f", "-"); err != nil {
+			t.Errorf("%s: %v", c.rules, err)
+			continue
+		}
+		for d, want := range map[Delivery]bool{{Rule: Rule{NFT: "some rule"}, Port: 16421}: c.at16421, {Rule: Rule{NFT: "some rule"}}: c.marked, {}: false} {
+			var found []*proxy.Problem
+			if err := ns.Do(func() error { found = Deliveries(s, d); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case len(found) > 1 || len(found) == 1 != want:
+				t.Errorf("%s: %+v: got problems %v, want one: %v", c.rules, d, found, want)
+			case want && (found[0].Field != "chain i of table ip6 fw" || !strings.HasSuffix(found[0].Err.Error(), "add the rule: some rule")):
+				t.Errorf("%s: problem: got %v, want one of chain i that names the rule", c.rules, found[0])
 			}
 		}
 	}

@@ -169,12 +169,11 @@ func TestRestoreIsCalled(t *testing.T) {
 				t.Fatal(err)
 			}
 			stem := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables", v1.IPv6Protocol: "ip6tables"}[family]
-			registry := strings.Replace(stem, "tables", "_tables_names", 1)
 			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
 			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as the stub's --version
 			fmt.Fprintf(&want, "%s/%s-restore --noflush -w %s\n*nat\nCOMMIT\n", folder, stem, c.seconds)
-			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.registry != registry || p.process.guard.wait != c.wait {
-				t.Errorf("%s %s: got %s, flavour %q, tables in %s, the guard waits %v", c.identity, family, p.saver, p.flavour, p.registry, p.process.guard.wait)
+			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.family != family || p.process.guard.wait != c.wait {
+				t.Errorf("%s %s: got %s, flavour %q, tables of %s, the guard waits %v", c.identity, family, p.saver, p.flavour, p.family, p.process.guard.wait)
 			}
 			guards[p.process.guard.at] = true
 		}

@@ -33,6 +33,9 @@ type Names struct {
 	// Kinds begin the names, without the prefix, of chains of one service port. The rest of
 	// such a name is a [Hash].
 	Kinds []string
+	// Uncommented says that no rule has a comment of [Names.Comment]: rules that have one belong
+	// to another consumer, whose chains have the same prefix and other names.
+	Uncommented bool
 }
 
 // hashLen is the length of a hash in the name of a chain.
@@ -83,7 +86,7 @@ func (n Names) owner() string { return " (" + strings.TrimSuffix(n.Prefix, "-") 
 
 // isOwner reports whether a comment is one of Comment.
 func (n Names) isOwner(comment string) bool {
-	return strings.HasPrefix(comment, "kubernetes ") && strings.HasSuffix(comment, n.owner())
+	return !n.Uncommented && strings.HasPrefix(comment, "kubernetes ") && strings.HasSuffix(comment, n.owner())
 }
 
 // tables returns the tables that are used.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -13,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/legacytables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,18 +22,16 @@ type programs struct {
 	wait            string // seconds
 	// flavour is never Default.
 	flavour Flavour
-	// registry is the name of the file in which the kernel of the legacy flavour lists the
-	// tables of the family.
-	registry string
+	family  v1.IPFamily
 	// isForeign may be nil, see [listing].
 	isForeign func(t Table, rule string) bool
 }
 
 // findPrograms finds the programs of a flavour.
 func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namespace) (programs, error) {
-	stem, registry := "iptables", "ip_tables_names"
+	stem := "iptables"
 	if family == v1.IPv6Protocol {
-		stem, registry = "ip6tables", "ip6_tables_names"
+		stem = "ip6tables"
 	}
 	guarded := stem + " " + c.Names.Prefix
 	if c.Options.Flavour != Default {
@@ -43,7 +40,7 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namesp
 	p := programs{
 		process: process{namespace: at, guard: newGuard(at, guarded, c.Options.LockWait)},
 		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
-		flavour: c.Options.Flavour, registry: registry,
+		flavour: c.Options.Flavour, family: family,
 	}
 	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
 		path, err := LookUp(name)
@@ -121,15 +118,15 @@ func (p *programs) tables(n Names) (exist []Table, err error) {
 	if p.flavour != Legacy {
 		return n.tables(), nil
 	}
-	var registered []byte
+	var existing []string
 	err = p.process.namespace.do(func() (err error) {
-		registered, err = os.ReadFile("/proc/thread-self/net/" + p.registry)
+		existing, err = legacytables.Names(p.family)
 		return err
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return nil, err
 	}
-	for name := range strings.FieldsSeq(string(registered)) {
+	for _, name := range existing {
 		if t, ok := n.tableNamed(name); ok {
 			exist = append(exist, t)
 		} else if n.Prefix == kubeProxy && name == Mangle.String() {

@@ -68,8 +68,8 @@ func TestFindPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			offsets[p.process.guard.at] = true
-			if strings.Contains(p.saver+p.restorer, "ip6") != (family == v1.IPv6Protocol) || strings.Contains(p.registry, "ip6") != (family == v1.IPv6Protocol) {
-				t.Errorf("%s: got %s, %s and %s", family, p.saver, p.restorer, p.registry)
+			if strings.Contains(p.saver+p.restorer, "ip6") != (family == v1.IPv6Protocol) || p.family != family {
+				t.Errorf("%s: got %s, %s and %s", family, p.saver, p.restorer, p.family)
 			}
 		}
 	}

@@ -139,6 +139,24 @@ func TestOwnJumps(t *testing.T) {
 	}
 }
 
+// Two consumers have the same prefix, and chains of other names. The one that writes no comments does not
+// take the rules of the other one for its own.
+func TestOwnRulesOfOnePrefix(t *testing.T) {
+	uncommented := Names{Prefix: "VIPKIT-", Chains: map[Table][]string{NAT: {"IPVS-OUTPUT"}}, Uncommented: true}
+	for rule, want := range map[string]struct{ commented, uncommented bool }{
+		`-m comment --comment "kubernetes service portals (VIPKIT)" -j VIPKIT-SERVICES`: {true, false},
+		`-m comment --comment "kubernetes service portals (VIPKIT)" -j OTHER`:           {true, false},
+		`-j VIPKIT-IPVS-OUTPUT`: {false, true},
+	} {
+		if got := newNames("vipkit").ownsJump(NAT, rule); got != want.commented {
+			t.Errorf("with comments: ownsJump(%s): got %t, want %t", rule, got, want.commented)
+		}
+		if got := uncommented.ownsJump(NAT, rule); got != want.uncommented {
+			t.Errorf("without comments: ownsJump(%s): got %t, want %t", rule, got, want.uncommented)
+		}
+	}
+}
+
 func TestTarget(t *testing.T) {
 	t.Parallel()
 	for rule, want := range map[string]string{

@@ -1,0 +1,70 @@
+package nodecheck
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/legacytables"
+	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// legacyFirewalls checks the tables filter of iptables' legacy flavour.
+func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
+	if n.Len() == 0 {
+		return nil
+	}
+	for _, f := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		rules, err := readLegacy(f)
+		if err != nil {
+			continue
+		}
+		var a accepted
+		for _, r := range rules {
+			if r.PolicyOf < 0 {
+				a.addLegacy(&r)
+			}
+		}
+		for _, r := range rules {
+			chain := map[int]string{int(nfnetlink.Input): "INPUT", int(nfnetlink.Forward): "FORWARD"}[r.PolicyOf]
+			if chain == "" || r.Verdict != legacytables.Drop {
+				continue
+			}
+			program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[f]
+			for _, l := range a.lacks(nfnetlink.Hook(r.PolicyOf), of) {
+				found = append(found, n.problem("chain "+chain+" of "+program, l.finding(fmt.Sprintf("%s -I %s %s", program, chain, l.rule.IPTables))))
+			}
+		}
+	}
+	return found
+}
+
+// readLegacy reads the table filter, if there is one.
+func readLegacy(f v1.IPFamily) ([]legacytables.Rule, error) {
+	const table = "filter"
+	if tables, err := legacytables.Names(f); err != nil || !slices.Contains(tables, table) {
+		return nil, err
+	}
+	s, err := legacytables.Open(f)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close() //nolint:errcheck // nothing was written
+	return s.Rules(table)
+}
+
+// addLegacy adds a rule of the legacy tables.
+func (a *accepted) addLegacy(r *legacytables.Rule) {
+	c := conditions{accepts: r.Verdict == legacytables.Accept, ports: anyPort(), loaded: interfaceName}
+	c.equal(r.Input)
+	c.equal(r.Output)
+	if c.loaded = protocol; r.Protocol != 0 {
+		c.equal([]byte{r.Protocol})
+	}
+	for _, m := range r.Matches {
+		c.match(m.Name, m.Info)
+	}
+	a.addConditions(&c)
+}

@@ -1,0 +1,63 @@
+package nodecheck
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A chain of the legacy tables that drops by default is named, unless a rule may accept what it would drop.
+func TestLegacyFirewalls(t *testing.T) {
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{HealthCheckNodePort: 32_000})
+	const forward, input = "chain FORWARD of ", "chain INPUT of "
+	for rules, want := range map[string][]string{
+		"":                nil,
+		":OUTPUT DROP\n":  nil,
+		":FORWARD DROP\n": {forward},
+		":INPUT DROP\n":   {input},
+		":FORWARD DROP\n:A -\n:B -\n-A A -p tcp -j B\n":                                                              {forward},
+		":FORWARD DROP\n:A -\n-A A -j ACCEPT\n":                                                                      nil,
+		":FORWARD DROP\n-A FORWARD -i lo -j ACCEPT\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n":                  {forward},
+		":FORWARD DROP\n-A FORWARD -i eth+ -j ACCEPT\n":                                                              nil,
+		":FORWARD DROP\n-A FORWARD ! -i docker0 -j ACCEPT\n":                                                         nil,
+		":FORWARD DROP\n-A FORWARD -p gre -j ACCEPT\n":                                                               {forward},
+		":FORWARD DROP\n-A FORWARD ! -p gre -j ACCEPT\n":                                                             nil,
+		":FORWARD DROP\n-A FORWARD -p tcp -m tcp --dport 80 -j ACCEPT\n":                                             {forward},
+		":FORWARD DROP\n-A FORWARD -p tcp -m tcp --sport 80 -j ACCEPT\n":                                             nil,
+		":FORWARD DROP\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n":                           {forward},
+		":FORWARD DROP\n-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n":                                          nil,
+		":FORWARD DROP\n-A FORWARD -j LOG\n-A FORWARD -p udp -j DROP\n-A FORWARD -j REJECT\n":                        {forward},
+		":INPUT DROP\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n-A INPUT -p udp -m udp --dport 53 -j ACCEPT\n":    {input},
+		":INPUT DROP\n-A INPUT -p tcp -m tcp --dport 30000:32767 -j ACCEPT\n":                                        nil,
+		":INPUT DROP\n-A INPUT -p tcp -m multiport --dports 22,32000 -j ACCEPT\n":                                    nil,
+		":INPUT DROP\n:FORWARD DROP\n-A INPUT -p tcp -m multiport --dports 22,32000 -j ACCEPT\n":                     {forward},
+		":INPUT DROP\n:FORWARD DROP\n-A INPUT -p tcp -m conntrack --ctstate NEW -m comment --comment hi -j ACCEPT\n": nil,
+	} {
+		ns := netnstest.NewNS(t)
+		wanted := []string{}
+		for _, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
+			if rules != "" {
+				if _, err := netnstest.Run(t, ns, "*filter\n"+rules+"COMMIT\n", program+"-restore"); err != nil {
+					t.Errorf("%s: %v", rules, err)
+					continue
+				}
+			}
+			for _, w := range want {
+				wanted = append(wanted, w+program)
+			}
+		}
+		got := []string{}
+		err := ns.Do(func() error {
+			for _, p := range LegacyFirewalls(s) {
+				got = append(got, p.Field)
+			}
+			return nil
+		})
+		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
+			t.Errorf("%s: error %v, problems (-want +got):\n%s", rules, err, diff)
+		}
+	}
+}
