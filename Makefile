@@ -190,6 +190,10 @@ ipvs-conformance: vm-program ## the part of "make ipvs" that is in "make test"
 vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=TestConformance/^Laws KERNELS=6.1)
 	go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
 
+.PHONY: mutants
+mutants: install ## run the tests on small faults that they must catch (MUTANTS=regexp)
+	go run ./internal/house/mutants -run '$(MUTANTS)'
+
 .PHONY: windows
 windows: ## run the tests of what Windows can run as its programs, under Wine
 	@.ci/install $(WINEPROGRAMS)
