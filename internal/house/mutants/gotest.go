@@ -14,9 +14,6 @@ import (
 	"strings"
 )
 
-// limit bounds the time of a test: one that waits for ever because of a mutant has failed.
-const limit = "4m"
-
 // suite is what a run of "go test" runs: tests of one package in one lane.
 type suite struct{ lane, folder string }
 
@@ -36,15 +33,14 @@ type event struct{ Action, Package, Test, Output string }
 
 // goTest runs tests. The error is one of running them: that they fail is none.
 func goTest(ctx context.Context, s suite, pattern string, args ...string) (outcome, error) {
-	l := lanes()[s.lane]
 	module, folder, err := moduleOf(s.folder)
 	if err != nil {
 		return outcome{}, err
 	}
-	line := slices.Concat(l.before, []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=" + limit, "-run=" + pattern},
-		args, l.args)
-	command := exec.CommandContext(ctx, line[0], append(line[1:], folder)...)
-	command.Dir, command.Env = module, append(os.Environ(), l.env...)
+	l := lanes()[s.lane]
+	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
+	command := exec.CommandContext(ctx, "go", append(all, folder)...)
+	command.Dir = module
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	runErr := command.Run()

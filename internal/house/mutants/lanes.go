@@ -3,34 +3,28 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"time"
 )
 
-// lane is how tests run that need more than this machine's kernel and this module.
+// lane is how tests run that need more than the kernel of this machine.
 type lane struct {
-	env, args []string
-	// before is a command that runs before "go", and gets its arguments.
-	before []string
-	// vm is true if the tests run in a virtual machine.
-	vm bool
+	args []string // of "go test"
+	vm   bool     // the tests run in a virtual machine
+	// limit bounds the test of a mutant: one that waits for ever because of the mutant has failed.
+	limit time.Duration
 }
 
+// defaultLane has what "make test" runs on the kernel of this machine.
 const defaultLane = "test"
 
-// lanes returns the lanes by name, which are the targets of the Makefile that run their tests.
+// lanes returns the lanes by name.
 func lanes() map[string]lane {
 	return map[string]lane{
-		defaultLane: {},
+		defaultLane: {limit: 4 * time.Minute},
 		"ipvs": {
 			args: []string{"-tags=ipvs", "-exec=" + vmProgram() + " -modules br_netfilter,ip_vs -kernel 6.1"},
-			vm:   true,
+			vm:   true, limit: 10 * time.Minute,
 		},
-		"windows": {
-			env:    []string{"GOOS=windows", "CGO_ENABLED=0"},
-			before: []string{".ci/wine/run", "sh", "-c", `exec "$@" -exec "$WINE"`, "sh"},
-		},
-		"peer":   {},
-		"storm":  {},
-		"worlds": {env: []string{"VIPKIT_EVERYTHING=1"}},
 	}
 }
 

@@ -71,7 +71,8 @@ func (r *runner) unchanged(ctx context.Context, all []*mutant) error {
 	}
 	return each(ctx, r.atOnce, suites, func(s suite) error {
 		begin := time.Now()
-		o, err := goTest(ctx, s, strings.Join(patterns[s], "|"))
+		limit := lanes()[s.lane].limit * time.Duration(len(patterns[s]))
+		o, err := goTest(ctx, s, strings.Join(patterns[s], "|"), "-timeout="+limit.String())
 		switch {
 		case err != nil:
 			return fmt.Errorf("tests of %s without mutants: %w", s.folder, err)
