@@ -217,6 +217,10 @@ ipvs-conformance: vm-program ## the part of "make ipvs" that CI runs
 vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=TestConformance/^Laws KERNELS=6.1)
 	$(call known,KERNELS,$(ALLKERNELS))go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
 
+.PHONY: mutants
+mutants: install ## run the tests on small faults that they must catch (MUTANTS=regexp)
+	go run ./internal/house/mutants -run '$(MUTANTS)'
+
 .PHONY: windows
 windows: ## run the tests of what Windows can run as its programs, under Wine
 	@.ci/install $(WINEPROGRAMS)

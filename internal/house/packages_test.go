@@ -22,6 +22,7 @@ func onlyForTests() []string {
 		"internal/agenttest",
 		"internal/differential",
 		"internal/house",
+		"internal/house/mutants",
 		"internal/house/skipcheck",
 		"internal/netns/netnstest",
 		"internal/peer",

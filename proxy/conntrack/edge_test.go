@@ -14,6 +14,26 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
+// The program that served an address before may answer once more after its flow was removed. Where
+// one dump serves all frontends, that answer is found too.
+func TestReplyAfterADumpOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, answered := &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}, false
+		table.removed = func() {
+			if !answered {
+				answered = true
+				table.flows = append(table.flows, from(protoUDP, vip))
+			}
+		}
+		c := newCleaner(Options{Foreign: isForeign}, table)
+		mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+		if !answered {
+			t.Error("the untranslated flow was not removed, so the test shows nothing")
+		}
+		wantFlows(t, table)
+	})
+}
+
 // Clean waits for replies only if there was untranslated traffic, and only as long as there
 // are some.
 func TestWaitsForReplies(t *testing.T) {

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// suite is what a run of "go test" runs: tests of one package in one lane.
+type suite struct{ lane, folder string }
+
+// outcome is what "go test" did.
+type outcome struct {
+	// failed is the first test that failed, or the package if none did.
+	failed string
+	// passed is the number of tests that passed, subtests included.
+	passed int
+	// built is false if the tests did not compile.
+	built  bool
+	output string
+}
+
+// event is a line of "go test -json"; see "go doc test2json" and "go help buildjson".
+type event struct{ Action, Package, Test, Output string }
+
+// goTest runs tests. The error is one of running them: that they fail is none.
+func goTest(ctx context.Context, s suite, pattern string, args ...string) (outcome, error) {
+	module, folder, err := moduleOf(s.folder)
+	if err != nil {
+		return outcome{}, err
+	}
+	l := lanes()[s.lane]
+	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
+	command := exec.CommandContext(ctx, "go", append(all, folder)...)
+	command.Dir = module
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	runErr := command.Run()
+	if ctx.Err() != nil {
+		return outcome{}, ctx.Err()
+	}
+	var exit *exec.ExitError
+	if runErr != nil && !errors.As(runErr, &exit) {
+		return outcome{}, fmt.Errorf("go test: %w", runErr)
+	}
+	o, err := read(&stdout)
+	o.output += stderr.String()
+	if err == nil && runErr != nil && o.built && o.failed == "" {
+		err = fmt.Errorf("go test failed, and no test did: %w\n%s", runErr, o.output)
+	}
+	return o, err
+}
+
+// read reads the events of "go test -json".
+func read(events io.Reader) (outcome, error) {
+	o := outcome{built: true}
+	var output strings.Builder
+	for decoder := json.NewDecoder(events); ; {
+		var e event
+		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
+			o.output = output.String()
+			return o, nil
+		} else if err != nil {
+			return o, fmt.Errorf("reading the events of go test: %w\n%s", err, output.String())
+		}
+		output.WriteString(e.Output)
+		switch {
+		case e.Action == "build-fail":
+			o.built = false
+		case e.Action == "pass" && e.Test != "":
+			o.passed++
+		case e.Action == "fail" && o.failed == "":
+			o.failed = e.Test
+			if e.Test == "" {
+				o.failed = e.Package
+			}
+		}
+	}
+}
+
+// buildVM builds the program that runs tests in a virtual machine.
+func buildVM(ctx context.Context) error {
+	if output, err := exec.CommandContext(ctx, "go", "build", "-o", vmProgram(), "./internal/vm").CombinedOutput(); err != nil {
+		return fmt.Errorf("building internal/vm: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// moduleOf returns the folder of the module that has a package, and the package's folder in it.
+func moduleOf(folder string) (module, inside string, err error) {
+	for at := filepath.Clean(folder); ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
+			inside, err := filepath.Rel(at, folder)
+			return at, "./" + filepath.ToSlash(inside), err
+		}
+		if at == "." {
+			return "", "", fmt.Errorf("%s is in no module: run this program in the root of the repository", folder)
+		}
+	}
+}
