@@ -73,11 +73,16 @@ func Frontend(text string) proxy.Frontend {
 	return proxy.Frontend{Kind: kind, Addr: a}
 }
 
-// Endpoints makes endpoints, sorted.
+// Endpoints makes endpoints, sorted. They have port 8080 if a text has none.
 func Endpoints(texts ...string) (pool []*endpoints.Endpoint) {
 	for _, text := range texts {
 		words := strings.Fields(text)
-		e := &endpoints.Endpoint{Addr: netip.MustParseAddrPort(words[0]), Ready: true, Serving: true}
+		e := &endpoints.Endpoint{Ready: true, Serving: true}
+		if a, err := netip.ParseAddr(words[0]); err == nil {
+			e.Addr = netip.AddrPortFrom(a, 8080)
+		} else {
+			e.Addr = netip.MustParseAddrPort(words[0])
+		}
 		for _, w := range words[1:] {
 			switch {
 			case w == "local":
