@@ -82,8 +82,14 @@ func (g *Generator) Service(name string, old *v1.Service) *v1.Service {
 func (g *Generator) setType(s *v1.Service) {
 	s.Spec.Type = Usually(g, often(g, v1.ServiceTypeLoadBalancer, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer),
 		v1.ServiceTypeExternalName, "")
-	own := 31000 + 10*int32(s.Namespace[0]%2) + int32(s.Name[0])
+	own := HealthCheckNodePort(s.Namespace, s.Name)
 	s.Spec.HealthCheckNodePort = Usually(g, often(g, own, 0, own), -1, 70000)
+}
+
+// HealthCheckNodePort returns the port of a Service; Services whose names begin with other letters
+// have others.
+func HealthCheckNodePort(namespace, name string) int32 {
+	return 31000 + 10*int32(namespace[0]%2) + int32(name[0])
 }
 
 func (g *Generator) setClusterIPs(s *v1.Service) {
