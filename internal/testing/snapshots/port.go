@@ -100,6 +100,11 @@ func Endpoints(texts ...string) (pool []*endpoints.Endpoint) {
 	return pool
 }
 
+// At makes ready endpoints at addresses, sorted.
+func At(addrs ...netip.AddrPort) []*endpoints.Endpoint {
+	return Endpoints(objects.Many(len(addrs), func(i int) string { return addrs[i].String() })...)
+}
+
 // Node makes a node named "node" that serves node ports at all of its addresses.
 func Node(addrs ...string) *proxy.Node {
 	return &proxy.Node{Name: "node", Addresses: Addrs(addrs...), NodePorts: proxy.NodePortAddresses{All: true}}
