@@ -47,6 +47,7 @@ func byFloor() [][]string {
 			"internal/netns/netnstest",
 			"internal/rawnetlink",
 			"internal/servertest",
+			"internal/testing/objects",
 			"internal/vm",
 		},
 		2: {
@@ -72,6 +73,7 @@ func byFloor() [][]string {
 			"backends/userspace/internal/engine",
 			"internal/nodecheck",
 			"internal/peer/ipvs",
+			"internal/testing/snapshots",
 			"proxy/conntrack",
 			"proxy/health",
 			"proxy/inspect",

@@ -105,8 +105,11 @@ func Node(name, zone string, addrs ...string) *v1.Node {
 
 // Handler receives objects, as a tracker does.
 type Handler interface {
+	// UpdateService receives a new or changed Service.
 	UpdateService(*v1.Service)
+	// UpdateEndpointSlice receives a new or changed EndpointSlice.
 	UpdateEndpointSlice(*discoveryv1.EndpointSlice)
+	// UpdateNode receives a new or changed Node.
 	UpdateNode(*v1.Node)
 }
 
