@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,12 +31,7 @@ func newHistory(r *rand.Rand) *history {
 	return h
 }
 
-func portName(i int) proxy.ServicePortName {
-	return proxy.ServicePortName{
-		NamespacedName: types.NamespacedName{Namespace: "test", Name: fmt.Sprintf("port-%02d", i)},
-		Protocol:       v1.ProtocolTCP, Family: v1.IPv4Protocol,
-	}
-}
+func portName(i int) proxy.ServicePortName { return snapshots.Name(fmt.Sprintf("port-%02d", i)) }
 
 func frontendAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
@@ -125,19 +118,4 @@ func failedPorts(err error) []string {
 		names = append(names, n.String())
 	}
 	return names
-}
-
-// record returns what the dataplane holds after an Apply, as [proxy.Runner] computes
-// it.
-func record(applied, want proxy.Snapshot, err error) proxy.Snapshot {
-	var partial proxy.PortErrors
-	switch {
-	case err == nil:
-		return want
-	case errors.Is(err, proxy.ErrDataplaneLost):
-		return proxy.Snapshot{}
-	case errors.As(err, &partial):
-		return want.Revert(applied, slices.Collect(maps.Keys(partial))...)
-	}
-	return applied
 }

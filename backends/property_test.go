@@ -46,7 +46,7 @@ func (d *driver) restart() {
 
 func (d *driver) apply(ctx context.Context, want proxy.Snapshot) error {
 	err := d.backend.Apply(ctx, d.applied, want)
-	d.applied = record(d.applied, want, err)
+	d.applied = d.applied.Achieved(want, err)
 	return err
 }
 

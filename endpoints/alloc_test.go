@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // TestAllocations limits the numbers of allocations, which unlike times are the same on
@@ -12,11 +14,11 @@ func TestAllocations(t *testing.T) {
 	many, slice := manyCache(t), serviceSlice(77)
 	big, bigSlice := bigCache(t)
 	changed, bigChanged := flip(slice), flip(bigSlice)
-	two := with(serviceSlice(78), func(s *discoveryv1.EndpointSlice) { s.Ports = append(s.Ports, apiPort("https", "TCP", 443)) })
+	two := objects.Edited(serviceSlice(78), func(s *discoveryv1.EndpointSlice) { s.Ports = append(s.Ports, objects.SlicePorts("https 443")...) })
 	twoChanged := flip(two)
 	hinted := serviceSlice(79)
 	for i := range hinted.Endpoints {
-		hintsOf(&hinted.Endpoints[i]).ForZones = []discoveryv1.ForZone{{Name: "a"}}
+		hinted.Endpoints[i].Hints = objects.Endpoint("10.0.0.1 zones=a").Hints
 	}
 	hintedChanged := flip(hinted)
 	key, bigKey := httpKey(serviceName(77)), httpKey("big")

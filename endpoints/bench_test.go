@@ -7,8 +7,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 const manyServices = 10_000
@@ -16,31 +17,17 @@ const manyServices = 10_000
 // makeSlice returns a slice of a Service with n endpoints, in no particular
 // order, on 1,000 nodes. Addresses start at the number first.
 func makeSlice(service, slice string, first, n int) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default",
-			Name:      slice,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: service, "app": service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-	}
-	for i := range n {
+	s := objects.Slice(slice, service, objects.Many(n, func(i int) string {
 		a := first + i*7%n
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", a>>16&255, a>>8&255, a&255)},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			NodeName:   new(fmt.Sprintf("node-%04d.example.org", a%1000)),
-		})
-	}
+		return fmt.Sprintf("10.%d.%d.%d R @node-%04d.example.org", a>>16&255, a>>8&255, a&255, a%1000)
+	})...)
+	s.Labels["app"] = service
 	return s
 }
 
 // flip returns a copy of a slice with one endpoint that is no longer ready.
 func flip(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	s = s.DeepCopy()
-	s.Endpoints[len(s.Endpoints)/2].Conditions.Ready = new(false)
-	return s
+	return objects.Edited(s, func(s *discoveryv1.EndpointSlice) { s.Endpoints[len(s.Endpoints)/2].Conditions.Ready = new(false) })
 }
 
 // without returns a copy of a slice with one endpoint less.

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // step is one call of a Cache, with its expected effects.
@@ -61,7 +63,7 @@ func TestCacheHistories(t *testing.T) {
 	two := lists{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R"}}
 	a := apiSlice("a", "web", "10.0.0.1")
 	b := apiSlice("b", "web", "10.0.0.2")
-	twoPorts := with(a, func(s *es) { s.Ports = append(s.Ports, apiPort("https", v1.ProtocolTCP, 443)) })
+	twoPorts := objects.Edited(a, func(s *es) { s.Ports = append(s.Ports, objects.SlicePorts("https 443")...) })
 	http := []string{httpPort}
 	bothPorts := []string{httpPort, httpsPort}
 	for _, tc := range []struct {
@@ -95,17 +97,17 @@ func TestCacheHistories(t *testing.T) {
 		{"port added and removed", []step{
 			{update: a, notice: http, want: one},
 			{update: twoPorts, notice: []string{httpsPort}, want: lists{httpPort: {"10.0.0.1:80 R"}, httpsPort: {"10.0.0.1:443 R"}}},
-			{update: with(twoPorts, func(s *es) { s.Ports = s.Ports[1:] }), notice: http, want: lists{httpsPort: {"10.0.0.1:443 R"}}},
+			{update: objects.Edited(twoPorts, func(s *es) { s.Ports = s.Ports[1:] }), notice: http, want: lists{httpsPort: {"10.0.0.1:443 R"}}},
 			{update: a, notice: bothPorts, want: one},
-			{update: with(a, func(s *es) { s.Ports = nil }), notice: http},
+			{update: objects.Edited(a, func(s *es) { s.Ports = nil }), notice: http},
 		}},
 		{"port is renamed", []step{
 			{update: a, notice: http, want: one},
-			{update: with(a, func(s *es) { s.Ports[0].Name = new("https") }), notice: bothPorts, want: lists{httpsPort: {"10.0.0.1:80 R"}}},
+			{update: objects.Edited(a, func(s *es) { s.Ports[0].Name = new("https") }), notice: bothPorts, want: lists{httpsPort: {"10.0.0.1:80 R"}}},
 		}},
 		{"port changes its number", []step{
 			{update: twoPorts, notice: bothPorts, want: lists{httpPort: {"10.0.0.1:80 R"}, httpsPort: {"10.0.0.1:443 R"}}},
-			{update: with(twoPorts, func(s *es) { *s.Ports[0].Port = 8080 }), notice: http,
+			{update: objects.Edited(twoPorts, func(s *es) { *s.Ports[0].Port = 8080 }), notice: http,
 				want: lists{httpPort: {"10.0.0.1:8080 R"}, httpsPort: {"10.0.0.1:443 R"}}},
 		}},
 		{"conditions change", []step{
@@ -122,7 +124,7 @@ func TestCacheHistories(t *testing.T) {
 		}},
 		{"only metadata change", []step{
 			{update: a, notice: http, want: one},
-			{update: with(a, func(s *es) {
+			{update: objects.Edited(a, func(s *es) {
 				s.ResourceVersion, s.Generation = "17", 3
 				s.Annotations = map[string]string{"a": "b"}
 				s.Labels["more"] = "labels"
@@ -135,30 +137,30 @@ func TestCacheHistories(t *testing.T) {
 			{update: a, notice: http, want: one},
 			{update: apiSlice("a", "web", "10.0.0.1 R"), want: one},
 			{update: apiSlice("a", "web", "010.0.0.1"), want: one},
-			{update: with(a, func(s *es) { s.Ports[0].Protocol = nil }), want: one},
+			{update: objects.Edited(a, func(s *es) { s.Ports[0].Protocol = nil }), want: one},
 		}},
 		{"only the order changes", []step{
-			{update: with(twoPorts, func(s *es) { s.Endpoints = append(s.Endpoints, apiEndpoint("10.0.0.2")) }), notice: bothPorts,
+			{update: objects.Edited(twoPorts, func(s *es) { s.Endpoints = append(s.Endpoints, objects.Endpoint("10.0.0.2")) }), notice: bothPorts,
 				want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R"}, httpsPort: {"10.0.0.1:443 R", "10.0.0.2:443 R"}}},
-			{update: with(twoPorts, func(s *es) {
-				s.Endpoints = append(s.Endpoints, apiEndpoint("10.0.0.2"))
+			{update: objects.Edited(twoPorts, func(s *es) {
+				s.Endpoints = append(s.Endpoints, objects.Endpoint("10.0.0.2"))
 				slices.Reverse(s.Endpoints)
 				slices.Reverse(s.Ports)
 			}), want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R"}, httpsPort: {"10.0.0.1:443 R", "10.0.0.2:443 R"}}},
 		}},
 		{"two numbers of one port in another order", []step{
-			{update: with(a, func(s *es) { s.Ports = append(s.Ports, apiPort("http", v1.ProtocolTCP, 81)) }), notice: http,
+			{update: objects.Edited(a, func(s *es) { s.Ports = append(s.Ports, objects.SlicePorts("http 81")...) }), notice: http,
 				want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.1:81 R"}}},
-			{update: with(a, func(s *es) {
-				s.Ports = append([]discoveryv1.EndpointPort{apiPort("http", v1.ProtocolTCP, 81)}, s.Ports...)
+			{update: objects.Edited(a, func(s *es) {
+				s.Ports = append(objects.SlicePorts("http 81"), s.Ports...)
 			}),
 				want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.1:81 R"}}},
-			{update: with(a, func(s *es) { *s.Ports[0].Port = 81 }), notice: http, want: lists{httpPort: {"10.0.0.1:81 R"}}},
+			{update: objects.Edited(a, func(s *es) { *s.Ports[0].Port = 81 }), notice: http, want: lists{httpPort: {"10.0.0.1:81 R"}}},
 		}},
 		{"slice moves to another service", []step{
 			{update: twoPorts, notice: bothPorts, want: lists{httpPort: {"10.0.0.1:80 R"}, httpsPort: {"10.0.0.1:443 R"}}},
 			{update: b, notice: http, want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.2:80 R"}, httpsPort: {"10.0.0.1:443 R"}}},
-			{update: with(twoPorts, func(s *es) { s.Labels[discoveryv1.LabelServiceName] = "app" }),
+			{update: objects.Edited(twoPorts, func(s *es) { s.Labels[discoveryv1.LabelServiceName] = "app" }),
 				notice: []string{"ns/app:http/TCP/IPv4", "ns/app:https/TCP/IPv4", httpPort, httpsPort},
 				want: lists{
 					"ns/app:http/TCP/IPv4": {"10.0.0.1:80 R"}, "ns/app:https/TCP/IPv4": {"10.0.0.1:443 R"},
@@ -168,32 +170,32 @@ func TestCacheHistories(t *testing.T) {
 		}},
 		{"slice leaves its service", []step{
 			{update: a, notice: http, want: one},
-			{update: with(a, func(s *es) { s.Labels = nil }), notice: http},
+			{update: objects.Edited(a, func(s *es) { s.Labels = nil }), notice: http},
 			{delete: "a"},
 		}},
 		{"slice changes its family", []step{
 			{update: a, notice: http, want: one},
-			{update: with(a, func(s *es) {
+			{update: objects.Edited(a, func(s *es) {
 				s.AddressType = discoveryv1.AddressTypeIPv6
 				s.Endpoints[0].Addresses[0] = "2001:db8::1"
 			}), notice: []string{httpPort, "ns/web:http/TCP/IPv6"}, want: lists{"ns/web:http/TCP/IPv6": {"[2001:db8::1]:80 R"}}},
 		}},
 		{"both families", []step{
 			{update: a, notice: http, want: one},
-			{update: with(b, func(s *es) {
+			{update: objects.Edited(b, func(s *es) {
 				s.AddressType = discoveryv1.AddressTypeIPv6
 				s.Endpoints[0].Addresses[0] = "2001:db8::1"
 			}), notice: []string{"ns/web:http/TCP/IPv6"}, want: lists{httpPort: {"10.0.0.1:80 R"}, "ns/web:http/TCP/IPv6": {"[2001:db8::1]:80 R"}}},
 		}},
 		{"one name in two namespaces", []step{
 			{update: a, notice: http, want: one},
-			{update: with(a, func(s *es) { s.Namespace = "other" }), notice: []string{"other/web:http/TCP/IPv4"},
+			{update: objects.Edited(a, func(s *es) { s.Namespace = "other" }), notice: []string{"other/web:http/TCP/IPv4"},
 				want: lists{httpPort: {"10.0.0.1:80 R"}, "other/web:http/TCP/IPv4": {"10.0.0.1:80 R"}}},
 			{delete: "a", notice: http, want: lists{"other/web:http/TCP/IPv4": {"10.0.0.1:80 R"}}},
 		}},
 		{"slices with different numbers of one port", []step{
 			{update: a, notice: http, want: one},
-			{update: with(b, func(s *es) { *s.Ports[0].Port = 8080; s.Endpoints[0].Addresses[0] = "10.0.0.1" }), notice: http,
+			{update: objects.Edited(b, func(s *es) { *s.Ports[0].Port = 8080; s.Endpoints[0].Addresses[0] = "10.0.0.1" }), notice: http,
 				want: lists{httpPort: {"10.0.0.1:80 R", "10.0.0.1:8080 R"}}},
 		}},
 		{"four services at once", []step{
@@ -344,7 +346,7 @@ func TestNoticeComesLast(t *testing.T) {
 	got := map[string][]string{}
 	c = NewCache(View{}, func(k PortKey) { got[keyText(k)] = text(c.Endpoints(k)) })
 	must(t, c.Update(apiSlice("a", "web", "10.0.0.1")))
-	must(t, c.Update(with(apiSlice("a", "app", "10.0.0.2"), func(*discoveryv1.EndpointSlice) {})))
+	must(t, c.Update(objects.Edited(apiSlice("a", "app", "10.0.0.2"), func(*discoveryv1.EndpointSlice) {})))
 	want := map[string][]string{httpPort: nil, "ns/app:http/TCP/IPv4": {"10.0.0.2:80 R"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("endpoints at the time of notice (-want +got):\n%s", diff)

@@ -1,10 +1,11 @@
 package endpoints
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestCompareOrder lists endpoints in their order.
@@ -51,9 +52,7 @@ func TestCompareOrder(t *testing.T) {
 // TestCompareIsTotal: sorting has the same result for any initial order, and Compare
 // returns 0 only for equal endpoints.
 func TestCompareIsTotal(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testenv.Random(t)
 	list := make([]*Endpoint, 300)
 	for i := range list {
 		list[i] = &Endpoint{
@@ -69,12 +68,12 @@ func TestCompareIsTotal(t *testing.T) {
 		r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
 		sortEndpoints(other)
 		if !slices.EqualFunc(list, other, same) {
-			t.Fatalf("seed %d: got two orders of the same endpoints:\n%q\n%q", seed, text(list), text(other))
+			t.Fatalf("got two orders of the same endpoints:\n%q\n%q", text(list), text(other))
 		}
 	}
 	for i := range list[1:] {
 		if equal := *list[i] == *list[i+1]; (list[i].Compare(list[i+1]) == 0) != equal {
-			t.Errorf("seed %d: Compare(%v, %v) disagrees with ==", seed, *list[i], *list[i+1])
+			t.Errorf("Compare(%v, %v) disagrees with ==", *list[i], *list[i+1])
 		}
 	}
 }

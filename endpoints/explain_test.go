@@ -1,12 +1,13 @@
 package endpoints
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const elsewhere = "on another node"
@@ -66,9 +67,7 @@ func marked(in bool, why string) string {
 
 // TestExplainAgreesWithSelect compares both for random endpoints and policies.
 func TestExplainAgreesWithSelect(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testenv.Random(t)
 	coin := func() bool { return r.IntN(3) == 0 }
 	for range 3000 {
 		all := make([]*Endpoint, r.IntN(6))
@@ -84,7 +83,7 @@ func TestExplainAgreesWithSelect(t *testing.T) {
 		for i, x := range Explain(all, p) {
 			cluster, local := slices.Contains(selected.Cluster, all[i]), slices.Contains(selected.Local, all[i])
 			if x.InCluster != cluster || x.InLocal != local || (x.ClusterReason == "") == p.Cluster || (x.LocalReason == "") == p.Local {
-				t.Fatalf("seed %d, %+v, endpoint %d of %q: got %+v, want in cluster %t, in local %t, and a reason for each policy", seed, p, i, text(all), x, cluster, local)
+				t.Fatalf("%+v, endpoint %d of %q: got %+v, want in cluster %t, in local %t, and a reason for each policy", p, i, text(all), x, cluster, local)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // FuzzUpdate updates a Cache with three slices of arbitrary JSON, then deletes them, and
@@ -20,9 +21,9 @@ func FuzzUpdate(f *testing.F) {
 		apiSlice("a", "web", "10.0.0.1 R @n1 zones=z1", "10.0.0.2 U"),
 		apiSlice("b", "web", "10.0.0.1 T @n2 nodes=n1", "010.0.0.3"),
 		apiSlice("a", "app", "10.0.0.1"),
-		with(apiSlice("a", "web", "2001:db8::1"), func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeIPv6 }),
-		with(apiSlice("b", "web", "10.0.0.1"), func(s *discoveryv1.EndpointSlice) {
-			s.Ports = append(s.Ports, discoveryv1.EndpointPort{}, apiPort("http", v1.ProtocolTCP, 81))
+		objects.Edited(apiSlice("a", "web", "2001:db8::1"), func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeIPv6 }),
+		objects.Edited(apiSlice("b", "web", "10.0.0.1"), func(s *discoveryv1.EndpointSlice) {
+			s.Ports = append(append(s.Ports, discoveryv1.EndpointPort{}), objects.SlicePorts("http 81")...)
 		}),
 	}
 	for i := range seeds {

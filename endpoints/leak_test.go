@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func checkEmpty(t *testing.T, c *Cache) {
@@ -120,7 +122,7 @@ func TestWorkingMemoryIsBounded(t *testing.T) {
 	c, _ := newTestCache()
 	s := makeSlice("big", "big", 1, 20_000)
 	must(t, c.Update(s))
-	must(t, c.Update(with(s, func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })))
+	must(t, c.Update(objects.Edited(s, func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })))
 	if got := cap(c.reader.records); got > 2048 {
 		t.Errorf("after a huge slice: got capacity for %d records, want at most 2048", got)
 	}

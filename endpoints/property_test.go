@@ -7,27 +7,27 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func TestCacheAgainstOracle(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	r := testenv.Random(t)
 	histories, steps := 60, 150
 	if testing.Short() {
 		histories = 10
 	}
 	for i := range histories {
-		h := newHistory(rand.New(rand.NewPCG(seed, uint64(i))))
+		h := newHistory(rand.New(rand.NewPCG(r.Uint64(), 0)))
 		for step := range steps {
 			if problem := h.step(); problem != "" {
-				t.Fatalf("seed %d, history %d, step %d: %s", seed, i, step, problem)
+				t.Fatalf("history %d, step %d: %s", i, step, problem)
 			}
 		}
 		checkCache(t, h.cache)
 		if problem := h.checkReturned(); problem != "" {
-			t.Fatalf("seed %d, history %d: %s", seed, i, problem)
+			t.Fatalf("history %d: %s", i, problem)
 		}
 		for name := range h.oracle.objects {
 			h.cache.Delete(name)
@@ -38,7 +38,7 @@ func TestCacheAgainstOracle(t *testing.T) {
 
 // history makes the same random calls of a Cache and of the oracle.
 type history struct {
-	r       *rand.Rand
+	objects.Generator
 	cache   *Cache
 	oracle  *oracle
 	noticed map[PortKey]int
@@ -54,7 +54,7 @@ type returnedList struct {
 }
 
 func newHistory(r *rand.Rand) *history {
-	h := &history{r: r, noticed: map[PortKey]int{}}
+	h := &history{Generator: objects.Generator{Rand: r, Unusual: 8, Scarce: true, Node: "here"}, noticed: map[PortKey]int{}}
 	view := h.view()
 	h.oracle = newOracle(view)
 	h.cache = NewCache(view, func(k PortKey) { h.noticed[k]++ })
@@ -65,7 +65,7 @@ func newHistory(r *rand.Rand) *history {
 func (h *history) step() string {
 	clear(h.noticed)
 	exact := true
-	switch h.r.IntN(10) {
+	switch h.IntN(10) {
 	case 0:
 		view := h.view()
 		h.oracle.view = view
@@ -73,11 +73,12 @@ func (h *history) step() string {
 		// The order of records of several slices may change.
 		exact = false
 	case 1, 2:
-		name := sliceName(h.pick("a", "b", "c", "d", "e", "f", "unknown"))
+		name := sliceName(h.pick("0", "1", "2", "3", "4", "5", "unknown"))
 		delete(h.oracle.objects, name)
 		h.cache.Delete(name)
 	default:
-		s := h.slice()
+		name := sliceName(h.pick("0", "1", "2", "3", "4", "5"))
+		s := h.Slice(name.String(), h.oracle.objects[name])
 		h.oracle.update(s)
 		object := s.DeepCopy()
 		_ = h.cache.Update(s) // TestUpdateReads* checks the errors.
@@ -91,7 +92,7 @@ func (h *history) step() string {
 	}
 	h.records = now
 	// Without reading, one merge has to handle several changes.
-	if h.r.IntN(3) == 0 {
+	if h.IntN(3) == 0 {
 		return h.checkEndpoints()
 	}
 	return ""
@@ -153,77 +154,8 @@ func (h *history) checkReturned() string {
 	return ""
 }
 
-func (h *history) pick(from ...string) string { return from[h.r.IntN(len(from))] }
-
-func (h *history) chance(percent int) bool { return h.r.IntN(100) < percent }
+func (h *history) pick(from ...string) string { return objects.OneOf(h.Rand, from...) }
 
 func (h *history) view() View {
-	return View{NodeName: h.pick("", "n1", "n2"), Zone: h.pick("", "z1", "z2")}
-}
-
-// slice makes a slice of few names and addresses, so that slices overlap.
-func (h *history) slice() *discoveryv1.EndpointSlice {
-	s := apiSlice(h.pick("a", "b", "c", "d", "e", "f"), h.pick("web", "web", "web", "app", ""))
-	v6 := h.chance(10)
-	if v6 {
-		s.AddressType = discoveryv1.AddressTypeIPv6
-	}
-	if h.chance(2) {
-		s.AddressType = discoveryv1.AddressTypeFQDN
-	}
-	s.Ports = nil
-	for h.chance(60) && len(s.Ports) < 4 {
-		s.Ports = append(s.Ports, h.port())
-	}
-	for range h.r.IntN(6) {
-		s.Endpoints = append(s.Endpoints, h.endpoint(v6))
-	}
-	return s
-}
-
-func (h *history) port() discoveryv1.EndpointPort {
-	p := apiPort(h.pick("http", "http", "dns"), v1.Protocol(h.pick("TCP", "TCP", "UDP")), int32(80+h.r.IntN(2)))
-	switch h.r.IntN(20) {
-	case 0:
-		p.Name = nil
-	case 1:
-		p.Port = nil
-	case 2:
-		p.Protocol = nil
-	case 3:
-		p.Protocol = new(v1.Protocol("FTP"))
-	case 4:
-		p.Port = new(int32(70000))
-	}
-	return p
-}
-
-func (h *history) endpoint(v6 bool) discoveryv1.Endpoint {
-	var e discoveryv1.Endpoint
-	switch {
-	case h.chance(3):
-		e.Addresses = []string{h.pick("", "nonsense", "127.0.0.1", "fe80::1", "10.0.0.1%eth0")}
-	case h.chance(2):
-	case v6:
-		e.Addresses = []string{h.pick("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:DB8:0::3")}
-	default:
-		e.Addresses = []string{h.pick("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.10", "010.0.0.1"), "10.9.9.9"}
-	}
-	for _, c := range []**bool{&e.Conditions.Ready, &e.Conditions.Serving, &e.Conditions.Terminating} {
-		if h.chance(20) {
-			*c = new(h.chance(50))
-		}
-	}
-	if h.chance(70) {
-		e.NodeName = new(h.pick("n1", "n2", "n3", ""))
-	}
-	for h.chance(25) {
-		hints := hintsOf(&e)
-		hints.ForZones = append(hints.ForZones, discoveryv1.ForZone{Name: h.pick("z1", "z2", "z3", "")})
-	}
-	for h.chance(15) {
-		hints := hintsOf(&e)
-		hints.ForNodes = append(hints.ForNodes, discoveryv1.ForNode{Name: h.pick("n1", "n2", "n3", "")})
-	}
-	return e
+	return View{NodeName: h.pick("", "here", "there"), Zone: h.pick("", "a", "b")}
 }

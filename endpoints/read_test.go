@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // fields returns the field errors of an error as text, "field: reason" each.
@@ -53,7 +55,7 @@ func runReadCases(t *testing.T, cases []readCase) {
 	t.Helper()
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			s := with(apiSlice("s", "web", "10.0.0.1"), tc.change)
+			s := objects.Edited(apiSlice("s", "web", "10.0.0.1"), tc.change)
 			object := s.DeepCopy()
 			c := NewCache(View{NodeName: "here", Zone: "a"}, nil)
 			got := fields(t, c.Update(s))
@@ -107,7 +109,7 @@ func TestUpdateReadsPorts(t *testing.T) {
 	type es = discoveryv1.EndpointSlice
 	port := func(change func(*discoveryv1.EndpointPort)) func(*es) {
 		return func(s *es) {
-			s.Ports = append(s.Ports, apiPort("https", v1.ProtocolTCP, 443))
+			s.Ports = append(s.Ports, objects.SlicePorts("https 443")...)
 			change(&s.Ports[0])
 		}
 	}
@@ -133,10 +135,10 @@ func TestUpdateReadsPorts(t *testing.T) {
 		{"too high", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(65536)) }), onlyHTTPS, []string{"ports[0].port: 65536 is not"}},
 		{"highest", port(func(p *discoveryv1.EndpointPort) { p.Port = new(int32(65535)) }),
 			map[string][]string{httpPort: {"10.0.0.1:65535 R"}, httpsPort: https}, nil},
-		{"one name, two protocols", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolUDP, 443) }),
+		{"one name, two protocols", port(func(p *discoveryv1.EndpointPort) { *p = objects.SlicePorts("https 443/UDP")[0] }),
 			map[string][]string{"ns/web:https/UDP/IPv4": https, httpsPort: https}, nil},
-		{"the same twice", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolTCP, 443) }), onlyHTTPS, nil},
-		{"one name, two numbers", port(func(p *discoveryv1.EndpointPort) { *p = apiPort("https", v1.ProtocolTCP, 8443) }),
+		{"the same twice", port(func(p *discoveryv1.EndpointPort) { *p = objects.SlicePorts("https 443")[0] }), onlyHTTPS, nil},
+		{"one name, two numbers", port(func(p *discoveryv1.EndpointPort) { *p = objects.SlicePorts("https 8443")[0] }),
 			map[string][]string{httpsPort: {"10.0.0.1:443 R", "10.0.0.1:8443 R"}}, nil},
 	})
 }
@@ -190,11 +192,11 @@ func TestUpdateReadsEndpoints(t *testing.T) {
 func TestSliceIsBounded(t *testing.T) {
 	s := apiSlice("web-1", "web", "10.0.0.1")
 	for i := range 1000 {
-		s.Endpoints = append(s.Endpoints, apiEndpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
+		s.Endpoints = append(s.Endpoints, objects.Endpoint(fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)))
 	}
 	s.Ports = nil
 	for i := range 20_000 {
-		s.Ports = append(s.Ports, apiPort(fmt.Sprintf("p%d", i), v1.ProtocolTCP, 8080))
+		s.Ports = append(s.Ports, objects.SlicePorts(fmt.Sprintf("p%d 8080", i))...)
 	}
 	c := NewCache(View{}, nil)
 	if err := c.Update(s); err == nil || !strings.Contains(err.Error(), "20000 ports are more than 2000000") {
@@ -221,7 +223,7 @@ func TestPortsShareEndpoints(t *testing.T) {
 	s := apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	s.Ports = nil
 	for i := range 100 {
-		s.Ports = append(s.Ports, apiPort(fmt.Sprintf("p%02d", i), v1.ProtocolTCP, int32(8080+i/50)))
+		s.Ports = append(s.Ports, objects.SlicePorts(fmt.Sprintf("p%02d %d", i, 8080+i/50))...)
 	}
 	c := NewCache(View{}, nil)
 	check := func() {
@@ -241,6 +243,6 @@ func TestPortsShareEndpoints(t *testing.T) {
 	check()
 	s.Endpoints = s.Endpoints[1:]
 	check()
-	s.Endpoints = append(s.Endpoints, apiEndpoint("10.0.0.4"))
+	s.Endpoints = append(s.Endpoints, objects.Endpoint("10.0.0.4"))
 	check()
 }

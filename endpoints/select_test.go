@@ -2,13 +2,15 @@ package endpoints
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // makeEndpoints makes endpoints of words, one each: a letter for the
@@ -20,18 +22,13 @@ func makeEndpoints(t *testing.T, words string) []*Endpoint {
 	var out []*Endpoint
 	for i, w := range strings.Fields(words) {
 		e := &Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)}
-		known := false
-		for _, l := range conditionLetters() {
-			if l.letter == w[:1] {
-				e.Ready, e.Serving, e.Terminating = l.ready, l.serving, l.terminating
-				known = true
-			}
-		}
+		l := objects.ConditionsOf(w[:1])
+		e.Ready, e.Serving, e.Terminating = l.Ready, l.Serving, l.Terminating
 		rest := w[1:]
 		rest, e.Local = strings.CutPrefix(rest, "l")
 		rest, e.ZoneHint = cutHint(rest, "z")
 		rest, e.NodeHint = cutHint(rest, "n")
-		if !known || rest != "" {
+		if rest != "" {
 			t.Fatalf("endpoint %q: unknown notation", w)
 		}
 		out = append(out, e)
@@ -265,18 +262,16 @@ func slowCluster(all []*Endpoint) []*Endpoint {
 }
 
 func TestSelectAgainstOracle(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testenv.Random(t)
 	for range 20_000 {
 		all := make([]*Endpoint, r.IntN(7))
 		// Few kinds of endpoints at a time, so that "all of them" occurs.
-		kinds := 1 + r.IntN(len(conditionLetters()))
+		kinds := 1 + r.IntN(len(objects.Letters()))
 		for i := range all {
-			l := conditionLetters()[r.IntN(kinds)]
+			l := objects.Letters()[r.IntN(kinds)]
 			all[i] = &Endpoint{
 				Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
-				Ready: l.ready, Serving: l.serving, Terminating: l.terminating,
+				Ready: l.Ready, Serving: l.Serving, Terminating: l.Terminating,
 				Local:    r.IntN(3) == 0,
 				ZoneHint: Hint(min(r.IntN(6), 2)),
 				NodeHint: Hint(min(r.IntN(6), 2)),
@@ -285,7 +280,7 @@ func TestSelectAgainstOracle(t *testing.T) {
 		p := Policy{Cluster: r.IntN(2) == 0, Local: r.IntN(2) == 0, LocalFallback: LocalFallback(r.IntN(3))}
 		want, got := slowSelect(all, p), Select(all, p)
 		if diff := cmp.Diff(summary(want), summary(got)); diff != "" {
-			t.Fatalf("seed %d: Select(%q, %+v) (-want +got):\n%s", seed, text(all), p, diff)
+			t.Fatalf("Select(%q, %+v) (-want +got):\n%s", text(all), p, diff)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func annotations(all map[string]string) edit { return func(s *v1.Service) { s.Annotations = all } }
@@ -40,8 +41,8 @@ func TestAnnotationsReachAllPorts(t *testing.T) {
 	keys, values := []string{"scheduler"}, map[string]string{"scheduler": "wrr"}
 	tr := newTestTracker(listing(keys...))
 	keys[0] = "x"
-	tr.UpdateService(apiService("web", "10.96.0.1", dualStack("10.96.0.1", "fd00::1"), annotations(values),
-		ports(v1.ServicePort{Name: "http", Port: 80}, v1.ServicePort{Name: "dns", Protocol: v1.ProtocolUDP, Port: 53})))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.ClusterIPs("10.96.0.1", "fd00::1"), annotations(values),
+		objects.Ports("http 80", "dns 53/UDP")))
 	tr.UpdateService(apiService("other", "10.96.0.2"))
 	values["scheduler"] = "y"
 	s := newest(t, tr)

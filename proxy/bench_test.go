@@ -7,10 +7,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func manyService(i int) *v1.Service {
-	return apiService(fmt.Sprintf("service-%05d", i), fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255), created(int64(i)))
+	return apiService(fmt.Sprintf("service-%05d", i), fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255), objects.Created(int64(i)))
 }
 
 // manySlice is the slice of one Service with n endpoints, of which the middle

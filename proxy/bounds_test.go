@@ -8,20 +8,14 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // hugeService has many external IPs and ports.
 func hugeService(name, clusterIP string, portCount, addrCount int) *v1.Service {
-	var list []v1.ServicePort
-	for i := range portCount {
-		list = append(list, v1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i), NodePort: int32(30000 + i)})
-	}
-	var addrs []string
-	for i := range addrCount {
-		addrs = append(addrs, fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250))
-	}
-	return apiService(name, clusterIP, ports(list...), externalIPs(addrs...))
+	list := objects.Many(portCount, func(i int) string { return fmt.Sprintf("p%d %d:%d", i, 1000+i, 30000+i) })
+	return apiService(name, clusterIP, objects.Ports(list...), objects.ExternalIPs(claimed(addrCount)...))
 }
 
 // TestOneServiceIsBounded: a Service of some kilobytes, and a slice, must not use
@@ -35,10 +29,7 @@ func TestOneServiceIsBounded(t *testing.T) {
 	tr := newTestTracker()
 	tr.UpdateService(hugeService("huge", "10.96.0.1", portCount, addrCount))
 	slice := apiSlice("huge-1", "huge", addrs...)
-	slice.Ports = nil
-	for i := range portCount {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprintf("p%d", i)), Port: new(int32(8080))})
-	}
+	slice.Ports = objects.SlicePorts(objects.Many(portCount, func(i int) string { return fmt.Sprintf("p%d 8080", i) })...)
 	tr.UpdateEndpointSlice(slice)
 	s := newest(t, tr)
 	slots := 0
@@ -107,7 +98,7 @@ func TestProblemsOfOneServiceAreBounded(t *testing.T) {
 		nonsense = append(nonsense, fmt.Sprint("x", i))
 	}
 	tr := newTestTracker()
-	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), sourceRanges(nonsense...)))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1"), objects.SourceRanges(nonsense...)))
 	got := problemText(newest(t, tr))
 	if len(got) != maxProblems+1 {
 		t.Fatalf("got %d problems, want %d", len(got), maxProblems+1)
@@ -125,7 +116,7 @@ func TestSourceRangesAreBounded(t *testing.T) {
 		ranges = append(ranges, fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))
 		balancers = append(balancers, fmt.Sprintf("203.0.%d.%d", i/250, 1+i%250))
 	}
-	two := ports(v1.ServicePort{Name: "http", Port: 80}, v1.ServicePort{Name: "https", Port: 443})
+	two := objects.Ports("http 80", "https 443")
 	for _, tc := range []struct {
 		balancers int
 		want      int
@@ -137,7 +128,7 @@ func TestSourceRangesAreBounded(t *testing.T) {
 		{1, 1000, nil},
 	} {
 		tr := newTestTracker()
-		tr.UpdateService(apiService("web", "10.96.0.1", two, loadBalancer(balancers[:tc.balancers]...), sourceRanges(ranges...)))
+		tr.UpdateService(apiService("web", "10.96.0.1", two, objects.LoadBalancer(balancers[:tc.balancers]...), objects.SourceRanges(ranges...)))
 		s := newest(t, tr)
 		p := get(t, s, portName("web"))
 		if len(p.Frontends) != 1+tc.balancers {
@@ -175,12 +166,10 @@ func TestProblemsOfOneSliceAreBounded(t *testing.T) {
 // endpoints is served at the ClusterIP, an external IP, a load balancer's IP and its node port.
 func TestManyPortsKeepTheirAddresses(t *testing.T) {
 	const portCount, hosts = 4000, 150
-	inService, inSlice := portsOf(portCount)
-	for i := range inService {
-		inService[i].NodePort = int32(20_000 + i)
-	}
+	_, inSlice := portsOf(portCount)
+	inService := objects.Ports(objects.Many(portCount, func(i int) string { return fmt.Sprintf("p%d %d:%d", i, 1+i, 20_000+i) })...)
 	tr := newTestTracker()
-	tr.UpdateService(apiService("sip", "10.96.0.1", ports(inService...), loadBalancer("203.0.113.1"), externalIPs("203.0.113.2")))
+	tr.UpdateService(apiService("sip", "10.96.0.1", inService, objects.LoadBalancer("203.0.113.1"), objects.ExternalIPs("203.0.113.2")))
 	s := apiSlice("sip-1", "sip", manyAddrs(hosts)...)
 	s.Ports = inSlice
 	tr.UpdateEndpointSlice(s)

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // addrs returns the cluster endpoints of a port, or nil if there is no such port.
@@ -41,7 +43,7 @@ func TestFirstSnapshot(t *testing.T) {
 // next snapshot, makes no new generation.
 func TestChangesThatAreNone(t *testing.T) {
 	web := func(edits ...edit) *v1.Service { return apiService("web", "10.96.0.1", edits...) }
-	bad := externalIPs("nonsense", "198.51.100.1")
+	bad := objects.ExternalIPs("nonsense", "198.51.100.1")
 	one := func() *discoveryv1.EndpointSlice { return apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2") }
 	for _, tc := range []struct {
 		name string
@@ -54,7 +56,7 @@ func TestChangesThatAreNone(t *testing.T) {
 		{"unlisted annotation", func(tr *tracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.Annotations = map[string]string{"a": "b"} }))
 		}},
-		{"Service changed and changed back", func(tr *tracker) { tr.UpdateService(web(nodePort(30080))); tr.UpdateService(web(bad)) }},
+		{"Service changed and changed back", func(tr *tracker) { tr.UpdateService(web(objects.NodePort(30080))); tr.UpdateService(web(bad)) }},
 		{"Service deleted and added again", func(tr *tracker) { tr.DeleteService(objectName("web")); tr.UpdateService(web(bad)) }},
 		{"Service headless and back", func(tr *tracker) { tr.UpdateService(apiService("web", "None")); tr.UpdateService(web(bad)) }},
 		{"port renamed and back", func(tr *tracker) {
@@ -62,7 +64,7 @@ func TestChangesThatAreNone(t *testing.T) {
 			tr.UpdateService(web(bad))
 		}},
 		{"another Service added and deleted", func(tr *tracker) {
-			tr.UpdateService(apiService("other", "10.96.0.2", created(1), externalIPs("198.51.100.1", "bad")))
+			tr.UpdateService(apiService("other", "10.96.0.2", objects.Created(1), objects.ExternalIPs("198.51.100.1", "bad")))
 			tr.DeleteService(objectName("other"))
 		}},
 		{"unknown Service deleted", func(tr *tracker) { tr.DeleteService(objectName("other")) }},
@@ -85,11 +87,11 @@ func TestChangesThatAreNone(t *testing.T) {
 		{"endpoints known twice", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("web-2", "web", "10.0.0.2")) }},
 		{"slice of no Service", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("x", "other", "10.0.0.2")) }},
 		{"unknown slice deleted", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("x")) }},
-		{"same Node", func(tr *tracker) { tr.UpdateNode(apiNode("here", "", "192.168.0.1")) }},
-		{"other Node", func(tr *tracker) { tr.UpdateNode(apiNode("there", "b", "192.168.0.2")) }},
+		{"same Node", func(tr *tracker) { tr.UpdateNode(objects.Node("here", "", "192.168.0.1")) }},
+		{"other Node", func(tr *tracker) { tr.UpdateNode(objects.Node("there", "b", "192.168.0.2")) }},
 		{"Node changed and changed back", func(tr *tracker) {
-			tr.UpdateNode(apiNode("here", "b", "192.168.0.2"))
-			tr.UpdateNode(apiNode("here", "", "192.168.0.1"))
+			tr.UpdateNode(objects.Node("here", "b", "192.168.0.2"))
+			tr.UpdateNode(objects.Node("here", "", "192.168.0.1"))
 		}},
 		{"nothing at all", func(tr *tracker) { tr.UpdateService(nil); tr.UpdateEndpointSlice(nil); tr.Synced() }},
 	} {
@@ -151,7 +153,7 @@ func TestOneStepAtATime(t *testing.T) {
 // TestUnchangedPortsAreShared: after a change of one port the others are the same values.
 func TestUnchangedPortsAreShared(t *testing.T) {
 	tr := newTestTracker()
-	two := ports(v1.ServicePort{Name: "http", Port: 80}, v1.ServicePort{Name: "https", Port: 443})
+	two := objects.Ports("http 80", "https 443")
 	tr.UpdateService(apiService("web", "10.96.0.1", two))
 	tr.UpdateService(apiService("api", "10.96.0.2"))
 	before := newest(t, tr)
@@ -191,8 +193,8 @@ func TestAccept(t *testing.T) {
 		}
 	}
 	tr := newTestTracker()
-	tr.UpdateService(apiService("web", "10.96.0.1", externalIPs("nonsense")))
-	tr.UpdateService(apiService("web", "10.96.0.1", externalIPs("nonsense"), label("service.kubernetes.io/service-proxy-name", "mesh")))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.ExternalIPs("nonsense")))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.ExternalIPs("nonsense"), label("service.kubernetes.io/service-proxy-name", "mesh")))
 	if s := newest(t, tr); s.Len() != 0 || len(problemText(s)) != 0 {
 		t.Errorf("label added later: got %q and problems %q, want neither", snapshotNames(s), problemText(s))
 	}
@@ -235,7 +237,7 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 		Ports:       []discoveryv1.EndpointPort{{}, {Name: new("http")}, {Name: new("http"), Port: new(int32(8080))}, {Name: new("x"), Port: new(int32(-1))}},
 		Endpoints:   []discoveryv1.Endpoint{{}, {Addresses: []string{"nonsense"}}, {Addresses: []string{""}}, {Addresses: []string{"10.0.0.1"}}, {Addresses: []string{"fd00::1"}}},
 	})
-	tr.UpdateService(apiService("web", "10.96.0.1", ports(v1.ServicePort{Name: "http", Port: 80}), func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.Ports("http 80"), func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }))
 	s := newest(t, tr)
 	if diff := cmp.Diff([]string{"10.0.0.1:8080"}, addrs(s, portName("web"))); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)

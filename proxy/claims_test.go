@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // owners returns the service ports that have a frontend at each address.
@@ -27,15 +29,15 @@ func owners(s Snapshot) map[string][]string {
 // rivals are Services of which each claims something that another one claims.
 func rivals() []*v1.Service {
 	return []*v1.Service{
-		apiService("young", "10.96.0.1", created(9), externalIPs("198.51.100.1")),
-		apiService("old", "10.96.0.2", created(1), loadBalancer("198.51.100.1")),
-		apiService("middle", "10.96.0.3", created(5), externalIPs("198.51.100.1", "10.96.0.1"), nodePort(30080)),
-		apiService("aged", "10.96.0.4", created(5), externalIPs("198.51.100.1"), nodePort(30080)),
-		apiService("other-port", "10.96.0.5", externalIPs("198.51.100.1"), ports(v1.ServicePort{Name: "http", Port: 81})),
-		apiService("udp", "10.96.0.6", created(2), externalIPs("198.51.100.1"), ports(v1.ServicePort{Name: "http", Port: 80, Protocol: v1.ProtocolUDP, NodePort: 30080})),
-		apiService("same-ip", "10.96.0.6", created(3)),
-		apiService("same-ip-younger", "10.96.0.6", created(4)),
-		apiService("twice", "10.96.0.7", ports(v1.ServicePort{Name: "b", Port: 80}, v1.ServicePort{Name: "a", Port: 80})),
+		apiService("young", "10.96.0.1", objects.Created(9), objects.ExternalIPs("198.51.100.1")),
+		apiService("old", "10.96.0.2", objects.Created(1), objects.LoadBalancer("198.51.100.1")),
+		apiService("middle", "10.96.0.3", objects.Created(5), objects.ExternalIPs("198.51.100.1", "10.96.0.1"), objects.NodePort(30080)),
+		apiService("aged", "10.96.0.4", objects.Created(5), objects.ExternalIPs("198.51.100.1"), objects.NodePort(30080)),
+		apiService("other-port", "10.96.0.5", objects.ExternalIPs("198.51.100.1"), objects.Ports("http 81")),
+		apiService("udp", "10.96.0.6", objects.Created(2), objects.ExternalIPs("198.51.100.1"), objects.Ports("http 80:30080/UDP")),
+		apiService("same-ip", "10.96.0.6", objects.Created(3)),
+		apiService("same-ip-younger", "10.96.0.6", objects.Created(4)),
+		apiService("twice", "10.96.0.7", objects.Ports("b 80", "a 80")),
 	}
 }
 
@@ -92,7 +94,7 @@ func TestOwnersHandOver(t *testing.T) {
 	tr := newTestTracker()
 	names := []string{"a", "b", "c", "d"}
 	for i, name := range names {
-		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), created(int64(i)), externalIPs("198.51.100.1")))
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), objects.Created(int64(i)), objects.ExternalIPs("198.51.100.1")))
 	}
 	for i, owner := range names {
 		s := newest(t, tr)
@@ -118,7 +120,7 @@ func TestOwnersComeAsTheyAge(t *testing.T) {
 	tr := newTestTracker()
 	for i := range 4 {
 		name := fmt.Sprintf("s%d", i)
-		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), created(int64(10-i)), externalIPs("198.51.100.1")))
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.0.%d", i+1), objects.Created(int64(10-i)), objects.ExternalIPs("198.51.100.1")))
 		s := newest(t, tr)
 		if diff := cmp.Diff([]string{name + ":http"}, owners(s)["198.51.100.1:80/TCP"]); diff != "" {
 			t.Errorf("after %s: owners (-want +got):\n%s", name, diff)
@@ -145,17 +147,17 @@ func TestConflictEndsByUpdate(t *testing.T) {
 		owners []string
 		rivals int
 	}{
-		{"owner moves", apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.2")), []string{"b:http"}, 0},
-		{"owner is no longer proxied", apiService("a", v1.ClusterIPNone, created(1), externalIPs("198.51.100.1")), []string{"b:http"}, 0},
-		{"owner is younger", apiService("a", "10.96.0.1", created(3), externalIPs("198.51.100.1")), []string{"b:http"}, 1},
-		{"loser moves", apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.2")), []string{"a:http"}, 0},
-		{"loser is older", apiService("b", "10.96.0.2", created(0), externalIPs("198.51.100.1")), []string{"b:http"}, 1},
-		{"owner changes otherwise", apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.1"), internalLocal), []string{"a:http"}, 1},
-		{"loser changes otherwise", apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.1"), internalLocal), []string{"a:http"}, 1},
+		{"owner moves", apiService("a", "10.96.0.1", objects.Created(1), objects.ExternalIPs("198.51.100.2")), []string{"b:http"}, 0},
+		{"owner is no longer proxied", apiService("a", v1.ClusterIPNone, objects.Created(1), objects.ExternalIPs("198.51.100.1")), []string{"b:http"}, 0},
+		{"owner is younger", apiService("a", "10.96.0.1", objects.Created(3), objects.ExternalIPs("198.51.100.1")), []string{"b:http"}, 1},
+		{"loser moves", apiService("b", "10.96.0.2", objects.Created(2), objects.ExternalIPs("198.51.100.2")), []string{"a:http"}, 0},
+		{"loser is older", apiService("b", "10.96.0.2", objects.Created(0), objects.ExternalIPs("198.51.100.1")), []string{"b:http"}, 1},
+		{"owner changes otherwise", apiService("a", "10.96.0.1", objects.Created(1), objects.ExternalIPs("198.51.100.1"), objects.InternalLocal), []string{"a:http"}, 1},
+		{"loser changes otherwise", apiService("b", "10.96.0.2", objects.Created(2), objects.ExternalIPs("198.51.100.1"), objects.InternalLocal), []string{"a:http"}, 1},
 	} {
 		tr := newTestTracker()
-		tr.UpdateService(apiService("a", "10.96.0.1", created(1), externalIPs("198.51.100.1")))
-		tr.UpdateService(apiService("b", "10.96.0.2", created(2), externalIPs("198.51.100.1")))
+		tr.UpdateService(apiService("a", "10.96.0.1", objects.Created(1), objects.ExternalIPs("198.51.100.1")))
+		tr.UpdateService(apiService("b", "10.96.0.2", objects.Created(2), objects.ExternalIPs("198.51.100.1")))
 		if got := problemText(newest(t, tr)); len(got) != 1 {
 			t.Fatalf("%s: before: got problems %q, want one", tc.name, got)
 		}
@@ -174,8 +176,8 @@ func TestConflictEndsByUpdate(t *testing.T) {
 // external IP, which would also remove its source ranges.
 func TestLoadBalancerBeatsOlderExternalIP(t *testing.T) {
 	tr := newTestTracker()
-	tr.UpdateService(apiService("victim", "10.96.0.1", created(9), loadBalancer("203.0.113.1"), sourceRanges("198.51.100.0/24")))
-	tr.UpdateService(apiService("old", "10.96.0.2", created(1), externalIPs("203.0.113.1")))
+	tr.UpdateService(apiService("victim", "10.96.0.1", objects.Created(9), objects.LoadBalancer("203.0.113.1"), objects.SourceRanges("198.51.100.0/24")))
+	tr.UpdateService(apiService("old", "10.96.0.2", objects.Created(1), objects.ExternalIPs("203.0.113.1")))
 	tr.Synced()
 	if got := owners(newest(t, tr))["203.0.113.1:80/TCP"]; len(got) != 1 || got[0] != "victim:http" {
 		t.Errorf("owner of the load balancer's address: got %q, want the Service that has it", got)
@@ -196,11 +198,11 @@ func TestFirstHolderStays(t *testing.T) {
 	}{
 		{"first by name", holder, apiService("a", addr, ageless), "m:http"},
 		{"last by name", holder, apiService("z", addr, ageless), "m:http"},
-		{"with a timestamp", holder, apiService("a", addr, created(1)), "m:http"},
-		{"without a timestamp, against one that has it", apiService("m", addr, created(9)), apiService("a", addr, ageless), "m:http"},
-		{"older, both with timestamps", apiService("m", addr, created(9)), apiService("a", addr, created(1)), "a:http"},
-		{"ClusterIP against external IP", apiService("m", "10.96.0.1", ageless, externalIPs(addr)), apiService("a", addr, ageless), "m:http"},
-		{"other port", holder, apiService("a", addr, ageless, ports(v1.ServicePort{Name: "x", Port: 80})), "m:http"},
+		{"with a timestamp", holder, apiService("a", addr, objects.Created(1)), "m:http"},
+		{"without a timestamp, against one that has it", apiService("m", addr, objects.Created(9)), apiService("a", addr, ageless), "m:http"},
+		{"older, both with timestamps", apiService("m", addr, objects.Created(9)), apiService("a", addr, objects.Created(1)), "a:http"},
+		{"ClusterIP against external IP", apiService("m", "10.96.0.1", ageless, objects.ExternalIPs(addr)), apiService("a", addr, ageless), "m:http"},
+		{"other port", holder, apiService("a", addr, ageless, objects.Ports("x 80")), "m:http"},
 	} {
 		tr := newTestTracker()
 		owner := func(when, want string) {
@@ -220,11 +222,11 @@ func TestFirstHolderStays(t *testing.T) {
 			t.Errorf("%s: got problems %q, want one of the newcomer", tc.name, got)
 		}
 		changed := tc.holder.DeepCopy()
-		internalLocal(changed)
+		objects.InternalLocal(changed)
 		tr.UpdateService(changed)
 		owner("after a change of the holder", "m:http")
 		again := tc.newcomer.DeepCopy()
-		internalLocal(again)
+		objects.InternalLocal(again)
 		tr.UpdateService(again)
 		owner("after a change of the newcomer", "m:http")
 		renamed := changed.DeepCopy()

@@ -9,22 +9,22 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // contender is one of many Services that claim the same external IPs at the same
 // ports. The lower its number, the older it is.
 func contender(i, addrCount, portCount int, edits ...edit) *v1.Service {
-	var list []v1.ServicePort
-	for p := range portCount {
-		list = append(list, v1.ServicePort{Name: fmt.Sprintf("p%d", p), Port: int32(1000 + p)})
-	}
-	var addrs []string
-	for a := range addrCount {
-		addrs = append(addrs, fmt.Sprintf("198.51.%d.%d", a/250, 1+a%250))
-	}
+	list := objects.Many(portCount, func(p int) string { return fmt.Sprintf("p%d %d", p, 1000+p) })
 	clusterIP := netip.AddrFrom4([4]byte{10, 96, byte(i / 250), byte(1 + i%250)}).String()
-	all := []edit{ports(list...), externalIPs(addrs...), created(int64(1000 + i))}
+	all := []edit{objects.Ports(list...), objects.ExternalIPs(claimed(addrCount)...), objects.Created(int64(1000 + i))}
 	return apiService(contenderName(i), clusterIP, append(all, edits...)...)
+}
+
+// claimed returns addresses that several Services claim.
+func claimed(n int) []string {
+	return objects.Many(n, func(i int) string { return fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250) })
 }
 
 func contenderName(i int) string { return fmt.Sprintf("s%04d", i) }
@@ -58,15 +58,15 @@ func contestEvents() []contestEvent {
 	}
 	return []contestEvent{
 		{"owner is removed", 3, without(1), with(1)},
-		{"owner becomes younger", 6, with(1, created(9999)), with(1)},
-		{"owner moves", 6, with(1, externalIPs("203.0.113.1")), with(1)},
+		{"owner becomes younger", 6, with(1, objects.Created(9999)), with(1)},
+		{"owner moves", 6, with(1, objects.ExternalIPs("203.0.113.1")), with(1)},
 		{"owner drops one address", 6, with(1, func(s *v1.Service) { s.Spec.ExternalIPs = s.Spec.ExternalIPs[:29] }), with(1)},
 		{"owner changes a port", 4, with(1, func(s *v1.Service) { s.Spec.Ports[1].Port = 999 }), with(1)},
-		{"owner changes otherwise", 3, with(1, internalLocal), with(1)},
+		{"owner changes otherwise", 3, with(1, objects.InternalLocal), with(1)},
 		{"older Service is added", 6, with(0), without(0)},
-		{"loser becomes older", 6, with(30, created(1)), with(30)},
+		{"loser becomes older", 6, with(30, objects.Created(1)), with(30)},
 		{"loser is removed", 0, without(30), with(30)},
-		{"loser changes otherwise", 3, with(30, internalLocal), with(30)},
+		{"loser changes otherwise", 3, with(30, objects.InternalLocal), with(30)},
 	}
 }
 
@@ -110,7 +110,7 @@ func TestContestIsShallow(t *testing.T) {
 	} {
 		tr := newTestTracker()
 		for i := range 2 * count { // add all, then replace all by younger ones
-			tr.UpdateService(contender(number(i%count), 1, 1, created(int64(i/count*count+number(i%count)))))
+			tr.UpdateService(contender(number(i%count), 1, 1, objects.Created(int64(i/count*count+number(i%count)))))
 		}
 		if len(tr.claims.contests) != count+1 {
 			t.Errorf("%s: got %d addresses, want %d", name, len(tr.claims.contests), count+1)
@@ -132,9 +132,9 @@ func TestOwnerOfAllGoes(t *testing.T) {
 		all = append(all, addr(i))
 	}
 	tr := newTestTracker()
-	tr.UpdateService(apiService("owner", "10.96.1.1", created(1), externalIPs(all...)))
+	tr.UpdateService(apiService("owner", "10.96.1.1", objects.Created(1), objects.ExternalIPs(all...)))
 	for i := range count {
-		tr.UpdateService(contender(i, 0, 1, externalIPs(addr(i), addr((i+1)%count)), ports(v1.ServicePort{Name: "http", Port: 80})))
+		tr.UpdateService(contender(i, 0, 1, objects.ExternalIPs(addr(i), addr((i+1)%count)), objects.Ports("http 80")))
 	}
 	if got := problemText(newest(t, tr)); len(got) != count {
 		t.Fatalf("with the owner of all: got %d problems, want one for each of %d others", len(got), count)
@@ -177,7 +177,7 @@ func TestEveryLoserIsNamed(t *testing.T) {
 	check("first", numbers(2, count), 1)
 	tr.DeleteService(objectName(contenderName(1)))
 	check("without the first", numbers(3, count), 2)
-	tr.UpdateService(contender(40, 30, 3, created(1)))
+	tr.UpdateService(contender(40, 30, 3, objects.Created(1)))
 	check("one becomes older", append(numbers(2, 39), numbers(41, count)...), 40)
 	tr.UpdateService(contender(40, 30, 3))
 	check("and younger again", numbers(3, count), 2)
@@ -202,13 +202,13 @@ func TestOwnerWithoutFrontend(t *testing.T) {
 		for i := range 600 {
 			addrs = append(addrs, fmt.Sprintf("198.%d.%d.%d", net, i/250, 1+i%250))
 		}
-		return apiService(name, fmt.Sprintf("10.96.0.%d", net), externalIPs(append(addrs, wanted)...), created(int64(age)))
+		return apiService(name, fmt.Sprintf("10.96.0.%d", net), objects.ExternalIPs(append(addrs, wanted)...), objects.Created(int64(age)))
 	}
 	for i, name := range []string{"a", "b"} {
 		tr.UpdateService(big(name, 1+i, 1+i))
 		tr.UpdateEndpointSlice(apiSlice(name+"-1", name, hosts...))
 	}
-	tr.UpdateService(apiService("c", "10.96.0.3", externalIPs(wanted), created(9)))
+	tr.UpdateService(apiService("c", "10.96.0.3", objects.ExternalIPs(wanted), objects.Created(9)))
 	for _, step := range []struct {
 		age   int
 		owner string
@@ -233,9 +233,9 @@ func TestConflictsAreBounded(t *testing.T) {
 	for i := range count {
 		addr := fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250)
 		all = append(all, addr)
-		tr.UpdateService(contender(i, 0, 3, externalIPs(addr)))
+		tr.UpdateService(contender(i, 0, 3, objects.ExternalIPs(addr)))
 	}
-	tr.UpdateService(contender(9999, 0, 3, externalIPs(all...), func(s *v1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.97.0.1", nil }))
+	tr.UpdateService(contender(9999, 0, 3, objects.ExternalIPs(all...), func(s *v1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.97.0.1", nil }))
 	got := problemText(newest(t, tr))
 	if len(got) != maxNamedConflicts {
 		t.Fatalf("got %d problems, want %d:\n%s", len(got), maxNamedConflicts, strings.Join(got, "\n"))

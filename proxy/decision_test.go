@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // These tables have what must happen to a packet, by scenario, by its sender and by the
@@ -45,7 +46,7 @@ func senders() map[string]Packet {
 func (sc *scenario) snapshot(t *testing.T, options ...func(*TrackerOptions)) Snapshot {
 	t.Helper()
 	tr := newTestTracker(options...)
-	all := []edit{externalIPs("198.51.100.1"), loadBalancer("198.51.100.2"), nodePort(30080)}
+	all := []edit{objects.ExternalIPs("198.51.100.1"), objects.LoadBalancer("198.51.100.2"), objects.NodePort(30080)}
 	tr.UpdateService(apiService("web", "10.96.0.1", append(all, sc.edits...)...))
 	tr.UpdateEndpointSlice(apiSlice("web-1", "web", sc.endpoints...))
 	return newest(t, tr)
@@ -120,26 +121,26 @@ func TestDecisions(t *testing.T) {
 		{"Cluster policies", nil, both, cluster},
 		{"affinity", []edit{affinity}, both, cluster},
 		{"only terminating endpoints", nil, []string{localEndpoint + " T", remoteEndpoint + " T"}, cluster},
-		{"external Local", []edit{externalLocal}, both, everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l")},
-		{"external Local, only remote", []edit{externalLocal}, both[1:], everybody("r r r r", "r r r r", "R R R R", "R drop drop drop")},
-		{"external Local, only local", []edit{externalLocal}, both[:1], everybody("l l l l", "L L L L", "L L L L", "L l l l")},
+		{"external Local", []edit{objects.ExternalLocal}, both, everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l")},
+		{"external Local, only remote", []edit{objects.ExternalLocal}, both[1:], everybody("r r r r", "r r r r", "R R R R", "R drop drop drop")},
+		{"external Local, only local", []edit{objects.ExternalLocal}, both[:1], everybody("l l l l", "L L L L", "L L L L", "L l l l")},
 		{
-			"external Local, local one terminates", []edit{externalLocal}, []string{localEndpoint + " T", remoteEndpoint},
+			"external Local, local one terminates", []edit{objects.ExternalLocal}, []string{localEndpoint + " T", remoteEndpoint},
 			everybody("r r r r", "r r r r", "R R R R", "R l l l"),
 		},
-		{"internal Local", []edit{internalLocal}, both, everybody("l LR LR LR", "L LR LR LR", "L LR LR LR", "L LR LR LR")},
-		{"internal Local, only remote", []edit{internalLocal}, both[1:], everybody("drop R R R", "drop R R R", "drop R R R", "drop R R R")},
-		{"both Local", []edit{internalLocal, externalLocal}, both, everybody("l lr lr lr", "L Lr Lr Lr", "L LR LR LR", "L l l l")},
-		{"both Local, only remote", []edit{internalLocal, externalLocal}, both[1:], everybody("drop r r r", "drop r r r", "drop R R R", "drop drop drop drop")},
+		{"internal Local", []edit{objects.InternalLocal}, both, everybody("l LR LR LR", "L LR LR LR", "L LR LR LR", "L LR LR LR")},
+		{"internal Local, only remote", []edit{objects.InternalLocal}, both[1:], everybody("drop R R R", "drop R R R", "drop R R R", "drop R R R")},
+		{"both Local", []edit{objects.InternalLocal, objects.ExternalLocal}, both, everybody("l lr lr lr", "L Lr Lr Lr", "L LR LR LR", "L l l l")},
+		{"both Local, only remote", []edit{objects.InternalLocal, objects.ExternalLocal}, both[1:], everybody("drop r r r", "drop r r r", "drop R R R", "drop drop drop drop")},
 		{"no endpoints", nil, nil, rejected},
-		{"no usable endpoints", []edit{internalLocal, externalLocal}, []string{localEndpoint + " U", remoteEndpoint + " U"}, rejected},
-		{"source ranges", []edit{sourceRanges("203.0.113.0/24")}, both, restricted},
-		{"source ranges with the node", []edit{sourceRanges("203.0.113.0/24", "192.168.0.0/16")}, both, withNode},
-		{"source ranges, no endpoints", []edit{sourceRanges("203.0.113.0/24")}, nil, restrictedNothing},
-		{"source ranges, external Local", []edit{sourceRanges("203.0.113.0/24"), externalLocal}, both, restrictedLocal},
+		{"no usable endpoints", []edit{objects.InternalLocal, objects.ExternalLocal}, []string{localEndpoint + " U", remoteEndpoint + " U"}, rejected},
+		{"source ranges", []edit{objects.SourceRanges("203.0.113.0/24")}, both, restricted},
+		{"source ranges with the node", []edit{objects.SourceRanges("203.0.113.0/24", "192.168.0.0/16")}, both, withNode},
+		{"source ranges, no endpoints", []edit{objects.SourceRanges("203.0.113.0/24")}, nil, restrictedNothing},
+		{"source ranges, external Local", []edit{objects.SourceRanges("203.0.113.0/24"), objects.ExternalLocal}, both, restrictedLocal},
 		{"only local", nil, both[:1], everybody("l L L L", "L L L L", "L L L L", "L L L L")},
 		{"endpoint on the node's network", nil, onNode, everybody("h h h h", "h h h h", "H H H H", "h h h h")},
-		{"endpoint on the node's network, external Local", []edit{externalLocal}, onNode, everybody("h h h h", "h h h h", "H H H H", "h h h h")},
+		{"endpoint on the node's network, external Local", []edit{objects.ExternalLocal}, onNode, everybody("h h h h", "h h h h", "H H H H", "h h h h")},
 	})
 }
 
@@ -148,8 +149,8 @@ func TestUnusableSourceRangesDeny(t *testing.T) {
 	closed := everybody("lr LR drop LR", "Lr LR drop LR", "LR LR drop LR", "LR LR drop LR")
 	both := []string{localEndpoint, remoteEndpoint}
 	runScenarios(t, []scenario{
-		{"wrong family", []edit{sourceRanges("2001:db8::/32")}, both, closed},
-		{"nonsense", []edit{sourceRanges("nonsense")}, both, closed},
+		{"wrong family", []edit{objects.SourceRanges("2001:db8::/32")}, both, closed},
+		{"nonsense", []edit{objects.SourceRanges("nonsense")}, both, closed},
 	})
 }
 
@@ -157,8 +158,8 @@ func TestDecisionsWithMasqueradeAll(t *testing.T) {
 	both := []string{localEndpoint, remoteEndpoint}
 	runScenarios(t, []scenario{
 		{"Cluster policies", nil, both, everybody("LR LR LR LR", "LR LR LR LR", "LR LR LR LR", "LR LR LR LR")},
-		{"internal Local", []edit{internalLocal}, both, everybody("L LR LR LR", "L LR LR LR", "L LR LR LR", "L LR LR LR")},
-		{"external Local", []edit{externalLocal}, both, everybody("LR lr lr lr", "LR Lr Lr Lr", "LR LR LR LR", "LR l l l")},
+		{"internal Local", []edit{objects.InternalLocal}, both, everybody("L LR LR LR", "L LR LR LR", "L LR LR LR", "L LR LR LR")},
+		{"external Local", []edit{objects.ExternalLocal}, both, everybody("LR lr lr lr", "LR Lr Lr Lr", "LR LR LR LR", "LR l l l")},
 		{"endpoint on the node's network", nil, []string{"192.168.0.1 @here"}, everybody("h h h h", "h h h h", "H H H H", "h h h h")},
 	}, func(o *TrackerOptions) { o.MasqueradeAll = true })
 }
@@ -168,9 +169,9 @@ func TestDecisionsWithMasqueradeAll(t *testing.T) {
 func TestDecisionsWithFallbackToCluster(t *testing.T) {
 	dying := localEndpoint + " T"
 	runScenarios(t, []scenario{
-		{"local one terminates", []edit{externalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
-		{"both policies", []edit{externalLocal, internalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
-		{"local one is ready", []edit{externalLocal}, []string{localEndpoint, remoteEndpoint}, everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l")},
+		{"local one terminates", []edit{objects.ExternalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
+		{"both policies", []edit{objects.ExternalLocal, objects.InternalLocal}, []string{dying, remoteEndpoint}, everybody("r R R R", "r R R R", "R R R R", "R R R R")},
+		{"local one is ready", []edit{objects.ExternalLocal}, []string{localEndpoint, remoteEndpoint}, everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l")},
 	}, func(o *TrackerOptions) { o.LocalFallback = endpoints.FallbackCluster })
 }
 
@@ -178,8 +179,8 @@ func TestDecisionsWithoutDetector(t *testing.T) {
 	both := []string{localEndpoint, remoteEndpoint}
 	list := []scenario{
 		{"Cluster policies", nil, both, everybody("lr LR LR LR", "Lr LR LR LR", "lr LR LR LR", "lr LR LR LR")},
-		{"external Local", []edit{externalLocal}, both, everybody("lr l l l", "Lr L L L", "lr LR LR LR", "lr l l l")},
-		{"external Local, only remote", []edit{externalLocal}, both[1:], everybody("r drop drop drop", "r drop drop drop", "r R R R", "r drop drop drop")},
+		{"external Local", []edit{objects.ExternalLocal}, both, everybody("lr l l l", "Lr L L L", "lr LR LR LR", "lr l l l")},
+		{"external Local, only remote", []edit{objects.ExternalLocal}, both[1:], everybody("r drop drop drop", "r drop drop drop", "r R R R", "r drop drop drop")},
 	}
 	runScenarios(t, list, func(o *TrackerOptions) { o.LocalTraffic = LocalTraffic{} })
 	runScenarios(t, list, func(o *TrackerOptions) { o.LocalTraffic = LocalTraffic{Sources: prefixes("fd00::/8")} })
@@ -188,7 +189,7 @@ func TestDecisionsWithoutDetector(t *testing.T) {
 func TestDecisionsWithInterfaces(t *testing.T) {
 	list := []scenario{{
 		"external Local",
-		[]edit{externalLocal},
+		[]edit{objects.ExternalLocal},
 		[]string{localEndpoint, remoteEndpoint},
 		everybody("lr lr lr lr", "Lr Lr Lr Lr", "LR LR LR LR", "LR l l l"),
 	}}
@@ -211,11 +212,11 @@ func TestPoolsOfPolicies(t *testing.T) {
 	}{
 		{"Cluster", []edit{clusterOnly}, 2, 0, false, false},
 		{"Cluster, external", nil, 2, 0, false, false},
-		{"internal Local", []edit{clusterOnly, internalLocal}, 0, 1, true, false},
-		{"internal Local, external", []edit{internalLocal}, 2, 1, true, false},
-		{"external Local without external address", []edit{clusterOnly, externalLocal}, 2, 0, false, true},
-		{"external Local", []edit{externalLocal}, 2, 1, false, true},
-		{"both Local", []edit{internalLocal, externalLocal}, 2, 1, true, true},
+		{"internal Local", []edit{clusterOnly, objects.InternalLocal}, 0, 1, true, false},
+		{"internal Local, external", []edit{objects.InternalLocal}, 2, 1, true, false},
+		{"external Local without external address", []edit{clusterOnly, objects.ExternalLocal}, 2, 0, false, true},
+		{"external Local", []edit{objects.ExternalLocal}, 2, 1, false, true},
+		{"both Local", []edit{objects.InternalLocal, objects.ExternalLocal}, 2, 1, true, true},
 	} {
 		sc := scenario{edits: tc.edits, endpoints: []string{localEndpoint, remoteEndpoint}}
 		p := get(t, sc.snapshot(t), portName("web"))
@@ -242,10 +243,10 @@ func TestFactsForHealthChecks(t *testing.T) {
 		serves    bool
 		port      uint16
 	}{
-		{"ready on another node", []edit{externalLocal, health(30001)}, []string{remoteEndpoint}, true, 30001},
-		{"terminating on another node", []edit{externalLocal, health(30002)}, []string{remoteEndpoint + " T"}, true, 30002},
-		{"none can serve", []edit{externalLocal, health(30001)}, []string{localEndpoint + " U"}, false, 30001},
-		{"none at all", []edit{externalLocal, health(30001)}, nil, false, 30001},
+		{"ready on another node", []edit{objects.ExternalLocal, health(30001)}, []string{remoteEndpoint}, true, 30001},
+		{"terminating on another node", []edit{objects.ExternalLocal, health(30002)}, []string{remoteEndpoint + " T"}, true, 30002},
+		{"none can serve", []edit{objects.ExternalLocal, health(30001)}, []string{localEndpoint + " U"}, false, 30001},
+		{"none at all", []edit{objects.ExternalLocal, health(30001)}, nil, false, 30001},
 		{"external policy Cluster", []edit{health(30001)}, []string{localEndpoint}, true, 0},
 	} {
 		sc := scenario{edits: tc.edits, endpoints: tc.endpoints}
@@ -261,9 +262,9 @@ func TestFactsForHealthChecks(t *testing.T) {
 func TestTopology(t *testing.T) {
 	withZone := func(zone string) []string {
 		tr := newTestTracker()
-		tr.UpdateNode(apiNode("here", zone, "192.168.0.1"))
-		tr.UpdateService(apiService("web", "10.96.0.1", externalIPs("198.51.100.1"), externalLocal))
-		tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 @here zone=a", "10.0.0.2 @here zone=b", "10.0.0.3 @there zone=b"))
+		tr.UpdateNode(objects.Node("here", zone, "192.168.0.1"))
+		tr.UpdateService(apiService("web", "10.96.0.1", objects.ExternalIPs("198.51.100.1"), objects.ExternalLocal))
+		tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 @here zones=a", "10.0.0.2 @here zones=b", "10.0.0.3 @there zones=b"))
 		p := get(t, newest(t, tr), portName("web"))
 		var out []string
 		for _, e := range p.Cluster {
@@ -291,10 +292,10 @@ func TestTopology(t *testing.T) {
 // address that traffic from outside reaches, and hints do not reduce them.
 func TestHealthChecksCountEndpointsOfOtherZones(t *testing.T) {
 	tr := newTestTracker()
-	tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+	tr.UpdateNode(objects.Node("here", "a", "192.168.0.1"))
 	health := func(s *v1.Service) { s.Spec.HealthCheckNodePort = 30001 }
-	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer(), externalLocal, health))
-	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 @here zone=a", "10.0.0.2 @here zone=b"))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.LoadBalancer(), objects.ExternalLocal, health))
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 @here zones=a", "10.0.0.2 @here zones=b"))
 	p := get(t, newest(t, tr), portName("web"))
 	if len(p.Frontends) != 1 || len(p.Cluster) != 1 || len(p.Local) != 2 {
 		t.Errorf("got %d frontends, %d endpoints in the cluster pool and %d in the local one, want 1, 1 and 2",
@@ -308,7 +309,7 @@ func TestIPv6Decisions(t *testing.T) {
 		o.LocalTraffic.Sources = prefixes("10.0.0.0/8", "fd01::/16")
 		o.NodeAddresses = append(o.NodeAddresses, netip.MustParseAddr("2001:db8::1"))
 	})
-	tr.UpdateService(apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080), externalLocal, loadBalancer("203.0.113.1", "2001:db8::2")))
+	tr.UpdateService(apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.NodePort(30080), objects.ExternalLocal, objects.LoadBalancer("203.0.113.1", "2001:db8::2")))
 	tr.UpdateEndpointSlice(apiSlice("web-4", "web", "10.0.0.5 @here"))
 	tr.UpdateEndpointSlice(apiSlice("web-6", "web", "fd01::5 @here", "fd02::5 @there"))
 	tr.UpdateEndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: apiSlice("names", "web").ObjectMeta, AddressType: "FQDN"})

@@ -9,11 +9,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // TestDraining: endpoints that are not selected any more, but serve, are draining.
 func TestDraining(t *testing.T) {
-	hinted := []string{"10.0.0.1 zone=a", "10.0.0.2 zone=b"}
+	hinted := []string{"10.0.0.1 zones=a", "10.0.0.2 zones=b"}
 	for _, tc := range []struct {
 		name      string
 		protocol  v1.Protocol
@@ -30,11 +31,11 @@ func TestDraining(t *testing.T) {
 		{"another zone", v1.ProtocolUDP, nil, hinted, []string{"10.0.0.2"}},
 		{"another zone, SCTP", v1.ProtocolSCTP, nil, hinted, []string{"10.0.0.2"}},
 		{"another zone, TCP", v1.ProtocolTCP, nil, hinted, nil},
-		{"another node", v1.ProtocolUDP, []edit{internalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.2", "10.0.0.3"}},
-		{"both pools", v1.ProtocolUDP, []edit{nodePort(30053), externalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there"}, nil},
+		{"another node", v1.ProtocolUDP, []edit{objects.InternalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there", "10.0.0.3 @here T"}, []string{"10.0.0.2", "10.0.0.3"}},
+		{"both pools", v1.ProtocolUDP, []edit{objects.NodePort(30053), objects.ExternalLocal}, []string{"10.0.0.1 @here", "10.0.0.2 @there"}, nil},
 	} {
 		tr := newTestTracker(func(*TrackerOptions) {})
-		tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+		tr.UpdateNode(objects.Node("here", "a", "192.168.0.1"))
 		tr.UpdateService(apiService("dns", "10.96.0.1", append([]edit{func(s *v1.Service) { s.Spec.Ports[0].Protocol = tc.protocol }}, tc.edits...)...))
 		slice := apiSlice("dns-1", "dns", tc.endpoints...)
 		slice.Ports[0].Protocol = &tc.protocol
@@ -81,12 +82,12 @@ func hosts(pool []*endpoints.Endpoint) (out []string) {
 func TestFlowsOfPoolLocalStay(t *testing.T) {
 	for name, now := range map[string][]string{
 		"terminates": {"10.0.0.1 @here T", "10.0.0.2 @there"},
-		"topology":   {"10.0.0.1 @here zone=b", "10.0.0.2 @there zone=a"},
+		"topology":   {"10.0.0.1 @here zones=b", "10.0.0.2 @there zones=a"},
 	} {
 		tr := newTestTracker(func(*TrackerOptions) {})
-		tr.UpdateNode(apiNode("here", "a", "192.168.0.1"))
+		tr.UpdateNode(objects.Node("here", "a", "192.168.0.1"))
 		udp := v1.ProtocolUDP
-		tr.UpdateService(apiService("dns", "10.96.0.1", func(s *v1.Service) { s.Spec.Ports[0].Protocol = udp }, nodePort(30053), loadBalancer("203.0.113.9"), externalLocal))
+		tr.UpdateService(apiService("dns", "10.96.0.1", func(s *v1.Service) { s.Spec.Ports[0].Protocol = udp }, objects.NodePort(30053), objects.LoadBalancer("203.0.113.9"), objects.ExternalLocal))
 		slice := apiSlice("dns-1", "dns", now...)
 		slice.Ports[0].Protocol = &udp
 		tr.UpdateEndpointSlice(slice)

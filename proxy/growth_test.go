@@ -5,25 +5,19 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // portsOf returns the ports of a Service and of its EndpointSlice.
-func portsOf(n int) (service []v1.ServicePort, slice []discoveryv1.EndpointPort) {
-	for i := range n {
-		name := fmt.Sprintf("p%d", i)
-		service = append(service, v1.ServicePort{Name: name, Port: int32(1 + i), Protocol: v1.ProtocolTCP})
-		slice = append(slice, discoveryv1.EndpointPort{Name: &name, Port: new(int32(1 + i)), Protocol: new(v1.ProtocolTCP)})
-	}
-	return service, slice
+func portsOf(n int) (edit, []discoveryv1.EndpointPort) {
+	texts := objects.Many(n, func(i int) string { return fmt.Sprintf("p%d %d", i, 1+i) })
+	return objects.Ports(texts...), objects.SlicePorts(texts...)
 }
 
-func manyAddrs(n int) (out []string) {
-	for i := range n {
-		out = append(out, fmt.Sprintf("10.%d.%d.%d", 1+i/62500, i/250%250, 1+i%250))
-	}
-	return out
+func manyAddrs(n int) []string {
+	return objects.Many(n, func(i int) string { return fmt.Sprintf("10.%d.%d.%d", 1+i/62500, i/250%250, 1+i%250) })
 }
 
 // fastest returns the least time of three runs.
@@ -49,7 +43,7 @@ func TestGrowth(t *testing.T) {
 		{"ports", 2000, func(n int) {
 			tr := newTestTracker()
 			inService, inSlice := portsOf(n)
-			tr.UpdateService(apiService("web", "10.96.0.1", ports(inService...)))
+			tr.UpdateService(apiService("web", "10.96.0.1", inService))
 			s := apiSlice("web-1", "web", "10.1.0.1")
 			s.Ports = inSlice
 			tr.UpdateEndpointSlice(s)
@@ -59,7 +53,7 @@ func TestGrowth(t *testing.T) {
 			const portCount = 20
 			inService, inSlice := portsOf(portCount)
 			tr := newTestTracker()
-			tr.UpdateService(apiService("web", "10.96.0.1", ports(inService...)))
+			tr.UpdateService(apiService("web", "10.96.0.1", inService))
 			for i, addr := range manyAddrs(n) {
 				s := apiSlice(fmt.Sprint("web-", i), "web", addr)
 				s.Ports = inSlice
@@ -76,7 +70,7 @@ func TestGrowth(t *testing.T) {
 				ranges = append(ranges, addr+"/32")
 			}
 			tr := newTestTracker()
-			tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), sourceRanges(ranges...)))
+			tr.UpdateService(apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1"), objects.SourceRanges(ranges...)))
 			newest(t, tr)
 		}},
 		{"labels and annotations", 2000, func(n int) {
@@ -105,7 +99,7 @@ func TestGrowth(t *testing.T) {
 			}
 		}},
 		{"Services with the same addresses", 50, func(n int) {
-			shared := externalIPs(manyAddrs(200)...)
+			shared := objects.ExternalIPs(manyAddrs(200)...)
 			tr := newTestTracker()
 			for i, addr := range manyAddrs(n) {
 				tr.UpdateService(apiService(fmt.Sprint("web-", i), addr, shared))

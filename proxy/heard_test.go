@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // heardOf returns Snapshot.Heard as text, with times in seconds since a time: the Service, when
@@ -125,7 +127,7 @@ func TestHeardSince(t *testing.T) {
 		x.UpdateService(e)
 		fifth := next(t, x.tracker, fourth)
 		x.want(t, "of a Service of two ports", fifth, "e 2 - | |")
-		x.UpdateNode(apiNode("here", "zone", "192.168.0.2"))
+		x.UpdateNode(objects.Node("here", "zone", "192.168.0.2"))
 		sixth := next(t, x.tracker, fifth)
 		x.want(t, "of none, though the node changes", sixth)
 		if sixth.node.Equal(fifth.node) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // line is a line of the log, and when it was written.
@@ -53,7 +55,7 @@ func TestLogsThatTheTrackerIsNotSynced(t *testing.T) {
 	got := runLacking(t, TrackerOptions{NodeName: "here"}, func(tr *tracker, b *fakeBackend) {
 		tr.UpdateService(apiService("a", "10.96.0.1"))
 		sleepAndWait(20 * time.Second)
-		tr.UpdateNode(apiNode("here", "", "192.0.2.1"))
+		tr.UpdateNode(objects.Node("here", "", "192.0.2.1"))
 		sleepAndWait(20 * time.Second)
 		if calls := b.taken(); calls != nil {
 			t.Errorf("calls of Apply before Synced: got %v, want none", calls)
@@ -73,13 +75,13 @@ func TestLogsThatTheTrackerIsNotSynced(t *testing.T) {
 // The Runner logs that there is no Node of the configured name, at growing intervals.
 func TestLogsThatThereIsNoNode(t *testing.T) {
 	got := runLacking(t, TrackerOptions{NodeName: "nobody"}, func(tr *tracker, b *fakeBackend) {
-		tr.UpdateNode(apiNode("other", "", "192.0.2.1"))
+		tr.UpdateNode(objects.Node("other", "", "192.0.2.1"))
 		tr.Synced()
 		sleepAndWait(40 * time.Minute)
 		if calls := b.taken(); len(calls) == 0 {
 			t.Error("calls of Apply without a Node: got none, want some")
 		}
-		tr.UpdateNode(apiNode("nobody", "", "192.0.2.1"))
+		tr.UpdateNode(objects.Node("nobody", "", "192.0.2.1"))
 	})
 	missing := func(waited time.Duration) line {
 		return line{waited, `"level"=0 "msg"="waiting" "for"="Node" "detail"="the Node \"nobody\" was not found, so node ports have no addresses, ` +
@@ -107,11 +109,11 @@ func TestLogsNoLackWithoutNeed(t *testing.T) {
 func TestLackOfAddresses(t *testing.T) {
 	tr := NewServiceChangeTracker(TrackerOptions{NodeName: "here"}).(*tracker) //nolint:errcheck // nothing else is made
 	tr.Synced()
-	tr.UpdateNode(apiNode("here", ""))
+	tr.UpdateNode(objects.Node("here", ""))
 	if _, got := tr.Lack(); got != `the Node "here" has no address, so node ports have none; check its status.addresses` {
 		t.Errorf("got %q, want that the Node has no address", got)
 	}
-	tr.UpdateNode(apiNode("here", "", "192.0.2.1"))
+	tr.UpdateNode(objects.Node("here", "", "192.0.2.1"))
 	if what, detail := tr.Lack(); what != "" || detail != "" {
 		t.Errorf("with an address: got %q, %q, want nothing", what, detail)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // checkEmpty checks that a tracker keeps nothing after all objects were deleted.
@@ -52,14 +54,14 @@ func TestUnknownRemovalsLeaveNothing(t *testing.T) {
 // in the tracker's lists, however many there are.
 func TestUnseenChangesLeaveNothing(t *testing.T) {
 	tr := newTestTracker()
-	tr.UpdateService(apiService("stays", "10.96.0.1", externalIPs("198.51.100.1"), created(5)))
+	tr.UpdateService(apiService("stays", "10.96.0.1", objects.ExternalIPs("198.51.100.1"), objects.Created(5)))
 	newest(t, tr)
 	for i := range 1000 {
-		tr.UpdateService(apiService("changes", "10.96.0.2", nodePort(int32(30000+i)), externalIPs("198.51.100.1"), created(int64(i))))
-		tr.UpdateService(apiService(fmt.Sprint("s", i), "10.96.0.3", nodePort(30000)))
+		tr.UpdateService(apiService("changes", "10.96.0.2", objects.NodePort(int32(30000+i)), objects.ExternalIPs("198.51.100.1"), objects.Created(int64(i))))
+		tr.UpdateService(apiService(fmt.Sprint("s", i), "10.96.0.3", objects.NodePort(30000)))
 		tr.DeleteService(objectName(fmt.Sprint("s", i)))
 		tr.DeleteService(objectName("stays"))
-		tr.UpdateService(apiService("stays", "10.96.0.1", externalIPs("198.51.100.1"), created(5)))
+		tr.UpdateService(apiService("stays", "10.96.0.1", objects.ExternalIPs("198.51.100.1"), objects.Created(5)))
 	}
 	if len(tr.dirty) > 2 || len(tr.removed) > 0 {
 		t.Errorf("got %d ports to resolve and %d to remove, want at most 2 and none", len(tr.dirty), len(tr.removed))
@@ -76,7 +78,7 @@ func TestCyclesLeaveNothing(t *testing.T) {
 	tr := newTestTracker()
 	for i := range 1000 {
 		name := fmt.Sprint("s", i)
-		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.%d.%d", i/200, i%200+1), externalIPs("198.51.100.1", "bad"), nodePort(30080)))
+		tr.UpdateService(apiService(name, fmt.Sprintf("10.96.%d.%d", i/200, i%200+1), objects.ExternalIPs("198.51.100.1", "bad"), objects.NodePort(30080)))
 		tr.UpdateEndpointSlice(apiSlice(name, name, "10.0.0.1", "bad"))
 		if i%3 == 0 {
 			newest(t, tr)

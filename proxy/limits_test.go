@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // limited is a backend that fails at random, and has limits for session affinity.
@@ -129,7 +130,7 @@ func TestLimitsFollowWhatIsApplied(t *testing.T) {
 			case 0:
 				tr.DeleteService(objectName(name))
 			case 1:
-				tr.UpdateNode(apiNode("here", []string{"", "a", "b"}[random.IntN(3)], "192.168.0.1"))
+				tr.UpdateNode(objects.Node("here", []string{"", "a", "b"}[random.IntN(3)], "192.168.0.1"))
 			case 2, 3, 4:
 				tr.UpdateEndpointSlice(apiSlice(name, name, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}[:random.IntN(4)]...))
 			default:

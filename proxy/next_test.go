@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // ended returns a context that has ended.
@@ -95,7 +97,7 @@ func TestEveryChangeWakes(t *testing.T) {
 		}{
 			{func() { tr.UpdateService(apiService("web", "10.96.0.1")) }, 0},
 			{func() { tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1", "bad")) }, 1},
-			{func() { tr.UpdateNode(apiNode("here", "a", "192.168.0.9")) }, 1},
+			{func() { tr.UpdateNode(objects.Node("here", "a", "192.168.0.9")) }, 1},
 			{func() { tr.DeleteEndpointSlice(objectName("web-1")) }, 0},
 			{func() { tr.DeleteService(objectName("web")) }, 0},
 		} {
@@ -146,10 +148,10 @@ func TestConcurrentUse(t *testing.T) {
 		for round := range rounds {
 			for i := range services {
 				n := name(w, i)
-				tr.UpdateService(apiService(n, fmt.Sprintf("10.96.%d.%d", w, i), externalIPs("198.51.100.1"), created(int64((w+i+round)%7))))
+				tr.UpdateService(apiService(n, fmt.Sprintf("10.96.%d.%d", w, i), objects.ExternalIPs("198.51.100.1"), objects.Created(int64((w+i+round)%7))))
 				tr.UpdateEndpointSlice(apiSlice(n, n, fmt.Sprintf("10.0.%d.%d @here", round, i)))
 			}
-			tr.UpdateNode(apiNode("here", fmt.Sprint(round), fmt.Sprintf("192.168.0.%d", round)))
+			tr.UpdateNode(objects.Node("here", fmt.Sprint(round), fmt.Sprintf("192.168.0.%d", round)))
 			if round+1 < rounds {
 				tr.DeleteService(objectName(name(w, round%services)))
 				tr.DeleteEndpointSlice(objectName(name(w, (round+1)%services)))
@@ -168,15 +170,15 @@ func TestConcurrentUse(t *testing.T) {
 	stop()
 	reading.Wait()
 	single := newTestTracker()
-	single.UpdateNode(apiNode("here", fmt.Sprint(rounds-1), fmt.Sprintf("192.168.0.%d", rounds-1)))
+	single.UpdateNode(objects.Node("here", fmt.Sprint(rounds-1), fmt.Sprintf("192.168.0.%d", rounds-1)))
 	for w := range writers {
 		for i := range services {
 			n := name(w, i)
-			single.UpdateService(apiService(n, fmt.Sprintf("10.96.%d.%d", w, i), externalIPs("198.51.100.1"), created(int64((w+i+rounds-1)%7))))
+			single.UpdateService(apiService(n, fmt.Sprintf("10.96.%d.%d", w, i), objects.ExternalIPs("198.51.100.1"), objects.Created(int64((w+i+rounds-1)%7))))
 			single.UpdateEndpointSlice(apiSlice(n, n, fmt.Sprintf("10.0.%d.%d @here", rounds-1, i)))
 		}
 	}
-	tr.UpdateNode(apiNode("here", fmt.Sprint(rounds-1), fmt.Sprintf("192.168.0.%d", rounds-1)))
+	tr.UpdateNode(objects.Node("here", fmt.Sprint(rounds-1), fmt.Sprintf("192.168.0.%d", rounds-1)))
 	for _, d := range differences(newest(t, tr), newest(t, single)) {
 		t.Error(d)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // nodeText formats a node without its empty fields.
@@ -35,12 +37,12 @@ func nodeText(n *Node) string {
 func TestNodeFollowsItsObject(t *testing.T) {
 	address := func(kind v1.NodeAddressType, a string) v1.NodeAddress { return v1.NodeAddress{Type: kind, Address: a} }
 	status := func(list ...v1.NodeAddress) *v1.Node {
-		n := apiNode("here", "a")
+		n := objects.Node("here", "a")
 		n.Status.Addresses = list
 		return n
 	}
 	podCIDRs := func(old string, list ...string) *v1.Node {
-		n := apiNode("here", "")
+		n := objects.Node("here", "")
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = old, list
 		return n
 	}
@@ -81,20 +83,20 @@ func TestNodeFollowsItsObject(t *testing.T) {
 			"bad address", TrackerOptions{}, status(address(v1.NodeInternalIP, "x"), address(v1.NodeInternalIP, "192.0.2.1")),
 			"here zone=a [192.0.2.1] node-ports=[192.0.2.1/32]", []string{`Node here: status.addresses[0].address: "x" is not an IP address`},
 		},
-		{"all", TrackerOptions{NodePortAddresses: NodePortAddresses{All: true}}, apiNode("here", "", "192.0.2.1"), "here [192.0.2.1] node-ports=all", nil},
+		{"all", TrackerOptions{NodePortAddresses: NodePortAddresses{All: true}}, objects.Node("here", "", "192.0.2.1"), "here [192.0.2.1] node-ports=all", nil},
 		{
-			"prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1"),
+			"prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Prefixes: prefixes("10.0.0.0/8")}}, objects.Node("here", "", "192.0.2.1"),
 			"here [192.0.2.1] node-ports=[10.0.0.0/8]", nil,
 		},
 		{
-			"primary and prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}}, apiNode("here", "", "192.0.2.1", "fd00::1"),
+			"primary and prefixes", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}}, objects.Node("here", "", "192.0.2.1", "fd00::1"),
 			"here [192.0.2.1 fd00::1] node-ports=[10.0.0.0/8 192.0.2.1/32 fd00::1/128]", nil,
 		},
 		{
-			"primary and loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Loopback: prefixes("::1/128")}}, apiNode("here", "", "192.0.2.1"),
+			"primary and loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Primary: true, Loopback: prefixes("::1/128")}}, objects.Node("here", "", "192.0.2.1"),
 			"here [192.0.2.1] node-ports=[192.0.2.1/32] loopback=[::1/128]", nil,
 		},
-		{"loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Loopback: prefixes("::1/128")}}, apiNode("here", "", "192.0.2.1"), "here [192.0.2.1] loopback=[::1/128]", nil},
+		{"loopback", TrackerOptions{NodePortAddresses: NodePortAddresses{Loopback: prefixes("::1/128")}}, objects.Node("here", "", "192.0.2.1"), "here [192.0.2.1] loopback=[::1/128]", nil},
 		{"pod ranges without NodePodCIDRs", TrackerOptions{}, podCIDRs("10.1.0.0/24"), "here", nil},
 		{"pod ranges", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24", "10.1.0.0/24", "fd01::/64"), "here pods=[10.1.0.0/24 fd01::/64]", nil},
 		{"old pod range", TrackerOptions{LocalTraffic: LocalTraffic{NodePodCIDRs: true}}, podCIDRs("10.1.0.0/24"), "here pods=[10.1.0.0/24]", nil},
@@ -110,7 +112,7 @@ func TestNodeFollowsItsObject(t *testing.T) {
 	} {
 		tc.options.NodeName = "here"
 		tr := NewServiceChangeTracker(tc.options)
-		tr.UpdateNode(apiNode("there", "b", "192.0.2.77"))
+		tr.UpdateNode(objects.Node("there", "b", "192.0.2.77"))
 		if tc.node != nil {
 			tr.UpdateNode(tc.node)
 		}
@@ -129,7 +131,7 @@ func TestNodeFollowsItsObject(t *testing.T) {
 // problem reports that until there is an object again.
 func TestNodeGone(t *testing.T) {
 	tr := newTestTracker(func(o *TrackerOptions) { o.LocalTraffic = LocalTraffic{NodePodCIDRs: true} })
-	object := apiNode("here", "a", "192.168.0.1")
+	object := objects.Node("here", "a", "192.168.0.1")
 	object.Spec.PodCIDRs = []string{"10.1.0.0/24"}
 	tr.UpdateNode(object)
 	tr.Synced()
@@ -162,8 +164,8 @@ func TestNodeChangesAreLive(t *testing.T) {
 		o.LocalTraffic = LocalTraffic{NodePodCIDRs: true}
 		o.NodeAddresses = nil
 	})
-	tr.UpdateService(apiService("web", "10.96.0.1", loadBalancer("198.51.100.1"), sourceRanges("192.168.0.0/24"), nodePort(30080)))
-	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 zone=a", "10.0.0.2 zone=b"))
+	tr.UpdateService(apiService("web", "10.96.0.1", objects.LoadBalancer("198.51.100.1"), objects.SourceRanges("192.168.0.0/24"), objects.NodePort(30080)))
+	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 zones=a", "10.0.0.2 zones=b"))
 	nodePortPacket := Packet{
 		Protocol: v1.ProtocolTCP, Source: netip.MustParseAddrPort("203.0.113.9:999"), Interface: "eth0",
 		Destination: netip.MustParseAddrPort("192.168.0.1:30080"), ToNode: true,
@@ -173,7 +175,7 @@ func TestNodeChangesAreLive(t *testing.T) {
 		p := get(t, s, portName("web"))
 		return fmt.Sprint(frontendText(p.Frontends)[1], " ", p.Frontends[0].FromOutside.Masquerade, " ", addrs(s, p.Name), " ", Route(s, nodePortPacket).Action)
 	}
-	node := apiNode("here", "a", "192.168.0.1")
+	node := objects.Node("here", "a", "192.168.0.1")
 	if got, want := look(), "LoadBalancer 198.51.100.1:80 [192.168.0.0/24] never [10.0.0.1:8080 10.0.0.2:8080] pass"; got != want {
 		t.Errorf("before the Node is known:\n got %s\nwant %s", got, want)
 	}
@@ -207,17 +209,17 @@ func TestNodePortsWithoutAddress(t *testing.T) {
 		want  []string
 	}{
 		{"nothing known", NodePortAddresses{}, nil, []string{four, six}},
-		{"IPv4 known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1"), []string{six}},
-		{"both known", NodePortAddresses{}, apiNode("here", "a", "192.168.0.1", "fd00::1"), nil},
+		{"IPv4 known", NodePortAddresses{}, objects.Node("here", "a", "192.168.0.1"), []string{six}},
+		{"both known", NodePortAddresses{}, objects.Node("here", "a", "192.168.0.1", "fd00::1"), nil},
 		{"all", NodePortAddresses{All: true}, nil, nil},
 		{"all and primary", NodePortAddresses{All: true, Primary: true}, nil, nil},
-		{"primary and loopback", NodePortAddresses{Primary: true, Loopback: prefixes("127.0.0.0/8")}, apiNode("here", "a", "192.168.0.1"), []string{six}},
-		{"primary and a range", NodePortAddresses{Primary: true, Prefixes: prefixes("fd00::/8")}, apiNode("here", "a", "192.168.0.1"), nil},
+		{"primary and loopback", NodePortAddresses{Primary: true, Loopback: prefixes("127.0.0.0/8")}, objects.Node("here", "a", "192.168.0.1"), []string{six}},
+		{"primary and a range", NodePortAddresses{Primary: true, Prefixes: prefixes("fd00::/8")}, objects.Node("here", "a", "192.168.0.1"), nil},
 		{"loopback", NodePortAddresses{Loopback: prefixes("127.0.0.0/8")}, nil, nil},
 		{"one family by choice", NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}}, nil, nil},
 	} {
 		tr := newTestTracker(func(o *TrackerOptions) { o.NodeAddresses, o.NodePortAddresses = nil, tc.ports })
-		tr.UpdateService(apiService("web", "10.96.0.1", dualStack("10.96.0.1", "fd00:96::1"), nodePort(30080)))
+		tr.UpdateService(apiService("web", "10.96.0.1", objects.ClusterIPs("10.96.0.1", "fd00:96::1"), objects.NodePort(30080)))
 		if tc.node != nil {
 			tr.UpdateNode(tc.node)
 		}
@@ -248,7 +250,7 @@ func TestOptionsAreCopied(t *testing.T) {
 	for _, list := range [][]netip.Prefix{o.NodePortAddresses.Prefixes, o.NodePortAddresses.Loopback, o.LocalTraffic.Sources, o.ServiceCIDRs} {
 		list[0] = netip.MustParsePrefix("::/0")
 	}
-	tr.UpdateNode(apiNode("here", ""))
+	tr.UpdateNode(objects.Node("here", ""))
 	if fingerprint(s) != before {
 		t.Errorf("the published node changed with the options: got %s", nodeText(s.Node()))
 	}

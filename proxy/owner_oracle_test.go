@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // wish is a claim of one port of a Service, as naive represents it.
@@ -131,27 +132,14 @@ func naiveProblems(s *v1.Service, kind FrontendKind, first map[string]wish) (out
 
 // greedyService claims random addresses out of few.
 func greedyService(random *rand.Rand, name string) *v1.Service {
-	some := func(most int, list ...string) (out []string) {
-		for range random.IntN(most + 1) {
-			out = append(out, list[random.IntN(len(list))])
-		}
-		return out
-	}
-	s := apiService(name, "", created(int64(random.IntN(4))))
-	dualStack(fmt.Sprintf("10.96.0.%d", 1+random.IntN(6)), fmt.Sprintf("fd00::%d", 1+random.IntN(6)))(s)
-	if random.IntN(2) == 0 {
-		s.Spec.IPFamilies, s.Spec.ClusterIPs = s.Spec.IPFamilies[:1], s.Spec.ClusterIPs[:1]
-	}
-	s.Spec.Ports = nil
-	for _, p := range []string{"a", "b", "c"}[:random.IntN(4)] {
-		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
-			Name: p, Protocol: v1.Protocol([]string{"TCP", "TCP", "UDP"}[random.IntN(3)]), Port: int32(80 + random.IntN(2)), NodePort: int32(random.IntN(2) * (30080 + random.IntN(2))),
-		})
-	}
-	s.Spec.ExternalIPs = some(5, "198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "2001:db8::1", "2001:db8::2", "10.96.0.1", "10.96.0.2")
-	for _, a := range some(3, "198.51.100.1", "198.51.100.2", "198.51.100.5", "2001:db8::1", "10.96.0.3") {
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: a})
-	}
+	g := objects.Generator{Rand: random, Scarce: true}
+	s := g.Service("ns/"+name, nil)
+	s.Spec.HealthCheckNodePort, s.CreationTimestamp = 0, metav1.Unix(int64(random.IntN(4)), 0)
+	both := []string{fmt.Sprintf("10.96.0.%d", 1+random.IntN(6)), fmt.Sprintf("fd00:96::%d", 1+random.IntN(6))}
+	objects.ClusterIPs(both...)(s)
+	s.Spec.IPFamilies = s.Spec.IPFamilies[:1+random.IntN(2)]
+	s.Spec.ClusterIPs = both[:len(s.Spec.IPFamilies)]
+	s.Status.LoadBalancer.Ingress = slices.DeleteFunc(s.Status.LoadBalancer.Ingress, func(in v1.LoadBalancerIngress) bool { return in.IP == "" || in.IPMode != nil })
 	return s
 }
 

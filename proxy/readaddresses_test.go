@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func TestReadServiceExternalAddresses(t *testing.T) {
@@ -11,13 +13,13 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 	mode := func(mode v1.LoadBalancerIPMode) edit {
 		return func(s *v1.Service) { s.Status.LoadBalancer.Ingress[0].IPMode = new(mode) }
 	}
-	both := dualStack("10.96.0.1", "fd00::1")
+	both := objects.ClusterIPs("10.96.0.1", "fd00::1")
 	cases := []readCase{
-		{"VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1")), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
-		{"ipMode VIP", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeVIP)), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
-		{"ipMode Proxy", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeProxy)), []string{"policy:", v4("")}},
+		{"VIP", apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1")), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode VIP", apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeVIP)), []string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)}},
+		{"ipMode Proxy", apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1"), mode(v1.LoadBalancerIPModeProxy)), []string{"policy:", v4("")}},
 		{
-			"ingress of any type of Service", apiService("web", "10.96.0.1", loadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
+			"ingress of any type of Service", apiService("web", "10.96.0.1", objects.LoadBalancer("203.0.113.1"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }),
 			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80"`)},
 		},
 		{
@@ -26,26 +28,26 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 			}), []string{"policy:", v4("")},
 		},
 		{
-			"addresses of both families", apiService("web", "", both, externalIPs("198.51.100.1", "2001:db8::1"), loadBalancer("2001:db8::2", "203.0.113.1")),
+			"addresses of both families", apiService("web", "", both, objects.ExternalIPs("198.51.100.1", "2001:db8::1"), objects.LoadBalancer("2001:db8::2", "203.0.113.1")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`),
 				`http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80" "LoadBalancer [2001:db8::2]:80"]`,
 			},
 		},
 		{
-			"duplicates", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), loadBalancer("203.0.113.1", "203.0.113.1")),
+			"duplicates", apiService("web", "10.96.0.1", objects.ExternalIPs("198.51.100.1", "198.51.100.1", "198.051.100.001"), objects.LoadBalancer("203.0.113.1", "203.0.113.1")),
 			[]string{"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 203.0.113.1:80"`)},
 		},
 		{
 			"the ranges apply to an external IP that is also an ingress",
-			apiService("web", "10.96.0.1", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), sourceRanges("192.0.2.0/24")),
+			apiService("web", "10.96.0.1", objects.ExternalIPs("203.0.113.1"), objects.LoadBalancer("203.0.113.1"), objects.SourceRanges("192.0.2.0/24")),
 			[]string{"policy:", v4(` "LoadBalancer 203.0.113.1:80 [192.0.2.0/24]"`)},
 		},
-		{"its own ClusterIP", apiService("web", "10.96.0.1", externalIPs("10.96.0.1")), []string{"policy:", v4("")}},
-		{"blank", apiService("web", "10.96.0.1", externalIPs("", "  ")), []string{"policy:", v4("")}},
+		{"its own ClusterIP", apiService("web", "10.96.0.1", objects.ExternalIPs("10.96.0.1")), []string{"policy:", v4("")}},
+		{"blank", apiService("web", "10.96.0.1", objects.ExternalIPs("", "  ")), []string{"policy:", v4("")}},
 		{
 			"invalid ones are reported once and by index", apiService("web", "", both,
-				externalIPs("198.51.100.1", "nonsense", "127.0.0.1", "fe80::1%eth0"), loadBalancer("0.0.0.0", "224.0.0.1", "169.254.0.1")),
+				objects.ExternalIPs("198.51.100.1", "nonsense", "127.0.0.1", "fe80::1%eth0"), objects.LoadBalancer("0.0.0.0", "224.0.0.1", "169.254.0.1")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80"`), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80"]`,
 				`! spec.externalIPs[1]: "nonsense" is not an IP address`,
@@ -58,7 +60,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 		},
 		{
 			"reserved ones are reported, and the rest works", apiService("web", "10.96.0.1",
-				externalIPs("0.0.0.1", "198.51.100.1", "240.0.0.1", "255.255.255.255", "::ffff:240.0.0.2"), loadBalancer("240.0.0.3", "255.255.255.255", "0.1.2.3")),
+				objects.ExternalIPs("0.0.0.1", "198.51.100.1", "240.0.0.1", "255.255.255.255", "::ffff:240.0.0.2"), objects.LoadBalancer("240.0.0.3", "255.255.255.255", "0.1.2.3")),
 			[]string{
 				"policy:", v4(` "ExternalIP 198.51.100.1:80" "LoadBalancer 240.0.0.3:80"`),
 				"! spec.externalIPs[0]: 0.0.0.1 is an address of 0.0.0.0/8, which no host has",
@@ -70,7 +72,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 			},
 		},
 		{
-			"invalid IPv6 addresses", apiService("web", "", both, externalIPs("::", "::1", "ff0e::1", "fe80::1", "2001:db8::1"), loadBalancer("::1")),
+			"invalid IPv6 addresses", apiService("web", "", both, objects.ExternalIPs("::", "::1", "ff0e::1", "fe80::1", "2001:db8::1"), objects.LoadBalancer("::1")),
 			[]string{
 				"policy:", v4(""), `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "ExternalIP [2001:db8::1]:80"]`,
 				"! spec.externalIPs[0]: :: is the unspecified address",
@@ -83,7 +85,7 @@ func TestReadServiceExternalAddresses(t *testing.T) {
 	}
 	runReadCases(t, &TrackerOptions{}, cases)
 	runReadCases(t, &TrackerOptions{IgnoreExternalIPs: true}, []readCase{{
-		"external IPs ignored", apiService("web", "10.96.0.1", externalIPs("198.51.100.1", "nonsense"), externalLocal, nodePort(30080)),
+		"external IPs ignored", apiService("web", "10.96.0.1", objects.ExternalIPs("198.51.100.1", "nonsense"), objects.ExternalLocal, objects.NodePort(30080)),
 		[]string{"policy:", v4(` "NodePort 0.0.0.0:30080"`)},
 	}})
 }
@@ -118,7 +120,7 @@ func TestReadServiceSourceRanges(t *testing.T) {
 				`! spec.loadBalancerSourceRanges[2]: "x" is not an IP address`),
 		},
 	} {
-		s := apiService("web", "", dualStack("10.96.0.1", "fd00::1"), externalIPs("198.51.100.1"), loadBalancer("203.0.113.1", "2001:db8::2"), sourceRanges(c.ranges...))
+		s := apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.ExternalIPs("198.51.100.1"), objects.LoadBalancer("203.0.113.1", "2001:db8::2"), objects.SourceRanges(c.ranges...))
 		cases = append(cases, readCase{c.name, s, c.want})
 	}
 	runReadCases(t, &TrackerOptions{}, cases)

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // specText formats a reading: the policies of the Service, then every port with its
@@ -78,11 +80,11 @@ func TestReadServiceSkipsWhatNeedsNoProxy(t *testing.T) {
 	runReadCases(t, &TrackerOptions{}, []readCase{
 		{"no ClusterIP yet", apiService("web", ""), nil},
 		{"headless", apiService("web", v1.ClusterIPNone), nil},
-		{"headless without ports", apiService("web", v1.ClusterIPNone, ports()), nil},
+		{"headless without ports", apiService("web", v1.ClusterIPNone, objects.Ports()), nil},
 		{"external name", apiService("web", "", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeExternalName }), nil},
 		{"external name with ClusterIP", apiService("web", "10.96.0.1", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeExternalName }), nil},
 		{"empty object", &v1.Service{}, nil},
-		{"no ports", apiService("web", "10.96.0.1", ports()), []string{"policy:"}},
+		{"no ports", apiService("web", "10.96.0.1", objects.Ports()), []string{"policy:"}},
 	})
 }
 
@@ -96,10 +98,10 @@ func TestReadServiceClusterIPs(t *testing.T) {
 	runReadCases(t, &TrackerOptions{}, []readCase{
 		{"old IPv4", apiService("web", "10.96.0.1", onlyOld), []string{"policy:", v4}},
 		{"old IPv6", apiService("web", "fd00::1", onlyOld), []string{"policy:", v6}},
-		{"single IPv4", apiService("web", "10.96.0.1", dualStack("10.96.0.1")), []string{"policy:", v4}},
-		{"single IPv6", apiService("web", "fd00::1", dualStack("fd00::1")), []string{"policy:", v6}},
-		{"IPv4 first", apiService("web", "", dualStack("10.96.0.1", "fd00::1")), []string{"policy:", v4, v6}},
-		{"IPv6 first", apiService("web", "", dualStack("fd00::1", "10.96.0.1")), []string{"policy:", v4, v6}},
+		{"single IPv4", apiService("web", "10.96.0.1", objects.ClusterIPs("10.96.0.1")), []string{"policy:", v4}},
+		{"single IPv6", apiService("web", "fd00::1", objects.ClusterIPs("fd00::1")), []string{"policy:", v6}},
+		{"IPv4 first", apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1")), []string{"policy:", v4, v6}},
+		{"IPv6 first", apiService("web", "", objects.ClusterIPs("fd00::1", "10.96.0.1")), []string{"policy:", v4, v6}},
 		{
 			"family without address yet", apiService("web", "10.96.0.1", families([]string{"10.96.0.1"}, v1.IPv4Protocol, v1.IPv6Protocol)),
 			[]string{"policy:", v4},
@@ -128,37 +130,34 @@ func TestReadServiceClusterIPs(t *testing.T) {
 }
 
 func TestReadServicePorts(t *testing.T) {
-	at := func(name string, protocol v1.Protocol, port, nodePort int32) v1.ServicePort {
-		return v1.ServicePort{Name: name, Protocol: protocol, Port: port, NodePort: nodePort}
-	}
 	one := `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`
 	runReadCases(t, &TrackerOptions{}, []readCase{
-		{"unnamed", apiService("web", "10.96.0.1", ports(at("", "TCP", 80, 0))), []string{"policy:", `/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`}},
-		{"no protocol is TCP", apiService("web", "10.96.0.1", ports(at("http", "", 80, 0))), []string{"policy:", one}},
+		{"unnamed", apiService("web", "10.96.0.1", objects.Ports("80")), []string{"policy:", `/TCP/IPv4 ["ClusterIP 10.96.0.1:80"]`}},
+		{"no protocol is TCP", apiService("web", "10.96.0.1", objects.Ports("http 80/")), []string{"policy:", one}},
 		{
 			"one number, three protocols",
-			apiService("dns", "10.96.0.1", ports(at("a", "UDP", 53, 0), at("b", "TCP", 53, 0), at("c", "SCTP", 53, 0))),
+			apiService("dns", "10.96.0.1", objects.Ports("a 53/UDP", "b 53", "c 53/SCTP")),
 			[]string{"policy:", `a/UDP/IPv4 ["ClusterIP 10.96.0.1:53"]`, `b/TCP/IPv4 ["ClusterIP 10.96.0.1:53"]`, `c/SCTP/IPv4 ["ClusterIP 10.96.0.1:53"]`},
 		},
 		{
-			"unknown protocol", apiService("web", "10.96.0.1", ports(at("x", "QUIC", 80, 0), at("http", "TCP", 80, 0))),
+			"unknown protocol", apiService("web", "10.96.0.1", objects.Ports("x 80/QUIC", "http 80")),
 			[]string{"policy:", one, `! spec.ports[0].protocol: unknown protocol "QUIC"`},
 		},
-		{"port zero", apiService("web", "10.96.0.1", ports(at("http", "TCP", 0, 0))), []string{"policy:", "! spec.ports[0].port: 0 is not a port number"}},
-		{"port negative", apiService("web", "10.96.0.1", ports(at("http", "TCP", -1, 0))), []string{"policy:", "! spec.ports[0].port: -1 is not a port number"}},
+		{"port zero", apiService("web", "10.96.0.1", objects.Ports("http 0")), []string{"policy:", "! spec.ports[0].port: 0 is not a port number"}},
+		{"port negative", apiService("web", "10.96.0.1", objects.Ports("http -1")), []string{"policy:", "! spec.ports[0].port: -1 is not a port number"}},
 		{
 			"port too large, reported once for both families",
-			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 65536, 0))),
+			apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.Ports("http 65536")),
 			[]string{"policy:", "! spec.ports[0].port: 65536 is not a port number"},
 		},
 		{
-			"largest numbers", apiService("web", "10.96.0.1", ports(at("http", "TCP", 65535, 65535))),
+			"largest numbers", apiService("web", "10.96.0.1", objects.Ports("http 65535:65535")),
 			[]string{"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:65535" "NodePort 0.0.0.0:65535"]`},
 		},
-		{"bad node port", apiService("web", "10.96.0.1", ports(at("http", "TCP", 80, 70000))), []string{"policy:", one, "! spec.ports[0].nodePort: 70000 is not a port number"}},
+		{"bad node port", apiService("web", "10.96.0.1", objects.Ports("http 80:70000")), []string{"policy:", one, "! spec.ports[0].nodePort: 70000 is not a port number"}},
 		{
 			"one name and protocol twice: the last is used",
-			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), ports(at("http", "TCP", 80, 0), at("http", "TCP", 81, 0), at("http", "UDP", 82, 0))),
+			apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.Ports("http 80", "http 81", "http 82/UDP")),
 			[]string{
 				"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:81"]`, `http/UDP/IPv4 ["ClusterIP 10.96.0.1:82"]`,
 				`http/TCP/IPv6 ["ClusterIP [fd00::1]:81"]`, `http/UDP/IPv6 ["ClusterIP [fd00::1]:82"]`,
@@ -167,7 +166,7 @@ func TestReadServicePorts(t *testing.T) {
 		},
 		{
 			"node port with any type",
-			apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080)),
+			apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.NodePort(30080)),
 			[]string{"policy:", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "NodePort 0.0.0.0:30080"]`, `http/TCP/IPv6 ["ClusterIP [fd00::1]:80" "NodePort [::]:30080"]`},
 		},
 	})
@@ -184,18 +183,18 @@ func TestReadServicePolicies(t *testing.T) {
 	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
 	kind := func(k v1.ServiceType) edit { return func(s *v1.Service) { s.Spec.Type = k } }
 	runReadCases(t, &TrackerOptions{}, []readCase{
-		{"internal Local", apiService("web", "10.96.0.1", internalLocal), []string{"policy: internal-local", plain}},
+		{"internal Local", apiService("web", "10.96.0.1", objects.InternalLocal), []string{"policy: internal-local", plain}},
 		{"internal Cluster", apiService("web", "10.96.0.1", func(s *v1.Service) { s.Spec.InternalTrafficPolicy = new(v1.ServiceInternalTrafficPolicyCluster) }), []string{"policy:", plain}},
-		{"external Local, nothing external", apiService("web", "10.96.0.1", externalLocal), []string{"policy:", plain}},
-		{"external Local, NodePort", apiService("web", "10.96.0.1", externalLocal, kind(v1.ServiceTypeNodePort), health(30001)), []string{"policy: external-local", plain}},
+		{"external Local, nothing external", apiService("web", "10.96.0.1", objects.ExternalLocal), []string{"policy:", plain}},
+		{"external Local, NodePort", apiService("web", "10.96.0.1", objects.ExternalLocal, kind(v1.ServiceTypeNodePort), health(30001)), []string{"policy: external-local", plain}},
 		{
-			"external Local, external IPs", apiService("web", "10.96.0.1", externalLocal, externalIPs("198.51.100.1"), health(30001)),
+			"external Local, external IPs", apiService("web", "10.96.0.1", objects.ExternalLocal, objects.ExternalIPs("198.51.100.1"), health(30001)),
 			[]string{"policy: external-local", `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80" "ExternalIP 198.51.100.1:80"]`},
 		},
-		{"external Local, LoadBalancer", apiService("web", "10.96.0.1", externalLocal, loadBalancer(), health(30001)), []string{"policy: external-local health=30001", plain}},
-		{"external Cluster, LoadBalancer", apiService("web", "10.96.0.1", loadBalancer(), health(30001)), []string{"policy:", plain}},
+		{"external Local, LoadBalancer", apiService("web", "10.96.0.1", objects.ExternalLocal, objects.LoadBalancer(), health(30001)), []string{"policy: external-local health=30001", plain}},
+		{"external Cluster, LoadBalancer", apiService("web", "10.96.0.1", objects.LoadBalancer(), health(30001)), []string{"policy:", plain}},
 		{
-			"bad health port", apiService("web", "10.96.0.1", externalLocal, loadBalancer(), health(-5)),
+			"bad health port", apiService("web", "10.96.0.1", objects.ExternalLocal, objects.LoadBalancer(), health(-5)),
 			[]string{"policy: external-local", plain, "! spec.healthCheckNodePort: -5 is not a port number"},
 		},
 		{"affinity None", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityNone, timeout(5))), []string{"policy:", plain}},
@@ -214,7 +213,7 @@ func TestReadServicePolicies(t *testing.T) {
 // then.
 func TestReadingsDiffer(t *testing.T) {
 	full := func(edits ...edit) *v1.Service {
-		all := []edit{loadBalancer("203.0.113.1"), externalIPs("198.51.100.1"), sourceRanges("192.0.2.0/24"), nodePort(30080)}
+		all := []edit{objects.LoadBalancer("203.0.113.1"), objects.ExternalIPs("198.51.100.1"), objects.SourceRanges("192.0.2.0/24"), objects.NodePort(30080)}
 		return apiService("web", "10.96.0.1", append(all, edits...)...)
 	}
 	base := readService(full(), &TrackerOptions{})
@@ -230,19 +229,19 @@ func TestReadingsDiffer(t *testing.T) {
 		{"selector", func(s *v1.Service) { s.Spec.Selector = map[string]string{"a": "b"} }, true},
 		{"target port", func(s *v1.Service) { s.Spec.Ports[0].TargetPort.IntVal = 7 }, true},
 		{"creation, another zone", func(s *v1.Service) { s.CreationTimestamp = metav1.Time{Time: time.Unix(1000, 0).UTC()} }, true},
-		{"creation", created(1), false},
+		{"creation", objects.Created(1), false},
 		{"namespace", func(s *v1.Service) { s.Namespace = "other" }, false},
-		{"internal policy", internalLocal, false},
-		{"external policy", externalLocal, false},
+		{"internal policy", objects.InternalLocal, false},
+		{"external policy", objects.ExternalLocal, false},
 		{"affinity", func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }, false},
 		{"port name", func(s *v1.Service) { s.Spec.Ports[0].Name = "web" }, false},
 		{"port number", func(s *v1.Service) { s.Spec.Ports[0].Port = 81 }, false},
 		{"protocol", func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP }, false},
-		{"node port", nodePort(30081), false},
-		{"external IP", externalIPs("198.51.100.2"), false},
-		{"ranges", sourceRanges("192.0.3.0/24"), false},
-		{"ranges removed", sourceRanges(), false},
-		{"a problem", externalIPs("198.51.100.1", "x"), false},
+		{"node port", objects.NodePort(30081), false},
+		{"external IP", objects.ExternalIPs("198.51.100.2"), false},
+		{"ranges", objects.SourceRanges("192.0.3.0/24"), false},
+		{"ranges removed", objects.SourceRanges(), false},
+		{"a problem", objects.ExternalIPs("198.51.100.1", "x"), false},
 	} {
 		if got := readService(full(tc.edit), &TrackerOptions{}).equal(base); got != tc.same {
 			t.Errorf("%s: readings equal: got %v, want %v", tc.name, got, tc.same)
@@ -256,14 +255,14 @@ func TestReadingsDifferInLittle(t *testing.T) {
 		return readService(apiService("web", "10.96.0.1", edits...), &TrackerOptions{})
 	}
 	health := func(n int32) edit { return func(s *v1.Service) { s.Spec.HealthCheckNodePort = n } }
-	open := loadBalancer("203.0.113.1")
+	open := objects.LoadBalancer("203.0.113.1")
 	for _, tc := range []struct {
 		name string
 		a, b *serviceSpec
 	}{
-		{"health check node port", read(open, externalLocal, health(30001)), read(open, externalLocal, health(30002))},
-		{"no source ranges, and only of the other family", read(open), read(open, sourceRanges("2001:db8::/32"))},
-		{"kind of the address", read(open), read(loadBalancer(), externalIPs("203.0.113.1"))},
+		{"health check node port", read(open, objects.ExternalLocal, health(30001)), read(open, objects.ExternalLocal, health(30002))},
+		{"no source ranges, and only of the other family", read(open), read(open, objects.SourceRanges("2001:db8::/32"))},
+		{"kind of the address", read(open), read(objects.LoadBalancer(), objects.ExternalIPs("203.0.113.1"))},
 	} {
 		if tc.a.equal(tc.b) || tc.b.equal(tc.a) {
 			t.Errorf("%s: got equal readings, want different ones:\n%q\n%q", tc.name, specText(tc.a), specText(tc.b))
@@ -290,12 +289,12 @@ func TestServiceIsBounded(t *testing.T) {
 		fields    []string
 	}{
 		{"ports", []edit{many}, 20_000, nil},
-		{"ports and one load balancer", []edit{many, loadBalancer("203.0.113.1")}, 40_000, nil},
-		{"ports and three load balancers", []edit{many, loadBalancer("203.0.113.1", "203.0.113.2", "203.0.113.3")}, 60_000, []string{"spec.ports"}},
-		{"external IPs", []edit{externalIPs(addrs...)}, 1 + maxAddresses, []string{"spec.externalIPs"}},
-		{"load balancers", []edit{loadBalancer(addrs...)}, 1 + maxAddresses, []string{"status.loadBalancer.ingress"}},
-		{"ports and external IPs", []edit{many, externalIPs(addrs...)}, 20_000 + maxFrontends, []string{"spec.externalIPs", "spec.ports"}},
-		{"load balancers come first", []edit{many, externalIPs(addrs[3:]...), loadBalancer(addrs[:2]...)}, 60_000, []string{"spec.externalIPs", "spec.ports"}},
+		{"ports and one load balancer", []edit{many, objects.LoadBalancer("203.0.113.1")}, 40_000, nil},
+		{"ports and three load balancers", []edit{many, objects.LoadBalancer("203.0.113.1", "203.0.113.2", "203.0.113.3")}, 60_000, []string{"spec.ports"}},
+		{"external IPs", []edit{objects.ExternalIPs(addrs...)}, 1 + maxAddresses, []string{"spec.externalIPs"}},
+		{"load balancers", []edit{objects.LoadBalancer(addrs...)}, 1 + maxAddresses, []string{"status.loadBalancer.ingress"}},
+		{"ports and external IPs", []edit{many, objects.ExternalIPs(addrs...)}, 20_000 + maxFrontends, []string{"spec.externalIPs", "spec.ports"}},
+		{"load balancers come first", []edit{many, objects.ExternalIPs(addrs[3:]...), objects.LoadBalancer(addrs[:2]...)}, 60_000, []string{"spec.externalIPs", "spec.ports"}},
 	} {
 		spec := readService(apiService("greedy", "10.96.0.1", tc.edits...), &TrackerOptions{})
 		frontends := 0

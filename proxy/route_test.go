@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func forward(pool Pool, m Masquerade) TrafficRoute {
@@ -157,7 +158,7 @@ func TestRouteToLoopback(t *testing.T) {
 		o.NodePortAddresses = NodePortAddresses{Primary: true, Loopback: prefixes("127.0.0.0/8", "127.0.0.7/32", "::1/128")}
 		o.LocalTraffic.Sources = prefixes("10.0.0.0/8")
 	})
-	tr.UpdateService(apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080), externalLocal))
+	tr.UpdateService(apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.NodePort(30080), objects.ExternalLocal))
 	tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.5"))
 	s := newest(t, tr)
 	for _, tc := range []struct{ packet, want string }{
@@ -183,7 +184,7 @@ func TestRouteToLoopback(t *testing.T) {
 // TestAllNodePortAddresses: "all" serves every address but loopback ones.
 func TestAllNodePortAddresses(t *testing.T) {
 	tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses.All = true })
-	tr.UpdateService(apiService("web", "", dualStack("10.96.0.1", "fd00::1"), nodePort(30080)))
+	tr.UpdateService(apiService("web", "", objects.ClusterIPs("10.96.0.1", "fd00::1"), objects.NodePort(30080)))
 	s := newest(t, tr)
 	for to, want := range map[string]Action{
 		"192.168.0.1:30080": Reject, "1.2.3.4:30080": Reject, "[2001:db8::1]:30080": Reject, "127.0.0.1:30080": Pass, "[::1]:30080": Pass,

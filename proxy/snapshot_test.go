@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 func port(name string) *ServicePort { return &ServicePort{Name: portName(name)} }
@@ -200,7 +201,7 @@ func TestProblemsComeAndGo(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{func() { tr.UpdateService(apiService("web", "10.96.0.1", externalIPs("x", "y"))) }, []string{
+		{func() { tr.UpdateService(apiService("web", "10.96.0.1", objects.ExternalIPs("x", "y"))) }, []string{
 			`Service ns/web: spec.externalIPs[0]: "x" is not an IP address`,
 			`Service ns/web: spec.externalIPs[1]: "y" is not an IP address`,
 		}},
@@ -209,13 +210,13 @@ func TestProblemsComeAndGo(t *testing.T) {
 			`Service ns/web: spec.externalIPs[0]: "x" is not an IP address`,
 			`Service ns/web: spec.externalIPs[1]: "y" is not an IP address`,
 		}},
-		{func() { tr.UpdateNode(apiNode("here", "", "x")) }, []string{
+		{func() { tr.UpdateNode(objects.Node("here", "", "x")) }, []string{
 			`EndpointSlice ns/web-1: endpoints[1].addresses[0]: "x" is not an IP address, endpoint not used`,
 			`Node here: status.addresses[0].address: "x" is not an IP address`,
 			`Service ns/web: spec.externalIPs[0]: "x" is not an IP address`,
 			`Service ns/web: spec.externalIPs[1]: "y" is not an IP address`,
 		}},
-		{func() { tr.UpdateService(apiService("web", "10.96.0.1", externalIPs("x"))) }, []string{
+		{func() { tr.UpdateService(apiService("web", "10.96.0.1", objects.ExternalIPs("x"))) }, []string{
 			`EndpointSlice ns/web-1: endpoints[1].addresses[0]: "x" is not an IP address, endpoint not used`,
 			`Node here: status.addresses[0].address: "x" is not an IP address`,
 			`Service ns/web: spec.externalIPs[0]: "x" is not an IP address`,
@@ -225,7 +226,7 @@ func TestProblemsComeAndGo(t *testing.T) {
 			`Service ns/web: spec.externalIPs[0]: "x" is not an IP address`,
 		}},
 		{func() { tr.DeleteService(objectName("web")) }, []string{`Node here: status.addresses[0].address: "x" is not an IP address`}},
-		{func() { tr.UpdateNode(apiNode("here", "", "192.168.0.1")) }, nil},
+		{func() { tr.UpdateNode(objects.Node("here", "", "192.168.0.1")) }, nil},
 	} {
 		step.do()
 		s := newest(t, tr)

@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // services makes Services with three endpoints elsewhere, each their own, and one here.
-func services(n int) (all []*proxy.ServicePort) {
-	for i := range n {
-		all = append(all, service(i, remote(3*i), remote(3*i+1), remote(3*i+2), local(1+i%9)))
-	}
-	return all
+func services(n int) []*proxy.ServicePort {
+	return objects.Many(n, func(i int) *proxy.ServicePort {
+		return service(i, remote(3*i), remote(3*i+1), remote(3*i+2), local(1+i%9))
+	})
 }
 
 // HNS takes milliseconds for each call, so the calls count.

@@ -19,6 +19,8 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -178,11 +180,11 @@ func pod(i int) netip.Addr       { return netip.AddrFrom4([4]byte{10, 0, byte(i 
 func elsewhere(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}) }
 
 func local(i int) *endpoints.Endpoint {
-	return &endpoints.Endpoint{Addr: netip.AddrPortFrom(pod(i), 8080), NodeName: "node-1", Ready: true, Serving: true, Local: true}
+	return snapshots.Endpoints(pod(i).String() + " @node-1 local")[0]
 }
 
 func remote(i int) *endpoints.Endpoint {
-	return &endpoints.Endpoint{Addr: netip.AddrPortFrom(elsewhere(i), 8080), NodeName: "node-2", Ready: true, Serving: true}
+	return snapshots.Endpoints(elsewhere(i).String() + " @node-2")[0]
 }
 
 func on(node string, e *endpoints.Endpoint) *endpoints.Endpoint {
@@ -199,23 +201,12 @@ func at(port uint16, e *endpoints.Endpoint) *endpoints.Endpoint {
 
 // service makes service port i with a ClusterIP.
 func service(i int, list ...*endpoints.Endpoint) *proxy.ServicePort {
-	p := &proxy.ServicePort{
-		Name: proxy.ServicePortName{
-			NamespacedName: types.NamespacedName{Namespace: "test", Name: fmt.Sprintf("service-%d", i)},
-			Protocol:       v1.ProtocolTCP, Family: v1.IPv4Protocol,
-		},
-		Cluster: sorted(list), HasEndpoints: true,
-	}
+	p := snapshots.Port(fmt.Sprint("service-", i), "")
+	p.Cluster, p.HasEndpoints = slices.SortedFunc(slices.Values(list), (*endpoints.Endpoint).Compare), true
 	return with(p, frontend(proxy.ClusterIP, clusterIP(i).String(), 80))
 }
 
 func clusterIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}) }
-
-func sorted(list []*endpoints.Endpoint) []*endpoints.Endpoint {
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b *endpoints.Endpoint) int { return a.Compare(b) })
-	return list
-}
 
 func frontend(kind proxy.FrontendKind, addr string, port uint16) proxy.Frontend {
 	return proxy.Frontend{Kind: kind, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), port)}
@@ -223,35 +214,27 @@ func frontend(kind proxy.FrontendKind, addr string, port uint16) proxy.Frontend 
 
 // with returns a port with further frontends, which forward to the pool Cluster if it has endpoints.
 func with(p *proxy.ServicePort, all ...proxy.Frontend) *proxy.ServicePort {
-	c := *p
-	c.Frontends = slices.Clone(c.Frontends)
-	for _, f := range all {
-		if f.FromInside.Action == proxy.Pass {
-			f.FromInside = proxy.TrafficRoute{Action: proxy.Forward}
-			if len(p.Cluster) == 0 {
-				f.FromInside.Action = proxy.Reject
+	return snapshots.With(p, func(p *proxy.ServicePort) {
+		for _, f := range all {
+			if f.FromInside.Action == proxy.Pass {
+				if f.FromInside.Action = proxy.Forward; len(p.Cluster) == 0 {
+					f.FromInside.Action = proxy.Reject
+				}
+				f.FromOutside = f.FromInside
 			}
-			f.FromOutside = f.FromInside
+			p.Frontends = append(p.Frontends, f)
 		}
-		c.Frontends = append(c.Frontends, f)
-	}
-	return &c
+	})
 }
 
-func nameOf(name string) types.NamespacedName {
-	return types.NamespacedName{Namespace: "test", Name: name}
-}
+func nameOf(name string) types.NamespacedName { return objects.Name("test/" + name) }
 
 func sticky(p *proxy.ServicePort) *proxy.ServicePort {
-	c := *p
-	c.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout}
-	return &c
+	return snapshots.With(p, func(p *proxy.ServicePort) { p.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout} })
 }
 
 func annotated(p *proxy.ServicePort, key, value string) *proxy.ServicePort {
-	c := *p
-	c.Annotations = map[string]string{key: value}
-	return &c
+	return snapshots.With(p, func(p *proxy.ServicePort) { p.Annotations = map[string]string{key: value} })
 }
 
 // failing is a context that has ended.

@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -21,19 +21,19 @@ func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 // randomService gives a tracker a Service of a random kind, with random endpoints.
 func randomService(r *rand.Rand, i int, tracker proxy.ServiceChangeTracker) {
-	meta := metav1.ObjectMeta{Namespace: "test", Name: fmt.Sprintf("service-%d", i)}
-	tcp, internal := v1.ProtocolTCP, pick(r, v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyLocal)
-	s := &v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{
-		Type: pick(r, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer), ClusterIP: clusterIP(i).String(),
-		InternalTrafficPolicy: &internal, Ports: []v1.ServicePort{{Protocol: tcp, Port: 80}},
-	}}
+	name := fmt.Sprintf("service-%d", i)
+	s := objects.Service("test/"+name, clusterIP(i).String())
+	s.Spec.Type = pick(r, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer)
+	if r.IntN(2) == 0 {
+		objects.InternalLocal(s)
+	}
 	if s.Spec.Type != v1.ServiceTypeClusterIP {
 		s.Spec.Ports[0].NodePort = int32(30000 + i)
 		s.Spec.ExternalTrafficPolicy = pick(r, v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal)
 		s.Spec.ExternalIPs = []string{fmt.Sprintf("203.0.113.%d", 100+i)}
 	}
 	if s.Spec.Type == v1.ServiceTypeLoadBalancer {
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: fmt.Sprintf("203.0.113.%d", i)}}
+		objects.LoadBalancer(fmt.Sprintf("203.0.113.%d", i))(s)
 		if r.IntN(4) == 0 {
 			s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
 		}
@@ -42,33 +42,17 @@ func randomService(r *rand.Rand, i int, tracker proxy.ServiceChangeTracker) {
 		s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
 	}
 	tracker.UpdateService(s)
-	meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
-	for n, port := range []int32{8080, pick[int32](r, 8080, 8080, 9090)} {
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Protocol: &tcp, Port: &port}}}
-		slice.Name = fmt.Sprintf("%s-%d", meta.Name, n)
-		for j := range r.IntN(4) {
-			slice.Endpoints = append(slice.Endpoints, randomEndpoint(r, 1+4*n+j))
-		}
+	for n, port := range []string{"8080", pick(r, "8080", "8080", "9090")} {
+		list := objects.Many(r.IntN(4), func(j int) string { return randomEndpoint(r, 1+4*n+j) })
+		slice := objects.Slice(fmt.Sprintf("test/%s-%d", name, n), name, list...)
+		slice.Ports = objects.SlicePorts("http " + port)
 		tracker.UpdateEndpointSlice(slice)
 	}
 }
 
-func randomEndpoint(r *rand.Rand, i int) discoveryv1.Endpoint {
-	yes, no := true, false
-	e := discoveryv1.Endpoint{Conditions: pick(r,
-		discoveryv1.EndpointConditions{}, discoveryv1.EndpointConditions{Ready: &yes},
-		discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes},
-		discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes},
-		discoveryv1.EndpointConditions{Ready: &no, Serving: &no})}
-	node := pick(r, "node-1", "node-2")
-	e.NodeName, e.Addresses = &node, []string{elsewhere(i).String()}
-	if node == "node-1" {
-		e.Addresses = []string{pod(i).String()}
-	}
-	if r.IntN(3) == 0 {
-		e.Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: pick(r, "node-1", "node-2")}}}
-	}
-	return e
+func randomEndpoint(r *rand.Rand, i int) string {
+	where := pick(r, pod(i).String()+" @node-1", elsewhere(i).String()+" @node-2")
+	return where + pick(r, "", " R", " T", " X", " U") + pick(r, "", "", " nodes="+pick(r, "node-1", "node-2"))
 }
 
 // Policies, topology and terminating endpoints lead to the endpoints that [proxy.Route] allows, for
@@ -78,7 +62,7 @@ func TestRoute(t *testing.T) {
 	m := newMachine(t, newest())
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{
 		NodeName: "node-1", NodeAddresses: []netip.Addr{nodeAddr}, NodePortAddresses: proxy.NodePortAddresses{All: true},
-		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.0.0.0/8")},
 	})
 	tracker.Synced()
 	same, different := 0, 0

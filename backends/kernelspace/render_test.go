@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -99,7 +100,7 @@ func TestFrontends(t *testing.T) {
 func TestNodePortAddresses(t *testing.T) {
 	m := newMachine(t, newest())
 	node := theNode()
-	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16")}}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/16")}
 	p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
 	c, ok := m.backend.(backends.LimitChecker)
 	if !ok {
@@ -171,10 +172,7 @@ func TestFamiliesAndProtocols(t *testing.T) {
 	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP} {
 		four := service(1, local(1))
 		four.Name.Protocol = protocol
-		six := &proxy.ServicePort{Name: four.Name, Cluster: []*endpoints.Endpoint{
-			{Addr: netip.MustParseAddrPort("[fd00:10::1]:8080"), Local: true},
-			{Addr: netip.MustParseAddrPort("[fd00:11::1:203]:8080"), NodeName: "node-2"},
-		}}
+		six := &proxy.ServicePort{Name: four.Name, Cluster: snapshots.Endpoints("fd00:10::1 local", "fd00:11::1:203 @node-2")}
 		six.Name.Family = v1.IPv6Protocol
 		six = with(six, frontend(proxy.ClusterIP, "fd00:96::1", 80), frontend(proxy.NodePort, "::", 30080))
 		all = append(all, with(four, frontend(proxy.NodePort, "0.0.0.0", 30080)), six)
@@ -205,7 +203,7 @@ func TestFamiliesAndProtocols(t *testing.T) {
 func TestNothingToServe(t *testing.T) {
 	m := newMachine(t, newest())
 	node := theNode()
-	node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/16")}}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("127.0.0.0/8", "fd00::/16")}
 	if err := m.applySnapshot(proxy.NewSnapshot(node, with(service(1), frontend(proxy.NodePort, "0.0.0.0", 30080)))); err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -59,17 +56,7 @@ func (r *running) serve(name string, clusterIP, endpoint netip.Addr) {
 
 // serveOn is serve with an endpoint on another node.
 func (r *running) serveOn(node, name string, clusterIP, endpoint netip.Addr) {
-	meta := metav1.ObjectMeta{Namespace: "test", Name: name}
-	tcp, port := v1.ProtocolTCP, int32(8080)
-	r.tracker.UpdateService(&v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{
-		ClusterIP: clusterIP.String(), Ports: []v1.ServicePort{{Protocol: tcp, Port: 80}},
-	}})
-	meta.Labels = map[string]string{discoveryv1.LabelServiceName: name}
-	r.tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:     []discoveryv1.EndpointPort{{Protocol: &tcp, Port: &port}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{endpoint.String()}, NodeName: &node}},
-	})
+	objects.Hand(r.tracker, objects.Service("test/"+name, clusterIP.String()), objects.Slice("test/"+name, name, endpoint.String()+" @"+node))
 	synctest.Wait()
 }
 

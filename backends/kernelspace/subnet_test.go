@@ -8,6 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -87,7 +88,7 @@ func TestAddressOfSharedSubnet(t *testing.T) {
 	wide := theNode()
 	wide.LocalTraffic = proxy.LocalTraffic{Sources: []netip.Prefix{subnet()}} // of the cluster
 	other := theNode()
-	other.LocalTraffic = proxy.LocalTraffic{NodePodCIDRs: true, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/25")}}
+	other.LocalTraffic = proxy.LocalTraffic{NodePodCIDRs: true, Sources: snapshots.Prefixes("10.0.0.0/25")}
 	for what, node := range map[string]*proxy.Node{"none": theNode(), "the cluster's": wide, "another": other} {
 		m := newOwn(t)
 		if err := m.applySnapshot(proxy.NewSnapshot(node, service(1, said("node-2", 20)))); err != nil {

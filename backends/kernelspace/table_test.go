@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,7 +23,7 @@ import (
 type sample struct {
 	capability string
 	change     func(*v1.Service)
-	endpoints  []discoveryv1.Endpoint
+	endpoints  []string
 	// about is the field of which a limit says that HNS does not have the capability at all, or, with a dot at
 	// its end, how the names of such fields begin. Without it, a limit is one of some packets.
 	about string
@@ -34,39 +34,26 @@ type sample struct {
 }
 
 func samples() []sample {
-	here, there := endpointOn("node-1", pod(1)), endpointOn("node-2", elsewhere(1))
-	both := []discoveryv1.Endpoint{here, there}
-	balanced := func(s *v1.Service) {
-		s.Spec.Type, s.Spec.Ports[0].NodePort, s.Spec.ExternalIPs = v1.ServiceTypeLoadBalancer, 30080, []string{"203.0.113.1"}
-		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.2"}}
-	}
-	and := func(changes ...func(*v1.Service)) func(*v1.Service) {
+	both := []string{"10.0.0.1 @node-1", "10.1.0.1 @node-2"}
+	and := func(changes ...objects.Edit) objects.Edit {
 		return func(s *v1.Service) {
 			for _, change := range changes {
 				change(s)
 			}
 		}
 	}
-	internal := func(s *v1.Service) { s.Spec.InternalTrafficPolicy = new(v1.ServiceInternalTrafficPolicyLocal) }
-	external := func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal }
+	balanced := and(objects.NodePort(30080), objects.ExternalIPs("203.0.113.1"), objects.LoadBalancer("203.0.113.2"))
 	sticky := func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }
-	ending := endpointOn("node-2", elsewhere(2))
-	ending.Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
-	hinted, host := both, endpointOn("node-1", nodeAddr)
-	hinted = slices.Clone(hinted)
-	hinted[0].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "node-1"}}}
-	hinted[1].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "node-2"}}}
 	return []sample{
 		{capability: "ClusterIP, NodePort, external IP, load balancer IP", change: balanced, endpoints: both},
-		{capability: "UDP", change: func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP }, endpoints: both},
-		{capability: "IPv6", change: func(s *v1.Service) { s.Spec.ClusterIP = "fd00:96::1" }, endpoints: []discoveryv1.Endpoint{endpointOn("node-2", netip.MustParseAddr("fd00::2"))}},
-		{capability: "internal traffic policy Local", change: internal, endpoints: both},
-		{capability: "external traffic policy Local", change: and(balanced, external), endpoints: both},
-		{capability: "terminating endpoints", change: balanced, endpoints: []discoveryv1.Endpoint{ending}},
-		{capability: "zone and node hints", endpoints: hinted},
-		{capability: "host-network endpoints", endpoints: []discoveryv1.Endpoint{host, there}},
-		{capability: "load balancer source ranges", change: and(balanced, func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }), endpoints: both},
+		{capability: "UDP", change: objects.Ports("http 80/UDP"), endpoints: both},
+		{capability: "IPv6", change: objects.ClusterIPs("fd00:96::1"), endpoints: []string{"fd00::2 @node-2"}},
+		{capability: "internal traffic policy Local", change: objects.InternalLocal, endpoints: both},
+		{capability: "external traffic policy Local", change: and(balanced, objects.ExternalLocal), endpoints: both},
+		{capability: "terminating endpoints", change: balanced, endpoints: []string{"10.1.0.2 T @node-2"}},
+		{capability: "zone and node hints", endpoints: []string{"10.0.0.1 @node-1 nodes=node-1", "10.1.0.1 @node-2 nodes=node-2"}},
+		{capability: "host-network endpoints", endpoints: []string{nodeAddr.String() + " @node-1", "10.1.0.1 @node-2"}},
+		{capability: "load balancer source ranges", change: and(balanced, objects.SourceRanges("192.0.2.0/24")), endpoints: both},
 		{capability: "ClientIP affinity", change: sticky, endpoints: both, about: "spec.sessionAffinity", rule: "distribution 2"},
 		{capability: "ClientIP affinity ends at its timeout", change: sticky, endpoints: both, about: "spec.sessionAffinity."},
 		{capability: "refusals without endpoints", about: "spec"},
@@ -76,40 +63,23 @@ func samples() []sample {
 	}
 }
 
-func endpointOn(node string, a netip.Addr) discoveryv1.Endpoint {
-	return discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: &node}
-}
-
 // snapshot returns what a tracker makes of the sample.
 func (s *sample) snapshot(t *testing.T) proxy.Snapshot {
 	t.Helper()
 	o := proxy.TrackerOptions{
 		NodeName: "node-1", NodeAddresses: []netip.Addr{nodeAddr, nodeAddr6}, NodePortAddresses: proxy.NodePortAddresses{All: true},
-		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/64")}},
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.0.0.0/8", "fd00::/64")},
 	}
 	if s.options != nil {
 		s.options(&o)
 	}
-	tracker := proxy.NewServiceChangeTracker(o)
-	service := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web"},
-		Spec:       v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: clusterIP(1).String(), Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}}},
-	}
+	service := objects.Service("test/web", clusterIP(1).String())
 	if s.change != nil {
 		s.change(service)
 	}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "test", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: s.endpoints,
-		Ports: []discoveryv1.EndpointPort{{Protocol: &service.Spec.Ports[0].Protocol, Port: new(int32(8080))}},
-	}
-	if strings.Contains(service.Spec.ClusterIP, ":") {
-		slice.AddressType = discoveryv1.AddressTypeIPv6
-	}
-	tracker.UpdateService(service)
-	tracker.UpdateEndpointSlice(slice)
-	tracker.Synced()
-	snapshot := must(tracker.Next(t.Context(), proxy.Snapshot{}))
+	slice := objects.Slice("test/web-1", "web", s.endpoints...)
+	slice.Ports[0].Protocol = &service.Spec.Ports[0].Protocol
+	snapshot := snapshots.Of(t, o, service, slice)
 	if snapshot.Len() != 1 {
 		t.Fatalf("%s: got %d service ports, want 1", s.capability, snapshot.Len())
 	}

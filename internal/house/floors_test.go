@@ -49,6 +49,7 @@ func byFloor() [][]string {
 			"internal/netns/netnstest",
 			"internal/rawnetlink",
 			"internal/servertest",
+			"internal/testing/objects",
 			"internal/vm",
 		},
 		2: {
@@ -74,6 +75,7 @@ func byFloor() [][]string {
 			"backends/userspace/internal/engine",
 			"internal/nodecheck",
 			"internal/peer/ipvs",
+			"internal/testing/snapshots",
 			"proxy/conntrack",
 			"proxy/health",
 			"proxy/inspect",

@@ -41,6 +41,8 @@ func onlyForTests() []string {
 		"internal/simhns",
 		"internal/storm",
 		"internal/testenv",
+		"internal/testing/objects",
+		"internal/testing/snapshots",
 		"internal/vm",
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,14 +25,9 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 // at returns a snapshot of a node with some addresses, whose pods have addresses of some
 // ranges.
 func at(addrs, pods string) proxy.Snapshot {
-	n := &proxy.Node{Name: "node"}
-	for a := range strings.FieldsSeq(addrs) {
-		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
-	}
-	for p := range strings.FieldsSeq(pods) {
-		n.LocalTraffic.Sources = append(n.LocalTraffic.Sources, netip.MustParsePrefix(p))
-	}
-	return proxy.NewSnapshot(n)
+	return proxy.NewSnapshot(&proxy.Node{
+		Name: "node", Addresses: snapshots.Addrs(strings.Fields(addrs)...), LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes(strings.Fields(pods)...)},
+	})
 }
 
 // serving returns the snapshot with a service port of each family.

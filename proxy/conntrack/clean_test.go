@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,22 +27,11 @@ const (
 func isForeign(a netip.Addr) bool { return a == netip.MustParseAddr(foreignIP) }
 
 func draining(p *proxy.ServicePort, servers ...string) *proxy.ServicePort {
-	for _, s := range servers {
-		p.Draining = append(p.Draining, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(s), Serving: true, Terminating: true})
-	}
+	p.Draining = snapshots.Endpoints(objects.Many(len(servers), func(i int) string { return servers[i] + " T" })...)
 	return p
 }
 
 func list(s ...string) []string { return s }
-
-// everywhere returns a node with addresses, which serves node ports at all addresses.
-func everywhere(addrs ...string) *proxy.Node {
-	n := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-	for _, a := range addrs {
-		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
-	}
-	return n
-}
 
 // from returns a flow that began with a reply.
 func from(proto protocol, source string) flow {
@@ -128,14 +118,14 @@ func TestClean(t *testing.T) {
 			dumps: 2, stale: []flow{to(protoUDP, vip, a), to(protoSCTP, vip, a)}, kept: []flow{to(protoUDP, vip, b)},
 		},
 		"node has a new address": {
-			old:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
-			new:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
+			old:   proxy.NewSnapshot(snapshots.Node("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(snapshots.Node("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.77:30053", "192.0.2.77:30053")}, kept: []flow{to(protoUDP, "192.0.2.78:30053", x)},
 		},
 		"node has lost an address": {
-			old:   proxy.NewSnapshot(everywhere("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
-			new:   proxy.NewSnapshot(everywhere("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
+			old:   proxy.NewSnapshot(snapshots.Node("192.0.2.1", "192.0.2.77"), port("dns", udp, list(":30053"), list(a))),
+			new:   proxy.NewSnapshot(snapshots.Node("192.0.2.1"), port("dns", udp, list(":30053"), list(a))),
 			dumps: 2,
 			stale: []flow{to(protoUDP, "192.0.2.77:30053", a)}, kept: []flow{to(protoUDP, "192.0.2.1:30053", a)},
 		},
@@ -161,7 +151,7 @@ func TestClean(t *testing.T) {
 			kept: []flow{to(protoUDP, vip, a), to(protoUDP, "203.0.113.5:53", x), to(protoUDP, foreignIP+":53", x)},
 		},
 		"takeover of two ranges": {
-			new: proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.97.0.0/16")}},
+			new: proxy.NewSnapshot(&proxy.Node{ServiceCIDRs: snapshots.Prefixes("10.96.0.0/16", "10.97.0.0/16")},
 				port("dns", udp, list("10.96.0.9:53"), list(a)), port("web", tcp, list("10.96.0.77:53"), list(a))),
 			dumps: 2, // UDP with the replies, and SCTP
 			stale: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoSCTP, "10.97.0.77:53", x)}, kept: []flow{to(protoUDP, "10.98.0.77:53", x)},

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -126,7 +127,7 @@ func TestRepliesInTheKernel(t *testing.T) {
 	var account Account
 	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
-	near := addrPorts("10.96.0.10:54", "10.96.0.11:53")
+	near := snapshots.AddrPorts("10.96.0.10:54", "10.96.0.11:53")
 	for _, from := range append(near, netip.MustParseAddrPort(vip)) {
 		track(t, ns, from, client, client)
 	}

@@ -5,12 +5,12 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -73,7 +73,7 @@ func (t *fakeTable) remove(f flow) error {
 }
 
 func (t *fakeTable) localAddresses() ([]netip.Addr, error) {
-	return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}, t.unlisted
+	return snapshots.Addrs("127.0.0.1", "192.0.2.1", "192.0.2.9", "2001:db8::1"), t.unlisted
 }
 
 func (t *fakeTable) close() error { return nil }
@@ -85,30 +85,11 @@ func to(proto protocol, dest, server string) flow {
 
 // port returns a service port with frontends, of which ":port" is a node port, and endpoints.
 func port(name string, proto v1.Protocol, frontends, servers []string) *proxy.ServicePort {
-	p := &proxy.ServicePort{Name: proxy.ServicePortName{
-		NamespacedName: types.NamespacedName{Namespace: "test", Name: name}, Protocol: proto, Family: v1.IPv4Protocol,
-	}}
-	for _, f := range frontends {
-		kind := proxy.ClusterIP
-		if f[0] == ':' {
-			kind, f = proxy.NodePort, "0.0.0.0"+f
-		}
-		addr := netip.MustParseAddrPort(f)
-		p.Frontends = append(p.Frontends, proxy.Frontend{Kind: kind, Addr: addr, FromInside: proxy.TrafficRoute{Action: proxy.Forward}, FromOutside: proxy.TrafficRoute{Action: proxy.Forward}})
-	}
-	for _, s := range servers {
-		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(s), Ready: true, Serving: true})
-	}
-	p.HasEndpoints = len(servers) > 0
-	return p
+	return snapshots.Port(name+"/"+string(proto), strings.Join(frontends, " "), servers...)
 }
 
 func node(nodePorts ...string) *proxy.Node {
-	n := &proxy.Node{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
-	for _, p := range nodePorts {
-		n.NodePorts.Prefixes = append(n.NodePorts.Prefixes, netip.MustParsePrefix(p))
-	}
-	return n
+	return &proxy.Node{ServiceCIDRs: snapshots.Prefixes("10.96.0.0/16"), NodePorts: proxy.NodePortAddresses{Prefixes: snapshots.Prefixes(nodePorts...)}}
 }
 
 func mustClean(t testing.TB, c *Cleaner, old, new proxy.Snapshot) {

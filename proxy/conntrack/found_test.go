@@ -13,8 +13,7 @@ import (
 
 // left returns service ports as backends.Finder does.
 func left(proto v1.Protocol, fronts ...string) []*proxy.ServicePort {
-	p := port("", proto, fronts, nil)
-	return []*proxy.ServicePort{{Name: proxy.ServicePortName{Protocol: proto, Family: v1.IPv4Protocol}, Frontends: p.Frontends}}
+	return []*proxy.ServicePort{port("", proto, fronts, nil)}
 }
 
 // Flows to frontends that an earlier process has left, and that are not held, are removed, also

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -70,13 +71,6 @@ func tracked(t testing.TB, ns *netns.NS, family netlink.InetFamily, dest netip.A
 	return servers
 }
 
-func addrPorts(texts ...string) (all []netip.AddrPort) {
-	for _, s := range texts {
-		all = append(all, netip.MustParseAddrPort(s))
-	}
-	return all
-}
-
 func TestKernel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		named               v1.IPFamily
@@ -92,7 +86,7 @@ func TestKernel(t *testing.T) {
 			var account Account
 			ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
 			source, at := netip.MustParseAddrPort(tc.source), netip.MustParseAddrPort(tc.vip)
-			for i, server := range addrPorts(tc.dead, tc.alive, tc.dead, tc.vip) {
+			for i, server := range snapshots.AddrPorts(tc.dead, tc.alive, tc.dead, tc.vip) {
 				track(t, ns, netip.AddrPortFrom(source.Addr(), uint16(4000+i)), at, server)
 			}
 			near := netip.MustParseAddrPort(tc.near)
@@ -101,10 +95,10 @@ func TestKernel(t *testing.T) {
 			old := port("dns", v1.ProtocolUDP, list(tc.vip), list(tc.dead, tc.alive))
 			new := port("dns", v1.ProtocolUDP, list(tc.vip), list(tc.alive))
 			mustClean(t, c, proxy.NewSnapshot(node(), old), proxy.NewSnapshot(node(), new))
-			if got, want := tracked(t, ns, tc.family, at), addrPorts(tc.alive, tc.vip); !slices.Equal(got, want) {
+			if got, want := tracked(t, ns, tc.family, at), snapshots.AddrPorts(tc.alive, tc.vip); !slices.Equal(got, want) {
 				t.Errorf("got flows to %v, want %v", got, want)
 			}
-			if got, want := tracked(t, ns, tc.family, near), addrPorts(tc.near); !slices.Equal(got, want) {
+			if got, want := tracked(t, ns, tc.family, near), snapshots.AddrPorts(tc.near); !slices.Equal(got, want) {
 				t.Errorf("got foreign flows to %v, want %v", got, want)
 			}
 			account.Duration = 0
@@ -136,8 +130,8 @@ func TestRemoveChecksIdentity(t *testing.T) {
 	if err := c.table.remove(seen[0]); err != nil {
 		t.Errorf("remove a flow whose tuple another one has: got error %v, want none", err)
 	}
-	if got := tracked(t, ns, unix.AF_INET, at); !slices.Equal(got, addrPorts(b)) {
-		t.Errorf("got flows to %v, want %v", got, addrPorts(b))
+	if got := tracked(t, ns, unix.AF_INET, at); !slices.Equal(got, snapshots.AddrPorts(b)) {
+		t.Errorf("got flows to %v, want %v", got, snapshots.AddrPorts(b))
 	}
 }
 
@@ -153,7 +147,7 @@ func TestForeignFlows(t *testing.T) {
 	}
 	at := netip.MustParseAddrPort(vip)
 	for i := range 10 {
-		track(t, ns, netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), uint16(4000+i)), at, addrPorts(a, b)[i%2])
+		track(t, ns, netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), uint16(4000+i)), at, snapshots.AddrPorts(a, b)[i%2])
 	}
 	with := func(servers ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, ":30053"), servers), port("web", v1.ProtocolTCP, list("10.96.0.11:80"), servers))

@@ -7,16 +7,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // withNodePort returns a service port of UDP with node port 30053.
 func withNodePort(family v1.IPFamily, servers ...string) *proxy.ServicePort {
-	p := port("dns", v1.ProtocolUDP, list(":30053"), servers)
-	if p.Name.Family = family; family == v1.IPv6Protocol {
-		p.Frontends[0].Addr = netip.MustParseAddrPort("[::]:30053")
-	}
-	return p
+	return port("dns", v1.ProtocolUDP, list(map[v1.IPFamily]string{v1.IPv4Protocol: ":30053", v1.IPv6Protocol: "[::]:30053"}[family]), servers)
 }
 
 // At new node ports, untranslated flows are removed, in both families, and flows that began
@@ -37,7 +34,7 @@ func TestNewNodePort(t *testing.T) {
 		}
 		for _, deaf := range []bool{false, true} {
 			table := &fakeTable{flows: append([]flow{to(protoUDP, tc.ours, tc.ours), back(tc.ours)}, kept...), deaf: deaf}
-			n := everywhere()
+			n := snapshots.Node()
 			mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(n), proxy.NewSnapshot(n, withNodePort(family, tc.server)))
 			wantFlows(t, table, kept...)
 		}
@@ -60,7 +57,7 @@ func TestRepliesFromKnownFrontends(t *testing.T) {
 func TestSameNodePortAddresses(t *testing.T) {
 	table := &fakeTable{flows: []flow{to(protoUDP, "192.0.2.1:30053", x)}}
 	p := withNodePort(v1.IPv4Protocol, a)
-	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(everywhere("192.0.2.1"), p), proxy.NewSnapshot(everywhere("192.0.2.1"), p))
+	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(snapshots.Node("192.0.2.1"), p), proxy.NewSnapshot(snapshots.Node("192.0.2.1"), p))
 	if table.dumps != 0 {
 		t.Errorf("got %d dumps, want none", table.dumps)
 	}
@@ -97,7 +94,7 @@ func TestFiltersAreFew(t *testing.T) {
 // their endpoint is gone; those that a process of the node answers are not.
 func TestLoopbackNodePort(t *testing.T) {
 	const at = "127.0.0.1:30053"
-	n := everywhere()
+	n := snapshots.Node()
 	n.NodePorts.Loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	kept := []flow{to(protoUDP, at, a), to(protoUDP, at, at), to(protoUDP, "127.0.0.1:30054", b)}
 	table := &fakeTable{flows: append([]flow{to(protoUDP, at, b)}, kept...), deaf: true}

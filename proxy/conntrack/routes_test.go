@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -45,10 +46,7 @@ func noLocal(p *proxy.ServicePort) {
 func allow(prefixes ...string) func(*proxy.ServicePort) {
 	return func(p *proxy.ServicePort) {
 		f := &p.Frontends[0]
-		f.Restricted = true
-		for _, x := range prefixes {
-			f.AllowedSources = append(f.AllowedSources, netip.MustParsePrefix(x))
-		}
+		f.Restricted, f.AllowedSources = true, append(f.AllowedSources, snapshots.Prefixes(prefixes...)...)
 	}
 }
 
@@ -57,13 +55,13 @@ func drain(p *proxy.ServicePort) {
 	for _, e := range p.Cluster {
 		p.Draining = append(p.Draining, &endpoints.Endpoint{Addr: e.Addr, Serving: true, Terminating: true, Local: e.Local})
 	}
-	p.Cluster, p.Local = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(x), Ready: true, Serving: true, Local: true}}, nil
+	p.Cluster = snapshots.Endpoints(x + " local")
 	p.Local = p.Cluster
 }
 
 // TestFlowsFollowRoutes checks that a flow is removed if, and only if, its route excludes its endpoint.
 func TestFlowsFollowRoutes(t *testing.T) {
-	pods := proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	pods := proxy.LocalTraffic{Sources: snapshots.Prefixes("10.244.0.0/16")}
 	byInterface := proxy.LocalTraffic{Interface: "cni0"}
 	with := func(traffic proxy.LocalTraffic, p *proxy.ServicePort) proxy.Snapshot {
 		n := node()

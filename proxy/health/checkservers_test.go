@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -276,10 +277,7 @@ func TestHosts(t *testing.T) {
 		{"some", false, []string{"192.0.2.0/24", "192.0.0.0/8", "2001:db8::/64"}, []string{"tcp 192.0.2.5:1", "tcp 192.0.2.7:1", "tcp [2001:db8::5]:1"}},
 		{"none of the node", false, []string{"198.51.100.0/24"}, nil},
 	} {
-		chosen := proxy.NodePortAddresses{All: tc.all}
-		for _, p := range tc.prefixes {
-			chosen.Prefixes = append(chosen.Prefixes, netip.MustParsePrefix(p))
-		}
+		chosen := proxy.NodePortAddresses{All: tc.all, Prefixes: snapshots.Prefixes(tc.prefixes...)}
 		var got []string
 		for _, h := range hostsOf(chosen, addrs) {
 			p := h.at(1)

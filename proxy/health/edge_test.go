@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -186,11 +186,7 @@ func TestHighestCheckPortIsNext(t *testing.T) {
 func TestReadyLocalEndpointsCount(t *testing.T) {
 	s, r := watching(t, Options{})
 	p := servicePort("a", v1.IPv4Protocol, 30001)
-	p.Local = []*endpoints.Endpoint{
-		{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Ready: true, Local: true},
-		{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Ready: true},
-		{Addr: netip.MustParseAddrPort("10.0.0.3:80"), Local: true},
-	}
+	p.Local = snapshots.Endpoints("10.0.0.1:80 N local", "10.0.0.2:80 N", "10.0.0.3:80 U local")
 	p.Cluster = p.Local[:2]
 	applied(r, p)
 	if got := s.counts[key("a")].of(v1.IPv4Protocol); got != 1 {

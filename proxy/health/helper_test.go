@@ -2,20 +2,20 @@ package health
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 const timeout = time.Minute
 
-func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
+func key(name string) types.NamespacedName { return objects.Name("ns/" + name) }
 
 func portName(name string, family v1.IPFamily) proxy.ServicePortName {
 	return proxy.ServicePortName{NamespacedName: key(name), Port: "http", Protocol: v1.ProtocolTCP, Family: family}
@@ -25,17 +25,13 @@ func portName(name string, family v1.IPFamily) proxy.ServicePortName {
 // endpoints on this node.
 func servicePort(name string, family v1.IPFamily, checkPort uint16, addrs ...string) *proxy.ServicePort {
 	p := &proxy.ServicePort{Name: portName(name, family), ExternalLocal: true, HealthCheckNodePort: checkPort}
-	for _, a := range addrs {
-		p.Local = append(p.Local, &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), 8080), Ready: true, Serving: true, Local: true})
-	}
+	p.Local = snapshots.Endpoints(objects.Many(len(addrs), func(i int) string { return addrs[i] + " local" })...)
 	return p
 }
 
 // atLoopback returns a node that serves node ports at loopback, for both families.
 func atLoopback() *proxy.Node {
-	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{
-		Loopback: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")},
-	}}
+	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{Loopback: snapshots.Prefixes("127.0.0.1/32", "::1/128")}}
 }
 
 // watching returns a Server and its Observer, which the test calls in place of a Runner.
@@ -70,8 +66,7 @@ func take(_ *testing.T, r proxy.Observer) {
 }
 
 func node(edits ...func(*v1.Node)) *v1.Node {
-	n := &v1.Node{}
-	n.Name = "node-1"
+	n := objects.Node("node-1", "")
 	for _, e := range edits {
 		e(n)
 	}

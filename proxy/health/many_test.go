@@ -18,6 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -31,14 +33,13 @@ const (
 )
 
 func manyNode() *proxy.Node {
-	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix(manyAddress + "/32")}}}
+	return &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{Prefixes: snapshots.Prefixes(manyAddress + "/32")}}
 }
 
-func manyPorts(from, to int) (ports []*proxy.ServicePort) {
-	for i := from; i < to; i++ {
-		ports = append(ports, servicePort(fmt.Sprintf("s%04d", i), v1.IPv4Protocol, uint16(10000+i), "10.0.0.1"))
-	}
-	return ports
+func manyPorts(from, to int) []*proxy.ServicePort {
+	return objects.Many(to-from, func(i int) *proxy.ServicePort {
+		return servicePort(fmt.Sprintf("s%04d", from+i), v1.IPv4Protocol, uint16(10000+from+i), "10.0.0.1")
+	})
 }
 
 // many runs a Server with real sockets at manyAddress, and keeps its reports.
@@ -65,7 +66,7 @@ func runMany(t *testing.T, o Options) *many {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		s.run(ctx, &net.ListenConfig{}, func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(manyAddress)}, nil })
+		s.run(ctx, &net.ListenConfig{}, func() ([]netip.Addr, error) { return snapshots.Addrs(manyAddress), nil })
 		close(ended)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })

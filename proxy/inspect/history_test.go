@@ -4,14 +4,13 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,7 +33,7 @@ func TestSyncs(t *testing.T) {
 	next(proxy.Sync{Full: true, Operations: 100, Applied: s})
 	next(proxy.Sync{Full: true, Applied: s})
 	next(proxy.Sync{Full: true, Operations: 1, Applied: s}) // a repair
-	next(proxy.Sync{Operations: 4, Changed: 1, Applied: s, Refused: proxy.PortErrors{clusterPort("a", "b", "", "10.96.0.1:80").Name: errors.New("refused")}})
+	next(proxy.Sync{Operations: 4, Changed: 1, Applied: s, Refused: proxy.PortErrors{clusterPort("a/b", "10.96.0.1:80").Name: errors.New("refused")}})
 	verified(s)
 	held, state := p.history.state()
 	want := syncs{
@@ -74,11 +73,11 @@ func TestChart(t *testing.T) {
 func TestChangedAt(t *testing.T) {
 	h := &history{changed: map[proxy.ServicePortName]time.Time{}}
 	start := time.Unix(1000, 0)
-	port := clusterPort("default", "web", "", "10.96.0.10:80")
-	other := clusterPort("default", "other", "", "10.96.0.11:80")
+	port := clusterPort("default/web", "10.96.0.10:80")
+	other := clusterPort("default/other", "10.96.0.11:80")
 	h.synced(proxy.Sync{Start: start, Applied: proxy.NewSnapshot(&proxy.Node{}, port, other)})
 	changed := *port
-	changed.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.11:8080")}}
+	changed.Cluster = snapshots.Endpoints("10.244.1.11:8080 U")
 	h.synced(proxy.Sync{Start: start.Add(time.Minute), Applied: proxy.NewSnapshot(&proxy.Node{}, &changed, other)})
 	h.synced(proxy.Sync{Start: start.Add(2 * time.Minute)}) // what is held is unknown
 	if at, since := h.changedAt(port.Name); !at.Equal(start.Add(time.Minute)) || !since.Equal(start) {

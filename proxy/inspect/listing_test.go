@@ -3,20 +3,20 @@ package inspect
 import (
 	"fmt"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // TestFilter checks what people search service ports by.
 func TestFilter(t *testing.T) {
-	web := clusterPort("default", "Web", "http", "10.96.0.10:80")
-	web.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.11:8080")}}
-	web.Draining = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.12:8080")}}
-	s := proxy.NewSnapshot(&proxy.Node{}, web, clusterPort("default", "six", "", "[fd00::10]:443"), clusterPort("other", "db80", "", "10.96.1.10:5432"))
+	web := clusterPort("default/Web:http", "10.96.0.10:80")
+	web.Cluster = snapshots.Endpoints("10.244.1.11:8080 U")
+	web.Draining = snapshots.Endpoints("10.244.1.12:8080 U")
+	s := proxy.NewSnapshot(&proxy.Node{}, web, clusterPort("default/six", "[fd00::10]:443"), clusterPort("other/db80", "10.96.1.10:5432"))
 	for text, want := range map[string]string{
 		"":                   "web six db80",
 		"WEB":                "web",
@@ -53,15 +53,11 @@ func TestFilter(t *testing.T) {
 
 // many returns a snapshot of Services with ten endpoints each.
 func many(n int) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for i := range n {
-		p := clusterPort("default", fmt.Sprintf("service-%05d", i), "http", fmt.Sprintf("10.%d.%d.1:80", 100+i/256, i%256))
-		for j := range 10 {
-			p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, byte(i / 256), byte(i), byte(j)}), 8080)})
-		}
-		ports = append(ports, p)
-	}
-	return proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, ports...)
+	return proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, objects.Many(n, func(i int) *proxy.ServicePort {
+		p := clusterPort(fmt.Sprintf("default/service-%05d:http", i), fmt.Sprintf("10.%d.%d.1:80", 100+i/256, i%256))
+		p.Cluster = snapshots.Endpoints(objects.Many(10, func(j int) string { return fmt.Sprintf("11.%d.%d.%d:8080 U", i/256, i%256, j) })...)
+		return p
+	})...)
 }
 
 // TestMasqueradeInWords checks how the list says whose addresses are replaced.
@@ -69,7 +65,7 @@ func TestMasqueradeInWords(t *testing.T) {
 	for m, want := range map[proxy.Masquerade]string{
 		proxy.MasqueradeNever: " to local pool<", proxy.MasqueradeNonPods: " to local pool, masqueraded unless from a pod<", proxy.MasqueradeAlways: " to local pool, masqueraded<",
 	} {
-		p := clusterPort("default", "web", "", "10.96.0.10:80")
+		p := clusterPort("default/web", "10.96.0.10:80")
 		p.Frontends[0].FromOutside = proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal, Masquerade: m}
 		if body := get(t, proxy.NewSnapshot(&proxy.Node{}, p), ""); !strings.Contains(body, forward+want) {
 			t.Errorf("%s: the page lacks %q:\n%s", m, want, body)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,22 +13,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func service(name, ip string) *v1.Service {
-	return &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.Unix(1000, 0)},
-		Spec: v1.ServiceSpec{
-			Type: v1.ServiceTypeNodePort, ClusterIP: ip, ClusterIPs: []string{ip},
-			Ports: []v1.ServicePort{{Name: "http", Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30080}},
-		},
-	}
+	return objects.Service(name, ip, objects.Ports("http 80:30080"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeNodePort })
 }
 
 // snapshot returns the snapshot of a tracker with a Node and some Services, of which the
@@ -41,10 +33,7 @@ func snapshot(t *testing.T, services ...*v1.Service) proxy.Snapshot {
 
 func track(services ...*v1.Service) proxy.ServiceChangeTracker {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	tracker.UpdateNode(&v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{v1.LabelTopologyZone: "east"}},
-		Status:     v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}},
-	})
+	tracker.UpdateNode(objects.Node("node-1", "east", "192.0.2.1"))
 	addServices(tracker, services...)
 	return tracker
 }
@@ -54,22 +43,13 @@ func addServices(tracker proxy.ServiceChangeTracker, services ...*v1.Service) {
 	for _, s := range services {
 		tracker.UpdateService(s)
 	}
-	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "a", Labels: map[string]string{discoveryv1.LabelServiceName: services[0].Name}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.11"}, NodeName: new("node-1")}},
-	})
+	tracker.UpdateEndpointSlice(objects.Slice("a", services[0].Name, "10.244.1.11 @node-1"))
 }
 
 func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
 	t.Helper()
 	tracker.Synced()
-	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return snapshots.Next(t, tracker, proxy.Snapshot{})
 }
 
 // newPage returns the page of a proxy that has applied a snapshot.
@@ -245,14 +225,8 @@ func TestServicesOnThePageAreBounded(t *testing.T) {
 		balanced.Spec.LoadBalancerSourceRanges = append(balanced.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.51.%d.0/24", i))
 	}
 	tracker := track(web, balanced)
-	many := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8081))}},
-	}
-	for i := range 1000 {
-		many.Endpoints = append(many.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.245.%d.%d", i/250, i%250)}})
-	}
+	many := objects.Slice("b", "web", objects.Many(1000, func(i int) string { return fmt.Sprintf("10.245.%d.%d", i/250, i%250) })...)
+	many.Ports = objects.SlicePorts("http 8081")
 	tracker.UpdateEndpointSlice(many)
 	body := get(t, synced(t, tracker), "?protocol=TCP&source=198.51.100.1&interface=eth0&destination=10.96.0.10:80")
 	for part, want := range map[string]int{
@@ -337,17 +311,8 @@ func at(value any, path string) any {
 
 // The JSON has all entries of a service port, and so fewer service ports if these have very many.
 func TestJSONIsBounded(t *testing.T) {
-	many := make([]*endpoints.Endpoint, maxEntries/2)
-	for i := range many {
-		many[i] = &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80)}
-	}
-	var ports []*proxy.ServicePort
-	for _, name := range []string{"a", "b", "c", "d"} {
-		p := &proxy.ServicePort{Cluster: many}
-		p.Name.Name, p.Name.Protocol, p.Name.Family = name, v1.ProtocolTCP, v1.IPv4Protocol
-		ports = append(ports, p)
-	}
-	l := list(proxy.NewSnapshot(&proxy.Node{}, ports...), nil, 1)
+	many := objects.Many(maxEntries/2, func(i int) string { return fmt.Sprintf("10.244.%d.%d:80 U", i>>8, i&255) })
+	l := list(proxy.NewSnapshot(&proxy.Node{}, snapshots.Port("a", "", many...), snapshots.Port("b", "", many...), snapshots.Port("c", "", many...), snapshots.Port("d", "", many...)), nil, 1)
 	if len(l.ServicePorts) != 2 || l.Matches != 4 || l.Pages != 2 {
 		t.Errorf("got %d service ports of %d on the first of %d pages, want 2 of 4 on the first of 2", len(l.ServicePorts), l.Matches, l.Pages)
 	}

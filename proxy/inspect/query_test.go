@@ -7,37 +7,29 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// clusterPort is a service port with a ClusterIP.
-func clusterPort(namespace, name, port, at string) *proxy.ServicePort {
-	a := netip.MustParseAddrPort(at)
-	p := &proxy.ServicePort{
-		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}, Port: port, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol},
-		Frontends: []proxy.Frontend{{Addr: a}},
-	}
-	if a.Addr().Is6() {
-		p.Name.Family = v1.IPv6Protocol
-	}
-	return p
+// clusterPort is a service port with a ClusterIP, whose routes pass packets.
+func clusterPort(name, at string) *proxy.ServicePort {
+	return snapshots.With(snapshots.Port(name, at), snapshots.Routes(proxy.TrafficRoute{}, proxy.TrafficRoute{}))
 }
 
 // TestDestination checks which address the texts that people write stand for.
 func TestDestination(t *testing.T) {
-	udp := clusterPort("kube-system", "dns", "dns", "10.96.0.2:53")
+	udp := clusterPort("kube-system/dns:dns", "10.96.0.2:53")
 	udp.Name.Protocol = v1.ProtocolUDP
-	bare := clusterPort("default", "bare", "", "10.96.0.9:1")
+	bare := clusterPort("default/bare", "10.96.0.9:1")
 	bare.Frontends = nil
 	s := proxy.NewSnapshot(
 		&proxy.Node{}, udp, bare,
-		clusterPort("kube-system", "dns", "dns-tcp", "10.96.0.2:53"), clusterPort("kube-system", "dns", "metrics", "10.96.0.2:9153"),
-		clusterPort("default", "web", "", "10.96.0.3:80"), clusterPort("default", "web", "", "[fd00::3]:80"),
-		clusterPort("a", "twice", "", "10.96.0.4:80"), clusterPort("b", "twice", "", "10.96.0.5:80"),
-		clusterPort("default", "many", "p1", "10.96.0.6:1"), clusterPort("default", "many", "p2", "10.96.0.6:2"), clusterPort("default", "many", "p3", "10.96.0.6:3"),
-		clusterPort("default", "many", "p4", "10.96.0.6:4"), clusterPort("default", "many", "p5", "10.96.0.6:5"), clusterPort("default", "many", "p6", "10.96.0.6:6"),
+		clusterPort("kube-system/dns:dns-tcp", "10.96.0.2:53"), clusterPort("kube-system/dns:metrics", "10.96.0.2:9153"),
+		clusterPort("default/web", "10.96.0.3:80"), clusterPort("default/web", "[fd00::3]:80"),
+		clusterPort("a/twice", "10.96.0.4:80"), clusterPort("b/twice", "10.96.0.5:80"),
+		clusterPort("default/many:p1", "10.96.0.6:1"), clusterPort("default/many:p2", "10.96.0.6:2"), clusterPort("default/many:p3", "10.96.0.6:3"),
+		clusterPort("default/many:p4", "10.96.0.6:4"), clusterPort("default/many:p5", "10.96.0.6:5"), clusterPort("default/many:p6", "10.96.0.6:6"),
 	)
 	for _, c := range []struct {
 		text     string
@@ -107,18 +99,9 @@ func TestPageKeepsTheQuery(t *testing.T) {
 // The page knows each loopback address as one of the node, also one that no interface lists, and
 // answers for a process of the node, which sends from the usual one.
 func TestLoopbackAddresses(t *testing.T) {
-	node := &proxy.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	for _, p := range []string{"127.0.0.0/8", "127.0.0.7/32", "::1/128"} {
-		node.NodePorts.Loopback = append(node.NodePorts.Loopback, netip.MustParsePrefix(p))
-	}
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	port := func(at string, family v1.IPFamily) *proxy.ServicePort {
-		return &proxy.ServicePort{
-			Name:      proxy.ServicePortName{Protocol: v1.ProtocolTCP, Family: family},
-			Frontends: []proxy.Frontend{{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
-		}
-	}
-	s := proxy.NewSnapshot(node, port("0.0.0.0:30080", v1.IPv4Protocol), port("[::]:30080", v1.IPv6Protocol))
+	node := &proxy.Node{Addresses: snapshots.Addrs("192.0.2.1"), NodePorts: proxy.NodePortAddresses{Loopback: snapshots.Prefixes("127.0.0.0/8", "127.0.0.7/32", "::1/128")}}
+	route := snapshots.Routes(proxy.TrafficRoute{Action: proxy.Forward}, proxy.TrafficRoute{Action: proxy.Forward})
+	s := snapshots.EachWith(proxy.NewSnapshot(node, snapshots.Port("web", ":30080"), snapshots.Port("web", "[::]:30080")), route)
 	for to, want := range map[string]struct {
 		from   string
 		action proxy.Action

@@ -10,10 +10,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -27,12 +26,7 @@ func TestServicePage(t *testing.T) {
 	other.Spec.Ports[0].NodePort = 0
 	other.Spec.ExternalIPs = []string{"of the other"}
 	tracker := track(web, other)
-	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.2.11"}, NodeName: new("<node-2>"), Conditions: discoveryv1.EndpointConditions{Ready: new(false)}}},
-	})
+	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11 S @<node-2>"))
 	s := synced(t, tracker)
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
@@ -142,16 +136,7 @@ func TestWordsOfAFilter(t *testing.T) {
 // that the snapshot stays as it is.
 func TestDrainingTCP(t *testing.T) {
 	tracker := track(service("web", "10.96.0.10"))
-	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "b", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.244.2.11"}},
-			{Addresses: []string{"10.244.2.12"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}},
-			{Addresses: []string{"10.244.2.13"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
-		},
-	})
+	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11", "10.244.2.12 T", "10.244.2.13 S"))
 	s := synced(t, tracker)
 	page := New("Mode test")
 	if err := page.Observer().Begin(&proxy.Runner{Source: tracker}); err != nil {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // watchBy passes on the objects of new informers until the call of the result.
@@ -35,7 +37,7 @@ func watchBy(t *testing.T, e *Events, client kubernetes.Interface) (stop func())
 func TestEventsOfNewInformers(t *testing.T) {
 	ctx := t.Context()
 	client := fake.NewClientset(service("web", "10.96.0.1"), service("stays", "10.96.0.2"), service("given", "10.96.0.3"),
-		slice("web-1", "10.0.0.1"), slice("stays-1", "10.0.0.2"), node("n1", "a"), cidr("a", "10.96.0.0/16"), cidr("b", "10.97.0.0/16"))
+		slice("web-1", "10.0.0.1"), slice("stays-1", "10.0.0.2"), objects.Node("n1", "a"), cidr("a", "10.96.0.0/16"), cidr("b", "10.97.0.0/16"))
 	r := newRecorder()
 	e := &Events{Handler: r, NodeName: "n1", Report: func(err error) { t.Error(err) }}
 	former := e.Services()

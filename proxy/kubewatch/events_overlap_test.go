@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // TestEventsWhileAnotherCallWaits checks that a call of AwaitSynced that waits for former event
@@ -19,7 +21,7 @@ func TestEventsWhileAnotherCallWaits(t *testing.T) {
 		services.OnAdd(service("web", "10.96.0.1"), true)
 		services.OnAdd(theirs("theirs", "other", theirIP.String()), true)
 		slices.OnAdd(slice("web-1", "10.0.0.1"), true)
-		nodes.OnAdd(node("n1", "a"), true)
+		nodes.OnAdd(objects.Node("n1", "a"), true)
 	}
 	await := func(during func()) error {
 		return e.AwaitSynced(t.Context(), func() bool { during(); return true })

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // register adds the handlers of e to informers, and returns what tells when they have synced.
@@ -39,7 +41,7 @@ func register(t *testing.T, e *Events, f informers.SharedInformerFactory) (synce
 func TestEventsOfInformers(t *testing.T) {
 	ctx := t.Context()
 	client := fake.NewClientset(service("web", "10.96.0.1"), service("headless", v1.ClusterIPNone),
-		slice("web-1", "10.0.0.1"), node("n1", "a"), node("n2", "b"))
+		slice("web-1", "10.0.0.1"), objects.Node("n1", "a"), objects.Node("n2", "b"))
 	r := newRecorder()
 	e := &Events{Handler: r, NodeName: "n1", Report: func(err error) { t.Error(err) }}
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -118,10 +120,10 @@ func TestEventsSelect(t *testing.T) {
 		{name: "tombstone of a wrong kind", do: func(e *Events) { e.Services().OnDelete(cache.DeletedFinalStateUnknown{Key: key, Obj: headless}) }, report: "want *v1.Service"},
 		{name: "slice of a headless Service", do: func(e *Events) { e.EndpointSlices().OnAdd(headless, true) }},
 		{name: "slice", do: func(e *Events) { e.EndpointSlices().OnAdd(slice("web-1", "10.0.0.1"), true) }, updates: 1},
-		{name: "the node", do: func(e *Events) { e.Nodes().OnAdd(node("n1", "a"), true) }, updates: 1},
+		{name: "the node", do: func(e *Events) { e.Nodes().OnAdd(objects.Node("n1", "a"), true) }, updates: 1},
 		{name: "another node", do: func(e *Events) {
-			e.Nodes().OnAdd(node("n2", "a"), true)
-			e.Nodes().OnDelete(node("n2", "a"))
+			e.Nodes().OnAdd(objects.Node("n2", "a"), true)
+			e.Nodes().OnDelete(objects.Node("n2", "a"))
 		}},
 		{name: "the node is deleted", do: func(e *Events) { e.Nodes().OnDelete(cache.DeletedFinalStateUnknown{Key: "n1"}) }, removals: 1},
 	} {

@@ -15,8 +15,7 @@ import (
 
 // theirs returns a Service for another proxy.
 func theirs(name, proxyName string, clusterIPs ...string) *v1.Service {
-	s := service(name, clusterIPs[0])
-	s.Spec.ClusterIPs = clusterIPs
+	s := service(name, strings.Join(clusterIPs, " "))
 	s.Labels = map[string]string{labelProxyName: proxyName}
 	return s
 }

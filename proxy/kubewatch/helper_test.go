@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -141,19 +142,10 @@ func start(t testing.TB, s *Source) {
 	})
 }
 
-func service(name, clusterIP string) *v1.Service {
-	return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: name}, Spec: v1.ServiceSpec{ClusterIP: clusterIP}}
-}
+func service(name, clusterIP string) *v1.Service { return objects.Service("test/"+name, clusterIP) }
 
 func slice(name, addr string) *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: name},
-		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{addr}}},
-	}
-}
-
-func node(name, zone string) *v1.Node {
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: zone}}}
+	return objects.Slice("test/"+name, "web", addr)
 }
 
 func cidr(name string, cidrs ...string) *networkingv1.ServiceCIDR {

@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -27,7 +28,7 @@ func fill(s *apiServer) {
 	s.put("services", service("a", "10.96.0.1"))
 	s.put("services", service("b", "10.96.0.2"))
 	s.put("endpointslices", slice("a-1", "10.0.0.1"))
-	s.put("nodes", node("n1", "east"))
+	s.put("nodes", objects.Node("n1", "east"))
 	s.put("servicecidrs", cidr("kubernetes", "10.96.0.0/16", "fd00:96::/112"))
 }
 
@@ -47,7 +48,7 @@ func TestSource(t *testing.T) {
 
 			server.put("services", service("a", "10.96.0.9"))
 			server.remove("services", "b")
-			server.put("nodes", node("n1", "west"))
+			server.put("nodes", objects.Node("n1", "west"))
 			server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"))
 			h.until(t, "changes", func(s *state) bool {
 				return s.services["a"] == "10.96.0.9" && len(s.services) == 1 && s.zone == "west" && len(s.cidrs) == 3
@@ -137,7 +138,7 @@ func TestSelectors(t *testing.T) {
 
 // The fake clientset of client-go has watches of its own.
 func TestFakeClientset(t *testing.T) {
-	client := fake.NewClientset(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), node("n1", "east"))
+	client := fake.NewClientset(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), objects.Node("n1", "east"))
 	h := newRecorder()
 	start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && s.early == 3 })
@@ -200,12 +201,12 @@ func TestPassing(t *testing.T) {
 	if len(h.get().services) != 1 || len(p.known) != 1 {
 		t.Errorf("got Services %v and names %v, want only b", h.get().services, p.known)
 	}
-	for _, err := range []error{p.Delete(node("n", "")), p.Delete(cache.DeletedFinalStateUnknown{Key: "test/b"}), p.Add(node("n", ""))} {
+	for _, err := range []error{p.Delete(objects.Node("n", "")), p.Delete(cache.DeletedFinalStateUnknown{Key: "test/b"}), p.Add(objects.Node("n", ""))} {
 		if !errors.Is(err, errKind) {
 			t.Errorf("an object of another kind: got error %v, want %v", err, errKind)
 		}
 	}
-	if err := p.Replace([]any{node("n", "")}, ""); err == nil {
+	if err := p.Replace([]any{objects.Node("n", "")}, ""); err == nil {
 		t.Error("an object of another kind: no error, want one")
 	}
 	if len(h.get().services) != 1 || len(p.known) != 1 {

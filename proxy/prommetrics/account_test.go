@@ -9,16 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // holding returns a snapshot of Services.
 func holding(names ...string) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for _, name := range names {
-		ports = append(ports, &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: key(name), Family: v1.IPv4Protocol}})
-	}
-	return proxy.NewSnapshot(&proxy.Node{}, ports...)
+	return proxy.NewSnapshot(&proxy.Node{}, objects.Many(len(names), func(i int) *proxy.ServicePort { return snapshots.Port("ns/"+names[i], "") })...)
 }
 
 // counted is what a scrape has after a sync.
@@ -146,7 +144,7 @@ func TestAllMetricsAreDescribed(t *testing.T) {
 		t.Error(err)
 	}
 	described := make(chan *prometheus.Desc, 10)
-	newObjects(m).Describe(described)
+	newSnapshotCounts(m).Describe(described)
 	if got := len(described); got != 3 {
 		t.Errorf("got %d metrics of objects described, want 3", got)
 	}

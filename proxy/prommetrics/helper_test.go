@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -140,27 +140,13 @@ func inBubble(t *testing.T, mode string, test func(*testing.T, *node)) {
 }
 
 func service(name, address string) *v1.Service {
-	return &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
-		Spec: v1.ServiceSpec{
-			ClusterIP: address,
-			Ports:     []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
-		},
-	}
+	return objects.Service("ns/"+name, address, objects.Ports("80"))
 }
 
 // slice returns an EndpointSlice with one endpoint and the trigger time of its change.
 func slice(of, address string, changed time.Time) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: of + "-1",
-			Labels: map[string]string{discoveryv1.LabelServiceName: of},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(""), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}}},
-	}
-	if !changed.IsZero() {
+	s := objects.Slice("ns/"+of+"-1", of, address)
+	if s.Ports = objects.SlicePorts("8080"); !changed.IsZero() {
 		s.Annotations = map[string]string{v1.EndpointsLastChangeTriggerTime: changed.Format(time.RFC3339Nano)}
 	}
 	return s

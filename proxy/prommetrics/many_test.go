@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,10 +35,7 @@ func manyServices(t *testing.T, count int) *prometheus.Registry {
 	tracker.Synced()
 	var last proxy.Snapshot
 	for version := range 3 {
-		s, err := tracker.Next(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := snapshots.Next(t, tracker, last)
 		failed := proxy.PortErrors{}
 		if version == 2 {
 			for p := range s.All() {

@@ -82,7 +82,7 @@ type abilities struct {
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
 	m := &Metrics{unsure: true, failing: true, changes: changes{}}
-	all := collectors{newObjects(m), newCarried(m)}
+	all := collectors{newSnapshotCounts(m), newCarried(m)}
 	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
 	m.own = newOwnMetrics(&all)
 	if o.Mode == "iptables" {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/health"
 )
@@ -79,9 +80,7 @@ func history(t *testing.T, order [3]int) (seen []string) {
 		observe(time.Second)
 		tracker.Synced()
 		synctest.Wait() // The content of the next Apply must not depend on timing.
-		n := &v1.Node{}
-		n.Name = "node-1"
-		tracker.UpdateNode(n)
+		tracker.UpdateNode(objects.Node("node-1", ""))
 		observe(500 * time.Millisecond)
 		portA := proxy.ServicePortName{NamespacedName: key("a"), Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 		for i, err := range []error{nil, proxy.PortErrors{portA: errors.New("refused")}, proxy.ErrDataplaneLost, errors.New("broken")} {

@@ -35,27 +35,27 @@ func newOwnMetrics(c *collectors) ownMetrics {
 	return m
 }
 
-// objects counts service ports and problems at each scrape.
-type objects struct {
+// snapshotCounts counts service ports and problems at each scrape.
+type snapshotCounts struct {
 	*Metrics
 	ports, problems, nodeProblems *prometheus.Desc
 }
 
-func newObjects(m *Metrics) objects {
-	return objects{
+func newSnapshotCounts(m *Metrics) snapshotCounts {
+	return snapshotCounts{
 		m, prometheus.NewDesc("vipkit_service_ports", "Service ports that there are.", nil, nil),
 		prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil),
 		prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil),
 	}
 }
 
-func (o objects) Describe(to chan<- *prometheus.Desc) {
+func (o snapshotCounts) Describe(to chan<- *prometheus.Desc) {
 	to <- o.ports
 	to <- o.problems
 	to <- o.nodeProblems
 }
 
-func (o objects) Collect(to chan<- prometheus.Metric) {
+func (o snapshotCounts) Collect(to chan<- prometheus.Metric) {
 	o.mu.Lock()
 	s, node := o.latest, o.can.node
 	o.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,17 +19,12 @@ func TestFirstSnapshotIsNotTimed(t *testing.T) {
 	tracker.Synced()
 	tracker.UpdateService(service("a", "10.96.0.1"))
 	take := func(after proxy.Snapshot) proxy.Snapshot {
-		s, err := tracker.Next(t.Context(), after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := snapshots.Next(t, tracker, after)
 		m.started(proxy.Sync{Snapshot: s, Start: time.Now()})
 		return s
 	}
 	last := take(proxy.Snapshot{})
-	n := &v1.Node{}
-	n.Name, n.Status.Addresses = "node-1", []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}
-	tracker.UpdateNode(n)
+	tracker.UpdateNode(objects.Node("node-1", "", "192.0.2.1"))
 	last = take(last)
 	if n := len(m.changes); n != 0 {
 		t.Errorf("got %d changes, want none", n)
@@ -48,19 +43,13 @@ func TestChangesThatFollowEachOther(t *testing.T) {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 	tracker.Synced()
 	tracker.UpdateService(service("a", "10.96.0.1"))
-	last, err := tracker.Next(t.Context(), proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := snapshots.Next(t, tracker, proxy.Snapshot{})
 	var begin [3]time.Time
 	for i := range begin {
 		begin[i] = time.Now()
 		tracker.UpdateService(service("a", fmt.Sprintf("10.96.0.%d", 2+i)))
 		tracker.UpdateEndpointSlice(slice("a", fmt.Sprintf("10.0.0.%d", 2+i), time.Now()))
-		next, err := tracker.Next(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := snapshots.Next(t, tracker, last)
 		c.take(next, time.Now())
 		last = next
 	}

@@ -13,10 +13,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
+func key(name string) types.NamespacedName { return objects.Name("ns/" + name) }
 
 func TestInitialStateIsNotTimed(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, n *node) {

@@ -6,8 +6,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -70,11 +71,6 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-func ports(services ...string) (all []*proxy.ServicePort) {
-	for _, s := range services {
-		p := &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: key(s), Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}}
-		p.Name.Namespace = "ns"
-		all = append(all, p)
-	}
-	return all
+func ports(services ...string) []*proxy.ServicePort {
+	return objects.Many(len(services), func(i int) *proxy.ServicePort { return snapshots.Port("ns/"+services[i]+":http", "") })
 }

@@ -6,12 +6,13 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 const nodeName = "here"
@@ -35,16 +36,15 @@ type watcher interface {
 	nodeChanged(now *v1.Node)
 }
 
-// generator makes random objects, and random changes of a cluster. An API server would
-// accept the objects, except for one field in unusual, on average.
+// generator makes random changes of a cluster.
 type generator struct {
-	*rand.Rand
+	objects.Generator
 	*cluster
-	unusual int // zero for never
-	// balanced makes most Services load balancers with a health check node port, and
-	// most endpoints local ones of TCP.
-	balanced bool
-	log      []event
+	log []event
+}
+
+func newGenerator(r *rand.Rand) *generator {
+	return &generator{Generator: objects.Generator{Rand: r, Node: nodeName}, cluster: newCluster()}
 }
 
 // event is a change, for the log of a failure. A nil object was deleted.
@@ -60,28 +60,6 @@ func (e event) String() string {
 		return err.Error()
 	}
 	return e.what + " " + string(text)
-}
-
-// oneOf returns a random item of a list.
-func oneOf[T any](g *generator, list ...T) T { return list[g.IntN(len(list))] }
-
-// oftenIfBalanced returns the first value most of the time if g.balanced is set.
-func oftenIfBalanced[T any](g *generator, balanced T, list ...T) T {
-	if g.balanced && !g.chance(6) {
-		return balanced
-	}
-	return oneOf(g, list...)
-}
-
-// chance is true once in the given number of times, on average.
-func (g *generator) chance(in int) bool { return g.IntN(in) == 0 }
-
-// usually returns the ordinary value most of the time, and sometimes an unusual one.
-func usually[T any](g *generator, ordinary T, unusual ...T) T {
-	if g.unusual > 0 && g.chance(g.unusual) {
-		return oneOf(g, unusual...)
-	}
-	return ordinary
 }
 
 // change makes one change, and passes it to the watchers.
@@ -101,13 +79,13 @@ func (g *generator) change(all ...watcher) {
 }
 
 func (g *generator) serviceName() types.NamespacedName {
-	return types.NamespacedName{Namespace: oneOf(g, "north", "south"), Name: oneOf(g, "a", "b", "c")}
+	return types.NamespacedName{Namespace: objects.OneOf(g.Rand, "north", "south"), Name: objects.OneOf(g.Rand, "a", "b", "c")}
 }
 
 func (g *generator) putService(all []watcher) {
 	name := g.serviceName()
 	old := g.services[name]
-	g.changeService(all, name, old, g.newService(name, old))
+	g.changeService(all, name, old, g.Service(name.String(), old))
 }
 
 func (g *generator) deleteService(all []watcher) {
@@ -137,9 +115,9 @@ func put[T any](g *generator, objects map[types.NamespacedName]*T, name types.Na
 }
 
 func (g *generator) putSlice(all []watcher) {
-	name := types.NamespacedName{Namespace: oneOf(g, "north", "south"), Name: fmt.Sprintf("slice-%d", g.IntN(6))}
+	name := types.NamespacedName{Namespace: objects.OneOf(g.Rand, "north", "south"), Name: fmt.Sprintf("slice-%d", g.IntN(6))}
 	old := g.slices[name]
-	g.changeSlice(all, name, old, g.newSlice(name, old))
+	g.changeSlice(all, name, old, g.Slice(name.String(), old))
 }
 
 func (g *generator) deleteSlice(all []watcher) {
@@ -151,7 +129,7 @@ func (g *generator) deleteSlice(all []watcher) {
 // anySlice yields a random slice, or none. It does not use the order of the map, which no
 // seed repeats.
 func (g *generator) anySlice() func(func(types.NamespacedName, *discoveryv1.EndpointSlice) bool) {
-	name := types.NamespacedName{Namespace: oneOf(g, "north", "south"), Name: fmt.Sprintf("slice-%d", g.IntN(6))}
+	name := types.NamespacedName{Namespace: objects.OneOf(g.Rand, "north", "south"), Name: fmt.Sprintf("slice-%d", g.IntN(6))}
 	return func(yield func(types.NamespacedName, *discoveryv1.EndpointSlice) bool) {
 		if old := g.slices[name]; old != nil {
 			yield(name, old)
@@ -167,8 +145,8 @@ func (g *generator) changeSlice(all []watcher, name types.NamespacedName, old, n
 }
 
 func (g *generator) putNode(all []watcher) {
-	if g.chance(5) {
-		other := g.newNode()
+	if g.Chance(5) {
+		other := g.RandomNode()
 		other.Name = "there"
 		g.note("Node", types.NamespacedName{Name: other.Name}, other)
 		for _, w := range all {
@@ -176,31 +154,15 @@ func (g *generator) putNode(all []watcher) {
 		}
 		return
 	}
-	if g.node != nil && g.chance(10) {
+	if g.node != nil && g.Chance(10) {
 		g.node = nil
 	} else {
-		g.node = g.newNode()
+		g.node = g.RandomNode()
 	}
 	g.note("Node", types.NamespacedName{Name: nodeName}, g.node)
 	for _, w := range all {
 		w.nodeChanged(g.node)
 	}
-}
-
-func (g *generator) newNode() *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	if zone := oneOf(g, "a", "a", "b", "", "-"); zone != "-" {
-		n.Labels = map[string]string{v1.LabelTopologyZone: zone}
-	} else {
-		// The former name of the label.
-		n.Labels = map[string]string{v1.LabelFailureDomainBetaZone: "a"}
-	}
-	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
-		if !g.chance(4) {
-			n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a})
-		}
-	}
-	return n
 }
 
 func (g *generator) note(kind string, name types.NamespacedName, object any) {
@@ -216,7 +178,16 @@ func (g *generator) changeLog() string {
 	return b.String()
 }
 
-// age returns one of a few creation times, so that many objects have the same.
-func (g *generator) age() metav1.Time {
-	return metav1.NewTime(time.Date(2026, 1, 1, 0, 0, g.IntN(3), 0, time.UTC))
+// portNames returns all ports that a slice can have.
+func portNames() []proxy.ServicePortName {
+	var all []proxy.ServicePortName
+	for i := range 2 * 3 * 4 * 3 * 2 {
+		all = append(all, proxy.ServicePortName{
+			NamespacedName: types.NamespacedName{Namespace: [...]string{"north", "south"}[i%2], Name: [...]string{"a", "b", "c"}[i/2%3]},
+			Port:           [...]string{"web", "dns", "more", ""}[i/6%4],
+			Protocol:       [...]v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}[i/24%3],
+			Family:         families()[i/72%2],
+		})
+	}
+	return all
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/health"
 )
@@ -47,7 +48,8 @@ func TestHealthCheckNodePorts(t *testing.T) {
 	kubeNS, ourNS := netnstest.NewNS(t), netnstest.NewNS(t)
 	answers := map[string]int{}
 	for number := range 150 {
-		g := &generator{Rand: rand.New(rand.NewPCG(r.Uint64(), 0)), cluster: newCluster(), balanced: true}
+		g := newGenerator(rand.New(rand.NewPCG(r.Uint64(), 0)))
+		g.Balanced = true
 		h := newHealthHistory(t, g, d, [2]*netns.NS{kubeNS, ourNS})
 		for step := range 8 {
 			for range 3 {
@@ -86,7 +88,7 @@ type healthHistory struct {
 
 func newHealthHistory(t *testing.T, g *generator, d *decisions, spaces [2]*netns.NS) *healthHistory {
 	t.Helper()
-	h := &healthHistory{generator: g, kube: newKubeProxy(d), spaces: spaces, servers: map[v1.IPFamily]healthcheck.ServiceHealthServer{}, isBehind: g.chance(4)}
+	h := &healthHistory{generator: g, kube: newKubeProxy(d), spaces: spaces, servers: map[v1.IPFamily]healthcheck.ServiceHealthServer{}, isBehind: g.Chance(4)}
 	h.checker = healthcheck.NewProxyHealthServer("", 0, &node{})
 	nodePorts := proxy.NodePortAddresses{}
 	for _, f := range families() {
@@ -174,11 +176,11 @@ func (h *healthHistory) compare(t *testing.T, answers map[string]int) (diff stri
 	t.Helper()
 	for _, namespace := range []string{"north", "south"} {
 		for _, name := range []string{"a", "b", "c"} {
-			port := healthCheckNodePort(namespace, name)
+			port := objects.HealthCheckNodePort(namespace, name)
 			for _, f := range families() {
 				at := netip.AddrPortFrom(loopback(f).Addr(), uint16(port)).String()
 				theirs := netip.AddrPortFrom(loopback(h.bothFamilies(types.NamespacedName{Namespace: namespace, Name: name}, f)).Addr(), uint16(port)).String()
-				request := oneOf(h.generator, "GET / HTTP/1.1", "GET /healthz?x=1 HTTP/1.1", "POST /any/thing HTTP/1.1", "HEAD / HTTP/1.0")
+				request := objects.OneOf(h.Rand, "GET / HTTP/1.1", "GET /healthz?x=1 HTTP/1.1", "POST /any/thing HTTP/1.1", "HEAD / HTTP/1.0")
 				want := ask(t, h.spaces[0], theirs, request)
 				got := ask(t, h.spaces[1], at, request)
 				// Our server starts and stops its listeners with a delay.

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/health"
 )
@@ -42,7 +43,7 @@ const healthzAddress = "127.0.0.1:10256"
 // TestHealthz compares /healthz and /livez, without the times in the responses, while the
 // proxies fall behind and catch up and the node changes.
 func TestHealthz(t *testing.T) {
-	g := &generator{Rand: testenv.Random(t), cluster: newCluster()}
+	g := newGenerator(testenv.Random(t))
 	kubeNS, ourNS := netnstest.NewNS(t), netnstest.NewNS(t)
 	object := &node{}
 	theirs := healthcheck.NewProxyHealthServer(healthzAddress, 0, object)
@@ -104,7 +105,7 @@ func (g *generator) eligibility() *v1.Node {
 	case 1:
 		n.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	case 2:
-		n.Spec.Taints = []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: oneOf(g, v1.TaintEffectNoSchedule, v1.TaintEffectNoExecute)}}
+		n.Spec.Taints = []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: objects.OneOf(g.Rand, v1.TaintEffectNoSchedule, v1.TaintEffectNoExecute)}}
 	case 3:
 		n.Spec.Taints = []v1.Taint{{Key: "other", Effect: v1.TaintEffectNoSchedule}}
 	}

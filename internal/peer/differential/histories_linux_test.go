@@ -84,9 +84,10 @@ func compareHistories(t *testing.T, count int, options proxy.TrackerOptions) *de
 		wg.Go(func() {
 			d := newDecisions()
 			for i := int(next.Add(1)); i <= count && !t.Failed(); i = int(next.Add(1)) {
-				g := &generator{Rand: rand.New(rand.NewPCG(seed, uint64(i))), cluster: newCluster(), unusual: 30}
+				g := newGenerator(rand.New(rand.NewPCG(seed, uint64(i))))
+				g.Unusual = 30
 				if i%4 == 0 {
-					g.unusual = 0
+					g.Unusual = 0
 				}
 				n, diff := g.history(newKubeProxy(d), newVipkit(options))
 				steps.Add(int64(n))

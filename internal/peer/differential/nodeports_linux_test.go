@@ -11,6 +11,7 @@ import (
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -98,7 +99,7 @@ func noLoopback(_ nodePortCase, all []netip.Addr) []netip.Addr {
 
 // TestNodePortAddresses compares the addresses of a machine at which node ports answer.
 func TestNodePortAddresses(t *testing.T) {
-	g := &generator{Rand: testenv.Random(t), cluster: newCluster()}
+	g := newGenerator(testenv.Random(t))
 	needed := newDecisions()
 	for range 3000 {
 		c := g.nodePortCase()
@@ -118,14 +119,14 @@ func TestNodePortAddresses(t *testing.T) {
 }
 
 func (g *generator) nodePortCase() nodePortCase {
-	c := nodePortCase{family: oneOf(g, families()...)}
+	c := nodePortCase{family: objects.OneOf(g.Rand, families()...)}
 	for range g.IntN(4) {
-		c.list = append(c.list, oneOf(g, "192.0.2.0/24", "192.0.2.1/32", "10.0.0.0/8", "10.1.0.0/16", "127.0.0.0/8", "127.0.0.1/32", "0.0.0.0/0", "0.0.0.0/1",
+		c.list = append(c.list, objects.OneOf(g.Rand, "192.0.2.0/24", "192.0.2.1/32", "10.0.0.0/8", "10.1.0.0/16", "127.0.0.0/8", "127.0.0.1/32", "0.0.0.0/0", "0.0.0.0/1",
 			"2001:db8::/32", "2001:db8::1/128", "fd00::/8", "::1/128", "::/0", "192.0.2.77/28"))
 	}
 	all := machine{}
 	for _, text := range []string{"192.0.2.1", "192.0.2.70", "10.1.2.3", "10.2.0.1", "127.0.0.1", "127.0.0.53", "2001:db8::1", "2001:db8::2", "fd00::7", "::1"} {
-		if g.chance(2) {
+		if g.Chance(2) {
 			all = append(all, netip.MustParseAddr(text))
 		}
 	}

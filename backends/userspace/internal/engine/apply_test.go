@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -21,7 +22,7 @@ func TestSessionsFollowTheNode(t *testing.T) {
 	at, server := w.packetsFrom(t, Outside), echo(t)
 	p := forwarding("web", at, server)
 	p.Frontends[0].FromOutside.Action = proxy.Drop
-	inside := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}
+	inside := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("127.0.0.0/8")}}
 	w.Apply(proxy.NewSnapshot(inside, p))
 	a := udpClientFrom(t, "127.0.0.1", at)
 	if got := a.serverName(t); got != server.String() {
@@ -43,9 +44,9 @@ func TestEndpointsOfAllPools(t *testing.T) {
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	p := *w.port
 	for i, pool := range []func(*proxy.ServicePort, netip.AddrPort){
-		func(p *proxy.ServicePort, a netip.AddrPort) { p.Cluster = sortedPool(a) },
-		func(p *proxy.ServicePort, a netip.AddrPort) { p.Local = sortedPool(a) },
-		func(p *proxy.ServicePort, a netip.AddrPort) { p.Draining = sortedPool(a) },
+		func(p *proxy.ServicePort, a netip.AddrPort) { p.Cluster = snapshots.At(a) },
+		func(p *proxy.ServicePort, a netip.AddrPort) { p.Local = snapshots.At(a) },
+		func(p *proxy.ServicePort, a netip.AddrPort) { p.Draining = snapshots.At(a) },
 	} {
 		with, gone := p, p
 		pool(&with, memoryEndpoint)

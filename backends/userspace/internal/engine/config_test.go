@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
 // The defaults are as documented, including the number of attempts.
@@ -45,7 +46,7 @@ func TestBeginIsKeptWithoutDial(t *testing.T) {
 // If Hooks.Pick returns an invalid index, the engine chooses.
 func TestInvalidPicks(t *testing.T) {
 	t.Parallel()
-	pool := sortedPool(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
+	pool := snapshots.At(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
 	for _, choice := range []int{-1, 2} {
 		e, err := New(Config{Hooks: Hooks{Pick: func(Flow, []*endpoints.Endpoint) int { return choice }}})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,67 +33,36 @@ func (f *failures) avoided() (all [3]bool) {
 
 func TestFailuresBySource(t *testing.T) {
 	t.Parallel()
+	names := map[string]netip.Addr{"alice": alice, "bob": bob, "carol": carol}
 	for name, c := range map[string]struct {
-		story func(s *failures)
+		story string  // who fails, who succeeds (+), and how much time passes
 		want  [3]bool // for alice, bob and carol
 	}{
-		"no source has failed":      {func(*failures) {}, [3]bool{}},
-		"one has failed":            {func(s *failures) { s.recordFailure(webAt(), alice) }, [3]bool{true, false, false}},
-		"one has failed repeatedly": {func(s *failures) { s.recordFailure(webAt(), alice); s.recordFailure(webAt(), alice) }, [3]bool{true, false, false}},
-		"two have failed":           {func(s *failures) { s.recordFailure(webAt(), alice); s.recordFailure(webAt(), bob) }, [3]bool{true, true, true}},
-		"two have failed, another one succeeded in between": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				s.recordSuccess(webAt(), carol)
-				s.recordFailure(webAt(), bob)
-			}, [3]bool{true, true, false},
-		},
-		"two have failed, then another one succeeded": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				s.recordFailure(webAt(), bob)
-				s.recordSuccess(webAt(), carol)
-			}, [3]bool{true, true, false},
-		},
-		"one has failed again, and another one soon after that": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				time.Sleep(4 * time.Second)
-				s.recordFailure(webAt(), alice)
-				time.Sleep(3 * time.Second)
-				s.recordFailure(webAt(), bob)
-			}, [3]bool{true, true, true},
-		},
-		"two have failed, and one of them again long after": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				s.recordFailure(webAt(), bob)
-				time.Sleep(6 * time.Second)
-				s.recordFailure(webAt(), bob)
-			}, [3]bool{true, true, true},
-		},
-		"two have failed, and another one long after": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				s.recordFailure(webAt(), bob)
-				time.Sleep(6 * time.Second)
-				s.recordFailure(webAt(), alice)
-			}, [3]bool{true, true, true},
-		},
-		"one has failed, then succeeded": {func(s *failures) { s.recordFailure(webAt(), alice); s.recordSuccess(webAt(), alice) }, [3]bool{}},
-		"two have failed with a long time in between": {
-			func(s *failures) {
-				s.recordFailure(webAt(), alice)
-				time.Sleep(time.Minute)
-				s.recordFailure(webAt(), bob)
-			}, [3]bool{true, true, false},
-		},
+		"no source has failed":      {"", [3]bool{}},
+		"one has failed":            {"alice", [3]bool{true, false, false}},
+		"one has failed repeatedly": {"alice alice", [3]bool{true, false, false}},
+		"two have failed":           {"alice bob", [3]bool{true, true, true}},
+		"two have failed, another one succeeded in between":     {"alice +carol bob", [3]bool{true, true, false}},
+		"two have failed, then another one succeeded":           {"alice bob +carol", [3]bool{true, true, false}},
+		"one has failed again, and another one soon after that": {"alice 4s alice 3s bob", [3]bool{true, true, true}},
+		"two have failed, and one of them again long after":     {"alice bob 6s bob", [3]bool{true, true, true}},
+		"two have failed, and another one long after":           {"alice bob 6s alice", [3]bool{true, true, true}},
+		"one has failed, then succeeded":                        {"alice +alice", [3]bool{}},
+		"two have failed with a long time in between":           {"alice 1m bob", [3]bool{true, true, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := newFailures(5 * time.Second)
-				c.story(s)
+				for word := range strings.FieldsSeq(c.story) {
+					if pause, err := time.ParseDuration(word); err == nil {
+						time.Sleep(pause)
+					} else if after, succeeds := strings.CutPrefix(word, "+"); succeeds {
+						s.recordSuccess(webAt(), names[after])
+					} else {
+						s.recordFailure(webAt(), names[word])
+					}
+				}
 				if got := s.avoided(); got != c.want {
 					t.Errorf("got %v, want %v", got, c.want)
 				}

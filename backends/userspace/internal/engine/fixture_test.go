@@ -15,10 +15,10 @@ import (
 
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -94,41 +94,22 @@ func newFixture(t testing.TB, c Config, protocol v1.Protocol) *fixture {
 	}
 	w := &fixture{Engine: e}
 	t.Cleanup(w.Close)
-	w.port = &proxy.ServicePort{
-		Name: proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "web"}, Protocol: protocol, Family: v1.IPv4Protocol},
-	}
+	w.port = snapshots.Port("web/"+string(protocol), "")
 	return w
-}
-
-func sortedPool(addrs ...netip.AddrPort) []*endpoints.Endpoint {
-	pool := make([]*endpoints.Endpoint, len(addrs))
-	for i, a := range addrs {
-		pool[i] = &endpoints.Endpoint{Addr: a, Ready: true, Serving: true}
-	}
-	for i := range pool {
-		for j := i; j > 0 && pool[j].Compare(pool[j-1]) < 0; j-- {
-			pool[j], pool[j-1] = pool[j-1], pool[j]
-		}
-	}
-	return pool
 }
 
 // serveAt makes the frontend forward to the endpoints; without endpoints, it rejects.
 func (w *fixture) serveAt(frontend netip.AddrPort, addrs ...netip.AddrPort) {
 	p := *w.port
-	p.Cluster = sortedPool(addrs...)
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	if len(addrs) == 0 {
-		route.Action = proxy.Reject
-	}
-	p.Frontends = []proxy.Frontend{{Addr: frontend, FromInside: route, FromOutside: route}}
+	p.Cluster = snapshots.At(addrs...)
+	p.Frontends = snapshots.Port("", frontend.String(), objects.Many(len(addrs), func(i int) string { return addrs[i].String() })...).Frontends
 	w.port = &p
 	w.Apply(proxy.NewSnapshot(&proxy.Node{Name: "here"}, &p))
 }
 
 // countPodsAtLoopback makes each loopback address that of a pod, and not of the node.
 func (w *fixture) countPodsAtLoopback() {
-	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}}, w.port))
+	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("127.0.0.0/8")}}, w.port))
 }
 
 func (w *fixture) withAffinity(timeout time.Duration) *fixture {

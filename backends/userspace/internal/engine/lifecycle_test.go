@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -261,7 +262,7 @@ func TestServes(t *testing.T) {
 		t.Error("without a change: got an endpoint not served, want it served")
 	}
 	p := *w.port
-	p.Cluster, p.Local, p.Draining = sortedPool(addr("10.1.0.2:80")), sortedPool(addr("10.1.0.3:80")), sortedPool(addr("10.1.0.4:80"))
+	p.Cluster, p.Local, p.Draining = snapshots.At(addr("10.1.0.2:80")), snapshots.At(addr("10.1.0.3:80")), snapshots.At(addr("10.1.0.4:80"))
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
 	for a, want := range map[string]bool{"10.1.0.1:80": false, "10.1.0.2:80": true, "10.1.0.3:80": true, "10.1.0.4:80": true} {
 		if got := w.serves(&d, addr(a)); got != want {

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,7 +27,7 @@ func TestEndpointsOnTheClientsLink(t *testing.T) {
 	}}, v1.ProtocolTCP)
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	p := *w.port
-	p.Cluster = sortedPool(netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.3.0.1:80"))
+	p.Cluster = snapshots.At(netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.3.0.1:80"))
 	p.Frontends = []proxy.Frontend{{Addr: memoryFrontend, FromInside: route, FromOutside: route}}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{Addresses: []netip.Addr{addr("192.0.2.1")}}, &p))
 	node := netip.Addr{}

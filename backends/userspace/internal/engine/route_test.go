@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -55,7 +56,7 @@ func somePort(r *rand.Rand, name string, six bool) *proxy.ServicePort {
 		for a := range set {
 			all = append(all, a)
 		}
-		return sortedPool(all...)
+		return snapshots.At(all...)
 	}
 	p.Cluster, p.Local = pool(), pool()
 	for range 1 + r.IntN(3) {
@@ -198,10 +199,10 @@ func TestOriginByAddress(t *testing.T) {
 	wants("before the first snapshot", map[string]string{pod: "fd00:10::", node: "fd00:20::", other: "2001:db8:0:1::"})
 	route := proxy.TrafficRoute{Action: proxy.Forward}
 	p := *w.port
-	p.Cluster = sortedPool(memoryEndpoint)
+	p.Cluster = snapshots.At(memoryEndpoint)
 	p.Frontends = []proxy.Frontend{{Addr: memoryFrontend, FromInside: route, FromOutside: route}}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{
-		Addresses: []netip.Addr{netip.MustParseAddr(node)}, LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("fd00:10::/64")}},
+		Addresses: []netip.Addr{netip.MustParseAddr(node)}, LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("fd00:10::/64")},
 	}, &p))
 	known := map[string]string{pod: pod, node: node, other: "2001:db8:0:1::"}
 	wants("when the node is known", known)

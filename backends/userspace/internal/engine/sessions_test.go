@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -199,7 +200,7 @@ func TestApplyDoesNotScanOtherSessions(t *testing.T) {
 		for i := range ports {
 			p := *w.port
 			p.Name.Name = strconv.Itoa(i)
-			p.Cluster = sortedPool(memoryEndpoint)
+			p.Cluster = snapshots.At(memoryEndpoint)
 			before[i] = &p
 			less := p
 			less.Cluster = nil

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -189,7 +189,7 @@ func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
 	a := newUDPClient(t, at)
 	a.serverName(t)
 	p := *w.port
-	p.Cluster, p.Draining = sortedPool(two), sortedPool(one)
+	p.Cluster, p.Draining = snapshots.At(two), snapshots.At(one)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
 	if got := a.serverName(t); got != one.String() {
 		t.Errorf("while it drains: got %s, want %v", got, one)
@@ -217,27 +217,27 @@ func TestSessionsFollowTheirRoute(t *testing.T) {
 		stays         bool
 	}{
 		"policy becomes Local": {after: func(p *proxy.ServicePort) {
-			p.Local, p.Frontends = sortedPool(two), slices.Clone(p.Frontends)
+			p.Local, p.Frontends = snapshots.At(two), slices.Clone(p.Frontends)
 			p.Frontends[0].FromOutside = local
 		}},
 		"endpoint leaves a pool": {
-			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
-			after:  func(p *proxy.ServicePort) { p.Local = sortedPool(two) },
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = snapshots.At(one), local },
+			after:  func(p *proxy.ServicePort) { p.Local = snapshots.At(two) },
 		},
 		"endpoint of another node drains": {
-			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
-			after:  func(p *proxy.ServicePort) { p.Cluster, p.Local, p.Draining = nil, sortedPool(two), sortedPool(one) },
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = snapshots.At(one), local },
+			after:  func(p *proxy.ServicePort) { p.Cluster, p.Local, p.Draining = nil, snapshots.At(two), snapshots.At(one) },
 		},
 		"endpoint of this node drains": {
-			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = sortedPool(one), local },
+			before: func(p *proxy.ServicePort) { p.Local, p.Frontends[0].FromOutside = snapshots.At(one), local },
 			after: func(p *proxy.ServicePort) {
-				p.Cluster, p.Local, p.Draining = nil, sortedPool(two), sortedPool(one)
+				p.Cluster, p.Local, p.Draining = nil, snapshots.At(two), snapshots.At(one)
 				p.Draining[0].Local = true
 			},
 			stays: true,
 		},
 		"another pool loses an endpoint": {
-			before: func(p *proxy.ServicePort) { p.Local = sortedPool(two) },
+			before: func(p *proxy.ServicePort) { p.Local = snapshots.At(two) },
 			after:  func(p *proxy.ServicePort) { p.Local = nil },
 			stays:  true,
 		},
@@ -338,12 +338,7 @@ func TestSessionSurvivesADialerThatFails(t *testing.T) {
 
 // forwarding returns a service port that leads one address to one endpoint.
 func forwarding(name string, at, to netip.AddrPort) *proxy.ServicePort {
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	return &proxy.ServicePort{
-		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: name}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
-		Frontends: []proxy.Frontend{{Addr: at, FromInside: route, FromOutside: route}},
-		Cluster:   sortedPool(to),
-	}
+	return snapshots.Port(name+"/UDP", at.String(), to.String())
 }
 
 // A session ends when its frontend belongs to another Service, or no longer allows the client,
