@@ -19,6 +19,7 @@ BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 IMAGE ?= kubeproxy-image
 STORMTIME ?= 2m
+SOAKS ?= 10
 # A storm of ipvs runs in a virtual machine, of which only the output stays. Of its two processors,
 # the thread that decides about system calls must get a part soon: hence GOMAXPROCS.
 IPVSSTORM := $(findstring ipvs,$(BACKEND)$(STEPS))
@@ -72,7 +73,10 @@ help: ## list the targets
 
 # Before each commit.
 .PHONY: test
-test: install check apidiff lint examples bench-once race nested ## install what the tests need, check everything, run all tests of this kernel
+test: install check apidiff lint examples bench-once tests ## install what the tests need, check everything, run all tests of this kernel
+
+.PHONY: tests
+tests: race nested
 	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
 		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
 
@@ -84,6 +88,13 @@ quick: install ## format, vet, house rules, all packages with one kind of node: 
 	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
 		$(TEST) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
 	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+
+# Each run has another seed and another order.
+.PHONY: soak
+soak: install ## run the tests of "make test" again and again, until one fails (SOAKS=10)
+	@for n in $$(seq 1 $(SOAKS)); do \
+		$(STEP) "soak $$n of $(SOAKS)" $(MAKE) --no-print-directory tests || exit 1; \
+	done
 
 # What follows needs other kernels, Windows, Kubernetes or time. CI runs it after "make test".
 .PHONY: lanes
