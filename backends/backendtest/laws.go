@@ -144,7 +144,7 @@ func (s *subject) restart(t testing.TB) {
 func (s *subject) close(t testing.TB) {
 	t.Helper()
 	if c, can := s.backend.(io.Closer); can {
-		if err := c.Close(); err != nil {
+		if err := testenv.Close(c); err != nil {
 			t.Errorf("closing %T: %v", c, err)
 		}
 	}

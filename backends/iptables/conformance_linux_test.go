@@ -13,7 +13,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	for _, flavour := range []iptables.Flavour{iptables.Legacy, iptables.NFT} {
 		t.Run(string(flavour), func(t *testing.T) { testConformance(t, iptables.Options{Flavour: flavour}) })
 	}

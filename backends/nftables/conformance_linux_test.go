@@ -13,7 +13,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
 			b, err := nftables.New(nftables.Options{})

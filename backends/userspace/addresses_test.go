@@ -20,7 +20,6 @@ import (
 // The interface is that of the option, of the environment, or that of HNS; each identity has a file
 // of its own.
 func TestAddressOptions(t *testing.T) {
-	t.Parallel()
 	env := map[string]string{"ProgramData": "data"}
 	getenv := func(name string) string { return env[name] }
 	complete := func(o AddressOptions) AddressOptions {
@@ -47,7 +46,6 @@ func TestAddressOptions(t *testing.T) {
 
 // A Service is served at an address that was added for it, until it is removed.
 func TestAddressesServe(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	node := nodeOf("127.0.0.1")
@@ -66,7 +64,6 @@ func TestAddressesServe(t *testing.T) {
 
 // The same snapshot again changes nothing.
 func TestAddressesAreIdempotent(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	b := h.start(t, Options{})
 	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
@@ -91,7 +88,6 @@ func TestAddressesAreIdempotent(t *testing.T) {
 
 // An address stays while one port of one Service needs it.
 func TestAddressesAreCounted(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	server := tcpServer(t, "x")
@@ -130,7 +126,6 @@ func TestAddressesAreCounted(t *testing.T) {
 
 // An address that the host had before is used, and stays.
 func TestAddressesOfOthersStay(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	b := h.start(t, Options{})
 	f := &follower{Backend: b}
@@ -149,7 +144,6 @@ func TestAddressesOfOthersStay(t *testing.T) {
 // A process that was killed leaves addresses behind. The next one keeps those that Services have,
 // and removes the others.
 func TestAddressesAreAdopted(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "new", "addresses")
 	server := tcpServer(t, "web")
@@ -184,7 +178,6 @@ func TestAddressesAreAdopted(t *testing.T) {
 // Drain closes the listeners, and waits for established connections. A successor that uses the
 // same file serves meanwhile, at the same addresses.
 func TestAddressesDrain(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	release := make(chan struct{})
@@ -262,7 +255,6 @@ func slowServer(t *testing.T, release <-chan struct{}) netip.AddrPort {
 
 // A client keeps its endpoint at all addresses of a service port, and others do not.
 func TestAddressesAffinity(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	p := servicePort("web", v1.ProtocolTCP, []frontend{{proxy.ClusterIP, "127.96.0.1:18080"}, {proxy.ExternalIP, "127.97.0.1:18080"}},

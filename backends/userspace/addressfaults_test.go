@@ -45,7 +45,6 @@ func manyPorts(n int, server netip.AddrPort) (all []*proxy.ServicePort) {
 // If an address cannot be added, its Services fail, and all others are served. No address is
 // added twice or removed meanwhile, since that takes long.
 func TestAddressThatCannotBeAdded(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	bad := netip.MustParseAddr("127.96.1.20")
@@ -73,7 +72,6 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 // If a program of the node listens at a frontend, its service port fails, and no other one does.
 // The address stays as long as its Service: the program may be an earlier process that drains.
 func TestFrontendInUse(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	l, err := net.Listen("tcp4", "127.96.1.2:18080")
@@ -104,7 +102,6 @@ func TestFrontendInUse(t *testing.T) {
 // A manager may report success although the host does not have the address. Its Services fail; they
 // do not count as served.
 func TestAddressThatIsNotThere(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	h.ignored = netip.MustParseAddr("192.0.2.77")
 	o := Options{}
@@ -123,7 +120,6 @@ func TestAddressThatIsNotThere(t *testing.T) {
 
 // If no address can be changed at present, no service port is to blame, and nothing changes.
 func TestInterfaceIsMissing(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	h.fail = func(string, netip.Addr) error { return fmt.Errorf("no interface: %w", backends.ErrUnavailable) }
@@ -142,7 +138,6 @@ func TestInterfaceIsMissing(t *testing.T) {
 // An address that cannot be removed is a problem of the node, and removed later. Services are served
 // meanwhile, and their changes do not try it again.
 func TestAddressThatCannotBeRemoved(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	ports := manyPorts(2, tcpServer(t, "web"))
@@ -187,7 +182,6 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 
 // Another program removes an address: the next full Apply adds it again, and listens there.
 func TestAddressesAreRepaired(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	own, others := netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.97.0.1")
@@ -216,7 +210,6 @@ func TestAddressesAreRepaired(t *testing.T) {
 // Of a damaged file nothing is believed: addresses may be another program's. A file that was cut off
 // is one of an earlier time.
 func TestDamagedFile(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		tear func([]byte) []byte
 		own  bool // it has 127.96.1.0
@@ -261,7 +254,6 @@ func TestDamagedFile(t *testing.T) {
 
 // If the file cannot be written, no address is added: it could not be removed after a crash.
 func TestFileThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	if err := os.MkdirAll(state+".new", 0o755); err != nil { // a folder where the file should be
@@ -278,7 +270,6 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 // Where no endpoint can serve, the system refuses; with a hook, the client waits for the first
 // endpoint.
 func TestAddressesWithoutEndpoints(t *testing.T) {
-	t.Parallel()
 	server := tcpServer(t, "web")
 	node := nodeOf("127.0.0.1")
 	none := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080")))
@@ -314,7 +305,6 @@ func TestAddressesWithoutEndpoints(t *testing.T) {
 
 // The context ends an Apply that waits for an address, and the next one completes the work.
 func TestAddressesAreCancelled(t *testing.T) {
-	t.Parallel()
 	h := newFakeHost("127.0.0.1", "192.0.2.77") // no socket can listen at the second one
 	f := &follower{Backend: h.start(t, Options{})}
 	server := tcpServer(t, "web")
@@ -334,7 +324,6 @@ func TestAddressesAreCancelled(t *testing.T) {
 // Whatever fails in whatever order, with restarts in between, the host ends up with the addresses
 // of Services and those that it had before.
 func TestAddressesConverge(t *testing.T) {
-	t.Parallel()
 	r := testenv.Random(t)
 	h := newFakeHost("127.0.0.1", "127.96.1.3", "127.96.9.9")
 	state := filepath.Join(t.TempDir(), "addresses")

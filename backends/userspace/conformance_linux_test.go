@@ -13,18 +13,15 @@ import (
 func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
 		backendtest.ReversePathFilter6, backendtest.RestoredMarks, backendtest.PolicyRouting)
 }
 
 func TestConformanceRedirect(t *testing.T) {
-	t.Parallel()
 	conform(t, "userspace, redirect", userspace.Redirect, true, backendtest.ClientAddresses)
 }
 
 func TestConformanceLocalRoutes(t *testing.T) {
-	t.Parallel()
 	needLocalRoutes(t, newNetwork(t))
 	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces,
 		backendtest.Addresses)

@@ -103,7 +103,6 @@ func sendAs(from, to string) error {
 // Endpoints that accept connections and then neither read nor answer hold the share of their own
 // Service, until the idle timeout, and nothing else.
 func TestSilentEndpoints(t *testing.T) {
-	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)

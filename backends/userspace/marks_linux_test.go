@@ -132,7 +132,6 @@ func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
 
 // Ports of clients and frontends may be in the range of the backend's source ports.
 func TestClientsMayUseAnyPort(t *testing.T) {
-	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)

@@ -14,7 +14,7 @@ type Succession struct{ last io.Closer }
 func Next[C io.Closer](t testing.TB, s *Succession, open func() (C, error)) C {
 	t.Helper()
 	if s.last != nil {
-		if err := s.last.Close(); err != nil {
+		if err := Close(s.last); err != nil {
 			t.Errorf("closing the previous %T: %v", s.last, err)
 		}
 	}
