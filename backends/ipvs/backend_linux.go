@@ -319,11 +319,17 @@ func (b *backend) removeServers(ctx context.Context) error {
 	return t.cleanup(ctx)
 }
 
-// removeDevice restores the settings, and removes the device. If they cannot be restored, the device
+// removeDevice restores the settings, or leaves them to a backend of another identity, and removes the device. If they cannot be restored, the device
 // stays without addresses: it has their former values.
 func (b *backend) removeDevice(ctx context.Context) error {
 	d := &b.target.device
-	if err := b.applySettings(ctx, nil); err != nil {
+	other, err := d.other()
+	if err == nil && other != nil {
+		err = b.handOver(other)
+	} else if err == nil {
+		err = b.applySettings(ctx, nil)
+	}
+	if err != nil {
 		return errors.Join(err, d.removeAddresses())
 	}
 	return d.remove()

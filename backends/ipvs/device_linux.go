@@ -53,6 +53,19 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
+// other finds a device of another identity. That of kube-proxy is none.
+func (d *device) other() (netlink.Link, error) {
+	links, err := netns.Consistent(d.handle.LinkList)
+	for _, l := range links {
+		name := l.Attrs().Name
+		isDevice := l.Type() == "dummy" && strings.HasSuffix(name, ipaddr.ServiceDeviceSuffix)
+		if isDevice && name != d.name && name != "kube-"+ipaddr.ServiceDeviceSuffix {
+			return l, err
+		}
+	}
+	return nil, err
+}
+
 // prepare makes the device unless it exists.
 func (d *device) prepare() error {
 	l, err := d.find()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/ipvs"
@@ -256,6 +257,23 @@ func (b *backend) remember(c changes) error {
 		return err
 	}
 	return b.target.device.handle.LinkSetAlias(l, c.String())
+}
+
+// handOver leaves the settings as they are, because a backend of another identity needs them. Its
+// Cleanup restores the former values, or its next Apply those of settings that it does not need.
+func (b *backend) handOver(other netlink.Link) error {
+	all, err := b.changesSoFar()
+	if err != nil {
+		return err
+	}
+	for name, x := range parseChanges(other.Attrs().Alias) {
+		if own, has := all[name]; has && x.from == own.to {
+			x.from = own.from
+		}
+		all[name] = x
+	}
+	b.changes = changes{}
+	return b.target.device.handle.LinkSetAlias(other, all.String())
 }
 
 // kernelSettings reads and writes settings of the network namespace of the thread.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -83,6 +84,28 @@ func TestSettings(t *testing.T) {
 	}
 	if diff := cmp.Diff(after, s.settings(t)); diff != "" {
 		t.Errorf("settings after Cleanup (-want +got):\n%s", diff)
+	}
+}
+
+// Cleanup leaves settings that a backend of another identity needs to that one, whose Cleanup restores them.
+func TestSettingsOfTwoIdentities(t *testing.T) {
+	one := newStage(t, Options{StrictARP: true})
+	former := one.settings(t)
+	one.Apply(t, snapshotOf(localPort(1)))
+	other := &stage{one.Beside(t, Options{Identity: backends.Identity{Name: "other", Mark: 0x8000}}), one.kernel}
+	want := one.settings(t)
+	other.Apply(t, snapshotOf(localPort(11)))
+	if err := one.backend(t).Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, one.settings(t)); diff != "" {
+		t.Errorf("settings after Cleanup of one (-before +after):\n%s", diff)
+	}
+	if err := other.backend(t).Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(former, one.settings(t)); diff != "" {
+		t.Errorf("settings after Cleanup of both (-former +got):\n%s", diff)
 	}
 }
 

@@ -17,141 +17,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// place is a host with a pod, another machine, and another node with an endpoint, which answers by TCP
-// and UDP. All have addresses of both families.
-type place struct {
-	host
-	clients map[string]*netns.NS
-}
-
-const (
-	greeting = "hello"
-	patience = 5 * time.Second
-)
-
-func newPlace(t *testing.T) place {
-	t.Helper()
-	pod, outside, server := netnstest.NewNS(t), netnstest.NewNS(t), netnstest.NewNS(t)
-	p := place{host: newHost(t)}
-	p.clients = map[string]*netns.NS{"pod": pod, "outside": outside, "node": p.NS}
-	err := errors.Join(
-		p.Forward(),
-		p.connect(pod, "pod", "10.244.1.0/24", "fd00:244:1::/64"),
-		p.connect(outside, "outside", "192.0.2.0/24", "2001:db8::/64"),
-		p.connect(server, "server", "10.244.2.0/24", "fd00:10::/64"),
-		// The node has default routes, as nodes do: without any, it could not send to ClusterIPs.
-		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("192.0.2.2")),
-		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("2001:db8::2")),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve(t, server, "10.244.2.2:8080")
-	serve(t, server, "[fd00:10::2]:8080")
-	// On most nodes the network plugin translates, too. If nobody does, the kernel forgets all translations.
-	if _, err := netnstest.Run(t, p.NS, `table inet plugin {
-	chain post { type nat hook postrouting priority 110; ip saddr 198.51.100.0/24 masquerade; }
-}`, netnstest.NFT(t), "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// connect links a namespace to the host. In each network, the host has the first address, and the
-// namespace the second one and a default route.
-func (p place) connect(ns *netns.NS, name string, networks ...string) error {
-	errs := []error{netns.Link(netns.End{NS: ns, Name: "up"}, netns.End{NS: p.NS, Name: name})}
-	for _, text := range networks {
-		network := netip.MustParsePrefix(text)
-		host := network.Addr().Next()
-		errs = append(errs,
-			p.AddAddress(name, netip.PrefixFrom(host, network.Bits())),
-			ns.AddAddress("up", netip.PrefixFrom(host.Next(), network.Bits())),
-			addDefaultRoute(ns, "up", host))
-	}
-	return errors.Join(errs...)
-}
-
-func addDefaultRoute(ns *netns.NS, link string, via netip.Addr) error {
-	everywhere := netip.MustParsePrefix("0.0.0.0/0")
-	if via.Is6() {
-		everywhere = netip.MustParsePrefix("::/0")
-	}
-	return ns.AddRoute(netns.Route{To: everywhere, Link: link, Via: via})
-}
-
-// serve answers until the end of the test.
-func serve(t *testing.T, server *netns.NS, at string) {
-	t.Helper()
-	l, err := server.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := server.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	t.Cleanup(serving.Wait)
-	testenv.CloseAtEnd(t, l)
-	testenv.CloseAtEnd(t, c)
-	serving.Go(func() {
-		for {
-			accepted, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = io.WriteString(accepted, greeting) // the client notices if that fails
-				_ = accepted.Close()
-			}
-		}
-	})
-	serving.Go(func() {
-		for b := make([]byte, 16); ; {
-			_, from, err := c.ReadFrom(b)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = c.WriteTo([]byte(greeting), from)
-			}
-		}
-	})
-}
-
-// ask makes a connection, and wants the greeting.
-func ask(ctx context.Context, from *netns.NS, network, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return from.Do(func() error {
-		c, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err != nil {
-			return err
-		}
-		defer c.Close() //nolint:errcheck // only the greeting matters
-		if tcp, ok := c.(*net.TCPConn); ok {
-			err = tcp.SetLinger(0)
-		} else {
-			_, err = io.WriteString(c, "?")
-		}
-		at, _ := ctx.Deadline()
-		got := make([]byte, len(greeting))
-		if err = errors.Join(err, c.SetDeadline(at)); err == nil {
-			_, err = io.ReadFull(c, got)
-		}
-		if err == nil && string(got) != greeting {
-			err = fmt.Errorf("got %q, want %q", got, greeting)
-		}
-		return err
-	})
-}
 
 // web is a Service of TCP and UDP for both families; n is part of its name, addresses and node ports.
 func web(n int) proxy.Snapshot {
@@ -213,15 +82,19 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 	asking.Wait()
 }
 
+const nameIPVS = "ipvs"
+
 // A backend of one kind ends without Cleanup, and one of another kind starts, both with defaults. After
 // the first Apply of the second one each client reaches each frontend. Until then the rules of the first
-// one serve, unless its process must: no connection of a pod fails.
+// one serve, unless its process must: no connection of a pod fails. What ipvs leaves stays until its
+// Cleanup, after which the second one serves; TPROXY does not before, since IPVS takes what it captures.
 func TestTrafficFromKindToKind(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	snapshot := web(0)
-	for _, first := range kinds() {
-		for _, second := range kinds() {
+	all := append(kinds(), ipvsKinds()...)
+	for _, first := range all {
+		for _, second := range all {
 			if first.name == second.name {
 				continue
 			}
@@ -230,7 +103,8 @@ func TestTrafficFromKindToKind(t *testing.T) {
 				apply(t, a, snapshot)
 				p.wantService(t, "the first one runs", 0, nil)
 				stop := func() int { return 1 }
-				if inKernel := strings.Contains(first.name, "tables"); inKernel {
+				inKernel, conflicts := first.name == nameIPVS || strings.Contains(first.name, "tables"), first.name == nameIPVS && second.name == "tproxy"
+				if inKernel && !conflicts {
 					stop = p.connectAll(t)
 				}
 				closeOf(t, a)
@@ -239,7 +113,13 @@ func TestTrafficFromKindToKind(t *testing.T) {
 				if stop() == 0 {
 					t.Error("connections during the switch: got none, want some")
 				}
-				p.wantService(t, "after the first Apply of the second one", 0, nil)
+				if !conflicts {
+					p.wantService(t, "after the first Apply of the second one", 0, nil)
+				}
+				if first.name == nameIPVS {
+					cleanUp(t, p.open(t, first, backends.Identity{}))
+					p.wantService(t, "after the Cleanup of the first one", 0, nil)
+				}
 				cleanUp(t, b)
 			})
 		}
@@ -281,7 +161,7 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 		case other.name == "routes":
 			return client == "node" || k.name == "tproxy"
 		}
-		return client == "node" && k.name == "tproxy" && strings.HasPrefix(other.name, "iptables")
+		return client == "node" && k.name == "tproxy" && (other.name == nameIPVS || strings.HasPrefix(other.name, "iptables"))
 	}
 }
 
@@ -290,8 +170,9 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 func TestTrafficSideBySide(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	for _, first := range kinds() {
-		for _, second := range kinds() {
+	all := append(kinds(), ipvsKinds()...)
+	for _, first := range all {
+		for _, second := range all {
 			t.Run(first.name+" "+second.name, func(t *testing.T) {
 				a := p.open(t, first, backends.Identity{Name: "one", Mark: 1 << 24})
 				apply(t, a, web(0))
