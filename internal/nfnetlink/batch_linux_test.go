@@ -11,6 +11,7 @@ import (
 )
 
 func TestBatchMistakes(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	set := func(s Set) func(*Batch) { return func(b *Batch) { b.AddSet(table, &s) } }
 	write := func(f func(*ElementWriter)) func(*Batch) {
@@ -65,6 +66,7 @@ func TestBatchMistakes(t *testing.T) {
 }
 
 func TestBatchRefusesRuleTooLong(t *testing.T) {
+	t.Parallel()
 	var b Batch
 	b.AddRule(Table{Family: IPv4, Name: "vip"}, "a", make([]byte, 1<<16), nil)
 	if b.Err() == nil {
@@ -73,6 +75,7 @@ func TestBatchRefusesRuleTooLong(t *testing.T) {
 }
 
 func TestBatchCounts(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	var b Batch
 	if !b.Empty() || b.Len() != 0 {
@@ -107,6 +110,7 @@ func TestBatchCounts(t *testing.T) {
 // seal numbers all messages and requests one acknowledgement, of the last real message;
 // unseal restores the batch.
 func TestBatchSeal(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	var b Batch
 	b.AddTable(table)
@@ -149,6 +153,7 @@ func TestBatchSeal(t *testing.T) {
 // Every list of elements is clearly shorter than the 64 KiB at which its length wraps, and
 // every element is in one.
 func TestElementListsAreSplit(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	const n = 20_000
 	var b Batch
@@ -214,6 +219,7 @@ func TestBuildingAllocatesNothing(t *testing.T) {
 }
 
 func TestFieldsLen(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		sels []Selector
 		v4   int
@@ -234,6 +240,7 @@ func TestFieldsLen(t *testing.T) {
 }
 
 func TestStrings(t *testing.T) {
+	t.Parallel()
 	for got, want := range map[string]string{
 		Table{Family: IPv6, Name: "vip"}.String(): "ip6 vip",
 		Table{Family: IPv4, Name: "vip"}.String(): "ip vip",

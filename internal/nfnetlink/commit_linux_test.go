@@ -15,6 +15,7 @@ import (
 // The error of a refused transaction names the wrong object, and the transaction changes
 // nothing.
 func TestCommitErrors(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	service := concat("10.96.0.1", tcp, uint16(80))
 	otherService := concat("10.96.0.2", tcp, uint16(80))
@@ -156,6 +157,7 @@ func TestCommitErrors(t *testing.T) {
 // Commit sends nothing if the batch is empty, wrong or too long, or if the context has
 // ended. The connection has no socket, so that a system call would fail.
 func TestCommitWithoutSystemCall(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -196,6 +198,7 @@ func TestCommitWithoutSystemCall(t *testing.T) {
 }
 
 func TestConnInUseAndClosed(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	newBalancer(t, c, table)
@@ -233,6 +236,7 @@ func TestConnInUseAndClosed(t *testing.T) {
 
 // The connection stays with the namespace in which it was opened.
 func TestConnKeepsItsNamespace(t *testing.T) {
+	t.Parallel()
 	first := openInNamespace(t)
 	second := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
@@ -249,6 +253,7 @@ func TestConnKeepsItsNamespace(t *testing.T) {
 
 // Adding an object that exists keeps it.
 func TestAddingAgain(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	newBalancer(t, c, table)
@@ -268,6 +273,7 @@ func TestAddingAgain(t *testing.T) {
 
 // Adding a set with another size is not an error; the kernel uses the old or the new size.
 func TestSetSizeAgain(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	old := &Set{Name: "s", Key: []Selector{SourceAddr}, Size: 10}
@@ -288,6 +294,7 @@ func TestSetSizeAgain(t *testing.T) {
 
 // A set accepts as many elements as its size, and the error names the first excess one.
 func TestSetIsFull(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	var b Batch
@@ -308,6 +315,7 @@ func TestSetIsFull(t *testing.T) {
 }
 
 func TestDestroyTable(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv6, Name: "vip"}
 	var b Batch
@@ -323,6 +331,7 @@ func TestDestroyTable(t *testing.T) {
 // A batch can be committed again after it was refused, and extended after it
 // was committed.
 func TestBatchIsKeptByCommit(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
 	var b, first Batch
@@ -354,6 +363,7 @@ func smallReceiveBuffer(t *testing.T, c *Conn) {
 // Thousands of errors overflow the receive buffer. Commit still returns the first one, and
 // the rest does not disturb the next commit.
 func TestManyErrors(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	smallReceiveBuffer(t, c)
 	table := Table{Family: IPv4, Name: "vip"}

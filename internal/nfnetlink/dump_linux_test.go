@@ -17,6 +17,7 @@ import (
 )
 
 func TestDumpsMatchNft(t *testing.T) {
+	t.Parallel()
 	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
@@ -116,6 +117,7 @@ func elements(t testing.TB, c *Conn, table Table, set string) map[elem]bool {
 }
 
 func TestDumpElements(t *testing.T) {
+	t.Parallel()
 	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
@@ -156,6 +158,7 @@ func TestDumpElements(t *testing.T) {
 // The objects of other programs do not matter, neither for our tables nor when their
 // tables are read.
 func TestForeignTables(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	ours := Table{Family: IPv4, Name: "vip"}
 	foreign := Table{Family: IPv4, Name: "theirs"}
@@ -229,6 +232,7 @@ func addGarbage(t *testing.T, c *Conn, table Table, name string, udata []byte) {
 }
 
 func TestDumpOfNothing(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	none := Table{Family: IPv4, Name: "none"}
 	each := func(*Element) error { return errors.New("an element of a set that does not exist") }
@@ -254,6 +258,7 @@ func TestDumpOfNothing(t *testing.T) {
 
 // Chain returns what a dump lists, and ENOENT for a chain that does not exist.
 func TestChain(t *testing.T) {
+	t.Parallel()
 	for _, table := range testTables() {
 		c := openInNamespace(t)
 		newBalancer(t, c, table)
@@ -281,6 +286,7 @@ func TestChain(t *testing.T) {
 
 // HasTable finds tables that exist.
 func TestHasTable(t *testing.T) {
+	t.Parallel()
 	for _, table := range testTables() {
 		c := openInNamespace(t)
 		newBalancer(t, c, table)
@@ -293,6 +299,7 @@ func TestHasTable(t *testing.T) {
 }
 
 func TestGeneration(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	generation := func() uint32 {
 		g, err := c.Generation(t.Context())
@@ -319,6 +326,7 @@ func TestGeneration(t *testing.T) {
 // If a visitor ends a dump whose end is in the same read, the connection does not wait for
 // the end. The kernel sends the end together with a catch-all element.
 func TestDumpEndedByVisitor(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	loadNft(t, "table ip web { set s { type ipv4_addr; elements = { 192.0.2.1, * } }; }")
 	seen := 0

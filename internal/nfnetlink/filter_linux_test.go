@@ -13,6 +13,7 @@ import (
 // set a lower limit: the filter still distinguishes names of any length, or passes the
 // packet.
 func TestMonitorWithShortFilter(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	other := open(t)
 	for _, memory := range []int{128 << 10, 20 << 10, 1 << 10} {

@@ -112,6 +112,7 @@ func wantAll(t *testing.T, c *Conn, table Table, n int) {
 // unprivileged process, such a transaction is refused before it is sent, and several
 // smaller ones are possible.
 func TestHugeBatch(t *testing.T) {
+	t.Parallel()
 	const n = 300_000
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
@@ -143,6 +144,7 @@ func TestHugeBatch(t *testing.T) {
 // Conn.max is exact: the kernel accepts a batch of that many bytes and refuses a longer
 // one.
 func TestMaxBatchIsExact(t *testing.T) {
+	t.Parallel()
 	enterNamespace(t)
 	c, err := Open()
 	if err != nil {
@@ -179,6 +181,7 @@ func TestMaxBatchIsExact(t *testing.T) {
 
 // A commit by another program during a dump makes the dump start again.
 func TestDumpRestartsOnKernel(t *testing.T) {
+	t.Parallel()
 	const n = 20_000
 	c := openInNamespace(t)
 	other := open(t)
@@ -211,6 +214,7 @@ func TestDumpRestartsOnKernel(t *testing.T) {
 
 // The connection stays usable after a dump that was abandoned in the middle.
 func TestDumpGivenUpOnKernel(t *testing.T) {
+	t.Parallel()
 	const n = 20_000
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}
@@ -234,6 +238,7 @@ func TestDumpGivenUpOnKernel(t *testing.T) {
 
 // Flush and delete remove all elements, however long the lists are.
 func TestRemoveMany(t *testing.T) {
+	t.Parallel()
 	const n = 20_000
 	c := openInNamespace(t)
 	table := Table{Family: IPv4, Name: "vip"}

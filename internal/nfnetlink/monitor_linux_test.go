@@ -53,6 +53,7 @@ func noticed(t *testing.T, m *Monitor, what string, want bool) {
 
 // The monitor notices every kind of change of its tables, and no change of other tables.
 func TestMonitorNoticesItsTables(t *testing.T) {
+	t.Parallel()
 	_, m := newMonitor(t)
 	for _, step := range []string{
 		"add table ip TABLE",
@@ -100,6 +101,7 @@ func TestMonitorNoticesItsTables(t *testing.T) {
 // The kernel puts many messages in one packet: the filter finds a watched table in all of
 // them.
 func TestMonitorFindsTablesAmongOthers(t *testing.T) {
+	t.Parallel()
 	c, m := newMonitor(t)
 	other := open(t)
 	for _, others := range []int{0, 1, 2, 7, 30, 60, 90, 200} {
@@ -123,6 +125,7 @@ func TestMonitorFindsTablesAmongOthers(t *testing.T) {
 }
 
 // A signal, such as those by which Go preempts goroutines, does not count as a commit.
+// It measures what one thread does with many signals, so it is alone.
 func TestMonitorIgnoresSignals(t *testing.T) {
 	_, m := newMonitor(t)
 	runtime.LockOSThread()
@@ -178,6 +181,7 @@ func manyTables(others int, own string) (add, clean *Batch) {
 
 // If there are more messages than fit into the socket, the commits are still noticed.
 func TestMonitorOverflows(t *testing.T) {
+	t.Parallel()
 	_, m := newMonitor(t)
 	if err := m.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }); err != nil {
 		t.Fatal(err)
@@ -199,6 +203,7 @@ func TestMonitorOverflows(t *testing.T) {
 // Wait ends when a commit is noticed, when its context ends, and when the monitor is
 // closed.
 func TestMonitorWaits(t *testing.T) {
+	t.Parallel()
 	_, m := newMonitor(t)
 	closed := make(chan error, 1)
 	wait := func(ctx context.Context) <-chan error {
@@ -259,6 +264,7 @@ func (refused) Read(func(uintptr) bool) error { return errors.New("not pollable"
 // Wait ends for the same reasons if Go's poller refuses the socket, as it does after the
 // kernel lacked memory for a message.
 func TestMonitorWaitsWithoutPoller(t *testing.T) {
+	t.Parallel()
 	_, m := newMonitor(t)
 	m.raw = refused{m.raw}
 	wait := func(ctx context.Context, m *Monitor) <-chan error {
@@ -323,6 +329,7 @@ func largeBatch(table Table) *Batch {
 // A large commit, during which the monitor does not listen, hides no commit of another
 // connection.
 func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
+	t.Parallel()
 	c, m := newMonitor(t)
 	web := Table{Family: IPv4, Name: "web"}
 	b := largeBatch(web)

@@ -34,6 +34,7 @@ func sortElements(listing string) string {
 
 // nft lists the objects in typeof notation and as JSON, and can load its listing again.
 func TestNftListsAndLoadsAgain(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	for _, table := range testTables() {
 		newBalancer(t, c, table)
@@ -60,6 +61,7 @@ func TestNftListsAndLoadsAgain(t *testing.T) {
 // A set that nft creates and one that this package creates are equal, including their user
 // data.
 func TestSetsAreThoseOfNft(t *testing.T) {
+	t.Parallel()
 	for _, table := range testTables() {
 		t.Run(table.Family.String(), func(t *testing.T) {
 			c := openInNamespace(t)
@@ -88,6 +90,7 @@ func TestSetsAreThoseOfNft(t *testing.T) {
 // The timeout of a set is part of its spec, so a set with a timeout differs from all that
 // AddSet makes.
 func TestSetWithTimeout(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	loadNft(t, "table ip vip { set s { typeof ip saddr; timeout 1h; }; }\n")
 	const hour = 60 * 60 * 1000

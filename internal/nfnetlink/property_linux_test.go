@@ -27,6 +27,7 @@ type model struct {
 
 // The kernel lists random tables as they were encoded, also after random changes.
 func TestEncoderAgainstKernel(t *testing.T) {
+	t.Parallel()
 	r := testenv.Random(t)
 	c := openInNamespace(t)
 	remove := []Op{OpDelete, OpDestroy}

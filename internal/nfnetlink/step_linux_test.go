@@ -39,6 +39,7 @@ func steps(t *testing.T, c *Conn, table Table) (all []string, handles []uint64) 
 }
 
 func TestStepsOfRules(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	loadNft(t, `table ip t {
 	chain a {
@@ -75,6 +76,7 @@ func TestStepsOfRules(t *testing.T) {
 }
 
 func TestWakeTable(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	loadNft(t, "table ip t { flags dormant; }\n")
 	var b Batch

@@ -88,6 +88,7 @@ func openSmall(t *testing.T, size int, patience time.Duration) *Conn {
 // Calls that end before they have read all replies do not affect later calls, however small
 // the receive buffer is: the later calls succeed, and wait for nothing.
 func TestUnreadReplies(t *testing.T) {
+	t.Parallel()
 	const rounds, rules, patience = 60, 300, 20 * time.Second
 	r := testenv.Random(t)
 	first := openInNamespace(t)
@@ -120,6 +121,7 @@ func TestUnreadReplies(t *testing.T) {
 // If the receive buffer is full of unread replies, the reply to a transaction is lost,
 // although the kernel has applied the transaction.
 func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	c := openInNamespace(t)
 	smallReceiveBuffer(t, c)
 	table := Table{Family: IPv4, Name: "vip"}

@@ -10,6 +10,7 @@ import (
 // The tests also pass as root of a user namespace, with the buffer sizes that the kernel
 // allows there.
 func TestInUserNamespace(t *testing.T) {
+	t.Parallel()
 	cmd := netnstest.Unprivileged(t, "-test.v", "-test.timeout=2m", "-test.run=^Test(HugeBatch|Nft|Sets|CommitErrors|MaxBatch)")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -86,6 +86,7 @@ func done(seq uint32, flags uint16, e unix.Errno) []byte {
 }
 
 func TestAcknowledgement(t *testing.T) {
+	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	text := rawnetlink.AppendString(nil, unix.NLMSGERR_ATTR_MSG, "not today")
 	tests := []struct {
@@ -139,6 +140,7 @@ func TestAcknowledgement(t *testing.T) {
 }
 
 func TestDumpRestart(t *testing.T) {
+	t.Parallel()
 	const intr = unix.NLM_F_DUMP_INTR
 	var always [][]byte
 	for try := range uint32(maxTries) {
@@ -200,6 +202,7 @@ func TestDumpRestart(t *testing.T) {
 
 // Collect returns the items of the last try only.
 func TestCollectStartsAgain(t *testing.T) {
+	t.Parallel()
 	c := script(t, listed(1, 0, "a"), listed(1, unix.NLM_F_DUMP_INTR, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0))
 	var got []TableInfo
 	if err := c.Tables(t.Context(), IPv4, Collect(&got)); err != nil {
@@ -212,6 +215,7 @@ func TestCollectStartsAgain(t *testing.T) {
 
 // A dump that was abandoned does not disturb the next call.
 func TestDumpGivenUp(t *testing.T) {
+	t.Parallel()
 	errEnough := errors.New("enough")
 	rest := [][]byte{slices.Concat(listed(1, 0, "a"), listed(1, 0, "b")), listed(1, 0, "c"), done(1, 0, 0)}
 	c := script(t, append(rest, answer(3, 0))...)
@@ -228,6 +232,7 @@ func TestDumpGivenUp(t *testing.T) {
 
 // If the end of a dump is lost, the next call waits for it once and then continues.
 func TestDumpWithoutEnd(t *testing.T) {
+	t.Parallel()
 	c := script(t, listed(1, 0, "a"))
 	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{Each: func(*TableInfo) error { return nil }})
 	if !errors.Is(err, unix.EAGAIN) {
@@ -243,6 +248,7 @@ func TestDumpWithoutEnd(t *testing.T) {
 
 // A visitor can make a dump start again.
 func TestDumpRestartedByVisitor(t *testing.T) {
+	t.Parallel()
 	reads := [][]byte{listed(1, 0, "a"), listed(1, 0, "a"), listed(1, 0, "b"), done(1, 0, 0), listed(2, 0, "a"), done(2, 0, 0)}
 	c := script(t, reads...)
 	var seen []string
@@ -264,6 +270,7 @@ func TestDumpRestartedByVisitor(t *testing.T) {
 // A dump with messages of different generations counts as interrupted: the kernel does not
 // flag all interrupted dumps.
 func TestDumpOfTwoGenerations(t *testing.T) {
+	t.Parallel()
 	at := func(generation byte, seq uint32, name string) []byte {
 		m := listed(seq, 0, name)
 		m[unix.NLMSG_HDRLEN+3] = generation
