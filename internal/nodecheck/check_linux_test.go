@@ -107,6 +107,7 @@ const (
 
 // Each setting is reported exactly where it breaks Services.
 func TestFindings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what    string
 		hairpin bool
@@ -155,6 +156,7 @@ func TestFindings(t *testing.T) {
 // A bridge in promiscuous mode passes the packets of pods to the node, which sends them
 // back.
 func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
+	t.Parallel()
 	n := setUp(t, false)
 	l, err := n.Netlink().LinkByName("cni0")
 	if err != nil {
@@ -171,6 +173,7 @@ func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
 // A setting that does not exist is reported if it is needed, and so is one that cannot be
 // read.
 func TestUnreadSettings(t *testing.T) {
+	t.Parallel()
 	one := []bridge{{name: "br0", addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
 	for _, c := range []struct {
 		what    string

@@ -13,6 +13,7 @@ import (
 
 // A chain that drops by default is named, unless a rule may accept what it would drop.
 func TestFirewalls(t *testing.T) {
+	t.Parallel()
 	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{HealthCheckNodePort: 32_000})
 	const forward, input = "chain f of table ip fw", "chain i of table ip fw"
 	for rules, want := range map[string][]string{
@@ -60,6 +61,7 @@ func TestFirewalls(t *testing.T) {
 
 // Without Services nothing is dropped.
 func TestFirewallsWithoutServices(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	const rules = "table inet fw { chain f { type filter hook forward priority 0; policy drop; }; }\n"
 	if _, err := netnstest.Run(t, ns, rules, netnstest.NFT(t), "-f", "-"); err != nil {
