@@ -14,10 +14,7 @@ import (
 func TestCacheAgainstOracle(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	histories, steps := 60, 150
-	if testing.Short() {
-		histories = 10
-	}
+	const histories, steps = 30, 150
 	for i := range histories {
 		h := newHistory(rand.New(rand.NewPCG(seed, uint64(i))))
 		for step := range steps {
