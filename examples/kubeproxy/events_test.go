@@ -24,6 +24,7 @@ import (
 type fakeSink struct {
 	names map[string]bool
 	notes []string // in the order of writing
+	seen  int      // how many of them after has returned
 	tries int
 	err   func(namespace string) error // of tries
 	gone  map[string]bool              // Services that do not exist
@@ -76,12 +77,13 @@ func bad(namespace string, n int) (all []notice) {
 	return all
 }
 
-// after lets time pass, and returns the Events that were written meanwhile.
+// after lets time pass, and returns the Events that were written since its last call.
 func (f *fakeSink) after(d time.Duration) []string {
-	before := len(f.notes)
 	time.Sleep(d)
 	synctest.Wait()
-	return f.notes[before:]
+	all := f.notes[f.seen:]
+	f.seen = len(f.notes)
+	return all
 }
 
 // TestEventsAreWrittenOnce checks that a cause has one Event as long as it is there, also after a restart, and
