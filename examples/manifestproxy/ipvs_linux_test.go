@@ -14,7 +14,6 @@ import (
 // TestIPVS checks that the files are served by IPVS, with the scheduler of the flag or that
 // of the Service's annotation, and that a new process adopts everything.
 func TestIPVS(t *testing.T) {
-	t.Parallel()
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	manifest := demo(t)
