@@ -40,7 +40,6 @@ func TestProcessors(t *testing.T) {
 }
 
 func TestParameters(t *testing.T) {
-	t.Parallel()
 	const maximum, hashes = "proc/sys/net/netfilter/nf_conntrack_max", "sys/module/nf_conntrack/parameters/hashsize"
 	timeout := func(name string) string { return "proc/sys/net/netfilter/nf_conntrack_" + name }
 	for name, tc := range map[string]struct {
